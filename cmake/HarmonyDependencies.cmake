@@ -1,0 +1,39 @@
+# All third-party libraries, in one place. deploy/setup.sh installs them.
+
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(NOT TARGET yaml-cpp::yaml-cpp)
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()
+add_library(harmony_xxhash ALIAS PkgConfig::XXHASH)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+
+if(HARMONY_WITH_TORCH)
+  if(NOT EXISTS ${HARMONY_LIBTORCH}/lib/libtorch_cpu.so)
+    message(FATAL_ERROR "LibTorch not found in ${HARMONY_LIBTORCH}: run deploy/setup.sh, "
+                        "or configure with -DHARMONY_WITH_TORCH=OFF")
+  endif()
+  # Its include folder carries an old protobuf and another fmt: keep it behind the system's headers.
+  add_library(harmony_torch INTERFACE)
+  target_compile_options(harmony_torch INTERFACE
+    "SHELL:-idirafter ${HARMONY_LIBTORCH}/include"
+    "SHELL:-idirafter ${HARMONY_LIBTORCH}/include/torch/csrc/api/include")
+  target_link_libraries(harmony_torch INTERFACE
+    ${HARMONY_LIBTORCH}/lib/libtorch_cpu.so ${HARMONY_LIBTORCH}/lib/libc10.so)
+  get_filename_component(_torch_site ${HARMONY_LIBTORCH} DIRECTORY)
+  target_link_options(harmony_torch INTERFACE
+    -Wl,-rpath,${HARMONY_LIBTORCH}/lib
+    -Wl,-rpath,${_torch_site}/nvidia/cu13/lib
+    -Wl,-rpath-link,${_torch_site}/nvidia/cu13/lib)
+endif()

@@ -1,0 +1,48 @@
+# harmony_library, harmony_program, harmony_test: the only ways targets are declared in this tree.
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+find_program(MOLD_PROGRAM mold)
+if(MOLD_PROGRAM)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(harmony_warnings INTERFACE)
+target_compile_options(harmony_warnings INTERFACE -Wall -Wextra -Werror)
+
+if(HARMONY_SANITIZE)
+  add_compile_options(-fsanitize=${HARMONY_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${HARMONY_SANITIZE})
+endif()
+
+# harmony_library(NAME SOURCES a.cc ... [DEPS t ...])
+# One static library per folder; sources are listed, not globbed.
+function(harmony_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE harmony_warnings)
+endfunction()
+
+# harmony_program(NAME SOURCES a.cc ... [DEPS t ...])  -> build/bin/NAME
+function(harmony_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} harmony_warnings)
+endfunction()
+
+# harmony_test(NAME SOURCES a.cc ... [DEPS t ...] [LABELS l ...] [TIMEOUT seconds])
+# A GoogleTest binary, registered with ctest as one test. Labels: pure (also run under the
+# sanitizer presets), torch, process (starts real processes).
+function(harmony_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main harmony_warnings)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "common/base/units.h"
+
+namespace harmony {
+
+// Where a part that needs the time gets it from; tests and the simulator pass a virtual one. Pure
+// logic takes no clock at all: it is handed `now` with each event.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Monotonic, from an arbitrary origin.
+  virtual Nanos Now() const = 0;
+};
+
+// CLOCK_MONOTONIC. The same origin for every process of a machine, so traces of several processes
+// line up. Thread-safe.
+const Clock& MonotonicClock();
+
+}  // namespace harmony

@@ -1,0 +1,116 @@
+#pragma once
+
+// A model as the planner, the dispatcher and the workers see it: a chain of layers, and the
+// parameter blocks they use. PURE: no weights, no torch.
+//
+//   layer 0            the embedding        (token ids -> hidden states)
+//   layers 1 .. n      transformer blocks   (hidden states -> hidden states)
+//   layer n+1          the head: final norm, projection to the vocabulary, cross entropy
+//
+// Layer *boundary* b is the tensor that enters layer b: boundary 0 are token ids (int32, [B, T]),
+// boundaries 1 .. n+1 are hidden states (fp32, [B, T, C]).
+//
+// A *parameter block* is the unit that is swapped, versioned and updated as one object: a run of
+// tensors in one fp32 buffer. Mostly one block a layer; the embedding of a tied model has two,
+// because its token table is used again by the head. A *use* is one (layer, block) pair, in layer
+// order; gradients are objects per use. A block with two uses is tied: its update forms the sum of
+// their gradients, `g(last use) + g(first use)`.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/model/model_config.h"
+
+namespace harmony {
+
+enum class LayerKind { kEmbedding, kBlock, kHead };
+
+enum class InitKind { kNormal, kZeros, kOnes };
+
+struct TensorSpec {
+  std::string name;  // as Hugging Face writes it, prefix included: "transformer.h.0.ln_1.weight"
+  std::vector<int64_t> shape;  // as stored there (gpt2 Conv1D weights are [in, out])
+  int64_t offset = 0;  // in elements from the start of its block; a multiple of 16 (64 bytes)
+  int64_t elements = 0;
+  bool weight_decay = false;  // two or more dimensions (section 10)
+  InitKind init = InitKind::kNormal;
+  double init_std = 0.02;
+};
+
+struct ParamBlock {
+  std::string name;  // "embed.tokens", "layer.3", "head"
+  int owner_layer = 0;
+  std::vector<TensorSpec> tensors;
+  int64_t elements = 0;   // of the buffer, alignment gaps included (they stay zero)
+  std::vector<int> uses;  // ids of the uses, in layer order; two when tied
+
+  Bytes size() const { return Bytes(elements * 4); }
+};
+
+struct ParamUse {
+  int layer = 0;
+  int block = 0;
+  // False for embeddings: index_add needs no table, so backward does not load the block.
+  bool needed_in_backward = true;
+};
+
+struct LayerSpec {
+  LayerKind kind = LayerKind::kBlock;
+  int index = 0;          // position in the chain
+  std::vector<int> uses;  // ids into ModelSpec::uses, in the order the layer's code expects
+};
+
+struct ModelSpec {
+  ModelConfig config;
+  std::vector<LayerSpec> layers;
+  std::vector<ParamBlock> blocks;
+  std::vector<ParamUse> uses;
+
+  int num_layers() const { return static_cast<int>(layers.size()); }
+  int64_t parameter_count() const;       // without alignment gaps, tied tensors once
+  int64_t tied_parameter_count() const;  // elements with two uses
+};
+
+// Consecutive layers [first, last], both included.
+struct LayerRange {
+  int first = 0;
+  int last = -1;
+  int count() const { return last - first + 1; }
+  bool contains(int layer) const { return first <= layer && layer <= last; }
+  auto operator<=>(const LayerRange&) const = default;
+};
+
+ModelSpec BuildModelSpec(const ModelConfig& config);
+
+// ---- Costs, for one sequence batch of `samples` sequences of `tokens` tokens ----
+
+// Bytes of boundary `b` (see above).
+Bytes BoundaryBytes(const ModelSpec& model, int boundary, int64_t samples, int64_t tokens);
+
+// Floating-point operations of a layer's forward (multiply-adds count as two); backward with
+// recompute is about three times that.
+double ForwardFlops(const ModelSpec& model, int layer, int64_t samples, int64_t tokens);
+
+// What autograd keeps of one layer between forward and backward, the layer's input not included.
+Bytes SavedActivationBytes(const ModelSpec& model, int layer, int64_t samples, int64_t tokens);
+
+// The most a worker's capped workspace holds at any moment while it runs forward (or backward with
+// recompute, or the fused head) of a layer range: saved activations of all its layers plus the
+// largest temporaries. An upper bound that tests hold against measured peaks.
+Bytes ForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                            int64_t tokens);
+Bytes BackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                             int64_t tokens);
+
+// Section 1: weights + gradients + optimizer state + all activations that autograd saves for one
+// global batch without recompute, logits included.
+struct Footprint {
+  Bytes weights, gradients, optimizer_state, activations;
+  Bytes total() const { return weights + gradients + optimizer_state + activations; }
+};
+Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int64_t tokens,
+                           int optimizer_moments);
+
+}  // namespace harmony

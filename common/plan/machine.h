@@ -1,0 +1,36 @@
+#pragma once
+
+// The machine as the planner sees it. PURE.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/units.h"
+
+namespace harmony {
+
+enum class DeviceKind { kSim, kCuda };
+
+// One device; `sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s` gives four of them.
+struct DeviceSpec {
+  DeviceKind kind = DeviceKind::kSim;
+  int ordinal = 0;  // position in the machine's list; for cuda see cuda_ordinal
+  int cuda_ordinal = -1;
+  Bytes memory;          // the hard cap: residency region and workspace together
+  FlopsPerSecond flops;  // pacing; 0: none
+  BytesPerSecond h2d, d2h, p2p;
+};
+
+struct MachineSpec {
+  std::vector<DeviceSpec> devices;
+  Bytes host_memory;  // virtual size of the host segment
+};
+
+// Parses a device string (DESIGN section 8); several may be joined with ';' or spaces.
+// InvalidArgument names the key or number that is wrong.
+absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(std::string_view spec);
+std::string ToString(const DeviceSpec& device);
+
+}  // namespace harmony

@@ -1,0 +1,29 @@
+#include "common/base/units.h"
+
+#include <gtest/gtest.h>
+
+namespace harmony {
+namespace {
+
+TEST(UnitsTest, ParsesBinaryAndDecimalSuffixes) {
+  EXPECT_EQ(*ParseBytes("256MiB"), MiB(256));
+  EXPECT_EQ(*ParseBytes("1.5GB"), Bytes(1'500'000'000));
+  EXPECT_EQ(*ParseBytes("4096"), Bytes(4096));
+  EXPECT_EQ(ParseBytesPerSecond("1GB/s")->value, 1e9);
+  EXPECT_EQ(ParseFlops("20G")->value, 20e9);
+}
+
+TEST(UnitsTest, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "abc", "12XB", "-1MiB", "nan", "1e300GiB"}) {
+    EXPECT_FALSE(ParseBytes(text).ok()) << text;
+  }
+}
+
+TEST(UnitsTest, AlignsUp) {
+  EXPECT_EQ(Bytes(1).AlignUp(64), Bytes(64));
+  EXPECT_EQ(Bytes(64).AlignUp(64), Bytes(64));
+  EXPECT_EQ(Bytes(0).AlignUp(64), Bytes(0));
+}
+
+}  // namespace
+}  // namespace harmony
