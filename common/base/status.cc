@@ -2,7 +2,7 @@
 
 namespace harmony {
 
-absl::Status WithContext(const absl::Status& status, std::string_view context) {
+absl::Status WithContext(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
 }

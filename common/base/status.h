@@ -15,17 +15,17 @@
 //   DeadlineExceeded, Unavailable, Internal, Cancelled -> failure at run time (1)
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace harmony {
 
 // Puts "context: " in front of the message of a failed status; OK stays OK.
-absl::Status WithContext(const absl::Status& status, std::string_view context);
+absl::Status WithContext(const absl::Status& status, absl::string_view context);
 
 // 0, 1 or 2, as in the table above (ResourceExhausted counts as 1).
 int ExitCodeOf(const absl::Status& status);

@@ -13,7 +13,7 @@ namespace harmony {
 namespace {
 
 struct Suffix {
-  std::string_view text;
+  absl::string_view text;
   double factor;
 };
 
@@ -35,9 +35,10 @@ constexpr std::array<Suffix, 4> kFlopSuffixes = {
 
 // Splits "1.5GiB" into 1.5 and a factor. `limit` guards the conversion to an integer.
 template <size_t N>
-absl::StatusOr<double> ParseWithSuffix(std::string_view text, const std::array<Suffix, N>& suffixes,
-                                       std::string_view what, std::string_view example) {
-  std::string_view rest = absl::StripAsciiWhitespace(text);
+absl::StatusOr<double> ParseWithSuffix(absl::string_view text,
+                                       const std::array<Suffix, N>& suffixes,
+                                       absl::string_view what, absl::string_view example) {
+  absl::string_view rest = absl::StripAsciiWhitespace(text);
   double factor = 1.0;
   for (const Suffix& suffix : suffixes) {
     if (absl::ConsumeSuffix(&rest, suffix.text)) {
@@ -56,7 +57,7 @@ absl::StatusOr<double> ParseWithSuffix(std::string_view text, const std::array<S
 
 }  // namespace
 
-absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
+absl::StatusOr<Bytes> ParseBytes(absl::string_view text) {
   auto value = ParseWithSuffix(text, kByteSuffixes, "a size in bytes", "256MiB or 1.5GB");
   if (!value.ok()) return value.status();
   if (*value > 9e18) {
@@ -66,15 +67,15 @@ absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
   return Bytes(static_cast<int64_t>(std::llround(*value)));
 }
 
-absl::StatusOr<BytesPerSecond> ParseBytesPerSecond(std::string_view text) {
-  std::string_view rest = text;
+absl::StatusOr<BytesPerSecond> ParseBytesPerSecond(absl::string_view text) {
+  absl::string_view rest = text;
   absl::ConsumeSuffix(&rest, "/s");
   auto value = ParseWithSuffix(rest, kByteSuffixes, "a transfer rate", "1GB/s or 800MiB/s");
   if (!value.ok()) return value.status();
   return BytesPerSecond{*value};
 }
 
-absl::StatusOr<FlopsPerSecond> ParseFlops(std::string_view text) {
+absl::StatusOr<FlopsPerSecond> ParseFlops(absl::string_view text) {
   auto value = ParseWithSuffix(text, kFlopSuffixes, "a compute rate", "20G or 1.5T");
   if (!value.ok()) return value.status();
   return FlopsPerSecond{*value};

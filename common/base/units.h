@@ -7,9 +7,9 @@
 #include <compare>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace harmony {
 
@@ -78,11 +78,11 @@ struct FlopsPerSecond {
 };
 
 // "256MiB", "1.5GB", "4096". Binary and decimal suffixes; InvalidArgument says what was read.
-absl::StatusOr<Bytes> ParseBytes(std::string_view text);
+absl::StatusOr<Bytes> ParseBytes(absl::string_view text);
 // "1GB/s", "800MiB/s".
-absl::StatusOr<BytesPerSecond> ParseBytesPerSecond(std::string_view text);
+absl::StatusOr<BytesPerSecond> ParseBytesPerSecond(absl::string_view text);
 // "20G", "1.5T" (floating-point operations per second).
-absl::StatusOr<FlopsPerSecond> ParseFlops(std::string_view text);
+absl::StatusOr<FlopsPerSecond> ParseFlops(absl::string_view text);
 
 // "1.50 GiB (1610612736 B)" is for errors, "1.50 GiB" for tables.
 std::string FormatBytes(Bytes bytes);

@@ -5,10 +5,10 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace harmony {
 
@@ -54,11 +54,11 @@ struct ModelConfig {
 // feature or architecture that is not supported (sliding windows, other rope types, mixtures of
 // experts, ...): nothing that changes the result is ever ignored. `where` is put into messages (the
 // file's path).
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view where);
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view where);
 
 // Presets, e.g. "gpt2-124m": the config.json text of that model. NotFound lists the names there
 // are.
-absl::StatusOr<std::string> PresetConfigJson(std::string_view name);
+absl::StatusOr<std::string> PresetConfigJson(absl::string_view name);
 std::vector<std::string> PresetNames();
 
 }  // namespace harmony

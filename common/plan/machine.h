@@ -3,10 +3,10 @@
 // The machine as the planner sees it. PURE.
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/units.h"
 
 namespace harmony {
@@ -30,7 +30,7 @@ struct MachineSpec {
 
 // Parses a device string (DESIGN section 8); several may be joined with ';' or spaces.
 // InvalidArgument names the key or number that is wrong.
-absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(std::string_view spec);
+absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec);
 std::string ToString(const DeviceSpec& device);
 
 }  // namespace harmony
