@@ -1,0 +1,82 @@
+#include "common/plan/objects.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+namespace {
+
+// The order of the kinds in the table, with the number of records of each.
+struct Span {
+  ObjectKind kind;
+  int indices;       // values of `index`
+  int microbatches;  // values of `microbatch`
+  int count() const { return indices * microbatches; }
+};
+
+template <typename Fn>
+void ForEachSpan(const ObjectTableLayout& layout, Fn&& fn) {
+  const int blocks = layout.num_blocks(), uses = layout.num_uses();
+  const int boundaries = layout.num_boundaries(), microbatches = layout.num_microbatches();
+  const Span spans[] = {{ObjectKind::kParameter, blocks, 1},
+                        {ObjectKind::kMoment1, blocks, 1},
+                        {ObjectKind::kMoment2, blocks, 1},
+                        {ObjectKind::kGradient, uses, 1},
+                        {ObjectKind::kLoss, 1, 1},
+                        {ObjectKind::kBatch, 2, 1},
+                        {ObjectKind::kStepScalars, 2, 1},
+                        {ObjectKind::kNorm, blocks, 1},
+                        {ObjectKind::kStash, boundaries, microbatches},
+                        {ObjectKind::kBoundaryGradient, boundaries, microbatches}};
+  int start = 0;
+  for (const Span& span : spans) {
+    if (!fn(span, start)) return;
+    start += span.count();
+  }
+}
+
+}  // namespace
+
+std::string DebugString(const ObjectKey& key) {
+  static constexpr const char* kNames[] = {
+      "parameter",         "moment1", "moment2", "gradient",     "stash",
+      "boundary_gradient", "loss",    "batch",   "step_scalars", "norm"};
+  std::string text = absl::StrCat(kNames[static_cast<int>(key.kind)], "(", key.index);
+  if (key.kind == ObjectKind::kStash || key.kind == ObjectKind::kBoundaryGradient) {
+    absl::StrAppend(&text, ", microbatch ", key.microbatch);
+  }
+  return text + ")";
+}
+
+ObjectTableLayout::ObjectTableLayout(const ModelSpec& model, int num_microbatches)
+    : num_blocks_(static_cast<int>(model.blocks.size())),
+      num_uses_(static_cast<int>(model.uses.size())),
+      num_boundaries_(model.num_layers()),
+      num_microbatches_(num_microbatches),
+      size_(0) {
+  ForEachSpan(*this, [&](const Span& span, int start) {
+    size_ = start + span.count();
+    return true;
+  });
+}
+
+int ObjectTableLayout::IndexOf(const ObjectKey& key) const {
+  int result = -1;
+  ForEachSpan(*this, [&](const Span& span, int start) {
+    if (span.kind != key.kind) return true;
+    result = start + key.index * span.microbatches + key.microbatch;
+    return false;
+  });
+  return result;
+}
+
+ObjectKey ObjectTableLayout::KeyOf(int index) const {
+  ObjectKey key;
+  ForEachSpan(*this, [&](const Span& span, int start) {
+    if (index >= start + span.count()) return true;
+    key = {span.kind, (index - start) / span.microbatches, (index - start) % span.microbatches};
+    return false;
+  });
+  return key;
+}
+
+}  // namespace harmony

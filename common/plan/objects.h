@@ -1,0 +1,86 @@
+#pragma once
+
+// Names of the objects that live in the host arena, and where their records stand in the object
+// table. PURE.
+//
+// Every object of a job has a fixed record index, a function of the model, the number of
+// microbatches and the plan's stash boundaries only; so any process finds any object, after any
+// crash, without a directory. Where its *data* lie is written in the record (parameters and moments
+// are laid out once; the others move from step to step).
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/units.h"
+#include "common/model/model_spec.h"
+
+namespace harmony {
+
+enum class ObjectKind : uint8_t {
+  kParameter,  // index: block; fp32 master weights. Version v: v updates are in it. Writer: host
+               // worker
+  kMoment1,    // index: block; AdamW m, or SGD's (unused) slot. Writer: host worker
+  kMoment2,    // index: block; AdamW v. Writer: host worker
+  kGradient,   // index: use; version s+1 for step index s. Writer: swapper
+  kStash,      // index: layer boundary, microbatch; version s+1. Writer: swapper
+  kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
+                      // swapper
+  kLoss,              // all microbatches' LossSlots of a step, s+1. Writer: swapper
+  kBatch,  // index: 0/1 (step parity): tokens and labels of the global batch; s+1. Writer: host
+           // worker
+  kStepScalars,  // index: 0/1 (step parity): see StepScalars; version s+1. Writer: host worker
+  kNorm,         // index: block: squared gradient norm of a block; s+1. Writer: host worker
+};
+
+struct ObjectKey {
+  ObjectKind kind = ObjectKind::kParameter;
+  int32_t index = 0;       // block, use, layer boundary or parity, by kind
+  int32_t microbatch = 0;  // stash and boundary gradient only
+  auto operator<=>(const ObjectKey&) const = default;
+};
+std::string DebugString(const ObjectKey& key);
+
+// What the last group's task leaves for each microbatch; 64 bytes, on the device and in the arena.
+struct LossSlot {
+  double loss_sum = 0;  // sum of the cross entropies of the microbatch
+  int64_t label_count = 0;
+  int64_t reserved[6] = {};
+};
+static_assert(sizeof(LossSlot) == 64);
+
+// Record indices.
+class ObjectTableLayout {
+ public:
+  ObjectTableLayout(const ModelSpec& model, int num_microbatches);
+
+  int IndexOf(const ObjectKey& key) const;  // REQUIRES: a key of this job
+  ObjectKey KeyOf(int index) const;         // REQUIRES: 0 <= index < size()
+  int size() const { return size_; }
+
+  int num_blocks() const { return num_blocks_; }
+  int num_uses() const { return num_uses_; }
+  int num_boundaries() const { return num_boundaries_; }
+  int num_microbatches() const { return num_microbatches_; }
+
+ private:
+  int num_blocks_, num_uses_, num_boundaries_, num_microbatches_;
+  int size_;
+};
+
+// The state of a record (section 3), one 64-bit word (version << 2 | state) in the segment.
+enum class ObjectState : uint8_t {
+  kFree = 0,      // holds nothing
+  kClean = 1,     // data of `version` are complete
+  kUpdating = 2,  // parameters and moments only: on the way to `version`; chunk cursors say how far
+};
+
+// A record copied out of the segment: what pure logic sees of the table.
+struct ObjectView {
+  ObjectKey key;
+  Bytes offset;  // of the data, from the start of the arena
+  Bytes size;
+  uint64_t version = 0;
+  ObjectState state = ObjectState::kFree;
+};
+
+}  // namespace harmony

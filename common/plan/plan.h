@@ -1,0 +1,60 @@
+#pragma once
+
+// A plan: everything the dispatcher needs to know to run the steps of a job. Made by the planner,
+// stored with the job, never changed while a generation lives. PURE.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/model/model_spec.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/machine.h"
+
+namespace harmony {
+
+struct LayerGroup {
+  LayerRange layers;
+  int device = 0;
+};
+
+struct DevicePlan {
+  Bytes memory;    // the cap
+  Bytes resident;  // [0, resident) holds bindings; [resident, memory) is the worker's workspace
+};
+
+struct Plan {
+  int num_microbatches = 1;
+  int64_t microbatch_size = 1;  // sequences; forward and backward alike
+  int64_t sequence_length = 0;
+  // Forward groups cover layers [0, backward_groups.back().layers.first); the last backward group
+  // runs its forward fused with its backward. Backward groups cover all layers. Both in layer
+  // order.
+  std::vector<LayerGroup> forward_groups;
+  std::vector<LayerGroup> backward_groups;
+  UpdateMode update = UpdateMode::kEager;        // never kAuto
+  StashPlacement stash = StashPlacement::kHost;  // never kAuto
+  std::vector<DevicePlan> devices;
+  Bytes arena_dynamic;  // bytes of the arena for gradients, stashes, boundary gradients and small
+                        // objects
+  bool clip = false;    // global-norm clipping: norms and the coefficient before any update
+
+  int64_t global_batch() const { return num_microbatches * microbatch_size; }
+};
+
+std::string DebugString(const Plan& plan);
+
+// The boundary whose tensor is kept (stashed) for the backward of a group: the first layer's input,
+// or the embedding's output (boundary 1) for a group that starts with layer 0. -1 when the group
+// needs none (it is the embedding alone).
+int StashBoundary(const LayerGroup& group);
+
+// Bytes per step of each class that any execution of the plan must move over CPU-GPU links
+// (section 7): the yardstick beside the measured counters.
+struct MinimalSwap {
+  Bytes weights, gradients, stash, boundary_commit, tokens;
+};
+MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan);
+
+}  // namespace harmony

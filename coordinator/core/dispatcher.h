@@ -1,0 +1,84 @@
+#pragma once
+
+// Turns a plan into commands, ahead of time. PURE: the same code runs under the real runtime and
+// under the simulator's virtual clock.
+//
+// What it does. For each step it builds the graph of what is left to do (all of it, or after a
+// fault what the records do not show as done), keeps one FIFO of not yet issued nodes per lane, and
+// sweeps over the lanes: a lane's head is issued when everything it depends on has been *issued*,
+// memory can be assigned to its outputs, and its lane has fewer than `window` commands outstanding.
+// Memory is assigned in issue order: a slot is free for a later command once its last readers have
+// been issued; the new command then waits for their semaphores. Two steps are in flight at the
+// boundary, so that weights, batches and updates of other groups cross it.
+//
+// Owner: JobRunner (or a test). Single-threaded.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/model/model_spec.h"
+#include "common/plan/command.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+// Modelled durations; the simulator and deadlines use them, real results never depend on them.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual Nanos Duration(const Command& command) const = 0;
+};
+
+struct DispatchOptions {
+  int64_t first_step = 0;  // steps below are in the parameters already
+  int64_t end_step = 0;    // runs steps [first_step, end_step)
+  int64_t save_steps = 0;  // 0: only at the end (and when asked by StopAfterStep)
+  int window = 64;         // commands outstanding per lane
+};
+
+class Dispatcher {
+ public:
+  // `model`, `plan` and `costs` must outlive it.
+  Dispatcher(const ModelSpec& model, const Plan& plan, const CostModel& costs,
+             DispatchOptions options);
+  ~Dispatcher();
+
+  // Forgets every device and all commands, derives the frontier from the records of the segment
+  // (indices of ObjectTableLayout) and starts anew; semaphores of the new generation stand at zero.
+  // Works on an empty table as well (then kInitialize comes first). Internal when the records
+  // contradict each other (names the object).
+  absl::Status BeginGeneration(uint32_t generation, absl::Span<const ObjectView> records);
+
+  // All commands up to `value` of a lane have completed. Call NextCommands afterwards.
+  void OnLaneProgress(int lane, uint64_t value);
+
+  // Everything that can be issued now, in issue order. ResourceExhausted when nothing can be
+  // issued, nothing is outstanding and the job is not done: the plan does not fit; the message
+  // names device, bytes missing and what asked for them.
+  absl::StatusOr<std::vector<Command>> NextCommands();
+
+  // No step after `step_index` is started; a checkpoint is written after it. Idempotent, only ever
+  // lowers the end. Steps already issued are finished.
+  void StopAfterCurrentStep();
+
+  // First step whose updates have not all completed. Scalars of steps below are final in the
+  // segment.
+  int64_t completed_steps() const;
+  // All steps, checkpoints included, have completed.
+  bool done() const;
+
+  // The command behind (lane, value), while it is outstanding; null otherwise. For reports.
+  const Command* Find(int lane, uint64_t value) const;
+
+  // Highest use so far. Device index -1: the dynamic part of the arena.
+  Bytes PeakBytes(int device) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace harmony
