@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Builds and runs all tests: formatting and rules of the source tree, the release build's tests (real
+# processes included), the project's own code under AddressSanitizer+UBSan and ThreadSanitizer, and each
+# fuzz target for a short time. Does its own set-up; quick when run again.
+#
+#   tests/run.sh            everything
+#   tests/run.sh --quick    the release build's tests only
+set -euo pipefail
+cd "$(dirname "$0")/.."
+quick=0
+[ "${1:-}" = --quick ] && quick=1
+
+deploy/setup.sh --no-build --with-tests
+export CCACHE_DIR="${CCACHE_DIR:-$PWD/.cache/ccache}" CCACHE_MAXSIZE=10G
+export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+
+say() { echo "[tests] $(date +%H:%M:%S) $*"; }
+
+build() {  # preset, build folder, targets...
+  local preset=$1 dir=$2
+  shift 2
+  say "building ($preset)"
+  mkdir -p "$dir"
+  cmake --preset "$preset" > "$dir/configure.log" 2>&1 || { cat "$dir/configure.log" >&2; exit 1; }
+  ninja -C "$dir" "$@" > "$dir/build.log" 2>&1 || { tail -100 "$dir/build.log" >&2; exit 1; }
+}
+
+say "source tree"
+python3 tests/tidy/tidy.py
+
+build release build all
+say "release tests"
+ctest --test-dir build --output-on-failure --no-tests=error
+if [ "$quick" = 0 ]; then
+  for preset in asan tsan; do
+    build "$preset" "build/$preset" all
+    say "$preset tests"
+    TSAN_OPTIONS=halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+      ctest --test-dir "build/$preset" -L pure --output-on-failure --no-tests=error
+  done
+  say "fuzz targets"
+  tests/fuzz/run.sh
+fi
+say "all passed"

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Rules of the source tree that a compiler does not check (docs/architecture.md, "Where things go").
+
+Formatting, include directions, pure folders, file sizes, sources that nobody builds, switched-off
+tests. Prints every breach as FILE:LINE: what, and exits 1 when there is one.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
+
+# Folder -> folders of this project whose headers it may include. Longest prefix wins.
+MAY_INCLUDE = {
+    "common/base": ["common/base"],
+    "common/model": ["common/base", "common/model"],
+    "common/plan": ["common/base", "common/model", "common/plan"],
+    "common": ["common", "proto"],
+    "coordinator/core": ["common/base", "common/model", "common/plan", "coordinator/core"],
+    "coordinator/sim": ["common/base", "common/model", "common/plan", "common/trace",
+                        "coordinator/core", "coordinator/sim", "worker/core", "swapper/core"],
+    "coordinator/planner": ["common/base", "common/model", "common/plan", "coordinator/core",
+                            "coordinator/sim", "coordinator/planner"],
+    "coordinator": ["common", "proto", "coordinator"],
+    "worker/core": ["common/base", "common/model", "common/plan", "worker/core"],
+    "worker": ["common", "proto", "worker"],
+    "swapper/core": ["common/base", "common/model", "common/plan", "swapper/core"],
+    "swapper": ["common", "proto", "swapper"],
+    "client": ["common", "proto", "client"],
+    "tests": ["common", "proto", "coordinator", "worker", "swapper", "client", "tests"],
+    "bench": ["common", "proto", "coordinator", "worker", "swapper", "client", "tests", "bench"],
+}
+PURE = ["common/base", "common/model", "common/plan", "coordinator/core", "coordinator/planner",
+        "coordinator/sim", "worker/core", "swapper/core"]
+# What pure code may not touch: threads, files, clocks, sockets, gRPC, torch.
+IMPURE = re.compile(r'#include\s+[<"](thread|mutex|condition_variable|future|fstream|filesystem|chrono|'
+                    r'iostream|unistd\.h|sys/[^>]*|fcntl\.h|grpc[^>"]*|torch[^>"]*|ATen[^>"]*|c10[^>"]*|'
+                    r'spdlog[^>"]*)[>"]')
+PURE_EXCEPTIONS = {"common/base/clock.cc", "common/plan/job_file.cc"}
+
+breaches = []
+
+
+def breach(path, line, text):
+    breaches.append(f"{path}:{line}: {text}")
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                         capture_output=True, text=True, check=True).stdout.split("\n")
+    return [p for p in out if p and (ROOT / p).is_file()]
+
+
+def allowed_for(path):
+    best = max((k for k in MAY_INCLUDE if path.startswith(k + "/")), key=len, default=None)
+    return MAY_INCLUDE.get(best)
+
+
+def check_includes(path, lines):
+    allowed = allowed_for(path)
+    pure = any(path.startswith(p + "/") for p in PURE) and path not in PURE_EXCEPTIONS
+    for number, line in enumerate(lines, 1):
+        match = re.match(r'#include "([^"]+)"', line)
+        if match and allowed is not None:
+            target = match.group(1)
+            top = target.split("/")[0]
+            if top in {"common", "coordinator", "worker", "swapper", "client", "tests", "bench"}:
+                if not any(target.startswith(a + "/") for a in allowed):
+                    breach(path, number, f"may not include {target}")
+                if not (ROOT / target).exists():
+                    breach(path, number, f"includes {target}, which does not exist")
+        if pure and IMPURE.match(line):
+            breach(path, number, f"pure code may not have {line.strip()}")
+
+
+def check_text(path, lines):
+    if len(lines) > MAX_FILE_LINES:
+        breach(path, len(lines), f"{len(lines)} lines, over {MAX_FILE_LINES}: split it")
+    for number, line in enumerate(lines, 1):
+        if re.search(r"\bDISABLED_|#if 0\b|GTEST_SKIP\(\)\s*;", line):
+            breach(path, number, "a test or code switched off without a reason")
+        if re.search(r"\bstd::string_view\b", line):
+            breach(path, number, "use absl::string_view (the Abseil in use has its own type)")
+        if re.search(r"\busing namespace\b", line) and path.endswith(".h"):
+            breach(path, number, "no 'using namespace' in a header")
+
+
+def check_functions(path, lines):
+    """A function body in our format starts with '... {' at column 0 (or 2 in a class) and ends with '}'
+    at the same column."""
+    start, indent = None, ""
+    for number, line in enumerate(lines, 1):
+        if start is None:
+            match = re.match(r"( {0,2})[A-Za-z].*\) (const )?(override )?(noexcept )?\{$", line)
+            if match and not re.match(r" *(namespace|class|struct|enum|extern)\b", line):
+                start, indent = number, match.group(1)
+        elif line == indent + "}":
+            if number - start + 1 > MAX_FUNCTION_LINES:
+                breach(path, start, f"function of {number - start + 1} lines, over {MAX_FUNCTION_LINES}")
+            start = None
+
+
+def check_built(sources):
+    listed = "\n".join((ROOT / p).read_text() for p in tracked()
+                       if p.endswith(("CMakeLists.txt", ".cmake", ".sh")))
+    for path in sources:
+        if path.endswith(".cc") and not re.search(r"\b" + re.escape(pathlib.Path(path).name), listed):
+            breach(path, 1, "no build file lists it")
+
+
+def check_format(sources):
+    for tool in ("clang-format-14", "clang-format"):
+        try:
+            done = subprocess.run([tool, "--dry-run", "-Werror", *sources], cwd=ROOT,
+                                  capture_output=True, text=True)
+        except FileNotFoundError:
+            continue
+        for line in done.stderr.split("\n"):
+            if "error:" in line:
+                breaches.append(line)
+        return
+    breach("tests/tidy/tidy.py", 1, "clang-format is not installed: deploy/setup.sh --with-tests")
+
+
+def main():
+    sources = [p for p in tracked() if p.endswith((".cc", ".h", ".cu", ".cuh"))]
+    for path in sources:
+        lines = (ROOT / path).read_text().split("\n")
+        check_includes(path, lines)
+        check_text(path, lines)
+        check_functions(path, lines)
+    check_built(sources)
+    check_format(sources)
+    for line in breaches:
+        print(line)
+    print(f"tidy: {len(sources)} files, {len(breaches)} breaches")
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
