@@ -79,4 +79,25 @@ ObjectKey ObjectTableLayout::KeyOf(int index) const {
   return key;
 }
 
+namespace {
+
+// Bytes of the first `blocks` parameter blocks, each on a slot boundary.
+Bytes ParameterBytes(const ModelSpec& model, size_t blocks) {
+  Bytes total;
+  for (size_t i = 0; i < blocks; ++i) total += model.blocks[i].size().AlignUp(kSlotAlignment);
+  return total;
+}
+
+}  // namespace
+
+Bytes PersistentBytes(const ModelSpec& model, int moments) {
+  return ParameterBytes(model, model.blocks.size()) * (1 + moments);
+}
+
+Bytes PersistentOffset(const ModelSpec& model, const ObjectKey& key) {
+  const int part = static_cast<int>(key.kind) - static_cast<int>(ObjectKind::kParameter);
+  return ParameterBytes(model, model.blocks.size()) * part +
+         ParameterBytes(model, static_cast<size_t>(key.index));
+}
+
 }  // namespace harmony

@@ -48,6 +48,35 @@ struct LossSlot {
 };
 static_assert(sizeof(LossSlot) == 64);
 
+// The scalars of one step, the content of a kStepScalars object. kStepScalars writes all but the
+// clipping fields; with clipping, kClip fills those in and sets `clip_ready` last. Idempotent.
+struct StepScalars {
+  int64_t step = 0;         // index, from 0
+  double loss_sum = 0;      // over the global batch
+  int64_t label_count = 0;  // loss = loss_sum / label_count
+  double learning_rate = 0;
+  double grad_norm = 0;         // with clipping only
+  double clip_coefficient = 1;  // what gradients are multiplied by, when `clip_ready`
+  uint64_t clip_ready = 0;
+  int64_t tokens = 0;  // of the global batch
+  int64_t reserved[8] = {};
+};
+static_assert(sizeof(StepScalars) == 128);
+
+// The content of a kNorm object.
+struct NormSlot {
+  double squared_norm = 0;  // of the block's gradient (both uses summed), tensors in order
+  int64_t reserved[7] = {};
+};
+static_assert(sizeof(NormSlot) == 64);
+
+// Where parameters and optimizer moments lie: the front part of the arena, [0, PersistentBytes).
+// All parameters first, then m, then v, blocks in order, each on a 64-byte boundary. `moments` is
+// the number of moments a parameter has (AdamW 2, SGD 0).
+Bytes PersistentBytes(const ModelSpec& model, int moments);
+// REQUIRES: a key of kind kParameter, kMoment1 or kMoment2.
+Bytes PersistentOffset(const ModelSpec& model, const ObjectKey& key);
+
 // Record indices.
 class ObjectTableLayout {
  public:
@@ -69,9 +98,11 @@ class ObjectTableLayout {
 
 // The state of a record (section 3), one 64-bit word (version << 2 | state) in the segment.
 enum class ObjectState : uint8_t {
-  kFree = 0,      // holds nothing
-  kClean = 1,     // data of `version` are complete
-  kUpdating = 2,  // parameters and moments only: on the way to `version`; chunk cursors say how far
+  kFree = 0,   // holds nothing
+  kClean = 1,  // data of `version` are complete
+  // Parameters and moments only: on the way to `version`; chunk cursors say how far. The
+  // parameter's record decides; those of its moments turn kUpdating before it and clean before it.
+  kUpdating = 2,
 };
 
 // A record copied out of the segment: what pure logic sees of the table.
