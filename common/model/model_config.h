@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -46,6 +47,9 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // qwen3: RMSNorm over head_dim of queries and keys
   RopeConfig rope;       // llama family
+  // mistral: attention sees only so many positions back; 0: all of them. Harmless as long as no
+  // sequence is longer: CheckSequenceLength.
+  int64_t sliding_window = 0;
   double initializer_range = 0.02;
   double configured_dropout = 0;  // the largest dropout the file asks for; reported, not applied
 };
@@ -55,6 +59,10 @@ struct ModelConfig {
 // experts, ...): nothing that changes the result is ever ignored. `where` is put into messages (the
 // file's path).
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view where);
+
+// InvalidArgument when sequences of that length cannot be trained: longer than a gpt2 model's table
+// of positions, or (Unimplemented) than a mistral model's sliding window. Names both numbers.
+absl::Status CheckSequenceLength(const ModelConfig& config, int64_t sequence_length);
 
 // Presets, e.g. "gpt2-124m": the config.json text of that model. NotFound lists the names there
 // are.

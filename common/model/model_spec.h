@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/base/units.h"
 #include "common/model/model_config.h"
 
@@ -82,7 +83,20 @@ struct LayerRange {
   auto operator<=>(const LayerRange&) const = default;
 };
 
+// For a config that ParseModelConfig returned. Use order, as the layers' code expects it:
+//   embedding: [tokens] (llama family) or [tokens, positions] (gpt2)
+//   block:     [its one block]
+//   head:      [norm and lm_head] when untied, [norm, tokens] when tied
 ModelSpec BuildModelSpec(const ModelConfig& config);
+
+// The tensor of a block whose name ends with ".<suffix>" (or is it), e.g. "attn.c_attn.weight";
+// null when there is none.
+const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix);
+
+// Rows (tokens) of logits that the head computes at a time; a function of the vocabulary only, so
+// that results depend on neither cap nor batch. About kHeadChunkBytes of logits.
+inline constexpr int64_t kHeadChunkBytes = int64_t{32} << 20;
+int64_t HeadChunkRows(const ModelConfig& config);
 
 // ---- Costs, for one sequence batch of `samples` sequences of `tokens` tokens ----
 

@@ -1,0 +1,151 @@
+#include "common/plan/machine.h"
+
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+constexpr int kMaxDevices = 64;
+constexpr absl::string_view kExamples =
+    "write it like sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s or cuda:0,mem=20GiB";
+
+absl::Status Wrong(absl::string_view device, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("devices: '", device, "': ", why, " (", kExamples, ")"));
+}
+
+absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceSpec& device) {
+  if (key == "mem") {
+    HARMONY_ASSIGN_OR_RETURN(device.memory, ParseBytes(value));
+    if (device.memory < MiB(1)) return absl::InvalidArgumentError("must be at least 1MiB");
+    return absl::OkStatus();
+  }
+  if (device.kind == DeviceKind::kCuda) {
+    return absl::InvalidArgumentError("a cuda device takes only mem");
+  }
+  if (key == "flops") {
+    HARMONY_ASSIGN_OR_RETURN(device.flops, ParseFlops(value));
+    if (device.flops.value <= 0) return absl::InvalidArgumentError("must be above 0");
+    return absl::OkStatus();
+  }
+  BytesPerSecond* rate = key == "h2d"   ? &device.h2d
+                         : key == "d2h" ? &device.d2h
+                         : key == "p2p" ? &device.p2p
+                                        : nullptr;
+  if (rate == nullptr) {
+    return absl::InvalidArgumentError("unknown key (known: mem, flops, h2d, d2h, p2p)");
+  }
+  HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
+  if (rate->value <= 0) return absl::InvalidArgumentError("must be above 0");
+  return absl::OkStatus();
+}
+
+// "mem=64MiB,flops=20G"
+absl::Status ApplyOptions(absl::string_view text, absl::string_view options, DeviceSpec& device) {
+  std::set<absl::string_view> seen;
+  for (absl::string_view option : absl::StrSplit(options, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(option, absl::MaxSplits('=', 1));
+    if (parts.size() != 2) {
+      return Wrong(text, absl::StrCat("'", option, "' is not of the form key=value"));
+    }
+    if (!seen.insert(parts[0]).second) {
+      return Wrong(text, absl::StrCat("'", parts[0], "' is given twice"));
+    }
+    if (absl::Status status = ApplyOption(parts[0], parts[1], device); !status.ok()) {
+      return Wrong(text, absl::StrCat("'", option, "': ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// "cuda:1,mem=20GiB"
+absl::StatusOr<DeviceSpec> ParseCuda(absl::string_view text) {
+  DeviceSpec device;
+  device.kind = DeviceKind::kCuda;
+  absl::string_view rest = absl::StripPrefix(text, "cuda");
+  if (!absl::ConsumePrefix(&rest, ":")) return Wrong(text, "a cuda device needs its number");
+  const std::vector<absl::string_view> parts = absl::StrSplit(rest, absl::MaxSplits(',', 1));
+  int ordinal = 0;
+  if (!absl::SimpleAtoi(parts[0], &ordinal) || ordinal < 0 || ordinal > 1023) {
+    return Wrong(text, absl::StrCat("'", parts[0], "' is not the number of a cuda device"));
+  }
+  device.cuda_ordinal = ordinal;
+  if (parts.size() == 2) HARMONY_RETURN_IF_ERROR(ApplyOptions(text, parts[1], device));
+  return device;
+}
+
+// "sim", "sim*4", each with ":options"; the count goes to `count`.
+absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
+  DeviceSpec device;
+  absl::string_view rest = absl::StripPrefix(text, "sim");
+  const std::vector<absl::string_view> parts = absl::StrSplit(rest, absl::MaxSplits(':', 1));
+  *count = 1;
+  if (!parts[0].empty()) {
+    if (parts[0][0] != '*' || !absl::SimpleAtoi(parts[0].substr(1), count) || *count < 1 ||
+        *count > kMaxDevices) {
+      return Wrong(text, absl::StrCat("after 'sim' may follow *N with N from 1 to ", kMaxDevices,
+                                      ", then ':' and options"));
+    }
+  }
+  if (parts.size() == 2) HARMONY_RETURN_IF_ERROR(ApplyOptions(text, parts[1], device));
+  if (device.memory.count() == 0) return Wrong(text, "a sim device needs mem=");
+  return device;
+}
+
+std::string Rate(absl::string_view key, double value, absl::string_view unit) {
+  return value == 0 ? "" : absl::StrCat(",", key, "=", absl::StrFormat("%.17g", value), unit);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec) {
+  std::vector<DeviceSpec> devices;
+  std::set<int> cuda_ordinals;
+  for (absl::string_view text :
+       absl::StrSplit(spec, absl::ByAnyChar("; \t\n"), absl::SkipEmpty())) {
+    int count = 1;
+    DeviceSpec device;
+    if (absl::StartsWith(text, "cuda")) {
+      HARMONY_ASSIGN_OR_RETURN(device, ParseCuda(text));
+      if (!cuda_ordinals.insert(device.cuda_ordinal).second) {
+        return Wrong(text, "this cuda device is named twice");
+      }
+    } else if (absl::StartsWith(text, "sim")) {
+      HARMONY_ASSIGN_OR_RETURN(device, ParseSim(text, &count));
+    } else {
+      return Wrong(text, "unknown kind of device (known: sim, cuda)");
+    }
+    for (int i = 0; i < count; ++i) {
+      device.ordinal = static_cast<int>(devices.size());
+      devices.push_back(device);
+    }
+    if (devices.size() > kMaxDevices) {
+      return Wrong(text, absl::StrCat("more than ", kMaxDevices, " devices in all"));
+    }
+  }
+  if (devices.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("devices: none given; ", kExamples));
+  }
+  return devices;
+}
+
+std::string ToString(const DeviceSpec& device) {
+  if (device.kind == DeviceKind::kCuda) {
+    return absl::StrCat(
+        "cuda:", device.cuda_ordinal,
+        device.memory.count() == 0 ? "" : absl::StrCat(",mem=", device.memory.count()));
+  }
+  return absl::StrCat("sim:mem=", device.memory.count(), Rate("flops", device.flops.value, ""),
+                      Rate("h2d", device.h2d.value, "B/s"), Rate("d2h", device.d2h.value, "B/s"),
+                      Rate("p2p", device.p2p.value, "B/s"));
+}
+
+}  // namespace harmony
