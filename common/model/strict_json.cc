@@ -40,7 +40,7 @@ absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::str
   try {
     result = Json::parse(text.data(), text.data() + text.size(), callback);
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": not valid JSON: ", error.what()));
+    if (problem.empty()) problem = absl::StrCat("not valid JSON: ", error.what());
   }
   if (!problem.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", problem));
   return result;

@@ -1,0 +1,68 @@
+#include "common/plan/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseDevicesTest, ReadsCountsAndPacing) {
+  const auto devices = ParseDevices("sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=2GB/s,p2p=3GB/s");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 4u);
+  EXPECT_EQ((*devices)[3].ordinal, 3);
+  EXPECT_EQ((*devices)[3].memory, MiB(64));
+  EXPECT_DOUBLE_EQ((*devices)[3].flops.value, 20e9);
+  EXPECT_DOUBLE_EQ((*devices)[3].d2h.value, 2e9);
+}
+
+TEST(ParseDevicesTest, JoinsSeveral) {
+  const auto devices = ParseDevices("sim:mem=256MiB; cuda:0 cuda:1,mem=20GiB");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 3u);
+  EXPECT_EQ((*devices)[1].kind, DeviceKind::kCuda);
+  EXPECT_EQ((*devices)[2].cuda_ordinal, 1);
+  EXPECT_EQ((*devices)[2].memory, GiB(20));
+}
+
+TEST(ParseDevicesTest, PrintedDevicesParseToThemselves) {
+  for (const char* text :
+       {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3", "cuda:1,mem=20GiB"}) {
+    const auto once = ParseDevices(text);
+    ASSERT_TRUE(once.ok()) << text;
+    const auto twice = ParseDevices(ToString(once->front()));
+    ASSERT_TRUE(twice.ok()) << ToString(once->front());
+    EXPECT_EQ(ToString(once->front()), ToString(twice->front()));
+    EXPECT_DOUBLE_EQ(once->front().h2d.value, twice->front().h2d.value);
+  }
+}
+
+TEST(ParseDevicesTest, NamesWhatIsWrong) {
+  for (const auto& [text, part] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"", "none given"},
+           {"gpu:0", "unknown kind"},
+           {"sim", "needs mem="},
+           {"sim*0:mem=1GiB", "*N"},
+           {"sim*65:mem=1GiB", "*N"},
+           {"sim*x:mem=1GiB", "*N"},
+           {"simulator:mem=1GiB", "*N"},
+           {"sim:mem=1XiB", "1XiB"},
+           {"sim:mem", "key=value"},
+           {"sim:mem=1GiB,mem=1GiB", "twice"},
+           {"sim:mem=1GiB,speed=3", "unknown key"},
+           {"sim:mem=1GiB,h2d=0", "above 0"},
+           {"sim:mem=5", "at least"},
+           {"cuda", "needs its number"},
+           {"cuda:x", "not the number"},
+           {"cuda:0,flops=1G", "takes only mem"},
+           {"cuda:0;cuda:0", "twice"}}) {
+    const auto devices = ParseDevices(text);
+    EXPECT_EQ(devices.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(devices.status().message()), HasSubstr(part)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace harmony
