@@ -1,0 +1,48 @@
+#include "common/runtime/pacer.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace harmony {
+namespace {
+
+// Wake-ups come this late on a busy machine. A reservation made within it of the end of the one
+// before starts at that end, so that lateness does not add up over a run.
+constexpr Nanos kTimerJitter = Nanos(200'000);
+
+void SleepUntilMonotonic(Nanos deadline) {
+  timespec until;
+  until.tv_sec = deadline.count() / 1'000'000'000;
+  until.tv_nsec = deadline.count() % 1'000'000'000;
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+}  // namespace
+
+Pacer::Pacer(const Clock* clock, SleepUntil sleep_until)
+    : clock_(clock), sleep_until_(sleep_until != nullptr ? sleep_until : &SleepUntilMonotonic) {}
+
+Pacer::Reservation Pacer::Reserve(Nanos duration) {
+  const Nanos now = clock_->Now();
+  std::lock_guard lock(mutex_);
+  const Nanos start = now - free_at_ <= kTimerJitter ? free_at_ : now;
+  free_at_ = start + duration;
+  return {free_at_, duration};
+}
+
+void Pacer::FinishAt(const Reservation& reservation) {
+  const Nanos late = clock_->Now() - reservation.deadline;
+  if (late < Nanos(0)) sleep_until_(reservation.deadline);
+  paced_.fetch_add(1, std::memory_order_relaxed);
+  const Nanos tolerated = std::max(kTimerJitter, Nanos(reservation.duration.count() / 50));
+  if (late > tolerated) overruns_.fetch_add(1, std::memory_order_relaxed);
+}
+
+Nanos ModelledDuration(Bytes size, BytesPerSecond rate) {
+  return Nanos::FromSeconds(static_cast<double>(size.count()) / rate.value);
+}
+
+}  // namespace harmony

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "common/base/clock.h"
+#include "common/base/units.h"
+
+namespace harmony {
+
+// Makes work on a modelled resource (one direction of a link, a device's arithmetic) take at least
+// its modelled time, so that a server can be studied on a smaller machine. The resource serves one
+// reservation after the other, in the order they are made; two lanes that share a link share its
+// pacer.
+//
+// Thread-safe.
+class Pacer {
+ public:
+  // `sleep_until` (REQUIRES: sleeps until the given time of `clock`) is replaced in tests.
+  using SleepUntil = void (*)(Nanos deadline);
+  explicit Pacer(const Clock* clock = &MonotonicClock(), SleepUntil sleep_until = nullptr);
+
+  struct Reservation {
+    Nanos deadline;  // when the modelled work ends
+    Nanos duration;
+  };
+
+  // The resource is taken for `duration` from now, or from when it falls free.
+  Reservation Reserve(Nanos duration);
+
+  // Returns at the deadline or, when that has passed, at once. Work that ended more than 2% (and
+  // more than a timer's jitter) of its modelled time late is counted as overrun.
+  void FinishAt(const Reservation& reservation);
+
+  uint64_t paced() const { return paced_.load(std::memory_order_relaxed); }
+  uint64_t overruns() const { return overruns_.load(std::memory_order_relaxed); }
+
+ private:
+  const Clock* const clock_;
+  const SleepUntil sleep_until_;
+  std::mutex mutex_;
+  Nanos free_at_;  // mutex_
+  std::atomic<uint64_t> paced_{0}, overruns_{0};
+};
+
+// Time to move `size` at `rate`; REQUIRES: rate.value > 0.
+Nanos ModelledDuration(Bytes size, BytesPerSecond rate);
+
+}  // namespace harmony

@@ -1,0 +1,103 @@
+#include "common/runtime/process_environment.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+absl::StatusOr<int> ParseNumber(const char* variable, absl::string_view text) {
+  int number = 0;
+  if (!absl::SimpleAtoi(text, &number) || number < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", variable, ": '", text, "' is not a number"));
+  }
+  return number;
+}
+
+absl::StatusOr<int> ReadNumber(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  return ParseNumber(variable, text);
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessEnvironment> ReadProcessEnvironment() {
+  ProcessEnvironment environment;
+  HARMONY_ASSIGN_OR_RETURN(environment.segment_fd, ReadNumber("HARMONY_SEGMENT_FD", -1));
+  if (environment.segment_fd < 0) {
+    return absl::InvalidArgumentError(
+        "HARMONY_SEGMENT_FD is not set: this program is started by 'harmony up' or 'harmony run'");
+  }
+  HARMONY_ASSIGN_OR_RETURN(const int incarnation, ReadNumber("HARMONY_INCARNATION", 0));
+  environment.incarnation = static_cast<uint32_t>(incarnation);
+  HARMONY_ASSIGN_OR_RETURN(environment.parent_pid, ReadNumber("HARMONY_PARENT_PID", 0));
+  if (const char* fds = std::getenv("HARMONY_DEVICE_FDS"); fds != nullptr && *fds != '\0') {
+    for (absl::string_view text : absl::StrSplit(fds, ',')) {
+      HARMONY_ASSIGN_OR_RETURN(const int fd, ParseNumber("HARMONY_DEVICE_FDS", text));
+      environment.device_fds.push_back(fd);
+    }
+  }
+  return environment;
+}
+
+absl::Status DieWithParent(int parent_pid) {
+  if (parent_pid == 0) return absl::OkStatus();
+  if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
+    return absl::InternalError(absl::StrCat("PR_SET_PDEATHSIG: ", strerror(errno)));
+  }
+  // It may have died before the line above took effect.
+  if (getppid() != parent_pid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the supervisor, process ", parent_pid, ", is gone"));
+  }
+  return absl::OkStatus();
+}
+
+TerminationSignals::TerminationSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+TerminationSignals::~TerminationSignals() {
+  close(signal_fd_);
+  close(stop_fd_);
+}
+
+int TerminationSignals::Wait() {
+  while (true) {
+    pollfd events[2] = {{signal_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+    if (poll(events, 2, -1) < 0) continue;  // EINTR
+    signalfd_siginfo info;
+    if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      return static_cast<int>(info.ssi_signo);
+    }
+    if (events[1].revents != 0) return 0;
+  }
+}
+
+void TerminationSignals::RequestStop() {
+  const uint64_t one = 1;
+  (void)!write(stop_fd_, &one, sizeof(one));
+}
+
+}  // namespace harmony

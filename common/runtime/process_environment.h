@@ -1,0 +1,48 @@
+#pragma once
+
+// What a spawned process gets from its supervisor beside its flags, and how it ends.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace harmony {
+
+struct ProcessEnvironment {
+  int segment_fd = -1;          // HARMONY_SEGMENT_FD
+  std::vector<int> device_fds;  // HARMONY_DEVICE_FDS: comma list, device 0 first; a worker may get
+                                // its own only
+  uint32_t incarnation = 0;     // HARMONY_INCARNATION
+  int parent_pid = 0;           // HARMONY_PARENT_PID; 0: not given
+};
+
+// InvalidArgument names a variable that is missing (HARMONY_SEGMENT_FD) or no number.
+absl::StatusOr<ProcessEnvironment> ReadProcessEnvironment();
+
+// Asks the kernel for SIGTERM when the parent dies and checks that it has not died before.
+// FailedPrecondition when it has. Does nothing for parent_pid 0.
+absl::Status DieWithParent(int parent_pid);
+
+// SIGTERM and SIGINT as events of the main thread. Construct it before any other thread exists:
+// they inherit the blocked mask.
+class TerminationSignals {
+ public:
+  TerminationSignals();
+  ~TerminationSignals();
+  TerminationSignals(const TerminationSignals&) = delete;
+  TerminationSignals& operator=(const TerminationSignals&) = delete;
+
+  // Blocks until a signal came or RequestStop was called; the signal's number, 0 for the latter.
+  int Wait();
+  // From any thread.
+  void RequestStop();
+
+ private:
+  int signal_fd_ = -1;
+  int stop_fd_ = -1;
+};
+
+}  // namespace harmony

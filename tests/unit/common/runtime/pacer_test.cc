@@ -1,0 +1,61 @@
+#include "common/runtime/pacer.h"
+
+#include <gtest/gtest.h>
+
+namespace harmony {
+namespace {
+
+struct FakeClock : Clock {
+  Nanos Now() const override { return now; }
+  static Nanos now;
+};
+Nanos FakeClock::now;
+
+void FakeSleep(Nanos deadline) { FakeClock::now = deadline; }
+
+class PacerTest : public ::testing::Test {
+ protected:
+  PacerTest() { FakeClock::now = Seconds(10); }
+  FakeClock clock_;
+  Pacer pacer_{&clock_, &FakeSleep};
+};
+
+TEST_F(PacerTest, TakesAtLeastTheModelledTime) {
+  const auto reservation = pacer_.Reserve(Millis(30));
+  FakeClock::now += Millis(10);  // the real work
+  pacer_.FinishAt(reservation);
+  EXPECT_EQ(FakeClock::now, Seconds(10) + Millis(30));
+  EXPECT_EQ(pacer_.overruns(), 0);
+}
+
+TEST_F(PacerTest, ASharedResourceServesOneAfterTheOther) {
+  const auto first = pacer_.Reserve(Millis(30));
+  const auto second = pacer_.Reserve(Millis(20));
+  EXPECT_EQ(first.deadline, Seconds(10) + Millis(30));
+  EXPECT_EQ(second.deadline, Seconds(10) + Millis(50));
+}
+
+TEST_F(PacerTest, LateWakeUpsDoNotAddUp) {
+  for (int i = 1; i <= 100; ++i) {
+    const auto reservation = pacer_.Reserve(Millis(1));
+    EXPECT_EQ(reservation.deadline, Seconds(10) + Millis(i));
+    FakeClock::now = reservation.deadline + Nanos(100'000);
+  }
+  FakeClock::now += Seconds(1);  // idle: starts anew
+  EXPECT_EQ(pacer_.Reserve(Millis(1)).deadline, FakeClock::now + Millis(1));
+}
+
+TEST_F(PacerTest, CountsOverruns) {
+  const auto reservation = pacer_.Reserve(Millis(100));
+  FakeClock::now += Millis(103);
+  pacer_.FinishAt(reservation);
+  EXPECT_EQ(pacer_.overruns(), 1);
+  EXPECT_EQ(pacer_.paced(), 1);
+}
+
+TEST_F(PacerTest, ModelledDurationOfATransfer) {
+  EXPECT_EQ(ModelledDuration(Bytes(1'000'000), BytesPerSecond{1e9}), Millis(1));
+}
+
+}  // namespace
+}  // namespace harmony
