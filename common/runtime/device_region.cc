@@ -18,12 +18,12 @@ absl::StatusOr<DeviceRegion> DeviceRegion::Map(int fd, Bytes expected) {
         absl::StrCat("device memory, descriptor ", fd, ": ", strerror(errno)));
   }
   if (Bytes(info.st_size) != expected) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("device memory, descriptor ", fd, ": has ", FormatBytesExact(Bytes(info.st_size)),
-                     ", the device is to have ", FormatBytesExact(expected)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device memory, descriptor ", fd, ": has ", FormatBytesExact(Bytes(info.st_size)),
+        ", the device is to have ", FormatBytesExact(expected)));
   }
-  void* data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED,
-                    fd, 0);
+  void* data =
+      mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("mapping ", FormatBytesExact(expected),
                                                      " of device memory: ", strerror(errno)));

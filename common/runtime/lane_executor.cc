@@ -67,9 +67,8 @@ absl::Status LaneExecutor::StartGeneration(uint32_t generation) {
         absl::StrCat("generation ", generation, " starts while ", last_generation_, " still runs"));
   }
   if (generation <= last_generation_) {
-    return absl::FailedPreconditionError(absl::StrCat("generation ", generation,
-                                                      " is not above the last one, ",
-                                                      last_generation_));
+    return absl::FailedPreconditionError(
+        absl::StrCat("generation ", generation, " is not above the last one, ", last_generation_));
   }
   last_generation_ = generation;
   for (auto& lane : lanes_) {
@@ -99,9 +98,9 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
     const uint64_t value = command.header.signal_value;
     LaneState* lane = FindLane(command.header.lane);
     if (lane == nullptr) {
-      const absl::Status failure = absl::InternalError(absl::StrCat(
-          "command ", command.header.id, " is for lane ", command.header.lane,
-          ", which this process does not have"));
+      const absl::Status failure = absl::InternalError(
+          absl::StrCat("command ", command.header.id, " is for lane ", command.header.lane,
+                       ", which this process does not have"));
       for (auto& each : lanes_) FailLane(each.get(), value, failure);
       return;
     }

@@ -12,8 +12,8 @@ bool Overlap(const SlotRange& a, const SlotRange& b) {
 absl::Status Refused(const char* act, const SlotRange& wanted, const char* live_act,
                      const SlotRange& live) {
   return absl::FailedPreconditionError(absl::StrCat("transfer refused: it would ", act, " ",
-                                                    DebugString(wanted), " while another ", live_act,
-                                                    " ", DebugString(live)));
+                                                    DebugString(wanted), " while another ",
+                                                    live_act, " ", DebugString(live)));
 }
 
 }  // namespace
@@ -21,8 +21,8 @@ absl::Status Refused(const char* act, const SlotRange& wanted, const char* live_
 std::string DebugString(const SlotRange& range) {
   const std::string memory =
       range.device < 0 ? std::string("arena") : absl::StrCat("device ", range.device);
-  return absl::StrCat(memory, " [", range.offset.count(), ", ",
-                      (range.offset + range.size).count(), ")");
+  return absl::StrCat(memory, " [", range.offset.count(), ", ", (range.offset + range.size).count(),
+                      ")");
 }
 
 absl::Status SlotLedger::Open(Token token, const SlotRange& source, const SlotRange& destination) {

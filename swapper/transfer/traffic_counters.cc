@@ -23,8 +23,7 @@ TrafficCounters::TrafficCounters(int num_devices)
     : num_devices_(num_devices), devices_(std::make_unique<DeviceCells[]>(num_devices)) {}
 
 void TrafficCounters::Add(int device, LinkDirection direction, TrafficClass traffic, Bytes size) {
-  Cell& cell =
-      devices_[device][static_cast<int>(direction) * kClasses + static_cast<int>(traffic)];
+  Cell& cell = devices_[device][static_cast<int>(direction) * kClasses + static_cast<int>(traffic)];
   cell.bytes.fetch_add(size.count(), std::memory_order_relaxed);
   cell.transfers.fetch_add(1, std::memory_order_relaxed);
 }
@@ -49,8 +48,8 @@ std::string TrafficCounters::DebugString() const {
   for (const Row& row : Snapshot()) sums[{row.direction, row.traffic}] += row.bytes;
   std::string text;
   for (const auto& [key, bytes] : sums) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(key.first), " ",
-                    ToString(key.second), " ", FormatBytes(bytes));
+    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(key.first), " ", ToString(key.second),
+                    " ", FormatBytes(bytes));
   }
   return text.empty() ? "nothing" : text;
 }
