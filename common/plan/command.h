@@ -141,7 +141,9 @@ struct Transfer {
   std::optional<Commit> commit;  // D2H into an object
   std::optional<Expect> expect;  // H2D from an object
   // Records whose data this copy will overwrite: set free before the first byte is written. Only
-  // records that the swapper writes (gradients, stashes, boundary gradients, losses).
+  // records that the swapper writes (gradients, stashes, boundary gradients, losses). A copy with a
+  // commit always names the record that it commits, too: between the first byte and the commit no
+  // record claims the slot.
   std::vector<int> retire;
 };
 

@@ -36,9 +36,18 @@ struct Plan {
   UpdateMode update = UpdateMode::kEager;        // never kAuto
   StashPlacement stash = StashPlacement::kHost;  // never kAuto
   std::vector<DevicePlan> devices;
-  Bytes arena_dynamic;  // bytes of the arena for gradients, stashes, boundary gradients and small
-                        // objects
-  bool clip = false;    // global-norm clipping: norms and the coefficient before any update
+  bool clip = false;          // global-norm clipping: norms and the coefficient before any update
+  int optimizer_moments = 2;  // AdamW 2, SGD 0
+
+  // Double buffering of what streams through a device: slots of each kind a group's task has.
+  int stream_slots = 2;
+  // Eager updates: bytes of the ring that gradients pass through on the way to their update (tied
+  // uses have slots of their own). Not used by deferred updates.
+  Bytes gradient_ring;
+  // Boundary gradients of that many backward groups have room in the arena at a time (at least 2).
+  int boundary_banks = 2;
+  // Bytes of the arena behind the persistent objects: ArenaLayout(model, plan).dynamic_bytes().
+  Bytes arena_dynamic;
 
   int64_t global_batch() const { return num_microbatches * microbatch_size; }
 };
@@ -49,6 +58,14 @@ std::string DebugString(const Plan& plan);
 // or the embedding's output (boundary 1) for a group that starts with layer 0. -1 when the group
 // needs none (it is the embedding alone).
 int StashBoundary(const LayerGroup& group);
+
+// Boundaries whose tensors are stashed by a step of the plan, ascending. The fused group's input is
+// stashed too (unless it is the tokens): a fault then costs the group's own work only.
+std::vector<int> StashedBoundaries(const Plan& plan);
+// The uses of a range of layers, in layer order; blocks used by them, each once, in order of first
+// use. `backward`: only what the backward of these layers needs.
+std::vector<int> UsesOf(const ModelSpec& model, LayerRange layers);
+std::vector<int> BlocksOf(const ModelSpec& model, LayerRange layers, bool backward);
 
 // Bytes per step of each class that any execution of the plan must move over CPU-GPU links
 // (section 7): the yardstick beside the measured counters.

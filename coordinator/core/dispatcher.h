@@ -5,11 +5,11 @@
 //
 // What it does. For each step it builds the graph of what is left to do (all of it, or after a
 // fault what the records do not show as done), keeps one FIFO of not yet issued nodes per lane, and
-// sweeps over the lanes: a lane's head is issued when everything it depends on has been *issued*,
-// memory can be assigned to its outputs, and its lane has fewer than `window` commands outstanding.
-// Memory is assigned in issue order: a slot is free for a later command once its last readers have
-// been issued; the new command then waits for their semaphores. Two steps are in flight at the
-// boundary, so that weights, batches and updates of other groups cross it.
+// issues, of all lane heads that can be issued, the one with the earliest modelled start: its
+// dependencies have been *issued*, and memory is assigned to it. Memory is assigned in issue order:
+// a slot is free for a later command once its last readers have been issued; the new command then
+// waits for their semaphores. So the stream of commands is a function of plan and records only;
+// completions merely pace it (at most `window` commands outstanding per lane, two steps in flight).
 //
 // Owner: JobRunner (or a test). Single-threaded.
 

@@ -1,0 +1,98 @@
+#include "common/plan/arena_layout.h"
+
+#include <algorithm>
+
+namespace harmony {
+namespace {
+
+// Reserves `size` bytes at `end` and moves it on.
+Bytes Take(Bytes& end, Bytes size) {
+  const Bytes begin = end;
+  end = (end + size).AlignUp(kSlotAlignment);
+  return begin;
+}
+
+bool IsTied(const ModelSpec& model, int use) {
+  return model.blocks[model.uses[use].block].uses.size() > 1;
+}
+
+}  // namespace
+
+ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
+    : num_microbatches_(plan.num_microbatches),
+      persistent_(PersistentBytes(model, plan.optimizer_moments)),
+      token_bytes_(plan.microbatch_size * plan.sequence_length * 4),
+      stash_index_(model.num_layers() + 1, -1),
+      gradient_(model.uses.size(), Bytes(-1)) {
+  Bytes end = persistent_;
+  batch_bytes_ = (token_bytes_ * (2 * num_microbatches_)).AlignUp(kSlotAlignment);
+  small_begin_ = Take(end, batch_bytes_ * 2);
+  scalars_begin_ = Take(end, Bytes(sizeof(StepScalars)) * 2);
+  norms_begin_ = Take(end, Bytes(sizeof(NormSlot)) * static_cast<int64_t>(model.blocks.size()));
+  loss_begin_ = Take(end, Bytes(sizeof(LossSlot)) * num_microbatches_);
+
+  boundary_bytes_ = model.num_layers() > 1
+                        ? BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)
+                              .AlignUp(kSlotAlignment)
+                        : Bytes(0);
+  int stashes = 0;
+  for (int boundary : StashedBoundaries(plan)) stash_index_[boundary] = stashes++;
+  for (const LayerGroup& group : plan.forward_groups) {
+    int& index = stash_index_[group.layers.last + 1];
+    if (index < 0) index = stashes++;  // passed on through the arena now and then
+  }
+  stash_begin_ = Take(end, boundary_bytes_ * (stashes * num_microbatches_));
+  const int banks =
+      std::min<int>(plan.boundary_banks, static_cast<int>(plan.backward_groups.size()) - 1);
+  banks_begin_ = Take(end, boundary_bytes_ * (banks * num_microbatches_));
+
+  gradients_begin_ = end;
+  const bool deferred = plan.update != UpdateMode::kEager;
+  for (size_t use = 0; use < model.uses.size(); ++use) {
+    if (!deferred && !IsTied(model, static_cast<int>(use))) continue;
+    gradient_[use] = Take(end, model.blocks[model.uses[use].block].size());
+  }
+  ring_bytes_ = deferred ? Bytes(0) : plan.gradient_ring;
+  ring_begin_ = Take(end, ring_bytes_);
+  end_ = end;
+}
+
+Bytes ArenaLayout::Tokens(int parity, int microbatch) const {
+  return Batch(parity) + token_bytes_ * microbatch;
+}
+
+Bytes ArenaLayout::Labels(int parity, int microbatch) const {
+  return Batch(parity) + token_bytes_ * (num_microbatches_ + microbatch);
+}
+
+Bytes ArenaLayout::Stash(int boundary, int microbatch) const {
+  return stash_begin_ + boundary_bytes_ * (stash_index_[boundary] * num_microbatches_ + microbatch);
+}
+
+Bytes ArenaLayout::BoundaryGradient(int bank, int microbatch) const {
+  return banks_begin_ + boundary_bytes_ * (bank * num_microbatches_ + microbatch);
+}
+
+Bytes ArenaLayout::MinimalRing(const ModelSpec& model, const Plan& plan) {
+  Bytes most;
+  for (const LayerGroup& group : plan.backward_groups) {
+    Bytes sum;
+    for (int use : UsesOf(model, group.layers)) {
+      if (IsTied(model, use)) continue;
+      sum += model.blocks[model.uses[use].block].size().AlignUp(kSlotAlignment);
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+Bytes ArenaLayout::DefaultRing(const ModelSpec& model, const Plan& plan) {
+  Bytes all;
+  for (const ParamBlock& block : model.blocks) {
+    if (block.uses.size() == 1) all += block.size();
+  }
+  const Bytes half = Bytes(all.count() / 2).AlignUp(kSlotAlignment);
+  return std::max(MinimalRing(model, plan), half);
+}
+
+}  // namespace harmony

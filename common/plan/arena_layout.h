@@ -1,0 +1,66 @@
+#pragma once
+
+// Where everything but parameters and moments lies in the host arena. A pure function of model and
+// plan, so it survives any crash without a directory. PURE.
+//
+// Behind the persistent objects (objects.h) come, each slot at a multiple of kSlotAlignment:
+//   small     two batches, two step scalars, a norm per block, the loss slots of a step
+//   stash     one slot per (stashed boundary, microbatch): at the end of forward all exist at once
+//   banks     `boundary_banks` banks of one boundary tensor per microbatch; backward group number i
+//             from the top commits its input gradient into bank i mod boundary_banks
+//   gradients deferred: a slot per use. Eager: a slot per use of a tied block, and a ring for the
+//             rest, which the dispatcher assigns from
+
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/model/model_spec.h"
+#include "common/plan/objects.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+class ArenaLayout {
+ public:
+  ArenaLayout(const ModelSpec& model, const Plan& plan);
+
+  Bytes persistent_bytes() const { return persistent_; }
+  Bytes dynamic_bytes() const { return end_ - persistent_; }
+  Bytes end() const { return end_; }
+  // Of dynamic_bytes(), what stashes and boundary gradients take.
+  Bytes stash_and_boundary_bytes() const { return gradients_begin_ - stash_begin_; }
+
+  // Offsets from the start of the arena.
+  Bytes Batch(int parity) const { return small_begin_ + batch_bytes_ * parity; }
+  Bytes batch_bytes() const { return batch_bytes_; }
+  // Tokens (then, in a second half, labels) of a microbatch: int32 [samples, T], from the start of
+  // the arena.
+  Bytes Tokens(int parity, int microbatch) const;
+  Bytes Labels(int parity, int microbatch) const;
+  Bytes token_bytes() const { return token_bytes_; }  // of one microbatch; labels alike
+  Bytes Scalars(int parity) const { return scalars_begin_ + Bytes(sizeof(StepScalars)) * parity; }
+  Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(NormSlot)) * block; }
+  Bytes Loss() const { return loss_begin_; }
+  bool HasStash(int boundary) const { return stash_index_[boundary] >= 0; }
+  Bytes Stash(int boundary, int microbatch) const;  // REQUIRES: HasStash(boundary)
+  Bytes BoundaryGradient(int bank, int microbatch) const;
+  bool UseHasOwnGradientSlot(int use) const { return gradient_[use].count() >= 0; }
+  Bytes Gradient(int use) const { return gradient_[use]; }  // REQUIRES: UseHasOwnGradientSlot
+  Bytes ring_begin() const { return ring_begin_; }
+  Bytes ring_bytes() const { return ring_bytes_; }
+
+  // Smallest ring that can work (the largest group's gradients), and the one that keeps the arena
+  // at 14 bytes a parameter: two bytes for each.
+  static Bytes MinimalRing(const ModelSpec& model, const Plan& plan);
+  static Bytes DefaultRing(const ModelSpec& model, const Plan& plan);
+
+ private:
+  int num_microbatches_;
+  Bytes persistent_, small_begin_, batch_bytes_, token_bytes_, scalars_begin_, norms_begin_,
+      loss_begin_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_,
+      ring_bytes_, end_;
+  std::vector<int> stash_index_;  // by boundary; -1: never in the arena
+  std::vector<Bytes> gradient_;   // by use; -1: from the ring
+};
+
+}  // namespace harmony

@@ -1,0 +1,108 @@
+#include "common/plan/command.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+namespace {
+
+constexpr int kLanesPerDevice = 5;
+
+std::string EndpointText(const Endpoint& end) {
+  return end.device < 0 ? absl::StrCat("arena+", end.offset.count())
+                        : absl::StrCat("device", end.device, "+", end.offset.count());
+}
+
+const char* KindName(TaskKind kind) {
+  static constexpr const char* kNames[] = {"forward", "backward", "forward_backward"};
+  return kNames[static_cast<int>(kind)];
+}
+
+const char* KindName(HostTaskKind kind) {
+  static constexpr const char* kNames[] = {"initialize", "load_batch", "step_scalars", "norm",
+                                           "clip",       "update",     "checkpoint"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::string BodyText(const ComputeTask& task) {
+  std::string text = absl::StrCat(KindName(task.kind), " layers ", task.layers.first, "-",
+                                  task.layers.last, " microbatch ", task.microbatch);
+  for (const WeightBinding& weight : task.weights) {
+    absl::StrAppend(&text, " w", weight.use, "@", weight.offset.count());
+  }
+  for (const WeightBinding& gradient : task.gradients) {
+    absl::StrAppend(&text, " g", gradient.use, "@", gradient.offset.count());
+  }
+  if (task.input) absl::StrAppend(&text, " in@", task.input->count());
+  for (const OutputBinding& output : task.outputs) {
+    absl::StrAppend(&text, " out", output.boundary, "@", output.offset.count());
+  }
+  if (task.output_gradient) absl::StrAppend(&text, " dy@", task.output_gradient->count());
+  if (task.input_gradient) absl::StrAppend(&text, " dx@", task.input_gradient->count());
+  if (task.tokens) absl::StrAppend(&text, " tokens@", task.tokens->count());
+  if (task.labels) absl::StrAppend(&text, " labels@", task.labels->count());
+  if (task.loss) absl::StrAppend(&text, " loss@", task.loss->count());
+  return text;
+}
+
+std::string BodyText(const Transfer& transfer) {
+  std::string text =
+      absl::StrCat("copy ", ToString(transfer.traffic), " ", transfer.size.count(), " B ",
+                   EndpointText(transfer.source), " -> ", EndpointText(transfer.destination));
+  if (transfer.expect) {
+    absl::StrAppend(&text, " expect ", transfer.expect->record, "=", transfer.expect->version);
+  }
+  if (transfer.commit) {
+    absl::StrAppend(&text, " commit ", DebugString(transfer.commit->key), "=",
+                    transfer.commit->version);
+  }
+  for (int record : transfer.retire) absl::StrAppend(&text, " retire ", record);
+  return text;
+}
+
+std::string BodyText(const HostTask& task) {
+  std::string text = KindName(task.kind);
+  if (task.block >= 0) absl::StrAppend(&text, " block ", task.block);
+  for (int record : task.gradient_records) absl::StrAppend(&text, " gradient ", record);
+  return text;
+}
+
+}  // namespace
+
+std::string DebugString(const Lane& lane) {
+  static constexpr const char* kNames[] = {"compute", "h2d_bulk",     "h2d_stream", "d2h",
+                                           "p2p",     "host_compute", "host_io"};
+  const char* name = kNames[static_cast<int>(lane.kind)];
+  if (lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo) return name;
+  return absl::StrCat(name, lane.device);
+}
+
+int LaneTable::IndexOf(const Lane& lane) const {
+  if (lane.kind == LaneKind::kHostCompute) return num_devices_ * kLanesPerDevice;
+  if (lane.kind == LaneKind::kHostIo) return num_devices_ * kLanesPerDevice + 1;
+  return lane.device * kLanesPerDevice + static_cast<int>(lane.kind);
+}
+
+Lane LaneTable::LaneAt(int index) const {
+  if (index == num_devices_ * kLanesPerDevice) return {LaneKind::kHostCompute, 0};
+  if (index == num_devices_ * kLanesPerDevice + 1) return {LaneKind::kHostIo, 0};
+  return {static_cast<LaneKind>(index % kLanesPerDevice), index / kLanesPerDevice};
+}
+
+const char* ToString(TrafficClass traffic) {
+  static constexpr const char* kNames[] = {"weights",  "gradients", "stash", "boundary_commit",
+                                           "boundary", "tokens",    "loss",  "recovery"};
+  return kNames[static_cast<int>(traffic)];
+}
+
+std::string DebugString(const Command& command) {
+  const CommandHeader& header = command.header;
+  std::string text = absl::StrCat(
+      "#", header.id, " step ", header.step, " lane ", header.lane, "=", header.signal_value, " ",
+      std::visit([](const auto& b) { return BodyText(b); }, command.body));
+  for (const SemaphoreWait& wait : header.waits) {
+    absl::StrAppend(&text, " after ", wait.semaphore, ">=", wait.value);
+  }
+  return text;
+}
+
+}  // namespace harmony
