@@ -1,0 +1,77 @@
+#pragma once
+
+// File descriptors that outlive processes: how the supervisor hands the segment and the device
+// regions to those it spawns (inheritance, named in the environment), and device regions
+// themselves.
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/units.h"
+
+namespace harmony {
+
+// Owns a descriptor; closes it at the end. -1: none. Movable.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd() { Reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int Release() { return std::exchange(fd_, -1); }
+  void Reset();
+
+ private:
+  int fd_ = -1;
+};
+
+inline constexpr char kSegmentFdVariable[] = "HARMONY_SEGMENT_FD";  // "5"
+inline constexpr char kDeviceFdsVariable[] = "HARMONY_DEVICE_FDS";  // "0:6,1:7", device:descriptor
+
+struct DeviceFd {
+  int device = 0;
+  UniqueFd fd;
+};
+
+// For the spawner, between fork and exec (or before a fork): lets the child inherit `fd`.
+absl::Status AllowInheritance(int fd);
+std::string FormatDeviceFds(const std::vector<std::pair<int, int>>& device_and_fd);
+
+// For the spawned process: takes over what the environment names, and sets close-on-exec again.
+// FailedPrecondition when the variable is missing or names no open descriptor. Call once.
+absl::StatusOr<UniqueFd> InheritedSegmentFd();
+absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds();
+absl::StatusOr<std::vector<std::pair<int, int>>> ParseDeviceFds(absl::string_view text);
+
+// The memory of a sim device: an anonymous file of exactly `size` bytes that can neither grow nor
+// shrink, so the cap is physical. Sparse until touched.
+absl::StatusOr<UniqueFd> CreateDeviceRegion(int device, Bytes size);
+
+// A shared, writable mapping of a whole descriptor; unmaps at the end. Movable. The descriptor may
+// be closed afterwards.
+class MappedRegion {
+ public:
+  // `size` 0: the size of the file. DataLoss when the file is smaller than `size`.
+  static absl::StatusOr<MappedRegion> Map(int fd, Bytes size = Bytes(), bool writable = true);
+  MappedRegion() = default;
+  MappedRegion(MappedRegion&& other) noexcept;
+  MappedRegion& operator=(MappedRegion&& other) noexcept;
+  ~MappedRegion();
+
+  std::byte* data() const { return data_; }
+  Bytes size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  Bytes size_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,20 @@
+#pragma once
+
+// How much memory this process may still take, so that a need can be refused by name and number
+// before anything is allocated.
+
+#include <string>
+
+#include "common/base/units.h"
+
+namespace harmony {
+
+// The smallest of what the system has available (/proc/meminfo, MemAvailable) and what the control
+// groups of this process (v1 and v2, all parents) leave, reclaimable file pages counted as free.
+// `root` is put in front of /proc and /sys, for tests.
+Bytes AvailableHostMemory(const std::string& root = "");
+
+// The default of `host_memory`: 80% of what is available, in whole pages.
+Bytes DefaultHostMemory();
+
+}  // namespace harmony
