@@ -1,0 +1,52 @@
+#include "worker/models/embedding.h"
+
+#include "absl/strings/str_cat.h"
+#include "worker/models/kernels.h"
+
+namespace harmony {
+namespace {
+
+const char* TokenTable(const ModelConfig& config) {
+  return config.family == Family::kGpt2 ? "wte.weight" : "embed_tokens.weight";
+}
+
+}  // namespace
+
+absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& params,
+                              BatchShape shape, const int32_t* token_ids, at::Tensor& y) {
+  const at::Tensor table = params.Get(TokenTable(config)).weight;
+  TORCH_CHECK(table.defined(), "the token table is not bound");
+  float* out = y.mutable_data_ptr<float>();
+  const int64_t bad = kernels::GatherRows(table.const_data_ptr<float>(), table.size(0), token_ids,
+                                          shape.rows(), config.hidden_size, out);
+  if (bad >= 0) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "token id ", token_ids[bad], " at sequence ", bad / shape.tokens, ", position ",
+        bad % shape.tokens, " of the microbatch is outside the vocabulary of ", table.size(0)));
+  }
+  if (config.family == Family::kGpt2) {
+    const at::Tensor positions = params.Get("wpe.weight").weight;
+    TORCH_CHECK(positions.defined(), "the position table is not bound");
+    TORCH_CHECK(shape.tokens <= positions.size(0), "a sequence of ", shape.tokens,
+                " tokens, but positions for ", positions.size(0));
+    kernels::AddPositions(out, positions.const_data_ptr<float>(), shape.samples, shape.tokens,
+                          config.hidden_size);
+  }
+  return absl::OkStatus();
+}
+
+void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, BatchShape shape,
+                       const int32_t* token_ids, const at::Tensor& dy) {
+  at::Tensor table = params.Get(TokenTable(config)).gradient;
+  TORCH_CHECK(table.defined(), "the token table's gradient is not bound");
+  kernels::ScatterAddRows(table.mutable_data_ptr<float>(), token_ids, dy.const_data_ptr<float>(),
+                          shape.rows(), config.hidden_size);
+  if (config.family == Family::kGpt2) {
+    at::Tensor positions = params.Get("wpe.weight").gradient;
+    TORCH_CHECK(positions.defined(), "the position table's gradient is not bound");
+    kernels::SumPositions(positions.mutable_data_ptr<float>(), dy.const_data_ptr<float>(),
+                          shape.samples, shape.tokens, config.hidden_size);
+  }
+}
+
+}  // namespace harmony

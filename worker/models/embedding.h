@@ -1,0 +1,23 @@
+#pragma once
+
+// Layer 0: token ids -> hidden states.
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "common/model/model_config.h"
+#include "worker/models/block.h"
+#include "worker/models/layer_params.h"
+
+namespace harmony {
+
+// Writes y [N, C]. OutOfRange names the position of a token id beyond the vocabulary.
+absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& params,
+                              BatchShape shape, const int32_t* token_ids, at::Tensor& y);
+
+// Adds dy [N, C] to the tables' gradients. Needs the ids, not the tables. REQUIRES: ids that
+// EmbeddingForward accepted.
+void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, BatchShape shape,
+                       const int32_t* token_ids, const at::Tensor& dy);
+
+}  // namespace harmony

@@ -1,0 +1,181 @@
+#include "worker/models/functional.h"
+
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include "absl/strings/str_cat.h"
+#include "worker/models/kernels.h"
+
+namespace harmony::functional {
+namespace {
+
+// The weight as [in, out], whichever way it is stored.
+at::Tensor InOut(const at::Tensor& weight, bool in_out) { return in_out ? weight : weight.t(); }
+
+const char* GeluName(Activation kind) { return kind == Activation::kGeluTanh ? "tanh" : "none"; }
+
+}  // namespace
+
+at::Tensor Linear(const at::Tensor& x, const LinearParam& param) {
+  const at::Tensor weight = InOut(param.weight.weight, param.in_out);
+  if (!param.bias.weight.defined()) return at::mm(x, weight);
+  return at::addmm(param.bias.weight, x, weight);
+}
+
+void LinearResidual(at::Tensor& y, const at::Tensor& residual, const at::Tensor& x,
+                    const LinearParam& param) {
+  if (param.bias.weight.defined()) {
+    at::add_out(y, residual, param.bias.weight);
+  } else if (!y.is_same(residual)) {
+    y.copy_(residual);
+  }
+  y.addmm_(x, InOut(param.weight.weight, param.in_out));
+}
+
+void LinearWeightGradient(const at::Tensor& dy, const at::Tensor& x, const LinearParam& param) {
+  at::Tensor gradient = param.weight.gradient;
+  if (param.in_out) {
+    gradient.addmm_(x.t(), dy);
+  } else {
+    gradient.addmm_(dy.t(), x);
+  }
+  if (param.bias.gradient.defined()) {
+    at::Tensor bias_gradient = param.bias.gradient;
+    bias_gradient.add_(at::sum(dy, {0}));
+  }
+}
+
+at::Tensor LinearInputGradient(const at::Tensor& dy, const LinearParam& param) {
+  return at::mm(dy, InOut(param.weight.weight, param.in_out).t());
+}
+
+void LinearInputGradientAdd(at::Tensor& dx, const at::Tensor& dy, const LinearParam& param) {
+  dx.addmm_(dy, InOut(param.weight.weight, param.in_out).t());
+}
+
+NormParam GetNorm(const LayerParams& params, absl::string_view name, double epsilon) {
+  NormParam norm;
+  norm.weight = params.Get(absl::StrCat(name, ".weight"));
+  norm.bias = params.Find(absl::StrCat(name, ".bias"));
+  norm.epsilon = epsilon;
+  return norm;
+}
+
+at::Tensor Norm(const at::Tensor& x, const NormParam& param, NormSaved* saved) {
+  const int64_t width = x.size(-1);
+  if (param.bias.weight.defined()) {
+    auto [y, mean, rstd] =
+        at::native_layer_norm(x, {width}, param.weight.weight, param.bias.weight, param.epsilon);
+    if (saved) *saved = NormSaved{mean, rstd};
+    return y;
+  }
+  const int64_t rows = x.numel() / width;
+  at::Tensor y = at::empty_like(x);
+  at::Tensor rstd = at::empty({rows}, x.options());
+  kernels::RmsNorm(x.const_data_ptr<float>(), param.weight.weight.const_data_ptr<float>(), rows,
+                   width, static_cast<float>(param.epsilon), y.mutable_data_ptr<float>(),
+                   rstd.mutable_data_ptr<float>());
+  if (saved) saved->rstd = rstd;
+  return y;
+}
+
+at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& param,
+                        const NormSaved& saved) {
+  const int64_t width = x.size(-1);
+  at::Tensor weight_gradient = param.weight.gradient;
+  if (param.bias.weight.defined()) {
+    auto [dx, dweight, dbias] =
+        at::native_layer_norm_backward(dy, x, {width}, saved.mean, saved.rstd, param.weight.weight,
+                                       param.bias.weight, {true, true, true});
+    at::Tensor bias_gradient = param.bias.gradient;
+    weight_gradient.add_(dweight);
+    bias_gradient.add_(dbias);
+    return dx;
+  }
+  kernels::RmsNormBackward(dy.const_data_ptr<float>(), x.const_data_ptr<float>(),
+                           param.weight.weight.const_data_ptr<float>(),
+                           saved.rstd.const_data_ptr<float>(), x.numel() / width, width,
+                           dy.mutable_data_ptr<float>(), weight_gradient.mutable_data_ptr<float>());
+  return dy;
+}
+
+at::Tensor Activate(const at::Tensor& x, Activation kind) {
+  switch (kind) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kGeluTanh:
+    case Activation::kGelu:
+      break;
+  }
+  return at::gelu(x, GeluName(kind));
+}
+
+void ActivateInPlace(at::Tensor& x, Activation kind) {
+  switch (kind) {
+    case Activation::kSilu:
+      at::silu_(x);
+      return;
+    case Activation::kRelu:
+      at::relu_(x);
+      return;
+    case Activation::kGeluTanh:
+    case Activation::kGelu:
+      at::gelu_(x, GeluName(kind));
+      return;
+  }
+}
+
+void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kind) {
+  switch (kind) {
+    case Activation::kSilu:
+      at::silu_backward_out(dy, dy, x);
+      return;
+    case Activation::kRelu:
+      at::threshold_backward_out(dy, dy, x, 0);
+      return;
+    case Activation::kGeluTanh:
+    case Activation::kGelu:
+      at::gelu_backward_out(dy, dy, x, GeluName(kind));
+      return;
+  }
+}
+
+// The kernel that at::scaled_dot_product_attention picks on the CPU, called by its own name because
+// its backward needs the log-sum-exp.
+AttentionSaved Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  auto [output, logsumexp] =
+      at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0,
+                                                      /*is_causal=*/true);
+  // [b, H, T, D] over memory laid out as [b, T, H, D].
+  at::Tensor rows = output.transpose(1, 2).reshape({q.size(0) * q.size(2), q.size(1) * q.size(3)});
+  return AttentionSaved{rows, logsumexp};
+}
+
+AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
+                                     const at::Tensor& v, const AttentionSaved& saved) {
+  const auto as_heads = [&](const at::Tensor& rows) {
+    return rows.view({q.size(0), q.size(2), q.size(1), q.size(3)}).transpose(1, 2);
+  };
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      as_heads(dy), q, k, v, as_heads(saved.output), saved.logsumexp, /*dropout_p=*/0.0,
+      /*is_causal=*/true);
+  return AttentionGradients{dq, dk, dv};
+}
+
+}  // namespace harmony::functional

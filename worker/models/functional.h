@@ -1,0 +1,63 @@
+#pragma once
+
+// The pieces layers are made of, forward and hand-written backward. Every gradient of a parameter
+// is *added* to Param::gradient in place; no second dense gradient ever exists.
+
+#include <ATen/core/Tensor.h>
+
+#include "common/model/model_config.h"
+#include "worker/models/layer_params.h"
+
+namespace harmony::functional {
+
+// ---- Projections: x [N, in] ----
+
+at::Tensor Linear(const at::Tensor& x, const LinearParam& param);  // [N, out]
+// y = residual + Linear(x); y may be the residual itself.
+void LinearResidual(at::Tensor& y, const at::Tensor& residual, const at::Tensor& x,
+                    const LinearParam& param);
+// Adds to the weight's and bias's gradients.
+void LinearWeightGradient(const at::Tensor& dy, const at::Tensor& x, const LinearParam& param);
+at::Tensor LinearInputGradient(const at::Tensor& dy, const LinearParam& param);  // [N, in]
+// dx += LinearInputGradient(dy).
+void LinearInputGradientAdd(at::Tensor& dx, const at::Tensor& dy, const LinearParam& param);
+
+// ---- Norms over the last dimension: LayerNorm when there is a bias, else RMSNorm ----
+
+struct NormParam {
+  Param weight;
+  Param bias;  // LayerNorm only
+  double epsilon = 1e-5;
+};
+struct NormSaved {
+  at::Tensor mean;  // LayerNorm only
+  at::Tensor rstd;
+};
+NormParam GetNorm(const LayerParams& params, absl::string_view name, double epsilon);
+at::Tensor Norm(const at::Tensor& x, const NormParam& param, NormSaved* saved);
+// Returns dx; may use dy's memory for it.
+at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& param,
+                        const NormSaved& saved);
+
+// ---- Activation functions ----
+
+at::Tensor Activate(const at::Tensor& x, Activation kind);
+void ActivateInPlace(at::Tensor& x, Activation kind);
+// dy becomes the gradient of the function's input x.
+void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kind);
+
+// ---- Causal attention: q, k, v [b, H, T, D], last dimension contiguous ----
+
+struct AttentionSaved {
+  at::Tensor output;     // [N, H * D], contiguous
+  at::Tensor logsumexp;  // kept for the backward
+};
+AttentionSaved Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+struct AttentionGradients {
+  at::Tensor dq, dk, dv;  // [b, H, T, D]
+};
+AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
+                                     const at::Tensor& v, const AttentionSaved& saved);
+
+}  // namespace harmony::functional

@@ -1,0 +1,25 @@
+#pragma once
+
+// The last layer: final norm, projection to the vocabulary, cross entropy; forward and backward in
+// one, in chunks of rows, so that the logits never exist whole.
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/plan/objects.h"
+#include "worker/models/layer_params.h"
+
+namespace harmony {
+
+// Rows of one chunk of logits: a function of the model's shape only (section 9).
+int64_t HeadChunkRows(int64_t vocab_size, int64_t hidden_size);
+
+// From x [N, C] and labels [N]: the loss (its sum and the number of labels), dx (gradient of
+// loss / total_labels), and the parameters' gradients, added to. OutOfRange names a label beyond
+// the vocabulary, by its row.
+absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const LayerParams& params,
+                                             const at::Tensor& x, const int32_t* labels,
+                                             int64_t total_labels, at::Tensor& dx);
+
+}  // namespace harmony

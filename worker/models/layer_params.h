@@ -1,0 +1,55 @@
+#pragma once
+
+// The parameters of one layer as its code sees them: tensors over the bound buffers, found by the
+// part of their Hugging Face name that follows the layer's prefix ("attn.c_attn.weight").
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/model/model_spec.h"
+#include "worker/models/layer_runner.h"
+
+namespace harmony {
+
+// A parameter and its gradient; what is not bound is an undefined tensor.
+struct Param {
+  at::Tensor weight;
+  at::Tensor gradient;
+};
+
+// A projection. `in_out`: the weight is [in, out] (gpt2's Conv1D), else [out, in].
+struct LinearParam {
+  Param weight;
+  Param bias;  // undefined tensors: none
+  bool in_out = false;
+};
+
+// Wraps pointers, owns nothing, lives as long as the binding's buffers. One thread.
+class LayerParams {
+ public:
+  LayerParams(const ModelSpec& model, int layer, const std::vector<UseBinding>& bindings);
+
+  // The tensor of this layer whose name ends with "." + suffix, or is it. Throws c10::Error when
+  // there is none: a ModelSpec that does not fit the layer's code.
+  Param Get(absl::string_view suffix) const;
+  // As Get, with undefined tensors when there is none.
+  Param Find(absl::string_view suffix) const;
+  // name.weight and, when there is one, name.bias.
+  LinearParam Linear(absl::string_view name, bool in_out) const;
+
+ private:
+  struct Entry {
+    const TensorSpec* spec = nullptr;
+    const float* weights = nullptr;  // of the block; null: not bound
+    float* gradients = nullptr;
+  };
+  std::vector<Entry> entries_;
+};
+
+// Wraps memory as a contiguous fp32 tensor without copying.
+at::Tensor WrapFloat(const float* data, at::IntArrayRef shape);
+
+}  // namespace harmony

@@ -1,0 +1,240 @@
+// The llama family: x + attention(RMSNorm(x)), then + SwiGLU(RMSNorm(.)); projections are [out,
+// in]. Rotary embedding on queries and keys, grouped-query attention, optional biases and (qwen3)
+// norms of queries and keys.
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+
+#include "worker/models/block.h"
+#include "worker/models/functional.h"
+#include "worker/models/kernels.h"
+#include "worker/models/rope.h"
+
+namespace harmony {
+namespace {
+
+using functional::AttentionGradients;
+using functional::AttentionSaved;
+using functional::NormParam;
+using functional::NormSaved;
+
+// Queries, keys or values of one block.
+struct Heads {
+  at::Tensor raw;   // [N, heads * D], before the norm of queries and keys, if there is one
+  NormSaved norm;   // with such a norm
+  at::Tensor rows;  // [N, heads * D], normed and rotated
+};
+
+struct LlamaSaved : BlockSaved {
+  NormSaved norm1;
+  at::Tensor normed1;  // [N, C]
+  Heads q, k, v;
+  AttentionSaved attention;  // output [N, H * D]
+  at::Tensor middle;         // [N, C]; after the first residual
+  NormSaved norm2;
+  at::Tensor normed2;   // [N, C]
+  at::Tensor gate, up;  // [N, I]; gate before its activation
+  at::Tensor gated;     // [N, I]; activation(gate) * up
+};
+
+class LlamaBlock : public Block {
+ public:
+  explicit LlamaBlock(const ModelConfig& config) : config_(config) {}
+
+  std::unique_ptr<BlockSaved> Forward(const LayerParams& params, BatchShape shape,
+                                      const at::Tensor& x, at::Tensor& y, bool keep) override {
+    PrepareRope(shape.tokens);
+    auto saved = std::make_unique<LlamaSaved>();
+    at::Tensor middle = keep ? at::empty_like(x) : y;
+    ForwardAttention(params, shape, x, middle, keep, *saved);
+    ForwardMlp(params, middle, y, keep, *saved);
+    if (!keep) return nullptr;
+    saved->middle = middle;
+    return saved;
+  }
+
+  void Backward(const LayerParams& params, BatchShape shape, const at::Tensor& x,
+                const at::Tensor& dy, std::unique_ptr<BlockSaved> saved, at::Tensor& dx) override {
+    PrepareRope(shape.tokens);
+    auto& kept = static_cast<LlamaSaved&>(*saved);
+    BackwardMlp(params, dy, kept, dx);
+    BackwardAttention(params, shape, x, kept, dx);
+  }
+
+ private:
+  void PrepareRope(int64_t tokens) {
+    if (rope_.tokens != tokens) rope_ = MakeRopeTables(config_.rope, config_.head_dim, tokens);
+  }
+
+  NormParam Norm(const LayerParams& params, absl::string_view name) const {
+    return functional::GetNorm(params, name, config_.norm_epsilon);
+  }
+
+  void Rotate(at::Tensor& rows, BatchShape shape, bool inverse) const {
+    kernels::Rotate(rows.mutable_data_ptr<float>(), rope_.cosines.data(), rope_.sines.data(),
+                    shape.samples, shape.tokens, rows.size(1) / config_.head_dim, config_.head_dim,
+                    inverse);
+  }
+
+  // Projects to queries or keys (norm_name: their norm, used with qk_norm) and rotates them.
+  void ProjectRotated(const LayerParams& params, BatchShape shape, const at::Tensor& x,
+                      absl::string_view projection, absl::string_view norm_name, bool keep,
+                      Heads& heads) const {
+    at::Tensor rows = functional::Linear(x, params.Linear(projection, false));
+    if (config_.qk_norm) {
+      const at::Tensor per_head = rows.view({-1, config_.head_dim});
+      if (keep) heads.raw = rows;
+      rows = functional::Norm(per_head, Norm(params, norm_name), &heads.norm).view_as(rows);
+    }
+    Rotate(rows, shape, false);
+    heads.rows = rows;
+  }
+
+  // [N, heads * D] -> [b, H, T, D]; each key or value head is repeated for its group of queries.
+  at::Tensor AsHeads(const at::Tensor& rows, BatchShape shape) const {
+    const int64_t heads = rows.size(1) / config_.head_dim;
+    const int64_t group = config_.num_heads / heads;
+    at::Tensor split = rows.view({shape.samples, shape.tokens, heads, 1, config_.head_dim});
+    if (group > 1) {
+      split = split.expand({shape.samples, shape.tokens, heads, group, config_.head_dim});
+    }
+    return split.reshape({shape.samples, shape.tokens, config_.num_heads, config_.head_dim})
+        .transpose(1, 2);
+  }
+
+  // The way back: [b, H, T, D] -> [N, heads * D], summed over the group.
+  at::Tensor FromHeads(const at::Tensor& split, BatchShape shape, int64_t heads) const {
+    const int64_t group = config_.num_heads / heads;
+    at::Tensor rows = split.transpose(1, 2).reshape({shape.rows(), heads, group, config_.head_dim});
+    if (group > 1) rows = rows.sum(2);
+    return rows.reshape({shape.rows(), heads * config_.head_dim});
+  }
+
+  void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
+                        at::Tensor& middle, bool keep, LlamaSaved& saved) const {
+    at::Tensor normed = functional::Norm(x, Norm(params, "input_layernorm"), &saved.norm1);
+    ProjectRotated(params, shape, normed, "self_attn.q_proj", "self_attn.q_norm", keep, saved.q);
+    ProjectRotated(params, shape, normed, "self_attn.k_proj", "self_attn.k_norm", keep, saved.k);
+    saved.v.rows = functional::Linear(normed, params.Linear("self_attn.v_proj", false));
+    if (keep) saved.normed1 = normed;
+    normed.reset();
+    AttentionSaved attention = functional::Attention(
+        AsHeads(saved.q.rows, shape), AsHeads(saved.k.rows, shape), AsHeads(saved.v.rows, shape));
+    if (!keep) saved.q = saved.k = saved.v = Heads();
+    functional::LinearResidual(middle, x, attention.output,
+                               params.Linear("self_attn.o_proj", false));
+    if (keep) saved.attention = attention;
+  }
+
+  void ForwardMlp(const LayerParams& params, const at::Tensor& middle, at::Tensor& y, bool keep,
+                  LlamaSaved& saved) const {
+    at::Tensor normed =
+        functional::Norm(middle, Norm(params, "post_attention_layernorm"), &saved.norm2);
+    at::Tensor gate = functional::Linear(normed, params.Linear("mlp.gate_proj", false));
+    at::Tensor up = functional::Linear(normed, params.Linear("mlp.up_proj", false));
+    at::Tensor gated;
+    if (keep) {
+      saved.normed2 = normed;
+      saved.gate = gate;
+      saved.up = up;
+      gated = functional::Activate(gate, config_.activation).mul_(up);
+      saved.gated = gated;
+    } else {
+      normed.reset();
+      functional::ActivateInPlace(gate, config_.activation);
+      gated = gate.mul_(up);
+      up.reset();
+    }
+    if (y.defined())
+      functional::LinearResidual(y, middle, gated, params.Linear("mlp.down_proj", false));
+  }
+
+  void BackwardMlp(const LayerParams& params, const at::Tensor& dy, LlamaSaved& saved,
+                   at::Tensor& dx) const {
+    const LinearParam down = params.Linear("mlp.down_proj", false);
+    functional::LinearWeightGradient(dy, saved.gated, down);
+    at::Tensor dgated = functional::LinearInputGradient(dy, down);
+    at::Tensor dup = saved.gated;  // its values are not needed any more
+    saved.gated.reset();
+    at::mul_out(dup, dgated, functional::Activate(saved.gate, config_.activation));
+    at::Tensor dgate = dgated.mul_(saved.up);
+    saved.up.reset();
+    functional::ActivateBackwardInPlace(dgate, saved.gate, config_.activation);
+    saved.gate.reset();
+    dgated.reset();
+
+    const LinearParam gate = params.Linear("mlp.gate_proj", false);
+    const LinearParam up = params.Linear("mlp.up_proj", false);
+    functional::LinearWeightGradient(dgate, saved.normed2, gate);
+    functional::LinearWeightGradient(dup, saved.normed2, up);
+    saved.normed2.reset();
+    at::Tensor dnormed = functional::LinearInputGradient(dgate, gate);
+    dgate.reset();
+    functional::LinearInputGradientAdd(dnormed, dup, up);
+    dup.reset();
+    at::Tensor dmiddle = functional::NormBackward(
+        std::move(dnormed), saved.middle, Norm(params, "post_attention_layernorm"), saved.norm2);
+    saved.middle.reset();
+    at::add_out(dx, dy, dmiddle);
+  }
+
+  // From the gradient of rotated queries or keys to that of their projection's output.
+  at::Tensor UnprojectRotated(const LayerParams& params, BatchShape shape, at::Tensor rows,
+                              absl::string_view norm_name, Heads& heads) const {
+    Rotate(rows, shape, true);
+    if (!config_.qk_norm) return rows;
+    at::Tensor result = functional::NormBackward(rows.view({-1, config_.head_dim}),
+                                                 heads.raw.view({-1, config_.head_dim}),
+                                                 Norm(params, norm_name), heads.norm);
+    heads = Heads();
+    return result.view_as(rows);
+  }
+
+  void BackwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
+                         LlamaSaved& saved, at::Tensor& dx) const {
+    const LinearParam output = params.Linear("self_attn.o_proj", false);
+    functional::LinearWeightGradient(dx, saved.attention.output, output);
+    at::Tensor doutput = functional::LinearInputGradient(dx, output);
+    AttentionGradients gradients = functional::AttentionBackward(
+        doutput, AsHeads(saved.q.rows, shape), AsHeads(saved.k.rows, shape),
+        AsHeads(saved.v.rows, shape), saved.attention);
+    doutput.reset();
+    saved.attention = AttentionSaved();
+    saved.q.rows.reset();
+    saved.k.rows.reset();
+    saved.v.rows.reset();
+    at::Tensor dv = FromHeads(gradients.dv, shape, config_.num_kv_heads);
+    gradients.dv.reset();
+    at::Tensor dk = FromHeads(gradients.dk, shape, config_.num_kv_heads);
+    gradients.dk.reset();
+    at::Tensor dq = FromHeads(gradients.dq, shape, config_.num_heads);
+    gradients.dq.reset();
+    dq = UnprojectRotated(params, shape, std::move(dq), "self_attn.q_norm", saved.q);
+    dk = UnprojectRotated(params, shape, std::move(dk), "self_attn.k_norm", saved.k);
+
+    const LinearParam query = params.Linear("self_attn.q_proj", false);
+    const LinearParam key = params.Linear("self_attn.k_proj", false);
+    const LinearParam value = params.Linear("self_attn.v_proj", false);
+    functional::LinearWeightGradient(dq, saved.normed1, query);
+    functional::LinearWeightGradient(dk, saved.normed1, key);
+    functional::LinearWeightGradient(dv, saved.normed1, value);
+    saved.normed1.reset();
+    at::Tensor dnormed = functional::LinearInputGradient(dq, query);
+    functional::LinearInputGradientAdd(dnormed, dk, key);
+    functional::LinearInputGradientAdd(dnormed, dv, value);
+    dx.add_(functional::NormBackward(std::move(dnormed), x, Norm(params, "input_layernorm"),
+                                     saved.norm1));
+  }
+
+  const ModelConfig config_;
+  RopeTables rope_;  // for the sequence length seen last
+};
+
+}  // namespace
+
+std::unique_ptr<Block> MakeLlamaBlock(const ModelConfig& config) {
+  return std::make_unique<LlamaBlock>(config);
+}
+
+}  // namespace harmony

@@ -1,0 +1,20 @@
+#pragma once
+
+// The angles of rotary embedding, computed with the very operations transformers uses, in fp32, so
+// that tables agree to the bit.
+
+#include <vector>
+
+#include "common/model/model_config.h"
+
+namespace harmony {
+
+struct RopeTables {
+  int64_t tokens = 0;
+  std::vector<float> cosines;  // [tokens, head_dim / 2]
+  std::vector<float> sines;
+};
+
+RopeTables MakeRopeTables(const RopeConfig& rope, int64_t head_dim, int64_t tokens);
+
+}  // namespace harmony
