@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/model_spec.h"
 #include "worker/models/functional.h"
 #include "worker/models/kernels.h"
 
@@ -40,14 +41,6 @@ absl::Status CheckLabels(const int32_t* labels, int64_t rows, int64_t vocabulary
 
 }  // namespace
 
-int64_t HeadChunkRows(int64_t vocab_size, int64_t hidden_size) {
-  // Each chunk reads and writes the weight's gradient once, so it should be tall: a third of the
-  // weight's own size costs a few percent. Small vocabularies go by 4 MiB at a time.
-  const int64_t share = std::clamp<int64_t>((hidden_size / 3 + 31) / 32 * 32, 32, 512);
-  const int64_t four_mib = (int64_t{1} << 20) / vocab_size;
-  return std::max(share, four_mib);
-}
-
 absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const LayerParams& params,
                                              const at::Tensor& x, const int32_t* labels,
                                              int64_t total_labels, at::Tensor& dx) {
@@ -62,7 +55,7 @@ absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const La
   NormSaved saved;
   at::Tensor normed = functional::Norm(x, norm, &saved);  // [N, C]
   at::Tensor dnormed = at::empty_like(normed);
-  const int64_t chunk_rows = std::min(rows, HeadChunkRows(vocabulary, x.size(1)));
+  const int64_t chunk_rows = std::min(rows, HeadChunkRows(config));
   at::Tensor buffer = at::empty({chunk_rows, vocabulary}, x.options());
   const at::Tensor weight_in_out = projection.weight.t();
   at::Tensor gradient = projection.gradient;

@@ -12,9 +12,6 @@
 
 namespace harmony {
 
-// Rows of one chunk of logits: a function of the model's shape only (section 9).
-int64_t HeadChunkRows(int64_t vocab_size, int64_t hidden_size);
-
 // From x [N, C] and labels [N]: the loss (its sum and the number of labels), dx (gradient of
 // loss / total_labels), and the parameters' gradients, added to. OutOfRange names a label beyond
 // the vocabulary, by its row.

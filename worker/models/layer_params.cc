@@ -2,18 +2,9 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace harmony {
-namespace {
-
-bool NameEndsWith(absl::string_view name, absl::string_view suffix) {
-  if (!absl::EndsWith(name, suffix)) return false;
-  return name.size() == suffix.size() || name[name.size() - suffix.size() - 1] == '.';
-}
-
-}  // namespace
 
 at::Tensor WrapFloat(const float* data, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(data), shape, at::kFloat);
@@ -22,36 +13,39 @@ at::Tensor WrapFloat(const float* data, at::IntArrayRef shape) {
 LayerParams::LayerParams(const ModelSpec& model, int layer,
                          const std::vector<UseBinding>& bindings) {
   for (int use : model.layers[layer].uses) {
-    Entry entry;
+    BoundBlock bound{&model.blocks[model.uses[use].block], {use, nullptr, nullptr}};
     for (const UseBinding& binding : bindings) {
-      if (binding.use != use) continue;
-      entry.weights = binding.weights;
-      entry.gradients = binding.gradients;
+      if (binding.use == use) bound.binding = binding;
     }
-    for (const TensorSpec& spec : model.blocks[model.uses[use].block].tensors) {
-      entry.spec = &spec;
-      entries_.push_back(entry);
-    }
+    blocks_.push_back(bound);
   }
+}
+
+const LayerParams::BoundBlock* LayerParams::Locate(absl::string_view suffix,
+                                                   const TensorSpec** tensor) const {
+  for (const BoundBlock& bound : blocks_) {
+    *tensor = FindTensor(*bound.block, suffix);
+    if (*tensor) return &bound;
+  }
+  return nullptr;
 }
 
 Param LayerParams::Find(absl::string_view suffix) const {
   Param param;
-  for (const Entry& entry : entries_) {
-    if (!NameEndsWith(entry.spec->name, suffix)) continue;
-    const int64_t offset = entry.spec->offset;
-    if (entry.weights) param.weight = WrapFloat(entry.weights + offset, entry.spec->shape);
-    if (entry.gradients) param.gradient = WrapFloat(entry.gradients + offset, entry.spec->shape);
-    break;
-  }
+  const TensorSpec* tensor = nullptr;
+  const BoundBlock* bound = Locate(suffix, &tensor);
+  if (!bound) return param;
+  const UseBinding& data = bound->binding;
+  if (data.weights) param.weight = WrapFloat(data.weights + tensor->offset, tensor->shape);
+  if (data.gradients) param.gradient = WrapFloat(data.gradients + tensor->offset, tensor->shape);
   return param;
 }
 
 Param LayerParams::Get(absl::string_view suffix) const {
-  for (const Entry& entry : entries_) {
-    if (NameEndsWith(entry.spec->name, suffix)) return Find(suffix);
-  }
-  TORCH_CHECK(false, "the model has no parameter ", std::string(suffix), " in this layer");
+  const TensorSpec* tensor = nullptr;
+  TORCH_CHECK(Locate(suffix, &tensor), "the model has no parameter ", std::string(suffix),
+              " in this layer");
+  return Find(suffix);
 }
 
 LinearParam LayerParams::Linear(absl::string_view name, bool in_out) const {

@@ -41,12 +41,14 @@ class LayerParams {
   LinearParam Linear(absl::string_view name, bool in_out) const;
 
  private:
-  struct Entry {
-    const TensorSpec* spec = nullptr;
-    const float* weights = nullptr;  // of the block; null: not bound
-    float* gradients = nullptr;
+  struct BoundBlock {
+    const ParamBlock* block = nullptr;
+    UseBinding binding;  // null pointers: not bound
   };
-  std::vector<Entry> entries_;
+  // The entry and tensor of a name; null when there is none.
+  const BoundBlock* Locate(absl::string_view suffix, const TensorSpec** tensor) const;
+
+  std::vector<BoundBlock> blocks_;
 };
 
 // Wraps memory as a contiguous fp32 tensor without copying.

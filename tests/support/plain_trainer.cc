@@ -1,0 +1,117 @@
+#include "tests/support/plain_trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "common/base/random.h"
+#include "common/base/status.h"
+
+namespace harmony::testing {
+
+AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
+  const Bytes size = Bytes(std::max<int64_t>(count, 1) * 4).AlignUp(kSlotAlignment);
+  data_.reset(static_cast<float*>(std::aligned_alloc(kSlotAlignment, size.count())));
+  std::memset(data_.get(), 0, size.count());
+}
+
+void AlignedFloats::Free::operator()(float* p) const { std::free(p); }
+
+PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
+                           std::vector<LayerRange> groups)
+    : model_(model), job_(job), groups_(std::move(groups)), runner_(model), embedding_stash_(0) {
+  if (groups_.empty()) groups_ = {{0, model.num_layers() - 1}};
+  const bool adamw = job.optim == OptimizerKind::kAdamW;
+  for (const ParamBlock& block : model.blocks) {
+    weights_.emplace_back(block.elements);
+    moments1_.emplace_back(adamw ? block.elements : 0);
+    moments2_.emplace_back(adamw ? block.elements : 0);
+  }
+  for (const ParamUse& use : model.uses) gradients_.emplace_back(model.blocks[use.block].elements);
+  const int64_t hidden = job.micro_batch_size * job.sequence_length * model.config.hidden_size;
+  for (size_t g = 1; g < groups_.size(); ++g) {
+    boundaries_.emplace_back(hidden);
+    boundary_gradients_.emplace_back(hidden);
+  }
+  if (groups_.size() > 1) embedding_stash_ = AlignedFloats(hidden);
+  losses_.resize(job.global_batch_size / job.micro_batch_size);
+}
+
+void PlainTrainer::InitializeRandom(uint64_t seed) {
+  for (size_t b = 0; b < model_.blocks.size(); ++b) {
+    for (const TensorSpec& tensor : model_.blocks[b].tensors) {
+      float* data = weights_[b].data() + tensor.offset;
+      const uint64_t stream = (static_cast<uint64_t>(b) << 32) + tensor.offset;
+      for (int64_t i = 0; i < tensor.elements; ++i) {
+        const float normal = PhiloxNormal(seed, i / 2, stream)[i % 2];
+        data[i] = tensor.init == InitKind::kNormal ? normal * static_cast<float>(tensor.init_std)
+                  : tensor.init == InitKind::kOnes ? 1.0f
+                                                   : 0.0f;
+      }
+    }
+  }
+}
+
+GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
+  GroupBinding b;
+  b.layers = groups_[group];
+  b.samples = job_.micro_batch_size;
+  b.tokens = job_.sequence_length;
+  b.first_microbatch = microbatch == 0;
+  b.last_microbatch = microbatch + 1 == static_cast<int>(losses_.size());
+  for (size_t use = 0; use < model_.uses.size(); ++use) {
+    if (!b.layers.contains(model_.uses[use].layer)) continue;
+    b.uses.push_back(
+        {static_cast<int>(use), weights_[model_.uses[use].block].data(), gradients_[use].data()});
+  }
+  if (group > 0) b.input = boundaries_[group - 1].data();
+  return b;
+}
+
+absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
+                                         int64_t total_labels) {
+  const int last = static_cast<int>(groups_.size()) - 1;
+  for (int g = 0; g < last; ++g) {
+    GroupBinding b = Bind(g, index);
+    b.token_ids = tokens;
+    if (b.layers.first == 0 && b.layers.last > 0) {
+      b.outputs.push_back({1, embedding_stash_.data()});
+    }
+    b.outputs.push_back({b.layers.last + 1, boundaries_[g].data()});
+    HARMONY_RETURN_IF_ERROR(runner_.RunForward(b));
+  }
+  for (int g = last; g >= 0; --g) {
+    GroupBinding b = Bind(g, index);
+    b.token_ids = tokens;
+    if (g > 0) b.input_gradient = boundary_gradients_[g - 1].data();
+    if (g == last) {
+      b.labels = labels;
+      b.loss = &losses_[index];
+      b.total_labels = total_labels;
+      HARMONY_RETURN_IF_ERROR(runner_.RunForwardBackward(b));
+      continue;
+    }
+    if (g == 0) b.input = embedding_stash_.data();
+    b.output_gradient = boundary_gradients_[g].data();
+    HARMONY_RETURN_IF_ERROR(runner_.RunBackward(b));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> PlainTrainer::AccumulateGradients(absl::Span<const int32_t> tokens,
+                                                         absl::Span<const int32_t> labels) {
+  const int64_t total_labels =
+      std::count_if(labels.begin(), labels.end(), [](int32_t label) { return label >= 0; });
+  const int64_t stride = job_.micro_batch_size * job_.sequence_length;
+  for (size_t m = 0; m < losses_.size(); ++m) {
+    HARMONY_RETURN_IF_ERROR(RunMicrobatch(static_cast<int>(m), tokens.data() + m * stride,
+                                          labels.data() + m * stride, total_labels));
+  }
+  double sum = 0;
+  for (const LossSlot& slot : losses_) sum += slot.loss_sum;
+  return sum / static_cast<double>(total_labels);
+}
+
+}  // namespace harmony::testing

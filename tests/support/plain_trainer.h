@@ -1,0 +1,82 @@
+#pragma once
+
+// The yardstick of exactness and of speed: the same layers and the same optimizer in one process,
+// microbatch gradients accumulated in order, everything in memory, nothing swapped.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/model/model_spec.h"
+#include "common/plan/job_spec.h"
+#include "worker/models/layer_runner.h"
+
+namespace harmony::testing {
+
+// Floats on a 64-byte boundary, zeroed.
+class AlignedFloats {
+ public:
+  explicit AlignedFloats(int64_t count);
+  float* data() { return data_.get(); }
+  const float* data() const { return data_.get(); }
+  int64_t size() const { return count_; }
+  absl::Span<float> span() { return {data_.get(), static_cast<size_t>(count_)}; }
+  absl::Span<const float> span() const { return {data_.get(), static_cast<size_t>(count_)}; }
+
+ private:
+  struct Free {
+    void operator()(float* p) const;
+  };
+  int64_t count_;
+  std::unique_ptr<float[], Free> data_;
+};
+
+struct StepResult {
+  double loss = 0;
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+};
+
+// One thread. Memory: weights, a gradient per use, two moments per block, boundary tensors.
+class PlainTrainer {
+ public:
+  // `groups` covers all layers in order; empty: one group of all. Fields of the job used: batch
+  // sizes, sequence length, optimizer, schedule, clipping.
+  PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {});
+
+  const ModelSpec& model() const { return model_; }
+  absl::Span<float> weights(int block) { return weights_[block].span(); }
+  absl::Span<float> gradients(int use) { return gradients_[use].span(); }
+
+  // Normal values for matrices as TensorSpec::init_std says, ones and zeros elsewhere.
+  void InitializeRandom(uint64_t seed);
+
+  // One optimizer step. tokens, labels: [global batch, T].
+  absl::StatusOr<StepResult> Step(absl::Span<const int32_t> tokens,
+                                  absl::Span<const int32_t> labels);
+  // Its first half: the gradients of the mean loss; returns that loss.
+  absl::StatusOr<double> AccumulateGradients(absl::Span<const int32_t> tokens,
+                                             absl::Span<const int32_t> labels);
+
+ private:
+  absl::Status RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
+                             int64_t total_labels);
+  GroupBinding Bind(int group, int microbatch) const;
+
+  ModelSpec model_;
+  JobSpec job_;
+  std::vector<LayerRange> groups_;
+  LayerRunner runner_;
+  std::vector<AlignedFloats> weights_, moments1_, moments2_;  // by block
+  mutable std::vector<AlignedFloats> gradients_;              // by use
+  std::vector<AlignedFloats> boundaries_;  // of each group but the first: its input
+  std::vector<AlignedFloats> boundary_gradients_;
+  AlignedFloats embedding_stash_;  // boundary 1, of a first group that is not the last
+  std::vector<LossSlot> losses_;
+  int64_t step_ = 0;
+};
+
+}  // namespace harmony::testing

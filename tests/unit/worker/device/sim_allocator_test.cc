@@ -1,0 +1,93 @@
+#include "worker/device/sim_allocator.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+namespace harmony {
+namespace {
+
+constexpr int64_t kSpan = 1 << 20;
+
+class SimAllocatorTest : public ::testing::Test {
+ protected:
+  SimAllocatorTest() : span_(std::aligned_alloc(64, kSpan), &std::free) {
+    allocator_ = std::make_unique<SimAllocator>(span_.get(), Bytes(kSpan));
+    allocator_->Activate();
+  }
+  ~SimAllocatorTest() override { allocator_->Deactivate(); }
+
+  at::Tensor Allocate(int64_t bytes) { return at::empty({bytes}, at::kByte); }
+  int64_t OffsetOf(const at::Tensor& tensor) {
+    return static_cast<const char*>(tensor.const_data_ptr()) - static_cast<char*>(span_.get());
+  }
+
+  std::unique_ptr<void, void (*)(void*)> span_;
+  std::unique_ptr<SimAllocator> allocator_;
+};
+
+TEST_F(SimAllocatorTest, TensorsLieInTheSpanOnSlotBoundaries) {
+  const at::Tensor a = Allocate(100);
+  const at::Tensor b = Allocate(1);
+  EXPECT_EQ(OffsetOf(a), 0);
+  EXPECT_EQ(OffsetOf(b), 128);
+  EXPECT_EQ(allocator_->usage().current, Bytes(192));
+}
+
+TEST_F(SimAllocatorTest, BestFittingHoleIsTakenAndNeighboursCoalesce) {
+  at::Tensor a = Allocate(4096);
+  at::Tensor b = Allocate(64);
+  at::Tensor c = Allocate(1024);
+  at::Tensor d = Allocate(64);
+  a.reset();
+  c.reset();
+  const at::Tensor e = Allocate(1000);  // c's hole fits better than a's
+  EXPECT_EQ(OffsetOf(e), 4096 + 64);
+  b.reset();
+  const at::Tensor f = Allocate(4096 + 64);  // a and b together
+  EXPECT_EQ(OffsetOf(f), 0);
+}
+
+TEST_F(SimAllocatorTest, BeyondTheCapIsAnErrorWithSizes) {
+  at::Tensor a = Allocate(1000 * 1024);
+  try {
+    Allocate(100 * 1024);
+    FAIL() << "no error";
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string message = error.what_without_backtrace();
+    EXPECT_NE(message.find("(102400 B) requested"), std::string::npos) << message;
+    EXPECT_NE(message.find("(24576 B) free"), std::string::npos) << message;
+    EXPECT_NE(message.find("(1048576 B)"), std::string::npos) << message;
+  }
+  a.reset();
+  Allocate(kSpan);
+}
+
+TEST_F(SimAllocatorTest, PeakIsRememberedUntilReset) {
+  Allocate(1 << 19);
+  const at::Tensor small = Allocate(64);
+  EXPECT_EQ(allocator_->usage().peak, Bytes(1 << 19));
+  EXPECT_EQ(allocator_->usage().current, Bytes(64));
+  allocator_->ResetPeak();
+  EXPECT_EQ(allocator_->usage().peak, Bytes(64));
+}
+
+TEST(SimAllocatorLifetimeTest, TensorsOfBeforeActivationFreeAsTheyWereAllocated) {
+  at::Tensor before = at::empty({1000}, at::kFloat);
+  std::unique_ptr<void, void (*)(void*)> span(std::aligned_alloc(64, kSpan), &std::free);
+  SimAllocator allocator(span.get(), Bytes(kSpan));
+  allocator.Activate();
+  before.reset();
+  at::Tensor inside = at::empty({1000}, at::kFloat);
+  allocator.Deactivate();
+  EXPECT_EQ(allocator.usage().current, Bytes(4032));
+  inside.reset();
+  EXPECT_EQ(allocator.usage().current, Bytes(0));
+}
+
+}  // namespace
+}  // namespace harmony

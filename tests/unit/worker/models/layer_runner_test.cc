@@ -1,0 +1,215 @@
+#include "worker/models/layer_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/base/random.h"
+#include "tests/support/plain_trainer.h"
+
+namespace harmony {
+namespace {
+
+using ::harmony::testing::PlainTrainer;
+
+constexpr int64_t kTokens = 24;
+
+ModelConfig TinyGpt2() {
+  ModelConfig c;
+  c.family = Family::kGpt2;
+  c.model_type = "gpt2";
+  c.vocab_size = 97;
+  c.hidden_size = 48;
+  c.num_layers = 3;
+  c.num_heads = c.num_kv_heads = 3;
+  c.head_dim = 16;
+  c.intermediate_size = 192;
+  c.max_position_embeddings = 32;
+  c.tie_word_embeddings = true;
+  return c;
+}
+
+// Grouped queries, head_dim other than hidden/heads, llama3 scaling, untied.
+ModelConfig TinyLlama() {
+  ModelConfig c = TinyGpt2();
+  c.family = Family::kLlama;
+  c.model_type = "llama";
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.intermediate_size = 80;
+  c.activation = Activation::kSilu;
+  c.tie_word_embeddings = false;
+  c.rope.scaling = RopeConfig::Scaling::kLlama3;
+  c.rope.factor = 8;
+  c.rope.original_max_position_embeddings = 16;
+  return c;
+}
+
+// Biases, query/key norm, tied.
+ModelConfig TinyQwen() {
+  ModelConfig c = TinyLlama();
+  c.model_type = "qwen3";
+  c.tie_word_embeddings = true;
+  c.qkv_bias = c.qk_norm = true;
+  c.rope = RopeConfig();
+  return c;
+}
+
+JobSpec Job() {
+  JobSpec job;
+  job.sequence_length = kTokens;
+  job.global_batch_size = 4;
+  job.micro_batch_size = 2;
+  job.learning_rate = 1e-2;
+  return job;
+}
+
+struct Batch {
+  std::vector<int32_t> tokens, labels;
+};
+
+Batch RandomBatch(const JobSpec& job, int64_t vocabulary, uint64_t seed) {
+  CounterRandom random(seed);
+  Batch batch;
+  for (int64_t i = 0; i < job.global_batch_size * job.sequence_length; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>(random.Below(vocabulary)));
+    batch.labels.push_back(static_cast<int32_t>(random.Below(vocabulary)));
+  }
+  return batch;
+}
+
+std::vector<std::vector<float>> TrainedWeights(const ModelSpec& model,
+                                               std::vector<LayerRange> groups,
+                                               std::vector<double>* losses) {
+  const JobSpec job = Job();
+  PlainTrainer trainer(model, job, std::move(groups));
+  trainer.InitializeRandom(7);
+  for (int step = 0; step < 3; ++step) {
+    const Batch batch = RandomBatch(job, model.config.vocab_size, step);
+    const auto result = trainer.Step(batch.tokens, batch.labels);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) losses->push_back(result->loss);
+  }
+  std::vector<std::vector<float>> weights;
+  for (size_t b = 0; b < model.blocks.size(); ++b) {
+    weights.emplace_back(trainer.weights(b).begin(), trainer.weights(b).end());
+  }
+  return weights;
+}
+
+class LayerRunnerTest : public ::testing::TestWithParam<ModelConfig> {
+ protected:
+  const ModelSpec model_ = BuildModelSpec(GetParam());
+};
+
+// The derivative along the gradient is the gradient's squared norm: checks every tensor of every
+// layer, without a reference implementation.
+TEST_P(LayerRunnerTest, GradientsAreDerivatives) {
+  JobSpec job = Job();
+  PlainTrainer trainer(model_, job);
+  trainer.InitializeRandom(3);
+  const Batch batch = RandomBatch(job, model_.config.vocab_size, 11);
+  ASSERT_TRUE(trainer.AccumulateGradients(batch.tokens, batch.labels).ok());
+  for (size_t b = 0; b < model_.blocks.size(); ++b) {
+    for (const TensorSpec& tensor : model_.blocks[b].tensors) {
+      ASSERT_TRUE(trainer.AccumulateGradients(batch.tokens, batch.labels).ok());
+      std::vector<float> gradient(tensor.elements, 0.0f);
+      double squares = 0;
+      for (int use : model_.blocks[b].uses) {
+        for (int64_t i = 0; i < tensor.elements; ++i) {
+          gradient[i] += trainer.gradients(use)[tensor.offset + i];
+        }
+      }
+      for (float g : gradient) squares += static_cast<double>(g) * g;
+      ASSERT_GT(squares, 0) << tensor.name;
+      // A step along it that moves the loss by about 2 * 0.0005.
+      const double scale = 0.0005 / squares;
+      float* weights = trainer.weights(b).data() + tensor.offset;
+      const std::vector<float> saved(weights, weights + tensor.elements);
+      double loss[2];
+      for (int side = 0; side < 2; ++side) {
+        const double signed_scale = side == 0 ? scale : -scale;
+        for (int64_t i = 0; i < tensor.elements; ++i) {
+          weights[i] = static_cast<float>(saved[i] + signed_scale * gradient[i]);
+        }
+        loss[side] = trainer.AccumulateGradients(batch.tokens, batch.labels).value();
+      }
+      std::copy(saved.begin(), saved.end(), weights);
+      EXPECT_NEAR((loss[0] - loss[1]) / 0.001, 1.0, 0.02) << tensor.name;
+    }
+  }
+}
+
+TEST_P(LayerRunnerTest, GroupingDoesNotChangeOneBit) {
+  std::vector<double> losses;
+  const auto weights = TrainedWeights(model_, {}, &losses);
+  const std::vector<std::vector<LayerRange>> groupings = {
+      {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}},
+      {{0, 1}, {2, 4}},
+      {{0, 2}, {3, 3}, {4, 4}},
+  };
+  for (const auto& groups : groupings) {
+    std::vector<double> other_losses;
+    const auto other = TrainedWeights(model_, groups, &other_losses);
+    EXPECT_EQ(losses, other_losses);
+    for (size_t b = 0; b < weights.size(); ++b) {
+      EXPECT_EQ(0, std::memcmp(weights[b].data(), other[b].data(), weights[b].size() * 4))
+          << model_.blocks[b].name;
+    }
+  }
+}
+
+TEST_P(LayerRunnerTest, LossFallsOnOneBatch) {
+  const JobSpec job = Job();
+  PlainTrainer trainer(model_, job);
+  trainer.InitializeRandom(5);
+  const Batch batch = RandomBatch(job, model_.config.vocab_size, 1);
+  const double first = trainer.Step(batch.tokens, batch.labels).value().loss;
+  EXPECT_NEAR(first, std::log(model_.config.vocab_size), 0.2);
+  double last = first;
+  for (int step = 0; step < 15; ++step) {
+    last = trainer.Step(batch.tokens, batch.labels).value().loss;
+  }
+  EXPECT_LT(last, 0.8 * first);
+}
+
+TEST_P(LayerRunnerTest, NonFiniteWeightsAreReportedByLayer) {
+  const JobSpec job = Job();
+  PlainTrainer trainer(model_, job, {{0, 1}, {2, 4}});
+  trainer.InitializeRandom(5);
+  const Batch batch = RandomBatch(job, model_.config.vocab_size, 1);
+  // One value in the block of layer 3, which is inside the second group.
+  const int block = model_.uses[model_.layers[3].uses[0]].block;
+  trainer.weights(block)[model_.blocks[block].tensors.back().offset] =
+      std::numeric_limits<float>::infinity();
+  const auto result = trainer.Step(batch.tokens, batch.labels);
+  ASSERT_FALSE(result.ok());
+  EXPECT_TRUE(IsNonFiniteError(result.status()));
+  EXPECT_NE(result.status().message().find("output of layer 3"), std::string::npos)
+      << result.status();
+}
+
+TEST_P(LayerRunnerTest, TokensBeyondTheVocabularyAreNamed) {
+  const JobSpec job = Job();
+  PlainTrainer trainer(model_, job);
+  trainer.InitializeRandom(5);
+  Batch batch = RandomBatch(job, model_.config.vocab_size, 1);
+  batch.tokens[kTokens + 3] = 97;
+  const auto result = trainer.Step(batch.tokens, batch.labels);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_NE(result.status().message().find("token id 97 at sequence 1, position 3"),
+            std::string::npos)
+      << result.status();
+  EXPECT_FALSE(IsNonFiniteError(result.status()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LayerRunnerTest,
+                         ::testing::Values(TinyGpt2(), TinyLlama(), TinyQwen()),
+                         [](const auto& info) { return info.param.model_type; });
+
+}  // namespace
+}  // namespace harmony
