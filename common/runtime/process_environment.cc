@@ -13,45 +13,28 @@
 #include <cstring>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
 namespace harmony {
 namespace {
 
-absl::StatusOr<int> ParseNumber(const char* variable, absl::string_view text) {
+absl::StatusOr<int> ReadNumber(const char* variable) {
+  const char* text = std::getenv(variable);
   int number = 0;
-  if (!absl::SimpleAtoi(text, &number) || number < 0) {
+  if (text != nullptr && (!absl::SimpleAtoi(text, &number) || number < 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable ", variable, ": '", text, "' is not a number"));
   }
   return number;
 }
 
-absl::StatusOr<int> ReadNumber(const char* variable, int otherwise) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr) return otherwise;
-  return ParseNumber(variable, text);
-}
-
 }  // namespace
 
 absl::StatusOr<ProcessEnvironment> ReadProcessEnvironment() {
   ProcessEnvironment environment;
-  HARMONY_ASSIGN_OR_RETURN(environment.segment_fd, ReadNumber("HARMONY_SEGMENT_FD", -1));
-  if (environment.segment_fd < 0) {
-    return absl::InvalidArgumentError(
-        "HARMONY_SEGMENT_FD is not set: this program is started by 'harmony up' or 'harmony run'");
-  }
-  HARMONY_ASSIGN_OR_RETURN(const int incarnation, ReadNumber("HARMONY_INCARNATION", 0));
+  HARMONY_ASSIGN_OR_RETURN(const int incarnation, ReadNumber("HARMONY_INCARNATION"));
   environment.incarnation = static_cast<uint32_t>(incarnation);
-  HARMONY_ASSIGN_OR_RETURN(environment.parent_pid, ReadNumber("HARMONY_PARENT_PID", 0));
-  if (const char* fds = std::getenv("HARMONY_DEVICE_FDS"); fds != nullptr && *fds != '\0') {
-    for (absl::string_view text : absl::StrSplit(fds, ',')) {
-      HARMONY_ASSIGN_OR_RETURN(const int fd, ParseNumber("HARMONY_DEVICE_FDS", text));
-      environment.device_fds.push_back(fd);
-    }
-  }
+  HARMONY_ASSIGN_OR_RETURN(environment.parent_pid, ReadNumber("HARMONY_PARENT_PID"));
   return environment;
 }
 

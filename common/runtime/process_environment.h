@@ -3,8 +3,6 @@
 // What a spawned process gets from its supervisor beside its flags, and how it ends.
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,14 +10,12 @@
 namespace harmony {
 
 struct ProcessEnvironment {
-  int segment_fd = -1;          // HARMONY_SEGMENT_FD
-  std::vector<int> device_fds;  // HARMONY_DEVICE_FDS: comma list, device 0 first; a worker may get
-                                // its own only
-  uint32_t incarnation = 0;     // HARMONY_INCARNATION
-  int parent_pid = 0;           // HARMONY_PARENT_PID; 0: not given
+  uint32_t incarnation = 0;  // HARMONY_INCARNATION: how often this process was started before
+  int parent_pid = 0;        // HARMONY_PARENT_PID; 0: not given
 };
 
-// InvalidArgument names a variable that is missing (HARMONY_SEGMENT_FD) or no number.
+// Descriptors are read by InheritedSegmentFd and InheritedDeviceFds (common/ipc/fd_passing.h).
+// InvalidArgument names a variable that is no number.
 absl::StatusOr<ProcessEnvironment> ReadProcessEnvironment();
 
 // Asks the kernel for SIGTERM when the parent dies and checks that it has not died before.

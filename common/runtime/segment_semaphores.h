@@ -1,0 +1,22 @@
+#pragma once
+
+#include "common/ipc/segment.h"
+#include "common/runtime/lane_semaphores.h"
+
+namespace harmony {
+
+// The segment's semaphore banks as lanes use them.
+class SegmentSemaphores : public LaneSemaphores {
+ public:
+  // `segment` must outlive it.
+  explicit SegmentSemaphores(const Segment* segment) : segment_(segment) {}
+
+  absl::Status Wait(uint32_t generation, uint32_t index, uint64_t value,
+                    const std::atomic<bool>& cancelled) override;
+  void Signal(uint32_t generation, uint32_t index, uint64_t value) override;
+
+ private:
+  const Segment* const segment_;
+};
+
+}  // namespace harmony

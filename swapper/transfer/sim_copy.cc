@@ -1,0 +1,185 @@
+#include "swapper/transfer/sim_copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+// One memcpy of megabytes leaves the cached path of the C library; pieces of this size kept it and
+// were 20% faster between shared mappings (22 against 18 GB/s; streaming stores gave 23).
+constexpr size_t kCopyPiece = 256 * 1024;
+
+void CopyBytes(std::byte* to, const std::byte* from, Bytes size) {
+  size_t left = static_cast<size_t>(size.count());
+  while (left > 0) {
+    const size_t piece = std::min(left, kCopyPiece);
+    std::memcpy(to, from, piece);
+    to += piece;
+    from += piece;
+    left -= piece;
+  }
+}
+
+// The links that a lane may use.
+bool LaneServes(LaneKind lane, LinkDirection direction) {
+  switch (direction) {
+    case LinkDirection::kH2D:
+      return lane == LaneKind::kH2DBulk || lane == LaneKind::kH2DStream;
+    case LinkDirection::kD2H:
+      return lane == LaneKind::kD2H;
+    case LinkDirection::kP2P:
+      return lane == LaneKind::kP2P;
+  }
+  return false;
+}
+
+}  // namespace
+
+SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<DeviceSpec> devices,
+                             std::vector<MappedRegion> regions)
+    : arena_(arena),
+      devices_(std::move(devices)),
+      regions_(std::move(regions)),
+      lanes_(static_cast<int>(devices_.size())),
+      counters_(static_cast<int>(devices_.size())) {
+  for (size_t i = 0; i < devices_.size(); ++i) links_.push_back(std::make_unique<Links>());
+}
+
+absl::Status SimCopyEngine::Run(const Command& command) {
+  const Transfer* transfer = std::get_if<Transfer>(&command.body);
+  if (transfer == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("command ", command.header.id, " is not a transfer"));
+  }
+  return WithContext(RunTransfer(command, *transfer),
+                     absl::StrCat("transfer ", command.header.id, " (", ToString(transfer->traffic),
+                                  ", step ", command.header.step + 1, ")"));
+}
+
+absl::Status SimCopyEngine::RunTransfer(const Command& command, const Transfer& transfer) {
+  HARMONY_ASSIGN_OR_RETURN(const Route route, Resolve(command.header.lane, transfer));
+  SlotLedger::Token token = 0;
+  {
+    std::lock_guard lock(ledger_mutex_);
+    token = next_token_++;
+    HARMONY_RETURN_IF_ERROR(ledger_.Open(token, route.source, route.destination));
+  }
+  const absl::Status status = Execute(transfer, route);
+  std::lock_guard lock(ledger_mutex_);
+  ledger_.Close(token);
+  return status;
+}
+
+absl::StatusOr<SimCopyEngine::Route> SimCopyEngine::Resolve(uint32_t lane,
+                                                            const Transfer& transfer) const {
+  Route route;
+  route.source = {transfer.source.device, transfer.source.offset, transfer.size};
+  route.destination = {transfer.destination.device, transfer.destination.offset, transfer.size};
+  HARMONY_ASSIGN_OR_RETURN(const std::byte* from, Locate(route.source));
+  route.from = const_cast<std::byte*>(from);
+  HARMONY_ASSIGN_OR_RETURN(route.to, Locate(route.destination));
+  const bool from_host = transfer.source.device < 0, to_host = transfer.destination.device < 0;
+  if (transfer.source.device == transfer.destination.device) {
+    return absl::InvalidArgumentError("source and destination are one memory");
+  }
+  route.direction = from_host ? LinkDirection::kH2D
+                    : to_host ? LinkDirection::kD2H
+                              : LinkDirection::kP2P;
+  route.device = from_host ? transfer.destination.device : transfer.source.device;
+  const Lane expected = lanes_.LaneAt(static_cast<int>(lane));
+  if (!LaneServes(expected.kind, route.direction) || expected.device != route.device) {
+    return absl::InvalidArgumentError(absl::StrCat("a ", ToString(route.direction),
+                                                   " transfer of device ", route.device,
+                                                   " on lane ", DebugString(expected)));
+  }
+  if (!to_host && (transfer.commit.has_value() || !transfer.retire.empty())) {
+    return absl::InvalidArgumentError("only a copy into the arena commits or retires records");
+  }
+  return route;
+}
+
+absl::StatusOr<std::byte*> SimCopyEngine::Locate(const SlotRange& range) const {
+  if (range.device >= static_cast<int>(regions_.size())) {
+    return absl::OutOfRangeError(absl::StrCat("there is no device ", range.device));
+  }
+  const Bytes limit = range.device < 0 ? arena_->extent() : regions_[range.device].size();
+  std::byte* base = range.device < 0 ? arena_->data() : regions_[range.device].data();
+  if (range.offset < Bytes(0) || range.size < Bytes(0) || range.offset > limit ||
+      range.size > limit - range.offset) {
+    return absl::OutOfRangeError(
+        absl::StrCat(DebugString(range), " lies outside ", FormatBytesExact(limit)));
+  }
+  return base + range.offset.count();
+}
+
+absl::Status SimCopyEngine::CheckRecords(const Transfer& transfer) const {
+  if (!transfer.expect.has_value()) return absl::OkStatus();
+  return arena_->CheckHolds(*transfer.expect, transfer.source.offset, transfer.size);
+}
+
+absl::Status SimCopyEngine::Execute(const Transfer& transfer, const Route& route) {
+  HARMONY_RETURN_IF_ERROR(CheckRecords(transfer));
+  const BytesPerSecond rate = RateOf(route);
+  std::optional<Pacer::Reservation> reservation;
+  if (rate.value > 0) {
+    reservation = PacerOf(route).Reserve(ModelledDuration(transfer.size, rate));
+  }
+  for (int record : transfer.retire) HARMONY_RETURN_IF_ERROR(arena_->Retire(record));
+  CopyBytes(route.to, route.from, transfer.size);
+  // An object that changed under the copy means that its writer did not wait for this reader.
+  HARMONY_RETURN_IF_ERROR_CTX(CheckRecords(transfer), "after the copy");
+  if (reservation.has_value()) PacerOf(route).FinishAt(*reservation);
+  if (transfer.commit.has_value()) {
+    HARMONY_RETURN_IF_ERROR(
+        arena_->Publish(*transfer.commit, transfer.destination.offset, transfer.size));
+  }
+  counters_.Add(route.device, route.direction, transfer.traffic, transfer.size);
+  return absl::OkStatus();
+}
+
+BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {
+  const DeviceSpec& device = devices_[route.device];
+  switch (route.direction) {
+    case LinkDirection::kH2D:
+      return device.h2d;
+    case LinkDirection::kD2H:
+      return device.d2h;
+    case LinkDirection::kP2P:
+      return device.p2p;
+  }
+  return {};
+}
+
+Pacer& SimCopyEngine::PacerOf(const Route& route) {
+  Links& links = *links_[route.device];
+  switch (route.direction) {
+    case LinkDirection::kH2D:
+      return links.h2d;
+    case LinkDirection::kD2H:
+      return links.d2h;
+    case LinkDirection::kP2P:
+      break;
+  }
+  return links.p2p;
+}
+
+uint64_t SimCopyEngine::paced_transfers() const {
+  uint64_t sum = 0;
+  for (const auto& link : links_) sum += link->h2d.paced() + link->d2h.paced() + link->p2p.paced();
+  return sum;
+}
+
+uint64_t SimCopyEngine::overruns() const {
+  uint64_t sum = 0;
+  for (const auto& link : links_) {
+    sum += link->h2d.overruns() + link->d2h.overruns() + link->p2p.overruns();
+  }
+  return sum;
+}
+
+}  // namespace harmony

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ipc/fd_passing.h"
+#include "common/plan/command.h"
+#include "common/plan/machine.h"
+#include "common/runtime/pacer.h"
+#include "swapper/core/slot_ledger.h"
+#include "swapper/memory/host_arena.h"
+#include "swapper/transfer/traffic_counters.h"
+
+namespace harmony {
+
+// Carries transfers out between the host arena and the regions of sim devices: real copies, paced
+// when the device's links have a modelled rate.
+//
+// A transfer is checked (lane, bounds, record, live slots) before its first byte moves; then its
+// retired records are set free, the bytes are copied, and its record is published last. So a
+// process killed at any point leaves either no record or one whose data are complete.
+//
+// Run is called by all transfer lanes at once.
+class SimCopyEngine {
+ public:
+  // `regions[d]` is the memory of `devices[d]`. `arena` must outlive the engine.
+  SimCopyEngine(HostArena* arena, std::vector<DeviceSpec> devices,
+                std::vector<MappedRegion> regions);
+
+  // FailedPrecondition: the record does not hold what is expected, or a live transfer uses the
+  // memory. OutOfRange: an endpoint lies outside its memory. InvalidArgument: not a transfer of its
+  // lane. Messages name the command.
+  absl::Status Run(const Command& command);
+
+  const TrafficCounters& counters() const { return counters_; }
+  uint64_t paced_transfers() const;
+  uint64_t overruns() const;
+
+ private:
+  struct Route {
+    SlotRange source, destination;
+    std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    int device = 0;  // whose link it takes
+    LinkDirection direction = LinkDirection::kH2D;
+  };
+  struct Links {
+    Pacer h2d, d2h, p2p;
+  };
+
+  absl::Status RunTransfer(const Command& command, const Transfer& transfer);
+  absl::StatusOr<Route> Resolve(uint32_t lane, const Transfer& transfer) const;
+  absl::StatusOr<std::byte*> Locate(const SlotRange& range) const;
+  absl::Status CheckRecords(const Transfer& transfer) const;
+  absl::Status Execute(const Transfer& transfer, const Route& route);
+  BytesPerSecond RateOf(const Route& route) const;
+  Pacer& PacerOf(const Route& route);
+
+  HostArena* const arena_;
+  const std::vector<DeviceSpec> devices_;
+  const std::vector<MappedRegion> regions_;
+  const LaneTable lanes_;
+  TrafficCounters counters_;
+  std::vector<std::unique_ptr<Links>> links_;
+
+  std::mutex ledger_mutex_;
+  SlotLedger ledger_;                 // ledger_mutex_
+  SlotLedger::Token next_token_ = 1;  // ledger_mutex_
+};
+
+}  // namespace harmony
