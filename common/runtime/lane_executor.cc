@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/plan/lane_queue.h"
 
 namespace harmony {
 namespace {
@@ -17,17 +18,14 @@ void NameThread(const std::string& name) {
 }  // namespace
 
 struct LaneExecutor::LaneState {
-  explicit LaneState(LaneDefinition definition) : definition(std::move(definition)) {}
+  explicit LaneState(LaneDefinition definition)
+      : definition(std::move(definition)), queue(static_cast<int>(this->definition.lane)) {}
 
   const LaneDefinition definition;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Command> queue;   // mutex
-  bool running = false;        // mutex; a command is between its waits and its signal
-  bool failed = false;         // mutex; until the next generation
-  bool stopping = false;       // mutex
-  uint64_t last_enqueued = 0;  // mutex
-  uint32_t generation = 0;     // mutex; written only while the lane is idle
+  LaneQueue queue;        // mutex; a running command is read without it
+  bool stopping = false;  // mutex
   std::thread thread;
 };
 
@@ -73,9 +71,7 @@ absl::Status LaneExecutor::StartGeneration(uint32_t generation) {
   last_generation_ = generation;
   for (auto& lane : lanes_) {
     std::lock_guard lock(lane->mutex);
-    lane->generation = generation;
-    lane->last_enqueued = 0;
-    lane->failed = false;
+    HARMONY_RETURN_IF_ERROR(lane->queue.Start(generation));
   }
   generation_.store(generation);
   cancelled_.store(false);
@@ -104,21 +100,17 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
       for (auto& each : lanes_) FailLane(each.get(), value, failure);
       return;
     }
-    uint64_t expected = 0;
+    absl::Status taken;
     {
       std::lock_guard lock(lane->mutex);
-      expected = lane->last_enqueued + 1;
-      if (value == expected) {
-        lane->last_enqueued = value;
-        if (!lane->failed) lane->queue.push_back(std::move(command));
-      }
+      taken = lane->queue.Push(generation, std::move(command));
     }
-    if (value == expected) {
+    if (taken.ok()) {
       lane->changed.notify_all();
+    } else if (absl::IsAborted(taken)) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);  // the lane has failed
     } else {
-      FailLane(lane, value,
-               absl::InternalError(absl::StrCat("lane ", lane->definition.name, ": command value ",
-                                                value, " where ", expected, " was due")));
+      FailLane(lane, value, taken);
     }
   }
 }
@@ -128,8 +120,8 @@ void LaneExecutor::Quiesce() {
   generation_.store(0);
   for (auto& lane : lanes_) {
     std::unique_lock lock(lane->mutex);
-    lane->queue.clear();
-    lane->changed.wait(lock, [&] { return !lane->running; });
+    lane->queue.Quiesce();
+    lane->changed.wait(lock, [&] { return !lane->queue.running(); });
   }
   std::unique_lock lock(report_mutex_);
   pending_.clear();
@@ -140,74 +132,81 @@ void LaneExecutor::RunLane(LaneState* lane) {
   NameThread(lane->definition.name);
   std::unique_lock lock(lane->mutex);
   while (true) {
-    lane->changed.wait(lock, [&] { return lane->stopping || !lane->queue.empty(); });
+    lane->changed.wait(lock, [&] { return lane->stopping || lane->queue.Head() != nullptr; });
     if (lane->stopping) return;
-    const Command command = std::move(lane->queue.front());
-    lane->queue.pop_front();
-    lane->running = true;
+    const uint32_t generation = lane->queue.generation();
+    lane->queue.BeginHead();
+    const Command& command = *lane->queue.Running();
     lock.unlock();
-    RunCommand(lane, command);
+    CompletedCommand completed;
+    const absl::Status status = RunCommand(*lane, generation, command, &completed);
     lock.lock();
-    lane->running = false;
+    if (!status.ok()) lane->queue.Quiesce();  // nothing behind it may run
+    const uint64_t due = command.header.signal_value;
+    const uint64_t value = lane->queue.FinishHead();
+    if (value != 0) {
+      // Under the lock: once Quiesce has seen the lane idle, nothing is signalled any more.
+      semaphores_->Signal(generation, lane->definition.lane, value);
+      ReportCompleted(lane->definition.lane, generation, completed);
+    } else if (!status.ok() && !absl::IsAborted(status)) {
+      ReportFailure(lane->definition.lane, generation, due, status);
+    }
     lane->changed.notify_all();
   }
 }
 
-// `lane->generation` is read without its lock here: it does not change while the lane runs.
-void LaneExecutor::RunCommand(LaneState* lane, const Command& command) {
-  const CommandHeader& header = command.header;
-  for (const SemaphoreWait& wait : header.waits) {
-    const absl::Status status =
-        semaphores_->Wait(lane->generation, wait.semaphore, wait.value, cancelled_);
-    // The generation is over: what is left of the queue will be dropped by Quiesce. Running on
-    // would act on waits that nobody satisfied.
-    if (absl::IsAborted(status)) return FailLane(lane, header.signal_value, absl::OkStatus());
-    if (!status.ok()) return FailLane(lane, header.signal_value, status);
+// Aborted: the generation is over.
+absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation,
+                                      const Command& command, CompletedCommand* completed) {
+  for (const SemaphoreWait& wait : command.header.waits) {
+    HARMONY_RETURN_IF_ERROR(semaphores_->Wait(generation, wait.semaphore, wait.value, cancelled_));
   }
-  if (cancelled_.load()) return;
-  const Nanos start = options_.clock->Now();
-  const absl::Status status = lane->definition.body(command);
-  const Nanos end = options_.clock->Now();
-  if (cancelled_.load()) return;
-  if (!status.ok()) return FailLane(lane, header.signal_value, status);
-  semaphores_->Signal(lane->generation, header.lane, header.signal_value);
-  ReportCompleted(*lane, {header.signal_value, start, end});
+  if (cancelled_.load()) return absl::AbortedError("quiesced");
+  completed->value = command.header.signal_value;
+  completed->start = options_.clock->Now();
+  const absl::Status status = lane.definition.body(command);
+  completed->end = options_.clock->Now();
+  // Whatever it came to, nobody wants it any more.
+  if (cancelled_.load()) return absl::AbortedError("quiesced");
+  return status;
 }
 
-// Stops the lane until the next generation; an OK status stops it without a report.
+// Stops the lane until the next generation.
 void LaneExecutor::FailLane(LaneState* lane, uint64_t value, const absl::Status& failure) {
+  uint32_t generation = 0;
   {
     std::lock_guard lock(lane->mutex);
-    lane->queue.clear();
-    if (lane->failed) return;
-    lane->failed = true;
+    if (lane->queue.quiesced()) return;
+    lane->queue.Quiesce();
+    generation = lane->queue.generation();
   }
-  if (!failure.ok()) ReportFailure(*lane, value, failure);
+  ReportFailure(lane->definition.lane, generation, value, failure);
 }
 
-LaneReport& LaneExecutor::PendingReport(const LaneState& lane) {
+LaneReport& LaneExecutor::PendingReport(uint32_t lane, uint32_t generation) {
   for (LaneReport& report : pending_) {
-    if (report.lane == lane.definition.lane) return report;
+    if (report.lane == lane) return report;
   }
   LaneReport& report = pending_.emplace_back();
-  report.lane = lane.definition.lane;
-  report.generation = lane.generation;  // does not change while the lane runs
+  report.lane = lane;
+  report.generation = generation;
   return report;
 }
 
-void LaneExecutor::ReportCompleted(const LaneState& lane, const CompletedCommand& completed) {
+void LaneExecutor::ReportCompleted(uint32_t lane, uint32_t generation,
+                                   const CompletedCommand& completed) {
   {
     std::lock_guard lock(report_mutex_);
-    PendingReport(lane).completed.push_back(completed);
+    PendingReport(lane, generation).completed.push_back(completed);
   }
   report_ready_.notify_one();
 }
 
-void LaneExecutor::ReportFailure(const LaneState& lane, uint64_t value,
+void LaneExecutor::ReportFailure(uint32_t lane, uint32_t generation, uint64_t value,
                                  const absl::Status& failure) {
   {
     std::lock_guard lock(report_mutex_);
-    LaneReport& report = PendingReport(lane);
+    LaneReport& report = PendingReport(lane, generation);
     report.failure = failure;
     report.failed_value = value;
   }

@@ -5,11 +5,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -99,11 +97,13 @@ class LaneExecutor {
   struct LaneState;
 
   void RunLane(LaneState* lane);
-  void RunCommand(LaneState* lane, const Command& command);
+  absl::Status RunCommand(const LaneState& lane, uint32_t generation, const Command& command,
+                          CompletedCommand* completed);
   void RunReporter();
-  void ReportCompleted(const LaneState& lane, const CompletedCommand& completed);
-  void ReportFailure(const LaneState& lane, uint64_t value, const absl::Status& failure);
-  LaneReport& PendingReport(const LaneState& lane);  // REQUIRES: report_mutex_
+  void ReportCompleted(uint32_t lane, uint32_t generation, const CompletedCommand& completed);
+  void ReportFailure(uint32_t lane, uint32_t generation, uint64_t value,
+                     const absl::Status& failure);
+  LaneReport& PendingReport(uint32_t lane, uint32_t generation);  // REQUIRES: report_mutex_
   void FailLane(LaneState* lane, uint64_t value, const absl::Status& failure);
   LaneState* FindLane(uint32_t lane);
 
