@@ -1,0 +1,73 @@
+#pragma once
+
+// The safetensors format: {u64 little-endian header size n; n bytes of JSON; data}. The JSON maps a
+// tensor's name to {"dtype", "shape", "data_offsets": [begin, end]}, offsets from the start of the
+// data, without holes; "__metadata__" maps strings to strings.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace harmony {
+
+// All types of the format; values can be read and written of the first three only.
+enum class DType {
+  kF32,
+  kBF16,
+  kF16,
+  kF64,
+  kF8E4M3,
+  kF8E5M2,
+  kI64,
+  kU64,
+  kI32,
+  kU32,
+  kI16,
+  kU16,
+  kI8,
+  kU8,
+  kBool,
+};
+int64_t SizeOf(DType dtype);
+absl::string_view ToString(DType dtype);  // as the format writes it: "BF16"
+absl::StatusOr<DType> ParseDType(absl::string_view name);
+inline bool IsFloatForUs(DType dtype) { return dtype <= DType::kF16; }
+
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t begin = 0;  // in bytes from the start of the *file*
+  int64_t end = 0;
+
+  int64_t elements() const { return (end - begin) / SizeOf(dtype); }
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  // by offset
+  std::map<std::string, std::string> metadata;
+};
+
+// "[768, 2304]"
+std::string ShapeString(const std::vector<int64_t>& shape);
+
+// The most bytes the JSON may have.
+inline constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
+
+// Bytes of size word and JSON together, from the file's first 8 bytes (or fewer, if it has no
+// more). InvalidArgument when they cannot be right for a file of that size.
+absl::StatusOr<int64_t> SafetensorsHeaderSize(absl::string_view start, int64_t file_size,
+                                              absl::string_view where);
+
+// `start` are the file's first bytes, at least as many as SafetensorsHeaderSize says. Every field
+// is checked before it is used; afterwards all entries lie inside the file, do not overlap, leave
+// no hole, and their sizes agree with shapes and types. InvalidArgument names the file (`where`)
+// and the tensor.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start, int64_t file_size,
+                                                         absl::string_view where);
+
+}  // namespace harmony

@@ -1,0 +1,127 @@
+#include "common/io/token_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+constexpr int64_t kScanBytes = 1 << 20;
+constexpr int64_t kPieceTokens = 1 << 14;
+
+int64_t TokenBytes(DataFormat format) {
+  switch (format) {
+    case DataFormat::kTextBytes:
+      return 1;
+    case DataFormat::kTokensU16:
+      return 2;
+    case DataFormat::kTokensU32:
+      return 4;
+  }
+  return 1;
+}
+
+// The position of the first of `count` tokens that is not below `limit`, or -1. The first pass only
+// takes the maximum, which the compiler vectorises.
+template <typename Token>
+int64_t FindTooLarge(const char* bytes, int64_t count, uint64_t limit, uint64_t* found) {
+  const Token* tokens = reinterpret_cast<const Token*>(bytes);  // the buffer is aligned for all
+  Token most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max(most, tokens[i]);
+  if (most < limit) return -1;
+  for (int64_t i = 0;; ++i) {
+    if (tokens[i] >= limit) {
+      *found = tokens[i];
+      return i;
+    }
+  }
+}
+
+template <typename Token>
+void Widen(const char* bytes, absl::Span<int32_t> out) {
+  const Token* tokens = reinterpret_cast<const Token*>(bytes);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(tokens[i]);
+}
+
+}  // namespace
+
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, DataFormat format) {
+  auto file = File::OpenForReading(path);
+  if (!file.ok()) return WithContext(file.status(), "data.path");
+  HARMONY_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  const int64_t width = TokenBytes(format);
+  if (size == 0 || size % width != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.path: ", path, ": has ", size, " bytes, which is ",
+        size == 0 ? "no data" : absl::StrCat("no whole number of ", width, "-byte tokens"),
+        "; check data.format"));
+  }
+  return TokenFile(*std::move(file), format, size / width);
+}
+
+int64_t TokenFile::SequenceCount(int64_t sequence_length) const {
+  return (token_count_ - 1) / sequence_length;
+}
+
+absl::Status TokenFile::Validate(int64_t vocab_size, int64_t sequence_length,
+                                 int64_t global_batch) const {
+  const int64_t sequences = SequenceCount(sequence_length);
+  if (sequences < global_batch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.path: ", path(), ": its ", token_count_, " tokens make ", sequences,
+                     " sequences of ", sequence_length, ", fewer than one batch of ", global_batch,
+                     "; it needs at least ", sequence_length * global_batch + 1,
+                     " tokens (or lower global_batch_size or sequence_length)"));
+  }
+  return CheckTokens(vocab_size);
+}
+
+absl::Status TokenFile::CheckTokens(int64_t vocab_size) const {
+  const int64_t width = TokenBytes(format_);
+  if (width < 4 && vocab_size >= (int64_t{1} << (8 * width))) return absl::OkStatus();
+  const auto buffer = std::make_unique<char[]>(kScanBytes);  // aligned as any new array is
+  const int64_t size = token_count_ * width;
+  const uint64_t limit = static_cast<uint64_t>(vocab_size);
+  for (int64_t at = 0; at < size; at += kScanBytes) {
+    const int64_t piece = std::min(kScanBytes, size - at);
+    HARMONY_RETURN_IF_ERROR(file_.ReadAt(at, buffer.get(), piece));
+    uint64_t token = 0;
+    const int64_t count = piece / width;
+    const int64_t position = width == 1 ? FindTooLarge<uint8_t>(buffer.get(), count, limit, &token)
+                             : width == 2
+                                 ? FindTooLarge<uint16_t>(buffer.get(), count, limit, &token)
+                                 : FindTooLarge<uint32_t>(buffer.get(), count, limit, &token);
+    if (position >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data.path: ", path(), ": token ", token, " at position ", at / width + position,
+          " (byte ", at + position * width, ") is not below the model's vocabulary of ", vocab_size,
+          "; check data.format and the tokenizer"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::ReadSequence(int64_t k, absl::Span<int32_t> out) const {
+  const int64_t width = TokenBytes(format_);
+  int64_t at = k * (static_cast<int64_t>(out.size()) - 1) * width;
+  alignas(8) char buffer[kPieceTokens * 4];
+  while (!out.empty()) {
+    const auto piece = out.subspan(0, kPieceTokens);
+    const int64_t bytes = static_cast<int64_t>(piece.size()) * width;
+    HARMONY_RETURN_IF_ERROR(file_.ReadAt(at, buffer, bytes));
+    width == 1   ? Widen<uint8_t>(buffer, piece)
+    : width == 2 ? Widen<uint16_t>(buffer, piece)
+                 : Widen<uint32_t>(buffer, piece);
+    at += bytes;
+    out.remove_prefix(piece.size());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace harmony

@@ -1,0 +1,47 @@
+#pragma once
+
+// The training data: a file of tokens, each a byte, or 16 or 32 bits little-endian.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/io/file.h"
+#include "common/plan/job_spec.h"
+
+namespace harmony {
+
+// Immutable after Open; all methods may be called from several threads. Reads by pread, not by a
+// mapping: a file that is cut while a job runs is an error then, not a fatal signal.
+class TokenFile {
+ public:
+  // InvalidArgument when the file is empty or not a whole number of tokens.
+  static absl::StatusOr<TokenFile> Open(const std::string& path, DataFormat format);
+
+  const std::string& path() const { return file_.path(); }
+  int64_t token_count() const { return token_count_; }
+  // Sequence k is tokens [k*T, k*T + T), its labels the next ones: (tokens - 1) / T sequences.
+  int64_t SequenceCount(int64_t sequence_length) const;
+
+  // InvalidArgument when there is less than one batch (says how many tokens are missing), or when a
+  // token is not below vocab_size (names its position). Reads the whole file once, in pieces; not
+  // at all when the format cannot hold such a token.
+  absl::Status Validate(int64_t vocab_size, int64_t sequence_length, int64_t global_batch) const;
+
+  // Tokens of sequence k and the one after them: out.size() == sequence_length + 1.
+  // REQUIRES: 0 <= k < SequenceCount(out.size() - 1).
+  absl::Status ReadSequence(int64_t k, absl::Span<int32_t> out) const;
+
+ private:
+  TokenFile(File file, DataFormat format, int64_t token_count)
+      : file_(std::move(file)), format_(format), token_count_(token_count) {}
+  absl::Status CheckTokens(int64_t vocab_size) const;
+
+  File file_;
+  DataFormat format_;
+  int64_t token_count_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,80 @@
+#include "common/io/hf_export.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/random.h"
+#include "common/io/hf_directory.h"
+#include "tests/unit/common/io/temp_dir.h"
+
+namespace harmony {
+namespace {
+
+class ExportTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  ExportTest() {
+    source_ = *OpenModelSource(GetParam());
+    model_ = BuildModelSpec(source_.config);
+    CounterRandom random(5);
+    for (const ParamBlock& block : model_.blocks) {
+      std::vector<float>& data = data_.emplace_back(block.elements);
+      for (float& value : data) value = static_cast<float>(random.NextDouble() - 0.5);
+    }
+  }
+  TensorValues Values() {
+    return [this](const ParamBlock& block, const TensorSpec& tensor) {
+      const size_t index = static_cast<size_t>(&block - model_.blocks.data());
+      return absl::MakeConstSpan(data_[index]).subspan(tensor.offset, tensor.elements);
+    };
+  }
+  TempDir dir_;
+  ModelSource source_;
+  ModelSpec model_;
+  std::vector<std::vector<float>> data_;
+};
+
+TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
+  const std::string first = dir_.File("first"), second = dir_.File("second");
+  ASSERT_TRUE(
+      ExportModel(first, model_, WeightMap::ForNewModel(model_), Values(), source_.config_json, "")
+          .ok());
+  dir_.Write("first/tokenizer.json", "{}");
+  dir_.Write("first/generation_config.json", "{ }");
+  dir_.Write("first/notes.txt", "not copied");
+
+  const auto again = OpenModelSource(first);
+  ASSERT_TRUE(again.ok()) << again.status();
+  const auto reader = CheckpointReader::OpenDirectory(first);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto map = WeightMap::Match(model_, *reader);
+  ASSERT_TRUE(map.ok()) << map.status();
+  for (size_t b = 0; b < model_.blocks.size(); ++b) {
+    for (const TensorSpec& tensor : model_.blocks[b].tensors) {
+      std::vector<float> values(tensor.elements);
+      ASSERT_TRUE(reader->ReadF32(map->of(tensor).name, absl::MakeSpan(values)).ok());
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), data_[b].begin() + tensor.offset));
+    }
+  }
+  ASSERT_TRUE(ExportModel(second, model_, *map, Values(), again->config_json, first).ok());
+  for (const char* name :
+       {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"}) {
+    EXPECT_EQ(dir_.Read(absl::StrCat("first/", name)), dir_.Read(absl::StrCat("second/", name)))
+        << name;
+    EXPECT_FALSE(dir_.Read(absl::StrCat("second/", name)).empty());
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir_.File("second/notes.txt")));
+  EXPECT_EQ(dir_.FileCount(), 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, ExportTest,
+                         ::testing::Values("gpt2-mini", "llama-tiny", "qwen3-tiny"));
+
+TEST(OpenModelSourceTest, NeitherPresetNorDirectory) {
+  const auto source = OpenModelSource("gpt2-124");
+  EXPECT_EQ(source.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(std::string(source.status().message()).find("gpt2-124m"), std::string::npos);
+  const TempDir dir;
+  EXPECT_EQ(OpenModelSource(dir.path()).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace harmony
