@@ -1,0 +1,99 @@
+"""Bad input: a clear error that names the key or file, exit code 2, nothing half-done."""
+import struct
+import unittest
+
+import harness
+
+DEVICES = "sim*2:mem=8MiB"
+
+
+class BadInputTest(harness.Scratch):
+
+    def refused(self, job, *words, devices=DEVICES, out=None):
+        done = self.harmony("run", job, "--devices", devices, check=2)
+        text = done.stderr + done.stdout
+        for word in words:
+            self.assertIn(word, text)
+        if out is not None:
+            self.assertFalse(out.exists(), f"{out} was made for a job that was refused")
+
+    def test_job_files(self):
+        cases = {
+            "unknown key": ({"learning_rte": 1}, ["learning_rte", "learning_rate"]),
+            "wrong type": ({"max_steps": "many"}, ["max_steps"]),
+            "negative": ({"learning_rate": -1}, ["learning_rate"]),
+            "not built yet": ({"eval_data": "x"}, ["eval_data"]),
+            "does not divide": ({"micro_batch_size": 3}, ["micro_batch_size", "3", "8"]),
+            "missing data": ({"data": {"path": "/nowhere/data.txt", "format": "text-bytes"}}, ["/nowhere/data.txt"]),
+            "missing model": ({"model_name_or_path": "/nowhere/model"}, ["/nowhere/model"]),
+            "unknown optimizer": ({"optim": "adam"}, ["optim", "adamw"]),
+            "too long": ({"sequence_length": 128}, ["sequence_length", "64"]),
+            "too few tokens": ({"global_batch_size": 100000, "micro_batch_size": 1}, ["data.txt"]),
+            "layer groups": ({"layer_groups": [1, 2]}, ["layer_groups", "6"]),
+            "bf16": ({"bf16": True}, ["bf16"]),
+        }
+        for name, (change, words) in cases.items():
+            with self.subTest(name):
+                job, out = self.job(name.replace(" ", "-"), **change)
+                self.refused(job, *words, out=out)
+
+    def test_models(self):
+        cases = {
+            "unknown architecture": ({"model_type": "bloom"}, ["bloom"]),
+            "no vocabulary": ({"vocab_size": 0}, ["vocab_size"]),
+            "heads": ({"n_head": 5}, ["n_head"]),
+            "activation": ({"activation_function": "swishh"}, ["activation_function"]),
+        }
+        for name, (change, words) in cases.items():
+            with self.subTest(name):
+                self.model = self.make_model(name.replace(" ", "-"), dict(harness.TINY_GPT2, **change))
+                job, out = self.job("m-" + name.replace(" ", "-"))
+                self.refused(job, *words, "config.json", out=out)
+
+    def test_tokens_beyond_the_vocabulary_are_named_by_position(self):
+        path = self.dir / "tokens.bin"
+        values = [5] * 3000
+        values[1234] = 999
+        path.write_bytes(struct.pack("<3000H", *values))
+        job, out = self.job("tokens", data={"path": str(path), "format": "tokens-u16"})
+        self.refused(job, "tokens.bin", "999", "1234", out=out)
+
+    def test_broken_safetensors(self):
+        job, out = self.job("made", max_steps=1)
+        self.harmony("run", job, "--devices", DEVICES)
+        good = next((out / "final").glob("*.safetensors")).read_bytes()
+        header = struct.unpack("<Q", good[:8])[0]
+        breakages = {
+            "truncated": good[:-100],
+            "no-header": good[:4],
+            "huge-header": struct.pack("<Q", 1 << 60) + good[8:],
+            "not-json": good[:8] + b"x" * header + good[8 + header:],
+            "empty": b"",
+        }
+        for name, data in breakages.items():
+            with self.subTest(name):
+                directory = self.make_model(name, harness.TINY_GPT2)
+                (directory / "model.safetensors").write_bytes(data)
+                job, out = self.job("s-" + name, model_name_or_path=str(directory), init="pretrained")
+                self.refused(job, "model.safetensors", out=out)
+
+    def test_a_device_that_is_too_small_is_told_by_how_much(self):
+        job, out = self.job("small")
+        self.refused(job, "device 0", "missing", devices="sim*2:mem=64KiB", out=out)
+
+    def test_device_strings(self):
+        job, out = self.job("devices")
+        for spec, word in (("sym*2:mem=8MiB", "sym"), ("sim*2:men=8MiB", "men"), ("sim*0:mem=8MiB", "0"),
+                           ("sim:mem=abc", "abc")):
+            with self.subTest(spec):
+                self.refused(job, word, devices=spec, out=out)
+
+    def test_a_loss_that_is_not_finite_stops_the_job_and_names_step_and_layers(self):
+        job, out = self.job("nan", learning_rate=1e30, optim="sgd", max_steps=20)
+        done = self.harmony("run", job, "--devices", DEVICES, check=1)
+        self.assertRegex(done.stderr + done.stdout, r"(?s)step \d+.*layer|layer.*step \d+")
+        self.assertFalse((out / "final").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

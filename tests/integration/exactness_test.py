@@ -1,0 +1,57 @@
+"""Harmony PP gives the bits of the plain in-process trainer, for any devices, grouping and clipping."""
+import unittest
+
+import harness
+
+
+class ExactnessTest(harness.Scratch):
+
+    def check_against_plain(self, name, devices_list, groupings, **changes):
+        job, _ = self.job(f"{name}-plain", **changes)
+        plain = self.plain(job, self.dir / f"{name}-plain-out")
+        expected = harness.losses(plain), harness.weights_digest(plain / "final")
+        for devices in devices_list:
+            for grouping in groupings:
+                label = f"{name}-{devices}-{'auto' if grouping == 'auto' else '-'.join(map(str, grouping))}"
+                with self.subTest(label):
+                    job, out = self.job(label, layer_groups=grouping, **changes)
+                    self.harmony("run", job, "--devices", f"sim*{devices}:mem=8MiB")
+                    self.assertEqual(harness.losses(out), expected[0], f"losses of {label}")
+                    self.assertEqual(harness.weights_digest(out / "final"), expected[1], f"weights of {label}")
+
+    def test_every_device_count_and_grouping_gives_the_same_bits(self):
+        self.check_against_plain("eager", [1, 2, 3, 4], ["auto", [1, 1, 1, 1, 1, 1], [2, 3, 1]])
+
+    def test_with_clipping(self):
+        self.check_against_plain("clip", [1, 3], ["auto", [2, 2, 2]], max_grad_norm=0.5)
+
+    def test_with_deferred_updates_and_a_schedule(self):
+        self.check_against_plain("deferred", [2], [[3, 3]], update="deferred", lr_scheduler_type="cosine",
+                                 warmup_steps=2)
+
+    def test_sgd(self):
+        self.check_against_plain("sgd", [2], ["auto"], optim="sgd", learning_rate=0.1)
+
+    def test_losses_fall(self):
+        job, out = self.job("fall", max_steps=30, learning_rate=3e-3)
+        self.harmony("run", job, "--devices", "sim*2:mem=8MiB")
+        values = harness.losses(out)
+        self.assertEqual(len(values), 30)
+        self.assertLess(values[-1], values[0] - 1.0)
+
+
+class UntiedTest(ExactnessTest):
+    """The same, for a llama with grouped-query attention and an untied head."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = self.make_model("llama", {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256,
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "max_position_embeddings": 64, "hidden_act": "silu", "tie_word_embeddings": False,
+            "initializer_range": 0.02, "attention_bias": False, "mlp_bias": False})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,173 @@
+"""What the whole-run tests share: a scratch folder, tiny jobs, running the programs, killing processes.
+
+Real processes, real sockets, real files. Every test has a folder of its own, which also holds its
+runtime directory (sockets, logs), so that nothing is shared and nothing is left behind.
+"""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BUILD = pathlib.Path(os.environ.get("HARMONY_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+HARMONY = BUILD / "bin" / "harmony"
+PLAIN_TRAINER = BUILD / "bin" / "plain_trainer"
+DEADLINE = 120  # seconds; for any single wait, far above what is ever needed
+
+
+TINY_GPT2 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_positions": 64,
+    "n_ctx": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new", "initializer_range": 0.02, "tie_word_embeddings": True,
+    "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+}
+
+BASE_JOB = {
+    "init": "random", "sequence_length": 32, "global_batch_size": 8, "micro_batch_size": 2,
+    "max_steps": 6, "optim": "adamw", "learning_rate": 1e-3, "seed": 7, "logging_steps": 1,
+    "compute_threads": 1,
+}
+
+
+def write_job(path, job):
+    """A job file; JSON is YAML."""
+    path.write_text(json.dumps(job, indent=1))
+    return path
+
+
+def file_digest(path):
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+
+
+def weights_digest(directory):
+    files = sorted(pathlib.Path(directory).glob("*.safetensors"))
+    assert files, f"no safetensors in {directory}"
+    return [file_digest(f) for f in files]
+
+
+def read_metrics(directory):
+    with open(pathlib.Path(directory) / "metrics.jsonl") as f:
+        return [json.loads(line) for line in f]
+
+
+def losses(directory):
+    return [m["loss"] for m in read_metrics(directory)]
+
+
+def wait_for(condition, what, deadline=DEADLINE):
+    """Polls a condition of another process; returns its first true value."""
+    end = time.monotonic() + deadline
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline} s for: {what}")
+        time.sleep(0.01)
+
+
+class Scratch(unittest.TestCase):
+    """Base of all whole-run tests."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(prefix="hm-")
+        self.addCleanup(holder.cleanup)
+        self.dir = pathlib.Path(holder.name)
+        self.runtime = self.dir / "r"
+        self.runtime.mkdir(mode=0o700)
+        self.env = dict(os.environ, XDG_RUNTIME_DIR=str(self.runtime), XDG_STATE_HOME=str(self.dir / "s"),
+                        HOME=str(self.dir), TMPDIR=str(self.runtime))
+        self.env.pop("HARMONY_SOCKET", None)
+        seed = int(os.environ.get("HARMONY_SEED", random.SystemRandom().randrange(1 << 31)))
+        self.random = random.Random(seed)
+        self.replay = f"replay with HARMONY_SEED={seed} python3 {type(self).__module__}.py {self.id().split('.', 1)[1]}"
+        text = "".join(f"{i} the quick brown fox jumps over the lazy dog {i * i % 97}\n" for i in range(2000))
+        (self.dir / "data.txt").write_text(text)
+        self.model = self.make_model("model", TINY_GPT2)
+
+    def make_model(self, name, config):
+        directory = self.dir / name
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps(config))
+        return directory
+
+    def job(self, name, **changes):
+        job = dict(BASE_JOB, model_name_or_path=str(self.model),
+                   data={"path": str(self.dir / "data.txt"), "format": "text-bytes"},
+                   output_dir=str(self.dir / f"out-{name}"))
+        job.update(changes)
+        return write_job(self.dir / f"{name}.yaml", job), pathlib.Path(job["output_dir"])
+
+    def harmony(self, *args, check=0, **kw):
+        """Runs the CLI to its end; `check` is the exit code expected (None: any)."""
+        done = subprocess.run([HARMONY, *map(str, args)], env=self.env, cwd=self.dir, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=600, **kw)
+        if check is not None and done.returncode != check:
+            self.fail(f"harmony {' '.join(map(str, args))}: exit {done.returncode}, expected {check}\n"
+                      f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}\n{self.replay}")
+        return done
+
+    def start(self, *args):
+        log = open(self.dir / "run.log", "ab")
+        self.addCleanup(log.close)
+        process = subprocess.Popen([HARMONY, *map(str, args)], env=self.env, cwd=self.dir, stdout=log,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+    def wait_exit(self, process, code, deadline=DEADLINE):
+        wait_for(lambda: process.poll() is not None, "the run to end", deadline)
+        if process.returncode != code:
+            self.fail(f"exit {process.returncode}, expected {code}\n{(self.dir / 'run.log').read_text()[-6000:]}"
+                      f"\n{self.logs()}\n{self.replay}")
+
+    def logs(self):
+        parts = []
+        for path in sorted(self.runtime.rglob("*.log")):
+            parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
+        return "\n".join(parts)
+
+    def plain(self, job, out):
+        """The plain in-process trainer on the same job file: the yardstick for exactness."""
+        done = subprocess.run([PLAIN_TRAINER, str(job), "--set", f"output_dir={out}"], env=self.env,
+                              cwd=self.dir, text=True, capture_output=True, timeout=600)
+        if done.returncode != 0:
+            self.fail(f"plain trainer: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return out
+
+    def processes(self):
+        """Live children of the launcher: {(role, device): {"pid":, "incarnation":}}."""
+        for path in self.runtime.rglob("processes.json"):
+            try:
+                listed = json.loads(path.read_text())
+            except (ValueError, FileNotFoundError):
+                continue
+            listed = listed["processes"] if isinstance(listed, dict) else listed
+            return {(p["role"], p.get("device", 0)): p for p in listed}
+        return {}
+
+    def all_pids(self):
+        return [p["pid"] for p in self.processes().values()]
+
+    @staticmethod
+    def kill(pid):
+        os.kill(pid, signal.SIGKILL)
+
+    @staticmethod
+    def alive(pid):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+        except FileNotFoundError:
+            return False

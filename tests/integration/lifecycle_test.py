@@ -1,0 +1,134 @@
+"""Starting, stopping, resuming, and what is left behind (nothing)."""
+import json
+import os
+import shutil
+import signal
+import unittest
+
+import harness
+
+DEVICES = "sim*2:mem=8MiB"
+
+
+class LifecycleTest(harness.Scratch):
+
+    def left_behind(self):
+        """Sockets, locks and other files of the runtime directory."""
+        return [p for p in self.runtime.rglob("*") if p.is_socket() or p.name == "processes.json"]
+
+    def reference(self, **changes):
+        job, out = self.job("reference", **changes)
+        self.harmony("run", job, "--devices", DEVICES)
+        return harness.losses(out), harness.weights_digest(out / "final")
+
+    def wait_steps(self, process, out, count):
+        harness.wait_for(lambda: process.poll() is not None or
+                         ((out / "metrics.jsonl").exists() and len((out / "metrics.jsonl").read_text().splitlines()) >= count),
+                         f"{count} steps")
+
+    def test_sigterm_writes_a_checkpoint_and_the_next_run_continues_with_the_same_bits(self):
+        expected = self.reference(max_steps=20)
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            job, out = self.job(f"stop-{code}", max_steps=20)
+            process = self.start("run", job, "--devices", DEVICES)
+            self.wait_steps(process, out, 3)
+            process.send_signal(number)
+            self.wait_exit(process, code)
+            self.assertIn("resume", (self.dir / "run.log").read_text())
+            self.assertTrue(list(out.glob("checkpoint-*")))
+            self.assertEqual(self.left_behind(), [])
+            self.harmony("run", job, "--devices", "sim*3:mem=8MiB")
+            self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+
+    def test_after_everything_was_killed_at_once_the_job_resumes_from_its_last_checkpoint(self):
+        expected = self.reference(max_steps=20)
+        job, out = self.job("blackout", max_steps=20, save_steps=4)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 6)
+        pids = self.all_pids() + [process.pid]
+        for pid in pids:
+            if self.alive(pid):
+                self.kill(pid)
+        process.wait()
+        harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+        self.harmony("run", job, "--devices", DEVICES)
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+
+    def test_killing_the_launcher_alone_leaves_no_process(self):
+        job, out = self.job("orphan", max_steps=1000)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 1)
+        pids = self.all_pids()
+        self.assertEqual(len(pids), 5)
+        process.kill()
+        process.wait()
+        harness.wait_for(lambda: not any(map(self.alive, pids)), "children to follow their parent")
+
+    def test_a_finished_run_says_so_and_another_run_does_not_overwrite_it(self):
+        job, out = self.job("once")
+        self.harmony("run", job, "--devices", DEVICES)
+        before = harness.weights_digest(out / "final")
+        self.assertIn("finished", self.harmony("run", job, "--devices", DEVICES).stdout)
+        refused = self.harmony("run", job, "--devices", DEVICES, "--set", "learning_rate=0.5", check=2)
+        self.assertIn("learning_rate", refused.stderr + refused.stdout)
+        self.assertEqual(harness.weights_digest(out / "final"), before)
+        self.harmony("run", job, "--devices", DEVICES, "--set", "learning_rate=0.5", "--overwrite")
+        self.assertNotEqual(harness.weights_digest(out / "final"), before)
+        self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
+
+    def test_up_submit_watch_down(self):
+        self.harmony("up", "--detach", "--devices", DEVICES)
+        again = self.harmony("up", "--detach", "--devices", DEVICES, check=2)
+        self.assertIn("already", again.stderr + again.stdout)
+        pids = self.all_pids()
+        outs = []
+        for name in ("first", "second"):
+            job, out = self.job(name)
+            outs.append((json.loads(self.harmony("submit", job, "--json").stdout)["job_id"], out))
+        for job_id, out in outs:
+            self.harmony("watch", job_id)
+            self.assertTrue((out / "final" / "config.json").exists())
+        listed = json.loads(self.harmony("list", "--json").stdout)
+        self.assertEqual(len(listed if isinstance(listed, list) else listed["jobs"]), 2)
+        self.harmony("down")
+        harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+        self.assertEqual(self.left_behind(), [])
+
+    def test_save_total_limit_keeps_the_newest(self):
+        job, out = self.job("saves", max_steps=9, save_steps=2, save_total_limit=2)
+        self.harmony("run", job, "--devices", DEVICES)
+        self.assertLessEqual(len(list(out.glob("checkpoint-*"))), 2)
+
+    def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
+        expected = self.reference(max_steps=12)
+        job, out = self.job("damaged", max_steps=12, save_steps=2, save_total_limit=3)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 7)
+        process.send_signal(signal.SIGTERM)
+        self.wait_exit(process, 143)
+        newest = max(out.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+        victim = next(newest.glob("*.safetensors"))
+        with open(victim, "r+b") as f:
+            f.seek(victim.stat().st_size // 2)
+            byte = f.read(1)
+            f.seek(-1, os.SEEK_CUR)
+            f.write(bytes([byte[0] ^ 1]))
+        self.harmony("run", job, "--devices", DEVICES)
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+
+    def test_zero_steps_round_trip(self):
+        job, out = self.job("made", max_steps=1)
+        self.harmony("run", job, "--devices", DEVICES)
+        source = self.dir / "source"
+        shutil.copytree(out / "final", source)
+        (source / "tokenizer_config.json").write_text("{}")
+        job, out = self.job("zero", model_name_or_path=str(source), init="pretrained", max_steps=0)
+        self.harmony("run", job, "--devices", DEVICES)
+        final = out / "final"
+        self.assertEqual(harness.weights_digest(final), harness.weights_digest(source))
+        self.assertEqual((final / "config.json").read_text(), (source / "config.json").read_text())
+        self.assertTrue((final / "tokenizer_config.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
