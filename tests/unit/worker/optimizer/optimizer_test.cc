@@ -1,0 +1,209 @@
+#include "worker/optimizer/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+
+namespace harmony {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats RandomFloats(int64_t count, uint64_t seed, float scale, bool positive = false) {
+  Floats values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float x = PhiloxNormal(seed, i, 0)[0] * scale;
+    values[i] = positive ? x * x : x;
+  }
+  return values;
+}
+
+// Tensors of odd sizes, with and without weight decay, each on a 16-element boundary.
+ParamBlock MakeBlock(const std::vector<int64_t>& sizes) {
+  ParamBlock block;
+  block.name = "block";
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    TensorSpec tensor;
+    tensor.name = absl::StrCat("t", i);
+    tensor.shape = {sizes[i]};
+    tensor.elements = sizes[i];
+    tensor.offset = block.elements;
+    tensor.weight_decay = i % 2 == 0;
+    block.tensors.push_back(tensor);
+    block.elements =
+        i + 1 < sizes.size() ? (tensor.offset + sizes[i] + 15) / 16 * 16 : tensor.offset + sizes[i];
+  }
+  return block;
+}
+
+struct Buffers {
+  Floats w, m, v, g, g2;
+  explicit Buffers(int64_t n)
+      : w(RandomFloats(n, 1, 0.1f)),
+        m(RandomFloats(n, 2, 0.01f)),
+        v(RandomFloats(n, 3, 0.01f, true)),
+        g(RandomFloats(n, 4, 0.3f)),
+        g2(RandomFloats(n, 5, 0.3f)) {}
+  BlockState state() { return {w.data(), m.data(), v.data()}; }
+};
+
+bool SameBits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+const std::vector<std::vector<int64_t>> kShapes = {
+    {1},          {15},   {16}, {17, 1, 31}, {1000, 7, 513}, {48, 48, 48, 5}, {300000, 3, 262143},
+    {262144, 16}, {70000}};
+
+class IsaTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (!IsaSupported(GetParam())) GTEST_SKIP() << "not on this machine";
+  }
+};
+
+TEST_P(IsaTest, AdamWHasTheBitsOfTheReference) {
+  ThreadPool one(1), three(3);
+  for (const auto& shape : kShapes) {
+    const ParamBlock block = MakeBlock(shape);
+    for (const bool tied : {false, true}) {
+      for (const double beta1 : {0.9, 0.3}) {
+        Buffers expected(block.elements), actual(block.elements);
+        const OptimizerSettings settings{OptimizerKind::kAdamW, 0.1, beta1, 0.95, 1e-8};
+        for (int64_t step = 1; step <= 3; ++step) {
+          const StepHyper hyper{step, 1e-3 / static_cast<double>(step), step == 2 ? 0.37 : 1.0};
+          const float* second = tied ? expected.g2.data() : nullptr;
+          UpdateBlock(block, settings, hyper, expected.state(), {expected.g.data(), second}, one,
+                      Isa::kScalar);
+          UpdateBlock(block, settings, hyper, actual.state(), {expected.g.data(), second}, three,
+                      GetParam());
+        }
+        EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << " tied " << tied;
+        EXPECT_TRUE(SameBits(expected.m, actual.m));
+        EXPECT_TRUE(SameBits(expected.v, actual.v));
+      }
+    }
+  }
+}
+
+TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
+  ThreadPool one(1), three(3);
+  for (const auto& shape : kShapes) {
+    const ParamBlock block = MakeBlock(shape);
+    for (const bool tied : {false, true}) {
+      Buffers expected(block.elements), actual(block.elements);
+      const OptimizerSettings settings{OptimizerKind::kSgd, 0.1, 0, 0, 0};
+      const float* second = tied ? expected.g2.data() : nullptr;
+      const BlockGradient gradient{expected.g.data(), second};
+      UpdateBlock(block, settings, {1, 0.1, 0.5}, {expected.w.data(), nullptr, nullptr}, gradient,
+                  one, Isa::kScalar);
+      UpdateBlock(block, settings, {1, 0.1, 0.5}, {actual.w.data(), nullptr, nullptr}, gradient,
+                  three, GetParam());
+      EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << " tied " << tied;
+    }
+  }
+}
+
+TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
+  ThreadPool one(1), three(3);
+  for (const auto& shape : kShapes) {
+    const ParamBlock block = MakeBlock(shape);
+    const Buffers buffers(block.elements);
+    for (const float* second : {static_cast<const float*>(nullptr), buffers.g2.data()}) {
+      const BlockGradient gradient{buffers.g.data(), second};
+      const double expected = BlockSquaredNorm(block, gradient, one, Isa::kScalar);
+      const double actual = BlockSquaredNorm(block, gradient, three, GetParam());
+      EXPECT_EQ(expected, actual) << block.elements;
+      double plain = 0;
+      for (const TensorSpec& tensor : block.tensors) {
+        for (int64_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
+          const size_t k = static_cast<size_t>(i);
+          const double g = second != nullptr ? buffers.g[k] + second[k] : buffers.g[k];
+          plain += g * g;
+        }
+      }
+      EXPECT_NEAR(actual, plain, 1e-9 * plain);
+    }
+  }
+}
+
+TEST_P(IsaTest, NonFiniteGradientsShowInTheNorm) {
+  ThreadPool pool(1);
+  const ParamBlock block = MakeBlock({100, 40});
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const size_t at : {0u, 50u, 99u, 112u, 151u}) {
+      Buffers buffers(block.elements);
+      buffers.g[at] = bad;
+      EXPECT_FALSE(
+          std::isfinite(BlockSquaredNorm(block, {buffers.g.data(), nullptr}, pool, GetParam())));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, IsaTest, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+// Against the textbook formula in double, to catch a reference that is wrong everywhere.
+TEST(OptimizerTest, AdamWFollowsTheFormula) {
+  ThreadPool pool(2);
+  const ParamBlock block = MakeBlock({500, 77});
+  Buffers b(block.elements);
+  std::fill(b.m.begin(), b.m.end(), 0.0f);
+  std::fill(b.v.begin(), b.v.end(), 0.0f);
+  const size_t n = static_cast<size_t>(block.elements);
+  std::vector<double> w(b.w.begin(), b.w.end()), m(n), v(n);
+  const OptimizerSettings s{OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
+  for (int64_t step = 1; step <= 10; ++step) {
+    b.g = RandomFloats(block.elements, 100 + static_cast<uint64_t>(step), 0.3f);
+    const StepHyper h{step, 1e-2, 0.5};
+    UpdateBlock(block, s, h, b.state(), {b.g.data(), b.g2.data()}, pool);
+    for (const TensorSpec& tensor : block.tensors) {
+      for (int64_t e = tensor.offset; e < tensor.offset + tensor.elements; ++e) {
+        const size_t i = static_cast<size_t>(e);
+        const double g = (double{b.g[i]} + double{b.g2[i]}) * 0.5;
+        if (tensor.weight_decay) w[i] *= 1 - h.learning_rate * s.weight_decay;
+        m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
+        v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
+        const double c1 = 1 - std::pow(s.beta1, static_cast<double>(step));
+        const double c2 = 1 - std::pow(s.beta2, static_cast<double>(step));
+        w[i] -= h.learning_rate * (m[i] / c1) / (std::sqrt(v[i] / c2) + s.epsilon);
+      }
+    }
+  }
+  for (const TensorSpec& tensor : block.tensors) {
+    for (int64_t e = tensor.offset; e < tensor.offset + tensor.elements; ++e) {
+      const size_t i = static_cast<size_t>(e);
+      EXPECT_NEAR(b.w[i], w[i], 2e-6) << i;
+    }
+  }
+}
+
+TEST(OptimizerTest, ClipCoefficientIsPyTorchs) {
+  EXPECT_EQ(ClipCoefficient(0.5, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(ClipCoefficient(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+  const double squares[] = {9.0, 16.0};
+  EXPECT_EQ(GradientNorm(squares), 5.0);
+}
+
+TEST(ThreadPoolTest, EveryIndexOnceWhateverTheThreads) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t count : {0, 1, 2, 3, 100}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      for (int round = 0; round < 20; ++round) {
+        pool.ParallelFor(count, [&](int64_t i) { seen[static_cast<size_t>(i)].fetch_add(1); });
+      }
+      for (const auto& n : seen) EXPECT_EQ(n.load(), 20);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace harmony

@@ -1,0 +1,3 @@
+harmony_test(optimizer_test
+  SOURCES worker/optimizer/optimizer_test.cc
+  DEPS harmony_optimizer LABELS pure)

@@ -1,0 +1,79 @@
+#pragma once
+
+// One element of each optimizer: the readable reference, and what the vector kernels do with the
+// elements behind the last whole vector. Included by one source file per instruction set, hence the
+// unnamed namespace: each keeps its own copy, compiled for its own target. Those files are compiled
+// without contraction of multiplications and additions.
+
+#include <cmath>
+
+#include "worker/optimizer/kernels.h"
+
+namespace harmony {
+namespace {
+
+inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
+  const float g =
+      r.second_gradient != nullptr ? r.gradient[i] + r.second_gradient[i] : r.gradient[i];
+  return g * clip;
+}
+
+inline void AdamWElement(const UpdateRange& r, const AdamWConstants& c, int64_t i) {
+  const float g = GradientElement(r, c.clip, i);
+  const float w = r.w[i] * c.decay;
+  const float difference = g - r.m[i];
+  const float m = c.lerp < 0.5f ? r.m[i] + c.lerp * difference : g + (c.lerp - 1.0f) * difference;
+  const float v = r.v[i] * c.beta2 + (c.one_minus_beta2 * g) * g;
+  const float denominator = std::sqrt(v) / c.bias2_sqrt + c.epsilon;
+  r.m[i] = m;
+  r.v[i] = v;
+  r.w[i] = w - c.step_size * (m / denominator);
+}
+
+inline void SgdElement(const UpdateRange& r, const SgdConstants& c, int64_t i) {
+  const float g = GradientElement(r, c.clip, i) + c.weight_decay * r.w[i];
+  r.w[i] = r.w[i] - c.learning_rate * g;
+}
+
+// Keeps the old values of the vector that starts at element `i` (fewer than kVectorElements at the
+// end of a block), then says so in the cursor. In program order: that is what a kill respects.
+template <bool kMoments>
+inline void SaveElements(const UpdateRange& r, int64_t i, int64_t count) {
+  const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / kVectorElements;
+  UndoSlot& slot = r.cursor->slots[vector % 2];
+  for (int64_t k = 0; k < count; ++k) {
+    slot.w[k] = r.w[i + k];
+    if (kMoments) slot.m[k] = r.m[i + k];
+    if (kMoments) slot.v[k] = r.v[i + k];
+  }
+  asm volatile("" ::: "memory");
+  r.cursor->position.store(vector + 1, std::memory_order_relaxed);
+  asm volatile("" ::: "memory");
+}
+
+inline void AdamWElements(const UpdateRange& r, const AdamWConstants& c, int64_t i, int64_t end) {
+  if (i < end && r.cursor != nullptr) SaveElements<true>(r, i, end - i);
+  for (; i < end; ++i) AdamWElement(r, c, i);
+}
+
+inline void SgdElements(const UpdateRange& r, const SgdConstants& c, int64_t i, int64_t end) {
+  if (i < end && r.cursor != nullptr) SaveElements<false>(r, i, end - i);
+  for (; i < end; ++i) SgdElement(r, c, i);
+}
+
+struct NormLanes {
+  double lane[kVectorElements] = {};
+
+  void Add(const float* a, const float* b, int64_t i) {
+    const double g = b != nullptr ? a[i] + b[i] : a[i];
+    lane[i % static_cast<int64_t>(kVectorElements)] += g * g;  // g * g is exact in double
+  }
+  double Sum() const {
+    double sum = 0;
+    for (double value : lane) sum += value;
+    return sum;
+  }
+};
+
+}  // namespace
+}  // namespace harmony

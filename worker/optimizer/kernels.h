@@ -1,0 +1,79 @@
+#pragma once
+
+// The inner loops of the optimizer, once per instruction set. All variants do the same operations
+// in the same order without fused multiply-adds, so all give the same bits; which one runs is
+// decided at run time.
+//
+// Vectors are kVectorElements wide whatever the registers are: undo slots, decay segments and norm
+// lanes are defined on them.
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/ipc/segment_layout.h"
+
+namespace harmony {
+
+enum class Isa { kScalar, kAvx2, kAvx512 };
+const char* ToString(Isa isa);
+bool IsaSupported(Isa isa);
+Isa BestIsa();  // of this machine
+
+// Elements [begin, end) of a block's buffers. REQUIRES: begin a multiple of kVectorElements.
+struct UpdateRange {
+  float* w = nullptr;
+  float* m = nullptr;  // null for SGD, as is v
+  float* v = nullptr;
+  const float* gradient = nullptr;         // of the last use
+  const float* second_gradient = nullptr;  // of the first use, added to it; null when not tied
+  int64_t begin = 0;
+  int64_t end = 0;
+  // Protected updates: the cursor's position and slots, and the element that position 1 stands for.
+  // Null: unprotected.
+  UpdateCursor* cursor = nullptr;
+  int64_t cursor_base = 0;
+};
+
+// AdamW in PyTorch's order, element by element:
+//   g = (g_last + g_first) * clip
+//   w = w * decay                                  decay = 1 - lr * weight_decay, or 1
+//   m = m + (1 - beta1) * (g - m)                  from the gradient's side when beta1 <= 0.5
+//   v = v * beta2 + ((1 - beta2) * g) * g
+//   w = w - step_size * (m / (sqrt(v) / bias2_sqrt + epsilon))
+// with step_size = lr / (1 - beta1^t) and bias2_sqrt = sqrt(1 - beta2^t), computed in double.
+struct AdamWConstants {
+  float clip = 1;
+  float decay = 1;
+  float lerp = 0;  // 1 - beta1
+  float beta2 = 0;
+  float one_minus_beta2 = 0;
+  float step_size = 0;
+  float bias2_sqrt = 1;
+  float epsilon = 0;
+};
+
+// SGD: g = (g_last + g_first) * clip + weight_decay * w;  w = w - lr * g.
+struct SgdConstants {
+  float clip = 1;
+  float weight_decay = 0;  // 0 where it does not apply
+  float learning_rate = 0;
+};
+
+struct Kernels {
+  void (*adamw)(const UpdateRange&, const AdamWConstants&);
+  void (*sgd)(const UpdateRange&, const SgdConstants&);
+  // Sum of (a[i] + b[i])^2 (b may be null) in fp64: element i goes to lane i mod kVectorElements,
+  // lanes are added up in order.
+  double (*squared_norm)(const float* a, const float* b, int64_t elements);
+};
+
+// REQUIRES: IsaSupported(isa).
+const Kernels& KernelsFor(Isa isa);
+
+extern const Kernels kScalarKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+}  // namespace harmony

@@ -1,0 +1,137 @@
+#include "worker/optimizer/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/ipc/segment_layout.h"
+
+namespace harmony {
+namespace {
+
+// Elements of a tensor whose squares are summed at a time. Part of the result: never change it
+// with threads or instruction set.
+constexpr int64_t kNormChunkElements = 64 * 1024;
+
+AdamWConstants AdamWConstantsOf(const OptimizerSettings& s, const StepHyper& h) {
+  const double step = static_cast<double>(h.step);
+  AdamWConstants c;
+  c.clip = static_cast<float>(h.clip_coefficient);
+  c.lerp = static_cast<float>(1.0 - s.beta1);
+  c.beta2 = static_cast<float>(s.beta2);
+  c.one_minus_beta2 = static_cast<float>(1.0 - s.beta2);
+  c.step_size = static_cast<float>(h.learning_rate / (1.0 - std::pow(s.beta1, step)));
+  c.bias2_sqrt = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, step)));
+  c.epsilon = static_cast<float>(s.epsilon);
+  return c;
+}
+
+// Calls fn(begin, end, decays) for the runs of tensors of equal weight decay within [begin, end).
+// A gap behind a tensor goes with it (gaps stay zero).
+template <typename Fn>
+void ForEachDecayRun(const ParamBlock& block, int64_t begin, int64_t end, Fn&& fn) {
+  const std::vector<TensorSpec>& tensors = block.tensors;
+  size_t i = 0;
+  while (i < tensors.size()) {
+    size_t next = i + 1;
+    while (next < tensors.size() && tensors[next].weight_decay == tensors[i].weight_decay) ++next;
+    const int64_t run_end = next < tensors.size() ? tensors[next].offset : block.elements;
+    const int64_t from = std::max(begin, i == 0 ? int64_t{0} : tensors[i].offset);
+    const int64_t to = std::min(end, run_end);
+    if (from < to) fn(from, to, tensors[i].weight_decay);
+    i = next;
+  }
+}
+
+}  // namespace
+
+OptimizerSettings SettingsOf(const JobSpec& job) {
+  return {job.optim, job.weight_decay, job.adam_beta1, job.adam_beta2, job.adam_epsilon};
+}
+
+int MomentsOf(OptimizerKind kind) { return kind == OptimizerKind::kAdamW ? 2 : 0; }
+
+void UpdateElements(const ParamBlock& block, const OptimizerSettings& settings,
+                    const StepHyper& hyper, UpdateRange range, const Kernels& kernels) {
+  if (settings.kind == OptimizerKind::kSgd) {
+    SgdConstants c;
+    c.clip = static_cast<float>(hyper.clip_coefficient);
+    c.learning_rate = static_cast<float>(hyper.learning_rate);
+    ForEachDecayRun(block, range.begin, range.end, [&](int64_t begin, int64_t end, bool decays) {
+      c.weight_decay = decays ? static_cast<float>(settings.weight_decay) : 0.0f;
+      range.begin = begin;
+      range.end = end;
+      kernels.sgd(range, c);
+    });
+    return;
+  }
+  AdamWConstants c = AdamWConstantsOf(settings, hyper);
+  const float decay = static_cast<float>(1.0 - hyper.learning_rate * settings.weight_decay);
+  ForEachDecayRun(block, range.begin, range.end, [&](int64_t begin, int64_t end, bool decays) {
+    c.decay = decays ? decay : 1.0f;  // a product with 1 changes nothing
+    range.begin = begin;
+    range.end = end;
+    kernels.adamw(range, c);
+  });
+}
+
+void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, const StepHyper& hyper,
+                 const BlockState& state, const BlockGradient& gradient, ThreadPool& pool,
+                 Isa isa) {
+  const Kernels& kernels = KernelsFor(isa);
+  const int64_t chunk = static_cast<int64_t>(kUpdateChunkElements);
+  pool.ParallelFor((block.elements + chunk - 1) / chunk, [&](int64_t i) {
+    UpdateRange range;
+    range.w = state.w;
+    range.m = state.m;
+    range.v = state.v;
+    range.gradient = gradient.last_use;
+    range.second_gradient = gradient.first_use;
+    range.begin = i * chunk;
+    range.end = std::min(block.elements, range.begin + chunk);
+    UpdateElements(block, settings, hyper, range, kernels);
+  });
+}
+
+double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, ThreadPool& pool,
+                        Isa isa) {
+  struct Piece {
+    int64_t begin, elements;
+  };
+  std::vector<Piece> pieces;
+  for (const TensorSpec& tensor : block.tensors) {
+    for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) {
+      pieces.push_back({tensor.offset + at, std::min(kNormChunkElements, tensor.elements - at)});
+    }
+  }
+  std::vector<double> sums(pieces.size());
+  const Kernels& kernels = KernelsFor(isa);
+  pool.ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    const Piece& piece = pieces[static_cast<size_t>(i)];
+    const float* second =
+        gradient.first_use != nullptr ? gradient.first_use + piece.begin : nullptr;
+    sums[static_cast<size_t>(i)] =
+        kernels.squared_norm(gradient.last_use + piece.begin, second, piece.elements);
+  });
+  // Chunks within a tensor first, then tensors.
+  double total = 0, tensor_sum = 0;
+  size_t i = 0;
+  for (const TensorSpec& tensor : block.tensors) {
+    tensor_sum = 0;
+    for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) tensor_sum += sums[i++];
+    total += tensor_sum;
+  }
+  return total;
+}
+
+double GradientNorm(absl::Span<const double> squared_block_norms) {
+  double sum = 0;
+  for (double value : squared_block_norms) sum += value;
+  return std::sqrt(sum);
+}
+
+double ClipCoefficient(double norm, double max_norm) {
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+}  // namespace harmony

@@ -1,0 +1,69 @@
+#pragma once
+
+// AdamW and SGD on fp32 spans, with the gradient norm and clipping that go with them. The host
+// worker runs it on the shared segment (protected_update.h), the plain trainer on its own memory:
+// the same loops, the same bits, for any number of threads and any instruction set.
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/model/model_spec.h"
+#include "common/plan/job_spec.h"
+#include "worker/optimizer/kernels.h"
+#include "worker/optimizer/thread_pool.h"
+
+namespace harmony {
+
+// What a job fixes for all its steps.
+struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double weight_decay = 0;  // AdamW: decoupled. SGD: added to the gradient, as PyTorch's SGD does
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+};
+OptimizerSettings SettingsOf(const JobSpec& job);
+// Moments that the optimizer keeps for each parameter.
+int MomentsOf(OptimizerKind kind);
+
+// What changes from step to step.
+struct StepHyper {
+  int64_t step = 1;  // counted from 1: the update leads to version `step`
+  double learning_rate = 0;
+  double clip_coefficient = 1;
+};
+
+// The buffers of a block, ParamBlock::elements floats each; m and v are null for SGD.
+struct BlockState {
+  float* w = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+};
+
+// A block's gradient: of its last use and, when it is tied, of its first use, which is added.
+struct BlockGradient {
+  const float* last_use = nullptr;
+  const float* first_use = nullptr;
+};
+
+// One step, in place. Weight decay goes to the tensors that ask for it.
+void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, const StepHyper& hyper,
+                 const BlockState& state, const BlockGradient& gradient, ThreadPool& pool,
+                 Isa isa = BestIsa());
+
+// Squared norm of a block's gradient in fp64: tensors in order, each in fixed chunks. Not finite
+// exactly when the gradient is not.
+double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, ThreadPool& pool,
+                        Isa isa = BestIsa());
+// The global norm: square root of the sum over blocks, in block order.
+double GradientNorm(absl::Span<const double> squared_block_norms);
+// min(1, max_norm / (norm + 1e-6)).
+double ClipCoefficient(double norm, double max_norm);
+
+// ---- For protected_update.cc ----
+
+// Updates elements [range.begin, range.end) of a block, by segments of equal weight decay.
+void UpdateElements(const ParamBlock& block, const OptimizerSettings& settings,
+                    const StepHyper& hyper, UpdateRange range, const Kernels& kernels);
+
+}  // namespace harmony

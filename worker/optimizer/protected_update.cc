@@ -1,0 +1,227 @@
+#include "worker/optimizer/protected_update.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+// One update of one block: its place in the segment and what is known about it.
+class BlockUpdate {
+ public:
+  BlockUpdate(Segment& segment, const ModelSpec& model, const ObjectTableLayout& layout,
+              const OptimizerSettings& settings, const ProtectedUpdate& update)
+      : segment_(segment),
+        block_(model.blocks[static_cast<size_t>(update.block)]),
+        settings_(settings),
+        update_(update),
+        target_(static_cast<uint64_t>(update.hyper.step)),
+        first_cursor_(CursorBase(model, update.block)) {
+    const int parts = 1 + MomentsOf(settings.kind);
+    for (int part = 0; part < parts; ++part) {
+      const ObjectKey key{static_cast<ObjectKind>(static_cast<int>(ObjectKind::kParameter) + part),
+                          update.block, 0};
+      views_.push_back({key, PersistentOffset(model, key), block_.size(), 0, ObjectState::kFree});
+      records_.push_back(layout.IndexOf(key));
+    }
+  }
+
+  absl::Status Run(ThreadPool& pool, Isa isa) {
+    HARMONY_ASSIGN_OR_RETURN(const Stage stage, ReadStage());
+    if (stage == Stage::kDone) return absl::OkStatus();
+    HARMONY_ASSIGN_OR_RETURN(
+        gradient_, GradientFromRecords(segment_, block_, update_.gradient_records, target_));
+    if (stage == Stage::kNotStarted) {
+      Start();
+    } else {
+      HARMONY_RETURN_IF_ERROR(CheckCursors());
+    }
+    const Kernels& kernels = KernelsFor(isa);
+    pool.ParallelFor(num_chunks(), [&](int64_t chunk) { RunChunk(chunk, kernels); });
+    SetState(ObjectState::kClean);
+    return absl::OkStatus();
+  }
+
+ private:
+  enum class Stage { kNotStarted, kUnderWay, kDone };
+
+  int64_t num_chunks() const { return UpdateChunks(block_.elements); }
+
+  // What the records say; the parameter's decides, its moments may only lag behind as the order of
+  // the stores allows.
+  absl::StatusOr<Stage> ReadStage() const {
+    std::vector<ObjectView> found;
+    for (int record : records_) {
+      HARMONY_ASSIGN_OR_RETURN(ObjectView view, segment_.ReadRecord(record));
+      found.push_back(view);
+    }
+    const auto is = [&](size_t part, ObjectState state, uint64_t version) {
+      return found[part].state == state && found[part].version == version;
+    };
+    std::optional<Stage> stage;
+    if (is(0, ObjectState::kClean, target_)) stage = Stage::kDone;
+    if (is(0, ObjectState::kUpdating, target_)) stage = Stage::kUnderWay;
+    if (is(0, ObjectState::kClean, target_ - 1)) stage = Stage::kNotStarted;
+    bool consistent = stage.has_value();
+    for (size_t part = 0; part < found.size() && consistent; ++part) {
+      consistent =
+          found[part].offset == views_[part].offset && found[part].size == views_[part].size;
+      if (part == 0 || !consistent) continue;
+      const bool old = is(part, ObjectState::kClean, target_ - 1);
+      const bool updating = is(part, ObjectState::kUpdating, target_);
+      const bool done = is(part, ObjectState::kClean, target_);
+      consistent = *stage == Stage::kNotStarted ? old || updating
+                   : *stage == Stage::kUnderWay ? updating || done
+                                                : done;
+    }
+    if (!consistent) {
+      std::string text =
+          absl::StrCat("cannot update '", block_.name, "' to version ", target_, ":");
+      for (const ObjectView& view : found) {
+        absl::StrAppend(&text, " ", DebugString(view.key), " state ", static_cast<int>(view.state),
+                        " version ", view.version, ";");
+      }
+      return absl::FailedPreconditionError(text);
+    }
+    return *stage;
+  }
+
+  void Start() {
+    for (int64_t chunk = 0; chunk < num_chunks(); ++chunk) {
+      UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
+      FillHeader(cursor, chunk);
+      cursor->position.store(0, std::memory_order_release);
+    }
+    SetState(ObjectState::kUpdating);
+  }
+
+  // Moments first, the parameter last.
+  void SetState(ObjectState state) {
+    for (size_t part = records_.size(); part-- > 0;) {
+      views_[part].state = state;
+      views_[part].version = target_;
+      segment_.Publish(records_[part], views_[part]);
+    }
+  }
+
+  void FillHeader(UpdateCursor* cursor, int64_t chunk) const {
+    cursor->target_version = target_;
+    cursor->block = update_.block;
+    cursor->chunk = static_cast<int32_t>(chunk);
+    cursor->learning_rate = update_.hyper.learning_rate;
+    cursor->clip_coefficient = update_.hyper.clip_coefficient;
+    cursor->elements = static_cast<uint64_t>(End(chunk) - Begin(chunk));
+    for (size_t i = 0; i < 2; ++i) {
+      cursor->gradient_records[i] =
+          i < update_.gradient_records.size() ? update_.gradient_records[i] : -1;
+    }
+    cursor->reserved = 0;
+    cursor->checksum = XXH3_64bits(cursor, offsetof(UpdateCursor, checksum));
+  }
+
+  // Before an update goes on: every cursor must be of this very update.
+  absl::Status CheckCursors() const {
+    for (int64_t chunk = 0; chunk < num_chunks(); ++chunk) {
+      const UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
+      UpdateCursor expected;
+      FillHeader(&expected, chunk);
+      const uint64_t vectors = (expected.elements + kVectorElements - 1) / kVectorElements;
+      if (std::memcmp(&expected, cursor, offsetof(UpdateCursor, position)) != 0 ||
+          cursor->position.load(std::memory_order_acquire) > vectors + 1) {
+        return absl::DataLossError(absl::StrCat("cursor of '", block_.name, "' chunk ", chunk,
+                                                " does not belong to the update to version ",
+                                                target_));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t Begin(int64_t chunk) const { return chunk * static_cast<int64_t>(kUpdateChunkElements); }
+  int64_t End(int64_t chunk) const { return std::min(block_.elements, Begin(chunk + 1)); }
+  float* Buffer(size_t part) const {
+    return part < views_.size() ? reinterpret_cast<float*>(segment_.Arena(views_[part].offset))
+                                : nullptr;
+  }
+
+  void RunChunk(int64_t chunk, const Kernels& kernels) const {
+    UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
+    const int64_t vector_elements = static_cast<int64_t>(kVectorElements);
+    const int64_t begin = Begin(chunk), end = End(chunk);
+    const int64_t vectors = (end - begin + vector_elements - 1) / vector_elements;
+    const int64_t position = static_cast<int64_t>(cursor->position.load(std::memory_order_acquire));
+    if (position == vectors + 1) return;
+    UpdateRange range;
+    range.w = Buffer(0);
+    range.m = Buffer(1);
+    range.v = Buffer(2);
+    range.gradient = gradient_.last_use;
+    range.second_gradient = gradient_.first_use;
+    range.begin = begin;
+    range.end = end;
+    range.cursor = cursor;
+    range.cursor_base = begin;
+    if (position > 0) {
+      range.begin = begin + (position - 1) * vector_elements;
+      RestoreVector(cursor->slots[(position - 1) % 2], range);
+    }
+    UpdateElements(block_, settings_, update_.hyper, range, kernels);
+    cursor->position.store(static_cast<uint64_t>(vectors + 1), std::memory_order_release);
+  }
+
+  // The vector at range.begin may be half-written: put its old values back.
+  static void RestoreVector(const UndoSlot& slot, const UpdateRange& range) {
+    const int64_t count = std::min(static_cast<int64_t>(kVectorElements), range.end - range.begin);
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    std::memcpy(range.w + range.begin, slot.w, bytes);
+    if (range.m != nullptr) std::memcpy(range.m + range.begin, slot.m, bytes);
+    if (range.v != nullptr) std::memcpy(range.v + range.begin, slot.v, bytes);
+    asm volatile("" ::: "memory");
+  }
+
+  Segment& segment_;
+  const ParamBlock& block_;
+  const OptimizerSettings& settings_;
+  const ProtectedUpdate& update_;
+  const uint64_t target_;
+  const int64_t first_cursor_;
+  std::vector<ObjectView> views_;  // parameter, then moments
+  std::vector<int> records_;
+  BlockGradient gradient_;
+};
+
+}  // namespace
+
+absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
+                                                  absl::Span<const int> records, uint64_t version) {
+  if (records.empty() || records.size() > 2) {
+    return absl::InternalError(
+        absl::StrCat("'", block.name, "' has ", records.size(), " gradients, expected 1 or 2"));
+  }
+  BlockGradient gradient;
+  for (size_t i = 0; i < records.size(); ++i) {
+    HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(records[i]));
+    if (view.state != ObjectState::kClean || view.version != version || view.size != block.size()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "gradient of '", block.name, "' in record ", records[i], " is not committed for version ",
+          version, " (state ", static_cast<int>(view.state), ", version ", view.version, ", ",
+          view.size.count(), " bytes of ", block.size().count(), ")"));
+    }
+    const float* data = reinterpret_cast<const float*>(segment.Arena(view.offset));
+    (i == 0 ? gradient.last_use : gradient.first_use) = data;
+  }
+  return gradient;
+}
+
+absl::Status UpdateObject(Segment& segment, const ModelSpec& model, const ObjectTableLayout& layout,
+                          const OptimizerSettings& settings, const ProtectedUpdate& update,
+                          ThreadPool& pool, Isa isa) {
+  return BlockUpdate(segment, model, layout, settings, update).Run(pool, isa);
+}
+
+}  // namespace harmony

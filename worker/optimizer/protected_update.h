@@ -1,0 +1,42 @@
+#pragma once
+
+// The crash-consistent update of one block in the shared segment (DESIGN section 3).
+//
+//   parameter clean(t): headers of all chunk cursors are written, position 0; moments, then the
+//     parameter turn updating(t+1)
+//   parameter updating(t+1): chunks are overwritten in place, each behind its cursor; done,
+//   moments,
+//     then the parameter turn clean(t+1)
+//
+// A process may be killed at any instruction of this; calling it again (in any process, with any
+// number of threads) completes the update with the same bits, and does nothing once it is done.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/ipc/segment.h"
+#include "common/model/model_spec.h"
+#include "common/plan/objects.h"
+#include "worker/optimizer/optimizer.h"
+
+namespace harmony {
+
+struct ProtectedUpdate {
+  int block = 0;
+  StepHyper hyper;                         // leads to version hyper.step
+  absl::Span<const int> gradient_records;  // last use first
+};
+
+// FailedPrecondition when records are not in a state the update can start or go on from (names the
+// object); DataLoss when a cursor is damaged. Then nothing has been changed.
+absl::Status UpdateObject(Segment& segment, const ModelSpec& model, const ObjectTableLayout& layout,
+                          const OptimizerSettings& settings, const ProtectedUpdate& update,
+                          ThreadPool& pool, Isa isa = BestIsa());
+
+// The gradient of a block, from its committed records (last use first). FailedPrecondition unless
+// all are clean at `version` and have the block's size.
+absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
+                                                  absl::Span<const int> records, uint64_t version);
+
+}  // namespace harmony
