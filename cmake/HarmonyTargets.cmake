@@ -32,9 +32,12 @@ function(harmony_program name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} harmony_warnings)
 endfunction()
 
+# What the sanitizer presets build and run: the tests labelled pure or sanitize.
+add_custom_target(sanitized_tests)
+
 # harmony_test(NAME SOURCES a.cc ... [DEPS t ...] [LABELS l ...] [TIMEOUT seconds])
-# A GoogleTest binary, registered with ctest as one test. Labels: pure (also run under the
-# sanitizer presets), torch, process (starts real processes).
+# A GoogleTest binary, registered with ctest as one test. Labels: pure (no threads, also run under the
+# sanitizer presets), sanitize (has threads or processes, also run under them), torch, process (starts real processes).
 function(harmony_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -45,4 +48,7 @@ function(harmony_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("pure" IN_LIST ARG_LABELS OR "sanitize" IN_LIST ARG_LABELS)
+    add_dependencies(sanitized_tests ${name})
+  endif()
 endfunction()

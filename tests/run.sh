@@ -33,10 +33,10 @@ say "release tests"
 ctest --test-dir build --output-on-failure --no-tests=error
 if [ "$quick" = 0 ]; then
   for preset in asan tsan; do
-    build "$preset" "build/$preset" all
+    build "$preset" "build/$preset" sanitized_tests
     say "$preset tests"
     TSAN_OPTIONS=halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-      ctest --test-dir "build/$preset" -L pure --output-on-failure --no-tests=error
+      ctest --test-dir "build/$preset" -L "pure|sanitize" --output-on-failure --no-tests=error
   done
   say "fuzz targets"
   tests/fuzz/run.sh
