@@ -1,0 +1,155 @@
+#include "common/rpc/command_codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "harmony/v1/attach.pb.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+Command Header(uint64_t id) {
+  Command command;
+  command.header.id = id;
+  command.header.lane = 3;
+  command.header.signal_value = 9;
+  command.header.waits = {{1, 4}, {2, 7}};
+  command.header.step = 5;
+  command.header.expected = Millis(3);
+  return command;
+}
+
+// Encodes, decodes, encodes again: equal bytes mean that no field was lost on the way.
+void ExpectRoundTrip(const Command& command) {
+  v1::Command wire, again;
+  EncodeCommand(command, &wire);
+  const auto decoded = DecodeCommand(wire);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EncodeCommand(*decoded, &again);
+  EXPECT_EQ(wire.SerializeAsString(), again.SerializeAsString());
+  EXPECT_EQ(decoded->body.index(), command.body.index());
+  EXPECT_EQ(decoded->header.waits, command.header.waits);
+}
+
+Command FullTask() {
+  Command command = Header(1);
+  ComputeTask task;
+  task.kind = TaskKind::kForwardBackward;
+  task.layers = {2, 4};
+  task.microbatch = 3;
+  task.samples = 2;
+  task.weights = {{5, Bytes(64)}, {6, Bytes(128)}};
+  task.gradients = {{5, Bytes(256)}};
+  task.first_microbatch = true;
+  task.outputs = {{3, Bytes(512)}};
+  task.input = Bytes(0);
+  task.labels = Bytes(1024);
+  task.loss = Bytes(2048);
+  task.total_labels = 77;
+  command.body = task;
+  return command;
+}
+
+Command FullTransfer() {
+  Command command = Header(2);
+  Transfer transfer;
+  transfer.source = {-1, Bytes(64)};
+  transfer.destination = {2, Bytes(128)};
+  transfer.size = MiB(5);
+  transfer.traffic = TrafficClass::kBoundaryCommit;
+  transfer.commit = Commit{11, {ObjectKind::kBoundaryGradient, 3, 1}, 6};
+  transfer.expect = Expect{0, 0};
+  transfer.retire = {1, 2};
+  command.body = transfer;
+  return command;
+}
+
+TEST(CommandCodecTest, RoundTripsEveryKind) {
+  ExpectRoundTrip(FullTask());
+  ExpectRoundTrip(FullTransfer());
+  Command host = Header(3);
+  host.body = HostTask{HostTaskKind::kUpdate, 4, Bytes(64), {8, 9}};
+  ExpectRoundTrip(host);
+}
+
+TEST(CommandCodecTest, KeepsAbsentApartFromZero) {
+  v1::Command wire;
+  EncodeCommand(FullTask(), &wire);
+  const auto task = std::get<ComputeTask>(DecodeCommand(wire)->body);
+  EXPECT_EQ(task.input, Bytes(0));
+  EXPECT_FALSE(task.tokens.has_value());
+  EncodeCommand(FullTransfer(), &wire);
+  EXPECT_TRUE(std::get<Transfer>(DecodeCommand(wire)->body).expect.has_value());
+}
+
+template <typename Change>
+std::string RefusalOf(const Command& command, Change change) {
+  v1::Command wire;
+  EncodeCommand(command, &wire);
+  change(wire);
+  const auto decoded = DecodeCommand(wire);
+  EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(decoded.status().message());
+}
+
+TEST(CommandCodecTest, RefusesWhatIsOutOfRangeByName) {
+  using W = v1::Command;
+  EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_kind(3); }),
+            "command 1: compute.kind is 3");
+  EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_last_layer(1); }),
+            "command 1: last_layer is 1");
+  EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_input(-1); }),
+            "command 1: input is -1");
+  EXPECT_EQ(RefusalOf(FullTransfer(), [](W& w) { w.mutable_transfer()->set_traffic(8); }),
+            "command 2: traffic is 8");
+  EXPECT_EQ(RefusalOf(FullTransfer(), [](W& w) { w.mutable_transfer()->set_size(-5); }),
+            "command 2: size is -5");
+  EXPECT_EQ(RefusalOf(FullTransfer(), [](W& w) { w.mutable_transfer()->set_commit_kind(-1); }),
+            "command 2: commit_kind is -1");
+  EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.clear_body(); }), "command 1: no body");
+  EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.set_signal_value(0); }),
+            "command 1: signal_value is 0");
+}
+
+Plan SmallPlan() {
+  Plan plan;
+  plan.num_microbatches = 4;
+  plan.microbatch_size = 2;
+  plan.sequence_length = 16;
+  plan.devices = {{MiB(64), MiB(32)}, {MiB(64), MiB(16)}};
+  plan.forward_groups = {{{0, 1}, 0}};
+  plan.backward_groups = {{{0, 1}, 1}, {{2, 3}, 0}};
+  plan.update = UpdateMode::kDeferred;
+  plan.stash = StashPlacement::kDevice;
+  plan.arena_dynamic = MiB(7);
+  plan.clip = true;
+  return plan;
+}
+
+TEST(PlanCodecTest, RoundTrips) {
+  const std::string bytes = SerializePlan(SmallPlan());
+  const auto plan = ParsePlan(bytes);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(SerializePlan(*plan), bytes);
+  EXPECT_EQ(plan->backward_groups[1].layers, (LayerRange{2, 3}));
+}
+
+TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
+  Plan plan = SmallPlan();
+  plan.backward_groups[1].layers.first = 3;
+  EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
+              HasSubstr("backward_groups.first_layer is 3"));
+  plan = SmallPlan();
+  plan.forward_groups[0].device = 2;
+  EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
+              HasSubstr("forward_groups.device is 2"));
+  plan = SmallPlan();
+  plan.stash = StashPlacement::kAuto;
+  EXPECT_FALSE(ParsePlan(SerializePlan(plan)).ok());
+  EXPECT_FALSE(ParsePlan("\xff\xff").ok());
+}
+
+}  // namespace
+}  // namespace harmony
