@@ -266,6 +266,18 @@ absl::Status DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& w
   return absl::OkStatus();
 }
 
+absl::Status DecodeBuffers(const v1::Plan& wire, Plan* plan) {
+  if (wire.optimizer_moments() < 0 || wire.optimizer_moments() > 2) {
+    return Bad("plan: optimizer_moments", wire.optimizer_moments());
+  }
+  if (wire.stream_slots() < 1) return Bad("plan: stream_slots", wire.stream_slots());
+  if (wire.boundary_banks() < 1) return Bad("plan: boundary_banks", wire.boundary_banks());
+  plan->optimizer_moments = wire.optimizer_moments();
+  plan->stream_slots = wire.stream_slots();
+  plan->boundary_banks = wire.boundary_banks();
+  return ReadOffset(wire.gradient_ring(), "plan: gradient_ring", &plan->gradient_ring);
+}
+
 }  // namespace
 
 void EncodeCommand(const Command& command, v1::Command* wire) {
@@ -315,6 +327,10 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   }
   wire->set_arena_dynamic(plan.arena_dynamic.count());
   wire->set_clip(plan.clip);
+  wire->set_optimizer_moments(plan.optimizer_moments);
+  wire->set_stream_slots(plan.stream_slots);
+  wire->set_gradient_ring(plan.gradient_ring.count());
+  wire->set_boundary_banks(plan.boundary_banks);
 }
 
 absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
@@ -346,6 +362,7 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   HARMONY_RETURN_IF_ERROR(
       ReadOffset(wire.arena_dynamic(), "plan: arena_dynamic", &plan.arena_dynamic));
   plan.clip = wire.clip();
+  HARMONY_RETURN_IF_ERROR(DecodeBuffers(wire, &plan));
   return plan;
 }
 

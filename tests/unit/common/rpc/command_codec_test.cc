@@ -125,6 +125,10 @@ Plan SmallPlan() {
   plan.stash = StashPlacement::kDevice;
   plan.arena_dynamic = MiB(7);
   plan.clip = true;
+  plan.optimizer_moments = 0;
+  plan.stream_slots = 3;
+  plan.gradient_ring = MiB(2);
+  plan.boundary_banks = 4;
   return plan;
 }
 
@@ -134,6 +138,8 @@ TEST(PlanCodecTest, RoundTrips) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(SerializePlan(*plan), bytes);
   EXPECT_EQ(plan->backward_groups[1].layers, (LayerRange{2, 3}));
+  EXPECT_EQ(plan->optimizer_moments, 0);
+  EXPECT_EQ(plan->gradient_ring, MiB(2));
 }
 
 TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
