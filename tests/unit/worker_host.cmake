@@ -1,3 +1,3 @@
 harmony_test(optimizer_test
-  SOURCES worker/optimizer/optimizer_test.cc
+  SOURCES worker/optimizer/optimizer_test.cc worker/optimizer/protected_update_test.cc
   DEPS harmony_optimizer LABELS pure)

@@ -1,0 +1,175 @@
+// AdamW updates per second: the plain loop and the crash-consistent one on a shared segment, for
+// each instruction set, beside PyTorch's fused CPU AdamW (bench/adamw_pytorch.py, run in turns by
+// bench/adamw.sh).
+//
+//   build/bin/adamw_bench [--parameters 67108864] [--threads 2] [--rounds 7]
+//
+// A line each: name, parameters/s (median, spread), GB/s (28 bytes a parameter: w, m, v read and
+// written, g read).
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/ipc/segment.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/protected_update.h"
+
+namespace harmony {
+namespace {
+
+struct Options {
+  int64_t parameters = 64 << 20;
+  int threads = 2;
+  int rounds = 7;
+};
+
+ModelSpec MakeModel(int64_t parameters) {
+  ModelSpec model;
+  ParamBlock block;
+  block.name = "bench";
+  TensorSpec tensor;
+  tensor.name = "weight";
+  tensor.elements = block.elements = parameters;
+  tensor.weight_decay = true;
+  block.tensors.push_back(tensor);
+  block.uses = {0};
+  model.blocks.push_back(block);
+  model.uses.resize(1);
+  model.layers.resize(1);
+  return model;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        model_(MakeModel(options.parameters)),
+        layout_(model_, 1),
+        pool_(options.threads) {}
+
+  absl::Status Prepare() {
+    SegmentJob job;
+    job.id = "bench";
+    job.record_count = layout_.size();
+    job.cursor_count = CursorCount(model_);
+    job.persistent = PersistentBytes(model_, 2);
+    job.extent = job.persistent + model_.blocks[0].size().AlignUp(64);
+    auto segment = Segment::Create(job.extent + MiB(64));
+    if (!segment.ok()) return segment.status();
+    segment_ = std::make_unique<Segment>(*std::move(segment));
+    if (absl::Status status = segment_->AllocateJob(job); !status.ok()) return status;
+    gradient_ = reinterpret_cast<float*>(segment_->Arena(job.persistent));
+    state_ = {At(ObjectKind::kParameter), At(ObjectKind::kMoment1), At(ObjectKind::kMoment2)};
+    pool_.ParallelFor(UpdateChunks(options_.parameters), [&](int64_t chunk) {
+      const int64_t size = static_cast<int64_t>(kUpdateChunkElements);
+      for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
+        state_.w[i] = 0.02f * static_cast<float>(i % 101 - 50);
+        gradient_[i] = 1e-3f * static_cast<float>(i % 13 - 6);
+        state_.m[i] = state_.v[i] = 0;
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  void Run(const std::string& name, Isa isa, bool is_protected) {
+    std::vector<double> rates;
+    for (int round = -1; round < options_.rounds; ++round) {  // one to warm up
+      ++step_;
+      if (is_protected) PublishAt(static_cast<uint64_t>(step_ - 1));
+      const Nanos start = MonotonicClock().Now();
+      Step(isa, is_protected);
+      const double seconds = (MonotonicClock().Now() - start).seconds();
+      if (round >= 0) rates.push_back(static_cast<double>(options_.parameters) / seconds);
+    }
+    std::sort(rates.begin(), rates.end());
+    const double median = rates[rates.size() / 2];
+    std::printf("%-22s %.4g parameters/s (%.4g .. %.4g), %.1f GB/s, %d threads\n", name.c_str(),
+                median, rates.front(), rates.back(), median * 28e-9, options_.threads);
+    std::fflush(stdout);
+  }
+
+ private:
+  float* At(ObjectKind kind) {
+    return reinterpret_cast<float*>(segment_->Arena(PersistentOffset(model_, {kind, 0, 0})));
+  }
+  void PublishAt(uint64_t version) {
+    for (int part = 0; part < 3; ++part) {
+      const ObjectKey key{static_cast<ObjectKind>(part), 0, 0};
+      segment_->Publish(layout_.IndexOf(key),
+                        {key, PersistentOffset(model_, key), model_.blocks[0].size(), version,
+                         ObjectState::kClean});
+    }
+    const ObjectKey key{ObjectKind::kGradient, 0, 0};
+    segment_->Publish(layout_.IndexOf(key),
+                      {key, PersistentBytes(model_, 2), model_.blocks[0].size(), version + 1,
+                       ObjectState::kClean});
+  }
+  void Step(Isa isa, bool is_protected) {
+    const StepHyper hyper{step_, 1e-3, 1.0};
+    if (!is_protected) {
+      UpdateBlock(model_.blocks[0], settings_, hyper, state_, {gradient_, nullptr}, pool_, isa);
+      return;
+    }
+    const int record = layout_.IndexOf({ObjectKind::kGradient, 0, 0});
+    const absl::Status status =
+        UpdateObject(*segment_, model_, layout_, settings_, {0, hyper, {&record, 1}}, pool_, isa);
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  }
+
+  const Options options_;
+  const ModelSpec model_;
+  const ObjectTableLayout layout_;
+  const OptimizerSettings settings_{OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
+  ThreadPool pool_;
+  std::unique_ptr<Segment> segment_;
+  float* gradient_ = nullptr;
+  BlockState state_;
+  int64_t step_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  Options options;
+  bool best_only = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--best") {
+      best_only = true;
+      continue;
+    }
+    const bool ok = (flag == "--parameters" && absl::SimpleAtoi(value, &options.parameters)) ||
+                    (flag == "--threads" && absl::SimpleAtoi(value, &options.threads)) ||
+                    (flag == "--rounds" && absl::SimpleAtoi(value, &options.rounds));
+    if (!ok || options.parameters < 1 || options.threads < 1 || options.rounds < 1) {
+      std::fprintf(stderr,
+                   "usage: adamw_bench [--best] [--parameters N] [--threads N]"
+                   " [--rounds N]\n");
+      return 2;
+    }
+    ++i;
+  }
+  Bench bench(options);
+  if (const absl::Status status = bench.Prepare(); !status.ok()) {
+    std::fprintf(stderr, "adamw_bench: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kScalar}) {
+    if (!IsaSupported(isa) || (best_only && isa != BestIsa())) continue;
+    bench.Run(std::string("plain ") + ToString(isa), isa, false);
+    bench.Run(std::string("protected ") + ToString(isa), isa, true);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) { return harmony::Main(argc, argv); }

@@ -1,0 +1,311 @@
+#include "worker/optimizer/protected_update.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+
+namespace harmony {
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
+
+// One layer with one block, used once or twice.
+ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, bool tied) {
+  ModelSpec model;
+  ParamBlock block;
+  block.name = "layer.0";
+  for (size_t i = 0; i < tensor_sizes.size(); ++i) {
+    TensorSpec tensor;
+    tensor.name = absl::StrCat("t", i);
+    tensor.elements = tensor_sizes[i];
+    tensor.offset = block.elements;
+    tensor.weight_decay = i % 2 == 0;
+    block.elements = (tensor.offset + tensor.elements + 15) / 16 * 16;
+    if (i + 1 == tensor_sizes.size()) block.elements = tensor.offset + tensor.elements;
+    block.tensors.push_back(tensor);
+  }
+  block.uses = tied ? std::vector<int>{0, 1} : std::vector<int>{0};
+  model.blocks.push_back(block);
+  model.uses.resize(tied ? 2 : 1);
+  model.layers.resize(1);
+  return model;
+}
+
+// A job in a small segment: parameter and moments at version 3, gradients at 4.
+class Arena {
+ public:
+  Arena(const ModelSpec& model, OptimizerKind kind)
+      : model_(model), layout_(model, 1), settings_{kind, 0.1, 0.9, 0.95, 1e-8} {
+    const Bytes persistent = PersistentBytes(model_, MomentsOf(kind));
+    const Bytes gradient = block().size().AlignUp(64);
+    SegmentJob job;
+    job.id = "test";
+    job.record_count = layout_.size();
+    job.cursor_count = CursorCount(model_);
+    job.persistent = persistent;
+    job.extent = persistent + gradient * 2;
+    auto segment = Segment::Create(job.extent + MiB(4));
+    EXPECT_TRUE(segment.ok()) << segment.status();
+    segment_ = std::make_unique<Segment>(*std::move(segment));
+    EXPECT_TRUE(segment_->AllocateJob(job).ok());
+    for (int part = 0; part <= MomentsOf(kind); ++part) {
+      const ObjectKey key{static_cast<ObjectKind>(part), 0, 0};
+      Fill(PersistentOffset(model_, key), static_cast<uint64_t>(part), part == 2);
+      Publish(key, PersistentOffset(model_, key), kVersion - 1);
+    }
+    for (int use = static_cast<int>(model_.uses.size()) - 1; use >= 0; --use) {
+      const ObjectKey key{ObjectKind::kGradient, use, 0};
+      Fill(persistent + gradient * use, 10 + static_cast<uint64_t>(use), false);
+      Publish(key, persistent + gradient * use, kVersion);
+      gradients_.push_back(layout_.IndexOf(key));
+    }
+  }
+
+  absl::Status Update(int threads, Isa isa) {
+    ThreadPool pool(threads);
+    ProtectedUpdate update;
+    update.hyper = {static_cast<int64_t>(kVersion), 1e-3, 0.7};
+    update.gradient_records = gradients_;
+    return UpdateObject(*segment_, model_, layout_, settings_, update, pool, isa);
+  }
+
+  // What Update must lead to, computed without protection on a copy.
+  std::vector<Floats> Expected() const {
+    std::vector<Floats> state = State();
+    const auto buffer = [&](size_t i) { return i < state.size() ? state[i].data() : nullptr; };
+    ThreadPool pool(1);
+    const auto gradient = GradientFromRecords(*segment_, block(), gradients_, kVersion);
+    EXPECT_TRUE(gradient.ok()) << gradient.status();
+    UpdateBlock(block(), settings_, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
+                {buffer(0), buffer(1), buffer(2)}, *gradient, pool, Isa::kScalar);
+    return state;
+  }
+
+  std::vector<Floats> State() const {
+    std::vector<Floats> result;
+    for (int part = 0; part <= MomentsOf(settings_.kind); ++part) {
+      const float* data = reinterpret_cast<const float*>(
+          segment_->Arena(PersistentOffset(model_, {static_cast<ObjectKind>(part), 0, 0})));
+      result.emplace_back(data, data + block().elements);
+    }
+    return result;
+  }
+
+  ObjectView Record(int part) const {
+    return *segment_->ReadRecord(layout_.IndexOf({static_cast<ObjectKind>(part), 0, 0}));
+  }
+  // The whole segment's bytes as they are, e.g. at the death of a writer.
+  void CopyFrom(const Arena& other) {
+    const SegmentConstants& c = segment_->constants();
+    const auto copy = [&](uint64_t offset, uint64_t bytes) {
+      std::memcpy(Base() + offset, other.Base() + offset, bytes);
+    };
+    copy(c.records.offset, static_cast<size_t>(layout_.size()) * sizeof(ObjectRecord));
+    copy(c.cursors.offset, static_cast<size_t>(CursorCount(model_)) * sizeof(UpdateCursor));
+    copy(c.data.offset, static_cast<size_t>(segment_->ReadJob()->extent.count()));
+  }
+  std::byte* Base() const { return segment_->Arena(Bytes(0)) - segment_->constants().data.offset; }
+  const ParamBlock& block() const { return model_.blocks[0]; }
+  Segment& segment() { return *segment_; }
+  const ObjectTableLayout& layout() const { return layout_; }
+
+ private:
+  void Fill(Bytes offset, uint64_t seed, bool positive) {
+    float* data = reinterpret_cast<float*>(segment_->Arena(offset));
+    for (int64_t i = 0; i < block().elements; ++i) {
+      const float x = PhiloxNormal(seed, static_cast<uint64_t>(i), 0)[0] * 0.1f;
+      data[i] = positive ? x * x : x;
+    }
+  }
+  void Publish(const ObjectKey& key, Bytes offset, uint64_t version) {
+    segment_->Publish(layout_.IndexOf(key),
+                      {key, offset, block().size(), version, ObjectState::kClean});
+  }
+
+  const ModelSpec model_;
+  const ObjectTableLayout layout_;
+  const OptimizerSettings settings_;
+  std::unique_ptr<Segment> segment_;
+  std::vector<int> gradients_;
+};
+
+void ExpectDone(const Arena& arena, const std::vector<Floats>& expected, const std::string& where) {
+  const std::vector<Floats> state = arena.State();
+  for (size_t part = 0; part < state.size(); ++part) {
+    ASSERT_EQ(
+        std::memcmp(state[part].data(), expected[part].data(), state[part].size() * sizeof(float)),
+        0)
+        << where << " part " << part;
+    const ObjectView view = arena.Record(static_cast<int>(part));
+    ASSERT_EQ(view.state, ObjectState::kClean) << where;
+    ASSERT_EQ(view.version, kVersion) << where;
+  }
+}
+
+class ProtectedUpdateTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (!IsaSupported(GetParam())) GTEST_SKIP() << "not on this machine";
+  }
+};
+
+TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    for (const bool tied : {false, true}) {
+      for (const std::vector<int64_t>& sizes :
+           std::vector<std::vector<int64_t>>{{3}, {16}, {1000, 7, 33}, {262144, 3, 300001}}) {
+        Arena arena(MakeModel(sizes, tied), kind);
+        const auto expected = arena.Expected();
+        ASSERT_TRUE(arena.Update(2, GetParam()).ok());
+        ExpectDone(arena, expected, "first");
+        ASSERT_TRUE(arena.Update(1, GetParam()).ok()) << "a second call does nothing";
+        ExpectDone(arena, expected, "second");
+      }
+    }
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+// Runs the update in a child one instruction at a time; after each, as many as there are, what a
+// process killed there would leave behind is copied, the update resumed on it and compared.
+void ResumeAfterEachInstruction(const ModelSpec& model, OptimizerKind kind, Isa isa) {
+  Arena arena(model, kind), copy(model, kind);
+  const auto expected = arena.Expected();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    raise(SIGSTOP);
+    const bool ok = arena.Update(1, isa).ok();
+    raise(SIGSTOP);
+    _exit(ok ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSTOPPED(status)) << "the child is not traced";
+  int64_t steps = 0, resumed_mid_vector = 0;
+  std::vector<char> last, now;
+  while (true) {
+    ASSERT_EQ(ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr), 0);
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    if (!WIFSTOPPED(status) || WSTOPSIG(status) == SIGSTOP) break;
+    ++steps;
+    copy.CopyFrom(arena);
+    // Instructions that changed nothing shared need no second try.
+    const char* base = reinterpret_cast<const char*>(copy.Base());
+    const SegmentConstants& c = copy.segment().constants();
+    now.assign(base + c.data.offset, base + c.data.offset + 4096);
+    now.insert(now.end(), base + c.cursors.offset, base + c.cursors.offset + 1024);
+    now.insert(now.end(), base + c.records.offset, base + c.records.offset + 1024);
+    if (now == last) continue;
+    last = now;
+    const uint64_t position = copy.segment().Cursor(0)->position.load();
+    if (copy.Record(0).state == ObjectState::kUpdating && position > 0) ++resumed_mid_vector;
+    ASSERT_TRUE(copy.Update(1, isa).ok());
+    ExpectDone(copy, expected, absl::StrCat("killed after ", steps, " instructions"));
+  }
+  EXPECT_GT(resumed_mid_vector, 10);
+  ptrace(PTRACE_CONT, child, nullptr, nullptr);
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ExpectDone(arena, expected, "not killed");
+}
+
+TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
+  ResumeAfterEachInstruction(MakeModel({50, 33}, false), OptimizerKind::kAdamW, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, true), OptimizerKind::kAdamW, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, false), OptimizerKind::kSgd, GetParam());
+}
+
+#endif
+
+INSTANTIATE_TEST_SUITE_P(All, ProtectedUpdateTest,
+                         testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+// A child with two threads is killed at a random moment inside the update; another process with
+// another instruction set and thread count goes on, perhaps killed too, until one gets through.
+TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
+  constexpr uint64_t kSeeds = 200;
+  const ModelSpec model = MakeModel({700000, 768, 100001}, true);
+  const Arena pristine(model, OptimizerKind::kAdamW);
+  const auto expected = pristine.Expected();
+  Arena arena(model, OptimizerKind::kAdamW);
+  int64_t inside = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    CounterRandom random(seed);
+    arena.CopyFrom(pristine);
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const int threads = 1 + static_cast<int>(random.Below(3));
+      const Isa isa = random.Below(2) == 0 ? Isa::kScalar : BestIsa();
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) _exit(arena.Update(threads, isa).ok() ? 0 : 1);
+      const uint64_t target = random.Below(2 * kUpdateChunkElements / kVectorElements);
+      const int64_t chunk = static_cast<int64_t>(random.Below(4));
+      bool exited = false;
+      while (arena.segment().Cursor(chunk)->position.load() < target && !exited) {
+        exited = waitpid(child, nullptr, WNOHANG) == child;
+        sched_yield();
+      }
+      if (arena.Record(0).state == ObjectState::kUpdating) ++inside;
+      if (!exited) {
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+      }
+    }
+    ASSERT_TRUE(arena.Update(2, BestIsa()).ok());
+    ExpectDone(arena, expected, "after kills");
+  }
+  EXPECT_GT(inside, static_cast<int64_t>(kSeeds / 4)) << "too few kills hit an update";
+}
+
+TEST(ProtectedUpdateErrorTest, WrongStatesAreRefusedAndNothingIsTouched) {
+  Arena arena(MakeModel({100}, false), OptimizerKind::kAdamW);
+  const auto before = arena.State();
+  const int gradient = arena.layout().IndexOf({ObjectKind::kGradient, 0, 0});
+  const ObjectView good = *arena.segment().ReadRecord(gradient);
+
+  arena.segment().SetFree(gradient);
+  EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
+  arena.segment().Publish(gradient, good);
+
+  const int parameter = arena.layout().IndexOf({ObjectKind::kParameter, 0, 0});
+  ObjectView view = arena.Record(0);
+  view.version = kVersion - 2;
+  arena.segment().Publish(parameter, view);
+  EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
+
+  view.version = kVersion;
+  view.state = ObjectState::kUpdating;  // with moments that have not even started
+  arena.segment().Publish(parameter, view);
+  EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(arena.State(), before);
+}
+
+TEST(ProtectedUpdateErrorTest, AForeignCursorIsDataLoss) {
+  Arena arena(MakeModel({100}, false), OptimizerKind::kAdamW);
+  for (int part = 2; part >= 0; --part) {
+    ObjectView view = arena.Record(part);
+    view.version = kVersion;
+    view.state = ObjectState::kUpdating;
+    arena.segment().Publish(arena.layout().IndexOf(view.key), view);
+  }
+  EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace harmony
