@@ -1,6 +1,6 @@
 // AdamW updates per second: the plain loop and the crash-consistent one on a shared segment, for
-// each instruction set, beside PyTorch's fused CPU AdamW (bench/adamw_pytorch.py, run in turns by
-// bench/adamw.sh).
+// each instruction set, beside PyTorch's fused CPU AdamW (in turns: bench/adamw_pytorch.py
+// --against build/bin/adamw_bench).
 //
 //   build/bin/adamw_bench [--parameters 67108864] [--threads 2] [--rounds 7]
 //
