@@ -1,0 +1,103 @@
+#include "client/launcher/cluster.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/launcher/host_memory.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+struct ConfigFile {
+  std::string devices, host_memory;
+};
+
+absl::StatusOr<std::string> DevicesOf(const YAML::Node& node) {
+  if (node.IsScalar()) return node.Scalar();
+  std::vector<std::string> all;
+  for (const YAML::Node& one : node) {
+    if (!node.IsSequence() || !one.IsScalar()) break;
+    all.push_back(one.Scalar());
+  }
+  if (all.empty() || all.size() != node.size()) {
+    return absl::InvalidArgumentError("devices: a device string or a list of them is expected");
+  }
+  return absl::StrJoin(all, ";");
+}
+
+absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
+  ConfigFile config;
+  if (root.IsNull()) return config;
+  if (!root.IsMap()) return absl::InvalidArgumentError("keys and values are expected");
+  for (const auto& entry : root) {
+    std::string key = entry.first.Scalar();
+    if (key == "devices") {
+      HARMONY_ASSIGN_OR_RETURN(config.devices, DevicesOf(entry.second));
+    } else if (key == "host_memory") {
+      config.host_memory = entry.second.IsScalar() ? entry.second.Scalar() : "?";
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown key '", key, "'; known are devices, host_memory"));
+    }
+  }
+  return config;
+}
+
+absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  try {
+    absl::StatusOr<ConfigFile> config = ReadNode(YAML::Load(file));
+    if (!config.ok()) return WithContext(config.status(), path);
+    return config;
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
+                                       const std::string& host_memory, Bytes available) {
+  ConfigFile config;
+  if (!config_path.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(config, ReadConfig(config_path));
+  }
+  Cluster cluster;
+  cluster.devices = devices.empty() ? config.devices : devices;
+  if (cluster.devices.empty()) {
+    cluster.devices = DefaultDevices(available);
+    cluster.default_devices = true;
+  }
+  absl::StatusOr<std::vector<DeviceSpec>> specs = ParseDevices(cluster.devices);
+  if (!specs.ok()) return WithContext(specs.status(), "devices");
+  cluster.specs = *std::move(specs);
+
+  Bytes sim_memory;
+  for (const DeviceSpec& spec : cluster.specs) {
+    if (spec.kind != DeviceKind::kSim) {
+      return absl::UnimplementedError(
+          absl::StrCat("devices: ", ToString(spec), ": this build has no CUDA support; use sim"));
+    }
+    sim_memory += spec.memory;
+  }
+  std::string size = host_memory.empty() ? config.host_memory : host_memory;
+  if (size.empty()) {
+    cluster.host_memory = DefaultHostSegment(available, sim_memory);
+  } else {
+    absl::StatusOr<Bytes> parsed = ParseBytes(size);
+    if (!parsed.ok()) return WithContext(parsed.status(), "host_memory");
+    if (*parsed < MiB(1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("host_memory: ", size, " is too little: give 1MiB at least"));
+    }
+    cluster.host_memory = *parsed;
+  }
+  return cluster;
+}
+
+}  // namespace harmony

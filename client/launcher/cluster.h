@@ -1,0 +1,29 @@
+#pragma once
+
+// What `harmony up` is to start: devices and host memory, from CLUSTER.yaml and the command line.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/units.h"
+#include "common/plan/machine.h"
+
+namespace harmony {
+
+struct Cluster {
+  std::string devices;  // as given, joined with ';'
+  std::vector<DeviceSpec> specs;
+  Bytes host_memory;  // virtual size of the host segment
+  bool default_devices = false;  // nobody named any
+};
+
+// CLUSTER.yaml:
+//   devices: "sim*4:mem=64MiB"      # or a list of such strings
+//   host_memory: 12GiB
+// What the command line gives (empty: nothing) wins. InvalidArgument names file, key and the
+// nearest known key; NotFound when there is no such file.
+absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
+                                       const std::string& host_memory, Bytes available);
+
+}  // namespace harmony

@@ -1,0 +1,202 @@
+#include "client/launcher/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/launcher/supervisor.h"
+#include "client/launcher/unique_fd.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Memory that processes inherit by descriptor. Pages come when they are touched.
+absl::StatusOr<UniqueFd> MakeMemory(const std::string& name, Bytes size) {
+  UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("memfd_create ", name));
+  if (ftruncate(fd.get(), size.count()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("sizing ", name, " to ", FormatBytes(size)));
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("sealing ", name));
+  }
+  return fd;
+}
+
+struct Memory {
+  UniqueFd segment;
+  std::vector<UniqueFd> devices;
+};
+
+absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
+  Memory memory;
+  HARMONY_ASSIGN_OR_RETURN(memory.segment, MakeMemory("harmony-segment", cluster.host_memory));
+  for (size_t i = 0; i < cluster.specs.size(); ++i) {
+    HARMONY_ASSIGN_OR_RETURN(UniqueFd fd, MakeMemory(absl::StrCat("harmony-device-", i),
+                                                     cluster.specs[i].memory));
+    memory.devices.push_back(std::move(fd));
+  }
+  return memory;
+}
+
+// Settings of every process. OpenMP must not spin, since several processes share the cores; freed
+// memory stays with the process, since mapping it again costs page faults at every task.
+std::vector<std::pair<std::string, std::string>> CommonEnvironment(const LaunchOptions& options,
+                                                                   int segment_fd) {
+  return {
+      {"HARMONY_SEGMENT_FD", absl::StrCat(segment_fd)},
+      {"HARMONY_RUNTIME_DIR", options.paths.dir},
+      {"OMP_WAIT_POLICY", "passive"},
+      {"OMP_DYNAMIC", "false"},
+      {"OMP_PROC_BIND", "false"},
+      {"MALLOC_MMAP_THRESHOLD_", "33554432"},  // the most that glibc takes
+      {"MALLOC_TRIM_THRESHOLD_", "1099511627776"},
+      {"MALLOC_TOP_PAD_", "16777216"},
+  };
+}
+
+class ServiceBuilder {
+ public:
+  ServiceBuilder(const LaunchOptions& options, const Memory& memory)
+      : options_(options), memory_(memory) {}
+
+  std::vector<Service> All() const {
+    std::vector<Service> all;
+    all.push_back(Make("coordinator", -1, "harmony-coordinator", "coordinator.log"));
+    all.back().child.arguments.insert(all.back().child.arguments.end(),
+                                      {"--state-dir", options_.paths.state_dir});
+    all.push_back(Make("swapper", -1, "harmony-swapper", "swapper.log"));
+    std::vector<int> fds;
+    for (const UniqueFd& fd : memory_.devices) fds.push_back(fd.get());
+    GiveDevices(all.back(), fds);
+    all.push_back(Make("host-worker", -1, "harmony-worker", "worker-host.log"));
+    all.back().child.arguments.insert(all.back().child.arguments.end(), {"--device", "host"});
+    for (size_t i = 0; i < fds.size(); ++i) {
+      all.push_back(Make("worker", static_cast<int>(i), "harmony-worker",
+                         absl::StrCat("worker-", i, ".log")));
+      all.back().child.arguments.insert(all.back().child.arguments.end(),
+                                        {"--device", absl::StrCat(i)});
+      GiveDevices(all.back(), {fds[i]});
+    }
+    return all;
+  }
+
+ private:
+  Service Make(const std::string& role, int device, const std::string& program,
+               const std::string& log) const {
+    Service service;
+    service.role = role;
+    service.device = device;
+    service.child.program = absl::StrCat(options_.bin_dir, "/", program);
+    service.child.arguments = {"--socket", options_.paths.socket(), "--devices",
+                               options_.cluster.devices};
+    service.child.environment = CommonEnvironment(options_, memory_.segment.get());
+    service.child.inherited_fds = {memory_.segment.get()};
+    service.child.log_path = absl::StrCat(options_.paths.logs(), "/", log);
+    return service;
+  }
+
+  static void GiveDevices(Service& service, const std::vector<int>& fds) {
+    service.child.environment.emplace_back("HARMONY_DEVICE_FDS", absl::StrJoin(fds, ","));
+    service.child.inherited_fds.insert(service.child.inherited_fds.end(), fds.begin(), fds.end());
+  }
+
+  const LaunchOptions& options_;
+  const Memory& memory_;
+};
+
+absl::Status CheckPrograms(const std::string& bin_dir) {
+  for (const char* name : {"harmony-coordinator", "harmony-swapper", "harmony-worker"}) {
+    std::string path = absl::StrCat(bin_dir, "/", name);
+    if (access(path.c_str(), X_OK) != 0) {
+      return absl::NotFoundError(absl::StrCat("no program ", path));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The logs of the run before become *.1.
+void RotateLogs(const std::string& dir) {
+  std::error_code error;
+  std::vector<fs::path> logs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    if (entry.path().extension() == ".log" && entry.path().filename() != "supervisor.log") {
+      logs.push_back(entry.path());
+    }
+  }
+  for (const fs::path& log : logs) fs::rename(log, log.string() + ".1", error);
+}
+
+void Report(int fd, const absl::Status& status) {
+  if (fd < 0) return;
+  std::string line = EncodeLaunchReport(status);
+  ssize_t ignored = write(fd, line.data(), line.size());
+  (void)ignored;
+  close(fd);
+}
+
+absl::Status Supervise(const LaunchOptions& options, bool& reported) {
+  HARMONY_RETURN_IF_ERROR(CheckPrograms(options.bin_dir));
+  HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.dir));
+  HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(options.paths));
+  HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
+  unlink(options.paths.socket().c_str());
+  RotateLogs(options.paths.logs());
+  HARMONY_ASSIGN_OR_RETURN(Memory memory, MakeAllMemory(options.cluster));
+
+  SupervisorOptions supervised;
+  supervised.paths = options.paths;
+  supervised.devices = options.cluster.devices;
+  supervised.services = ServiceBuilder(options, memory).All();
+  supervised.on_ready = [&options, &reported] {
+    Report(options.report_fd, absl::OkStatus());
+    reported = true;
+    spdlog::info("harmony is up on {}", options.paths.socket());
+  };
+  return Supervisor(std::move(supervised)).Run();
+}
+
+}  // namespace
+
+absl::Status LaunchAndSupervise(const LaunchOptions& options) {
+  bool reported = false;
+  absl::Status status = Supervise(options, reported);
+  if (!reported) {
+    Report(options.report_fd,
+           status.ok() ? absl::CancelledError("stopped before it was ready") : status);
+  }
+  return status;
+}
+
+std::string EncodeLaunchReport(const absl::Status& status) {
+  nlohmann::json line;
+  line["code"] = static_cast<int>(status.code());
+  line["message"] = std::string(status.message());
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+absl::Status DecodeLaunchReport(const std::string& line) {
+  auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::InternalError("the launcher died before it could say why");
+  }
+  return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
+                      json.value("message", ""));
+}
+
+std::string OwnBinDir() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+}  // namespace harmony

@@ -1,0 +1,33 @@
+#pragma once
+
+// `harmony up`: makes memory and directories, then supervises. Runs in the supervisor's process.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/launcher/cluster.h"
+#include "client/launcher/runtime_dir.h"
+
+namespace harmony {
+
+struct LaunchOptions {
+  RuntimePaths paths;
+  std::string bin_dir;  // where the programs are
+  Cluster cluster;
+  // A descriptor to write one LaunchReport line to, as soon as it is known whether the start
+  // succeeded; -1: none.
+  int report_fd = -1;
+};
+
+// Returns when all has been stopped; see Supervisor::Run for the status. FailedPrecondition when
+// another supervisor has the runtime directory.
+absl::Status LaunchAndSupervise(const LaunchOptions& options);
+
+// The line that a supervisor sends to who started it.
+std::string EncodeLaunchReport(const absl::Status& status);
+absl::Status DecodeLaunchReport(const std::string& line);
+
+// The folder of the running executable.
+std::string OwnBinDir();
+
+}  // namespace harmony

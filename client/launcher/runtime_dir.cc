@@ -1,0 +1,239 @@
+#include "client/launcher/runtime_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPrivatePrefix[] = "harmony-run.";
+
+std::string Environment(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::Status Errno(const std::string& what) { return absl::ErrnoToStatus(errno, what); }
+
+struct flock WholeFile(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// True when `fd` is (still) the file at `path`: the holder before us may have removed it.
+bool SameFile(int fd, const std::string& path) {
+  struct stat a, b;
+  return fstat(fd, &a) == 0 && stat(path.c_str(), &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
+}
+
+void SweepDeadRuns(const std::string& parent) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
+    if (!absl::StartsWith(entry.path().filename().string(), kPrivatePrefix)) continue;
+    RuntimePaths paths{entry.path().string(), ""};
+    struct stat info;
+    if (stat(paths.lock().c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
+    // Whoever gets the lock owns the folder; a live run keeps it.
+    absl::StatusOr<RuntimeLock> lock = RuntimeLock::Acquire(paths);
+    if (lock.ok()) fs::remove_all(entry.path(), error);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
+                                                 const std::string& state_dir) {
+  RuntimePaths paths;
+  std::string home = Environment("HOME");
+  if (!dir.empty()) {
+    paths.dir = fs::absolute(dir).lexically_normal();
+  } else if (std::string runtime = Environment("XDG_RUNTIME_DIR"); !runtime.empty()) {
+    paths.dir = runtime + "/harmony";
+  } else if (!home.empty()) {
+    paths.dir = home + "/.harmony";
+  } else {
+    return absl::InvalidArgumentError(
+        "neither XDG_RUNTIME_DIR nor HOME is set: give --runtime-dir");
+  }
+  if (paths.dir.size() > 1 && paths.dir.back() == '/') paths.dir.pop_back();
+  if (!state_dir.empty()) {
+    paths.state_dir = fs::absolute(state_dir).lexically_normal();
+  } else if (!dir.empty() || home.empty()) {
+    paths.state_dir = paths.dir + "/state";
+  } else if (std::string state = Environment("XDG_STATE_HOME"); !state.empty()) {
+    paths.state_dir = state + "/harmony";
+  } else {
+    paths.state_dir = home + "/.local/state/harmony";
+  }
+  constexpr size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+  if (paths.socket().size() > kLongest) {
+    return absl::InvalidArgumentError(absl::StrCat("the path of the socket, ", paths.socket(),
+                                                   ", has ", paths.socket().size(),
+                                                   " bytes; the kernel allows ", kLongest,
+                                                   ": give a shorter --runtime-dir"));
+  }
+  return paths;
+}
+
+absl::StatusOr<std::string> MakePrivateRuntimeDir() {
+  std::string parent = Environment("XDG_RUNTIME_DIR");
+  if (parent.empty() || access(parent.c_str(), W_OK | X_OK) != 0) parent = Environment("TMPDIR");
+  // A path too long for a socket would only fail later.
+  if (parent.empty() || parent.size() > 70) parent = "/tmp";
+  SweepDeadRuns(parent);
+  std::string dir = absl::StrCat(parent, "/", kPrivatePrefix, "XXXXXX");
+  if (mkdtemp(dir.data()) == nullptr) return Errno(absl::StrCat("making a directory in ", parent));
+  return dir;
+}
+
+absl::Status MakeDirectories(const std::string& dir) {
+  for (size_t slash = dir.find('/', 1);; slash = dir.find('/', slash + 1)) {
+    std::string part = dir.substr(0, slash);
+    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return Errno(absl::StrCat("making directory ", part));
+    }
+    if (slash == std::string::npos) break;
+  }
+  struct stat info;
+  if (stat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(dir, " is not a directory"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RuntimeLock> RuntimeLock::Acquire(const RuntimePaths& paths) {
+  std::string path = paths.lock();
+  while (true) {
+    UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!fd.valid()) return Errno(absl::StrCat("opening ", path));
+    struct flock lock = WholeFile(F_WRLCK);
+    if (fcntl(fd.get(), F_SETLK, &lock) == 0) {
+      if (SameFile(fd.get(), path)) return RuntimeLock(path, std::move(fd));
+      continue;
+    }
+    if (errno != EAGAIN && errno != EACCES) return Errno(absl::StrCat("locking ", path));
+    lock = WholeFile(F_WRLCK);
+    if (fcntl(fd.get(), F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "harmony is already up on ", paths.socket(), " (process ", lock.l_pid,
+        "): stop it with `harmony down`, or give another --runtime-dir"));
+  }
+}
+
+RuntimeLock::~RuntimeLock() {
+  if (fd_.valid()) unlink(path_.c_str());
+}
+
+pid_t RuntimeLockHolder(const RuntimePaths& paths) {
+  UniqueFd fd(open(paths.lock().c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.valid()) return 0;
+  struct flock lock = WholeFile(F_WRLCK);
+  if (fcntl(fd.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
+  return lock.l_pid;
+}
+
+absl::Status RemoveStaleFiles(const RuntimePaths& paths) {
+  struct stat info;
+  if (stat(paths.dir.c_str(), &info) != 0) return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(paths));
+  unlink(paths.socket().c_str());
+  unlink(paths.processes().c_str());
+  return absl::OkStatus();
+}
+
+bool SocketAccepts(const std::string& socket_path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (socket_path.size() >= sizeof(address.sun_path)) return false;
+  memcpy(address.sun_path, socket_path.data(), socket_path.size());
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return fd.valid() &&
+         connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list) {
+  nlohmann::ordered_json json;
+  json["supervisor"] = list.supervisor;
+  json["socket"] = list.socket;
+  json["devices"] = list.devices;
+  json["state_dir"] = list.state_dir;
+  json["processes"] = nlohmann::ordered_json::array();
+  for (const ProcessEntry& entry : list.processes) {
+    nlohmann::ordered_json one;
+    one["role"] = entry.role;
+    one["device"] = entry.device >= 0 ? nlohmann::ordered_json(entry.device) : nullptr;
+    one["pid"] = entry.pid;
+    one["incarnation"] = entry.incarnation;
+    one["log"] = entry.log;
+    json["processes"].push_back(std::move(one));
+  }
+  std::string next = paths.processes() + ".next";
+  {
+    std::ofstream file(next, std::ios::trunc);
+    file << json.dump(1) << "\n";
+    if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", next));
+  }
+  if (rename(next.c_str(), paths.processes().c_str()) != 0) {
+    return Errno(absl::StrCat("renaming ", next));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
+  std::ifstream file(paths.processes());
+  if (!file) return absl::NotFoundError(absl::StrCat("harmony is not up on ", paths.dir));
+  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::DataLossError(absl::StrCat(paths.processes(), " is not readable"));
+  }
+  ProcessList list;
+  list.supervisor = json.value("supervisor", 0);
+  list.socket = json.value("socket", "");
+  list.devices = json.value("devices", "");
+  list.state_dir = json.value("state_dir", "");
+  for (const auto& one : json.value("processes", nlohmann::json::array())) {
+    ProcessEntry entry;
+    entry.role = one.value("role", "");
+    if (one.contains("device") && one["device"].is_number()) entry.device = one["device"];
+    entry.pid = one.value("pid", 0);
+    entry.incarnation = one.value("incarnation", int64_t{0});
+    entry.log = one.value("log", "");
+    list.processes.push_back(std::move(entry));
+  }
+  return list;
+}
+
+std::string TailOfFile(const std::string& path, int lines, int64_t from) {
+  std::ifstream file(path);
+  std::error_code error;
+  if (from > 0 && from <= static_cast<int64_t>(fs::file_size(path, error))) file.seekg(from);
+  std::deque<std::string> tail;
+  for (std::string line; std::getline(file, line);) {
+    tail.push_back(std::move(line));
+    if (static_cast<int>(tail.size()) > lines) tail.pop_front();
+  }
+  return absl::StrJoin(tail, "\n");
+}
+
+}  // namespace harmony

@@ -1,0 +1,242 @@
+#include "client/launcher/supervisor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+// How often the socket is tried until the coordinator listens.
+constexpr Nanos kReadyPoll = Millis(20);
+constexpr int kLogLinesShown = 20;
+
+int64_t FileSize(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 ? info.st_size : 0;
+}
+
+sigset_t StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+std::string Service::name() const {
+  return device >= 0 ? absl::StrCat(role, " ", device) : role;
+}
+
+Supervisor::Supervisor(SupervisorOptions options)
+    : options_(std::move(options)), clock_(MonotonicClock()) {
+  sigset_t set = StopSignals();
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  for (Service& service : options_.services) {
+    Running process;
+    process.service = std::move(service);
+    processes_.push_back(std::move(process));
+  }
+}
+
+absl::Status Supervisor::Run() {
+  for (Running& process : processes_) {
+    absl::Status started = Start(process);
+    if (!started.ok()) {
+      Fail(std::move(started));
+      break;
+    }
+  }
+  Publish();
+  while (phase_ == Phase::kRunning || AnyAlive()) {
+    std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
+    for (const Running& process : processes_) {
+      polled.push_back({process.child.pid != 0 ? process.child.pidfd.get() : -1, POLLIN, 0});
+    }
+    if (poll(polled.data(), polled.size(), PollTimeout()) < 0 && errno != EINTR) {
+      return absl::ErrnoToStatus(errno, "waiting for processes");
+    }
+    if (polled[0].revents != 0) OnSignal();
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      if (polled[i + 1].revents != 0) Reap(processes_[i]);
+    }
+    AdvancePhases();
+    StartWhatIsDue();
+    CheckReady();
+  }
+  unlink(options_.paths.socket().c_str());
+  unlink(options_.paths.processes().c_str());
+  return result_;
+}
+
+absl::Status Supervisor::Start(Running& process) {
+  process.restart_at.reset();
+  ChildSpec spec = process.service.child;
+  spec.environment.emplace_back("HARMONY_INCARNATION", absl::StrCat(process.incarnation + 1));
+  int64_t log_start = FileSize(spec.log_path);
+  HARMONY_ASSIGN_OR_RETURN(process.child, Spawn(spec));
+  ++process.incarnation;
+  process.log_start = log_start;
+  process.started = clock_.Now();
+  spdlog::info("{} started: pid {}, incarnation {}", process.service.name(), process.child.pid,
+               process.incarnation);
+  return absl::OkStatus();
+}
+
+void Supervisor::StartWhatIsDue() {
+  bool changed = false;
+  for (Running& process : processes_) {
+    if (!RestartsNow(process) || clock_.Now() < *process.restart_at) continue;
+    absl::Status started = Start(process);
+    if (!started.ok()) return Fail(std::move(started));
+    changed = true;
+  }
+  if (changed) Publish();
+}
+
+void Supervisor::Reap(Running& process) {
+  int wait_status = 0;
+  if (waitpid(process.child.pid, &wait_status, WNOHANG) != process.child.pid) return;
+  pid_t pid = std::exchange(process.child, Child()).pid;
+  if (MustRun(process)) {
+    spdlog::warn("{} died: pid {}, incarnation {}, {}", process.service.name(), pid,
+                 process.incarnation, DescribeExit(wait_status));
+    OnDeath(process, wait_status);
+  } else {
+    spdlog::info("{} stopped: pid {}, {}", process.service.name(), pid, DescribeExit(wait_status));
+  }
+  Publish();
+}
+
+void Supervisor::OnDeath(Running& process, int wait_status) {
+  bool bad_configuration =
+      process.incarnation == 0 && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 2;
+  bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
+  Nanos now = clock_.Now();
+  std::optional<Nanos> delay = process.policy.OnDeath(now - process.started, killed);
+  if (delay && !bad_configuration) {
+    process.restart_at = now + *delay;
+    return;
+  }
+  const std::string& log = process.service.child.log_path;
+  std::string tail = TailOfFile(log, kLogLinesShown, process.log_start);
+  std::string message =
+      absl::StrCat(process.service.name(),
+                   bad_configuration ? " refused to start" : " keeps dying, given up", " (",
+                   DescribeExit(wait_status), "); last lines of ", log, ":\n", tail);
+  Fail(bad_configuration ? absl::InvalidArgumentError(message) : absl::InternalError(message));
+}
+
+void Supervisor::OnSignal() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    spdlog::info("signal {} from process {}", info.ssi_signo, info.ssi_pid);
+    bool at_once = info.ssi_signo == SIGQUIT || phase_ != Phase::kRunning;
+    Enter(at_once ? Phase::kKilling : Phase::kStoppingCoordinator);
+  }
+}
+
+void Supervisor::CheckReady() {
+  if (ready_ || phase_ != Phase::kRunning || !SocketAccepts(options_.paths.socket())) return;
+  ready_ = true;
+  if (options_.on_ready) options_.on_ready();
+}
+
+void Supervisor::Enter(Phase phase) {
+  phase_ = phase;
+  switch (phase) {
+    case Phase::kRunning:
+      break;
+    case Phase::kStoppingCoordinator:
+      phase_deadline_ = clock_.Now() + options_.coordinator_grace;
+      if (processes_[0].child.pid != 0) kill(processes_[0].child.pid, SIGTERM);
+      break;
+    case Phase::kStoppingOthers:
+      phase_deadline_ = clock_.Now() + options_.grace;
+      SignalAll(SIGTERM);
+      break;
+    case Phase::kKilling:
+      phase_deadline_.reset();
+      SignalAll(SIGKILL);
+      break;
+  }
+}
+
+void Supervisor::AdvancePhases() {
+  bool expired = phase_deadline_ && clock_.Now() >= *phase_deadline_;
+  if (phase_ == Phase::kStoppingCoordinator && (expired || processes_[0].child.pid == 0)) {
+    if (expired) spdlog::warn("the coordinator did not stop in time");
+    Enter(Phase::kStoppingOthers);
+  } else if (phase_ == Phase::kStoppingOthers && expired) {
+    spdlog::warn("some processes did not stop in time: killing them");
+    Enter(Phase::kKilling);
+  }
+}
+
+void Supervisor::Fail(absl::Status status) {
+  spdlog::error("{}", std::string(status.message()));
+  result_ = std::move(status);
+  Enter(Phase::kStoppingOthers);
+}
+
+void Supervisor::SignalAll(int signal) {
+  for (const Running& process : processes_) {
+    if (process.child.pid != 0) kill(process.child.pid, signal);
+  }
+}
+
+void Supervisor::Publish() {
+  ProcessList list;
+  list.supervisor = getpid();
+  list.socket = options_.paths.socket();
+  list.devices = options_.devices;
+  list.state_dir = options_.paths.state_dir;
+  for (const Running& process : processes_) {
+    list.processes.push_back({process.service.role, process.service.device, process.child.pid,
+                              std::max<int64_t>(process.incarnation, 0),
+                              process.service.child.log_path});
+  }
+  absl::Status written = WriteProcessList(options_.paths, list);
+  if (!written.ok()) spdlog::warn("{}", std::string(written.message()));
+}
+
+int Supervisor::PollTimeout() const {
+  std::optional<Nanos> next = phase_deadline_;
+  auto consider = [&next](Nanos time) { next = next ? std::min(*next, time) : time; };
+  for (const Running& process : processes_) {
+    if (RestartsNow(process)) consider(*process.restart_at);
+  }
+  if (!ready_ && phase_ == Phase::kRunning) consider(clock_.Now() + kReadyPoll);
+  if (!next) return -1;
+  int64_t left = (*next - clock_.Now()).count();
+  return static_cast<int>(std::clamp<int64_t>((left + 999'999) / 1'000'000, 0, 60'000));
+}
+
+bool Supervisor::MustRun(const Running& process) const {
+  return phase_ == Phase::kRunning ||
+         (phase_ == Phase::kStoppingCoordinator && &process != &processes_.front());
+}
+
+bool Supervisor::RestartsNow(const Running& process) const {
+  return process.restart_at && MustRun(process);
+}
+
+bool Supervisor::AnyAlive() const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [](const Running& process) { return process.child.pid != 0; });
+}
+
+}  // namespace harmony

@@ -1,0 +1,101 @@
+#pragma once
+
+// The supervisor: starts the processes of one runtime directory, starts again what dies, stops all.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/launcher/child_process.h"
+#include "client/launcher/restart_policy.h"
+#include "client/launcher/runtime_dir.h"
+#include "common/base/clock.h"
+
+namespace harmony {
+
+// One process to supervise. HARMONY_INCARNATION is added to its environment.
+struct Service {
+  std::string role;
+  int device = -1;
+  ChildSpec child;
+  std::string name() const;  // "worker 0", "coordinator"
+};
+
+struct SupervisorOptions {
+  RuntimePaths paths;
+  std::string devices;             // shown by `harmony status`
+  std::vector<Service> services;   // the first is the coordinator: it is stopped before the others
+  Nanos coordinator_grace = Seconds(60);  // it may write a checkpoint
+  Nanos grace = Seconds(5);
+  // Called once, when the coordinator's socket accepts connections.
+  std::function<void()> on_ready;
+};
+
+// Owned by the launcher's main; one thread, which is the main thread (parent-death signals fire
+// when the spawning thread exits). Everything is one poll loop over pidfds, a signalfd and the next
+// deadline.
+//
+// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, then the rest. A second one, or SIGQUIT,
+// kills all at once. Run() returns when every child has been reaped, and has then removed socket
+// and process list.
+class Supervisor {
+ public:
+  // Blocks those signals for the thread; call before anything is spawned.
+  explicit Supervisor(SupervisorOptions options);
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // OK after a stop that was asked for. InvalidArgument when a process of the first incarnation
+  // exited with code 2 (its configuration is wrong), Internal when one was given up: the message
+  // has the last lines of its log.
+  absl::Status Run();
+
+ private:
+  enum class Phase {
+    kRunning,              // what dies is started again
+    kStoppingCoordinator,  // it has SIGTERM; the others still serve it, and restart if they die
+    kStoppingOthers,       // all have SIGTERM
+    kKilling,              // all have SIGKILL
+  };
+  struct Running {
+    Service service;
+    Child child;  // pid 0: not running
+    int64_t incarnation = -1;
+    Nanos started;
+    int64_t log_start = 0;  // size of the log file when this incarnation started
+    std::optional<Nanos> restart_at;
+    RestartPolicy policy;
+  };
+
+  absl::Status Start(Running& process);
+  void StartWhatIsDue();
+  void Reap(Running& process);
+  void OnDeath(Running& process, int wait_status);
+  void OnSignal();
+  void CheckReady();
+  // Moves on to `phase`, sends its signals, sets its deadline.
+  void Enter(Phase phase);
+  void AdvancePhases();
+  void Fail(absl::Status status);
+  void SignalAll(int signal);
+  void Publish();
+  int PollTimeout() const;
+  // Whether this phase wants the process alive; whether it is due to start again at restart_at.
+  bool MustRun(const Running& process) const;
+  bool RestartsNow(const Running& process) const;
+  bool AnyAlive() const;
+
+  SupervisorOptions options_;
+  const Clock& clock_;
+  UniqueFd signals_;
+  std::vector<Running> processes_;
+  Phase phase_ = Phase::kRunning;
+  std::optional<Nanos> phase_deadline_;
+  bool ready_ = false;
+  absl::Status result_;
+};
+
+}  // namespace harmony
