@@ -14,7 +14,7 @@ namespace harmony {
 struct Cluster {
   std::string devices;  // as given, joined with ';'
   std::vector<DeviceSpec> specs;
-  Bytes host_memory;  // virtual size of the host segment
+  Bytes host_memory;             // virtual size of the host segment
   bool default_devices = false;  // nobody named any
 };
 

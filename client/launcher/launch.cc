@@ -42,8 +42,8 @@ absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
   Memory memory;
   HARMONY_ASSIGN_OR_RETURN(memory.segment, MakeMemory("harmony-segment", cluster.host_memory));
   for (size_t i = 0; i < cluster.specs.size(); ++i) {
-    HARMONY_ASSIGN_OR_RETURN(UniqueFd fd, MakeMemory(absl::StrCat("harmony-device-", i),
-                                                     cluster.specs[i].memory));
+    HARMONY_ASSIGN_OR_RETURN(
+        UniqueFd fd, MakeMemory(absl::StrCat("harmony-device-", i), cluster.specs[i].memory));
     memory.devices.push_back(std::move(fd));
   }
   return memory;

@@ -88,10 +88,9 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
   }
   constexpr size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
   if (paths.socket().size() > kLongest) {
-    return absl::InvalidArgumentError(absl::StrCat("the path of the socket, ", paths.socket(),
-                                                   ", has ", paths.socket().size(),
-                                                   " bytes; the kernel allows ", kLongest,
-                                                   ": give a shorter --runtime-dir"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path of the socket, ", paths.socket(), ", has ", paths.socket().size(),
+                     " bytes; the kernel allows ", kLongest, ": give a shorter --runtime-dir"));
   }
   return paths;
 }
@@ -135,9 +134,9 @@ absl::StatusOr<RuntimeLock> RuntimeLock::Acquire(const RuntimePaths& paths) {
     if (errno != EAGAIN && errno != EACCES) return Errno(absl::StrCat("locking ", path));
     lock = WholeFile(F_WRLCK);
     if (fcntl(fd.get(), F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "harmony is already up on ", paths.socket(), " (process ", lock.l_pid,
-        "): stop it with `harmony down`, or give another --runtime-dir"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("harmony is already up on ", paths.socket(), " (process ", lock.l_pid,
+                     "): stop it with `harmony down`, or give another --runtime-dir"));
   }
 }
 

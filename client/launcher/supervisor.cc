@@ -36,9 +36,7 @@ sigset_t StopSignals() {
 
 }  // namespace
 
-std::string Service::name() const {
-  return device >= 0 ? absl::StrCat(role, " ", device) : role;
-}
+std::string Service::name() const { return device >= 0 ? absl::StrCat(role, " ", device) : role; }
 
 Supervisor::Supervisor(SupervisorOptions options)
     : options_(std::move(options)), clock_(MonotonicClock()) {
@@ -133,10 +131,9 @@ void Supervisor::OnDeath(Running& process, int wait_status) {
   }
   const std::string& log = process.service.child.log_path;
   std::string tail = TailOfFile(log, kLogLinesShown, process.log_start);
-  std::string message =
-      absl::StrCat(process.service.name(),
-                   bad_configuration ? " refused to start" : " keeps dying, given up", " (",
-                   DescribeExit(wait_status), "); last lines of ", log, ":\n", tail);
+  std::string message = absl::StrCat(
+      process.service.name(), bad_configuration ? " refused to start" : " keeps dying, given up",
+      " (", DescribeExit(wait_status), "); last lines of ", log, ":\n", tail);
   Fail(bad_configuration ? absl::InvalidArgumentError(message) : absl::InternalError(message));
 }
 

@@ -26,8 +26,8 @@ struct Service {
 
 struct SupervisorOptions {
   RuntimePaths paths;
-  std::string devices;             // shown by `harmony status`
-  std::vector<Service> services;   // the first is the coordinator: it is stopped before the others
+  std::string devices;            // shown by `harmony status`
+  std::vector<Service> services;  // the first is the coordinator: it is stopped before the others
   Nanos coordinator_grace = Seconds(60);  // it may write a checkpoint
   Nanos grace = Seconds(5);
   // Called once, when the coordinator's socket accepts connections.

@@ -1,0 +1,59 @@
+#include "client/commands/common.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony {
+
+int Fail(const absl::Status& status) {
+  std::string message(status.message());
+  if (message.empty()) message = status.ToString();
+  fprintf(stderr, "error: %s\n", message.c_str());
+  return ExitCodeOf(status);
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths) {
+  // While a supervisor lives, a coordinator that does not accept now is about to.
+  if (!SocketAccepts(paths.socket()) && RuntimeLockHolder(paths) == 0) {
+    return absl::UnavailableError(absl::StrCat("no coordinator listens on ", paths.socket(),
+                                               ": start one with `harmony up`"));
+  }
+  return std::make_unique<CoordinatorClient>(paths.socket());
+}
+
+absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {
+  for (const std::string& text : options.overrides) {
+    size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--set ", text, ": key=value is expected"));
+    }
+  }
+  std::error_code error;
+  if (std::filesystem::is_directory(options.path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("job file ", options.path, " is a directory"));
+  }
+  std::ifstream file(options.path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read job file ", options.path));
+  std::stringstream text;
+  text << file.rdbuf();
+  v1::SubmitRequest request;
+  request.set_job_yaml(text.str());
+  request.set_job_path(std::filesystem::absolute(options.path).lexically_normal().string());
+  for (const std::string& override_text : options.overrides) request.add_overrides(override_text);
+  request.set_overwrite(options.overwrite);
+  return request;
+}
+
+int ExitCodeOfJob(const v1::Job& job) {
+  if (job.state() != v1::JOB_STATE_FAILED) return 0;
+  if (job.completed_steps() > 0) return 1;
+  int code = ExitCodeOf(absl::Status(static_cast<absl::StatusCode>(job.error_code()), "failed"));
+  return code == 2 ? 2 : 1;
+}
+
+}  // namespace harmony

@@ -1,0 +1,48 @@
+#pragma once
+
+// What the commands of `harmony` share. A command is a function from its options to the exit code:
+// 0, 2 for bad usage or input, 1 for a failure at run time.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/launcher/runtime_dir.h"
+#include "client/rpc/coordinator_client.h"
+
+namespace harmony {
+
+struct GlobalOptions {
+  std::string runtime_dir, state_dir;  // empty: the defaults of ResolveRuntimePaths
+  std::string bin_dir;                 // empty: that of this program
+  bool json = false;
+};
+
+// What makes a job, from the command line.
+struct JobOptions {
+  std::string path;
+  std::vector<std::string> overrides;  // key=value
+  bool overwrite = false;
+};
+
+// What makes a set of processes, from the command line.
+struct ClusterOptions {
+  std::string config, devices, host_memory;
+};
+
+// Prints "error: ..." to standard error and returns the exit code.
+int Fail(const absl::Status& status);
+
+// A client of the coordinator that is up. Unavailable says how to start one.
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths);
+
+// Reads the job file; NotFound names it. InvalidArgument for an override without '='.
+absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options);
+
+// How the end of a job looks to a shell: FAILED because of bad input, found before any step was
+// done, is 2; otherwise 1; every other final state 0.
+int ExitCodeOfJob(const v1::Job& job);
+
+}  // namespace harmony

@@ -1,0 +1,166 @@
+#include "client/commands/inspect.h"
+
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/launcher/cluster.h"
+#include "client/launcher/host_memory.h"
+#include "client/launcher/launch.h"
+#include "client/progress/chrome_trace.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Becomes the planner; returns only when that is not possible.
+absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
+                       const std::string& job_path) {
+  HARMONY_ASSIGN_OR_RETURN(Cluster cluster,
+                           ResolveCluster(options.cluster.config, options.cluster.devices,
+                                          options.cluster.host_memory, AvailableHostMemory()));
+  if (cluster.default_devices) {
+    fprintf(stderr, "no --devices given: planning for %s\n", cluster.devices.c_str());
+  }
+  std::string program =
+      (global.bin_dir.empty() ? OwnBinDir() : global.bin_dir) + "/harmony-coordinator";
+  std::vector<std::string> arguments = {
+      program,     "--plan-once",   "--job",         job_path,
+      "--devices", cluster.devices, "--host-memory", absl::StrCat(cluster.host_memory.count())};
+  for (const std::string& text : options.job.overrides) {
+    arguments.insert(arguments.end(), {"--set", text});
+  }
+  if (global.json) arguments.push_back("--json");
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  fflush(nullptr);
+  execv(program.c_str(), pointers.data());
+  return absl::ErrnoToStatus(errno, absl::StrCat("starting ", program));
+}
+
+absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest submit, MakeSubmitRequest(options.job));
+  HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  bool named = !options.cluster.devices.empty() || !options.cluster.config.empty() ||
+               !options.cluster.host_memory.empty();
+  if (named || !SocketAccepts(paths.socket())) return PlanAlone(global, options, submit.job_path());
+  v1::PlanRequest request;
+  request.set_job_yaml(submit.job_yaml());
+  request.set_job_path(submit.job_path());
+  *request.mutable_overrides() = submit.overrides();
+  HARMONY_ASSIGN_OR_RETURN(v1::PlanResponse plan, CoordinatorClient(paths.socket()).Plan(request));
+  printf("%s\n", (global.json ? plan.json() : plan.text()).c_str());
+  return absl::OkStatus();
+}
+
+struct LogText {
+  std::string process;
+  std::vector<std::string> lines;
+};
+
+absl::StatusOr<std::vector<LogText>> ReadLogs(const RuntimePaths& paths,
+                                              const LogsOptions& options) {
+  // The supervisor that is up may have been given another state directory.
+  std::string dir = paths.logs();
+  if (absl::StatusOr<ProcessList> list = ReadProcessList(paths); list.ok()) {
+    dir = list->state_dir + "/logs";
+  }
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    bool wanted = options.process.empty() || entry.path().stem() == options.process;
+    if (entry.path().extension() == ".log" && wanted) files.push_back(entry.path());
+  }
+  if (files.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "no logs", options.process.empty() ? "" : " of " + options.process, " in ", dir));
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<LogText> logs;
+  for (const fs::path& file : files) {
+    LogText log{file.stem(), {}};
+    int read = options.job_id.empty() ? options.lines : 1'000'000;
+    for (std::string& line : std::vector<std::string>(
+             absl::StrSplit(TailOfFile(file, read), '\n', absl::SkipEmpty()))) {
+      if (absl::StrContains(line, options.job_id)) log.lines.push_back(std::move(line));
+    }
+    int extra = static_cast<int>(log.lines.size()) - options.lines;
+    if (extra > 0) log.lines.erase(log.lines.begin(), log.lines.begin() + extra);
+    logs.push_back(std::move(log));
+  }
+  return logs;
+}
+
+absl::Status Logs(const GlobalOptions& global, const LogsOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<LogText> logs, ReadLogs(paths, options));
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const LogText& log : logs) {
+    if (global.json) {
+      json.push_back({{"process", log.process}, {"lines", log.lines}});
+    } else if (!log.lines.empty()) {
+      printf("==> %s <==\n%s\n\n", log.process.c_str(), absl::StrJoin(log.lines, "\n").c_str());
+    }
+  }
+  if (global.json) {
+    printf("%s\n",
+           json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trace(const GlobalOptions& global, const TraceOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  v1::GetTimelineRequest request;
+  request.set_job_id(options.job_id);
+  request.set_last_steps(options.last_steps);
+  HARMONY_ASSIGN_OR_RETURN(v1::Timeline timeline, client->GetTimeline(request));
+  std::ofstream file(options.output, std::ios::trunc);
+  file << ChromeTrace(timeline);
+  if (!file.flush()) return absl::NotFoundError(absl::StrCat("cannot write ", options.output));
+  if (!global.json) {
+    printf("%d events in %s\n", timeline.events_size(), options.output.c_str());
+  } else {
+    nlohmann::ordered_json json = {{"events", timeline.events_size()}, {"file", options.output}};
+    printf("%s\n", json.dump().c_str());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
+  absl::Status status = Plan(global, options);
+  if (status.ok()) return 0;
+  int code = Fail(status);
+  return absl::IsResourceExhausted(status) ? 2 : code;
+}
+
+int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {
+  absl::Status status = Logs(global, options);
+  return status.ok() ? 0 : Fail(status);
+}
+
+int TraceCommand(const GlobalOptions& global, const TraceOptions& options) {
+  absl::Status status = Trace(global, options);
+  return status.ok() ? 0 : Fail(status);
+}
+
+}  // namespace harmony

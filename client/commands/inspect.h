@@ -1,0 +1,31 @@
+#pragma once
+
+// Commands that show what there is besides jobs: plans, logs, traces.
+
+#include "client/commands/common.h"
+
+namespace harmony {
+
+struct PlanOptions {
+  JobOptions job;
+  ClusterOptions cluster;
+};
+// With --devices, or where no coordinator is up: plans for itself (`harmony-coordinator
+// --plan-once`). Else asks the coordinator, for the devices it has.
+int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
+
+struct LogsOptions {
+  std::string job_id;   // only lines that name it
+  std::string process;  // only this log, e.g. "worker-0"
+  int lines = 50;       // of each process
+};
+int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
+
+struct TraceOptions {
+  std::string job_id, output;
+  int64_t last_steps = 0;
+};
+// Writes a Chrome trace, to load in Perfetto.
+int TraceCommand(const GlobalOptions& global, const TraceOptions& options);
+
+}  // namespace harmony

@@ -1,0 +1,259 @@
+#include "client/commands/jobs.h"
+
+#include <errno.h>
+#include <poll.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/progress/render.h"
+#include "client/progress/view.h"
+#include "client/rpc/job_follower.h"
+#include "client/rpc/proto_json.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void PrintJson(const Json& json) {
+  printf("%s\n", json.dump(1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+std::string StepText(const v1::Job& job) {
+  return absl::StrCat(job.completed_steps(), "/", job.max_steps());
+}
+
+std::string JobTable(const v1::ListResponse& list) {
+  std::vector<std::vector<std::string>> rows = {
+      {"JOB", "STATE", "STEP", "LOSS", "SUBMITTED", "OUTPUT"}};
+  for (const v1::Job& job : list.jobs()) {
+    rows.push_back({job.job_id(), StateName(job.state()), StepText(job),
+                    job.completed_steps() > 0 ? absl::StrFormat("%.4f", job.last_loss()) : "-",
+                    job.submitted_at(), job.output_dir()});
+  }
+  return RenderTable(rows);
+}
+
+std::string JobText(const v1::Job& job) {
+  std::vector<std::vector<std::string>> rows = {
+      {"job", job.job_id()},         {"state", StateName(job.state())},
+      {"step", StepText(job)},       {"loss", absl::StrFormat("%.6g", job.last_loss())},
+      {"output", job.output_dir()},  {"submitted", job.submitted_at()},
+      {"started", job.started_at()}, {"ended", job.ended_at()}};
+  std::string text = RenderTable(rows);
+  if (!job.error().empty()) absl::StrAppend(&text, "error: ", job.error(), "\n");
+  if (!job.plan_text().empty()) absl::StrAppend(&text, "\n", job.plan_text(), "\n");
+  return text;
+}
+
+Json ProcessesJson(const ProcessList& list) {
+  Json all = Json::array();
+  for (const ProcessEntry& entry : list.processes) {
+    all.push_back({{"role", entry.role},
+                   {"device", entry.device >= 0 ? Json(entry.device) : Json(nullptr)},
+                   {"pid", entry.pid},
+                   {"incarnation", entry.incarnation},
+                   {"log", entry.log}});
+  }
+  return all;
+}
+
+std::string ProcessTable(const ProcessList& list) {
+  std::vector<std::vector<std::string>> rows = {
+      {"PROCESS", "PID", "INCARNATION", "LOG"},
+      {"supervisor", absl::StrCat(list.supervisor), "-", "-"}};
+  for (const ProcessEntry& entry : list.processes) {
+    std::string name = entry.device >= 0 ? absl::StrCat(entry.role, " ", entry.device) : entry.role;
+    rows.push_back({name, entry.pid > 0 ? absl::StrCat(entry.pid) : "(starting)",
+                    absl::StrCat(entry.incarnation), entry.log});
+  }
+  return RenderTable(rows);
+}
+
+// One snapshot of a job that is not over.
+std::optional<v1::Progress> Snapshot(CoordinatorClient& client, const v1::Job& job) {
+  if (IsFinal(job.state())) return std::nullopt;
+  std::optional<v1::Progress> snapshot;
+  v1::WatchRequest request;
+  request.set_job_id(job.job_id());
+  (void)client.Watch(request, [&snapshot](const v1::Progress& progress) {
+    snapshot = progress;
+    return false;
+  });
+  return snapshot;
+}
+
+absl::Status ShowJob(const GlobalOptions& global, const RuntimePaths& paths,
+                     const std::string& job_id) {
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  v1::GetRequest request;
+  request.set_job_id(job_id);
+  HARMONY_ASSIGN_OR_RETURN(v1::Job job, client->Get(request));
+  std::optional<v1::Progress> snapshot = Snapshot(*client, job);
+  if (global.json) {
+    Json json = ToJson(job);
+    json["progress"] = snapshot ? ToJson(*snapshot) : Json(nullptr);
+    PrintJson(json);
+    return absl::OkStatus();
+  }
+  printf("%s", JobText(job).c_str());
+  if (!snapshot) return absl::OkStatus();
+  for (const std::string& line : RenderFrame(*snapshot, 200, 200)) printf("%s\n", line.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status ShowAll(const GlobalOptions& global, const RuntimePaths& paths) {
+  pid_t holder = RuntimeLockHolder(paths);
+  absl::StatusOr<ProcessList> processes = ReadProcessList(paths);
+  bool supervised = holder != 0 && processes.ok();
+  absl::StatusOr<v1::ListResponse> jobs = absl::UnavailableError("not up");
+  if (SocketAccepts(paths.socket())) jobs = CoordinatorClient(paths.socket()).List({});
+  if (global.json) {
+    Json json;
+    json["up"] = jobs.ok();
+    json["socket"] = paths.socket();
+    json["supervisor"] = supervised ? Json(holder) : Json(nullptr);
+    json["devices"] = supervised ? Json(processes->devices) : Json(nullptr);
+    json["processes"] = supervised ? ProcessesJson(*processes) : Json::array();
+    json["jobs"] = jobs.ok() ? ToJson(*jobs)["jobs"] : Json::array();
+    PrintJson(json);
+    return absl::OkStatus();
+  }
+  if (!supervised && !jobs.ok()) {
+    printf("harmony is not up on %s\n", paths.socket().c_str());
+    return absl::OkStatus();
+  }
+  printf("socket   %s\n", paths.socket().c_str());
+  if (supervised) {
+    printf("devices  %s\n\n%s", processes->devices.c_str(), ProcessTable(*processes).c_str());
+  }
+  if (!jobs.ok()) printf("\nthe coordinator does not answer\n");
+  if (jobs.ok()) printf("\n%s", JobTable(*jobs).c_str());
+  return absl::OkStatus();
+}
+
+// Cancel, Pause and Resume: a request with a job id, the job as answer.
+template <typename Request>
+int JobAction(const GlobalOptions& global, const std::string& job_id,
+              absl::StatusOr<v1::Job> (CoordinatorClient::*action)(const Request&)) {
+  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
+  if (!paths.ok()) return Fail(paths.status());
+  auto client = ConnectToCoordinator(*paths);
+  if (!client.ok()) return Fail(client.status());
+  Request request;
+  request.set_job_id(job_id);
+  absl::StatusOr<v1::Job> job = ((**client).*action)(request);
+  if (!job.ok()) return Fail(job.status());
+  if (global.json) {
+    PrintJson(ToJson(*job));
+  } else {
+    printf("%s %s\n", job->job_id().c_str(), StateName(job->state()).c_str());
+  }
+  return 0;
+}
+
+absl::StatusOr<v1::SubmitResponse> Submit(const RuntimePaths& paths, const JobOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest request, MakeSubmitRequest(options));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  return client->Submit(request);
+}
+
+// The last snapshot of the job, when it has ended.
+absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePaths& paths,
+                                   const std::string& job_id) {
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  v1::GetRequest request;
+  request.set_job_id(job_id);
+  HARMONY_ASSIGN_OR_RETURN(v1::Job job, client->Get(request));
+  auto view = MakeProgressView(global.json, LoggingStepsOf(job.job_yaml(), {}));
+  FollowOptions follow;
+  follow.socket_path = paths.socket();
+  follow.job_id = job_id;
+  follow.patience = Seconds(30);
+  JobFollower follower(std::move(follow));
+  v1::Progress last;
+  while (true) {
+    pollfd wait = {follower.event_fd(), POLLIN, 0};
+    if (poll(&wait, 1, -1) < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
+    for (const JobFollower::Event& event : follower.TakeEvents()) {
+      if (!event.message.empty()) view->Message(event.message);
+      if (event.progress) view->Show(last = *event.progress);
+      if (!event.ended) continue;
+      if (!event.ended->ok()) return *event.ended;
+      return last;
+    }
+  }
+}
+
+}  // namespace
+
+int SubmitCommand(const GlobalOptions& global, const JobOptions& options) {
+  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
+  if (!paths.ok()) return Fail(paths.status());
+  absl::StatusOr<v1::SubmitResponse> response = Submit(*paths, options);
+  if (!response.ok()) {
+    int code = Fail(response.status());
+    return absl::IsResourceExhausted(response.status()) ? 2 : code;
+  }
+  if (global.json) {
+    PrintJson(ToJson(*response));
+  } else if (response->already_finished()) {
+    printf("this very run has finished before; nothing to do\n");
+  } else {
+    printf("%s\n", response->job_id().c_str());
+  }
+  return 0;
+}
+
+int ListCommand(const GlobalOptions& global) {
+  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
+  if (!paths.ok()) return Fail(paths.status());
+  auto client = ConnectToCoordinator(*paths);
+  if (!client.ok()) return Fail(client.status());
+  absl::StatusOr<v1::ListResponse> list = (*client)->List({});
+  if (!list.ok()) return Fail(list.status());
+  if (global.json) {
+    PrintJson(ToJson(*list)["jobs"]);
+  } else {
+    printf("%s", JobTable(*list).c_str());
+  }
+  return 0;
+}
+
+int StatusCommand(const GlobalOptions& global, const std::string& job_id) {
+  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
+  if (!paths.ok()) return Fail(paths.status());
+  absl::Status status = job_id.empty() ? ShowAll(global, *paths) : ShowJob(global, *paths, job_id);
+  return status.ok() ? 0 : Fail(status);
+}
+
+int WatchCommand(const GlobalOptions& global, const std::string& job_id) {
+  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
+  if (!paths.ok()) return Fail(paths.status());
+  absl::StatusOr<v1::Progress> last = Watch(global, *paths, job_id);
+  if (!last.ok()) return Fail(last.status());
+  if (!global.json) {
+    printf("%s %s\n", job_id.c_str(), StateName(last->job().state()).c_str());
+  }
+  if (last->job().state() == v1::JOB_STATE_FAILED) {
+    fprintf(stderr, "error: %s\n", last->job().error().c_str());
+  }
+  return ExitCodeOfJob(last->job());
+}
+
+int CancelCommand(const GlobalOptions& global, const std::string& job_id) {
+  return JobAction(global, job_id, &CoordinatorClient::Cancel);
+}
+int PauseCommand(const GlobalOptions& global, const std::string& job_id) {
+  return JobAction(global, job_id, &CoordinatorClient::Pause);
+}
+int ResumeCommand(const GlobalOptions& global, const std::string& job_id) {
+  return JobAction(global, job_id, &CoordinatorClient::Resume);
+}
+
+}  // namespace harmony

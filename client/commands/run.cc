@@ -1,0 +1,289 @@
+#include "client/commands/run.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/supervisor_process.h"
+#include "client/launcher/host_memory.h"
+#include "client/launcher/launch.h"
+#include "client/progress/render.h"
+#include "client/progress/view.h"
+#include "client/rpc/job_follower.h"
+#include "client/rpc/proto_json.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+// How often a cancel is tried again while the coordinator is away.
+constexpr int kCancelRetryMs = 500;
+
+// Blocks the signals that stop a run, for every thread to come, and reads them from a descriptor.
+UniqueFd TakeOverSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+// One `harmony run` from start to end, on the main thread.
+class RunSession {
+ public:
+  RunSession(const GlobalOptions& global, const RunOptions& options)
+      : global_(global), options_(options) {}
+
+  int Execute();
+
+ private:
+  absl::Status Prepare();
+  absl::Status StartProcesses();
+  absl::Status FollowJob();
+  void OnEvent(JobFollower::Event& event);
+  void OnSignal();
+  void TryCancel();
+  // Ends the supervisor and all it started; a (second) signal meanwhile makes it quick.
+  void StopProcesses();
+  // Keeps the logs beside the results, removes the runtime directory.
+  void CleanUp();
+  int Report(const absl::Status& status);
+  int ReportJob();
+  void PrintSummary();
+
+  const GlobalOptions& global_;
+  const RunOptions& options_;
+  v1::SubmitRequest request_;
+  RuntimePaths paths_;
+  Cluster cluster_;
+  UniqueFd signals_;
+  bool made_dir_ = false;
+  std::optional<SupervisorProcess> supervisor_;
+  std::unique_ptr<ProgressView> view_;
+  std::unique_ptr<JobFollower> follower_;
+
+  int signal_ = 0;  // the first that came
+  bool stop_at_once_ = false;
+  bool cancelled_ = false;  // the coordinator has taken the cancel
+  std::string job_id_;
+  bool already_finished_ = false;
+  bool submit_refused_ = false;
+  std::optional<absl::Status> ended_;
+  RunSummary summary_;
+  std::vector<double> rates_;  // of each step seen
+};
+
+int RunSession::Execute() {
+  absl::Status status = Prepare();
+  if (status.ok()) status = StartProcesses();
+  if (status.ok() && signal_ == 0) status = FollowJob();
+  follower_.reset();
+  if (supervisor_) StopProcesses();
+  CleanUp();
+  return Report(status);
+}
+
+absl::Status RunSession::Prepare() {
+  HARMONY_ASSIGN_OR_RETURN(request_, MakeSubmitRequest(options_.job));
+  HARMONY_ASSIGN_OR_RETURN(cluster_,
+                           ResolveCluster(options_.cluster.config, options_.cluster.devices,
+                                          options_.cluster.host_memory, AvailableHostMemory()));
+  signals_ = TakeOverSignals();
+  std::string dir = global_.runtime_dir;
+  if (dir.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(dir, MakePrivateRuntimeDir());
+    made_dir_ = true;
+  } else {
+    made_dir_ = !fs::exists(dir);
+  }
+  paths_.dir = dir;
+  HARMONY_ASSIGN_OR_RETURN(paths_, ResolveRuntimePaths(dir, global_.state_dir));
+  if (RuntimeLockHolder(paths_) != 0) return RuntimeLock::Acquire(paths_).status();
+  view_ =
+      MakeProgressView(global_.json, LoggingStepsOf(request_.job_yaml(), options_.job.overrides));
+  if (cluster_.default_devices) {
+    view_->Message(absl::StrCat("no --devices given: using ", cluster_.devices,
+                                ", a device emulated on the CPU"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSession::StartProcesses() {
+  std::string bin_dir = global_.bin_dir.empty() ? OwnBinDir() : global_.bin_dir;
+  HARMONY_ASSIGN_OR_RETURN(
+      supervisor_, SupervisorProcess::Start({paths_, bin_dir, cluster_, /*bound_to_us=*/true}));
+  while (signal_ == 0) {
+    pollfd polled[] = {{signals_.get(), POLLIN, 0}, {supervisor_->report_fd(), POLLIN, 0}};
+    if (poll(polled, 2, -1) < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
+    if (polled[0].revents != 0) OnSignal();
+    if (polled[1].revents != 0) return supervisor_->TakeReport();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSession::FollowJob() {
+  FollowOptions follow;
+  follow.socket_path = paths_.socket();
+  follow.submit = request_;
+  follower_ = std::make_unique<JobFollower>(std::move(follow));
+  while (!ended_ && !stop_at_once_) {
+    bool cancel_pending = signal_ != 0 && !cancelled_;
+    pollfd polled[] = {{signals_.get(), POLLIN, 0},
+                       {follower_->event_fd(), POLLIN, 0},
+                       {supervisor_->pidfd(), POLLIN, 0}};
+    int ready = poll(polled, 3, cancel_pending ? kCancelRetryMs : -1);
+    if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
+    if (polled[0].revents != 0) OnSignal();
+    for (JobFollower::Event& event : follower_->TakeEvents()) OnEvent(event);
+    if (!ended_ && polled[2].revents != 0) {
+      return absl::InternalError(absl::StrCat("the supervisor ended; last lines of its log:\n",
+                                              TailOfFile(paths_.logs() + "/supervisor.log", 30)));
+    }
+    if (!ended_ && cancel_pending && !stop_at_once_) TryCancel();
+  }
+  return ended_.value_or(absl::OkStatus());
+}
+
+void RunSession::OnEvent(JobFollower::Event& event) {
+  if (!event.message.empty()) view_->Message(event.message);
+  if (event.submitted) {
+    job_id_ = event.submitted->job_id;
+    already_finished_ = event.submitted->already_finished;
+  }
+  if (event.progress) {
+    const v1::Progress& progress = *event.progress;
+    if (progress.step() != summary_.last.step() && progress.tokens_per_second() > 0) {
+      rates_.push_back(progress.tokens_per_second());
+    }
+    summary_.restarts =
+        std::max<int64_t>(summary_.restarts, static_cast<int64_t>(progress.generation()) - 1);
+    view_->Show(progress);
+    summary_.last = progress;
+  }
+  if (event.ended) {
+    ended_ = std::move(event.ended);
+    submit_refused_ = event.submit_refused;
+  }
+}
+
+void RunSession::OnSignal() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (signal_ == 0) {
+      signal_ = static_cast<int>(info.ssi_signo);
+      view_->Message("stopping: the step in flight, then a checkpoint; once more to stop at once");
+    } else {
+      stop_at_once_ = true;
+    }
+  }
+}
+
+void RunSession::TryCancel() {
+  if (job_id_.empty()) return;
+  v1::CancelRequest request;
+  request.set_job_id(job_id_);
+  absl::StatusOr<v1::Job> job = CoordinatorClient(paths_.socket()).Cancel(request);
+  // Anything but a lost connection is an answer; the follower sees what comes of it.
+  cancelled_ = !absl::IsUnavailable(job.status()) && !absl::IsDeadlineExceeded(job.status());
+}
+
+void RunSession::StopProcesses() {
+  supervisor_->Signal(stop_at_once_ ? SIGQUIT : SIGTERM);
+  while (true) {
+    pollfd polled[] = {{supervisor_->pidfd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    if (poll(polled, 2, -1) < 0 && errno != EINTR) break;
+    if (polled[0].revents != 0) break;
+    if (polled[1].revents == 0) continue;
+    OnSignal();
+    if (stop_at_once_) supervisor_->Signal(SIGQUIT);
+  }
+  supervisor_->Wait();
+}
+
+void RunSession::CleanUp() {
+  std::error_code error;
+  const std::string& output = summary_.last.job().output_dir();
+  if (!made_dir_) return;
+  if (!output.empty() && fs::is_directory(output, error)) {
+    fs::copy(paths_.logs(), output + "/logs",
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  }
+  fs::remove_all(paths_.dir, error);
+}
+
+void RunSession::PrintSummary() {
+  if (!rates_.empty()) {
+    auto middle = rates_.begin() + static_cast<int64_t>(rates_.size() / 2);
+    std::nth_element(rates_.begin(), middle, rates_.end());
+    summary_.tokens_per_second = *middle;
+  }
+  if (global_.json) {
+    nlohmann::ordered_json line;
+    line["type"] = "summary";
+    line["tokens_per_second_median"] = summary_.tokens_per_second;
+    line["restarts"] = summary_.restarts;
+    line["last"] = ToJson(summary_.last);
+    line["already_finished"] = already_finished_;
+    printf("%s\n", line.dump().c_str());
+  } else if (summary_.last.has_job()) {
+    printf("%s", RenderSummary(summary_).c_str());
+  }
+}
+
+int RunSession::ReportJob() {
+  const v1::Job& job = summary_.last.job();
+  if (already_finished_) {
+    if (!global_.json) printf("this very run has finished before; nothing to do\n");
+    return 0;
+  }
+  if (job.state() == v1::JOB_STATE_FAILED) {
+    fprintf(stderr, "error: %s\n", job.error().c_str());
+    return ExitCodeOfJob(job);
+  }
+  if (signal_ == 0 || job.state() == v1::JOB_STATE_FINISHED) return 0;
+  if (!global_.json) {
+    printf(
+        "\nstopped after step %ld; the same command goes on from there "
+        "(its checkpoint is in %s)\n",
+        static_cast<long>(summary_.last.step()), job.output_dir().c_str());
+  }
+  return 128 + signal_;
+}
+
+int RunSession::Report(const absl::Status& status) {
+  int exit_code = 0;
+  if (stop_at_once_) {
+    fprintf(stderr, "stopped at once; the same command goes on from the last checkpoint\n");
+    exit_code = 128 + signal_;
+  } else if (signal_ != 0 && !ended_) {
+    exit_code = 128 + signal_;
+  } else if (!status.ok()) {
+    exit_code = Fail(status);
+    // Too little memory, found before anything ran, is a matter of the input.
+    if (submit_refused_ && absl::IsResourceExhausted(status)) exit_code = 2;
+  } else {
+    PrintSummary();
+    exit_code = ReportJob();
+  }
+  fflush(stdout);
+  return exit_code;
+}
+
+}  // namespace
+
+int RunCommand(const GlobalOptions& global, const RunOptions& options) {
+  return RunSession(global, options).Execute();
+}
+
+}  // namespace harmony

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "client/commands/common.h"
+
+namespace harmony {
+
+struct RunOptions {
+  JobOptions job;
+  ClusterOptions cluster;
+};
+// Starts all, trains, shows progress, stops all. A signal cancels with a checkpoint (exit code
+// 128 + signal); a second one stops at once.
+int RunCommand(const GlobalOptions& global, const RunOptions& options);
+
+}  // namespace harmony

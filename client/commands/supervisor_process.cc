@@ -1,0 +1,72 @@
+#include "client/commands/supervisor_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/launcher/launch.h"
+#include "common/base/status.h"
+
+namespace harmony {
+
+absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
+    const SupervisorProcessOptions& options) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "making a pipe");
+  SupervisorProcess process;
+  process.report_ = UniqueFd(ends[0]);
+  UniqueFd write_end(ends[1]);
+  HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
+
+  ChildSpec spec;
+  spec.program = "/proc/self/exe";
+  spec.arguments = {"up",
+                    "--runtime-dir",
+                    options.paths.dir,
+                    "--state-dir",
+                    options.paths.state_dir,
+                    "--bin-dir",
+                    options.bin_dir,
+                    "--devices",
+                    options.cluster.devices,
+                    "--host-memory",
+                    absl::StrCat(options.cluster.host_memory.count()),
+                    "--report-fd",
+                    absl::StrCat(write_end.get())};
+  if (options.bound_to_us) spec.arguments.push_back("--private");
+  spec.inherited_fds = {write_end.get()};
+  spec.log_path = options.paths.logs() + "/supervisor.log";
+  spec.death_signal = options.bound_to_us ? SIGTERM : 0;
+  HARMONY_ASSIGN_OR_RETURN(process.child_, Spawn(spec));
+  return process;
+}
+
+absl::Status SupervisorProcess::TakeReport() {
+  std::string line;
+  char buffer[4096];
+  ssize_t got;
+  while ((got = read(report_.get(), buffer, sizeof(buffer))) > 0 || (got < 0 && errno == EINTR)) {
+    if (got > 0) line.append(buffer, got);
+  }
+  report_.Reset();
+  return DecodeLaunchReport(line);
+}
+
+void SupervisorProcess::Signal(int signal) {
+  if (child_.pidfd.valid()) pidfd_send_signal(child_.pidfd.get(), signal, nullptr, 0);
+}
+
+void SupervisorProcess::Wait() {
+  if (child_.pid == 0) return;
+  while (waitpid(child_.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  child_ = Child();
+}
+
+}  // namespace harmony

@@ -1,0 +1,44 @@
+#pragma once
+
+// The supervisor as a child of this program: `harmony run` and `harmony up --detach` start one.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/launcher/child_process.h"
+#include "client/launcher/cluster.h"
+#include "client/launcher/runtime_dir.h"
+
+namespace harmony {
+
+struct SupervisorProcessOptions {
+  RuntimePaths paths;
+  std::string bin_dir;
+  Cluster cluster;
+  // Ends with us (SIGTERM from the kernel when we die), and then removes the runtime directory.
+  bool bound_to_us = false;
+};
+
+class SupervisorProcess {
+ public:
+  // Call from the main thread, before any other thread exists.
+  static absl::StatusOr<SupervisorProcess> Start(const SupervisorProcessOptions& options);
+
+  // Readable when the report about the start has come (or never will).
+  int report_fd() const { return report_.get(); }
+  // Call when report_fd() is readable: OK when the coordinator accepts connections.
+  absl::Status TakeReport();
+  // Readable when the process has exited.
+  int pidfd() const { return child_.pidfd.get(); }
+  void Signal(int signal);
+  // Blocks until it has exited.
+  void Wait();
+
+ private:
+  Child child_;
+  UniqueFd report_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,99 @@
+#include "client/commands/up.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/pidfd.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/supervisor_process.h"
+#include "client/launcher/host_memory.h"
+#include "client/launcher/launch.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+absl::Status Detach(const SupervisorProcessOptions& options) {
+  // It would only find out after it has lost our terminal.
+  if (pid_t holder = RuntimeLockHolder(options.paths); holder != 0) {
+    return RuntimeLock::Acquire(options.paths).status();
+  }
+  HARMONY_ASSIGN_OR_RETURN(SupervisorProcess process, SupervisorProcess::Start(options));
+  absl::Status report = process.TakeReport();
+  if (!report.ok()) process.Wait();
+  return report;
+}
+
+absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
+  LaunchOptions launch;
+  HARMONY_ASSIGN_OR_RETURN(launch.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  launch.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
+  HARMONY_ASSIGN_OR_RETURN(launch.cluster,
+                           ResolveCluster(options.cluster.config, options.cluster.devices,
+                                          options.cluster.host_memory, AvailableHostMemory()));
+  if (options.report_fd < 0 && !global.json) {
+    printf("devices %s%s, host memory %s\n", launch.cluster.devices.c_str(),
+           launch.cluster.default_devices ? " (none were named)" : "",
+           FormatBytes(launch.cluster.host_memory).c_str());
+    fflush(stdout);
+  }
+  if (options.detach) return Detach({launch.paths, launch.bin_dir, launch.cluster, false});
+
+  spdlog::set_default_logger(spdlog::stderr_logger_st("launcher"));
+  launch.report_fd = options.report_fd;
+  // Our own children must not hold it: who waits for the report waits for its end.
+  if (launch.report_fd >= 0) fcntl(launch.report_fd, F_SETFD, FD_CLOEXEC);
+  pid_t starter = getppid();
+  absl::Status status = LaunchAndSupervise(launch);
+  if (options.private_dir && getppid() != starter) {
+    std::error_code error;
+    std::filesystem::remove_all(launch.paths.dir, error);
+  }
+  return status;
+}
+
+absl::Status Down(const RuntimePaths& paths) {
+  pid_t holder = RuntimeLockHolder(paths);
+  if (holder == 0) {
+    printf("harmony is not up on %s\n", paths.socket().c_str());
+    return RemoveStaleFiles(paths);
+  }
+  UniqueFd pidfd(pidfd_open(holder, 0));
+  if (!pidfd.valid() && errno != ESRCH) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("reaching process ", holder));
+  }
+  // Still the holder: so the descriptor is that of the supervisor, not of a successor of its
+  // number.
+  if (pidfd.valid() && RuntimeLockHolder(paths) == holder) {
+    if (pidfd_send_signal(pidfd.get(), SIGTERM, nullptr, 0) != 0 && errno != ESRCH) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("signalling process ", holder));
+    }
+    pollfd wait = {pidfd.get(), POLLIN, 0};
+    while (poll(&wait, 1, -1) < 0 && errno == EINTR) {
+    }
+  }
+  return RemoveStaleFiles(paths);
+}
+
+}  // namespace
+
+int UpCommand(const GlobalOptions& global, const UpOptions& options) {
+  absl::Status status = Up(global, options);
+  return status.ok() ? 0 : Fail(status);
+}
+
+int DownCommand(const GlobalOptions& global) {
+  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
+  if (!paths.ok()) return Fail(paths.status());
+  absl::Status status = Down(*paths);
+  return status.ok() ? 0 : Fail(status);
+}
+
+}  // namespace harmony

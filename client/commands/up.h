@@ -1,0 +1,18 @@
+#pragma once
+
+#include "client/commands/common.h"
+
+namespace harmony {
+
+struct UpOptions {
+  ClusterOptions cluster;
+  bool detach = false;
+  // For our own use, when we start ourselves (supervisor_process.h).
+  int report_fd = -1;
+  bool private_dir = false;
+};
+int UpCommand(const GlobalOptions& global, const UpOptions& options);
+// Waits until everything is gone. Not being up is no error.
+int DownCommand(const GlobalOptions& global);
+
+}  // namespace harmony

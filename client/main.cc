@@ -1,0 +1,167 @@
+// harmony: the command line. Parses, then hands over to client/commands.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "client/commands/inspect.h"
+#include "client/commands/jobs.h"
+#include "client/commands/run.h"
+#include "client/commands/up.h"
+
+namespace harmony {
+namespace {
+
+// All that the command line can set; one command reads its share of it.
+struct Arguments {
+  GlobalOptions global;
+  UpOptions up;
+  RunOptions run;
+  JobOptions submit;
+  PlanOptions plan;
+  LogsOptions logs;
+  TraceOptions trace;
+  std::string job_id;
+  bool explain = false;
+  std::string profile, ignored;
+  std::function<int()> command;
+};
+
+void AddJob(CLI::App* app, JobOptions& job, bool overwrite) {
+  app->add_option("job", job.path, "Job file (YAML)")->required()->type_name("JOB.yaml");
+  app->add_option("--set", job.overrides, "Override a key of the job file")
+      ->type_name("key=value")
+      ->allow_extra_args(false);
+  if (overwrite) {
+    app->add_flag("--overwrite", job.overwrite, "Move an output_dir that holds another run aside");
+  }
+}
+
+void AddCluster(CLI::App* app, ClusterOptions& cluster) {
+  app->add_option("--config", cluster.config, "Devices and host memory from a file")
+      ->type_name("CLUSTER.yaml");
+  app->add_option("--devices", cluster.devices, "e.g. sim*4:mem=256MiB")->type_name("SPEC");
+  app->add_option("--host-memory", cluster.host_memory,
+                  "Virtual size of the host segment (default: 80% of what is available)")
+      ->type_name("BYTES");
+}
+
+// A command about one job, named on the command line.
+void AddJobCommand(CLI::App& app, Arguments& args, const std::string& name, const std::string& help,
+                   int (*command)(const GlobalOptions&, const std::string&)) {
+  CLI::App* sub = app.add_subcommand(name, help);
+  sub->add_option("job", args.job_id, "Id of the job")->required()->type_name("JOB");
+  sub->callback([&args, command] {
+    args.command = [&args, command] { return command(args.global, args.job_id); };
+  });
+}
+
+// A command that the interface names and that later work brings.
+void AddMissing(CLI::App& app, Arguments& args, const std::string& name, const std::string& help,
+                const std::string& why) {
+  CLI::App* sub = app.add_subcommand(name, help);
+  sub->allow_extras();
+  sub->callback(
+      [&args, why] { args.command = [why] { return Fail(absl::UnimplementedError(why)); }; });
+}
+
+void AddProcessCommands(CLI::App& app, Arguments& args) {
+  CLI::App* run = app.add_subcommand("run", "Start all, train, show progress, stop all");
+  AddJob(run, args.run.job, /*overwrite=*/true);
+  AddCluster(run, args.run.cluster);
+  run->callback([&] { args.command = [&] { return RunCommand(args.global, args.run); }; });
+
+  CLI::App* up = app.add_subcommand("up", "Start and supervise the processes");
+  AddCluster(up, args.up.cluster);
+  up->add_flag("--detach", args.up.detach, "Return when they are up; else stay in the foreground");
+  up->add_option("--report-fd", args.up.report_fd)->group("");
+  up->add_flag("--private", args.up.private_dir)->group("");
+  up->callback([&] { args.command = [&] { return UpCommand(args.global, args.up); }; });
+
+  CLI::App* down = app.add_subcommand("down", "Stop them, and wait until all are gone");
+  down->callback([&] { args.command = [&] { return DownCommand(args.global); }; });
+}
+
+void AddJobCommands(CLI::App& app, Arguments& args) {
+  CLI::App* submit = app.add_subcommand("submit", "Queue a job");
+  AddJob(submit, args.submit, /*overwrite=*/true);
+  submit->callback([&] { args.command = [&] { return SubmitCommand(args.global, args.submit); }; });
+
+  CLI::App* list = app.add_subcommand("list", "All jobs");
+  list->callback([&] { args.command = [&] { return ListCommand(args.global); }; });
+
+  CLI::App* status = app.add_subcommand("status", "Processes and jobs, or one job");
+  status->add_option("job", args.job_id, "Id of the job")->type_name("JOB");
+  status->callback([&] { args.command = [&] { return StatusCommand(args.global, args.job_id); }; });
+
+  AddJobCommand(app, args, "watch", "Show progress until the job ends", WatchCommand);
+  AddJobCommand(app, args, "cancel", "Finish the step, write a checkpoint, end the job",
+                CancelCommand);
+  AddJobCommand(app, args, "pause", "As cancel, but `resume` continues it", PauseCommand);
+  AddJobCommand(app, args, "resume", "Continue a paused job", ResumeCommand);
+}
+
+int RunPlan(const Arguments& args) {
+  if (!args.profile.empty()) {
+    return Fail(absl::UnimplementedError(
+        "--profile: there are no profiles yet; plans have no time estimate"));
+  }
+  return PlanCommand(args.global, args.plan);
+}
+
+void AddInspection(CLI::App& app, Arguments& args) {
+  CLI::App* logs = app.add_subcommand("logs", "Last log lines of the processes");
+  logs->add_option("job", args.logs.job_id, "Only lines that name this job")->type_name("JOB");
+  logs->add_option("--process", args.logs.process, "Only this one, e.g. worker-0");
+  logs->add_option("-n,--lines", args.logs.lines, "Lines of each")->capture_default_str();
+  logs->callback([&] { args.command = [&] { return LogsCommand(args.global, args.logs); }; });
+
+  CLI::App* plan = app.add_subcommand("plan", "What a job needs, and whether it fits");
+  AddJob(plan, args.plan.job, /*overwrite=*/false);
+  AddCluster(plan, args.plan.cluster);
+  plan->add_flag("--explain", args.explain, "Say why (always on for now)");
+  plan->add_option("--profile", args.profile, "Measured times")->type_name("P.json");
+  plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
+
+  CLI::App* trace = app.add_subcommand("trace", "Write what ran when, as a Chrome trace");
+  trace->add_option("job", args.trace.job_id, "Id of the job")->required()->type_name("JOB");
+  trace->add_option("-o,--output", args.trace.output, "File to write")->required();
+  trace->add_option("--last-steps", args.trace.last_steps, "Only these (default: all kept)");
+  trace->callback([&] { args.command = [&] { return TraceCommand(args.global, args.trace); }; });
+
+  AddMissing(app, args, "profile", "Measure a job's layers (not there yet)",
+             "profile: not there yet");
+  AddMissing(
+      app, args, "export", "Write a Hugging Face directory (not there yet)",
+      "export: not there yet; a finished job's output_dir/final is a Hugging Face directory");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Harmony trains deep networks larger than GPU memory.", "harmony");
+  Arguments args;
+  app.set_version_flag("--version", std::string("harmony ") + HARMONY_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_flag("--json", args.global.json, "Machine-readable output");
+  app.add_option("--runtime-dir", args.global.runtime_dir,
+                 "Socket and lock (default: $XDG_RUNTIME_DIR/harmony, else ~/.harmony)")
+      ->envname("HARMONY_RUNTIME_DIR");
+  app.add_option("--state-dir", args.global.state_dir,
+                 "Job database and logs (default: ~/.local/state/harmony)")
+      ->envname("HARMONY_STATE_DIR");
+  app.add_option("--bin-dir", args.global.bin_dir,
+                 "Where the other programs are (default: beside this one)");
+  AddProcessCommands(app, args);
+  AddJobCommands(app, args);
+  AddInspection(app, args);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return args.command();
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) { return harmony::Main(argc, argv); }

@@ -1,0 +1,246 @@
+#include "client/progress/render.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/rpc/coordinator_client.h"
+#include "common/base/units.h"
+
+namespace harmony {
+namespace {
+
+std::string Fit(std::string line, int width) {
+  if (static_cast<int>(line.size()) > width) line.resize(std::max(width, 0));
+  return line;
+}
+
+std::string RenderTokenRate(double rate) {
+  return rate >= 100 ? absl::StrFormat("%.0f tokens/s", rate)
+                     : absl::StrFormat("%.1f tokens/s", rate);
+}
+
+double Share(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+int64_t TotalSwap(const v1::SwapBytes& swap) {
+  return swap.weights() + swap.gradients() + swap.stash() + swap.boundary_commit() +
+         swap.boundary() + swap.tokens() + swap.loss() + swap.recovery();
+}
+
+// What is known of the last completed step; empty parts where there is none yet.
+std::string StepNumbers(const v1::Progress& progress) {
+  std::string text = absl::StrCat("step ", progress.step(), "/", progress.job().max_steps());
+  if (progress.step() > 0) {
+    absl::StrAppendFormat(&text, "  loss %.4f  lr %.3g  ", progress.loss(),
+                          progress.learning_rate());
+    absl::StrAppend(&text, RenderTokenRate(progress.tokens_per_second()));
+  }
+  if (progress.seconds_left() > 0) {
+    absl::StrAppend(&text, "  ETA ", RenderSeconds(progress.seconds_left()));
+  }
+  return text;
+}
+
+std::string OverallLine(const v1::Progress& progress) {
+  double share = Share(progress.step(), progress.job().max_steps());
+  std::string line = absl::StrFormat("[%s] %3.0f%%", RenderBar({{share, '#'}}, 30), share * 100);
+  if (int64_t swap = TotalSwap(progress.swap_last_step()); swap > 0) {
+    absl::StrAppend(&line, "  swap ", FormatBytes(Bytes(swap)), "/step");
+  }
+  if (progress.host_capacity() > 0) {
+    absl::StrAppend(&line, "  host ", FormatBytes(Bytes(progress.host_bytes())), " of ",
+                    FormatBytes(Bytes(progress.host_capacity())));
+  }
+  if (progress.generation() > 1) absl::StrAppend(&line, "  generation ", progress.generation());
+  return line;
+}
+
+std::string MemoryBar(const v1::DeviceProgress& device, int cells) {
+  return RenderBar({{Share(device.resident_bytes(), device.memory_cap()), '#'},
+                    {Share(device.workspace_peak(), device.memory_cap()), '+'}},
+                   cells);
+}
+
+std::string TimeBar(const v1::DeviceProgress& device, int cells) {
+  return RenderBar(
+      {{device.computing_share(), '#'}, {device.waiting_share(), '-'}, {device.idle_share(), '.'}},
+      cells);
+}
+
+std::string DeviceHead(const v1::DeviceProgress& device) {
+  return absl::StrFormat("%3d %-8s %s", device.device(), device.state(), device.current());
+}
+
+std::string DeviceDetails(const v1::DeviceProgress& device) {
+  return absl::StrFormat(
+      "    mem [%s] %s of %s  time [%s] %.0f%% compute %.0f%% wait %.0f%% idle"
+      "  h2d %s  d2h %s  p2p %s",
+      MemoryBar(device, 12), FormatBytes(Bytes(device.resident_bytes() + device.workspace_peak())),
+      FormatBytes(Bytes(device.memory_cap())), TimeBar(device, 10), device.computing_share() * 100,
+      device.waiting_share() * 100, device.idle_share() * 100,
+      RenderRate(device.h2d_bytes_per_second()), RenderRate(device.d2h_bytes_per_second()),
+      RenderRate(device.p2p_bytes_per_second()));
+}
+
+std::string DeviceShort(const v1::DeviceProgress& device) {
+  return absl::StrFormat("%3d %-8s mem [%s] time [%s] %s", device.device(), device.state(),
+                         MemoryBar(device, 8), TimeBar(device, 8), device.current());
+}
+
+struct SwapClass {
+  const char* name;
+  int64_t total, last, minimum;
+};
+
+std::vector<SwapClass> SwapClasses(const v1::Progress& progress) {
+  const v1::SwapBytes &total = progress.swap_total(), &last = progress.swap_last_step(),
+                      &minimum = progress.swap_minimum_per_step();
+  return {
+      {"weights", total.weights(), last.weights(), minimum.weights()},
+      {"gradients", total.gradients(), last.gradients(), minimum.gradients()},
+      {"stash", total.stash(), last.stash(), minimum.stash()},
+      {"boundary_commit", total.boundary_commit(), last.boundary_commit(),
+       minimum.boundary_commit()},
+      {"boundary (p2p)", total.boundary(), last.boundary(), minimum.boundary()},
+      {"tokens", total.tokens(), last.tokens(), minimum.tokens()},
+      {"loss", total.loss(), last.loss(), minimum.loss()},
+      {"recovery", total.recovery(), last.recovery(), minimum.recovery()},
+  };
+}
+
+std::string SwapTable(const v1::Progress& progress) {
+  std::vector<std::vector<std::string>> rows = {
+      {"swap", "total", "last step", "minimum a step", "ratio"}};
+  for (const SwapClass& row : SwapClasses(progress)) {
+    if (row.total == 0 && row.minimum == 0) continue;
+    rows.push_back({row.name, FormatBytes(Bytes(row.total)), FormatBytes(Bytes(row.last)),
+                    row.minimum > 0 ? FormatBytes(Bytes(row.minimum)) : "-",
+                    row.minimum > 0 ? absl::StrFormat("%.2f", Share(row.last, row.minimum)) : "-"});
+  }
+  return rows.size() > 1 ? RenderTable(rows) : "";
+}
+
+std::string PeakTable(const v1::Progress& progress) {
+  std::vector<std::vector<std::string>> rows = {{"device", "peak memory", "cap", "used"}};
+  for (const v1::DeviceProgress& device : progress.devices()) {
+    rows.push_back(
+        {absl::StrCat(device.device(), " ", device.spec()), FormatBytes(Bytes(device.peak_bytes())),
+         FormatBytes(Bytes(device.memory_cap())),
+         absl::StrFormat("%.0f%%", Share(device.peak_bytes(), device.memory_cap()) * 100)});
+  }
+  return rows.size() > 1 ? RenderTable(rows) : "";
+}
+
+}  // namespace
+
+std::vector<std::string> RenderFrame(const v1::Progress& progress, int width, int height) {
+  std::vector<std::string> lines;
+  lines.push_back(absl::StrCat(progress.job().job_id(), "  ", StateName(progress.job().state()),
+                               "  ", StepNumbers(progress)));
+  lines.push_back(OverallLine(progress));
+  int left = height - 2;
+  bool tall = progress.devices_size() * 2 <= left;
+  for (int i = 0; i < progress.devices_size(); ++i) {
+    const v1::DeviceProgress& device = progress.devices(i);
+    if (tall) {
+      lines.push_back(DeviceHead(device));
+      lines.push_back(DeviceDetails(device));
+    } else if (static_cast<int>(lines.size()) + 1 < height || i + 1 == progress.devices_size()) {
+      lines.push_back(DeviceShort(device));
+    } else {
+      lines.push_back(absl::StrCat("    and ", progress.devices_size() - i, " more devices"));
+      break;
+    }
+  }
+  if (static_cast<int>(lines.size()) > height) lines.resize(std::max(height, 0));
+  for (std::string& line : lines) line = Fit(std::move(line), width);
+  return lines;
+}
+
+std::string Redraw(int shown, const std::vector<std::string>& messages,
+                   const std::vector<std::string>& frame) {
+  std::string text;
+  if (shown > 0) absl::StrAppend(&text, "\x1b[", shown, "A\r");
+  // Whatever stands from here down goes; then everything is written anew.
+  absl::StrAppend(&text, "\x1b[J");
+  for (const std::string& line : messages) absl::StrAppend(&text, line, "\n");
+  for (const std::string& line : frame) absl::StrAppend(&text, line, "\n");
+  return text;
+}
+
+std::string RenderStepLine(const v1::Progress& progress) {
+  std::string line = StepNumbers(progress);
+  if (progress.grad_norm() > 0) absl::StrAppendFormat(&line, "  norm %.4g", progress.grad_norm());
+  if (int64_t swap = TotalSwap(progress.swap_last_step()); swap > 0) {
+    absl::StrAppend(&line, "  swap ", FormatBytes(Bytes(swap)));
+  }
+  return line;
+}
+
+std::string RenderSummary(const RunSummary& summary) {
+  const v1::Job& job = summary.last.job();
+  std::string text = absl::StrFormat("\n%s %s: step %d of %d", job.job_id(), StateName(job.state()),
+                                     summary.last.step(), job.max_steps());
+  if (summary.last.step() > 0) absl::StrAppendFormat(&text, ", loss %.4f", summary.last.loss());
+  if (summary.tokens_per_second > 0) {
+    absl::StrAppend(&text, ", ", RenderTokenRate(summary.tokens_per_second));
+  }
+  if (summary.restarts > 0)
+    absl::StrAppend(&text, ", recovered from ", summary.restarts, " faults");
+  absl::StrAppend(&text, "\n");
+  for (const std::string& table : {SwapTable(summary.last), PeakTable(summary.last)}) {
+    if (!table.empty()) absl::StrAppend(&text, "\n", table);
+  }
+  if (job.state() == v1::JOB_STATE_FINISHED) {
+    absl::StrAppend(&text, "\nmodel: ", job.output_dir(), "/final\n");
+  }
+  return text;
+}
+
+std::string RenderSeconds(double seconds) {
+  auto s = static_cast<int64_t>(std::lround(std::max(seconds, 0.0)));
+  if (s < 60) return absl::StrCat(s, "s");
+  if (s < 3600) return absl::StrFormat("%dm%02ds", s / 60, s % 60);
+  return absl::StrFormat("%dh%02dm", s / 3600, s / 60 % 60);
+}
+
+std::string RenderRate(double rate) {
+  if (rate >= 1e9) return absl::StrFormat("%.2f GB/s", rate / 1e9);
+  if (rate >= 1e6) return absl::StrFormat("%.0f MB/s", rate / 1e6);
+  if (rate >= 1e3) return absl::StrFormat("%.0f kB/s", rate / 1e3);
+  return absl::StrFormat("%.0f B/s", rate);
+}
+
+std::string RenderBar(const std::vector<BarPart>& parts, int cells) {
+  std::string bar;
+  double sum = 0;
+  for (const BarPart& part : parts) {
+    sum += std::max(part.share, 0.0);
+    int end = std::clamp(static_cast<int>(std::lround(sum * cells)), 0, cells);
+    if (end > static_cast<int>(bar.size())) bar.resize(end, part.fill);
+  }
+  bar.resize(cells, ' ');
+  return bar;
+}
+
+std::string RenderTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppend(&text, row[i]);
+      if (i + 1 < row.size()) text.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+}  // namespace harmony

@@ -1,0 +1,116 @@
+#include "client/progress/view.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/progress/render.h"
+#include "client/rpc/coordinator_client.h"
+#include "client/rpc/proto_json.h"
+
+namespace harmony {
+namespace {
+
+void Write(const std::string& text) {
+  fwrite(text.data(), 1, text.size(), stdout);
+  fflush(stdout);
+}
+
+class TerminalView : public ProgressView {
+ public:
+  void Show(const v1::Progress& progress) override {
+    winsize size = {};
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) size = {24, 80, 0, 0};
+    // The last column and the last line stay free, so that nothing wraps or scrolls.
+    frame_ = RenderFrame(progress, size.ws_col - 1, std::max(size.ws_row - 1, 1));
+    Draw({progress.messages().begin(), progress.messages().end()});
+  }
+  void Message(absl::string_view text) override { Draw({std::string(text)}); }
+
+ private:
+  void Draw(const std::vector<std::string>& messages) {
+    Write(Redraw(shown_, messages, frame_));
+    shown_ = static_cast<int>(frame_.size());
+  }
+  std::vector<std::string> frame_;
+  int shown_ = 0;
+};
+
+class PlainView : public ProgressView {
+ public:
+  explicit PlainView(int64_t logging_steps) : logging_steps_(std::max<int64_t>(logging_steps, 1)) {}
+
+  void Show(const v1::Progress& progress) override {
+    for (const std::string& message : progress.messages()) Message(message);
+    if (progress.job().state() != state_) {
+      state_ = progress.job().state();
+      if (state_ == v1::JOB_STATE_QUEUED || state_ == v1::JOB_STATE_STARTING ||
+          state_ == v1::JOB_STATE_RECOVERING || state_ == v1::JOB_STATE_STOPPING) {
+        Message(StateName(state_));
+      }
+    }
+    // A snapshot may have jumped over a step that was due.
+    bool due = progress.step() / logging_steps_ > printed_ / logging_steps_ ||
+               progress.step() == progress.job().max_steps();
+    if (progress.step() == printed_ || progress.step() <= 0 || !due) return;
+    printed_ = progress.step();
+    Write(RenderStepLine(progress) + "\n");
+  }
+  void Message(absl::string_view text) override { Write(absl::StrCat(text, "\n")); }
+
+ private:
+  int64_t logging_steps_;
+  int64_t printed_ = 0;
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+};
+
+class JsonView : public ProgressView {
+ public:
+  void Show(const v1::Progress& progress) override {
+    nlohmann::ordered_json line;
+    line["type"] = "progress";
+    line.update(ToJson(progress));
+    Print(line);
+  }
+  void Message(absl::string_view text) override {
+    Print({{"type", "message"}, {"message", std::string(text)}});
+  }
+
+ private:
+  static void Print(const nlohmann::ordered_json& line) {
+    Write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ProgressView> MakeProgressView(bool json, int64_t logging_steps) {
+  if (json) return std::make_unique<JsonView>();
+  const char* terminal = getenv("TERM");
+  bool dumb = terminal == nullptr || absl::string_view(terminal) == "dumb";
+  if (isatty(STDOUT_FILENO) && !dumb) return std::make_unique<TerminalView>();
+  return std::make_unique<PlainView>(logging_steps);
+}
+
+int64_t LoggingStepsOf(const std::string& job_yaml, const std::vector<std::string>& overrides) {
+  int64_t steps = 1;
+  try {
+    YAML::Node root = YAML::Load(job_yaml);
+    if (root.IsMap() && root["logging_steps"]) steps = root["logging_steps"].as<int64_t>();
+  } catch (const YAML::Exception&) {
+  }
+  for (absl::string_view text : overrides) {
+    if (absl::ConsumePrefix(&text, "logging_steps=")) (void)absl::SimpleAtoi(text, &steps);
+  }
+  return std::max<int64_t>(steps, 1);
+}
+
+}  // namespace harmony

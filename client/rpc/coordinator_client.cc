@@ -1,0 +1,127 @@
+#include "client/rpc/coordinator_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <mutex>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "harmony/v1/coordinator.grpc.pb.h"
+
+namespace harmony {
+namespace {
+
+// Submitting checks model and data, which may be large; all else answers at once.
+constexpr std::chrono::seconds kSubmitDeadline(120);
+constexpr std::chrono::seconds kCallDeadline(10);
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
+  grpc::ChannelArguments arguments;
+  // Large plans and timelines; a restarted coordinator is found soon.
+  arguments.SetMaxReceiveMessageSize(256 << 20);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel("unix:" + socket_path, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+}  // namespace
+
+struct CoordinatorClient::Impl {
+  explicit Impl(const std::string& socket_path)
+      : stub(v1::Coordinator::NewStub(MakeChannel(socket_path))) {}
+
+  template <typename Response, typename Request, typename Method>
+  absl::StatusOr<Response> Call(Method method, const Request& request,
+                                std::chrono::seconds deadline = kCallDeadline) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + deadline);
+    Response response;
+    grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    if (!status.ok()) return FromGrpc(status);
+    return response;
+  }
+
+  std::unique_ptr<v1::Coordinator::Stub> stub;
+  std::mutex mutex;
+  grpc::ClientContext* watching = nullptr;  // guarded by mutex
+  bool stopped = false;                     // guarded by mutex
+};
+
+CoordinatorClient::CoordinatorClient(const std::string& socket_path)
+    : impl_(std::make_unique<Impl>(socket_path)) {}
+CoordinatorClient::~CoordinatorClient() = default;
+
+using Stub = v1::Coordinator::Stub;
+
+absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::SubmitRequest& request) {
+  return impl_->Call<v1::SubmitResponse>(&Stub::Submit, request, kSubmitDeadline);
+}
+absl::StatusOr<v1::Job> CoordinatorClient::Get(const v1::GetRequest& request) {
+  return impl_->Call<v1::Job>(&Stub::Get, request);
+}
+absl::StatusOr<v1::ListResponse> CoordinatorClient::List(const v1::ListRequest& request) {
+  return impl_->Call<v1::ListResponse>(&Stub::List, request);
+}
+absl::StatusOr<v1::Job> CoordinatorClient::Cancel(const v1::CancelRequest& request) {
+  return impl_->Call<v1::Job>(&Stub::Cancel, request);
+}
+absl::StatusOr<v1::Job> CoordinatorClient::Pause(const v1::PauseRequest& request) {
+  return impl_->Call<v1::Job>(&Stub::Pause, request);
+}
+absl::StatusOr<v1::Job> CoordinatorClient::Resume(const v1::ResumeRequest& request) {
+  return impl_->Call<v1::Job>(&Stub::Resume, request);
+}
+absl::StatusOr<v1::PlanResponse> CoordinatorClient::Plan(const v1::PlanRequest& request) {
+  return impl_->Call<v1::PlanResponse>(&Stub::Plan, request, kSubmitDeadline);
+}
+absl::StatusOr<v1::Timeline> CoordinatorClient::GetTimeline(const v1::GetTimelineRequest& request) {
+  return impl_->Call<v1::Timeline>(&Stub::GetTimeline, request);
+}
+
+absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
+                                      const std::function<bool(const v1::Progress&)>& on_progress) {
+  grpc::ClientContext context;
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->stopped) return absl::CancelledError("stopped watching");
+    impl_->watching = &context;
+  }
+  auto reader = impl_->stub->Watch(&context, request);
+  v1::Progress progress;
+  while (reader->Read(&progress)) {
+    if (!on_progress(progress)) {
+      context.TryCancel();
+      break;
+    }
+  }
+  grpc::Status status = reader->Finish();
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->watching = nullptr;
+  return FromGrpc(status);
+}
+
+void CoordinatorClient::StopWatching() {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->stopped = true;
+  if (impl_->watching != nullptr) impl_->watching->TryCancel();
+}
+
+bool IsFinal(v1::JobState state) {
+  return state == v1::JOB_STATE_FINISHED || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED || state == v1::JOB_STATE_PAUSED;
+}
+
+std::string StateName(v1::JobState state) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
+}
+
+}  // namespace harmony

@@ -1,0 +1,46 @@
+#pragma once
+
+// Calls to a coordinator over its Unix socket, with our own status at the end of each.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "harmony/v1/coordinator.pb.h"
+
+namespace harmony {
+
+// Thread-safe. Every call has a deadline; a coordinator that is not there is Unavailable.
+class CoordinatorClient {
+ public:
+  explicit CoordinatorClient(const std::string& socket_path);
+  ~CoordinatorClient();
+
+  absl::StatusOr<v1::SubmitResponse> Submit(const v1::SubmitRequest& request);
+  absl::StatusOr<v1::Job> Get(const v1::GetRequest& request);
+  absl::StatusOr<v1::ListResponse> List(const v1::ListRequest& request);
+  absl::StatusOr<v1::Job> Cancel(const v1::CancelRequest& request);
+  absl::StatusOr<v1::Job> Pause(const v1::PauseRequest& request);
+  absl::StatusOr<v1::Job> Resume(const v1::ResumeRequest& request);
+  absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request);
+  absl::StatusOr<v1::Timeline> GetTimeline(const v1::GetTimelineRequest& request);
+
+  // Calls back for each snapshot until the stream ends, or the callback returns false.
+  absl::Status Watch(const v1::WatchRequest& request,
+                     const std::function<bool(const v1::Progress&)>& on_progress);
+  // Makes a running Watch, and every later one, return. From any thread.
+  void StopWatching();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// True for states that a job does not leave by itself.
+bool IsFinal(v1::JobState state);
+// "running", "finished", ...
+std::string StateName(v1::JobState state);
+
+}  // namespace harmony

@@ -1,0 +1,139 @@
+#include "client/rpc/job_follower.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+
+namespace harmony {
+namespace {
+
+constexpr std::chrono::milliseconds kRetryInterval(100);
+
+// The coordinator, or the connection to it, went away; nothing is said about the job.
+bool IsConnectionLoss(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsCancelled(status) || absl::IsUnknown(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
+}  // namespace
+
+JobFollower::JobFollower(FollowOptions options)
+    : options_(std::move(options)),
+      event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      client_(options_.socket_path),
+      submitting_(options_.submit.has_value()),
+      thread_([this] { Run(); }) {}
+
+JobFollower::~JobFollower() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  client_.StopWatching();
+  thread_.join();
+}
+
+std::vector<JobFollower::Event> JobFollower::TakeEvents() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t count;
+  ssize_t ignored = read(event_fd_.get(), &count, sizeof(count));
+  (void)ignored;
+  return std::exchange(events_, {});
+}
+
+void JobFollower::Push(Event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  events_.push_back(std::move(event));
+  uint64_t one = 1;
+  ssize_t ignored = write(event_fd_.get(), &one, sizeof(one));
+  (void)ignored;
+}
+
+void JobFollower::Run() {
+  while (true) {
+    bool submitting = submitting_;
+    std::optional<absl::Status> end = submitting ? TrySubmit() : TryWatch();
+    if (end) {
+      Event event;
+      event.submit_refused = submitting && !end->ok();
+      event.ended = *std::move(end);
+      return Push(std::move(event));
+    }
+    if (submitting && !submitting_) continue;  // submitted: watch it now
+    if (!WaitForCoordinator()) {
+      Event event;
+      event.ended = absl::UnavailableError("the coordinator does not answer");
+      return Push(std::move(event));
+    }
+  }
+}
+
+std::optional<absl::Status> JobFollower::TrySubmit() {
+  Submitted submitted;
+  // The answer to a first try may have been lost after the job was queued. Only for a coordinator
+  // that nobody else submits to; others see an error instead (see FollowOptions::patience).
+  if (submit_was_sent_) {
+    absl::StatusOr<v1::ListResponse> list = client_.List({});
+    if (!list.ok()) return std::nullopt;
+    if (list->jobs_size() > 0) submitted.job_id = list->jobs(list->jobs_size() - 1).job_id();
+  }
+  if (submitted.job_id.empty()) {
+    absl::StatusOr<v1::SubmitResponse> response = client_.Submit(*options_.submit);
+    if (!response.ok()) {
+      if (!IsConnectionLoss(response.status()) || options_.patience) return response.status();
+      submit_was_sent_ = true;
+      return std::nullopt;
+    }
+    submitted = {response->job_id(), response->already_finished()};
+  }
+  submitting_ = false;
+  options_.job_id = submitted.job_id;
+  Event event;
+  event.submitted = submitted;
+  Push(std::move(event));
+  if (submitted.already_finished) return absl::OkStatus();
+  return std::nullopt;
+}
+
+std::optional<absl::Status> JobFollower::TryWatch() {
+  v1::WatchRequest request;
+  request.set_job_id(options_.job_id);
+  request.set_interval_ms(options_.interval_ms);
+  bool final_seen = false;
+  absl::Status status = client_.Watch(request, [&](const v1::Progress& progress) {
+    Event event;
+    if (std::exchange(said_lost_, false)) event.message = "the coordinator is back";
+    lost_since_.reset();
+    final_seen = IsFinal(progress.job().state());
+    event.progress = progress;
+    Push(std::move(event));
+    return !final_seen;
+  });
+  if (final_seen) return absl::OkStatus();
+  if (!status.ok() && !IsConnectionLoss(status)) return status;
+  return std::nullopt;
+}
+
+bool JobFollower::WaitForCoordinator() {
+  Nanos now = MonotonicClock().Now();
+  if (!lost_since_) lost_since_ = now;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!stop_ && !std::exchange(said_lost_, true)) {
+    lock.unlock();
+    Event event;
+    event.message = "lost the coordinator; connecting again";
+    Push(std::move(event));
+    lock.lock();
+  }
+  if (options_.patience && now - *lost_since_ > *options_.patience) return false;
+  wake_.wait_for(lock, kRetryInterval, [this] { return stop_; });
+  return !stop_;
+}
+
+}  // namespace harmony
