@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/pidfd.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "client/commands/supervisor_process.h"
 #include "client/launcher/host_memory.h"
 #include "client/launcher/launch.h"
+#include "client/launcher/pidfd.h"
 #include "common/base/status.h"
 
 namespace harmony {

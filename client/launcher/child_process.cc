@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "client/launcher/pidfd.h"
 
 extern char** environ;
 
