@@ -59,7 +59,7 @@ void AddJobCommand(CLI::App& app, Arguments& args, const std::string& name, cons
 void AddMissing(CLI::App& app, Arguments& args, const std::string& name, const std::string& help,
                 const std::string& why) {
   CLI::App* sub = app.add_subcommand(name, help);
-  sub->allow_extras();
+  sub->allow_extras()->fallthrough(false);
   sub->callback(
       [&args, why] { args.command = [why] { return Fail(absl::UnimplementedError(why)); }; });
 }

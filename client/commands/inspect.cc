@@ -15,10 +15,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/launcher/cluster.h"
-#include "client/launcher/host_memory.h"
 #include "client/launcher/launch.h"
 #include "client/progress/chrome_trace.h"
 #include "common/base/status.h"
+#include "common/ipc/host_memory.h"
 
 namespace harmony {
 namespace {

@@ -54,11 +54,13 @@ std::string JobText(const v1::Job& job) {
 Json ProcessesJson(const ProcessList& list) {
   Json all = Json::array();
   for (const ProcessEntry& entry : list.processes) {
-    all.push_back({{"role", entry.role},
-                   {"device", entry.device >= 0 ? Json(entry.device) : Json(nullptr)},
-                   {"pid", entry.pid},
-                   {"incarnation", entry.incarnation},
-                   {"log", entry.log}});
+    Json one;
+    one["role"] = entry.role;
+    if (entry.device >= 0) one["device"] = entry.device;
+    one["pid"] = entry.pid;
+    one["incarnation"] = entry.incarnation;
+    one["log"] = entry.log;
+    all.push_back(std::move(one));
   }
   return all;
 }

@@ -14,13 +14,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
-#include "client/launcher/host_memory.h"
 #include "client/launcher/launch.h"
 #include "client/progress/render.h"
 #include "client/progress/view.h"
 #include "client/rpc/job_follower.h"
 #include "client/rpc/proto_json.h"
 #include "common/base/status.h"
+#include "common/ipc/host_memory.h"
 
 namespace harmony {
 namespace {
@@ -264,7 +264,7 @@ int RunSession::ReportJob() {
 int RunSession::Report(const absl::Status& status) {
   int exit_code = 0;
   if (stop_at_once_) {
-    fprintf(stderr, "stopped at once; the same command goes on from the last checkpoint\n");
+    fprintf(stderr, "stopped at once; the same command resumes from the last checkpoint\n");
     exit_code = 128 + signal_;
   } else if (signal_ != 0 && !ended_) {
     exit_code = 128 + signal_;

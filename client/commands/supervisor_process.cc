@@ -42,7 +42,7 @@ absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
   if (options.bound_to_us) spec.arguments.push_back("--private");
   spec.inherited_fds = {write_end.get()};
   spec.log_path = options.paths.logs() + "/supervisor.log";
-  spec.death_signal = options.bound_to_us ? SIGTERM : 0;
+  spec.death_signal = options.bound_to_us ? SIGQUIT : 0;
   HARMONY_ASSIGN_OR_RETURN(process.child_, Spawn(spec));
   return process;
 }

@@ -17,7 +17,8 @@ struct SupervisorProcessOptions {
   RuntimePaths paths;
   std::string bin_dir;
   Cluster cluster;
-  // Ends with us (SIGTERM from the kernel when we die), and then removes the runtime directory.
+  // Ends with us (SIGQUIT from the kernel when we die: at once, for whoever killed us may start
+  // again on the same output), and then removes the runtime directory.
   bool bound_to_us = false;
 };
 

@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
-#include "client/launcher/host_memory.h"
 #include "client/launcher/launch.h"
 #include "client/launcher/pidfd.h"
 #include "common/base/status.h"
+#include "common/ipc/host_memory.h"
 
 namespace harmony {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/launcher/unique_fd.h"
+#include "common/ipc/fd_passing.h"
 
 namespace harmony {
 

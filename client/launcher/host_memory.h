@@ -6,13 +6,6 @@
 
 namespace harmony {
 
-// Bytes that new allocations can use now: what the kernel calls available, or what the control
-// groups of this process leave (v2 and v1, every level up to the root), whichever is less. Page
-// cache that can be dropped counts as available. `proc` and `cgroup` are the mount points; tests
-// pass folders of their own. 0 when nothing can be read.
-Bytes AvailableHostMemory(const std::string& proc = "/proc",
-                          const std::string& cgroup = "/sys/fs/cgroup");
-
 // The default size of the host segment: 80% of what is available beside the memory of the
 // sim devices, which comes from the same pool; at least 64 MiB, in whole MiB.
 Bytes DefaultHostSegment(Bytes available, Bytes sim_devices);

@@ -1,49 +1,34 @@
 #include "client/launcher/launch.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/launcher/supervisor.h"
-#include "client/launcher/unique_fd.h"
 #include "common/base/status.h"
+#include "common/ipc/fd_passing.h"
+#include "common/ipc/segment.h"
 
 namespace harmony {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Memory that processes inherit by descriptor. Pages come when they are touched.
-absl::StatusOr<UniqueFd> MakeMemory(const std::string& name, Bytes size) {
-  UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("memfd_create ", name));
-  if (ftruncate(fd.get(), size.count()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("sizing ", name, " to ", FormatBytes(size)));
-  }
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("sealing ", name));
-  }
-  return fd;
-}
-
 struct Memory {
-  UniqueFd segment;
+  Segment segment;
   std::vector<UniqueFd> devices;
 };
 
 absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
-  Memory memory;
-  HARMONY_ASSIGN_OR_RETURN(memory.segment, MakeMemory("harmony-segment", cluster.host_memory));
+  HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Create(cluster.host_memory));
+  Memory memory{std::move(segment), {}};
   for (size_t i = 0; i < cluster.specs.size(); ++i) {
-    HARMONY_ASSIGN_OR_RETURN(
-        UniqueFd fd, MakeMemory(absl::StrCat("harmony-device-", i), cluster.specs[i].memory));
+    HARMONY_ASSIGN_OR_RETURN(UniqueFd fd,
+                             CreateDeviceRegion(static_cast<int>(i), cluster.specs[i].memory));
     memory.devices.push_back(std::move(fd));
   }
   return memory;
@@ -54,7 +39,7 @@ absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
 std::vector<std::pair<std::string, std::string>> CommonEnvironment(const LaunchOptions& options,
                                                                    int segment_fd) {
   return {
-      {"HARMONY_SEGMENT_FD", absl::StrCat(segment_fd)},
+      {kSegmentFdVariable, absl::StrCat(segment_fd)},
       {"HARMONY_RUNTIME_DIR", options.paths.dir},
       {"OMP_WAIT_POLICY", "passive"},
       {"OMP_DYNAMIC", "false"},
@@ -76,10 +61,12 @@ class ServiceBuilder {
     all.back().child.arguments.insert(all.back().child.arguments.end(),
                                       {"--state-dir", options_.paths.state_dir});
     all.push_back(Make("swapper", -1, "harmony-swapper", "swapper.log"));
-    std::vector<int> fds;
-    for (const UniqueFd& fd : memory_.devices) fds.push_back(fd.get());
+    std::vector<std::pair<int, int>> fds;  // device, descriptor
+    for (const UniqueFd& fd : memory_.devices) {
+      fds.emplace_back(static_cast<int>(fds.size()), fd.get());
+    }
     GiveDevices(all.back(), fds);
-    all.push_back(Make("host-worker", -1, "harmony-worker", "worker-host.log"));
+    all.push_back(Make("host", -1, "harmony-worker", "worker-host.log"));
     all.back().child.arguments.insert(all.back().child.arguments.end(), {"--device", "host"});
     for (size_t i = 0; i < fds.size(); ++i) {
       all.push_back(Make("worker", static_cast<int>(i), "harmony-worker",
@@ -100,15 +87,15 @@ class ServiceBuilder {
     service.child.program = absl::StrCat(options_.bin_dir, "/", program);
     service.child.arguments = {"--socket", options_.paths.socket(), "--devices",
                                options_.cluster.devices};
-    service.child.environment = CommonEnvironment(options_, memory_.segment.get());
-    service.child.inherited_fds = {memory_.segment.get()};
+    service.child.environment = CommonEnvironment(options_, memory_.segment.fd());
+    service.child.inherited_fds = {memory_.segment.fd()};
     service.child.log_path = absl::StrCat(options_.paths.logs(), "/", log);
     return service;
   }
 
-  static void GiveDevices(Service& service, const std::vector<int>& fds) {
-    service.child.environment.emplace_back("HARMONY_DEVICE_FDS", absl::StrJoin(fds, ","));
-    service.child.inherited_fds.insert(service.child.inherited_fds.end(), fds.begin(), fds.end());
+  static void GiveDevices(Service& service, const std::vector<std::pair<int, int>>& fds) {
+    service.child.environment.emplace_back(kDeviceFdsVariable, FormatDeviceFds(fds));
+    for (const auto& [device, fd] : fds) service.child.inherited_fds.push_back(fd);
   }
 
   const LaunchOptions& options_;

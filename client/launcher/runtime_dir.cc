@@ -135,7 +135,7 @@ absl::StatusOr<RuntimeLock> RuntimeLock::Acquire(const RuntimePaths& paths) {
     lock = WholeFile(F_WRLCK);
     if (fcntl(fd.get(), F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("harmony is already up on ", paths.socket(), " (process ", lock.l_pid,
+        absl::StrCat("harmony is already running on ", paths.socket(), " (process ", lock.l_pid,
                      "): stop it with `harmony down`, or give another --runtime-dir"));
   }
 }
@@ -181,7 +181,7 @@ absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list
   for (const ProcessEntry& entry : list.processes) {
     nlohmann::ordered_json one;
     one["role"] = entry.role;
-    one["device"] = entry.device >= 0 ? nlohmann::ordered_json(entry.device) : nullptr;
+    if (entry.device >= 0) one["device"] = entry.device;
     one["pid"] = entry.pid;
     one["incarnation"] = entry.incarnation;
     one["log"] = entry.log;
@@ -214,7 +214,7 @@ absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
   for (const auto& one : json.value("processes", nlohmann::json::array())) {
     ProcessEntry entry;
     entry.role = one.value("role", "");
-    if (one.contains("device") && one["device"].is_number()) entry.device = one["device"];
+    entry.device = one.value("device", -1);
     entry.pid = one.value("pid", 0);
     entry.incarnation = one.value("incarnation", int64_t{0});
     entry.log = one.value("log", "");

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/launcher/unique_fd.h"
+#include "common/ipc/fd_passing.h"
 
 namespace harmony {
 
@@ -68,8 +68,8 @@ bool SocketAccepts(const std::string& socket_path);
 
 // One line of processes.json.
 struct ProcessEntry {
-  std::string role;  // "coordinator", "swapper", "host-worker", "worker"
-  int device = -1;   // worker only
+  std::string role;  // "coordinator", "swapper", "host", "worker"
+  int device = -1;   // workers only; left out of the file for others
   pid_t pid = 0;     // 0: not running now
   int64_t incarnation = 0;
   std::string log;

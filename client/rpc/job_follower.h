@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/launcher/unique_fd.h"
 #include "client/rpc/coordinator_client.h"
 #include "common/base/units.h"
+#include "common/ipc/fd_passing.h"
 
 namespace harmony {
 
