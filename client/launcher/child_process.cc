@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -58,6 +59,8 @@ void PrepareAndExec(const ChildSpec& spec, pid_t parent, int log_fd, char* const
   if (null_fd < 0 || dup2(null_fd, 0) < 0) return;
   if (null_fd != 0) close(null_fd);
   if (log_fd >= 0 && (dup2(log_fd, 1) < 0 || dup2(log_fd, 2) < 0)) return;
+  // Whatever our own parent left open is not for the child.
+  if (close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) != 0) return;
   for (int fd : spec.inherited_fds) {
     if (fcntl(fd, F_SETFD, 0) != 0) return;
   }

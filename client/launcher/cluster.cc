@@ -73,9 +73,7 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
     cluster.devices = DefaultDevices(available);
     cluster.default_devices = true;
   }
-  absl::StatusOr<std::vector<DeviceSpec>> specs = ParseDevices(cluster.devices);
-  if (!specs.ok()) return WithContext(specs.status(), "devices");
-  cluster.specs = *std::move(specs);
+  HARMONY_ASSIGN_OR_RETURN(cluster.specs, ParseDevices(cluster.devices));
 
   Bytes sim_memory;
   for (const DeviceSpec& spec : cluster.specs) {
