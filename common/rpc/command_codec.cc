@@ -307,7 +307,7 @@ absl::StatusOr<Command> DecodeCommand(const v1::Command& wire) {
   command.header.expected = Nanos(wire.expected_ns());
   absl::Status status = DecodeBody(wire, &command);
   if (status.ok() && wire.signal_value() == 0) status = Bad("signal_value", 0);
-  if (status.ok() && wire.step() < 0) status = Bad("step", wire.step());
+  if (status.ok() && wire.step() < -1) status = Bad("step", wire.step());
   if (!status.ok()) return WithContext(status, absl::StrCat("command ", wire.id()));
   return command;
 }

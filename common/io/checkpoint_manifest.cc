@@ -1,0 +1,166 @@
+#include "common/io/checkpoint_manifest.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/io/file.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kPrefix = "checkpoint-";
+constexpr char kManifestName[] = "manifest.json";
+constexpr int64_t kMaxManifestBytes = 64 << 20;
+constexpr int64_t kPieceBytes = 4 << 20;
+
+absl::StatusOr<CheckpointManifest::FileEntry> Describe(const std::string& directory,
+                                                       const std::string& name) {
+  HARMONY_ASSIGN_OR_RETURN(const File file, File::OpenForReading(JoinPath(directory, name)));
+  CheckpointManifest::FileEntry entry;
+  entry.name = name;
+  HARMONY_ASSIGN_OR_RETURN(entry.size, file.Size());
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<char> piece(static_cast<size_t>(std::min(entry.size, kPieceBytes)));
+  for (int64_t offset = 0; offset < entry.size; offset += kPieceBytes) {
+    const int64_t bytes = std::min(kPieceBytes, entry.size - offset);
+    HARMONY_RETURN_IF_ERROR(file.ReadAt(offset, piece.data(), bytes));
+    XXH3_64bits_update(state.get(), piece.data(), static_cast<size_t>(bytes));
+  }
+  entry.hash = XXH3_64bits_digest(state.get());
+  return entry;
+}
+
+absl::Status Damaged(absl::string_view path, absl::string_view why) {
+  return absl::DataLossError(absl::StrCat(path, ": ", why));
+}
+
+absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Damaged(path, "not a JSON object");
+  CheckpointManifest manifest;
+  try {
+    manifest.step = json.at("step").get<int64_t>();
+    manifest.result_keys = json.at("result_keys").get<std::string>();
+    manifest.micro_batch_size = json.at("micro_batch_size").get<int64_t>();
+    manifest.details_json = json.at("details").dump();
+    for (const nlohmann::json& in : json.at("files")) {
+      CheckpointManifest::FileEntry entry;
+      entry.name = in.at("name").get<std::string>();
+      entry.size = in.at("size").get<int64_t>();
+      if (!absl::SimpleHexAtoi(in.at("xxh3").get<std::string>(), &entry.hash)) {
+        return Damaged(path, "a checksum is no number");
+      }
+      if (entry.name.empty() || absl::StrContains(entry.name, '/')) {
+        return Damaged(path, "a file name is not valid");
+      }
+      manifest.files.push_back(entry);
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return Damaged(path, error.what());
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string CheckpointName(int64_t step) { return absl::StrCat(kPrefix, step); }
+
+absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kManifestName || !entry.is_regular_file()) continue;
+    HARMONY_ASSIGN_OR_RETURN(CheckpointManifest::FileEntry file, Describe(directory, name));
+    manifest.files.push_back(std::move(file));
+  }
+  if (error) return ErrnoStatus(error.value(), "list", directory);
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  nlohmann::ordered_json json;
+  json["step"] = manifest.step;
+  json["micro_batch_size"] = manifest.micro_batch_size;
+  json["result_keys"] = manifest.result_keys;
+  json["details"] = nlohmann::json::parse(manifest.details_json, nullptr, false);
+  if (!json["details"].is_object()) {
+    return absl::InternalError("the details of a checkpoint manifest are not a JSON object");
+  }
+  json["files"] = nlohmann::json::array();
+  for (const auto& file : manifest.files) {
+    json["files"].push_back(
+        {{"name", file.name}, {"size", file.size}, {"xxh3", absl::StrFormat("%016x", file.hash)}});
+  }
+  return WriteFileAtomically(JoinPath(directory, kManifestName), json.dump(1) + "\n");
+}
+
+absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory) {
+  const std::string path = JoinPath(directory, kManifestName);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxManifestBytes);
+  if (!text.ok()) return absl::DataLossError(text.status().message());
+  return ParseManifest(*text, path);
+}
+
+absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory) {
+  HARMONY_ASSIGN_OR_RETURN(CheckpointManifest manifest, ReadManifest(directory));
+  if (fs::path(directory).filename() != CheckpointName(manifest.step) &&
+      absl::StartsWith(fs::path(directory).filename().string(), kPrefix)) {
+    return Damaged(directory, absl::StrCat("its manifest is of step ", manifest.step));
+  }
+  for (const CheckpointManifest::FileEntry& expected : manifest.files) {
+    const std::string path = JoinPath(directory, expected.name);
+    const auto found = Describe(directory, expected.name);
+    if (!found.ok()) return absl::DataLossError(found.status().message());
+    if (found->size != expected.size) {
+      return Damaged(path, absl::StrCat("has ", found->size, " bytes, not ", expected.size));
+    }
+    if (found->hash != expected.hash) return Damaged(path, "its checksum is wrong");
+  }
+  return manifest;
+}
+
+std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
+    const std::string name = entry.path().filename().string();
+    absl::string_view number = name;
+    int64_t step = 0;
+    if (absl::ConsumePrefix(&number, kPrefix) && absl::SimpleAtoi(number, &step) && step >= 0 &&
+        CheckpointName(step) == name) {
+      steps.push_back(step);
+    }
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit) {
+  if (limit <= 0) return absl::OkStatus();
+  const std::vector<int64_t> steps = ListCheckpoints(output_dir);
+  for (size_t i = static_cast<size_t>(limit); i < steps.size(); ++i) {
+    const std::string path = JoinPath(output_dir, CheckpointName(steps[i]));
+    std::error_code error;
+    // The manifest goes first: what is left of a removal that was cut short is no checkpoint.
+    fs::remove(JoinPath(path, kManifestName), error);
+    fs::remove_all(path, error);
+    if (error) return ErrnoStatus(error.value(), "remove", path);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace harmony

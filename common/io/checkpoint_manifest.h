@@ -1,0 +1,50 @@
+#pragma once
+
+// Checkpoint directories: `OUTPUT_DIR/checkpoint-<step>`, the step being the number of updates that
+// are in the parameters. Each holds manifest.json, which names every other file with its size and
+// checksum, and what fixes the result. A directory appears whole (AtomicDirectory) and the manifest
+// is written last, so one that can be read and verified is complete.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace harmony {
+
+struct CheckpointManifest {
+  struct FileEntry {
+    std::string name;
+    int64_t size = 0;
+    uint64_t hash = 0;  // XXH3-64 of the content
+  };
+  int64_t step = 0;
+  std::string result_keys;          // ResultKeysText of the job
+  int64_t micro_batch_size = 0;     // as resolved
+  std::string details_json = "{}";  // an object of the writer's own
+  std::vector<FileEntry> files;     // sorted by name
+};
+
+// "checkpoint-12"
+std::string CheckpointName(int64_t step);
+
+// Reads the files of `directory` back, notes sizes and checksums in `manifest.files` (given empty)
+// and writes manifest.json. The caller has written and synced all files.
+absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest);
+
+// DataLoss when the manifest cannot be read or parsed; names the file.
+absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory);
+
+// Reads the manifest and every file; DataLoss names the one that is missing, cut or damaged.
+absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory);
+
+// Steps of the checkpoint directories there are, newest first; nothing is opened.
+std::vector<int64_t> ListCheckpoints(const std::string& output_dir);
+
+// Removes all but the newest `limit` (0 or less: keeps all).
+absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit);
+
+}  // namespace harmony
