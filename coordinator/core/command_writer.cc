@@ -1,0 +1,233 @@
+#include "coordinator/core/command_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace harmony {
+
+CommandWriter::CommandWriter(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
+                             const ObjectTableLayout& table, const WorkGraph& graph,
+                             const std::vector<DeviceMemory>& memory, ArenaRecords& records)
+    : model_(model),
+      plan_(plan),
+      layout_(layout),
+      table_(table),
+      graph_(graph),
+      memory_(memory),
+      records_(records),
+      hidden_(BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)) {}
+
+std::variant<ComputeTask, Transfer, HostTask> CommandWriter::Body(const Node& node,
+                                                                  Bytes gradient_slot,
+                                                                  bool recovery) {
+  if (node.kind == NodeKind::kCompute) return Compute(node);
+  if (node.visit < 0) return Host(node);
+  Transfer copy = Copy(node, gradient_slot);
+  if (recovery && node.kind != NodeKind::kEgress) copy.traffic = TrafficClass::kRecovery;
+  return copy;
+}
+
+Bytes CommandWriter::InSlot(const Visit& visit, int position, Bytes within) const {
+  return memory_[visit.device].offset(visit.in) + visit.in_stride * (position % visit.slots) +
+         within;
+}
+
+Bytes CommandWriter::OutSlot(const Visit& visit, int position, int output) const {
+  return memory_[visit.device].offset(visit.out) + visit.out_stride * (position % visit.slots) +
+         hidden_.AlignUp(kSlotAlignment) * output;
+}
+
+int CommandWriter::Bank(int backward_group) const {
+  const int groups = static_cast<int>(plan_.backward_groups.size());
+  return (groups - 1 - backward_group) % std::min(plan_.boundary_banks, groups - 1);
+}
+
+ComputeTask CommandWriter::Compute(const Node& node) const {
+  const Visit& visit = graph_.visit(node.visit);
+  const DeviceMemory& memory = memory_[visit.device];
+  const int position = node.position, m = visit.microbatches[position];
+  ComputeTask task;
+  task.kind = visit.kind == VisitKind::kForward    ? TaskKind::kForward
+              : visit.kind == VisitKind::kBackward ? TaskKind::kBackward
+                                                   : TaskKind::kForwardBackward;
+  task.layers = visit.layers;
+  task.microbatch = m;
+  task.samples = plan_.microbatch_size;
+  for (int use : visit.uses) {
+    const auto at = std::find(visit.blocks.begin(), visit.blocks.end(), model_.uses[use].block);
+    if (at == visit.blocks.end()) continue;
+    if (visit.kind == VisitKind::kBackward && !model_.uses[use].needed_in_backward) continue;
+    task.weights.push_back({use, memory.offset(visit.first_weight + (at - visit.blocks.begin()))});
+  }
+  if (visit.kind != VisitKind::kForward) {
+    for (size_t i = 0; i < visit.uses.size(); ++i) {
+      task.gradients.push_back(
+          {visit.uses[i], memory.offset(visit.first_gradient + static_cast<int64_t>(i))});
+    }
+    task.first_microbatch = position == 0;
+    task.last_microbatch = position + 1 == static_cast<int>(visit.microbatches.size());
+    task.total_labels = plan_.global_batch() * plan_.sequence_length;
+  }
+  if (visit.has_input) task.input = InSlot(visit, position, visit.input_at);
+  if (visit.has_tokens) task.tokens = InSlot(visit, position, visit.tokens_at);
+  if (visit.has_labels) {
+    task.labels = InSlot(visit, position, visit.labels_at);
+    task.loss = memory.offset(visit.loss) + Bytes(sizeof(LossSlot)) * m;
+  }
+  if (visit.has_output_gradient) {
+    task.output_gradient = InSlot(visit, position, visit.output_gradient_at);
+  }
+  for (size_t i = 0; i < visit.outputs.size(); ++i) {
+    task.outputs.push_back({visit.outputs[i], OutSlot(visit, position, static_cast<int>(i))});
+  }
+  if (visit.has_input_gradient) task.input_gradient = OutSlot(visit, position, 0);
+  return task;
+}
+
+Transfer CommandWriter::In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,
+                           TrafficClass traffic) const {
+  const Visit& visit = graph_.visit(node.visit);
+  Transfer copy;
+  copy.source = {-1, arena};
+  copy.destination = {visit.device, InSlot(visit, node.position, within_slot)};
+  copy.size = size;
+  copy.traffic = traffic;
+  return copy;
+}
+
+Transfer CommandWriter::Out(const Visit& visit, Bytes device_offset, Bytes arena, Bytes size,
+                            TrafficClass traffic, const ObjectKey& key) {
+  Transfer copy;
+  copy.source = {visit.device, device_offset};
+  copy.destination = {-1, arena};
+  copy.size = size;
+  copy.traffic = traffic;
+  const int record = Record(key);
+  copy.commit = Commit{record, key, static_cast<uint64_t>(visit.step) + 1};
+  if (key.kind == ObjectKind::kStash || key.kind == ObjectKind::kLoss) {
+    copy.retire = {record};  // these have slots of their own
+  } else {
+    copy.retire = records_.Place(record, arena, arena + size);
+  }
+  return copy;
+}
+
+Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot) {
+  const Visit& visit = graph_.visit(node.visit);
+  const int m = node.kind == NodeKind::kGradientOut || node.kind == NodeKind::kLoadWeights
+                    ? 0
+                    : visit.microbatches[node.position];
+  const int parity = static_cast<int>(node.step & 1);
+  const uint64_t version = static_cast<uint64_t>(node.step) + 1;
+  const DeviceMemory& memory = memory_[visit.device];
+  Transfer copy;
+  ObjectKey from;
+  switch (node.kind) {
+    case NodeKind::kLoadWeights:
+      from = {ObjectKind::kParameter, node.index, 0};
+      copy.source = {-1, PersistentOffset(model_, from)};
+      copy.destination = {visit.device, memory.offset(visit.first_weight + node.position)};
+      copy.size = model_.blocks[node.index].size();
+      copy.expect = Expect{Record(from), static_cast<uint64_t>(node.step)};
+      return copy;
+    case NodeKind::kTokensIn:
+    case NodeKind::kLabelsIn: {
+      const bool tokens = node.kind == NodeKind::kTokensIn;
+      from = {ObjectKind::kBatch, parity, 0};
+      copy = In(node, tokens ? visit.tokens_at : visit.labels_at,
+                tokens ? layout_.Tokens(parity, m) : layout_.Labels(parity, m),
+                layout_.token_bytes(), TrafficClass::kTokens);
+      break;
+    }
+    case NodeKind::kStashIn:
+    case NodeKind::kInputIn: {
+      const bool stash = node.kind == NodeKind::kStashIn;
+      const int boundary =
+          stash ? StashBoundary(plan_.backward_groups[visit.group]) : visit.layers.first;
+      from = {ObjectKind::kStash, boundary, m};
+      copy = In(node, visit.input_at, layout_.Stash(boundary, m), hidden_,
+                stash ? TrafficClass::kStash : TrafficClass::kBoundary);
+      break;
+    }
+    case NodeKind::kGradientIn:
+      from = {ObjectKind::kBoundaryGradient, visit.layers.last + 1, m};
+      copy = In(node, visit.output_gradient_at, layout_.BoundaryGradient(Bank(visit.group + 1), m),
+                hidden_, TrafficClass::kBoundary);
+      break;
+    case NodeKind::kEgress: {
+      const Visit& consumer = graph_.visit(visit.consumer);
+      const bool gradient = visit.kind != VisitKind::kForward;
+      const int output = gradient ? 0 : static_cast<int>(visit.outputs.size()) - 1;
+      copy.source = {visit.device, OutSlot(visit, node.position, output)};
+      copy.destination = {
+          consumer.device,
+          InSlot(consumer, node.index, gradient ? consumer.output_gradient_at : consumer.input_at)};
+      copy.size = hidden_;
+      copy.traffic = TrafficClass::kBoundary;
+      return copy;
+    }
+    case NodeKind::kStashOut: {
+      const auto at = std::find(visit.outputs.begin(), visit.outputs.end(), node.index);
+      const std::vector<int> stashed = StashedBoundaries(plan_);
+      const bool kept = std::binary_search(stashed.begin(), stashed.end(), node.index);
+      return Out(visit, OutSlot(visit, node.position, static_cast<int>(at - visit.outputs.begin())),
+                 layout_.Stash(node.index, m), hidden_,
+                 kept ? TrafficClass::kStash : TrafficClass::kBoundary,
+                 {ObjectKind::kStash, node.index, m});
+    }
+    case NodeKind::kBoundaryOut:
+      return Out(visit, OutSlot(visit, node.position, 0),
+                 layout_.BoundaryGradient(Bank(visit.group), m), hidden_,
+                 plan_.update == UpdateMode::kEager ? TrafficClass::kBoundaryCommit
+                                                    : TrafficClass::kBoundary,
+                 {ObjectKind::kBoundaryGradient, node.index, m});
+    case NodeKind::kLossOut:
+      return Out(visit, memory.offset(visit.loss), layout_.Loss(),
+                 Bytes(sizeof(LossSlot)) * plan_.num_microbatches, TrafficClass::kLoss,
+                 {ObjectKind::kLoss, 0, 0});
+    default:  // kGradientOut
+      return Out(visit, memory.offset(visit.first_gradient + node.position), gradient_slot,
+                 model_.blocks[model_.uses[node.index].block].size(), TrafficClass::kGradients,
+                 {ObjectKind::kGradient, node.index, 0});
+  }
+  copy.expect = Expect{Record(from), version};
+  return copy;
+}
+
+HostTask CommandWriter::Host(const Node& node) const {
+  const int parity = static_cast<int>(node.step & 1);
+  HostTask task;
+  switch (node.kind) {
+    case NodeKind::kInitialize:
+      task.kind = HostTaskKind::kInitialize;
+      break;
+    case NodeKind::kLoadBatch:
+      task.kind = HostTaskKind::kLoadBatch;
+      task.offset = layout_.Batch(parity);
+      break;
+    case NodeKind::kStepScalars:
+      task.kind = HostTaskKind::kStepScalars;
+      task.offset = layout_.Scalars(parity);
+      break;
+    case NodeKind::kClip:
+      task.kind = HostTaskKind::kClip;
+      task.offset = layout_.Scalars(parity);
+      break;
+    case NodeKind::kCheckpoint:
+      task.kind = HostTaskKind::kCheckpoint;
+      break;
+    default: {  // kNorm, kUpdate
+      const bool norm = node.kind == NodeKind::kNorm;
+      task.kind = norm ? HostTaskKind::kNorm : HostTaskKind::kUpdate;
+      task.block = node.index;
+      task.offset = norm ? layout_.Norm(node.index) : layout_.Scalars(parity);
+      const std::vector<int>& uses = model_.blocks[node.index].uses;
+      for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
+        task.gradient_records.push_back(Record({ObjectKind::kGradient, *use, 0}));
+      }
+    }
+  }
+  return task;
+}
+
+}  // namespace harmony

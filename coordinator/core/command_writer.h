@@ -1,0 +1,51 @@
+#pragma once
+
+// Turns a node of the work graph, once it has its memory, into the body of a command. PURE.
+
+#include <optional>
+#include <vector>
+
+#include "common/plan/arena_layout.h"
+#include "common/plan/command.h"
+#include "coordinator/core/arena_records.h"
+#include "coordinator/core/device_memory.h"
+#include "coordinator/core/work_graph.h"
+
+namespace harmony {
+
+class CommandWriter {
+ public:
+  CommandWriter(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
+                const ObjectTableLayout& table, const WorkGraph& graph,
+                const std::vector<DeviceMemory>& memory, ArenaRecords& records);
+
+  // `gradient_slot`: where a gradient without a slot of its own goes. `recovery`: the traffic
+  // counts as moved again after a fault.
+  std::variant<ComputeTask, Transfer, HostTask> Body(const Node& node, Bytes gradient_slot,
+                                                     bool recovery);
+
+ private:
+  ComputeTask Compute(const Node& node) const;
+  Transfer Copy(const Node& node, Bytes gradient_slot);
+  HostTask Host(const Node& node) const;
+  Transfer In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,
+              TrafficClass traffic) const;
+  Transfer Out(const Visit& visit, Bytes device_offset, Bytes arena, Bytes size,
+               TrafficClass traffic, const ObjectKey& key);
+  // Offset of a part of the slot that a position streams through.
+  Bytes InSlot(const Visit& visit, int position, Bytes within) const;
+  Bytes OutSlot(const Visit& visit, int position, int output) const;
+  int Bank(int backward_group) const;
+  int Record(const ObjectKey& key) const { return table_.IndexOf(key); }
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const ArenaLayout& layout_;
+  const ObjectTableLayout& table_;
+  const WorkGraph& graph_;
+  const std::vector<DeviceMemory>& memory_;
+  ArenaRecords& records_;
+  Bytes hidden_;  // one boundary tensor of one microbatch
+};
+
+}  // namespace harmony

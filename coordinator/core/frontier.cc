@@ -1,0 +1,188 @@
+#include "coordinator/core/frontier.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+
+absl::StatusOr<Frontier> Frontier::FromRecords(const ObjectTableLayout& table,
+                                               absl::Span<const ObjectView> records,
+                                               int64_t first_step) {
+  Frontier frontier(table);
+  frontier.clean_version_.assign(table.size(), -1);
+  frontier.offset_.assign(table.size(), Bytes(0));
+  frontier.block_version_.assign(table.num_blocks(), first_step);
+  frontier.step_ = first_step;
+  if (records.empty()) return frontier;
+  if (static_cast<int>(records.size()) != table.size()) {
+    return absl::InternalError(absl::StrCat("the object table has ", records.size(),
+                                            " records, this job needs ", table.size()));
+  }
+  bool initialized = true;
+  for (int i = 0; i < table.size(); ++i) {
+    const ObjectView& record = records[i];
+    frontier.offset_[i] = record.offset;
+    const int64_t version = static_cast<int64_t>(record.version);
+    if (record.state == ObjectState::kClean) frontier.clean_version_[i] = version;
+    const ObjectKind kind = table.KeyOf(i).kind;
+    if (kind > ObjectKind::kMoment2) continue;
+    if (record.state == ObjectState::kFree) initialized = false;
+    if (kind != ObjectKind::kParameter) continue;
+    const int64_t done = record.state == ObjectState::kUpdating ? version - 1 : version;
+    frontier.block_version_[table.KeyOf(i).index] = done;
+  }
+  if (!initialized) {  // a crash during initialisation: it starts over
+    std::fill(frontier.block_version_.begin(), frontier.block_version_.end(), first_step);
+    std::fill(frontier.clean_version_.begin(), frontier.clean_version_.end(), -1);
+    return frontier;
+  }
+  frontier.initialized_ = true;
+  const auto [low, high] =
+      std::minmax_element(frontier.block_version_.begin(), frontier.block_version_.end());
+  frontier.step_ = *low;
+  if (*high > *low + 1) {
+    return absl::InternalError(
+        absl::StrCat(DebugString({ObjectKind::kParameter,
+                                  static_cast<int32_t>(high - frontier.block_version_.begin()), 0}),
+                     " has version ", *high, " while another parameter has ", *low));
+  }
+  return frontier;
+}
+
+namespace {
+
+class Derivation {
+ public:
+  Derivation(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
+             const Frontier& frontier, int64_t step)
+      : model_(model), plan_(plan), layout_(layout), frontier_(frontier) {
+    work_.step = step;
+    work_.forward.resize(plan.forward_groups.size());
+    work_.backward.assign(plan.backward_groups.size(), false);
+    work_.update.assign(model.blocks.size(), false);
+  }
+
+  absl::StatusOr<StepWork> Run() {
+    for (size_t block = 0; block < model_.blocks.size(); ++block) {
+      work_.update[block] = frontier_.block_version(static_cast<int>(block)) <= work_.step;
+      work_.resumed |= !work_.update[block];
+    }
+    const bool deferred = plan_.update != UpdateMode::kEager;
+    work_.scalars = Any(work_.update) && (deferred || !Holds(ObjectKind::kStepScalars, Parity()));
+    if (Any(work_.update)) {
+      Backward();
+      Forward();
+    }
+    work_.load_batch = NeedsTokens() && !Holds(ObjectKind::kBatch, Parity());
+    if (absl::Status status = CheckWeights(); !status.ok()) return status;
+    return std::move(work_);
+  }
+
+ private:
+  static bool Any(const std::vector<bool>& flags) {
+    return std::find(flags.begin(), flags.end(), true) != flags.end();
+  }
+  int Parity() const { return static_cast<int>(work_.step & 1); }
+  bool Holds(ObjectKind kind, int index, int microbatch = 0) const {
+    return frontier_.Holds({kind, index, microbatch}, work_.step + 1);
+  }
+  bool HoldsAll(ObjectKind kind, int index) const {
+    for (int m = 0; m < plan_.num_microbatches; ++m) {
+      if (!Holds(kind, index, m)) return false;
+    }
+    return true;
+  }
+
+  bool GradientsDone(const LayerGroup& group) const {
+    for (int use : UsesOf(model_, group.layers)) {
+      if (work_.update[model_.uses[use].block] && !Holds(ObjectKind::kGradient, use)) return false;
+    }
+    return true;
+  }
+
+  void Backward() {
+    const int groups = static_cast<int>(plan_.backward_groups.size());
+    const int fused = groups - 1;
+    for (int g = 0; g < groups; ++g) work_.backward[g] = !GradientsDone(plan_.backward_groups[g]);
+    if (work_.scalars && !Holds(ObjectKind::kLoss, 0)) work_.backward[fused] = true;
+    // What runs needs the gradient of its output: committed, or computed once more from above.
+    for (int g = 0; g < fused; ++g) {
+      const int boundary = plan_.backward_groups[g + 1].layers.first;
+      if (work_.backward[g] && !HoldsAll(ObjectKind::kBoundaryGradient, boundary)) {
+        work_.backward[g + 1] = true;
+      }
+    }
+    for (size_t g = 0; g < work_.backward.size(); ++g) work_.resumed |= !work_.backward[g];
+  }
+
+  void Forward() {
+    const int groups = static_cast<int>(plan_.forward_groups.size());
+    const int fused = static_cast<int>(plan_.backward_groups.size()) - 1;
+    std::vector<bool> wanted(model_.num_layers() + 1, false);  // stashes that backward will read
+    for (int g = 0; g < fused; ++g) {
+      const int boundary = StashBoundary(plan_.backward_groups[g]);
+      if (work_.backward[g] && boundary > 0) wanted[boundary] = true;
+    }
+    for (int m = 0; m < plan_.num_microbatches; ++m) {
+      bool consumer = work_.backward[fused];
+      for (int f = groups - 1; f >= 0; --f) {
+        const LayerRange layers = plan_.forward_groups[f].layers;
+        bool run = consumer && !Stashed(layers.last + 1, m);
+        for (int b = layers.first + 1; b <= layers.last + 1; ++b) {
+          run = run || (wanted[b] && !Stashed(b, m));
+          work_.resumed |= wanted[b] && Stashed(b, m);
+        }
+        if (run) work_.forward[f].push_back(m);
+        consumer = run;
+      }
+    }
+  }
+
+  bool Stashed(int boundary, int m) const {
+    return layout_.HasStash(boundary) && Holds(ObjectKind::kStash, boundary, m);
+  }
+
+  bool NeedsTokens() const {
+    if (work_.backward.front() || work_.backward.back()) return true;
+    return !work_.forward.empty() && !work_.forward.front().empty();
+  }
+
+  absl::Status CheckWeights() const {
+    for (size_t g = 0; g < plan_.backward_groups.size(); ++g) {
+      if (!work_.backward[g]) continue;
+      for (int block : BlocksOf(model_, plan_.backward_groups[g].layers, false)) {
+        if (!work_.update[block]) return Lost(block);
+      }
+    }
+    for (size_t f = 0; f < plan_.forward_groups.size(); ++f) {
+      if (work_.forward[f].empty()) continue;
+      for (int block : BlocksOf(model_, plan_.forward_groups[f].layers, false)) {
+        if (!work_.update[block]) return Lost(block);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Lost(int block) const {
+    return absl::InternalError(absl::StrCat("step ", work_.step, " has to run again with ",
+                                            DebugString({ObjectKind::kParameter, block, 0}),
+                                            ", which is updated already"));
+  }
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const ArenaLayout& layout_;
+  const Frontier& frontier_;
+  StepWork work_;
+};
+
+}  // namespace
+
+absl::StatusOr<StepWork> DeriveStepWork(const ModelSpec& model, const Plan& plan,
+                                        const ArenaLayout& layout, const Frontier& frontier,
+                                        int64_t step) {
+  return Derivation(model, plan, layout, frontier, step).Run();
+}
+
+}  // namespace harmony

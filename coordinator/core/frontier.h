@@ -1,0 +1,67 @@
+#pragma once
+
+// What the records of the segment say has been done, and what is left of a step. PURE.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/model/model_spec.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/objects.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+class Frontier {
+ public:
+  // `records` in the order of `table`, or empty. Internal, naming the object, when versions
+  // contradict each other.
+  static absl::StatusOr<Frontier> FromRecords(const ObjectTableLayout& table,
+                                              absl::Span<const ObjectView> records,
+                                              int64_t first_step);
+
+  // All parameters and moments exist.
+  bool initialized() const { return initialized_; }
+  // The first step whose updates are not all done.
+  int64_t step() const { return step_; }
+  // Steps whose update is in the block (an update under way does not count).
+  int64_t block_version(int block) const { return block_version_[block]; }
+  // The object holds exactly this version, complete.
+  bool Holds(const ObjectKey& key, int64_t version) const {
+    return clean_version_[table_->IndexOf(key)] == version;
+  }
+  Bytes OffsetOf(const ObjectKey& key) const { return offset_[table_->IndexOf(key)]; }
+
+ private:
+  explicit Frontier(const ObjectTableLayout& table) : table_(&table) {}
+
+  const ObjectTableLayout* table_;
+  bool initialized_ = false;
+  int64_t step_ = 0;
+  std::vector<int64_t> block_version_;
+  std::vector<int64_t> clean_version_;  // by record; -1: holds nothing complete
+  std::vector<Bytes> offset_;           // by record
+};
+
+// What is left to do of one step.
+struct StepWork {
+  int64_t step = 0;
+  bool resumed = false;  // records of this step exist: it was under way when the generation began
+  bool load_batch = false;
+  std::vector<std::vector<int>> forward;  // by forward group: the microbatches to run, ascending
+  std::vector<bool> backward;             // by backward group; the last one is the fused one
+  bool scalars = false;
+  std::vector<bool> update;  // by block
+};
+
+// Derives it, top down: a group whose gradients are not all committed runs from its stash and the
+// committed gradient of its output; where that is missing, the group above (the forward) runs
+// again. Internal when a group would have to run whose old weights are gone: the records then
+// contradict the rules of section 3.
+absl::StatusOr<StepWork> DeriveStepWork(const ModelSpec& model, const Plan& plan,
+                                        const ArenaLayout& layout, const Frontier& frontier,
+                                        int64_t step);
+
+}  // namespace harmony

@@ -1,0 +1,535 @@
+#include "coordinator/core/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony {
+
+Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const ObjectView> records)
+    : job_(job),
+      model_(job.model),
+      plan_(job.plan),
+      frontier_(std::move(frontier)),
+      lane_table_(static_cast<int>(job.plan.devices.size())),
+      graph_(lane_table_.size()),
+      records_(job.table, frontier_.initialized() ? records : absl::Span<const ObjectView>()),
+      ring_(job.layout.ring_begin(), job.layout.ring_bytes()),
+      builder_(job.model, job.plan, job.layout, graph_, memory_),
+      writer_(job.model, job.plan, job.layout, job.table, graph_, memory_, records_),
+      lanes_(lane_table_.size()),
+      grants_(job.plan.backward_groups.size()) {
+  for (const DevicePlan& device : plan_.devices) memory_.emplace_back(device.resident);
+}
+
+// ---- Building ----
+
+absl::Status Generation::Begin() {
+  completed_steps_ = next_step_ = frontier_.step();
+  if (!frontier_.initialized()) {
+    builder_.AddInitialize(next_step_);
+    steps_.push_back({next_step_, 1, 0});
+  }
+  if (next_step_ >= job_.end_step && job_.saved_version < next_step_) {
+    builder_.AddCheckpoint(next_step_ - 1);
+    checkpoint_step_ = next_step_ - 1;
+  }
+  return AppendSteps();
+}
+
+bool Generation::CheckpointDue(int64_t step) const {
+  if (step + 1 <= job_.saved_version || step < checkpoint_step_ + (checkpoint_step_ >= 0 ? 1 : 0)) {
+    return false;
+  }
+  const int64_t every = job_.options.save_steps;
+  return step + 1 == job_.end_step || (every > 0 && (step + 1) % every == 0);
+}
+
+Generation::StepCount* Generation::CountOf(int64_t step) {
+  for (StepCount& count : steps_) {
+    if (count.step == step) return &count;
+  }
+  return nullptr;
+}
+
+// Two steps are being issued at a time.
+absl::Status Generation::AppendSteps() {
+  while (next_step_ < job_.end_step) {
+    const auto unissued = std::find_if(steps_.begin(), steps_.end(),
+                                       [](const StepCount& c) { return c.nodes_left > 0; });
+    if (unissued != steps_.end() && next_step_ > unissued->step + 1) break;
+    HARMONY_RETURN_IF_ERROR(AppendStep(next_step_++));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Generation::AppendStep(int64_t step) {
+  graph_.ForgetBefore(completed_steps_ - 1);
+  HARMONY_ASSIGN_OR_RETURN(StepWork work,
+                           DeriveStepWork(model_, plan_, job_.layout, frontier_, step));
+  const bool first = step == frontier_.step();
+  if (first) PinGradients(work);
+  if (work.resumed || (first && job_.resumed)) resumed_steps_.push_back(step);
+  // Updates wait for a checkpoint of the state before them; so a state that is half updated has it.
+  const bool untouched =
+      std::find(work.update.begin(), work.update.end(), false) == work.update.end();
+  const bool save = CheckpointDue(step - 1) && step > 0 && untouched;
+  if (save) checkpoint_step_ = step - 1;
+  if (CountOf(step) == nullptr) steps_.push_back({step, 0, 0});
+  std::vector<size_t> before(graph_.num_lanes());
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) before[lane] = graph_.lane(lane).size();
+  HARMONY_RETURN_IF_ERROR(builder_.AddStep(work, save));
+  if (step + 1 == job_.end_step && CheckpointDue(step)) {
+    builder_.AddCheckpoint(step);
+    checkpoint_step_ = step;
+  }
+  StepCount& count = *CountOf(step);
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
+    for (size_t i = before[lane]; i < graph_.lane(lane).size(); ++i) {
+      const Node& node = graph_.node(graph_.lane(lane)[i]);
+      if (StepCount* of = CountOf(node.step)) ++of->nodes_left;
+      if (node.kind == NodeKind::kUpdate) ++count.updates_left;
+    }
+  }
+  if (job_.layout.ring_bytes().count() > 0) {
+    for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+      const int64_t visit = builder_.backward_visits()[g];
+      if (visit >= 0 && RingBlocks(g, work.update) > 0) ring_queue_.push_back(visit);
+    }
+  }
+  for (DeviceMemory& memory : memory_) memory.Admit();
+  return absl::OkStatus();
+}
+
+// Blocks whose gradients a group holds in the ring, and whose update is to come.
+int Generation::RingBlocks(int backward_group, const std::vector<bool>& updates) const {
+  int count = 0;
+  for (int block : BlocksOf(model_, plan_.backward_groups[backward_group].layers, false)) {
+    count += model_.blocks[block].uses.size() == 1 && updates[block] ? 1 : 0;
+  }
+  return count;
+}
+
+// Gradients that an earlier generation committed and whose updates are still to come keep their
+// places.
+void Generation::PinGradients(const StepWork& work) {
+  if (job_.layout.ring_bytes().count() == 0 || !frontier_.initialized()) return;
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    const int updates = RingBlocks(g, work.update);
+    if (work.backward[g] || updates == 0) continue;
+    Bytes begin(INT64_MAX), end;
+    for (int use : UsesOf(model_, plan_.backward_groups[g].layers)) {
+      const int block = model_.uses[use].block;
+      if (model_.blocks[block].uses.size() > 1 || !work.update[block]) continue;
+      const Bytes offset = frontier_.OffsetOf({ObjectKind::kGradient, use, 0});
+      begin = std::min(begin, offset);
+      end = std::max(end, (offset + model_.blocks[block].size()).AlignUp(kSlotAlignment));
+    }
+    ring_.Pin(begin, end);
+    grants_[g] = {true, begin, {}, updates};
+  }
+}
+
+// ---- Choosing ----
+
+Users Generation::UsersOf(const Node& node) const {
+  Users users;
+  users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+  return users;
+}
+
+// The lane whose head has the earliest modelled start; -1 when no head can be issued.
+int Generation::PickLane() {
+  int best = -1;
+  Nanos best_start;
+  NodeId best_id = kNoNode;
+  for (int index = 0; index < graph_.num_lanes(); ++index) {
+    std::deque<NodeId>& queue = graph_.lane(index);
+    while (!queue.empty() && graph_.node(queue.front()).state == NodeState::kDropped) {
+      queue.pop_front();
+    }
+    if (queue.empty()) continue;
+    LaneState& lane = lanes_[index];
+    if (!lane.ready) lane.ready = Evaluate(graph_.node(queue.front()), lane.start);
+    if (!lane.ready) continue;
+    const Nanos start = std::max(lane.start, lane.free_at);
+    if (best < 0 || start < best_start || (start == best_start && queue.front() < best_id)) {
+      best = index;
+      best_start = start;
+      best_id = queue.front();
+    }
+  }
+  return best;
+}
+
+bool Generation::Evaluate(const Node& node, Nanos& start) const {
+  if (node.state == NodeState::kUndecided && node.kind != NodeKind::kEgress) return false;
+  start = Nanos();
+  for (NodeId dep : node.deps) {
+    if (!graph_.Settled(dep)) return false;
+    if (!graph_.Forgotten(dep)) start = std::max(start, graph_.node(dep).finish);
+  }
+  return HasMemory(node, start);
+}
+
+bool Generation::HasMemory(const Node& node, Nanos& start) const {
+  if (node.visit < 0) return true;
+  const Visit& visit = graph_.visit(node.visit);
+  const DeviceMemory& memory = memory_[visit.device];
+  switch (node.kind) {
+    case NodeKind::kLoadWeights:
+      if (!memory.admitted(visit.first_weight + node.position)) return false;
+      break;
+    case NodeKind::kTokensIn:
+    case NodeKind::kLabelsIn:
+    case NodeKind::kStashIn:
+    case NodeKind::kInputIn:
+    case NodeKind::kGradientIn:
+      if (!memory.admitted(visit.in)) return false;
+      break;
+    case NodeKind::kCompute:
+      if (!memory.admitted(visit.end_item - 1)) return false;
+      break;
+    case NodeKind::kGradientOut:
+      if (!GradientHasSlot(node)) return false;
+      break;
+    default:
+      return true;
+  }
+  Users users;
+  CollectUsers(node, users);
+  start = std::max(start, users.finish);
+  return true;
+}
+
+// Whoever used before what the command is the first to write.
+void Generation::CollectUsers(const Node& node, Users& users) const {
+  if (node.visit < 0) return;
+  const Visit& visit = graph_.visit(node.visit);
+  const DeviceMemory& memory = memory_[visit.device];
+  switch (node.kind) {
+    case NodeKind::kLoadWeights:
+      users.Merge(memory.waits(visit.first_weight + node.position));
+      break;
+    case NodeKind::kTokensIn:
+    case NodeKind::kLabelsIn:
+    case NodeKind::kStashIn:
+    case NodeKind::kInputIn:
+    case NodeKind::kGradientIn:
+      if (node.position < visit.slots) users.Merge(memory.waits(visit.in));
+      break;
+    case NodeKind::kEgress: {
+      const Visit& consumer = graph_.visit(visit.consumer);
+      if (node.index < consumer.slots) {
+        users.Merge(memory_[consumer.device].waits(consumer.in));
+      }
+      break;
+    }
+    case NodeKind::kCompute:
+      if (node.position < visit.slots) users.Merge(memory.waits(visit.out));
+      if (node.position > 0) break;
+      for (int64_t item = visit.first_gradient; item < visit.in; ++item) {
+        users.Merge(memory.waits(item));
+      }
+      break;
+    case NodeKind::kGradientOut:
+      if (!job_.layout.UseHasOwnGradientSlot(node.index)) users.Merge(grants_[visit.group].waits);
+      break;
+    default:
+      break;
+  }
+}
+
+bool Generation::GradientHasSlot(const Node& node) const {
+  if (job_.layout.UseHasOwnGradientSlot(node.index)) return true;
+  const bool queued =
+      std::find(ring_queue_.begin(), ring_queue_.end(), node.visit) != ring_queue_.end();
+  return !queued;
+}
+
+// All visits before it on its device have been issued, so it will proceed whatever they do.
+bool Generation::RunsNow(const Visit& visit, int64_t visit_id) const {
+  if (visit.compute_left == 0) return true;
+  const int index = lane_table_.IndexOf({LaneKind::kCompute, visit.device});
+  return graph_.node(graph_.lane(index).front()).visit == visit_id;
+}
+
+// An output goes from device to device when the consumer has its memory, and either a slot that is
+// free or the device to itself (it will free one); else by way of the arena, so that nobody ever
+// waits for a visit that cannot start.
+void Generation::Decide(NodeId id) {
+  Node& egress = graph_.node(id);
+  const int64_t consumer_id = graph_.visit(egress.visit).consumer;
+  const Visit& consumer = graph_.visit(consumer_id);
+  const NodeId slot_user = egress.index >= consumer.slots
+                               ? consumer.positions[egress.index - consumer.slots].compute
+                               : kNoNode;
+  const bool slot_free = slot_user == kNoNode || graph_.Settled(slot_user);
+  const bool direct = memory_[consumer.device].admitted(consumer.end_item - 1) &&
+                      (slot_free || RunsNow(consumer, consumer_id));
+  if (direct) {
+    egress.state = NodeState::kPending;
+    if (slot_user != kNoNode) egress.deps.push_back(slot_user);
+    Drop(egress.other_way_in);
+    if (egress.other_way_out != kNoNode) Drop(egress.other_way_out);
+    return;
+  }
+  graph_.node(egress.other_way_in).state = NodeState::kPending;
+  if (egress.other_way_out != kNoNode) {
+    graph_.node(egress.other_way_out).state = NodeState::kPending;
+  }
+  Drop(id);
+}
+
+void Generation::Drop(NodeId id) {
+  Node& node = graph_.node(id);
+  node.state = NodeState::kDropped;
+  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+  if (node.kind == NodeKind::kInputIn || node.kind == NodeKind::kGradientIn) return;
+  Visit& visit = graph_.visit(node.visit);
+  --visit.outs_left;
+  ReleaseOutputs(visit);
+}
+
+// ---- Issuing ----
+
+absl::Status Generation::Issue(std::vector<Command>& commands) {
+  for (;;) {
+    HARMONY_RETURN_IF_ERROR(AppendSteps());
+    const int index = PickLane();
+    if (index < 0) return graph_.empty() ? absl::OkStatus() : Stuck();
+    LaneState& lane = lanes_[index];
+    const NodeId id = graph_.lane(index).front();
+    const Node& node = graph_.node(id);
+    if (node.state == NodeState::kUndecided) {
+      Decide(id);
+      lane.ready = false;
+      continue;
+    }
+    if (lane.issued - lane.completed >= static_cast<uint64_t>(job_.options.window)) break;
+    if (node.step > completed_steps_ + 1) break;
+    IssueHead(index, commands);
+  }
+  return absl::OkStatus();
+}
+
+void Generation::IssueHead(int index, std::vector<Command>& commands) {
+  LaneState& lane = lanes_[index];
+  const NodeId id = graph_.lane(index).front();
+  Node& node = graph_.node(id);
+  Command command;
+  command.header.id = next_id_++;
+  command.header.lane = static_cast<uint32_t>(index);
+  command.header.signal_value = ++lane.issued;
+  command.header.step = node.step;
+  FillWaits(node, command);
+  const bool recovery =
+      std::find(resumed_steps_.begin(), resumed_steps_.end(), node.step) != resumed_steps_.end();
+  command.body = writer_.Body(
+      node, node.kind == NodeKind::kGradientOut ? GradientSlot(node) : Bytes(0), recovery);
+  command.header.expected = job_.costs.Duration(command);
+  node.value = lane.issued;
+  node.finish = std::max(lane.start, lane.free_at) + command.header.expected;
+  node.state = NodeState::kIssued;
+  lane.free_at = node.finish;
+  lane.ready = false;
+  graph_.lane(index).pop_front();
+  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+  AfterIssue(node);
+  lane.outstanding.push_back(command);
+  commands.push_back(std::move(command));
+}
+
+void Generation::FillWaits(const Node& node, Command& command) const {
+  Users users;
+  CollectUsers(node, users);
+  for (NodeId dep : node.deps) {
+    if (graph_.Forgotten(dep)) continue;
+    const Node& before = graph_.node(dep);
+    if (before.state == NodeState::kDropped) continue;
+    users.Add(static_cast<uint32_t>(before.lane), before.value, before.finish);
+  }
+  for (const SemaphoreWait& wait : users.waits) {
+    if (wait.semaphore != static_cast<uint32_t>(node.lane)) command.header.waits.push_back(wait);
+  }
+  std::sort(command.header.waits.begin(), command.header.waits.end());
+}
+
+Bytes Generation::GradientSlot(const Node& node) const {
+  if (job_.layout.UseHasOwnGradientSlot(node.index)) return job_.layout.Gradient(node.index);
+  const Visit& visit = graph_.visit(node.visit);
+  Bytes at = grants_[visit.group].begin;
+  for (int i = 0; i < node.position; ++i) {
+    const int use = visit.uses[i];
+    if (job_.layout.UseHasOwnGradientSlot(use)) continue;
+    at += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
+  }
+  return at;
+}
+
+void Generation::AfterIssue(const Node& node) {
+  if (lane_table_.LaneAt(node.lane).kind == LaneKind::kHostCompute) {
+    last_host_step_ = std::max(last_host_step_, node.step);
+  }
+  switch (node.kind) {
+    case NodeKind::kCompute:
+      AfterCompute(node);
+      break;
+    case NodeKind::kEgress:
+    case NodeKind::kStashOut:
+    case NodeKind::kBoundaryOut: {
+      Visit& visit = graph_.visit(node.visit);
+      --visit.outs_left;
+      visit.out_users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+      ReleaseOutputs(visit);
+      break;
+    }
+    case NodeKind::kLossOut: {
+      const Visit& visit = graph_.visit(node.visit);
+      Release(visit, visit.loss, UsersOf(node));
+      break;
+    }
+    case NodeKind::kGradientOut: {
+      const Visit& visit = graph_.visit(node.visit);
+      Release(visit, visit.first_gradient + node.position, UsersOf(node));
+      break;
+    }
+    case NodeKind::kUpdate:
+      AfterUpdate(node);
+      break;
+    default:
+      break;
+  }
+}
+
+void Generation::AfterCompute(const Node& node) {
+  Visit& visit = graph_.visit(node.visit);
+  visit.out_users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+  if (--visit.compute_left > 0) return;
+  const Users users = UsersOf(node);
+  for (int64_t item = visit.first_weight; item < visit.first_gradient; ++item) {
+    Release(visit, item, users);
+  }
+  Release(visit, visit.in, users);
+  ReleaseOutputs(visit);
+  GrantRing();
+}
+
+void Generation::ReleaseOutputs(Visit& visit) {
+  if (visit.compute_left == 0 && visit.outs_left == 0) {
+    Release(visit, visit.out, visit.out_users);
+    visit.outs_left = -1;  // once
+  }
+}
+
+void Generation::Release(const Visit& visit, int64_t item, const Users& users) {
+  memory_[visit.device].Release(item, users);
+  memory_[visit.device].Admit();
+}
+
+void Generation::AfterUpdate(const Node& node) {
+  if (StepCount* count = CountOf(node.step); count != nullptr && --count->updates_left == 0) {
+    finishing_.emplace_back(node.step, node.value);
+  }
+  if (job_.layout.ring_bytes().count() == 0 || model_.blocks[node.index].uses.size() > 1) return;
+  const int layer = model_.uses[model_.blocks[node.index].uses.front()].layer;
+  for (size_t g = 0; g < grants_.size(); ++g) {
+    if (!plan_.backward_groups[g].layers.contains(layer)) continue;
+    RingGrant& grant = grants_[g];
+    if (--grant.updates_left > 0) return;
+    ring_.Release(grant.begin, UsersOf(node));
+    grant.held = false;
+    GrantRing();
+  }
+}
+
+// Pieces of the ring are given in the order of the visits, each once its tasks have been issued.
+void Generation::GrantRing() {
+  while (!ring_queue_.empty()) {
+    const Visit& visit = graph_.visit(ring_queue_.front());
+    RingGrant& grant = grants_[visit.group];
+    if (visit.compute_left > 0 || grant.held) return;
+    Bytes size;
+    int blocks = 0;
+    for (int use : visit.uses) {
+      if (job_.layout.UseHasOwnGradientSlot(use)) continue;
+      size += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
+      ++blocks;
+    }
+    std::optional<GradientRing::Piece> piece = ring_.Take(size);
+    if (!piece) return;
+    grant = {true, piece->begin, std::move(piece->waits), blocks};
+    ring_queue_.pop_front();
+  }
+}
+
+absl::Status Generation::Stuck() const {
+  for (size_t d = 0; d < memory_.size(); ++d) {
+    const DeviceMemory& memory = memory_[d];
+    if (memory.items() > 0 && !memory.admitted(memory.items() - 1)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "nothing can be issued: device ", d, " holds ", FormatBytesExact(memory.held()), " of ",
+          FormatBytesExact(memory.resident()), " and cannot give the next group its memory"));
+    }
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("nothing can be issued: the arena's ring for gradients (",
+                   FormatBytesExact(ring_.size()), ") is too small"));
+}
+
+// ---- Progress ----
+
+void Generation::OnLaneProgress(int index, uint64_t value) {
+  LaneState& lane = lanes_[index];
+  value = std::min(value, lane.issued);
+  while (lane.completed < value) {
+    const Command& command = lane.outstanding.front();
+    const auto* host = std::get_if<HostTask>(&command.body);
+    if (host != nullptr && host->kind == HostTaskKind::kCheckpoint) {
+      job_.saved_version = std::max(job_.saved_version, command.header.step + 1);
+    }
+    lane.outstanding.pop_front();
+    ++lane.completed;
+  }
+  const LaneState& host = lanes_[lane_table_.IndexOf({LaneKind::kHostCompute, 0})];
+  while (!finishing_.empty() && finishing_.front().second <= host.completed) {
+    completed_steps_ = finishing_.front().first + 1;
+    finishing_.pop_front();
+    while (!steps_.empty() && steps_.front().step < completed_steps_) steps_.pop_front();
+  }
+}
+
+void Generation::Stop() {
+  const int64_t current = std::max(completed_steps_, frontier_.step());
+  const int64_t end = last_host_step_ > current ? current + 2 : current + 1;
+  if (end >= job_.end_step) return;
+  job_.end_step = end;
+  if (next_step_ <= end - 1) return;  // AppendStep adds the checkpoint
+  graph_.CancelFrom(end);
+  for (LaneState& lane : lanes_) lane.ready = false;
+  ring_queue_.erase(std::remove_if(ring_queue_.begin(), ring_queue_.end(),
+                                   [&](int64_t id) { return graph_.visit(id).step >= end; }),
+                    ring_queue_.end());
+  while (!steps_.empty() && steps_.back().step >= end) steps_.pop_back();
+  next_step_ = std::max(next_step_, end);
+  if (CheckpointDue(end - 1)) {
+    builder_.AddCheckpoint(end - 1);
+    checkpoint_step_ = end - 1;
+  }
+}
+
+bool Generation::done() const {
+  if (completed_steps_ < job_.end_step || !graph_.empty()) return false;
+  return std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const LaneState& lane) { return lane.completed == lane.issued; });
+}
+
+const Command* Generation::Find(int lane, uint64_t value) const {
+  const LaneState& state = lanes_[lane];
+  if (value <= state.completed || value > state.issued) return nullptr;
+  return &state.outstanding[value - state.completed - 1];
+}
+
+}  // namespace harmony

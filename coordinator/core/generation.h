@@ -1,0 +1,129 @@
+#pragma once
+
+// The issuing engine of one generation: from the frontier to a stream of commands. See dispatcher.h
+// for what it does; this is its state. PURE.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/arena_layout.h"
+#include "coordinator/core/arena_records.h"
+#include "coordinator/core/command_writer.h"
+#include "coordinator/core/device_memory.h"
+#include "coordinator/core/dispatcher.h"
+#include "coordinator/core/frontier.h"
+#include "coordinator/core/gradient_ring.h"
+#include "coordinator/core/step_builder.h"
+#include "coordinator/core/work_graph.h"
+
+namespace harmony {
+
+// What stays the same for all generations of a job; owned by the dispatcher.
+struct JobContext {
+  const ModelSpec& model;
+  const Plan& plan;
+  const CostModel& costs;
+  DispatchOptions options;
+  ArenaLayout layout;
+  ObjectTableLayout table;
+  int64_t end_step;       // lowered by a stop
+  int64_t saved_version;  // newest checkpoint known to be complete; -1: none
+  bool resumed = false;   // generations before this one have run
+};
+
+class Generation {
+ public:
+  Generation(JobContext& job, Frontier frontier, absl::Span<const ObjectView> records);
+
+  absl::Status Begin();
+  absl::Status Issue(std::vector<Command>& commands);
+  void OnLaneProgress(int lane, uint64_t value);
+  void Stop();
+
+  int64_t completed_steps() const { return completed_steps_; }
+  bool done() const;
+  const Command* Find(int lane, uint64_t value) const;
+  const DeviceMemory& memory(int device) const { return memory_[device]; }
+  const GradientRing& ring() const { return ring_; }
+
+ private:
+  struct LaneState {
+    uint64_t issued = 0, completed = 0;
+    Nanos free_at;       // modelled
+    bool ready = false;  // the head can be issued, from `start` on
+    Nanos start;
+    std::deque<Command> outstanding;
+  };
+  // A backward group's piece of the gradient ring.
+  struct RingGrant {
+    bool held = false;
+    Bytes begin;
+    Users waits;           // for the first to write into it
+    int updates_left = 0;  // that read from it
+  };
+  struct StepCount {
+    int64_t step = 0;
+    int nodes_left = 0, updates_left = 0;
+  };
+
+  // Building.
+  absl::Status AppendSteps();
+  absl::Status AppendStep(int64_t step);
+  bool CheckpointDue(int64_t step) const;  // after this step
+  void PinGradients(const StepWork& work);
+  int RingBlocks(int backward_group, const std::vector<bool>& updates) const;
+  StepCount* CountOf(int64_t step);
+
+  // Choosing.
+  int PickLane();
+  bool Evaluate(const Node& node, Nanos& start) const;
+  bool HasMemory(const Node& node, Nanos& start) const;
+  void CollectUsers(const Node& node, Users& users) const;
+  bool GradientHasSlot(const Node& node) const;
+  bool RunsNow(const Visit& visit, int64_t visit_id) const;
+  void Decide(NodeId id);
+  void Drop(NodeId id);
+
+  // Issuing.
+  void IssueHead(int lane, std::vector<Command>& commands);
+  void FillWaits(const Node& node, Command& command) const;
+  Bytes GradientSlot(const Node& node) const;
+  void AfterIssue(const Node& node);
+  void AfterCompute(const Node& node);
+  void AfterUpdate(const Node& node);
+  void ReleaseOutputs(Visit& visit);
+  void Release(const Visit& visit, int64_t item, const Users& users);
+  void GrantRing();
+  absl::Status Stuck() const;
+  Users UsersOf(const Node& node) const;
+
+  JobContext& job_;
+  const ModelSpec& model_;
+  const Plan& plan_;
+  Frontier frontier_;
+  LaneTable lane_table_;
+  WorkGraph graph_;
+  std::vector<DeviceMemory> memory_;
+  ArenaRecords records_;
+  GradientRing ring_;
+  StepBuilder builder_;
+  CommandWriter writer_;
+
+  std::vector<LaneState> lanes_;
+  std::vector<RingGrant> grants_;                       // by backward group
+  std::deque<int64_t> ring_queue_;                      // backward visits that have no piece yet
+  std::deque<StepCount> steps_;                         // built, not completed
+  std::deque<std::pair<int64_t, uint64_t>> finishing_;  // (step, value of its last update)
+  std::vector<StepWork> works_;  // of steps that the records say something about
+  std::vector<int64_t> resumed_steps_;
+  int64_t next_step_ = 0;  // to be built
+  int64_t completed_steps_ = 0;
+  int64_t last_host_step_ = -1;   // highest step of which a host_compute command was issued
+  int64_t checkpoint_step_ = -2;  // highest step after which a checkpoint is in the graph
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace harmony

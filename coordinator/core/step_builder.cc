@@ -1,0 +1,388 @@
+#include "coordinator/core/step_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+namespace {
+
+int PositionOf(const Visit& visit, int microbatch) {
+  const auto at =
+      std::lower_bound(visit.microbatches.begin(), visit.microbatches.end(), microbatch);
+  if (at == visit.microbatches.end() || *at != microbatch) return -1;
+  return static_cast<int>(at - visit.microbatches.begin());
+}
+
+std::vector<int> AllMicrobatches(int count) {
+  std::vector<int> all(count);
+  for (int m = 0; m < count; ++m) all[m] = m;
+  return all;
+}
+
+}  // namespace
+
+StepBuilder::StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
+                         WorkGraph& graph, std::vector<DeviceMemory>& memory)
+    : model_(model),
+      plan_(plan),
+      layout_(layout),
+      graph_(graph),
+      memory_(memory),
+      lanes_(static_cast<int>(plan.devices.size())),
+      eager_(plan.update == UpdateMode::kEager),
+      last_update_(model.blocks.size(), kNoNode) {
+  end_of_updates_.fill({-1, kNoNode});
+}
+
+NodeId StepBuilder::Add(NodeKind kind, int lane, int64_t visit, int position, int index,
+                        std::initializer_list<NodeId> deps) {
+  Node node;
+  node.kind = kind;
+  node.lane = lane;
+  node.step = step_;
+  node.visit = visit;
+  node.position = position;
+  node.index = index;
+  for (NodeId dep : deps) {
+    if (dep != kNoNode) node.deps.push_back(dep);
+  }
+  return graph_.Add(std::move(node));
+}
+
+void StepBuilder::AddInitialize(int64_t step) {
+  step_ = step;
+  initialized_ = Add(NodeKind::kInitialize, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0, {});
+  std::fill(last_update_.begin(), last_update_.end(), initialized_);
+}
+
+void StepBuilder::AddCheckpoint(int64_t step) {
+  const int64_t current = std::exchange(step_, step);
+  const auto& [updated, last_update] = end_of_updates_[static_cast<size_t>(step & 3)];
+  last_checkpoint_ = Add(NodeKind::kCheckpoint, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0,
+                         {updated == step ? last_update : initialized_});
+  step_ = current;
+}
+
+absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
+  step_ = work.step;
+  work_ = &work;
+  status_ = absl::OkStatus();
+  batch_ = loss_ = kNoNode;
+  producer_ = -1;
+  forward_visits_.clear();
+  backward_visits_.assign(plan_.backward_groups.size(), -1);
+  if (work.load_batch) {
+    batch_ = Add(NodeKind::kLoadBatch, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0, {fused_started_});
+  }
+  if (checkpoint_first) AddCheckpoint(work.step - 1);
+  for (size_t f = 0; f < plan_.forward_groups.size(); ++f) AddForward(work, static_cast<int>(f));
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    AddBackward(work, g);
+  }
+  AddHostTasks(work);
+  return status_;
+}
+
+void StepBuilder::AddForward(const StepWork& work, int group) {
+  if (work.forward[group].empty()) {
+    producer_ = -1;
+    return;
+  }
+  const LayerGroup& planned = plan_.forward_groups[group];
+  Visit visit;
+  visit.kind = VisitKind::kForward;
+  visit.group = group;
+  visit.device = planned.device;
+  visit.layers = planned.layers;
+  visit.microbatches = work.forward[group];
+  visit.blocks = BlocksOf(model_, planned.layers, false);
+  visit.has_tokens = planned.layers.first == 0;
+  visit.has_input = !visit.has_tokens;
+  const std::vector<int> stashed = StashedBoundaries(plan_);
+  for (int boundary : stashed) {
+    if (boundary > planned.layers.first && boundary <= planned.layers.last) {
+      visit.outputs.push_back(boundary);
+    }
+  }
+  visit.outputs.push_back(planned.layers.last + 1);
+  producer_ = BeginVisit(std::move(visit));
+  forward_visits_.push_back(producer_);
+}
+
+void StepBuilder::AddBackward(const StepWork& work, int group) {
+  if (!work.backward[group]) {
+    producer_ = -1;
+    return;
+  }
+  const bool fused = group + 1 == static_cast<int>(plan_.backward_groups.size());
+  const LayerGroup& planned = plan_.backward_groups[group];
+  Visit visit;
+  visit.kind = fused ? VisitKind::kFused : VisitKind::kBackward;
+  visit.group = group;
+  visit.device = planned.device;
+  visit.layers = planned.layers;
+  visit.microbatches = AllMicrobatches(plan_.num_microbatches);
+  visit.blocks = BlocksOf(model_, planned.layers, !fused);
+  visit.uses = UsesOf(model_, planned.layers);
+  visit.has_tokens = planned.layers.first == 0;
+  visit.has_labels = fused;
+  visit.has_input = fused ? planned.layers.first > 0 : StashBoundary(planned) > 0;
+  visit.has_output_gradient = !fused;
+  visit.has_input_gradient = planned.layers.first > 0;
+  producer_ = backward_visits_[group] = BeginVisit(std::move(visit));
+  AddTail(producer_);
+}
+
+int64_t StepBuilder::BeginVisit(Visit visit) {
+  visit.step = step_;
+  if (visit.uses.empty()) visit.uses = UsesOf(model_, visit.layers);
+  const int count = static_cast<int>(visit.microbatches.size());
+  visit.slots = std::min(plan_.stream_slots, count);
+  visit.compute_left = count;
+  visit.positions.resize(count);
+  if (absl::Status status = AddItems(visit); !status.ok() && status_.ok()) status_ = status;
+  const int64_t id = graph_.AddVisit(std::move(visit));
+  if (producer_ >= 0) graph_.visit(producer_).consumer = id;
+  const int bulk = LaneOf(LaneKind::kH2DBulk, graph_.visit(id).device);
+  for (size_t i = 0; i < graph_.visit(id).blocks.size(); ++i) {
+    const int block = graph_.visit(id).blocks[i];
+    const NodeId load =
+        Add(NodeKind::kLoadWeights, bulk, id, static_cast<int>(i), block, {last_update_[block]});
+    graph_.visit(id).loads.push_back(load);
+  }
+  for (int position = 0; position < count; ++position) AddPosition(id, position);
+  if (graph_.visit(id).kind == VisitKind::kFused) {
+    fused_started_ = graph_.visit(id).positions[0].compute;
+  }
+  return id;
+}
+
+absl::Status StepBuilder::AddItems(Visit& visit) {
+  DeviceMemory& memory = memory_[visit.device];
+  Bytes in, total;
+  auto place = [](Bytes& end, Bytes size) {
+    const Bytes at = end;
+    end = (end + size).AlignUp(kSlotAlignment);
+    return at;
+  };
+  auto boundary = [&](int b) {
+    return BoundaryBytes(model_, b, plan_.microbatch_size, plan_.sequence_length);
+  };
+  const Bytes hidden = boundary(1);
+  if (visit.has_tokens) visit.tokens_at = place(in, layout_.token_bytes());
+  if (visit.has_labels) visit.labels_at = place(in, layout_.token_bytes());
+  if (visit.has_input) visit.input_at = place(in, hidden);
+  if (visit.has_output_gradient) visit.output_gradient_at = place(in, hidden);
+  visit.in_stride = in;
+  const int outs = static_cast<int>(visit.outputs.size()) + (visit.has_input_gradient ? 1 : 0);
+  visit.out_stride = hidden.AlignUp(kSlotAlignment) * outs;
+
+  std::vector<Bytes> sizes;
+  for (int block : visit.blocks) sizes.push_back(model_.blocks[block].size());
+  if (visit.kind != VisitKind::kForward) {
+    for (int use : visit.uses) sizes.push_back(model_.blocks[model_.uses[use].block].size());
+  }
+  const size_t gradients_end = sizes.size();
+  if (visit.has_labels) sizes.push_back(Bytes(sizeof(LossSlot)) * plan_.num_microbatches);
+  sizes.push_back(visit.in_stride * visit.slots);
+  sizes.push_back(visit.out_stride * visit.slots);
+  for (Bytes size : sizes) total += size.AlignUp(kSlotAlignment);
+  if (total > memory.resident()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(visit.kind == VisitKind::kForward ? "forward" : "backward", " group ",
+                     visit.group, " (layers ", visit.layers.first, " to ", visit.layers.last,
+                     ") needs ", FormatBytesExact(total), " resident on device ", visit.device,
+                     ", which has ", FormatBytesExact(memory.resident()), ": ",
+                     FormatBytesExact(total - memory.resident()), " too little"));
+  }
+  memory.BeginVisit();
+  visit.first_weight = memory.items();
+  visit.first_gradient = visit.first_weight + static_cast<int64_t>(visit.blocks.size());
+  visit.loss = visit.first_weight + static_cast<int64_t>(gradients_end);
+  for (Bytes size : sizes) memory.AddItem(size);
+  visit.end_item = memory.items();
+  visit.in = visit.end_item - 2;
+  visit.out = visit.end_item - 1;
+  return absl::OkStatus();
+}
+
+void StepBuilder::AddPosition(int64_t visit_id, int position) {
+  absl::InlinedVector<NodeId, 8> deps;
+  AddInputs(visit_id, position, deps);
+  const Visit& visit = graph_.visit(visit_id);
+  if (position == 0) deps.insert(deps.end(), visit.loads.begin(), visit.loads.end());
+  if (position >= visit.slots) {  // the output slot is free again
+    const Visit::Position& before = visit.positions[position - visit.slots];
+    deps.insert(deps.end(), before.outs.begin(), before.outs.end());
+    if (before.egress != kNoNode) deps.push_back(before.egress);
+  }
+  const NodeId compute =
+      Add(NodeKind::kCompute, LaneOf(LaneKind::kCompute, visit.device), visit_id, position, 0, {});
+  for (NodeId dep : deps) graph_.AddDep(compute, dep);
+  graph_.visit(visit_id).positions[position].compute = compute;
+  AddOutputs(visit_id, position);
+}
+
+void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<NodeId, 8>& deps) {
+  const Visit& visit = graph_.visit(visit_id);
+  const int m = visit.microbatches[position];
+  const int stream = LaneOf(LaneKind::kH2DStream, visit.device);
+  const NodeId slot_free =
+      position >= visit.slots ? visit.positions[position - visit.slots].compute : kNoNode;
+  auto add = [&](NodeKind kind, NodeId from) {
+    deps.push_back(Add(kind, stream, visit_id, position, 0, {from, slot_free}));
+  };
+  if (visit.has_tokens) add(NodeKind::kTokensIn, batch_);
+  if (visit.has_labels) add(NodeKind::kLabelsIn, batch_);
+  if (visit.kind == VisitKind::kBackward && visit.has_input) {
+    add(NodeKind::kStashIn, StashMaker(StashBoundary(plan_.backward_groups[visit.group]), m));
+  }
+  const bool chained =
+      visit.kind == VisitKind::kBackward ? visit.has_output_gradient : visit.has_input;
+  if (!chained) return;
+  const NodeKind kind =
+      visit.kind == VisitKind::kBackward ? NodeKind::kGradientIn : NodeKind::kInputIn;
+  const int at = producer_ < 0 ? -1 : PositionOf(graph_.visit(producer_), m);
+  if (at < 0) {  // committed in an earlier generation
+    add(kind, kNoNode);
+    return;
+  }
+  const Visit::Position& made = graph_.visit(producer_).positions[at];
+  const NodeId input = Add(kind, stream, visit_id, position, 0, {made.outs.back(), slot_free});
+  deps.push_back(input);
+  graph_.visit(visit_id).positions[position].input = input;
+  if (made.egress == kNoNode) return;
+  Node& egress = graph_.node(made.egress);
+  egress.index = position;
+  egress.other_way_in = input;
+  graph_.node(input).state = NodeState::kUndecided;
+  deps.push_back(made.egress);
+}
+
+NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
+  for (int64_t id : forward_visits_) {
+    if (id < 0 || !graph_.visit(id).layers.contains(boundary - 1)) continue;
+    const int at = PositionOf(graph_.visit(id), microbatch);
+    if (at < 0) return kNoNode;  // committed in an earlier generation
+    for (NodeId out : graph_.visit(id).positions[at].outs) {
+      if (graph_.node(out).index == boundary) return out;
+    }
+  }
+  return kNoNode;
+}
+
+bool StepBuilder::ConsumerRuns(const StepWork& work, const Visit& visit, int microbatch) const {
+  if (visit.kind != VisitKind::kForward) return visit.group > 0 && work.backward[visit.group - 1];
+  if (visit.group + 1 == static_cast<int>(plan_.forward_groups.size())) return work.backward.back();
+  const std::vector<int>& runs = work.forward[visit.group + 1];
+  return std::binary_search(runs.begin(), runs.end(), microbatch);
+}
+
+void StepBuilder::AddOutputs(int64_t visit_id, int position) {
+  const int device = graph_.visit(visit_id).device;
+  const NodeId compute = graph_.visit(visit_id).positions[position].compute;
+  const int d2h = LaneOf(LaneKind::kD2H, device);
+  const int m = graph_.visit(visit_id).microbatches[position];
+  const bool consumed = ConsumerRuns(*work_, graph_.visit(visit_id), m);
+  const LayerGroup* next = NextGroup(graph_.visit(visit_id));
+  absl::InlinedVector<NodeId, 2> outs;
+  NodeId egress = kNoNode, optional = kNoNode;
+  const std::vector<int> stashed = StashedBoundaries(plan_);
+  for (int boundary : graph_.visit(visit_id).outputs) {
+    const bool keep = std::binary_search(stashed.begin(), stashed.end(), boundary);
+    if (!keep && !consumed) continue;
+    const NodeId out = Add(NodeKind::kStashOut, d2h, visit_id, position, boundary, {compute});
+    outs.push_back(out);
+    if (!keep) optional = out;
+  }
+  if (graph_.visit(visit_id).has_input_gradient && (eager_ || consumed)) {
+    const NodeId out = Add(NodeKind::kBoundaryOut, d2h, visit_id, position,
+                           graph_.visit(visit_id).layers.first, {compute});
+    outs.push_back(out);
+    if (!eager_) optional = out;
+    AddBankRelease(visit_id, out);
+  }
+  if (consumed && next != nullptr && next->device != device) {
+    egress =
+        Add(NodeKind::kEgress, LaneOf(LaneKind::kP2P, device), visit_id, position, 0, {compute});
+    graph_.node(egress).state = NodeState::kUndecided;
+    graph_.node(egress).other_way_out = optional;
+    if (optional != kNoNode) graph_.node(optional).state = NodeState::kUndecided;
+  }
+  Visit& visit = graph_.visit(visit_id);
+  visit.outs_left += static_cast<int>(outs.size()) + (egress != kNoNode ? 1 : 0);
+  visit.positions[position].outs = outs;
+  visit.positions[position].egress = egress;
+  if (!outs.empty()) visit.last_d2h = outs.back();
+}
+
+void StepBuilder::AddBankRelease(int64_t visit_id, NodeId out) {
+  // The bank is free once the group that read what is in it has committed all that it makes.
+  const int groups = static_cast<int>(plan_.backward_groups.size());
+  const int banks = std::min(plan_.boundary_banks, groups - 1);
+  const int maker = graph_.visit(visit_id).group + banks;
+  if (maker >= groups || backward_visits_[maker - 1] < 0) return;
+  graph_.AddDep(out, graph_.visit(backward_visits_[maker - 1]).last_d2h);
+}
+
+const LayerGroup* StepBuilder::NextGroup(const Visit& visit) const {
+  if (visit.kind != VisitKind::kForward) {
+    return visit.group > 0 ? &plan_.backward_groups[visit.group - 1] : nullptr;
+  }
+  const size_t next = static_cast<size_t>(visit.group) + 1;
+  return next < plan_.forward_groups.size() ? &plan_.forward_groups[next]
+                                            : &plan_.backward_groups.back();
+}
+
+void StepBuilder::AddTail(int64_t visit_id) {
+  const int d2h = LaneOf(LaneKind::kD2H, graph_.visit(visit_id).device);
+  const NodeId last = graph_.visit(visit_id).positions.back().compute;
+  if (graph_.visit(visit_id).kind == VisitKind::kFused) {
+    loss_ = Add(NodeKind::kLossOut, d2h, visit_id, 0, 0, {last});
+  }
+  const std::vector<int> uses = graph_.visit(visit_id).uses;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    graph_.visit(visit_id).last_d2h =
+        Add(NodeKind::kGradientOut, d2h, visit_id, static_cast<int>(i), uses[i], {last});
+  }
+}
+
+void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
+  if (!work_->update[block]) return;
+  const NodeId update = Add(NodeKind::kUpdate, LaneOf(LaneKind::kHostCompute, 0), -1, 0, block,
+                            {last_checkpoint_, initialized_});
+  for (NodeId dep : after) graph_.AddDep(update, dep);
+  after.clear();  // the lane is a FIFO: waiting once is enough
+  last_update_[block] = update;
+  end_of_updates_[static_cast<size_t>(step_ & 3)] = {step_, update};
+}
+
+void StepBuilder::AddHostTasks(const StepWork& work) {
+  const int lane = LaneOf(LaneKind::kHostCompute, 0);
+  if (work.scalars) Add(NodeKind::kStepScalars, lane, -1, 0, 0, {loss_});
+  std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    if (backward_visits_[g] >= 0) after.push_back(graph_.visit(backward_visits_[g]).last_d2h);
+    // Blocks whose gradients are complete with this group's: a tied one's with its first use.
+    for (int block = static_cast<int>(model_.blocks.size()) - 1; block >= 0; --block) {
+      const int layer = model_.uses[model_.blocks[block].uses.front()].layer;
+      if (!plan_.backward_groups[g].layers.contains(layer)) continue;
+      if (eager_) {
+        AddUpdate(block, after);
+      } else if (plan_.clip && work.scalars) {
+        const NodeId norm = Add(NodeKind::kNorm, lane, -1, 0, block, {});
+        for (NodeId dep : after) graph_.AddDep(norm, dep);
+        after.clear();
+      }
+    }
+  }
+  if (eager_) return;
+  if (plan_.clip && work.scalars) Add(NodeKind::kClip, lane, -1, 0, 0, {});
+  for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
+    AddUpdate(block, after);
+  }
+}
+
+}  // namespace harmony

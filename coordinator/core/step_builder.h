@@ -1,0 +1,80 @@
+#pragma once
+
+// Appends what is left of one step to the work graph. PURE.
+//
+// Order within each lane follows the order of visits (forward ascending, the fused group, backward
+// descending) and, within a visit, of microbatches: the order in which one could also run them one
+// after the other. That is why FIFO lanes and in-order memory cannot lock each other up.
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/arena_layout.h"
+#include "coordinator/core/device_memory.h"
+#include "coordinator/core/frontier.h"
+#include "coordinator/core/work_graph.h"
+
+namespace harmony {
+
+class StepBuilder {
+ public:
+  // All must outlive it. `memory`: one per device.
+  StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout, WorkGraph& graph,
+              std::vector<DeviceMemory>& memory);
+
+  void AddInitialize(int64_t step);
+  // ResourceExhausted when a group of the plan cannot have its working set: names group, device and
+  // bytes missing.
+  // `checkpoint_first`: the state before this step is to be saved (the batch is loaded before that,
+  // the updates wait for it).
+  absl::Status AddStep(const StepWork& work, bool checkpoint_first);
+  // Of the state after `step`, one of those added.
+  void AddCheckpoint(int64_t step);
+  const std::vector<int64_t>& backward_visits() const { return backward_visits_; }
+
+ private:
+  void AddForward(const StepWork& work, int group);
+  void AddBackward(const StepWork& work, int group);
+  int64_t BeginVisit(Visit visit);
+  absl::Status AddItems(Visit& visit);
+  void AddPosition(int64_t visit_id, int position);
+  void AddInputs(int64_t visit_id, int position, absl::InlinedVector<NodeId, 8>& deps);
+  void AddOutputs(int64_t visit_id, int position);
+  void AddTail(int64_t visit_id);
+  void AddHostTasks(const StepWork& work);
+  // Waits for the nodes in `after` and empties it.
+  void AddUpdate(int block, std::vector<NodeId>& after);
+  void AddBankRelease(int64_t visit_id, NodeId out);
+  // The copy that commits a stash in this step; kNoNode when it was committed before.
+  NodeId StashMaker(int boundary, int microbatch) const;
+  const LayerGroup* NextGroup(const Visit& visit) const;
+  NodeId Add(NodeKind kind, int lane, int64_t visit, int position, int index,
+             std::initializer_list<NodeId> deps);
+  int LaneOf(LaneKind kind, int device) const { return lanes_.IndexOf({kind, device}); }
+  bool ConsumerRuns(const StepWork& work, const Visit& visit, int microbatch) const;
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const ArenaLayout& layout_;
+  WorkGraph& graph_;
+  std::vector<DeviceMemory>& memory_;
+  LaneTable lanes_;
+  const bool eager_;
+
+  int64_t step_ = 0;
+  const StepWork* work_ = nullptr;
+  absl::Status status_;
+  int64_t producer_ = -1;  // visit before, whose output the next one takes; -1: it does not run
+  std::vector<int64_t> forward_visits_;   // those that run
+  std::vector<int64_t> backward_visits_;  // by backward group; -1: does not run
+  NodeId batch_ = kNoNode, loss_ = kNoNode;
+  // Across steps.
+  std::vector<NodeId> last_update_;  // by block
+  NodeId last_checkpoint_ = kNoNode, fused_started_ = kNoNode, initialized_ = kNoNode;
+  std::array<std::pair<int64_t, NodeId>, 4> end_of_updates_;  // of the last steps, by step mod 4
+};
+
+}  // namespace harmony

@@ -1,0 +1,145 @@
+#pragma once
+
+// What has not been issued yet: nodes (one becomes one command), the visits they belong to, and a
+// FIFO per lane. Steps are appended by StepBuilder, in step order, and forgotten when they are
+// done. PURE data; the dispatcher decides what is issued when.
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "common/base/units.h"
+#include "common/model/model_spec.h"
+#include "common/plan/command.h"
+#include "coordinator/core/region_ledger.h"
+
+namespace harmony {
+
+enum class NodeKind : uint8_t {
+  kInitialize,
+  kLoadBatch,
+  kLoadWeights,  // index: block
+  kTokensIn,
+  kLabelsIn,
+  kStashIn,     // a backward's stash
+  kInputIn,     // a forward's (or the fused task's) input, by way of the arena
+  kGradientIn,  // a backward's output gradient, by way of the arena
+  kCompute,
+  kEgress,       // an output to the next visit, device to device, if it can take it
+  kStashOut,     // index: boundary
+  kBoundaryOut,  // input gradient to the arena
+  kLossOut,
+  kGradientOut,  // index: use
+  kStepScalars,
+  kNorm,  // index: block
+  kClip,
+  kUpdate,  // index: block
+  kCheckpoint,
+};
+
+enum class NodeState : uint8_t {
+  kPending,    // will be issued
+  kUndecided,  // depends on which way an output takes: kEgress decides when its turn comes
+  kIssued,     // `value`, `finish` are set
+  kDropped,    // the output took the other way
+};
+
+using NodeId = int64_t;
+inline constexpr NodeId kNoNode = -1;
+
+struct Node {
+  NodeKind kind = NodeKind::kCompute;
+  NodeState state = NodeState::kPending;
+  int lane = 0;
+  int64_t step = 0;
+  int64_t visit = -1;  // number of its visit; -1: a host task
+  int position = 0;    // in the visit's list of microbatches
+  int index = 0;       // by kind
+  // kEgress: the node at the consumer that fetches the tensor from the arena instead, and the one
+  // that brings it there where nothing else does.
+  NodeId other_way_in = kNoNode, other_way_out = kNoNode;
+  absl::InlinedVector<NodeId, 4>
+      deps;  // to be issued (or dropped) before; the command waits for them
+  uint64_t value = 0;
+  Nanos finish;
+};
+
+enum class VisitKind : uint8_t { kForward, kBackward, kFused };
+
+// A layer group in one phase of one step, on its device.
+struct Visit {
+  VisitKind kind = VisitKind::kForward;
+  int group = 0;
+  int device = 0;
+  int64_t step = 0;
+  LayerRange layers;
+  std::vector<int> microbatches;  // to run, ascending; positions count in it
+  std::vector<int> blocks;        // loaded, in this order
+  std::vector<int> uses;          // of the layers
+  std::vector<int> outputs;       // boundaries written by a forward, the group's output last
+  bool has_tokens = false, has_labels = false, has_input = false, has_output_gradient = false,
+       has_input_gradient = false;
+  int slots = 1;          // of each streaming kind
+  int64_t consumer = -1;  // visit that takes the output (or the input gradient)
+
+  // Items of the device's memory.
+  int64_t first_weight = 0, first_gradient = 0, loss = 0, in = 0, out = 0, end_item = 0;
+  // Offsets within one slot of `in` and `out`.
+  Bytes in_stride, tokens_at, labels_at, input_at, output_gradient_at, out_stride;
+
+  struct Position {
+    NodeId compute = kNoNode, egress = kNoNode, input = kNoNode;
+    absl::InlinedVector<NodeId, 2> outs;  // of D2H copies
+  };
+  std::vector<Position> positions;
+  std::vector<NodeId> loads;
+  NodeId last_d2h = kNoNode;
+  int compute_left = 0;
+  int outs_left = 0;  // egresses and D2H copies of outputs not issued or dropped
+  Users out_users;    // who used `out` last
+};
+
+class WorkGraph {
+ public:
+  explicit WorkGraph(int num_lanes) : lanes_(num_lanes) {}
+
+  Node& node(NodeId id) { return nodes_[static_cast<size_t>(id - first_node_)]; }
+  const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id - first_node_)]; }
+  Visit& visit(int64_t id) { return visits_[static_cast<size_t>(id - first_visit_)]; }
+  const Visit& visit(int64_t id) const { return visits_[static_cast<size_t>(id - first_visit_)]; }
+
+  // Appends to the node's lane.
+  NodeId Add(Node node);
+  int64_t AddVisit(Visit visit);
+  void AddDep(NodeId id, NodeId dep) {
+    if (dep != kNoNode) node(id).deps.push_back(dep);
+  }
+
+  // Issued or dropped; nodes of forgotten steps have long completed.
+  bool Settled(NodeId id) const {
+    if (id < first_node_) return true;
+    const NodeState state = node(id).state;
+    return state == NodeState::kIssued || state == NodeState::kDropped;
+  }
+  bool Forgotten(NodeId id) const { return id < first_node_; }
+
+  std::deque<NodeId>& lane(int index) { return lanes_[index]; }
+  const std::deque<NodeId>& lane(int index) const { return lanes_[index]; }
+  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+
+  // Forgets nodes and visits of steps below `step`. REQUIRES: all issued and completed.
+  void ForgetBefore(int64_t step);
+  // Drops what is not issued of steps from `step` on.
+  void CancelFrom(int64_t step);
+  bool empty() const;
+
+ private:
+  std::deque<Node> nodes_;
+  std::deque<Visit> visits_;
+  NodeId first_node_ = 0;
+  int64_t first_visit_ = 0;
+  std::vector<std::deque<NodeId>> lanes_;
+};
+
+}  // namespace harmony
