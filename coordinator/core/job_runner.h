@@ -34,6 +34,8 @@ struct ProcessId {
   auto operator<=>(const ProcessId&) const = default;
 };
 std::string DebugString(const ProcessId& process);
+// The process that executes a lane.
+ProcessId OwnerOf(const Lane& lane);
 
 // ---- Events ----
 struct ProcessAttached {  // a new incarnation, or an old one that dialled in again (it has quiesced

@@ -1,0 +1,57 @@
+#include "coordinator/core/analytic_costs.h"
+
+namespace harmony {
+namespace {
+
+// Guesses for what is not paced: one core's share of a small machine.
+constexpr double kFlops = 40e9, kCopy = 4e9, kHostBytes = 8e9;
+constexpr double kTaskOverhead = 20e-6, kCopyOverhead = 5e-6;
+constexpr double kRecomputeFactor = 3;  // backward with recompute against forward
+
+double RateOr(double rate, double guess) { return rate > 0 ? rate : guess; }
+
+}  // namespace
+
+AnalyticCosts::AnalyticCosts(const ModelSpec& model, const Plan& plan,
+                             const std::vector<DeviceSpec>& devices)
+    : model_(model), lanes_(static_cast<int>(plan.devices.size())) {
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const DeviceSpec spec = d < devices.size() ? devices[d] : DeviceSpec();
+    rates_.push_back({RateOr(spec.flops.value, kFlops), RateOr(spec.h2d.value, kCopy),
+                      RateOr(spec.d2h.value, kCopy), RateOr(spec.p2p.value, kCopy)});
+  }
+  for (int layer = 0; layer < model.num_layers(); ++layer) {
+    flops_.push_back(ForwardFlops(model, layer, plan.microbatch_size, plan.sequence_length));
+  }
+}
+
+Nanos AnalyticCosts::Duration(const Command& command) const {
+  const Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
+  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    double flops = 0;
+    for (int layer = task->layers.first; layer <= task->layers.last; ++layer) {
+      flops += flops_[layer];
+    }
+    if (task->kind != TaskKind::kForward) flops *= kRecomputeFactor;
+    return Nanos::FromSeconds(kTaskOverhead + flops / rates_[lane.device].flops);
+  }
+  if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+    const Rates& rates = rates_[lane.device];
+    const double rate = lane.kind == LaneKind::kP2P   ? rates.p2p
+                        : lane.kind == LaneKind::kD2H ? rates.d2h
+                                                      : rates.h2d;
+    return Nanos::FromSeconds(kCopyOverhead + static_cast<double>(copy->size.count()) / rate);
+  }
+  const auto& host = std::get<HostTask>(command.body);
+  double bytes = 0;
+  if (host.kind == HostTaskKind::kUpdate || host.kind == HostTaskKind::kNorm) {
+    const double size = static_cast<double>(model_.blocks[host.block].size().count());
+    bytes =
+        size * (host.kind == HostTaskKind::kUpdate ? 7 : 1);  // reads w, m, v, g; writes w, m, v
+  } else if (host.kind == HostTaskKind::kCheckpoint || host.kind == HostTaskKind::kInitialize) {
+    bytes = static_cast<double>(model_.parameter_count()) * 12;
+  }
+  return Nanos::FromSeconds(kTaskOverhead + bytes / kHostBytes);
+}
+
+}  // namespace harmony

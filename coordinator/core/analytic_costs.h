@@ -1,0 +1,31 @@
+#pragma once
+
+// Durations from sizes and FLOPs: what orders the commands where no profile exists, and what paced
+// devices follow. PURE.
+
+#include <vector>
+
+#include "common/plan/machine.h"
+#include "coordinator/core/dispatcher.h"
+
+namespace harmony {
+
+class AnalyticCosts : public CostModel {
+ public:
+  // `devices`: rates of paced devices; where a rate is 0 (or devices are fewer than the plan has) a
+  // modest guess stands in, which orders commands well enough. `model` must outlive it.
+  AnalyticCosts(const ModelSpec& model, const Plan& plan, const std::vector<DeviceSpec>& devices);
+
+  Nanos Duration(const Command& command) const override;
+
+ private:
+  struct Rates {
+    double flops, h2d, d2h, p2p;  // per second
+  };
+  const ModelSpec& model_;
+  LaneTable lanes_;
+  std::vector<Rates> rates_;
+  std::vector<double> flops_;  // forward, by layer, one microbatch
+};
+
+}  // namespace harmony

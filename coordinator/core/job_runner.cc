@@ -1,0 +1,291 @@
+#include "coordinator/core/job_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+
+std::string DebugString(const ProcessId& process) {
+  switch (process.role) {
+    case Role::kSwapper:
+      return "swapper";
+    case Role::kHostWorker:
+      return "host worker";
+    case Role::kWorker:
+      break;
+  }
+  return absl::StrCat("worker ", process.device);
+}
+
+ProcessId OwnerOf(const Lane& lane) {
+  switch (lane.kind) {
+    case LaneKind::kCompute:
+      return {Role::kWorker, lane.device};
+    case LaneKind::kHostCompute:
+    case LaneKind::kHostIo:
+      return {Role::kHostWorker, 0};
+    default:
+      return {Role::kSwapper, 0};
+  }
+}
+
+class JobRunner::Impl {
+ public:
+  Impl(const ModelSpec& model, const Plan& plan, const CostModel& costs, RunnerOptions options)
+      : options_(options),
+        dispatcher_(model, plan, costs, options.dispatch),
+        lanes_(static_cast<int>(plan.devices.size())),
+        completed_(lanes_.size(), 0),
+        heads_(lanes_.size()),
+        generation_(options.first_generation - 1),
+        reported_(options.dispatch.first_step) {
+    members_.push_back({{Role::kSwapper, 0}});
+    members_.push_back({{Role::kHostWorker, 0}});
+    for (int d = 0; d < lanes_.num_devices(); ++d) members_.push_back({{Role::kWorker, d}});
+  }
+
+  std::vector<Action> OnEvent(const Event& event, Nanos now) {
+    now_ = now;
+    actions_.clear();
+    if (state_ != State::kFinished && state_ != State::kFailed) {
+      std::visit([this](const auto& e) { On(e); }, event);
+    }
+    return std::exchange(actions_, {});
+  }
+
+  State state_ = State::kGathering;
+  RunnerOptions options_;
+  Dispatcher dispatcher_;
+
+ private:
+  struct Member {
+    ProcessId process;
+    bool attached = false, quiet = false, killed = false;
+    uint32_t incarnation = 0;
+  };
+  // The first uncompleted command of a lane, for deadlines.
+  struct HeadWatch {
+    uint64_t value = 0;
+    bool waits_satisfied = false;
+    Nanos since;
+  };
+
+  Member* Find(const ProcessId& process) {
+    for (Member& member : members_) {
+      if (member.process == process) return &member;
+    }
+    return nullptr;
+  }
+  bool AllReady() const {
+    return std::all_of(members_.begin(), members_.end(),
+                       [](const Member& m) { return m.attached && m.quiet; });
+  }
+
+  void On(const ProcessAttached& event) {
+    Member* member = Find(event.process);
+    if (member == nullptr) return;
+    const bool replaces = member->attached;
+    // Fresh, or quiesced by itself when its stream broke: it runs nothing of any generation.
+    *member = {event.process, true, true, false, event.incarnation};
+    if (state_ == State::kRunning || (state_ == State::kQuiescing && replaces)) {
+      NextGeneration(absl::StrCat(DebugString(event.process), " attached again"));
+    } else if (state_ == State::kGathering &&
+               std::all_of(members_.begin(), members_.end(),
+                           [](const Member& m) { return m.attached; })) {
+      NextGeneration("all processes are here");
+    }
+    MaybeReadRecords();
+  }
+
+  void On(const ProcessLost& event) {
+    Member* member = Find(event.process);
+    if (member == nullptr || !member->attached || member->incarnation != event.incarnation) return;
+    member->attached = member->quiet = member->killed = false;
+    if (state_ == State::kRunning) {
+      fruitless_ = last_lost_ == event.process ? fruitless_ + 1 : 1;
+      last_lost_ = event.process;
+      if (fruitless_ > options_.max_generations_without_progress) {
+        End(absl::InternalError(absl::StrCat(DebugString(event.process), " was lost ", fruitless_,
+                                             " times in a row without any progress between")));
+        return;
+      }
+    }
+    if (state_ != State::kGathering) {
+      NextGeneration(absl::StrCat(DebugString(event.process), " is lost"));
+    }
+  }
+
+  // (1) raise the word, (2) the service kills what is lost, (3) survivors quiesce.
+  void NextGeneration(const std::string& reason) {
+    ++generation_;
+    state_ = State::kQuiescing;
+    quiesce_since_ = now_;
+    actions_.push_back(RaiseGeneration{generation_});
+    actions_.push_back(Report{absl::StrCat("generation ", generation_, ": ", reason)});
+    for (Member& member : members_) {
+      if (!member.attached) continue;
+      if (member.quiet) continue;  // attached anew
+      actions_.push_back(AskQuiesce{member.process, generation_});
+    }
+  }
+
+  void On(const Quiesced& event) {
+    Member* member = Find(event.process);
+    if (state_ != State::kQuiescing || member == nullptr || !member->attached) return;
+    if (member->incarnation != event.incarnation || event.generation != generation_) return;
+    member->quiet = true;
+    MaybeReadRecords();
+  }
+
+  void MaybeReadRecords() {
+    if (state_ == State::kQuiescing && AllReady()) actions_.push_back(ReadRecords{generation_});
+  }
+
+  // (4) all have answered: the new generation begins.
+  void On(const RecordsRead& event) {
+    if (state_ != State::kQuiescing || event.generation != generation_ || !AllReady()) return;
+    if (absl::Status status = dispatcher_.BeginGeneration(generation_, event.records);
+        !status.ok()) {
+      End(status);
+      return;
+    }
+    int64_t progress = 0;
+    for (const ObjectView& record : event.records) {
+      if (record.state == ObjectState::kClean) progress += static_cast<int64_t>(record.version);
+    }
+    if (progress > best_progress_) fruitless_ = 0;
+    best_progress_ = std::max(best_progress_, progress);
+    std::fill(completed_.begin(), completed_.end(), 0);
+    heads_.assign(heads_.size(), {});
+    for (Member& member : members_) member.quiet = false;
+    state_ = State::kRunning;
+    // A coordinator that starts again does not know how far its predecessor reported; the scalars
+    // of two steps are still there.
+    reported_ = std::max(reported_, dispatcher_.completed_steps() - 2);
+    actions_.push_back(StartGeneration{generation_});
+    Advance();
+  }
+
+  void On(const LaneProgress& event) {
+    if (state_ != State::kRunning || event.generation != generation_) return;
+    if (event.lane < 0 || event.lane >= lanes_.size() || event.value <= completed_[event.lane]) {
+      return;
+    }
+    completed_[event.lane] = event.value;
+    dispatcher_.OnLaneProgress(event.lane, event.value);
+    Advance();
+  }
+
+  void Advance() {
+    for (; reported_ < dispatcher_.completed_steps(); ++reported_) {
+      if (reported_ >= 0) actions_.push_back(StepCompleted{reported_});
+    }
+    absl::StatusOr<std::vector<Command>> commands = dispatcher_.NextCommands();
+    if (!commands.ok()) {
+      End(commands.status());
+      return;
+    }
+    std::vector<Send> sends(members_.size());
+    for (Command& command : *commands) {
+      const ProcessId owner = OwnerOf(lanes_.LaneAt(static_cast<int>(command.header.lane)));
+      const size_t at = owner.role == Role::kWorker ? 2 + static_cast<size_t>(owner.device)
+                                                    : static_cast<size_t>(owner.role);
+      sends[at].commands.push_back(std::move(command));
+    }
+    for (size_t i = 0; i < sends.size(); ++i) {
+      if (sends[i].commands.empty()) continue;
+      sends[i].process = members_[i].process;
+      sends[i].generation = generation_;
+      actions_.push_back(std::move(sends[i]));
+    }
+    if (dispatcher_.done()) End(absl::OkStatus());
+  }
+
+  void On(const CommandFailed& event) {
+    if (state_ != State::kRunning || event.generation != generation_) return;
+    if (absl::IsAborted(event.status)) return;  // a generation that ends under its feet
+    End(event.status);
+  }
+
+  void On(const Tick&) {
+    if (state_ == State::kQuiescing && now_ - quiesce_since_ > options_.quiesce_deadline) {
+      for (Member& member : members_) {
+        if (member.attached && !member.quiet) Kill(member, "did not quiesce in time");
+      }
+    }
+    if (state_ != State::kRunning) return;
+    for (int lane = 0; lane < lanes_.size(); ++lane) CheckDeadline(lane);
+  }
+
+  void CheckDeadline(int lane) {
+    HeadWatch& head = heads_[lane];
+    const uint64_t value = completed_[lane] + 1;
+    const Command* command = dispatcher_.Find(lane, value);
+    if (command == nullptr) {
+      head = {};
+      return;
+    }
+    const bool satisfied =
+        std::all_of(command->header.waits.begin(), command->header.waits.end(),
+                    [this](const SemaphoreWait& w) { return completed_[w.semaphore] >= w.value; });
+    if (head.value != value || head.waits_satisfied != satisfied) {
+      head = {value, satisfied, now_};
+      return;
+    }
+    const Nanos limit = options_.command_deadline + command->header.expected * 10;
+    if (!satisfied || now_ - head.since <= limit) return;
+    const Lane where = lanes_.LaneAt(lane);
+    Kill(*Find(OwnerOf(where)),
+         absl::StrCat("deadline passed on ", DebugString(where), " (semaphore ", lane, ", value ",
+                      value, "): ", DebugString(*command)));
+  }
+
+  void Kill(Member& member, const std::string& reason) {
+    if (member.killed) return;
+    member.killed = true;
+    actions_.push_back(Report{absl::StrCat(DebugString(member.process), ": ", reason)});
+    actions_.push_back(KillProcess{member.process, reason});
+  }
+
+  void On(const StopRequested&) {
+    dispatcher_.StopAfterCurrentStep();
+    if (state_ == State::kRunning) Advance();
+  }
+
+  void End(absl::Status status) {
+    state_ = status.ok() ? State::kFinished : State::kFailed;
+    actions_.push_back(JobEnded{std::move(status)});
+  }
+
+  LaneTable lanes_;
+  std::vector<uint64_t> completed_;
+  std::vector<HeadWatch> heads_;
+  std::vector<Member> members_;
+
+ public:
+  uint32_t generation_;
+
+ private:
+  int64_t reported_;  // steps below have been reported by StepCompleted
+  Nanos now_, quiesce_since_;
+  std::vector<Action> actions_;
+  ProcessId last_lost_{Role::kWorker, -1};
+  int fruitless_ = 0;
+  int64_t best_progress_ = -1;
+};
+
+JobRunner::JobRunner(const ModelSpec& model, const Plan& plan, const CostModel& costs,
+                     RunnerOptions options)
+    : impl_(std::make_unique<Impl>(model, plan, costs, options)) {}
+JobRunner::~JobRunner() = default;
+
+std::vector<Action> JobRunner::OnEvent(const Event& event, Nanos now) {
+  return impl_->OnEvent(event, now);
+}
+JobRunner::State JobRunner::state() const { return impl_->state_; }
+uint32_t JobRunner::generation() const { return impl_->generation_; }
+const Dispatcher& JobRunner::dispatcher() const { return impl_->dispatcher_; }
+
+}  // namespace harmony
