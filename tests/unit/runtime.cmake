@@ -1,3 +1,3 @@
 harmony_test(runtime_test
   SOURCES common/runtime/lane_executor_test.cc common/runtime/pacer_test.cc
-  DEPS harmony_runtime LABELS pure TIMEOUT 60)
+  DEPS harmony_runtime LABELS sanitize TIMEOUT 60)

@@ -62,7 +62,12 @@ bool IsNonFiniteError(const absl::Status& status) {
 
 void SetComputeThreads(int threads) {
   at::set_num_threads(threads);
-  at::set_num_interop_threads(1);
+  // LibTorch takes this one once in a process.
+  static const bool one_between_operations = [] {
+    at::set_num_interop_threads(1);
+    return true;
+  }();
+  (void)one_between_operations;
 }
 
 // A layer's input and what its forward kept, from the forward to the backward of one task.

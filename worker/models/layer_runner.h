@@ -82,7 +82,8 @@ class LayerRunner {
 absl::Status NonFiniteError(int layer, const std::string& what);
 bool IsNonFiniteError(const absl::Status& status);
 
-// Sets the threads of ATen's operations (and 1 between operations). Call once, before any work.
+// Sets the threads of ATen's operations (and 1 between operations), for those that the calling
+// thread starts. The first call comes before any work.
 void SetComputeThreads(int threads);
 
 }  // namespace harmony

@@ -1,0 +1,278 @@
+#include "common/runtime/attached_process.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/model/model_config.h"
+#include "common/plan/job_spec_json.h"
+#include "common/rpc/attach_client.h"
+#include "common/rpc/command_codec.h"
+#include "harmony/v1/attach.pb.h"
+
+namespace harmony {
+namespace {
+
+v1::Role RoleToWire(AttachedRole role) {
+  switch (role) {
+    case AttachedRole::kSwapper:
+      return v1::ROLE_SWAPPER;
+    case AttachedRole::kHostWorker:
+      return v1::ROLE_HOST_WORKER;
+    case AttachedRole::kWorker:
+      return v1::ROLE_WORKER;
+  }
+  return v1::ROLE_UNSPECIFIED;
+}
+
+absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
+  AttachedJob job;
+  job.id = setup.job_id();
+  HARMONY_ASSIGN_OR_RETURN(job.spec, JobSpecFromJson(setup.job_json()));
+  HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
+                           ParseModelConfig(setup.model_config_json(), "config.json"));
+  job.model = BuildModelSpec(config);
+  HARMONY_ASSIGN_OR_RETURN(job.plan, ParsePlan(setup.plan()));
+  job.resume_checkpoint = setup.resume_checkpoint();
+  job.first_step = setup.first_step();
+  return job;
+}
+
+v1::FromProcess ProgressMessage(const LaneReport& report) {
+  v1::FromProcess message;
+  v1::LaneProgress* progress = message.mutable_progress();
+  progress->set_generation(report.generation);
+  progress->set_lane(report.lane);
+  progress->set_value(report.completed.back().value);
+  for (const CompletedCommand& completed : report.completed) {
+    v1::CommandTiming* timing = progress->add_timings();
+    timing->set_value(completed.value);
+    timing->set_start_ns(completed.start.count());
+    timing->set_end_ns(completed.end.count());
+  }
+  return message;
+}
+
+v1::FromProcess FailureMessage(uint32_t generation, uint32_t lane, uint64_t value,
+                               const absl::Status& failure) {
+  v1::FromProcess message;
+  v1::CommandFailed* failed = message.mutable_failed();
+  failed->set_generation(generation);
+  failed->set_lane(lane);
+  failed->set_value(value);
+  failed->set_code(static_cast<int32_t>(failure.code()));
+  failed->set_message(std::string(failure.message()));
+  return message;
+}
+
+}  // namespace
+
+void FillProcessStats(v1::DeviceStats* stats) {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages_mapped = 0, pages_resident = 0;
+  if (statm >> pages_mapped >> pages_resident) {
+    stats->set_process_rss(pages_resident * sysconf(_SC_PAGESIZE));
+  }
+}
+
+class AttachedProcess::Impl {
+ public:
+  Impl(AttachedOptions options, std::vector<LaneDefinition> lanes, LaneSemaphores* semaphores,
+       AttachedHandler* handler, std::function<void(const absl::Status&)> on_refused)
+      : options_(std::move(options)),
+        handler_(handler),
+        first_lane_(lanes.front().lane),
+        client_(options_.socket_path, Callbacks(std::move(on_refused))),
+        executor_(std::move(lanes), semaphores,
+                  [this](std::vector<LaneReport> reports) { SendReports(reports); }) {}
+  ~Impl() { Stop(); }
+
+  void Start() {
+    client_.Start();
+    stats_thread_ = std::thread([this] { SendStats(); });
+  }
+
+  void Stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    stop_.notify_all();
+    if (stats_thread_.joinable()) stats_thread_.join();
+    client_.Shutdown();   // no message is handled after this
+    executor_.Quiesce();  // so this thread may
+  }
+
+ private:
+  AttachCallbacks Callbacks(std::function<void(const absl::Status&)> on_refused) {
+    AttachCallbacks callbacks;
+    callbacks.hello = [this](v1::Hello* hello) { FillHello(hello); };
+    callbacks.on_message = [this](const v1::ToProcess& message) { OnMessage(message); };
+    callbacks.on_lost = [this] {
+      spdlog::warn("the coordinator is gone: dropping what is queued, dialling again");
+      executor_.Quiesce();
+    };
+    callbacks.on_refused = [this, on_refused = std::move(on_refused)](const absl::Status& status) {
+      executor_.Quiesce();
+      on_refused(status);
+    };
+    return callbacks;
+  }
+
+  void FillHello(v1::Hello* hello) {
+    hello->set_role(RoleToWire(options_.role));
+    hello->set_device(options_.device);
+    hello->set_incarnation(options_.incarnation);
+    hello->set_pid(getpid());
+    hello->set_generation(last_generation_);
+  }
+
+  void OnMessage(const v1::ToProcess& message) {
+    switch (message.message_case()) {
+      case v1::ToProcess::kWelcome:
+        return OnWelcome(message.welcome());
+      case v1::ToProcess::kJob:
+        return OnJob(message.job());
+      case v1::ToProcess::kQuiesce:
+        return OnQuiesce(message.quiesce().generation());
+      case v1::ToProcess::kStart:
+        return OnStart(message.start().generation());
+      case v1::ToProcess::kCommands:
+        return OnCommands(message.commands());
+      case v1::ToProcess::kJobEnd:
+        spdlog::info("job {} has ended", message.job_end().job_id());
+        executor_.Quiesce();
+        return handler_->EndJob();
+      case v1::ToProcess::MESSAGE_NOT_SET:
+        spdlog::warn("a message of an unknown kind was dropped");
+    }
+  }
+
+  void OnWelcome(const v1::Welcome& welcome) {
+    spdlog::info("attached to the coordinator");
+    if (welcome.num_devices() != options_.num_devices) {
+      spdlog::error("the coordinator has {} devices, this process was started for {}",
+                    welcome.num_devices(), options_.num_devices);
+    }
+  }
+
+  void OnJob(const v1::JobSetup& setup) {
+    executor_.Quiesce();
+    absl::Status status;
+    if (absl::StatusOr<AttachedJob> job = DecodeJob(setup); job.ok()) {
+      if (static_cast<int>(job->plan.devices.size()) != options_.num_devices) {
+        status =
+            absl::InvalidArgumentError(absl::StrCat("the plan has ", job->plan.devices.size(),
+                                                    " devices, there are ", options_.num_devices));
+      } else {
+        status = handler_->SetUpJob(*job);
+      }
+    } else {
+      status = job.status();
+    }
+    spdlog::info("job {}: {}", setup.job_id(), status.ok() ? "ready" : status.ToString());
+    v1::FromProcess answer;
+    answer.mutable_job_ready()->set_job_id(setup.job_id());
+    answer.mutable_job_ready()->set_code(static_cast<int32_t>(status.code()));
+    answer.mutable_job_ready()->set_message(std::string(status.message()));
+    client_.Send(std::move(answer));
+  }
+
+  void OnQuiesce(uint32_t generation) {
+    executor_.Quiesce();
+    spdlog::debug("quiet for generation {}", generation);
+    v1::FromProcess answer;
+    answer.mutable_quiesced()->set_generation(generation);
+    client_.Send(std::move(answer));
+  }
+
+  void OnStart(uint32_t generation) {
+    absl::Status status = handler_->PrepareGeneration();
+    if (status.ok()) status = executor_.StartGeneration(generation);
+    if (status.ok()) {
+      last_generation_ = generation;
+      spdlog::debug("generation {} starts", generation);
+    } else if (!absl::IsFailedPrecondition(status)) {
+      FailGeneration(generation, status);
+    } else {
+      spdlog::warn("dropped: {}", status.ToString());
+    }
+  }
+
+  void OnCommands(const v1::Commands& commands) {
+    if (commands.generation() != executor_.generation()) {
+      spdlog::debug("{} commands of generation {} dropped", commands.commands_size(),
+                    commands.generation());
+      return;
+    }
+    std::vector<Command> decoded;
+    decoded.reserve(static_cast<size_t>(commands.commands_size()));
+    for (const v1::Command& wire : commands.commands()) {
+      absl::StatusOr<Command> command = DecodeCommand(wire);
+      if (!command.ok()) {
+        FailGeneration(commands.generation(), command.status());
+        break;
+      }
+      decoded.push_back(*std::move(command));
+    }
+    executor_.Enqueue(commands.generation(), std::move(decoded));
+  }
+
+  // What concerns no command that a lane has: reported on the first lane.
+  void FailGeneration(uint32_t generation, const absl::Status& failure) {
+    spdlog::error("generation {}: {}", generation, failure.ToString());
+    client_.Send(FailureMessage(generation, first_lane_, 0, failure));
+  }
+
+  void SendReports(const std::vector<LaneReport>& reports) {
+    for (const LaneReport& report : reports) {
+      if (!report.completed.empty()) client_.Send(ProgressMessage(report));
+      if (!report.failure.ok()) {
+        spdlog::error("{}", report.failure.ToString());
+        client_.Send(
+            FailureMessage(report.generation, report.lane, report.failed_value, report.failure));
+      }
+    }
+  }
+
+  void SendStats() {
+    std::unique_lock lock(mutex_);
+    const std::chrono::nanoseconds interval(options_.stats_interval.count());
+    while (!stop_.wait_for(lock, interval, [&] { return stopping_; })) {
+      v1::FromProcess message;
+      handler_->FillStats(message.mutable_stats());
+      client_.Send(std::move(message));
+    }
+  }
+
+  const AttachedOptions options_;
+  AttachedHandler* const handler_;
+  const uint32_t first_lane_;
+  uint32_t last_generation_ = 0;  // stream's thread only
+  AttachClient client_;
+  LaneExecutor executor_;  // destroyed before the client that its reports go to
+
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;  // mutex_
+  std::thread stats_thread_;
+};
+
+AttachedProcess::AttachedProcess(AttachedOptions options, std::vector<LaneDefinition> lanes,
+                                 LaneSemaphores* semaphores, AttachedHandler* handler,
+                                 std::function<void(const absl::Status&)> on_refused)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(lanes), semaphores, handler,
+                                   std::move(on_refused))) {}
+AttachedProcess::~AttachedProcess() = default;
+void AttachedProcess::Start() { impl_->Start(); }
+void AttachedProcess::Stop() { impl_->Stop(); }
+
+}  // namespace harmony

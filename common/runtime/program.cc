@@ -1,0 +1,121 @@
+#include "common/runtime/program.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/prctl.h>
+
+#include <CLI/CLI.hpp>
+#include <mutex>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/rpc/address.h"
+
+namespace harmony {
+namespace {
+
+struct Flags {
+  std::string socket, devices, device, log_level = "info";
+};
+
+void SetUpLog(const std::string& name, const Flags& flags, uint32_t incarnation) {
+  std::string who = name;
+  if (!flags.device.empty()) absl::StrAppend(&who, "-", flags.device);
+  auto logger = spdlog::stderr_color_mt(who);
+  logger->set_pattern(absl::StrCat("%Y-%m-%dT%H:%M:%S.%e %l %n[%P.", incarnation, "] %v"));
+  logger->set_level(spdlog::level::from_str(flags.log_level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+absl::Status RunBody(
+    const ProgramDefinition& definition, const Flags& flags, TerminationSignals& signals,
+    const std::function<absl::Status(ProgramContext&, TerminationSignals&)>& body) {
+  HARMONY_ASSIGN_OR_RETURN(const ProcessEnvironment environment, ReadProcessEnvironment());
+  SetUpLog(definition.name, flags, environment.incarnation);
+  HARMONY_RETURN_IF_ERROR(DieWithParent(environment.parent_pid));
+  HARMONY_ASSIGN_OR_RETURN(std::string socket, ResolveSocketPath(flags.socket));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<DeviceSpec> devices, ParseDevices(flags.devices));
+  HARMONY_ASSIGN_OR_RETURN(UniqueFd segment_fd, InheritedSegmentFd());
+  HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Open(std::move(segment_fd)));
+  std::vector<DeviceFd> device_fds;
+  if (std::getenv(kDeviceFdsVariable) != nullptr) {
+    HARMONY_ASSIGN_OR_RETURN(device_fds, InheritedDeviceFds());
+  }
+  ProgramContext context{std::move(socket), std::move(devices), flags.device,
+                         environment,       std::move(segment), std::move(device_fds)};
+  // Paced work sleeps to deadlines; the default slack of 50 us would be added to each.
+  prctl(PR_SET_TIMERSLACK, 1000);
+  return body(context, signals);
+}
+
+}  // namespace
+
+absl::StatusOr<MappedRegion> ProgramContext::MapDevice(int device) const {
+  for (const DeviceFd& inherited : device_fds) {
+    if (inherited.device != device) continue;
+    const Bytes memory = devices[static_cast<size_t>(device)].memory;
+    HARMONY_ASSIGN_OR_RETURN(MappedRegion region, MappedRegion::Map(inherited.fd.get()));
+    if (region.size() == memory) return region;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the memory of device ", device, " has ", FormatBytesExact(region.size()),
+                     ", --devices says ", FormatBytesExact(memory)));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the memory of device ", device, " is not in ", kDeviceFdsVariable));
+}
+
+AttachedOptions ProgramContext::attached_options() const {
+  AttachedOptions options;
+  options.socket_path = socket_path;
+  options.num_devices = static_cast<int>(devices.size());
+  options.incarnation = environment.incarnation;
+  return options;
+}
+
+int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
+               const std::function<absl::Status(ProgramContext&, TerminationSignals&)>& body) {
+  TerminationSignals signals;
+  Flags flags;
+  CLI::App app("Started by 'harmony up' or 'harmony run'; not meant to be called by hand.",
+               definition.name);
+  app.add_option("--socket", flags.socket, "Socket of the coordinator");
+  app.add_option("--devices", flags.devices, "Devices of the machine")->required();
+  if (definition.has_device) {
+    app.add_option("--device", flags.device, "Number of the device, or 'host'")->required();
+  }
+  app.add_option("--log-level", flags.log_level, "Least severity that is logged")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const absl::Status status = RunBody(definition, flags, signals, body);
+  if (status.ok()) return 0;
+  spdlog::error("{}", status.ToString());
+  return ExitCodeOf(status);
+}
+
+absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneDefinition> lanes,
+                               LaneSemaphores* semaphores, AttachedHandler* handler,
+                               TerminationSignals& signals) {
+  std::mutex mutex;
+  absl::Status refused;  // mutex
+  AttachedProcess process(options, std::move(lanes), semaphores, handler,
+                          [&](const absl::Status& status) {
+                            {
+                              std::lock_guard lock(mutex);
+                              refused = status;
+                            }
+                            signals.RequestStop();
+                          });
+  process.Start();
+  const int signal = signals.Wait();
+  if (signal != 0) spdlog::info("signal {}: finishing what runs", signal);
+  process.Stop();
+  std::lock_guard lock(mutex);
+  return WithContext(refused, "refused by the coordinator");
+}
+
+}  // namespace harmony

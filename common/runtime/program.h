@@ -1,0 +1,50 @@
+#pragma once
+
+// What the mains of harmony-swapper and harmony-worker have in common: flags, environment, log,
+// signals, exit code.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ipc/fd_passing.h"
+#include "common/ipc/segment.h"
+#include "common/plan/machine.h"
+#include "common/runtime/attached_process.h"
+#include "common/runtime/process_environment.h"
+
+namespace harmony {
+
+// What a program has once its flags and its inheritance have been read.
+struct ProgramContext {
+  std::string socket_path;
+  std::vector<DeviceSpec> devices;  // of the machine
+  std::string device;               // --device, when the program has it
+  ProcessEnvironment environment;
+  Segment segment;
+  std::vector<DeviceFd> device_fds;
+
+  // The memory of a device, mapped. FailedPrecondition when it was not inherited.
+  absl::StatusOr<MappedRegion> MapDevice(int device) const;
+  // Options of the attach stream, but for role and device.
+  AttachedOptions attached_options() const;
+};
+
+struct ProgramDefinition {
+  std::string name;         // "harmony-swapper"
+  bool has_device = false;  // takes --device
+};
+
+// Runs `body` with signals blocked and returns what main is to return. Call it first in main:
+// no other thread may exist yet.
+int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
+               const std::function<absl::Status(ProgramContext&, TerminationSignals&)>& body);
+
+// Attaches, serves until a termination signal comes, and lets running commands finish. An error
+// when the coordinator refused this process.
+absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneDefinition> lanes,
+                               LaneSemaphores* semaphores, AttachedHandler* handler,
+                               TerminationSignals& signals);
+
+}  // namespace harmony

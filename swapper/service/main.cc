@@ -1,0 +1,93 @@
+// harmony-swapper: moves all data between the host arena and the devices.
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/runtime/program.h"
+#include "common/runtime/segment_semaphores.h"
+#include "harmony/v1/attach.pb.h"
+#include "swapper/memory/host_arena.h"
+#include "swapper/transfer/sim_copy.h"
+
+namespace harmony {
+namespace {
+
+class SwapperHandler : public AttachedHandler {
+ public:
+  SwapperHandler(HostArena* arena, SimCopyEngine* engine) : arena_(arena), engine_(engine) {}
+
+  // Transfers carry all they need; the arena's extent is read anew for each generation.
+  absl::Status SetUpJob(const AttachedJob&) override { return arena_->Refresh(); }
+  void EndJob() override { LogTraffic(); }
+  absl::Status PrepareGeneration() override {
+    LogTraffic();
+    return arena_->Refresh();
+  }
+
+  void FillStats(v1::DeviceStats* stats) override {
+    FillProcessStats(stats);
+    stats->set_paced(static_cast<int64_t>(engine_->paced_transfers()));
+    stats->set_overruns(static_cast<int64_t>(engine_->overruns()));
+    for (const TrafficCounters::Row& row : engine_->counters().Snapshot()) {
+      v1::Traffic* traffic = stats->add_traffic();
+      traffic->set_device(row.device);
+      traffic->set_direction(static_cast<int32_t>(row.direction));
+      traffic->set_traffic(static_cast<int32_t>(row.traffic));
+      traffic->set_bytes(row.bytes.count());
+      traffic->set_transfers(row.transfers);
+    }
+  }
+
+ private:
+  void LogTraffic() const {
+    spdlog::info("moved so far: {}", engine_->counters().DebugString());
+    if (engine_->paced_transfers() > 0) {
+      spdlog::info("{} of {} paced transfers took longer than modelled", engine_->overruns(),
+                   engine_->paced_transfers());
+    }
+  }
+
+  HostArena* const arena_;
+  SimCopyEngine* const engine_;
+};
+
+absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
+  std::vector<MappedRegion> regions;
+  for (const DeviceSpec& device : context.devices) {
+    if (device.kind != DeviceKind::kSim) {
+      return absl::UnimplementedError(absl::StrCat(
+          "device ", ToString(device),
+          ": this build moves data of sim devices only; the cuda plugin is not part of it"));
+    }
+    HARMONY_ASSIGN_OR_RETURN(MappedRegion region, context.MapDevice(device.ordinal));
+    regions.push_back(std::move(region));
+  }
+  HostArena arena(&context.segment);
+  SimCopyEngine engine(&arena, context.devices, std::move(regions));
+  SwapperHandler handler(&arena, &engine);
+  SegmentSemaphores semaphores(&context.segment);
+
+  const int num_devices = static_cast<int>(context.devices.size());
+  const LaneTable table(num_devices);
+  std::vector<LaneDefinition> lanes;
+  for (int device = 0; device < num_devices; ++device) {
+    for (LaneKind kind :
+         {LaneKind::kH2DBulk, LaneKind::kH2DStream, LaneKind::kD2H, LaneKind::kP2P}) {
+      const Lane lane{kind, device};
+      lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
+                       [&engine](const Command& command) { return engine.Run(command); }});
+    }
+  }
+  AttachedOptions options = context.attached_options();
+  options.role = AttachedRole::kSwapper;
+  return ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) {
+  return harmony::RunProgram(argc, argv, {.name = "harmony-swapper"}, harmony::Serve);
+}

@@ -1,0 +1,201 @@
+#include "worker/service/device_worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "common/base/random.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 97, "n_positions": 32,
+  "n_embd": 32, "n_layer": 2, "n_head": 2, "activation_function": "gelu_new",
+  "tie_word_embeddings": false})";
+constexpr Bytes kMemory = MiB(4);
+constexpr Bytes kResident = MiB(2);
+constexpr int64_t kTokens = 16;
+
+// A device with one group of all layers: weights, gradients, tokens, labels, loss behind each
+// other.
+class DeviceWorkerTest : public ::testing::Test {
+ protected:
+  DeviceWorkerTest() {
+    device_.memory = kMemory;
+    const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
+    MappedRegion mine = *MappedRegion::Map(fd.get());
+    memory_ = mine.data();
+    worker_ = *DeviceWorker::Create(device_, *MappedRegion::Map(fd.get()));
+    mine_ = std::move(mine);
+    job_ = MakeJob(kResident);
+  }
+
+  static AttachedJob MakeJob(Bytes resident) {
+    AttachedJob job;
+    job.id = "job";
+    job.model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+    job.plan.sequence_length = kTokens;
+    job.plan.devices = {DevicePlan{.memory = kMemory, .resident = resident}};
+    return job;
+  }
+
+  // The fused task of all layers over 2 sequences; its bindings are filled with weights and ids.
+  Command FusedTask() {
+    ComputeTask task;
+    task.kind = TaskKind::kForwardBackward;
+    task.layers = {0, job_.model.num_layers() - 1};
+    task.samples = 2;
+    task.first_microbatch = task.last_microbatch = true;
+    task.total_labels = 2 * kTokens;
+    CounterRandom random(5);
+    Bytes next;
+    const auto place = [&next](Bytes size) {
+      const Bytes offset = next;
+      next = (next + size).AlignUp(kSlotAlignment);
+      return offset;
+    };
+    for (int use = 0; use < static_cast<int>(job_.model.uses.size()); ++use) {
+      const ParamBlock& block = job_.model.blocks[job_.model.uses[use].block];
+      task.weights.push_back({use, place(block.size())});
+      task.gradients.push_back({use, place(block.size())});
+      for (int64_t i = 0; i < block.elements; ++i) {
+        At<float>(task.weights.back().offset)[i] =
+            static_cast<float>(random.NextDouble() - 0.5) * 0.1f;
+      }
+    }
+    const Bytes ids(task.samples * kTokens * 4);
+    task.tokens = place(ids);
+    task.labels = place(ids);
+    task.loss = place(Bytes(sizeof(LossSlot)));
+    for (int64_t i = 0; i < task.samples * kTokens; ++i) {
+      At<int32_t>(*task.tokens)[i] = static_cast<int32_t>(random.Below(97));
+      At<int32_t>(*task.labels)[i] = static_cast<int32_t>(random.Below(97));
+    }
+    EXPECT_LE(next, kResident);
+    Command command;
+    command.header.step = 6;
+    command.body = task;
+    return command;
+  }
+  static ComputeTask& Body(Command& command) { return std::get<ComputeTask>(command.body); }
+
+  template <typename T>
+  T* At(Bytes offset) {
+    return reinterpret_cast<T*>(memory_ + offset.count());
+  }
+
+  DeviceSpec device_;
+  MappedRegion mine_;
+  std::byte* memory_ = nullptr;
+  std::unique_ptr<DeviceWorker> worker_;
+  AttachedJob job_;
+};
+
+TEST_F(DeviceWorkerTest, RunsATaskOnBoundMemory) {
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  Command command = FusedTask();
+  ASSERT_EQ(worker_->Run(command), absl::OkStatus());
+  const LossSlot loss = *At<LossSlot>(*Body(command).loss);
+  EXPECT_EQ(loss.label_count, 2 * kTokens);
+  EXPECT_NEAR(loss.loss_sum / (2 * kTokens), std::log(97.0), 0.5);
+  const DeviceWorker::Stats stats = worker_->stats();
+  EXPECT_GT(stats.workspace_peak, Bytes(0));
+  EXPECT_LE(stats.workspace_peak, kMemory - kResident);
+
+  // The same again, after a set-up anew: the same bits.
+  float* gradient = At<float>(Body(command).gradients[1].offset);
+  const std::vector<float> first(gradient, gradient + 100);
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  ASSERT_TRUE(worker_->Run(command).ok());
+  EXPECT_EQ(std::memcmp(first.data(), gradient, 400), 0);
+  EXPECT_EQ(At<LossSlot>(*Body(command).loss)->loss_sum, loss.loss_sum);
+}
+
+TEST_F(DeviceWorkerTest, NothingRunsWithoutAJob) {
+  EXPECT_EQ(worker_->Run(FusedTask()).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  worker_->EndJob();
+  EXPECT_EQ(worker_->Run(FusedTask()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DeviceWorkerTest, ANonFiniteResultNamesStepAndLayers) {
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  Command command = FusedTask();
+  At<float>(Body(command).weights[1].offset)[0] = std::numeric_limits<float>::quiet_NaN();
+  const absl::Status status = worker_->Run(command);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("step 7"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layers 0..3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not finite"));
+}
+
+TEST_F(DeviceWorkerTest, GoingOverTheWorkspaceNamesTaskAndSizes) {
+  ASSERT_TRUE(worker_->SetUpJob(MakeJob(kMemory - KiB(4))).ok());
+  const absl::Status status = worker_->Run(FusedTask());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("forward-backward of layers 0..3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("4.00 KiB"));
+  // The device is usable afterwards.
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  EXPECT_EQ(worker_->Run(FusedTask()), absl::OkStatus());
+}
+
+TEST_F(DeviceWorkerTest, RefusesBindingsOutsideTheResidentPart) {
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  const auto code = [&](auto change) {
+    Command command = FusedTask();
+    change(Body(command));
+    return worker_->Run(command).code();
+  };
+  using absl::StatusCode;
+  EXPECT_EQ(code([](ComputeTask& task) { task.loss = kResident; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](ComputeTask& task) { task.loss = Bytes(8); }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](ComputeTask& task) { task.tokens = Bytes(-64); }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](ComputeTask& task) { task.weights[0].use = 99; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](ComputeTask& task) { task.layers.last = 9; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](ComputeTask& task) { task.samples = int64_t{1} << 40; }),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(DeviceWorkerTest, RefusesAPlanOfAnotherDevice) {
+  AttachedJob job = MakeJob(kResident);
+  job.plan.devices[0].memory = kMemory - KiB(4);
+  EXPECT_EQ(worker_->SetUpJob(job).code(), absl::StatusCode::kInvalidArgument);
+  job = MakeJob(kMemory + KiB(4));
+  EXPECT_EQ(worker_->SetUpJob(job).code(), absl::StatusCode::kInvalidArgument);
+  job.plan.devices.clear();
+  EXPECT_EQ(worker_->SetUpJob(job).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
+  device_.flops = FlopsPerSecond{1e9};
+  const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
+  mine_ = *MappedRegion::Map(fd.get());
+  memory_ = mine_.data();
+  worker_ = *DeviceWorker::Create(device_, *MappedRegion::Map(fd.get()));
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  Command command = FusedTask();
+  command.header.expected = Millis(50);
+  const Nanos begin = MonotonicClock().Now();
+  ASSERT_TRUE(worker_->Run(command).ok());
+  EXPECT_GE(MonotonicClock().Now() - begin, Millis(50));
+  EXPECT_EQ(worker_->stats().paced, 1);
+}
+
+TEST(DeviceWorkerCreateTest, CudaIsRefusedByName) {
+  DeviceSpec device;
+  device.kind = DeviceKind::kCuda;
+  const absl::Status status = DeviceWorker::Create(device, MappedRegion()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cuda"));
+}
+
+}  // namespace
+}  // namespace harmony

@@ -1,0 +1,21 @@
+// harmony-worker: computes on one device, or (--device host) runs the optimizer and data loading.
+
+#include "common/base/status.h"
+#include "common/runtime/program.h"
+#include "worker/service/serve.h"
+
+namespace harmony {
+namespace {
+
+absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
+  if (context.device == "host") return ServeHost(context, signals);
+  return ServeDevice(context, signals);
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) {
+  return harmony::RunProgram(argc, argv, {.name = "harmony-worker", .has_device = true},
+                             harmony::Serve);
+}

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/runtime/program.h"
+
+namespace harmony {
+
+// The worker of device context.device: one compute lane. Returns after a termination signal.
+absl::Status ServeDevice(ProgramContext& context, TerminationSignals& signals);
+
+// The host worker: lanes host_compute and host_io.
+absl::Status ServeHost(ProgramContext& context, TerminationSignals& signals);
+
+}  // namespace harmony

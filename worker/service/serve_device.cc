@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "common/base/status.h"
+#include "common/runtime/segment_semaphores.h"
+#include "harmony/v1/attach.pb.h"
+#include "worker/service/device_worker.h"
+#include "worker/service/serve.h"
+
+namespace harmony {
+namespace {
+
+class DeviceHandler : public AttachedHandler {
+ public:
+  explicit DeviceHandler(DeviceWorker* worker) : worker_(worker) {}
+
+  absl::Status SetUpJob(const AttachedJob& job) override { return worker_->SetUpJob(job); }
+  void EndJob() override { worker_->EndJob(); }
+  void FillStats(v1::DeviceStats* stats) override {
+    FillProcessStats(stats);
+    const DeviceWorker::Stats worker = worker_->stats();
+    stats->set_workspace_bytes(worker.workspace.count());
+    stats->set_workspace_peak(worker.workspace_peak.count());
+    stats->set_paced(static_cast<int64_t>(worker.paced));
+    stats->set_overruns(static_cast<int64_t>(worker.overruns));
+  }
+
+ private:
+  DeviceWorker* const worker_;
+};
+
+absl::StatusOr<DeviceSpec> FindDevice(const ProgramContext& context) {
+  int number = -1;
+  if (!absl::SimpleAtoi(context.device, &number) || number < 0 ||
+      number >= static_cast<int>(context.devices.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device ", context.device, ": 'host' or a number below ", context.devices.size()));
+  }
+  return context.devices[static_cast<size_t>(number)];
+}
+
+}  // namespace
+
+absl::Status ServeDevice(ProgramContext& context, TerminationSignals& signals) {
+  HARMONY_ASSIGN_OR_RETURN(const DeviceSpec device, FindDevice(context));
+  if (device.kind != DeviceKind::kSim) return DeviceWorker::Create(device, MappedRegion()).status();
+  HARMONY_ASSIGN_OR_RETURN(MappedRegion region, context.MapDevice(device.ordinal));
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWorker> worker,
+                           DeviceWorker::Create(device, std::move(region)));
+  DeviceHandler handler(worker.get());
+  SegmentSemaphores semaphores(&context.segment);
+  const Lane lane{LaneKind::kCompute, device.ordinal};
+  const LaneTable table(static_cast<int>(context.devices.size()));
+  std::vector<LaneDefinition> lanes;
+  lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
+                   [&worker](const Command& command) { return worker->Run(command); }});
+  AttachedOptions options = context.attached_options();
+  options.role = AttachedRole::kWorker;
+  options.device = device.ordinal;
+  return ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
+}
+
+}  // namespace harmony
