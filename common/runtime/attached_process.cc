@@ -13,7 +13,7 @@
 
 #include "common/base/status.h"
 #include "common/model/model_config.h"
-#include "common/plan/job_spec_json.h"
+#include "common/plan/job_file.h"
 #include "common/rpc/attach_client.h"
 #include "common/rpc/command_codec.h"
 #include "harmony/v1/attach.pb.h"
@@ -36,7 +36,7 @@ v1::Role RoleToWire(AttachedRole role) {
 absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   AttachedJob job;
   job.id = setup.job_id();
-  HARMONY_ASSIGN_OR_RETURN(job.spec, JobSpecFromJson(setup.job_json()));
+  HARMONY_ASSIGN_OR_RETURN(job.spec, JobSpecFromJson(setup.job_json(), "job"));
   HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
                            ParseModelConfig(setup.model_config_json(), "config.json"));
   job.model = BuildModelSpec(config);
