@@ -110,7 +110,8 @@ int RunPlan(const Arguments& args) {
 
 void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* logs = app.add_subcommand("logs", "Last log lines of the processes");
-  logs->add_option("job", args.logs.job_id, "Only lines that name this job")->type_name("JOB");
+  logs->add_option("job", args.logs.job_id, "What was reported of this job instead")
+      ->type_name("JOB");
   logs->add_option("--process", args.logs.process, "Only this one, e.g. worker-0");
   logs->add_option("-n,--lines", args.logs.lines, "Lines of each")->capture_default_str();
   logs->callback([&] { args.command = [&] { return LogsCommand(args.global, args.logs); }; });

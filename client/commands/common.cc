@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,11 @@ int Fail(const absl::Status& status) {
   if (message.empty()) message = status.ToString();
   fprintf(stderr, "error: %s\n", message.c_str());
   return ExitCodeOf(status);
+}
+
+void PrintJson(const nlohmann::ordered_json& json) {
+  printf("%s\n",
+         json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths) {

@@ -4,6 +4,7 @@
 // 0, 2 for bad usage or input, 1 for a failure at run time.
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct ClusterOptions {
 
 // Prints "error: ..." to standard error and returns the exit code.
 int Fail(const absl::Status& status);
+
+// Prints it to standard output, indented.
+void PrintJson(const nlohmann::ordered_json& json);
 
 // A client of the coordinator that is up. Unavailable says how to start one.
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths);

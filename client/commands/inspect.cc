@@ -10,13 +10,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/launcher/cluster.h"
 #include "client/launcher/launch.h"
 #include "client/progress/chrome_trace.h"
+#include "client/rpc/proto_json.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
@@ -93,21 +93,34 @@ absl::StatusOr<std::vector<LogText>> ReadLogs(const RuntimePaths& paths,
   std::vector<LogText> logs;
   for (const fs::path& file : files) {
     LogText log{file.stem(), {}};
-    int read = options.job_id.empty() ? options.lines : 1'000'000;
-    for (std::string& line : std::vector<std::string>(
-             absl::StrSplit(TailOfFile(file, read), '\n', absl::SkipEmpty()))) {
-      if (absl::StrContains(line, options.job_id)) log.lines.push_back(std::move(line));
-    }
-    int extra = static_cast<int>(log.lines.size()) - options.lines;
-    if (extra > 0) log.lines.erase(log.lines.begin(), log.lines.begin() + extra);
+    log.lines = absl::StrSplit(TailOfFile(file, options.lines), '\n', absl::SkipEmpty());
     logs.push_back(std::move(log));
   }
   return logs;
 }
 
+absl::Status JobLog(const GlobalOptions& global, const RuntimePaths& paths,
+                    const LogsOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  v1::GetLogRequest request;
+  request.set_job_id(options.job_id);
+  HARMONY_ASSIGN_OR_RETURN(v1::GetLogResponse log, client->GetLog(request));
+  int extra = std::max(log.lines_size() - options.lines, 0);
+  log.mutable_lines()->DeleteSubrange(0, extra);
+  if (global.json) {
+    PrintJson(ToJson(log)["lines"]);
+    return absl::OkStatus();
+  }
+  for (const v1::LogLine& line : log.lines()) {
+    printf("%s  %s\n", line.time().c_str(), line.text().c_str());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Logs(const GlobalOptions& global, const LogsOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  if (!options.job_id.empty()) return JobLog(global, paths, options);
   HARMONY_ASSIGN_OR_RETURN(std::vector<LogText> logs, ReadLogs(paths, options));
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const LogText& log : logs) {
@@ -117,10 +130,7 @@ absl::Status Logs(const GlobalOptions& global, const LogsOptions& options) {
       printf("==> %s <==\n%s\n\n", log.process.c_str(), absl::StrJoin(log.lines, "\n").c_str());
     }
   }
-  if (global.json) {
-    printf("%s\n",
-           json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
-  }
+  if (global.json) PrintJson(json);
   return absl::OkStatus();
 }
 
@@ -139,7 +149,7 @@ absl::Status Trace(const GlobalOptions& global, const TraceOptions& options) {
     printf("%d events in %s\n", timeline.events_size(), options.output.c_str());
   } else {
     nlohmann::ordered_json json = {{"events", timeline.events_size()}, {"file", options.output}};
-    printf("%s\n", json.dump().c_str());
+    PrintJson(json);
   }
   return absl::OkStatus();
 }

@@ -15,7 +15,7 @@ struct PlanOptions {
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 
 struct LogsOptions {
-  std::string job_id;   // only lines that name it
+  std::string job_id;   // what the coordinator reported of this job, instead of the processes' logs
   std::string process;  // only this log, e.g. "worker-0"
   int lines = 50;       // of each process
 };

@@ -20,10 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void PrintJson(const Json& json) {
-  printf("%s\n", json.dump(1, ' ', false, Json::error_handler_t::replace).c_str());
-}
-
 std::string StepText(const v1::Job& job) {
   return absl::StrCat(job.completed_steps(), "/", job.max_steps());
 }

@@ -137,7 +137,7 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.dir));
   HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(options.paths));
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
-  unlink(options.paths.socket().c_str());
+  RemoveRuntimeFiles(options.paths);
   RotateLogs(options.paths.logs());
   HARMONY_ASSIGN_OR_RETURN(Memory memory, MakeAllMemory(options.cluster));
 

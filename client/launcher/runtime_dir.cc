@@ -156,9 +156,14 @@ absl::Status RemoveStaleFiles(const RuntimePaths& paths) {
   struct stat info;
   if (stat(paths.dir.c_str(), &info) != 0) return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(paths));
-  unlink(paths.socket().c_str());
-  unlink(paths.processes().c_str());
+  RemoveRuntimeFiles(paths);
   return absl::OkStatus();
+}
+
+void RemoveRuntimeFiles(const RuntimePaths& paths) {
+  for (const std::string& path : {paths.socket(), paths.socket_lock(), paths.processes()}) {
+    unlink(path.c_str());
+  }
 }
 
 bool SocketAccepts(const std::string& socket_path) {

@@ -21,7 +21,8 @@ struct RuntimePaths {
   std::string state_dir;
 
   std::string socket() const { return dir + "/coordinator.sock"; }
-  std::string lock() const { return dir + "/harmony.lock"; }
+  std::string socket_lock() const { return socket() + ".lock"; }  // the coordinator's own
+  std::string lock() const { return dir + "/harmony.lock"; }      // the supervisor's
   std::string processes() const { return dir + "/processes.json"; }
   std::string logs() const { return state_dir + "/logs"; }
 };
@@ -59,9 +60,11 @@ class RuntimeLock {
 // The process that holds the lock; 0 when none does. Not for the holder itself.
 pid_t RuntimeLockHolder(const RuntimePaths& paths);
 
-// Removes socket, process list and lock file of a supervisor that is gone. FailedPrecondition when
-// one is alive.
+// Removes socket, process list and locks of a supervisor that is gone. FailedPrecondition when one
+// is alive.
 absl::Status RemoveStaleFiles(const RuntimePaths& paths);
+// The same for the holder of the lock, after its children are gone; the lock file stays.
+void RemoveRuntimeFiles(const RuntimePaths& paths);
 
 // True when something accepts connections on the socket now.
 bool SocketAccepts(const std::string& socket_path);

@@ -75,8 +75,7 @@ absl::Status Supervisor::Run() {
     StartWhatIsDue();
     CheckReady();
   }
-  unlink(options_.paths.socket().c_str());
-  unlink(options_.paths.processes().c_str());
+  RemoveRuntimeFiles(options_.paths);
   return result_;
 }
 

@@ -191,8 +191,12 @@ std::string RenderSummary(const RunSummary& summary) {
   if (summary.restarts > 0)
     absl::StrAppend(&text, ", recovered from ", summary.restarts, " faults");
   absl::StrAppend(&text, "\n");
-  for (const std::string& table : {SwapTable(summary.last), PeakTable(summary.last)}) {
-    if (!table.empty()) absl::StrAppend(&text, "\n", table);
+  if (!job.summary().empty()) {
+    absl::StrAppend(&text, "\n", job.summary(), job.summary().back() == '\n' ? "" : "\n");
+  } else {
+    for (const std::string& table : {SwapTable(summary.last), PeakTable(summary.last)}) {
+      if (!table.empty()) absl::StrAppend(&text, "\n", table);
+    }
   }
   if (job.state() == v1::JOB_STATE_FINISHED) {
     absl::StrAppend(&text, "\nmodel: ", job.output_dir(), "/final\n");

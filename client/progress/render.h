@@ -28,6 +28,7 @@ struct RunSummary {
   double tokens_per_second = 0;  // median over the steps seen
   int64_t restarts = 0;          // generations after the first
 };
+// The coordinator's own figures where the job has them, else those of the last snapshot.
 std::string RenderSummary(const RunSummary& summary);
 
 // ---- Parts, for other listings ----

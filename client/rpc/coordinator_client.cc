@@ -6,8 +6,9 @@
 #include <mutex>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
 namespace harmony {
@@ -16,22 +17,6 @@ namespace {
 // Submitting checks model and data, which may be large; all else answers at once.
 constexpr std::chrono::seconds kSubmitDeadline(120);
 constexpr std::chrono::seconds kCallDeadline(10);
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
-  grpc::ChannelArguments arguments;
-  // Large plans and timelines; a restarted coordinator is found soon.
-  arguments.SetMaxReceiveMessageSize(256 << 20);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel("unix:" + socket_path, grpc::InsecureChannelCredentials(),
-                                   arguments);
-}
 
 }  // namespace
 
@@ -46,7 +31,7 @@ struct CoordinatorClient::Impl {
     context.set_deadline(std::chrono::system_clock::now() + deadline);
     Response response;
     grpc::Status status = (stub.get()->*method)(&context, request, &response);
-    if (!status.ok()) return FromGrpc(status);
+    if (!status.ok()) return FromGrpcStatus(status);
     return response;
   }
 
@@ -87,6 +72,10 @@ absl::StatusOr<v1::Timeline> CoordinatorClient::GetTimeline(const v1::GetTimelin
   return impl_->Call<v1::Timeline>(&Stub::GetTimeline, request);
 }
 
+absl::StatusOr<v1::GetLogResponse> CoordinatorClient::GetLog(const v1::GetLogRequest& request) {
+  return impl_->Call<v1::GetLogResponse>(&Stub::GetLog, request);
+}
+
 absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
                                       const std::function<bool(const v1::Progress&)>& on_progress) {
   grpc::ClientContext context;
@@ -106,7 +95,7 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
   grpc::Status status = reader->Finish();
   std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->watching = nullptr;
-  return FromGrpc(status);
+  return FromGrpcStatus(status);
 }
 
 void CoordinatorClient::StopWatching() {

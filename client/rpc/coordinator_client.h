@@ -26,6 +26,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::Job> Resume(const v1::ResumeRequest& request);
   absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request);
   absl::StatusOr<v1::Timeline> GetTimeline(const v1::GetTimelineRequest& request);
+  absl::StatusOr<v1::GetLogResponse> GetLog(const v1::GetLogRequest& request);
 
   // Calls back for each snapshot until the stream ends, or the callback returns false.
   absl::Status Watch(const v1::WatchRequest& request,

@@ -1,0 +1,294 @@
+"""Launcher, `harmony run` and the other commands, with fake programs in place of the real ones."""
+import json
+import os
+import pathlib
+import signal
+import unittest
+
+import harness
+
+FAKES = harness.BUILD / "tests" / "fake-bin"
+DEVICES = "sim*2:mem=8MiB"
+
+
+class Launcher(harness.Scratch):
+
+    def setUp(self):
+        super().setUp()
+        self.env["FAKE_DIR"] = str(self.dir)
+        self.job_file = self.dir / "job.yaml"
+        self.job_file.write_text("max_steps: 5\n")
+        self.out = self.dir / "out"
+
+    def control(self, name, text=""):
+        (self.dir / name).write_text(str(text))
+
+    def cluster(self, devices=DEVICES):
+        return ["--bin-dir", FAKES, "--devices", devices, "--host-memory", "64MiB"]
+
+    def run_arguments(self):
+        return ["run", self.job_file, "--set", f"output_dir={self.out}", *self.cluster()]
+
+    def up(self):
+        self.harmony("up", "--detach", *self.cluster())
+        supervisor = json.loads(self.harmony("status", "--json").stdout)["supervisor"]
+        self.addCleanup(lambda: self.harmony("down", check=None))
+        return supervisor
+
+    def list(self):
+        listed = json.loads(self.harmony("status", "--json").stdout)["processes"]
+        return {(p["role"], p.get("device", 0)): p for p in listed}
+
+    def files_left(self):
+        return [p for p in self.runtime.rglob("*") if not p.is_dir()]
+
+    def gone(self, pids):
+        harness.wait_for(lambda: not any(map(self.alive, pids)), f"processes {pids} to be gone")
+
+
+class UpTest(Launcher):
+
+    def test_the_right_processes_with_the_right_arguments(self):
+        self.up()
+        processes = self.list()
+        self.assertEqual(sorted(processes), [("coordinator", 0), ("host", 0), ("swapper", 0),
+                                             ("worker", 0), ("worker", 1)])
+        self.assertTrue(all(p["incarnation"] == 0 and self.alive(p["pid"]) for p in processes.values()))
+
+        def said(who):
+            path = pathlib.Path(processes[who]["log"])
+            return harness.wait_for(lambda: path.read_text() if "\n" in path.read_text() else "", f"{path}")
+        socket = f"--socket {self.runtime}/harmony/coordinator.sock --devices {DEVICES}"
+        size = 8 << 20
+        self.assertIn(f"{socket} --state-dir {self.dir}/s/harmony", said(("coordinator", 0)))
+        self.assertIn(socket, said(("swapper", 0)))
+        self.assertRegex(said(("swapper", 0)), r"HARMONY_DEVICE_FDS=0:\d+,1:\d+ ")
+        self.assertRegex(said(("worker", 1)), r"HARMONY_DEVICE_FDS=1:\d+ ")
+        self.assertIn(f"{socket} --device 1", said(("worker", 1)))
+        self.assertIn(f"{socket} --device host", said(("host", 0)))
+        self.assertIn("OMP_WAIT_POLICY=passive OMP_DYNAMIC=false OMP_PROC_BIND=false", said(("host", 0)))
+        for who, devices in ((("coordinator", 0), []), (("host", 0), []), (("swapper", 0), [0, 1]),
+                             (("worker", 0), [0]), (("worker", 1), [1])):
+            text = said(who)
+            self.assertEqual(text.count("memfd:"), 1 + len(devices), f"{who}: {text}")
+            for device in devices:
+                self.assertIn(f"device-{device}={size} ", text)
+
+    def test_what_is_killed_comes_back_as_the_next_incarnation(self):
+        self.up()
+        before = self.list()
+        for times in (1, 2):
+            for who in before:
+                pid = self.list()[who]["pid"]
+                self.kill(pid)
+                harness.wait_for(lambda: self.list()[who]["pid"] not in (0, pid), f"{who} to come back")
+                self.assertEqual(self.list()[who]["incarnation"], times)
+        log = pathlib.Path(before[("worker", 0)]["log"])
+        harness.wait_for(lambda: "HARMONY_INCARNATION=2 " in log.read_text(), "the second restart's log line")
+
+    def test_the_children_of_a_killed_supervisor_die(self):
+        supervisor = self.up()
+        pids = [p["pid"] for p in self.list().values()]
+        self.kill(supervisor)
+        self.gone(pids + [supervisor])
+        self.assertIn("not up", self.harmony("status").stdout)
+        self.up()  # what it left does not matter
+        self.assertTrue(all(p["incarnation"] == 0 for p in self.list().values()))
+
+    def test_a_second_up_on_the_same_socket_is_refused(self):
+        self.up()
+        before = self.list()
+        for more in (["--detach"], []):
+            refused = self.harmony("up", *more, *self.cluster(), check=2)
+            self.assertIn("already running", refused.stderr)
+        self.assertEqual(self.list(), before)
+
+    def test_down_leaves_nothing(self):
+        supervisor = self.up()
+        pids = [p["pid"] for p in self.list().values()] + [supervisor]
+        self.harmony("down")
+        self.assertFalse([p for p in pids if self.alive(p)])
+        self.assertEqual(self.files_left(), [])
+        self.assertIn("not up", self.harmony("down").stdout)
+
+    def test_a_process_that_refuses_its_configuration_stops_everything(self):
+        self.control("swapper.exit", 2)
+        refused = self.harmony("up", "--detach", *self.cluster(), check=2)
+        self.assertIn("swapper does not like it", refused.stderr)
+        self.assertEqual(self.files_left(), [])
+        refused = self.harmony("up", *self.cluster(), check=2)
+        self.assertIn("swapper does not like it", refused.stderr)
+
+    def test_a_process_that_keeps_dying_is_given_up(self):
+        self.control("worker-1.exit", 3)
+        process = self.start("up", *self.cluster())
+        self.wait_exit(process, 1)
+        self.assertIn("worker 1 keeps dying", (self.dir / "run.log").read_text())
+        self.assertEqual(self.files_left(), [])
+
+    def test_a_missing_program_is_named(self):
+        refused = self.harmony("up", "--bin-dir", self.dir, "--devices", DEVICES, check=2)
+        self.assertIn("harmony-coordinator", refused.stderr)
+        self.assertEqual(self.files_left(), [])
+
+    def test_a_second_signal_kills_what_does_not_stop(self):
+        self.control("coordinator.stubborn")
+        process = self.start("up", *self.cluster())
+        harness.wait_for(lambda: len(self.processes()) == 5 and "is up" in (self.dir / "run.log").read_text(), "up")
+        pids = self.all_pids()
+        process.send_signal(signal.SIGTERM)
+        harness.wait_for(lambda: "signal 15" in (self.dir / "run.log").read_text(), "the first signal")
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        self.wait_exit(process, 0)
+        self.gone(pids)
+        self.assertEqual(self.files_left(), [])
+
+    def test_cluster_file(self):
+        path = self.dir / "cluster.yaml"
+        path.write_text("devices: ['sim:mem=8MiB', 'sim*2:mem=4MiB']\nhost_memory: 32MiB\n")
+        self.harmony("up", "--detach", "--bin-dir", FAKES, "--config", path)
+        self.assertEqual(len(self.list()), 6)
+        self.harmony("down")
+        path.write_text("device: sim:mem=8MiB\n")
+        self.assertIn("'device'", self.harmony("up", "--config", path, check=2).stderr)
+        self.assertIn("nowhere.yaml", self.harmony("up", "--config", "nowhere.yaml", check=2).stderr)
+
+
+class RunTest(Launcher):
+
+    def test_a_run_shows_steps_and_a_summary_and_leaves_nothing(self):
+        self.out.mkdir()
+        done = self.harmony(*self.run_arguments())
+        for step in range(1, 6):
+            self.assertIn(f"step {step}/5  loss {5 / (1 + step):.4f}", done.stdout)
+        self.assertIn("6.00 MiB", done.stdout)
+        self.assertIn(f"{self.out}/final", done.stdout)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+        self.assertTrue((self.out / "logs" / "coordinator.log").exists())
+
+    def test_json(self):
+        lines = [json.loads(l) for l in self.harmony(*self.run_arguments(), "--json").stdout.splitlines()]
+        self.assertEqual(lines[-1]["type"], "summary")
+        self.assertEqual(lines[-1]["last"]["job"]["state"], "finished")
+        steps = [l["step"] for l in lines if l["type"] == "progress"]
+        self.assertEqual(steps, sorted(steps))
+        self.assertEqual(steps[-1], 5)
+
+    def started(self):
+        process = self.start(*self.run_arguments())
+        harness.wait_for(lambda: process.poll() is not None or "step 1/" in (self.dir / "run.log").read_text(),
+                         "the first step")
+        return process, self.all_pids()
+
+    def test_a_signal_cancels_and_says_how_to_resume(self):
+        self.control("steps", 100000)
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            process, pids = self.started()
+            process.send_signal(number)
+            self.wait_exit(process, code)
+            self.assertIn("resume", (self.dir / "run.log").read_text())
+            self.gone(pids)
+            self.assertEqual(list(self.runtime.iterdir()), [])
+            (self.dir / "run.log").write_text("")
+
+    def test_a_second_signal_stops_at_once(self):
+        self.control("steps", 3)
+        self.control("coordinator.stubborn")
+        process, pids = self.started()
+        # The job ends, but its coordinator does not: only a second signal helps.
+        process.send_signal(signal.SIGINT)
+        harness.wait_for(lambda: "stopping" in (self.dir / "run.log").read_text(), "the first signal")
+        process.send_signal(signal.SIGINT)
+        self.wait_exit(process, 130)
+        self.gone(pids)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_the_coordinator_may_die(self):
+        self.control("steps", 60)
+        process, _ = self.started()
+        for incarnation in (1, 2):
+            self.kill(self.processes()[("coordinator", 0)]["pid"])
+            harness.wait_for(lambda: process.poll() is not None or
+                             self.processes().get(("coordinator", 0), {}).get("incarnation") == incarnation, "restart")
+            mark = (self.dir / "run.log").read_text().count("coordinator is back")
+            harness.wait_for(lambda: process.poll() is not None or
+                             (self.dir / "run.log").read_text().count("coordinator is back") >= incarnation, mark)
+        self.wait_exit(process, 0)
+        self.assertIn("step 60/60", (self.dir / "run.log").read_text())
+
+    def test_a_killed_run_takes_everything_with_it(self):
+        self.control("steps", 100000)
+        process, pids = self.started()
+        process.kill()
+        process.wait()
+        self.gone(pids)
+        harness.wait_for(lambda: list(self.runtime.iterdir()) == [], "the runtime directory to be gone")
+
+    def test_what_everything_killed_at_once_leaves_is_removed_by_the_next_run(self):
+        self.control("steps", 100000)
+        process, pids = self.started()
+        supervisor = json.loads(next(self.runtime.rglob("processes.json")).read_text())["supervisor"]
+        os.kill(process.pid, signal.SIGSTOP)  # else it would clean up
+        for pid in [supervisor, process.pid]:
+            self.kill(pid)
+        process.wait()
+        self.gone(pids)
+        self.control("steps", 2)
+        self.harmony(*self.run_arguments())
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_a_job_that_fails(self):
+        self.control("job_error", "loss is nan at step 2, layers 3-4\nand more")
+        done = self.harmony(*self.run_arguments(), check=1)
+        self.assertIn("error: loss is nan at step 2, layers 3-4\nand more", done.stderr)
+
+    def test_a_job_that_is_refused(self):
+        self.control("submit_error", "job.yaml: unknown key 'max_step'")
+        done = self.harmony(*self.run_arguments(), check=2)
+        self.assertIn("unknown key 'max_step'", done.stderr)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_bad_usage(self):
+        for arguments, word in ((["run", "nowhere.yaml"], "nowhere.yaml"),
+                                (["run", self.job_file, "--set", "nonsense"], "nonsense"),
+                                (["run", self.job_file, "--devices", "sum:mem=1MiB"], "sum"),
+                                (["run", self.job_file, "--devices", "sim:mem=1MiB", "--host-memory", "x"], "host_memory"),
+                                (["run"], "job"), ([], "subcommand"), (["list"], "harmony up"),
+                                (["profile", self.job_file, "-o", "p.json"], "not there yet")):
+            with self.subTest(arguments):
+                code = 1 if arguments == ["list"] else 2
+                self.assertIn(word, self.harmony(*arguments, check=code).stderr)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+
+class JobsTest(Launcher):
+
+    def test_the_commands_of_a_job(self):
+        self.control("steps", 50)
+        self.up()
+        self.assertEqual(json.loads(self.harmony("list", "--json").stdout), [])
+        self.assertEqual(json.loads(self.harmony("submit", self.job_file, "--json").stdout)["job_id"], "job-1")
+        self.assertIn("job-1", self.harmony("list").stdout)
+        status = json.loads(self.harmony("status", "job-1", "--json").stdout)
+        self.assertEqual((status["state"], status["max_steps"]), ("running", 50))
+        self.assertIn("job-1", self.harmony("status").stdout)
+        watched = self.harmony("watch", "job-1")
+        self.assertIn("step 50/50", watched.stdout)
+        self.assertIn("job-1 finished", watched.stdout)
+        self.assertIn("a recovery", self.harmony("logs", "job-1").stdout)
+        self.assertIn("worker-1", self.harmony("logs").stdout)
+        trace = self.dir / "trace.json"
+        self.harmony("trace", "job-1", "-o", trace)
+        events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+        self.assertEqual([(e["name"], e["ts"], e["dur"]) for e in events], [("forward layers 0-1", 0, 4)])
+        self.assertIn("no job job-7", self.harmony("watch", "job-7", check=2).stderr)
+
+    def test_plan_without_a_coordinator(self):
+        done = self.harmony("plan", self.job_file, "--set", "a=b", *self.cluster(), "--json")
+        for text in (f"--job {self.job_file}", f"--devices {DEVICES}", "--host-memory 67108864", "--set a=b", "--json"):
+            self.assertIn(text, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
