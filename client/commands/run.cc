@@ -254,8 +254,8 @@ int RunSession::ReportJob() {
   if (signal_ == 0 || job.state() == v1::JOB_STATE_FINISHED) return 0;
   if (!global_.json) {
     printf(
-        "\nstopped after step %ld; the same command goes on from there "
-        "(its checkpoint is in %s)\n",
+        "\nstopped after step %ld; to resume, give the same command again "
+        "(the checkpoint is in %s)\n",
         static_cast<long>(summary_.last.step()), job.output_dir().c_str());
   }
   return 128 + signal_;

@@ -26,6 +26,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/channel.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
@@ -34,18 +35,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string ReadControl(const std::string& name) {
+fs::path ControlPath(const std::string& name) {
   const char* dir = getenv("FAKE_DIR");
-  std::ifstream file(std::string(dir == nullptr ? "." : dir) + "/" + name);
+  return fs::path(dir == nullptr ? "." : dir) / name;
+}
+
+std::string ReadControl(const std::string& name) {
+  std::ifstream file(ControlPath(name));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
-bool HasControl(const std::string& name) {
-  const char* dir = getenv("FAKE_DIR");
-  return fs::exists(std::string(dir == nullptr ? "." : dir) + "/" + name);
-}
+bool HasControl(const std::string& name) { return fs::exists(ControlPath(name)); }
 
 int64_t NumberControl(const std::string& name, int64_t otherwise) {
   std::string text = ReadControl(name);
@@ -101,7 +103,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
   grpc::Status Get(grpc::ServerContext*, const v1::GetRequest* request, v1::Job* job) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!Has(request->job_id()))
-      return {grpc::StatusCode::NOT_FOUND, "no job " + request->job_id()};
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("no job ", request->job_id())};
     *job = Snapshot().job();
     return grpc::Status::OK;
   }
@@ -248,7 +250,7 @@ void Describe(const std::vector<std::string>& arguments) {
 int Main(std::vector<std::string> arguments) {
   std::string name = fs::path(arguments[0]).filename();
   name = name.substr(name.find('-') + 1);
-  if (name == "worker") name += "-" + Flag(arguments, "--device");
+  if (name == "worker") absl::StrAppend(&name, "-", Flag(arguments, "--device"));
   Describe(arguments);
   if (arguments.size() > 1 && arguments[1] == "--plan-once") return 0;
   if (HasControl(name + ".exit")) {
