@@ -17,6 +17,14 @@ if(HARMONY_SANITIZE)
   add_link_options(-fsanitize=${HARMONY_SANITIZE})
 endif()
 
+if(HARMONY_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+    message(FATAL_ERROR "HARMONY_FUZZ needs clang: use the preset 'fuzz'")
+  endif()
+  # Coverage for libFuzzer in every library. Warnings are the business of the release compiler.
+  add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all -Wno-error)
+endif()
+
 # harmony_library(NAME SOURCES a.cc ... [DEPS t ...])
 # One static library per folder; sources are listed, not globbed.
 function(harmony_library name)

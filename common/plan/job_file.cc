@@ -1,9 +1,10 @@
 #include "common/plan/job_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <map>
-#include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -70,17 +71,50 @@ absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::stri
   return absl::OkStatus();
 }
 
-// yaml-cpp throws; nothing of that leaves this file.
+// Events of a document that nobody wants.
+class IgnoreEvents : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+absl::Status CheckCharacters(absl::string_view text, absl::string_view where) {
+  int line = 1;
+  for (const char c : text) {
+    line += c == '\n';
+    if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\r' || c == '\t') continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ":", line, ": not valid YAML: a control character"));
+  }
+  return absl::OkStatus();
+}
+
+// yaml-cpp throws; nothing of that leaves this file. Its LoadAll can loop for ever on a malformed
+// text: hence the second look for another document.
 absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view where) {
   if (text.size() > kMaxText) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": is larger than 1 MiB"));
   }
+  HARMONY_RETURN_IF_ERROR(CheckCharacters(text, where));
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) {
+    const YAML::Node root = YAML::Load(std::string(text));
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    IgnoreEvents ignore;
+    if (parser.HandleNextDocument(ignore) && parser.HandleNextDocument(ignore)) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": holds more than one document"));
     }
-    return documents.empty() ? YAML::Node() : documents[0];
+    return root;
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ":", error.mark.line + 1, ": not valid YAML: ", error.msg));

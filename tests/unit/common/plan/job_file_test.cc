@@ -156,6 +156,14 @@ TEST(JobFileTest, TextThatIsNoJobFileIsRefused) {
   ExpectError(ParseJobFile("- a\n- b", "j.yaml").status(), kInvalid, {"j.yaml"});
   ExpectError(ParseJobFile("a: [1", "j.yaml").status(), kInvalid, {"j.yaml:1", "YAML"});
   ExpectError(ParseJobFile("a: 1\n---\nb: 2", "j.yaml").status(), kInvalid, {"one document"});
+  // yaml-cpp's own LoadAll never returns from this one.
+  ExpectError(ParseJobFile(",44nul4\xf7\xf7\xf7"
+                           "4 8:",
+                           "j.yaml")
+                  .status(),
+              kInvalid, {"j.yaml"});
+  ExpectError(ParseJobFile(absl::string_view("a: \0", 4), "j.yaml").status(), kInvalid,
+              {"control character"});
   ExpectError(Parse("seed:").status(), kInvalid, {"seed has no value"});
   ExpectError(Parse("seed: 1\nseed: 2").status(), kInvalid, {"job.yaml:5", "seed is given twice"});
   ExpectError(Parse("data: {path: x}").status(), kInvalid, {"data.path is given twice"});

@@ -1,0 +1,34 @@
+// config.json: whatever is accepted gives a model whose sizes make sense.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/model/model_config.h"
+#include "common/model/model_spec.h"
+#include "tests/fuzz/fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace harmony;
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto config = ParseModelConfig(text, "config.json");
+  if (!config.ok()) {
+    FUZZ_CHECK(!config.status().message().empty());
+    return 0;
+  }
+  if (config->num_layers > 50) return 0;  // only slow
+  const ModelSpec model = BuildModelSpec(*config);
+  FUZZ_CHECK(model.parameter_count() > 0);
+  FUZZ_CHECK(model.tied_parameter_count() < model.parameter_count());
+  for (const ParamBlock& block : model.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      FUZZ_CHECK(tensor.elements > 0 && tensor.offset >= 0);
+      FUZZ_CHECK(tensor.offset + tensor.elements <= block.elements);
+    }
+  }
+  const LayerRange all{0, model.num_layers() - 1};
+  FUZZ_CHECK(BackwardWorkspaceBytes(model, all, 1 << 20, 1 << 24) > Bytes(0));
+  FUZZ_CHECK(ForwardWorkspaceBytes(model, all, 1, 1) > Bytes(0));
+  FUZZ_CHECK(ComputeFootprint(model, 1 << 20, 1 << 24, 2).total() > Bytes(0));
+  (void)CheckSequenceLength(*config, 1024);
+  return 0;
+}
