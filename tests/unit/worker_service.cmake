@@ -2,4 +2,9 @@ if(HARMONY_WITH_TORCH)
   harmony_test(device_worker_test
     SOURCES worker/service/device_worker_test.cc
     DEPS harmony_device_worker LABELS torch)
+  harmony_test(worker_process_test
+    SOURCES worker/service/worker_process_test.cc
+    DEPS harmony_fake_coordinator harmony_ipc harmony_model harmony_job_file
+    LABELS process TIMEOUT 120)
+  add_dependencies(worker_process_test harmony-worker)
 endif()

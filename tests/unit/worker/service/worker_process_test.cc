@@ -1,0 +1,152 @@
+// harmony-worker as a process: job set-up, a task, errors, a lost coordinator, signals.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "common/ipc/segment.h"
+#include "common/model/model_spec.h"
+#include "common/plan/job_file.h"
+#include "common/rpc/command_codec.h"
+#include "tests/support/fake_coordinator.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 97, "n_positions": 32,
+  "n_embd": 32, "n_layer": 1, "n_head": 2, "activation_function": "gelu_new"})";
+const uint32_t kCompute = static_cast<uint32_t>(LaneTable(1).IndexOf({LaneKind::kCompute, 0}));
+
+class WorkerProcessTest : public ::testing::Test {
+ protected:
+  WorkerProcessTest()
+      : segment_(*Segment::Create(MiB(64))),
+        device_(*CreateDeviceRegion(0, MiB(4))),
+        memory_(*MappedRegion::Map(device_.get())),
+        coordinator_(folder_.path() + "/socket", 1) {
+    EXPECT_TRUE(AllowInheritance(segment_.fd()).ok());
+    EXPECT_TRUE(AllowInheritance(device_.get()).ok());
+  }
+
+  void Spawn(const std::string& device = "0", const std::string& devices = "sim:mem=4MiB") {
+    worker_ = std::make_unique<testing::SpawnedProgram>(
+        "harmony-worker",
+        std::vector<std::string>{"--socket", folder_.path() + "/socket", "--devices", devices,
+                                 "--device", device, "--log-level", "error"},
+        std::vector<std::string>{"HARMONY_SEGMENT_FD=" + std::to_string(segment_.fd()),
+                                 "HARMONY_DEVICE_FDS=" + FormatDeviceFds({{0, device_.get()}}),
+                                 "HARMONY_PARENT_PID=" + std::to_string(getpid())});
+  }
+  v1::JobReady SetUpJob(const std::string& config) {
+    Plan plan;
+    plan.microbatch_size = 1;
+    plan.sequence_length = 8;
+    plan.backward_groups = {{{0, 2}, 0}};
+    plan.devices = {{.memory = MiB(4), .resident = MiB(1)}};
+    v1::ToProcess message;
+    message.mutable_job()->set_job_id("job");
+    JobSpec job;
+    job.model_name_or_path = "gpt2-124m";
+    job.data_path = "data.txt";
+    job.output_dir = "out";
+    message.mutable_job()->set_job_json(JobSpecToJson(job));
+    message.mutable_job()->set_model_config_json(config);
+    message.mutable_job()->set_plan(SerializePlan(plan));
+    coordinator_.Send(message);
+    return coordinator_.Await([](const v1::FromProcess& answer) { return answer.has_job_ready(); })
+        .job_ready();
+  }
+  void Begin(uint32_t generation) {
+    ASSERT_TRUE(segment_.RaiseGeneration(generation).ok());
+    ASSERT_TRUE(segment_.BeginGeneration(generation).ok());
+    coordinator_.SendStart(generation);
+  }
+  // The embedding's forward of zeros.
+  Command Embed(uint64_t value) const {
+    const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+    ComputeTask task;
+    task.layers = {0, 0};
+    task.samples = 1;
+    Bytes next;
+    for (int use : model.layers[0].uses) {
+      task.weights.push_back({use, next});
+      next = (next + model.blocks[model.uses[use].block].size()).AlignUp(kSlotAlignment);
+    }
+    task.tokens = next;
+    task.outputs = {{1, next + KiB(4)}};
+    Command command;
+    command.header.lane = kCompute;
+    command.header.signal_value = value;
+    command.body = task;
+    return command;
+  }
+
+  testing::TemporaryFolder folder_;
+  Segment segment_;
+  UniqueFd device_;
+  MappedRegion memory_;
+  testing::FakeCoordinator coordinator_;
+  std::unique_ptr<testing::SpawnedProgram> worker_;
+};
+
+TEST_F(WorkerProcessTest, SetsAJobUpComputesAndExitsOnSigterm) {
+  Spawn();
+  const v1::Hello hello = coordinator_.AwaitHello();
+  EXPECT_EQ(hello.role(), v1::ROLE_WORKER);
+  EXPECT_EQ(hello.device(), 0);
+  ASSERT_EQ(SetUpJob(kConfig).message(), "");
+  ASSERT_EQ(SetUpJob(kConfig).message(), "") << "again, as after a coordinator's restart";
+  Begin(1);
+  coordinator_.SendCommands(1, {Embed(1), Embed(2)});
+  coordinator_.AwaitProgress(1, kCompute, 2);
+  EXPECT_EQ(segment_.Semaphore(1, kCompute).value(), 2);
+  coordinator_.BreakStream();
+  EXPECT_EQ(coordinator_.AwaitHello().generation(), 1);
+  ASSERT_EQ(SetUpJob(kConfig).message(), "");
+  Begin(2);
+  coordinator_.SendCommands(2, {Embed(1)});
+  coordinator_.AwaitProgress(2, kCompute, 1);
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(), 0);
+}
+
+TEST_F(WorkerProcessTest, AnswersWhyAJobCannotBeSetUp) {
+  Spawn();
+  coordinator_.AwaitHello();
+  const v1::JobReady ready = SetUpJob(R"({"model_type": "bert"})");
+  EXPECT_NE(ready.code(), 0);
+  EXPECT_THAT(ready.message(), HasSubstr("bert"));
+  ASSERT_EQ(SetUpJob(kConfig).message(), "");
+}
+
+TEST_F(WorkerProcessTest, ATaskWithoutMemoryFails) {
+  Spawn();
+  coordinator_.AwaitHello();
+  ASSERT_EQ(SetUpJob(kConfig).message(), "");
+  Begin(1);
+  Command command = Embed(1);
+  std::get<ComputeTask>(command.body).outputs[0].offset = MiB(1);
+  coordinator_.SendCommands(1, {command});
+  const auto failed =
+      coordinator_.Await([](const v1::FromProcess& message) { return message.has_failed(); });
+  EXPECT_EQ(failed.failed().value(), 1);
+  EXPECT_THAT(failed.failed().message(), HasSubstr("step 1, forward of layers 0..0"));
+}
+
+TEST_F(WorkerProcessTest, BadDevicesAreRefused) {
+  Spawn("7");
+  EXPECT_EQ(worker_->Wait(), 2);
+  Spawn("0", "cuda:0,mem=4MiB");
+  EXPECT_EQ(worker_->Wait(), 2);
+  Spawn("0", "sim:mem=8MiB");
+  EXPECT_EQ(worker_->Wait(), 2);
+}
+
+}  // namespace
+}  // namespace harmony
