@@ -149,10 +149,11 @@ std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
   return steps;
 }
 
-absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit) {
+absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step) {
   if (limit <= 0) return absl::OkStatus();
   const std::vector<int64_t> steps = ListCheckpoints(output_dir);
   for (size_t i = static_cast<size_t>(limit); i < steps.size(); ++i) {
+    if (steps[i] == keep_step) continue;
     const std::string path = JoinPath(output_dir, CheckpointName(steps[i]));
     std::error_code error;
     // The manifest goes first: what is left of a removal that was cut short is no checkpoint.

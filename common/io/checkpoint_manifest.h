@@ -44,7 +44,8 @@ absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory
 // Steps of the checkpoint directories there are, newest first; nothing is opened.
 std::vector<int64_t> ListCheckpoints(const std::string& output_dir);
 
-// Removes all but the newest `limit` (0 or less: keeps all).
-absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit);
+// Removes all but the newest `limit` (0 or less: keeps all) and that of `keep_step`, which may be
+// older than damaged ones.
+absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step = -1);
 
 }  // namespace harmony

@@ -1,0 +1,146 @@
+#include "worker/host/checkpoint_writer.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/io/checkpoint_details.h"
+#include "common/io/checkpoint_manifest.h"
+#include "common/io/file.h"
+#include "common/io/hf_export.h"
+#include "common/io/safetensors_writer.h"
+#include "common/plan/job_file.h"
+#include "worker/optimizer/kernels.h"
+
+namespace harmony {
+namespace {
+
+// FailedPrecondition unless everything that is saved is committed at `version`.
+absl::Status CheckCommitted(const HostContext& context, int64_t version) {
+  for (int block = 0; block < context.num_blocks(); ++block) {
+    for (int part = 0; part <= context.moments(); ++part) {
+      const auto view =
+          context.Committed(static_cast<ObjectKind>(part), block, static_cast<uint64_t>(version));
+      if (!view.ok()) return view.status();
+    }
+  }
+  return absl::OkStatus();
+}
+
+TensorValues ParametersOf(const HostContext& context) {
+  return [&context](const ParamBlock& block, const TensorSpec& tensor) {
+    const int index = static_cast<int>(&block - context.job.model.blocks.data());
+    return absl::Span<const float>(context.Values(ObjectKind::kParameter, index, tensor));
+  };
+}
+
+absl::Status WriteMoments(const HostContext& context, const std::string& path) {
+  static constexpr std::pair<ObjectKind, const char*> kMoments[] = {
+      {ObjectKind::kMoment1, "exp_avg."}, {ObjectKind::kMoment2, "exp_avg_sq."}};
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [kind, prefix] : kMoments) {
+    for (const ParamBlock& block : context.job.model.blocks) {
+      for (const TensorSpec& tensor : block.tensors) {
+        tensors.push_back({absl::StrCat(prefix, tensor.name), DType::kF32, tensor.shape});
+      }
+    }
+  }
+  HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, tensors));
+  for (const auto& [kind, prefix] : kMoments) {
+    for (int block = 0; block < context.num_blocks(); ++block) {
+      for (const TensorSpec& tensor : context.block(block).tensors) {
+        HARMONY_RETURN_IF_ERROR(writer.WriteTensor(absl::StrCat(prefix, tensor.name),
+                                                   context.Values(kind, block, tensor)));
+      }
+    }
+  }
+  return writer.Finish();
+}
+
+CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
+  const HostJob& job = context.job;
+  CheckpointDetails details;
+  details.data_position = version * job.plan.global_batch();
+  details.job_json = job.job_json;
+  details.weight_map_json = context.weights.ToJson();
+  details.source_directory = context.source_directory;
+  details.compute_threads = job.spec.compute_threads;
+  details.cpu_capability = ToString(BestIsa());
+  details.seed = job.spec.seed;
+  CheckpointManifest manifest;
+  manifest.step = version;
+  manifest.result_keys = ResultKeysText(job.spec);
+  manifest.micro_batch_size = job.plan.microbatch_size;
+  manifest.details_json = ToJson(details);
+  return manifest;
+}
+
+bool IsThereAlready(const std::string& path, const CheckpointManifest& manifest) {
+  const absl::StatusOr<CheckpointManifest> found = ReadManifest(path);
+  return found.ok() && found->step == manifest.step && found->result_keys == manifest.result_keys &&
+         found->micro_batch_size == manifest.micro_batch_size && VerifyCheckpoint(path).ok();
+}
+
+absl::Status WriteNewCheckpoint(const HostContext& context, const std::string& path,
+                                const CheckpointManifest& manifest) {
+  HARMONY_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(path));
+  const std::string& folder = target.temporary_path();
+  HARMONY_RETURN_IF_ERROR(
+      WriteFileAtomically(JoinPath(folder, "config.json"), context.job.config_json));
+  std::error_code ignored;  // a source that is gone by now is not missed
+  if (std::filesystem::is_directory(context.source_directory, ignored)) {
+    HARMONY_RETURN_IF_ERROR(CopyTokenizerFiles(context.source_directory, folder));
+  }
+  HARMONY_RETURN_IF_ERROR(WriteWeights(JoinPath(folder, "model.safetensors"), context.job.model,
+                                       WeightMap::ForNewModel(context.job.model),
+                                       ParametersOf(context)));
+  if (context.moments() > 0) {
+    HARMONY_RETURN_IF_ERROR(WriteMoments(context, JoinPath(folder, "optimizer.safetensors")));
+  }
+  HARMONY_RETURN_IF_ERROR(WriteManifest(folder, manifest));
+  // Updates that ran meanwhile would have torn it.
+  HARMONY_RETURN_IF_ERROR(CheckCommitted(context, manifest.step));
+  return target.Commit();
+}
+
+}  // namespace
+
+absl::Status WriteCheckpoint(const HostContext& context, int64_t version) {
+  HARMONY_RETURN_IF_ERROR(CheckCommitted(context, version));
+  const std::string& output_dir = context.job.spec.output_dir;
+  const std::string path = JoinPath(output_dir, CheckpointName(version));
+  const CheckpointManifest manifest = ManifestOf(context, version);
+  if (!IsThereAlready(path, manifest)) {
+    HARMONY_RETURN_IF_ERROR_CTX(WriteNewCheckpoint(context, path, manifest),
+                                absl::StrCat("writing ", path));
+  }
+  return PruneCheckpoints(output_dir, context.job.spec.save_total_limit, version);
+}
+
+absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
+  HARMONY_RETURN_IF_ERROR(CheckCommitted(context, version));
+  const std::string path = JoinPath(context.job.spec.output_dir, "final");
+  HARMONY_RETURN_IF_ERROR_CTX(
+      ExportModel(path, context.job.model, context.weights, ParametersOf(context),
+                  context.job.config_json, context.source_directory),
+      absl::StrCat("writing ", path));
+  return CheckCommitted(context, version);
+}
+
+void RemovePartialCheckpoints(const std::string& output_dir) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(output_dir, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!absl::StrContains(name, ".partial-")) continue;
+    if (!absl::StartsWith(name, "checkpoint-") && !absl::StartsWith(name, "final.")) continue;
+    std::error_code ignored;
+    std::filesystem::remove_all(it->path(), ignored);
+  }
+}
+
+}  // namespace harmony

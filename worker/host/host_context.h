@@ -1,0 +1,39 @@
+#pragma once
+
+// What all parts of the host executor share about one job. Constant after creation; thread-safe.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/weight_map.h"
+#include "common/ipc/segment.h"
+#include "common/plan/objects.h"
+#include "worker/host/host_executor.h"
+
+namespace harmony {
+
+struct HostContext {
+  Segment& segment;
+  HostJob job;
+  ObjectTableLayout table;
+  WeightMap weights;             // names and types for the export
+  std::string source_directory;  // of tokenizer files; empty: none
+
+  int moments() const { return job.spec.optim == OptimizerKind::kAdamW ? 2 : 0; }
+  int num_blocks() const { return static_cast<int>(job.model.blocks.size()); }
+  const ParamBlock& block(int index) const { return job.model.blocks[static_cast<size_t>(index)]; }
+  int RecordOf(ObjectKind kind, int index) const { return table.IndexOf({kind, index, 0}); }
+
+  // A tensor of a parameter or moment object, in the arena.
+  absl::Span<float> Values(ObjectKind kind, int block_index, const TensorSpec& tensor) const {
+    const Bytes start = PersistentOffset(job.model, {kind, block_index, 0});
+    float* data = reinterpret_cast<float*>(segment.Arena(start)) + tensor.offset;
+    return {data, static_cast<size_t>(tensor.elements)};
+  }
+
+  // The record of an object that must be committed at `version`; FailedPrecondition otherwise.
+  absl::StatusOr<ObjectView> Committed(ObjectKind kind, int index, uint64_t version) const;
+};
+
+}  // namespace harmony

@@ -1,0 +1,309 @@
+#include "worker/host/host_executor.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/io/checkpoint_details.h"
+#include "common/io/checkpoint_manifest.h"
+#include "common/io/hf_directory.h"
+#include "common/io/sequence_order.h"
+#include "common/io/token_file.h"
+#include "worker/host/checkpoint_writer.h"
+#include "worker/host/host_context.h"
+#include "worker/host/initializer.h"
+#include "worker/optimizer/protected_update.h"
+
+namespace harmony {
+namespace {
+
+constexpr char kNonFinitePayload[] = "harmony/nonfinite";
+
+int UsableCores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// The names for the export, and where tokenizer files come from.
+absl::Status FindSource(HostContext& context) {
+  const HostJob& job = context.job;
+  const absl::StatusOr<ModelSource> source = OpenModelSource(job.spec.model_name_or_path);
+  if (source.ok()) context.source_directory = source->directory;
+  if (!job.resume_checkpoint.empty()) {
+    const std::string& path = job.resume_checkpoint;
+    HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(path));
+    if (manifest.micro_batch_size != job.plan.microbatch_size) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": was made with micro_batch_size ", manifest.micro_batch_size,
+                       ", the plan has ", job.plan.microbatch_size, ": results would differ"));
+    }
+    HARMONY_ASSIGN_OR_RETURN(const CheckpointDetails details,
+                             CheckpointDetailsFromJson(manifest.details_json, path));
+    if (!source.ok()) context.source_directory = details.source_directory;
+    HARMONY_ASSIGN_OR_RETURN(context.weights,
+                             WeightMap::FromJson(details.weight_map_json, job.model, path));
+    return absl::OkStatus();
+  }
+  HARMONY_RETURN_IF_ERROR(source.status());
+  context.weights = WeightMap::ForNewModel(job.model);
+  if (job.spec.init == InitMode::kPretrained) {
+    HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                             CheckpointReader::OpenDirectory(source->directory));
+    HARMONY_ASSIGN_OR_RETURN(context.weights, WeightMap::Match(job.model, reader));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status NonFiniteResult(int layer, const std::string& message) {
+  absl::Status status = absl::InternalError(message);
+  status.SetPayload(kNonFinitePayload, absl::Cord(absl::StrCat(layer)));
+  return status;
+}
+
+bool IsNonFiniteResult(const absl::Status& status) {
+  return status.GetPayload(kNonFinitePayload).has_value();
+}
+
+absl::StatusOr<ObjectView> HostContext::Committed(ObjectKind kind, int index,
+                                                  uint64_t version) const {
+  const ObjectKey key{kind, index, 0};
+  HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(table.IndexOf(key)));
+  if (view.state != ObjectState::kClean || view.version != version) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(DebugString(key), " is not committed at version ", version, ": state ",
+                     static_cast<int>(view.state), ", version ", view.version));
+  }
+  return view;
+}
+
+class HostExecutor::Impl {
+ public:
+  Impl(HostContext context, TokenFile data, SequenceOrder order, Bytes extent, int threads)
+      : context_(std::move(context)),
+        data_(std::move(data)),
+        order_(order),
+        extent_(extent),
+        compute_pool_(threads),
+        io_pool_(threads) {}
+
+  absl::Status Execute(const HostTask& task, const CommandHeader& header) {
+    const int64_t step = header.step;
+    switch (task.kind) {
+      case HostTaskKind::kInitialize:
+        return InitializeParameters(context_, io_pool_);
+      case HostTaskKind::kLoadBatch:
+        return LoadBatch(task, step);
+      case HostTaskKind::kStepScalars:
+        return SumLosses(task, step);
+      case HostTaskKind::kNorm:
+        return Norm(task, step);
+      case HostTaskKind::kClip:
+        return Clip(step);
+      case HostTaskKind::kUpdate:
+        return Update(task, step);
+      case HostTaskKind::kCheckpoint:
+        return Checkpoint(step + 1);
+    }
+    return absl::InternalError("unknown host task");
+  }
+
+ private:
+  const HostJob& job() const { return context_.job; }
+  static uint64_t VersionOf(int64_t step) { return static_cast<uint64_t>(step + 1); }
+  static int ParityOf(int64_t step) { return static_cast<int>(step & 1); }
+
+  // Replaces an object: frees its record, has `fill` write the new data, commits. Nothing is done
+  // when it is committed already at that version and place.
+  template <typename Fn>
+  absl::Status Replace(const ObjectView& view, Fn&& fill) {
+    const int record = context_.table.IndexOf(view.key);
+    HARMONY_ASSIGN_OR_RETURN(const ObjectView old, context_.segment.ReadRecord(record));
+    if (old.state == ObjectState::kClean && old.version == view.version &&
+        old.offset == view.offset && old.size == view.size) {
+      return absl::OkStatus();
+    }
+    if (view.offset < Bytes() || view.offset + view.size > extent_) {
+      return absl::InternalError(absl::StrCat(DebugString(view.key), " at ", view.offset.count(),
+                                              " does not lie in the job's arena"));
+    }
+    context_.segment.SetFree(record);
+    HARMONY_RETURN_IF_ERROR(fill(context_.segment.Arena(view.offset)));
+    context_.segment.Publish(record, view);
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadBatch(const HostTask& task, int64_t step) {
+    const int64_t samples = job().plan.global_batch(), tokens = job().plan.sequence_length;
+    const ObjectView view{{ObjectKind::kBatch, ParityOf(step), 0},
+                          task.offset,
+                          Bytes(2 * samples * tokens * 4),
+                          VersionOf(step),
+                          ObjectState::kClean};
+    return Replace(view, [&](std::byte* data) {
+      int32_t* ids = reinterpret_cast<int32_t*>(data);  // [samples, tokens], then the labels
+      int32_t* labels = ids + samples * tokens;
+      const size_t row_bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
+      std::vector<int32_t> sequence(static_cast<size_t>(tokens + 1));
+      for (int64_t s = 0; s < samples; ++s) {
+        HARMONY_RETURN_IF_ERROR(
+            data_.ReadSequence(order_.SequenceIndex(step, s), absl::MakeSpan(sequence)));
+        std::memcpy(ids + s * tokens, sequence.data(), row_bytes);
+        std::memcpy(labels + s * tokens, sequence.data() + 1, row_bytes);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status SumLosses(const HostTask& task, int64_t step) {
+    const ObjectView view{{ObjectKind::kStepScalars, ParityOf(step), 0},
+                          task.offset,
+                          Bytes(sizeof(StepScalars)),
+                          VersionOf(step),
+                          ObjectState::kClean};
+    return Replace(view, [&](std::byte* data) {
+      HARMONY_ASSIGN_OR_RETURN(const ObjectView loss,
+                               context_.Committed(ObjectKind::kLoss, 0, VersionOf(step)));
+      const LossSlot* slots =
+          reinterpret_cast<const LossSlot*>(context_.segment.Arena(loss.offset));
+      StepScalars scalars;
+      scalars.step = step;
+      scalars.learning_rate = LearningRateAt(job().spec, step);
+      scalars.tokens = job().plan.global_batch() * job().plan.sequence_length;
+      for (int m = 0; m < job().plan.num_microbatches; ++m) {
+        if (!std::isfinite(slots[m].loss_sum)) {
+          return NonFiniteResult(job().model.num_layers() - 1,
+                                 absl::StrCat("the loss of step ", step + 1, ", microbatch ", m,
+                                              " is not finite (", slots[m].loss_sum, ")"));
+        }
+        scalars.loss_sum += slots[m].loss_sum;
+        scalars.label_count += slots[m].label_count;
+      }
+      std::memcpy(data, &scalars, sizeof(scalars));
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status NonFiniteGradient(int block, int64_t step) const {
+    return NonFiniteResult(context_.block(block).owner_layer,
+                           absl::StrCat("the gradient of '", context_.block(block).name,
+                                        "' of step ", step + 1, " is not finite"));
+  }
+
+  absl::Status Norm(const HostTask& task, int64_t step) {
+    const ObjectView view{{ObjectKind::kNorm, task.block, 0},
+                          task.offset,
+                          Bytes(sizeof(NormSlot)),
+                          VersionOf(step),
+                          ObjectState::kClean};
+    return Replace(view, [&](std::byte* data) {
+      const ParamBlock& block = context_.block(task.block);
+      HARMONY_ASSIGN_OR_RETURN(
+          const BlockGradient gradient,
+          GradientFromRecords(context_.segment, block, task.gradient_records, VersionOf(step)));
+      NormSlot slot;
+      slot.squared_norm = BlockSquaredNorm(block, gradient, compute_pool_);
+      if (!std::isfinite(slot.squared_norm)) return NonFiniteGradient(task.block, step);
+      std::memcpy(data, &slot, sizeof(slot));
+      return absl::OkStatus();
+    });
+  }
+
+  absl::StatusOr<StepScalars*> ScalarsOf(int64_t step) const {
+    HARMONY_ASSIGN_OR_RETURN(
+        const ObjectView view,
+        context_.Committed(ObjectKind::kStepScalars, ParityOf(step), VersionOf(step)));
+    return reinterpret_cast<StepScalars*>(context_.segment.Arena(view.offset));
+  }
+
+  absl::Status Clip(int64_t step) {
+    HARMONY_ASSIGN_OR_RETURN(StepScalars* const scalars, ScalarsOf(step));
+    std::vector<double> squares;
+    for (int block = 0; block < context_.num_blocks(); ++block) {
+      HARMONY_ASSIGN_OR_RETURN(const ObjectView view,
+                               context_.Committed(ObjectKind::kNorm, block, VersionOf(step)));
+      squares.push_back(
+          reinterpret_cast<const NormSlot*>(context_.segment.Arena(view.offset))->squared_norm);
+      if (!std::isfinite(squares.back())) return NonFiniteGradient(block, step);
+    }
+    // Repeated after a kill it writes the same values; `clip_ready` comes last.
+    scalars->grad_norm = GradientNorm(squares);
+    scalars->clip_coefficient = ClipCoefficient(scalars->grad_norm, job().spec.max_grad_norm);
+    std::atomic_ref<uint64_t>(scalars->clip_ready).store(1, std::memory_order_release);
+    return absl::OkStatus();
+  }
+
+  absl::Status Update(const HostTask& task, int64_t step) {
+    if (context_.Committed(ObjectKind::kParameter, task.block, VersionOf(step)).ok()) {
+      return absl::OkStatus();  // done before a kill; the step's scalars may be gone
+    }
+    HARMONY_ASSIGN_OR_RETURN(const StepScalars* const scalars, ScalarsOf(step));
+    ProtectedUpdate update;
+    update.block = task.block;
+    update.hyper.step = step + 1;
+    update.hyper.learning_rate = scalars->learning_rate;
+    if (job().plan.clip) {
+      if (scalars->clip_ready == 0) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("update of '", context_.block(task.block).name, "' in step ", step + 1,
+                         " before the clip coefficient is known"));
+      }
+      update.hyper.clip_coefficient = scalars->clip_coefficient;
+    }
+    update.gradient_records = task.gradient_records;
+    return UpdateObject(context_.segment, job().model, context_.table, SettingsOf(job().spec),
+                        update, compute_pool_);
+  }
+
+  absl::Status Checkpoint(int64_t version) {
+    HARMONY_RETURN_IF_ERROR(WriteCheckpoint(context_, version));
+    if (version != job().spec.max_steps) return absl::OkStatus();
+    return WriteFinalModel(context_, version);
+  }
+
+  const HostContext context_;
+  const TokenFile data_;
+  const SequenceOrder order_;
+  const Bytes extent_;
+  ThreadPool compute_pool_;  // of the thread of host_compute
+  ThreadPool io_pool_;       // of the thread of host_io
+};
+
+HostExecutor::HostExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HostExecutor::~HostExecutor() = default;
+
+absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(Segment& segment, HostJob job) {
+  HARMONY_ASSIGN_OR_RETURN(const SegmentJob allocated, segment.ReadJob());
+  const ObjectTableLayout table(job.model, job.plan.num_microbatches);
+  if (allocated.record_count < table.size() || allocated.cursor_count < CursorCount(job.model) ||
+      allocated.extent < PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
+    return absl::InternalError("the shared segment was not allocated for this job");
+  }
+  HARMONY_ASSIGN_OR_RETURN(TokenFile data,
+                           TokenFile::Open(job.spec.data_path, job.spec.data_format));
+  const int64_t sequences = data.SequenceCount(job.plan.sequence_length);
+  if (sequences < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(data.path(), ": shorter than one sequence of ", job.plan.sequence_length));
+  }
+  const SequenceOrder order(sequences, job.plan.global_batch(), job.spec.shuffle, job.spec.seed);
+  RemovePartialCheckpoints(job.spec.output_dir);
+  const int threads = job.threads > 0 ? job.threads : UsableCores();
+  HostContext context{segment, std::move(job), table, WeightMap(), ""};
+  HARMONY_RETURN_IF_ERROR(FindSource(context));
+  return std::unique_ptr<HostExecutor>(new HostExecutor(std::make_unique<Impl>(
+      std::move(context), std::move(data), order, allocated.extent, threads)));
+}
+
+absl::Status HostExecutor::Execute(const HostTask& task, const CommandHeader& header) {
+  return impl_->Execute(task, header);
+}
+
+}  // namespace harmony

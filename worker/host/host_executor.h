@@ -1,0 +1,59 @@
+#pragma once
+
+// What the host worker does with the shared segment: initialisation, batches, step scalars, norms,
+// clipping, updates, checkpoints. No gRPC, no torch.
+//
+// All tasks may be repeated after a kill at any instruction: a task whose result is committed
+// already does nothing, one that was cut short starts over (or, kUpdate, goes on).
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ipc/segment.h"
+#include "common/model/model_spec.h"
+#include "common/plan/command.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+// A job as the host worker needs it (JobSetup).
+struct HostJob {
+  JobSpec spec;
+  ModelSpec model;
+  Plan plan;
+  std::string config_json;        // of the model, verbatim: goes into checkpoints and final/
+  std::string job_json;           // JobSpecToJson: kept in checkpoints
+  std::string resume_checkpoint;  // directory; empty: start from init
+  int64_t first_step = 0;         // the version that kInitialize commits
+  int threads = 0;                // for updates and initialisation; 0: one for each usable core
+};
+
+class HostExecutor {
+ public:
+  // Opens the data, the weights' source and the checkpoint that the job names, checks them against
+  // model and plan, and removes what an earlier host worker left half-written in output_dir.
+  // `segment` holds the job's memory, and must outlive the executor.
+  static absl::StatusOr<std::unique_ptr<HostExecutor>> Create(Segment& segment, HostJob job);
+  ~HostExecutor();
+
+  // Runs one task to its end, commit included. One thread per lane: tasks of host_compute (step
+  // scalars, norms, clip, updates) in one, those of host_io (initialise, batches, checkpoints) in
+  // another, at the same time. A result that is not finite is an error for which
+  // IsNonFiniteResult holds; nothing is committed then.
+  absl::Status Execute(const HostTask& task, const CommandHeader& header);
+
+ private:
+  class Impl;
+  explicit HostExecutor(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Status of a value that is infinite or not a number, with the payload that workers' errors of this
+// kind carry too: the layer's number.
+absl::Status NonFiniteResult(int layer, const std::string& message);
+bool IsNonFiniteResult(const absl::Status& status);
+
+}  // namespace harmony

@@ -1,0 +1,165 @@
+#include "worker/host/initializer.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/io/checkpoint_manifest.h"
+#include "common/io/checkpoint_reader.h"
+#include "common/io/file.h"
+#include "common/io/hf_directory.h"
+#include "worker/host/init.h"
+
+namespace harmony {
+namespace {
+
+// Elements of a random tensor that one thread fills at a time.
+constexpr int64_t kPieceElements = int64_t{1} << 18;
+
+using Work = std::function<absl::Status()>;
+
+// Runs all on the pool; the first error in list order wins, and others may then be skipped.
+absl::Status RunAll(const std::vector<Work>& work, ThreadPool& pool) {
+  std::mutex mutex;
+  std::optional<std::pair<int64_t, absl::Status>> first;
+  pool.ParallelFor(static_cast<int64_t>(work.size()), [&](int64_t i) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (first.has_value() && first->first < i) return;
+    }
+    absl::Status status = work[static_cast<size_t>(i)]();
+    if (status.ok()) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!first.has_value() || i < first->first) first = {i, std::move(status)};
+  });
+  return first.has_value() ? first->second : absl::OkStatus();
+}
+
+template <typename Fn>
+void ForEachTensor(const HostContext& context, Fn&& fn) {
+  for (int block = 0; block < context.num_blocks(); ++block) {
+    for (const TensorSpec& tensor : context.block(block).tensors) fn(block, tensor);
+  }
+}
+
+absl::Status FillRandom(const HostContext& context, ThreadPool& pool) {
+  std::vector<Work> work;
+  ForEachTensor(context, [&](int block, const TensorSpec& tensor) {
+    const absl::Span<float> values = context.Values(ObjectKind::kParameter, block, tensor);
+    for (int64_t at = 0; at < tensor.elements; at += kPieceElements) {
+      const absl::Span<float> piece =
+          values.subspan(static_cast<size_t>(at),
+                         static_cast<size_t>(std::min(kPieceElements, tensor.elements - at)));
+      work.push_back([&context, &tensor, block, at, piece] {
+        InitializeRange(tensor, block, context.job.spec.seed, at, piece);
+        return absl::OkStatus();
+      });
+    }
+  });
+  return RunAll(work, pool);
+}
+
+absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool) {
+  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
+                           OpenModelSource(context.job.spec.model_name_or_path));
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                           CheckpointReader::OpenDirectory(source.directory));
+  std::vector<Work> work;
+  ForEachTensor(context, [&](int block, const TensorSpec& tensor) {
+    work.push_back([&context, &reader, &tensor, block] {
+      return reader.ReadF32(context.weights.of(tensor).name,
+                            context.Values(ObjectKind::kParameter, block, tensor));
+    });
+  });
+  return RunAll(work, pool);
+}
+
+absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
+  const std::string& path = context.job.resume_checkpoint;
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, VerifyCheckpoint(path));
+  if (manifest.step != context.job.first_step) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": holds step ", manifest.step, ", the job starts at ", context.job.first_step));
+  }
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader weights,
+                           CheckpointReader::OpenFile(JoinPath(path, "model.safetensors")));
+  std::optional<CheckpointReader> moments;
+  if (context.moments() > 0) {
+    HARMONY_ASSIGN_OR_RETURN(moments,
+                             CheckpointReader::OpenFile(JoinPath(path, "optimizer.safetensors")));
+  }
+  std::vector<Work> work;
+  ForEachTensor(context, [&](int block, const TensorSpec& tensor) {
+    const auto read = [&context, &tensor, block](const CheckpointReader& reader, const char* prefix,
+                                                 ObjectKind kind) {
+      return reader.ReadF32(absl::StrCat(prefix, tensor.name), context.Values(kind, block, tensor));
+    };
+    work.push_back([&weights, read] { return read(weights, "", ObjectKind::kParameter); });
+    if (!moments.has_value()) return;
+    work.push_back([&moments, read] { return read(*moments, "exp_avg.", ObjectKind::kMoment1); });
+    work.push_back(
+        [&moments, read] { return read(*moments, "exp_avg_sq.", ObjectKind::kMoment2); });
+  });
+  return RunAll(work, pool);
+}
+
+constexpr ObjectKind kKinds[] = {ObjectKind::kMoment1, ObjectKind::kMoment2,
+                                 ObjectKind::kParameter};  // in the order they are committed
+
+absl::StatusOr<bool> AllCommitted(const HostContext& context) {
+  for (int block = 0; block < context.num_blocks(); ++block) {
+    for (ObjectKind kind : kKinds) {
+      HARMONY_ASSIGN_OR_RETURN(const ObjectView view,
+                               context.segment.ReadRecord(context.RecordOf(kind, block)));
+      if (view.state != ObjectState::kClean ||
+          view.version != static_cast<uint64_t>(context.job.first_step)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void CommitAll(const HostContext& context) {
+  for (int block = 0; block < context.num_blocks(); ++block) {
+    for (ObjectKind kind : kKinds) {
+      ObjectView view{{kind, block, 0},
+                      Bytes(),
+                      Bytes(),
+                      static_cast<uint64_t>(context.job.first_step),
+                      ObjectState::kClean};
+      // An optimizer without moments has records of no size: "there, nothing to it".
+      if (kind == ObjectKind::kParameter || context.moments() > 0) {
+        view.offset = PersistentOffset(context.job.model, view.key);
+        view.size = context.block(block).size();
+      }
+      context.segment.Publish(context.RecordOf(kind, block), view);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status InitializeParameters(const HostContext& context, ThreadPool& pool) {
+  HARMONY_ASSIGN_OR_RETURN(const bool done, AllCommitted(context));
+  if (done) return absl::OkStatus();
+  for (int block = 0; block < context.num_blocks(); ++block) {
+    for (ObjectKind kind : kKinds) context.segment.SetFree(context.RecordOf(kind, block));
+  }
+  // The arena of a new job is zero: so are gaps, and moments that no checkpoint brings.
+  if (!context.job.resume_checkpoint.empty()) {
+    HARMONY_RETURN_IF_ERROR(FillFromCheckpoint(context, pool));
+  } else if (context.job.spec.init == InitMode::kPretrained) {
+    HARMONY_RETURN_IF_ERROR(FillFromModelDirectory(context, pool));
+  } else {
+    HARMONY_RETURN_IF_ERROR(FillRandom(context, pool));
+  }
+  CommitAll(context);
+  return absl::OkStatus();
+}
+
+}  // namespace harmony
