@@ -189,7 +189,8 @@ std::string RenderSummary(const RunSummary& summary) {
     absl::StrAppend(&text, ", ", RenderTokenRate(summary.tokens_per_second));
   }
   if (summary.restarts > 0)
-    absl::StrAppend(&text, ", recovered from ", summary.restarts, " faults");
+    absl::StrAppend(&text, ", recovered from ", summary.restarts,
+                    summary.restarts == 1 ? " fault" : " faults");
   absl::StrAppend(&text, "\n");
   if (!job.summary().empty()) {
     absl::StrAppend(&text, "\n", job.summary(), job.summary().back() == '\n' ? "" : "\n");

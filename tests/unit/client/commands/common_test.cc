@@ -1,0 +1,55 @@
+#include "client/commands/common.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace harmony {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(MakeSubmitRequest, CarriesTextPathAndOverrides) {
+  std::string dir = std::filesystem::temp_directory_path() / "harmony-job.XXXXXX";
+  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  std::string path = dir + "/job.yaml";
+  std::ofstream(path) << "max_steps: 5\n";
+  absl::StatusOr<v1::SubmitRequest> request =
+      MakeSubmitRequest({dir + "/./job.yaml", {"a=1", "data.path=x=y"}, true});
+  std::filesystem::remove_all(dir);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->job_yaml(), "max_steps: 5\n");
+  EXPECT_EQ(request->job_path(), path);
+  EXPECT_THAT(request->overrides(), ElementsAre("a=1", "data.path=x=y"));
+  EXPECT_TRUE(request->overwrite());
+}
+
+TEST(MakeSubmitRequest, NamesWhatIsWrong) {
+  EXPECT_TRUE(absl::IsNotFound(MakeSubmitRequest({"/nowhere/job.yaml", {}, false}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSubmitRequest({"/", {}, false}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSubmitRequest({"/x", {"max_steps"}, false}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSubmitRequest({"/x", {"=5"}, false}).status()));
+}
+
+TEST(ExitCodeOfJob, BadInputIsTwoOnlyBeforeTheFirstStep) {
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_FINISHED);
+  EXPECT_EQ(ExitCodeOfJob(job), 0);
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_error_code(static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(ExitCodeOfJob(job), 2);
+  job.set_error_code(static_cast<int>(absl::StatusCode::kInternal));
+  EXPECT_EQ(ExitCodeOfJob(job), 1);
+  job.set_error_code(static_cast<int>(absl::StatusCode::kOutOfRange));
+  job.set_completed_steps(3);
+  EXPECT_EQ(ExitCodeOfJob(job), 1);
+  job.set_error_code(0);  // a failure that nobody gave a code
+  job.set_completed_steps(0);
+  EXPECT_EQ(ExitCodeOfJob(job), 1);
+}
+
+}  // namespace
+}  // namespace harmony

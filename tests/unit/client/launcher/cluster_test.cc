@@ -1,0 +1,81 @@
+#include "client/launcher/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "client/launcher/host_memory.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = std::filesystem::temp_directory_path() / "harmony-cluster.XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    dir_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  std::string Config(const std::string& text) {
+    std::string path = dir_ / "cluster.yaml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string Refusal(const std::string& config) {
+    return std::string(ResolveCluster(Config(config), "", "", GiB(16)).status().message());
+  }
+
+  std::filesystem::path dir_;
+};
+
+TEST_F(ClusterTest, DefaultsComeFromTheMemoryThereIs) {
+  absl::StatusOr<Cluster> cluster = ResolveCluster("", "", "", GiB(16));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE(cluster->default_devices);
+  EXPECT_EQ(cluster->devices, "sim:mem=4GiB");
+  ASSERT_EQ(cluster->specs.size(), 1u);
+  EXPECT_EQ(cluster->specs[0].memory, GiB(4));
+  EXPECT_EQ(cluster->host_memory, MiB(9830));  // 80% of the other 12 GiB
+}
+
+TEST_F(ClusterTest, DefaultDevicesStayWithinBounds) {
+  EXPECT_EQ(DefaultDevices(Bytes(0)), "sim:mem=256MiB");
+  EXPECT_EQ(DefaultDevices(GiB(3)), "sim:mem=768MiB");
+  EXPECT_EQ(DefaultDevices(GiB(1000)), "sim:mem=8GiB");
+}
+
+TEST_F(ClusterTest, TheFileIsReadAndTheCommandLineWins) {
+  std::string path = Config("devices: ['sim*2:mem=8MiB', 'sim:mem=4MiB']\nhost_memory: 1GiB\n");
+  absl::StatusOr<Cluster> cluster = ResolveCluster(path, "", "", GiB(16));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->specs.size(), 3u);
+  EXPECT_EQ(cluster->host_memory, GiB(1));
+  EXPECT_FALSE(cluster->default_devices);
+
+  cluster = ResolveCluster(path, "sim:mem=2MiB", "64MiB", GiB(16));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->specs.size(), 1u);
+  EXPECT_EQ(cluster->host_memory, MiB(64));
+}
+
+TEST_F(ClusterTest, MistakesAreNamed) {
+  EXPECT_THAT(Refusal("device: sim:mem=1MiB\n"), HasSubstr("unknown key 'device'"));
+  EXPECT_THAT(Refusal("devices: {a: b}\n"), HasSubstr("devices"));
+  EXPECT_THAT(Refusal("devices: ['sim:mem=1MiB', [x]]\n"), HasSubstr("devices"));
+  EXPECT_THAT(Refusal("- a\n"), HasSubstr("keys and values"));
+  EXPECT_THAT(Refusal("devices: 'sim:mem=1MiB'\nhost_memory: 10 apples\n"),
+              HasSubstr("host_memory"));
+  EXPECT_THAT(Refusal("devices: [unclosed\n"), HasSubstr("cluster.yaml"));
+  EXPECT_THAT(Refusal("devices: 'cuda:0,mem=1GiB'\n"), HasSubstr("CUDA"));
+  EXPECT_TRUE(absl::IsNotFound(ResolveCluster("/nowhere.yaml", "", "", GiB(1)).status()));
+}
+
+}  // namespace
+}  // namespace harmony

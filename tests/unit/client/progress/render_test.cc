@@ -1,0 +1,144 @@
+#include "client/progress/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace harmony {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::ResultOf;
+
+v1::Progress Sample() {
+  v1::Progress progress;
+  progress.mutable_job()->set_job_id("job-7");
+  progress.mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+  progress.mutable_job()->set_max_steps(100);
+  progress.mutable_job()->set_output_dir("/out");
+  progress.set_step(20);
+  progress.set_loss(5.12345);
+  progress.set_grad_norm(1.5);
+  progress.set_learning_rate(3e-4);
+  progress.set_tokens_per_second(1234.4);
+  progress.set_seconds_left(125);
+  progress.set_generation(1);
+  progress.mutable_swap_last_step()->set_weights(3 << 20);
+  progress.mutable_swap_last_step()->set_gradients(1 << 20);
+  progress.mutable_swap_total()->set_weights(60 << 20);
+  progress.mutable_swap_total()->set_gradients(20 << 20);
+  progress.mutable_swap_minimum_per_step()->set_weights(3 << 20);
+  progress.mutable_swap_minimum_per_step()->set_gradients(1 << 20);
+  progress.set_host_bytes(int64_t{1} << 30);
+  progress.set_host_capacity(int64_t{4} << 30);
+  for (int i = 0; i < 2; ++i) {
+    v1::DeviceProgress* device = progress.add_devices();
+    device->set_device(i);
+    device->set_spec("sim:mem=512MiB");
+    device->set_state(i == 0 ? "running" : "waiting");
+    device->set_current(i == 0 ? "backward layers 3-5, microbatch 2 of 8, step 21" : "");
+    device->set_memory_cap(512 << 20);
+    device->set_resident_bytes(256 << 20);
+    device->set_workspace_peak(128 << 20);
+    device->set_peak_bytes(400 << 20);
+    device->set_h2d_bytes_per_second(1.25e9);
+    device->set_d2h_bytes_per_second(3e6);
+    device->set_computing_share(0.5);
+    device->set_waiting_share(0.2);
+    device->set_idle_share(0.3);
+  }
+  return progress;
+}
+
+TEST(RenderFrame, ShowsTheJobAndTwoLinesADevice) {
+  EXPECT_THAT(
+      RenderFrame(Sample(), 200, 24),
+      ElementsAre(
+          "job-7  running  step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s  ETA 2m05s",
+          "[######                        ]  20%  swap 4.00 MiB/step  host 1.00 GiB of 4.00 GiB",
+          "  0 running  backward layers 3-5, microbatch 2 of 8, step 21",
+          "    mem [######+++   ] 384.00 MiB of 512.00 MiB  time [#####--...] 50% compute 20% wait "
+          "30% idle  h2d 1.25 GB/s  d2h 3 MB/s  p2p 0 B/s",
+          "  1 waiting  ",
+          "    mem [######+++   ] 384.00 MiB of 512.00 MiB  time [#####--...] 50% compute 20% wait "
+          "30% idle  h2d 1.25 GB/s  d2h 3 MB/s  p2p 0 B/s"));
+}
+
+TEST(RenderFrame, FitsAnyTerminal) {
+  v1::Progress progress = Sample();
+  for (int i = 2; i < 16; ++i) *progress.add_devices() = progress.devices(0);
+  for (int width : {1, 20, 80, 300}) {
+    for (int height : {1, 2, 3, 10, 18, 40}) {
+      std::vector<std::string> frame = RenderFrame(progress, width, height);
+      EXPECT_LE(frame.size(), static_cast<size_t>(height));
+      EXPECT_THAT(frame, Each(ResultOf([](const std::string& line) { return line.size(); },
+                                       ::testing::Le(static_cast<size_t>(width)))));
+    }
+  }
+  EXPECT_EQ(RenderFrame(progress, 80, 10).back(), "    and 9 more devices");
+}
+
+TEST(RenderFrame, OneLineADeviceWhereHeightIsShort) {
+  EXPECT_THAT(RenderFrame(Sample(), 84, 5)[2],
+              "  0 running  mem [####++  ] time [####--..] backward layers 3-5, microbatch 2 of 8, s");
+}
+
+TEST(RenderFrame, BeforeTheFirstStepThereAreNoFigures) {
+  v1::Progress progress;
+  progress.mutable_job()->set_job_id("job-1");
+  progress.mutable_job()->set_state(v1::JOB_STATE_STARTING);
+  EXPECT_THAT(RenderFrame(progress, 80, 24),
+              ElementsAre("job-1  starting  step 0/0", "[                              ]   0%"));
+}
+
+TEST(Redraw, MovesUpClearsAndScrollsMessagesAbove) {
+  EXPECT_EQ(Redraw(0, {}, {"a", "b"}), "\x1b[Ja\nb\n");
+  EXPECT_EQ(Redraw(2, {"fault"}, {"c"}), "\x1b[2A\r\x1b[Jfault\nc\n");
+}
+
+TEST(RenderStepLine, IsOnePlainLine) {
+  EXPECT_EQ(RenderStepLine(Sample()),
+            "step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s  ETA 2m05s  norm 1.5  swap 4.00 "
+            "MiB");
+}
+
+TEST(RenderSummary, PutsSwapBesideItsMinimumAndPeaksBesideCaps) {
+  RunSummary summary{Sample(), 1200, 1};
+  summary.last.mutable_job()->set_state(v1::JOB_STATE_FINISHED);
+  EXPECT_EQ(RenderSummary(summary), R"(
+job-7 finished: step 20 of 100, loss 5.1235, 1200 tokens/s, recovered from 1 fault
+
+swap       total      last step  minimum a step  ratio
+weights    60.00 MiB  3.00 MiB   3.00 MiB        1.00
+gradients  20.00 MiB  1.00 MiB   1.00 MiB        1.00
+
+device            peak memory  cap         used
+0 sim:mem=512MiB  400.00 MiB   512.00 MiB  78%
+1 sim:mem=512MiB  400.00 MiB   512.00 MiB  78%
+
+model: /out/final
+)");
+  summary.last.mutable_job()->set_summary("figures of the coordinator");
+  EXPECT_EQ(RenderSummary(summary), R"(
+job-7 finished: step 20 of 100, loss 5.1235, 1200 tokens/s, recovered from 1 fault
+
+figures of the coordinator
+
+model: /out/final
+)");
+}
+
+TEST(Parts, SecondsRatesAndBars) {
+  EXPECT_EQ(RenderSeconds(0.4), "0s");
+  EXPECT_EQ(RenderSeconds(59.6), "1m00s");
+  EXPECT_EQ(RenderSeconds(3725), "1h02m");
+  EXPECT_EQ(RenderRate(0), "0 B/s");
+  EXPECT_EQ(RenderRate(980e3), "980 kB/s");
+  EXPECT_EQ(RenderRate(2.5e9), "2.50 GB/s");
+  EXPECT_EQ(RenderBar({{0.5, '#'}, {0.25, '-'}}, 8), "####--  ");
+  EXPECT_EQ(RenderBar({{3.0, '#'}}, 4), "####");
+  EXPECT_EQ(RenderBar({{-1.0, '#'}, {0.5, '.'}}, 4), "..  ");
+}
+
+}  // namespace
+}  // namespace harmony
