@@ -79,8 +79,8 @@ TEST(RenderFrame, FitsAnyTerminal) {
 }
 
 TEST(RenderFrame, OneLineADeviceWhereHeightIsShort) {
-  EXPECT_THAT(RenderFrame(Sample(), 84, 5)[2],
-              "  0 running  mem [####++  ] time [####--..] backward layers 3-5, microbatch 2 of 8, s");
+  EXPECT_THAT(RenderFrame(Sample(), 82, 5)[2],
+              "  0 running  mem [####++  ] time [####--..] backward layers 3-5, microbatch 2 of 8");
 }
 
 TEST(RenderFrame, BeforeTheFirstStepThereAreNoFigures) {
