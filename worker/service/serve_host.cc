@@ -1,9 +1,64 @@
+#include <memory>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/runtime/segment_semaphores.h"
+#include "worker/host/host_executor.h"
 #include "worker/service/serve.h"
 
 namespace harmony {
+namespace {
 
-absl::Status ServeHost(ProgramContext&, TerminationSignals&) {
-  return absl::UnimplementedError("the host worker is not part of this build");
+// Both lanes use the executor at once; it is replaced only while they are idle.
+class HostHandler : public AttachedHandler {
+ public:
+  explicit HostHandler(Segment* segment) : segment_(segment) {}
+
+  absl::Status SetUpJob(const AttachedJob& job) override {
+    executor_ = nullptr;  // first: it may hold files that the next one opens
+    HARMONY_ASSIGN_OR_RETURN(
+        executor_, HostExecutor::Create(*segment_, {.spec = job.spec,
+                                                    .model = job.model,
+                                                    .plan = job.plan,
+                                                    .config_json = job.model_config_json,
+                                                    .job_json = job.job_json,
+                                                    .resume_checkpoint = job.resume_checkpoint,
+                                                    .first_step = job.first_step}));
+    return absl::OkStatus();
+  }
+  void EndJob() override { executor_ = nullptr; }
+  void FillStats(v1::DeviceStats* stats) override { FillProcessStats(stats); }
+
+  absl::Status Run(const Command& command) {
+    const HostTask* task = std::get_if<HostTask>(&command.body);
+    if (task == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("command ", command.header.id, " is not a host task"));
+    }
+    if (executor_ == nullptr) return absl::FailedPreconditionError("host worker: no job is set up");
+    return executor_->Execute(*task, command.header);
+  }
+
+ private:
+  Segment* const segment_;
+  std::unique_ptr<HostExecutor> executor_;
+};
+
+}  // namespace
+
+absl::Status ServeHost(ProgramContext& context, TerminationSignals& signals) {
+  HostHandler handler(&context.segment);
+  SegmentSemaphores semaphores(&context.segment);
+  const LaneTable table(static_cast<int>(context.devices.size()));
+  std::vector<LaneDefinition> lanes;
+  for (LaneKind kind : {LaneKind::kHostCompute, LaneKind::kHostIo}) {
+    const Lane lane{kind, 0};
+    lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
+                     [&handler](const Command& command) { return handler.Run(command); }});
+  }
+  AttachedOptions options = context.attached_options();
+  options.role = AttachedRole::kHostWorker;
+  return ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
 }
 
 }  // namespace harmony
