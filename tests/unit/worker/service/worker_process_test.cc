@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 
 #include "common/ipc/segment.h"
 #include "common/model/model_spec.h"
+#include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/rpc/command_codec.h"
 #include "tests/support/fake_coordinator.h"
@@ -19,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 97, "n_positions": 32,
+constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 32,
   "n_embd": 32, "n_layer": 1, "n_head": 2, "activation_function": "gelu_new"})";
 const uint32_t kCompute = static_cast<uint32_t>(LaneTable(1).IndexOf({LaneKind::kCompute, 0}));
 
@@ -43,21 +45,26 @@ class WorkerProcessTest : public ::testing::Test {
                                  "HARMONY_DEVICE_FDS=" + FormatDeviceFds({{0, device_.get()}}),
                                  "HARMONY_PARENT_PID=" + std::to_string(getpid())});
   }
-  v1::JobReady SetUpJob(const std::string& config) {
+  static Plan TestPlan() {
     Plan plan;
     plan.microbatch_size = 1;
     plan.sequence_length = 8;
     plan.backward_groups = {{{0, 2}, 0}};
     plan.devices = {{.memory = MiB(4), .resident = MiB(1)}};
+    return plan;
+  }
+  v1::JobReady SetUpJob(const std::string& config) {
     v1::ToProcess message;
     message.mutable_job()->set_job_id("job");
     JobSpec job;
     job.model_name_or_path = "gpt2-124m";
-    job.data_path = "data.txt";
-    job.output_dir = "out";
+    job.data_path = folder_.path() + "/data";
+    job.output_dir = folder_.path() + "/out";
+    job.sequence_length = 8;
+    job.global_batch_size = job.micro_batch_size = 1;
     message.mutable_job()->set_job_json(JobSpecToJson(job));
     message.mutable_job()->set_model_config_json(config);
-    message.mutable_job()->set_plan(SerializePlan(plan));
+    message.mutable_job()->set_plan(SerializePlan(TestPlan()));
     coordinator_.Send(message);
     return coordinator_.Await([](const v1::FromProcess& answer) { return answer.has_job_ready(); })
         .job_ready();
@@ -137,6 +144,47 @@ TEST_F(WorkerProcessTest, ATaskWithoutMemoryFails) {
       coordinator_.Await([](const v1::FromProcess& message) { return message.has_failed(); });
   EXPECT_EQ(failed.failed().value(), 1);
   EXPECT_THAT(failed.failed().message(), HasSubstr("step 1, forward of layers 0..0"));
+}
+
+TEST_F(WorkerProcessTest, TheHostWorkerInitialisesAndLoadsABatch) {
+  const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+  const ArenaLayout layout(model, TestPlan());
+  const ObjectTableLayout table(model, 1);
+  SegmentJob job;
+  job.id = "job";
+  job.record_count = table.size();
+  job.cursor_count = CursorCount(model);
+  job.extent = layout.end();
+  job.persistent = layout.persistent_bytes();
+  ASSERT_TRUE(segment_.AllocateJob(job).ok());
+  std::ofstream(folder_.path() + "/data") << "the quick brown fox jumps over the lazy dog";
+  Spawn("host");
+  EXPECT_EQ(coordinator_.AwaitHello().role(), v1::ROLE_HOST_WORKER);
+  ASSERT_EQ(SetUpJob(kConfig).message(), "");
+  Begin(1);
+  const LaneTable lanes(1);
+  Command initialize, batch;
+  initialize.header.lane = batch.header.lane =
+      static_cast<uint32_t>(lanes.IndexOf({LaneKind::kHostIo, 0}));
+  initialize.header.signal_value = 1;
+  HostTask task;
+  task.kind = HostTaskKind::kInitialize;
+  initialize.body = task;
+  batch.header.signal_value = 2;
+  task.kind = HostTaskKind::kLoadBatch;
+  task.offset = layout.Batch(0);
+  batch.body = task;
+  coordinator_.SendCommands(1, {initialize, batch});
+  coordinator_.AwaitProgress(1, batch.header.lane, 2);
+  EXPECT_EQ(segment_.ReadRecord(table.IndexOf({ObjectKind::kParameter, 0, 0}))->state,
+            ObjectState::kClean);
+  const ObjectView loaded = *segment_.ReadRecord(table.IndexOf({ObjectKind::kBatch, 0, 0}));
+  EXPECT_EQ(loaded.version, 1);
+  const auto* tokens = reinterpret_cast<const int32_t*>(segment_.Arena(layout.Tokens(0, 0)));
+  EXPECT_EQ(tokens[0], 't');
+  EXPECT_EQ(tokens[1], 'h');
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(), 0);
 }
 
 TEST_F(WorkerProcessTest, BadDevicesAreRefused) {
