@@ -50,26 +50,54 @@ int64_t BlockSaved(const ModelConfig& c) {
   return c.family == Family::kGpt2 ? Gpt2Saved(c) : LlamaSaved(c);
 }
 
-// Temporaries of a block's backward beside what it saved: the gradient that travels and its
-// successor 2C with, at the widest point, the MLP's gradients, or those of attention (output, q, k,
-// v; the joined qkv gradient; their copies in another layout).
-int64_t BlockBackwardTemporaries(const ModelConfig& c) {
-  return 3 * c.hidden_size + std::max(3 * c.intermediate_size, 8 * QueryWidth(c));
+// ---- What the worker's own layers hold (worker/models), in elements per token ----
+
+struct BlockWorkspace {
+  int64_t kept = 0;      // from a forward to its backward
+  int64_t forward = 0;   // the most of a forward that keeps nothing
+  int64_t backward = 0;  // the most of a block's forward and backward, what it keeps included
+};
+
+// Forward: qkv with the attention's output, or the norm's output with the MLP's inner values.
+// Backward: all that was kept (the MLP's gradient takes the place of its activations), or in
+// attention the gradients of output, q, k and v beside inputs and output.
+BlockWorkspace Gpt2Workspace(const ModelConfig& c) {
+  const int64_t C = c.hidden_size, I = c.intermediate_size, H = c.num_heads;
+  BlockWorkspace w;
+  w.kept = Gpt2Saved(c);
+  w.forward = std::max(4 * C + H, C + I);
+  w.backward = std::max(w.kept, 9 * C + H + 4);
+  return w;
 }
 
-// Forward that keeps nothing: residual stream and norm output with the widest point of either half.
-int64_t BlockForwardTemporaries(const ModelConfig& c) {
-  const int64_t attention = 2 * (QueryWidth(c) + 2 * KvWidth(c)) + 4 * QueryWidth(c) + c.num_heads;
-  return 3 * c.hidden_size + std::max(attention, 4 * c.intermediate_size);
+BlockWorkspace LlamaWorkspace(const ModelConfig& c) {
+  const int64_t C = c.hidden_size, I = c.intermediate_size, H = c.num_heads;
+  const int64_t q = QueryWidth(c), kv = KvWidth(c);
+  // Grouped queries: attention runs in passes, each with outputs of its own.
+  const int64_t pass = kv < q ? kv : 0;
+  const int64_t raw = c.qk_norm ? q + kv + c.num_heads + c.num_kv_heads : 0;
+  const int64_t attention = C + 2 * q + 2 * kv + raw + H;  // inputs and output
+  BlockWorkspace w;
+  w.kept = attention + 2 * C + 3 * I + 2;
+  w.forward = std::max({C + 2 * q + 2 * kv, 2 * q + 2 * kv + pass + H, C + 2 * I});
+  // Where attention is the widest, its many sizes leave holes: a quarter more.
+  w.backward = std::max(w.kept + I, (attention + 2 * q + 2 * kv + 3 * pass) * 5 / 4);
+  return w;
 }
 
-// The head's norm output and its gradient, the gradient of the input, and three times one chunk of
-// logits (logits, probabilities, their gradient).
-Bytes HeadWorkspace(const ModelSpec& model, int64_t samples, int64_t tokens) {
-  const ModelConfig& c = model.config;
-  const int64_t rows = HeadChunkRows(c);
-  return Elements(4 * c.hidden_size + 4, samples, tokens) +
-         Saturate(static_cast<long double>(rows) * (3 * c.vocab_size + 2 * c.hidden_size) * 4);
+BlockWorkspace WorkspaceOf(const ModelConfig& c) {
+  return c.family == Family::kGpt2 ? Gpt2Workspace(c) : LlamaWorkspace(c);
+}
+
+// Norm output and its gradient, with one chunk of logits or the gradient of the norm's input.
+Bytes HeadWorkspace(const ModelConfig& c, int64_t samples, int64_t tokens) {
+  const long double rows = static_cast<long double>(samples) * tokens;
+  const long double chunk = std::min<long double>(rows, HeadChunkRows(c)) * c.vocab_size;
+  return Saturate((rows * (2 * c.hidden_size + 2) + std::max(chunk, rows * c.hidden_size)) * 4);
+}
+
+int BlocksIn(const ModelSpec& model, LayerRange range) {
+  return std::min(range.last, model.num_layers() - 2) - std::max(range.first, 1) + 1;
 }
 
 }  // namespace
@@ -124,54 +152,38 @@ Bytes SavedActivationBytes(const ModelSpec& model, int layer, int64_t samples, i
 Bytes ForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
                             int64_t tokens) {
   const ModelConfig& c = model.config;
-  // Outputs between the layers of the range: the one read and the one written.
-  Bytes inner = range.count() > 1 ? Elements(2 * c.hidden_size, samples, tokens) : Bytes(0);
-  Bytes temporaries(0);
-  for (int layer = range.first; layer <= range.last; ++layer) {
-    Bytes need(0);
-    switch (model.layers[layer].kind) {
-      case LayerKind::kEmbedding:
-        // Positions added, and ids widened to 64 bits.
-        need = Elements(c.hidden_size + 4, samples, tokens);
-        break;
-      case LayerKind::kBlock:
-        need = Elements(BlockForwardTemporaries(c), samples, tokens);
-        break;
-      case LayerKind::kHead:
-        need = HeadWorkspace(model, samples, tokens);
-        break;
-    }
-    temporaries = std::max(temporaries, need);
-  }
-  return Saturate(static_cast<long double>(inner.count()) + temporaries.count() +
-                  kFixedWorkspace.count());
+  const int blocks = BlocksIn(model, range);
+  if (blocks <= 0) return kFixedWorkspace;  // the embedding writes where it is bound
+  // Between the blocks of the range: the boundary read and the one written.
+  const int64_t inner = std::min(blocks - 1, 2) * c.hidden_size;
+  return Saturate(
+      static_cast<long double>(Elements(inner + WorkspaceOf(c).forward, samples, tokens).count()) +
+      kFixedWorkspace.count());
 }
 
 Bytes BackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
                              int64_t tokens) {
   const ModelConfig& c = model.config;
-  long double saved = 0;
-  Bytes temporaries(0);
-  for (int layer = range.first; layer <= range.last; ++layer) {
-    Bytes need(0);
-    switch (model.layers[layer].kind) {
-      case LayerKind::kEmbedding:
-        need = Elements(c.hidden_size + 4, samples, tokens);
-        break;
-      case LayerKind::kBlock:
-        saved += SavedActivationBytes(model, layer, samples, tokens).count();
-        need = Elements(BlockBackwardTemporaries(c), samples, tokens);
-        break;
-      case LayerKind::kHead:
-        need = HeadWorkspace(model, samples, tokens);
-        break;
-    }
-    temporaries = std::max(temporaries, need);
+  const BlockWorkspace block = WorkspaceOf(c);
+  const int blocks = std::max(BlocksIn(model, range), 0);
+  const bool head = range.last == model.num_layers() - 1;
+  // Inputs of all blocks but a first one whose input is bound; the embedding's output is bound,
+  // except in the fused task.
+  long double hidden = blocks > 0 ? blocks - 1 : 0;
+  if (head) hidden += (blocks > 0 ? 1 : 0) + (range.first == 0 ? 1 : 0);
+  // The gradient on its way down, unless it is bound.
+  if (range.count() > 1) hidden += 1;
+  long double bytes = Elements(hidden * c.hidden_size, samples, tokens).count();
+  if (head) {
+    bytes += Elements(static_cast<long double>(blocks) * block.kept, samples, tokens).count();
+    const Bytes last = HeadWorkspace(c, samples, tokens);
+    const Bytes widest = Elements(block.backward - block.kept, samples, tokens);
+    bytes += std::max(last, blocks > 0 ? widest : Bytes(0)).count();
+  } else if (blocks > 0) {
+    const long double kept = static_cast<long double>(blocks - 1) * block.kept + block.backward;
+    bytes += Elements(kept, samples, tokens).count();
   }
-  // The outputs of all layers but the last are inputs of the next, which autograd keeps too.
-  saved += static_cast<long double>(Elements(c.hidden_size, samples, tokens).count()) *
-           (range.count() - 1);
-  return Saturate(saved + temporaries.count() + kFixedWorkspace.count());
+  return Saturate(bytes + kFixedWorkspace.count());
 }
 
 Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int64_t tokens,

@@ -1,7 +1,7 @@
 if(HARMONY_WITH_TORCH)
   harmony_test(worker_models_test
-    SOURCES worker/models/layer_runner_test.cc
-    DEPS harmony_plain_trainer LABELS torch)
+    SOURCES worker/models/layer_runner_test.cc worker/models/workspace_test.cc
+    DEPS harmony_plain_trainer harmony_worker_device LABELS torch)
   harmony_test(worker_device_test
     SOURCES worker/device/sim_allocator_test.cc
     DEPS harmony_worker_device harmony_torch LABELS torch)

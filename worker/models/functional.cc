@@ -156,26 +156,76 @@ void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kin
   }
 }
 
-// The kernel that at::scaled_dot_product_attention picks on the CPU, called by its own name because
-// its backward needs the log-sum-exp.
+// The kernel is the one that at::scaled_dot_product_attention picks on the CPU, called by its own
+// name because its backward needs the log-sum-exp. It wants as many key heads as query heads. So
+// with grouped queries it runs once for each position r in a group, on query heads r, r + H/K, ...:
+// keys and values are never repeated in memory, and their gradients are summed in the order of r.
+
+namespace {
+
+// Query heads at position r of their groups.
+at::Tensor GroupMember(const at::Tensor& heads, int64_t r, int64_t group) {
+  return group == 1 ? heads : heads.slice(1, r, std::nullopt, group);
+}
+
+at::Tensor NewHeads(const at::Tensor& like) {
+  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
+      .transpose(1, 2);
+}
+
+// [N, H * D] as [b, H, T, D] for the shape of q.
+at::Tensor RowsAsHeads(const at::Tensor& rows, const at::Tensor& q) {
+  return rows.view({q.size(0), q.size(2), q.size(1), q.size(3)}).transpose(1, 2);
+}
+
+at::Tensor HeadsAsRows(const at::Tensor& heads) {
+  return heads.transpose(1, 2).reshape(
+      {heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
+}
+
+}  // namespace
+
 AttentionSaved Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  auto [output, logsumexp] =
-      at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0,
-                                                      /*is_causal=*/true);
-  // [b, H, T, D] over memory laid out as [b, T, H, D].
-  at::Tensor rows = output.transpose(1, 2).reshape({q.size(0) * q.size(2), q.size(1) * q.size(3)});
-  return AttentionSaved{rows, logsumexp};
+  const int64_t group = q.size(1) / k.size(1);
+  AttentionSaved saved;
+  at::Tensor output;
+  if (group > 1) output = NewHeads(q);
+  for (int64_t r = 0; r < group; ++r) {
+    auto [part, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        GroupMember(q, r, group), k, v, /*dropout_p=*/0.0, /*is_causal=*/true);
+    saved.logsumexp.push_back(logsumexp);
+    if (group == 1) {
+      output = part;
+    } else {
+      GroupMember(output, r, group).copy_(part);
+    }
+  }
+  saved.output = HeadsAsRows(output);
+  return saved;
 }
 
 AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                                      const at::Tensor& v, const AttentionSaved& saved) {
-  const auto as_heads = [&](const at::Tensor& rows) {
-    return rows.view({q.size(0), q.size(2), q.size(1), q.size(3)}).transpose(1, 2);
-  };
-  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      as_heads(dy), q, k, v, as_heads(saved.output), saved.logsumexp, /*dropout_p=*/0.0,
-      /*is_causal=*/true);
-  return AttentionGradients{dq, dk, dv};
+  const int64_t group = q.size(1) / k.size(1);
+  const at::Tensor doutput = RowsAsHeads(dy, q);
+  const at::Tensor output = RowsAsHeads(saved.output, q);
+  AttentionGradients sum;
+  if (group > 1) sum.dq = NewHeads(q);
+  for (int64_t r = 0; r < group; ++r) {
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        GroupMember(doutput, r, group), GroupMember(q, r, group), k, v,
+        GroupMember(output, r, group), saved.logsumexp[r], /*dropout_p=*/0.0, /*is_causal=*/true);
+    if (group == 1) return AttentionGradients{dq, dk, dv};
+    GroupMember(sum.dq, r, group).copy_(dq);
+    if (r == 0) {
+      sum.dk = dk;
+      sum.dv = dv;
+    } else {
+      sum.dk.add_(dk);
+      sum.dv.add_(dv);
+    }
+  }
+  return sum;
 }
 
 }  // namespace harmony::functional

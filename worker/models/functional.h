@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "common/model/model_config.h"
 #include "worker/models/layer_params.h"
 
@@ -46,16 +48,18 @@ void ActivateInPlace(at::Tensor& x, Activation kind);
 // dy becomes the gradient of the function's input x.
 void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kind);
 
-// ---- Causal attention: q, k, v [b, H, T, D], last dimension contiguous ----
+// ---- Causal attention: q [b, H, T, D], k, v [b, K, T, D] over memory laid out as [b, T, H, D], of
+// any strides but the last; K divides H, query head h belongs to key head h / (H / K) ----
 
 struct AttentionSaved {
-  at::Tensor output;     // [N, H * D], contiguous
-  at::Tensor logsumexp;  // kept for the backward
+  at::Tensor output;                  // [N, H * D], contiguous
+  std::vector<at::Tensor> logsumexp;  // kept for the backward, one for each pass (see .cc)
 };
 AttentionSaved Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
 struct AttentionGradients {
-  at::Tensor dq, dk, dv;  // [b, H, T, D]
+  at::Tensor dq;      // [b, H, T, D]
+  at::Tensor dk, dv;  // [b, K, T, D]
 };
 AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                                      const at::Tensor& v, const AttentionSaved& saved);

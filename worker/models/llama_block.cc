@@ -6,6 +6,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 
+#include <algorithm>
+
 #include "worker/models/block.h"
 #include "worker/models/functional.h"
 #include "worker/models/kernels.h"
@@ -91,24 +93,13 @@ class LlamaBlock : public Block {
     heads.rows = rows;
   }
 
-  // [N, heads * D] -> [b, H, T, D]; each key or value head is repeated for its group of queries.
+  // [N, heads * D] -> [b, heads, T, D], a view.
   at::Tensor AsHeads(const at::Tensor& rows, BatchShape shape) const {
-    const int64_t heads = rows.size(1) / config_.head_dim;
-    const int64_t group = config_.num_heads / heads;
-    at::Tensor split = rows.view({shape.samples, shape.tokens, heads, 1, config_.head_dim});
-    if (group > 1) {
-      split = split.expand({shape.samples, shape.tokens, heads, group, config_.head_dim});
-    }
-    return split.reshape({shape.samples, shape.tokens, config_.num_heads, config_.head_dim})
-        .transpose(1, 2);
+    return rows.view({shape.samples, shape.tokens, -1, config_.head_dim}).transpose(1, 2);
   }
 
-  // The way back: [b, H, T, D] -> [N, heads * D], summed over the group.
-  at::Tensor FromHeads(const at::Tensor& split, BatchShape shape, int64_t heads) const {
-    const int64_t group = config_.num_heads / heads;
-    at::Tensor rows = split.transpose(1, 2).reshape({shape.rows(), heads, group, config_.head_dim});
-    if (group > 1) rows = rows.sum(2);
-    return rows.reshape({shape.rows(), heads * config_.head_dim});
+  at::Tensor FromHeads(const at::Tensor& heads, BatchShape shape) const {
+    return heads.transpose(1, 2).reshape({shape.rows(), -1});
   }
 
   void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
@@ -150,6 +141,17 @@ class LlamaBlock : public Block {
       functional::LinearResidual(y, middle, gated, params.Linear("mlp.down_proj", false));
   }
 
+  // out = x * activation(gate), by stretches of rows: only a stretch of activations exists.
+  void MultiplyActivated(at::Tensor& out, const at::Tensor& x, const at::Tensor& gate) const {
+    constexpr int64_t kStretch = 64;
+    for (int64_t begin = 0; begin < x.size(0); begin += kStretch) {
+      const int64_t count = std::min(kStretch, x.size(0) - begin);
+      at::Tensor part = out.narrow(0, begin, count);
+      at::mul_out(part, x.narrow(0, begin, count),
+                  functional::Activate(gate.narrow(0, begin, count), config_.activation));
+    }
+  }
+
   void BackwardMlp(const LayerParams& params, const at::Tensor& dy, LlamaSaved& saved,
                    at::Tensor& dx) const {
     const LinearParam down = params.Linear("mlp.down_proj", false);
@@ -157,7 +159,7 @@ class LlamaBlock : public Block {
     at::Tensor dgated = functional::LinearInputGradient(dy, down);
     at::Tensor dup = saved.gated;  // its values are not needed any more
     saved.gated.reset();
-    at::mul_out(dup, dgated, functional::Activate(saved.gate, config_.activation));
+    MultiplyActivated(dup, dgated, saved.gate);
     at::Tensor dgate = dgated.mul_(saved.up);
     saved.up.reset();
     functional::ActivateBackwardInPlace(dgate, saved.gate, config_.activation);
@@ -204,12 +206,10 @@ class LlamaBlock : public Block {
     saved.q.rows.reset();
     saved.k.rows.reset();
     saved.v.rows.reset();
-    at::Tensor dv = FromHeads(gradients.dv, shape, config_.num_kv_heads);
-    gradients.dv.reset();
-    at::Tensor dk = FromHeads(gradients.dk, shape, config_.num_kv_heads);
-    gradients.dk.reset();
-    at::Tensor dq = FromHeads(gradients.dq, shape, config_.num_heads);
-    gradients.dq.reset();
+    at::Tensor dq = FromHeads(gradients.dq, shape);
+    at::Tensor dk = FromHeads(gradients.dk, shape);
+    at::Tensor dv = FromHeads(gradients.dv, shape);
+    gradients = AttentionGradients();
     dq = UnprojectRotated(params, shape, std::move(dq), "self_attn.q_norm", saved.q);
     dk = UnprojectRotated(params, shape, std::move(dk), "self_attn.k_norm", saved.k);
 

@@ -1,0 +1,179 @@
+// The workspace formulas of common/model against what the layers really take: each task runs in a
+// workspace of exactly the size the formula gives, and the formula is not far above the peak.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tests/support/plain_trainer.h"
+#include "worker/device/sim_allocator.h"
+#include "worker/models/layer_runner.h"
+
+namespace harmony {
+namespace {
+
+using ::harmony::testing::AlignedFloats;
+
+// What the formula adds for buffers that do not grow with the batch.
+constexpr int64_t kFixed = 4 << 20;
+
+struct Shape {
+  const char* name;
+  ModelConfig config;
+  int64_t samples, tokens;
+};
+
+Shape Gpt2Shape(const char* name, int64_t hidden, int64_t vocab, int64_t samples, int64_t tokens) {
+  ModelConfig c;
+  c.family = Family::kGpt2;
+  c.vocab_size = vocab;
+  c.hidden_size = hidden;
+  c.num_layers = 4;
+  c.num_heads = c.num_kv_heads = hidden / 64;
+  c.head_dim = 64;
+  c.intermediate_size = 4 * hidden;
+  c.max_position_embeddings = tokens;
+  c.tie_word_embeddings = true;
+  return {name, c, samples, tokens};
+}
+
+Shape LlamaShape(const char* name, int64_t heads, int64_t kv_heads, int64_t intermediate,
+                 bool qk_norm, int64_t samples, int64_t tokens) {
+  Shape shape = Gpt2Shape(name, 256, 8000, samples, tokens);
+  shape.config.family = Family::kLlama;
+  shape.config.activation = Activation::kSilu;
+  shape.config.num_heads = heads;
+  shape.config.num_kv_heads = kv_heads;
+  shape.config.intermediate_size = intermediate;
+  shape.config.qk_norm = qk_norm;
+  shape.config.tie_word_embeddings = false;
+  return shape;
+}
+
+class Span {
+ public:
+  explicit Span(Bytes size)
+      : size_(size),
+        base_(mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                   0)) {}
+  ~Span() { munmap(base_, size_.count()); }
+  void* base() const { return base_; }
+  Bytes size() const { return size_; }
+
+ private:
+  Bytes size_;
+  void* base_;
+};
+
+enum class Kind { kForward, kBackward, kFused };
+
+class WorkspaceTest : public ::testing::TestWithParam<Shape> {
+ protected:
+  WorkspaceTest() {
+    for (const ParamBlock& block : model_.blocks) weights_.emplace_back(block.elements);
+    for (AlignedFloats& block : weights_) std::fill_n(block.data(), block.size(), 0.01f);
+    for (const ParamUse& use : model_.uses) {
+      gradients_.emplace_back(model_.blocks[use.block].elements);
+    }
+    const int64_t rows = GetParam().samples * GetParam().tokens;
+    ids_.assign(rows, 1);
+    for (int i = 0; i < 5; ++i) hidden_.emplace_back(rows * model_.config.hidden_size);
+    for (AlignedFloats& hidden : hidden_) {
+      for (int64_t i = 0; i < hidden.size(); ++i) hidden.data()[i] = (i % 7) * 0.1f;
+    }
+  }
+
+  GroupBinding Bind(Kind kind, LayerRange range) {
+    GroupBinding b;
+    b.layers = range;
+    b.samples = GetParam().samples;
+    b.tokens = GetParam().tokens;
+    for (size_t use = 0; use < model_.uses.size(); ++use) {
+      if (!range.contains(model_.uses[use].layer)) continue;
+      b.uses.push_back(
+          {static_cast<int>(use), weights_[model_.uses[use].block].data(), gradients_[use].data()});
+    }
+    b.input = hidden_[0].data();
+    b.token_ids = b.labels = ids_.data();
+    b.loss = &loss_;
+    b.total_labels = 1;
+    b.input_gradient = hidden_[1].data();
+    b.output_gradient = hidden_[2].data();
+    if (kind == Kind::kForward) {
+      if (range.first == 0 && range.last > 0) b.outputs.push_back({1, hidden_[3].data()});
+      b.outputs.push_back({range.last + 1, hidden_[4].data()});
+    }
+    return b;
+  }
+
+  absl::Status Run(Kind kind, const GroupBinding& binding) {
+    switch (kind) {
+      case Kind::kForward:
+        return runner_.RunForward(binding);
+      case Kind::kBackward:
+        return runner_.RunBackward(binding);
+      case Kind::kFused:
+        return runner_.RunForwardBackward(binding);
+    }
+    return absl::OkStatus();
+  }
+
+  SimAllocator::Usage RunIn(Kind kind, LayerRange range, Bytes workspace) {
+    const Span span(workspace);
+    SimAllocator allocator(span.base(), span.size());
+    allocator.Activate();
+    const absl::Status status = Run(kind, Bind(kind, range));
+    allocator.Deactivate();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(allocator.usage().current, Bytes(0));
+    return allocator.usage();
+  }
+
+  void Check(Kind kind, LayerRange range) {
+    const Shape& shape = GetParam();
+    const Bytes formula = kind == Kind::kForward
+                              ? ForwardWorkspaceBytes(model_, range, shape.samples, shape.tokens)
+                              : BackwardWorkspaceBytes(model_, range, shape.samples, shape.tokens);
+    const std::string what = std::string(kind == Kind::kForward    ? "forward "
+                                         : kind == Kind::kBackward ? "backward "
+                                                                   : "fused ") +
+                             std::to_string(range.first) + ".." + std::to_string(range.last);
+    SCOPED_TRACE(what);
+    const SimAllocator::Usage free = RunIn(kind, range, Bytes(formula.count() * 4));
+    const SimAllocator::Usage tight = RunIn(kind, range, formula);
+    std::printf("%-14s formula %8.2f MiB  peak %8.2f  extent %8.2f  tight extent %8.2f\n",
+                what.c_str(), formula.count() / 1048576.0, free.peak.count() / 1048576.0,
+                free.peak_extent.count() / 1048576.0, tight.peak_extent.count() / 1048576.0);
+    EXPECT_LE(free.peak, formula);
+    EXPECT_LE((formula.count() - kFixed) * 0.85, free.peak.count());
+  }
+
+  const ModelSpec model_ = BuildModelSpec(GetParam().config);
+  LayerRunner runner_{model_};
+  std::vector<AlignedFloats> weights_, gradients_, hidden_;
+  std::vector<int32_t> ids_;
+  LossSlot loss_;
+};
+
+TEST_P(WorkspaceTest, FormulaIsAnUpperBoundAndClose) {
+  for (LayerRange range : {LayerRange{1, 1}, {2, 3}, {1, 4}, {0, 1}, {0, 3}}) {
+    Check(Kind::kForward, range);
+    Check(Kind::kBackward, range);
+  }
+  for (LayerRange range : {LayerRange{5, 5}, {4, 5}, {2, 5}, {0, 5}}) Check(Kind::kFused, range);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, WorkspaceTest,
+                         ::testing::Values(Gpt2Shape("gpt2", 256, 16000, 2, 256),
+                                           Gpt2Shape("gpt2_long", 128, 1000, 1, 1024),
+                                           LlamaShape("llama", 4, 4, 704, false, 2, 256),
+                                           LlamaShape("llama_grouped", 8, 2, 704, false, 2, 256),
+                                           LlamaShape("qwen3", 8, 4, 512, true, 3, 200)),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace harmony
