@@ -1,13 +1,13 @@
 #include "tests/support/plain_trainer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "worker/optimizer/optimizer.h"
 
 namespace harmony::testing {
 
@@ -20,14 +20,19 @@ AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
 void AlignedFloats::Free::operator()(float* p) const { std::free(p); }
 
 PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
-                           std::vector<LayerRange> groups)
-    : model_(model), job_(job), groups_(std::move(groups)), runner_(model), embedding_stash_(0) {
+                           std::vector<LayerRange> groups, int optimizer_threads)
+    : model_(model),
+      job_(job),
+      groups_(std::move(groups)),
+      runner_(model),
+      embedding_stash_(0),
+      optimizer_threads_(optimizer_threads) {
   if (groups_.empty()) groups_ = {{0, model.num_layers() - 1}};
-  const bool adamw = job.optim == OptimizerKind::kAdamW;
+  const int moments = MomentsOf(job.optim);
   for (const ParamBlock& block : model.blocks) {
     weights_.emplace_back(block.elements);
-    moments1_.emplace_back(adamw ? block.elements : 0);
-    moments2_.emplace_back(adamw ? block.elements : 0);
+    moments1_.emplace_back(moments > 0 ? block.elements : 0);
+    moments2_.emplace_back(moments > 1 ? block.elements : 0);
   }
   for (const ParamUse& use : model.uses) gradients_.emplace_back(model.blocks[use.block].elements);
   const int64_t hidden = job.micro_batch_size * job.sequence_length * model.config.hidden_size;
@@ -112,6 +117,43 @@ absl::StatusOr<double> PlainTrainer::AccumulateGradients(absl::Span<const int32_
   double sum = 0;
   for (const LossSlot& slot : losses_) sum += slot.loss_sum;
   return sum / static_cast<double>(total_labels);
+}
+
+absl::StatusOr<StepResult> PlainTrainer::Step(absl::Span<const int32_t> tokens,
+                                              absl::Span<const int32_t> labels) {
+  StepResult result;
+  HARMONY_ASSIGN_OR_RETURN(result.loss, AccumulateGradients(tokens, labels));
+  result.learning_rate = LearningRateAt(job_, step_);
+  ++step_;
+  std::vector<double> squares;
+  for (const ParamBlock& block : model_.blocks) {
+    squares.push_back(BlockSquaredNorm(block, GradientOf(block), optimizer_threads_));
+  }
+  result.grad_norm = GradientNorm(squares);
+  Update(result);
+  return result;
+}
+
+BlockGradient PlainTrainer::GradientOf(const ParamBlock& block) const {
+  BlockGradient gradient{gradients_[block.uses.back()].data(), nullptr};
+  if (block.uses.size() > 1) gradient.first_use = gradients_[block.uses.front()].data();
+  return gradient;
+}
+
+void PlainTrainer::Update(const StepResult& step) {
+  StepHyper hyper;
+  hyper.step = step_;
+  hyper.learning_rate = step.learning_rate;
+  if (job_.max_grad_norm > 0) {
+    hyper.clip_coefficient = ClipCoefficient(step.grad_norm, job_.max_grad_norm);
+  }
+  const int moments = MomentsOf(job_.optim);
+  for (size_t b = 0; b < model_.blocks.size(); ++b) {
+    const BlockState state{weights_[b].data(), moments > 0 ? moments1_[b].data() : nullptr,
+                           moments > 1 ? moments2_[b].data() : nullptr};
+    UpdateBlock(model_.blocks[b], SettingsOf(job_), hyper, state, GradientOf(model_.blocks[b]),
+                optimizer_threads_);
+  }
 }
 
 }  // namespace harmony::testing

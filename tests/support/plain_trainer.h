@@ -4,7 +4,6 @@
 // microbatch gradients accumulated in order, everything in memory, nothing swapped.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,6 +12,8 @@
 #include "common/model/model_spec.h"
 #include "common/plan/job_spec.h"
 #include "worker/models/layer_runner.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/thread_pool.h"
 
 namespace harmony::testing {
 
@@ -45,7 +46,9 @@ class PlainTrainer {
  public:
   // `groups` covers all layers in order; empty: one group of all. Fields of the job used: batch
   // sizes, sequence length, optimizer, schedule, clipping.
-  PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {});
+  // `optimizer_threads` change no bit.
+  PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {},
+               int optimizer_threads = 1);
 
   const ModelSpec& model() const { return model_; }
   absl::Span<float> weights(int block) { return weights_[block].span(); }
@@ -62,6 +65,8 @@ class PlainTrainer {
                                              absl::Span<const int32_t> labels);
 
  private:
+  BlockGradient GradientOf(const ParamBlock& block) const;
+  void Update(const StepResult& step);
   absl::Status RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
                              int64_t total_labels);
   GroupBinding Bind(int group, int microbatch) const;
@@ -76,6 +81,7 @@ class PlainTrainer {
   std::vector<AlignedFloats> boundary_gradients_;
   AlignedFloats embedding_stash_;  // boundary 1, of a first group that is not the last
   std::vector<LossSlot> losses_;
+  ThreadPool optimizer_threads_;
   int64_t step_ = 0;
 };
 
