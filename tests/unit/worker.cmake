@@ -5,4 +5,6 @@ if(HARMONY_WITH_TORCH)
   harmony_test(worker_device_test
     SOURCES worker/device/sim_allocator_test.cc
     DEPS harmony_worker_device harmony_torch LABELS torch)
+  set_tests_properties(worker_models_test worker_device_test PROPERTIES
+    ENVIRONMENT "OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=2")
 endif()
