@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_replace.h"
 #include "common/base/random.h"
 #include "common/io/hf_directory.h"
 #include "tests/unit/common/io/temp_dir.h"
@@ -12,7 +13,11 @@ namespace {
 class ExportTest : public ::testing::TestWithParam<const char*> {
  protected:
   ExportTest() {
-    source_ = *OpenModelSource(GetParam());
+    // A preset with two blocks only, to keep the files small.
+    source_.config_json = absl::StrReplaceAll(
+        *PresetConfigJson(GetParam()), {{"\"n_layer\": 12", "\"n_layer\": 2"},
+                                        {"\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2"}});
+    source_.config = *ParseModelConfig(source_.config_json, GetParam());
     model_ = BuildModelSpec(source_.config);
     CounterRandom random(5);
     for (const ParamBlock& block : model_.blocks) {

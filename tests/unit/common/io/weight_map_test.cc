@@ -14,8 +14,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// A preset with two blocks only, to keep the files small.
 ModelSpec Preset(absl::string_view name) {
-  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(name), name));
+  ModelConfig config = *ParseModelConfig(*PresetConfigJson(name), name);
+  config.num_layers = 2;
+  return BuildModelSpec(config);
 }
 
 // A checkpoint of the model, changed by `edit`.
