@@ -7,4 +7,9 @@ if(HARMONY_WITH_TORCH)
     DEPS harmony_fake_coordinator harmony_ipc harmony_model harmony_job_file
     LABELS process TIMEOUT 120)
   add_dependencies(worker_process_test harmony-worker)
+  harmony_test(training_test
+    SOURCES worker/service/training_test.cc
+    DEPS harmony_mini_coordinator harmony_plain_trainer
+    LABELS process TIMEOUT 300)
+  add_dependencies(training_test harmony-worker harmony-swapper)
 endif()

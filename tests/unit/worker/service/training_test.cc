@@ -1,0 +1,181 @@
+// A whole job through swapper, host worker and device workers, all of them processes, driven by the
+// job runner: the same bits as the plain trainer, for every number of devices and grouping, also
+// when processes are killed.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "common/base/random.h"
+#include "common/plan/arena_layout.h"
+#include "tests/support/fake_coordinator.h"
+#include "tests/support/mini_coordinator.h"
+#include "tests/support/plain_trainer.h"
+
+namespace harmony {
+namespace {
+
+constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 32,
+  "n_embd": 32, "n_layer": 3, "n_head": 2, "activation_function": "gelu_new"})";
+constexpr int64_t kTokens = 16;
+constexpr int64_t kSteps = 4;
+
+// Groups end before these layers; the model has layers 0..4.
+std::vector<LayerGroup> Groups(std::vector<int> ends, int devices) {
+  std::vector<LayerGroup> groups;
+  int first = 0;
+  for (int end : ends) {
+    groups.push_back({{first, end - 1}, static_cast<int>(groups.size()) % devices});
+    first = end;
+  }
+  return groups;
+}
+
+class TrainingTest : public ::testing::Test {
+ protected:
+  TrainingTest() : model_(BuildModelSpec(*ParseModelConfig(kConfig, "config.json"))) {
+    SetComputeThreads(1);  // as JobSpec says: LayerNorm's gradients depend on it
+    std::ofstream(folder_.path() + "/config.json") << kConfig;
+    std::ofstream data(folder_.path() + "/data");
+    CounterRandom random(3);
+    for (int i = 0; i < 2000; ++i) data.put(static_cast<char>('a' + random.Below(26)));
+  }
+
+  testing::MiniJob Job(int devices, const std::vector<int>& ends, double max_grad_norm = 0) {
+    testing::MiniJob job;
+    job.devices = "sim*" + std::to_string(devices) + ":mem=2MiB";
+    job.config_json = kConfig;
+    job.spec.model_name_or_path = folder_.path();
+    job.spec.data_path = folder_.path() + "/data";
+    job.spec.output_dir = folder_.path() + "/out" + std::to_string(next_run_++);
+    job.spec.sequence_length = kTokens;
+    job.spec.global_batch_size = 6;
+    job.spec.micro_batch_size = 2;
+    job.spec.max_steps = kSteps;
+    job.spec.learning_rate = 1e-2;
+    job.spec.max_grad_norm = max_grad_norm;
+    job.steps = kSteps;
+    Plan& plan = job.plan;
+    plan.num_microbatches = 3;
+    plan.microbatch_size = 2;
+    plan.sequence_length = kTokens;
+    plan.backward_groups = Groups(ends, devices);
+    plan.forward_groups = plan.backward_groups;
+    plan.forward_groups.pop_back();
+    plan.devices.assign(devices, {.memory = MiB(2), .resident = MiB(1)});
+    plan.clip = max_grad_norm > 0;
+    plan.update = plan.clip ? UpdateMode::kDeferred : UpdateMode::kEager;
+    plan.gradient_ring = ArenaLayout::DefaultRing(model_, plan);
+    plan.gradient_ring = std::max(plan.gradient_ring, ArenaLayout::MinimalRing(model_, plan));
+    plan.arena_dynamic = ArenaLayout(model_, plan).dynamic_bytes();
+    return job;
+  }
+
+  // Losses and final weights of the plain trainer for the same job.
+  struct Outcome {
+    std::vector<double> losses;
+    std::vector<std::vector<float>> weights;
+  };
+  Outcome Plain(const testing::MiniJob& job) {
+    testing::MiniJob initial = job;
+    initial.steps = 0;
+    initial.spec.output_dir = folder_.path() + "/initial" + std::to_string(next_run_++);
+    testing::MiniCoordinator coordinator(initial);
+    EXPECT_EQ(coordinator.Run(), absl::OkStatus());
+    testing::PlainTrainer trainer(model_, job.spec);
+    for (size_t b = 0; b < model_.blocks.size(); ++b) {
+      const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
+      std::copy(weights.begin(), weights.end(), trainer.weights(static_cast<int>(b)).begin());
+    }
+    std::ifstream data(job.spec.data_path);
+    const std::string text((std::istreambuf_iterator<char>(data)), {});
+    Outcome outcome;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      std::vector<int32_t> tokens, labels;
+      const int64_t begin = step * job.spec.global_batch_size * kTokens;
+      for (int64_t i = 0; i < job.spec.global_batch_size * kTokens; ++i) {
+        tokens.push_back(static_cast<uint8_t>(text[begin + i]));
+        labels.push_back(static_cast<uint8_t>(text[begin + i + 1]));
+      }
+      outcome.losses.push_back(trainer.Step(tokens, labels)->loss);
+    }
+    for (size_t b = 0; b < model_.blocks.size(); ++b) {
+      const auto weights = trainer.weights(static_cast<int>(b));
+      outcome.weights.emplace_back(weights.begin(), weights.end());
+    }
+    return outcome;
+  }
+
+  void ExpectSame(const testing::MiniCoordinator& coordinator, const Outcome& expected) {
+    EXPECT_EQ(coordinator.losses(), expected.losses);
+    for (size_t b = 0; b < model_.blocks.size(); ++b) {
+      const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
+      EXPECT_EQ(
+          std::memcmp(weights.data(), expected.weights[b].data(), weights.size() * sizeof(float)),
+          0)
+          << model_.blocks[b].name;
+    }
+  }
+
+  const ModelSpec model_;
+  testing::TemporaryFolder folder_;
+  int next_run_ = 0;
+};
+
+TEST_F(TrainingTest, OneDeviceOneGroup) {
+  const testing::MiniJob job = Job(1, {5});
+  testing::MiniCoordinator coordinator(job);
+  ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+  ExpectSame(coordinator, Plain(job));
+}
+
+TEST_F(TrainingTest, EveryNumberOfDevicesAndGrouping) {
+  const Outcome expected = Plain(Job(1, {5}));
+  EXPECT_LT(expected.losses.back(), expected.losses.front());
+  for (int devices = 1; devices <= 3; ++devices) {
+    for (const std::vector<int>& ends : {std::vector<int>{2, 5}, {1, 2, 4, 5}, {2, 3, 5}}) {
+      SCOPED_TRACE(::testing::Message()
+                   << devices << " devices, " << ::testing::PrintToString(ends));
+      testing::MiniCoordinator coordinator(Job(devices, ends));
+      ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+      ExpectSame(coordinator, expected);
+    }
+  }
+}
+
+TEST_F(TrainingTest, Clipping) {
+  const Outcome expected = Plain(Job(1, {5}, 0.5));
+  testing::MiniCoordinator coordinator(Job(2, {2, 3, 5}, 0.5));
+  ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+  ExpectSame(coordinator, expected);
+}
+
+TEST_F(TrainingTest, KilledProcessesChangeNothing) {
+  constexpr uint64_t kSeed = 77;
+  const Outcome expected = Plain(Job(1, {5}));
+  CounterRandom random(kSeed);
+  const ProcessId processes[] = {
+      {Role::kSwapper, 0}, {Role::kHostWorker, 0}, {Role::kWorker, 0}, {Role::kWorker, 1}};
+  for (const ProcessId& victim : processes) {
+    for (int round = 0; round < 3; ++round) {
+      const int64_t moment = static_cast<int64_t>(4 + random.Below(120));
+      SCOPED_TRACE(::testing::Message()
+                   << DebugString(victim) << " at event " << moment << ", seed " << kSeed);
+      testing::MiniCoordinator coordinator(Job(2, {1, 2, 4, 5}));
+      coordinator.OnEventNumber([&](int64_t number) {
+        if (number == moment) coordinator.Kill(victim);
+      });
+      ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+      if (coordinator.events() > moment) {
+        EXPECT_GT(coordinator.generation(), 1);
+      }
+      ExpectSame(coordinator, expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace harmony
