@@ -20,6 +20,12 @@ using Floats = std::vector<float>;
 
 constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 // One layer with one block, used once or twice.
 ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, bool tied) {
   ModelSpec model;
@@ -238,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(All, ProtectedUpdateTest,
 // A child with two threads is killed at a random moment inside the update; another process with
 // another instruction set and thread count goes on, perhaps killed too, until one gets through.
 TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
-  constexpr uint64_t kSeeds = 200;
+  constexpr uint64_t kSeeds = kSanitized ? 10 : 200;
   const ModelSpec model = MakeModel({700000, 768, 100001}, true);
   const Arena pristine(model, OptimizerKind::kAdamW);
   const auto expected = pristine.Expected();
