@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "common/base/units.h"
 #include "common/plan/objects.h"
+#include "coordinator/core/region_ledger.h"
 
 namespace harmony {
 
@@ -16,13 +17,19 @@ class ArenaRecords {
   // From the table (may be empty).
   explicit ArenaRecords(const ObjectTableLayout& table, absl::Span<const ObjectView> records);
 
-  // `record`'s data will lie in [begin, end): the records to be freed first, itself included.
-  std::vector<int> Place(int record, Bytes begin, Bytes end);
+  // The copy that signals (`lane`, `value`) will put `record`'s data into [begin, end). Returns the
+  // records that it frees first, itself included. Where another copy, which is issued already,
+  // frees a record whose data this one overwrites too, that copy is added to `after`.
+  std::vector<int> Place(int record, Bytes begin, Bytes end, uint32_t lane, uint64_t value,
+                         Users& after);
 
  private:
   struct Claim {
     int record;
     Bytes begin, end;
+    // The copy that frees the record; value 0: none yet. Then the claim lives on, to order others
+    // behind that copy, until all of its range is overwritten.
+    SemaphoreWait freed_by;
   };
   std::vector<Claim> claims_;
 };

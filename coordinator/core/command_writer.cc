@@ -17,14 +17,18 @@ CommandWriter::CommandWriter(const ModelSpec& model, const Plan& plan, const Are
       records_(records),
       hidden_(BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)) {}
 
-std::variant<ComputeTask, Transfer, HostTask> CommandWriter::Body(const Node& node,
-                                                                  Bytes gradient_slot,
-                                                                  bool recovery) {
-  if (node.kind == NodeKind::kCompute) return Compute(node);
-  if (node.visit < 0) return Host(node);
-  Transfer copy = Copy(node, gradient_slot);
-  if (recovery && node.kind != NodeKind::kEgress) copy.traffic = TrafficClass::kRecovery;
-  return copy;
+void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recovery,
+                              Command& command, Users& after) {
+  if (node.kind == NodeKind::kCompute) {
+    command.body = Compute(node);
+  } else if (node.visit < 0) {
+    command.body = Host(node);
+  } else {
+    Placing placing{command.header.lane, command.header.signal_value, after};
+    Transfer copy = Copy(node, gradient_slot, placing);
+    if (recovery && node.kind != NodeKind::kEgress) copy.traffic = TrafficClass::kRecovery;
+    command.body = std::move(copy);
+  }
 }
 
 Bytes CommandWriter::InSlot(const Visit& visit, int position, Bytes within) const {
@@ -96,7 +100,7 @@ Transfer CommandWriter::In(const Node& node, Bytes within_slot, Bytes arena, Byt
 }
 
 Transfer CommandWriter::Out(const Visit& visit, Bytes device_offset, Bytes arena, Bytes size,
-                            TrafficClass traffic, const ObjectKey& key) {
+                            TrafficClass traffic, const ObjectKey& key, Placing& placing) {
   Transfer copy;
   copy.source = {visit.device, device_offset};
   copy.destination = {-1, arena};
@@ -107,12 +111,13 @@ Transfer CommandWriter::Out(const Visit& visit, Bytes device_offset, Bytes arena
   if (key.kind == ObjectKind::kStash || key.kind == ObjectKind::kLoss) {
     copy.retire = {record};  // these have slots of their own
   } else {
-    copy.retire = records_.Place(record, arena, arena + size);
+    copy.retire =
+        records_.Place(record, arena, arena + size, placing.lane, placing.value, placing.after);
   }
   return copy;
 }
 
-Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot) {
+Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot, Placing& placing) {
   const Visit& visit = graph_.visit(node.visit);
   const int m = node.kind == NodeKind::kGradientOut || node.kind == NodeKind::kLoadWeights
                     ? 0
@@ -173,22 +178,22 @@ Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot) {
       return Out(visit, OutSlot(visit, node.position, static_cast<int>(at - visit.outputs.begin())),
                  layout_.Stash(node.index, m), hidden_,
                  kept ? TrafficClass::kStash : TrafficClass::kBoundary,
-                 {ObjectKind::kStash, node.index, m});
+                 {ObjectKind::kStash, node.index, m}, placing);
     }
     case NodeKind::kBoundaryOut:
       return Out(visit, OutSlot(visit, node.position, 0),
                  layout_.BoundaryGradient(Bank(visit.group), m), hidden_,
                  plan_.update == UpdateMode::kEager ? TrafficClass::kBoundaryCommit
                                                     : TrafficClass::kBoundary,
-                 {ObjectKind::kBoundaryGradient, node.index, m});
+                 {ObjectKind::kBoundaryGradient, node.index, m}, placing);
     case NodeKind::kLossOut:
       return Out(visit, memory.offset(visit.loss), layout_.Loss(),
                  Bytes(sizeof(LossSlot)) * plan_.num_microbatches, TrafficClass::kLoss,
-                 {ObjectKind::kLoss, 0, 0});
+                 {ObjectKind::kLoss, 0, 0}, placing);
     default:  // kGradientOut
       return Out(visit, memory.offset(visit.first_gradient + node.position), gradient_slot,
                  model_.blocks[model_.uses[node.index].block].size(), TrafficClass::kGradients,
-                 {ObjectKind::kGradient, node.index, 0});
+                 {ObjectKind::kGradient, node.index, 0}, placing);
   }
   copy.expect = Expect{Record(from), version};
   return copy;

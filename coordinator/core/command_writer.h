@@ -19,19 +19,25 @@ class CommandWriter {
                 const ObjectTableLayout& table, const WorkGraph& graph,
                 const std::vector<DeviceMemory>& memory, ArenaRecords& records);
 
-  // `gradient_slot`: where a gradient without a slot of its own goes. `recovery`: the traffic
-  // counts as moved again after a fault.
-  std::variant<ComputeTask, Transfer, HostTask> Body(const Node& node, Bytes gradient_slot,
-                                                     bool recovery);
+  // Fills in the body; lane and value are set. `gradient_slot`: where a gradient without a slot of
+  // its own goes. `recovery`: the traffic counts as moved again after a fault. Commands to wait for
+  // in addition are added to `after`.
+  void WriteBody(const Node& node, Bytes gradient_slot, bool recovery, Command& command,
+                 Users& after);
 
  private:
+  struct Placing {  // of a copy into the arena: what signals it, what it has to wait for
+    uint32_t lane;
+    uint64_t value;
+    Users& after;
+  };
   ComputeTask Compute(const Node& node) const;
-  Transfer Copy(const Node& node, Bytes gradient_slot);
+  Transfer Copy(const Node& node, Bytes gradient_slot, Placing& placing);
   HostTask Host(const Node& node) const;
   Transfer In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,
               TrafficClass traffic) const;
   Transfer Out(const Visit& visit, Bytes device_offset, Bytes arena, Bytes size,
-               TrafficClass traffic, const ObjectKey& key);
+               TrafficClass traffic, const ObjectKey& key, Placing& placing);
   // Offset of a part of the slot that a position streams through.
   Bytes InSlot(const Visit& visit, int position, Bytes within) const;
   Bytes OutSlot(const Visit& visit, int position, int output) const;

@@ -20,7 +20,8 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       builder_(job.model, job.plan, job.layout, graph_, memory_),
       writer_(job.model, job.plan, job.layout, job.table, graph_, memory_, records_),
       lanes_(lane_table_.size()),
-      grants_(job.plan.backward_groups.size()) {
+      grants_(job.plan.backward_groups.size()),
+      unfinished_(job.plan.devices.size()) {
   for (const DevicePlan& device : plan_.devices) memory_.emplace_back(device.resident);
 }
 
@@ -92,6 +93,9 @@ absl::Status Generation::AppendStep(int64_t step) {
       if (StepCount* of = CountOf(node.step)) ++of->nodes_left;
       if (node.kind == NodeKind::kUpdate) ++count.updates_left;
     }
+  }
+  for (int64_t visit : builder_.visits()) {
+    unfinished_[graph_.visit(visit).device].push_back(visit);
   }
   if (job_.layout.ring_bytes().count() > 0) {
     for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
@@ -249,16 +253,23 @@ bool Generation::GradientHasSlot(const Node& node) const {
   return !queued;
 }
 
-// All visits before it on its device have been issued, so it will proceed whatever they do.
-bool Generation::RunsNow(const Visit& visit, int64_t visit_id) const {
-  if (visit.compute_left == 0) return true;
-  const int index = lane_table_.IndexOf({LaneKind::kCompute, visit.device});
-  return graph_.node(graph_.lane(index).front()).visit == visit_id;
+// All that comes before it on its device has been issued, copies included: it will proceed whatever
+// happens there.
+bool Generation::RunsNow(int64_t visit_id) {
+  std::deque<int64_t>& visits = unfinished_[graph_.visit(visit_id).device];
+  while (!visits.empty() && graph_.visit(visits.front()).nodes_left == 0) visits.pop_front();
+  return visits.empty() || visits.front() >= visit_id;
+}
+
+void Generation::Settle(const Node& node) {
+  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+  if (node.visit >= 0) --graph_.visit(node.visit).nodes_left;
 }
 
 // An output goes from device to device when the consumer has its memory, and either a slot that is
 // free or the device to itself (it will free one); else by way of the arena, so that nobody ever
-// waits for a visit that cannot start.
+// waits for a visit that cannot start. Of visits that wait for each other's slots in a row, each
+// has a device to itself, so the row ends.
 void Generation::Decide(NodeId id) {
   Node& egress = graph_.node(id);
   const int64_t consumer_id = graph_.visit(egress.visit).consumer;
@@ -268,7 +279,7 @@ void Generation::Decide(NodeId id) {
                                : kNoNode;
   const bool slot_free = slot_user == kNoNode || graph_.Settled(slot_user);
   const bool direct = memory_[consumer.device].admitted(consumer.end_item - 1) &&
-                      (slot_free || RunsNow(consumer, consumer_id));
+                      (slot_free || RunsNow(consumer_id));
   if (direct) {
     egress.state = NodeState::kPending;
     if (slot_user != kNoNode) egress.deps.push_back(slot_user);
@@ -286,7 +297,7 @@ void Generation::Decide(NodeId id) {
 void Generation::Drop(NodeId id) {
   Node& node = graph_.node(id);
   node.state = NodeState::kDropped;
-  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+  Settle(node);
   if (node.kind == NodeKind::kInputIn || node.kind == NodeKind::kGradientIn) return;
   Visit& visit = graph_.visit(node.visit);
   --visit.outs_left;
@@ -324,11 +335,12 @@ void Generation::IssueHead(int index, std::vector<Command>& commands) {
   command.header.lane = static_cast<uint32_t>(index);
   command.header.signal_value = ++lane.issued;
   command.header.step = node.step;
-  FillWaits(node, command);
   const bool recovery =
       std::find(resumed_steps_.begin(), resumed_steps_.end(), node.step) != resumed_steps_.end();
-  command.body = writer_.Body(
-      node, node.kind == NodeKind::kGradientOut ? GradientSlot(node) : Bytes(0), recovery);
+  Users users;
+  writer_.WriteBody(node, node.kind == NodeKind::kGradientOut ? GradientSlot(node) : Bytes(0),
+                    recovery, command, users);
+  FillWaits(node, users, command);
   command.header.expected = job_.costs.Duration(command);
   node.value = lane.issued;
   node.finish = std::max(lane.start, lane.free_at) + command.header.expected;
@@ -336,14 +348,13 @@ void Generation::IssueHead(int index, std::vector<Command>& commands) {
   lane.free_at = node.finish;
   lane.ready = false;
   graph_.lane(index).pop_front();
-  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+  Settle(node);
   AfterIssue(node);
   lane.outstanding.push_back(command);
   commands.push_back(std::move(command));
 }
 
-void Generation::FillWaits(const Node& node, Command& command) const {
-  Users users;
+void Generation::FillWaits(const Node& node, Users& users, Command& command) const {
   CollectUsers(node, users);
   for (NodeId dep : node.deps) {
     if (graph_.Forgotten(dep)) continue;
@@ -466,17 +477,26 @@ void Generation::GrantRing() {
 }
 
 absl::Status Generation::Stuck() const {
+  std::string text = "nothing can be issued";
   for (size_t d = 0; d < memory_.size(); ++d) {
     const DeviceMemory& memory = memory_[d];
-    if (memory.items() > 0 && !memory.admitted(memory.items() - 1)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "nothing can be issued: device ", d, " holds ", FormatBytesExact(memory.held()), " of ",
-          FormatBytesExact(memory.resident()), " and cannot give the next group its memory"));
-    }
+    if (memory.items() == 0 || memory.admitted(memory.items() - 1)) continue;
+    absl::StrAppend(&text, "; device ", d, " holds ", FormatBytesExact(memory.held()), " of ",
+                    FormatBytesExact(memory.resident()), " and waits for more");
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("nothing can be issued: the arena's ring for gradients (",
-                   FormatBytesExact(ring_.size()), ") is too small"));
+  if (!ring_queue_.empty()) {
+    absl::StrAppend(&text, "; gradients wait for the arena's ring of ",
+                    FormatBytesExact(ring_.size()));
+  }
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
+    if (graph_.lane(lane).empty()) continue;
+    const Node& head = graph_.node(graph_.lane(lane).front());
+    absl::StrAppend(&text, "; ", DebugString(lane_table_.LaneAt(lane)), " has node kind ",
+                    static_cast<int>(head.kind), " of step ", head.step, " position ",
+                    head.position);
+    if (head.visit >= 0) absl::StrAppend(&text, " group ", graph_.visit(head.visit).group);
+  }
+  return absl::ResourceExhaustedError(text);
 }
 
 // ---- Progress ----

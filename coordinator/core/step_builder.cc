@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/visits.h"
 
 namespace harmony {
 namespace {
@@ -13,12 +14,6 @@ int PositionOf(const Visit& visit, int microbatch) {
       std::lower_bound(visit.microbatches.begin(), visit.microbatches.end(), microbatch);
   if (at == visit.microbatches.end() || *at != microbatch) return -1;
   return static_cast<int>(at - visit.microbatches.begin());
-}
-
-std::vector<int> AllMicrobatches(int count) {
-  std::vector<int> all(count);
-  for (int m = 0; m < count; ++m) all[m] = m;
-  return all;
 }
 
 }  // namespace
@@ -48,6 +43,7 @@ NodeId StepBuilder::Add(NodeKind kind, int lane, int64_t visit, int position, in
   for (NodeId dep : deps) {
     if (dep != kNoNode) node.deps.push_back(dep);
   }
+  if (visit >= 0) ++graph_.visit(visit).nodes_left;
   return graph_.Add(std::move(node));
 }
 
@@ -71,6 +67,7 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   status_ = absl::OkStatus();
   batch_ = loss_ = kNoNode;
   producer_ = -1;
+  visits_.clear();
   forward_visits_.clear();
   backward_visits_.assign(plan_.backward_groups.size(), -1);
   if (work.load_batch) {
@@ -90,23 +87,8 @@ void StepBuilder::AddForward(const StepWork& work, int group) {
     producer_ = -1;
     return;
   }
-  const LayerGroup& planned = plan_.forward_groups[group];
-  Visit visit;
-  visit.kind = VisitKind::kForward;
-  visit.group = group;
-  visit.device = planned.device;
-  visit.layers = planned.layers;
+  Visit visit = PlannedVisit(model_, plan_, VisitKind::kForward, group);
   visit.microbatches = work.forward[group];
-  visit.blocks = BlocksOf(model_, planned.layers, false);
-  visit.has_tokens = planned.layers.first == 0;
-  visit.has_input = !visit.has_tokens;
-  const std::vector<int> stashed = StashedBoundaries(plan_);
-  for (int boundary : stashed) {
-    if (boundary > planned.layers.first && boundary <= planned.layers.last) {
-      visit.outputs.push_back(boundary);
-    }
-  }
-  visit.outputs.push_back(planned.layers.last + 1);
   producer_ = BeginVisit(std::move(visit));
   forward_visits_.push_back(producer_);
 }
@@ -117,33 +99,21 @@ void StepBuilder::AddBackward(const StepWork& work, int group) {
     return;
   }
   const bool fused = group + 1 == static_cast<int>(plan_.backward_groups.size());
-  const LayerGroup& planned = plan_.backward_groups[group];
-  Visit visit;
-  visit.kind = fused ? VisitKind::kFused : VisitKind::kBackward;
-  visit.group = group;
-  visit.device = planned.device;
-  visit.layers = planned.layers;
-  visit.microbatches = AllMicrobatches(plan_.num_microbatches);
-  visit.blocks = BlocksOf(model_, planned.layers, !fused);
-  visit.uses = UsesOf(model_, planned.layers);
-  visit.has_tokens = planned.layers.first == 0;
-  visit.has_labels = fused;
-  visit.has_input = fused ? planned.layers.first > 0 : StashBoundary(planned) > 0;
-  visit.has_output_gradient = !fused;
-  visit.has_input_gradient = planned.layers.first > 0;
+  Visit visit =
+      PlannedVisit(model_, plan_, fused ? VisitKind::kFused : VisitKind::kBackward, group);
   producer_ = backward_visits_[group] = BeginVisit(std::move(visit));
   AddTail(producer_);
 }
 
 int64_t StepBuilder::BeginVisit(Visit visit) {
   visit.step = step_;
-  if (visit.uses.empty()) visit.uses = UsesOf(model_, visit.layers);
   const int count = static_cast<int>(visit.microbatches.size());
   visit.slots = std::min(plan_.stream_slots, count);
   visit.compute_left = count;
   visit.positions.resize(count);
   if (absl::Status status = AddItems(visit); !status.ok() && status_.ok()) status_ = status;
   const int64_t id = graph_.AddVisit(std::move(visit));
+  visits_.push_back(id);
   if (producer_ >= 0) graph_.visit(producer_).consumer = id;
   const int bulk = LaneOf(LaneKind::kH2DBulk, graph_.visit(id).device);
   for (size_t i = 0; i < graph_.visit(id).blocks.size(); ++i) {
@@ -161,34 +131,8 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
 
 absl::Status StepBuilder::AddItems(Visit& visit) {
   DeviceMemory& memory = memory_[visit.device];
-  Bytes in, total;
-  auto place = [](Bytes& end, Bytes size) {
-    const Bytes at = end;
-    end = (end + size).AlignUp(kSlotAlignment);
-    return at;
-  };
-  auto boundary = [&](int b) {
-    return BoundaryBytes(model_, b, plan_.microbatch_size, plan_.sequence_length);
-  };
-  const Bytes hidden = boundary(1);
-  if (visit.has_tokens) visit.tokens_at = place(in, layout_.token_bytes());
-  if (visit.has_labels) visit.labels_at = place(in, layout_.token_bytes());
-  if (visit.has_input) visit.input_at = place(in, hidden);
-  if (visit.has_output_gradient) visit.output_gradient_at = place(in, hidden);
-  visit.in_stride = in;
-  const int outs = static_cast<int>(visit.outputs.size()) + (visit.has_input_gradient ? 1 : 0);
-  visit.out_stride = hidden.AlignUp(kSlotAlignment) * outs;
-
-  std::vector<Bytes> sizes;
-  for (int block : visit.blocks) sizes.push_back(model_.blocks[block].size());
-  if (visit.kind != VisitKind::kForward) {
-    for (int use : visit.uses) sizes.push_back(model_.blocks[model_.uses[use].block].size());
-  }
-  const size_t gradients_end = sizes.size();
-  if (visit.has_labels) sizes.push_back(Bytes(sizeof(LossSlot)) * plan_.num_microbatches);
-  sizes.push_back(visit.in_stride * visit.slots);
-  sizes.push_back(visit.out_stride * visit.slots);
-  for (Bytes size : sizes) total += size.AlignUp(kSlotAlignment);
+  const std::vector<Bytes> sizes = LayOutItems(model_, plan_, visit);
+  const Bytes total = TotalOf(sizes);
   if (total > memory.resident()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(visit.kind == VisitKind::kForward ? "forward" : "backward", " group ",
@@ -200,11 +144,11 @@ absl::Status StepBuilder::AddItems(Visit& visit) {
   memory.BeginVisit();
   visit.first_weight = memory.items();
   visit.first_gradient = visit.first_weight + static_cast<int64_t>(visit.blocks.size());
-  visit.loss = visit.first_weight + static_cast<int64_t>(gradients_end);
   for (Bytes size : sizes) memory.AddItem(size);
   visit.end_item = memory.items();
   visit.in = visit.end_item - 2;
   visit.out = visit.end_item - 1;
+  visit.loss = visit.in - 1;  // with labels only
   return absl::OkStatus();
 }
 

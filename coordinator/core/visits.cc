@@ -1,0 +1,69 @@
+#include "coordinator/core/visits.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace harmony {
+
+Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group) {
+  const bool forward = kind == VisitKind::kForward;
+  const LayerGroup& planned = forward ? plan.forward_groups[group] : plan.backward_groups[group];
+  const LayerRange layers = planned.layers;
+  Visit visit;
+  visit.kind = kind;
+  visit.group = group;
+  visit.device = planned.device;
+  visit.layers = layers;
+  visit.microbatches.resize(plan.num_microbatches);
+  std::iota(visit.microbatches.begin(), visit.microbatches.end(), 0);
+  visit.slots = std::min(plan.stream_slots, plan.num_microbatches);
+  visit.blocks = BlocksOf(model, layers, kind == VisitKind::kBackward);
+  visit.uses = UsesOf(model, layers);
+  visit.has_tokens = layers.first == 0;
+  visit.has_labels = kind == VisitKind::kFused;
+  visit.has_input = kind == VisitKind::kBackward ? StashBoundary(planned) > 0 : layers.first > 0;
+  visit.has_output_gradient = kind == VisitKind::kBackward;
+  visit.has_input_gradient = !forward && layers.first > 0;
+  if (!forward) return visit;
+  for (int boundary : StashedBoundaries(plan)) {
+    if (boundary > layers.first && boundary <= layers.last) visit.outputs.push_back(boundary);
+  }
+  visit.outputs.push_back(layers.last + 1);
+  return visit;
+}
+
+std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& visit) {
+  Bytes in;
+  auto place = [&in](Bytes size) {
+    const Bytes at = in;
+    in = (in + size).AlignUp(kSlotAlignment);
+    return at;
+  };
+  const Bytes hidden = BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length);
+  const Bytes tokens(plan.microbatch_size * plan.sequence_length * 4);
+  if (visit.has_tokens) visit.tokens_at = place(tokens);
+  if (visit.has_labels) visit.labels_at = place(tokens);
+  if (visit.has_input) visit.input_at = place(hidden);
+  if (visit.has_output_gradient) visit.output_gradient_at = place(hidden);
+  visit.in_stride = in;
+  const int outs = static_cast<int>(visit.outputs.size()) + (visit.has_input_gradient ? 1 : 0);
+  visit.out_stride = hidden.AlignUp(kSlotAlignment) * outs;
+
+  std::vector<Bytes> sizes;
+  for (int block : visit.blocks) sizes.push_back(model.blocks[block].size());
+  if (visit.kind != VisitKind::kForward) {
+    for (int use : visit.uses) sizes.push_back(model.blocks[model.uses[use].block].size());
+  }
+  if (visit.has_labels) sizes.push_back(Bytes(sizeof(LossSlot)) * plan.num_microbatches);
+  sizes.push_back(visit.in_stride * visit.slots);
+  sizes.push_back(visit.out_stride * visit.slots);
+  return sizes;
+}
+
+Bytes TotalOf(const std::vector<Bytes>& items) {
+  Bytes total;
+  for (Bytes size : items) total += size.AlignUp(kSlotAlignment);
+  return total;
+}
+
+}  // namespace harmony

@@ -1,0 +1,25 @@
+#pragma once
+
+// What a layer group of a plan needs on its device in one phase: which tensors, and how they are
+// laid out. PURE; used by the dispatcher and by the planner, so that they cannot disagree.
+
+#include <vector>
+
+#include "common/plan/plan.h"
+#include "coordinator/core/work_graph.h"
+
+namespace harmony {
+
+// The visit with everything that follows from the plan filled in; microbatches are all of them.
+// `group` counts forward groups for kForward, backward groups otherwise.
+Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group);
+
+// Sizes of its memory items, in this order: a block each (weights), a use each (gradients; backward
+// kinds), loss slots (fused), streaming slots in, streaming slots out. Fills in the strides and
+// offsets of `visit`.
+std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& visit);
+
+// Their sum, each at a multiple of kSlotAlignment.
+Bytes TotalOf(const std::vector<Bytes>& items);
+
+}  // namespace harmony

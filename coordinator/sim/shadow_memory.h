@@ -1,0 +1,73 @@
+#pragma once
+
+// What a memory would hold, without holding it: ranges with a tag that names their content. Every
+// simulated read checks that it finds exactly what it expects, every write that nobody else is
+// using the range. PURE.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/units.h"
+
+namespace harmony {
+
+enum class Content : uint8_t {
+  kNothing,
+  kParameter,         // index: block; version: updates in it
+  kActivation,        // index: boundary; version: step
+  kBoundaryGradient,  // index: boundary; version: step
+  kGradient,          // index: use; microbatch: how many are summed, in order; version: step
+  kTokens,
+  kLabels,
+  kLoss,  // one slot on a device; all of them (microbatch -1) in the arena
+};
+
+struct Tag {
+  Content content = Content::kNothing;
+  int index = 0;
+  int microbatch = 0;
+  int64_t version = 0;
+  bool operator==(const Tag&) const = default;
+};
+std::string DebugString(const Tag& tag);
+
+class ShadowMemory {
+ public:
+  explicit ShadowMemory(Bytes size) : size_(size) {}
+
+  // A command starts to use a range. Internal when another running command uses it in a way that
+  // conflicts, or when it is out of bounds.
+  absl::Status BeginRead(uint64_t user, Bytes begin, Bytes size);
+  // Destroys what is there.
+  absl::Status BeginWrite(uint64_t user, Bytes begin, Bytes size);
+  // It has completed, or died.
+  void EndAll(uint64_t user);
+
+  void Put(Bytes begin, Bytes size, const Tag& tag);
+  // Content of exactly this range; kNothing when it is not one whole object.
+  Tag Get(Bytes begin, Bytes size) const;
+  absl::Status Expect(Bytes begin, Bytes size, const Tag& tag) const;
+  void Clear();
+  Bytes size() const { return size_; }
+
+ private:
+  struct Cell {
+    int64_t begin, end;
+    Tag tag;
+  };
+  struct Use {
+    uint64_t user;
+    int64_t begin, end;
+    bool write;
+  };
+  absl::Status Begin(uint64_t user, Bytes begin, Bytes size, bool write);
+  void Erase(int64_t begin, int64_t end);
+
+  Bytes size_;
+  std::vector<Cell> cells_;  // disjoint, ascending
+  std::vector<Use> uses_;
+};
+
+}  // namespace harmony

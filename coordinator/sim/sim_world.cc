@@ -1,0 +1,350 @@
+#include "coordinator/sim/sim_world.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+Tag Hidden(int boundary, int m, int64_t step) { return {Content::kActivation, boundary, m, step}; }
+Tag GradientOfBoundary(int boundary, int m, int64_t step) {
+  return {Content::kBoundaryGradient, boundary, m, step};
+}
+Tag Gradient(int use, int count, int64_t step) { return {Content::kGradient, use, count, step}; }
+
+// Ids of running commands are unique per lane and generation only; devices are cleared between
+// generations, and so are uses.
+uint64_t UserOf(const Command& command) { return command.header.id; }
+
+}  // namespace
+
+SimWorld::SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step)
+    : model_(model),
+      plan_(plan),
+      first_step_(first_step),
+      layout_(model, plan),
+      table_(model, plan.num_microbatches),
+      lanes_(static_cast<int>(plan.devices.size())),
+      hidden_(BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)),
+      arena_(layout_.end()),
+      records_(table_.size()),
+      in_flight_(lanes_.size()) {
+  for (const DevicePlan& device : plan.devices) devices_.emplace_back(device.resident);
+  for (int i = 0; i < table_.size(); ++i) records_[i].key = table_.KeyOf(i);
+}
+
+absl::Status SimWorld::ExpectClean(const ObjectKey& key, int64_t version) const {
+  const ObjectView& record = records_[table_.IndexOf(key)];
+  if (record.state == ObjectState::kClean && static_cast<int64_t>(record.version) == version) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(DebugString(key), " has version ", record.version,
+                                          " state ", static_cast<int>(record.state),
+                                          ", expected clean ", version));
+}
+
+absl::Status SimWorld::Start(const Command& command) {
+  const int64_t step = command.header.step;
+  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    const int device = lanes_.LaneAt(static_cast<int>(command.header.lane)).device;
+    return StartCompute(UserOf(command), *task, step, device);
+  }
+  if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+    HARMONY_RETURN_IF_ERROR(StartCopy(UserOf(command), *copy));
+    in_flight_[command.header.lane] = MemoryOf(copy->source).Get(copy->source.offset, copy->size);
+    if (copy->commit && copy->commit->key.kind == ObjectKind::kLoss) {
+      HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset,
+                                       static_cast<int64_t>(copy->commit->version) - 1));
+      in_flight_[command.header.lane] = {Content::kLoss, 0, -1,
+                                         static_cast<int64_t>(copy->commit->version) - 1};
+    }
+    if (in_flight_[command.header.lane].content == Content::kNothing) {
+      return absl::InternalError("copies a range that holds no whole object");
+    }
+    return absl::OkStatus();
+  }
+  return StartHost(UserOf(command), std::get<HostTask>(command.body), step);
+}
+
+absl::Status SimWorld::Complete(const Command& command) {
+  Abort(command);  // ends its uses
+  const int64_t step = command.header.step;
+  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    const int device = lanes_.LaneAt(static_cast<int>(command.header.lane)).device;
+    return CompleteCompute(*task, step, device);
+  }
+  if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+    MemoryOf(copy->destination)
+        .Put(copy->destination.offset, copy->size, in_flight_[command.header.lane]);
+    return CompleteCopy(*copy);
+  }
+  return CompleteHost(std::get<HostTask>(command.body), step);
+}
+
+void SimWorld::Abort(const Command& command) {
+  arena_.EndAll(UserOf(command));
+  for (ShadowMemory& device : devices_) device.EndAll(UserOf(command));
+}
+
+void SimWorld::ForgetDevices() {
+  for (ShadowMemory& device : devices_) device.Clear();
+}
+
+// ---- Compute ----
+
+absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_t step,
+                                    int device) {
+  ShadowMemory& memory = devices_[device];
+  const int m = task.microbatch;
+  auto read = [&](Bytes at, Bytes size, const Tag& tag) -> absl::Status {
+    HARMONY_RETURN_IF_ERROR(memory.BeginRead(id, at, size));
+    return memory.Expect(at, size, tag);
+  };
+  for (const WeightBinding& weight : task.weights) {
+    HARMONY_RETURN_IF_ERROR(read(weight.offset, BlockSize(weight.use),
+                                 {Content::kParameter, model_.uses[weight.use].block, 0, step}));
+  }
+  const Bytes tokens = layout_.token_bytes();
+  if (task.tokens)
+    HARMONY_RETURN_IF_ERROR(read(*task.tokens, tokens, {Content::kTokens, 0, m, step}));
+  if (task.labels)
+    HARMONY_RETURN_IF_ERROR(read(*task.labels, tokens, {Content::kLabels, 0, m, step}));
+  if (task.input) {
+    int boundary = task.layers.first;
+    if (task.kind == TaskKind::kBackward) boundary = std::max(boundary, 1);
+    HARMONY_RETURN_IF_ERROR(read(*task.input, hidden_, Hidden(boundary, m, step)));
+  }
+  if (task.output_gradient) {
+    HARMONY_RETURN_IF_ERROR(
+        read(*task.output_gradient, hidden_, GradientOfBoundary(task.layers.last + 1, m, step)));
+  }
+  for (const WeightBinding& gradient : task.gradients) {
+    const Bytes size = BlockSize(gradient.use);
+    if (!task.first_microbatch) {
+      HARMONY_RETURN_IF_ERROR(
+          memory.Expect(gradient.offset, size, Gradient(gradient.use, m, step)));
+    } else if (m != 0) {
+      return absl::InternalError("accumulation starts with a later microbatch");
+    }
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset, size));
+  }
+  for (const OutputBinding& output : task.outputs) {
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, output.offset, hidden_));
+  }
+  if (task.input_gradient)
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.input_gradient, hidden_));
+  if (task.loss)
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.loss, Bytes(sizeof(LossSlot))));
+  return absl::OkStatus();
+}
+
+absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, int device) {
+  ShadowMemory& memory = devices_[device];
+  const int m = task.microbatch;
+  for (const WeightBinding& gradient : task.gradients) {
+    memory.Put(gradient.offset, BlockSize(gradient.use), Gradient(gradient.use, m + 1, step));
+  }
+  for (const OutputBinding& output : task.outputs) {
+    memory.Put(output.offset, hidden_, Hidden(output.boundary, m, step));
+  }
+  if (task.input_gradient) {
+    memory.Put(*task.input_gradient, hidden_, GradientOfBoundary(task.layers.first, m, step));
+  }
+  if (task.loss) {
+    memory.Put(*task.loss, Bytes(sizeof(LossSlot)), {Content::kLoss, 0, m, step});
+  }
+  return absl::OkStatus();
+}
+
+// ---- Copies ----
+
+absl::Status SimWorld::ReadLoss(int device, Bytes offset, int64_t step) const {
+  for (int m = 0; m < plan_.num_microbatches; ++m) {
+    HARMONY_RETURN_IF_ERROR(devices_[device].Expect(offset + Bytes(sizeof(LossSlot)) * m,
+                                                    Bytes(sizeof(LossSlot)),
+                                                    {Content::kLoss, 0, m, step}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimWorld::StartCopy(uint64_t id, const Transfer& copy) {
+  ShadowMemory& source = MemoryOf(copy.source);
+  HARMONY_RETURN_IF_ERROR(source.BeginRead(id, copy.source.offset, copy.size));
+  if (copy.expect) {
+    const ObjectView& record = records_[copy.expect->record];
+    HARMONY_RETURN_IF_ERROR(ExpectClean(record.key, static_cast<int64_t>(copy.expect->version)));
+    if (copy.source.offset < record.offset ||
+        copy.source.offset + copy.size > record.offset + record.size) {
+      return absl::InternalError(
+          absl::StrCat("reads outside of the data of ", DebugString(record.key)));
+    }
+  }
+  bool own = !copy.commit;
+  for (int index : copy.retire) {
+    ObjectView& record = records_[index];
+    own = own || index == copy.commit->record;
+    record.state = ObjectState::kFree;
+  }
+  if (!own) return absl::InternalError("commits a record that it does not retire");
+  if (copy.destination.device < 0) {
+    const Bytes begin = copy.destination.offset, end = begin + copy.size;
+    for (const ObjectView& record : records_) {
+      if (record.state == ObjectState::kFree || record.offset >= end ||
+          begin >= record.offset + record.size) {
+        continue;
+      }
+      return absl::InternalError(absl::StrCat("overwrites ", DebugString(record.key)));
+    }
+  }
+  return MemoryOf(copy.destination).BeginWrite(id, copy.destination.offset, copy.size);
+}
+
+absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
+  if (copy.source.device < 0 || copy.destination.device < 0) {
+    moved_[static_cast<size_t>(copy.traffic)] += copy.size.count();
+  }
+  if (!copy.commit) return absl::OkStatus();
+  const ObjectKey& key = copy.commit->key;
+  const int64_t step = static_cast<int64_t>(copy.commit->version) - 1;
+  Tag tag;
+  switch (key.kind) {
+    case ObjectKind::kGradient:
+      tag = Gradient(key.index, plan_.num_microbatches, step);
+      break;
+    case ObjectKind::kStash:
+      tag = Hidden(key.index, key.microbatch, step);
+      break;
+    case ObjectKind::kBoundaryGradient:
+      tag = GradientOfBoundary(key.index, key.microbatch, step);
+      break;
+    default:
+      tag = {Content::kLoss, 0, -1, step};
+  }
+  HARMONY_RETURN_IF_ERROR(arena_.Expect(copy.destination.offset, copy.size, tag));
+  records_[copy.commit->record] = {key, copy.destination.offset, copy.size, copy.commit->version,
+                                   ObjectState::kClean};
+  return absl::OkStatus();
+}
+
+// ---- Host tasks ----
+
+void SimWorld::SetBlock(int block, uint64_t version, ObjectState state) {
+  for (ObjectKind kind : {ObjectKind::kMoment1, ObjectKind::kMoment2, ObjectKind::kParameter}) {
+    const ObjectKey key{kind, block, 0};
+    Record(key) = {key, PersistentOffset(model_, key), model_.blocks[block].size(), version, state};
+  }
+}
+
+absl::Status SimWorld::CheckGradients(const HostTask& task, int64_t step) const {
+  for (int index : task.gradient_records) {
+    const ObjectView& record = records_[index];
+    HARMONY_RETURN_IF_ERROR(ExpectClean(record.key, step + 1));
+    HARMONY_RETURN_IF_ERROR(arena_.Expect(
+        record.offset, record.size, Gradient(record.key.index, plan_.num_microbatches, step)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimWorld::StartHost(uint64_t id, const HostTask& task, int64_t step) {
+  const int parity = static_cast<int>(step & 1);
+  switch (task.kind) {
+    case HostTaskKind::kInitialize:
+      for (size_t b = 0; b < model_.blocks.size(); ++b) {
+        SetBlock(static_cast<int>(b), 0, ObjectState::kFree);
+      }
+      return absl::OkStatus();
+    case HostTaskKind::kLoadBatch:
+      Record({ObjectKind::kBatch, parity, 0}).state = ObjectState::kFree;
+      return arena_.BeginWrite(id, layout_.Batch(parity), layout_.batch_bytes());
+    case HostTaskKind::kStepScalars:
+      return ExpectClean({ObjectKind::kLoss, 0, 0}, step + 1);
+    case HostTaskKind::kNorm:
+      return CheckGradients(task, step);
+    case HostTaskKind::kClip:
+      for (size_t b = 0; b < model_.blocks.size(); ++b) {
+        HARMONY_RETURN_IF_ERROR(
+            ExpectClean({ObjectKind::kNorm, static_cast<int32_t>(b), 0}, step + 1));
+      }
+      return ExpectClean({ObjectKind::kStepScalars, parity, 0}, step + 1);
+    case HostTaskKind::kUpdate: {
+      HARMONY_RETURN_IF_ERROR(CheckGradients(task, step));
+      for (int index : task.gradient_records) {
+        HARMONY_RETURN_IF_ERROR(arena_.BeginRead(id, records_[index].offset, records_[index].size));
+      }
+      HARMONY_RETURN_IF_ERROR(ExpectClean({ObjectKind::kStepScalars, parity, 0}, step + 1));
+      const ObjectKey key{ObjectKind::kParameter, task.block, 0};
+      const bool again = Record(key).state == ObjectState::kUpdating &&
+                         static_cast<int64_t>(Record(key).version) == step + 1;
+      if (!again) HARMONY_RETURN_IF_ERROR(ExpectClean(key, step));
+      SetBlock(task.block, static_cast<uint64_t>(step) + 1, ObjectState::kUpdating);
+      return arena_.BeginWrite(id, PersistentOffset(model_, key), model_.blocks[task.block].size());
+    }
+    case HostTaskKind::kCheckpoint:
+      for (size_t b = 0; b < model_.blocks.size(); ++b) {
+        const ObjectKey key{ObjectKind::kParameter, static_cast<int32_t>(b), 0};
+        HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
+        HARMONY_RETURN_IF_ERROR(
+            arena_.BeginRead(id, PersistentOffset(model_, key), model_.blocks[b].size()));
+      }
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimWorld::CompleteHost(const HostTask& task, int64_t step) {
+  const int parity = static_cast<int>(step & 1);
+  const uint64_t version = static_cast<uint64_t>(step) + 1;
+  auto commit = [&](const ObjectKey& key, Bytes size) {
+    Record(key) = {key, task.offset, size, version, ObjectState::kClean};
+  };
+  auto put = [&](int block, int64_t updates) {
+    const ObjectKey key{ObjectKind::kParameter, block, 0};
+    arena_.Put(PersistentOffset(model_, key), model_.blocks[block].size(),
+               {Content::kParameter, block, 0, updates});
+    SetBlock(block, static_cast<uint64_t>(updates), ObjectState::kClean);
+  };
+  switch (task.kind) {
+    case HostTaskKind::kInitialize:
+      for (size_t b = 0; b < model_.blocks.size(); ++b) put(static_cast<int>(b), first_step_);
+      break;
+    case HostTaskKind::kLoadBatch:
+      for (int m = 0; m < plan_.num_microbatches; ++m) {
+        arena_.Put(layout_.Tokens(parity, m), layout_.token_bytes(),
+                   {Content::kTokens, 0, m, step});
+        arena_.Put(layout_.Labels(parity, m), layout_.token_bytes(),
+                   {Content::kLabels, 0, m, step});
+      }
+      commit({ObjectKind::kBatch, parity, 0}, layout_.batch_bytes());
+      break;
+    case HostTaskKind::kStepScalars:
+    case HostTaskKind::kClip:
+      commit({ObjectKind::kStepScalars, parity, 0}, Bytes(sizeof(StepScalars)));
+      break;
+    case HostTaskKind::kNorm:
+      commit({ObjectKind::kNorm, task.block, 0}, Bytes(sizeof(NormSlot)));
+      break;
+    case HostTaskKind::kUpdate:
+      put(task.block, step + 1);
+      break;
+    case HostTaskKind::kCheckpoint:
+      saved_version_ = std::max(saved_version_, step + 1);
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimWorld::CheckFinal(int64_t version) const {
+  for (size_t b = 0; b < model_.blocks.size(); ++b) {
+    const ObjectKey key{ObjectKind::kParameter, static_cast<int32_t>(b), 0};
+    HARMONY_RETURN_IF_ERROR(ExpectClean(key, version));
+    HARMONY_RETURN_IF_ERROR(arena_.Expect(PersistentOffset(model_, key), model_.blocks[b].size(),
+                                          {Content::kParameter, static_cast<int>(b), 0, version}));
+  }
+  if (saved_version_ == version) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("the last checkpoint has version ", saved_version_, " instead of ", version));
+}
+
+}  // namespace harmony

@@ -1,0 +1,70 @@
+#pragma once
+
+// The segment and the devices of a simulated machine, and what commands do to them: they check all
+// they read, leave what they write torn while they run, and commit when they complete. PURE.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/command.h"
+#include "common/plan/objects.h"
+#include "coordinator/sim/shadow_memory.h"
+
+namespace harmony {
+
+class SimWorld {
+ public:
+  SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step);
+
+  // The command's waits are satisfied and it starts. Internal: an invariant is broken.
+  absl::Status Start(const Command& command);
+  // It has completed: content and records are in place.
+  absl::Status Complete(const Command& command);
+  // Its process died, or its result is thrown away.
+  void Abort(const Command& command);
+  // A new generation: nothing on a device is valid any more.
+  void ForgetDevices();
+
+  const std::vector<ObjectView>& records() const { return records_; }
+  // Bytes moved over CPU-GPU links by completed copies, by TrafficClass.
+  const std::array<int64_t, 8>& moved_bytes() const { return moved_; }
+  int64_t saved_version() const { return saved_version_; }
+  // Every parameter has exactly `version` updates in it.
+  absl::Status CheckFinal(int64_t version) const;
+
+ private:
+  absl::Status StartCompute(uint64_t id, const ComputeTask& task, int64_t step, int device);
+  absl::Status CompleteCompute(const ComputeTask& task, int64_t step, int device);
+  absl::Status StartCopy(uint64_t id, const Transfer& copy);
+  absl::Status CompleteCopy(const Transfer& copy);
+  absl::Status StartHost(uint64_t id, const HostTask& task, int64_t step);
+  absl::Status CompleteHost(const HostTask& task, int64_t step);
+  absl::Status CheckGradients(const HostTask& task, int64_t step) const;
+  absl::Status ReadLoss(int device, Bytes offset, int64_t step) const;
+  ShadowMemory& MemoryOf(const Endpoint& end) {
+    return end.device < 0 ? arena_ : devices_[end.device];
+  }
+  ObjectView& Record(const ObjectKey& key) { return records_[table_.IndexOf(key)]; }
+  absl::Status ExpectClean(const ObjectKey& key, int64_t version) const;
+  void SetBlock(int block, uint64_t version, ObjectState state);
+  Bytes BlockSize(int use) const { return model_.blocks[model_.uses[use].block].size(); }
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  int64_t first_step_;
+  ArenaLayout layout_;
+  ObjectTableLayout table_;
+  LaneTable lanes_;
+  Bytes hidden_;
+  ShadowMemory arena_;
+  std::vector<ShadowMemory> devices_;
+  std::vector<ObjectView> records_;
+  std::array<int64_t, 8> moved_{};
+  int64_t saved_version_ = -1;
+  std::vector<Tag> in_flight_;  // by lane: what its copy carries
+};
+
+}  // namespace harmony

@@ -1,0 +1,472 @@
+#include "coordinator/sim/simulation.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <queue>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/base/status.h"
+#include "common/plan/lane_queue.h"
+#include "coordinator/core/frontier.h"
+#include "coordinator/core/recording.h"
+#include "coordinator/sim/sim_world.h"
+
+namespace harmony {
+namespace {
+
+constexpr int64_t kMaxEvents = 5'000'000;
+
+class Simulation {
+ public:
+  Simulation(const ModelSpec& model, const Plan& plan, const CostModel& costs,
+             const SimOptions& options)
+      : model_(model),
+        plan_(plan),
+        costs_(costs),
+        options_(options),
+        random_(options.seed, 1),
+        lanes_(static_cast<int>(plan.devices.size())),
+        world_(model, plan, options.first_step),
+        processes_(2 + plan.devices.size()),
+        semaphores_(lanes_.size(), 0),
+        stamps_(lanes_.size(), 0),
+        reported_(options.first_step) {
+    processes_[0].id = {Role::kSwapper, 0};
+    processes_[1].id = {Role::kHostWorker, 0};
+    for (size_t d = 0; d < plan.devices.size(); ++d) {
+      processes_[2 + d].id = {Role::kWorker, static_cast<int>(d)};
+    }
+    for (int lane = 0; lane < lanes_.size(); ++lane) {
+      queues_.emplace_back(lane);
+      const ProcessId owner = OwnerOf(lanes_.LaneAt(lane));
+      owner_.push_back(IndexOf(owner));
+      processes_[owner_.back()].lanes.push_back(lane);
+    }
+    for (int i = 0; i < options.kills; ++i) {
+      kill_at_.push_back(static_cast<int64_t>(random_.Below(options.fault_span)) + 1);
+    }
+    std::sort(kill_at_.rbegin(), kill_at_.rend());
+  }
+
+  SimResult Run() {
+    StartCoordinator();
+    for (size_t p = 0; p < processes_.size(); ++p) Dial(static_cast<int>(p));
+    while (status_.ok() && !ended_ && !events_.empty() && result_.events < kMaxEvents) OneEvent();
+    if (status_.ok() && !ended_) {
+      status_ = absl::InternalError(
+          absl::StrCat("the job hangs after event ", result_.events, ", generation ", word_));
+    }
+    if (status_.ok() && ended_->ok()) {
+      status_ = world_.CheckFinal(runner_->dispatcher().completed_steps());
+    } else if (status_.ok()) {
+      status_ = *ended_;
+    }
+    if (!status_.ok()) {
+      status_ = WithContext(status_, absl::StrCat("event ", result_.events, " generation ", word_));
+    }
+    result_.status = status_;
+    result_.finished = now_;
+    result_.generations = word_;
+    if (runner_ != nullptr) result_.completed_steps = runner_->dispatcher().completed_steps();
+    result_.moved_bytes = world_.moved_bytes();
+    return std::move(result_);
+  }
+
+ private:
+  enum class Kind : uint8_t {
+    kToCoordinator,  // a: message
+    kToProcess,      // a: message
+    kLaneDone,       // a: lane, b: stamp
+    kRespawn,        // a: process
+    kNotice,         // a: process; its stream to the coordinator broke; b: epoch
+    kRestart,        // the coordinator
+  };
+  struct Scheduled {
+    Nanos at;
+    uint64_t order;
+    Kind kind;
+    int64_t a;
+    uint64_t b;
+    bool operator>(const Scheduled& o) const { return at != o.at ? at > o.at : order > o.order; }
+  };
+  struct Message {
+    int process = -1;  // -1: the coordinator's own (records)
+    uint32_t incarnation = 0, epoch = 0;
+    std::optional<Event> event;  // to the coordinator
+    enum class To : uint8_t { kQuiesce, kStart, kCommands } to = To::kStart;
+    uint32_t generation = 0;
+    std::vector<Command> commands;
+  };
+  struct Process {
+    ProcessId id;
+    bool alive = true;
+    bool connected = false;
+    bool wants_dial = false;
+    uint32_t incarnation = 1, epoch = 0;  // of the coordinator it talks to
+    uint32_t quiesce = 0;                 // generation to answer for, when quiet
+    std::vector<int> lanes;
+    Nanos last_up, last_down;  // streams are ordered
+  };
+
+  int IndexOf(const ProcessId& id) const {
+    return id.role == Role::kWorker ? 2 + id.device : static_cast<int>(id.role);
+  }
+
+  Nanos Delay() {
+    if (!options_.jitter) return Nanos(1000);
+    return Nanos(static_cast<int64_t>(random_.Below(options_.message_delay.count()) + 1));
+  }
+
+  void Schedule(Nanos at, Kind kind, int64_t a, uint64_t b = 0) {
+    events_.push({at, next_order_++, kind, a, b});
+  }
+
+  int64_t Keep(Message message) {
+    if (free_.empty()) {
+      messages_.push_back(std::move(message));
+      return static_cast<int64_t>(messages_.size()) - 1;
+    }
+    const int64_t at = free_.back();
+    free_.pop_back();
+    messages_[at] = std::move(message);
+    return at;
+  }
+
+  void Tell(int process, Event event) {  // to the coordinator
+    Process& from = processes_[process];
+    from.last_up = std::max(now_ + Delay(), from.last_up + Nanos(1));
+    Message message;
+    message.process = process;
+    message.incarnation = from.incarnation;
+    message.epoch = from.epoch;
+    message.event = std::move(event);
+    Schedule(from.last_up, Kind::kToCoordinator, Keep(std::move(message)));
+  }
+
+  void SendTo(int process, Message message) {
+    Process& to = processes_[process];
+    to.last_down = std::max(now_ + Delay(), to.last_down + Nanos(1));
+    message.process = process;
+    message.incarnation = to.incarnation;
+    message.epoch = epoch_;
+    Schedule(to.last_down, Kind::kToProcess, Keep(std::move(message)));
+  }
+
+  // ---- The coordinator ----
+
+  void StartCoordinator() {
+    ++epoch_;
+    RunnerOptions options;
+    options.dispatch = {options_.first_step, options_.end_step, options_.save_steps,
+                        options_.window};
+    options.first_generation = word_ + 1;
+    options.max_generations_without_progress = 1000;
+    runner_ = std::make_unique<JobRunner>(model_, plan_, costs_, options);
+    result_.recording.clear();
+    result_.actions.clear();
+    reported_ = -1;
+    if (stop_requested_) Inform(StopRequested{});
+    for (size_t p = 0; p < processes_.size(); ++p) {
+      if (processes_[p].wants_dial) Dial(static_cast<int>(p));
+    }
+  }
+
+  void Inform(Event event) {
+    if (options_.keep_recording) result_.recording.emplace_back(now_, event);
+    std::vector<Action> actions = runner_->OnEvent(event, now_);
+    if (options_.keep_recording) result_.actions.push_back(DebugString(actions));
+    for (Action& action : actions) {
+      std::visit([this](auto& a) { Do(a); }, action);
+    }
+  }
+
+  void Do(RaiseGeneration& action) { word_ = std::max(word_, action.generation); }
+  void Do(AskQuiesce& action) {
+    Message message;
+    message.to = Message::To::kQuiesce;
+    message.generation = action.generation;
+    SendTo(IndexOf(action.process), std::move(message));
+  }
+  void Do(KillProcess& action) { Kill(IndexOf(action.process)); }
+  void Do(ReadRecords& action) {
+    std::fill(semaphores_.begin(), semaphores_.end(), 0);
+    world_.ForgetDevices();
+    Message message;
+    message.epoch = epoch_;
+    message.event = RecordsRead{action.generation, world_.records()};
+    Schedule(now_ + Nanos(1000), Kind::kToCoordinator, Keep(std::move(message)));
+  }
+  void Do(StartGeneration& action) {
+    for (size_t p = 0; p < processes_.size(); ++p) {
+      Message message;
+      message.to = Message::To::kStart;
+      message.generation = action.generation;
+      SendTo(static_cast<int>(p), std::move(message));
+    }
+  }
+  void Do(Send& action) {
+    Message message;
+    message.to = Message::To::kCommands;
+    message.generation = action.generation;
+    message.commands = std::move(action.commands);
+    SendTo(IndexOf(action.process), std::move(message));
+  }
+  void Do(StepCompleted& action) {
+    if (reported_ >= 0 && action.step != reported_) {
+      Fail(absl::InternalError(absl::StrCat("step ", action.step, " reported after ", reported_)));
+    }
+    reported_ = action.step + 1;
+    const ObjectTableLayout table(model_, plan_.num_microbatches);
+    const ObjectView& scalars = world_.records()[table.IndexOf(
+        {ObjectKind::kStepScalars, static_cast<int32_t>(action.step & 1), 0})];
+    if (scalars.state != ObjectState::kClean ||
+        scalars.version != static_cast<uint64_t>(action.step) + 1) {
+      Fail(absl::InternalError(absl::StrCat("scalars of step ", action.step, " are gone")));
+    }
+  }
+  void Do(JobEnded& action) { ended_ = action.status; }
+  void Do(Report&) {}
+
+  // ---- Processes ----
+
+  void Dial(int p) {
+    Process& process = processes_[p];
+    process.wants_dial = true;
+    if (runner_ == nullptr || !process.alive || !Quiet(p)) return;
+    process.wants_dial = false;
+    process.connected = true;
+    process.epoch = epoch_;
+    process.quiesce = 0;
+    Tell(p, ProcessAttached{process.id, process.incarnation});
+  }
+
+  bool Quiet(int p) const {
+    return std::none_of(processes_[p].lanes.begin(), processes_[p].lanes.end(),
+                        [this](int lane) { return queues_[lane].running(); });
+  }
+
+  void QuiesceLanes(int p) {
+    for (int lane : processes_[p].lanes) queues_[lane].Quiesce();
+  }
+
+  void MaybeAnswer(int p) {
+    Process& process = processes_[p];
+    if (!process.alive || !Quiet(p)) return;
+    if (process.quiesce != 0 && process.connected) {
+      Tell(p, Quiesced{process.id, process.incarnation, process.quiesce});
+      process.quiesce = 0;
+    }
+    if (process.wants_dial) Dial(p);
+  }
+
+  void Kill(int p) {
+    Process& process = processes_[p];
+    if (!process.alive) return;
+    process.alive = false;
+    for (int lane : process.lanes) {
+      if (const Command* running = queues_[lane].Running()) world_.Abort(*running);
+      queues_[lane] = LaneQueue(lane);
+      ++stamps_[lane];
+    }
+    if (process.connected) Tell(p, ProcessLost{process.id, process.incarnation});
+    process.connected = process.wants_dial = false;
+    process.quiesce = 0;
+    Schedule(now_ + Delay() * 2, Kind::kRespawn, p);
+  }
+
+  void KillCoordinator() {
+    if (runner_ == nullptr) return;
+    runner_.reset();
+    for (size_t p = 0; p < processes_.size(); ++p) {
+      if (!processes_[p].connected) continue;
+      Schedule(now_ + Delay(), Kind::kNotice, static_cast<int64_t>(p), epoch_);
+    }
+    Schedule(now_ + Delay() * 2, Kind::kRestart, 0);
+  }
+
+  void Deliver(int64_t index) {
+    Message message = std::move(messages_[index]);
+    free_.push_back(index);
+    if (message.event) {
+      if (runner_ != nullptr && message.epoch == epoch_) Inform(std::move(*message.event));
+      return;
+    }
+    Process& process = processes_[message.process];
+    if (!process.alive || !process.connected || process.incarnation != message.incarnation ||
+        process.epoch != message.epoch) {
+      return;
+    }
+    switch (message.to) {
+      case Message::To::kQuiesce:
+        QuiesceLanes(message.process);
+        process.quiesce = message.generation;
+        MaybeAnswer(message.process);
+        break;
+      case Message::To::kStart:
+        for (int lane : process.lanes) {
+          if (absl::Status status = queues_[lane].Start(message.generation); !status.ok()) {
+            Fail(status);
+          }
+        }
+        break;
+      case Message::To::kCommands:
+        for (Command& command : message.commands) {
+          const int lane = static_cast<int>(command.header.lane);
+          absl::Status status = queues_[lane].Push(message.generation, std::move(command));
+          if (!status.ok() && !absl::IsAborted(status)) Fail(status);
+          TryStart(lane);
+        }
+        break;
+    }
+  }
+
+  // ---- Lanes ----
+
+  void TryStart(int lane) {
+    LaneQueue& queue = queues_[lane];
+    const Command* head = queue.Head();
+    if (head == nullptr || queue.generation() != word_ || queue.quiesced()) return;
+    for (const SemaphoreWait& wait : head->header.waits) {
+      if (semaphores_[wait.semaphore] < wait.value) return;
+    }
+    if (absl::Status status = world_.Start(*head); !status.ok()) {
+      Fail(WithContext(status, DebugString(*head)));
+      return;
+    }
+    Nanos duration = costs_.Duration(*head);
+    if (options_.jitter) {
+      duration = Nanos(static_cast<int64_t>(static_cast<double>(duration.count()) *
+                                            (0.5 + 1.5 * random_.NextDouble())));
+    }
+    if (options_.keep_timeline) {
+      result_.timeline.push_back({lane, now_, now_ + duration, *head});
+    }
+    queue.BeginHead();
+    Schedule(now_ + duration, Kind::kLaneDone, lane, ++stamps_[lane]);
+  }
+
+  void FinishLane(int lane) {
+    LaneQueue& queue = queues_[lane];
+    const bool stale = queue.generation() != word_ || queue.quiesced();
+    // A survivor's last command of a generation that is over: its commit may or may not happen.
+    if (stale && random_.Below(2) == 0) {
+      world_.Abort(*queue.Running());
+    } else if (absl::Status status = world_.Complete(*queue.Running()); !status.ok()) {
+      Fail(WithContext(status, DebugString(*queue.Running())));
+      return;
+    }
+    const uint32_t generation = queue.generation();
+    const uint64_t value = queue.FinishHead();
+    if (value != 0 && generation == word_) {
+      semaphores_[lane] = value;
+      Process& process = processes_[owner_[lane]];
+      if (process.connected) Tell(owner_[lane], LaneProgress{generation, lane, value});
+      for (int other = 0; other < lanes_.size(); ++other) TryStart(other);
+    }
+    MaybeAnswer(owner_[lane]);
+  }
+
+  // ---- The clock ----
+
+  void OneEvent() {
+    const Scheduled event = events_.top();
+    events_.pop();
+    now_ = event.at;
+    ++result_.events;
+    switch (event.kind) {
+      case Kind::kToCoordinator:
+      case Kind::kToProcess:
+        Deliver(event.a);
+        break;
+      case Kind::kLaneDone:
+        if (stamps_[event.a] == event.b) FinishLane(static_cast<int>(event.a));
+        break;
+      case Kind::kRespawn:
+        processes_[event.a].alive = true;
+        ++processes_[event.a].incarnation;
+        Dial(static_cast<int>(event.a));
+        break;
+      case Kind::kNotice: {
+        const int p = static_cast<int>(event.a);
+        Process& process = processes_[p];
+        if (!process.alive || !process.connected || process.epoch != event.b) break;
+        process.connected = false;
+        process.quiesce = 0;
+        QuiesceLanes(p);
+        Dial(p);
+        break;
+      }
+      case Kind::kRestart:
+        StartCoordinator();
+        break;
+    }
+    if (result_.events == options_.stop_at_event) {
+      stop_requested_ = true;
+      if (runner_ != nullptr) Inform(StopRequested{});
+    }
+    while (!kill_at_.empty() && kill_at_.back() <= result_.events) {
+      kill_at_.pop_back();
+      const uint64_t victim = random_.Below(processes_.size() + 1);
+      if (victim == processes_.size()) {
+        KillCoordinator();
+      } else {
+        Kill(static_cast<int>(victim));
+      }
+    }
+    if (options_.check_derivable && status_.ok()) CheckDerivable();
+  }
+
+  void CheckDerivable() {
+    const ObjectTableLayout table(model_, plan_.num_microbatches);
+    const ArenaLayout layout(model_, plan_);
+    const absl::StatusOr<Frontier> frontier =
+        Frontier::FromRecords(table, world_.records(), options_.first_step);
+    if (!frontier.ok()) return Fail(frontier.status());
+    for (int64_t step : {frontier->step(), frontier->step() + 1}) {
+      const absl::StatusOr<StepWork> work = DeriveStepWork(model_, plan_, layout, *frontier, step);
+      if (!work.ok()) return Fail(work.status());
+    }
+  }
+
+  void Fail(absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const CostModel& costs_;
+  const SimOptions& options_;
+  CounterRandom random_;
+  LaneTable lanes_;
+  SimWorld world_;
+  std::vector<Process> processes_;
+  std::vector<LaneQueue> queues_;     // by lane
+  std::vector<int> owner_;            // by lane
+  std::vector<uint64_t> semaphores_;  // by lane, of the generation
+  std::vector<uint64_t> stamps_;      // by lane: which completion event is the current one
+  uint32_t word_ = 0;                 // the generation word of the segment
+  uint32_t epoch_ = 0;                // coordinator's incarnation
+  std::unique_ptr<JobRunner> runner_;
+  std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> events_;
+  uint64_t next_order_ = 0;
+  std::vector<Message> messages_;
+  std::vector<int64_t> free_;
+  std::vector<int64_t> kill_at_;  // event numbers, the next one last
+  Nanos now_;
+  int64_t reported_;
+  bool stop_requested_ = false;
+  std::optional<absl::Status> ended_;
+  absl::Status status_;
+  SimResult result_;
+};
+
+}  // namespace
+
+SimResult Simulate(const ModelSpec& model, const Plan& plan, const CostModel& costs,
+                   const SimOptions& options) {
+  return Simulation(model, plan, costs, options).Run();
+}
+
+}  // namespace harmony

@@ -1,0 +1,127 @@
+#pragma once
+
+// A random small model, a random plan for it (tight memory more often than not) and random options
+// of a simulation, all from one seed.
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/plan/arena_layout.h"
+#include "coordinator/core/analytic_costs.h"
+#include "coordinator/core/visits.h"
+#include "coordinator/sim/simulation.h"
+
+namespace harmony {
+
+struct RandomCase {
+  ModelSpec model;
+  Plan plan;
+  SimOptions options;
+  std::unique_ptr<AnalyticCosts> costs;
+};
+
+inline ModelSpec RandomModel(CounterRandom& random) {
+  ModelConfig config;
+  config.family = random.Below(2) == 0 ? Family::kGpt2 : Family::kLlama;
+  config.model_type = config.family == Family::kGpt2 ? "gpt2" : "llama";
+  config.vocab_size = 16 + static_cast<int64_t>(random.Below(64));
+  config.num_heads = config.num_kv_heads = 2;
+  config.head_dim = 4;
+  config.hidden_size = 8;
+  config.intermediate_size = 16 + 8 * static_cast<int64_t>(random.Below(4));
+  config.max_position_embeddings = 32;
+  config.num_layers = static_cast<int64_t>(random.Below(6));
+  config.tie_word_embeddings = random.Below(2) == 0;
+  return BuildModelSpec(config);
+}
+
+// Cuts [0, layers) into consecutive groups.
+inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, int devices,
+                                            int placement) {
+  std::vector<LayerGroup> groups;
+  for (int first = 0; first < layers;) {
+    const int count = 1 + static_cast<int>(random.Below(std::min<uint64_t>(3, layers - first)));
+    LayerGroup group;
+    group.layers = {first, first + count - 1};
+    const int index = static_cast<int>(groups.size());
+    group.device = placement == 0 ? index % devices : static_cast<int>(random.Below(devices));
+    groups.push_back(group);
+    first += count;
+  }
+  return groups;
+}
+
+inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
+  Plan plan;
+  const int devices = 1 + static_cast<int>(random.Below(4));
+  plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
+  plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
+  plan.sequence_length = 4;
+  const int placement = static_cast<int>(random.Below(3));
+  plan.backward_groups = RandomGroups(random, model.num_layers(), devices, placement);
+  const int fused_first = plan.backward_groups.back().layers.first;
+  if (random.Below(3) == 0) {
+    plan.forward_groups = RandomGroups(random, fused_first, devices, placement);
+  } else {
+    plan.forward_groups.assign(plan.backward_groups.begin(), plan.backward_groups.end() - 1);
+  }
+  plan.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
+  plan.clip = plan.update == UpdateMode::kDeferred && random.Below(2) == 0;
+  plan.stream_slots = 1 + static_cast<int>(random.Below(3));
+  plan.boundary_banks = devices + 1 + static_cast<int>(random.Below(3));
+  plan.gradient_ring = ArenaLayout::MinimalRing(model, plan);
+  if (random.Below(2) == 0) plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
+  plan.devices.resize(devices);
+  auto need = [&](VisitKind kind, int group) {
+    Visit visit = PlannedVisit(model, plan, kind, group);
+    DevicePlan& device = plan.devices[visit.device];
+    device.resident = std::max(device.resident, TotalOf(LayOutItems(model, plan, visit)));
+  };
+  const int groups = static_cast<int>(plan.backward_groups.size());
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
+    need(VisitKind::kForward, static_cast<int>(f));
+  }
+  for (int g = 0; g < groups; ++g) {
+    need(g + 1 == groups ? VisitKind::kFused : VisitKind::kBackward, g);
+  }
+  for (DevicePlan& device : plan.devices) {
+    const uint64_t slack = random.Below(3);  // none, some, plenty
+    device.resident += Bytes(device.resident.count() * static_cast<int64_t>(slack) *
+                             static_cast<int64_t>(random.Below(100)) / 100);
+    device.memory = device.resident;
+  }
+  plan.arena_dynamic = ArenaLayout(model, plan).dynamic_bytes();
+  return plan;
+}
+
+inline RandomCase MakeRandomCase(uint64_t seed) {
+  CounterRandom random(seed, 2);
+  RandomCase result;
+  result.model = RandomModel(random);
+  result.plan = RandomPlan(random, result.model);
+  std::vector<DeviceSpec> devices(result.plan.devices.size());
+  for (DeviceSpec& device : devices) {
+    // Durations of tasks and copies of the same order, so that all kinds of races happen.
+    device.flops = {1e9 * (1 + static_cast<double>(random.Below(20)))};
+    device.h2d = device.d2h = device.p2p = {1e8 * (1 + static_cast<double>(random.Below(20)))};
+  }
+  result.costs = std::make_unique<AnalyticCosts>(result.model, result.plan, devices);
+  SimOptions& options = result.options;
+  options.seed = seed;
+  options.end_step = 1 + static_cast<int64_t>(random.Below(4));
+  options.save_steps = static_cast<int64_t>(random.Below(3));
+  options.window = random.Below(3) == 0 ? 2 : 64;
+  options.jitter = true;
+  options.kills = static_cast<int>(random.Below(5));
+  const int64_t tasks =
+      result.plan.num_microbatches *
+      static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());
+  options.fault_span = (tasks * 6 + 40) * options.end_step;
+  options.message_delay = Nanos(1000 + static_cast<int64_t>(random.Below(200'000)));
+  if (random.Below(10) == 0) options.stop_at_event = 1 + static_cast<int64_t>(random.Below(400));
+  return result;
+}
+
+}  // namespace harmony

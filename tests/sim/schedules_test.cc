@@ -1,0 +1,87 @@
+// Random models, plans, delays and deaths, from seeds. A failure prints its seed and how to run it
+// alone:
+//
+//   build/tests/schedules_test --first_seed=S --seeds=1
+//
+// Default: 20 thousand schedules.
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "gtest/gtest.h"
+#include "tests/sim/random_case.h"
+
+namespace harmony {
+namespace {
+
+uint64_t first_seed = 1;
+uint64_t seeds = 20'000;
+bool check_derivable = false;
+
+TEST(SchedulesTest, SurviveDeathsDelaysAndReorderings) {
+  int64_t events = 0, generations = 0, failures = 0;
+  for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+    RandomCase c = MakeRandomCase(seed);
+    c.options.check_derivable = check_derivable || seed % 64 == 0;
+    const SimResult result = Simulate(c.model, c.plan, *c.costs, c.options);
+    events += result.events;
+    generations += result.generations;
+    if (result.status.ok()) continue;
+    ADD_FAILURE() << "seed " << seed << ": " << result.status << "\n"
+                  << DebugString(c.plan) << "\nreplay: schedules_test --first_seed=" << seed
+                  << " --seeds=1";
+    if (++failures >= 5) break;
+  }
+  std::printf("%llu schedules, %lld events, %lld generations\n",
+              static_cast<unsigned long long>(seeds), static_cast<long long>(events),
+              static_cast<long long>(generations));
+}
+
+// Without faults the bytes moved are the minimum of the plan.
+TEST(SchedulesTest, MoveNoMoreThanNecessary) {
+  for (uint64_t seed = first_seed; seed < first_seed + std::min<uint64_t>(seeds, 2000); ++seed) {
+    RandomCase c = MakeRandomCase(seed);
+    c.options.kills = 0;
+    c.options.stop_at_event = -1;
+    const SimResult result = Simulate(c.model, c.plan, *c.costs, c.options);
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
+    const MinimalSwap minimal = ComputeMinimalSwap(c.model, c.plan);
+    auto moved = [&](TrafficClass traffic) {
+      return Bytes(result.moved_bytes[static_cast<size_t>(traffic)]);
+    };
+    const int64_t steps = c.options.end_step;
+    ASSERT_EQ(moved(TrafficClass::kWeights), minimal.weights * steps) << "seed " << seed;
+    ASSERT_EQ(moved(TrafficClass::kGradients), minimal.gradients * steps) << "seed " << seed;
+    ASSERT_EQ(moved(TrafficClass::kStash), minimal.stash * steps) << "seed " << seed;
+    ASSERT_EQ(moved(TrafficClass::kBoundaryCommit), minimal.boundary_commit * steps)
+        << "seed " << seed;
+    ASSERT_EQ(moved(TrafficClass::kTokens), minimal.tokens * steps) << "seed " << seed;
+    ASSERT_EQ(moved(TrafficClass::kRecovery), Bytes(0)) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    bool good = true;
+    if (absl::ConsumePrefix(&argument, "--first_seed=")) {
+      good = absl::SimpleAtoi(argument, &harmony::first_seed);
+    } else if (absl::ConsumePrefix(&argument, "--seeds=")) {
+      good = absl::SimpleAtoi(argument, &harmony::seeds);
+    } else {
+      good = argument == "--check_derivable";
+      harmony::check_derivable = good;
+    }
+    if (!good) {
+      std::fprintf(stderr, "unknown argument %s\n", argv[i]);
+      return 2;
+    }
+  }
+  return RUN_ALL_TESTS();
+}
