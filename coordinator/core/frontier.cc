@@ -13,6 +13,7 @@ absl::StatusOr<Frontier> Frontier::FromRecords(const ObjectTableLayout& table,
   frontier.clean_version_.assign(table.size(), -1);
   frontier.offset_.assign(table.size(), Bytes(0));
   frontier.block_version_.assign(table.num_blocks(), first_step);
+  frontier.updating_.assign(table.num_blocks(), false);
   frontier.step_ = first_step;
   if (records.empty()) return frontier;
   if (static_cast<int>(records.size()) != table.size()) {
@@ -29,11 +30,13 @@ absl::StatusOr<Frontier> Frontier::FromRecords(const ObjectTableLayout& table,
     if (kind > ObjectKind::kMoment2) continue;
     if (record.state == ObjectState::kFree) initialized = false;
     if (kind != ObjectKind::kParameter) continue;
-    const int64_t done = record.state == ObjectState::kUpdating ? version - 1 : version;
-    frontier.block_version_[table.KeyOf(i).index] = done;
+    const bool updating = record.state == ObjectState::kUpdating;
+    frontier.block_version_[table.KeyOf(i).index] = updating ? version - 1 : version;
+    frontier.updating_[table.KeyOf(i).index] = updating;
   }
   if (!initialized) {  // a crash during initialisation: it starts over
     std::fill(frontier.block_version_.begin(), frontier.block_version_.end(), first_step);
+    std::fill(frontier.updating_.begin(), frontier.updating_.end(), false);
     std::fill(frontier.clean_version_.begin(), frontier.clean_version_.end(), -1);
     return frontier;
   }
@@ -152,13 +155,13 @@ class Derivation {
     for (size_t g = 0; g < plan_.backward_groups.size(); ++g) {
       if (!work_.backward[g]) continue;
       for (int block : BlocksOf(model_, plan_.backward_groups[g].layers, false)) {
-        if (!work_.update[block]) return Lost(block);
+        if (frontier_.Touched(block, work_.step)) return Lost(block);
       }
     }
     for (size_t f = 0; f < plan_.forward_groups.size(); ++f) {
       if (work_.forward[f].empty()) continue;
       for (int block : BlocksOf(model_, plan_.forward_groups[f].layers, false)) {
-        if (!work_.update[block]) return Lost(block);
+        if (frontier_.Touched(block, work_.step)) return Lost(block);
       }
     }
     return absl::OkStatus();

@@ -28,6 +28,10 @@ class Frontier {
   int64_t step() const { return step_; }
   // Steps whose update is in the block (an update under way does not count).
   int64_t block_version(int block) const { return block_version_[block]; }
+  // An update has destroyed (or is destroying) the block's state of before `step`.
+  bool Touched(int block, int64_t step) const {
+    return block_version_[block] > step || (block_version_[block] == step && updating_[block]);
+  }
   // The object holds exactly this version, complete.
   bool Holds(const ObjectKey& key, int64_t version) const {
     return clean_version_[table_->IndexOf(key)] == version;
@@ -41,6 +45,7 @@ class Frontier {
   bool initialized_ = false;
   int64_t step_ = 0;
   std::vector<int64_t> block_version_;
+  std::vector<bool> updating_;          // by block: on the way to the next version
   std::vector<int64_t> clean_version_;  // by record; -1: holds nothing complete
   std::vector<Bytes> offset_;           // by record
 };

@@ -35,15 +35,14 @@ absl::Status Generation::Begin() {
   }
   if (next_step_ >= job_.end_step && job_.saved_version < next_step_) {
     builder_.AddCheckpoint(next_step_ - 1);
-    checkpoint_step_ = next_step_ - 1;
+    checkpoints_.push_back(next_step_ - 1);
   }
   return AppendSteps();
 }
 
 bool Generation::CheckpointDue(int64_t step) const {
-  if (step + 1 <= job_.saved_version || step < checkpoint_step_ + (checkpoint_step_ >= 0 ? 1 : 0)) {
-    return false;
-  }
+  if (step + 1 <= job_.saved_version) return false;
+  if (std::find(checkpoints_.begin(), checkpoints_.end(), step) != checkpoints_.end()) return false;
   const int64_t every = job_.options.save_steps;
   return step + 1 == job_.end_step || (every > 0 && (step + 1) % every == 0);
 }
@@ -74,17 +73,19 @@ absl::Status Generation::AppendStep(int64_t step) {
   if (first) PinGradients(work);
   if (work.resumed || (first && job_.resumed)) resumed_steps_.push_back(step);
   // Updates wait for a checkpoint of the state before them; so a state that is half updated has it.
-  const bool untouched =
-      std::find(work.update.begin(), work.update.end(), false) == work.update.end();
+  bool untouched = true;
+  for (size_t block = 0; block < model_.blocks.size(); ++block) {
+    untouched = untouched && !frontier_.Touched(static_cast<int>(block), step);
+  }
   const bool save = CheckpointDue(step - 1) && step > 0 && untouched;
-  if (save) checkpoint_step_ = step - 1;
+  if (save) checkpoints_.push_back(step - 1);
   if (CountOf(step) == nullptr) steps_.push_back({step, 0, 0});
   std::vector<size_t> before(graph_.num_lanes());
   for (int lane = 0; lane < graph_.num_lanes(); ++lane) before[lane] = graph_.lane(lane).size();
   HARMONY_RETURN_IF_ERROR(builder_.AddStep(work, save));
   if (step + 1 == job_.end_step && CheckpointDue(step)) {
     builder_.AddCheckpoint(step);
-    checkpoint_step_ = step;
+    checkpoints_.push_back(step);
   }
   StepCount& count = *CountOf(step);
   for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
@@ -528,6 +529,9 @@ void Generation::Stop() {
   job_.end_step = end;
   if (next_step_ <= end - 1) return;  // AppendStep adds the checkpoint
   graph_.CancelFrom(end);
+  checkpoints_.erase(std::remove_if(checkpoints_.begin(), checkpoints_.end(),
+                                    [&](int64_t step) { return step >= end; }),
+                     checkpoints_.end());
   for (LaneState& lane : lanes_) lane.ready = false;
   ring_queue_.erase(std::remove_if(ring_queue_.begin(), ring_queue_.end(),
                                    [&](int64_t id) { return graph_.visit(id).step >= end; }),
@@ -536,7 +540,7 @@ void Generation::Stop() {
   next_step_ = std::max(next_step_, end);
   if (CheckpointDue(end - 1)) {
     builder_.AddCheckpoint(end - 1);
-    checkpoint_step_ = end - 1;
+    checkpoints_.push_back(end - 1);
   }
 }
 

@@ -123,8 +123,8 @@ class Generation {
   std::vector<int64_t> resumed_steps_;
   int64_t next_step_ = 0;  // to be built
   int64_t completed_steps_ = 0;
-  int64_t last_host_step_ = -1;   // highest step of which a host_compute command was issued
-  int64_t checkpoint_step_ = -2;  // highest step after which a checkpoint is in the graph
+  int64_t last_host_step_ = -1;       // highest step of which a host_compute command was issued
+  std::vector<int64_t> checkpoints_;  // steps after which a checkpoint is in the graph
   uint64_t next_id_ = 1;
 };
 

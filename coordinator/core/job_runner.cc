@@ -36,6 +36,7 @@ class JobRunner::Impl {
   Impl(const ModelSpec& model, const Plan& plan, const CostModel& costs, RunnerOptions options)
       : options_(options),
         dispatcher_(model, plan, costs, options.dispatch),
+        table_(model, plan.num_microbatches),
         lanes_(static_cast<int>(plan.devices.size())),
         completed_(lanes_.size(), 0),
         heads_(lanes_.size()),
@@ -161,11 +162,25 @@ class JobRunner::Impl {
     heads_.assign(heads_.size(), {});
     for (Member& member : members_) member.quiet = false;
     state_ = State::kRunning;
-    // A coordinator that starts again does not know how far its predecessor reported; the scalars
-    // of two steps are still there.
-    reported_ = std::max(reported_, dispatcher_.completed_steps() - 2);
+    // A coordinator that starts again does not know how far its predecessor reported: what is still
+    // there is reported once more. A step's scalars are overwritten only by commands that were sent
+    // after its report.
+    const int64_t completed = dispatcher_.completed_steps();
+    int64_t readable = completed;
+    while (readable > reported_ && readable > completed - 2 &&
+           HoldsScalars(event.records, readable - 1)) {
+      --readable;
+    }
+    reported_ = std::max(reported_, readable);
     actions_.push_back(StartGeneration{generation_});
     Advance();
+  }
+
+  bool HoldsScalars(const std::vector<ObjectView>& records, int64_t step) const {
+    const int index = table_.IndexOf({ObjectKind::kStepScalars, static_cast<int32_t>(step & 1), 0});
+    return index < static_cast<int>(records.size()) &&
+           records[index].state == ObjectState::kClean &&
+           static_cast<int64_t>(records[index].version) == step + 1;
   }
 
   void On(const LaneProgress& event) {
@@ -259,6 +274,7 @@ class JobRunner::Impl {
     actions_.push_back(JobEnded{std::move(status)});
   }
 
+  ObjectTableLayout table_;
   LaneTable lanes_;
   std::vector<uint64_t> completed_;
   std::vector<HeadWatch> heads_;

@@ -105,6 +105,7 @@ class Simulation {
     bool connected = false;
     bool wants_dial = false;
     uint32_t incarnation = 1, epoch = 0;  // of the coordinator it talks to
+    uint32_t attached_incarnation = 0;    // whose stream the coordinator knows
     uint32_t quiesce = 0;                 // generation to answer for, when quiet
     std::vector<int> lanes;
     Nanos last_up, last_down;  // streams are ordered
@@ -149,7 +150,7 @@ class Simulation {
     Process& to = processes_[process];
     to.last_down = std::max(now_ + Delay(), to.last_down + Nanos(1));
     message.process = process;
-    message.incarnation = to.incarnation;
+    message.incarnation = to.attached_incarnation;
     message.epoch = epoch_;
     Schedule(to.last_down, Kind::kToProcess, Keep(std::move(message)));
   }
@@ -175,6 +176,9 @@ class Simulation {
 
   void Inform(Event event) {
     if (options_.keep_recording) result_.recording.emplace_back(now_, event);
+    if (const auto* attached = std::get_if<ProcessAttached>(&event)) {
+      processes_[IndexOf(attached->process)].attached_incarnation = attached->incarnation;
+    }
     std::vector<Action> actions = runner_->OnEvent(event, now_);
     if (options_.keep_recording) result_.actions.push_back(DebugString(actions));
     for (Action& action : actions) {
@@ -406,7 +410,7 @@ class Simulation {
       stop_requested_ = true;
       if (runner_ != nullptr) Inform(StopRequested{});
     }
-    while (!kill_at_.empty() && kill_at_.back() <= result_.events) {
+    while (!ended_ && !kill_at_.empty() && kill_at_.back() <= result_.events) {
       kill_at_.pop_back();
       const uint64_t victim = random_.Below(processes_.size() + 1);
       if (victim == processes_.size()) {

@@ -118,7 +118,8 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   const int64_t tasks =
       result.plan.num_microbatches *
       static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());
-  options.fault_span = (tasks * 6 + 40) * options.end_step;
+  options.fault_span =
+      (tasks * 4 + 20) * options.end_step / (1 + static_cast<int64_t>(random.Below(3)));
   options.message_delay = Nanos(1000 + static_cast<int64_t>(random.Below(200'000)));
   if (random.Below(10) == 0) options.stop_at_event = 1 + static_cast<int64_t>(random.Below(400));
   return result;
