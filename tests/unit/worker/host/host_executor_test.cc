@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -9,6 +13,7 @@
 #include <limits>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/io/checkpoint_details.h"
 #include "common/io/checkpoint_manifest.h"
@@ -429,6 +434,57 @@ TEST_F(HostExecutorTest, OldCheckpointsAndLeftOversAreRemoved) {
   EXPECT_LE(ListCheckpoints(dir_.File("out")).size(), 3u);
   EXPECT_FALSE(std::filesystem::exists(dir_.File("out/checkpoint-1")));
   EXPECT_FALSE(std::filesystem::exists(dir_.File("out/final"))) << "not finished";
+}
+
+// Host workers are killed at random moments of initialisation and of a checkpoint; the next one
+// repeats the task. The older checkpoint stays valid all the time.
+TEST_F(HostExecutorTest, KilledHostWorkersRepeatTheirTask) {
+  Start();
+  CounterRandom random(3);
+  const auto run_and_kill = [&](HostTaskKind kind, int64_t step) {
+    executor_.reset();  // its threads, which a child would not have
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      Attach();
+      _exit(Run(kind, step).ok() ? 0 : 1);
+    }
+    const Nanos moment =
+        MonotonicClock().Now() + Nanos(static_cast<int64_t>(random.Below(20'000'000)));
+    int status = 0;
+    while (MonotonicClock().Now() < moment) {
+      if (waitpid(child, &status, WNOHANG) == child) {
+        ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        return;
+      }
+      sched_yield();
+    }
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  };
+  for (int i = 0; i < 10; ++i) run_and_kill(HostTaskKind::kInitialize, 0);
+  Attach();
+  ASSERT_TRUE(Run(HostTaskKind::kInitialize, 0).ok());
+  const Floats killed = Persistent();
+  Start();
+  ASSERT_TRUE(Run(HostTaskKind::kInitialize, 0).ok());
+  EXPECT_EQ(Persistent(), killed);
+
+  RunStep(0);
+  ASSERT_TRUE(Run(HostTaskKind::kCheckpoint, 0).ok());
+  RunStep(1);
+  for (int i = 0; i < 20; ++i) {
+    run_and_kill(HostTaskKind::kCheckpoint, 1);
+    EXPECT_TRUE(VerifyCheckpoint(dir_.File("out/checkpoint-1")).ok());
+    const std::string newest = dir_.File("out/checkpoint-2");
+    EXPECT_TRUE(!std::filesystem::exists(newest) || VerifyCheckpoint(newest).ok());
+  }
+  Attach();
+  ASSERT_TRUE(Run(HostTaskKind::kCheckpoint, 1).ok());
+  EXPECT_TRUE(VerifyCheckpoint(dir_.File("out/checkpoint-2")).ok());
+  for (const auto& entry : std::filesystem::directory_iterator(dir_.File("out"))) {
+    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("partial")));
+  }
 }
 
 TEST_F(HostExecutorTest, ACheckpointNeedsCommittedParameters) {
