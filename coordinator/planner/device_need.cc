@@ -1,0 +1,47 @@
+#include "coordinator/planner/device_need.h"
+
+namespace harmony {
+namespace {
+
+GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, VisitKind kind, int group) {
+  Visit visit = PlannedVisit(model, plan, kind, group);
+  const std::vector<Bytes> items = LayOutItems(model, plan, visit);
+  GroupNeed need;
+  need.kind = kind;
+  need.group = group;
+  need.layers = visit.layers;
+  need.device = visit.device;
+  const size_t weights = visit.blocks.size();
+  const size_t gradients = weights + (kind == VisitKind::kForward ? 0 : visit.uses.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
+    sum += items[i].AlignUp(kSlotAlignment);
+  }
+  need.workspace =
+      kind == VisitKind::kForward
+          ? ForwardWorkspaceBytes(model, visit.layers, plan.microbatch_size, plan.sequence_length)
+          : BackwardWorkspaceBytes(model, visit.layers, plan.microbatch_size, plan.sequence_length);
+  return need;
+}
+
+}  // namespace
+
+std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan) {
+  std::vector<GroupNeed> needs;
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
+    needs.push_back(NeedOf(model, plan, VisitKind::kForward, static_cast<int>(f)));
+  }
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+    const bool fused = g + 1 == plan.backward_groups.size();
+    needs.push_back(
+        NeedOf(model, plan, fused ? VisitKind::kFused : VisitKind::kBackward, static_cast<int>(g)));
+  }
+  return needs;
+}
+
+const char* KindName(VisitKind kind) {
+  static constexpr const char* kNames[] = {"forward", "backward", "forward+backward"};
+  return kNames[static_cast<int>(kind)];
+}
+
+}  // namespace harmony

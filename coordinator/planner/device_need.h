@@ -1,0 +1,28 @@
+#pragma once
+
+// What the groups of a plan need on their devices. PURE.
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/visits.h"
+
+namespace harmony {
+
+struct GroupNeed {
+  VisitKind kind = VisitKind::kForward;
+  int group = 0;
+  LayerRange layers;
+  int device = 0;
+  Bytes weights, gradients, streaming;  // resident
+  Bytes workspace;
+  Bytes resident() const { return weights + gradients + streaming; }
+  Bytes total() const { return resident() + workspace; }
+};
+
+// Every group of the plan: forward, then backward (the last is fused).
+std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan);
+
+const char* KindName(VisitKind kind);
+
+}  // namespace harmony

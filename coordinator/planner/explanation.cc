@@ -1,0 +1,163 @@
+// What there is to say about a plan, as text and as JSON.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/plan/arena_layout.h"
+#include "coordinator/planner/device_need.h"
+#include "coordinator/planner/planner.h"
+
+namespace harmony {
+namespace {
+
+struct DeviceUse {
+  Bytes resident, workspace;  // the most of any group
+  std::string hungriest;      // group that needs most resident
+};
+
+std::vector<DeviceUse> UseOfDevices(const Plan& plan, const std::vector<GroupNeed>& needs) {
+  std::vector<DeviceUse> uses(plan.devices.size());
+  for (const GroupNeed& need : needs) {
+    DeviceUse& use = uses[need.device];
+    use.workspace = std::max(use.workspace, need.workspace);
+    if (need.resident() <= use.resident) continue;
+    use.resident = need.resident();
+    use.hungriest =
+        absl::StrCat(KindName(need.kind), " of layers ", need.layers.first, "-", need.layers.last);
+  }
+  return uses;
+}
+
+// Without stashes and boundary commits; parameters counted once.
+double BytesPerParameter(const ModelSpec& model, const ArenaLayout& layout) {
+  const Bytes bytes = layout.end() - layout.stash_and_boundary_bytes();
+  return static_cast<double>(bytes.count()) / static_cast<double>(model.parameter_count());
+}
+
+const char* UpdateName(const Plan& plan) {
+  if (plan.update == UpdateMode::kEager) return "eager";
+  return plan.clip ? "deferred, clipped" : "deferred";
+}
+
+std::string Row(absl::string_view name, Bytes bytes) {
+  return absl::StrFormat("  %-18s %s\n", name, FormatBytes(bytes));
+}
+
+}  // namespace
+
+std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& plan,
+                        const MachineSpec& machine) {
+  const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
+  const ArenaLayout layout(model, plan);
+  const Footprint footprint =
+      ComputeFootprint(model, plan.global_batch(), plan.sequence_length, plan.optimizer_moments);
+  Bytes devices;
+  for (const DevicePlan& device : plan.devices) devices += device.memory;
+  std::string text = absl::StrFormat(
+      "harmony-pp on %d device%s: %d microbatches of %d x %d tokens, %d layer groups, updates %s, "
+      "stashes on the host\n",
+      plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
+      plan.microbatch_size, plan.sequence_length, plan.backward_groups.size(), UpdateName(plan));
+  absl::StrAppendFormat(&text, "Footprint %s; device memory together %s (%.0f%% of it)\n",
+                        FormatBytes(footprint.total()), FormatBytes(devices),
+                        100.0 * static_cast<double>(devices.count()) /
+                            static_cast<double>(footprint.total().count()));
+  text += Row("weights", footprint.weights) + Row("gradients", footprint.gradients) +
+          Row("optimizer state", footprint.optimizer_state) +
+          Row("activations", footprint.activations);
+
+  text += "Devices\n";
+  const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
+  for (size_t d = 0; d < uses.size(); ++d) {
+    const std::string name =
+        d < machine.devices.size() ? ToString(machine.devices[d]) : absl::StrCat("device ", d);
+    if (uses[d].hungriest.empty()) {
+      absl::StrAppendFormat(&text, "  %d  %s: runs no group\n", d, name);
+      continue;
+    }
+    absl::StrAppendFormat(&text, "  %d  %s: needs %s + %s workspace of %s (%s): fits\n", d, name,
+                          FormatBytes(uses[d].resident), FormatBytes(uses[d].workspace),
+                          FormatBytes(plan.devices[d].memory), uses[d].hungriest);
+  }
+
+  text += "Groups\n";
+  for (const GroupNeed& need : needs) {
+    absl::StrAppendFormat(
+        &text,
+        "  %-16s %2d  layers %d-%d on device %d: weights %s, gradients %s, buffers %s, "
+        "workspace %s\n",
+        KindName(need.kind), need.group, need.layers.first, need.layers.last, need.device,
+        FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
+        FormatBytes(need.workspace));
+  }
+
+  absl::StrAppendFormat(&text, "Host arena %s", FormatBytes(layout.end()));
+  if (machine.host_memory.count() > 0) {
+    absl::StrAppend(&text, " of ", FormatBytes(machine.host_memory), ": fits");
+  }
+  absl::StrAppendFormat(&text, " (%.2f bytes a parameter without stashes and boundary commits)\n",
+                        BytesPerParameter(model, layout));
+  text += Row("weights, moments", layout.persistent_bytes()) +
+          Row("stashes, boundary", layout.stash_and_boundary_bytes()) +
+          Row("gradients, other", layout.dynamic_bytes() - layout.stash_and_boundary_bytes());
+
+  const MinimalSwap swap = ComputeMinimalSwap(model, plan);
+  text += "Least traffic between host and devices, per step\n";
+  text += Row("weights", swap.weights) + Row("gradients", swap.gradients) +
+          Row("stash", swap.stash) + Row("boundary commits", swap.boundary_commit) +
+          Row("tokens", swap.tokens);
+  text += "No time estimate yet.\n";
+  static_cast<void>(job);
+  return text;
+}
+
+std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& plan,
+                       const MachineSpec& machine) {
+  const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
+  const ArenaLayout layout(model, plan);
+  const Footprint footprint =
+      ComputeFootprint(model, plan.global_batch(), plan.sequence_length, plan.optimizer_moments);
+  std::string groups, devices;
+  for (const GroupNeed& need : needs) {
+    absl::StrAppend(&groups, groups.empty() ? "" : ", ", "{\"kind\": \"", KindName(need.kind),
+                    "\", \"group\": ", need.group, ", \"first_layer\": ", need.layers.first,
+                    ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
+                    ", \"weights\": ", need.weights.count(),
+                    ", \"gradients\": ", need.gradients.count(),
+                    ", \"buffers\": ", need.streaming.count(),
+                    ", \"workspace\": ", need.workspace.count(), "}");
+  }
+  const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
+  for (size_t d = 0; d < uses.size(); ++d) {
+    absl::StrAppend(&devices, d == 0 ? "" : ", ", "{\"device\": ", d,
+                    ", \"memory\": ", plan.devices[d].memory.count(),
+                    ", \"resident\": ", plan.devices[d].resident.count(),
+                    ", \"need_resident\": ", uses[d].resident.count(),
+                    ", \"need_workspace\": ", uses[d].workspace.count(), ", \"fits\": true}");
+  }
+  const MinimalSwap swap = ComputeMinimalSwap(model, plan);
+  static_cast<void>(job);
+  return absl::StrCat(
+      "{\"mode\": \"harmony-pp\", \"num_microbatches\": ", plan.num_microbatches,
+      ", \"micro_batch_size\": ", plan.microbatch_size, ", \"update\": \"",
+      plan.update == UpdateMode::kEager ? "eager" : "deferred",
+      "\", \"clip\": ", plan.clip ? "true" : "false",
+      ", \"stash\": \"host\", \"footprint\": {\"weights\": ", footprint.weights.count(),
+      ", \"gradients\": ", footprint.gradients.count(),
+      ", \"optimizer_state\": ", footprint.optimizer_state.count(),
+      ", \"activations\": ", footprint.activations.count(),
+      ", \"total\": ", footprint.total().count(), "}, \"devices\": [", devices, "], \"groups\": [",
+      groups, "], \"host\": {\"memory\": ", machine.host_memory.count(),
+      ", \"arena\": ", layout.end().count(),
+      ", \"persistent\": ", layout.persistent_bytes().count(),
+      ", \"dynamic\": ", layout.dynamic_bytes().count(),
+      ", \"stash_and_boundary\": ", layout.stash_and_boundary_bytes().count(),
+      ", \"bytes_per_parameter\": ", absl::StrFormat("%.3f", BytesPerParameter(model, layout)),
+      ", \"fits\": true}, \"minimal_swap\": {\"weights\": ", swap.weights.count(),
+      ", \"gradients\": ", swap.gradients.count(), ", \"stash\": ", swap.stash.count(),
+      ", \"boundary_commit\": ", swap.boundary_commit.count(),
+      ", \"tokens\": ", swap.tokens.count(), "}, \"time_estimate\": null}");
+}
+
+}  // namespace harmony

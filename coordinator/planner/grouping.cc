@@ -1,0 +1,72 @@
+#include "coordinator/planner/grouping.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+
+std::vector<LayerRange> BalancedPartition(int layers, int groups,
+                                          const std::function<double(LayerRange)>& cost) {
+  // best[k][n]: (largest cost, sum of squares) of the first n layers in k groups.
+  using Score = std::pair<double, double>;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const size_t size = static_cast<size_t>(layers) + 1;
+  std::vector<std::vector<Score>> best(groups + 1,
+                                       std::vector<Score>(size, {kInfinity, kInfinity}));
+  std::vector<std::vector<int>> cut(groups + 1, std::vector<int>(size, 0));
+  std::vector<std::vector<double>> costs(layers, std::vector<double>(layers, 0));
+  for (int first = 0; first < layers; ++first) {
+    for (int last = first; last < layers; ++last) costs[first][last] = cost({first, last});
+  }
+  best[0][0] = {0, 0};
+  for (int k = 1; k <= groups; ++k) {
+    for (int n = k; n <= layers; ++n) {
+      for (int first = k - 1; first < n; ++first) {
+        const double here = costs[first][n - 1];
+        const Score& before = best[k - 1][first];
+        const Score score = {std::max(before.first, here), before.second + here * here};
+        if (score < best[k][n]) {
+          best[k][n] = score;
+          cut[k][n] = first;
+        }
+      }
+    }
+  }
+  std::vector<LayerRange> partition(groups);
+  for (int k = groups, end = layers; k > 0; --k) {
+    partition[k - 1] = {cut[k][end], end - 1};
+    end = cut[k][end];
+  }
+  return partition;
+}
+
+absl::StatusOr<std::vector<LayerRange>> FixedPartition(const ModelSpec& model,
+                                                       const std::vector<int>& layer_groups) {
+  std::vector<int> counts = layer_groups;
+  int64_t sum = 0;
+  for (int count : counts) {
+    if (count < 1) return absl::InvalidArgumentError("layer_groups: each group needs a layer");
+    sum += count;
+  }
+  const int layers = model.num_layers();
+  if (sum == layers - 2) {
+    ++counts.front();
+    ++counts.back();
+  } else if (sum != layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer_groups: the groups have ", sum, " layers; the model has ", layers - 2,
+                     " blocks (", layers, " layers with the embedding and the head)"));
+  }
+  std::vector<LayerRange> partition;
+  int first = 0;
+  for (int count : counts) {
+    partition.push_back({first, first + count - 1});
+    first += count;
+  }
+  return partition;
+}
+
+}  // namespace harmony

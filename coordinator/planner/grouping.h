@@ -1,0 +1,23 @@
+#pragma once
+
+// Partitions of a chain of layers into consecutive groups. PURE.
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
+
+namespace harmony {
+
+// The partition into `groups` groups whose most expensive group is cheapest; among equals the one
+// whose costs are most even. REQUIRES: 1 <= groups <= layers; `cost` grows with the range.
+std::vector<LayerRange> BalancedPartition(int layers, int groups,
+                                          const std::function<double(LayerRange)>& cost);
+
+// The job's `layer_groups`: layers per group, which must add up to the model's layers; the
+// embedding and the head count as layers, or else belong to the first and to the last group.
+absl::StatusOr<std::vector<LayerRange>> FixedPartition(const ModelSpec& model,
+                                                       const std::vector<int>& layer_groups);
+
+}  // namespace harmony

@@ -1,0 +1,115 @@
+#include "coordinator/planner/planner.h"
+
+#include "common/plan/arena_layout.h"
+#include "coordinator/core/analytic_costs.h"
+#include "coordinator/planner/grouping.h"
+#include "coordinator/sim/simulation.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelSpec Gpt2() {
+  const std::string json = *PresetConfigJson("gpt2-124m");
+  return BuildModelSpec(*ParseModelConfig(json, "gpt2-124m"));
+}
+
+JobSpec Gpt2Job() {
+  JobSpec job;
+  job.sequence_length = 256;
+  job.global_batch_size = 32;
+  job.micro_batch_size = 2;
+  return job;
+}
+
+MachineSpec Machine(absl::string_view devices) {
+  MachineSpec machine;
+  machine.devices = *ParseDevices(devices);
+  return machine;
+}
+
+double BytesPerParameter(const ModelSpec& model, const Plan& plan) {
+  const ArenaLayout layout(model, plan);
+  const double bytes =
+      static_cast<double>((layout.end() - layout.stash_and_boundary_bytes()).count());
+  return (bytes - 8 * static_cast<double>(model.tied_parameter_count())) /
+         static_cast<double>(model.parameter_count());
+}
+
+TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
+  const ModelSpec model = Gpt2();
+  for (const char* devices : {"sim:mem=512MiB", "sim*4:mem=512MiB"}) {
+    for (double norm : {0.0, 1.0}) {
+      JobSpec job = Gpt2Job();
+      job.max_grad_norm = norm;
+      const absl::StatusOr<Plan> plan = MakePlan(model, job, Machine(devices));
+      ASSERT_TRUE(plan.ok()) << devices << ": " << plan.status();
+      EXPECT_EQ(plan->microbatch_size, 2);
+      EXPECT_LE(BytesPerParameter(model, *plan), norm > 0 ? 17 : 14) << devices;
+    }
+  }
+}
+
+TEST(PlannerTest, SaysWhatIsMissingAndWhatWouldFit) {
+  const ModelSpec model = Gpt2();
+  const absl::StatusOr<Plan> plan = MakePlan(model, Gpt2Job(), Machine("sim*2:mem=256MiB"));
+  ASSERT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(plan.status().message(), HasSubstr("layers 13 to 13"));
+  EXPECT_THAT(plan.status().message(), HasSubstr("missing"));
+  const std::string message(plan.status().message());
+  const size_t at = message.find("mem=");
+  ASSERT_NE(at, std::string::npos) << message;
+  const std::string memory =
+      message.substr(at + 4, message.find_first_not_of("0123456789", at + 4) - at - 4);
+  MachineSpec machine = Machine("sim*2:mem=" + memory);
+  EXPECT_TRUE(MakePlan(model, Gpt2Job(), machine).ok()) << message;
+}
+
+TEST(PlannerTest, RefusesAHostThatIsTooSmall) {
+  MachineSpec machine = Machine("sim:mem=2GiB");
+  machine.host_memory = GiB(1);
+  const absl::StatusOr<Plan> plan = MakePlan(Gpt2(), Gpt2Job(), machine);
+  ASSERT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(plan.status().message(), HasSubstr("too little"));
+}
+
+TEST(PlannerTest, TakesLayerGroupsFromTheJob) {
+  JobSpec job = Gpt2Job();
+  job.layer_groups = {3, 3, 3, 3};  // blocks; embedding and head join the outer ones
+  const absl::StatusOr<Plan> plan = MakePlan(Gpt2(), job, Machine("sim*3:mem=1GiB"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->backward_groups.size(), 4);
+  EXPECT_EQ(plan->backward_groups[0].layers, (LayerRange{0, 3}));
+  EXPECT_EQ(plan->backward_groups[3].layers, (LayerRange{10, 13}));
+  EXPECT_EQ(plan->backward_groups[3].device, 0);
+  job.layer_groups = {3, 3};
+  EXPECT_THAT(MakePlan(Gpt2(), job, Machine("sim:mem=1GiB")).status().message(),
+              HasSubstr("layer_groups"));
+}
+
+TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
+  JobSpec job = Gpt2Job();
+  job.micro_batch_size = 0;
+  job.global_batch_size = 12;
+  const absl::StatusOr<Plan> plan = MakePlan(Gpt2(), job, Machine("sim:mem=1GiB"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->microbatch_size, 3);
+  EXPECT_EQ(plan->num_microbatches, 4);
+}
+
+TEST(GroupingTest, BalancesTheLargestGroup) {
+  const double costs[] = {4, 1, 1, 1, 1, 4};
+  auto cost = [&](LayerRange range) {
+    double sum = 0;
+    for (int i = range.first; i <= range.last; ++i) sum += costs[i];
+    return sum;
+  };
+  const std::vector<LayerRange> expected = {{0, 0}, {1, 4}, {5, 5}};
+  EXPECT_EQ(BalancedPartition(6, 3, cost), expected);
+}
+
+}  // namespace
+}  // namespace harmony
