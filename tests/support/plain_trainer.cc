@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "common/base/random.h"
 #include "common/base/status.h"
+#include "worker/host/init.h"
 #include "worker/optimizer/optimizer.h"
 
 namespace harmony::testing {
@@ -47,14 +47,8 @@ PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
 void PlainTrainer::InitializeRandom(uint64_t seed) {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     for (const TensorSpec& tensor : model_.blocks[b].tensors) {
-      float* data = weights_[b].data() + tensor.offset;
-      const uint64_t stream = (static_cast<uint64_t>(b) << 32) + tensor.offset;
-      for (int64_t i = 0; i < tensor.elements; ++i) {
-        const float normal = PhiloxNormal(seed, i / 2, stream)[i % 2];
-        data[i] = tensor.init == InitKind::kNormal ? normal * static_cast<float>(tensor.init_std)
-                  : tensor.init == InitKind::kOnes ? 1.0f
-                                                   : 0.0f;
-      }
+      InitializeTensor(tensor, static_cast<int>(b), seed,
+                       weights_[b].span().subspan(tensor.offset, tensor.elements));
     }
   }
 }

@@ -54,7 +54,7 @@ class PlainTrainer {
   absl::Span<float> weights(int block) { return weights_[block].span(); }
   absl::Span<float> gradients(int use) { return gradients_[use].span(); }
 
-  // Normal values for matrices as TensorSpec::init_std says, ones and zeros elsewhere.
+  // As the host worker does (worker/host/init.h): same seed, same bits.
   void InitializeRandom(uint64_t seed);
 
   // One optimizer step. tokens, labels: [global batch, T].
