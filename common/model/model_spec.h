@@ -95,7 +95,7 @@ const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix);
 
 // Rows (tokens) of logits that the head computes at a time; a function of the vocabulary only, so
 // that results depend on neither cap nor batch. About kHeadChunkBytes of logits.
-inline constexpr int64_t kHeadChunkBytes = int64_t{32} << 20;
+inline constexpr int64_t kHeadChunkBytes = int64_t{64} << 20;
 int64_t HeadChunkRows(const ModelConfig& config);
 
 // ---- Costs, for one sequence batch of `samples` sequences of `tokens` tokens ----

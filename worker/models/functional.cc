@@ -3,12 +3,10 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/relu.h>
@@ -18,6 +16,7 @@
 #include <ATen/ops/threshold_backward.h>
 
 #include "absl/strings/str_cat.h"
+#include "worker/models/gemm.h"
 #include "worker/models/kernels.h"
 
 namespace harmony::functional {
@@ -32,8 +31,10 @@ const char* GeluName(Activation kind) { return kind == Activation::kGeluTanh ? "
 
 at::Tensor Linear(const at::Tensor& x, const LinearParam& param) {
   const at::Tensor weight = InOut(param.weight.weight, param.in_out);
-  if (!param.bias.weight.defined()) return at::mm(x, weight);
-  return at::addmm(param.bias.weight, x, weight);
+  at::Tensor y = at::empty({x.size(0), weight.size(1)}, x.options());
+  if (param.bias.weight.defined()) y.copy_(param.bias.weight.expand_as(y));
+  MatMul(y, x, weight, /*accumulate=*/param.bias.weight.defined());
+  return y;
 }
 
 void LinearResidual(at::Tensor& y, const at::Tensor& residual, const at::Tensor& x,
@@ -43,15 +44,15 @@ void LinearResidual(at::Tensor& y, const at::Tensor& residual, const at::Tensor&
   } else if (!y.is_same(residual)) {
     y.copy_(residual);
   }
-  y.addmm_(x, InOut(param.weight.weight, param.in_out));
+  MatMul(y, x, InOut(param.weight.weight, param.in_out), /*accumulate=*/true);
 }
 
 void LinearWeightGradient(const at::Tensor& dy, const at::Tensor& x, const LinearParam& param) {
   at::Tensor gradient = param.weight.gradient;
   if (param.in_out) {
-    gradient.addmm_(x.t(), dy);
+    MatMul(gradient, x.t(), dy, /*accumulate=*/true);
   } else {
-    gradient.addmm_(dy.t(), x);
+    MatMul(gradient, dy.t(), x, /*accumulate=*/true);
   }
   if (param.bias.gradient.defined()) {
     at::Tensor bias_gradient = param.bias.gradient;
@@ -60,11 +61,11 @@ void LinearWeightGradient(const at::Tensor& dy, const at::Tensor& x, const Linea
 }
 
 at::Tensor LinearInputGradient(const at::Tensor& dy, const LinearParam& param) {
-  return at::mm(dy, InOut(param.weight.weight, param.in_out).t());
+  return MatMul(dy, InOut(param.weight.weight, param.in_out).t());
 }
 
 void LinearInputGradientAdd(at::Tensor& dx, const at::Tensor& dy, const LinearParam& param) {
-  dx.addmm_(dy, InOut(param.weight.weight, param.in_out).t());
+  MatMul(dx, dy, InOut(param.weight.weight, param.in_out).t(), /*accumulate=*/true);
 }
 
 NormParam GetNorm(const LayerParams& params, absl::string_view name, double epsilon) {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 
@@ -10,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/model/model_spec.h"
 #include "worker/models/functional.h"
+#include "worker/models/gemm.h"
 #include "worker/models/kernels.h"
 
 namespace harmony {
@@ -66,11 +66,11 @@ absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const La
     at::Tensor logits = buffer.narrow(0, 0, count);
     const at::Tensor chunk = normed.narrow(0, begin, count);
     at::Tensor dchunk = dnormed.narrow(0, begin, count);
-    at::mm_out(logits, chunk, weight_in_out);
+    MatMul(logits, chunk, weight_in_out, /*accumulate=*/false);
     kernels::CrossEntropy(logits.mutable_data_ptr<float>(), labels + begin, count, vocabulary,
                           scale, row_loss.data() + begin);
-    gradient.addmm_(logits.t(), chunk);
-    at::mm_out(dchunk, logits, projection.weight);
+    MatMul(gradient, logits.t(), chunk, /*accumulate=*/true);
+    MatMul(dchunk, logits, projection.weight, /*accumulate=*/false);
   }
   buffer.reset();
   normed.reset();

@@ -90,7 +90,7 @@ TEST(ModelCostTest, BoundariesAndChunks) {
   const ModelSpec model = Preset("gpt2-124m");
   EXPECT_EQ(BoundaryBytes(model, 0, 2, 256), Bytes(2 * 256 * 4));
   EXPECT_EQ(BoundaryBytes(model, 5, 2, 256), Bytes(2 * 256 * 768 * 4));
-  EXPECT_EQ(HeadChunkRows(model.config), 128);
+  EXPECT_EQ(HeadChunkRows(model.config), 256);
   EXPECT_EQ(HeadChunkRows(Preset("gpt2-mini").config), 1024);
 }
 
