@@ -75,11 +75,14 @@ CASES = {
 
 
 def make_checkpoint(config, directory):
+    # Not far from the usual scale: gpt2's key bias has no effect on the loss, so its gradient is
+    # rounding noise, which Adam blows up to the size of a step; with larger weights PyTorch differs
+    # from itself (another microbatch size) by more than the tolerance there.
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+            parameter.add_(torch.randn_like(parameter) * 0.02)
     model.save_pretrained(directory)
 
 
