@@ -1,0 +1,149 @@
+#include "coordinator/service/admission.h"
+
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/io/checkpoint_reader.h"
+#include "common/io/hf_directory.h"
+#include "common/io/token_file.h"
+#include "common/io/weight_map.h"
+#include "common/ipc/segment.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/job_file.h"
+#include "coordinator/planner/planner.h"
+
+namespace harmony {
+namespace {
+
+absl::Status CheckShape(const JobSpec& job, const ModelSpec& model) {
+  const ModelConfig& config = model.config;
+  // Learned positions end there; rotary ones do not.
+  if (config.family == Family::kGpt2 && job.sequence_length > config.max_position_embeddings) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence_length is ", job.sequence_length, "; the model has positions for ",
+                     config.max_position_embeddings));
+  }
+  if (!job.layer_groups.empty()) {
+    const int sum = std::accumulate(job.layer_groups.begin(), job.layer_groups.end(), 0);
+    if (sum != model.num_layers()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layer_groups: its numbers add up to ", sum, "; the model has ", model.num_layers(),
+          " layers (embedding, ", config.num_layers, " blocks, head)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckData(const JobSpec& job, const ModelSpec& model) {
+  HARMONY_ASSIGN_OR_RETURN(const TokenFile data, TokenFile::Open(job.data_path, job.data_format));
+  return data.Validate(model.config.vocab_size, job.sequence_length, job.global_batch_size);
+}
+
+absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const ModelSpec& model) {
+  if (job.init != InitMode::kPretrained) return absl::OkStatus();
+  if (source.directory.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("init: pretrained needs a directory with *.safetensors, ",
+                                                   job.model_name_or_path, " is a preset"));
+  }
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                           CheckpointReader::OpenDirectory(source.directory));
+  return WeightMap::Match(model, reader).status();
+}
+
+absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::string_view advice) {
+  return absl::InvalidArgumentError(absl::StrCat(what, ": the job needs ", FormatBytesExact(need), ", there are ",
+                                                 FormatBytesExact(have), ": ", FormatBytesExact(need - have),
+                                                 " are missing. ", advice));
+}
+
+absl::Status CheckHost(const AdmittedJob& admitted, const MachineSpec& machine,
+                       const HostLimits& limits) {
+  const Bytes arena = ArenaLayout(admitted.model, admitted.plan).end();
+  if (arena > limits.arena) {
+    return TooLittle("host memory of the arena", arena, limits.arena,
+                     "Give more (--host-memory), or train a smaller model or batch");
+  }
+  // Memory of sim devices is host memory, too.
+  Bytes total = arena;
+  for (const DeviceSpec& device : machine.devices) {
+    if (device.kind == DeviceKind::kSim && !limits.devices_touched) total += device.memory;
+  }
+  if (limits.available.count() > 0 && total > limits.available) {
+    return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
+                     "Free some, or train a smaller model or batch");
+  }
+  const ObjectTableLayout table(admitted.model, admitted.plan.num_microbatches);
+  if (limits.records > 0 && table.size() > limits.records) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job has ", table.size(), " objects; the object table of the segment has room for ",
+        limits.records, ". Use a larger micro_batch_size"));
+  }
+  if (limits.cursors > 0 && CursorCount(admitted.model) > limits.cursors) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job needs ", CursorCount(admitted.model), " update cursors; the segment has room for ",
+        limits.cursors, ". Give more host memory (--host-memory)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JobSpec> ParseRequest(const JobRequest& request) {
+  JobOverrides overrides;
+  overrides.settings = request.overrides;
+  overrides.folder = request.working_directory;
+  return ParseJobFile(request.yaml, request.path, overrides);
+}
+
+absl::Status MakePlanOf(const MachineSpec& machine, const HostLimits& limits, AdmittedJob* admitted) {
+  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
+                           OpenModelSource(admitted->job.model_name_or_path));
+  admitted->config_json = source.config_json;
+  admitted->model = BuildModelSpec(source.config);
+  HARMONY_RETURN_IF_ERROR(CheckShape(admitted->job, admitted->model));
+  HARMONY_RETURN_IF_ERROR(CheckData(admitted->job, admitted->model));
+  HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
+  HARMONY_ASSIGN_OR_RETURN(admitted->plan, MakePlan(admitted->model, admitted->job, machine));
+  admitted->job.micro_batch_size = admitted->plan.microbatch_size;
+  HARMONY_RETURN_IF_ERROR(CheckHost(*admitted, machine, limits));
+  admitted->plan_text = ExplainPlan(admitted->model, admitted->job, admitted->plan, machine);
+  admitted->plan_json = PlanToJson(admitted->model, admitted->job, admitted->plan, machine);
+  if (source.config.configured_dropout > 0) {
+    admitted->notes.push_back(absl::StrCat("the model's config asks for dropout ",
+                                           source.config.configured_dropout,
+                                           "; it is not applied (dropout: 0)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec& machine,
+                                    const HostLimits& limits) {
+  AdmittedJob admitted;
+  HARMONY_ASSIGN_OR_RETURN(admitted.job, ParseRequest(request));
+  admitted.result_keys = ResultKeysText(admitted.job);
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(machine, limits, &admitted));
+  return admitted;
+}
+
+absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpec& machine,
+                                     const HostLimits& limits) {
+  AdmittedJob admitted;
+  HARMONY_ASSIGN_OR_RETURN(admitted.job, ParseRequest(request));
+  admitted.result_keys = ResultKeysText(admitted.job);
+  HARMONY_ASSIGN_OR_RETURN(
+      admitted.output,
+      InspectOutputDir(admitted.job.output_dir, admitted.result_keys, request.overwrite));
+  if (admitted.output.finished) return admitted;
+  // `auto` was resolved when the run began, and belongs to it.
+  if (admitted.output.same_run && admitted.output.micro_batch_size > 0) {
+    admitted.job.micro_batch_size = admitted.output.micro_batch_size;
+  }
+  if (admitted.output.same_run && admitted.job.resume_from_checkpoint == "none") {
+    admitted.output.must_move = true;
+  }
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(machine, limits, &admitted));
+  return admitted;
+}
+
+}  // namespace harmony

@@ -1,0 +1,54 @@
+#pragma once
+
+// Everything that is checked of a job before it is queued: keys, model, data, weights, plan, memory. Reads
+// files; runs on the thread of the call that brought the job, never on the loop.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/machine.h"
+#include "common/plan/plan.h"
+#include "coordinator/service/output_dir.h"
+
+namespace harmony {
+
+struct JobRequest {
+  std::string yaml;
+  std::string path;  // of the job file
+  std::vector<std::string> overrides;
+  std::string working_directory;
+  bool overwrite = false;
+};
+
+// What the machine has room for; checked against the job's need.
+struct HostLimits {
+  Bytes arena;                // of the segment
+  Bytes available;            // memory that may still be taken; 0: not checked
+  bool devices_touched = false;  // memory of sim devices may have been taken already
+  int64_t records = 0;        // 0: not checked
+  int64_t cursors = 0;        // 0: not checked
+};
+
+struct AdmittedJob {
+  JobSpec job;  // micro_batch_size resolved
+  std::string config_json;
+  ModelSpec model;
+  Plan plan;
+  std::string plan_text, plan_json;
+  std::string result_keys;
+  OutputDirState output;
+  std::vector<std::string> notes;  // for the log
+};
+
+// Model, data and plan; the output directory is not looked at. Errors carry the whole message.
+absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec& machine,
+                                    const HostLimits& limits);
+
+// All of it. `output.finished`: there is nothing left to do, and the plan is not made.
+absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpec& machine,
+                                     const HostLimits& limits);
+
+}  // namespace harmony

@@ -1,0 +1,477 @@
+#include "coordinator/service/coordinator.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/ipc/host_memory.h"
+#include "common/plan/job_file.h"
+#include "common/rpc/command_codec.h"
+#include "coordinator/service/prepare_run.h"
+#include "coordinator/service/step_line.h"
+#include "harmony/v1/attach.pb.h"
+#include "harmony/v1/coordinator.pb.h"
+
+namespace harmony {
+namespace {
+
+constexpr Nanos kLetGoDeadline = Seconds(30);
+constexpr Nanos kAwaitedReport = Seconds(10);
+
+Nanos Now() { return MonotonicClock().Now(); }
+
+}  // namespace
+
+Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox)
+    : machine_(std::move(machine)),
+      segment_(segment),
+      book_(std::move(book)),
+      mailbox_(mailbox),
+      members_(static_cast<int>(machine_.devices.size()),
+               {[this](const Member& member) {
+                  if (phase_ == Phase::kRunning) run_->OnAttached(member);
+                },
+                [this](const Member& member) {
+                  if (phase_ == Phase::kRunning) run_->OnLost(member);
+                  if (phase_ == Phase::kLettingGo) OnLetGo(member.id);
+                }}) {}
+
+Coordinator::~Coordinator() {
+  if (background_.joinable()) background_.join();
+}
+
+void Coordinator::Begin() {
+  for (auto& [number, record] : book_.jobs()) {
+    if (!IsActive(record.state)) continue;
+    // Its processes may still hold all of its state; first in the queue again.
+    book_.Report(record, "the coordinator was restarted");
+    record.state = JobState::kQueued;
+    if (record.stop == StopIntent::kShutdown) record.stop = StopIntent::kNone;
+    book_.Save(record);
+  }
+  StartNext();
+}
+
+JobRecord* Coordinator::current() {
+  const auto found = book_.jobs().find(current_);
+  return found == book_.jobs().end() ? nullptr : &found->second;
+}
+
+void Coordinator::SetState(JobRecord& record, JobState state) {
+  if (record.state == state) return;
+  spdlog::info("job={} state={}", record.id(), ToString(state));
+  record.state = state;
+  if (IsEnded(state)) record.ended_at = TimeStamp();
+  book_.Save(record);
+  for (Watcher& watcher : watchers_) {
+    if (watcher.job() == record.number) watcher.Hurry();
+  }
+}
+
+void Coordinator::Background(std::function<void()> work) {
+  if (background_.joinable()) background_.join();  // it has posted its result already
+  background_ = std::thread(std::move(work));
+}
+
+// ---- Submission and wishes ----
+
+HostLimits Coordinator::Limits() const {
+  HostLimits limits;
+  limits.arena = segment_->arena_size();
+  limits.records = segment_->record_capacity();
+  limits.cursors = segment_->cursor_capacity();
+  limits.devices_touched = devices_touched_;
+  if (phase_ == Phase::kIdle) limits.available = AvailableHostMemory();
+  return limits;
+}
+
+absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std::string& yaml) {
+  for (auto& [number, other] : book_.jobs()) {
+    if (IsEnded(other.state) || other.output_dir != admitted.job.output_dir) continue;
+    if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
+      return other.id();
+    }
+    return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ", other.id(),
+                                                 ", which is ", ToString(other.state)));
+  }
+  const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, false};
+  std::string moved_to;
+  HARMONY_RETURN_IF_ERROR(
+      PrepareOutputDir(admitted.job.output_dir, admitted.output, run, &moved_to));
+  JobRecord record;
+  record.yaml = yaml;
+  record.job_json = JobSpecToJson(admitted.job);
+  record.config_json = admitted.config_json;
+  record.plan = SerializePlan(admitted.plan);
+  record.plan_text = admitted.plan_text;
+  record.result_keys = admitted.result_keys;
+  record.output_dir = admitted.job.output_dir;
+  record.max_steps = admitted.job.max_steps;
+  record.submitted_at = TimeStamp();
+  HARMONY_ASSIGN_OR_RETURN(JobRecord* const added, book_.Add(std::move(record)));
+  for (const std::string& note : admitted.notes) book_.Report(*added, note);
+  if (!moved_to.empty()) {
+    book_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
+  }
+  const std::string id = added->id();
+  StartNext();
+  return id;
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::RequestStop(const std::string& id, StopIntent intent,
+                                                          JobState at_once) {
+  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
+  if (IsEnded(record->state)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(record->id(), " is ", ToString(record->state), " already"));
+  }
+  if (!IsActive(record->state)) {
+    SetState(*record, at_once);
+    return record;
+  }
+  record->stop = intent;
+  SetState(*record, JobState::kStopping);
+  book_.Save(*record);
+  if (phase_ == Phase::kRunning && current_ == record->number) run_->Stop();
+  return record;
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::Cancel(const std::string& id) {
+  return RequestStop(id, StopIntent::kCancel, JobState::kCancelled);
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::Pause(const std::string& id) {
+  return RequestStop(id, StopIntent::kPause, JobState::kPaused);
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id) {
+  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
+  if (record->state != JobState::kPaused) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(record->id(), " is ", ToString(record->state), ", not paused"));
+  }
+  record->stop = StopIntent::kNone;
+  SetState(*record, JobState::kQueued);
+  StartNext();
+  return record;
+}
+
+absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
+                                std::shared_ptr<ProgressStream> stream) {
+  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
+  watchers_.emplace_back(record->number, interval, std::move(stream));
+  NotifyWatchers(Now());
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::FillTimeline(const std::string& id, int64_t last_steps,
+                                       v1::Timeline* timeline) {
+  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
+  if (run_ == nullptr || current_ != record->number) {
+    return absl::NotFoundError(absl::StrCat(
+        "no timeline of ", record->id(), ": it is kept of the running and of the last job only"));
+  }
+  const LaneMonitor& monitor = run_->monitor();
+  const int64_t first = last_steps > 0 ? run_->completed_steps() - last_steps : -1;
+  for (int lane = 0; lane < monitor.num_lanes(); ++lane) {
+    const std::string name = DebugString(monitor.table().LaneAt(lane));
+    for (const TimelineEntry& entry : monitor.Timeline(lane)) {
+      if (entry.label.step < first) continue;
+      v1::TimelineEvent* event = timeline->add_events();
+      event->set_lane(name);
+      event->set_name(Describe(entry.label, run_->setup().plan.num_microbatches));
+      event->set_start_ns(entry.start.count());
+      event->set_end_ns(entry.end.count());
+      event->set_wait_ns(entry.wait.count());
+      event->set_step(entry.label.step);
+      event->set_generation(entry.generation);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- Processes ----
+
+void Coordinator::OnHello(uint64_t session, std::shared_ptr<ProcessLink> link,
+                          const v1::FromProcess& message) {
+  members_.OnHello(session, std::move(link), message.hello());
+}
+
+void Coordinator::OnMessage(uint64_t session, const v1::FromProcess& message) {
+  Member* const member = members_.FindSession(session);
+  if (member == nullptr) return;
+  if (message.has_stats()) {
+    member->workspace_bytes = message.stats().workspace_bytes();
+    member->workspace_peak = message.stats().workspace_peak();
+    member->process_rss = message.stats().process_rss();
+  }
+  if (phase_ == Phase::kRunning) {
+    run_->OnMessage(*member, message);
+  } else if (phase_ == Phase::kLettingGo && message.has_quiesced() &&
+             message.quiesced().generation() == release_generation_) {
+    OnLetGo(member->id);
+  }
+}
+
+void Coordinator::OnSessionClosed(uint64_t session) { members_.OnSessionClosed(session); }
+
+// ---- The job at the head of the queue ----
+
+void Coordinator::StartNext() {
+  if (phase_ != Phase::kIdle || terminated_) return;
+  for (auto& [number, record] : book_.jobs()) {
+    if (record.state != JobState::kQueued) continue;
+    current_ = number;
+    run_.reset();
+    record.started_at = record.started_at.empty() ? TimeStamp() : record.started_at;
+    SetState(record, JobState::kStarting);
+    return Prepare(record);
+  }
+}
+
+void Coordinator::Prepare(const JobRecord& record) {
+  phase_ = Phase::kPreparing;
+  devices_touched_ = true;
+  auto prepared = std::make_shared<Prepared>();
+  Background([this, prepared, record] {
+    absl::StatusOr<RunSetup> setup = SetupOf(record);
+    prepared->status = setup.status();
+    if (setup.ok()) {
+      prepared->setup = *std::move(setup);
+      prepared->status = PrepareRun(record, segment_, &prepared->setup);
+    }
+    mailbox_->Post([this, prepared] { OnPrepared(prepared); });
+  });
+}
+
+void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
+  JobRecord& record = *current();
+  phase_ = Phase::kRunning;
+  if (!prepared->status.ok()) {
+    Fail(record, prepared->status);
+    return BeginRelease();
+  }
+  const StartPoint& start = prepared->setup.start;
+  for (const std::string& note : start.notes) book_.Report(record, note);
+  if (prepared->setup.continues) {
+    book_.Report(record, "continuing from what the segment holds");
+  } else if (!start.checkpoint.empty()) {
+    book_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
+  }
+  const bool cold_stop = record.stop != StopIntent::kNone && !prepared->setup.continues;
+  run_first_step_ = start.first_step;
+  run_started_ = Now();
+  run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
+                                  EventsOfRun());
+  if (!run_->setup().continues) record.completed_steps = start.first_step;
+  if (cold_stop || terminated_) return OnRunEnded(absl::OkStatus());
+  if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
+  if (record.stop != StopIntent::kNone) run_->Stop();
+}
+
+RunEvents Coordinator::EventsOfRun() {
+  RunEvents events;
+  events.step_completed = [this](const StepMetrics& metrics) { OnStep(metrics); };
+  events.report = [this](const std::string& text) { book_.Report(*current(), text); };
+  events.state_changed = [this] { OnRunStateChanged(); };
+  // Posted: a run must not be taken down while one of its methods runs.
+  events.ended = [this](const absl::Status& status) {
+    mailbox_->Post([this, status] { OnRunEnded(status); });
+  };
+  return events;
+}
+
+void Coordinator::OnStep(const StepMetrics& metrics) {
+  JobRecord& record = *current();
+  record.completed_steps = metrics.step;
+  record.last_loss = metrics.loss;
+  const Nanos now = Now();
+  if (now - last_saved_ > Seconds(1)) {
+    last_saved_ = now;
+    book_.SaveProgress(record);
+  }
+  for (Watcher& watcher : watchers_) {
+    if (watcher.job() == record.number) watcher.Hurry();
+  }
+  NotifyWatchers(now);
+}
+
+void Coordinator::OnRunStateChanged() {
+  JobRecord& record = *current();
+  if (record.stop != StopIntent::kNone) return;  // stopping, whatever else
+  switch (run_->runner().state()) {
+    case JobRunner::State::kGathering:
+      return SetState(record, JobState::kStarting);
+    case JobRunner::State::kQuiescing:
+      if (record.state == JobState::kRunning) SetState(record, JobState::kRecovering);
+      return;
+    case JobRunner::State::kRunning:
+      return SetState(record, JobState::kRunning);
+    case JobRunner::State::kFinished:
+    case JobRunner::State::kFailed:
+      return;
+  }
+}
+
+void Coordinator::OnRunEnded(const absl::Status& status) {
+  JobRecord& record = *current();
+  if (status.ok()) {
+    FinishRecord(record);
+  } else {
+    Fail(record, status);
+  }
+  BeginRelease();
+}
+
+void Coordinator::FinishRecord(JobRecord& record) {
+  record.completed_steps = std::max(record.completed_steps, run_->completed_steps());
+  KeepSummary(record);
+  // The runner has finished only when the last checkpoint and final/ have been written.
+  if (run_->runner().state() == JobRunner::State::kFinished &&
+      record.completed_steps >= record.max_steps) {
+    const RunFile run{record.result_keys, run_->setup().job.micro_batch_size, true};
+    if (absl::Status status = WriteRunFile(record.output_dir, run); !status.ok()) {
+      return Fail(record, status);
+    }
+    book_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
+    return SetState(record, JobState::kFinished);
+  }
+  book_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
+  switch (record.stop) {
+    case StopIntent::kCancel:
+      return SetState(record, JobState::kCancelled);
+    case StopIntent::kPause:
+      return SetState(record, JobState::kPaused);
+    case StopIntent::kShutdown:
+    case StopIntent::kNone:
+      record.stop = StopIntent::kNone;
+      return SetState(record, JobState::kQueued);
+  }
+}
+
+void Coordinator::KeepSummary(JobRecord& record) {
+  const int64_t steps = record.completed_steps - run_first_step_;
+  const RunSummary summary = SummarizeRun(*run_, steps, (Now() - run_started_).seconds());
+  record.summary = summary.text;
+  record.summary_json = summary.json;
+  const absl::Status status =
+      WriteFileAtomically(record.output_dir + "/summary.json", summary.json);
+  if (!status.ok()) book_.Report(record, absl::StrCat("no summary.json: ", status.message()));
+}
+
+void Coordinator::Fail(JobRecord& record, const absl::Status& status) {
+  record.error = std::string(status.message());
+  record.error_code = status.raw_code();
+  book_.Report(record, absl::StrCat("failed: ", record.error));
+  SetState(record, JobState::kFailed);
+}
+
+void Coordinator::BeginRelease() {
+  NotifyWatchers(Now());
+  phase_ = Phase::kLettingGo;
+  phase_since_ = Now();
+  release_generation_ = segment_->generation() + 1;
+  if (absl::Status status = segment_->RaiseGeneration(release_generation_); !status.ok()) {
+    spdlog::error("event=raise_generation_failed reason=\"{}\"", status.ToString());
+  }
+  v1::ToProcess end, quiesce;
+  end.mutable_job_end()->set_job_id(current()->id());
+  quiesce.mutable_quiesce()->set_generation(release_generation_);
+  members_.SendToAll(end);
+  members_.SendToAll(quiesce);
+  holders_.clear();
+  for (const Member* member : members_.All()) holders_.insert(member->id);
+  OnLetGo({Role::kWorker, -1});
+}
+
+void Coordinator::OnLetGo(const ProcessId& id) {
+  holders_.erase(id);
+  if (!holders_.empty()) return;
+  phase_ = Phase::kReleasing;
+  Background([this] {
+    const absl::Status status = segment_->ReleaseJob();
+    mailbox_->Post([this, status] { OnReleased(status); });
+  });
+}
+
+void Coordinator::OnReleased(const absl::Status& status) {
+  if (!status.ok()) spdlog::error("event=release_failed reason=\"{}\"", status.ToString());
+  phase_ = Phase::kIdle;
+  if (terminated_) return terminated_();
+  StartNext();
+}
+
+void Coordinator::Terminate(std::function<void()> done) {
+  terminated_ = std::move(done);
+  switch (phase_) {
+    case Phase::kIdle:
+      return terminated_();
+    case Phase::kRunning: {
+      JobRecord& record = *current();
+      if (record.stop == StopIntent::kNone) record.stop = StopIntent::kShutdown;
+      SetState(record, JobState::kStopping);
+      book_.Report(record, "the coordinator was told to stop: finishing the step in flight");
+      return run_->Stop();
+    }
+    case Phase::kPreparing:
+    case Phase::kLettingGo:
+    case Phase::kReleasing:
+      return;  // noticed at the end of the phase
+  }
+}
+
+// ---- Time ----
+
+void Coordinator::OnTick() {
+  const Nanos now = Now();
+  members_.OnTick();
+  if (phase_ == Phase::kRunning) {
+    run_->OnTick();
+    ReportAwaited(now);
+  }
+  if (phase_ == Phase::kLettingGo && now - phase_since_ > kLetGoDeadline) {
+    phase_since_ = now;
+    for (const ProcessId& id : holders_) {
+      spdlog::error("event=kill process=\"{}\" reason=\"did not end the job in time\"",
+                    DebugString(id));
+      if (Member* member = members_.Find(id)) member->handle.Kill();
+    }
+  }
+  NotifyWatchers(now);
+}
+
+void Coordinator::ReportAwaited(Nanos now) {
+  if (run_->runner().state() == JobRunner::State::kRunning) {
+    last_awaited_report_ = now;
+    return;
+  }
+  if (now - std::max(last_awaited_report_, run_started_) < kAwaitedReport) return;
+  last_awaited_report_ = now;
+  const std::vector<ProcessId> awaited = run_->Awaited();
+  if (awaited.empty()) return;
+  book_.Report(*current(),
+               absl::StrCat("still waiting for ",
+                            absl::StrJoin(awaited, ", ", [](std::string* out, const ProcessId& id) {
+                              out->append(DebugString(id));
+                            })));
+}
+
+void Coordinator::NotifyWatchers(Nanos now) {
+  for (Watcher& watcher : watchers_) {
+    JobRecord& record = book_.jobs().at(watcher.job());
+    if (watcher.gone() || (!watcher.Due(now) && !IsEnded(record.state))) continue;
+    const JobRun* run = current_ == record.number ? run_.get() : nullptr;
+    watcher.Send(record, run, book_.Messages(record), &members_, segment_->arena_size(), now);
+  }
+  watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(),
+                                 [](const Watcher& watcher) { return watcher.gone(); }),
+                  watchers_.end());
+}
+
+}  // namespace harmony

@@ -1,0 +1,118 @@
+#pragma once
+
+// The coordinator's state and what happens to it: jobs one after the other, each carried out by a JobRun. Every
+// method runs on the loop's thread (mailbox.h); slow work (allocating and reading gigabytes) runs on a thread of
+// its own, which posts its result.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ipc/segment.h"
+#include "common/plan/machine.h"
+#include "coordinator/service/admission.h"
+#include "coordinator/service/job_book.h"
+#include "coordinator/service/job_run.h"
+#include "coordinator/service/mailbox.h"
+#include "coordinator/service/members.h"
+#include "coordinator/service/progress.h"
+
+namespace harmony {
+
+namespace v1 {
+class FromProcess;
+class Timeline;
+}  // namespace v1
+
+class Coordinator {
+ public:
+  // `mailbox` runs the loop; `segment` must outlive this.
+  Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox);
+  ~Coordinator();
+
+  // After construction: takes up the job that a predecessor was running.
+  void Begin();
+  void OnTick();
+  // Stops the running job after the step in flight, with a checkpoint; calls `done` when that is over.
+  void Terminate(std::function<void()> done);
+
+  // ---- Of the public service ----
+  HostLimits Limits() const;
+  // Makes the output directory ready and queues the job. The same run while it is queued or running: its id.
+  absl::StatusOr<std::string> Enqueue(AdmittedJob admitted, const std::string& yaml);
+  absl::StatusOr<const JobRecord*> Cancel(const std::string& id);
+  absl::StatusOr<const JobRecord*> Pause(const std::string& id);
+  absl::StatusOr<const JobRecord*> Resume(const std::string& id);
+  absl::Status Watch(const std::string& id, Nanos interval, std::shared_ptr<ProgressStream> stream);
+  absl::Status FillTimeline(const std::string& id, int64_t last_steps, v1::Timeline* timeline);
+  JobBook& book() { return book_; }
+  const MachineSpec& machine() const { return machine_; }
+
+  // ---- Of the attach service ----
+  void OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::FromProcess& message);
+  void OnMessage(uint64_t session, const v1::FromProcess& message);
+  void OnSessionClosed(uint64_t session);
+
+ private:
+  struct Prepared {
+    RunSetup setup;
+    absl::Status status;
+  };
+
+  JobRecord* current();  // of run_ or of what is being prepared
+  void SetState(JobRecord& record, JobState state);
+  void Background(std::function<void()> work);
+  absl::StatusOr<const JobRecord*> RequestStop(const std::string& id, StopIntent intent,
+                                               JobState at_once);
+
+  void StartNext();
+  void Prepare(const JobRecord& record);
+  void OnPrepared(std::shared_ptr<Prepared> prepared);
+  RunEvents EventsOfRun();
+  void OnStep(const StepMetrics& metrics);
+  void OnRunStateChanged();
+  void OnRunEnded(const absl::Status& status);
+  void FinishRecord(JobRecord& record);
+  void KeepSummary(JobRecord& record);
+  void Fail(JobRecord& record, const absl::Status& status);
+  // Between the end of a run and the next: everyone must have let go of the arena.
+  void BeginRelease();
+  void OnLetGo(const ProcessId& id);
+  void OnReleased(const absl::Status& status);
+  void NotifyWatchers(Nanos now);
+  void ReportAwaited(Nanos now);
+
+  const MachineSpec machine_;
+  Segment* const segment_;
+  JobBook book_;
+  Mailbox* const mailbox_;
+  Members members_;
+  std::vector<Watcher> watchers_;
+
+  // What is going on with the job at the head of the queue.
+  enum class Phase {
+    kIdle,       // nothing; the next queued job may start
+    kPreparing,  // a thread reads checkpoints and allocates the arena
+    kRunning,    // run_ is alive
+    kLettingGo,  // run_ has ended; waits for `holders_` to be quiet
+    kReleasing,  // a thread gives the arena back
+  };
+  Phase phase_ = Phase::kIdle;
+  int64_t current_ = 0;          // number of that job
+  std::unique_ptr<JobRun> run_;  // kept after its end, for its timeline, until the next one
+  std::set<ProcessId> holders_;
+  uint32_t release_generation_ = 0;
+  Nanos phase_since_;
+  std::thread background_;
+  Nanos run_started_, last_saved_, last_awaited_report_;
+  int64_t run_first_step_ = 0;
+  bool devices_touched_ = false;
+  std::function<void()> terminated_;  // set: terminating
+};
+
+}  // namespace harmony

@@ -1,0 +1,185 @@
+#include "coordinator/service/coordinator_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/rpc/grpc_status.h"
+#include "coordinator/service/admission.h"
+#include "coordinator/service/coordinator.h"
+#include "coordinator/service/mailbox.h"
+#include "harmony/v1/coordinator.grpc.pb.h"
+
+namespace harmony {
+namespace {
+
+constexpr int64_t kDefaultWatchInterval = 500;
+constexpr int64_t kShortestWatchInterval = 20;
+constexpr std::chrono::milliseconds kPatience{200};
+
+template <typename Request>
+JobRequest RequestOf(const Request& wire) {
+  JobRequest request;
+  request.yaml = wire.job_yaml();
+  request.path = wire.job_path().empty() ? "job.yaml" : wire.job_path();
+  request.overrides.assign(wire.overrides().begin(), wire.overrides().end());
+  request.working_directory = wire.working_directory();
+  return request;
+}
+
+class CoordinatorService : public v1::Coordinator::Service {
+ public:
+  CoordinatorService(Coordinator* coordinator, Mailbox* mailbox)
+      : coordinator_(coordinator), mailbox_(mailbox) {}
+
+  grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* wire,
+                      v1::SubmitResponse* response) override {
+    return ToGrpcStatus(DoSubmit(*wire, response));
+  }
+
+  grpc::Status Get(grpc::ServerContext*, const v1::GetRequest* request, v1::Job* job) override {
+    return AboutJob(job, [&] { return Found(request->job_id()); });
+  }
+  grpc::Status Cancel(grpc::ServerContext*, const v1::CancelRequest* request,
+                      v1::Job* job) override {
+    return AboutJob(job, [&] { return coordinator_->Cancel(request->job_id()); });
+  }
+  grpc::Status Pause(grpc::ServerContext*, const v1::PauseRequest* request, v1::Job* job) override {
+    return AboutJob(job, [&] { return coordinator_->Pause(request->job_id()); });
+  }
+  grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request,
+                      v1::Job* job) override {
+    return AboutJob(job, [&] { return coordinator_->Resume(request->job_id()); });
+  }
+
+  grpc::Status List(grpc::ServerContext*, const v1::ListRequest*,
+                    v1::ListResponse* response) override {
+    return OnLoop([&] {
+      for (const auto& [number, record] : coordinator_->book().jobs()) {
+        FillJob(record, response->add_jobs());
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* wire,
+                    v1::PlanResponse* response) override {
+    return ToGrpcStatus(DoPlan(*wire, response));
+  }
+
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::Progress>* writer) override {
+    const int64_t interval = request->interval_ms() <= 0 ? kDefaultWatchInterval
+                                                         : std::max(request->interval_ms(),
+                                                                    kShortestWatchInterval);
+    auto stream = std::make_shared<ProgressStream>();
+    grpc::Status status = OnLoop(
+        [&] { return coordinator_->Watch(request->job_id(), Millis(interval), stream); });
+    while (status.ok() && !stream->ended() && !context->IsCancelled()) {
+      const std::unique_ptr<v1::Progress> progress = stream->Take(kPatience);
+      if (progress != nullptr && !writer->Write(*progress)) break;
+    }
+    stream->Abandon();
+    return status;
+  }
+
+  grpc::Status GetTimeline(grpc::ServerContext*, const v1::GetTimelineRequest* request,
+                           v1::Timeline* timeline) override {
+    return OnLoop([&] {
+      return coordinator_->FillTimeline(request->job_id(), request->last_steps(), timeline);
+    });
+  }
+
+  grpc::Status GetLog(grpc::ServerContext*, const v1::GetLogRequest* request,
+                      v1::GetLogResponse* response) override {
+    return OnLoop([&]() -> absl::Status {
+      HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record,
+                               coordinator_->book().Find(request->job_id()));
+      HARMONY_ASSIGN_OR_RETURN(const std::vector<JobLogLine> lines,
+                               coordinator_->book().ReadLog(*record));
+      for (const JobLogLine& line : lines) {
+        v1::LogLine* out = response->add_lines();
+        out->set_time(line.time);
+        out->set_text(line.text);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  // Runs `question` on the loop.
+  absl::Status Ask(const std::function<absl::Status()>& question) {
+    absl::Status status;
+    if (!mailbox_->PostAndWait([&] { status = question(); })) {
+      return absl::UnavailableError("the coordinator is stopping");
+    }
+    return status;
+  }
+  grpc::Status OnLoop(const std::function<absl::Status()>& question) {
+    return ToGrpcStatus(Ask(question));
+  }
+  grpc::Status AboutJob(v1::Job* job,
+                        const std::function<absl::StatusOr<const JobRecord*>()>& question) {
+    return OnLoop([&]() -> absl::Status {
+      HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, question());
+      FillJob(*record, job);
+      return absl::OkStatus();
+    });
+  }
+  absl::StatusOr<const JobRecord*> Found(const std::string& id) {
+    HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, coordinator_->book().Find(id));
+    return record;
+  }
+
+  absl::StatusOr<HostLimits> Limits() {
+    HostLimits limits;
+    HARMONY_RETURN_IF_ERROR(Ask([&] {
+      limits = coordinator_->Limits();
+      return absl::OkStatus();
+    }));
+    return limits;
+  }
+
+  absl::Status DoSubmit(const v1::SubmitRequest& wire, v1::SubmitResponse* response) {
+    JobRequest request = RequestOf(wire);
+    request.overwrite = wire.overwrite();
+    HARMONY_ASSIGN_OR_RETURN(const HostLimits limits, Limits());
+    HARMONY_ASSIGN_OR_RETURN(AdmittedJob admitted,
+                             AdmitJob(request, coordinator_->machine(), limits));
+    if (admitted.output.finished) {
+      response->set_already_finished(true);
+      return absl::OkStatus();
+    }
+    return Ask([&]() -> absl::Status {
+      HARMONY_ASSIGN_OR_RETURN(const std::string id,
+                               coordinator_->Enqueue(std::move(admitted), wire.job_yaml()));
+      response->set_job_id(id);
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status DoPlan(const v1::PlanRequest& wire, v1::PlanResponse* response) {
+    HARMONY_ASSIGN_OR_RETURN(HostLimits limits, Limits());
+    MachineSpec machine = coordinator_->machine();
+    if (!wire.devices().empty()) {
+      HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(wire.devices()));
+    }
+    HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted,
+                             PlanJob(RequestOf(wire), machine, limits));
+    response->set_text(admitted.plan_text);
+    response->set_json(admitted.plan_json);
+    return absl::OkStatus();
+  }
+
+  Coordinator* const coordinator_;
+  Mailbox* const mailbox_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeCoordinatorService(Coordinator* coordinator, Mailbox* mailbox) {
+  return std::make_unique<CoordinatorService>(coordinator, mailbox);
+}
+
+}  // namespace harmony

@@ -1,0 +1,53 @@
+#pragma once
+
+// All jobs there are and were: records in memory, written through to the store, and what was reported of each.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/store/job_record.h"
+#include "coordinator/store/job_store.h"
+
+namespace harmony {
+
+namespace v1 {
+class Job;
+}
+
+// Owner: Coordinator; loop thread only. Failures to write are logged: a full disk must not stop training.
+class JobBook {
+ public:
+  // Loads what the store has.
+  static absl::StatusOr<JobBook> Open(std::unique_ptr<JobStore> store);
+
+  absl::StatusOr<JobRecord*> Add(JobRecord record);
+  // "job-3" or "3"; empty: the newest. NotFound names what there is.
+  absl::StatusOr<JobRecord*> Find(absl::string_view id);
+  std::map<int64_t, JobRecord>& jobs() { return jobs_; }
+
+  void Save(const JobRecord& record);
+  void SaveProgress(const JobRecord& record);
+  // Into the job's log, this process's log and the messages of watchers.
+  void Report(const JobRecord& record, const std::string& text);
+  absl::StatusOr<std::vector<JobLogLine>> ReadLog(const JobRecord& record);
+  // What was reported since this process started.
+  const std::vector<std::string>& Messages(const JobRecord& record);
+
+ private:
+  explicit JobBook(std::unique_ptr<JobStore> store) : store_(std::move(store)) {}
+
+  std::unique_ptr<JobStore> store_;
+  std::map<int64_t, JobRecord> jobs_;
+  std::map<int64_t, std::vector<std::string>> messages_;
+};
+
+// RFC 3339, UTC, of the wall clock.
+std::string TimeStamp();
+
+void FillJob(const JobRecord& record, v1::Job* job);
+
+}  // namespace harmony

@@ -1,0 +1,326 @@
+#include "coordinator/service/job_run.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/plan/job_file.h"
+#include "common/rpc/command_codec.h"
+#include "coordinator/service/step_line.h"
+#include "harmony/v1/attach.pb.h"
+
+namespace harmony {
+namespace {
+
+constexpr size_t kTimelineEntriesPerLane = 8192;
+constexpr int kMaxEarlyDeaths = 5;
+constexpr Nanos kStopWithoutProcesses = Seconds(10);
+
+RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
+  RunnerOptions options;
+  options.dispatch.first_step = setup.start.first_step;
+  options.dispatch.end_step = setup.job.max_steps;
+  options.dispatch.save_steps = setup.job.save_steps;
+  options.first_generation = segment.generation() + 1;
+  return options;
+}
+
+Nanos Now() { return MonotonicClock().Now(); }
+
+}  // namespace
+
+JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Members* members,
+               RunEvents events)
+    : setup_(std::move(setup)),
+      segment_(segment),
+      members_(members),
+      events_(std::move(events)),
+      table_(setup_.model, setup_.plan.num_microbatches),
+      costs_(setup_.model, setup_.plan, machine.devices),
+      minimal_(ComputeMinimalSwap(setup_.model, setup_.plan)),
+      runner_(setup_.model, setup_.plan, costs_, OptionsOf(setup_, *segment)),
+      monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
+      workspace_peaks_(setup_.plan.devices.size(), 0),
+      last_step_time_(Now()) {
+  for (const DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
+}
+
+JobRun::~JobRun() = default;
+
+absl::Status JobRun::Start() {
+  // While the segment lives, every line was written before its step could be forgotten.
+  const int64_t keep =
+      setup_.continues ? std::numeric_limits<int64_t>::max() : setup_.start.first_step;
+  HARMONY_ASSIGN_OR_RETURN(metrics_,
+                           MetricsFile::Open(setup_.job.output_dir + "/metrics.jsonl", keep));
+  if (metrics_->last_step_cut() > 0) {
+    events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ",
+                                metrics_->last_step_cut(), " were lost and are run again"));
+  }
+  written_steps_ = std::max(metrics_->last_step(), setup_.start.first_step);
+  for (Member* member : members_->All()) OnAttached(*member);
+  return absl::OkStatus();
+}
+
+void JobRun::SendSetup(const Member& member) {
+  v1::ToProcess message;
+  v1::JobSetup* job = message.mutable_job();
+  job->set_job_id(setup_.id);
+  job->set_job_json(JobSpecToJson(setup_.job));
+  job->set_model_config_json(setup_.config_json);
+  job->set_plan(setup_.plan_bytes);
+  job->set_resume_checkpoint(setup_.start.checkpoint);
+  job->set_first_step(setup_.start.first_step);
+  member.link->Send(std::move(message));
+}
+
+void JobRun::OnAttached(const Member& member) {
+  if (!ended_) SendSetup(member);
+}
+
+void JobRun::OnLost(const Member& member) {
+  if (ended_) return;
+  // Its stream is gone: only its death makes sure that it writes nothing more.
+  member.handle.Kill();
+  const auto ready = ready_.find(member.id);
+  if (ready != ready_.end() && ready->second == member.session) {
+    ready_.erase(ready);
+    events_.report(absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(),
+                                ") was lost"));
+    Feed(ProcessLost{member.id, member.incarnation});
+  } else if (++early_deaths_[member.id] > kMaxEarlyDeaths) {
+    End(absl::InternalError(absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
+                                         " times while the job was being set up; its log says why")));
+  }
+  if (!ended_) events_.state_changed();
+}
+
+void JobRun::OnMessage(const Member& member, const v1::FromProcess& message) {
+  if (ended_) return;
+  switch (message.message_case()) {
+    case v1::FromProcess::kJobReady:
+      if (message.job_ready().job_id() != setup_.id) return;
+      return OnJobReady(member, message.job_ready().code(), message.job_ready().message());
+    case v1::FromProcess::kQuiesced:
+      return Feed(Quiesced{member.id, member.incarnation, message.quiesced().generation()});
+    case v1::FromProcess::kProgress:
+      return OnLaneProgress(message.progress());
+    case v1::FromProcess::kFailed: {
+      const v1::CommandFailed& failed = message.failed();
+      return Feed(CommandFailed{
+          failed.generation(), static_cast<int>(failed.lane()), failed.value(),
+          absl::Status(static_cast<absl::StatusCode>(failed.code()), failed.message())});
+    }
+    case v1::FromProcess::kStats:
+      if (member.id.role == Role::kWorker) {
+        int64_t& peak = workspace_peaks_[member.id.device];
+        peak = std::max(peak, message.stats().workspace_peak());
+      }
+      return;
+    default:
+      spdlog::warn("event=unexpected_message process=\"{}\"", DebugString(member.id));
+  }
+}
+
+void JobRun::OnJobReady(const Member& member, int code, const std::string& message) {
+  if (code != 0) {
+    return End(absl::Status(static_cast<absl::StatusCode>(code),
+                            absl::StrCat(DebugString(member.id), ": ", message)));
+  }
+  ready_[member.id] = member.session;
+  Feed(ProcessAttached{member.id, member.incarnation});
+}
+
+void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
+  if (progress.generation() != runner_.generation() ||
+      static_cast<int>(progress.lane()) >= monitor_.num_lanes()) {
+    return;
+  }
+  std::vector<ReportedTiming> timings;
+  timings.reserve(progress.timings_size());
+  for (const v1::CommandTiming& timing : progress.timings()) {
+    timings.push_back({timing.value(), Nanos(timing.start_ns()), Nanos(timing.end_ns())});
+  }
+  const int lane = static_cast<int>(progress.lane());
+  monitor_.OnProgress(lane, progress.value(), timings, Now());
+  Feed(LaneProgress{progress.generation(), lane, progress.value()});
+}
+
+void JobRun::OnTick() {
+  if (ended_) return;
+  Feed(Tick{});
+  const Nanos now = Now();
+  // Nobody is there to write a checkpoint: the last one has to do.
+  if (!ended_ && stop_asked_ && runner_.state() == JobRunner::State::kGathering &&
+      now - *stop_asked_ > kStopWithoutProcesses) {
+    return End(absl::OkStatus());
+  }
+  if (!ended_ && metrics_ && now - last_sync_ > Seconds(2)) {
+    last_sync_ = now;
+    if (absl::Status status = metrics_->Sync(); !status.ok()) End(status);
+  }
+}
+
+void JobRun::Stop() {
+  if (ended_ || stop_asked_) return;
+  stop_asked_ = Now();
+  Feed(StopRequested{});
+}
+
+bool JobRun::HeadIsRunning(int lane) const {
+  if (monitor_.Head(lane) == nullptr || runner_.state() != JobRunner::State::kRunning) return false;
+  const std::vector<SemaphoreWait>& waits = monitor_.HeadWaits(lane);
+  return std::all_of(waits.begin(), waits.end(), [&](const SemaphoreWait& wait) {
+    return segment_->Semaphore(runner_.generation(), wait.semaphore).value() >= wait.value;
+  });
+}
+
+int64_t JobRun::completed_steps() const {
+  return std::max({written_steps_, runner_.dispatcher().completed_steps(), setup_.start.first_step});
+}
+
+Bytes JobRun::PeakBytes(int device) const {
+  return runner_.dispatcher().PeakBytes(device) + Bytes(workspace_peaks_[device]);
+}
+
+std::vector<ProcessId> JobRun::Awaited() const {
+  std::vector<ProcessId> awaited;
+  for (const ProcessId& id : members_->Required()) {
+    if (ready_.count(id) == 0) awaited.push_back(id);
+  }
+  return awaited;
+}
+
+// ---- Actions ----
+
+void JobRun::Feed(const Event& event) {
+  const JobRunner::State before = runner_.state();
+  for (const Action& action : runner_.OnEvent(event, Now())) {
+    if (ended_) return;
+    Carry(action);
+  }
+  if (!ended_ && runner_.state() != before) events_.state_changed();
+}
+
+void JobRun::Carry(const Action& action) {
+  if (const auto* raise = std::get_if<RaiseGeneration>(&action)) {
+    if (absl::Status status = segment_->RaiseGeneration(raise->generation); !status.ok()) {
+      End(status);
+    }
+  } else if (const auto* ask = std::get_if<AskQuiesce>(&action)) {
+    if (Member* member = members_->Find(ask->process)) {
+      v1::ToProcess message;
+      message.mutable_quiesce()->set_generation(ask->generation);
+      member->link->Send(std::move(message));
+    }
+  } else if (const auto* kill = std::get_if<KillProcess>(&action)) {
+    if (Member* member = members_->Find(kill->process)) member->handle.Kill();
+  } else if (const auto* read = std::get_if<ReadRecords>(&action)) {
+    CarryReadRecords(read->generation);
+  } else if (const auto* start = std::get_if<StartGeneration>(&action)) {
+    monitor_.BeginGeneration(start->generation, Now());
+    last_step_time_ = Now();
+    v1::ToProcess message;
+    message.mutable_start()->set_generation(start->generation);
+    members_->SendToAll(message);
+  } else if (const auto* send = std::get_if<Send>(&action)) {
+    CarrySend(*send);
+  } else if (const auto* step = std::get_if<StepCompleted>(&action)) {
+    WriteSteps(step->step + 1);
+  } else if (const auto* report = std::get_if<Report>(&action)) {
+    events_.report(report->text);
+  } else if (const auto* end = std::get_if<JobEnded>(&action)) {
+    End(end->status);
+  }
+}
+
+void JobRun::CarrySend(const Send& send) {
+  const Nanos now = Now();
+  v1::ToProcess message;
+  v1::Commands* commands = message.mutable_commands();
+  commands->set_generation(send.generation);
+  for (const Command& command : send.commands) {
+    EncodeCommand(command, commands->add_commands());
+    monitor_.OnIssued(command, now);
+  }
+  if (Member* member = members_->Find(send.process)) member->link->Send(std::move(message));
+}
+
+void JobRun::CarryReadRecords(uint32_t generation) {
+  absl::Status status = segment_->BeginGeneration(generation);
+  absl::StatusOr<std::vector<ObjectView>> records = segment_->ReadRecords(table_.size());
+  if (status.ok()) status = records.status();
+  if (!status.ok()) return End(status);
+  Feed(RecordsRead{generation, *std::move(records)});
+}
+
+void JobRun::End(const absl::Status& status) {
+  if (ended_) return;
+  ended_ = true;
+  if (metrics_) (void)metrics_->Sync();
+  events_.ended(status);
+}
+
+// ---- Steps ----
+
+void JobRun::WriteSteps(int64_t end_step) {
+  for (; written_steps_ < end_step && !ended_; ++written_steps_) {
+    absl::Status status = WriteStep(written_steps_);
+    // Scalars are kept until their line is written; of steps that have none they may be gone.
+    if (!status.ok() && IsLogged(written_steps_)) {
+      events_.report(
+          absl::StrCat("no metrics of step ", written_steps_ + 1, ": ", status.message()));
+    }
+  }
+}
+
+bool JobRun::IsLogged(int64_t step) const {
+  return (step + 1) % setup_.job.logging_steps == 0 || step + 1 == setup_.job.max_steps;
+}
+
+absl::StatusOr<StepScalars> JobRun::ReadScalars(int64_t step) const {
+  const ObjectKey key{ObjectKind::kStepScalars, static_cast<int32_t>(step % 2), 0};
+  HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment_->ReadRecord(table_.IndexOf(key)));
+  if (view.state != ObjectState::kClean || view.version != static_cast<uint64_t>(step) + 1) {
+    return absl::NotFoundError(
+        absl::StrCat("its scalars are gone (version ", view.version, " is there)"));
+  }
+  StepScalars scalars;
+  std::memcpy(&scalars, segment_->Arena(view.offset), sizeof(scalars));
+  return scalars;
+}
+
+absl::Status JobRun::WriteStep(int64_t step) {
+  HARMONY_ASSIGN_OR_RETURN(const StepScalars scalars, ReadScalars(step));
+  StepMetrics metrics;
+  const Nanos now = Now();
+  metrics.step = step + 1;
+  metrics.loss = scalars.loss_sum / static_cast<double>(scalars.label_count);
+  if (setup_.plan.clip) metrics.grad_norm = scalars.grad_norm;
+  metrics.learning_rate = scalars.learning_rate;
+  metrics.seconds = (now - last_step_time_).seconds();
+  metrics.tokens_per_second = static_cast<double>(scalars.tokens) / metrics.seconds;
+  metrics.swap = monitor_.TakeStep(step);
+  last_step_time_ = now;
+  recent_seconds_ =
+      recent_seconds_ == 0 ? metrics.seconds : 0.8 * recent_seconds_ + 0.2 * metrics.seconds;
+  if (IsLogged(step)) {
+    std::vector<int64_t> peaks;
+    for (size_t d = 0; d < workspace_peaks_.size(); ++d) {
+      peaks.push_back(PeakBytes(static_cast<int>(d)).count());
+    }
+    absl::Status status =
+        metrics_->Append(metrics.step, StepLine(metrics, peaks, runner_.generation()));
+    if (!status.ok()) End(status);
+  }
+  last_step_ = metrics;
+  events_.step_completed(metrics);
+  return absl::OkStatus();
+}
+
+}  // namespace harmony

@@ -1,0 +1,135 @@
+#pragma once
+
+// One job being carried out: drives a JobRunner (coordinator/core) with what processes report, and carries its
+// actions out on the segment, the streams and the output directory.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ipc/segment.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/machine.h"
+#include "common/plan/plan.h"
+#include "coordinator/core/analytic_costs.h"
+#include "coordinator/core/job_runner.h"
+#include "coordinator/service/lane_monitor.h"
+#include "coordinator/service/members.h"
+#include "coordinator/service/metrics_file.h"
+#include "coordinator/service/output_dir.h"
+
+namespace harmony {
+
+namespace v1 {
+class FromProcess;
+class LaneProgress;
+}  // namespace v1
+
+struct RunSetup {
+  std::string id;
+  JobSpec job;
+  std::string config_json;
+  ModelSpec model;
+  Plan plan;
+  std::string plan_bytes;  // as JobSetup sends it
+  StartPoint start;
+  bool continues = false;  // the segment holds the job already: what it has done stays done
+};
+
+// One line of metrics.jsonl, and what the progress view shows of a step.
+struct StepMetrics {
+  int64_t step = 0;  // from 1
+  double loss = 0;
+  std::optional<double> grad_norm;  // with clipping
+  double learning_rate = 0;
+  double tokens_per_second = 0;
+  double seconds = 0;
+  SwapTotals swap = {};
+};
+
+struct RunEvents {
+  std::function<void(const StepMetrics&)> step_completed;
+  std::function<void(const std::string&)> report;  // a line for the job's log
+  std::function<void()> state_changed;
+  // Nothing is issued any more; the run has left the segment's generation. OK: all steps, or stopped as
+  // asked.
+  std::function<void(const absl::Status&)> ended;
+};
+
+// Owner: Coordinator; loop thread only. `segment` and `members` must outlive it.
+class JobRun {
+ public:
+  JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Members* members,
+         RunEvents events);
+  ~JobRun();
+
+  // Opens metrics.jsonl and tells all attached processes the job. The arena has been allocated.
+  absl::Status Start();
+
+  void OnAttached(const Member& member);
+  void OnLost(const Member& member);
+  void OnMessage(const Member& member, const v1::FromProcess& message);
+  void OnTick();
+  // Finish the step in flight, write a checkpoint, end.
+  void Stop();
+
+  const RunSetup& setup() const { return setup_; }
+  const JobRunner& runner() const { return runner_; }
+  const LaneMonitor& monitor() const { return monitor_; }
+  const MinimalSwap& minimal_swap() const { return minimal_; }
+  const std::optional<StepMetrics>& last_step() const { return last_step_; }
+  int64_t completed_steps() const;
+  const std::string& DeviceName(int device) const { return device_names_[device]; }
+  bool ended() const { return ended_; }
+  // The most that was seen of a device's memory: bindings and workspace together.
+  Bytes PeakBytes(int device) const;
+  // Seconds per step lately; 0: unknown.
+  double recent_seconds_per_step() const { return recent_seconds_; }
+  const std::vector<int64_t>& workspace_peaks() const { return workspace_peaks_; }
+  // True when the lane's oldest command has all it waits for.
+  bool HeadIsRunning(int lane) const;
+  // Who has not answered yet, while the job is being started.
+  std::vector<ProcessId> Awaited() const;
+
+ private:
+  void SendSetup(const Member& member);
+  void Feed(const Event& event);
+  void Carry(const Action& action);
+  void CarrySend(const Send& send);
+  void CarryReadRecords(uint32_t generation);
+  void OnJobReady(const Member& member, int code, const std::string& message);
+  void OnLaneProgress(const v1::LaneProgress& progress);
+  void WriteSteps(int64_t end_step);
+  absl::Status WriteStep(int64_t step);
+  bool IsLogged(int64_t step) const;
+  absl::StatusOr<StepScalars> ReadScalars(int64_t step) const;
+  void End(const absl::Status& status);
+
+  const RunSetup setup_;
+  Segment* const segment_;
+  Members* const members_;
+  const RunEvents events_;
+  const ObjectTableLayout table_;
+  const AnalyticCosts costs_;
+  const MinimalSwap minimal_;
+  JobRunner runner_;
+  LaneMonitor monitor_;
+  std::optional<MetricsFile> metrics_;
+  std::map<ProcessId, uint64_t> ready_;  // session that has answered JobReady
+  std::map<ProcessId, int> early_deaths_;  // lost before they were ready
+  std::vector<int64_t> workspace_peaks_;    // by device
+  std::vector<std::string> device_names_;  // by device
+  std::optional<StepMetrics> last_step_;
+  Nanos last_step_time_, last_sync_;
+  double recent_seconds_ = 0;
+  int64_t written_steps_ = 0;  // steps below have their line
+  std::optional<Nanos> stop_asked_;
+  bool ended_ = false;
+};
+
+}  // namespace harmony

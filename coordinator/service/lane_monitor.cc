@@ -1,0 +1,149 @@
+#include "coordinator/service/lane_monitor.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+namespace {
+
+struct Labeller {
+  CommandLabel operator()(const ComputeTask& task) const {
+    CommandLabel label;
+    label.body = CommandLabel::Body::kCompute;
+    label.kind = static_cast<uint8_t>(task.kind);
+    label.first = task.layers.first;
+    label.last = task.layers.last;
+    label.microbatch = task.microbatch;
+    return label;
+  }
+  CommandLabel operator()(const Transfer& transfer) const {
+    CommandLabel label;
+    label.body = CommandLabel::Body::kTransfer;
+    label.kind = static_cast<uint8_t>(transfer.traffic);
+    label.first = transfer.source.device;
+    label.last = transfer.destination.device;
+    label.bytes = transfer.size.count();
+    return label;
+  }
+  CommandLabel operator()(const HostTask& task) const {
+    CommandLabel label;
+    label.body = CommandLabel::Body::kHost;
+    label.kind = static_cast<uint8_t>(task.kind);
+    label.first = task.block;
+    return label;
+  }
+};
+
+std::string PlaceName(int device) {
+  return device < 0 ? "host" : absl::StrCat("device ", device);
+}
+
+}  // namespace
+
+CommandLabel LabelOf(const Command& command) {
+  CommandLabel label = std::visit(Labeller(), command.body);
+  label.step = command.header.step;
+  return label;
+}
+
+std::string Describe(const CommandLabel& label, int num_microbatches) {
+  static constexpr const char* kTasks[] = {"forward", "backward", "forward+backward"};
+  static constexpr const char* kHostTasks[] = {
+      "initialize", "load batch", "step scalars", "norm", "clip", "update", "checkpoint"};
+  switch (label.body) {
+    case CommandLabel::Body::kCompute:
+      return absl::StrCat(kTasks[label.kind], " layers ", label.first, "-", label.last,
+                          ", microbatch ", label.microbatch + 1, " of ", num_microbatches);
+    case CommandLabel::Body::kTransfer:
+      return absl::StrCat(ToString(static_cast<TrafficClass>(label.kind)), " ",
+                          FormatBytes(Bytes(label.bytes)), ", ", PlaceName(label.first), " to ",
+                          PlaceName(label.last));
+    case CommandLabel::Body::kHost:
+      break;
+  }
+  std::string text = kHostTasks[label.kind];
+  if (label.first >= 0) absl::StrAppend(&text, " block ", label.first);
+  return text;
+}
+
+LaneMonitor::LaneMonitor(int num_devices, size_t timeline_entries_per_lane)
+    : table_(num_devices), capacity_(timeline_entries_per_lane), lanes_(table_.size()) {}
+
+void LaneMonitor::BeginGeneration(uint32_t generation, Nanos now) {
+  generation_ = generation;
+  for (LaneState& lane : lanes_) {
+    if (!lane.outstanding.empty()) lane.usage.outstanding += now - lane.outstanding_since;
+    lane.outstanding.clear();
+    lane.last_end = now;
+  }
+}
+
+void LaneMonitor::OnIssued(const Command& command, Nanos now) {
+  LaneState& lane = lanes_[command.header.lane];
+  if (lane.outstanding.empty()) lane.outstanding_since = now;
+  lane.outstanding.push_back({command.header.signal_value, LabelOf(command), command.header.waits, false});
+}
+
+void LaneMonitor::Count(LaneState& lane, Outstanding& command) {
+  if (command.counted || command.label.body != CommandLabel::Body::kTransfer) return;
+  command.counted = true;
+  lane.usage.bytes += command.label.bytes;
+  total_[command.label.kind] += command.label.bytes;
+  by_step_[command.label.step][command.label.kind] += command.label.bytes;
+}
+
+void LaneMonitor::OnProgress(int index, uint64_t value, absl::Span<const ReportedTiming> timings,
+                             Nanos now) {
+  LaneState& lane = lanes_[index];
+  size_t next_timing = 0;
+  while (!lane.outstanding.empty() && lane.outstanding.front().value <= value) {
+    Outstanding command = std::move(lane.outstanding.front());
+    lane.outstanding.pop_front();
+    Count(lane, command);
+    while (next_timing < timings.size() && timings[next_timing].value < command.value) {
+      ++next_timing;
+    }
+    if (next_timing < timings.size() && timings[next_timing].value == command.value) {
+      const ReportedTiming& timing = timings[next_timing++];
+      lane.usage.busy += timing.end - timing.start;
+      const Nanos wait = lane.last_end.count() == 0 ? Nanos() : timing.start - lane.last_end;
+      lane.timeline.push_back({command.label, timing.start, timing.end,
+                               std::max(wait, Nanos()), generation_});
+      lane.last_end = timing.end;
+      if (lane.timeline.size() > capacity_) lane.timeline.pop_front();
+    }
+    if (lane.outstanding.empty()) lane.usage.outstanding += now - lane.outstanding_since;
+  }
+}
+
+SwapTotals LaneMonitor::TakeStep(int64_t step) {
+  for (LaneState& lane : lanes_) {
+    for (Outstanding& command : lane.outstanding) {
+      if (command.label.step <= step) Count(lane, command);
+    }
+  }
+  SwapTotals totals = {};
+  const auto found = by_step_.find(step);
+  if (found != by_step_.end()) totals = found->second;
+  by_step_.erase(by_step_.begin(), by_step_.upper_bound(step));
+  return totals;
+}
+
+LaneUsage LaneMonitor::Usage(int index, Nanos now) const {
+  const LaneState& lane = lanes_[index];
+  LaneUsage usage = lane.usage;
+  if (!lane.outstanding.empty()) usage.outstanding += now - lane.outstanding_since;
+  return usage;
+}
+
+const CommandLabel* LaneMonitor::Head(int index) const {
+  const LaneState& lane = lanes_[index];
+  return lane.outstanding.empty() ? nullptr : &lane.outstanding.front().label;
+}
+
+const std::vector<SemaphoreWait>& LaneMonitor::HeadWaits(int index) const {
+  return lanes_[index].outstanding.front().waits;
+}
+
+}  // namespace harmony

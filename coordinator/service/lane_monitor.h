@@ -1,0 +1,104 @@
+#pragma once
+
+// What ran when on each lane, and what it moved: from commands issued and completions reported. Feeds the
+// progress view, the byte counters of metrics.jsonl and the timeline. No clock of its own.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/units.h"
+#include "common/plan/command.h"
+
+namespace harmony {
+
+inline constexpr int kNumTrafficClasses = static_cast<int>(TrafficClass::kRecovery) + 1;
+// Bytes by TrafficClass.
+using SwapTotals = std::array<int64_t, kNumTrafficClasses>;
+
+// What is kept of a command once it has been sent.
+struct CommandLabel {
+  enum class Body : uint8_t { kCompute, kTransfer, kHost };
+  Body body = Body::kCompute;
+  uint8_t kind = 0;  // TaskKind, TrafficClass or HostTaskKind
+  int first = 0;     // first layer; source device; block
+  int last = 0;      // last layer; destination device
+  int microbatch = 0;
+  int64_t bytes = 0;  // of a transfer
+  int64_t step = 0;   // index, from 0
+};
+CommandLabel LabelOf(const Command& command);
+// "backward layers 3-5, microbatch 2 of 8"; the step is not named.
+std::string Describe(const CommandLabel& label, int num_microbatches);
+
+struct TimelineEntry {
+  CommandLabel label;
+  Nanos start, end, wait;  // wait: since the lane's previous command ended
+  uint32_t generation = 0;
+};
+
+// Times since the monitor was made; differences of two readings give shares and rates.
+struct LaneUsage {
+  Nanos busy;         // commands were running
+  Nanos outstanding;  // commands were out, running or waiting
+  int64_t bytes = 0;  // moved
+};
+
+struct ReportedTiming {
+  uint64_t value = 0;
+  Nanos start, end;
+};
+
+// Owner: JobRun; one thread.
+class LaneMonitor {
+ public:
+  LaneMonitor(int num_devices, size_t timeline_entries_per_lane);
+
+  // Forgets what is outstanding: it did not complete, or nobody will ever know.
+  void BeginGeneration(uint32_t generation, Nanos now);
+  void OnIssued(const Command& command, Nanos now);
+  // All commands of the lane up to `value` have completed.
+  void OnProgress(int lane, uint64_t value, absl::Span<const ReportedTiming> timings, Nanos now);
+
+  // Bytes of a step that has completed, its transfers that are not reported yet included (they are
+  // complete all the same). Forgets the step.
+  SwapTotals TakeStep(int64_t step);
+  const SwapTotals& total() const { return total_; }
+
+  LaneUsage Usage(int lane, Nanos now) const;
+  // The oldest command that is out; null when there is none.
+  const CommandLabel* Head(int lane) const;
+  const std::vector<SemaphoreWait>& HeadWaits(int lane) const;  // REQUIRES: Head(lane) is not null
+  const std::deque<TimelineEntry>& Timeline(int lane) const { return lanes_[lane].timeline; }
+  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+  const LaneTable& table() const { return table_; }
+
+ private:
+  struct Outstanding {
+    uint64_t value = 0;
+    CommandLabel label;
+    std::vector<SemaphoreWait> waits;
+    bool counted = false;
+  };
+  struct LaneState {
+    std::deque<Outstanding> outstanding;
+    std::deque<TimelineEntry> timeline;
+    LaneUsage usage;
+    Nanos outstanding_since;
+    Nanos last_end;
+  };
+  void Count(LaneState& lane, Outstanding& command);
+
+  LaneTable table_;
+  size_t capacity_;
+  uint32_t generation_ = 0;
+  std::vector<LaneState> lanes_;
+  SwapTotals total_ = {};
+  std::map<int64_t, SwapTotals> by_step_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,165 @@
+// harmony-coordinator: owns jobs, plans and dispatch; the only process that listens.
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/io/file.h"
+#include "common/ipc/host_memory.h"
+#include "common/ipc/segment.h"
+#include "common/rpc/address.h"
+#include "common/runtime/process_environment.h"
+#include "coordinator/service/admission.h"
+#include "coordinator/service/coordinator.h"
+#include "coordinator/service/server.h"
+#include "coordinator/service/server_lock.h"
+
+namespace harmony {
+namespace {
+
+struct Options {
+  std::string socket, state_dir, devices, host_memory, log_level = "info";
+  bool plan_once = false;
+  std::string job;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+constexpr int64_t kMaxJobFileBytes = 1 << 20;
+constexpr std::chrono::milliseconds kTick{50};
+
+absl::StatusOr<std::string> ResolveStateDir(const std::string& option) {
+  std::string path = option;
+  if (path.empty()) {
+    const char* state = std::getenv("XDG_STATE_HOME");
+    const char* home = std::getenv("HOME");
+    path = state != nullptr && *state != '\0'
+               ? absl::StrCat(state, "/harmony")
+               : absl::StrCat(home == nullptr ? "" : home, "/.local/state/harmony");
+  }
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("state directory ", path, ": ", error.message()));
+  }
+  return path;
+}
+
+absl::StatusOr<MachineSpec> ResolveMachine(const Options& options) {
+  MachineSpec machine;
+  HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(options.devices));
+  if (options.host_memory.empty()) {
+    machine.host_memory = DefaultHostMemory();
+  } else {
+    HARMONY_ASSIGN_OR_RETURN(machine.host_memory, ParseBytes(options.host_memory));
+  }
+  return machine;
+}
+
+// The supervisor's; without one, a segment of our own.
+absl::StatusOr<Segment> OpenSegment(MachineSpec* machine) {
+  if (std::getenv(kSegmentFdVariable) == nullptr) {
+    spdlog::warn("event=no_segment message=\"{} is not set: using a segment of our own\"",
+                 kSegmentFdVariable);
+    return Segment::Create(machine->host_memory);
+  }
+  HARMONY_ASSIGN_OR_RETURN(UniqueFd fd, InheritedSegmentFd());
+  HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Open(std::move(fd)));
+  machine->host_memory = segment.arena_size();
+  return segment;
+}
+
+absl::Status PlanOnce(const Options& options) {
+  HARMONY_ASSIGN_OR_RETURN(const MachineSpec machine, ResolveMachine(options));
+  JobRequest request;
+  HARMONY_ASSIGN_OR_RETURN(request.yaml, ReadWholeFile(options.job, kMaxJobFileBytes));
+  request.path = std::filesystem::absolute(options.job).string();
+  request.overrides = options.overrides;
+  request.working_directory = std::filesystem::current_path().string();
+  HostLimits limits;
+  limits.arena = machine.host_memory;
+  limits.available = options.host_memory.empty() ? AvailableHostMemory() : Bytes();
+  HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(request, machine, limits));
+  const std::string& text = options.json ? admitted.plan_json : admitted.plan_text;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (!text.empty() && text.back() != '\n') std::fputc('\n', stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Serve(const Options& options, TerminationSignals& signals) {
+  HARMONY_ASSIGN_OR_RETURN(const ProcessEnvironment environment, ReadProcessEnvironment());
+  HARMONY_RETURN_IF_ERROR(DieWithParent(environment.parent_pid));
+  HARMONY_ASSIGN_OR_RETURN(const std::string socket, ResolveSocketPath(options.socket));
+  HARMONY_ASSIGN_OR_RETURN(MachineSpec machine, ResolveMachine(options));
+  HARMONY_RETURN_IF_ERROR(MakeSocketFolder(socket));
+  HARMONY_ASSIGN_OR_RETURN(const ServerLock lock, ServerLock::Acquire(socket));
+  HARMONY_ASSIGN_OR_RETURN(const std::string state_dir, ResolveStateDir(options.state_dir));
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, JobStore::Open(state_dir));
+  HARMONY_ASSIGN_OR_RETURN(JobBook book, JobBook::Open(std::move(store)));
+  HARMONY_ASSIGN_OR_RETURN(Segment segment, OpenSegment(&machine));
+  Mailbox mailbox;
+  Coordinator coordinator(machine, &segment, std::move(book), &mailbox);
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
+                           CoordinatorServer::Start(socket, &coordinator, &mailbox));
+  spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
+               options.devices, state_dir, getpid());
+  mailbox.Post([&] { coordinator.Begin(); });
+  std::thread loop([&] { mailbox.Run(kTick, [&] { coordinator.OnTick(); }); });
+  const int signal = signals.Wait();
+  spdlog::info("event=stopping signal={}", signal);
+  mailbox.Post([&] { coordinator.Terminate([&] { signals.RequestStop(); }); });
+  signals.Wait();  // done, or told to hurry
+  server.reset();
+  mailbox.Close();
+  loop.join();
+  return absl::OkStatus();
+}
+
+int Run(int argc, char** argv) {
+  Options options;
+  CLI::App app("harmony-coordinator: owns jobs, plans and dispatch");
+  app.add_option("--socket", options.socket, "Unix-domain socket to listen on");
+  app.add_option("--state-dir", options.state_dir, "where the job database is kept");
+  app.add_option("--devices", options.devices, "device string, e.g. sim*4:mem=64MiB")->required();
+  app.add_option("--host-memory", options.host_memory, "size of the host arena (no inherited segment)");
+  app.add_option("--log-level", options.log_level, "trace, debug, info, warn, err");
+  app.add_flag("--plan-once", options.plan_once, "print the plan of --job and exit");
+  app.add_option("--job", options.job, "job file, for --plan-once");
+  app.add_option("--set", options.overrides, "key=value, for --plan-once");
+  app.add_flag("--json", options.json, "print the plan as JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
+  spdlog::set_pattern("time=%Y-%m-%dT%H:%M:%S.%e level=%l process=coordinator %v");
+  spdlog::set_level(spdlog::level::from_str(options.log_level));
+  absl::Status status;
+  if (options.plan_once) {
+    status = PlanOnce(options);
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  } else {
+    TerminationSignals signals;
+    status = Serve(options, signals);
+    if (!status.ok()) spdlog::error("event=failed reason=\"{}\"", status.message());
+  }
+  return ExitCodeOf(status);
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) { return harmony::Run(argc, argv); }

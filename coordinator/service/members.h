@@ -1,0 +1,82 @@
+#pragma once
+
+// Who is attached: one process a role and device, each with its stream and its pidfd.
+//
+// A process that takes the place of another is let in only once the other's death is confirmed: for shared
+// memory only death is a fence.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/job_runner.h"
+#include "coordinator/service/process_handle.h"
+#include "coordinator/service/process_link.h"
+
+namespace harmony {
+
+namespace v1 {
+class Hello;
+}
+
+struct Member {
+  ProcessId id;
+  uint64_t session = 0;  // of the stream; never used twice
+  uint32_t incarnation = 0;
+  ProcessHandle handle;
+  std::shared_ptr<ProcessLink> link;
+  // What it last reported of itself.
+  int64_t workspace_bytes = 0, workspace_peak = 0, process_rss = 0;
+};
+
+struct MemberEvents {
+  std::function<void(const Member&)> attached;  // Welcome has been sent
+  std::function<void(const Member&)> lost;      // its stream is gone
+};
+
+// Owner: Coordinator; loop thread only.
+class Members {
+ public:
+  Members(int num_devices, MemberEvents events);
+
+  // A stream has said Hello. It is refused (and closed), let in, or made to wait for the death of its
+  // predecessor.
+  void OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::Hello& hello);
+  void OnSessionClosed(uint64_t session);
+  // Lets in those whose predecessors have died meanwhile.
+  void OnTick();
+
+  // Null when it is not attached.
+  Member* Find(const ProcessId& id);
+  Member* FindSession(uint64_t session);
+  std::vector<Member*> All();
+  // All that a job needs, attached or not.
+  std::vector<ProcessId> Required() const;
+  void SendToAll(const v1::ToProcess& message);
+
+ private:
+  struct Waiting {
+    uint64_t session = 0;
+    std::shared_ptr<ProcessLink> link;
+    ProcessId id;
+    uint32_t incarnation = 0;
+    ProcessHandle handle;
+  };
+  absl::StatusOr<Waiting> Check(uint64_t session, std::shared_ptr<ProcessLink> link,
+                                const v1::Hello& hello) const;
+  // False while the predecessor lives.
+  bool MayEnter(const Waiting& waiting);
+  void Enter(Waiting waiting);
+  void Remove(std::map<ProcessId, Member>::iterator member);
+
+  const int num_devices_;
+  const MemberEvents events_;
+  std::map<ProcessId, Member> members_;
+  std::map<ProcessId, ProcessHandle> departed_;  // stream gone, death not yet confirmed
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,147 @@
+#include "coordinator/service/output_dir.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/io/checkpoint_manifest.h"
+#include "common/io/file.h"
+#include "common/plan/job_file.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kRunFile[] = "run.json";
+constexpr int64_t kMaxRunFileBytes = 1 << 20;
+
+// Something that only a run leaves, without the run.json that says which.
+bool HasTracesOfARun(const std::string& output_dir) {
+  return fs::exists(output_dir + "/metrics.jsonl") || fs::exists(output_dir + "/final") ||
+         !ListCheckpoints(output_dir).empty();
+}
+
+std::string FreeNameBeside(const std::string& output_dir) {
+  for (int i = 1;; ++i) {
+    const std::string name = absl::StrCat(output_dir, ".old-", i);
+    if (!fs::exists(fs::symlink_status(name))) return name;
+  }
+}
+
+absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::string& result_keys) {
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, VerifyCheckpoint(path));
+  StartPoint start{path, manifest.step, {}};
+  const std::vector<std::string> keys = DifferingKeys(manifest.result_keys, result_keys);
+  if (!keys.empty()) {
+    start.notes.push_back(absl::StrCat("resume_from_checkpoint: ", path,
+                                       " was written by a run with other keys: ",
+                                       absl::StrJoin(keys, ", ")));
+  }
+  return start;
+}
+
+}  // namespace
+
+absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
+  const std::string path = JoinPath(output_dir, kRunFile);
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  RunFile run;
+  try {
+    run.result_keys = json.at("result_keys").get<std::string>();
+    run.micro_batch_size = json.at("micro_batch_size").get<int64_t>();
+    run.finished = json.at("finished").get<bool>();
+  } catch (const nlohmann::json::exception& error) {
+    return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
+  }
+  return run;
+}
+
+absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
+  nlohmann::ordered_json json;
+  json["digest"] = ResultDigest(run.result_keys);
+  json["micro_batch_size"] = run.micro_batch_size;
+  json["finished"] = run.finished;
+  json["result_keys"] = run.result_keys;
+  return WriteFileAtomically(JoinPath(output_dir, kRunFile), json.dump(1) + "\n");
+}
+
+absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
+                                                const std::string& result_keys, bool overwrite) {
+  OutputDirState state;
+  std::error_code error;
+  if (!fs::exists(output_dir, error)) return state;
+  if (!fs::is_directory(output_dir, error)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("output_dir ", output_dir, " is there and is no directory"));
+  }
+  const absl::StatusOr<RunFile> run = ReadRunFile(output_dir);
+  std::string why;
+  if (run.ok()) {
+    const std::vector<std::string> keys = DifferingKeys(run->result_keys, result_keys);
+    if (keys.empty()) {
+      state.same_run = true;
+      state.must_move = overwrite;
+      state.finished = !overwrite && run->finished && fs::exists(output_dir + "/final");
+      state.micro_batch_size = overwrite ? 0 : run->micro_batch_size;
+      return state;
+    }
+    why = absl::StrCat("holds another run; these keys differ: ", absl::StrJoin(keys, ", "));
+  } else if (!absl::IsNotFound(run.status())) {
+    why = absl::StrCat("holds a run whose description cannot be read: ", run.status().message());
+  } else if (HasTracesOfARun(output_dir)) {
+    why = "holds results of a run, but no run.json";
+  } else {
+    return state;
+  }
+  if (!overwrite) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "output_dir ", output_dir, " ", why,
+        ". Choose another output_dir, or give --overwrite to move the old directory aside"));
+  }
+  state.must_move = true;
+  return state;
+}
+
+absl::Status PrepareOutputDir(const std::string& output_dir, const OutputDirState& state,
+                              const RunFile& run, std::string* moved_to) {
+  std::error_code error;
+  if (state.must_move) {
+    *moved_to = FreeNameBeside(output_dir);
+    fs::rename(output_dir, *moved_to, error);
+    if (error) return ErrnoStatus(error.value(), "move aside", output_dir);
+  }
+  fs::create_directories(output_dir, error);
+  if (error) return ErrnoStatus(error.value(), "make", output_dir);
+  return WriteRunFile(output_dir, run);
+}
+
+absl::StatusOr<StartPoint> ChooseStartPoint(const JobSpec& job, const std::string& result_keys) {
+  StartPoint start;
+  if (job.resume_from_checkpoint == "none") return start;
+  if (job.resume_from_checkpoint != "auto") {
+    return StartAtNamed(job.resume_from_checkpoint, result_keys);
+  }
+  for (int64_t step : ListCheckpoints(job.output_dir)) {
+    const std::string path = JoinPath(job.output_dir, CheckpointName(step));
+    const absl::StatusOr<CheckpointManifest> manifest = VerifyCheckpoint(path);
+    if (!manifest.ok()) {
+      start.notes.push_back(
+          absl::StrCat("passing over a damaged checkpoint: ", manifest.status().message()));
+    } else if (!DifferingKeys(manifest->result_keys, result_keys).empty()) {
+      start.notes.push_back(absl::StrCat("passing over ", path, ": it is of another run"));
+    } else {
+      start.checkpoint = path;
+      start.first_step = step;
+      return start;
+    }
+  }
+  return start;
+}
+
+}  // namespace harmony

@@ -1,0 +1,77 @@
+#include "coordinator/service/prepare_run.h"
+
+#include <xxhash.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/model/model_config.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/job_file.h"
+#include "common/rpc/command_codec.h"
+
+namespace harmony {
+namespace {
+
+// Tells this job from any other that ever was in the segment.
+uint64_t DigestOf(const JobRecord& record) {
+  const std::string text = absl::StrCat(record.id(), "\n", record.submitted_at, "\n",
+                                        record.output_dir, "\n", record.result_keys);
+  return XXH3_64bits(text.data(), text.size());
+}
+
+// The job's text in the segment: where the run began, as every process is told.
+std::string EncodeStart(const StartPoint& start) {
+  return nlohmann::json{{"checkpoint", start.checkpoint}, {"first_step", start.first_step}}.dump();
+}
+
+bool DecodeStart(const std::string& text, StartPoint* start) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("checkpoint") || !json.contains("first_step")) return false;
+  start->checkpoint = json["checkpoint"].get<std::string>();
+  start->first_step = json["first_step"].get<int64_t>();
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
+  RunSetup setup;
+  setup.id = record.id();
+  HARMONY_ASSIGN_OR_RETURN(setup.job, JobSpecFromJson(record.job_json, record.id()));
+  setup.config_json = record.config_json;
+  HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
+                           ParseModelConfig(record.config_json, "config.json"));
+  setup.model = BuildModelSpec(config);
+  setup.plan_bytes = record.plan;
+  HARMONY_ASSIGN_OR_RETURN(setup.plan, ParsePlan(record.plan));
+  return setup;
+}
+
+absl::Status PrepareRun(const JobRecord& record, Segment* segment, RunSetup* setup) {
+  const absl::StatusOr<SegmentJob> found = segment->ReadJob();
+  if (found.ok() && found->id == record.id() && found->digest == DigestOf(record) &&
+      DecodeStart(found->text, &setup->start)) {
+    setup->continues = true;
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(found.status())) HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
+  JobSpec job = setup->job;
+  // What has been done since it was submitted counts, whatever it was told to start from.
+  if (record.completed_steps > 0) job.resume_from_checkpoint = "auto";
+  HARMONY_ASSIGN_OR_RETURN(setup->start, ChooseStartPoint(job, record.result_keys));
+  const ArenaLayout layout(setup->model, setup->plan);
+  SegmentJob allocation;
+  allocation.id = record.id();
+  allocation.digest = DigestOf(record);
+  allocation.record_count = ObjectTableLayout(setup->model, setup->plan.num_microbatches).size();
+  allocation.cursor_count = CursorCount(setup->model);
+  allocation.extent = layout.end();
+  allocation.persistent = layout.persistent_bytes();
+  allocation.text = EncodeStart(setup->start);
+  return segment->AllocateJob(allocation);
+}
+
+}  // namespace harmony

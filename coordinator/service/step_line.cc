@@ -1,0 +1,84 @@
+#include "coordinator/service/step_line.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace harmony {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json SwapJson(const SwapTotals& totals) {
+  ordered_json json = ordered_json::object();
+  for (int i = 0; i < kNumTrafficClasses; ++i) {
+    json[ToString(static_cast<TrafficClass>(i))] = totals[i];
+  }
+  return json;
+}
+
+std::vector<std::pair<TrafficClass, Bytes>> Minima(const MinimalSwap& minimal) {
+  return {{TrafficClass::kWeights, minimal.weights},
+          {TrafficClass::kGradients, minimal.gradients},
+          {TrafficClass::kStash, minimal.stash},
+          {TrafficClass::kBoundaryCommit, minimal.boundary_commit},
+          {TrafficClass::kTokens, minimal.tokens}};
+}
+
+}  // namespace
+
+std::string StepLine(const StepMetrics& metrics, const std::vector<int64_t>& peak_bytes,
+                     uint32_t generation) {
+  ordered_json json;
+  json["step"] = metrics.step;
+  json["loss"] = metrics.loss;
+  json["grad_norm"] = metrics.grad_norm ? ordered_json(*metrics.grad_norm) : ordered_json();
+  json["learning_rate"] = metrics.learning_rate;
+  json["tokens_per_second"] = metrics.tokens_per_second;
+  json["seconds"] = metrics.seconds;
+  json["swap_bytes"] = SwapJson(metrics.swap);
+  json["peak_device_bytes"] = peak_bytes;
+  json["generation"] = generation;
+  return json.dump();
+}
+
+RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
+  const RunSetup& setup = run.setup();
+  const double tokens = static_cast<double>(steps) *
+                        static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length);
+  const double rate = seconds > 0 ? tokens / seconds : 0;
+  ordered_json json;
+  json["steps"] = steps;
+  json["seconds"] = seconds;
+  json["tokens_per_second"] = rate;
+  RunSummary summary;
+  summary.text = absl::StrFormat("%d steps in %.1f s, %.1f tokens/s\n", steps, seconds, rate);
+  if (run.last_step()) {
+    json["last_loss"] = run.last_step()->loss;
+    absl::StrAppendFormat(&summary.text, "loss of step %d: %.6f\n", run.last_step()->step,
+                          run.last_step()->loss);
+  }
+  json["swap_bytes"] = SwapJson(run.monitor().total());
+  json["swap_minimum_per_step"] = ordered_json::object();
+  for (const auto& [traffic, minimum] : Minima(run.minimal_swap())) {
+    const double moved = static_cast<double>(run.monitor().total()[static_cast<int>(traffic)]);
+    json["swap_minimum_per_step"][ToString(traffic)] = minimum.count();
+    if (minimum.count() == 0 || steps == 0) continue;
+    absl::StrAppendFormat(&summary.text, "swap %-16s %12s a step, minimum %12s, ratio %.2f\n",
+                          ToString(traffic), FormatBytes(Bytes(static_cast<int64_t>(moved / steps))),
+                          FormatBytes(minimum), moved / steps / minimum.count());
+  }
+  json["devices"] = ordered_json::array();
+  for (size_t d = 0; d < setup.plan.devices.size(); ++d) {
+    const Bytes peak = run.PeakBytes(static_cast<int>(d)), cap = setup.plan.devices[d].memory;
+    json["devices"].push_back({{"peak_bytes", peak.count()}, {"cap_bytes", cap.count()}});
+    absl::StrAppendFormat(&summary.text, "device %d: peak memory %s of %s\n", d, FormatBytes(peak),
+                          FormatBytes(cap));
+  }
+  summary.json = json.dump(1) + "\n";
+  return summary;
+}
+
+}  // namespace harmony

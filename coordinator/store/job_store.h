@@ -1,0 +1,56 @@
+#pragma once
+
+// Jobs and their history in SQLite. Every call is one transaction, written ahead of the data (WAL),
+// so a kill at any moment leaves the state before it or after it.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/store/job_record.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace harmony {
+
+struct JobLogLine {
+  std::string time;  // RFC 3339, UTC
+  std::string text;
+};
+
+// Owner: the coordinator's loop; one thread. One process at a time per folder: the file stays
+// locked while it is open.
+class JobStore {
+ public:
+  // Opens or makes `state_dir`/jobs.sqlite. FailedPrecondition when another process has it, or when
+  // it was written by a newer program (schema version).
+  static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& state_dir);
+  ~JobStore();
+  JobStore(const JobStore&) = delete;
+  JobStore& operator=(const JobStore&) = delete;
+
+  // Adds the record and gives it its number.
+  absl::Status Insert(JobRecord* record);
+  absl::Status Save(const JobRecord& record);
+  // Only what changes with every step.
+  absl::Status SaveProgress(int64_t number, int64_t completed_steps, double last_loss);
+  // In order of submission.
+  absl::StatusOr<std::vector<JobRecord>> LoadAll();
+
+  absl::Status AppendLog(int64_t number, const JobLogLine& line);
+  absl::StatusOr<std::vector<JobLogLine>> ReadLog(int64_t number);
+
+ private:
+  explicit JobStore(sqlite3* db) : db_(db) {}
+  absl::Status Migrate();
+  absl::Status Execute(const char* sql);
+  absl::Status Write(const JobRecord& record, bool insert);
+
+  sqlite3* db_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,121 @@
+#include "coordinator/store/job_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "storeXXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+JobRecord Example() {
+  JobRecord record;
+  record.state = JobState::kRunning;
+  record.stop = StopIntent::kPause;
+  record.yaml = "seed: 1 # \xc3\xa4";
+  record.plan = std::string("\0\1binary", 8);
+  record.output_dir = "/out";
+  record.max_steps = 10;
+  record.last_loss = 5.123456789012345;
+  record.error = "it's";
+  record.error_code = 13;
+  record.summary_json = "{}";
+  return record;
+}
+
+TEST_F(JobStoreTest, KeepsEveryFieldAcrossOpenings) {
+  {
+    auto store = JobStore::Open(folder_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    JobRecord first = Example(), second = Example();
+    ASSERT_TRUE((*store)->Insert(&first).ok());
+    ASSERT_TRUE((*store)->Insert(&second).ok());
+    EXPECT_EQ(first.id(), "job-1");
+    EXPECT_EQ(second.id(), "job-2");
+    second.state = JobState::kFailed;
+    ASSERT_TRUE((*store)->Save(second).ok());
+    ASSERT_TRUE((*store)->SaveProgress(1, 7, 0.25).ok());
+    ASSERT_TRUE((*store)->AppendLog(1, {"now", "hello"}).ok());
+  }
+  auto store = JobStore::Open(folder_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto records = (*store)->LoadAll();
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_EQ(records->size(), 2u);
+  const JobRecord& record = (*records)[0];
+  EXPECT_EQ(record.state, JobState::kRunning);
+  EXPECT_EQ(record.stop, StopIntent::kPause);
+  EXPECT_EQ(record.plan, Example().plan);
+  EXPECT_EQ(record.yaml, Example().yaml);
+  EXPECT_EQ(record.completed_steps, 7);
+  EXPECT_EQ(record.last_loss, 0.25);
+  EXPECT_EQ(record.error, "it's");
+  EXPECT_EQ((*records)[1].state, JobState::kFailed);
+  EXPECT_EQ((*records)[1].last_loss, 5.123456789012345);
+  const auto log = (*store)->ReadLog(1);
+  ASSERT_EQ(log->size(), 1u);
+  EXPECT_EQ((*log)[0].text, "hello");
+  EXPECT_TRUE((*store)->ReadLog(2)->empty());
+}
+
+TEST_F(JobStoreTest, IsForOneProcessAtATime) {
+  auto store = JobStore::Open(folder_);
+  ASSERT_TRUE(store.ok());
+  const auto second = JobStore::Open(folder_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator"));
+}
+
+// Writes as fast as it can and tells the parent after each commit.
+[[noreturn]] void WriteUntilKilled(const std::string& folder, int report_fd) {
+  auto store = JobStore::Open(folder);
+  JobRecord record = Example();
+  if (!store.ok() || !(*store)->Insert(&record).ok()) _exit(1);
+  for (int64_t step = 1;; ++step) {
+    if (!(*store)->SaveProgress(record.number, step, 0).ok()) _exit(1);
+    if (write(report_fd, &step, sizeof(step)) != sizeof(step)) _exit(1);
+  }
+}
+
+TEST_F(JobStoreTest, SurvivesAKillAndLosesNothingCommitted) {
+  int64_t inserted = 0;
+  for (int round = 0; round < 5; ++round) {
+    int pipe_fds[2];
+    ASSERT_EQ(pipe(pipe_fds), 0);
+    const pid_t child = fork();
+    if (child == 0) WriteUntilKilled(folder_, pipe_fds[1]);
+    close(pipe_fds[1]);
+    int64_t step = 0;
+    while (step < 20 + round * 7) ASSERT_EQ(read(pipe_fds[0], &step, sizeof(step)), 8);
+    kill(child, SIGKILL);
+    while (read(pipe_fds[0], &step, sizeof(step)) == 8) {
+    }
+    close(pipe_fds[0]);
+    waitpid(child, nullptr, 0);
+    auto store = JobStore::Open(folder_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto records = (*store)->LoadAll();
+    ASSERT_TRUE(records.ok()) << records.status();
+    ASSERT_EQ(static_cast<int64_t>(records->size()), ++inserted);
+    EXPECT_GE(records->back().completed_steps, step);
+  }
+}
+
+}  // namespace
+}  // namespace harmony
