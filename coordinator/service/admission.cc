@@ -20,9 +20,9 @@ absl::Status CheckShape(const JobSpec& job, const ModelSpec& model) {
   const ModelConfig& config = model.config;
   // Learned positions end there; rotary ones do not.
   if (config.family == Family::kGpt2 && job.sequence_length > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence_length is ", job.sequence_length, "; the model has positions for ",
-                     config.max_position_embeddings));
+    return absl::InvalidArgumentError(absl::StrCat("sequence_length is ", job.sequence_length,
+                                                   "; the model has positions for ",
+                                                   config.max_position_embeddings));
   }
   if (!job.layer_groups.empty()) {
     const int sum = std::accumulate(job.layer_groups.begin(), job.layer_groups.end(), 0);
@@ -43,8 +43,9 @@ absl::Status CheckData(const JobSpec& job, const ModelSpec& model) {
 absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const ModelSpec& model) {
   if (job.init != InitMode::kPretrained) return absl::OkStatus();
   if (source.directory.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("init: pretrained needs a directory with *.safetensors, ",
-                                                   job.model_name_or_path, " is a preset"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("init: pretrained needs a directory with *.safetensors, ",
+                     job.model_name_or_path, " is a preset"));
   }
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
                            CheckpointReader::OpenDirectory(source.directory));
@@ -52,9 +53,9 @@ absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const M
 }
 
 absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::string_view advice) {
-  return absl::InvalidArgumentError(absl::StrCat(what, ": the job needs ", FormatBytesExact(need), ", there are ",
-                                                 FormatBytesExact(have), ": ", FormatBytesExact(need - have),
-                                                 " are missing. ", advice));
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": the job needs ", FormatBytesExact(need), ", there are ", FormatBytesExact(have),
+      ": ", FormatBytesExact(need - have), " are missing. ", advice));
 }
 
 absl::Status CheckHost(const AdmittedJob& admitted, const MachineSpec& machine,
@@ -94,7 +95,8 @@ absl::StatusOr<JobSpec> ParseRequest(const JobRequest& request) {
   return ParseJobFile(request.yaml, request.path, overrides);
 }
 
-absl::Status MakePlanOf(const MachineSpec& machine, const HostLimits& limits, AdmittedJob* admitted) {
+absl::Status MakePlanOf(const MachineSpec& machine, const HostLimits& limits,
+                        AdmittedJob* admitted) {
   HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
                            OpenModelSource(admitted->job.model_name_or_path));
   admitted->config_json = source.config_json;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Everything that is checked of a job before it is queued: keys, model, data, weights, plan, memory. Reads
-// files; runs on the thread of the call that brought the job, never on the loop.
+// Everything that is checked of a job before it is queued: keys, model, data, weights, plan,
+// memory. Reads files; runs on the thread of the call that brought the job, never on the loop.
 
 #include <string>
 #include <vector>
@@ -25,11 +25,11 @@ struct JobRequest {
 
 // What the machine has room for; checked against the job's need.
 struct HostLimits {
-  Bytes arena;                // of the segment
-  Bytes available;            // memory that may still be taken; 0: not checked
+  Bytes arena;                   // of the segment
+  Bytes available;               // memory that may still be taken; 0: not checked
   bool devices_touched = false;  // memory of sim devices may have been taken already
-  int64_t records = 0;        // 0: not checked
-  int64_t cursors = 0;        // 0: not checked
+  int64_t records = 0;           // 0: not checked
+  int64_t cursors = 0;           // 0: not checked
 };
 
 struct AdmittedJob {

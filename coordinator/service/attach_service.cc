@@ -17,8 +17,8 @@ namespace {
 
 using Reactor = grpc::ServerBidiReactor<v1::FromProcess, v1::ToProcess>;
 
-// The queue of a stream. Shared by the loop, which sends, and the reactor, which lives as long as gRPC
-// wants.
+// The queue of a stream. Shared by the loop, which sends, and the reactor, which lives as long as
+// gRPC wants.
 class StreamLink : public ProcessLink {
  public:
   explicit StreamLink(Reactor* reactor) : reactor_(reactor) {}
@@ -67,10 +67,10 @@ class StreamLink : public ProcessLink {
     reactor_->Finish(ToGrpcStatus(status));
   }
 
-  std::mutex mutex_;                  // guards all below
-  Reactor* reactor_;                  // null once it is gone
+  std::mutex mutex_;                 // guards all below
+  Reactor* reactor_;                 // null once it is gone
   std::deque<v1::ToProcess> queue_;  // the front is being written
-  bool closing_ = false;              // nothing more is queued
+  bool closing_ = false;             // nothing more is queued
   bool finished_ = false;
   absl::Status close_status_;
 };

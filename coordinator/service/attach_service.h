@@ -1,6 +1,7 @@
 #pragma once
 
-// The gRPC side of the attach streams: what comes is posted to the loop, what the loop sends is queued.
+// The gRPC side of the attach streams: what comes is posted to the loop, what the loop sends is
+// queued.
 
 #include <memory>
 

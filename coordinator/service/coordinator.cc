@@ -33,14 +33,16 @@ Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Ma
       segment_(segment),
       book_(std::move(book)),
       mailbox_(mailbox),
-      members_(static_cast<int>(machine_.devices.size()),
-               {[this](const Member& member) {
-                  if (phase_ == Phase::kRunning) run_->OnAttached(member);
-                },
-                [this](const Member& member) {
-                  if (phase_ == Phase::kRunning) run_->OnLost(member);
-                  if (phase_ == Phase::kLettingGo) OnLetGo(member.id);
-                }}) {}
+      members_(static_cast<int>(machine_.devices.size()), {[this](const Member& member) {
+                                                             if (phase_ == Phase::kRunning)
+                                                               run_->OnAttached(member);
+                                                           },
+                                                           [this](const Member& member) {
+                                                             if (phase_ == Phase::kRunning)
+                                                               run_->OnLost(member);
+                                                             if (phase_ == Phase::kLettingGo)
+                                                               OnLetGo(member.id);
+                                                           }}) {}
 
 Coordinator::~Coordinator() {
   if (background_.joinable()) background_.join();
@@ -97,8 +99,8 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
     if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
       return other.id();
     }
-    return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ", other.id(),
-                                                 ", which is ", ToString(other.state)));
+    return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
+                                                 other.id(), ", which is ", ToString(other.state)));
   }
   const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, false};
   std::string moved_to;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The coordinator's state and what happens to it: jobs one after the other, each carried out by a JobRun. Every
-// method runs on the loop's thread (mailbox.h); slow work (allocating and reading gigabytes) runs on a thread of
-// its own, which posts its result.
+// The coordinator's state and what happens to it: jobs one after the other, each carried out by a
+// JobRun. Every method runs on the loop's thread (mailbox.h); slow work (allocating and reading
+// gigabytes) runs on a thread of its own, which posts its result.
 
 #include <cstdint>
 #include <functional>
@@ -38,12 +38,14 @@ class Coordinator {
   // After construction: takes up the job that a predecessor was running.
   void Begin();
   void OnTick();
-  // Stops the running job after the step in flight, with a checkpoint; calls `done` when that is over.
+  // Stops the running job after the step in flight, with a checkpoint; calls `done` when that is
+  // over.
   void Terminate(std::function<void()> done);
 
   // ---- Of the public service ----
   HostLimits Limits() const;
-  // Makes the output directory ready and queues the job. The same run while it is queued or running: its id.
+  // Makes the output directory ready and queues the job. The same run while it is queued or
+  // running: its id.
   absl::StatusOr<std::string> Enqueue(AdmittedJob admitted, const std::string& yaml);
   absl::StatusOr<const JobRecord*> Cancel(const std::string& id);
   absl::StatusOr<const JobRecord*> Pause(const std::string& id);

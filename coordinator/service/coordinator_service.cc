@@ -70,12 +70,12 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::Progress>* writer) override {
-    const int64_t interval = request->interval_ms() <= 0 ? kDefaultWatchInterval
-                                                         : std::max(request->interval_ms(),
-                                                                    kShortestWatchInterval);
+    const int64_t interval = request->interval_ms() <= 0
+                                 ? kDefaultWatchInterval
+                                 : std::max(request->interval_ms(), kShortestWatchInterval);
     auto stream = std::make_shared<ProgressStream>();
-    grpc::Status status = OnLoop(
-        [&] { return coordinator_->Watch(request->job_id(), Millis(interval), stream); });
+    grpc::Status status =
+        OnLoop([&] { return coordinator_->Watch(request->job_id(), Millis(interval), stream); });
     while (status.ok() && !stream->ended() && !context->IsCancelled()) {
       const std::unique_ptr<v1::Progress> progress = stream->Take(kPatience);
       if (progress != nullptr && !writer->Write(*progress)) break;
@@ -165,8 +165,7 @@ class CoordinatorService : public v1::Coordinator::Service {
     if (!wire.devices().empty()) {
       HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(wire.devices()));
     }
-    HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted,
-                             PlanJob(RequestOf(wire), machine, limits));
+    HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(RequestOf(wire), machine, limits));
     response->set_text(admitted.plan_text);
     response->set_json(admitted.plan_json);
     return absl::OkStatus();

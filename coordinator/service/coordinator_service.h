@@ -1,7 +1,7 @@
 #pragma once
 
-// The public gRPC service: turns calls into questions to the loop. What is slow (reading files, planning) is done
-// on the thread of the call.
+// The public gRPC service: turns calls into questions to the loop. What is slow (reading files,
+// planning) is done on the thread of the call.
 
 #include <memory>
 

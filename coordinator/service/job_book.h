@@ -1,6 +1,7 @@
 #pragma once
 
-// All jobs there are and were: records in memory, written through to the store, and what was reported of each.
+// All jobs there are and were: records in memory, written through to the store, and what was
+// reported of each.
 
 #include <map>
 #include <memory>
@@ -18,7 +19,8 @@ namespace v1 {
 class Job;
 }
 
-// Owner: Coordinator; loop thread only. Failures to write are logged: a full disk must not stop training.
+// Owner: Coordinator; loop thread only. Failures to write are logged: a full disk must not stop
+// training.
 class JobBook {
  public:
   // Loads what the store has.

@@ -90,12 +90,13 @@ void JobRun::OnLost(const Member& member) {
   const auto ready = ready_.find(member.id);
   if (ready != ready_.end() && ready->second == member.session) {
     ready_.erase(ready);
-    events_.report(absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(),
-                                ") was lost"));
+    events_.report(
+        absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(), ") was lost"));
     Feed(ProcessLost{member.id, member.incarnation});
   } else if (++early_deaths_[member.id] > kMaxEarlyDeaths) {
-    End(absl::InternalError(absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
-                                         " times while the job was being set up; its log says why")));
+    End(absl::InternalError(
+        absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
+                     " times while the job was being set up; its log says why")));
   }
   if (!ended_) events_.state_changed();
 }
@@ -181,7 +182,8 @@ bool JobRun::HeadIsRunning(int lane) const {
 }
 
 int64_t JobRun::completed_steps() const {
-  return std::max({written_steps_, runner_.dispatcher().completed_steps(), setup_.start.first_step});
+  return std::max(
+      {written_steps_, runner_.dispatcher().completed_steps(), setup_.start.first_step});
 }
 
 Bytes JobRun::PeakBytes(int device) const {

@@ -1,7 +1,7 @@
 #pragma once
 
-// One job being carried out: drives a JobRunner (coordinator/core) with what processes report, and carries its
-// actions out on the segment, the streams and the output directory.
+// One job being carried out: drives a JobRunner (coordinator/core) with what processes report, and
+// carries its actions out on the segment, the streams and the output directory.
 
 #include <cstdint>
 #include <functional>
@@ -56,8 +56,8 @@ struct RunEvents {
   std::function<void(const StepMetrics&)> step_completed;
   std::function<void(const std::string&)> report;  // a line for the job's log
   std::function<void()> state_changed;
-  // Nothing is issued any more; the run has left the segment's generation. OK: all steps, or stopped as
-  // asked.
+  // Nothing is issued any more; the run has left the segment's generation. OK: all steps, or
+  // stopped as asked.
   std::function<void(const absl::Status&)> ended;
 };
 
@@ -120,9 +120,9 @@ class JobRun {
   JobRunner runner_;
   LaneMonitor monitor_;
   std::optional<MetricsFile> metrics_;
-  std::map<ProcessId, uint64_t> ready_;  // session that has answered JobReady
+  std::map<ProcessId, uint64_t> ready_;    // session that has answered JobReady
   std::map<ProcessId, int> early_deaths_;  // lost before they were ready
-  std::vector<int64_t> workspace_peaks_;    // by device
+  std::vector<int64_t> workspace_peaks_;   // by device
   std::vector<std::string> device_names_;  // by device
   std::optional<StepMetrics> last_step_;
   Nanos last_step_time_, last_sync_;

@@ -35,9 +35,7 @@ struct Labeller {
   }
 };
 
-std::string PlaceName(int device) {
-  return device < 0 ? "host" : absl::StrCat("device ", device);
-}
+std::string PlaceName(int device) { return device < 0 ? "host" : absl::StrCat("device ", device); }
 
 }  // namespace
 
@@ -49,8 +47,8 @@ CommandLabel LabelOf(const Command& command) {
 
 std::string Describe(const CommandLabel& label, int num_microbatches) {
   static constexpr const char* kTasks[] = {"forward", "backward", "forward+backward"};
-  static constexpr const char* kHostTasks[] = {
-      "initialize", "load batch", "step scalars", "norm", "clip", "update", "checkpoint"};
+  static constexpr const char* kHostTasks[] = {"initialize", "load batch", "step scalars", "norm",
+                                               "clip",       "update",     "checkpoint"};
   switch (label.body) {
     case CommandLabel::Body::kCompute:
       return absl::StrCat(kTasks[label.kind], " layers ", label.first, "-", label.last,
@@ -82,7 +80,8 @@ void LaneMonitor::BeginGeneration(uint32_t generation, Nanos now) {
 void LaneMonitor::OnIssued(const Command& command, Nanos now) {
   LaneState& lane = lanes_[command.header.lane];
   if (lane.outstanding.empty()) lane.outstanding_since = now;
-  lane.outstanding.push_back({command.header.signal_value, LabelOf(command), command.header.waits, false});
+  lane.outstanding.push_back(
+      {command.header.signal_value, LabelOf(command), command.header.waits, false});
 }
 
 void LaneMonitor::Count(LaneState& lane, Outstanding& command) {
@@ -108,8 +107,8 @@ void LaneMonitor::OnProgress(int index, uint64_t value, absl::Span<const Reporte
       const ReportedTiming& timing = timings[next_timing++];
       lane.usage.busy += timing.end - timing.start;
       const Nanos wait = lane.last_end.count() == 0 ? Nanos() : timing.start - lane.last_end;
-      lane.timeline.push_back({command.label, timing.start, timing.end,
-                               std::max(wait, Nanos()), generation_});
+      lane.timeline.push_back(
+          {command.label, timing.start, timing.end, std::max(wait, Nanos()), generation_});
       lane.last_end = timing.end;
       if (lane.timeline.size() > capacity_) lane.timeline.pop_front();
     }

@@ -1,7 +1,8 @@
 #pragma once
 
-// What ran when on each lane, and what it moved: from commands issued and completions reported. Feeds the
-// progress view, the byte counters of metrics.jsonl and the timeline. No clock of its own.
+// What ran when on each lane, and what it moved: from commands issued and completions reported.
+// Feeds the progress view, the byte counters of metrics.jsonl and the timeline. No clock of its
+// own.
 
 #include <array>
 #include <cstdint>

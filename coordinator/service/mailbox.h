@@ -1,7 +1,7 @@
 #pragma once
 
-// The one thread that owns all of the coordinator's state. Others hand it closures and, when they need
-// an answer, wait for it; nothing else is shared.
+// The one thread that owns all of the coordinator's state. Others hand it closures and, when they
+// need an answer, wait for it; nothing else is shared.
 
 #include <chrono>
 #include <condition_variable>
@@ -20,8 +20,8 @@ class Mailbox {
   // before, and it has not run. Any thread but the loop's own.
   bool PostAndWait(const std::function<void()>& message);
 
-  // The loop: runs messages in order on the calling thread, and `on_tick` at least every `interval`,
-  // until Close() has been called; what is queued then is dropped.
+  // The loop: runs messages in order on the calling thread, and `on_tick` at least every
+  // `interval`, until Close() has been called; what is queued then is dropped.
   void Run(std::chrono::milliseconds interval, const std::function<void()>& on_tick);
 
   // Ends Run after the message that is being run. Any thread.

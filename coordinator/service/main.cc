@@ -133,7 +133,8 @@ int Run(int argc, char** argv) {
   app.add_option("--socket", options.socket, "Unix-domain socket to listen on");
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
   app.add_option("--devices", options.devices, "device string, e.g. sim*4:mem=64MiB")->required();
-  app.add_option("--host-memory", options.host_memory, "size of the host arena (no inherited segment)");
+  app.add_option("--host-memory", options.host_memory,
+                 "size of the host arena (no inherited segment)");
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, err");
   app.add_flag("--plan-once", options.plan_once, "print the plan of --job and exit");
   app.add_option("--job", options.job, "job file, for --plan-once");
@@ -154,7 +155,7 @@ int Run(int argc, char** argv) {
   } else {
     TerminationSignals signals;
     status = Serve(options, signals);
-    if (!status.ok()) spdlog::error("event=failed reason=\"{}\"", status.message());
+    if (!status.ok()) spdlog::error("event=failed reason=\"{}\"", std::string(status.message()));
   }
   return ExitCodeOf(status);
 }

@@ -21,9 +21,9 @@ absl::StatusOr<Members::Waiting> Members::Check(uint64_t session, std::shared_pt
   waiting.link = std::move(link);
   waiting.incarnation = hello.incarnation();
   if (hello.version() != HarmonyVersion()) {
-    return absl::FailedPreconditionError(absl::StrCat("this coordinator is version ",
-                                                      HarmonyVersion(), ", the process is version '",
-                                                      hello.version(), "'"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("this coordinator is version ", HarmonyVersion(), ", the process is version '",
+                     hello.version(), "'"));
   }
   switch (hello.role()) {
     case v1::ROLE_SWAPPER:
@@ -38,9 +38,10 @@ absl::StatusOr<Members::Waiting> Members::Check(uint64_t session, std::shared_pt
     default:
       return absl::InvalidArgumentError(absl::StrCat("Hello: role is ", hello.role()));
   }
-  if (waiting.id.device < 0 || (waiting.id.role == Role::kWorker && waiting.id.device >= num_devices_)) {
-    return absl::InvalidArgumentError(absl::StrCat("Hello: device is ", hello.device(),
-                                                   "; this coordinator has ", num_devices_));
+  if (waiting.id.device < 0 ||
+      (waiting.id.role == Role::kWorker && waiting.id.device >= num_devices_)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Hello: device is ", hello.device(), "; this coordinator has ", num_devices_));
   }
   HARMONY_ASSIGN_OR_RETURN(waiting.handle, ProcessHandle::Open(hello.pid()));
   return waiting;
@@ -50,8 +51,9 @@ void Members::OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const
   absl::StatusOr<Waiting> waiting = Check(session, link, hello);
   if (!waiting.ok()) {
     spdlog::warn("event=refused session={} pid={} reason=\"{}\"", session, hello.pid(),
-                 waiting.status().message());
-    // A process that has died meanwhile, or is about to, needs no verdict that it would obey for ever.
+                 std::string(waiting.status().message()));
+    // A process that has died meanwhile, or is about to, needs no verdict that it would obey for
+    // ever.
     link->Close(absl::IsNotFound(waiting.status())
                     ? absl::UnavailableError(waiting.status().message())
                     : waiting.status());
@@ -59,8 +61,8 @@ void Members::OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const
   }
   const auto old = members_.find(waiting->id);
   if (old != members_.end()) {
-    // The loss of the old stream has not been noticed yet. The same process dialling again has quiesced;
-    // another one takes the place of one that must die.
+    // The loss of the old stream has not been noticed yet. The same process dialling again has
+    // quiesced; another one takes the place of one that must die.
     if (old->second.handle.pid() != waiting->handle.pid()) old->second.handle.Kill();
     old->second.link->Close(absl::AbortedError("replaced by a newer stream"));
     Remove(old);
@@ -87,8 +89,14 @@ void Members::Enter(Waiting waiting) {
   spdlog::info("event=attached process=\"{}\" pid={} incarnation={}", DebugString(waiting.id),
                waiting.handle.pid(), waiting.incarnation);
   Member& member = members_[waiting.id];
-  member = {waiting.id,          waiting.session, waiting.incarnation, std::move(waiting.handle),
-            std::move(waiting.link), 0,           0,                   0};
+  member = {waiting.id,
+            waiting.session,
+            waiting.incarnation,
+            std::move(waiting.handle),
+            std::move(waiting.link),
+            0,
+            0,
+            0};
   v1::ToProcess message;
   message.mutable_welcome()->set_num_devices(num_devices_);
   member.link->Send(std::move(message));

@@ -2,8 +2,8 @@
 
 // Who is attached: one process a role and device, each with its stream and its pidfd.
 //
-// A process that takes the place of another is let in only once the other's death is confirmed: for shared
-// memory only death is a fence.
+// A process that takes the place of another is let in only once the other's death is confirmed: for
+// shared memory only death is a fence.
 
 #include <cstdint>
 #include <functional>
@@ -42,8 +42,8 @@ class Members {
  public:
   Members(int num_devices, MemberEvents events);
 
-  // A stream has said Hello. It is refused (and closed), let in, or made to wait for the death of its
-  // predecessor.
+  // A stream has said Hello. It is refused (and closed), let in, or made to wait for the death of
+  // its predecessor.
   void OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::Hello& hello);
   void OnSessionClosed(uint64_t session);
   // Lets in those whose predecessors have died meanwhile.

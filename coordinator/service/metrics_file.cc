@@ -43,7 +43,8 @@ int64_t LastStepCut(absl::string_view rest) {
 }
 
 // How much of the file stays.
-absl::StatusOr<Kept> Scan(const std::string& text, const std::string& path, int64_t last_step_kept) {
+absl::StatusOr<Kept> Scan(const std::string& text, const std::string& path,
+                          int64_t last_step_kept) {
   Kept kept;
   while (kept.bytes < text.size()) {
     const size_t end = text.find('\n', kept.bytes);

@@ -1,7 +1,7 @@
 #pragma once
 
-// output_dir/metrics.jsonl: one JSON object a logged step. A step never appears twice and is never lost:
-// opening it cuts a torn last line and what lies beyond the step the job continues from.
+// output_dir/metrics.jsonl: one JSON object a logged step. A step never appears twice and is never
+// lost: opening it cuts a torn last line and what lies beyond the step the job continues from.
 
 #include <cstdint>
 #include <string>
@@ -15,8 +15,8 @@ namespace harmony {
 
 class MetricsFile {
  public:
-  // Makes the file when it is missing. Keeps lines of steps up to `last_step_kept` (counted from 1).
-  // DataLoss when a line before the last one is no object with a "step".
+  // Makes the file when it is missing. Keeps lines of steps up to `last_step_kept` (counted from
+  // 1). DataLoss when a line before the last one is no object with a "step".
   static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t last_step_kept);
 
   // The last step there is a line of; 0: none.

@@ -38,9 +38,9 @@ absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::stri
   StartPoint start{path, manifest.step, {}};
   const std::vector<std::string> keys = DifferingKeys(manifest.result_keys, result_keys);
   if (!keys.empty()) {
-    start.notes.push_back(absl::StrCat("resume_from_checkpoint: ", path,
-                                       " was written by a run with other keys: ",
-                                       absl::StrJoin(keys, ", ")));
+    start.notes.push_back(
+        absl::StrCat("resume_from_checkpoint: ", path,
+                     " was written by a run with other keys: ", absl::StrJoin(keys, ", ")));
   }
   return start;
 }

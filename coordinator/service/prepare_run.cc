@@ -29,7 +29,8 @@ std::string EncodeStart(const StartPoint& start) {
 
 bool DecodeStart(const std::string& text, StartPoint* start) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("checkpoint") || !json.contains("first_step")) return false;
+  if (!json.is_object() || !json.contains("checkpoint") || !json.contains("first_step"))
+    return false;
   start->checkpoint = json["checkpoint"].get<std::string>();
   start->first_step = json["first_step"].get<int64_t>();
   return true;

@@ -2,8 +2,8 @@
 
 // What comes before a job's first command: where it starts from, and its part of the segment.
 
-#include <vector>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/ipc/segment.h"
@@ -15,8 +15,9 @@ namespace harmony {
 // The setup of a recorded job, its start point not yet chosen. Internal when the record is damaged.
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record);
 
-// Continues in the segment when it holds this very job; else releases what is there, chooses a checkpoint and
-// allocates the arena. Fills in `setup->start` and `setup->continues`. Slow (gigabytes).
+// Continues in the segment when it holds this very job; else releases what is there, chooses a
+// checkpoint and allocates the arena. Fills in `setup->start` and `setup->continues`. Slow
+// (gigabytes).
 absl::Status PrepareRun(const JobRecord& record, Segment* segment, RunSetup* setup);
 
 }  // namespace harmony

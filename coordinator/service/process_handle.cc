@@ -20,7 +20,8 @@ absl::StatusOr<ProcessHandle> ProcessHandle::Open(int pid) {
   if (!handle.fd_.valid()) {
     return absl::NotFoundError(absl::StrCat("process ", pid, ": ", std::strerror(errno)));
   }
-  // gRPC does not tell who is at the other end of the socket: ask for the owner of the process named.
+  // gRPC does not tell who is at the other end of the socket: ask for the owner of the process
+  // named.
   struct stat info = {};
   if (stat(absl::StrCat("/proc/", pid).c_str(), &info) != 0 || handle.HasExited()) {
     return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));

@@ -1,7 +1,7 @@
 #pragma once
 
-// A process that has attached, held by pidfd: it can be killed, and its death confirmed, without ever
-// meeting another process that got the same number.
+// A process that has attached, held by pidfd: it can be killed, and its death confirmed, without
+// ever meeting another process that got the same number.
 
 #include <string>
 

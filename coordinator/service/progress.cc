@@ -35,7 +35,8 @@ void FillMinimum(const MinimalSwap& minimal, v1::SwapBytes* swap) {
 
 double Share(Nanos part, Nanos whole) {
   if (whole.count() <= 0) return 0;
-  return std::clamp(static_cast<double>(part.count()) / static_cast<double>(whole.count()), 0.0, 1.0);
+  return std::clamp(static_cast<double>(part.count()) / static_cast<double>(whole.count()), 0.0,
+                    1.0);
 }
 
 }  // namespace
@@ -109,8 +110,9 @@ void Watcher::FillRun(const JobRun& run, Members* members, Nanos now, v1::Progre
   FillSwap(run.monitor().total(), progress->mutable_swap_total());
   FillMinimum(run.minimal_swap(), progress->mutable_swap_minimum_per_step());
   progress->set_host_bytes(ArenaLayout(run.setup().model, run.setup().plan).end().count());
-  progress->set_seconds_left(run.recent_seconds_per_step() *
-                             static_cast<double>(run.setup().job.max_steps - run.completed_steps()));
+  progress->set_seconds_left(
+      run.recent_seconds_per_step() *
+      static_cast<double>(run.setup().job.max_steps - run.completed_steps()));
   for (size_t d = 0; d < run.setup().plan.devices.size(); ++d) {
     const int device = static_cast<int>(d);
     FillDevice(run, device, members->Find({Role::kWorker, device}) != nullptr, now, progress);
@@ -137,10 +139,10 @@ void Watcher::FillDevice(const JobRun& run, int device, bool attached, Nanos now
   out->set_device(device);
   out->set_spec(run.DeviceName(device));
   const CommandLabel* head = monitor.Head(compute);
-  out->set_state(!attached                     ? "lost"
-                 : head == nullptr             ? "idle"
+  out->set_state(!attached                    ? "lost"
+                 : head == nullptr            ? "idle"
                  : run.HeadIsRunning(compute) ? "running"
-                                               : "waiting");
+                                              : "waiting");
   if (head != nullptr) {
     out->set_current(absl::StrCat(Describe(*head, run.setup().plan.num_microbatches), ", step ",
                                   head->step + 1));

@@ -43,7 +43,8 @@ class ProgressStream {
   bool abandoned_ = false;
 };
 
-// One watcher, as the loop keeps it: when it is due, and what it saw last (shares and rates are differences).
+// One watcher, as the loop keeps it: when it is due, and what it saw last (shares and rates are
+// differences).
 class Watcher {
  public:
   Watcher(int64_t job_number, Nanos interval, std::shared_ptr<ProgressStream> stream)
@@ -62,14 +63,14 @@ class Watcher {
   void FillRun(const JobRun& run, Members* members, Nanos now, v1::Progress* progress);
   void FillDevice(const JobRun& run, int device, bool attached, Nanos now, v1::Progress* progress);
 
-  const int64_t job_;
-  const Nanos interval_;
-  const std::shared_ptr<ProgressStream> stream_;
+  int64_t job_;
+  Nanos interval_;
+  std::shared_ptr<ProgressStream> stream_;
   bool hurry_ = true;
   bool done_ = false;
   Nanos last_sent_;
   size_t messages_sent_ = 0;
-  const JobRun* last_run_ = nullptr;  // compared only
+  const JobRun* last_run_ = nullptr;   // compared only
   std::vector<LaneUsage> last_usage_;  // by lane
 };
 

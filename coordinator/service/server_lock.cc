@@ -36,8 +36,8 @@ absl::StatusOr<ServerLock> ServerLock::Acquire(const std::string& socket_path) {
     if (!fd.valid()) return ErrnoStatus(errno, "open", path);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock", path);
-      return absl::FailedPreconditionError(absl::StrCat(
-          "another coordinator", HolderOf(fd.get()), " already serves ", socket_path));
+      return absl::FailedPreconditionError(
+          absl::StrCat("another coordinator", HolderOf(fd.get()), " already serves ", socket_path));
     }
     if (!IsStillNamed(fd.get(), path)) continue;
     const std::string pid = std::to_string(getpid());

@@ -1,7 +1,7 @@
 #pragma once
 
-// The right to listen on a socket: a lock file beside it. Without the lock a socket file is another coordinator's;
-// with it, it is stale.
+// The right to listen on a socket: a lock file beside it. Without the lock a socket file is another
+// coordinator's; with it, it is stale.
 
 #include <string>
 
@@ -12,7 +12,8 @@ namespace harmony {
 
 class ServerLock {
  public:
-  // Takes `socket_path`.lock and removes a stale socket. FailedPrecondition names the socket and who has it.
+  // Takes `socket_path`.lock and removes a stale socket. FailedPrecondition names the socket and
+  // who has it.
   static absl::StatusOr<ServerLock> Acquire(const std::string& socket_path);
   ServerLock(ServerLock&&) = default;
   // Removes socket and lock file.

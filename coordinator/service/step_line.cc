@@ -67,7 +67,8 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
     json["swap_minimum_per_step"][ToString(traffic)] = minimum.count();
     if (minimum.count() == 0 || steps == 0) continue;
     absl::StrAppendFormat(&summary.text, "swap %-16s %12s a step, minimum %12s, ratio %.2f\n",
-                          ToString(traffic), FormatBytes(Bytes(static_cast<int64_t>(moved / steps))),
+                          ToString(traffic),
+                          FormatBytes(Bytes(static_cast<int64_t>(moved / steps))),
                           FormatBytes(minimum), moved / steps / minimum.count());
   }
   json["devices"] = ordered_json::array();

@@ -1,0 +1,66 @@
+#include "coordinator/service/lane_monitor.h"
+
+#include <gtest/gtest.h>
+
+namespace harmony {
+namespace {
+
+constexpr int kWeights = static_cast<int>(TrafficClass::kWeights);
+
+Command Load(uint64_t value, int64_t step, int64_t bytes) {
+  Command command;
+  command.header.lane = static_cast<uint32_t>(LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0}));
+  command.header.signal_value = value;
+  command.header.step = step;
+  Transfer transfer;
+  transfer.destination.device = 0;
+  transfer.size = Bytes(bytes);
+  command.body = transfer;
+  return command;
+}
+
+TEST(LaneMonitorTest, CountsBytesOfEachStepOnce) {
+  LaneMonitor monitor(1, 10);
+  const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
+  monitor.BeginGeneration(1, Nanos(0));
+  monitor.OnIssued(Load(1, 0, 100), Nanos(0));
+  monitor.OnIssued(Load(2, 0, 10), Nanos(0));
+  monitor.OnIssued(Load(3, 1, 1), Nanos(0));
+  monitor.OnProgress(lane, 1, {}, Nanos(5));
+  EXPECT_EQ(monitor.total()[kWeights], 100);
+  // The step is complete, so its second copy is, whether reported or not.
+  EXPECT_EQ(monitor.TakeStep(0)[kWeights], 110);
+  monitor.OnProgress(lane, 3, {}, Nanos(9));
+  EXPECT_EQ(monitor.total()[kWeights], 111);
+  EXPECT_EQ(monitor.TakeStep(1)[kWeights], 1);
+}
+
+TEST(LaneMonitorTest, WhatANewGenerationDropsIsNotCounted) {
+  LaneMonitor monitor(1, 10);
+  monitor.BeginGeneration(1, Nanos(0));
+  monitor.OnIssued(Load(1, 0, 100), Nanos(0));
+  monitor.BeginGeneration(2, Nanos(1));
+  monitor.OnIssued(Load(1, 0, 100), Nanos(1));
+  EXPECT_EQ(monitor.TakeStep(0)[kWeights], 100);
+}
+
+TEST(LaneMonitorTest, TellsBusyFromOutstandingAndKeepsTheTimeline) {
+  LaneMonitor monitor(1, 2);
+  const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
+  monitor.BeginGeneration(1, Nanos(0));
+  for (uint64_t value = 1; value <= 3; ++value) monitor.OnIssued(Load(value, 0, 1), Nanos(10));
+  EXPECT_EQ(monitor.Usage(lane, Nanos(30)).outstanding, Nanos(20));
+  monitor.OnProgress(
+      lane, 3, {{1, Nanos(12), Nanos(15)}, {2, Nanos(15), Nanos(16)}, {3, Nanos(20), Nanos(30)}},
+      Nanos(40));
+  const LaneUsage usage = monitor.Usage(lane, Nanos(100));
+  EXPECT_EQ(usage.busy, Nanos(14));
+  EXPECT_EQ(usage.outstanding, Nanos(30));
+  EXPECT_EQ(monitor.Head(lane), nullptr);
+  ASSERT_EQ(monitor.Timeline(lane).size(), 2u);
+  EXPECT_EQ(monitor.Timeline(lane)[1].wait, Nanos(4));
+  EXPECT_EQ(Describe(monitor.Timeline(lane)[1].label, 1), "weights 1 B, host to device 0");
+}
+
+}  // namespace
+}  // namespace harmony

@@ -1,0 +1,112 @@
+#include "coordinator/service/output_dir.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/io/checkpoint_manifest.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr char kKeys[] = "learning_rate: 0.1\nseed: 1\n";
+constexpr char kOtherKeys[] = "learning_rate: 0.5\nseed: 1\n";
+
+class OutputDirTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "outXXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    out_ = folder_ + "/a/out";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void Prepare(const std::string& keys, bool overwrite = false) {
+    const auto state = InspectOutputDir(out_, keys, overwrite);
+    ASSERT_TRUE(state.ok()) << state.status();
+    ASSERT_TRUE(PrepareOutputDir(out_, *state, {keys, 2, false}, &moved_to_).ok());
+  }
+  void MakeCheckpoint(int64_t step, const std::string& keys) {
+    const std::string path = absl::StrCat(out_, "/", CheckpointName(step));
+    fs::create_directories(path);
+    std::ofstream(path + "/data") << "content";
+    CheckpointManifest manifest;
+    manifest.step = step;
+    manifest.result_keys = keys;
+    ASSERT_TRUE(WriteManifest(path, manifest).ok());
+  }
+  std::string folder_, out_, moved_to_;
+};
+
+TEST_F(OutputDirTest, InspectingMakesNothing) {
+  const auto state = InspectOutputDir(out_, kKeys, false);
+  ASSERT_TRUE(state.ok());
+  EXPECT_FALSE(state->same_run);
+  EXPECT_FALSE(fs::exists(folder_ + "/a"));
+}
+
+TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
+  Prepare(kKeys);
+  auto state = InspectOutputDir(out_, kKeys, false);
+  ASSERT_TRUE(state.ok());
+  EXPECT_TRUE(state->same_run);
+  EXPECT_FALSE(state->finished);
+  EXPECT_EQ(state->micro_batch_size, 2);
+  ASSERT_TRUE(WriteRunFile(out_, {kKeys, 2, true}).ok());
+  EXPECT_FALSE(InspectOutputDir(out_, kKeys, false)->finished) << "without final/ it is not";
+  fs::create_directory(out_ + "/final");
+  EXPECT_TRUE(InspectOutputDir(out_, kKeys, false)->finished);
+}
+
+TEST_F(OutputDirTest, AnotherRunIsRefusedByKeyOrMovedAside) {
+  Prepare(kKeys);
+  const auto refused = InspectOutputDir(out_, kOtherKeys, false);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("learning_rate (0.1 -> 0.5)"));
+  Prepare(kOtherKeys, /*overwrite=*/true);
+  EXPECT_EQ(moved_to_, out_ + ".old-1");
+  EXPECT_EQ(ReadRunFile(moved_to_)->result_keys, kKeys);
+  EXPECT_EQ(ReadRunFile(out_)->result_keys, kOtherKeys);
+}
+
+TEST_F(OutputDirTest, ResultsWithoutADescriptionAreNotOverwritten) {
+  fs::create_directories(out_);
+  EXPECT_TRUE(InspectOutputDir(out_, kKeys, false).ok()) << "an empty folder is fine";
+  std::ofstream(out_ + "/metrics.jsonl") << "{}";
+  EXPECT_EQ(InspectOutputDir(out_, kKeys, false).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  fs::remove(out_ + "/metrics.jsonl");
+  std::ofstream(out_ + "/run.json") << "torn";
+  EXPECT_THAT(std::string(InspectOutputDir(out_, kKeys, false).status().message()),
+              HasSubstr("run.json"));
+}
+
+TEST_F(OutputDirTest, StartsAtTheNewestCheckpointThatIsWholeAndItsOwn) {
+  Prepare(kKeys);
+  JobSpec job;
+  job.output_dir = out_;
+  EXPECT_EQ(ChooseStartPoint(job, kKeys)->checkpoint, "");
+  MakeCheckpoint(4, kKeys);
+  MakeCheckpoint(6, kKeys);
+  MakeCheckpoint(8, kOtherKeys);
+  EXPECT_EQ(ChooseStartPoint(job, kKeys)->first_step, 6);
+  std::ofstream(out_ + "/checkpoint-6/data") << "Content";
+  const auto start = ChooseStartPoint(job, kKeys);
+  EXPECT_EQ(start->first_step, 4);
+  EXPECT_EQ(start->checkpoint, out_ + "/checkpoint-4");
+  EXPECT_EQ(start->notes.size(), 2u);
+  job.resume_from_checkpoint = out_ + "/checkpoint-6";
+  EXPECT_EQ(ChooseStartPoint(job, kKeys).status().code(), absl::StatusCode::kDataLoss);
+  job.resume_from_checkpoint = "none";
+  EXPECT_EQ(ChooseStartPoint(job, kKeys)->first_step, 0);
+}
+
+}  // namespace
+}  // namespace harmony
