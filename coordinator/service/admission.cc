@@ -1,7 +1,5 @@
 #include "coordinator/service/admission.h"
 
-#include <numeric>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_reader.h"
@@ -23,14 +21,6 @@ absl::Status CheckShape(const JobSpec& job, const ModelSpec& model) {
     return absl::InvalidArgumentError(absl::StrCat("sequence_length is ", job.sequence_length,
                                                    "; the model has positions for ",
                                                    config.max_position_embeddings));
-  }
-  if (!job.layer_groups.empty()) {
-    const int sum = std::accumulate(job.layer_groups.begin(), job.layer_groups.end(), 0);
-    if (sum != model.num_layers()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layer_groups: its numbers add up to ", sum, "; the model has ", model.num_layers(),
-          " layers (embedding, ", config.num_layers, " blocks, head)"));
-    }
   }
   return absl::OkStatus();
 }

@@ -152,6 +152,8 @@ int Run(int argc, char** argv) {
   if (options.plan_once) {
     status = PlanOnce(options);
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    // Nothing has run yet: what does not fit is bad input.
+    if (absl::IsResourceExhausted(status)) return 2;
   } else {
     TerminationSignals signals;
     status = Serve(options, signals);
