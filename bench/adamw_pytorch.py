@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch's fused CPU AdamW, measured as bench/adamw_bench.cc measures ours.
 
-With --against build/bin/adamw_bench both run in turns (A B A B), and the ratios of the medians of
-all turns are printed.
+With --against build/bin/adamw_bench both run in turns (A B A B); each turn gives a ratio of medians,
+and the median and spread of these are printed (other load on the machine hits neighbours alike).
 """
 
 import argparse
@@ -50,9 +50,13 @@ def compare(args):
             for name, value in re.findall(r"^(.*?) +([0-9.e+]+) parameters/s", output.stdout, re.M):
                 medians.setdefault(name, []).append(float(value))
             print(output.stdout, end="")
-    reference = statistics.median(medians["pytorch fused"])
+    reference = medians["pytorch fused"]
     for name, values in medians.items():
-        print(f"ratio {name}: {statistics.median(values) / reference:.3f} of PyTorch's")
+        ratios = sorted(value / other for value, other in zip(values, reference))
+        print(
+            f"ratio {name}: {statistics.median(ratios):.3f} of PyTorch's"
+            f" ({ratios[0]:.3f} .. {ratios[-1]:.3f})"
+        )
 
 
 def main():
