@@ -7,17 +7,14 @@
 // A line each: name, parameters/s (median, spread), GB/s (28 bytes a parameter: w, m, v read and
 // written, g read).
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "common/base/clock.h"
-#include "common/base/random.h"
 #include "common/ipc/segment.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/protected_update.h"

@@ -97,6 +97,4 @@ Bytes AvailableHostMemory(const std::string& root) {
   return Bytes(left);
 }
 
-Bytes DefaultHostMemory() { return Bytes(AvailableHostMemory().count() / 5 * 4 / 4096 * 4096); }
-
 }  // namespace harmony

@@ -14,7 +14,4 @@ namespace harmony {
 // `root` is put in front of /proc and /sys, for tests.
 Bytes AvailableHostMemory(const std::string& root = "");
 
-// The default of `host_memory`: 80% of what is available, in whole pages.
-Bytes DefaultHostMemory();
-
 }  // namespace harmony

@@ -56,8 +56,8 @@ TEST_F(HostMemoryTest, UnlimitedVersion1) {
 }
 
 TEST(HostMemoryRealTest, ThisMachineHasSome) {
-  EXPECT_GT(DefaultHostMemory(), MiB(1));
-  EXPECT_LT(DefaultHostMemory(), AvailableHostMemory() + MiB(256));
+  EXPECT_GT(AvailableHostMemory(), MiB(1));
+  EXPECT_LT(AvailableHostMemory(), GiB(1) * (1 << 20)) << "no limit was found at all";
 }
 
 }  // namespace
