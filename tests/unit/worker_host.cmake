@@ -3,5 +3,5 @@ harmony_test(optimizer_test
   DEPS harmony_optimizer LABELS pure)
 
 harmony_test(host_executor_test
-  SOURCES worker/host/host_executor_test.cc
+  SOURCES worker/host/checkpoint_writer_test.cc worker/host/host_executor_test.cc
   DEPS harmony_host_executor LABELS pure)
