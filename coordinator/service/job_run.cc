@@ -19,7 +19,9 @@ namespace {
 
 constexpr size_t kTimelineEntriesPerLane = 8192;
 constexpr int kMaxEarlyDeaths = 5;
-constexpr Nanos kStopWithoutProcesses = Seconds(10);
+// How long a job that is told to stop waits for processes that could write a checkpoint.
+constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
+constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
 
 RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
   RunnerOptions options;
@@ -158,7 +160,8 @@ void JobRun::OnTick() {
   const Nanos now = Now();
   // Nobody is there to write a checkpoint: the last one has to do.
   if (!ended_ && stop_asked_ && runner_.state() == JobRunner::State::kGathering &&
-      now - *stop_asked_ > kStopWithoutProcesses) {
+      now - *stop_asked_ >
+          (members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses)) {
     return End(absl::OkStatus());
   }
   if (!ended_ && metrics_ && now - last_sync_ > Seconds(2)) {
