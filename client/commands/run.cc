@@ -69,6 +69,7 @@ class RunSession {
   Cluster cluster_;
   UniqueFd signals_;
   bool made_dir_ = false;
+  bool logs_kept_ = false;  // in output_dir
   std::optional<SupervisorProcess> supervisor_;
   std::unique_ptr<ProgressView> view_;
   std::unique_ptr<JobFollower> follower_;
@@ -218,6 +219,7 @@ void RunSession::CleanUp() {
   if (!output.empty() && fs::is_directory(output, error)) {
     fs::copy(paths_.logs(), output + "/logs",
              fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+    logs_kept_ = !error;
   }
   fs::remove_all(paths_.dir, error);
 }
@@ -249,6 +251,7 @@ int RunSession::ReportJob() {
   }
   if (job.state() == v1::JOB_STATE_FAILED) {
     fprintf(stderr, "error: %s\n", job.error().c_str());
+    if (logs_kept_) fprintf(stderr, "logs: %s/logs\n", job.output_dir().c_str());
     return ExitCodeOfJob(job);
   }
   if (signal_ == 0 || job.state() == v1::JOB_STATE_FINISHED) return 0;

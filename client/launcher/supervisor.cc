@@ -119,8 +119,9 @@ void Supervisor::Reap(Running& process) {
 }
 
 void Supervisor::OnDeath(Running& process, int wait_status) {
-  bool bad_configuration =
-      process.incarnation == 0 && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 2;
+  // Once the coordinator has come back anew, a refusal is about the moment, not the configuration.
+  bool first_life = process.incarnation == 0 && processes_.front().incarnation == 0;
+  bool bad_configuration = first_life && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 2;
   bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
   Nanos now = clock_.Now();
   std::optional<Nanos> delay = process.policy.OnDeath(now - process.started, killed);

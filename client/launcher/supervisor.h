@@ -49,8 +49,8 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
 
   // OK after a stop that was asked for. InvalidArgument when a process of the first incarnation
-  // exited with code 2 (its configuration is wrong), Internal when one was given up: the message
-  // has the last lines of its log.
+  // exited with code 2 under the first coordinator (its configuration is wrong), Internal when one
+  // was given up: the message has the last lines of its log.
   absl::Status Run();
 
  private:

@@ -81,7 +81,9 @@ std::optional<absl::Status> JobFollower::TrySubmit() {
   if (submit_was_sent_) {
     absl::StatusOr<v1::ListResponse> list = client_.List({});
     if (!list.ok()) return std::nullopt;
-    if (list->jobs_size() > 0) submitted.job_id = list->jobs(list->jobs_size() - 1).job_id();
+    for (const v1::Job& job : list->jobs()) {
+      if (!IsFinal(job.state())) submitted.job_id = job.job_id();
+    }
   }
   if (submitted.job_id.empty()) {
     absl::StatusOr<v1::SubmitResponse> response = client_.Submit(*options_.submit);
