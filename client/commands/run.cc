@@ -51,6 +51,8 @@ class RunSession {
   absl::Status Prepare();
   absl::Status StartProcesses();
   absl::Status FollowJob();
+  // Why, when it ended by itself.
+  absl::Status SupervisorEnded();
   void OnEvent(JobFollower::Event& event);
   void OnSignal();
   void TryCancel();
@@ -147,13 +149,17 @@ absl::Status RunSession::FollowJob() {
     if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
     if (polled[0].revents != 0) OnSignal();
     for (JobFollower::Event& event : follower_->TakeEvents()) OnEvent(event);
-    if (!ended_ && polled[2].revents != 0) {
-      return absl::InternalError(absl::StrCat("the supervisor ended; last lines of its log:\n",
-                                              TailOfFile(paths_.logs() + "/supervisor.log", 30)));
-    }
+    if (!ended_ && polled[2].revents != 0) return SupervisorEnded();
     if (!ended_ && cancel_pending && !stop_at_once_) TryCancel();
   }
   return ended_.value_or(absl::OkStatus());
+}
+
+absl::Status RunSession::SupervisorEnded() {
+  std::string message = absl::StrCat("the launcher stopped all; last lines of its log:\n",
+                                     TailOfFile(paths_.logs() + "/supervisor.log", 30));
+  return supervisor_->Wait() == 2 ? absl::InvalidArgumentError(message)
+                                  : absl::InternalError(message);
 }
 
 void RunSession::OnEvent(JobFollower::Event& event) {
@@ -204,7 +210,7 @@ void RunSession::StopProcesses() {
   while (true) {
     pollfd polled[] = {{supervisor_->pidfd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
     if (poll(polled, 2, -1) < 0 && errno != EINTR) break;
-    if (polled[0].revents != 0) break;
+    if (polled[0].revents != 0 || supervisor_->pidfd() < 0) break;
     if (polled[1].revents == 0) continue;
     OnSignal();
     if (stop_at_once_) supervisor_->Signal(SIGQUIT);

@@ -42,7 +42,7 @@ absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
   if (options.bound_to_us) spec.arguments.push_back("--private");
   spec.inherited_fds = {write_end.get()};
   spec.log_path = options.paths.logs() + "/supervisor.log";
-  spec.death_signal = options.bound_to_us ? SIGQUIT : 0;
+  spec.death_signal = options.bound_to_us ? SIGUSR1 : 0;
   HARMONY_ASSIGN_OR_RETURN(process.child_, Spawn(spec));
   return process;
 }
@@ -62,11 +62,14 @@ void SupervisorProcess::Signal(int signal) {
   if (child_.pidfd.valid()) pidfd_send_signal(child_.pidfd.get(), signal, nullptr, 0);
 }
 
-void SupervisorProcess::Wait() {
-  if (child_.pid == 0) return;
-  while (waitpid(child_.pid, nullptr, 0) < 0 && errno == EINTR) {
+int SupervisorProcess::Wait() {
+  if (child_.pid == 0) return exit_code_;
+  int status = 0;
+  while (waitpid(child_.pid, &status, 0) < 0 && errno == EINTR) {
   }
   child_ = Child();
+  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return exit_code_;
 }
 
 }  // namespace harmony

@@ -17,7 +17,7 @@ struct SupervisorProcessOptions {
   RuntimePaths paths;
   std::string bin_dir;
   Cluster cluster;
-  // Ends with us (SIGQUIT from the kernel when we die: at once, for whoever killed us may start
+  // Ends with us (SIGUSR1 from the kernel when we die: at once, for whoever killed us may start
   // again on the same output), and then removes the runtime directory.
   bool bound_to_us = false;
 };
@@ -34,11 +34,12 @@ class SupervisorProcess {
   // Readable when the process has exited.
   int pidfd() const { return child_.pidfd.get(); }
   void Signal(int signal);
-  // Blocks until it has exited.
-  void Wait();
+  // Blocks until it has exited; its exit code, 1 when a signal ended it. Afterwards the same again.
+  int Wait();
 
  private:
   Child child_;
+  int exit_code_ = 0;
   UniqueFd report_;
 };
 

@@ -8,8 +8,6 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
 #include "client/launcher/launch.h"
@@ -50,13 +48,8 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   launch.report_fd = options.report_fd;
   // Our own children must not hold it: who waits for the report waits for its end.
   if (launch.report_fd >= 0) fcntl(launch.report_fd, F_SETFD, FD_CLOEXEC);
-  pid_t starter = getppid();
-  absl::Status status = LaunchAndSupervise(launch);
-  if (options.private_dir && getppid() != starter) {
-    std::error_code error;
-    std::filesystem::remove_all(launch.paths.dir, error);
-  }
-  return status;
+  launch.private_dir = options.private_dir;
+  return LaunchAndSupervise(launch);
 }
 
 absl::Status Down(const RuntimePaths& paths) {

@@ -150,7 +150,13 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
     reported = true;
     spdlog::info("harmony is up on {}", options.paths.socket());
   };
-  return Supervisor(std::move(supervised)).Run();
+  Supervisor supervisor(std::move(supervised));
+  absl::Status status = supervisor.Run();
+  if (options.private_dir && supervisor.orphaned()) {
+    std::error_code error;
+    fs::remove_all(options.paths.dir, error);
+  }
+  return status;
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ struct LaunchOptions {
   // A descriptor to write one LaunchReport line to, as soon as it is known whether the start
   // succeeded; -1: none.
   int report_fd = -1;
+  // The runtime directory is only for who started us: removed when that process dies.
+  bool private_dir = false;
 };
 
 // Returns when all has been stopped; see Supervisor::Run for the status. FailedPrecondition when

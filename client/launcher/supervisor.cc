@@ -30,7 +30,7 @@ int64_t FileSize(const std::string& path) {
 sigset_t StopSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) sigaddset(&set, signal);
   return set;
 }
 
@@ -141,7 +141,8 @@ void Supervisor::OnSignal() {
   signalfd_siginfo info;
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     spdlog::info("signal {} from process {}", info.ssi_signo, info.ssi_pid);
-    bool at_once = info.ssi_signo == SIGQUIT || phase_ != Phase::kRunning;
+    orphaned_ |= info.ssi_signo == SIGUSR1;
+    bool at_once = info.ssi_signo == SIGQUIT || orphaned_ || phase_ != Phase::kRunning;
     Enter(at_once ? Phase::kKilling : Phase::kStoppingCoordinator);
   }
 }

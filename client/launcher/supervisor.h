@@ -38,9 +38,9 @@ struct SupervisorOptions {
 // when the spawning thread exits). Everything is one poll loop over pidfds, a signalfd and the next
 // deadline.
 //
-// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, then the rest. A second one, or SIGQUIT,
-// kills all at once. Run() returns when every child has been reaped, and has then removed socket
-// and process list.
+// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, then the rest. A second one, SIGQUIT, or
+// SIGUSR1 (who started us has died) kills all at once. Run() returns when every child has been
+// reaped, and has then removed socket and process list.
 class Supervisor {
  public:
   // Blocks those signals for the thread; call before anything is spawned.
@@ -52,6 +52,8 @@ class Supervisor {
   // exited with code 2 under the first coordinator (its configuration is wrong), Internal when one
   // was given up: the message has the last lines of its log.
   absl::Status Run();
+  // SIGUSR1 has come.
+  bool orphaned() const { return orphaned_; }
 
  private:
   enum class Phase {
@@ -95,6 +97,7 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   std::optional<Nanos> phase_deadline_;
   bool ready_ = false;
+  bool orphaned_ = false;
   absl::Status result_;
 };
 

@@ -70,24 +70,43 @@ std::string TimeBar(const v1::DeviceProgress& device, int cells) {
       cells);
 }
 
+// "384/512 MiB": both in the unit of the second.
+std::string PartOf(int64_t part, int64_t whole) {
+  const char* unit = "MiB";
+  double divisor = 1 << 20;
+  int digits = 0;
+  if (whole >= GiB(4).count()) {
+    unit = "GiB";
+    divisor = 1 << 30;
+    digits = 1;
+  } else if (whole < MiB(4).count()) {
+    unit = "KiB";
+    divisor = 1 << 10;
+  }
+  return absl::StrFormat("%.*f/%.*f %s", digits, static_cast<double>(part) / divisor, digits,
+                         static_cast<double>(whole) / divisor, unit);
+}
+
+std::string DeviceLine(const v1::DeviceProgress& device, const std::string& middle) {
+  return absl::StrFormat("%3d %-8s mem [%s] %s  %s", device.device(), device.state(),
+                         MemoryBar(device, 8), middle, device.current());
+}
+
 std::string DeviceHead(const v1::DeviceProgress& device) {
-  return absl::StrFormat("%3d %-8s %s", device.device(), device.state(), device.current());
+  return DeviceLine(device,
+                    PartOf(device.resident_bytes() + device.workspace_peak(), device.memory_cap()));
 }
 
 std::string DeviceDetails(const v1::DeviceProgress& device) {
   return absl::StrFormat(
-      "    mem [%s] %s of %s  time [%s] %.0f%% compute %.0f%% wait %.0f%% idle"
-      "  h2d %s  d2h %s  p2p %s",
-      MemoryBar(device, 12), FormatBytes(Bytes(device.resident_bytes() + device.workspace_peak())),
-      FormatBytes(Bytes(device.memory_cap())), TimeBar(device, 10), device.computing_share() * 100,
-      device.waiting_share() * 100, device.idle_share() * 100,
-      RenderRate(device.h2d_bytes_per_second()), RenderRate(device.d2h_bytes_per_second()),
-      RenderRate(device.p2p_bytes_per_second()));
+      "    [%s] %.0f%% compute %.0f%% wait %.0f%% idle  h2d %s d2h %s p2p %s B/s",
+      TimeBar(device, 8), device.computing_share() * 100, device.waiting_share() * 100,
+      device.idle_share() * 100, RenderAmount(device.h2d_bytes_per_second()),
+      RenderAmount(device.d2h_bytes_per_second()), RenderAmount(device.p2p_bytes_per_second()));
 }
 
 std::string DeviceShort(const v1::DeviceProgress& device) {
-  return absl::StrFormat("%3d %-8s mem [%s] time [%s] %s", device.device(), device.state(),
-                         MemoryBar(device, 8), TimeBar(device, 8), device.current());
+  return DeviceLine(device, absl::StrCat("time [", TimeBar(device, 8), "]"));
 }
 
 struct SwapClass {
@@ -212,11 +231,11 @@ std::string RenderSeconds(double seconds) {
   return absl::StrFormat("%dh%02dm", s / 3600, s / 60 % 60);
 }
 
-std::string RenderRate(double rate) {
-  if (rate >= 1e9) return absl::StrFormat("%.2f GB/s", rate / 1e9);
-  if (rate >= 1e6) return absl::StrFormat("%.0f MB/s", rate / 1e6);
-  if (rate >= 1e3) return absl::StrFormat("%.0f kB/s", rate / 1e3);
-  return absl::StrFormat("%.0f B/s", rate);
+std::string RenderAmount(double amount) {
+  if (amount >= 1e9) return absl::StrFormat("%.2fG", amount / 1e9);
+  if (amount >= 1e6) return absl::StrFormat("%.0fM", amount / 1e6);
+  if (amount >= 1e3) return absl::StrFormat("%.0fk", amount / 1e3);
+  return absl::StrFormat("%.0f", amount);
 }
 
 std::string RenderBar(const std::vector<BarPart>& parts, int cells) {

@@ -35,8 +35,8 @@ std::string RenderSummary(const RunSummary& summary);
 
 // "12s", "2m05s", "1h02m".
 std::string RenderSeconds(double seconds);
-// "0 B/s", "980 kB/s", "1.25 GB/s".
-std::string RenderRate(double bytes_per_second);
+// "0", "980k", "1.25G"; decimal.
+std::string RenderAmount(double amount);
 // `cells` columns; the parts (shares of 1) in order, each with its own character, the rest ' '.
 struct BarPart {
   double share = 0;

@@ -169,5 +169,5 @@ class Scratch(unittest.TestCase):
         try:
             with open(f"/proc/{pid}/stat") as f:
                 return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return False

@@ -113,11 +113,14 @@ class UpTest(Launcher):
 
     def test_a_process_that_refuses_its_configuration_stops_everything(self):
         self.control("swapper.exit", 2)
+        for arguments in (["up", *self.cluster()], self.run_arguments()):
+            refused = self.harmony(*arguments, check=2)
+            self.assertIn("swapper does not like it", refused.stderr)
+            self.assertEqual(self.files_left(), [])
+        self.control("coordinator.exit", 2)
         refused = self.harmony("up", "--detach", *self.cluster(), check=2)
-        self.assertIn("swapper does not like it", refused.stderr)
+        self.assertIn("does not like it", refused.stderr)
         self.assertEqual(self.files_left(), [])
-        refused = self.harmony("up", *self.cluster(), check=2)
-        self.assertIn("swapper does not like it", refused.stderr)
 
     def test_a_process_that_keeps_dying_is_given_up(self):
         self.control("worker-1.exit", 3)
@@ -177,8 +180,8 @@ class RunTest(Launcher):
 
     def started(self):
         process = self.start(*self.run_arguments())
-        harness.wait_for(lambda: process.poll() is not None or "step 1/" in (self.dir / "run.log").read_text(),
-                         "the first step")
+        harness.wait_for(lambda: process.poll() is not None or "step " in (self.dir / "run.log").read_text(),
+                         "a step")
         return process, self.all_pids()
 
     def test_a_signal_cancels_and_says_how_to_resume(self):

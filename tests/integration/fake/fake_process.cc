@@ -181,8 +181,10 @@ class FakeCoordinator : public v1::Coordinator::Service {
     return progress;
   }
 
+  // Atomic, since the fake may be killed at any moment too.
   void Save() const {
-    std::ofstream(file_, std::ios::trunc) << job_.completed_steps() << "\n" << output_dir_ << "\n";
+    std::ofstream(file_ + ".next") << job_.completed_steps() << "\n" << output_dir_ << "\n";
+    fs::rename(file_ + ".next", file_);
   }
 
   void Advance() {

@@ -56,12 +56,11 @@ TEST(RenderFrame, ShowsTheJobAndTwoLinesADevice) {
       ElementsAre(
           "job-7  running  step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s  ETA 2m05s",
           "[######                        ]  20%  swap 4.00 MiB/step  host 1.00 GiB of 4.00 GiB",
-          "  0 running  backward layers 3-5, microbatch 2 of 8, step 21",
-          "    mem [######+++   ] 384.00 MiB of 512.00 MiB  time [#####--...] 50% compute 20% wait "
-          "30% idle  h2d 1.25 GB/s  d2h 3 MB/s  p2p 0 B/s",
-          "  1 waiting  ",
-          "    mem [######+++   ] 384.00 MiB of 512.00 MiB  time [#####--...] 50% compute 20% wait "
-          "30% idle  h2d 1.25 GB/s  d2h 3 MB/s  p2p 0 B/s"));
+          "  0 running  mem [####++  ] 384/512 MiB  backward layers 3-5, microbatch 2 of 8, step "
+          "21",
+          "    [####--..] 50% compute 20% wait 30% idle  h2d 1.25G d2h 3M p2p 0 B/s",
+          "  1 waiting  mem [####++  ] 384/512 MiB  ",
+          "    [####--..] 50% compute 20% wait 30% idle  h2d 1.25G d2h 3M p2p 0 B/s"));
 }
 
 TEST(RenderFrame, FitsAnyTerminal) {
@@ -79,8 +78,9 @@ TEST(RenderFrame, FitsAnyTerminal) {
 }
 
 TEST(RenderFrame, OneLineADeviceWhereHeightIsShort) {
-  EXPECT_THAT(RenderFrame(Sample(), 82, 5)[2],
-              "  0 running  mem [####++  ] time [####--..] backward layers 3-5, microbatch 2 of 8");
+  EXPECT_THAT(
+      RenderFrame(Sample(), 83, 5)[2],
+      "  0 running  mem [####++  ] time [####--..]  backward layers 3-5, microbatch 2 of 8");
 }
 
 TEST(RenderFrame, BeforeTheFirstStepThereAreNoFigures) {
@@ -132,9 +132,9 @@ TEST(Parts, SecondsRatesAndBars) {
   EXPECT_EQ(RenderSeconds(0.4), "0s");
   EXPECT_EQ(RenderSeconds(59.6), "1m00s");
   EXPECT_EQ(RenderSeconds(3725), "1h02m");
-  EXPECT_EQ(RenderRate(0), "0 B/s");
-  EXPECT_EQ(RenderRate(980e3), "980 kB/s");
-  EXPECT_EQ(RenderRate(2.5e9), "2.50 GB/s");
+  EXPECT_EQ(RenderAmount(0), "0");
+  EXPECT_EQ(RenderAmount(980e3), "980k");
+  EXPECT_EQ(RenderAmount(2.5e9), "2.50G");
   EXPECT_EQ(RenderBar({{0.5, '#'}, {0.25, '-'}}, 8), "####--  ");
   EXPECT_EQ(RenderBar({{3.0, '#'}}, 4), "####");
   EXPECT_EQ(RenderBar({{-1.0, '#'}, {0.5, '.'}}, 4), "..  ");
