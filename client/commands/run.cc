@@ -207,10 +207,10 @@ void RunSession::TryCancel() {
 
 void RunSession::StopProcesses() {
   supervisor_->Signal(stop_at_once_ ? SIGQUIT : SIGTERM);
-  while (true) {
+  while (supervisor_->pidfd() >= 0) {  // it may have been waited for before
     pollfd polled[] = {{supervisor_->pidfd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
     if (poll(polled, 2, -1) < 0 && errno != EINTR) break;
-    if (polled[0].revents != 0 || supervisor_->pidfd() < 0) break;
+    if (polled[0].revents != 0) break;
     if (polled[1].revents == 0) continue;
     OnSignal();
     if (stop_at_once_) supervisor_->Signal(SIGQUIT);
