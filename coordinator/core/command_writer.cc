@@ -118,60 +118,84 @@ Transfer CommandWriter::Out(const Visit& visit, Bytes device_offset, Bytes arena
 }
 
 Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot, Placing& placing) {
-  const Visit& visit = graph_.visit(node.visit);
-  const int m = node.kind == NodeKind::kGradientOut || node.kind == NodeKind::kLoadWeights
-                    ? 0
-                    : visit.microbatches[node.position];
-  const int parity = static_cast<int>(node.step & 1);
-  const uint64_t version = static_cast<uint64_t>(node.step) + 1;
-  const DeviceMemory& memory = memory_[visit.device];
-  Transfer copy;
-  ObjectKey from;
   switch (node.kind) {
     case NodeKind::kLoadWeights:
-      from = {ObjectKind::kParameter, node.index, 0};
-      copy.source = {-1, PersistentOffset(model_, from)};
-      copy.destination = {visit.device, memory.offset(visit.first_weight + node.position)};
-      copy.size = model_.blocks[node.index].size();
-      copy.expect = Expect{Record(from), static_cast<uint64_t>(node.step)};
-      return copy;
-    case NodeKind::kTokensIn:
-    case NodeKind::kLabelsIn: {
-      const bool tokens = node.kind == NodeKind::kTokensIn;
-      from = {ObjectKind::kBatch, parity, 0};
-      copy = In(node, tokens ? visit.tokens_at : visit.labels_at,
-                tokens ? layout_.Tokens(parity, m) : layout_.Labels(parity, m),
-                layout_.token_bytes(), TrafficClass::kTokens);
-      break;
-    }
-    case NodeKind::kStashIn:
-    case NodeKind::kInputIn: {
-      const bool stash = node.kind == NodeKind::kStashIn;
-      const int boundary =
-          stash ? StashBoundary(plan_.backward_groups[visit.group]) : visit.layers.first;
-      from = {ObjectKind::kStash, boundary, m};
-      copy = In(node, visit.input_at, layout_.Stash(boundary, m), hidden_,
-                stash ? TrafficClass::kStash : TrafficClass::kBoundary);
-      break;
-    }
-    case NodeKind::kGradientIn:
-      from = {ObjectKind::kBoundaryGradient, visit.layers.last + 1, m};
-      copy = In(node, visit.output_gradient_at, layout_.BoundaryGradient(Bank(visit.group + 1), m),
-                hidden_, TrafficClass::kBoundary);
-      break;
-    case NodeKind::kEgress: {
-      const Visit& consumer = graph_.visit(visit.consumer);
-      const bool gradient = visit.kind != VisitKind::kForward;
-      const int output = gradient ? 0 : static_cast<int>(visit.outputs.size()) - 1;
-      copy.source = {visit.device, OutSlot(visit, node.position, output)};
-      copy.destination = {
-          consumer.device,
-          InSlot(consumer, node.index, gradient ? consumer.output_gradient_at : consumer.input_at)};
-      copy.size = hidden_;
-      copy.traffic = TrafficClass::kBoundary;
-      return copy;
-    }
+      return LoadWeights(node);
+    case NodeKind::kEgress:
+      return ToConsumer(node);
+    case NodeKind::kStashOut:
+    case NodeKind::kBoundaryOut:
+    case NodeKind::kLossOut:
+    case NodeKind::kGradientOut:
+      return ToArena(node, gradient_slot, placing);
+    default:
+      return FromArena(node);
+  }
+}
+
+Transfer CommandWriter::LoadWeights(const Node& node) const {
+  const Visit& visit = graph_.visit(node.visit);
+  const ObjectKey key{ObjectKind::kParameter, node.index, 0};
+  Transfer copy;
+  copy.source = {-1, PersistentOffset(model_, key)};
+  copy.destination = {visit.device,
+                      memory_[visit.device].offset(visit.first_weight + node.position)};
+  copy.size = model_.blocks[node.index].size();
+  copy.expect = Expect{Record(key), static_cast<uint64_t>(node.step)};
+  return copy;
+}
+
+Transfer CommandWriter::ToConsumer(const Node& node) const {
+  const Visit& visit = graph_.visit(node.visit);
+  const Visit& consumer = graph_.visit(visit.consumer);
+  const bool gradient = visit.kind != VisitKind::kForward;
+  const int output = gradient ? 0 : static_cast<int>(visit.outputs.size()) - 1;
+  Transfer copy;
+  copy.source = {visit.device, OutSlot(visit, node.position, output)};
+  copy.destination = {
+      consumer.device,
+      InSlot(consumer, node.index, gradient ? consumer.output_gradient_at : consumer.input_at)};
+  copy.size = hidden_;
+  copy.traffic = TrafficClass::kBoundary;
+  return copy;
+}
+
+// Tokens, labels, stashes, boundary tensors and boundary gradients, into a streaming slot.
+Transfer CommandWriter::FromArena(const Node& node) const {
+  const Visit& visit = graph_.visit(node.visit);
+  const int m = visit.microbatches[node.position];
+  const int parity = static_cast<int>(node.step & 1);
+  Transfer copy;
+  ObjectKey from;
+  if (node.kind == NodeKind::kTokensIn || node.kind == NodeKind::kLabelsIn) {
+    const bool tokens = node.kind == NodeKind::kTokensIn;
+    from = {ObjectKind::kBatch, parity, 0};
+    copy = In(node, tokens ? visit.tokens_at : visit.labels_at,
+              tokens ? layout_.Tokens(parity, m) : layout_.Labels(parity, m), layout_.token_bytes(),
+              TrafficClass::kTokens);
+  } else if (node.kind == NodeKind::kGradientIn) {
+    from = {ObjectKind::kBoundaryGradient, visit.layers.last + 1, m};
+    copy = In(node, visit.output_gradient_at, layout_.BoundaryGradient(Bank(visit.group + 1), m),
+              hidden_, TrafficClass::kBoundary);
+  } else {
+    const bool stash = node.kind == NodeKind::kStashIn;
+    const int boundary =
+        stash ? StashBoundary(plan_.backward_groups[visit.group]) : visit.layers.first;
+    from = {ObjectKind::kStash, boundary, m};
+    copy = In(node, visit.input_at, layout_.Stash(boundary, m), hidden_,
+              stash ? TrafficClass::kStash : TrafficClass::kBoundary);
+  }
+  copy.expect = Expect{Record(from), static_cast<uint64_t>(node.step) + 1};
+  return copy;
+}
+
+// What a task has made, into its object.
+Transfer CommandWriter::ToArena(const Node& node, Bytes gradient_slot, Placing& placing) {
+  const Visit& visit = graph_.visit(node.visit);
+  const DeviceMemory& memory = memory_[visit.device];
+  switch (node.kind) {
     case NodeKind::kStashOut: {
+      const int m = visit.microbatches[node.position];
       const auto at = std::find(visit.outputs.begin(), visit.outputs.end(), node.index);
       const std::vector<int> stashed = StashedBoundaries(plan_);
       const bool kept = std::binary_search(stashed.begin(), stashed.end(), node.index);
@@ -180,12 +204,14 @@ Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot, Placing& pla
                  kept ? TrafficClass::kStash : TrafficClass::kBoundary,
                  {ObjectKind::kStash, node.index, m}, placing);
     }
-    case NodeKind::kBoundaryOut:
+    case NodeKind::kBoundaryOut: {
+      const int m = visit.microbatches[node.position];
       return Out(visit, OutSlot(visit, node.position, 0),
                  layout_.BoundaryGradient(Bank(visit.group), m), hidden_,
                  plan_.update == UpdateMode::kEager ? TrafficClass::kBoundaryCommit
                                                     : TrafficClass::kBoundary,
                  {ObjectKind::kBoundaryGradient, node.index, m}, placing);
+    }
     case NodeKind::kLossOut:
       return Out(visit, memory.offset(visit.loss), layout_.Loss(),
                  Bytes(sizeof(LossSlot)) * plan_.num_microbatches, TrafficClass::kLoss,
@@ -195,8 +221,6 @@ Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot, Placing& pla
                  model_.blocks[model_.uses[node.index].block].size(), TrafficClass::kGradients,
                  {ObjectKind::kGradient, node.index, 0}, placing);
   }
-  copy.expect = Expect{Record(from), version};
-  return copy;
 }
 
 HostTask CommandWriter::Host(const Node& node) const {

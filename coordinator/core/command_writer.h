@@ -33,6 +33,10 @@ class CommandWriter {
   };
   ComputeTask Compute(const Node& node) const;
   Transfer Copy(const Node& node, Bytes gradient_slot, Placing& placing);
+  Transfer LoadWeights(const Node& node) const;
+  Transfer ToConsumer(const Node& node) const;
+  Transfer FromArena(const Node& node) const;
+  Transfer ToArena(const Node& node, Bytes gradient_slot, Placing& placing);
   HostTask Host(const Node& node) const;
   Transfer In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,
               TrafficClass traffic) const;

@@ -1,0 +1,375 @@
+// Choosing what to issue next, and issuing it.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/core/generation.h"
+
+namespace harmony {
+
+// ---- Choosing ----
+
+Users Generation::UsersOf(const Node& node) const {
+  Users users;
+  users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+  return users;
+}
+
+// The lane whose head has the earliest modelled start; -1 when no head can be issued.
+int Generation::PickLane() {
+  int best = -1;
+  Nanos best_start;
+  NodeId best_id = kNoNode;
+  for (int index = 0; index < graph_.num_lanes(); ++index) {
+    std::deque<NodeId>& queue = graph_.lane(index);
+    while (!queue.empty() && graph_.node(queue.front()).state == NodeState::kDropped) {
+      queue.pop_front();
+    }
+    if (queue.empty()) continue;
+    LaneState& lane = lanes_[index];
+    if (!lane.ready) lane.ready = Evaluate(graph_.node(queue.front()), lane.start);
+    if (!lane.ready) continue;
+    const Nanos start = std::max(lane.start, lane.free_at);
+    if (best < 0 || start < best_start || (start == best_start && queue.front() < best_id)) {
+      best = index;
+      best_start = start;
+      best_id = queue.front();
+    }
+  }
+  return best;
+}
+
+bool Generation::Evaluate(const Node& node, Nanos& start) const {
+  if (node.state == NodeState::kUndecided && node.kind != NodeKind::kEgress) return false;
+  start = Nanos();
+  for (NodeId dep : node.deps) {
+    if (!graph_.Settled(dep)) return false;
+    if (!graph_.Forgotten(dep)) start = std::max(start, graph_.node(dep).finish);
+  }
+  return HasMemory(node, start);
+}
+
+bool Generation::HasMemory(const Node& node, Nanos& start) const {
+  if (node.visit < 0) return true;
+  const Visit& visit = graph_.visit(node.visit);
+  const DeviceMemory& memory = memory_[visit.device];
+  switch (node.kind) {
+    case NodeKind::kLoadWeights:
+      if (!memory.admitted(visit.first_weight + node.position)) return false;
+      break;
+    case NodeKind::kTokensIn:
+    case NodeKind::kLabelsIn:
+    case NodeKind::kStashIn:
+    case NodeKind::kInputIn:
+    case NodeKind::kGradientIn:
+      if (!memory.admitted(visit.in)) return false;
+      break;
+    case NodeKind::kCompute:
+      if (!memory.admitted(visit.end_item - 1)) return false;
+      break;
+    case NodeKind::kGradientOut:
+      if (!GradientHasSlot(node)) return false;
+      break;
+    default:
+      return true;
+  }
+  Users users;
+  CollectUsers(node, users);
+  start = std::max(start, users.finish);
+  return true;
+}
+
+// Whoever used before what the command is the first to write.
+void Generation::CollectUsers(const Node& node, Users& users) const {
+  if (node.visit < 0) return;
+  const Visit& visit = graph_.visit(node.visit);
+  const DeviceMemory& memory = memory_[visit.device];
+  switch (node.kind) {
+    case NodeKind::kLoadWeights:
+      users.Merge(memory.waits(visit.first_weight + node.position));
+      break;
+    case NodeKind::kTokensIn:
+    case NodeKind::kLabelsIn:
+    case NodeKind::kStashIn:
+    case NodeKind::kInputIn:
+    case NodeKind::kGradientIn:
+      if (node.position < visit.slots) users.Merge(memory.waits(visit.in));
+      break;
+    case NodeKind::kEgress: {
+      const Visit& consumer = graph_.visit(visit.consumer);
+      if (node.index < consumer.slots) {
+        users.Merge(memory_[consumer.device].waits(consumer.in));
+      }
+      break;
+    }
+    case NodeKind::kCompute:
+      if (node.position < visit.slots) users.Merge(memory.waits(visit.out));
+      if (node.position > 0) break;
+      for (int64_t item = visit.first_gradient; item < visit.in; ++item) {
+        users.Merge(memory.waits(item));
+      }
+      break;
+    case NodeKind::kGradientOut:
+      if (!job_.layout.UseHasOwnGradientSlot(node.index)) users.Merge(grants_[visit.group].waits);
+      break;
+    default:
+      break;
+  }
+}
+
+bool Generation::GradientHasSlot(const Node& node) const {
+  if (job_.layout.UseHasOwnGradientSlot(node.index)) return true;
+  const bool queued =
+      std::find(ring_queue_.begin(), ring_queue_.end(), node.visit) != ring_queue_.end();
+  return !queued;
+}
+
+// All that comes before it on its device has been issued, copies included: it will proceed whatever
+// happens there.
+bool Generation::RunsNow(int64_t visit_id) {
+  std::deque<int64_t>& visits = unfinished_[graph_.visit(visit_id).device];
+  while (!visits.empty() && graph_.visit(visits.front()).nodes_left == 0) visits.pop_front();
+  return visits.empty() || visits.front() >= visit_id;
+}
+
+void Generation::Settle(const Node& node) {
+  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+  if (node.visit >= 0) --graph_.visit(node.visit).nodes_left;
+}
+
+// An output goes from device to device when the consumer has its memory, and either a slot that is
+// free or the device to itself (it will free one); else by way of the arena, so that nobody ever
+// waits for a visit that cannot start. Of visits that wait for each other's slots in a row, each
+// has a device to itself, so the row ends.
+void Generation::Decide(NodeId id) {
+  Node& egress = graph_.node(id);
+  const int64_t consumer_id = graph_.visit(egress.visit).consumer;
+  const Visit& consumer = graph_.visit(consumer_id);
+  const NodeId slot_user = egress.index >= consumer.slots
+                               ? consumer.positions[egress.index - consumer.slots].compute
+                               : kNoNode;
+  const bool slot_free = slot_user == kNoNode || graph_.Settled(slot_user);
+  const bool direct = memory_[consumer.device].admitted(consumer.end_item - 1) &&
+                      (slot_free || RunsNow(consumer_id));
+  if (direct) {
+    egress.state = NodeState::kPending;
+    if (slot_user != kNoNode) egress.deps.push_back(slot_user);
+    Drop(egress.other_way_in);
+    if (egress.other_way_out != kNoNode) Drop(egress.other_way_out);
+    return;
+  }
+  graph_.node(egress.other_way_in).state = NodeState::kPending;
+  if (egress.other_way_out != kNoNode) {
+    graph_.node(egress.other_way_out).state = NodeState::kPending;
+  }
+  Drop(id);
+}
+
+void Generation::Drop(NodeId id) {
+  Node& node = graph_.node(id);
+  node.state = NodeState::kDropped;
+  Settle(node);
+  if (node.kind == NodeKind::kInputIn || node.kind == NodeKind::kGradientIn) return;
+  Visit& visit = graph_.visit(node.visit);
+  --visit.outs_left;
+  ReleaseOutputs(visit);
+}
+
+// ---- Issuing ----
+
+absl::Status Generation::Issue(std::vector<Command>& commands) {
+  for (;;) {
+    HARMONY_RETURN_IF_ERROR(AppendSteps());
+    const int index = PickLane();
+    if (index < 0) return graph_.empty() ? absl::OkStatus() : Stuck();
+    LaneState& lane = lanes_[index];
+    const NodeId id = graph_.lane(index).front();
+    const Node& node = graph_.node(id);
+    if (node.state == NodeState::kUndecided) {
+      Decide(id);
+      lane.ready = false;
+      continue;
+    }
+    if (lane.issued - lane.completed >= static_cast<uint64_t>(job_.options.window)) break;
+    if (node.step > completed_steps_ + 1) break;
+    IssueHead(index, commands);
+  }
+  return absl::OkStatus();
+}
+
+void Generation::IssueHead(int index, std::vector<Command>& commands) {
+  LaneState& lane = lanes_[index];
+  const NodeId id = graph_.lane(index).front();
+  Node& node = graph_.node(id);
+  Command command;
+  command.header.id = next_id_++;
+  command.header.lane = static_cast<uint32_t>(index);
+  command.header.signal_value = ++lane.issued;
+  command.header.step = node.step;
+  const bool recovery =
+      std::find(resumed_steps_.begin(), resumed_steps_.end(), node.step) != resumed_steps_.end();
+  Users users;
+  writer_.WriteBody(node, node.kind == NodeKind::kGradientOut ? GradientSlot(node) : Bytes(0),
+                    recovery, command, users);
+  FillWaits(node, users, command);
+  command.header.expected = job_.costs.Duration(command);
+  node.value = lane.issued;
+  node.finish = std::max(lane.start, lane.free_at) + command.header.expected;
+  node.state = NodeState::kIssued;
+  lane.free_at = node.finish;
+  lane.ready = false;
+  graph_.lane(index).pop_front();
+  Settle(node);
+  AfterIssue(node);
+  lane.outstanding.push_back(command);
+  commands.push_back(std::move(command));
+}
+
+void Generation::FillWaits(const Node& node, Users& users, Command& command) const {
+  CollectUsers(node, users);
+  for (NodeId dep : node.deps) {
+    if (graph_.Forgotten(dep)) continue;
+    const Node& before = graph_.node(dep);
+    if (before.state == NodeState::kDropped) continue;
+    users.Add(static_cast<uint32_t>(before.lane), before.value, before.finish);
+  }
+  for (const SemaphoreWait& wait : users.waits) {
+    if (wait.semaphore != static_cast<uint32_t>(node.lane)) command.header.waits.push_back(wait);
+  }
+  std::sort(command.header.waits.begin(), command.header.waits.end());
+}
+
+Bytes Generation::GradientSlot(const Node& node) const {
+  if (job_.layout.UseHasOwnGradientSlot(node.index)) return job_.layout.Gradient(node.index);
+  const Visit& visit = graph_.visit(node.visit);
+  Bytes at = grants_[visit.group].begin;
+  for (int i = 0; i < node.position; ++i) {
+    const int use = visit.uses[i];
+    if (job_.layout.UseHasOwnGradientSlot(use)) continue;
+    at += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
+  }
+  return at;
+}
+
+void Generation::AfterIssue(const Node& node) {
+  if (lane_table_.LaneAt(node.lane).kind == LaneKind::kHostCompute) {
+    last_host_step_ = std::max(last_host_step_, node.step);
+  }
+  switch (node.kind) {
+    case NodeKind::kCompute:
+      AfterCompute(node);
+      break;
+    case NodeKind::kEgress:
+    case NodeKind::kStashOut:
+    case NodeKind::kBoundaryOut: {
+      Visit& visit = graph_.visit(node.visit);
+      --visit.outs_left;
+      visit.out_users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+      ReleaseOutputs(visit);
+      break;
+    }
+    case NodeKind::kLossOut: {
+      const Visit& visit = graph_.visit(node.visit);
+      Release(visit, visit.loss, UsersOf(node));
+      break;
+    }
+    case NodeKind::kGradientOut: {
+      const Visit& visit = graph_.visit(node.visit);
+      Release(visit, visit.first_gradient + node.position, UsersOf(node));
+      break;
+    }
+    case NodeKind::kUpdate:
+      AfterUpdate(node);
+      break;
+    default:
+      break;
+  }
+}
+
+void Generation::AfterCompute(const Node& node) {
+  Visit& visit = graph_.visit(node.visit);
+  visit.out_users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+  if (--visit.compute_left > 0) return;
+  const Users users = UsersOf(node);
+  for (int64_t item = visit.first_weight; item < visit.first_gradient; ++item) {
+    Release(visit, item, users);
+  }
+  Release(visit, visit.in, users);
+  ReleaseOutputs(visit);
+  GrantRing();
+}
+
+void Generation::ReleaseOutputs(Visit& visit) {
+  if (visit.compute_left == 0 && visit.outs_left == 0) {
+    Release(visit, visit.out, visit.out_users);
+    visit.outs_left = -1;  // once
+  }
+}
+
+void Generation::Release(const Visit& visit, int64_t item, const Users& users) {
+  memory_[visit.device].Release(item, users);
+  memory_[visit.device].Admit();
+}
+
+void Generation::AfterUpdate(const Node& node) {
+  if (StepCount* count = CountOf(node.step); count != nullptr && --count->updates_left == 0) {
+    finishing_.emplace_back(node.step, node.value);
+  }
+  if (job_.layout.ring_bytes().count() == 0 || model_.blocks[node.index].uses.size() > 1) return;
+  const int layer = model_.uses[model_.blocks[node.index].uses.front()].layer;
+  for (size_t g = 0; g < grants_.size(); ++g) {
+    if (!plan_.backward_groups[g].layers.contains(layer)) continue;
+    RingGrant& grant = grants_[g];
+    if (--grant.updates_left > 0) return;
+    ring_.Release(grant.begin, UsersOf(node));
+    grant.held = false;
+    GrantRing();
+  }
+}
+
+// Pieces of the ring are given in the order of the visits, each once its tasks have been issued.
+void Generation::GrantRing() {
+  while (!ring_queue_.empty()) {
+    const Visit& visit = graph_.visit(ring_queue_.front());
+    RingGrant& grant = grants_[visit.group];
+    if (visit.compute_left > 0 || grant.held) return;
+    Bytes size;
+    int blocks = 0;
+    for (int use : visit.uses) {
+      if (job_.layout.UseHasOwnGradientSlot(use)) continue;
+      size += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
+      ++blocks;
+    }
+    std::optional<GradientRing::Piece> piece = ring_.Take(size);
+    if (!piece) return;
+    grant = {true, piece->begin, std::move(piece->waits), blocks};
+    ring_queue_.pop_front();
+  }
+}
+
+absl::Status Generation::Stuck() const {
+  std::string text = "nothing can be issued";
+  for (size_t d = 0; d < memory_.size(); ++d) {
+    const DeviceMemory& memory = memory_[d];
+    if (memory.items() == 0 || memory.admitted(memory.items() - 1)) continue;
+    absl::StrAppend(&text, "; device ", d, " holds ", FormatBytesExact(memory.held()), " of ",
+                    FormatBytesExact(memory.resident()), " and waits for more");
+  }
+  if (!ring_queue_.empty()) {
+    absl::StrAppend(&text, "; gradients wait for the arena's ring of ",
+                    FormatBytesExact(ring_.size()));
+  }
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
+    if (graph_.lane(lane).empty()) continue;
+    const Node& head = graph_.node(graph_.lane(lane).front());
+    absl::StrAppend(&text, "; ", DebugString(lane_table_.LaneAt(lane)), " has node kind ",
+                    static_cast<int>(head.kind), " of step ", head.step, " position ",
+                    head.position);
+    if (head.visit >= 0) absl::StrAppend(&text, " group ", graph_.visit(head.visit).group);
+  }
+  return absl::ResourceExhaustedError(text);
+}
+
+}  // namespace harmony
