@@ -16,7 +16,7 @@ struct AttachedJob {
   ModelSpec model;
   Plan plan;
   std::string job_json, model_config_json;  // what spec and model were read from
-  std::string resume_checkpoint;  // absolute directory; empty: start from init
+  std::string resume_checkpoint;            // absolute directory; empty: start from init
   int64_t first_step = 0;
 };
 

@@ -154,10 +154,18 @@ SpawnedProgram::~SpawnedProgram() {
   Wait();
 }
 
-void SpawnedProgram::Signal(int signal) { kill(pid_, signal); }
+void SpawnedProgram::Signal(int signal) {
+  if (pid_ >= 0) kill(pid_, signal);
+}
+
+bool SpawnedProgram::Ended() {
+  if (pid_ >= 0 && waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = -1;
+  return pid_ < 0;
+}
 
 int SpawnedProgram::Wait() {
   int status = 0;
+  if (pid_ < 0) return 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   pid_ = -1;

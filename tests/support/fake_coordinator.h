@@ -56,7 +56,8 @@ class SpawnedProgram {
                  const std::vector<std::string>& environment);
   ~SpawnedProgram();
 
-  void Signal(int signal);
+  void Signal(int signal);  // nothing when it has ended
+  bool Ended();             // looks, does not wait
   // Waits for its end: the exit code, or minus the signal that killed it.
   int Wait();
 

@@ -75,7 +75,8 @@ class MiniCoordinator::Impl : public v1::Attach::Service {
     while (!ended_) {
       std::unique_lock lock(mutex_);
       Event event = Tick{};
-      if (changed_.wait_for(lock, std::chrono::seconds(1), [&] { return !events_.empty(); })) {
+      if (changed_.wait_for(lock, std::chrono::milliseconds(200),
+                            [&] { return !events_.empty(); })) {
         event = std::move(events_.front());
         events_.pop_front();
       }
@@ -89,6 +90,7 @@ class MiniCoordinator::Impl : public v1::Attach::Service {
       }
       for (const Action& action : runner.OnEvent(event, MonotonicClock().Now())) Carry(action);
       if (const auto* lost = std::get_if<ProcessLost>(&event)) Spawn(lost->process);
+      if (std::holds_alternative<Tick>(event)) RespawnTheUnattached();
     }
     generation = runner.generation();
     return status_;
@@ -149,6 +151,18 @@ class MiniCoordinator::Impl : public v1::Attach::Service {
                                  absl::StrCat("HARMONY_INCARNATION=", ++incarnations_[process]),
                                  absl::StrCat("HARMONY_PARENT_PID=", getpid()),
                                  "OMP_WAIT_POLICY=passive"});
+  }
+
+  // What died before it had a stream: nobody else notices.
+  void RespawnTheUnattached() {
+    for (auto& [process, program] : programs_) {
+      bool attached = false;
+      {
+        std::lock_guard lock(mutex_);
+        attached = streams_.count(process) > 0;
+      }
+      if (!attached && program->Ended()) Spawn(process);
+    }
   }
 
   v1::ToProcess Welcome() const {
