@@ -46,13 +46,14 @@ void AddCluster(CLI::App* app, ClusterOptions& cluster) {
 }
 
 // A command about one job, named on the command line.
-void AddJobCommand(CLI::App& app, Arguments& args, const std::string& name, const std::string& help,
-                   int (*command)(const GlobalOptions&, const std::string&)) {
+CLI::Option* AddJobCommand(CLI::App& app, Arguments& args, const std::string& name,
+                           const std::string& help,
+                           int (*command)(const GlobalOptions&, const std::string&)) {
   CLI::App* sub = app.add_subcommand(name, help);
-  sub->add_option("job", args.job_id, "Id of the job")->required()->type_name("JOB");
   sub->callback([&args, command] {
     args.command = [&args, command] { return command(args.global, args.job_id); };
   });
+  return sub->add_option("job", args.job_id, "Id of the job")->required()->type_name("JOB");
 }
 
 // A command that the interface names and that later work brings.
@@ -93,7 +94,9 @@ void AddJobCommands(CLI::App& app, Arguments& args) {
   status->add_option("job", args.job_id, "Id of the job")->type_name("JOB");
   status->callback([&] { args.command = [&] { return StatusCommand(args.global, args.job_id); }; });
 
-  AddJobCommand(app, args, "watch", "Show progress until the job ends", WatchCommand);
+  AddJobCommand(app, args, "watch", "Show progress until the job (default: the newest) ends",
+                WatchCommand)
+      ->required(false);
   AddJobCommand(app, args, "cancel", "Finish the step, write a checkpoint, end the job",
                 CancelCommand);
   AddJobCommand(app, args, "pause", "As cancel, but `resume` continues it", PauseCommand);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -73,15 +74,17 @@ std::string ProcessTable(const ProcessList& list) {
   return RenderTable(rows);
 }
 
-// One snapshot of a job that is not over.
+// A snapshot of a job that is not over: the second one, since rates and shares are those of the
+// time since the one before.
 std::optional<v1::Progress> Snapshot(CoordinatorClient& client, const v1::Job& job) {
   if (IsFinal(job.state())) return std::nullopt;
   std::optional<v1::Progress> snapshot;
+  bool first = true;
   v1::WatchRequest request;
   request.set_job_id(job.job_id());
-  (void)client.Watch(request, [&snapshot](const v1::Progress& progress) {
+  (void)client.Watch(request, [&snapshot, &first](const v1::Progress& progress) {
     snapshot = progress;
-    return false;
+    return std::exchange(first, false);
   });
   return snapshot;
 }
@@ -171,7 +174,7 @@ absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePat
   auto view = MakeProgressView(global.json, LoggingStepsOf(job.job_yaml(), {}));
   FollowOptions follow;
   follow.socket_path = paths.socket();
-  follow.job_id = job_id;
+  follow.job_id = job.job_id();  // job_id may be a prefix, or empty for the newest
   follow.patience = Seconds(30);
   JobFollower follower(std::move(follow));
   v1::Progress last;
@@ -236,7 +239,7 @@ int WatchCommand(const GlobalOptions& global, const std::string& job_id) {
   absl::StatusOr<v1::Progress> last = Watch(global, *paths, job_id);
   if (!last.ok()) return Fail(last.status());
   if (!global.json) {
-    printf("%s %s\n", job_id.c_str(), StateName(last->job().state()).c_str());
+    printf("%s %s\n", last->job().job_id().c_str(), StateName(last->job().state()).c_str());
   }
   if (last->job().state() == v1::JOB_STATE_FAILED) {
     fprintf(stderr, "error: %s\n", last->job().error().c_str());

@@ -201,17 +201,21 @@ std::string RenderStepLine(const v1::Progress& progress) {
 
 std::string RenderSummary(const RunSummary& summary) {
   const v1::Job& job = summary.last.job();
+  bool own = job.summary().empty();
   std::string text = absl::StrFormat("\n%s %s: step %d of %d", job.job_id(), StateName(job.state()),
                                      summary.last.step(), job.max_steps());
-  if (summary.last.step() > 0) absl::StrAppendFormat(&text, ", loss %.4f", summary.last.loss());
-  if (summary.tokens_per_second > 0) {
+  if (own && summary.last.step() > 0) {
+    absl::StrAppendFormat(&text, ", loss %.4f", summary.last.loss());
+  }
+  if (own && summary.tokens_per_second > 0) {
     absl::StrAppend(&text, ", ", RenderTokenRate(summary.tokens_per_second));
   }
-  if (summary.restarts > 0)
+  if (summary.restarts > 0) {
     absl::StrAppend(&text, ", recovered from ", summary.restarts,
                     summary.restarts == 1 ? " fault" : " faults");
+  }
   absl::StrAppend(&text, "\n");
-  if (!job.summary().empty()) {
+  if (!own) {
     absl::StrAppend(&text, "\n", job.summary(), job.summary().back() == '\n' ? "" : "\n");
   } else {
     for (const std::string& table : {SwapTable(summary.last), PeakTable(summary.last)}) {

@@ -15,6 +15,7 @@
 #include "client/progress/render.h"
 #include "client/rpc/coordinator_client.h"
 #include "client/rpc/proto_json.h"
+#include "common/base/clock.h"
 
 namespace harmony {
 namespace {
@@ -27,6 +28,12 @@ void Write(const std::string& text) {
 class TerminalView : public ProgressView {
  public:
   void Show(const v1::Progress& progress) override {
+    // Steps may be far quicker than eyes; a new state or a message is shown at once.
+    Nanos now = MonotonicClock().Now();
+    bool news = progress.messages_size() > 0 || progress.job().state() != state_;
+    if (!news && now - drawn_at_ < kLeastTimeBetweenFrames) return;
+    drawn_at_ = now;
+    state_ = progress.job().state();
     winsize size = {};
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) size = {24, 80, 0, 0};
     // The last column and the last line stay free, so that nothing wraps or scrolls.
@@ -36,12 +43,17 @@ class TerminalView : public ProgressView {
   void Message(absl::string_view text) override { Draw({std::string(text)}); }
 
  private:
+  static constexpr Nanos kLeastTimeBetweenFrames = Millis(100);
+
   void Draw(const std::vector<std::string>& messages) {
     Write(Redraw(shown_, messages, frame_));
     shown_ = static_cast<int>(frame_.size());
   }
+
   std::vector<std::string> frame_;
   int shown_ = 0;
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+  Nanos drawn_at_;
 };
 
 class PlainView : public ProgressView {

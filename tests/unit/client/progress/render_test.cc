@@ -120,7 +120,7 @@ model: /out/final
 )");
   summary.last.mutable_job()->set_summary("figures of the coordinator");
   EXPECT_EQ(RenderSummary(summary), R"(
-job-7 finished: step 20 of 100, loss 5.1235, 1200 tokens/s, recovered from 1 fault
+job-7 finished: step 20 of 100, recovered from 1 fault
 
 figures of the coordinator
 
