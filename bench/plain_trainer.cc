@@ -6,6 +6,8 @@
 // Writes output_dir/metrics.jsonl and output_dir/final/ like `harmony run` unless --no-output.
 // --groups each (the default) recomputes every block in backward, as Harmony does; one keeps all.
 
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -158,6 +160,9 @@ absl::Status Run(const Options& options) {
 }  // namespace harmony
 
 int main(int argc, char** argv) {
+  // Keep freed memory mapped: a fifth of the speed, else spent on page faults.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
   harmony::Options options;
   CLI::App app{"Trains a job file in one plain process"};
   app.add_option("job", options.job_path, "JOB.yaml")->required();
