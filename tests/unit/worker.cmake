@@ -1,6 +1,6 @@
 if(HARMONY_WITH_TORCH)
   harmony_test(worker_models_test
-    SOURCES worker/models/gemm_test.cc worker/models/layer_runner_test.cc worker/models/workspace_test.cc
+    SOURCES worker/models/gemm_test.cc worker/models/kernels_test.cc worker/models/layer_runner_test.cc worker/models/workspace_test.cc
     DEPS harmony_plain_trainer harmony_worker_device LABELS torch)
   harmony_test(worker_device_test
     SOURCES worker/device/sim_allocator_test.cc

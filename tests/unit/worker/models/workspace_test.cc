@@ -167,6 +167,19 @@ TEST_P(WorkspaceTest, FormulaIsAnUpperBoundAndClose) {
   for (LayerRange range : {LayerRange{5, 5}, {4, 5}, {2, 5}, {0, 5}}) Check(Kind::kFused, range);
 }
 
+TEST_P(WorkspaceTest, TooSmallAWorkspaceIsAnErrorThatNamesTaskAndSizes) {
+  const Span span(MiB(1));
+  SimAllocator allocator(span.base(), span.size());
+  allocator.Activate();
+  const absl::Status status = Run(Kind::kBackward, Bind(Kind::kBackward, {1, 2}));
+  allocator.Deactivate();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(status.message());
+  EXPECT_NE(message.find("backward of layers 1..2"), std::string::npos) << message;
+  EXPECT_NE(message.find("in a workspace of 1.00 MiB (1048576 B)"), std::string::npos) << message;
+  EXPECT_EQ(allocator.usage().current, Bytes(0));
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, WorkspaceTest,
                          ::testing::Values(Gpt2Shape("gpt2", 256, 16000, 2, 256),
                                            Gpt2Shape("gpt2_long", 128, 1000, 1, 1024),
