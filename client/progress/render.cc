@@ -25,9 +25,10 @@ double Share(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
+// Over CPU-GPU links; what devices send each other is no swap.
 int64_t TotalSwap(const v1::SwapBytes& swap) {
-  return swap.weights() + swap.gradients() + swap.stash() + swap.boundary_commit() +
-         swap.boundary() + swap.tokens() + swap.loss() + swap.recovery();
+  return swap.weights() + swap.gradients() + swap.stash() + swap.boundary_commit() + swap.tokens() +
+         swap.loss() + swap.recovery();
 }
 
 // What is known of the last completed step; empty parts where there is none yet.
