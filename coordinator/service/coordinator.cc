@@ -193,6 +193,7 @@ absl::Status Coordinator::FillTimeline(const std::string& id, int64_t last_steps
       event->set_wait_ns(entry.wait.count());
       event->set_step(entry.label.step);
       event->set_generation(entry.generation);
+      event->set_issued_ns(entry.issued.count());
     }
   }
   return absl::OkStatus();

@@ -73,7 +73,7 @@ void LaneMonitor::BeginGeneration(uint32_t generation, Nanos now) {
   for (LaneState& lane : lanes_) {
     if (!lane.outstanding.empty()) lane.usage.outstanding += now - lane.outstanding_since;
     lane.outstanding.clear();
-    lane.last_end = now;
+    lane.last_end = Nanos();
   }
 }
 
@@ -81,7 +81,7 @@ void LaneMonitor::OnIssued(const Command& command, Nanos now) {
   LaneState& lane = lanes_[command.header.lane];
   if (lane.outstanding.empty()) lane.outstanding_since = now;
   lane.outstanding.push_back(
-      {command.header.signal_value, LabelOf(command), command.header.waits, false});
+      {command.header.signal_value, LabelOf(command), command.header.waits, now, false});
 }
 
 void LaneMonitor::Count(LaneState& lane, Outstanding& command) {
@@ -106,9 +106,11 @@ void LaneMonitor::OnProgress(int index, uint64_t value, absl::Span<const Reporte
     if (next_timing < timings.size() && timings[next_timing].value == command.value) {
       const ReportedTiming& timing = timings[next_timing++];
       lane.usage.busy += timing.end - timing.start;
-      const Nanos wait = lane.last_end.count() == 0 ? Nanos() : timing.start - lane.last_end;
-      lane.timeline.push_back(
-          {command.label, timing.start, timing.end, std::max(wait, Nanos()), generation_});
+      const bool first = lane.last_end.count() == 0;
+      const Nanos wait = first ? Nanos() : timing.start - lane.last_end;
+      if (!first) lane.usage.starved += std::max(command.issued - lane.last_end, Nanos());
+      lane.timeline.push_back({command.label, command.issued, timing.start, timing.end,
+                               std::max(wait, Nanos()), generation_});
       lane.last_end = timing.end;
       if (lane.timeline.size() > capacity_) lane.timeline.pop_front();
     }

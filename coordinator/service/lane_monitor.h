@@ -38,7 +38,8 @@ std::string Describe(const CommandLabel& label, int num_microbatches);
 
 struct TimelineEntry {
   CommandLabel label;
-  Nanos start, end, wait;  // wait: since the lane's previous command ended
+  Nanos issued, start, end;
+  Nanos wait;  // between the end of the lane's previous command and this one's start
   uint32_t generation = 0;
 };
 
@@ -46,6 +47,7 @@ struct TimelineEntry {
 struct LaneUsage {
   Nanos busy;         // commands were running
   Nanos outstanding;  // commands were out, running or waiting
+  Nanos starved;      // of the time between commands: the next one had not been sent yet
   int64_t bytes = 0;  // moved
 };
 
@@ -83,6 +85,7 @@ class LaneMonitor {
     uint64_t value = 0;
     CommandLabel label;
     std::vector<SemaphoreWait> waits;
+    Nanos issued;
     bool counted = false;
   };
   struct LaneState {

@@ -61,7 +61,7 @@ absl::StatusOr<MachineSpec> ResolveMachine(const Options& options) {
   MachineSpec machine;
   HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(options.devices));
   if (options.host_memory.empty()) {
-    machine.host_memory = DefaultHostMemory();
+    machine.host_memory = Bytes(AvailableHostMemory().count() / 5 * 4);  // 80%, as launchers do
   } else {
     HARMONY_ASSIGN_OR_RETURN(machine.host_memory, ParseBytes(options.host_memory));
   }

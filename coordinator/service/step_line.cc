@@ -27,6 +27,11 @@ std::vector<std::pair<TrafficClass, Bytes>> Minima(const MinimalSwap& minimal) {
           {TrafficClass::kTokens, minimal.tokens}};
 }
 
+LaneUsage ComputeUsage(const JobRun& run, int device) {
+  const LaneMonitor& monitor = run.monitor();
+  return monitor.Usage(monitor.table().IndexOf({LaneKind::kCompute, device}), Nanos());
+}
+
 }  // namespace
 
 std::string StepLine(const StepMetrics& metrics, const std::vector<int64_t>& peak_bytes,
@@ -74,9 +79,17 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
   json["devices"] = ordered_json::array();
   for (size_t d = 0; d < setup.plan.devices.size(); ++d) {
     const Bytes peak = run.PeakBytes(static_cast<int>(d)), cap = setup.plan.devices[d].memory;
-    json["devices"].push_back({{"peak_bytes", peak.count()}, {"cap_bytes", cap.count()}});
-    absl::StrAppendFormat(&summary.text, "device %d: peak memory %s of %s\n", d, FormatBytes(peak),
-                          FormatBytes(cap));
+    const LaneUsage usage = ComputeUsage(run, static_cast<int>(d));
+    const double busy = seconds > 0 ? usage.busy.seconds() / seconds : 0;
+    const double starved = seconds > 0 ? usage.starved.seconds() / seconds : 0;
+    json["devices"].push_back({{"peak_bytes", peak.count()},
+                               {"cap_bytes", cap.count()},
+                               {"computing_share", busy},
+                               {"waiting_for_commands_share", starved}});
+    absl::StrAppendFormat(&summary.text,
+                          "device %d: peak memory %s of %s; computing %.1f%%, waiting for commands "
+                          "%.2f%% of the time\n",
+                          d, FormatBytes(peak), FormatBytes(cap), 100 * busy, 100 * starved);
   }
   summary.json = json.dump(1) + "\n";
   return summary;

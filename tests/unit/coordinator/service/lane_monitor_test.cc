@@ -35,6 +35,18 @@ TEST(LaneMonitorTest, CountsBytesOfEachStepOnce) {
   EXPECT_EQ(monitor.TakeStep(1)[kWeights], 1);
 }
 
+TEST(LaneMonitorTest, KnowsHowLongTheNextCommandWasNotThere) {
+  LaneMonitor monitor(1, 10);
+  const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
+  monitor.BeginGeneration(1, Nanos(0));
+  monitor.OnIssued(Load(1, 0, 1), Nanos(10));
+  monitor.OnProgress(lane, 1, {{1, Nanos(12), Nanos(15)}}, Nanos(18));
+  monitor.OnIssued(Load(2, 0, 1), Nanos(22));
+  monitor.OnProgress(lane, 2, {{2, Nanos(30), Nanos(31)}}, Nanos(40));
+  EXPECT_EQ(monitor.Usage(lane, Nanos(40)).starved, Nanos(7));
+  EXPECT_EQ(monitor.Timeline(lane).back().wait, Nanos(15));
+}
+
 TEST(LaneMonitorTest, WhatANewGenerationDropsIsNotCounted) {
   LaneMonitor monitor(1, 10);
   monitor.BeginGeneration(1, Nanos(0));
@@ -56,6 +68,7 @@ TEST(LaneMonitorTest, TellsBusyFromOutstandingAndKeepsTheTimeline) {
   const LaneUsage usage = monitor.Usage(lane, Nanos(100));
   EXPECT_EQ(usage.busy, Nanos(14));
   EXPECT_EQ(usage.outstanding, Nanos(30));
+  EXPECT_EQ(usage.starved, Nanos(0));
   EXPECT_EQ(monitor.Head(lane), nullptr);
   ASSERT_EQ(monitor.Timeline(lane).size(), 2u);
   EXPECT_EQ(monitor.Timeline(lane)[1].wait, Nanos(4));

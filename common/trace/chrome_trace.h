@@ -1,0 +1,40 @@
+#pragma once
+
+// Timelines in the Chrome trace format, which chrome://tracing and Perfetto load: the same lanes
+// for simulated and for measured runs, side by side.
+//
+//   ChromeTraceWriter trace;
+//   trace.Add({"measured", "compute0", "forward layers 0-1", start, end, {{"step", 3}}});
+//   file << trace.ToJson();
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/units.h"
+
+namespace harmony {
+
+struct TraceEvent {
+  std::string process;  // a group of lanes: "measured", "planned"
+  std::string lane;
+  std::string name;
+  Nanos start, end;
+  std::vector<std::pair<std::string, double>> details;
+};
+
+// Not thread-safe.
+class ChromeTraceWriter {
+ public:
+  void Add(TraceEvent event) { events_.push_back(std::move(event)); }
+
+  // A JSON object with "traceEvents": processes and lanes in name order, events as they were added,
+  // times in microseconds from the first event of their process. The same events give the same
+  // bytes.
+  std::string ToJson() const;
+
+ private:
+  std::vector<TraceEvent> events_;
+};
+
+}  // namespace harmony
