@@ -1,3 +1,10 @@
+harmony_test(plan_test
+  SOURCES common/plan/plan_test.cc
+  DEPS harmony_dispatch_core LABELS pure)
+harmony_test(dispatch_core_test
+  SOURCES coordinator/core/dispatcher_test.cc coordinator/core/job_runner_test.cc
+          coordinator/core/memory_test.cc
+  DEPS harmony_sim LABELS pure)
 harmony_test(planner_test
   SOURCES coordinator/planner/planner_test.cc
   DEPS harmony_planner LABELS pure)

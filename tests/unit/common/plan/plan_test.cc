@@ -1,0 +1,142 @@
+#include "common/plan/plan.h"
+
+#include <set>
+#include <vector>
+
+#include "common/plan/arena_layout.h"
+#include "common/plan/command.h"
+#include "common/plan/lane_queue.h"
+#include "common/plan/objects.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ObjectTableLayoutTest, NumbersEveryKeyOnce) {
+  const ModelSpec model = SmallModel(2, true);
+  const ObjectTableLayout table(model, 3);
+  std::set<ObjectKey> keys;
+  for (int i = 0; i < table.size(); ++i) {
+    const ObjectKey key = table.KeyOf(i);
+    EXPECT_EQ(table.IndexOf(key), i) << DebugString(key);
+    EXPECT_TRUE(keys.insert(key).second);
+  }
+  EXPECT_EQ(DebugString({ObjectKind::kStash, 2, 1}), "stash(2, microbatch 1)");
+}
+
+TEST(LaneTableTest, NumbersEveryLaneOnce) {
+  const LaneTable lanes(3);
+  for (int i = 0; i < lanes.size(); ++i) EXPECT_EQ(lanes.IndexOf(lanes.LaneAt(i)), i);
+  EXPECT_EQ(DebugString(lanes.LaneAt(8)), "d2h1");
+  EXPECT_EQ(DebugString(lanes.LaneAt(15)), "host_compute");
+}
+
+TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {
+  const ModelSpec model = SmallModel(3);
+  Plan plan = SmallPlan(model, 1);
+  EXPECT_THAT(StashedBoundaries(plan), ElementsAre(1, 2, 3, 4));
+  plan.backward_groups = {{{0, 1}, 0}, {{2, 4}, 0}};  // the embedding's output, then boundary 2
+  EXPECT_THAT(StashedBoundaries(plan), ElementsAre(1, 2));
+  EXPECT_EQ(StashBoundary({{0, 0}, 0}), -1);
+}
+
+TEST(PlanTest, MinimalSwapCountsEachLoadAndGradient) {
+  const ModelSpec model = SmallModel(1, true);  // blocks: tokens, layer, norm of the head
+  const Plan plan = SmallPlan(model, 2);
+  const MinimalSwap swap = ComputeMinimalSwap(model, plan);
+  const Bytes tokens = model.blocks[0].size(), layer = model.blocks[1].size(),
+              norm = model.blocks[2].size();
+  // Forward of embedding and layer, fused head with the tied table, backward of the layer.
+  EXPECT_EQ(swap.weights, tokens + layer + tokens + norm + layer);
+  EXPECT_EQ(swap.gradients, tokens * 2 + layer + norm);
+  const Bytes hidden = BoundaryBytes(model, 1, 2, 4);
+  EXPECT_EQ(swap.stash, hidden * 3);  // boundaries 1 and 2 out, 1 in again
+  EXPECT_EQ(swap.boundary_commit, hidden * 2);
+  EXPECT_EQ(swap.tokens, Bytes(2 * 4 * 4) * 3);
+}
+
+// No two slots of the arena overlap, and all lie within it.
+TEST(ArenaLayoutTest, SlotsAreDisjointAndAligned) {
+  for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+    const ModelSpec model = SmallModel(3, true);
+    const Plan plan = SmallPlan(model, 2, update);
+    const ArenaLayout layout(model, plan);
+    std::vector<std::pair<Bytes, Bytes>> slots;
+    auto add = [&](Bytes begin, Bytes size) { slots.emplace_back(begin, begin + size); };
+    const Bytes hidden = BoundaryBytes(model, 1, 1, 4);
+    for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+      for (ObjectKind kind : {ObjectKind::kParameter, ObjectKind::kMoment1, ObjectKind::kMoment2}) {
+        add(PersistentOffset(model, {kind, block, 0}), model.blocks[block].size());
+      }
+      add(layout.Norm(block), Bytes(sizeof(NormSlot)));
+    }
+    for (int parity : {0, 1}) {
+      add(layout.Batch(parity), layout.batch_bytes());
+      add(layout.Scalars(parity), Bytes(sizeof(StepScalars)));
+    }
+    add(layout.Loss(), Bytes(sizeof(LossSlot)) * 2);
+    for (int m : {0, 1}) {
+      for (int boundary : StashedBoundaries(plan)) add(layout.Stash(boundary, m), hidden);
+      for (int bank = 0; bank < plan.boundary_banks; ++bank) {
+        add(layout.BoundaryGradient(bank, m), hidden);
+      }
+    }
+    for (int use = 0; use < static_cast<int>(model.uses.size()); ++use) {
+      const bool own = layout.UseHasOwnGradientSlot(use);
+      const bool tied = model.blocks[model.uses[use].block].uses.size() > 1;
+      EXPECT_EQ(own, tied || update == UpdateMode::kDeferred);
+      if (own) add(layout.Gradient(use), model.blocks[model.uses[use].block].size());
+    }
+    if (layout.ring_bytes().count() > 0) add(layout.ring_begin(), layout.ring_bytes());
+    std::sort(slots.begin(), slots.end());
+    for (size_t i = 0; i < slots.size(); ++i) {
+      EXPECT_EQ(slots[i].first.count() % kSlotAlignment, 0);
+      EXPECT_LE(slots[i].second, i + 1 < slots.size() ? slots[i + 1].first : layout.end());
+    }
+    EXPECT_EQ(layout.end(), layout.persistent_bytes() + plan.arena_dynamic);
+  }
+}
+
+Command Next(int lane, uint64_t value) {
+  Command command;
+  command.header.lane = static_cast<uint32_t>(lane);
+  command.header.signal_value = value;
+  return command;
+}
+
+TEST(LaneQueueTest, RunsInOrder) {
+  LaneQueue queue(3);
+  EXPECT_TRUE(absl::IsAborted(queue.Push(1, Next(3, 1))));
+  ASSERT_TRUE(queue.Start(1).ok());
+  ASSERT_TRUE(queue.Push(1, Next(3, 1)).ok());
+  ASSERT_TRUE(queue.Push(1, Next(3, 2)).ok());
+  EXPECT_EQ(queue.Push(1, Next(3, 4)).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(queue.Push(1, Next(2, 3)).code(), absl::StatusCode::kInternal);
+  queue.BeginHead();
+  EXPECT_EQ(queue.Head(), nullptr);
+  EXPECT_EQ(queue.FinishHead(), 1);
+  EXPECT_EQ(queue.Head()->header.signal_value, 2);
+}
+
+TEST(LaneQueueTest, QuiesceLetsTheRunningOneFinishUnsignalled) {
+  LaneQueue queue(0);
+  ASSERT_TRUE(queue.Start(4).ok());
+  ASSERT_TRUE(queue.Push(4, Next(0, 1)).ok());
+  ASSERT_TRUE(queue.Push(4, Next(0, 2)).ok());
+  queue.BeginHead();
+  queue.Quiesce();
+  EXPECT_TRUE(absl::IsAborted(queue.Push(4, Next(0, 3))));
+  EXPECT_FALSE(queue.Start(5).ok());  // still running
+  EXPECT_EQ(queue.FinishHead(), 0);
+  EXPECT_EQ(queue.size(), 0);
+  EXPECT_FALSE(queue.Start(4).ok());
+  EXPECT_TRUE(queue.Start(5).ok());
+  EXPECT_TRUE(queue.Push(5, Next(0, 1)).ok());
+}
+
+}  // namespace
+}  // namespace harmony

@@ -1,0 +1,299 @@
+#include "coordinator/core/dispatcher.h"
+
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Lanes: device 0: 0 compute, 1 weights in, 2 stream in, 3 out, 4 peer; device 1: 5 to 9; 10
+// updates, 11 host input and output.
+constexpr char kOneStepOnTwoDevices[] = R"(
+#1 step 0 lane 11=1 initialize
+#2 step 0 lane 11=2 load_batch
+#3 step 0 lane 1=1 copy weights 1024 B arena+0 -> device0+0 expect 0=0 after 11>=1
+#4 step 0 lane 6=1 copy weights 2688 B arena+1024 -> device1+0 expect 1=0 after 11>=1
+#5 step 0 lane 2=1 copy tokens 16 B arena+14400 -> device0+1024 expect 13=1 after 11>=2
+#6 step 0 lane 1=2 copy weights 1088 B arena+3712 -> device0+31680 expect 2=0 after 11>=1
+#7 step 0 lane 6=2 copy weights 2688 B arena+1024 -> device1+30080 expect 1=0 after 11>=1
+#8 step 0 lane 0=1 forward layers 0-0 microbatch 0 w0@0 out1@1152 tokens@1024 after 1>=1 after 2>=1
+#9 step 0 lane 2=2 copy tokens 16 B arena+14416 -> device0+1088 expect 13=1 after 11>=2
+#10 step 0 lane 2=3 copy tokens 16 B arena+14432 -> device0+30080 expect 13=1 after 11>=2
+#11 step 0 lane 3=1 copy stash 128 B device0+1152 -> arena+15104 commit stash(1, microbatch 0)=1 retire 22 after 0>=1
+#12 step 0 lane 4=1 copy boundary 128 B device0+1152 -> device1+2688 after 0>=1
+#13 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1280 tokens@1088 after 2>=2
+#14 step 0 lane 5=1 forward layers 1-1 microbatch 0 w1@0 in@2688 out2@2944 after 4>=1 after 6>=1
+#15 step 0 lane 3=2 copy stash 128 B device0+1280 -> arena+15232 commit stash(1, microbatch 1)=1 retire 23 after 0>=2
+#16 step 0 lane 7=1 copy stash 128 B arena+15104 -> device1+26880 expect 22=1 after 3>=1
+#17 step 0 lane 4=2 copy boundary 128 B device0+1280 -> device1+2816 after 0>=2
+#18 step 0 lane 8=1 copy stash 128 B device1+2944 -> arena+15360 commit stash(2, microbatch 0)=1 retire 24 after 5>=1
+#19 step 0 lane 2=4 copy tokens 16 B arena+14448 -> device0+30272 expect 13=1 after 11>=2
+#20 step 0 lane 9=1 copy boundary 128 B device1+2944 -> device0+30144 after 5>=1
+#21 step 0 lane 5=2 forward layers 1-1 microbatch 1 w1@0 in@2816 out2@3072 after 4>=2
+#22 step 0 lane 0=3 forward_backward layers 2-2 microbatch 0 w2@31680 g2@30592 in@30144 dx@29824 labels@30080 loss@30464 after 1>=2 after 2>=3 after 9>=1
+#23 step 0 lane 8=2 copy stash 128 B device1+3072 -> arena+15488 commit stash(2, microbatch 1)=1 retire 25 after 5>=2
+#24 step 0 lane 2=5 copy tokens 16 B arena+14400 -> device0+1024 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
+#25 step 0 lane 9=2 copy boundary 128 B device1+3072 -> device0+30336 after 5>=2
+#26 step 0 lane 3=3 copy boundary_commit 128 B device0+29824 -> arena+15616 commit boundary_gradient(2, microbatch 0)=1 retire 30 after 0>=3
+#27 step 0 lane 7=2 copy stash 128 B arena+15232 -> device1+27136 expect 23=1 after 3>=2
+#28 step 0 lane 4=3 copy boundary 128 B device0+29824 -> device1+27008 after 0>=3
+#29 step 0 lane 0=4 forward_backward layers 2-2 microbatch 1 w2@31680 g2@30592 in@30336 dx@29952 labels@30272 loss@30528 after 2>=4 after 9>=2
+#30 step 0 lane 5=3 backward layers 1-1 microbatch 0 w1@30080 g1@27392 in@26880 dy@27008 dx@26624 after 4>=3 after 6>=2 after 7>=1
+#31 step 0 lane 3=4 copy boundary_commit 128 B device0+29952 -> arena+15744 commit boundary_gradient(2, microbatch 1)=1 retire 31 after 0>=4
+#32 step 0 lane 4=4 copy boundary 128 B device0+29952 -> device1+27264 after 0>=4
+#33 step 0 lane 3=5 copy loss 128 B device0+30464 -> arena+14976 commit loss(0)=1 retire 12 after 0>=4
+#34 step 0 lane 8=3 copy boundary_commit 128 B device1+26624 -> arena+15872 commit boundary_gradient(1, microbatch 0)=1 retire 28 after 5>=3
+#35 step 0 lane 2=6 copy tokens 16 B arena+14416 -> device0+1216 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
+#36 step 0 lane 9=3 copy boundary 128 B device1+26624 -> device0+1088 after 0>=2 after 3>=2 after 4>=2 after 5>=3
+#37 step 0 lane 5=4 backward layers 1-1 microbatch 1 w1@30080 g1@27392 in@27136 dy@27264 dx@26752 after 4>=4 after 7>=2
+#38 step 0 lane 3=6 copy gradients 1088 B device0+30592 -> arena+16128 commit gradient(2)=1 retire 11 after 0>=4
+#39 step 0 lane 0=5 backward layers 0-0 microbatch 0 g0@0 dy@1088 tokens@1024 after 2>=5 after 9>=3
+#40 step 0 lane 10=1 step_scalars after 3>=5
+#41 step 0 lane 10=2 update block 2 gradient 11 after 3>=6 after 11>=1
+#42 step 0 lane 8=4 copy boundary_commit 128 B device1+26752 -> arena+16000 commit boundary_gradient(1, microbatch 1)=1 retire 29 after 5>=4
+#43 step 0 lane 9=4 copy boundary 128 B device1+26752 -> device0+1280 after 0>=2 after 3>=2 after 4>=2 after 5>=4
+#44 step 0 lane 8=5 copy gradients 2688 B device1+27392 -> arena+16128 commit gradient(1)=1 retire 10 retire 11 after 5>=4 after 10>=2
+#45 step 0 lane 0=6 backward layers 0-0 microbatch 1 g0@0 dy@1280 tokens@1216 after 2>=6 after 9>=4
+#46 step 0 lane 10=3 update block 1 gradient 10 after 8>=5 after 11>=1
+#47 step 0 lane 3=7 copy gradients 1024 B device0+0 -> arena+16128 commit gradient(0)=1 retire 9 retire 10 after 0>=6 after 10>=3
+#48 step 0 lane 10=4 update block 0 gradient 9 after 3>=7 after 11>=1
+#49 step 0 lane 11=3 checkpoint after 10>=4
+)";
+
+class DispatcherTest : public ::testing::Test {
+ protected:
+  // Issues all there is, telling it that everything completes at once, in lane order.
+  std::vector<Command> RunToEnd(Dispatcher& dispatcher) {
+    std::vector<Command> all;
+    while (!dispatcher.done()) {
+      absl::StatusOr<std::vector<Command>> commands = dispatcher.NextCommands();
+      EXPECT_TRUE(commands.ok()) << commands.status();
+      if (!commands.ok() || (commands->empty() && all.empty())) break;
+      std::map<int, uint64_t> progress;
+      for (Command& command : *commands) {
+        progress[static_cast<int>(command.header.lane)] = command.header.signal_value;
+        all.push_back(std::move(command));
+      }
+      for (const auto& [lane, value] : progress) dispatcher.OnLaneProgress(lane, value);
+      if (progress.empty() && !dispatcher.done()) {
+        ADD_FAILURE() << "no commands, not done";
+        break;
+      }
+    }
+    return all;
+  }
+
+  UnitCosts costs_;
+};
+
+TEST_F(DispatcherTest, IssuesTheExactTable) {
+  const ModelSpec model = SmallModel();
+  const Plan plan = SmallPlan(model, 2);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 1});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  const absl::StatusOr<std::vector<Command>> commands = dispatcher.NextCommands();
+  ASSERT_TRUE(commands.ok()) << commands.status();
+  std::string text = "\n";
+  for (const Command& command : *commands) absl::StrAppend(&text, DebugString(command), "\n");
+  EXPECT_EQ(text, kOneStepOnTwoDevices);
+}
+
+TEST_F(DispatcherTest, TheStreamDoesNotDependOnCompletions) {
+  const ModelSpec model = SmallModel(3);
+  const Plan plan = SmallPlan(model, 2);
+  std::string streams[3];
+  for (int window : {1, 7, 64}) {
+    Dispatcher dispatcher(model, plan, costs_,
+                          {.first_step = 0, .end_step = 4, .save_steps = 2, .window = window});
+    ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+    std::string& text = streams[window == 1 ? 0 : window == 7 ? 1 : 2];
+    for (const Command& command : RunToEnd(dispatcher)) {
+      absl::StrAppend(&text, DebugString(command), "\n");
+    }
+    EXPECT_EQ(dispatcher.completed_steps(), 4);
+  }
+  EXPECT_EQ(streams[0], streams[1]);
+  EXPECT_EQ(streams[0], streams[2]);
+}
+
+TEST_F(DispatcherTest, WaitsOnlyForWhatWasIssuedBefore) {
+  const ModelSpec model = SmallModel(4, true);
+  for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+    const Plan plan = SmallPlan(model, 3, update);
+    Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 3});
+    ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+    std::map<uint32_t, uint64_t> issued;
+    for (const Command& command : RunToEnd(dispatcher)) {
+      for (const SemaphoreWait& wait : command.header.waits) {
+        EXPECT_LE(wait.value, issued[wait.semaphore]) << DebugString(command);
+        EXPECT_NE(wait.semaphore, command.header.lane) << DebugString(command);
+      }
+      EXPECT_EQ(command.header.signal_value, ++issued[command.header.lane]);
+    }
+  }
+}
+
+TEST_F(DispatcherTest, KeepsTheWindow) {
+  const ModelSpec model = SmallModel(2);
+  const Plan plan = SmallPlan(model, 2);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 9, .window = 3});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  std::map<uint32_t, int> outstanding;
+  const std::vector<Command> commands = dispatcher.NextCommands().value();
+  for (const Command& command : commands) ++outstanding[command.header.lane];
+  for (const auto& [lane, count] : outstanding) EXPECT_LE(count, 3) << lane;
+  EXPECT_TRUE(dispatcher.NextCommands()->empty());
+}
+
+TEST_F(DispatcherTest, StopsAfterTheCurrentStepWithACheckpoint) {
+  const ModelSpec model = SmallModel();
+  const Plan plan = SmallPlan(model, 2);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 100});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  const std::vector<Command> commands = dispatcher.NextCommands().value();
+  dispatcher.StopAfterCurrentStep();
+  std::map<int, uint64_t> progress;
+  for (const Command& command : commands)
+    progress[command.header.lane] = command.header.signal_value;
+  for (const auto& [lane, value] : progress) dispatcher.OnLaneProgress(lane, value);
+  const std::vector<Command> rest = RunToEnd(dispatcher);
+  EXPECT_TRUE(dispatcher.done());
+  EXPECT_LE(dispatcher.completed_steps(), 2);
+  int64_t saved = -1;
+  for (const Command& command : rest) {
+    const auto* host = std::get_if<HostTask>(&command.body);
+    if (host != nullptr && host->kind == HostTaskKind::kCheckpoint) saved = command.header.step;
+  }
+  EXPECT_EQ(saved + 1, dispatcher.completed_steps());
+}
+
+TEST_F(DispatcherTest, SavesAlsoWhenThereIsNothingToDo) {
+  const ModelSpec model = SmallModel();
+  const Plan plan = SmallPlan(model, 1);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 0});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  const std::vector<Command> commands = RunToEnd(dispatcher);
+  ASSERT_EQ(commands.size(), 2);
+  EXPECT_THAT(DebugString(commands[0]), HasSubstr("initialize"));
+  EXPECT_THAT(DebugString(commands[1]), HasSubstr("checkpoint"));
+  EXPECT_EQ(commands[1].header.step, -1);
+}
+
+TEST_F(DispatcherTest, NamesTheGroupThatDoesNotFit) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  plan.devices[1].resident = KiB(4);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 1});
+  const absl::Status status = dispatcher.BeginGeneration(1, {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("device 1"));
+  EXPECT_THAT(status.message(), HasSubstr("too little"));
+}
+
+// ---- Recovery ----
+
+class RecoveryTest : public DispatcherTest {
+ protected:
+  RecoveryTest()
+      : model_(SmallModel()),
+        plan_(SmallPlan(model_, 2)),
+        table_(model_, 2),
+        layout_(model_, plan_) {
+    records_.resize(table_.size());
+    for (int i = 0; i < table_.size(); ++i) records_[i].key = table_.KeyOf(i);
+    for (int block = 0; block < 3; ++block) SetBlock(block, 4, ObjectState::kClean);
+  }
+
+  void SetBlock(int block, uint64_t version, ObjectState state) {
+    for (ObjectKind kind : {ObjectKind::kParameter, ObjectKind::kMoment1, ObjectKind::kMoment2}) {
+      Set({kind, block, 0}, version, Bytes(0), state);
+    }
+  }
+  void Set(const ObjectKey& key, uint64_t version, Bytes offset,
+           ObjectState state = ObjectState::kClean) {
+    records_[table_.IndexOf(key)] = {key, offset, Bytes(1024), version, state};
+  }
+  // What has to be computed and updated, in issue order, and what is loaded for it.
+  std::string Recover(int64_t end_step = 5) {
+    Dispatcher dispatcher(model_, plan_, costs_, {.first_step = 0, .end_step = end_step});
+    const absl::Status status = dispatcher.BeginGeneration(7, records_);
+    if (!status.ok()) return std::string(status.message());
+    std::string text;
+    for (const Command& command : RunToEnd(dispatcher)) {
+      if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+        static constexpr const char* kNames[] = {"F", "B", "FB"};
+        absl::StrAppend(&text, kNames[static_cast<int>(task->kind)], task->layers.first, ".",
+                        task->microbatch, " ");
+      } else if (const auto* host = std::get_if<HostTask>(&command.body)) {
+        if (host->kind == HostTaskKind::kUpdate) absl::StrAppend(&text, "U", host->block, " ");
+        if (host->kind == HostTaskKind::kStepScalars) absl::StrAppend(&text, "S ");
+        if (host->kind == HostTaskKind::kLoadBatch) absl::StrAppend(&text, "batch ");
+        if (host->kind == HostTaskKind::kCheckpoint)
+          absl::StrAppend(&text, "save", command.header.step);
+      }
+    }
+    return text;
+  }
+
+  ModelSpec model_;
+  Plan plan_;
+  ObjectTableLayout table_;
+  ArenaLayout layout_;
+  std::vector<ObjectView> records_;
+};
+
+TEST_F(RecoveryTest, RunsAWholeStepWhenNothingOfItIsCommitted) {
+  EXPECT_EQ(Recover(),
+            "batch F0.0 F0.1 F1.0 F1.1 FB2.0 FB2.1 B1.0 B1.1 B0.0 S U2 B0.1 U1 U0 save4");
+}
+
+TEST_F(RecoveryTest, RunsOnlyTheMissingMicrobatchesForward) {
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  Set({ObjectKind::kStash, 1, 0}, 5, layout_.Stash(1, 0));
+  Set({ObjectKind::kStash, 1, 1}, 5, layout_.Stash(1, 1));
+  Set({ObjectKind::kStash, 2, 0}, 5, layout_.Stash(2, 0));
+  EXPECT_THAT(Recover(), ::testing::StartsWith("F1.1 FB2.0 FB2.1 B1.0 "));
+}
+
+TEST_F(RecoveryTest, GoesOnBelowTheGroupsThatAreComplete) {
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
+  Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
+  SetBlock(2, 5, ObjectState::kClean);
+  Set({ObjectKind::kGradient, 1, 0}, 5, layout_.ring_begin());
+  for (int m : {0, 1})
+    Set({ObjectKind::kBoundaryGradient, 1, m}, 5, layout_.BoundaryGradient(1, m));
+  SetBlock(1, 5, ObjectState::kUpdating);
+  EXPECT_EQ(Recover(), "U1 B0.0 B0.1 U0 save4");
+}
+
+TEST_F(RecoveryTest, RunsAGroupAgainWhoseOutputGradientIsNeededOnceMore) {
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
+  Set({ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
+  Set({ObjectKind::kBoundaryGradient, 2, 0}, 5, layout_.BoundaryGradient(0, 0));
+  for (int boundary : {1, 2}) {
+    for (int m : {0, 1}) Set({ObjectKind::kStash, boundary, m}, 5, layout_.Stash(boundary, m));
+  }
+  EXPECT_THAT(Recover(), ::testing::StartsWith("FB2.0 FB2.1 B1.0 "));
+}
+
+TEST_F(RecoveryTest, RefusesRecordsThatContradictEachOther) {
+  SetBlock(2, 6, ObjectState::kClean);
+  EXPECT_THAT(Recover(), HasSubstr("parameter(2) has version 6"));
+  SetBlock(2, 4, ObjectState::kClean);
+  SetBlock(0, 5, ObjectState::kClean);  // before the groups above it were
+  EXPECT_THAT(Recover(), HasSubstr("parameter(0), which is updated already"));
+}
+
+TEST_F(RecoveryTest, WritesTheCheckpointThatMayBeMissing) { EXPECT_EQ(Recover(4), "save3"); }
+
+}  // namespace
+}  // namespace harmony

@@ -1,0 +1,200 @@
+#include "coordinator/core/job_runner.h"
+
+#include "coordinator/core/recording.h"
+#include "coordinator/sim/simulation.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr ProcessId kSwapper{Role::kSwapper, 0}, kHost{Role::kHostWorker, 0},
+    kWorker0{Role::kWorker, 0}, kWorker1{Role::kWorker, 1};
+
+class JobRunnerTest : public ::testing::Test {
+ protected:
+  JobRunnerTest()
+      : model_(SmallModel()),
+        plan_(SmallPlan(model_, 2)),
+        runner_(model_, plan_, costs_, Options()) {}
+
+  static RunnerOptions Options() {
+    RunnerOptions options;
+    options.dispatch.end_step = 2;
+    options.max_generations_without_progress = 2;
+    return options;
+  }
+
+  std::string Tell(const Event& event, Nanos now = Nanos()) {
+    return DebugString(runner_.OnEvent(event, now));
+  }
+  // To kRunning of the current generation.
+  std::string StartRunning() {
+    std::string last;
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      last = Tell(ProcessAttached{process, 1});
+    }
+    EXPECT_THAT(last, HasSubstr("raise 1\n"));
+    EXPECT_THAT(last, HasSubstr("read records 1\n"));
+    EXPECT_THAT(last, Not(HasSubstr("ask")));  // nobody runs anything yet
+    return Tell(RecordsRead{1, {}});
+  }
+
+  ModelSpec model_;
+  Plan plan_;
+  UnitCosts costs_;
+  JobRunner runner_;
+};
+
+TEST_F(JobRunnerTest, StartsWhenAllAreHere) {
+  const std::string started = StartRunning();
+  EXPECT_THAT(started, HasSubstr("start 1\nsend to swapper 1\n"));
+  EXPECT_EQ(runner_.state(), JobRunner::State::kRunning);
+}
+
+TEST_F(JobRunnerTest, ALostProcessBeginsAGeneration) {
+  StartRunning();
+  const std::string lost = Tell(ProcessLost{kWorker1, 1});
+  EXPECT_THAT(lost, HasSubstr("raise 2\n"));
+  EXPECT_THAT(lost, HasSubstr("ask swapper to quiesce for 2\n"));
+  EXPECT_THAT(lost, Not(HasSubstr("ask worker 1")));
+  Tell(Quiesced{kSwapper, 1, 2});
+  Tell(Quiesced{kHost, 1, 2});
+  EXPECT_EQ(Tell(Quiesced{kWorker0, 1, 1}), "");  // of another generation
+  EXPECT_EQ(Tell(Quiesced{kWorker0, 1, 2}), "");
+  EXPECT_EQ(runner_.state(), JobRunner::State::kQuiescing);
+  EXPECT_EQ(Tell(ProcessAttached{kWorker1, 2}), "read records 2\n");
+  EXPECT_THAT(Tell(RecordsRead{2, {}}), HasSubstr("start 2\n"));
+}
+
+TEST_F(JobRunnerTest, IgnoresWhatIsLate) {
+  StartRunning();
+  Tell(ProcessLost{kWorker1, 1});
+  EXPECT_EQ(Tell(LaneProgress{1, 0, 1}), "");
+  EXPECT_EQ(Tell(CommandFailed{1, 0, 1, absl::InternalError("old")}), "");
+  EXPECT_EQ(Tell(ProcessLost{kWorker1, 1}), "");
+  EXPECT_EQ(Tell(RecordsRead{1, {}}), "");
+  EXPECT_EQ(runner_.state(), JobRunner::State::kQuiescing);
+}
+
+TEST_F(JobRunnerTest, ADeathDuringQuiesceBeginsAnother) {
+  StartRunning();
+  Tell(ProcessLost{kWorker1, 1});
+  const std::string again = Tell(ProcessLost{kHost, 1});
+  EXPECT_THAT(again, HasSubstr("raise 3\n"));
+  EXPECT_THAT(again, HasSubstr("ask swapper to quiesce for 3\n"));
+}
+
+TEST_F(JobRunnerTest, KillsWhoDoesNotQuiesce) {
+  StartRunning();
+  Tell(ProcessLost{kWorker1, 1}, Seconds(10));
+  Tell(Quiesced{kSwapper, 1, 2}, Seconds(10));
+  EXPECT_EQ(Tell(Tick{}, Seconds(39)), "");
+  const std::string killed = Tell(Tick{}, Seconds(41));
+  EXPECT_THAT(killed, HasSubstr("kill host worker: did not quiesce in time"));
+  EXPECT_THAT(killed, HasSubstr("kill worker 0"));
+  EXPECT_THAT(killed, Not(HasSubstr("kill swapper")));
+  EXPECT_EQ(Tell(Tick{}, Seconds(42)), "");  // once
+}
+
+TEST_F(JobRunnerTest, NamesTheCommandThatPassesItsDeadline) {
+  StartRunning();
+  EXPECT_EQ(Tell(Tick{}, Seconds(1)), "");  // the initialisation is the only one that can run
+  EXPECT_EQ(Tell(Tick{}, Seconds(100)), "");
+  const std::string killed = Tell(Tick{}, Seconds(122));
+  EXPECT_THAT(killed, HasSubstr("kill host worker: deadline passed on host_io (semaphore 11, "
+                                "value 1): #1 step 0 lane 11=1 initialize"));
+}
+
+TEST_F(JobRunnerTest, AFailedCommandEndsTheJob) {
+  StartRunning();
+  const std::string ended =
+      Tell(CommandFailed{1, 0, 1, absl::FailedPreconditionError("step 1, layers 0-0: not finite")});
+  EXPECT_THAT(ended, HasSubstr("ended FAILED_PRECONDITION: step 1, layers 0-0: not finite"));
+  EXPECT_EQ(runner_.state(), JobRunner::State::kFailed);
+  EXPECT_EQ(Tell(Tick{}), "");
+}
+
+TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
+  StartRunning();
+  std::string last;
+  for (uint32_t round = 1; round <= 3; ++round) {
+    last = Tell(ProcessLost{kWorker0, round});
+    if (runner_.state() == JobRunner::State::kFailed) break;
+    for (const ProcessId& process : {kSwapper, kHost, kWorker1}) {
+      Tell(Quiesced{process, 1, round + 1});
+    }
+    Tell(ProcessAttached{kWorker0, round + 1});
+    Tell(RecordsRead{round + 1, {}});
+  }
+  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times in a row"));
+}
+
+// A recorded run, faults included, gives the same actions when it is played again.
+TEST(RecordingTest, ReplaysToTheSameActions) {
+  const ModelSpec model = SmallModel(2);
+  const Plan plan = SmallPlan(model, 2);
+  const UnitCosts costs;
+  SimOptions options;
+  options.seed = 7;
+  options.end_step = 4;
+  options.save_steps = 2;
+  options.jitter = true;
+  options.kills = 3;
+  options.fault_span = 400;
+  options.keep_recording = true;
+  const SimResult result = Simulate(model, plan, costs, options);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  const absl::StatusOr<Recording> recording = ReadRecording(WriteRecording(result.recording));
+  ASSERT_TRUE(recording.ok()) << recording.status();
+  ASSERT_EQ(recording->size(), result.actions.size());
+
+  RunnerOptions runner_options;
+  runner_options.dispatch = {0, 4, 2, options.window};
+  runner_options.max_generations_without_progress = 1000;
+  // The simulator's coordinators continue the count of generations.
+  const std::string first = result.actions.empty() ? "" : result.actions.front();
+  for (const std::string& actions : result.actions) {
+    const size_t at = actions.find("raise ");
+    if (at == std::string::npos) continue;
+    runner_options.first_generation = static_cast<uint32_t>(std::stoul(actions.substr(at + 6)));
+    break;
+  }
+  JobRunner runner(model, plan, costs, runner_options);
+  for (size_t i = 0; i < recording->size(); ++i) {
+    const auto& [now, event] = (*recording)[i];
+    EXPECT_EQ(DebugString(runner.OnEvent(event, now)), result.actions[i]) << DebugString(event);
+  }
+}
+
+TEST(RecordingTest, NamesADamagedLine) {
+  EXPECT_THAT(ReadRecording("5 tick\n7 progress 1 x 2\n").status().message(), HasSubstr("line 2"));
+  EXPECT_FALSE(ReadRecording("tick\n").ok());
+  EXPECT_FALSE(ReadRecording("3 attached 9 0 1\n").ok());
+}
+
+// Same arguments, same run.
+TEST(SimulationTest, IsDeterministic) {
+  const ModelSpec model = SmallModel(3, true);
+  const Plan plan = SmallPlan(model, 3);
+  const UnitCosts costs;
+  SimOptions options;
+  options.seed = 11;
+  options.end_step = 3;
+  options.jitter = true;
+  options.kills = 2;
+  options.keep_recording = true;
+  const SimResult a = Simulate(model, plan, costs, options);
+  const SimResult b = Simulate(model, plan, costs, options);
+  EXPECT_TRUE(a.status.ok()) << a.status;
+  EXPECT_EQ(a.events, b.events);
+  EXPECT_EQ(a.finished, b.finished);
+  EXPECT_EQ(a.actions, b.actions);
+}
+
+}  // namespace
+}  // namespace harmony

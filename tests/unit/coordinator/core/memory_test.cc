@@ -1,0 +1,175 @@
+// Memory in issue order: region ledger, device memory, gradient ring, arena records.
+
+#include <vector>
+
+#include "common/base/random.h"
+#include "coordinator/core/arena_records.h"
+#include "coordinator/core/device_memory.h"
+#include "coordinator/core/gradient_ring.h"
+#include "coordinator/core/region_ledger.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+Users One(uint32_t semaphore, uint64_t value) {
+  Users users;
+  users.Add(semaphore, value, Nanos(static_cast<int64_t>(value)));
+  return users;
+}
+
+TEST(RegionLedgerTest, NamesTheLastUsersOfWhatIsTaken) {
+  RegionLedger ledger;
+  EXPECT_TRUE(ledger.Hold(Bytes(0), Bytes(64)).waits.empty());
+  EXPECT_TRUE(ledger.Hold(Bytes(64), Bytes(128)).waits.empty());
+  EXPECT_FALSE(ledger.IsFree(Bytes(32), Bytes(96)));
+  ledger.Release(Bytes(0), One(1, 5));
+  ledger.Release(Bytes(64), One(2, 7));
+  EXPECT_TRUE(ledger.IsFree(Bytes(0), Bytes(128)));
+  const Users users = ledger.Hold(Bytes(32), Bytes(96));
+  EXPECT_THAT(users.waits, ElementsAre(SemaphoreWait{1, 5}, SemaphoreWait{2, 7}));
+  EXPECT_EQ(users.finish, Nanos(7));
+  // What is left of the old pieces keeps its users; the new piece has its own.
+  ledger.Release(Bytes(32), One(3, 1));
+  EXPECT_THAT(ledger.Hold(Bytes(0), Bytes(64)).waits,
+              ElementsAre(SemaphoreWait{1, 5}, SemaphoreWait{3, 1}));
+  EXPECT_EQ(ledger.peak(), Bytes(128));
+}
+
+TEST(RegionLedgerTest, KeepsTheHighestValueOfASemaphore) {
+  Users users = One(4, 9);
+  users.Merge(One(4, 3));
+  users.Merge(One(2, 1));
+  EXPECT_THAT(users.waits, ElementsAre(SemaphoreWait{4, 9}, SemaphoreWait{2, 1}));
+}
+
+TEST(DeviceMemoryTest, NeighboursTakeTheTwoEnds) {
+  DeviceMemory memory{Bytes(1024)};
+  memory.BeginVisit();
+  const int64_t a = memory.AddItem(Bytes(512));
+  memory.BeginVisit();
+  const int64_t b = memory.AddItem(Bytes(300)), c = memory.AddItem(Bytes(400));
+  memory.Admit();
+  EXPECT_EQ(memory.offset(a), Bytes(0));
+  ASSERT_TRUE(memory.admitted(b));
+  EXPECT_EQ(memory.offset(b), Bytes(1024 - 320));
+  EXPECT_FALSE(memory.admitted(c));  // waits for a
+  memory.Release(a, One(1, 1));
+  memory.Admit();
+  ASSERT_TRUE(memory.admitted(c));
+  EXPECT_THAT(memory.waits(c).waits, ElementsAre(SemaphoreWait{1, 1}));
+  EXPECT_TRUE(memory.waits(b).waits.empty());
+}
+
+// Whatever the sizes and the order of releases: no two held items overlap, and a visit gets its
+// memory at the latest when all before it have been released.
+TEST(DeviceMemoryTest, NeverOverlapsAndNeverLocksUp) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CounterRandom random(seed, 3);
+    DeviceMemory memory{KiB(4)};
+    struct Held {
+      int64_t item;
+      Bytes begin, end;
+      int visit;
+    };
+    std::vector<Held> waiting, held;
+    auto admit = [&] {
+      memory.Admit();
+      while (!waiting.empty() && memory.admitted(waiting.front().item)) {
+        Held item = waiting.front();
+        waiting.erase(waiting.begin());
+        item.begin = memory.offset(item.item);
+        item.end = item.begin + item.end;
+        EXPECT_LE(item.end, KiB(4));
+        for (const Held& other : held) {
+          EXPECT_TRUE(item.end <= other.begin || other.end <= item.begin) << "seed " << seed;
+        }
+        held.push_back(item);
+      }
+    };
+    for (int visit = 0; visit < 30; ++visit) {
+      memory.BeginVisit();
+      Bytes left = KiB(4);
+      for (uint64_t i = 0; i <= random.Below(4); ++i) {
+        const Bytes size = Bytes(static_cast<int64_t>(random.Below(left.count()) / 64 * 64));
+        left -= size;
+        if (size.count() == 0) continue;
+        waiting.push_back({memory.AddItem(size), Bytes(0), size, visit});
+      }
+      admit();
+      while (!held.empty() && random.Below(3) > 0) {
+        const size_t victim = random.Below(held.size());
+        memory.Release(held[victim].item, One(1, 1));
+        held.erase(held.begin() + static_cast<int64_t>(victim));
+        admit();
+      }
+      // All before the first waiting item's visit are released: it must come in.
+      if (waiting.empty()) continue;
+      const int first = waiting.front().visit;
+      for (size_t i = 0; i < held.size();) {
+        if (held[i].visit >= first) {
+          ++i;
+          continue;
+        }
+        memory.Release(held[i].item, One(1, 1));
+        held.erase(held.begin() + static_cast<int64_t>(i));
+      }
+      admit();
+      EXPECT_TRUE(waiting.empty() || waiting.front().visit != first) << "seed " << seed;
+    }
+  }
+}
+
+TEST(GradientRingTest, WrapsAndWaitsForTheLastReaders) {
+  GradientRing ring(Bytes(1000), Bytes(300));
+  EXPECT_EQ(ring.Take(Bytes(200))->begin, Bytes(1000));
+  EXPECT_FALSE(ring.Take(Bytes(200)).has_value());
+  EXPECT_EQ(ring.Take(Bytes(100))->begin, Bytes(1200));
+  ring.Release(Bytes(1000), One(9, 3));
+  const std::optional<GradientRing::Piece> piece = ring.Take(Bytes(150));
+  ASSERT_TRUE(piece.has_value());
+  EXPECT_EQ(piece->begin, Bytes(1000));
+  EXPECT_THAT(piece->waits.waits, ElementsAre(SemaphoreWait{9, 3}));
+}
+
+TEST(GradientRingTest, GivesItsWholeSizeWhenEmpty) {
+  GradientRing ring(Bytes(0), Bytes(300));
+  ring.Pin(Bytes(100), Bytes(200));
+  EXPECT_FALSE(ring.Take(Bytes(300)).has_value());
+  ring.Release(Bytes(100), One(1, 1));
+  EXPECT_EQ(ring.Take(Bytes(300))->begin, Bytes(0));
+}
+
+TEST(ArenaRecordsTest, FreesWhatIsOverwrittenOnceAndOrdersTheOthersBehind) {
+  const ModelSpec model = SmallModel();
+  const ObjectTableLayout table(model, 2);
+  ArenaRecords records(table, {});
+  Users after;
+  EXPECT_THAT(records.Place(9, Bytes(0), Bytes(100), 1, 1, after), ElementsAre(9));
+  EXPECT_THAT(records.Place(10, Bytes(0), Bytes(50), 2, 4, after), UnorderedElementsAre(10, 9));
+  EXPECT_TRUE(after.waits.empty());
+  // The rest of record 9's data: freed by (2, 4) already, which must have begun.
+  EXPECT_THAT(records.Place(11, Bytes(50), Bytes(100), 3, 1, after), ElementsAre(11));
+  EXPECT_THAT(after.waits, ElementsAre(SemaphoreWait{2, 4}));
+}
+
+TEST(ArenaRecordsTest, KnowsTheClaimsOfTheTable) {
+  const ModelSpec model = SmallModel();
+  const ObjectTableLayout table(model, 2);
+  std::vector<ObjectView> views(table.size());
+  for (int i = 0; i < table.size(); ++i) views[i].key = table.KeyOf(i);
+  const int gradient = table.IndexOf({ObjectKind::kGradient, 1, 0});
+  views[gradient] = {table.KeyOf(gradient), Bytes(640), Bytes(64), 3, ObjectState::kClean};
+  ArenaRecords records(table, views);
+  Users after;
+  EXPECT_THAT(records.Place(9, Bytes(600), Bytes(700), 0, 1, after),
+              UnorderedElementsAre(9, gradient));
+}
+
+}  // namespace
+}  // namespace harmony
