@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """The plain trainer against the same training written in PyTorch (transformers' GPT-2, SDPA, fused
-AdamW), on the same cores: same model, batch, microbatch, threads, wait policy; both recompute every
-block in backward, both keep freed memory mapped. They run in turns (A B A B); tokens/s of each step
-but a turn's first count.
+AdamW), and `harmony run` on one unpaced sim device against the plain trainer. All on the same cores:
+same model, batch, microbatch, threads, wait policy; all recompute every block in backward and keep
+freed memory mapped. They run in turns (A B A B); tokens/s of each step but a turn's first count.
 
     .deps/parity-venv/bin/python bench/pytorch_plain.py [--turns 2] [--steps 3] [--threads 2]
+    python3 bench/pytorch_plain.py --runners plain harmony --devices sim:mem=700MiB
 """
 import argparse
 import json
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -86,21 +88,39 @@ output_dir: {folder}/run
     return job
 
 
+def run_turn(runner, args, folder, job):
+    """Tokens/s of the steps of one run."""
+    if runner == "plain":
+        return rates([args.plain_trainer, str(job), "--no-output"], args)
+    if runner == "pytorch":
+        flags = [f"--{name}={getattr(args, name)}"
+                 for name in ("model", "steps", "batch", "microbatch", "tokens", "threads")]
+        return rates([sys.executable, __file__, "--measure"] + flags, args)
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    rates([args.harmony, "run", str(job), "--devices", args.devices], args)
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["tokens_per_second"] for line in lines][1:]
+
+
 def compare(args):
-    flags = [f"--{name}={getattr(args, name)}"
-             for name in ("model", "steps", "batch", "microbatch", "tokens", "threads")]
-    ours, theirs = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        job = write_job(args, pathlib.Path(folder))
+    found = {runner: [] for runner in args.runners}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        job = write_job(args, folder)
         for turn in range(args.turns):
-            ours += rates([args.plain_trainer, str(job), "--no-output"], args)
-            theirs += rates([sys.executable, __file__, "--measure"] + flags, args)
-            print(f"turn {turn + 1}: plain trainer {ours[-1]:.1f}, PyTorch {theirs[-1]:.1f} tokens/s",
-                  flush=True)
-    for name, values in (("plain trainer", ours), ("PyTorch", theirs)):
-        print(f"{name:14} median {statistics.median(values):7.1f} tokens/s, "
+            for runner in args.runners:
+                found[runner] += run_turn(runner, args, folder, job)
+            print(f"turn {turn + 1}: " + ", ".join(
+                f"{runner} {values[-1]:.1f}" for runner, values in found.items()) + " tokens/s",
+                flush=True)
+    medians = {}
+    for runner, values in found.items():
+        medians[runner] = statistics.median(values)
+        print(f"{runner:8} median {medians[runner]:7.1f} tokens/s, "
               f"{min(values):.1f} to {max(values):.1f} over {len(values)} steps")
-    print(f"ratio of medians {statistics.median(ours) / statistics.median(theirs):.2f}")
+    for first, second in (("plain", "pytorch"), ("harmony", "plain")):
+        if first in medians and second in medians:
+            print(f"{first} / {second}: {medians[first] / medians[second]:.2f}")
 
 
 def main():
@@ -114,6 +134,10 @@ def main():
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plain-trainer", default=str(ROOT / "build" / "bin" / "plain_trainer"))
+    parser.add_argument("--harmony", default=str(ROOT / "build" / "bin" / "harmony"))
+    parser.add_argument("--devices", default="sim:mem=512MiB", help="for harmony")
+    parser.add_argument("--runners", nargs="+", default=["plain", "pytorch"],
+                        choices=["plain", "pytorch", "harmony"])
     parser.add_argument("--measure", action="store_true", help="only PyTorch, in this process")
     args = parser.parse_args()
     measure(args) if args.measure else compare(args)

@@ -24,7 +24,7 @@
 
 namespace harmony {
 
-// Puts "context: " in front of the message of a failed status; OK stays OK.
+// Puts "context: " in front of the message of a failed status, payloads kept; OK stays OK.
 absl::Status WithContext(const absl::Status& status, absl::string_view context);
 
 // 0, 1 or 2, as in the table above (ResourceExhausted counts as 1).

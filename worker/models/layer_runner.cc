@@ -89,6 +89,10 @@ struct LayerRunner::State {
   at::Tensor WrapHidden(const GroupBinding& b, const float* data) {
     return WrapFloat(data, HiddenShape(b));
   }
+  at::Tensor WrapInput(const GroupBinding& b) {
+    TORCH_CHECK(b.input, "the group's input is not bound");
+    return WrapHidden(b, b.input);
+  }
   LayerParams Params(const GroupBinding& b, int layer) const {
     return LayerParams(model, layer, b.uses);
   }
@@ -167,7 +171,7 @@ absl::Status LayerRunner::State::CheckGradients(const GroupBinding& b) {
 
 absl::Status LayerRunner::State::Forward(const GroupBinding& b) {
   at::Tensor x;
-  if (b.layers.first > 0) x = WrapHidden(b, b.input);
+  if (b.layers.first > 0) x = WrapInput(b);
   for (int layer = b.layers.first; layer <= b.layers.last; ++layer) {
     TORCH_CHECK(KindOf(layer) != LayerKind::kHead, "the head runs in the fused task only");
     at::Tensor y = OutputOf(b, layer);
@@ -186,7 +190,8 @@ absl::Status LayerRunner::State::Backward(const GroupBinding& b) {
   ZeroGradients(b);
   std::vector<Kept> kept;
   at::Tensor x;
-  if (b.layers.last > 0) x = WrapHidden(b, b.input);
+  TORCH_CHECK(b.output_gradient, "the output gradient is not bound");
+  if (b.layers.last > 0) x = WrapInput(b);
   for (int layer = std::max(b.layers.first, 1); layer <= b.layers.last; ++layer) {
     TORCH_CHECK(KindOf(layer) == LayerKind::kBlock, "the head runs in the fused task only");
     at::Tensor y;  // the last layer's output is not needed
@@ -208,7 +213,7 @@ absl::Status LayerRunner::State::ForwardBackward(const GroupBinding& b) {
     x = NewHidden(b);
     HARMONY_RETURN_IF_ERROR(Embed(b, x));
   } else {
-    x = WrapHidden(b, b.input);
+    x = WrapInput(b);
   }
   std::vector<Kept> kept;
   for (int layer = std::max(b.layers.first, 1); layer < head; ++layer) {

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/base/status.h"
 #include "tests/support/plain_trainer.h"
 
 namespace harmony {
 namespace {
 
+using ::harmony::testing::AlignedFloats;
 using ::harmony::testing::PlainTrainer;
 
 constexpr int64_t kTokens = 24;
@@ -205,6 +207,55 @@ TEST_P(LayerRunnerTest, TokensBeyondTheVocabularyAreNamed) {
             std::string::npos)
       << result.status();
   EXPECT_FALSE(IsNonFiniteError(result.status()));
+}
+
+TEST_P(LayerRunnerTest, NonFiniteGradientsAreReportedAfterTheLastMicrobatch) {
+  const int head = model_.num_layers() - 1;
+  const int64_t hidden = kTokens * model_.config.hidden_size;
+  AlignedFloats input(hidden), input_gradient(hidden);
+  const std::vector<int32_t> labels(kTokens, 3);
+  LossSlot loss;
+  GroupBinding binding;
+  binding.layers = {head, head};
+  binding.samples = 1;
+  binding.tokens = kTokens;
+  std::vector<AlignedFloats> buffers;
+  for (int use : model_.layers[head].uses) {
+    const int64_t elements = model_.blocks[model_.uses[use].block].elements;
+    buffers.emplace_back(elements);
+    const float* weights = buffers.back().data();
+    buffers.emplace_back(elements);
+    binding.uses.push_back({use, weights, buffers.back().data()});
+  }
+  binding.input = input.data();
+  binding.input_gradient = input_gradient.data();
+  binding.labels = labels.data();
+  binding.loss = &loss;
+  binding.total_labels = kTokens;
+  // What earlier microbatches left.
+  binding.uses[0].gradients[1] = std::numeric_limits<float>::quiet_NaN();
+  LayerRunner runner(model_);
+  EXPECT_TRUE(runner.RunForwardBackward(binding).ok());
+  EXPECT_NEAR(loss.loss_sum, kTokens * std::log(model_.config.vocab_size), 1e-3);
+  EXPECT_EQ(loss.label_count, kTokens);
+  binding.last_microbatch = true;
+  const absl::Status status = runner.RunForwardBackward(binding);
+  EXPECT_TRUE(IsNonFiniteError(status));
+  EXPECT_NE(status.message().find("weight gradient (head) of layer 4"), std::string::npos)
+      << status;
+  EXPECT_TRUE(IsNonFiniteError(WithContext(status, "step 1")));
+}
+
+TEST_P(LayerRunnerTest, AMissingBindingIsAnError) {
+  LayerRunner runner(model_);
+  GroupBinding binding;
+  binding.layers = {1, 2};
+  binding.samples = 1;
+  binding.tokens = kTokens;
+  EXPECT_EQ(runner.RunForward(binding).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(runner.RunBackward(binding).code(), absl::StatusCode::kInternal);
+  binding.layers = {2, 4};
+  EXPECT_EQ(runner.RunForwardBackward(binding).code(), absl::StatusCode::kInternal);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, LayerRunnerTest,
