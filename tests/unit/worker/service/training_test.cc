@@ -14,12 +14,19 @@
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/mini_coordinator.h"
 #include "tests/support/plain_trainer.h"
+#include "worker/optimizer/optimizer.h"
 
 namespace harmony {
 namespace {
 
 constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 32,
   "n_embd": 32, "n_layer": 3, "n_head": 2, "activation_function": "gelu_new"})";
+// Untied, grouped-query attention, head_dim of its own, query/key norm.
+constexpr char kQwen3Config[] = R"({"model_type": "qwen3", "vocab_size": 256, "hidden_size": 32,
+  "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+  "intermediate_size": 48, "max_position_embeddings": 32, "hidden_act": "silu",
+  "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false,
+  "attention_bias": false})";
 constexpr int64_t kTokens = 16;
 constexpr int64_t kSteps = 4;
 
@@ -36,9 +43,11 @@ std::vector<LayerGroup> Groups(std::vector<int> ends, int devices) {
 
 class TrainingTest : public ::testing::Test {
  protected:
-  TrainingTest() : model_(BuildModelSpec(*ParseModelConfig(kConfig, "config.json"))) {
+  explicit TrainingTest(std::string config = kConfig)
+      : config_(std::move(config)),
+        model_(BuildModelSpec(*ParseModelConfig(config_, "config.json"))) {
     SetComputeThreads(1);  // as JobSpec says: LayerNorm's gradients depend on it
-    std::ofstream(folder_.path() + "/config.json") << kConfig;
+    std::ofstream(folder_.path() + "/config.json") << config_;
     std::ofstream data(folder_.path() + "/data");
     CounterRandom random(3);
     for (int i = 0; i < 2000; ++i) data.put(static_cast<char>('a' + random.Below(26)));
@@ -47,7 +56,7 @@ class TrainingTest : public ::testing::Test {
   testing::MiniJob Job(int devices, const std::vector<int>& ends, double max_grad_norm = 0) {
     testing::MiniJob job;
     job.devices = "sim*" + std::to_string(devices) + ":mem=2MiB";
-    job.config_json = kConfig;
+    job.config_json = config_;
     job.spec.model_name_or_path = folder_.path();
     job.spec.data_path = folder_.path() + "/data";
     job.spec.output_dir = folder_.path() + "/out" + std::to_string(next_run_++);
@@ -120,6 +129,7 @@ class TrainingTest : public ::testing::Test {
     }
   }
 
+  const std::string config_;
   const ModelSpec model_;
   testing::TemporaryFolder folder_;
   int next_run_ = 0;
@@ -151,6 +161,24 @@ TEST_F(TrainingTest, Clipping) {
   testing::MiniCoordinator coordinator(Job(2, {2, 3, 5}, 0.5));
   ASSERT_EQ(coordinator.Run(), absl::OkStatus());
   ExpectSame(coordinator, expected);
+}
+
+class Qwen3TrainingTest : public TrainingTest {
+ protected:
+  Qwen3TrainingTest() : TrainingTest(kQwen3Config) {}
+};
+
+TEST_F(Qwen3TrainingTest, AdamWAndSgd) {
+  for (OptimizerKind optim : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    testing::MiniJob job = Job(3, {1, 3, 4, 5});
+    job.spec.optim = optim;
+    job.plan.optimizer_moments = MomentsOf(optim);
+    job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
+    testing::MiniCoordinator coordinator(job);
+    ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+    job.spec.output_dir += "-plain";
+    ExpectSame(coordinator, Plain(job));
+  }
 }
 
 TEST_F(TrainingTest, KilledProcessesChangeNothing) {
