@@ -44,9 +44,8 @@ struct Plan {
   // Eager updates: bytes of the ring that gradients pass through on the way to their update (tied
   // uses have slots of their own). Not used by deferred updates.
   Bytes gradient_ring;
-  // Boundary gradients of that many backward groups have room in the arena at a time. At least one
-  // more than there are devices: a group that waits for a bank then waits for nobody who may be
-  // waiting for it.
+  // Boundary gradients of that many backward groups have room in the arena at a time, at least 2.
+  // With two more than there are devices no group ever waits for one.
   int boundary_banks = 2;
   // Bytes of the arena behind the persistent objects: ArenaLayout(model, plan).dynamic_bytes().
   Bytes arena_dynamic;

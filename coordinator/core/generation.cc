@@ -20,8 +20,7 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       builder_(job.model, job.plan, job.layout, graph_, memory_),
       writer_(job.model, job.plan, job.layout, job.table, graph_, memory_, records_),
       lanes_(lane_table_.size()),
-      grants_(job.plan.backward_groups.size()),
-      unfinished_(job.plan.devices.size()) {
+      grants_(job.plan.backward_groups.size()) {
   for (const DevicePlan& device : plan_.devices) memory_.emplace_back(device.resident);
 }
 
@@ -94,9 +93,6 @@ absl::Status Generation::AppendStep(int64_t step) {
       if (StepCount* of = CountOf(node.step)) ++of->nodes_left;
       if (node.kind == NodeKind::kUpdate) ++count.updates_left;
     }
-  }
-  for (int64_t visit : builder_.visits()) {
-    unfinished_[graph_.visit(visit).device].push_back(visit);
   }
   if (job_.layout.ring_bytes().count() > 0) {
     for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {

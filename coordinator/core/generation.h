@@ -83,7 +83,6 @@ class Generation {
   bool HasMemory(const Node& node, Nanos& start) const;
   void CollectUsers(const Node& node, Users& users) const;
   bool GradientHasSlot(const Node& node) const;
-  bool RunsNow(int64_t visit_id);
   void Settle(const Node& node);
   void Decide(NodeId id);
   void Drop(NodeId id);
@@ -114,10 +113,9 @@ class Generation {
   CommandWriter writer_;
 
   std::vector<LaneState> lanes_;
-  std::vector<RingGrant> grants_;                // by backward group
-  std::vector<std::deque<int64_t>> unfinished_;  // visits not all issued, by device, in order
-  std::deque<int64_t> ring_queue_;               // backward visits that have no piece yet
-  std::deque<StepCount> steps_;                  // built, not completed
+  std::vector<RingGrant> grants_;                       // by backward group
+  std::deque<int64_t> ring_queue_;                      // backward visits that have no piece yet
+  std::deque<StepCount> steps_;                         // built, not completed
   std::deque<std::pair<int64_t, uint64_t>> finishing_;  // (step, value of its last update)
   std::vector<StepWork> works_;  // of steps that the records say something about
   std::vector<int64_t> resumed_steps_;

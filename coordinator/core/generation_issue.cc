@@ -126,33 +126,22 @@ bool Generation::GradientHasSlot(const Node& node) const {
   return !queued;
 }
 
-// All that comes before it on its device has been issued, copies included: it will proceed whatever
-// happens there.
-bool Generation::RunsNow(int64_t visit_id) {
-  std::deque<int64_t>& visits = unfinished_[graph_.visit(visit_id).device];
-  while (!visits.empty() && graph_.visit(visits.front()).nodes_left == 0) visits.pop_front();
-  return visits.empty() || visits.front() >= visit_id;
-}
-
 void Generation::Settle(const Node& node) {
   if (StepCount* count = CountOf(node.step)) --count->nodes_left;
-  if (node.visit >= 0) --graph_.visit(node.visit).nodes_left;
 }
 
-// An output goes from device to device when the consumer has its memory, and either a slot that is
-// free or the device to itself (it will free one); else by way of the arena, so that nobody ever
-// waits for a visit that cannot start. Of visits that wait for each other's slots in a row, each
-// has a device to itself, so the row ends.
+// An output goes from device to device when the consumer has its memory and a slot that is free, or
+// that a task which is issued will free; else by way of the arena (the copy out is made anyway, for
+// the stash or for eager updates). So no visit ever waits for a later one: a slow consumer does not
+// hold up its producer's device, and nothing can lock up.
 void Generation::Decide(NodeId id) {
   Node& egress = graph_.node(id);
-  const int64_t consumer_id = graph_.visit(egress.visit).consumer;
-  const Visit& consumer = graph_.visit(consumer_id);
+  const Visit& consumer = graph_.visit(graph_.visit(egress.visit).consumer);
   const NodeId slot_user = egress.index >= consumer.slots
                                ? consumer.positions[egress.index - consumer.slots].compute
                                : kNoNode;
   const bool slot_free = slot_user == kNoNode || graph_.Settled(slot_user);
-  const bool direct = memory_[consumer.device].admitted(consumer.end_item - 1) &&
-                      (slot_free || RunsNow(consumer_id));
+  const bool direct = slot_free && memory_[consumer.device].admitted(consumer.end_item - 1);
   if (direct) {
     egress.state = NodeState::kPending;
     if (slot_user != kNoNode) egress.deps.push_back(slot_user);

@@ -43,7 +43,6 @@ NodeId StepBuilder::Add(NodeKind kind, int lane, int64_t visit, int position, in
   for (NodeId dep : deps) {
     if (dep != kNoNode) node.deps.push_back(dep);
   }
-  if (visit >= 0) ++graph_.visit(visit).nodes_left;
   return graph_.Add(std::move(node));
 }
 
@@ -67,7 +66,6 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   status_ = absl::OkStatus();
   batch_ = loss_ = kNoNode;
   producer_ = -1;
-  visits_.clear();
   forward_visits_.clear();
   backward_visits_.assign(plan_.backward_groups.size(), -1);
   if (work.load_batch) {
@@ -113,7 +111,6 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
   visit.positions.resize(count);
   if (absl::Status status = AddItems(visit); !status.ok() && status_.ok()) status_ = status;
   const int64_t id = graph_.AddVisit(std::move(visit));
-  visits_.push_back(id);
   if (producer_ >= 0) graph_.visit(producer_).consumer = id;
   const int bulk = LaneOf(LaneKind::kH2DBulk, graph_.visit(id).device);
   for (size_t i = 0; i < graph_.visit(id).blocks.size(); ++i) {

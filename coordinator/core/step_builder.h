@@ -34,8 +34,6 @@ class StepBuilder {
   // Of the state after `step`, one of those added.
   void AddCheckpoint(int64_t step);
   const std::vector<int64_t>& backward_visits() const { return backward_visits_; }
-  // Visits of the last step added, in order.
-  const std::vector<int64_t>& visits() const { return visits_; }
 
  private:
   void AddForward(const StepWork& work, int group);
@@ -70,7 +68,6 @@ class StepBuilder {
   const StepWork* work_ = nullptr;
   absl::Status status_;
   int64_t producer_ = -1;  // visit before, whose output the next one takes; -1: it does not run
-  std::vector<int64_t> visits_;
   std::vector<int64_t> forward_visits_;   // those that run
   std::vector<int64_t> backward_visits_;  // by backward group; -1: does not run
   NodeId batch_ = kNoNode, loss_ = kNoNode;

@@ -95,7 +95,6 @@ struct Visit {
   std::vector<Position> positions;
   std::vector<NodeId> loads;
   NodeId last_d2h = kNoNode;
-  int nodes_left = 0;  // of all kinds, not issued or dropped
   int compute_left = 0;
   int outs_left = 0;  // egresses and D2H copies of outputs not issued or dropped
   Users out_users;    // who used `out` last

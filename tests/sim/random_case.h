@@ -70,7 +70,7 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   plan.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
   plan.clip = plan.update == UpdateMode::kDeferred && random.Below(2) == 0;
   plan.stream_slots = 1 + static_cast<int>(random.Below(3));
-  plan.boundary_banks = devices + 1 + static_cast<int>(random.Below(3));
+  plan.boundary_banks = 2 + static_cast<int>(random.Below(4));
   plan.gradient_ring = ArenaLayout::MinimalRing(model, plan);
   if (random.Below(2) == 0) plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
   plan.devices.resize(devices);
