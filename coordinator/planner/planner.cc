@@ -16,7 +16,7 @@ namespace harmony {
 namespace {
 
 constexpr int64_t kLargestAutoMicrobatch = 8;
-constexpr int kMostCandidates = 10;  // that are simulated
+constexpr int kMostCandidates = 16;  // that are simulated
 constexpr int64_t kResidentGranule = 4096;
 
 class Planner {
