@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "worker/models/gemm_kernel.h"
+
 namespace harmony {
 namespace {
 
@@ -32,6 +34,8 @@ void RunParallel(const gemm::Product& p) {
 }
 
 }  // namespace
+
+bool gemm::Avx512Supported() { return __builtin_cpu_supports("avx512f"); }
 
 void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
   static const bool fast = gemm::Avx512Supported();

@@ -13,7 +13,7 @@
 #include <memory>
 #include <new>
 
-#include "worker/models/gemm.h"
+#include "worker/models/gemm_kernel.h"
 
 namespace harmony::gemm {
 namespace {
@@ -165,8 +165,6 @@ void RunPacked(const Product& p, const float* packed_a, float* packed_b, int64_t
 }
 
 }  // namespace
-
-bool Avx512Supported() { return __builtin_cpu_supports("avx512f"); }
 
 void RunAvx512(const Product& p, int64_t row_begin, int64_t row_end, int64_t column_begin,
                int64_t column_end) {

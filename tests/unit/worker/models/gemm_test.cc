@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "worker/models/gemm_kernel.h"
 
 namespace harmony {
 namespace {
