@@ -22,6 +22,8 @@ constexpr int kMaxEarlyDeaths = 5;
 // How long a job that is told to stop waits for processes that could write a checkpoint.
 constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
 constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
+// How long a job waits for a process that does not (re)appear.
+constexpr Nanos kGatherDeadline = Seconds(600);
 
 RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
   RunnerOptions options;
@@ -48,7 +50,8 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       runner_(setup_.model, setup_.plan, costs_, OptionsOf(setup_, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
       workspace_peaks_(setup_.plan.devices.size(), 0),
-      last_step_time_(Now()) {
+      last_step_time_(Now()),
+      gathering_since_(Now()) {
   for (const DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
 }
 
@@ -164,6 +167,14 @@ void JobRun::OnTick() {
           (members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses)) {
     return End(absl::OkStatus());
   }
+  // Only processes that have attached are missed by the runner.
+  const std::vector<ProcessId> awaited = Awaited();
+  if (awaited.empty()) gathering_since_ = now;
+  if (!ended_ && now - gathering_since_ > kGatherDeadline) {
+    return End(absl::DeadlineExceededError(
+        absl::StrCat(DebugString(awaited.front()), " has not been there for ",
+                     FormatDuration(kGatherDeadline), "; its log says why")));
+  }
   if (!ended_ && metrics_ && now - last_sync_ > Seconds(2)) {
     last_sync_ = now;
     if (absl::Status status = metrics_->Sync(); !status.ok()) End(status);
@@ -191,6 +202,14 @@ int64_t JobRun::completed_steps() const {
 
 Bytes JobRun::PeakBytes(int device) const {
   return runner_.dispatcher().PeakBytes(device) + Bytes(workspace_peaks_[device]);
+}
+
+double JobRun::MedianSecondsPerStep() const {
+  if (step_seconds_.empty()) return 0;
+  std::vector<float> sorted = step_seconds_;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
 }
 
 std::vector<ProcessId> JobRun::Awaited() const {
@@ -323,6 +342,7 @@ absl::Status JobRun::WriteStep(int64_t step) {
         metrics_->Append(metrics.step, StepLine(metrics, peaks, runner_.generation()));
     if (!status.ok()) End(status);
   }
+  step_seconds_.push_back(static_cast<float>(metrics.seconds));
   last_step_ = metrics;
   events_.step_completed(metrics);
   return absl::OkStatus();

@@ -90,6 +90,8 @@ class JobRun {
   Bytes PeakBytes(int device) const;
   // Seconds per step lately; 0: unknown.
   double recent_seconds_per_step() const { return recent_seconds_; }
+  // Of the steps run here; 0 when there are none.
+  double MedianSecondsPerStep() const;
   const std::vector<int64_t>& workspace_peaks() const { return workspace_peaks_; }
   // True when the lane's oldest command has all it waits for.
   bool HeadIsRunning(int lane) const;
@@ -127,6 +129,8 @@ class JobRun {
   std::optional<StepMetrics> last_step_;
   Nanos last_step_time_, last_sync_;
   double recent_seconds_ = 0;
+  std::vector<float> step_seconds_;
+  Nanos gathering_since_;
   int64_t written_steps_ = 0;  // steps below have their line
   std::optional<Nanos> stop_asked_;
   bool ended_ = false;

@@ -59,7 +59,15 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
   json["seconds"] = seconds;
   json["tokens_per_second"] = rate;
   RunSummary summary;
-  summary.text = absl::StrFormat("%d steps in %.1f s, %.1f tokens/s\n", steps, seconds, rate);
+  const double median = run.MedianSecondsPerStep();
+  const double median_rate =
+      median > 0
+          ? static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length) / median
+          : 0;
+  json["tokens_per_second_median_step"] = median_rate;
+  summary.text = absl::StrFormat(
+      "%d steps in %.1f s with start and checkpoints, %.1f tokens/s; %.1f in the median step\n",
+      steps, seconds, rate, median_rate);
   if (run.last_step()) {
     json["last_loss"] = run.last_step()->loss;
     absl::StrAppendFormat(&summary.text, "loss of step %d: %.6f\n", run.last_step()->step,
