@@ -118,7 +118,7 @@ struct RunnerOptions {
   // times its modelled duration, is reported and its process killed.
   Nanos command_deadline = Seconds(120);
   int max_generations_without_progress =
-      5;  // then the job fails and says which process keeps dying
+      10;  // then the job fails and says which process keeps dying
 };
 
 class JobRunner {
