@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/core/frontier.h"
 
 namespace harmony {
 namespace {
@@ -331,6 +332,15 @@ absl::Status SimWorld::CompleteHost(const HostTask& task, int64_t step) {
     case HostTaskKind::kCheckpoint:
       saved_version_ = std::max(saved_version_, step + 1);
       break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimWorld::CheckDerivable() const {
+  HARMONY_ASSIGN_OR_RETURN(const Frontier frontier,
+                           Frontier::FromRecords(table_, records_, first_step_));
+  for (int64_t step : {frontier.step(), frontier.step() + 1}) {
+    HARMONY_RETURN_IF_ERROR(DeriveStepWork(model_, plan_, layout_, frontier, step).status());
   }
   return absl::OkStatus();
 }

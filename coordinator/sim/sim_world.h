@@ -32,6 +32,8 @@ class SimWorld {
   // Bytes moved over CPU-GPU links by completed copies, by TrafficClass.
   const std::array<int64_t, 8>& moved_bytes() const { return moved_; }
   int64_t saved_version() const { return saved_version_; }
+  // What is left of the step under way, and of the next, can be derived from what is committed.
+  absl::Status CheckDerivable() const;
   // Every parameter has exactly `version` updates in it.
   absl::Status CheckFinal(int64_t version) const;
 

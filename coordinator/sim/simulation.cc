@@ -9,7 +9,6 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/plan/lane_queue.h"
-#include "coordinator/core/frontier.h"
 #include "coordinator/core/recording.h"
 #include "coordinator/sim/sim_world.h"
 
@@ -17,6 +16,9 @@ namespace harmony {
 namespace {
 
 constexpr int64_t kMaxEvents = 5'000'000;
+constexpr Nanos kTickPeriod(500'000);
+// Far above what a command or a message takes here.
+constexpr Nanos kDeadline(4'000'000);
 
 class Simulation {
  public:
@@ -48,11 +50,16 @@ class Simulation {
       kill_at_.push_back(static_cast<int64_t>(random_.Below(options.fault_span)) + 1);
     }
     std::sort(kill_at_.rbegin(), kill_at_.rend());
+    for (int i = 0; i < options.hangs; ++i) {
+      hang_at_.push_back(static_cast<int64_t>(random_.Below(options.fault_span)) + 1);
+    }
+    std::sort(hang_at_.rbegin(), hang_at_.rend());
   }
 
   SimResult Run() {
     StartCoordinator();
     for (size_t p = 0; p < processes_.size(); ++p) Dial(static_cast<int>(p));
+    if (options_.hangs > 0) Schedule(kTickPeriod, Kind::kTick, 0);
     while (status_.ok() && !ended_ && !events_.empty() && result_.events < kMaxEvents) OneEvent();
     if (status_.ok() && !ended_) {
       status_ = absl::InternalError(
@@ -82,6 +89,7 @@ class Simulation {
     kRespawn,        // a: process
     kNotice,         // a: process; its stream to the coordinator broke; b: epoch
     kRestart,        // the coordinator
+    kTick,
   };
   struct Scheduled {
     Nanos at;
@@ -102,6 +110,7 @@ class Simulation {
   struct Process {
     ProcessId id;
     bool alive = true;
+    bool hung = false;
     bool connected = false;
     bool wants_dial = false;
     uint32_t incarnation = 1, epoch = 0;  // of the coordinator it talks to
@@ -164,6 +173,7 @@ class Simulation {
                         options_.window};
     options.first_generation = word_ + 1;
     options.max_generations_without_progress = 1000;
+    options.command_deadline = options.quiesce_deadline = kDeadline;
     runner_ = std::make_unique<JobRunner>(model_, plan_, costs_, options);
     result_.recording.clear();
     result_.actions.clear();
@@ -257,7 +267,7 @@ class Simulation {
 
   void MaybeAnswer(int p) {
     Process& process = processes_[p];
-    if (!process.alive || !Quiet(p)) return;
+    if (!process.alive || process.hung || !Quiet(p)) return;
     if (process.quiesce != 0 && process.connected) {
       Tell(p, Quiesced{process.id, process.incarnation, process.quiesce});
       process.quiesce = 0;
@@ -268,7 +278,7 @@ class Simulation {
   void Kill(int p) {
     Process& process = processes_[p];
     if (!process.alive) return;
-    process.alive = false;
+    process.alive = process.hung = false;
     for (int lane : process.lanes) {
       if (const Command* running = queues_[lane].Running()) world_.Abort(*running);
       queues_[lane] = LaneQueue(lane);
@@ -283,6 +293,10 @@ class Simulation {
   void KillCoordinator() {
     if (runner_ == nullptr) return;
     runner_.reset();
+    // Nobody would ever notice them: processes that hang without a coordinator.
+    for (size_t p = 0; p < processes_.size(); ++p) {
+      if (processes_[p].hung) Kill(static_cast<int>(p));
+    }
     for (size_t p = 0; p < processes_.size(); ++p) {
       if (!processes_[p].connected) continue;
       Schedule(now_ + Delay(), Kind::kNotice, static_cast<int64_t>(p), epoch_);
@@ -331,7 +345,9 @@ class Simulation {
   void TryStart(int lane) {
     LaneQueue& queue = queues_[lane];
     const Command* head = queue.Head();
-    if (head == nullptr || queue.generation() != word_ || queue.quiesced()) return;
+    if (head == nullptr || processes_[owner_[lane]].hung || queue.generation() != word_ ||
+        queue.quiesced())
+      return;
     for (const SemaphoreWait& wait : head->header.waits) {
       if (semaphores_[wait.semaphore] < wait.value) return;
     }
@@ -385,7 +401,8 @@ class Simulation {
         Deliver(event.a);
         break;
       case Kind::kLaneDone:
-        if (stamps_[event.a] == event.b) FinishLane(static_cast<int>(event.a));
+        if (stamps_[event.a] == event.b && !processes_[owner_[event.a]].hung)
+          FinishLane(static_cast<int>(event.a));
         break;
       case Kind::kRespawn:
         processes_[event.a].alive = true;
@@ -405,6 +422,10 @@ class Simulation {
       case Kind::kRestart:
         StartCoordinator();
         break;
+      case Kind::kTick:
+        if (runner_ != nullptr) Inform(Tick{});
+        Schedule(now_ + kTickPeriod, Kind::kTick, 0);
+        break;
     }
     if (result_.events == options_.stop_at_event) {
       stop_requested_ = true;
@@ -419,18 +440,13 @@ class Simulation {
         Kill(static_cast<int>(victim));
       }
     }
-    if (options_.check_derivable && status_.ok()) CheckDerivable();
-  }
-
-  void CheckDerivable() {
-    const ObjectTableLayout table(model_, plan_.num_microbatches);
-    const ArenaLayout layout(model_, plan_);
-    const absl::StatusOr<Frontier> frontier =
-        Frontier::FromRecords(table, world_.records(), options_.first_step);
-    if (!frontier.ok()) return Fail(frontier.status());
-    for (int64_t step : {frontier->step(), frontier->step() + 1}) {
-      const absl::StatusOr<StepWork> work = DeriveStepWork(model_, plan_, layout, *frontier, step);
-      if (!work.ok()) return Fail(work.status());
+    while (!ended_ && !hang_at_.empty() && hang_at_.back() <= result_.events) {
+      hang_at_.pop_back();
+      Process& victim = processes_[random_.Below(processes_.size())];
+      victim.hung = victim.connected && runner_ != nullptr && victim.epoch == epoch_;
+    }
+    if (options_.check_derivable) {
+      if (absl::Status status = world_.CheckDerivable(); !status.ok()) Fail(std::move(status));
     }
   }
 
@@ -457,6 +473,7 @@ class Simulation {
   uint64_t next_order_ = 0;
   std::vector<Message> messages_;
   std::vector<int64_t> free_;
+  std::vector<int64_t> hang_at_;  // as kill_at_
   std::vector<int64_t> kill_at_;  // event numbers, the next one last
   Nanos now_;
   int64_t reported_;

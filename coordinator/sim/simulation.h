@@ -28,6 +28,8 @@ struct SimOptions {
   // Kills of random processes (the coordinator among them), spread over `fault_span` events.
   int kills = 0;
   int64_t fault_span = 1000;
+  // Hangs of random processes: they neither run nor answer until a deadline has them killed.
+  int hangs = 0;
   bool jitter = false;  // durations between half and twice the modelled; messages late at random
   Nanos message_delay = Nanos(50'000);  // the longest, with jitter
   int64_t stop_at_event = -1;           // StopRequested then

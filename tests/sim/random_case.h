@@ -115,6 +115,7 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   options.window = random.Below(3) == 0 ? 2 : 64;
   options.jitter = true;
   options.kills = static_cast<int>(random.Below(5));
+  if (random.Below(8) == 0) options.hangs = 1 + static_cast<int>(random.Below(2));
   const int64_t tasks =
       result.plan.num_microbatches *
       static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());
