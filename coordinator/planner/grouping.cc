@@ -8,8 +8,16 @@
 
 namespace harmony {
 
-std::vector<LayerRange> BalancedPartition(int layers, int groups,
-                                          const std::function<double(LayerRange)>& cost) {
+RangeCosts CostTable(int layers, const std::function<double(LayerRange)>& cost) {
+  RangeCosts costs(layers, std::vector<double>(layers, 0));
+  for (int first = 0; first < layers; ++first) {
+    for (int last = first; last < layers; ++last) costs[first][last] = cost({first, last});
+  }
+  return costs;
+}
+
+std::vector<LayerRange> BalancedPartition(int groups, const RangeCosts& costs) {
+  const int layers = static_cast<int>(costs.size());
   // best[k][n]: (largest cost, sum of squares) of the first n layers in k groups.
   using Score = std::pair<double, double>;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -17,10 +25,6 @@ std::vector<LayerRange> BalancedPartition(int layers, int groups,
   std::vector<std::vector<Score>> best(groups + 1,
                                        std::vector<Score>(size, {kInfinity, kInfinity}));
   std::vector<std::vector<int>> cut(groups + 1, std::vector<int>(size, 0));
-  std::vector<std::vector<double>> costs(layers, std::vector<double>(layers, 0));
-  for (int first = 0; first < layers; ++first) {
-    for (int last = first; last < layers; ++last) costs[first][last] = cost({first, last});
-  }
   best[0][0] = {0, 0};
   for (int k = 1; k <= groups; ++k) {
     for (int n = k; n <= layers; ++n) {

@@ -10,10 +10,13 @@
 
 namespace harmony {
 
+// The cost of every range of `layers` layers: table[first][last].
+using RangeCosts = std::vector<std::vector<double>>;
+RangeCosts CostTable(int layers, const std::function<double(LayerRange)>& cost);
+
 // The partition into `groups` groups whose most expensive group is cheapest; among equals the one
-// whose costs are most even. REQUIRES: 1 <= groups <= layers; `cost` grows with the range.
-std::vector<LayerRange> BalancedPartition(int layers, int groups,
-                                          const std::function<double(LayerRange)>& cost);
+// whose costs are most even. REQUIRES: 1 <= groups <= layers; costs grow with the range.
+std::vector<LayerRange> BalancedPartition(int groups, const RangeCosts& costs);
 
 // The job's `layer_groups`: layers per group, which must add up to the model's layers; the
 // embedding and the head count as layers, or else belong to the first and to the last group.

@@ -122,18 +122,18 @@ class Planner {
     if (!fixed_.empty()) return {fixed_};
     const int layers = model_.num_layers();
     const int devices = static_cast<int>(machine_.devices.size());
-    auto flops = [&](LayerRange range) {
+    const auto flops = CostTable(layers, [&](LayerRange range) {
       double sum = 0;
       for (int layer = range.first; layer <= range.last; ++layer) {
         sum += ForwardFlops(model_, layer, microbatch, job_.sequence_length);
       }
       return sum;
-    };
-    auto memory = [&](LayerRange range) {
+    });
+    const auto memory = CostTable(layers, [&](LayerRange range) {
       Bytes sum = BackwardWorkspaceBytes(model_, range, microbatch, job_.sequence_length);
       for (int block : BlocksOf(model_, range, false)) sum += model_.blocks[block].size() * 2;
       return static_cast<double>(sum.count());
-    };
+    });
     std::vector<std::vector<LayerRange>> result;
     auto consider = [&](std::vector<LayerRange> partition) {
       if (std::find(result.begin(), result.end(), partition) != result.end()) return;
@@ -141,8 +141,8 @@ class Planner {
     };
     for (int groups = std::min(layers, devices);
          groups <= layers && static_cast<int>(result.size()) < kMostCandidates; ++groups) {
-      consider(BalancedPartition(layers, groups, flops));
-      consider(BalancedPartition(layers, groups, memory));
+      consider(BalancedPartition(groups, flops));
+      consider(BalancedPartition(groups, memory));
     }
     return result;
   }

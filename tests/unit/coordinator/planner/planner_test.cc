@@ -100,6 +100,16 @@ TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
   EXPECT_EQ(plan->num_microbatches, 4);
 }
 
+// A model of 60 blocks is planned in a moment, too.
+TEST(PlannerTest, PlansADeepModel) {
+  ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), "deep");
+  config.num_layers = 60;
+  const ModelSpec model = BuildModelSpec(config);
+  const absl::StatusOr<Plan> plan = MakePlan(model, Gpt2Job(), Machine("sim*8:mem=512MiB"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GE(plan->backward_groups.size(), 8);
+}
+
 TEST(GroupingTest, BalancesTheLargestGroup) {
   const double costs[] = {4, 1, 1, 1, 1, 4};
   auto cost = [&](LayerRange range) {
@@ -108,7 +118,7 @@ TEST(GroupingTest, BalancesTheLargestGroup) {
     return sum;
   };
   const std::vector<LayerRange> expected = {{0, 0}, {1, 4}, {5, 5}};
-  EXPECT_EQ(BalancedPartition(6, 3, cost), expected);
+  EXPECT_EQ(BalancedPartition(3, CostTable(6, cost)), expected);
 }
 
 }  // namespace
