@@ -152,6 +152,7 @@ class AttachedProcess::Impl {
       case v1::ToProcess::kJobEnd:
         spdlog::info("job {} has ended", message.job_end().job_id());
         executor_.Quiesce();
+        SendStatsOnce();  // the job's last word on its peaks
         return handler_->EndJob();
       case v1::ToProcess::MESSAGE_NOT_SET:
         spdlog::warn("a message of an unknown kind was dropped");
@@ -248,11 +249,13 @@ class AttachedProcess::Impl {
   void SendStats() {
     std::unique_lock lock(mutex_);
     const std::chrono::nanoseconds interval(options_.stats_interval.count());
-    while (!stop_.wait_for(lock, interval, [&] { return stopping_; })) {
-      v1::FromProcess message;
-      handler_->FillStats(message.mutable_stats());
-      client_.Send(std::move(message));
-    }
+    while (!stop_.wait_for(lock, interval, [&] { return stopping_; })) SendStatsOnce();
+  }
+
+  void SendStatsOnce() {
+    v1::FromProcess message;
+    handler_->FillStats(message.mutable_stats());
+    client_.Send(std::move(message));
   }
 
   const AttachedOptions options_;

@@ -210,11 +210,9 @@ void Coordinator::OnMessage(uint64_t session, const v1::FromProcess& message) {
   Member* const member = members_.FindSession(session);
   if (member == nullptr) return;
   if (message.has_stats()) {
-    member->workspace_bytes = message.stats().workspace_bytes();
-    member->workspace_peak = message.stats().workspace_peak();
-    member->process_rss = message.stats().process_rss();
-  }
-  if (phase_ == Phase::kRunning) {
+    if (run_ != nullptr) return run_->OnStats(*member, message);
+    member->pacing = {message.stats().paced(), message.stats().overruns()};
+  } else if (phase_ == Phase::kRunning) {
     run_->OnMessage(*member, message);
   } else if (phase_ == Phase::kLettingGo && message.has_quiesced() &&
              message.quiesced().generation() == release_generation_) {
@@ -323,11 +321,10 @@ void Coordinator::OnRunStateChanged() {
 }
 
 void Coordinator::OnRunEnded(const absl::Status& status) {
-  JobRecord& record = *current();
   if (status.ok()) {
-    FinishRecord(record);
+    finish_when_quiet_ = true;  // the last figures of all processes belong to the summary
   } else {
-    Fail(record, status);
+    Fail(*current(), status);
   }
   BeginRelease();
 }
@@ -396,6 +393,8 @@ void Coordinator::BeginRelease() {
 void Coordinator::OnLetGo(const ProcessId& id) {
   holders_.erase(id);
   if (!holders_.empty()) return;
+  if (std::exchange(finish_when_quiet_, false)) FinishRecord(*current());
+  NotifyWatchers(Now());
   phase_ = Phase::kReleasing;
   Background([this] {
     const absl::Status status = segment_->ReleaseJob();

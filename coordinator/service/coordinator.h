@@ -109,6 +109,7 @@ class Coordinator {
   std::unique_ptr<JobRun> run_;  // kept after its end, for its timeline, until the next one
   std::set<ProcessId> holders_;
   uint32_t release_generation_ = 0;
+  bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
   Nanos phase_since_;
   std::thread background_;
   Nanos run_started_, last_saved_, last_awaited_report_;

@@ -68,7 +68,10 @@ absl::Status JobRun::Start() {
                                 metrics_->last_step_cut(), " were lost and are run again"));
   }
   written_steps_ = std::max(metrics_->last_step(), setup_.start.first_step);
-  for (Member* member : members_->All()) OnAttached(*member);
+  for (Member* member : members_->All()) {
+    pacing_before_[member->session] = member->pacing;
+    OnAttached(*member);
+  }
   return absl::OkStatus();
 }
 
@@ -122,15 +125,30 @@ void JobRun::OnMessage(const Member& member, const v1::FromProcess& message) {
           failed.generation(), static_cast<int>(failed.lane()), failed.value(),
           absl::Status(static_cast<absl::StatusCode>(failed.code()), failed.message())});
     }
-    case v1::FromProcess::kStats:
-      if (member.id.role == Role::kWorker) {
-        int64_t& peak = workspace_peaks_[member.id.device];
-        peak = std::max(peak, message.stats().workspace_peak());
-      }
-      return;
     default:
       spdlog::warn("event=unexpected_message process=\"{}\"", DebugString(member.id));
   }
+}
+
+void JobRun::OnStats(Member& member, const v1::FromProcess& message) {
+  const v1::DeviceStats& stats = message.stats();
+  if (member.id.role == Role::kWorker) {
+    int64_t& peak = workspace_peaks_[member.id.device];
+    peak = std::max(peak, stats.workspace_peak());
+  }
+  member.pacing = {stats.paced(), stats.overruns()};
+  pacing_now_[member.session] = member.pacing;
+}
+
+Pacing JobRun::pacing() const {
+  Pacing sum;
+  for (const auto& [session, now] : pacing_now_) {
+    const auto found = pacing_before_.find(session);
+    const Pacing before = found == pacing_before_.end() ? Pacing{} : found->second;
+    sum.paced += now.paced - before.paced;
+    sum.overruns += now.overruns - before.overruns;
+  }
+  return sum;
 }
 
 void JobRun::OnJobReady(const Member& member, int code, const std::string& message) {

@@ -74,6 +74,8 @@ class JobRun {
   void OnAttached(const Member& member);
   void OnLost(const Member& member);
   void OnMessage(const Member& member, const v1::FromProcess& message);
+  // Also after the end: the last ones come when a process lets go of the job.
+  void OnStats(Member& member, const v1::FromProcess& message);
   void OnTick();
   // Finish the step in flight, write a checkpoint, end.
   void Stop();
@@ -92,6 +94,7 @@ class JobRun {
   double recent_seconds_per_step() const { return recent_seconds_; }
   // Of the steps run here; 0 when there are none.
   double MedianSecondsPerStep() const;
+  Pacing pacing() const;  // of this run
   const std::vector<int64_t>& workspace_peaks() const { return workspace_peaks_; }
   // True when the lane's oldest command has all it waits for.
   bool HeadIsRunning(int lane) const;
@@ -126,6 +129,8 @@ class JobRun {
   std::map<ProcessId, int> early_deaths_;  // lost before they were ready
   std::vector<int64_t> workspace_peaks_;   // by device
   std::vector<std::string> device_names_;  // by device
+  // By session: processes count from their own start, which may be before the run's.
+  std::map<uint64_t, Pacing> pacing_before_, pacing_now_;
   std::optional<StepMetrics> last_step_;
   Nanos last_step_time_, last_sync_;
   double recent_seconds_ = 0;

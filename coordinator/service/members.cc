@@ -94,9 +94,7 @@ void Members::Enter(Waiting waiting) {
             waiting.incarnation,
             std::move(waiting.handle),
             std::move(waiting.link),
-            0,
-            0,
-            0};
+            {}};
   v1::ToProcess message;
   message.mutable_welcome()->set_num_devices(num_devices_);
   member.link->Send(std::move(message));

@@ -22,14 +22,18 @@ namespace v1 {
 class Hello;
 }
 
+// Tasks and transfers of paced devices, and those of them that took over 2% longer than modelled.
+struct Pacing {
+  int64_t paced = 0, overruns = 0;
+};
+
 struct Member {
   ProcessId id;
   uint64_t session = 0;  // of the stream; never used twice
   uint32_t incarnation = 0;
   ProcessHandle handle;
   std::shared_ptr<ProcessLink> link;
-  // What it last reported of itself.
-  int64_t workspace_bytes = 0, workspace_peak = 0, process_rss = 0;
+  Pacing pacing;  // as last reported; since the process started
 };
 
 struct MemberEvents {

@@ -11,6 +11,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// A run with a larger share of paced tasks that overran is not what the model says.
+constexpr double kMaxOverrunShare = 0.01;
+
 ordered_json SwapJson(const SwapTotals& totals) {
   ordered_json json = ordered_json::object();
   for (int i = 0; i < kNumTrafficClasses; ++i) {
@@ -30,6 +33,19 @@ std::vector<std::pair<TrafficClass, Bytes>> Minima(const MinimalSwap& minimal) {
 LaneUsage ComputeUsage(const JobRun& run, int device) {
   const LaneMonitor& monitor = run.monitor();
   return monitor.Usage(monitor.table().IndexOf({LaneKind::kCompute, device}), Nanos());
+}
+
+// Paced figures are always labelled as such.
+void AddPacing(const JobRun& run, ordered_json* json, std::string* text) {
+  const Pacing pacing = run.pacing();
+  (*json)["paced"] = pacing.paced;
+  (*json)["paced_overruns"] = pacing.overruns;
+  if (pacing.paced == 0) return;
+  const double share = static_cast<double>(pacing.overruns) / static_cast<double>(pacing.paced);
+  (*json)["as_modelled"] = share <= kMaxOverrunShare;
+  absl::StrAppendFormat(text, "paced devices: %.2f%% of %d tasks and transfers overran%s\n",
+                        100 * share, pacing.paced,
+                        share > kMaxOverrunShare ? ": NOT AS MODELLED" : "");
 }
 
 }  // namespace
@@ -99,6 +115,7 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
                           "%.2f%% of the time\n",
                           d, FormatBytes(peak), FormatBytes(cap), 100 * busy, 100 * starved);
   }
+  AddPacing(run, &json, &summary.text);
   summary.json = json.dump(1) + "\n";
   return summary;
 }
