@@ -234,7 +234,11 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
 void SimWorld::SetBlock(int block, uint64_t version, ObjectState state) {
   for (ObjectKind kind : {ObjectKind::kMoment1, ObjectKind::kMoment2, ObjectKind::kParameter}) {
     const ObjectKey key{kind, block, 0};
-    Record(key) = {key, PersistentOffset(model_, key), model_.blocks[block].size(), version, state};
+    Record(key) = {key, Bytes(), Bytes(), version, state};
+    // An optimizer without moments has records of no size.
+    if (kind != ObjectKind::kParameter && plan_.optimizer_moments == 0) continue;
+    Record(key).offset = PersistentOffset(model_, key);
+    Record(key).size = model_.blocks[block].size();
   }
 }
 

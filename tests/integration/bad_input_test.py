@@ -79,7 +79,7 @@ class BadInputTest(harness.Scratch):
 
     def test_a_device_that_is_too_small_is_told_by_how_much(self):
         job, out = self.job("small")
-        self.refused(job, "device 0", "missing", devices="sim*2:mem=64KiB", out=out)
+        self.refused(job, "does not fit device", "missing", devices="sim*2:mem=1MiB", out=out)
 
     def test_device_strings(self):
         job, out = self.job("devices")

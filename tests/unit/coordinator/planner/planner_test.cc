@@ -53,6 +53,15 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
   }
 }
 
+TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.optim = OptimizerKind::kSgd;
+  const absl::StatusOr<Plan> plan = MakePlan(model, job, Machine("sim*2:mem=512MiB"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_LE(BytesPerParameter(model, *plan), 6);
+}
+
 TEST(PlannerTest, SaysWhatIsMissingAndWhatWouldFit) {
   const ModelSpec model = Gpt2();
   const absl::StatusOr<Plan> plan = MakePlan(model, Gpt2Job(), Machine("sim*2:mem=256MiB"));
