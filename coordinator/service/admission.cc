@@ -7,23 +7,13 @@
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
+#include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "coordinator/planner/planner.h"
 
 namespace harmony {
 namespace {
-
-absl::Status CheckShape(const JobSpec& job, const ModelSpec& model) {
-  const ModelConfig& config = model.config;
-  // Learned positions end there; rotary ones do not.
-  if (config.family == Family::kGpt2 && job.sequence_length > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence_length is ", job.sequence_length,
-                                                   "; the model has positions for ",
-                                                   config.max_position_embeddings));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckData(const JobSpec& job, const ModelSpec& model) {
   HARMONY_ASSIGN_OR_RETURN(const TokenFile data, TokenFile::Open(job.data_path, job.data_format));
@@ -91,7 +81,8 @@ absl::Status MakePlanOf(const MachineSpec& machine, const HostLimits& limits,
                            OpenModelSource(admitted->job.model_name_or_path));
   admitted->config_json = source.config_json;
   admitted->model = BuildModelSpec(source.config);
-  HARMONY_RETURN_IF_ERROR(CheckShape(admitted->job, admitted->model));
+  HARMONY_RETURN_IF_ERROR(
+      CheckSequenceLength(admitted->model.config, admitted->job.sequence_length));
   HARMONY_RETURN_IF_ERROR(CheckData(admitted->job, admitted->model));
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
   HARMONY_ASSIGN_OR_RETURN(admitted->plan, MakePlan(admitted->model, admitted->job, machine));

@@ -50,6 +50,15 @@ class BadInputTest(harness.Scratch):
                 job, out = self.job("m-" + name.replace(" ", "-"))
                 self.refused(job, *words, "config.json", out=out)
 
+    def test_a_sequence_longer_than_the_sliding_window_is_refused(self):
+        self.model = self.make_model("window", {
+            "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 256,
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
+            "hidden_act": "silu", "tie_word_embeddings": False, "sliding_window": 16})
+        job, out = self.job("window")
+        self.refused(job, "sliding_window", "16", out=out)
+
     def test_tokens_beyond_the_vocabulary_are_named_by_position(self):
         path = self.dir / "tokens.bin"
         values = [5] * 3000
