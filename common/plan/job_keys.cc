@@ -35,6 +35,11 @@ bool IsPlain(const JobValue& value) {
   return value.kind == JobValue::Kind::kScalar && !value.quoted;
 }
 
+// Quoted or not: a word is a word (job files written as JSON quote it).
+bool IsAuto(const JobValue& value) {
+  return value.kind == JobValue::Kind::kScalar && value.text == "auto";
+}
+
 absl::Status ReadInt(const JobKey& key, const JobValue& value, int64_t min, int64_t max,
                      int64_t* out) {
   int64_t number = 0;
@@ -132,7 +137,7 @@ constexpr std::array<string_view, 6> kModes = {"auto",    "harmony-pp", "harmony
                                                "dp-swap", "pp-swap",    "zero-offload"};
 
 absl::Status ReadMicroBatch(const JobKey& key, const JobValue& value, JobSpec& job) {
-  if (IsPlain(value) && value.text == "auto") {
+  if (IsAuto(value)) {
     job.micro_batch_size = 0;
     return absl::OkStatus();
   }
@@ -152,7 +157,7 @@ absl::Status ReadWarmup(const JobKey& key, const JobValue& value, JobSpec& job) 
 absl::Status ReadLayerGroups(const JobKey& key, const JobValue& value, JobSpec& job) {
   constexpr absl::string_view kMust = "auto or a list of numbers of layers like [4, 4, 6]";
   job.layer_groups.clear();
-  if (IsPlain(value) && value.text == "auto") return absl::OkStatus();
+  if (IsAuto(value)) return absl::OkStatus();
   if (value.kind != JobValue::Kind::kList || value.items.empty()) return Wrong(key, value, kMust);
   for (const std::string& item : value.items) {
     int layers = 0;

@@ -173,6 +173,13 @@ TEST(JobFileTest, TextThatIsNoJobFileIsRefused) {
               kInvalid, {"'data.format' is missing"});
 }
 
+TEST(JobFileTest, QuotedAutoIsAuto) {
+  const auto job = Parse("layer_groups: \"auto\"\nmicro_batch_size: \"auto\"");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->layer_groups.empty());
+  EXPECT_EQ(job->micro_batch_size, 0);
+}
+
 TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
   ExpectError(Parse("global_batch_size: 32\nmicro_batch_size: 5").status(),
               absl::StatusCode::kInvalidArgument, {"micro_batch_size 5", "32", "4 and 8"});
