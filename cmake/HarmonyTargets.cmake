@@ -15,7 +15,7 @@ target_compile_options(harmony_warnings INTERFACE -Wall -Wextra -Werror)
 if(HARMONY_SANITIZE)
   # gcc's flow analysis sees ghosts in instrumented code.
   add_compile_options(-fsanitize=${HARMONY_SANITIZE} -fno-omit-frame-pointer -g1
-                      -Wno-maybe-uninitialized)
+                      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${HARMONY_SANITIZE})
 endif()
 
