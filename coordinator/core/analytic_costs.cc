@@ -54,4 +54,10 @@ Nanos AnalyticCosts::Duration(const Command& command) const {
   return Nanos::FromSeconds(kTaskOverhead + bytes / kHostBytes);
 }
 
+CostFactory AnalyticCostFactory(const ModelSpec& model, const std::vector<DeviceSpec>& devices) {
+  return [&model, &devices](const Plan& plan) {
+    return std::make_unique<AnalyticCosts>(model, plan, devices);
+  };
+}
+
 }  // namespace harmony

@@ -3,12 +3,18 @@
 // Durations from sizes and FLOPs: what orders the commands where no profile exists, and what paced
 // devices follow. PURE.
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "common/plan/machine.h"
 #include "coordinator/core/dispatcher.h"
 
 namespace harmony {
+
+// The costs of a plan under consideration; the plan, and what the factory was made from, must
+// outlive them.
+using CostFactory = std::function<std::unique_ptr<CostModel>(const Plan& plan)>;
 
 class AnalyticCosts : public CostModel {
  public:
@@ -27,5 +33,7 @@ class AnalyticCosts : public CostModel {
   std::vector<Rates> rates_;
   std::vector<double> flops_;  // forward, by layer, one microbatch
 };
+
+CostFactory AnalyticCostFactory(const ModelSpec& model, const std::vector<DeviceSpec>& devices);
 
 }  // namespace harmony

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/plan/arena_layout.h"
-#include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/grouping.h"
 #include "coordinator/sim/simulation.h"
@@ -21,8 +20,11 @@ constexpr int64_t kResidentGranule = 4096;
 
 class Planner {
  public:
-  Planner(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine)
-      : model_(model), job_(job), machine_(machine) {}
+  Planner(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine, CostFactory costs)
+      : model_(model),
+        job_(job),
+        machine_(machine),
+        costs_(costs ? std::move(costs) : AnalyticCostFactory(model, machine.devices)) {}
 
   absl::StatusOr<Plan> Run() {
     HARMONY_RETURN_IF_ERROR(CheckKeys());
@@ -148,10 +150,10 @@ class Planner {
   }
 
   std::optional<Candidate> Try(Plan plan) const {
-    const AnalyticCosts costs(model_, plan, machine_.devices);
+    const std::unique_ptr<CostModel> costs = costs_(plan);
     SimOptions options;
     options.end_step = 2;
-    const SimResult result = Simulate(model_, plan, costs, options);
+    const SimResult result = Simulate(model_, plan, *costs, options);
     if (!result.status.ok()) return std::nullopt;
     Candidate candidate;
     candidate.time = result.finished;
@@ -237,14 +239,15 @@ class Planner {
   const ModelSpec& model_;
   const JobSpec& job_;
   const MachineSpec& machine_;
+  const CostFactory costs_;
   std::vector<LayerRange> fixed_;  // empty: the planner's choice
 };
 
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const ModelSpec& model, const JobSpec& job,
-                              const MachineSpec& machine) {
-  return Planner(model, job, machine).Run();
+                              const MachineSpec& machine, CostFactory costs) {
+  return Planner(model, job, machine, std::move(costs)).Run();
 }
 
 }  // namespace harmony

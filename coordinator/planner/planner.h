@@ -12,14 +12,16 @@
 #include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
+#include "coordinator/core/analytic_costs.h"
 
 namespace harmony {
 
 // InvalidArgument or Unimplemented: names the job's key. ResourceExhausted: names the group that
 // fits no plan, its device, the bytes missing and what would fit; or the host memory that is
-// missing (checked where machine.host_memory is not zero).
+// missing (checked where machine.host_memory is not zero). `costs`: what candidates are compared
+// by; none: AnalyticCosts.
 absl::StatusOr<Plan> MakePlan(const ModelSpec& model, const JobSpec& job,
-                              const MachineSpec& machine);
+                              const MachineSpec& machine, CostFactory costs = nullptr);
 
 // Need and fit of each device and of the host, groups, minimal swap.
 std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& plan,
