@@ -5,6 +5,9 @@ harmony_test(dispatch_core_test
   SOURCES coordinator/core/dispatcher_test.cc coordinator/core/job_runner_test.cc
           coordinator/core/memory_test.cc
   DEPS harmony_sim LABELS pure)
+harmony_test(profiled_costs_test
+  SOURCES coordinator/core/profiled_costs_test.cc
+  DEPS harmony_planner LABELS pure)
 harmony_test(planner_test
   SOURCES coordinator/planner/planner_test.cc
   DEPS harmony_planner LABELS pure)

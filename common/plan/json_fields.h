@@ -1,0 +1,57 @@
+#pragma once
+
+// Reading a JSON document field by field: every mistake is found where it is, by the path of the
+// field ("devices[0].h2d.alone.median"). The first one counts; after it every value reads as zero,
+// so a reader is straight code with one check at its end. Private to this folder.
+
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace harmony {
+
+// As ParseStrictJson, but NaN, Infinity and numbers beyond a double, which JSON does not have and
+// other writers produce, become strings, so that they are refused by the name of their field.
+absl::StatusOr<nlohmann::json> ParseJsonFields(absl::string_view text, absl::string_view where);
+
+class JsonField {
+ public:
+  // `status` gets the first mistake, beginning with `where`. All must outlive the fields.
+  JsonField(const nlohmann::json* value, absl::string_view where, absl::Status* status)
+      : value_(value), where_(where), status_(status) {}
+
+  // A field of an object; it must be there.
+  JsonField Get(const char* name) const;
+  bool Has(const char* name) const;
+  // The elements of an array.
+  std::vector<JsonField> Items() const;
+  // No other fields than these may be there.
+  void Only(std::initializer_list<const char*> names) const;
+
+  std::string Text() const;
+  bool Flag() const;
+  int64_t Integer(int64_t least) const;
+  double NotNegative() const;  // finite, as is
+  double Positive() const;
+
+  // Records a mistake in this field, if it is the first.
+  void Wrong(absl::string_view why) const;
+  bool ok() const { return status_->ok(); }
+
+ private:
+  JsonField(const nlohmann::json* value, std::string path, const JsonField& parent)
+      : value_(value), path_(std::move(path)), where_(parent.where_), status_(parent.status_) {}
+  double Number() const;
+
+  const nlohmann::json* value_;  // null after a mistake
+  std::string path_;             // empty: the whole document
+  absl::string_view where_;
+  absl::Status* status_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,152 @@
+#pragma once
+
+// Measured times of one model's layers on one machine: what `harmony profile` writes and what
+// ProfiledCosts turns into durations. PURE values; profile_json.h reads and writes the file.
+//
+// A layer is measured once for each *shape* (layers whose tensors have the same shapes), by the
+// code that trains it, over the microbatch sizes that fit the device.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/units.h"
+#include "common/model/model_spec.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/machine.h"
+
+namespace harmony {
+
+inline constexpr char kProfileSchema[] = "harmony-profile/1";
+
+// Median of repeats and how far they spread.
+struct Measured {
+  double median = 0, least = 0, most = 0;
+  bool operator==(const Measured&) const = default;
+};
+// Sorts. REQUIRES: not empty.
+Measured MeasuredOf(std::vector<double>& repeats);
+
+// One layer over one microbatch size. Times in seconds.
+struct LayerSizeProfile {
+  int64_t samples = 0;  // sequences
+  // Not of the head, which runs only fused.
+  std::optional<Measured> forward;
+  // Recompute and backward of the last layer of its group (what only its successor would read is
+  // not recomputed). Embedding: its backward. Head: forward, loss and backward.
+  Measured backward;
+  // The same with the layer's output recomputed, as all but the last layer of a group. Blocks only.
+  std::optional<Measured> backward_inner;
+  // Peaks of the worker's capped workspace.
+  Bytes forward_workspace, backward_workspace;
+  // What one more such layer in a group adds to the backward's peak. Blocks only, else 0.
+  Bytes activation_bytes;
+  bool operator==(const LayerSizeProfile&) const = default;
+};
+
+struct LayerProfile {
+  std::string kind;         // "embedding", "block", "head"
+  std::vector<int> layers;  // of the model, that have this shape
+  Bytes parameter_bytes;    // of all its uses
+  Bytes input_bytes;        // of the boundary tensor that enters it, one sequence
+  // Gradients are zeroed before the first microbatch, and checked to be finite after the last.
+  Measured zero, check;
+  std::vector<LayerSizeProfile> sizes;  // ascending
+  bool operator==(const LayerProfile&) const = default;
+};
+
+// One direction of a device's link. A transfer takes latency + bytes / bandwidth.
+struct LinkProfile {
+  Measured latency;   // seconds
+  Measured alone;     // bytes per second, nothing else moving
+  Measured duplex;    // the other direction of the same device busy as well
+  Measured together;  // all links of all devices busy
+  bool operator==(const LinkProfile&) const = default;
+};
+
+struct DeviceProfile {
+  std::string spec;  // ToString(DeviceSpec)
+  Bytes memory;
+  std::vector<LayerProfile> layers;
+  // Time of a task while all devices compute, over its time alone: above 1 where devices share
+  // cores. 1 for a single device.
+  double together = 1;
+  LinkProfile h2d, d2h;
+  std::optional<LinkProfile> p2p;  // outgoing; none for a single device
+  bool operator==(const DeviceProfile&) const = default;
+};
+
+struct HostProfile {
+  std::string optimizer;     // "adamw", "sgd"
+  Measured update_rate;      // bytes of weights, moments and gradients read and written, per second
+  Measured norm_rate;        // bytes of gradients per second
+  Measured batch_rate;       // bytes of tokens and labels per second
+  Measured initialize_rate;  // bytes of weights and moments per second
+  Measured task;             // seconds of a task that does next to nothing
+  Measured wake;             // seconds from a signal to the waiter's next instruction
+  bool operator==(const HostProfile&) const = default;
+};
+
+// What measured it. Not compared when a profile is used: a plan may be made elsewhere.
+struct ProfileVersions {
+  std::string harmony, torch, cpu_capability, cpu;
+  int cores = 0;
+  bool operator==(const ProfileVersions&) const = default;
+};
+
+struct Profile {
+  std::string model_fingerprint;  // ModelFingerprint
+  std::string model;              // for people
+  int64_t sequence_length = 0;
+  int compute_threads = 1;
+  bool quick = false;  // one microbatch size only
+  ProfileVersions versions;
+  std::vector<DeviceProfile> devices;
+  HostProfile host;
+  bool operator==(const Profile&) const = default;
+};
+
+// ---- What is measured ----
+
+const char* KindName(LayerKind kind);
+
+// Layers of the same shape together, in the order of their first one.
+struct LayerShape {
+  LayerKind kind = LayerKind::kBlock;
+  std::vector<int> layers;
+};
+std::vector<LayerShape> DistinctLayers(const ModelSpec& model);
+
+// Canonical text of everything that makes a model's layers cost what they cost, sequence length
+// included; two models with the same text have the same profile on the same machine.
+std::string ModelCostText(const ModelSpec& model, int64_t sequence_length);
+// Its digest, 16 hexadecimal digits.
+std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length);
+
+// Microbatch sizes worth measuring, ascending: the job's own, or all divisors of the global batch.
+std::vector<int64_t> ProfiledSizes(const JobSpec& job);
+// The one of a quick profile: the smallest with at least 512 tokens.
+int64_t QuickSize(const JobSpec& job);
+
+const char* OptimizerName(OptimizerKind kind);
+// Bytes that the update of a block reads and writes: gradients once, weights and moments twice.
+Bytes UpdateBytes(const ParamBlock& block, OptimizerKind optimizer);
+
+// ---- Use ----
+
+// OK when the profile is of this model, job and machine. InvalidArgument begins with `where` and
+// names the field that differs and what is there.
+absl::Status CheckProfile(const Profile& profile, absl::string_view where, const ModelSpec& model,
+                          const JobSpec& job, const std::vector<DeviceSpec>& devices);
+
+// Seconds for `samples`, which may lie between, below or beyond the sizes measured: on the line
+// through the two nearest, never below zero; with one size, in proportion. `time` picks a time of a
+// size. REQUIRES: sizes is not empty, samples > 0.
+double InterpolateSeconds(const std::vector<LayerSizeProfile>& sizes, int64_t samples,
+                          double (*time)(const LayerSizeProfile&));
+
+}  // namespace harmony

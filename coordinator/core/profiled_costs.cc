@@ -1,0 +1,153 @@
+#include "coordinator/core/profiled_costs.h"
+
+#include <utility>
+
+namespace harmony {
+namespace {
+
+// Checkpoints depend on the disk and on what else it does; no step waits for one.
+constexpr double kCheckpointBytesPerSecond = 1e9;
+
+double ForwardOf(const LayerSizeProfile& size) { return size.forward ? size.forward->median : 0; }
+double BackwardOf(const LayerSizeProfile& size) { return size.backward.median; }
+double InnerOf(const LayerSizeProfile& size) {
+  return size.backward_inner ? size.backward_inner->median : size.backward.median;
+}
+
+double Between(const std::vector<double>& sums, LayerRange range) {
+  return sums[range.last + 1] - sums[range.first];
+}
+
+}  // namespace
+
+ProfiledCosts::ProfiledCosts(const Profile& profile, const ModelSpec& model, const Plan& plan)
+    : profile_(profile),
+      model_(model),
+      plan_(plan),
+      lanes_(static_cast<int>(plan.devices.size())),
+      optimizer_(plan.optimizer_moments == 0 ? OptimizerKind::kSgd : OptimizerKind::kAdamW) {
+  const bool alone = plan.devices.size() == 1;
+  for (const DeviceProfile& measured : profile.devices) {
+    Device device;
+    device.slowdown = alone ? 1 : measured.together;
+    device.h2d = measured.h2d;
+    device.d2h = measured.d2h;
+    device.p2p = measured.p2p.value_or(LinkProfile());
+    device.sums = SumsOf(measured, plan.microbatch_size);
+    devices_.push_back(std::move(device));
+  }
+}
+
+ProfiledCosts::Sums ProfiledCosts::SumsOf(const DeviceProfile& device, int64_t samples) const {
+  struct Seconds {
+    double forward, backward, inner;
+  };
+  std::vector<Seconds> by_shape;
+  std::vector<int> shape_of(model_.num_layers(), 0);
+  for (const LayerProfile& layer : device.layers) {
+    for (int index : layer.layers) shape_of[index] = static_cast<int>(by_shape.size());
+    by_shape.push_back({InterpolateSeconds(layer.sizes, samples, ForwardOf),
+                        InterpolateSeconds(layer.sizes, samples, BackwardOf),
+                        InterpolateSeconds(layer.sizes, samples, InnerOf)});
+  }
+  Sums sums{{0}, {0}, {0}, {0}, {}};
+  for (int shape : shape_of) {
+    const Seconds& seconds = by_shape[shape];
+    sums.forward.push_back(sums.forward.back() + seconds.forward);
+    sums.backward_inner.push_back(sums.backward_inner.back() + seconds.inner);
+    sums.zero.push_back(sums.zero.back() + device.layers[shape].zero.median);
+    sums.check.push_back(sums.check.back() + device.layers[shape].check.median);
+    sums.backward.push_back(seconds.backward);
+  }
+  return sums;
+}
+
+double ProfiledCosts::ComputeSeconds(const Device& device, const Sums& sums,
+                                     const ComputeTask& task) const {
+  const LayerRange range = task.layers;
+  double seconds = 0;
+  switch (task.kind) {
+    case TaskKind::kForward:
+      seconds = Between(sums.forward, range);
+      break;
+    case TaskKind::kBackward:
+      seconds =
+          Between(sums.backward_inner, {range.first, range.last - 1}) + sums.backward[range.last];
+      break;
+    case TaskKind::kForwardBackward:
+      // As the backward of its blocks; the head is the last layer. The embedding's output, which a
+      // backward finds in its stash, is made here.
+      seconds =
+          Between(sums.backward_inner, {range.first, range.last - 1}) + sums.backward[range.last];
+      if (range.first == 0) seconds += Between(sums.forward, {0, 0});
+      break;
+  }
+  if (task.kind != TaskKind::kForward) {
+    if (task.first_microbatch) seconds += Between(sums.zero, range);
+    if (task.last_microbatch) seconds += Between(sums.check, range);
+  }
+  return seconds * device.slowdown;
+}
+
+double ProfiledCosts::TransferSeconds(const Device& device, LaneKind lane, Bytes size) const {
+  const LinkProfile& link = lane == LaneKind::kP2P   ? device.p2p
+                            : lane == LaneKind::kD2H ? device.d2h
+                                                     : device.h2d;
+  const Measured& rate = devices_.size() > 1 ? link.together : link.duplex;
+  return link.latency.median + static_cast<double>(size.count()) / rate.median;
+}
+
+double ProfiledCosts::HostSeconds(const HostTask& task) const {
+  const HostProfile& host = profile_.host;
+  const auto at = [](Bytes size, double rate) { return static_cast<double>(size.count()) / rate; };
+  switch (task.kind) {
+    case HostTaskKind::kUpdate:
+      return host.task.median +
+             at(UpdateBytes(model_.blocks[task.block], optimizer_), host.update_rate.median);
+    case HostTaskKind::kNorm: {
+      const ParamBlock& block = model_.blocks[task.block];
+      return host.task.median +
+             at(block.size() * static_cast<int64_t>(block.uses.size()), host.norm_rate.median);
+    }
+    case HostTaskKind::kLoadBatch:
+      return host.task.median +
+             at(Bytes(plan_.global_batch() * plan_.sequence_length * 8), host.batch_rate.median);
+    case HostTaskKind::kInitialize:
+    case HostTaskKind::kCheckpoint: {
+      const Bytes state(model_.parameter_count() * 4 * (1 + plan_.optimizer_moments));
+      return at(state, task.kind == HostTaskKind::kInitialize ? host.initialize_rate.median
+                                                              : kCheckpointBytesPerSecond);
+    }
+    case HostTaskKind::kStepScalars:
+    case HostTaskKind::kClip:
+      break;
+  }
+  return host.task.median;
+}
+
+Nanos ProfiledCosts::Duration(const Command& command) const {
+  const Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
+  double seconds = profile_.host.wake.median;
+  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    const Device& device = devices_[lane.device];
+    if (task->samples == plan_.microbatch_size) {
+      seconds += ComputeSeconds(device, device.sums, *task);
+    } else {
+      const Sums sums = SumsOf(profile_.devices[lane.device], task->samples);
+      seconds += ComputeSeconds(device, sums, *task);
+    }
+  } else if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+    seconds += TransferSeconds(devices_[lane.device], lane.kind, copy->size);
+  } else {
+    seconds += HostSeconds(std::get<HostTask>(command.body));
+  }
+  return Nanos::FromSeconds(seconds);
+}
+
+CostFactory ProfiledCostFactory(std::shared_ptr<const Profile> profile, const ModelSpec& model) {
+  return [profile = std::move(profile), &model](const Plan& plan) {
+    return std::make_unique<ProfiledCosts>(*profile, model, plan);
+  };
+}
+
+}  // namespace harmony

@@ -1,0 +1,53 @@
+#pragma once
+
+// Durations from a measured profile. PURE.
+
+#include <memory>
+#include <vector>
+
+#include "common/plan/profile.h"
+#include "coordinator/core/analytic_costs.h"
+
+namespace harmony {
+
+// A task takes the sum of what its layers were measured to take, at its microbatch size (between
+// measured sizes on the line through the neighbours); a transfer latency + bytes / bandwidth; a
+// host task a fixed part + bytes / rate. Each command also bears the wake-up of the one that waits
+// for it. Where several devices work at the same time, the times measured with all of them busy
+// count.
+class ProfiledCosts : public CostModel {
+ public:
+  // REQUIRES: CheckProfile was OK for this model, a job with the plan's sequence length and the
+  // plan's devices. All must outlive it.
+  ProfiledCosts(const Profile& profile, const ModelSpec& model, const Plan& plan);
+
+  Nanos Duration(const Command& command) const override;
+
+ private:
+  // Seconds of layers [0, i) for one microbatch, by i.
+  struct Sums {
+    std::vector<double> forward, backward_inner, zero, check;
+    std::vector<double> backward;  // of layer i alone, as the last of its group
+  };
+  struct Device {
+    double slowdown = 1;
+    LinkProfile h2d, d2h, p2p;
+    Sums sums;  // at the plan's microbatch size
+  };
+
+  Sums SumsOf(const DeviceProfile& device, int64_t samples) const;
+  double ComputeSeconds(const Device& device, const Sums& sums, const ComputeTask& task) const;
+  double TransferSeconds(const Device& device, LaneKind lane, Bytes size) const;
+  double HostSeconds(const HostTask& task) const;
+
+  const Profile& profile_;
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const LaneTable lanes_;
+  const OptimizerKind optimizer_;
+  std::vector<Device> devices_;
+};
+
+CostFactory ProfiledCostFactory(std::shared_ptr<const Profile> profile, const ModelSpec& model);
+
+}  // namespace harmony

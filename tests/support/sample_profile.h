@@ -1,0 +1,60 @@
+#pragma once
+
+// A profile with round numbers of any model on any devices: what tests of its users start from.
+
+#include <vector>
+
+#include "common/plan/profile.h"
+
+namespace harmony::testing {
+
+inline Measured Exactly(double value) { return {value, value, value}; }
+
+// Forward of a layer with number n takes 1 ms (n counted in shapes, from 1: n ms) a sequence and
+// 0.5 ms a task; backward thrice that; a block inside a group 1 ms more. Links: 1 ms and 1 GB/s.
+inline Profile SampleProfile(const ModelSpec& model, const JobSpec& job,
+                             const std::vector<DeviceSpec>& devices) {
+  Profile profile;
+  profile.model_fingerprint = ModelFingerprint(model, job.sequence_length);
+  profile.model = model.config.model_type;
+  profile.sequence_length = job.sequence_length;
+  profile.compute_threads = job.compute_threads;
+  profile.versions = {"0", "2", "AVX2", "a processor", 2};
+  profile.host = {OptimizerName(job.optim), Exactly(4e9),  Exactly(8e9), Exactly(1e9), Exactly(2e9),
+                  Exactly(50e-6),           Exactly(20e-6)};
+  const LinkProfile link{Exactly(1e-3), Exactly(1e9), Exactly(8e8), Exactly(5e8)};
+  for (const DeviceSpec& spec : devices) {
+    DeviceProfile device;
+    device.spec = ToString(spec);
+    device.memory = spec.memory;
+    device.h2d = device.d2h = link;
+    if (devices.size() > 1) device.p2p = link;
+    double ms = 0;
+    for (const LayerShape& shape : DistinctLayers(model)) {
+      ms += 1e-3;
+      LayerProfile layer;
+      layer.kind = KindName(shape.kind);
+      layer.layers = shape.layers;
+      layer.input_bytes = BoundaryBytes(model, shape.layers[0], 1, job.sequence_length);
+      layer.zero = Exactly(2e-3);
+      layer.check = Exactly(1e-3);
+      for (int64_t samples : {1, 2, 4}) {
+        LayerSizeProfile size;
+        size.samples = samples;
+        const double forward = ms * static_cast<double>(samples) + 0.5e-3;
+        if (shape.kind != LayerKind::kHead) size.forward = Exactly(forward);
+        size.backward = Exactly(3 * forward);
+        if (shape.kind == LayerKind::kBlock) size.backward_inner = Exactly(3 * forward + 1e-3);
+        size.forward_workspace = KiB(samples);
+        size.backward_workspace = KiB(3 * samples);
+        size.activation_bytes = KiB(shape.kind == LayerKind::kBlock ? samples : 0);
+        layer.sizes.push_back(size);
+      }
+      device.layers.push_back(std::move(layer));
+    }
+    profile.devices.push_back(std::move(device));
+  }
+  return profile;
+}
+
+}  // namespace harmony::testing

@@ -1,0 +1,163 @@
+#include "coordinator/core/profiled_costs.h"
+
+#include "coordinator/planner/planner.h"
+#include "coordinator/sim/simulation.h"
+#include "gtest/gtest.h"
+#include "tests/support/sample_profile.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+constexpr double kWake = 20e-6, kTask = 50e-6;
+
+// Two blocks, two devices; shapes: embedding 1 ms, blocks 2 ms, head 3 ms a sequence.
+class ProfiledCostsTest : public ::testing::Test {
+ protected:
+  explicit ProfiledCostsTest(int devices = 2)
+      : model_(SmallModel(2)), plan_(SmallPlan(model_, devices)) {
+    job_.sequence_length = plan_.sequence_length;
+    const std::vector<DeviceSpec> specs(devices, ParseDevices("sim:mem=1MiB")->front());
+    profile_ = testing::SampleProfile(model_, job_, specs);
+    profile_.devices.back().together = devices > 1 ? 1.5 : 1;
+  }
+
+  double Seconds(const Lane& lane, decltype(Command::body) body) const {
+    Command command;
+    command.header.lane = LaneTable(static_cast<int>(plan_.devices.size())).IndexOf(lane);
+    command.body = std::move(body);
+    return ProfiledCosts(profile_, model_, plan_).Duration(command).seconds() - kWake;
+  }
+  double Compute(int device, TaskKind kind, LayerRange layers, int64_t samples = 1,
+                 bool first = false, bool last = false) const {
+    ComputeTask task;
+    task.kind = kind;
+    task.layers = layers;
+    task.samples = samples;
+    task.first_microbatch = first;
+    task.last_microbatch = last;
+    return Seconds({LaneKind::kCompute, device}, task);
+  }
+  double Copy(LaneKind lane, int64_t bytes) const {
+    Transfer transfer;
+    transfer.size = Bytes(bytes);
+    return Seconds({lane, 1}, transfer);
+  }
+  double Host(HostTaskKind kind, int block = 0) const {
+    HostTask task;
+    task.kind = kind;
+    task.block = block;
+    return Seconds({LaneKind::kHostCompute, 0}, task);
+  }
+
+  ModelSpec model_;
+  Plan plan_;
+  JobSpec job_;
+  Profile profile_;
+};
+
+class OneDeviceProfiledCostsTest : public ProfiledCostsTest {
+ protected:
+  OneDeviceProfiledCostsTest() : ProfiledCostsTest(1) {}
+};
+
+TEST_F(ProfiledCostsTest, TasksTakeTheSumOfTheirLayers) {
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {0, 0}), 1.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {0, 2}), 1.5e-3 + 2 * 2.5e-3, 1e-9);
+  // The last block of a group leaves its output out, the one before does not.
+  EXPECT_NEAR(Compute(0, TaskKind::kBackward, {2, 2}), 7.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kBackward, {1, 2}), 8.5e-3 + 7.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kBackward, {0, 0}), 4.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kForwardBackward, {2, 3}), 8.5e-3 + 10.5e-3, 1e-9);
+  // With the embedding, its forward comes on top.
+  EXPECT_NEAR(Compute(0, TaskKind::kForwardBackward, {0, 3}),
+              1.5e-3 + 4.5e-3 + 2 * 8.5e-3 + 10.5e-3, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, OtherMicrobatchSizesAreInterpolated) {
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 1}, 2), 4.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 1}, 3), 6.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 1}, 8), 16.5e-3, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, GradientsAreZeroedFirstAndCheckedLast) {
+  const double middle = Compute(0, TaskKind::kBackward, {1, 2});
+  EXPECT_NEAR(Compute(0, TaskKind::kBackward, {1, 2}, 1, true) - middle, 4e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kBackward, {1, 2}, 1, false, true) - middle, 2e-3, 1e-9);
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 2}, 1, true, true), 5e-3, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, DevicesThatShareCoresAreSlowerTogether) {
+  EXPECT_NEAR(Compute(1, TaskKind::kForward, {1, 1}), 1.5 * 2.5e-3, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, TransfersTakeLatencyAndBytesOfTheirLink) {
+  profile_.devices[1].d2h.latency = testing::Exactly(2e-3);
+  profile_.devices[1].p2p->together = testing::Exactly(1e8);
+  EXPECT_NEAR(Copy(LaneKind::kH2DBulk, 500'000), 2e-3, 1e-9);  // 5e8 a second, all together
+  EXPECT_NEAR(Copy(LaneKind::kH2DStream, 0), 1e-3, 1e-9);
+  EXPECT_NEAR(Copy(LaneKind::kD2H, 500'000), 3e-3, 1e-9);
+  EXPECT_NEAR(Copy(LaneKind::kP2P, 500'000), 6e-3, 1e-9);
+}
+
+TEST_F(OneDeviceProfiledCostsTest, OneDeviceHasItsLinkToItself) {
+  Transfer transfer;
+  transfer.size = Bytes(800'000);
+  EXPECT_NEAR(Seconds({LaneKind::kH2DBulk, 0}, transfer), 2e-3, 1e-9);  // 8e8, both directions
+  profile_.devices[0].together = 3;
+  EXPECT_NEAR(Compute(0, TaskKind::kForward, {0, 0}), 1.5e-3, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, HostTasksTakeAFixedPartAndTheirBytes) {
+  const double bytes = static_cast<double>(model_.blocks[1].size().count());
+  EXPECT_NEAR(Host(HostTaskKind::kUpdate, 1), kTask + 7 * bytes / 4e9, 1e-9);
+  EXPECT_NEAR(Host(HostTaskKind::kNorm, 1), kTask + bytes / 8e9, 1e-9);
+  EXPECT_NEAR(Host(HostTaskKind::kStepScalars), kTask, 1e-9);
+  EXPECT_NEAR(Host(HostTaskKind::kClip), kTask, 1e-9);
+  EXPECT_NEAR(Host(HostTaskKind::kLoadBatch), kTask + 2 * 4 * 8 / 1e9, 1e-9);
+  plan_.optimizer_moments = 0;
+  EXPECT_NEAR(Host(HostTaskKind::kUpdate, 1), kTask + 3 * bytes / 4e9, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, ATiedBlockReadsTwoGradients) {
+  const ModelSpec tied = SmallModel(1, /*tied=*/true);
+  EXPECT_EQ(UpdateBytes(tied.blocks[0], OptimizerKind::kAdamW), tied.blocks[0].size() * 8);
+  EXPECT_EQ(UpdateBytes(tied.blocks[1], OptimizerKind::kAdamW), tied.blocks[1].size() * 7);
+}
+
+TEST_F(ProfiledCostsTest, SlowerLayersMakeASlowerSimulatedStep) {
+  const auto finish = [&] {
+    const SimResult result =
+        Simulate(model_, plan_, ProfiledCosts(profile_, model_, plan_), SimOptions());
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    return result.finished.seconds();
+  };
+  const double before = finish();
+  for (LayerProfile& layer : profile_.devices[0].layers) {
+    for (LayerSizeProfile& size : layer.sizes) size.backward.median *= 4;
+  }
+  EXPECT_GT(finish(), before * 1.5);
+}
+
+// The planner weighs every candidate by the costs it is given.
+TEST(PlanWithProfileTest, ThePlannerUsesIt) {
+  const ModelSpec model = SmallModel(6);
+  JobSpec job;
+  job.sequence_length = 4;
+  job.global_batch_size = 4;
+  job.micro_batch_size = 1;
+  MachineSpec machine;
+  machine.devices = *ParseDevices("sim*2:mem=16MiB");
+  auto profile = std::make_shared<Profile>(testing::SampleProfile(model, job, machine.devices));
+  int made = 0;
+  const CostFactory inner = ProfiledCostFactory(profile, model);
+  const absl::StatusOr<Plan> plan = MakePlan(model, job, machine, [&](const Plan& candidate) {
+    ++made;
+    return inner(candidate);
+  });
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GT(made, 0);
+}
+
+}  // namespace
+}  // namespace harmony
