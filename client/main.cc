@@ -6,6 +6,7 @@
 #include "client/commands/inspect.h"
 #include "client/commands/jobs.h"
 #include "client/commands/run.h"
+#include "client/commands/trace.h"
 #include "client/commands/up.h"
 
 namespace harmony {
@@ -69,6 +70,10 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
   CLI::App* run = app.add_subcommand("run", "Start all, train, show progress, stop all");
   AddJob(run, args.run.job, /*overwrite=*/true);
   AddCluster(run, args.run.cluster);
+  run->add_option(
+         "--trace", args.run.trace,
+         "Write what ran when in the last steps, and what the plan says, as a Chrome trace")
+      ->type_name("FILE");
   run->callback([&] { args.command = [&] { return RunCommand(args.global, args.run); }; });
 
   CLI::App* up = app.add_subcommand("up", "Start and supervise the processes");
@@ -126,10 +131,15 @@ void AddInspection(CLI::App& app, Arguments& args) {
   plan->add_option("--profile", args.profile, "Measured times")->type_name("P.json");
   plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
 
-  CLI::App* trace = app.add_subcommand("trace", "Write what ran when, as a Chrome trace");
+  CLI::App* trace =
+      app.add_subcommand("trace", "Write what ran when, and what the plan says, as a Chrome trace");
   trace->add_option("job", args.trace.job_id, "Id of the job")->required()->type_name("JOB");
   trace->add_option("-o,--output", args.trace.output, "File to write")->required();
-  trace->add_option("--last-steps", args.trace.last_steps, "Only these (default: all kept)");
+  trace
+      ->add_option("--last-steps", args.trace.last_steps,
+                   "This many completed steps and those under way; 0: all that are kept")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   trace->callback([&] { args.command = [&] { return TraceCommand(args.global, args.trace); }; });
 
   AddMissing(app, args, "profile", "Measure a job's layers (not there yet)",

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +14,6 @@
 #include "absl/strings/str_split.h"
 #include "client/launcher/cluster.h"
 #include "client/launcher/launch.h"
-#include "client/progress/chrome_trace.h"
 #include "client/rpc/proto_json.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
@@ -134,26 +132,6 @@ absl::Status Logs(const GlobalOptions& global, const LogsOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Trace(const GlobalOptions& global, const TraceOptions& options) {
-  HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
-                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
-  v1::GetTimelineRequest request;
-  request.set_job_id(options.job_id);
-  request.set_last_steps(options.last_steps);
-  HARMONY_ASSIGN_OR_RETURN(v1::Timeline timeline, client->GetTimeline(request));
-  std::ofstream file(options.output, std::ios::trunc);
-  file << ChromeTrace(timeline);
-  if (!file.flush()) return absl::NotFoundError(absl::StrCat("cannot write ", options.output));
-  if (!global.json) {
-    printf("%d events in %s\n", timeline.events_size(), options.output.c_str());
-  } else {
-    nlohmann::ordered_json json = {{"events", timeline.events_size()}, {"file", options.output}};
-    PrintJson(json);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
@@ -165,11 +143,6 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
 
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {
   absl::Status status = Logs(global, options);
-  return status.ok() ? 0 : Fail(status);
-}
-
-int TraceCommand(const GlobalOptions& global, const TraceOptions& options) {
-  absl::Status status = Trace(global, options);
   return status.ok() ? 0 : Fail(status);
 }
 

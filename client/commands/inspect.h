@@ -1,6 +1,6 @@
 #pragma once
 
-// Commands that show what there is besides jobs: plans, logs, traces.
+// Commands that show what there is besides jobs: plans and logs.
 
 #include "client/commands/common.h"
 
@@ -20,12 +20,5 @@ struct LogsOptions {
   int lines = 50;       // of each process
 };
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
-
-struct TraceOptions {
-  std::string job_id, output;
-  int64_t last_steps = 0;
-};
-// Writes a Chrome trace, to load in Perfetto.
-int TraceCommand(const GlobalOptions& global, const TraceOptions& options);
 
 }  // namespace harmony

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
+#include "client/commands/trace.h"
 #include "client/launcher/launch.h"
 #include "client/progress/render.h"
 #include "client/progress/view.h"
@@ -56,6 +57,8 @@ class RunSession {
   void OnEvent(JobFollower::Event& event);
   void OnSignal();
   void TryCancel();
+  // While the coordinator still knows.
+  void SaveTraceOfJob();
   // Ends the supervisor and all it started; a (second) signal meanwhile makes it quick.
   void StopProcesses();
   // Keeps the logs beside the results, removes the runtime directory.
@@ -82,6 +85,7 @@ class RunSession {
   std::string job_id_;
   bool already_finished_ = false;
   bool submit_refused_ = false;
+  absl::Status traced_;
   std::optional<absl::Status> ended_;
   RunSummary summary_;
   std::vector<double> rates_;  // of each step seen
@@ -91,6 +95,7 @@ int RunSession::Execute() {
   absl::Status status = Prepare();
   if (status.ok()) status = StartProcesses();
   if (status.ok() && signal_ == 0) status = FollowJob();
+  if (status.ok() && ended_ && !options_.trace.empty()) SaveTraceOfJob();
   follower_.reset();
   if (supervisor_) StopProcesses();
   CleanUp();
@@ -205,6 +210,17 @@ void RunSession::TryCancel() {
   cancelled_ = !absl::IsUnavailable(job.status()) && !absl::IsDeadlineExceeded(job.status());
 }
 
+void RunSession::SaveTraceOfJob() {
+  if (already_finished_) {
+    return view_->Message("no trace: nothing was run");
+  }
+  CoordinatorClient client(paths_.socket());
+  const absl::StatusOr<SavedTrace> trace =
+      SaveTrace(client, {.job_id = job_id_, .output = options_.trace});
+  traced_ = trace.status();
+  if (trace.ok()) view_->Message(Describe(*trace, options_.trace));
+}
+
 void RunSession::StopProcesses() {
   supervisor_->Signal(stop_at_once_ ? SIGQUIT : SIGTERM);
   while (supervisor_->pidfd() >= 0) {  // it may have been waited for before
@@ -284,6 +300,10 @@ int RunSession::Report(const absl::Status& status) {
   } else {
     PrintSummary();
     exit_code = ReportJob();
+    if (!traced_.ok()) {
+      const int failed = Fail(traced_);
+      if (exit_code == 0) exit_code = failed;
+    }
   }
   fflush(stdout);
   return exit_code;

@@ -7,6 +7,7 @@ namespace harmony {
 struct RunOptions {
   JobOptions job;
   ClusterOptions cluster;
+  std::string trace;  // file to write at the end; empty: none
 };
 // Starts all, trains, shows progress, stops all. A signal cancels with a checkpoint (exit code
 // 128 + signal); a second one stops at once.

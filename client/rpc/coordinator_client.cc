@@ -14,8 +14,9 @@
 namespace harmony {
 namespace {
 
-// Submitting checks model and data, which may be large; all else answers at once.
-constexpr std::chrono::seconds kSubmitDeadline(120);
+// Submitting checks model and data, which may be large, and a timeline is simulated; all else
+// answers at once.
+constexpr std::chrono::seconds kSlowDeadline(120);
 constexpr std::chrono::seconds kCallDeadline(10);
 
 }  // namespace
@@ -48,7 +49,7 @@ CoordinatorClient::~CoordinatorClient() = default;
 using Stub = v1::Coordinator::Stub;
 
 absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::SubmitRequest& request) {
-  return impl_->Call<v1::SubmitResponse>(&Stub::Submit, request, kSubmitDeadline);
+  return impl_->Call<v1::SubmitResponse>(&Stub::Submit, request, kSlowDeadline);
 }
 absl::StatusOr<v1::Job> CoordinatorClient::Get(const v1::GetRequest& request) {
   return impl_->Call<v1::Job>(&Stub::Get, request);
@@ -66,10 +67,10 @@ absl::StatusOr<v1::Job> CoordinatorClient::Resume(const v1::ResumeRequest& reque
   return impl_->Call<v1::Job>(&Stub::Resume, request);
 }
 absl::StatusOr<v1::PlanResponse> CoordinatorClient::Plan(const v1::PlanRequest& request) {
-  return impl_->Call<v1::PlanResponse>(&Stub::Plan, request, kSubmitDeadline);
+  return impl_->Call<v1::PlanResponse>(&Stub::Plan, request, kSlowDeadline);
 }
 absl::StatusOr<v1::Timeline> CoordinatorClient::GetTimeline(const v1::GetTimelineRequest& request) {
-  return impl_->Call<v1::Timeline>(&Stub::GetTimeline, request);
+  return impl_->Call<v1::Timeline>(&Stub::GetTimeline, request, kSlowDeadline);
 }
 
 absl::StatusOr<v1::GetLogResponse> CoordinatorClient::GetLog(const v1::GetLogRequest& request) {

@@ -59,6 +59,7 @@ v1::FromProcess ProgressMessage(const LaneReport& report) {
     timing->set_value(completed.value);
     timing->set_start_ns(completed.start.count());
     timing->set_end_ns(completed.end.count());
+    timing->set_received_ns(completed.received.count());
   }
   return message;
 }

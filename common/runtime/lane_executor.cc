@@ -24,7 +24,9 @@ struct LaneExecutor::LaneState {
   const LaneDefinition definition;
   std::mutex mutex;
   std::condition_variable changed;
-  LaneQueue queue;        // mutex; a running command is read without it
+  LaneQueue queue;  // mutex; a running command is read without it
+  // mutex; when what waits in the queue came. Dropped commands stay until the next generation.
+  std::deque<Nanos> received;
   bool stopping = false;  // mutex
   std::thread thread;
 };
@@ -72,6 +74,7 @@ absl::Status LaneExecutor::StartGeneration(uint32_t generation) {
   for (auto& lane : lanes_) {
     std::lock_guard lock(lane->mutex);
     HARMONY_RETURN_IF_ERROR(lane->queue.Start(generation));
+    lane->received.clear();
   }
   generation_.store(generation);
   cancelled_.store(false);
@@ -90,6 +93,7 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
     dropped_.fetch_add(commands.size(), std::memory_order_relaxed);
     return;
   }
+  const Nanos now = options_.clock->Now();
   for (Command& command : commands) {
     const uint64_t value = command.header.signal_value;
     LaneState* lane = FindLane(command.header.lane);
@@ -104,6 +108,7 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
     {
       std::lock_guard lock(lane->mutex);
       taken = lane->queue.Push(generation, std::move(command));
+      if (taken.ok()) lane->received.push_back(now);
     }
     if (taken.ok()) {
       lane->changed.notify_all();
@@ -137,8 +142,10 @@ void LaneExecutor::RunLane(LaneState* lane) {
     const uint32_t generation = lane->queue.generation();
     lane->queue.BeginHead();
     const Command& command = *lane->queue.Running();
-    lock.unlock();
     CompletedCommand completed;
+    completed.received = lane->received.front();
+    lane->received.pop_front();
+    lock.unlock();
     const absl::Status status = RunCommand(*lane, generation, command, &completed);
     lock.lock();
     if (!status.ok()) lane->queue.Quiesce();  // nothing behind it may run

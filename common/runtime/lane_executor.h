@@ -20,10 +20,11 @@
 
 namespace harmony {
 
-// When a command's work ran; CLOCK_MONOTONIC. `start` is after its waits were satisfied.
+// When a command came and when its work ran; CLOCK_MONOTONIC. `start` is after its waits were
+// satisfied.
 struct CompletedCommand {
   uint64_t value = 0;
-  Nanos start, end;
+  Nanos received, start, end;
 };
 
 // What happened on one lane since the last report. `completed` ascends without gaps; its last value

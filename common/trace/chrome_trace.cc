@@ -9,30 +9,38 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A process of the trace: its number, its first event, the rows of its lanes.
-struct Rows {
+// Numbered from 1, in the order in which they come first.
+struct Process {
   int pid = 0;
+  std::vector<std::string> lanes;
+
+  int RowOf(const std::string& lane) const {
+    return static_cast<int>(std::find(lanes.begin(), lanes.end(), lane) - lanes.begin()) + 1;
+  }
+};
+struct Layout {
+  std::vector<std::string> names;  // of processes, in order
+  std::map<std::string, Process> processes;
   Nanos origin;
-  std::map<std::string, int> lanes;
 };
 
 double Micros(Nanos nanos) { return static_cast<double>(nanos.count()) / 1000.0; }
 
-std::map<std::string, Rows> Number(const std::vector<TraceEvent>& events) {
-  std::map<std::string, Rows> processes;
+Layout LayOut(const std::vector<TraceEvent>& events) {
+  Layout layout;
   for (const TraceEvent& event : events) {
-    const auto [it, added] = processes.try_emplace(event.process);
-    Rows& rows = it->second;
-    rows.origin = added ? event.start : std::min(rows.origin, event.start);
-    rows.lanes.emplace(event.lane, 0);
+    layout.origin = &event == &events.front() ? event.start : std::min(layout.origin, event.start);
+    const auto [it, added] = layout.processes.try_emplace(event.process);
+    Process& process = it->second;
+    if (added) {
+      layout.names.push_back(event.process);
+      process.pid = static_cast<int>(layout.names.size());
+    }
+    if (process.RowOf(event.lane) > static_cast<int>(process.lanes.size())) {
+      process.lanes.push_back(event.lane);
+    }
   }
-  int pid = 0;
-  for (auto& [name, rows] : processes) {
-    rows.pid = ++pid;
-    int row = 0;
-    for (auto& [lane, number] : rows.lanes) number = ++row;
-  }
-  return processes;
+  return layout;
 }
 
 Json Label(const char* what, int pid, int tid, Json arguments) {
@@ -42,24 +50,27 @@ Json Label(const char* what, int pid, int tid, Json arguments) {
 }  // namespace
 
 std::string ChromeTraceWriter::ToJson() const {
-  const std::map<std::string, Rows> processes = Number(events_);
+  const Layout layout = LayOut(events_);
   Json out = Json::array();
-  for (const auto& [name, rows] : processes) {
-    out.push_back(Label("process_name", rows.pid, 0, {{"name", name}}));
-    for (const auto& [lane, row] : rows.lanes) {
-      out.push_back(Label("thread_name", rows.pid, row, {{"name", lane}}));
-      out.push_back(Label("thread_sort_index", rows.pid, row, {{"sort_index", row}}));
+  for (const std::string& name : layout.names) {
+    const Process& process = layout.processes.at(name);
+    out.push_back(Label("process_name", process.pid, 0, {{"name", name}}));
+    out.push_back(Label("process_sort_index", process.pid, 0, {{"sort_index", process.pid}}));
+    for (const std::string& lane : process.lanes) {
+      const int row = process.RowOf(lane);
+      out.push_back(Label("thread_name", process.pid, row, {{"name", lane}}));
+      out.push_back(Label("thread_sort_index", process.pid, row, {{"sort_index", row}}));
     }
   }
   for (const TraceEvent& event : events_) {
-    const Rows& rows = processes.at(event.process);
+    const Process& process = layout.processes.at(event.process);
     Json arguments = Json::object();
     for (const auto& [key, value] : event.details) arguments[key] = value;
     out.push_back({{"name", event.name},
                    {"ph", "X"},
-                   {"pid", rows.pid},
-                   {"tid", rows.lanes.at(event.lane)},
-                   {"ts", Micros(event.start - rows.origin)},
+                   {"pid", process.pid},
+                   {"tid", process.RowOf(event.lane)},
+                   {"ts", Micros(event.start - layout.origin)},
                    {"dur", Micros(event.end - event.start)},
                    {"args", std::move(arguments)}});
   }

@@ -4,7 +4,7 @@
 // for simulated and for measured runs, side by side.
 //
 //   ChromeTraceWriter trace;
-//   trace.Add({"measured", "compute0", "forward layers 0-1", start, end, {{"step", 3}}});
+//   trace.Add({"device 0", "compute, measured", "forward layers 0-1", start, end, {{"step", 3}}});
 //   file << trace.ToJson();
 
 #include <string>
@@ -16,8 +16,8 @@
 namespace harmony {
 
 struct TraceEvent {
-  std::string process;  // a group of lanes: "measured", "planned"
-  std::string lane;
+  std::string process;  // a group of lanes: "device 0"
+  std::string lane;     // its events do not overlap
   std::string name;
   Nanos start, end;
   std::vector<std::pair<std::string, double>> details;
@@ -28,9 +28,9 @@ class ChromeTraceWriter {
  public:
   void Add(TraceEvent event) { events_.push_back(std::move(event)); }
 
-  // A JSON object with "traceEvents": processes and lanes in name order, events as they were added,
-  // times in microseconds from the first event of their process. The same events give the same
-  // bytes.
+  // A JSON object with "traceEvents": processes, their lanes and all events in the order in which
+  // they were first added, times in microseconds from the earliest event. The same events give the
+  // same bytes.
   std::string ToJson() const;
 
  private:

@@ -23,6 +23,7 @@ namespace {
 
 constexpr Nanos kLetGoDeadline = Seconds(30);
 constexpr Nanos kAwaitedReport = Seconds(10);
+constexpr size_t kTimelinesKept = 4;  // up to some 20 MB each
 
 Nanos Now() { return MonotonicClock().Now(); }
 
@@ -172,31 +173,22 @@ absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::FillTimeline(const std::string& id, int64_t last_steps,
-                                       v1::Timeline* timeline) {
+absl::StatusOr<RecordedTimeline> Coordinator::TimelineOf(const std::string& id,
+                                                         int64_t last_steps) {
   HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
-  if (run_ == nullptr || current_ != record->number) {
-    return absl::NotFoundError(absl::StrCat(
-        "no timeline of ", record->id(), ": it is kept of the running and of the last job only"));
+  if (run_ != nullptr && current_ == record->number) {
+    return RecordTimeline(*run_, machine_.devices, last_steps);
   }
-  const LaneMonitor& monitor = run_->monitor();
-  const int64_t first = last_steps > 0 ? run_->completed_steps() - last_steps : -1;
-  for (int lane = 0; lane < monitor.num_lanes(); ++lane) {
-    const std::string name = DebugString(monitor.table().LaneAt(lane));
-    for (const TimelineEntry& entry : monitor.Timeline(lane)) {
-      if (entry.label.step < first) continue;
-      v1::TimelineEvent* event = timeline->add_events();
-      event->set_lane(name);
-      event->set_name(Describe(entry.label, run_->setup().plan.num_microbatches));
-      event->set_start_ns(entry.start.count());
-      event->set_end_ns(entry.end.count());
-      event->set_wait_ns(entry.wait.count());
-      event->set_step(entry.label.step);
-      event->set_generation(entry.generation);
-      event->set_issued_ns(entry.issued.count());
-    }
+  for (auto past = past_timelines_.rbegin(); past != past_timelines_.rend(); ++past) {
+    if (past->job_id != record->id()) continue;
+    RecordedTimeline found = *past;
+    if (last_steps > 0) found.DropBefore(found.completed_steps - last_steps);
+    return found;
   }
-  return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("no timeline of ", record->id(), ", which is ", ToString(record->state),
+                   ": it is kept of the running job and of the last ", kTimelinesKept + 1,
+                   " that ran since this coordinator was started"));
 }
 
 // ---- Processes ----
@@ -228,12 +220,19 @@ void Coordinator::StartNext() {
   if (phase_ != Phase::kIdle || terminated_) return;
   for (auto& [number, record] : book_.jobs()) {
     if (record.state != JobState::kQueued) continue;
+    DropRun();
     current_ = number;
-    run_.reset();
     record.started_at = record.started_at.empty() ? TimeStamp() : record.started_at;
     SetState(record, JobState::kStarting);
     return Prepare(record);
   }
+}
+
+void Coordinator::DropRun() {
+  if (run_ == nullptr) return;
+  past_timelines_.push_back(RecordTimeline(*run_, machine_.devices, 0));
+  if (past_timelines_.size() > kTimelinesKept) past_timelines_.pop_front();
+  run_.reset();
 }
 
 void Coordinator::Prepare(const JobRecord& record) {

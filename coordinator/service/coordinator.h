@@ -5,6 +5,7 @@
 // gigabytes) runs on a thread of its own, which posts its result.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -21,12 +22,12 @@
 #include "coordinator/service/mailbox.h"
 #include "coordinator/service/members.h"
 #include "coordinator/service/progress.h"
+#include "coordinator/service/timeline.h"
 
 namespace harmony {
 
 namespace v1 {
 class FromProcess;
-class Timeline;
 }  // namespace v1
 
 class Coordinator {
@@ -51,7 +52,8 @@ class Coordinator {
   absl::StatusOr<const JobRecord*> Pause(const std::string& id);
   absl::StatusOr<const JobRecord*> Resume(const std::string& id);
   absl::Status Watch(const std::string& id, Nanos interval, std::shared_ptr<ProgressStream> stream);
-  absl::Status FillTimeline(const std::string& id, int64_t last_steps, v1::Timeline* timeline);
+  // Of the running job or of one of the last that ran. Steps: as RecordTimeline.
+  absl::StatusOr<RecordedTimeline> TimelineOf(const std::string& id, int64_t last_steps);
   JobBook& book() { return book_; }
   const MachineSpec& machine() const { return machine_; }
 
@@ -73,6 +75,7 @@ class Coordinator {
                                                JobState at_once);
 
   void StartNext();
+  void DropRun();
   void Prepare(const JobRecord& record);
   void OnPrepared(std::shared_ptr<Prepared> prepared);
   RunEvents EventsOfRun();
@@ -107,6 +110,7 @@ class Coordinator {
   Phase phase_ = Phase::kIdle;
   int64_t current_ = 0;          // number of that job
   std::unique_ptr<JobRun> run_;  // kept after its end, for its timeline, until the next one
+  std::deque<RecordedTimeline> past_timelines_;  // of runs before, the newest last
   std::set<ProcessId> holders_;
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so

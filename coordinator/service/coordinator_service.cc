@@ -86,9 +86,14 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   grpc::Status GetTimeline(grpc::ServerContext*, const v1::GetTimelineRequest* request,
                            v1::Timeline* timeline) override {
-    return OnLoop([&] {
-      return coordinator_->FillTimeline(request->job_id(), request->last_steps(), timeline);
+    RecordedTimeline recorded;
+    grpc::Status status = OnLoop([&]() -> absl::Status {
+      HARMONY_ASSIGN_OR_RETURN(recorded,
+                               coordinator_->TimelineOf(request->job_id(), request->last_steps()));
+      return absl::OkStatus();
     });
+    if (status.ok()) FillTimeline(recorded, timeline);
+    return status;
   }
 
   grpc::Status GetLog(grpc::ServerContext*, const v1::GetLogRequest* request,

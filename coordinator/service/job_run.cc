@@ -168,7 +168,8 @@ void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
   std::vector<ReportedTiming> timings;
   timings.reserve(progress.timings_size());
   for (const v1::CommandTiming& timing : progress.timings()) {
-    timings.push_back({timing.value(), Nanos(timing.start_ns()), Nanos(timing.end_ns())});
+    timings.push_back({timing.value(), Nanos(timing.received_ns()), Nanos(timing.start_ns()),
+                       Nanos(timing.end_ns())});
   }
   const int lane = static_cast<int>(progress.lane());
   monitor_.OnProgress(lane, progress.value(), timings, Now());

@@ -108,11 +108,16 @@ void LaneMonitor::OnProgress(int index, uint64_t value, absl::Span<const Reporte
       lane.usage.busy += timing.end - timing.start;
       const bool first = lane.last_end.count() == 0;
       const Nanos wait = first ? Nanos() : timing.start - lane.last_end;
-      if (!first) lane.usage.starved += std::max(command.issued - lane.last_end, Nanos());
-      lane.timeline.push_back({command.label, command.issued, timing.start, timing.end,
-                               std::max(wait, Nanos()), generation_});
+      const Nanos command_wait =
+          first ? Nanos() : std::max(timing.received - lane.last_end, Nanos());
+      lane.usage.starved += command_wait;
+      lane.timeline.push_back({command.label, command.issued, timing.received, timing.start,
+                               timing.end, std::max(wait, Nanos()), command_wait, generation_});
       lane.last_end = timing.end;
-      if (lane.timeline.size() > capacity_) lane.timeline.pop_front();
+      if (lane.timeline.size() > capacity_) {
+        first_whole_step_ = std::max(first_whole_step_, lane.timeline.front().label.step + 1);
+        lane.timeline.pop_front();
+      }
     }
     if (lane.outstanding.empty()) lane.usage.outstanding += now - lane.outstanding_since;
   }

@@ -36,10 +36,12 @@ CommandLabel LabelOf(const Command& command);
 // "backward layers 3-5, microbatch 2 of 8"; the step is not named.
 std::string Describe(const CommandLabel& label, int num_microbatches);
 
-struct TimelineEntry {
+// A command that has completed.
+struct MeasuredCommand {
   CommandLabel label;
-  Nanos issued, start, end;
-  Nanos wait;  // between the end of the lane's previous command and this one's start
+  Nanos issued, received, start, end;
+  Nanos wait;          // between the end of the lane's previous command and this one's start
+  Nanos command_wait;  // of that: the process did not have the command yet
   uint32_t generation = 0;
 };
 
@@ -47,13 +49,13 @@ struct TimelineEntry {
 struct LaneUsage {
   Nanos busy;         // commands were running
   Nanos outstanding;  // commands were out, running or waiting
-  Nanos starved;      // of the time between commands: the next one had not been sent yet
+  Nanos starved;      // of the time between commands: the process did not have the next one yet
   int64_t bytes = 0;  // moved
 };
 
 struct ReportedTiming {
   uint64_t value = 0;
-  Nanos start, end;
+  Nanos received, start, end;
 };
 
 // Owner: JobRun; one thread.
@@ -76,7 +78,9 @@ class LaneMonitor {
   // The oldest command that is out; null when there is none.
   const CommandLabel* Head(int lane) const;
   const std::vector<SemaphoreWait>& HeadWaits(int lane) const;  // REQUIRES: Head(lane) is not null
-  const std::deque<TimelineEntry>& Timeline(int lane) const { return lanes_[lane].timeline; }
+  const std::deque<MeasuredCommand>& Timeline(int lane) const { return lanes_[lane].timeline; }
+  // Of this step and later ones every command that was reported is in the timelines.
+  int64_t first_whole_step() const { return first_whole_step_; }
   int num_lanes() const { return static_cast<int>(lanes_.size()); }
   const LaneTable& table() const { return table_; }
 
@@ -90,7 +94,7 @@ class LaneMonitor {
   };
   struct LaneState {
     std::deque<Outstanding> outstanding;
-    std::deque<TimelineEntry> timeline;
+    std::deque<MeasuredCommand> timeline;
     LaneUsage usage;
     Nanos outstanding_since;
     Nanos last_end;
@@ -100,6 +104,7 @@ class LaneMonitor {
   LaneTable table_;
   size_t capacity_;
   uint32_t generation_ = 0;
+  int64_t first_whole_step_ = 0;
   std::vector<LaneState> lanes_;
   SwapTotals total_ = {};
   std::map<int64_t, SwapTotals> by_step_;

@@ -71,6 +71,7 @@ class Reports {
       std::lock_guard lock(mutex_);
       for (LaneReport& report : reports) {
         for (const CompletedCommand& done : report.completed) {
+          EXPECT_LE(done.received, done.start);
           EXPECT_LE(done.start, done.end);
           completed_[report.lane].push_back(done.value);
         }

@@ -40,11 +40,19 @@ TEST(LaneMonitorTest, KnowsHowLongTheNextCommandWasNotThere) {
   const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
   monitor.BeginGeneration(1, Nanos(0));
   monitor.OnIssued(Load(1, 0, 1), Nanos(10));
-  monitor.OnProgress(lane, 1, {{1, Nanos(12), Nanos(15)}}, Nanos(18));
+  monitor.OnProgress(lane, 1, {{1, Nanos(11), Nanos(12), Nanos(15)}}, Nanos(18));
   monitor.OnIssued(Load(2, 0, 1), Nanos(22));
-  monitor.OnProgress(lane, 2, {{2, Nanos(30), Nanos(31)}}, Nanos(40));
-  EXPECT_EQ(monitor.Usage(lane, Nanos(40)).starved, Nanos(7));
-  EXPECT_EQ(monitor.Timeline(lane).back().wait, Nanos(15));
+  monitor.OnIssued(Load(3, 0, 1), Nanos(22));
+  // The second came late and then waited for its inputs; the third was there.
+  monitor.OnProgress(lane, 3,
+                     {{2, Nanos(25), Nanos(30), Nanos(31)}, {3, Nanos(25), Nanos(32), Nanos(33)}},
+                     Nanos(40));
+  EXPECT_EQ(monitor.Usage(lane, Nanos(40)).starved, Nanos(10));
+  ASSERT_EQ(monitor.Timeline(lane).size(), 3u);
+  EXPECT_EQ(monitor.Timeline(lane)[0].command_wait, Nanos(0));
+  EXPECT_EQ(monitor.Timeline(lane)[1].wait, Nanos(15));
+  EXPECT_EQ(monitor.Timeline(lane)[1].command_wait, Nanos(10));
+  EXPECT_EQ(monitor.Timeline(lane)[2].command_wait, Nanos(0));
 }
 
 TEST(LaneMonitorTest, WhatANewGenerationDropsIsNotCounted) {
@@ -62,15 +70,18 @@ TEST(LaneMonitorTest, TellsBusyFromOutstandingAndKeepsTheTimeline) {
   monitor.BeginGeneration(1, Nanos(0));
   for (uint64_t value = 1; value <= 3; ++value) monitor.OnIssued(Load(value, 0, 1), Nanos(10));
   EXPECT_EQ(monitor.Usage(lane, Nanos(30)).outstanding, Nanos(20));
-  monitor.OnProgress(
-      lane, 3, {{1, Nanos(12), Nanos(15)}, {2, Nanos(15), Nanos(16)}, {3, Nanos(20), Nanos(30)}},
-      Nanos(40));
+  monitor.OnProgress(lane, 3,
+                     {{1, Nanos(11), Nanos(12), Nanos(15)},
+                      {2, Nanos(11), Nanos(15), Nanos(16)},
+                      {3, Nanos(11), Nanos(20), Nanos(30)}},
+                     Nanos(40));
   const LaneUsage usage = monitor.Usage(lane, Nanos(100));
   EXPECT_EQ(usage.busy, Nanos(14));
   EXPECT_EQ(usage.outstanding, Nanos(30));
   EXPECT_EQ(usage.starved, Nanos(0));
   EXPECT_EQ(monitor.Head(lane), nullptr);
   ASSERT_EQ(monitor.Timeline(lane).size(), 2u);
+  EXPECT_EQ(monitor.first_whole_step(), 1) << "a command of step 0 was dropped";
   EXPECT_EQ(monitor.Timeline(lane)[1].wait, Nanos(4));
   EXPECT_EQ(Describe(monitor.Timeline(lane)[1].label, 1), "weights 1 B, host to device 0");
 }

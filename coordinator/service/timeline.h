@@ -1,0 +1,40 @@
+#pragma once
+
+// What ran when, and beside it what the plan says: the answer to GetTimeline.
+
+#include <string>
+#include <vector>
+
+#include "common/plan/machine.h"
+#include "common/plan/plan.h"
+#include "coordinator/service/job_run.h"
+#include "coordinator/service/lane_monitor.h"
+
+namespace harmony {
+
+namespace v1 {
+class Timeline;
+}
+
+// Copied from a run, so that it outlives it and can be simulated off the loop.
+struct RecordedTimeline {
+  std::string job_id;
+  ModelSpec model;
+  Plan plan;
+  std::vector<DeviceSpec> devices;
+  int64_t first_step = 0, end_step = 0, save_steps = 0;  // of the run, indices from 0
+  int64_t completed_steps = 0;
+  std::vector<std::vector<MeasuredCommand>> lanes;  // by LaneTable's index
+
+  void DropBefore(int64_t step);
+};
+
+// The last `last_steps` steps (0: all that is kept whole) and what has run of those under way.
+RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<DeviceSpec>& devices,
+                                int64_t last_steps);
+
+// Runs the plan through the simulator over the recorded steps, from two steps before them, and
+// aligns the two at the first task of the first step. Slow; any thread.
+void FillTimeline(const RecordedTimeline& recorded, v1::Timeline* timeline);
+
+}  // namespace harmony
