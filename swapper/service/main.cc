@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/ipc/prefault.h"
 #include "common/runtime/program.h"
 #include "common/runtime/segment_semaphores.h"
 #include "harmony/v1/attach.pb.h"
@@ -19,8 +20,15 @@ class SwapperHandler : public AttachedHandler {
   SwapperHandler(HostArena* arena, SimCopyEngine* engine) : arena_(arena), engine_(engine) {}
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
-  absl::Status SetUpJob(const AttachedJob&) override { return arena_->Refresh(); }
-  void EndJob() override { LogTraffic(); }
+  absl::Status SetUpJob(const AttachedJob&) override {
+    HARMONY_RETURN_IF_ERROR(arena_->Refresh());
+    prefault_.Start(arena_->data(), arena_->extent());
+    return absl::OkStatus();
+  }
+  void EndJob() override {
+    prefault_.Stop();
+    LogTraffic();
+  }
   absl::Status PrepareGeneration() override {
     LogTraffic();
     return arena_->Refresh();
@@ -51,6 +59,7 @@ class SwapperHandler : public AttachedHandler {
 
   HostArena* const arena_;
   SimCopyEngine* const engine_;
+  Prefault prefault_;
 };
 
 absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {

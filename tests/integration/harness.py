@@ -120,11 +120,15 @@ class Scratch(unittest.TestCase):
         self.addCleanup(self.end, process)
         return process
 
-    @staticmethod
-    def end(process):
+    def end(self, process):
         if process.poll() is None:
             process.kill()
         process.wait()
+        self.wait_run_folder_gone()
+
+    def wait_run_folder_gone(self):
+        """The supervisor outlives its `harmony run` for as long as it takes to remove its folder."""
+        wait_for(lambda: not list(self.runtime.glob("harmony-run.*")), "the supervisor to remove its folder")
 
     def wait_exit(self, process, code, deadline=DEADLINE):
         wait_for(lambda: process.poll() is not None, "the run to end", deadline)

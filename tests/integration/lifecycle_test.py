@@ -63,6 +63,7 @@ class LifecycleTest(harness.Scratch):
         process.kill()
         process.wait()
         harness.wait_for(lambda: not any(map(self.alive, pids)), "children to follow their parent")
+        self.wait_run_folder_gone()
 
     def test_a_finished_run_says_so_and_another_run_does_not_overwrite_it(self):
         job, out = self.job("once")

@@ -56,8 +56,11 @@ class Binder {
 
 // The runner is destroyed before the workspace that its tensors lie in.
 struct DeviceWorker::Job {
-  Job(const AttachedJob& description, void* workspace, Bytes size)
-      : description(description), allocator(workspace, size) {
+  Job(const AttachedJob& description, Bytes resident, Workspace memory)
+      : description(description),
+        resident(resident),
+        workspace(std::move(memory)),
+        allocator(workspace.data(), workspace.size()) {
     allocator.Activate();
     runner = std::make_unique<LayerRunner>(description.model);
   }
@@ -67,7 +70,8 @@ struct DeviceWorker::Job {
   }
 
   const AttachedJob description;
-  Bytes resident;
+  const Bytes resident;
+  const Workspace workspace;
   SimAllocator allocator;
   std::unique_ptr<LayerRunner> runner;
 };
@@ -106,9 +110,9 @@ absl::Status DeviceWorker::SetUpJob(const AttachedJob& job) {
         FormatBytesExact(plan.resident), " of ", FormatBytesExact(plan.memory)));
   }
   EndJob();  // first: two workspaces cannot be LibTorch's at once
-  auto next = std::make_unique<Job>(job, region_.data() + plan.resident.count(),
-                                    plan.memory - plan.resident);
-  next->resident = plan.resident;
+  // The region beyond the resident part stays untouched: the cap covers both together.
+  HARMONY_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Map(plan.memory - plan.resident));
+  auto next = std::make_unique<Job>(job, plan.resident, std::move(workspace));
   std::lock_guard lock(mutex_);
   job_ = std::move(next);
   return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "common/runtime/attached_job.h"
 #include "common/runtime/pacer.h"
 #include "worker/device/sim_allocator.h"
+#include "worker/device/workspace.h"
 #include "worker/models/layer_runner.h"
 
 namespace harmony {
@@ -29,9 +30,9 @@ class DeviceWorker {
                                                               MappedRegion region);
   ~DeviceWorker();
 
-  // Builds the job's layers and gives the memory behind the resident part to LibTorch. The same job
-  // again is a fresh start of it; another one replaces it. InvalidArgument when the plan does not
-  // fit the device.
+  // Builds the job's layers and gives LibTorch a workspace of what the resident part leaves of the
+  // device's memory. The same job again is a fresh start of it; another one replaces it.
+  // InvalidArgument when the plan does not fit the device.
   absl::Status SetUpJob(const AttachedJob& job);
   void EndJob();
 

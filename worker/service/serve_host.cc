@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/ipc/prefault.h"
 #include "common/runtime/segment_semaphores.h"
 #include "worker/host/host_executor.h"
 #include "worker/service/serve.h"
@@ -16,6 +17,8 @@ class HostHandler : public AttachedHandler {
 
   absl::Status SetUpJob(const AttachedJob& job) override {
     executor_ = nullptr;  // first: it may hold files that the next one opens
+    HARMONY_ASSIGN_OR_RETURN(const SegmentJob held, segment_->ReadJob());
+    prefault_.Start(segment_->Arena(Bytes(0)), held.extent);
     HARMONY_ASSIGN_OR_RETURN(
         executor_, HostExecutor::Create(*segment_, {.spec = job.spec,
                                                     .model = job.model,
@@ -26,7 +29,10 @@ class HostHandler : public AttachedHandler {
                                                     .first_step = job.first_step}));
     return absl::OkStatus();
   }
-  void EndJob() override { executor_ = nullptr; }
+  void EndJob() override {
+    prefault_.Stop();
+    executor_ = nullptr;
+  }
   void FillStats(v1::DeviceStats* stats) override { FillProcessStats(stats); }
 
   absl::Status Run(const Command& command) {
@@ -42,6 +48,7 @@ class HostHandler : public AttachedHandler {
  private:
   Segment* const segment_;
   std::unique_ptr<HostExecutor> executor_;
+  Prefault prefault_;
 };
 
 }  // namespace
