@@ -11,3 +11,9 @@ harmony_test(profiled_costs_test
 harmony_test(planner_test
   SOURCES coordinator/planner/planner_test.cc
   DEPS harmony_planner LABELS pure)
+harmony_test(paper_import_test
+  SOURCES coordinator/paper/reference_test.cc
+  DEPS harmony_paper_import LABELS pure)
+harmony_test(paper_planner_test
+  SOURCES coordinator/planner/paper/pipeline_evaluator_test.cc
+  DEPS harmony_paper_planner LABELS pure)
