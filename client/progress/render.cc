@@ -48,6 +48,11 @@ std::string StepNumbers(const v1::Progress& progress) {
 std::string OverallLine(const v1::Progress& progress) {
   double share = Share(progress.step(), progress.job().max_steps());
   std::string line = absl::StrFormat("[%s] %3.0f%%", RenderBar({{share, '#'}}, 30), share * 100);
+  if (progress.predicted_seconds_per_step() > 0 && progress.seconds_per_step() > 0) {
+    absl::StrAppendFormat(&line, "  step %.3g s, planned %.3g s", progress.seconds_per_step(),
+                          progress.predicted_seconds_per_step());
+    if (progress.drift() != 0) absl::StrAppendFormat(&line, " (%+.0f%%)", progress.drift() * 100);
+  }
   if (int64_t swap = TotalSwap(progress.swap_last_step()); swap > 0) {
     absl::StrAppend(&line, "  swap ", FormatBytes(Bytes(swap)), "/step");
   }

@@ -244,7 +244,7 @@ void Coordinator::Prepare(const JobRecord& record) {
     prepared->status = setup.status();
     if (setup.ok()) {
       prepared->setup = *std::move(setup);
-      prepared->status = PrepareRun(record, segment_, &prepared->setup);
+      prepared->status = PrepareRun(record, machine_, segment_, &prepared->setup);
     }
     mailbox_->Post([this, prepared] { OnPrepared(prepared); });
   });

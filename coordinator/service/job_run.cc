@@ -53,6 +53,7 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       last_step_time_(Now()),
       gathering_since_(Now()) {
   for (const DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
+  if (setup_.forecast) drift_.emplace(setup_.forecast->step_seconds);
 }
 
 JobRun::~JobRun() = default;
@@ -268,6 +269,7 @@ void JobRun::Carry(const Action& action) {
   } else if (const auto* start = std::get_if<StartGeneration>(&action)) {
     monitor_.BeginGeneration(start->generation, Now());
     last_step_time_ = Now();
+    first_of_generation_ = true;
     v1::ToProcess message;
     message.mutable_start()->set_generation(start->generation);
     members_->SendToAll(message);
@@ -348,6 +350,7 @@ absl::Status JobRun::WriteStep(int64_t step) {
   metrics.learning_rate = scalars.learning_rate;
   metrics.seconds = (now - last_step_time_).seconds();
   metrics.tokens_per_second = static_cast<double>(scalars.tokens) / metrics.seconds;
+  if (drift_) metrics.predicted_seconds = drift_->predicted_seconds();
   metrics.swap = monitor_.TakeStep(step);
   last_step_time_ = now;
   recent_seconds_ =
@@ -362,6 +365,9 @@ absl::Status JobRun::WriteStep(int64_t step) {
     if (!status.ok()) End(status);
   }
   step_seconds_.push_back(static_cast<float>(metrics.seconds));
+  if (const bool first = std::exchange(first_of_generation_, false); drift_ && !first) {
+    if (const auto line = drift_->OnStep(metrics.seconds)) events_.report(*line);
+  }
   last_step_ = metrics;
   events_.step_completed(metrics);
   return absl::OkStatus();

@@ -18,6 +18,8 @@
 #include "common/plan/plan.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/core/job_runner.h"
+#include "coordinator/service/drift.h"
+#include "coordinator/service/forecast.h"
 #include "coordinator/service/lane_monitor.h"
 #include "coordinator/service/members.h"
 #include "coordinator/service/metrics_file.h"
@@ -39,6 +41,7 @@ struct RunSetup {
   std::string plan_bytes;  // as JobSetup sends it
   StartPoint start;
   bool continues = false;  // the segment holds the job already: what it has done stays done
+  std::optional<Forecast> forecast;  // where the machine's speeds are known
 };
 
 // One line of metrics.jsonl, and what the progress view shows of a step.
@@ -50,6 +53,7 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double seconds = 0;
   SwapTotals swap = {};
+  std::optional<double> predicted_seconds;  // by the plan
 };
 
 struct RunEvents {
@@ -92,6 +96,8 @@ class JobRun {
   Bytes PeakBytes(int device) const;
   // Seconds per step lately; 0: unknown.
   double recent_seconds_per_step() const { return recent_seconds_; }
+  // Measured over predicted, less 1, of the last few steps; 0: unknown.
+  double drift() const { return drift_ ? drift_->drift() : 0; }
   // Of the steps run here; 0 when there are none.
   double MedianSecondsPerStep() const;
   Pacing pacing() const;  // of this run
@@ -131,6 +137,8 @@ class JobRun {
   std::vector<std::string> device_names_;  // by device
   // By session: processes count from their own start, which may be before the run's.
   std::map<uint64_t, Pacing> pacing_before_, pacing_now_;
+  std::optional<DriftMonitor> drift_;
+  bool first_of_generation_ = true;
   std::optional<StepMetrics> last_step_;
   Nanos last_step_time_, last_sync_;
   double recent_seconds_ = 0;

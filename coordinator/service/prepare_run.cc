@@ -1,8 +1,10 @@
 #include "coordinator/service/prepare_run.h"
 
+#include <spdlog/spdlog.h>
 #include <xxhash.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,7 @@
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/rpc/command_codec.h"
+#include "coordinator/core/analytic_costs.h"
 
 namespace harmony {
 namespace {
@@ -36,6 +39,16 @@ bool DecodeStart(const std::string& text, StartPoint* start) {
   return true;
 }
 
+// Where the machine's speeds are known.
+std::optional<Forecast> ForecastOf(const RunSetup& setup, const MachineSpec& machine) {
+  if (!AllPaced(machine.devices)) return std::nullopt;
+  const AnalyticCosts costs(setup.model, setup.plan, machine.devices);
+  absl::StatusOr<Forecast> forecast = MakeForecast(setup.model, setup.plan, costs);
+  if (forecast.ok()) return *std::move(forecast);
+  spdlog::warn("event=no_forecast job={} reason=\"{}\"", setup.id, forecast.status().ToString());
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
@@ -51,7 +64,9 @@ absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   return setup;
 }
 
-absl::Status PrepareRun(const JobRecord& record, Segment* segment, RunSetup* setup) {
+absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Segment* segment,
+                        RunSetup* setup) {
+  setup->forecast = ForecastOf(*setup, machine);
   const absl::StatusOr<SegmentJob> found = segment->ReadJob();
   if (found.ok() && found->id == record.id() && found->digest == DigestOf(record) &&
       DecodeStart(found->text, &setup->start)) {

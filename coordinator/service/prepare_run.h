@@ -16,8 +16,9 @@ namespace harmony {
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record);
 
 // Continues in the segment when it holds this very job; else releases what is there, chooses a
-// checkpoint and allocates the arena. Fills in `setup->start` and `setup->continues`. Slow
-// (gigabytes).
-absl::Status PrepareRun(const JobRecord& record, Segment* segment, RunSetup* setup);
+// checkpoint and allocates the arena. Fills in `setup->start`, `setup->continues` and
+// `setup->forecast`. Slow (gigabytes).
+absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Segment* segment,
+                        RunSetup* setup);
 
 }  // namespace harmony

@@ -48,6 +48,21 @@ void AddPacing(const JobRun& run, ordered_json* json, std::string* text) {
                         share > kMaxOverrunShare ? ": NOT AS MODELLED" : "");
 }
 
+void AddForecast(const JobRun& run, ordered_json* json, std::string* text) {
+  if (!run.setup().forecast) return;
+  const Forecast& forecast = *run.setup().forecast;
+  ordered_json peaks = ordered_json::array();
+  for (Bytes peak : forecast.device_peak) peaks.push_back(peak.count());
+  (*json)["predicted"] = {{"seconds_per_step", forecast.step_seconds},
+                          {"swap_bytes_per_step", SwapJson(forecast.swap)},
+                          {"peak_device_bytes", std::move(peaks)},
+                          {"host_bytes", forecast.host.count()}};
+  const double median = run.MedianSecondsPerStep();
+  if (median <= 0) return;
+  absl::StrAppendFormat(text, "step: %.4g s in the median, %.4g s predicted (%+.1f%%)\n", median,
+                        forecast.step_seconds, 100 * (median / forecast.step_seconds - 1));
+}
+
 }  // namespace
 
 std::string StepLine(const StepMetrics& metrics, const std::vector<int64_t>& peak_bytes,
@@ -59,6 +74,7 @@ std::string StepLine(const StepMetrics& metrics, const std::vector<int64_t>& pea
   json["learning_rate"] = metrics.learning_rate;
   json["tokens_per_second"] = metrics.tokens_per_second;
   json["seconds"] = metrics.seconds;
+  if (metrics.predicted_seconds) json["predicted_seconds"] = *metrics.predicted_seconds;
   json["swap_bytes"] = SwapJson(metrics.swap);
   json["peak_device_bytes"] = peak_bytes;
   json["generation"] = generation;
@@ -81,6 +97,7 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
           ? static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length) / median
           : 0;
   json["tokens_per_second_median_step"] = median_rate;
+  json["seconds_median_step"] = median;
   summary.text = absl::StrFormat(
       "%d steps in %.1f s with start and checkpoints, %.1f tokens/s; %.1f in the median step\n",
       steps, seconds, rate, median_rate);
@@ -115,6 +132,7 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
                           "%.2f%% of the time\n",
                           d, FormatBytes(peak), FormatBytes(cap), 100 * busy, 100 * starved);
   }
+  AddForecast(run, &json, &summary.text);
   AddPacing(run, &json, &summary.text);
   summary.json = json.dump(1) + "\n";
   return summary;

@@ -34,6 +34,7 @@ class Simulation {
         processes_(2 + plan.devices.size()),
         semaphores_(lanes_.size(), 0),
         stamps_(lanes_.size(), 0),
+        link_free_(plan.devices.size()),
         reported_(options.first_step) {
     processes_[0].id = {Role::kSwapper, 0};
     processes_[1].id = {Role::kHostWorker, 0};
@@ -76,7 +77,12 @@ class Simulation {
     result_.status = status_;
     result_.finished = now_;
     result_.generations = word_;
-    if (runner_ != nullptr) result_.completed_steps = runner_->dispatcher().completed_steps();
+    if (runner_ != nullptr) {
+      result_.completed_steps = runner_->dispatcher().completed_steps();
+      for (int d = 0; d < lanes_.num_devices(); ++d) {
+        result_.peak_resident.push_back(runner_->dispatcher().PeakBytes(d));
+      }
+    }
     result_.moved_bytes = world_.moved_bytes();
     return std::move(result_);
   }
@@ -232,6 +238,7 @@ class Simulation {
       Fail(absl::InternalError(absl::StrCat("step ", action.step, " reported after ", reported_)));
     }
     reported_ = action.step + 1;
+    result_.step_ends.push_back(now_);
     const ObjectTableLayout table(model_, plan_.num_microbatches);
     const ObjectView& scalars = world_.records()[table.IndexOf(
         {ObjectKind::kStepScalars, static_cast<int32_t>(action.step & 1), 0})];
@@ -284,6 +291,7 @@ class Simulation {
       queues_[lane] = LaneQueue(lane);
       ++stamps_[lane];
     }
+    if (process.id.role == Role::kSwapper) std::fill(link_free_.begin(), link_free_.end(), now_);
     if (process.connected) Tell(p, ProcessLost{process.id, process.incarnation});
     process.connected = process.wants_dial = false;
     process.quiesce = 0;
@@ -360,11 +368,20 @@ class Simulation {
       duration = Nanos(static_cast<int64_t>(static_cast<double>(duration.count()) *
                                             (0.5 + 1.5 * random_.NextDouble())));
     }
-    if (options_.keep_timeline) {
-      result_.timeline.push_back({lane, now_, now_ + duration, *head});
-    }
+    const Nanos end = EndOf(lane, duration);
+    if (options_.keep_timeline) result_.timeline.push_back({lane, now_, end, *head});
     queue.BeginHead();
-    Schedule(now_ + duration, Kind::kLaneDone, lane, ++stamps_[lane]);
+    Schedule(end, Kind::kLaneDone, lane, ++stamps_[lane]);
+  }
+
+  // When work of this duration that starts now on a lane ends: the lanes into a device share a
+  // link.
+  Nanos EndOf(int lane, Nanos duration) {
+    const Lane at = lanes_.LaneAt(lane);
+    if (at.kind != LaneKind::kH2DBulk && at.kind != LaneKind::kH2DStream) return now_ + duration;
+    Nanos& free = link_free_[at.device];
+    free = std::max(now_, free) + duration;
+    return free;
   }
 
   void FinishLane(int lane) {
@@ -466,6 +483,7 @@ class Simulation {
   std::vector<int> owner_;            // by lane
   std::vector<uint64_t> semaphores_;  // by lane, of the generation
   std::vector<uint64_t> stamps_;      // by lane: which completion event is the current one
+  std::vector<Nanos> link_free_;      // by device: when its link in will have carried all
   uint32_t word_ = 0;                 // the generation word of the segment
   uint32_t epoch_ = 0;                // coordinator's incarnation
   std::unique_ptr<JobRunner> runner_;

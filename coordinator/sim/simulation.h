@@ -1,8 +1,9 @@
 #pragma once
 
 // One job on a simulated machine: the real job runner, dispatcher and lane queues, with modelled
-// processes, messages and durations under a virtual clock, and faults from a seed. Every run with
-// the same arguments is the same. PURE.
+// processes, messages and durations under a virtual clock, and faults from a seed. The two lanes of
+// a link's direction share it: it carries one transfer after the other, in the order in which they
+// start. Every run with the same arguments is the same. PURE.
 //
 // What is checked, all the time: every read finds exactly the content it expects, no range is
 // written while another command uses it, every (use, microbatch) is counted once and in order in
@@ -39,7 +40,7 @@ struct SimOptions {
 
 struct TimelineEntry {
   int lane = 0;
-  Nanos begin, end;
+  Nanos begin, end;  // from when all it waits for is there; a wait for the link included
   Command command;
 };
 
@@ -50,6 +51,8 @@ struct SimResult {
   uint32_t generations = 0;
   int64_t completed_steps = 0;
   std::array<int64_t, 8> moved_bytes{};  // by TrafficClass; over CPU-GPU links only
+  std::vector<Nanos> step_ends;          // when the coordinator knew, from the first step on
+  std::vector<Bytes> peak_resident;      // by device
   std::vector<TimelineEntry> timeline;
   std::vector<std::pair<Nanos, Event>> recording;  // what the (last) job runner was told
   std::vector<std::string> actions;                // and what it answered, one text an event

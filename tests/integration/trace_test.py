@@ -60,6 +60,19 @@ class TraceTest(harness.Scratch):
         again = self.harmony("run", job, "--devices", DEVICES, "--trace", trace)
         self.assertIn("nothing was run", again.stdout)
 
+    def test_steps_that_are_not_as_the_plan_says_are_reported(self):
+        # Modelled far faster than this machine: every step is late.
+        fast = "sim*2:mem=8MiB,flops=900T,h2d=900GB/s,d2h=900GB/s,p2p=900GB/s"
+        job, out = self.job("drift", max_steps=12)
+        done = self.harmony("run", job, "--devices", fast)
+        self.assertIn("steps drift from what the plan says", done.stdout)
+        self.assertEqual(done.stdout.count("drift from"), 1)
+        for line in harness.read_metrics(out):
+            self.assertGreater(line["predicted_seconds"], 0)
+            self.assertGreater(line["seconds"], line["predicted_seconds"])
+        predicted = json.loads((out / "summary.json").read_text())["predicted"]
+        self.assertEqual(predicted["swap_bytes_per_step"], harness.read_metrics(out)[5]["swap_bytes"])
+
     def test_of_running_and_of_finished_jobs(self):
         self.harmony("up", "--detach", "--devices", DEVICES)
         first, _ = self.job("first")

@@ -1,19 +1,28 @@
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/ipc/prefault.h"
+#include "common/runtime/pacer.h"
 #include "common/runtime/segment_semaphores.h"
+#include "harmony/v1/attach.pb.h"
 #include "worker/host/host_executor.h"
 #include "worker/service/serve.h"
 
 namespace harmony {
 namespace {
 
+// Paced devices belong to a machine whose host is modelled, too.
+bool HostIsPaced(const std::vector<DeviceSpec>& devices) {
+  return std::all_of(devices.begin(), devices.end(),
+                     [](const DeviceSpec& device) { return device.flops.value > 0; });
+}
+
 // Both lanes use the executor at once; it is replaced only while they are idle.
 class HostHandler : public AttachedHandler {
  public:
-  explicit HostHandler(Segment* segment) : segment_(segment) {}
+  HostHandler(Segment* segment, bool paced) : segment_(segment), paced_(paced) {}
 
   absl::Status SetUpJob(const AttachedJob& job) override {
     executor_ = nullptr;  // first: it may hold files that the next one opens
@@ -33,7 +42,11 @@ class HostHandler : public AttachedHandler {
     prefault_.Stop();
     executor_ = nullptr;
   }
-  void FillStats(v1::DeviceStats* stats) override { FillProcessStats(stats); }
+  void FillStats(v1::DeviceStats* stats) override {
+    FillProcessStats(stats);
+    stats->set_paced(static_cast<int64_t>(pacer_.paced()));
+    stats->set_overruns(static_cast<int64_t>(pacer_.overruns()));
+  }
 
   absl::Status Run(const Command& command) {
     const HostTask* task = std::get_if<HostTask>(&command.body);
@@ -42,11 +55,20 @@ class HostHandler : public AttachedHandler {
           absl::StrCat("command ", command.header.id, " is not a host task"));
     }
     if (executor_ == nullptr) return absl::FailedPreconditionError("host worker: no job is set up");
-    return executor_->Execute(*task, command.header);
+    const bool modelled = task->kind == HostTaskKind::kUpdate || task->kind == HostTaskKind::kNorm;
+    if (!paced_ || !modelled || command.header.expected == Nanos()) {
+      return executor_->Execute(*task, command.header);
+    }
+    const Pacer::Reservation reservation = pacer_.Reserve(command.header.expected);
+    HARMONY_RETURN_IF_ERROR(executor_->Execute(*task, command.header));
+    pacer_.FinishAt(reservation);
+    return absl::OkStatus();
   }
 
  private:
   Segment* const segment_;
+  const bool paced_;
+  Pacer pacer_;  // of host_compute
   std::unique_ptr<HostExecutor> executor_;
   Prefault prefault_;
 };
@@ -54,7 +76,7 @@ class HostHandler : public AttachedHandler {
 }  // namespace
 
 absl::Status ServeHost(ProgramContext& context, TerminationSignals& signals) {
-  HostHandler handler(&context.segment);
+  HostHandler handler(&context.segment, HostIsPaced(context.devices));
   SegmentSemaphores semaphores(&context.segment);
   const LaneTable table(static_cast<int>(context.devices.size()));
   std::vector<LaneDefinition> lanes;

@@ -50,6 +50,17 @@ v1::Progress Sample() {
   return progress;
 }
 
+TEST(RenderFrame, ShowsTheStepTimeBesideThePlannedOne) {
+  v1::Progress progress = Sample();
+  progress.set_seconds_per_step(0.4125);
+  progress.set_predicted_seconds_per_step(0.3);
+  EXPECT_THAT(RenderFrame(progress, 200, 24)[1],
+              ::testing::HasSubstr("  step 0.412 s, planned 0.3 s  swap"));
+  progress.set_drift(0.375);
+  EXPECT_THAT(RenderFrame(progress, 200, 24)[1],
+              ::testing::HasSubstr("  step 0.412 s, planned 0.3 s (+38%)  swap"));
+}
+
 TEST(RenderFrame, ShowsTheJobAndTwoLinesADevice) {
   EXPECT_THAT(
       RenderFrame(Sample(), 200, 24),

@@ -1,0 +1,49 @@
+#include "coordinator/service/forecast.h"
+
+#include <algorithm>
+
+#include "common/plan/arena_layout.h"
+#include "coordinator/planner/device_need.h"
+#include "coordinator/sim/simulation.h"
+
+namespace harmony {
+namespace {
+
+// The first steps fill the pipeline and the last one has no successor to prefetch for.
+constexpr int kSteps = 8, kRunUp = 3;
+
+}  // namespace
+
+absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
+                                      const CostModel& costs) {
+  SimOptions options;
+  options.end_step = kSteps;
+  options.keep_timeline = true;
+  const SimResult result = Simulate(model, plan, costs, options);
+  if (!result.status.ok()) return result.status;
+  Forecast forecast;
+  const Nanos steady = result.step_ends[kSteps - 2] - result.step_ends[kRunUp - 1];
+  forecast.step_seconds = steady.seconds() / (kSteps - 1 - kRunUp);
+  for (const TimelineEntry& entry : result.timeline) {
+    const auto* transfer = std::get_if<Transfer>(&entry.command.body);
+    if (transfer == nullptr || entry.command.header.step != kRunUp) continue;
+    forecast.swap[static_cast<size_t>(transfer->traffic)] += transfer->size.count();
+  }
+  forecast.device_peak = result.peak_resident;
+  std::vector<Bytes> workspace(plan.devices.size());
+  for (const GroupNeed& need : NeedOfGroups(model, plan)) {
+    workspace[need.device] = std::max(workspace[need.device], need.workspace);
+  }
+  for (size_t d = 0; d < workspace.size(); ++d) forecast.device_peak[d] += workspace[d];
+  forecast.host = ArenaLayout(model, plan).end();
+  return forecast;
+}
+
+bool AllPaced(const std::vector<DeviceSpec>& devices) {
+  return std::all_of(devices.begin(), devices.end(), [&](const DeviceSpec& device) {
+    return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0 &&
+           (device.p2p.value > 0 || devices.size() == 1);
+  });
+}
+
+}  // namespace harmony

@@ -1,0 +1,31 @@
+#pragma once
+
+// What a plan says its run will look like; the run is held against it.
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan/machine.h"
+#include "common/plan/plan.h"
+#include "coordinator/core/dispatcher.h"
+#include "coordinator/service/lane_monitor.h"
+
+namespace harmony {
+
+struct Forecast {
+  double step_seconds = 0;         // of a step in the middle of the run
+  SwapTotals swap = {};            // bytes of such a step
+  std::vector<Bytes> device_peak;  // bindings and workspace
+  Bytes host;                      // of the arena
+};
+
+// From the dispatcher under the simulator's clock. Takes a while for large jobs. Internal or
+// ResourceExhausted when the plan does not run there.
+absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
+                                      const CostModel& costs);
+
+// Whether AnalyticCosts are true of these devices: arithmetic and links are all paced.
+bool AllPaced(const std::vector<DeviceSpec>& devices);
+
+}  // namespace harmony
