@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace harmony {
 namespace {
@@ -11,9 +12,27 @@ std::string GroupsText(const std::vector<LayerGroup>& groups) {
   std::string text;
   for (const LayerGroup& group : groups) {
     absl::StrAppend(&text, text.empty() ? "" : " ", group.layers.first, "-", group.layers.last, "@",
-                    group.device);
+                    group.device, group.keep_weights ? " (weights kept)" : "");
   }
   return text.empty() ? "none" : text;
+}
+
+absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
+                         absl::string_view field) {
+  int next = 0;
+  for (const LayerGroup& group : groups) {
+    const std::string name =
+        absl::StrCat("plan: ", field, " of layers ", group.layers.first, " to ", group.layers.last);
+    if (group.layers.first != next || group.layers.last < group.layers.first) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " where layer ", next, " is next"));
+    }
+    if (group.device < 0 || group.device >= num_devices) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " on device ", group.device, " of ", num_devices));
+    }
+    next = group.layers.last + 1;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -30,6 +49,41 @@ std::string DebugString(const Plan& plan) {
                     FormatBytes(plan.devices[i].memory));
   }
   return text;
+}
+
+absl::Status CheckPlan(const Plan& plan) {
+  const int devices = static_cast<int>(plan.devices.size());
+  HARMONY_RETURN_IF_ERROR(CheckGroups(plan.forward_groups, devices, "forward group"));
+  HARMONY_RETURN_IF_ERROR(CheckGroups(plan.backward_groups, devices, "backward group"));
+  if (plan.backward_groups.empty()) return absl::InvalidArgumentError("plan: no backward group");
+  const int ahead = plan.forward_groups.empty() ? 0 : plan.forward_groups.back().layers.last + 1;
+  if (ahead != plan.backward_groups.back().layers.first) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: the forward groups end before layer ", ahead,
+        ", the last backward group starts with layer ", plan.backward_groups.back().layers.first));
+  }
+  for (const LayerGroup& group : plan.backward_groups) {
+    if (!group.keep_weights) continue;
+    const bool loaded = std::any_of(
+        plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
+          return forward.layers == group.layers && forward.device == group.device;
+        });
+    if (loaded) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: the backward group of layers ", group.layers.first, " to ",
+                     group.layers.last, " keeps weights (keep_weights), but no forward group of ",
+                     "these layers runs on device ", group.device));
+  }
+  return absl::OkStatus();
+}
+
+int KeeperOf(const Plan& plan, const LayerGroup& forward_group) {
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+    const LayerGroup& group = plan.backward_groups[g];
+    if (group.layers != forward_group.layers) continue;
+    return group.keep_weights && group.device == forward_group.device ? static_cast<int>(g) : -1;
+  }
+  return -1;
 }
 
 int StashBoundary(const LayerGroup& group) {
@@ -77,7 +131,7 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
   for (size_t i = 0; i < plan.backward_groups.size(); ++i) {
     const LayerGroup& group = plan.backward_groups[i];
     const bool fused = i + 1 == plan.backward_groups.size();
-    load(group.layers, !fused);
+    if (!group.keep_weights) load(group.layers, !fused);
     const int boundary = StashBoundary(group);
     if (!fused && boundary > 0) {
       swap.stash += BoundaryBytes(model, boundary, samples, plan.sequence_length);  // back in

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/base/units.h"
 #include "common/model/model_spec.h"
 #include "common/plan/job_spec.h"
@@ -17,6 +18,9 @@ namespace harmony {
 struct LayerGroup {
   LayerRange layers;
   int device = 0;
+  // Backward groups only. The weights that the forward group of the same layers and device loaded
+  // stay on the device until this backward: one load a step instead of two.
+  bool keep_weights = false;
 };
 
 struct DevicePlan {
@@ -54,6 +58,13 @@ struct Plan {
 };
 
 std::string DebugString(const Plan& plan);
+
+// InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
+// there is not, and when one keeps what it cannot keep.
+absl::Status CheckPlan(const Plan& plan);
+
+// The backward group that keeps the weights a forward group loads; -1: none does.
+int KeeperOf(const Plan& plan, const LayerGroup& forward_group);
 
 // The boundary whose tensor is kept (stashed) for the backward of a group: the first layer's input,
 // or the embedding's output (boundary 1) for a group that starts with layer 0. -1 when the group

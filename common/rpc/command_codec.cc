@@ -245,6 +245,7 @@ void EncodeGroups(const std::vector<LayerGroup>& groups,
     out->set_first_layer(group.layers.first);
     out->set_last_layer(group.layers.last);
     out->set_device(group.device);
+    out->set_keep_weights(group.keep_weights);
   }
 }
 
@@ -260,7 +261,7 @@ absl::Status DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& w
     if (in.device() < 0 || in.device() >= num_devices) {
       return Bad(absl::StrCat(field, ".device"), in.device());
     }
-    groups->push_back({{in.first_layer(), in.last_layer()}, in.device()});
+    groups->push_back({{in.first_layer(), in.last_layer()}, in.device(), in.keep_weights()});
     next = in.last_layer() + 1;
   }
   return absl::OkStatus();

@@ -6,11 +6,13 @@
 namespace harmony {
 
 CommandWriter::CommandWriter(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
-                             const ObjectTableLayout& table, const WorkGraph& graph,
-                             const std::vector<DeviceMemory>& memory, ArenaRecords& records)
+                             const KeptLayout& kept, const ObjectTableLayout& table,
+                             const WorkGraph& graph, const std::vector<DeviceMemory>& memory,
+                             ArenaRecords& records)
     : model_(model),
       plan_(plan),
       layout_(layout),
+      kept_(kept),
       table_(table),
       graph_(graph),
       memory_(memory),
@@ -41,6 +43,11 @@ Bytes CommandWriter::OutSlot(const Visit& visit, int position, int output) const
          hidden_.AlignUp(kSlotAlignment) * output;
 }
 
+Bytes CommandWriter::WeightPlace(const Visit& visit, int i) const {
+  if (i >= visit.own_blocks) return kept_.Weights(visit.keeper, visit.blocks[i]);
+  return memory_[visit.device].offset(visit.first_weight + i);
+}
+
 int CommandWriter::Bank(int backward_group) const {
   const int groups = static_cast<int>(plan_.backward_groups.size());
   return (groups - 1 - backward_group) % std::min(plan_.boundary_banks, groups - 1);
@@ -61,7 +68,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
     const auto at = std::find(visit.blocks.begin(), visit.blocks.end(), model_.uses[use].block);
     if (at == visit.blocks.end()) continue;
     if (visit.kind == VisitKind::kBackward && !model_.uses[use].needed_in_backward) continue;
-    task.weights.push_back({use, memory.offset(visit.first_weight + (at - visit.blocks.begin()))});
+    task.weights.push_back({use, WeightPlace(visit, static_cast<int>(at - visit.blocks.begin()))});
   }
   if (visit.kind != VisitKind::kForward) {
     for (size_t i = 0; i < visit.uses.size(); ++i) {
@@ -138,8 +145,7 @@ Transfer CommandWriter::LoadWeights(const Node& node) const {
   const ObjectKey key{ObjectKind::kParameter, node.index, 0};
   Transfer copy;
   copy.source = {-1, PersistentOffset(model_, key)};
-  copy.destination = {visit.device,
-                      memory_[visit.device].offset(visit.first_weight + node.position)};
+  copy.destination = {visit.device, WeightPlace(visit, node.position)};
   copy.size = model_.blocks[node.index].size();
   copy.expect = Expect{Record(key), static_cast<uint64_t>(node.step)};
   return copy;

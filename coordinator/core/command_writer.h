@@ -9,6 +9,7 @@
 #include "common/plan/command.h"
 #include "coordinator/core/arena_records.h"
 #include "coordinator/core/device_memory.h"
+#include "coordinator/core/kept_layout.h"
 #include "coordinator/core/work_graph.h"
 
 namespace harmony {
@@ -16,7 +17,7 @@ namespace harmony {
 class CommandWriter {
  public:
   CommandWriter(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
-                const ObjectTableLayout& table, const WorkGraph& graph,
+                const KeptLayout& kept, const ObjectTableLayout& table, const WorkGraph& graph,
                 const std::vector<DeviceMemory>& memory, ArenaRecords& records);
 
   // Fills in the body; lane and value are set. `gradient_slot`: where a gradient without a slot of
@@ -45,12 +46,15 @@ class CommandWriter {
   // Offset of a part of the slot that a position streams through.
   Bytes InSlot(const Visit& visit, int position, Bytes within) const;
   Bytes OutSlot(const Visit& visit, int position, int output) const;
+  // Of the visit's block number `i`, in its device's region.
+  Bytes WeightPlace(const Visit& visit, int i) const;
   int Bank(int backward_group) const;
   int Record(const ObjectKey& key) const { return table_.IndexOf(key); }
 
   const ModelSpec& model_;
   const Plan& plan_;
   const ArenaLayout& layout_;
+  const KeptLayout& kept_;
   const ObjectTableLayout& table_;
   const WorkGraph& graph_;
   const std::vector<DeviceMemory>& memory_;

@@ -16,6 +16,7 @@ class Dispatcher::Impl {
              costs,
              options,
              ArenaLayout(model, plan),
+             KeptLayout(model, plan),
              ObjectTableLayout(model, plan.num_microbatches),
              options.end_step,
              options.first_step > 0 ? options.first_step : -1,
@@ -31,7 +32,7 @@ class Dispatcher::Impl {
   void KeepPeaks() {
     if (generation_ == nullptr) return;
     for (size_t d = 0; d < peaks_.size(); ++d) {
-      peaks_[d] = std::max(peaks_[d], generation_->memory(static_cast<int>(d)).peak());
+      peaks_[d] = std::max(peaks_[d], generation_->PeakBytes(static_cast<int>(d)));
     }
     ring_peak_ = std::max(ring_peak_, generation_->ring().peak());
   }
@@ -46,6 +47,7 @@ Dispatcher::~Dispatcher() = default;
 absl::Status Dispatcher::BeginGeneration(uint32_t /*generation*/,
                                          absl::Span<const ObjectView> records) {
   JobContext& job = impl_->job_;
+  HARMONY_RETURN_IF_ERROR(CheckPlan(job.plan));
   HARMONY_ASSIGN_OR_RETURN(Frontier frontier,
                            Frontier::FromRecords(job.table, records, job.options.first_step));
   impl_->KeepPeaks();

@@ -17,11 +17,13 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       graph_(lane_table_.size()),
       records_(job.table, frontier_.initialized() ? records : absl::Span<const ObjectView>()),
       ring_(job.layout.ring_begin(), job.layout.ring_bytes()),
-      builder_(job.model, job.plan, job.layout, graph_, memory_),
-      writer_(job.model, job.plan, job.layout, job.table, graph_, memory_, records_),
+      builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_),
+      writer_(job.model, job.plan, job.layout, job.kept, job.table, graph_, memory_, records_),
       lanes_(lane_table_.size()),
       grants_(job.plan.backward_groups.size()) {
-  for (const DevicePlan& device : plan_.devices) memory_.emplace_back(device.resident);
+  for (size_t d = 0; d < plan_.devices.size(); ++d) {
+    memory_.emplace_back(plan_.devices[d].resident - job.kept.bytes(static_cast<int>(d)));
+  }
 }
 
 // ---- Building ----

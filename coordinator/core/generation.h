@@ -16,6 +16,7 @@
 #include "coordinator/core/dispatcher.h"
 #include "coordinator/core/frontier.h"
 #include "coordinator/core/gradient_ring.h"
+#include "coordinator/core/kept_layout.h"
 #include "coordinator/core/step_builder.h"
 #include "coordinator/core/work_graph.h"
 
@@ -28,6 +29,7 @@ struct JobContext {
   const CostModel& costs;
   DispatchOptions options;
   ArenaLayout layout;
+  KeptLayout kept;
   ObjectTableLayout table;
   int64_t end_step;       // lowered by a stop
   int64_t saved_version;  // newest checkpoint known to be complete; -1: none
@@ -46,7 +48,7 @@ class Generation {
   int64_t completed_steps() const { return completed_steps_; }
   bool done() const;
   const Command* Find(int lane, uint64_t value) const;
-  const DeviceMemory& memory(int device) const { return memory_[device]; }
+  Bytes PeakBytes(int device) const { return memory_[device].peak() + job_.kept.bytes(device); }
   const GradientRing& ring() const { return ring_; }
 
  private:

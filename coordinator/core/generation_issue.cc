@@ -57,6 +57,7 @@ bool Generation::HasMemory(const Node& node, Nanos& start) const {
   const DeviceMemory& memory = memory_[visit.device];
   switch (node.kind) {
     case NodeKind::kLoadWeights:
+      if (node.position >= visit.own_blocks) return true;  // in a place of its own
       if (!memory.admitted(visit.first_weight + node.position)) return false;
       break;
     case NodeKind::kTokensIn:
@@ -88,6 +89,7 @@ void Generation::CollectUsers(const Node& node, Users& users) const {
   const DeviceMemory& memory = memory_[visit.device];
   switch (node.kind) {
     case NodeKind::kLoadWeights:
+      if (node.position >= visit.own_blocks) break;
       users.Merge(memory.waits(visit.first_weight + node.position));
       break;
     case NodeKind::kTokensIn:

@@ -19,15 +19,18 @@ int PositionOf(const Visit& visit, int microbatch) {
 }  // namespace
 
 StepBuilder::StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
-                         WorkGraph& graph, std::vector<DeviceMemory>& memory)
+                         const KeptLayout& kept, WorkGraph& graph,
+                         std::vector<DeviceMemory>& memory)
     : model_(model),
       plan_(plan),
       layout_(layout),
+      kept_(kept),
       graph_(graph),
       memory_(memory),
       lanes_(static_cast<int>(plan.devices.size())),
       eager_(plan.update == UpdateMode::kEager),
-      last_update_(model.blocks.size(), kNoNode) {
+      last_update_(model.blocks.size(), kNoNode),
+      weights_user_(plan.backward_groups.size(), kNoNode) {
   end_of_updates_.fill({-1, kNoNode});
 }
 
@@ -66,6 +69,7 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   status_ = absl::OkStatus();
   batch_ = loss_ = kNoNode;
   producer_ = -1;
+  kept_loads_.clear();
   forward_visits_.clear();
   backward_visits_.assign(plan_.backward_groups.size(), -1);
   if (work.load_batch) {
@@ -113,13 +117,20 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
   const int64_t id = graph_.AddVisit(std::move(visit));
   if (producer_ >= 0) graph_.visit(producer_).consumer = id;
   const int bulk = LaneOf(LaneKind::kH2DBulk, graph_.visit(id).device);
-  for (size_t i = 0; i < graph_.visit(id).blocks.size(); ++i) {
+  const int keeper = graph_.visit(id).keeper;
+  for (int i = 0; i < static_cast<int>(graph_.visit(id).blocks.size()); ++i) {
     const int block = graph_.visit(id).blocks[i];
-    const NodeId load =
-        Add(NodeKind::kLoadWeights, bulk, id, static_cast<int>(i), block, {last_update_[block]});
-    graph_.visit(id).loads.push_back(load);
+    const bool own = i < graph_.visit(id).own_blocks;
+    NodeId unused = kNoNode;
+    NodeId& kept = own ? unused : kept_loads_.try_emplace({keeper, block}, kNoNode).first->second;
+    if (kept == kNoNode) {
+      kept = Add(NodeKind::kLoadWeights, bulk, id, i, block,
+                 {last_update_[block], own ? kNoNode : weights_user_[keeper]});
+    }
+    graph_.visit(id).loads.push_back(kept);
   }
   for (int position = 0; position < count; ++position) AddPosition(id, position);
+  if (keeper >= 0) weights_user_[keeper] = graph_.visit(id).positions.back().compute;
   if (graph_.visit(id).kind == VisitKind::kFused) {
     fused_started_ = graph_.visit(id).positions[0].compute;
   }
@@ -131,16 +142,18 @@ absl::Status StepBuilder::AddItems(Visit& visit) {
   const std::vector<Bytes> sizes = LayOutItems(model_, plan_, visit);
   const Bytes total = TotalOf(sizes);
   if (total > memory.resident()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(visit.kind == VisitKind::kForward ? "forward" : "backward", " group ",
-                     visit.group, " (layers ", visit.layers.first, " to ", visit.layers.last,
-                     ") needs ", FormatBytesExact(total), " resident on device ", visit.device,
-                     ", which has ", FormatBytesExact(memory.resident()), ": ",
-                     FormatBytesExact(total - memory.resident()), " too little"));
+    const Bytes kept = kept_.bytes(visit.device);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        visit.kind == VisitKind::kForward ? "forward" : "backward", " group ", visit.group,
+        " (layers ", visit.layers.first, " to ", visit.layers.last, ") needs ",
+        FormatBytesExact(total), " resident on device ", visit.device, ", which has ",
+        FormatBytesExact(memory.resident() + kept),
+        kept.count() > 0 ? absl::StrCat(" and keeps ", FormatBytesExact(kept), " of them") : "",
+        ": ", FormatBytesExact(total - memory.resident()), " too little"));
   }
   memory.BeginVisit();
   visit.first_weight = memory.items();
-  visit.first_gradient = visit.first_weight + static_cast<int64_t>(visit.blocks.size());
+  visit.first_gradient = visit.first_weight + visit.own_blocks;
   for (Bytes size : sizes) memory.AddItem(size);
   visit.end_item = memory.items();
   visit.in = visit.end_item - 2;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/device_memory.h"
 #include "coordinator/core/frontier.h"
+#include "coordinator/core/kept_layout.h"
 #include "coordinator/core/work_graph.h"
 
 namespace harmony {
@@ -22,8 +24,8 @@ namespace harmony {
 class StepBuilder {
  public:
   // All must outlive it. `memory`: one per device.
-  StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout, WorkGraph& graph,
-              std::vector<DeviceMemory>& memory);
+  StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
+              const KeptLayout& kept, WorkGraph& graph, std::vector<DeviceMemory>& memory);
 
   void AddInitialize(int64_t step);
   // ResourceExhausted when a group of the plan cannot have its working set: names group, device and
@@ -59,6 +61,7 @@ class StepBuilder {
   const ModelSpec& model_;
   const Plan& plan_;
   const ArenaLayout& layout_;
+  const KeptLayout& kept_;
   WorkGraph& graph_;
   std::vector<DeviceMemory>& memory_;
   LaneTable lanes_;
@@ -71,8 +74,10 @@ class StepBuilder {
   std::vector<int64_t> forward_visits_;   // those that run
   std::vector<int64_t> backward_visits_;  // by backward group; -1: does not run
   NodeId batch_ = kNoNode, loss_ = kNoNode;
+  std::map<std::pair<int, int>, NodeId> kept_loads_;  // in this step, by keeper and block
   // Across steps.
-  std::vector<NodeId> last_update_;  // by block
+  std::vector<NodeId> last_update_;   // by block
+  std::vector<NodeId> weights_user_;  // by backward group: the last task on the weights it keeps
   NodeId last_checkpoint_ = kNoNode, fused_started_ = kNoNode, initialized_ = kNoNode;
   std::array<std::pair<int64_t, NodeId>, 4> end_of_updates_;  // of the last steps, by step mod 4
 };

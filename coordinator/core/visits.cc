@@ -18,6 +18,15 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
   std::iota(visit.microbatches.begin(), visit.microbatches.end(), 0);
   visit.slots = std::min(plan.stream_slots, plan.num_microbatches);
   visit.blocks = BlocksOf(model, layers, kind == VisitKind::kBackward);
+  visit.keeper = forward ? KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
+  visit.own_blocks = static_cast<int>(visit.blocks.size());
+  if (visit.keeper >= 0) {  // what only the forward needs is not kept
+    const std::vector<int> kept = BlocksOf(model, layers, true);
+    const auto own = std::stable_partition(visit.blocks.begin(), visit.blocks.end(), [&](int b) {
+      return std::find(kept.begin(), kept.end(), b) == kept.end();
+    });
+    visit.own_blocks = static_cast<int>(own - visit.blocks.begin());
+  }
   visit.uses = UsesOf(model, layers);
   visit.has_tokens = layers.first == 0;
   visit.has_labels = kind == VisitKind::kFused;
@@ -50,7 +59,9 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
   visit.out_stride = hidden.AlignUp(kSlotAlignment) * outs;
 
   std::vector<Bytes> sizes;
-  for (int block : visit.blocks) sizes.push_back(model.blocks[block].size());
+  for (int i = 0; i < visit.own_blocks; ++i) {
+    sizes.push_back(model.blocks[visit.blocks[i]].size());
+  }
   if (visit.kind != VisitKind::kForward) {
     for (int use : visit.uses) sizes.push_back(model.blocks[model.uses[use].block].size());
   }

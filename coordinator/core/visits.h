@@ -14,9 +14,9 @@ namespace harmony {
 // `group` counts forward groups for kForward, backward groups otherwise.
 Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group);
 
-// Sizes of its memory items, in this order: a block each (weights), a use each (gradients; backward
-// kinds), loss slots (fused), streaming slots in, streaming slots out. Fills in the strides and
-// offsets of `visit`.
+// Sizes of its memory items, in this order: a block each (its own weights), a use each (gradients;
+// backward kinds), loss slots (fused), streaming slots in, streaming slots out. Fills in the
+// strides and offsets of `visit`.
 std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& visit);
 
 // Their sum, each at a multiple of kSlotAlignment.

@@ -75,9 +75,13 @@ struct Visit {
   int64_t step = 0;
   LayerRange layers;
   std::vector<int> microbatches;  // to run, ascending; positions count in it
-  std::vector<int> blocks;        // loaded, in this order
-  std::vector<int> uses;          // of the layers
-  std::vector<int> outputs;       // boundaries written by a forward, the group's output last
+  // Blocks it works with, in this order: first those it loads into its own memory, then those that
+  // lie in the places of the backward group `keeper`.
+  std::vector<int> blocks;
+  int own_blocks = 0;
+  int keeper = -1;
+  std::vector<int> uses;     // of the layers
+  std::vector<int> outputs;  // boundaries written by a forward, the group's output last
   bool has_tokens = false, has_labels = false, has_input = false, has_output_gradient = false,
        has_input_gradient = false;
   int slots = 1;          // of each streaming kind

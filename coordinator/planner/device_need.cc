@@ -1,9 +1,12 @@
 #include "coordinator/planner/device_need.h"
 
+#include "coordinator/core/kept_layout.h"
+
 namespace harmony {
 namespace {
 
-GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, VisitKind kind, int group) {
+GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kept, VisitKind kind,
+                 int group) {
   Visit visit = PlannedVisit(model, plan, kind, group);
   const std::vector<Bytes> items = LayOutItems(model, plan, visit);
   GroupNeed need;
@@ -11,7 +14,8 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, VisitKind kind, int g
   need.group = group;
   need.layers = visit.layers;
   need.device = visit.device;
-  const size_t weights = visit.blocks.size();
+  need.kept = kept.bytes(visit.device);
+  const size_t weights = static_cast<size_t>(visit.own_blocks);
   const size_t gradients = weights + (kind == VisitKind::kForward ? 0 : visit.uses.size());
   for (size_t i = 0; i < items.size(); ++i) {
     Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
@@ -28,13 +32,14 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, VisitKind kind, int g
 
 std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan) {
   std::vector<GroupNeed> needs;
+  const KeptLayout kept(model, plan);
   for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
-    needs.push_back(NeedOf(model, plan, VisitKind::kForward, static_cast<int>(f)));
+    needs.push_back(NeedOf(model, plan, kept, VisitKind::kForward, static_cast<int>(f)));
   }
   for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
     const bool fused = g + 1 == plan.backward_groups.size();
-    needs.push_back(
-        NeedOf(model, plan, fused ? VisitKind::kFused : VisitKind::kBackward, static_cast<int>(g)));
+    needs.push_back(NeedOf(model, plan, kept, fused ? VisitKind::kFused : VisitKind::kBackward,
+                           static_cast<int>(g)));
   }
   return needs;
 }

@@ -15,8 +15,9 @@ struct GroupNeed {
   LayerRange layers;
   int device = 0;
   Bytes weights, gradients, streaming;  // resident
+  Bytes kept;  // resident as well: what the device keeps from forward to backward, of all groups
   Bytes workspace;
-  Bytes resident() const { return weights + gradients + streaming; }
+  Bytes resident() const { return weights + gradients + streaming + kept; }
   Bytes total() const { return resident() + workspace; }
 };
 

@@ -12,8 +12,9 @@ namespace harmony {
 namespace {
 
 struct DeviceUse {
-  Bytes resident, workspace;  // the most of any group
-  std::string hungriest;      // group that needs most resident
+  Bytes resident, workspace;  // the most of any group, with what the device keeps
+  Bytes kept;
+  std::string hungriest;  // group that needs most resident
 };
 
 std::vector<DeviceUse> UseOfDevices(const Plan& plan, const std::vector<GroupNeed>& needs) {
@@ -21,12 +22,19 @@ std::vector<DeviceUse> UseOfDevices(const Plan& plan, const std::vector<GroupNee
   for (const GroupNeed& need : needs) {
     DeviceUse& use = uses[need.device];
     use.workspace = std::max(use.workspace, need.workspace);
+    use.kept = need.kept;
     if (need.resident() <= use.resident) continue;
     use.resident = need.resident();
     use.hungriest =
         absl::StrCat(KindName(need.kind), " of layers ", need.layers.first, "-", need.layers.last);
   }
   return uses;
+}
+
+// The group works with weights that stay on its device from forward to backward.
+bool KeepsWeights(const Plan& plan, const GroupNeed& need) {
+  if (need.kind == VisitKind::kForward) return KeeperOf(plan, plan.forward_groups[need.group]) >= 0;
+  return plan.backward_groups[need.group].keep_weights;
 }
 
 // Without stashes and boundary commits; parameters counted once.
@@ -79,6 +87,10 @@ std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& 
     absl::StrAppendFormat(&text, "  %d  %s: needs %s + %s workspace of %s (%s): fits\n", d, name,
                           FormatBytes(uses[d].resident), FormatBytes(uses[d].workspace),
                           FormatBytes(plan.devices[d].memory), uses[d].hungriest);
+    if (uses[d].kept.count() > 0) {
+      absl::StrAppendFormat(&text, "     keeps %s of it from forward to backward\n",
+                            FormatBytes(uses[d].kept));
+    }
   }
 
   text += "Groups\n";
@@ -86,10 +98,10 @@ std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& 
     absl::StrAppendFormat(
         &text,
         "  %-16s %2d  layers %d-%d on device %d: weights %s, gradients %s, buffers %s, "
-        "workspace %s\n",
+        "workspace %s%s\n",
         KindName(need.kind), need.group, need.layers.first, need.layers.last, need.device,
         FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
-        FormatBytes(need.workspace));
+        FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "");
   }
 
   absl::StrAppendFormat(&text, "Host arena %s", FormatBytes(layout.end()));
@@ -120,13 +132,13 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
       ComputeFootprint(model, plan.global_batch(), plan.sequence_length, plan.optimizer_moments);
   std::string groups, devices;
   for (const GroupNeed& need : needs) {
-    absl::StrAppend(&groups, groups.empty() ? "" : ", ", "{\"kind\": \"", KindName(need.kind),
-                    "\", \"group\": ", need.group, ", \"first_layer\": ", need.layers.first,
-                    ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
-                    ", \"weights\": ", need.weights.count(),
-                    ", \"gradients\": ", need.gradients.count(),
-                    ", \"buffers\": ", need.streaming.count(),
-                    ", \"workspace\": ", need.workspace.count(), "}");
+    absl::StrAppend(
+        &groups, groups.empty() ? "" : ", ", "{\"kind\": \"", KindName(need.kind),
+        "\", \"group\": ", need.group, ", \"first_layer\": ", need.layers.first,
+        ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
+        ", \"weights\": ", need.weights.count(), ", \"gradients\": ", need.gradients.count(),
+        ", \"buffers\": ", need.streaming.count(), ", \"workspace\": ", need.workspace.count(),
+        ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false", "}");
   }
   const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
   for (size_t d = 0; d < uses.size(); ++d) {
@@ -134,6 +146,7 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
                     ", \"memory\": ", plan.devices[d].memory.count(),
                     ", \"resident\": ", plan.devices[d].resident.count(),
                     ", \"need_resident\": ", uses[d].resident.count(),
+                    ", \"kept\": ", uses[d].kept.count(),
                     ", \"need_workspace\": ", uses[d].workspace.count(), ", \"fits\": true}");
   }
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);

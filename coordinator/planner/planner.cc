@@ -9,6 +9,7 @@
 #include "common/plan/arena_layout.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/grouping.h"
+#include "coordinator/planner/residency.h"
 #include "coordinator/sim/simulation.h"
 
 namespace harmony {
@@ -178,7 +179,11 @@ class Planner {
         const auto rank = [](const Candidate& c) { return std::pair(!c.small_ring, c.time); };
         if (!best || rank(*candidate) < rank(*best)) best = std::move(candidate);
       }
-      if (best) return std::move(best->plan);
+      if (!best) continue;
+      return KeepWeights(std::move(best->plan), [this](const Plan& plan) -> std::optional<Nanos> {
+        const std::optional<Candidate> candidate = Fits(plan) ? Try(plan) : std::nullopt;
+        return candidate ? std::optional(candidate->time) : std::nullopt;
+      });
     }
     return std::nullopt;
   }

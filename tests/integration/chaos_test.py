@@ -3,12 +3,14 @@
 HARMONY_KILLS sets the number of kills per kind of process (default 3; the full proof uses 20).
 HARMONY_SEED replays a failing run.
 """
+import contextlib
 import os
 import pathlib
 import time
 import unittest
 
 import harness
+import segment_view
 
 KILLS = int(os.environ.get("HARMONY_KILLS", "3"))
 DEVICES = "sim*2:mem=8MiB"
@@ -53,6 +55,47 @@ class ChaosTest(harness.Scratch):
 
 class ChaosWithClippingTest(ChaosTest):
     changes = {"max_grad_norm": 0.5}
+
+
+class ChaosInsideUpdateTest(harness.Scratch):
+    """The host worker dies while it overwrites parameters in place: the segment itself is watched for it."""
+
+    def start_run(self, name):
+        job, out = self.job(name, max_steps=6, global_batch_size=2, micro_batch_size=1, sequence_length=8)
+        return self.start("run", job, "--devices", "sim*2:mem=64MiB"), out
+
+    def kill_inside_update(self, name):
+        """Kills the host worker in an update; how many chunks were half-written, None: it came too late."""
+        process, out = self.start_run(name)
+        step = self.random.randrange(1, 5)
+        harness.wait_for(lambda: process.poll() is not None or lines(out / "metrics.jsonl") >= step, f"step {step}")
+        host = self.processes().get(("host", 0))
+        self.assertIsNotNone(host, f"{name}: no host worker; {self.replay}")
+        with contextlib.closing(segment_view.SegmentView(host["pid"])) as view:
+            self.assertGreater(view.parameters(), 0)
+            harness.spin_until(lambda: view.update_under_way() or process.poll() is not None, "an update")
+            if process.poll() is None:
+                self.kill(host["pid"])
+            harness.spin_until(lambda: not self.alive(host["pid"]), "its death")
+            half_done = view.chunks_half_done() if view.update_under_way() else None
+        self.wait_exit(process, 0)
+        return half_done, (harness.losses(out), harness.weights_digest(out / "final"))
+
+    def test_the_host_worker_may_die_inside_an_update(self):
+        print(f"\n{self.replay}")
+        self.model = self.make_model("wide", dict(harness.TINY_GPT2, n_embd=512, n_layer=2))
+        process, out = self.start_run("calm")
+        self.wait_exit(process, 0)
+        expected = (harness.losses(out), harness.weights_digest(out / "final"))
+        inside, half_written, attempts = 0, 0, 0
+        while inside < KILLS:
+            attempts += 1
+            self.assertLess(attempts, 10 * KILLS + 10, "kills do not land inside an update")
+            half_done, got = self.kill_inside_update(f"kill-{attempts}")
+            self.assertEqual(got, expected, f"attempt {attempts}; {self.replay}")
+            inside += half_done is not None
+            half_written += (half_done or 0) > 0
+        print(f"{inside} kills inside an update ({half_written} with chunks half-written), bits unchanged")
 
 
 def lines(path):

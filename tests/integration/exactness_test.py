@@ -1,4 +1,5 @@
 """Harmony PP gives the bits of the plain in-process trainer, for any devices, grouping and clipping."""
+import json
 import unittest
 
 import harness
@@ -31,6 +32,21 @@ class ExactnessTest(harness.Scratch):
 
     def test_sgd(self):
         self.check_against_plain("sgd", [2], ["auto"], optim="sgd", learning_rate=0.1)
+
+    def plan(self, job, devices):
+        return json.loads(self.harmony("plan", job, "--devices", devices, "--json").stdout)
+
+    def check_swap_is_minimal(self, out, classes):
+        summary = json.loads((out / "summary.json").read_text())
+        for name in classes:
+            self.assertEqual(summary["swap_bytes"][name], 6 * summary["swap_minimum_per_step"].get(name, 0), name)
+
+    def test_with_weights_kept_from_forward_to_backward(self):
+        job, out = self.job("kept-2-2-2-2", layer_groups=[2, 2, 2])
+        kept = [g["keep_weights"] for g in self.plan(job, "sim*2:mem=8MiB")["groups"] if g["kind"] == "backward"]
+        self.assertEqual(kept, [True, True])
+        self.check_against_plain("kept", [2], [[2, 2, 2]])
+        self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
 
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)

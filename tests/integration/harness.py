@@ -59,7 +59,7 @@ def losses(directory):
     return [m["loss"] for m in read_metrics(directory)]
 
 
-def wait_for(condition, what, deadline=DEADLINE):
+def wait_for(condition, what, deadline=DEADLINE, pause=0.01):
     """Polls a condition of another process; returns its first true value."""
     end = time.monotonic() + deadline
     while True:
@@ -68,7 +68,12 @@ def wait_for(condition, what, deadline=DEADLINE):
             return value
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline} s for: {what}")
-        time.sleep(0.01)
+        time.sleep(pause)
+
+
+def spin_until(condition, what):
+    """As wait_for, for moments that are over in less than a millisecond."""
+    return wait_for(condition, what, pause=0)
 
 
 class Scratch(unittest.TestCase):

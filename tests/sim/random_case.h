@@ -10,6 +10,7 @@
 #include "common/base/random.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/analytic_costs.h"
+#include "coordinator/core/kept_layout.h"
 #include "coordinator/core/visits.h"
 #include "coordinator/sim/simulation.h"
 
@@ -68,6 +69,13 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   } else {
     plan.forward_groups.assign(plan.backward_groups.begin(), plan.backward_groups.end() - 1);
   }
+  for (LayerGroup& group : plan.backward_groups) {
+    const bool twin = std::any_of(
+        plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
+          return forward.layers == group.layers && forward.device == group.device;
+        });
+    group.keep_weights = twin && random.Below(3) == 0;
+  }
   plan.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
   plan.clip = plan.update == UpdateMode::kDeferred && random.Below(2) == 0;
   plan.stream_slots = 1 + static_cast<int>(random.Below(3));
@@ -87,7 +95,10 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   for (int g = 0; g < groups; ++g) {
     need(g + 1 == groups ? VisitKind::kFused : VisitKind::kBackward, g);
   }
-  for (DevicePlan& device : plan.devices) {
+  const KeptLayout kept(model, plan);
+  for (int d = 0; d < devices; ++d) {
+    DevicePlan& device = plan.devices[d];
+    device.resident += kept.bytes(d);
     const uint64_t slack = random.Below(3);  // none, some, plenty
     device.resident += Bytes(device.resident.count() * static_cast<int64_t>(slack) *
                              static_cast<int64_t>(random.Below(100)) / 100);

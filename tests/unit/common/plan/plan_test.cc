@@ -15,6 +15,7 @@ namespace harmony {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(ObjectTableLayoutTest, NumbersEveryKeyOnce) {
   const ModelSpec model = SmallModel(2, true);
@@ -57,6 +58,31 @@ TEST(PlanTest, MinimalSwapCountsEachLoadAndGradient) {
   EXPECT_EQ(swap.stash, hidden * 3);  // boundaries 1 and 2 out, 1 in again
   EXPECT_EQ(swap.boundary_commit, hidden * 2);
   EXPECT_EQ(swap.tokens, Bytes(2 * 4 * 4) * 3);
+}
+
+TEST(PlanTest, KeptWeightsAreLoadedOnce) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  const Bytes before = ComputeMinimalSwap(model, plan).weights;
+  plan.backward_groups[1].keep_weights = true;
+  EXPECT_TRUE(CheckPlan(plan).ok());
+  EXPECT_EQ(KeeperOf(plan, plan.forward_groups[1]), 1);
+  EXPECT_EQ(KeeperOf(plan, plan.forward_groups[0]), -1);
+  EXPECT_EQ(ComputeMinimalSwap(model, plan).weights, before - model.blocks[1].size());
+}
+
+TEST(PlanTest, RefusesToKeepWhatNoForwardLoads) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  plan.backward_groups[2].keep_weights = true;  // fused
+  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("layers 2 to 2 keeps weights"));
+  plan = SmallPlan(model, 2);
+  plan.backward_groups[1].keep_weights = true;
+  plan.forward_groups[1].device = 0;
+  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("on device 1"));
+  plan = SmallPlan(model, 2);
+  plan.forward_groups.pop_back();
+  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("end before layer 1"));
 }
 
 // No two slots of the arena overlap, and all lie within it.

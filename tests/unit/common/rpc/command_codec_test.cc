@@ -120,7 +120,7 @@ Plan SmallPlan() {
   plan.sequence_length = 16;
   plan.devices = {{MiB(64), MiB(32)}, {MiB(64), MiB(16)}};
   plan.forward_groups = {{{0, 1}, 0}};
-  plan.backward_groups = {{{0, 1}, 1}, {{2, 3}, 0}};
+  plan.backward_groups = {{{0, 1}, 1, true}, {{2, 3}, 0}};
   plan.update = UpdateMode::kDeferred;
   plan.stash = StashPlacement::kDevice;
   plan.arena_dynamic = MiB(7);
@@ -138,6 +138,8 @@ TEST(PlanCodecTest, RoundTrips) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(SerializePlan(*plan), bytes);
   EXPECT_EQ(plan->backward_groups[1].layers, (LayerRange{2, 3}));
+  EXPECT_TRUE(plan->backward_groups[0].keep_weights);
+  EXPECT_FALSE(plan->backward_groups[1].keep_weights);
   EXPECT_EQ(plan->optimizer_moments, 0);
   EXPECT_EQ(plan->gradient_ring, MiB(2));
 }

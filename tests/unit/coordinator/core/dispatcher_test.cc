@@ -197,6 +197,29 @@ TEST_F(DispatcherTest, NamesTheGroupThatDoesNotFit) {
   EXPECT_THAT(status.message(), HasSubstr("too little"));
 }
 
+// The forward's copy of the weights serves the backward, in a place of its own.
+TEST_F(DispatcherTest, LoadsKeptWeightsOnceAStep) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  plan.backward_groups[1].keep_weights = true;
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 2});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  std::vector<Bytes> loads, bindings;
+  for (const Command& command : RunToEnd(dispatcher)) {
+    const auto* copy = std::get_if<Transfer>(&command.body);
+    if (copy != nullptr && copy->expect && copy->expect->record == 1) {
+      loads.push_back(copy->destination.offset);
+    }
+    const auto* task = std::get_if<ComputeTask>(&command.body);
+    if (task != nullptr && task->layers.first == 1) bindings.push_back(task->weights[0].offset);
+  }
+  const Bytes place = plan.devices[1].resident - model.blocks[1].size();
+  EXPECT_THAT(loads, ::testing::ElementsAre(place, place));
+  EXPECT_THAT(bindings, ::testing::AllOf(::testing::SizeIs(8), ::testing::Each(place)));
+  EXPECT_GE(dispatcher.PeakBytes(1), model.blocks[1].size());
+  EXPECT_LE(dispatcher.PeakBytes(1), plan.devices[1].resident);
+}
+
 // ---- Recovery ----
 
 class RecoveryTest : public DispatcherTest {
@@ -283,6 +306,16 @@ TEST_F(RecoveryTest, RunsAGroupAgainWhoseOutputGradientIsNeededOnceMore) {
     for (int m : {0, 1}) Set({ObjectKind::kStash, boundary, m}, 5, layout_.Stash(boundary, m));
   }
   EXPECT_THAT(Recover(), ::testing::StartsWith("FB2.0 FB2.1 B1.0 "));
+}
+
+// Where the forward does not run again, the backward loads the weights that it would have kept.
+TEST_F(RecoveryTest, LoadsKeptWeightsForABackwardWithoutItsForward) {
+  plan_.backward_groups[1].keep_weights = true;
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  for (int boundary : {1, 2}) {
+    for (int m : {0, 1}) Set({ObjectKind::kStash, boundary, m}, 5, layout_.Stash(boundary, m));
+  }
+  EXPECT_EQ(Recover(), "FB2.0 FB2.1 B1.0 B1.1 B0.0 S U2 B0.1 U1 U0 save4");
 }
 
 TEST_F(RecoveryTest, RefusesRecordsThatContradictEachOther) {

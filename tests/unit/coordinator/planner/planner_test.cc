@@ -99,6 +99,19 @@ TEST(PlannerTest, TakesLayerGroupsFromTheJob) {
               HasSubstr("layer_groups"));
 }
 
+TEST(PlannerTest, KeepsWeightsWhereThereIsRoom) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.layer_groups = {3, 3, 3, 3};
+  const absl::StatusOr<Plan> roomy = MakePlan(model, job, Machine("sim*2:mem=2GiB"));
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  for (size_t g = 0; g < 3; ++g) EXPECT_TRUE(roomy->backward_groups[g].keep_weights) << g;
+  EXPECT_FALSE(roomy->backward_groups[3].keep_weights);  // fused
+  const std::string text = ExplainPlan(model, job, *roomy, Machine("sim*2:mem=2GiB"));
+  EXPECT_THAT(text, HasSubstr("weights kept"));
+  EXPECT_THAT(text, HasSubstr("of it from forward to backward"));
+}
+
 TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
   JobSpec job = Gpt2Job();
   job.micro_batch_size = 0;

@@ -1,0 +1,18 @@
+#pragma once
+
+// Which groups keep their weights on the device from forward to backward. PURE.
+
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+// Modelled time of a plan; nothing when it does not fit.
+using PlanTime = absl::FunctionRef<std::optional<Nanos>(const Plan&)>;
+
+// The plan with LayerGroup::keep_weights set wherever it still fits and is not slower.
+Plan KeepWeights(Plan plan, PlanTime time_of);
+
+}  // namespace harmony
