@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <queue>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/plan/lane_queue.h"
 #include "coordinator/core/recording.h"
+#include "coordinator/sim/agenda.h"
 #include "coordinator/sim/sim_world.h"
 
 namespace harmony {
@@ -97,13 +97,10 @@ class Simulation {
     kRestart,        // the coordinator
     kTick,
   };
-  struct Scheduled {
-    Nanos at;
-    uint64_t order;
+  struct Happening {
     Kind kind;
     int64_t a;
     uint64_t b;
-    bool operator>(const Scheduled& o) const { return at != o.at ? at > o.at : order > o.order; }
   };
   struct Message {
     int process = -1;  // -1: the coordinator's own (records)
@@ -135,20 +132,7 @@ class Simulation {
     return Nanos(static_cast<int64_t>(random_.Below(options_.message_delay.count()) + 1));
   }
 
-  void Schedule(Nanos at, Kind kind, int64_t a, uint64_t b = 0) {
-    events_.push({at, next_order_++, kind, a, b});
-  }
-
-  int64_t Keep(Message message) {
-    if (free_.empty()) {
-      messages_.push_back(std::move(message));
-      return static_cast<int64_t>(messages_.size()) - 1;
-    }
-    const int64_t at = free_.back();
-    free_.pop_back();
-    messages_[at] = std::move(message);
-    return at;
-  }
+  void Schedule(Nanos at, Kind kind, int64_t a, uint64_t b = 0) { events_.Add(at, {kind, a, b}); }
 
   void Tell(int process, Event event) {  // to the coordinator
     Process& from = processes_[process];
@@ -158,7 +142,7 @@ class Simulation {
     message.incarnation = from.incarnation;
     message.epoch = from.epoch;
     message.event = std::move(event);
-    Schedule(from.last_up, Kind::kToCoordinator, Keep(std::move(message)));
+    Schedule(from.last_up, Kind::kToCoordinator, messages_.Keep(std::move(message)));
   }
 
   void SendTo(int process, Message message) {
@@ -167,7 +151,7 @@ class Simulation {
     message.process = process;
     message.incarnation = to.attached_incarnation;
     message.epoch = epoch_;
-    Schedule(to.last_down, Kind::kToProcess, Keep(std::move(message)));
+    Schedule(to.last_down, Kind::kToProcess, messages_.Keep(std::move(message)));
   }
 
   // ---- The coordinator ----
@@ -216,7 +200,7 @@ class Simulation {
     Message message;
     message.epoch = epoch_;
     message.event = RecordsRead{action.generation, world_.records()};
-    Schedule(now_ + Nanos(1000), Kind::kToCoordinator, Keep(std::move(message)));
+    Schedule(now_ + Nanos(1000), Kind::kToCoordinator, messages_.Keep(std::move(message)));
   }
   void Do(StartGeneration& action) {
     for (size_t p = 0; p < processes_.size(); ++p) {
@@ -313,8 +297,7 @@ class Simulation {
   }
 
   void Deliver(int64_t index) {
-    Message message = std::move(messages_[index]);
-    free_.push_back(index);
+    Message message = messages_.Take(index);
     if (message.event) {
       if (runner_ != nullptr && message.epoch == epoch_) Inform(std::move(*message.event));
       return;
@@ -408,9 +391,8 @@ class Simulation {
   // ---- The clock ----
 
   void OneEvent() {
-    const Scheduled event = events_.top();
-    events_.pop();
-    now_ = event.at;
+    const auto [at, order, event] = events_.TakeNext();
+    now_ = at;
     ++result_.events;
     switch (event.kind) {
       case Kind::kToCoordinator:
@@ -487,10 +469,8 @@ class Simulation {
   uint32_t word_ = 0;                 // the generation word of the segment
   uint32_t epoch_ = 0;                // coordinator's incarnation
   std::unique_ptr<JobRunner> runner_;
-  std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> events_;
-  uint64_t next_order_ = 0;
-  std::vector<Message> messages_;
-  std::vector<int64_t> free_;
+  Agenda<Happening> events_;
+  Pool<Message> messages_;
   std::vector<int64_t> hang_at_;  // as kill_at_
   std::vector<int64_t> kill_at_;  // event numbers, the next one last
   Nanos now_;
