@@ -23,6 +23,7 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
       persistent_(PersistentBytes(model, plan.optimizer_moments)),
       token_bytes_(plan.microbatch_size * plan.sequence_length * 4),
       stash_index_(model.num_layers() + 1, -1),
+      is_stashed_(model.num_layers() + 1, false),
       gradient_(model.uses.size(), Bytes(-1)) {
   Bytes end = persistent_;
   batch_bytes_ = (token_bytes_ * (2 * num_microbatches_)).AlignUp(kSlotAlignment);
@@ -36,10 +37,19 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
                               .AlignUp(kSlotAlignment)
                         : Bytes(0);
   int stashes = 0;
-  for (int boundary : StashedBoundaries(plan)) stash_index_[boundary] = stashes++;
-  for (const LayerGroup& group : plan.forward_groups) {
-    int& index = stash_index_[group.layers.last + 1];
-    if (index < 0) index = stashes++;  // passed on through the arena now and then
+  std::vector<int> kept_on(model.num_layers() + 1, -1);
+  for (const StashSpec& stash : StashesOf(plan)) {
+    kept_on[stash.boundary] = stash.kept_on;
+    if (stash.kept_on >= 0) continue;
+    stash_index_[stash.boundary] = stashes++;
+    is_stashed_[stash.boundary] = true;
+  }
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
+    const int boundary = plan.forward_groups[f].layers.last + 1;
+    const LayerGroup& reader = f + 1 < plan.forward_groups.size() ? plan.forward_groups[f + 1]
+                                                                  : plan.backward_groups.back();
+    if (kept_on[boundary] == reader.device) continue;  // read where it is kept
+    if (stash_index_[boundary] < 0) stash_index_[boundary] = stashes++;
   }
   stash_begin_ = Take(end, boundary_bytes_ * (stashes * num_microbatches_));
   const int banks =

@@ -170,9 +170,7 @@ absl::Status ReadLayerGroups(const JobKey& key, const JobValue& value, JobSpec& 
 }
 
 absl::Status ReadStash(const JobKey& key, const JobValue& value, JobSpec& job) {
-  HARMONY_RETURN_IF_ERROR(ReadEnum<StashPlacement>(key, value, kStashes, &job.stash));
-  if (job.stash == StashPlacement::kDevice) return NotBuilt(key, value, "auto or host");
-  return absl::OkStatus();
+  return ReadEnum<StashPlacement>(key, value, kStashes, &job.stash);
 }
 
 absl::Status ReadMode(const JobKey& key, const JobValue& value, JobSpec& job) {

@@ -12,7 +12,8 @@ std::string GroupsText(const std::vector<LayerGroup>& groups) {
   std::string text;
   for (const LayerGroup& group : groups) {
     absl::StrAppend(&text, text.empty() ? "" : " ", group.layers.first, "-", group.layers.last, "@",
-                    group.device, group.keep_weights ? " (weights kept)" : "");
+                    group.device, group.keep_weights ? " (weights kept)" : "",
+                    group.keep_stash ? " (stash kept)" : "");
   }
   return text.empty() ? "none" : text;
 }
@@ -91,13 +92,14 @@ int StashBoundary(const LayerGroup& group) {
   return group.layers.last > 0 ? 1 : -1;
 }
 
-std::vector<int> StashedBoundaries(const Plan& plan) {
-  std::vector<int> result;
+std::vector<StashSpec> StashesOf(const Plan& plan) {
+  std::vector<StashSpec> result;
   for (size_t i = 0; i < plan.backward_groups.size(); ++i) {
     const LayerGroup& group = plan.backward_groups[i];
     const bool fused = i + 1 == plan.backward_groups.size();
     const int boundary = fused ? group.layers.first : StashBoundary(group);
-    if (boundary > 0) result.push_back(boundary);
+    if (boundary <= 0) continue;
+    result.push_back({boundary, static_cast<int>(i), group.keep_stash ? group.device : -1});
   }
   return result;
 }
@@ -133,7 +135,7 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
     const bool fused = i + 1 == plan.backward_groups.size();
     if (!group.keep_weights) load(group.layers, !fused);
     const int boundary = StashBoundary(group);
-    if (!fused && boundary > 0) {
+    if (!fused && boundary > 0 && !group.keep_stash) {
       swap.stash += BoundaryBytes(model, boundary, samples, plan.sequence_length);  // back in
     }
     if (plan.update == UpdateMode::kEager && group.layers.first > 0) {
@@ -141,8 +143,9 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
           BoundaryBytes(model, group.layers.first, samples, plan.sequence_length);
     }
   }
-  for (int boundary : StashedBoundaries(plan)) {
-    swap.stash += BoundaryBytes(model, boundary, samples, plan.sequence_length);  // out
+  for (const StashSpec& stash : StashesOf(plan)) {
+    if (stash.kept_on >= 0) continue;
+    swap.stash += BoundaryBytes(model, stash.boundary, samples, plan.sequence_length);  // out
   }
   for (const ParamUse& use : model.uses) swap.gradients += model.blocks[use.block].size();
   // Tokens for the forward and for the embedding's gradient (fused: once), and the labels.

@@ -21,6 +21,10 @@ struct LayerGroup {
   // Backward groups only. The weights that the forward group of the same layers and device loaded
   // stay on the device until this backward: one load a step instead of two.
   bool keep_weights = false;
+  // Backward groups only. The group's stash (its input, of every microbatch) stays on this device
+  // and is not copied to the host; after a fault it is lost, and the step's forward runs again as
+  // far as it is needed. Means nothing for a group that needs no stash.
+  bool keep_stash = false;
 };
 
 struct DevicePlan {
@@ -37,8 +41,7 @@ struct Plan {
   // order.
   std::vector<LayerGroup> forward_groups;
   std::vector<LayerGroup> backward_groups;
-  UpdateMode update = UpdateMode::kEager;        // never kAuto
-  StashPlacement stash = StashPlacement::kHost;  // never kAuto
+  UpdateMode update = UpdateMode::kEager;  // never kAuto
   std::vector<DevicePlan> devices;
   bool clip = false;          // global-norm clipping: norms and the coefficient before any update
   int optimizer_moments = 2;  // AdamW 2, SGD 0
@@ -71,9 +74,15 @@ int KeeperOf(const Plan& plan, const LayerGroup& forward_group);
 // needs none (it is the embedding alone).
 int StashBoundary(const LayerGroup& group);
 
-// Boundaries whose tensors are stashed by a step of the plan, ascending. The fused group's input is
-// stashed too (unless it is the tokens): a fault then costs the group's own work only.
-std::vector<int> StashedBoundaries(const Plan& plan);
+// A stash of a step of the plan: the boundary, and the backward group that it is for. The fused
+// group's input is stashed too (unless it is the tokens): on the host, a fault then costs the
+// group's own work only.
+struct StashSpec {
+  int boundary = 0;
+  int group = 0;
+  int kept_on = -1;  // the device that keeps it; -1: the host
+};
+std::vector<StashSpec> StashesOf(const Plan& plan);  // boundaries ascending
 // The uses of a range of layers, in layer order; blocks used by them, each once, in order of first
 // use. `backward`: only what the backward of these layers needs.
 std::vector<int> UsesOf(const ModelSpec& model, LayerRange layers);

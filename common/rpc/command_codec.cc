@@ -246,6 +246,7 @@ void EncodeGroups(const std::vector<LayerGroup>& groups,
     out->set_last_layer(group.layers.last);
     out->set_device(group.device);
     out->set_keep_weights(group.keep_weights);
+    out->set_keep_stash(group.keep_stash);
   }
 }
 
@@ -261,7 +262,8 @@ absl::Status DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& w
     if (in.device() < 0 || in.device() >= num_devices) {
       return Bad(absl::StrCat(field, ".device"), in.device());
     }
-    groups->push_back({{in.first_layer(), in.last_layer()}, in.device(), in.keep_weights()});
+    groups->push_back(
+        {{in.first_layer(), in.last_layer()}, in.device(), in.keep_weights(), in.keep_stash()});
     next = in.last_layer() + 1;
   }
   return absl::OkStatus();
@@ -320,7 +322,6 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   EncodeGroups(plan.forward_groups, wire->mutable_forward_groups());
   EncodeGroups(plan.backward_groups, wire->mutable_backward_groups());
   wire->set_update(static_cast<int32_t>(plan.update));
-  wire->set_stash(static_cast<int32_t>(plan.stash));
   for (const DevicePlan& device : plan.devices) {
     v1::DevicePlan* out = wire->add_devices();
     out->set_memory(device.memory.count());
@@ -356,10 +357,7 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
                                        &plan.backward_groups));
   HARMONY_RETURN_IF_ERROR(
       ReadEnum(wire.update(), UpdateMode::kDeferred, "plan: update", &plan.update));
-  HARMONY_RETURN_IF_ERROR(
-      ReadEnum(wire.stash(), StashPlacement::kHost, "plan: stash", &plan.stash));
   if (plan.update == UpdateMode::kAuto) return Bad("plan: update", wire.update());
-  if (plan.stash == StashPlacement::kAuto) return Bad("plan: stash", wire.stash());
   HARMONY_RETURN_IF_ERROR(
       ReadOffset(wire.arena_dynamic(), "plan: arena_dynamic", &plan.arena_dynamic));
   plan.clip = wire.clip();

@@ -28,7 +28,8 @@ void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recove
   } else {
     Placing placing{command.header.lane, command.header.signal_value, after};
     Transfer copy = Copy(node, gradient_slot, placing);
-    if (recovery && node.kind != NodeKind::kEgress) copy.traffic = TrafficClass::kRecovery;
+    const bool peer = node.kind == NodeKind::kEgress || node.kind == NodeKind::kKeep;
+    if (recovery && !peer) copy.traffic = TrafficClass::kRecovery;
     command.body = std::move(copy);
   }
 }
@@ -38,9 +39,20 @@ Bytes CommandWriter::InSlot(const Visit& visit, int position, Bytes within) cons
          within;
 }
 
-Bytes CommandWriter::OutSlot(const Visit& visit, int position, int output) const {
+Bytes CommandWriter::OutSlot(const Visit& visit, int position, int number) const {
   return memory_[visit.device].offset(visit.out) + visit.out_stride * (position % visit.slots) +
-         hidden_.AlignUp(kSlotAlignment) * output;
+         hidden_.AlignUp(kSlotAlignment) * number;
+}
+
+Bytes CommandWriter::OutputPlace(const Visit& visit, int position, int output) const {
+  const int slot = visit.output_slots[output];
+  if (slot >= 0) return OutSlot(visit, position, slot);
+  return kept_.Stash(visit.outputs[output], visit.microbatches[position]);
+}
+
+int CommandWriter::OutputNumber(const Visit& visit, int boundary) const {
+  const auto at = std::find(visit.outputs.begin(), visit.outputs.end(), boundary);
+  return static_cast<int>(at - visit.outputs.begin());
 }
 
 Bytes CommandWriter::WeightPlace(const Visit& visit, int i) const {
@@ -79,7 +91,10 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
     task.last_microbatch = position + 1 == static_cast<int>(visit.microbatches.size());
     task.total_labels = plan_.global_batch() * plan_.sequence_length;
   }
-  if (visit.has_input) task.input = InSlot(visit, position, visit.input_at);
+  if (visit.has_input) {
+    task.input = visit.kept_input >= 0 ? kept_.Stash(visit.kept_input, m)
+                                       : InSlot(visit, position, visit.input_at);
+  }
   if (visit.has_tokens) task.tokens = InSlot(visit, position, visit.tokens_at);
   if (visit.has_labels) {
     task.labels = InSlot(visit, position, visit.labels_at);
@@ -89,7 +104,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
     task.output_gradient = InSlot(visit, position, visit.output_gradient_at);
   }
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
-    task.outputs.push_back({visit.outputs[i], OutSlot(visit, position, static_cast<int>(i))});
+    task.outputs.push_back({visit.outputs[i], OutputPlace(visit, position, static_cast<int>(i))});
   }
   if (visit.has_input_gradient) task.input_gradient = OutSlot(visit, position, 0);
   return task;
@@ -130,6 +145,8 @@ Transfer CommandWriter::Copy(const Node& node, Bytes gradient_slot, Placing& pla
       return LoadWeights(node);
     case NodeKind::kEgress:
       return ToConsumer(node);
+    case NodeKind::kKeep:
+      return ToKeeper(node);
     case NodeKind::kStashOut:
     case NodeKind::kBoundaryOut:
     case NodeKind::kLossOut:
@@ -155,12 +172,24 @@ Transfer CommandWriter::ToConsumer(const Node& node) const {
   const Visit& visit = graph_.visit(node.visit);
   const Visit& consumer = graph_.visit(visit.consumer);
   const bool gradient = visit.kind != VisitKind::kForward;
-  const int output = gradient ? 0 : static_cast<int>(visit.outputs.size()) - 1;
+  const int output = static_cast<int>(visit.outputs.size()) - 1;
   Transfer copy;
-  copy.source = {visit.device, OutSlot(visit, node.position, output)};
+  copy.source = {visit.device, gradient ? OutSlot(visit, node.position, 0)
+                                        : OutputPlace(visit, node.position, output)};
   copy.destination = {
       consumer.device,
       InSlot(consumer, node.index, gradient ? consumer.output_gradient_at : consumer.input_at)};
+  copy.size = hidden_;
+  copy.traffic = TrafficClass::kBoundary;
+  return copy;
+}
+
+Transfer CommandWriter::ToKeeper(const Node& node) const {
+  const Visit& visit = graph_.visit(node.visit);
+  Transfer copy;
+  copy.source = {visit.device, OutputPlace(visit, node.position, OutputNumber(visit, node.index))};
+  copy.destination = {kept_.StashDevice(node.index),
+                      kept_.Stash(node.index, visit.microbatches[node.position])};
   copy.size = hidden_;
   copy.traffic = TrafficClass::kBoundary;
   return copy;
@@ -202,12 +231,9 @@ Transfer CommandWriter::ToArena(const Node& node, Bytes gradient_slot, Placing& 
   switch (node.kind) {
     case NodeKind::kStashOut: {
       const int m = visit.microbatches[node.position];
-      const auto at = std::find(visit.outputs.begin(), visit.outputs.end(), node.index);
-      const std::vector<int> stashed = StashedBoundaries(plan_);
-      const bool kept = std::binary_search(stashed.begin(), stashed.end(), node.index);
-      return Out(visit, OutSlot(visit, node.position, static_cast<int>(at - visit.outputs.begin())),
+      return Out(visit, OutputPlace(visit, node.position, OutputNumber(visit, node.index)),
                  layout_.Stash(node.index, m), hidden_,
-                 kept ? TrafficClass::kStash : TrafficClass::kBoundary,
+                 layout_.IsStashed(node.index) ? TrafficClass::kStash : TrafficClass::kBoundary,
                  {ObjectKind::kStash, node.index, m}, placing);
     }
     case NodeKind::kBoundaryOut: {

@@ -36,6 +36,7 @@ class CommandWriter {
   Transfer Copy(const Node& node, Bytes gradient_slot, Placing& placing);
   Transfer LoadWeights(const Node& node) const;
   Transfer ToConsumer(const Node& node) const;
+  Transfer ToKeeper(const Node& node) const;
   Transfer FromArena(const Node& node) const;
   Transfer ToArena(const Node& node, Bytes gradient_slot, Placing& placing);
   HostTask Host(const Node& node) const;
@@ -45,7 +46,10 @@ class CommandWriter {
                TrafficClass traffic, const ObjectKey& key, Placing& placing);
   // Offset of a part of the slot that a position streams through.
   Bytes InSlot(const Visit& visit, int position, Bytes within) const;
-  Bytes OutSlot(const Visit& visit, int position, int output) const;
+  Bytes OutSlot(const Visit& visit, int position, int number) const;
+  // Where a forward's output lies: in its slot, or where it is kept.
+  Bytes OutputPlace(const Visit& visit, int position, int output) const;
+  int OutputNumber(const Visit& visit, int boundary) const;
   // Of the visit's block number `i`, in its device's region.
   Bytes WeightPlace(const Visit& visit, int i) const;
   int Bank(int backward_group) const;

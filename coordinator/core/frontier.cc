@@ -62,6 +62,7 @@ class Derivation {
       : model_(model), plan_(plan), layout_(layout), frontier_(frontier) {
     work_.step = step;
     work_.forward.resize(plan.forward_groups.size());
+    work_.forward_last.assign(plan.forward_groups.size(), -1);
     work_.backward.assign(plan.backward_groups.size(), false);
     work_.update.assign(model.blocks.size(), false);
   }
@@ -119,25 +120,32 @@ class Derivation {
     for (size_t g = 0; g < work_.backward.size(); ++g) work_.resumed |= !work_.backward[g];
   }
 
+  // A group's forward runs as far as it is needed: to its end for the group above, or to the last
+  // stash that is wanted. So it never needs weights of groups above an unfinished one.
   void Forward() {
     const int groups = static_cast<int>(plan_.forward_groups.size());
-    const int fused = static_cast<int>(plan_.backward_groups.size()) - 1;
     std::vector<bool> wanted(model_.num_layers() + 1, false);  // stashes that backward will read
-    for (int g = 0; g < fused; ++g) {
-      const int boundary = StashBoundary(plan_.backward_groups[g]);
-      if (work_.backward[g] && boundary > 0) wanted[boundary] = true;
+    std::vector<bool> kept(model_.num_layers() + 1, false);    // on a device: forgotten
+    for (const StashSpec& stash : StashesOf(plan_)) {
+      const bool fused = stash.group + 1 == static_cast<int>(plan_.backward_groups.size());
+      wanted[stash.boundary] = !fused && work_.backward[stash.group];
+      kept[stash.boundary] = stash.kept_on >= 0;
     }
     for (int m = 0; m < plan_.num_microbatches; ++m) {
-      bool consumer = work_.backward[fused];
+      bool consumer = work_.backward.back();
       for (int f = groups - 1; f >= 0; --f) {
         const LayerRange layers = plan_.forward_groups[f].layers;
-        bool run = consumer && !Stashed(layers.last + 1, m);
+        int last = consumer && !Stashed(layers.last + 1, m) ? layers.last : -1;
         for (int b = layers.first + 1; b <= layers.last + 1; ++b) {
-          run = run || (wanted[b] && !Stashed(b, m));
-          work_.resumed |= wanted[b] && Stashed(b, m);
+          if (!wanted[b]) continue;
+          const bool missing = kept[b] || !Stashed(b, m);
+          if (missing) last = std::max(last, b - 1);
+          work_.resumed |= !missing;
         }
-        if (run) work_.forward[f].push_back(m);
-        consumer = run;
+        consumer = last >= 0;
+        if (!consumer) continue;
+        work_.forward[f].push_back(m);
+        work_.forward_last[f] = std::max(work_.forward_last[f], last);
       }
     }
   }
@@ -160,7 +168,8 @@ class Derivation {
     }
     for (size_t f = 0; f < plan_.forward_groups.size(); ++f) {
       if (work_.forward[f].empty()) continue;
-      for (int block : BlocksOf(model_, plan_.forward_groups[f].layers, false)) {
+      const LayerRange layers{plan_.forward_groups[f].layers.first, work_.forward_last[f]};
+      for (int block : BlocksOf(model_, layers, false)) {
         if (frontier_.Touched(block, work_.step)) return Lost(block);
       }
     }

@@ -253,6 +253,7 @@ void Generation::AfterIssue(const Node& node) {
       AfterCompute(node);
       break;
     case NodeKind::kEgress:
+    case NodeKind::kKeep:
     case NodeKind::kStashOut:
     case NodeKind::kBoundaryOut: {
       Visit& visit = graph_.visit(node.visit);

@@ -21,10 +21,22 @@ class KeptLayout {
   Bytes bytes(int device) const { return bytes_[device]; }
   // Offset in the device's region of a block that a backward group keeps. REQUIRES: it does.
   Bytes Weights(int group, int block) const;
+  // The device that keeps the stash of a boundary; -1: none does.
+  int StashDevice(int boundary) const { return stashes_[boundary].device; }
+  // Offset in that device's region. REQUIRES: StashDevice(boundary) >= 0.
+  Bytes Stash(int boundary, int microbatch) const {
+    return stashes_[boundary].begin + stash_stride_ * microbatch;
+  }
 
  private:
+  struct StashPlace {
+    int device = -1;
+    Bytes begin;
+  };
   std::vector<Bytes> bytes_;                                 // by device
   std::vector<std::vector<std::pair<int, Bytes>>> weights_;  // by backward group: block, offset
+  std::vector<StashPlace> stashes_;                          // by boundary
+  Bytes stash_stride_;
 };
 
 }  // namespace harmony

@@ -30,7 +30,8 @@ StepBuilder::StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLa
       lanes_(static_cast<int>(plan.devices.size())),
       eager_(plan.update == UpdateMode::kEager),
       last_update_(model.blocks.size(), kNoNode),
-      weights_user_(plan.backward_groups.size(), kNoNode) {
+      weights_user_(plan.backward_groups.size(), kNoNode),
+      stash_users_(model.num_layers() + 1) {
   end_of_updates_.fill({-1, kNoNode});
 }
 
@@ -70,6 +71,11 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   batch_ = loss_ = kNoNode;
   producer_ = -1;
   kept_loads_.clear();
+  for (StashUsers& users : stash_users_) {
+    if (users.now.empty()) continue;
+    users.before = std::move(users.now);
+    users.now.clear();
+  }
   forward_visits_.clear();
   backward_visits_.assign(plan_.backward_groups.size(), -1);
   if (work.load_batch) {
@@ -89,10 +95,15 @@ void StepBuilder::AddForward(const StepWork& work, int group) {
     producer_ = -1;
     return;
   }
-  Visit visit = PlannedVisit(model_, plan_, VisitKind::kForward, group);
+  Visit visit = PlannedVisit(model_, plan_, VisitKind::kForward, group, work.forward_last[group]);
   visit.microbatches = work.forward[group];
   producer_ = BeginVisit(std::move(visit));
   forward_visits_.push_back(producer_);
+  if (!ReachesEnd(graph_.visit(producer_))) producer_ = -1;
+}
+
+bool StepBuilder::ReachesEnd(const Visit& visit) const {
+  return visit.layers.last == plan_.forward_groups[visit.group].layers.last;
 }
 
 void StepBuilder::AddBackward(const StepWork& work, int group) {
@@ -130,7 +141,10 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
     graph_.visit(id).loads.push_back(kept);
   }
   for (int position = 0; position < count; ++position) AddPosition(id, position);
-  if (keeper >= 0) weights_user_[keeper] = graph_.visit(id).positions.back().compute;
+  const NodeId last = graph_.visit(id).positions.back().compute;
+  if (keeper >= 0) weights_user_[keeper] = last;
+  const int kept_input = graph_.visit(id).kept_input;
+  if (kept_input >= 0) stash_users_[kept_input].now.push_back(last);
   if (graph_.visit(id).kind == VisitKind::kFused) {
     fused_started_ = graph_.visit(id).positions[0].compute;
   }
@@ -175,6 +189,11 @@ void StepBuilder::AddPosition(int64_t visit_id, int position) {
   const NodeId compute =
       Add(NodeKind::kCompute, LaneOf(LaneKind::kCompute, visit.device), visit_id, position, 0, {});
   for (NodeId dep : deps) graph_.AddDep(compute, dep);
+  if (position == 0) {  // first to write what is kept; the lane is a FIFO
+    for (size_t i = 0; i < visit.outputs.size(); ++i) {
+      if (visit.output_slots[i] < 0) AddStashUsers(compute, visit.outputs[i]);
+    }
+  }
   graph_.visit(visit_id).positions[position].compute = compute;
   AddOutputs(visit_id, position);
 }
@@ -190,11 +209,13 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
   };
   if (visit.has_tokens) add(NodeKind::kTokensIn, batch_);
   if (visit.has_labels) add(NodeKind::kLabelsIn, batch_);
-  if (visit.kind == VisitKind::kBackward && visit.has_input) {
+  if (visit.kept_input >= 0) {
+    deps.push_back(StashMaker(visit.kept_input, m));
+  } else if (visit.kind == VisitKind::kBackward && visit.has_input) {
     add(NodeKind::kStashIn, StashMaker(StashBoundary(plan_.backward_groups[visit.group]), m));
   }
-  const bool chained =
-      visit.kind == VisitKind::kBackward ? visit.has_output_gradient : visit.has_input;
+  const bool chained = visit.kind == VisitKind::kBackward ? visit.has_output_gradient
+                                                          : visit.has_input && visit.kept_input < 0;
   if (!chained) return;
   const NodeKind kind =
       visit.kind == VisitKind::kBackward ? NodeKind::kGradientIn : NodeKind::kInputIn;
@@ -204,7 +225,7 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
     return;
   }
   const Visit::Position& made = graph_.visit(producer_).positions[at];
-  const NodeId input = Add(kind, stream, visit_id, position, 0, {made.outs.back(), slot_free});
+  const NodeId input = Add(kind, stream, visit_id, position, 0, {made.passed_on, slot_free});
   deps.push_back(input);
   graph_.visit(visit_id).positions[position].input = input;
   if (made.egress == kNoNode) return;
@@ -216,60 +237,87 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
 }
 
 NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
+  const int kept_on = kept_.StashDevice(boundary);
+  const NodeKind kind = kept_on >= 0 ? NodeKind::kKeep : NodeKind::kStashOut;
   for (int64_t id : forward_visits_) {
-    if (id < 0 || !graph_.visit(id).layers.contains(boundary - 1)) continue;
-    const int at = PositionOf(graph_.visit(id), microbatch);
+    const Visit& visit = graph_.visit(id);
+    if (!visit.layers.contains(boundary - 1)) continue;
+    const int at = PositionOf(visit, microbatch);
     if (at < 0) return kNoNode;  // committed in an earlier generation
-    for (NodeId out : graph_.visit(id).positions[at].outs) {
-      if (graph_.node(out).index == boundary) return out;
+    if (kept_on == visit.device) return visit.positions[at].compute;
+    for (NodeId out : visit.positions[at].outs) {
+      if (graph_.node(out).kind == kind && graph_.node(out).index == boundary) return out;
     }
   }
   return kNoNode;
 }
 
+void StepBuilder::AddStashUsers(NodeId writer, int boundary) {
+  for (NodeId user : stash_users_[boundary].before) graph_.AddDep(writer, user);
+}
+
 bool StepBuilder::ConsumerRuns(const StepWork& work, const Visit& visit, int microbatch) const {
   if (visit.kind != VisitKind::kForward) return visit.group > 0 && work.backward[visit.group - 1];
+  if (!ReachesEnd(visit)) return false;
   if (visit.group + 1 == static_cast<int>(plan_.forward_groups.size())) return work.backward.back();
   const std::vector<int>& runs = work.forward[visit.group + 1];
   return std::binary_search(runs.begin(), runs.end(), microbatch);
 }
 
+// Copies of the outputs of one task: to the arena, to devices that keep them, to the next visit.
 void StepBuilder::AddOutputs(int64_t visit_id, int position) {
-  const int device = graph_.visit(visit_id).device;
-  const NodeId compute = graph_.visit(visit_id).positions[position].compute;
-  const int d2h = LaneOf(LaneKind::kD2H, device);
-  const int m = graph_.visit(visit_id).microbatches[position];
-  const bool consumed = ConsumerRuns(*work_, graph_.visit(visit_id), m);
-  const LayerGroup* next = NextGroup(graph_.visit(visit_id));
-  absl::InlinedVector<NodeId, 2> outs;
-  NodeId egress = kNoNode, optional = kNoNode;
-  const std::vector<int> stashed = StashedBoundaries(plan_);
-  for (int boundary : graph_.visit(visit_id).outputs) {
-    const bool keep = std::binary_search(stashed.begin(), stashed.end(), boundary);
-    if (!keep && !consumed) continue;
-    const NodeId out = Add(NodeKind::kStashOut, d2h, visit_id, position, boundary, {compute});
-    outs.push_back(out);
-    if (!keep) optional = out;
+  const Visit& visit = graph_.visit(visit_id);
+  const LayerGroup* next =
+      ConsumerRuns(*work_, visit, visit.microbatches[position]) ? NextGroup(visit) : nullptr;
+  Visit::Position made;
+  NodeId optional = kNoNode;
+  for (size_t i = 0; i < visit.outputs.size(); ++i) {
+    const int boundary = visit.outputs[i], kept_on = kept_.StashDevice(boundary);
+    if (kept_on >= 0 && visit.output_slots[i] >= 0) {
+      made.outs.push_back(AddCopy(NodeKind::kKeep, LaneKind::kP2P, visit_id, position, boundary));
+      if (position == 0) AddStashUsers(made.outs.back(), boundary);
+    }
+    const bool last = i + 1 == visit.outputs.size();
+    if (last && next != nullptr && next->device == kept_on) next = nullptr;  // reads it there
+    const bool passed_on = last && next != nullptr;
+    if (!layout_.IsStashed(boundary) && !passed_on) continue;
+    made.outs.push_back(AddCopy(NodeKind::kStashOut, LaneKind::kD2H, visit_id, position, boundary));
+    if (passed_on) made.passed_on = made.outs.back();
+    if (!layout_.IsStashed(boundary)) optional = made.outs.back();
   }
-  if (graph_.visit(visit_id).has_input_gradient && (eager_ || consumed)) {
-    const NodeId out = Add(NodeKind::kBoundaryOut, d2h, visit_id, position,
-                           graph_.visit(visit_id).layers.first, {compute});
-    outs.push_back(out);
-    if (!eager_) optional = out;
-    AddBankRelease(visit_id, out);
+  if (visit.has_input_gradient && (eager_ || next != nullptr)) {
+    made.passed_on =
+        AddCopy(NodeKind::kBoundaryOut, LaneKind::kD2H, visit_id, position, visit.layers.first);
+    made.outs.push_back(made.passed_on);
+    if (!eager_) optional = made.passed_on;
+    AddBankRelease(visit_id, made.passed_on);
+    graph_.visit(visit_id).last_d2h = made.passed_on;
   }
-  if (consumed && next != nullptr && next->device != device) {
-    egress =
-        Add(NodeKind::kEgress, LaneOf(LaneKind::kP2P, device), visit_id, position, 0, {compute});
-    graph_.node(egress).state = NodeState::kUndecided;
-    graph_.node(egress).other_way_out = optional;
+  if (next != nullptr && next->device != visit.device) {
+    made.egress = AddCopy(NodeKind::kEgress, LaneKind::kP2P, visit_id, position, 0);
+    graph_.node(made.egress).state = NodeState::kUndecided;
+    graph_.node(made.egress).other_way_out = optional;
     if (optional != kNoNode) graph_.node(optional).state = NodeState::kUndecided;
   }
-  Visit& visit = graph_.visit(visit_id);
-  visit.outs_left += static_cast<int>(outs.size()) + (egress != kNoNode ? 1 : 0);
-  visit.positions[position].outs = outs;
-  visit.positions[position].egress = egress;
-  if (!outs.empty()) visit.last_d2h = outs.back();
+  SetOutputs(graph_.visit(visit_id), position, made);
+}
+
+NodeId StepBuilder::AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int position,
+                            int index) {
+  const Visit& visit = graph_.visit(visit_id);
+  return Add(kind, LaneOf(lane, visit.device), visit_id, position, index,
+             {visit.positions[position].compute});
+}
+
+void StepBuilder::SetOutputs(Visit& visit, int position, const Visit::Position& made) {
+  visit.outs_left += static_cast<int>(made.outs.size()) + (made.egress != kNoNode ? 1 : 0);
+  visit.positions[position].outs = made.outs;
+  visit.positions[position].passed_on = made.passed_on;
+  visit.positions[position].egress = made.egress;
+  if (visit.outputs.empty() || visit.output_slots.back() >= 0) return;
+  for (NodeId reader : {made.passed_on, made.egress}) {  // of the place where it is kept
+    if (reader != kNoNode) stash_users_[visit.outputs.back()].now.push_back(reader);
+  }
 }
 
 void StepBuilder::AddBankRelease(int64_t visit_id, NodeId out) {

@@ -5,10 +5,10 @@
 
 namespace harmony {
 
-Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group) {
+Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group, int last) {
   const bool forward = kind == VisitKind::kForward;
   const LayerGroup& planned = forward ? plan.forward_groups[group] : plan.backward_groups[group];
-  const LayerRange layers = planned.layers;
+  const LayerRange layers{planned.layers.first, std::min(planned.layers.last, last)};
   Visit visit;
   visit.kind = kind;
   visit.group = group;
@@ -33,11 +33,19 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
   visit.has_input = kind == VisitKind::kBackward ? StashBoundary(planned) > 0 : layers.first > 0;
   visit.has_output_gradient = kind == VisitKind::kBackward;
   visit.has_input_gradient = !forward && layers.first > 0;
-  if (!forward) return visit;
-  for (int boundary : StashedBoundaries(plan)) {
-    if (boundary > layers.first && boundary <= layers.last) visit.outputs.push_back(boundary);
+  const int input = kind == VisitKind::kBackward ? StashBoundary(planned) : layers.first;
+  int slots = 0, output_kept_on = -1;
+  auto add_output = [&](int boundary, int kept_on) {
+    visit.outputs.push_back(boundary);
+    visit.output_slots.push_back(kept_on == visit.device ? -1 : slots++);
+  };
+  for (const StashSpec& stash : StashesOf(plan)) {
+    if (stash.boundary == input && stash.kept_on == visit.device) visit.kept_input = input;
+    if (!forward || stash.boundary <= layers.first) continue;
+    if (stash.boundary <= layers.last) add_output(stash.boundary, stash.kept_on);
+    if (stash.boundary == layers.last + 1) output_kept_on = stash.kept_on;
   }
-  visit.outputs.push_back(layers.last + 1);
+  if (forward) add_output(layers.last + 1, output_kept_on);
   return visit;
 }
 
@@ -52,10 +60,11 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
   const Bytes tokens(plan.microbatch_size * plan.sequence_length * 4);
   if (visit.has_tokens) visit.tokens_at = place(tokens);
   if (visit.has_labels) visit.labels_at = place(tokens);
-  if (visit.has_input) visit.input_at = place(hidden);
+  if (visit.has_input && visit.kept_input < 0) visit.input_at = place(hidden);
   if (visit.has_output_gradient) visit.output_gradient_at = place(hidden);
   visit.in_stride = in;
-  const int outs = static_cast<int>(visit.outputs.size()) + (visit.has_input_gradient ? 1 : 0);
+  int outs = visit.has_input_gradient ? 1 : 0;
+  for (int slot : visit.output_slots) outs += slot >= 0 ? 1 : 0;
   visit.out_stride = hidden.AlignUp(kSlotAlignment) * outs;
 
   std::vector<Bytes> sizes;

@@ -28,6 +28,7 @@ enum class NodeKind : uint8_t {
   kCompute,
   kEgress,       // an output to the next visit, device to device, if it can take it
   kStashOut,     // index: boundary
+  kKeep,         // index: boundary; a stash to the device that keeps it, from another
   kBoundaryOut,  // input gradient to the arena
   kLossOut,
   kGradientOut,  // index: use
@@ -82,8 +83,11 @@ struct Visit {
   int keeper = -1;
   std::vector<int> uses;     // of the layers
   std::vector<int> outputs;  // boundaries written by a forward, the group's output last
+  // By output: its number in a slot of `out`; -1: it is written straight into its kept place.
+  std::vector<int> output_slots;
   bool has_tokens = false, has_labels = false, has_input = false, has_output_gradient = false,
        has_input_gradient = false;
+  int kept_input = -1;    // the input is read in the kept place of this boundary's stash
   int slots = 1;          // of each streaming kind
   int64_t consumer = -1;  // visit that takes the output (or the input gradient)
 
@@ -94,7 +98,8 @@ struct Visit {
 
   struct Position {
     NodeId compute = kNoNode, egress = kNoNode, input = kNoNode;
-    absl::InlinedVector<NodeId, 2> outs;  // of D2H copies
+    absl::InlinedVector<NodeId, 2> outs;  // copies of outputs to the arena and to kept places
+    NodeId passed_on = kNoNode;           // of them, what brings the chained output to the arena
   };
   std::vector<Position> positions;
   std::vector<NodeId> loads;

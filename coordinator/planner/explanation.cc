@@ -37,6 +37,10 @@ bool KeepsWeights(const Plan& plan, const GroupNeed& need) {
   return plan.backward_groups[need.group].keep_weights;
 }
 
+bool KeepsStash(const Plan& plan, const GroupNeed& need) {
+  return need.kind != VisitKind::kForward && plan.backward_groups[need.group].keep_stash;
+}
+
 // Without stashes and boundary commits; parameters counted once.
 double BytesPerParameter(const ModelSpec& model, const ArenaLayout& layout) {
   const Bytes bytes = layout.end() - layout.stash_and_boundary_bytes();
@@ -46,6 +50,14 @@ double BytesPerParameter(const ModelSpec& model, const ArenaLayout& layout) {
 const char* UpdateName(const Plan& plan) {
   if (plan.update == UpdateMode::kEager) return "eager";
   return plan.clip ? "deferred, clipped" : "deferred";
+}
+
+const char* StashName(const Plan& plan) {
+  const std::vector<StashSpec> stashes = StashesOf(plan);
+  const auto kept = std::count_if(stashes.begin(), stashes.end(),
+                                  [](const StashSpec& stash) { return stash.kept_on >= 0; });
+  if (kept == 0) return "host";
+  return kept == static_cast<int64_t>(stashes.size()) ? "device" : "host and device";
 }
 
 std::string Row(absl::string_view name, Bytes bytes) {
@@ -64,9 +76,10 @@ std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& 
   for (const DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
       "harmony-pp on %d device%s: %d microbatches of %d x %d tokens, %d layer groups, updates %s, "
-      "stashes on the host\n",
+      "stashes on the %s\n",
       plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
-      plan.microbatch_size, plan.sequence_length, plan.backward_groups.size(), UpdateName(plan));
+      plan.microbatch_size, plan.sequence_length, plan.backward_groups.size(), UpdateName(plan),
+      StashName(plan));
   absl::StrAppendFormat(&text, "Footprint %s; device memory together %s (%.0f%% of it)\n",
                         FormatBytes(footprint.total()), FormatBytes(devices),
                         100.0 * static_cast<double>(devices.count()) /
@@ -98,10 +111,11 @@ std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& 
     absl::StrAppendFormat(
         &text,
         "  %-16s %2d  layers %d-%d on device %d: weights %s, gradients %s, buffers %s, "
-        "workspace %s%s\n",
+        "workspace %s%s%s\n",
         KindName(need.kind), need.group, need.layers.first, need.layers.last, need.device,
         FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
-        FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "");
+        FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "",
+        KeepsStash(plan, need) ? ", stash kept" : "");
   }
 
   absl::StrAppendFormat(&text, "Host arena %s", FormatBytes(layout.end()));
@@ -138,7 +152,8 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
         ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
         ", \"weights\": ", need.weights.count(), ", \"gradients\": ", need.gradients.count(),
         ", \"buffers\": ", need.streaming.count(), ", \"workspace\": ", need.workspace.count(),
-        ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false", "}");
+        ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false",
+        ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false", "}");
   }
   const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
   for (size_t d = 0; d < uses.size(); ++d) {
@@ -155,8 +170,8 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
       "{\"mode\": \"harmony-pp\", \"num_microbatches\": ", plan.num_microbatches,
       ", \"micro_batch_size\": ", plan.microbatch_size, ", \"update\": \"",
       plan.update == UpdateMode::kEager ? "eager" : "deferred",
-      "\", \"clip\": ", plan.clip ? "true" : "false",
-      ", \"stash\": \"host\", \"footprint\": {\"weights\": ", footprint.weights.count(),
+      "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"", StashName(plan),
+      "\", \"footprint\": {\"weights\": ", footprint.weights.count(),
       ", \"gradients\": ", footprint.gradients.count(),
       ", \"optimizer_state\": ", footprint.optimizer_state.count(),
       ", \"activations\": ", footprint.activations.count(),

@@ -53,9 +53,6 @@ class Planner {
     if (job_.mode != "auto" && job_.mode != "harmony-pp") {
       return absl::UnimplementedError(absl::StrCat("mode: ", job_.mode, " is not built yet"));
     }
-    if (job_.stash == StashPlacement::kDevice) {
-      return absl::UnimplementedError("stash: device is not built yet; use host or auto");
-    }
     if (job_.micro_batch_size > 0 && job_.global_batch_size % job_.micro_batch_size != 0) {
       return absl::InvalidArgumentError(absl::StrCat("micro_batch_size: ", job_.micro_batch_size,
                                                      " does not divide global_batch_size ",
@@ -86,7 +83,10 @@ class Planner {
     plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch);
     plan.sequence_length = job_.sequence_length;
     for (size_t g = 0; g < groups.size(); ++g) {
-      plan.backward_groups.push_back({groups[g], static_cast<int>(g) % devices});
+      LayerGroup& group = plan.backward_groups.emplace_back();
+      group.layers = groups[g];
+      group.device = static_cast<int>(g) % devices;
+      group.keep_stash = job_.stash == StashPlacement::kDevice;
     }
     plan.forward_groups = plan.backward_groups;
     plan.forward_groups.pop_back();
@@ -220,11 +220,15 @@ class Planner {
           KindName(need.kind), " of layers ", need.layers.first, " to ", need.layers.last,
           " does not fit device ", need.device, " (", FormatBytesExact(memory), "): weights ",
           FormatBytes(need.weights), ", gradients ", FormatBytes(need.gradients), ", activations ",
-          FormatBytes(need.streaming), ", workspace ", FormatBytes(workspace[need.device]), "; ",
-          FormatBytesExact(room - memory), " missing. It fits with mem=", room.count());
+          FormatBytes(need.streaming), ", workspace ", FormatBytes(workspace[need.device]),
+          need.kept.count() > 0
+              ? absl::StrCat(", stashes of all its groups ", FormatBytes(need.kept))
+              : "",
+          "; ", FormatBytesExact(room - memory), " missing. It fits with mem=", room.count());
       if (const int64_t smaller = SmallerMicrobatch(finest, microbatch); smaller > 0) {
         absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
       }
+      if (need.kept.count() > 0) absl::StrAppend(&text, ", or with stash: host");
       if (!fixed_.empty() && need.layers.count() > 1) {
         absl::StrAppend(&text, ", or with fewer layers in that group (layer_groups)");
       }

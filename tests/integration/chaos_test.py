@@ -98,6 +98,10 @@ class ChaosInsideUpdateTest(harness.Scratch):
         print(f"{inside} kills inside an update ({half_written} with chunks half-written), bits unchanged")
 
 
+class ChaosWithStashesOnDevicesTest(ChaosTest):
+    changes = {"stash": "device", "layer_groups": [1, 1, 1, 1, 1, 1]}
+
+
 def lines(path):
     try:
         return pathlib.Path(path).read_bytes().count(b"\n")

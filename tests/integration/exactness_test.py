@@ -48,6 +48,14 @@ class ExactnessTest(harness.Scratch):
         self.check_against_plain("kept", [2], [[2, 2, 2]])
         self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
 
+    def test_with_stashes_on_the_devices(self):
+        changes = dict(stash="device", layer_groups=[2, 2, 2])
+        job, out = self.job("stash-2-2-2-2", **changes)
+        self.assertEqual(self.plan(job, "sim*2:mem=8MiB")["stash"], "device")
+        self.check_against_plain("stash", [1, 2, 3], [[2, 2, 2], [1, 1, 1, 1, 1, 1]], stash="device")
+        self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
+        self.check_against_plain("stash-deferred", [2], ["auto"], stash="device", max_grad_norm=0.5)
+
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)
         self.harmony("run", job, "--devices", "sim*2:mem=8MiB")

@@ -75,6 +75,7 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
           return forward.layers == group.layers && forward.device == group.device;
         });
     group.keep_weights = twin && random.Below(3) == 0;
+    group.keep_stash = random.Below(3) == 0;
   }
   plan.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
   plan.clip = plan.update == UpdateMode::kDeferred && random.Below(2) == 0;

@@ -39,9 +39,14 @@ TEST(LaneTableTest, NumbersEveryLaneOnce) {
 TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {
   const ModelSpec model = SmallModel(3);
   Plan plan = SmallPlan(model, 1);
-  EXPECT_THAT(StashedBoundaries(plan), ElementsAre(1, 2, 3, 4));
+  auto boundaries = [&] {
+    std::vector<int> result;
+    for (const StashSpec& stash : StashesOf(plan)) result.push_back(stash.boundary);
+    return result;
+  };
+  EXPECT_THAT(boundaries(), ElementsAre(1, 2, 3, 4));
   plan.backward_groups = {{{0, 1}, 0}, {{2, 4}, 0}};  // the embedding's output, then boundary 2
-  EXPECT_THAT(StashedBoundaries(plan), ElementsAre(1, 2));
+  EXPECT_THAT(boundaries(), ElementsAre(1, 2));
   EXPECT_EQ(StashBoundary({{0, 0}, 0}), -1);
 }
 
@@ -69,6 +74,22 @@ TEST(PlanTest, KeptWeightsAreLoadedOnce) {
   EXPECT_EQ(KeeperOf(plan, plan.forward_groups[1]), 1);
   EXPECT_EQ(KeeperOf(plan, plan.forward_groups[0]), -1);
   EXPECT_EQ(ComputeMinimalSwap(model, plan).weights, before - model.blocks[1].size());
+}
+
+TEST(PlanTest, KeptStashesStayOffTheHost) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  const Bytes hidden = BoundaryBytes(model, 1, 2, 4);
+  plan.backward_groups[1].keep_stash = true;
+  EXPECT_EQ(StashesOf(plan)[0].kept_on, 1);
+  EXPECT_EQ(StashesOf(plan)[1].kept_on, -1);
+  EXPECT_EQ(ComputeMinimalSwap(model, plan).stash, hidden);  // the fused group's, out
+  const ArenaLayout layout(model, plan);
+  EXPECT_FALSE(layout.HasStash(1));  // its forward reads it where it is kept
+  EXPECT_TRUE(layout.IsStashed(2));
+  plan.forward_groups[1].device = 0;  // reads it elsewhere: it may have to pass through the arena
+  EXPECT_TRUE(ArenaLayout(model, plan).HasStash(1));
+  EXPECT_FALSE(ArenaLayout(model, plan).IsStashed(1));
 }
 
 TEST(PlanTest, RefusesToKeepWhatNoForwardLoads) {
@@ -106,7 +127,10 @@ TEST(ArenaLayoutTest, SlotsAreDisjointAndAligned) {
     }
     add(layout.Loss(), Bytes(sizeof(LossSlot)) * 2);
     for (int m : {0, 1}) {
-      for (int boundary : StashedBoundaries(plan)) add(layout.Stash(boundary, m), hidden);
+      for (int boundary = 1; boundary < model.num_layers(); ++boundary) {
+        ASSERT_TRUE(layout.HasStash(boundary));
+        add(layout.Stash(boundary, m), hidden);
+      }
       for (int bank = 0; bank < plan.boundary_banks; ++bank) {
         add(layout.BoundaryGradient(bank, m), hidden);
       }

@@ -120,9 +120,8 @@ Plan SmallPlan() {
   plan.sequence_length = 16;
   plan.devices = {{MiB(64), MiB(32)}, {MiB(64), MiB(16)}};
   plan.forward_groups = {{{0, 1}, 0}};
-  plan.backward_groups = {{{0, 1}, 1, true}, {{2, 3}, 0}};
+  plan.backward_groups = {{{0, 1}, 1, true, false}, {{2, 3}, 0, false, true}};
   plan.update = UpdateMode::kDeferred;
-  plan.stash = StashPlacement::kDevice;
   plan.arena_dynamic = MiB(7);
   plan.clip = true;
   plan.optimizer_moments = 0;
@@ -140,6 +139,8 @@ TEST(PlanCodecTest, RoundTrips) {
   EXPECT_EQ(plan->backward_groups[1].layers, (LayerRange{2, 3}));
   EXPECT_TRUE(plan->backward_groups[0].keep_weights);
   EXPECT_FALSE(plan->backward_groups[1].keep_weights);
+  EXPECT_FALSE(plan->backward_groups[0].keep_stash);
+  EXPECT_TRUE(plan->backward_groups[1].keep_stash);
   EXPECT_EQ(plan->optimizer_moments, 0);
   EXPECT_EQ(plan->gradient_ring, MiB(2));
 }
@@ -154,7 +155,7 @@ TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
               HasSubstr("forward_groups.device is 2"));
   plan = SmallPlan();
-  plan.stash = StashPlacement::kAuto;
+  plan.update = UpdateMode::kAuto;
   EXPECT_FALSE(ParsePlan(SerializePlan(plan)).ok());
   EXPECT_FALSE(ParsePlan("\xff\xff").ok());
 }

@@ -220,6 +220,33 @@ TEST_F(DispatcherTest, LoadsKeptWeightsOnceAStep) {
   EXPECT_LE(dispatcher.PeakBytes(1), plan.devices[1].resident);
 }
 
+// The producer writes a stash where it is kept, on its own device or by a copy to the other;
+// forward and backward read it there; nothing of it goes to the host.
+TEST_F(DispatcherTest, KeptStashesNeverLeaveTheDevice) {
+  const ModelSpec model = SmallModel(2);
+  for (int devices : {1, 2}) {
+    Plan plan = SmallPlan(model, devices);
+    for (LayerGroup& group : plan.backward_groups) group.keep_stash = true;
+    const ArenaLayout layout(model, plan);
+    Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 2});
+    ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+    int peer_copies = 0;
+    std::map<std::pair<int, int>, Bytes> inputs;
+    for (const Command& command : RunToEnd(dispatcher)) {
+      if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+        EXPECT_NE(copy->traffic, TrafficClass::kStash) << DebugString(command);
+        peer_copies += copy->source.device >= 0 && copy->destination.device >= 0 ? 1 : 0;
+      }
+      const auto* task = std::get_if<ComputeTask>(&command.body);
+      if (task == nullptr || !task->input) continue;
+      const auto place = inputs.try_emplace({task->layers.first, task->microbatch}, *task->input);
+      EXPECT_EQ(place.first->second, *task->input) << DebugString(command);
+    }
+    EXPECT_EQ(inputs.size(), 6);  // three groups with a stash, two microbatches
+    EXPECT_TRUE(devices == 1 ? peer_copies == 0 : peer_copies >= 12) << peer_copies;
+  }
+}
+
 // ---- Recovery ----
 
 class RecoveryTest : public DispatcherTest {
@@ -316,6 +343,40 @@ TEST_F(RecoveryTest, LoadsKeptWeightsForABackwardWithoutItsForward) {
     for (int m : {0, 1}) Set({ObjectKind::kStash, boundary, m}, 5, layout_.Stash(boundary, m));
   }
   EXPECT_EQ(Recover(), "FB2.0 FB2.1 B1.0 B1.1 B0.0 S U2 B0.1 U1 U0 save4");
+}
+
+// Stashes on devices are lost: the forward runs again, as far as a stash is wanted, and no further.
+TEST_F(RecoveryTest, RunsTheForwardAgainForKeptStashes) {
+  for (LayerGroup& group : plan_.backward_groups) group.keep_stash = true;
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
+  Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
+  SetBlock(2, 5, ObjectState::kUpdating);
+  Set({ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
+  for (int m : {0, 1})
+    Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(0, m));
+  EXPECT_EQ(Recover(), "U2 F0.0 F0.1 B1.0 B1.1 B0.0 B0.1 U1 U0 save4");
+}
+
+// A forward group that reaches above the unfinished ones: those layers' weights are new already.
+TEST_F(RecoveryTest, EndsAForwardGroupWhereItsLastWantedStashIs) {
+  model_ = SmallModel(2);
+  plan_ = SmallPlan(model_, 2);
+  plan_.forward_groups = {{{0, 2}, 1}};
+  plan_.backward_groups[1].keep_stash = true;
+  table_ = ObjectTableLayout(model_, 2);
+  layout_ = ArenaLayout(model_, plan_);
+  records_.assign(table_.size(), {});
+  for (int i = 0; i < table_.size(); ++i) records_[i].key = table_.KeyOf(i);
+  SetBlock(0, 4, ObjectState::kClean);
+  SetBlock(1, 4, ObjectState::kClean);
+  SetBlock(2, 5, ObjectState::kClean);
+  SetBlock(3, 5, ObjectState::kClean);
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
+  for (int m : {0, 1})
+    Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(1, m));
+  EXPECT_EQ(Recover(), "F0.0 F0.1 B1.0 B1.1 B0.0 B0.1 U1 U0 save4");
 }
 
 TEST_F(RecoveryTest, RefusesRecordsThatContradictEachOther) {

@@ -112,6 +112,26 @@ TEST(PlannerTest, KeepsWeightsWhereThereIsRoom) {
   EXPECT_THAT(text, HasSubstr("of it from forward to backward"));
 }
 
+TEST(PlannerTest, StashesStayOnTheDevicesWhenAskedTo) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.stash = StashPlacement::kDevice;
+  const absl::StatusOr<Plan> plan = MakePlan(model, job, Machine("sim*2:mem=2GiB"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(ComputeMinimalSwap(model, *plan).stash, Bytes(0));
+  EXPECT_THAT(ExplainPlan(model, job, *plan, Machine("sim*2:mem=2GiB")),
+              HasSubstr("stashes on the device"));
+  const absl::StatusOr<Plan> tight = MakePlan(model, job, Machine("sim*2:mem=384MiB"));
+  ASSERT_EQ(tight.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(tight.status().message(), HasSubstr("or with stash: host"));
+  const std::string message(tight.status().message());
+  const size_t at = message.find("mem=");
+  ASSERT_NE(at, std::string::npos) << message;
+  const std::string memory =
+      message.substr(at + 4, message.find_first_not_of("0123456789", at + 4) - at - 4);
+  EXPECT_TRUE(MakePlan(model, job, Machine("sim*2:mem=" + memory)).ok()) << message;
+}
+
 TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
   JobSpec job = Gpt2Job();
   job.micro_batch_size = 0;
