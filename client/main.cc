@@ -23,7 +23,7 @@ struct Arguments {
   TraceOptions trace;
   std::string job_id;
   bool explain = false;
-  std::string profile, ignored;
+  std::string ignored;
   std::function<int()> command;
 };
 
@@ -32,6 +32,8 @@ void AddJob(CLI::App* app, JobOptions& job, bool overwrite) {
   app->add_option("--set", job.overrides, "Override a key of the job file")
       ->type_name("key=value")
       ->allow_extra_args(false);
+  app->add_option("--profile", job.profile, "Plan by measured times (see `harmony profile`)")
+      ->type_name("P.json");
   if (overwrite) {
     app->add_flag("--overwrite", job.overwrite, "Move an output_dir that holds another run aside");
   }
@@ -108,14 +110,6 @@ void AddJobCommands(CLI::App& app, Arguments& args) {
   AddJobCommand(app, args, "resume", "Continue a paused job", ResumeCommand);
 }
 
-int RunPlan(const Arguments& args) {
-  if (!args.profile.empty()) {
-    return Fail(absl::UnimplementedError(
-        "--profile: there are no profiles yet; plans have no time estimate"));
-  }
-  return PlanCommand(args.global, args.plan);
-}
-
 void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* logs = app.add_subcommand("logs", "Last log lines of the processes");
   logs->add_option("job", args.logs.job_id, "What was reported of this job instead")
@@ -128,8 +122,7 @@ void AddInspection(CLI::App& app, Arguments& args) {
   AddJob(plan, args.plan.job, /*overwrite=*/false);
   AddCluster(plan, args.plan.cluster);
   plan->add_flag("--explain", args.explain, "Say why (always on for now)");
-  plan->add_option("--profile", args.profile, "Measured times")->type_name("P.json");
-  plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
+  plan->callback([&] { args.command = [&] { return PlanCommand(args.global, args.plan); }; });
 
   CLI::App* trace =
       app.add_subcommand("trace", "Write what ran when, and what the plan says, as a Chrome trace");

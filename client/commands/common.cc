@@ -8,8 +8,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/profile_json.h"
 
 namespace harmony {
+namespace {
+
+absl::StatusOr<std::string> ReadText(const std::string& what, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " ", path, " is a directory"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", what, " ", path));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
 
 int Fail(const absl::Status& status) {
   std::string message(status.message());
@@ -39,19 +55,16 @@ absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("--set ", text, ": key=value is expected"));
     }
   }
-  std::error_code error;
-  if (std::filesystem::is_directory(options.path, error)) {
-    return absl::InvalidArgumentError(absl::StrCat("job file ", options.path, " is a directory"));
-  }
-  std::ifstream file(options.path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read job file ", options.path));
-  std::stringstream text;
-  text << file.rdbuf();
   v1::SubmitRequest request;
-  request.set_job_yaml(text.str());
+  HARMONY_ASSIGN_OR_RETURN(*request.mutable_job_yaml(), ReadText("job file", options.path));
   request.set_job_path(std::filesystem::absolute(options.path).lexically_normal().string());
   for (const std::string& override_text : options.overrides) request.add_overrides(override_text);
   request.set_overwrite(options.overwrite);
+  if (!options.profile.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(*request.mutable_profile(), ReadText("profile", options.profile));
+    request.set_profile_path(options.profile);
+    HARMONY_RETURN_IF_ERROR(ParseProfile(request.profile(), options.profile).status());
+  }
   return request;
 }
 

@@ -40,6 +40,9 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
   for (const std::string& text : options.job.overrides) {
     arguments.insert(arguments.end(), {"--set", text});
   }
+  if (!options.job.profile.empty()) {
+    arguments.insert(arguments.end(), {"--profile", options.job.profile});
+  }
   if (global.json) arguments.push_back("--json");
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -60,6 +63,8 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   request.set_job_yaml(submit.job_yaml());
   request.set_job_path(submit.job_path());
   *request.mutable_overrides() = submit.overrides();
+  request.set_profile(submit.profile());
+  request.set_profile_path(submit.profile_path());
   HARMONY_ASSIGN_OR_RETURN(v1::PlanResponse plan, CoordinatorClient(paths.socket()).Plan(request));
   printf("%s\n", (global.json ? plan.json() : plan.text()).c_str());
   return absl::OkStatus();

@@ -10,6 +10,8 @@
 #include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
+#include "common/plan/profile_json.h"
+#include "coordinator/core/profiled_costs.h"
 #include "coordinator/planner/planner.h"
 
 namespace harmony {
@@ -75,8 +77,18 @@ absl::StatusOr<JobSpec> ParseRequest(const JobRequest& request) {
   return ParseJobFile(request.yaml, request.path, overrides);
 }
 
-absl::Status MakePlanOf(const MachineSpec& machine, const HostLimits& limits,
-                        AdmittedJob* admitted) {
+// What plans are compared by; null: the planner's own estimate.
+absl::StatusOr<CostFactory> CostsOf(const JobRequest& request, const AdmittedJob& admitted,
+                                    const MachineSpec& machine) {
+  if (request.profile.empty()) return CostFactory();
+  HARMONY_ASSIGN_OR_RETURN(Profile profile, ParseProfile(request.profile, request.profile_path));
+  HARMONY_RETURN_IF_ERROR(
+      CheckProfile(profile, request.profile_path, admitted.model, admitted.job, machine.devices));
+  return ProfiledCostFactory(std::make_shared<const Profile>(std::move(profile)), admitted.model);
+}
+
+absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
+                        const HostLimits& limits, AdmittedJob* admitted) {
   HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
                            OpenModelSource(admitted->job.model_name_or_path));
   admitted->config_json = source.config_json;
@@ -85,7 +97,10 @@ absl::Status MakePlanOf(const MachineSpec& machine, const HostLimits& limits,
       CheckSequenceLength(admitted->model.config, admitted->job.sequence_length));
   HARMONY_RETURN_IF_ERROR(CheckData(admitted->job, admitted->model));
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
-  HARMONY_ASSIGN_OR_RETURN(admitted->plan, MakePlan(admitted->model, admitted->job, machine));
+  HARMONY_ASSIGN_OR_RETURN(const CostFactory costs, CostsOf(request, *admitted, machine));
+  admitted->profile = request.profile;
+  HARMONY_ASSIGN_OR_RETURN(admitted->plan,
+                           MakePlan(admitted->model, admitted->job, machine, costs));
   admitted->job.micro_batch_size = admitted->plan.microbatch_size;
   HARMONY_RETURN_IF_ERROR(CheckHost(*admitted, machine, limits));
   admitted->plan_text = ExplainPlan(admitted->model, admitted->job, admitted->plan, machine);
@@ -105,7 +120,7 @@ absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec
   AdmittedJob admitted;
   HARMONY_ASSIGN_OR_RETURN(admitted.job, ParseRequest(request));
   admitted.result_keys = ResultKeysText(admitted.job);
-  HARMONY_RETURN_IF_ERROR(MakePlanOf(machine, limits, &admitted));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
   return admitted;
 }
 
@@ -125,7 +140,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpe
   if (admitted.output.same_run && admitted.job.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
   }
-  HARMONY_RETURN_IF_ERROR(MakePlanOf(machine, limits, &admitted));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
   return admitted;
 }
 

@@ -21,6 +21,8 @@ struct JobRequest {
   std::vector<std::string> overrides;
   std::string working_directory;
   bool overwrite = false;
+  std::string profile;  // text; empty: none
+  std::string profile_path;
 };
 
 // What the machine has room for; checked against the job's need.
@@ -38,6 +40,7 @@ struct AdmittedJob {
   ModelSpec model;
   Plan plan;
   std::string plan_text, plan_json;
+  std::string profile;  // what the plan was made by; empty: an estimate
   std::string result_keys;
   OutputDirState output;
   std::vector<std::string> notes;  // for the log

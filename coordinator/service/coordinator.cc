@@ -113,6 +113,7 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   record.config_json = admitted.config_json;
   record.plan = SerializePlan(admitted.plan);
   record.plan_text = admitted.plan_text;
+  record.profile = admitted.profile;
   record.result_keys = admitted.result_keys;
   record.output_dir = admitted.job.output_dir;
   record.max_steps = admitted.job.max_steps;

@@ -25,6 +25,8 @@ JobRequest RequestOf(const Request& wire) {
   request.path = wire.job_path().empty() ? "job.yaml" : wire.job_path();
   request.overrides.assign(wire.overrides().begin(), wire.overrides().end());
   request.working_directory = wire.working_directory();
+  request.profile = wire.profile();
+  request.profile_path = wire.profile_path().empty() ? "profile" : wire.profile_path();
   return request;
 }
 

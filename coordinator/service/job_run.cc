@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/plan/job_file.h"
 #include "common/rpc/command_codec.h"
+#include "coordinator/core/profiled_costs.h"
 #include "coordinator/service/step_line.h"
 #include "harmony/v1/attach.pb.h"
 
@@ -34,6 +35,13 @@ RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
   return options;
 }
 
+std::unique_ptr<const CostModel> CostsOf(const RunSetup& setup, const MachineSpec& machine) {
+  if (setup.profile == nullptr) {
+    return std::make_unique<AnalyticCosts>(setup.model, setup.plan, machine.devices);
+  }
+  return std::make_unique<ProfiledCosts>(*setup.profile, setup.model, setup.plan);
+}
+
 Nanos Now() { return MonotonicClock().Now(); }
 
 }  // namespace
@@ -45,9 +53,9 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       members_(members),
       events_(std::move(events)),
       table_(setup_.model, setup_.plan.num_microbatches),
-      costs_(setup_.model, setup_.plan, machine.devices),
+      costs_(CostsOf(setup_, machine)),
       minimal_(ComputeMinimalSwap(setup_.model, setup_.plan)),
-      runner_(setup_.model, setup_.plan, costs_, OptionsOf(setup_, *segment)),
+      runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
       workspace_peaks_(setup_.plan.devices.size(), 0),
       last_step_time_(Now()),

@@ -16,7 +16,7 @@
 #include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
-#include "coordinator/core/analytic_costs.h"
+#include "common/plan/profile.h"
 #include "coordinator/core/job_runner.h"
 #include "coordinator/service/drift.h"
 #include "coordinator/service/forecast.h"
@@ -38,7 +38,8 @@ struct RunSetup {
   std::string config_json;
   ModelSpec model;
   Plan plan;
-  std::string plan_bytes;  // as JobSetup sends it
+  std::string plan_bytes;                  // as JobSetup sends it
+  std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
   StartPoint start;
   bool continues = false;  // the segment holds the job already: what it has done stays done
   std::optional<Forecast> forecast;  // where the machine's speeds are known
@@ -126,7 +127,7 @@ class JobRun {
   Members* const members_;
   const RunEvents events_;
   const ObjectTableLayout table_;
-  const AnalyticCosts costs_;
+  const std::unique_ptr<const CostModel> costs_;  // as the planner's, so that the order is, too
   const MinimalSwap minimal_;
   JobRunner runner_;
   LaneMonitor monitor_;

@@ -31,12 +31,13 @@ namespace {
 struct Options {
   std::string socket, state_dir, devices, host_memory, log_level = "info";
   bool plan_once = false;
-  std::string job;
+  std::string job, profile;
   std::vector<std::string> overrides;
   bool json = false;
 };
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
+constexpr int64_t kMaxProfileBytes = 64 << 20;
 constexpr std::chrono::milliseconds kTick{50};
 
 absl::StatusOr<std::string> ResolveStateDir(const std::string& option) {
@@ -88,6 +89,10 @@ absl::Status PlanOnce(const Options& options) {
   request.path = std::filesystem::absolute(options.job).string();
   request.overrides = options.overrides;
   request.working_directory = std::filesystem::current_path().string();
+  if (!options.profile.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(request.profile, ReadWholeFile(options.profile, kMaxProfileBytes));
+    request.profile_path = options.profile;
+  }
   HostLimits limits;
   limits.arena = machine.host_memory;
   limits.available = options.host_memory.empty() ? AvailableHostMemory() : Bytes();
@@ -139,6 +144,7 @@ int Run(int argc, char** argv) {
   app.add_flag("--plan-once", options.plan_once, "print the plan of --job and exit");
   app.add_option("--job", options.job, "job file, for --plan-once");
   app.add_option("--set", options.overrides, "key=value, for --plan-once");
+  app.add_option("--profile", options.profile, "measured times, for --plan-once");
   app.add_flag("--json", options.json, "print the plan as JSON");
   try {
     app.parse(argc, argv);

@@ -12,6 +12,7 @@
 #include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
+#include "common/plan/profile_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/core/analytic_costs.h"
 
@@ -61,6 +62,11 @@ absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   setup.model = BuildModelSpec(config);
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, ParsePlan(record.plan));
+  if (!record.profile.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(Profile profile,
+                             ParseProfile(record.profile, record.id() + ": profile"));
+    setup.profile = std::make_shared<const Profile>(std::move(profile));
+  }
   return setup;
 }
 

@@ -36,6 +36,7 @@ struct JobRecord {
   std::string config_json;  // of the model
   std::string plan;         // Plan message
   std::string plan_text;
+  std::string profile;      // text of the profile it was planned by; empty: none
   std::string result_keys;  // ResultKeysText of the job as submitted
   std::string output_dir;
   int64_t max_steps = 0;

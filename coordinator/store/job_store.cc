@@ -10,7 +10,7 @@
 namespace harmony {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE jobs (
@@ -28,12 +28,17 @@ CREATE INDEX log_by_job ON log (job);
 PRAGMA user_version = 1;
 )";
 
+constexpr char kSchema2[] = R"(
+ALTER TABLE jobs ADD COLUMN profile TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 2;
+)";
+
 constexpr char kColumns[] =
     "state, stop, yaml, job_json, config_json, plan, plan_text, result_keys, output_dir, "
     "max_steps, "
     "completed_steps, last_loss, error, error_code, submitted_at, started_at, ended_at, summary, "
-    "summary_json";
-constexpr int kNumColumns = 19;
+    "summary_json, profile";
+constexpr int kNumColumns = 20;
 
 absl::Status SqlError(sqlite3* db, absl::string_view what) {
   const int code = sqlite3_errcode(db);
@@ -127,6 +132,7 @@ JobRecord ReadRow(Statement& row) {
   record.ended_at = row.Text(column++);
   record.summary = row.Text(column++);
   record.summary_json = row.Text(column++);
+  record.profile = row.Text(column++);
   return record;
 }
 
@@ -172,7 +178,8 @@ absl::Status JobStore::Migrate() {
     return absl::FailedPreconditionError(absl::StrCat(
         "written by a newer program (schema ", version, ", this one knows ", kSchemaVersion, ")"));
   }
-  if (version == 0) HARMONY_RETURN_IF_ERROR(Execute(kSchema));
+  if (version < 1) HARMONY_RETURN_IF_ERROR(Execute(kSchema));
+  if (version < 2) HARMONY_RETURN_IF_ERROR(Execute(kSchema2));
   return Execute("COMMIT");
 }
 
@@ -206,7 +213,8 @@ absl::Status JobStore::Write(const JobRecord& record, bool insert) {
       .Bind(record.started_at)
       .Bind(record.ended_at)
       .Bind(record.summary)
-      .Bind(record.summary_json);
+      .Bind(record.summary_json)
+      .Bind(record.profile);
   if (!insert) statement.Bind(record.number);
   return statement.Run();
 }

@@ -34,6 +34,19 @@ TEST(MakeSubmitRequest, NamesWhatIsWrong) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakeSubmitRequest({"/x", {"=5"}, false}).status()));
 }
 
+TEST(MakeSubmitRequest, ReadsTheProfileAndRefusesADamagedOne) {
+  const std::string dir = ::testing::TempDir();
+  std::ofstream(dir + "/job.yaml") << "max_steps: 1\n";
+  std::ofstream(dir + "/P.json") << R"({"schema": "harmony-profile/0"})";
+  const auto status = [&](const std::string& profile) {
+    return MakeSubmitRequest({dir + "/job.yaml", {}, false, profile}).status();
+  };
+  EXPECT_TRUE(absl::IsNotFound(status(dir + "/none.json")));
+  EXPECT_TRUE(absl::IsInvalidArgument(status(dir + "/P.json")));
+  EXPECT_THAT(std::string(status(dir + "/P.json").message()),
+              ::testing::HasSubstr("P.json: schema: 'harmony-profile/0' is not known"));
+}
+
 TEST(ExitCodeOfJob, BadInputIsTwoOnlyBeforeTheFirstStep) {
   v1::Job job;
   job.set_state(v1::JOB_STATE_FINISHED);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ JobRecord Example() {
   record.error = "it's";
   record.error_code = 13;
   record.summary_json = "{}";
+  record.profile = "{\"schema\": 1}";
   return record;
 }
 
@@ -63,6 +65,7 @@ TEST_F(JobStoreTest, KeepsEveryFieldAcrossOpenings) {
   EXPECT_EQ(record.stop, StopIntent::kPause);
   EXPECT_EQ(record.plan, Example().plan);
   EXPECT_EQ(record.yaml, Example().yaml);
+  EXPECT_EQ(record.profile, Example().profile);
   EXPECT_EQ(record.completed_steps, 7);
   EXPECT_EQ(record.last_loss, 0.25);
   EXPECT_EQ(record.error, "it's");
@@ -72,6 +75,24 @@ TEST_F(JobStoreTest, KeepsEveryFieldAcrossOpenings) {
   ASSERT_EQ(log->size(), 1u);
   EXPECT_EQ((*log)[0].text, "hello");
   EXPECT_TRUE((*store)->ReadLog(2)->empty());
+}
+
+TEST_F(JobStoreTest, TakesOverADatabaseOfTheFirstSchema) {
+  {
+    JobRecord record = Example();
+    ASSERT_TRUE((*JobStore::Open(folder_))->Insert(&record).ok());
+  }
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((folder_ + "/jobs.sqlite").c_str(), &db), SQLITE_OK);
+  const char* const back = "ALTER TABLE jobs DROP COLUMN profile; PRAGMA user_version = 1";
+  EXPECT_EQ(sqlite3_exec(db, back, nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  auto store = JobStore::Open(folder_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto records = (*store)->LoadAll();
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].yaml, Example().yaml);
+  EXPECT_EQ((*records)[0].profile, "");
 }
 
 TEST_F(JobStoreTest, IsForOneProcessAtATime) {
