@@ -5,6 +5,7 @@
 
 #include "client/commands/inspect.h"
 #include "client/commands/jobs.h"
+#include "client/commands/profile.h"
 #include "client/commands/run.h"
 #include "client/commands/trace.h"
 #include "client/commands/up.h"
@@ -19,6 +20,7 @@ struct Arguments {
   RunOptions run;
   JobOptions submit;
   PlanOptions plan;
+  ProfileOptions profile;
   LogsOptions logs;
   TraceOptions trace;
   std::string job_id;
@@ -32,11 +34,14 @@ void AddJob(CLI::App* app, JobOptions& job, bool overwrite) {
   app->add_option("--set", job.overrides, "Override a key of the job file")
       ->type_name("key=value")
       ->allow_extra_args(false);
-  app->add_option("--profile", job.profile, "Plan by measured times (see `harmony profile`)")
-      ->type_name("P.json");
   if (overwrite) {
     app->add_flag("--overwrite", job.overwrite, "Move an output_dir that holds another run aside");
   }
+}
+
+void AddProfile(CLI::App* app, JobOptions& job) {
+  app->add_option("--profile", job.profile, "Plan by measured times (see `harmony profile`)")
+      ->type_name("P.json");
 }
 
 void AddCluster(CLI::App* app, ClusterOptions& cluster) {
@@ -71,6 +76,7 @@ void AddMissing(CLI::App& app, Arguments& args, const std::string& name, const s
 void AddProcessCommands(CLI::App& app, Arguments& args) {
   CLI::App* run = app.add_subcommand("run", "Start all, train, show progress, stop all");
   AddJob(run, args.run.job, /*overwrite=*/true);
+  AddProfile(run, args.run.job);
   AddCluster(run, args.run.cluster);
   run->add_option(
          "--trace", args.run.trace,
@@ -92,6 +98,7 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
 void AddJobCommands(CLI::App& app, Arguments& args) {
   CLI::App* submit = app.add_subcommand("submit", "Queue a job");
   AddJob(submit, args.submit, /*overwrite=*/true);
+  AddProfile(submit, args.submit);
   submit->callback([&] { args.command = [&] { return SubmitCommand(args.global, args.submit); }; });
 
   CLI::App* list = app.add_subcommand("list", "All jobs");
@@ -120,6 +127,7 @@ void AddInspection(CLI::App& app, Arguments& args) {
 
   CLI::App* plan = app.add_subcommand("plan", "What a job needs, and whether it fits");
   AddJob(plan, args.plan.job, /*overwrite=*/false);
+  AddProfile(plan, args.plan.job);
   AddCluster(plan, args.plan.cluster);
   plan->add_flag("--explain", args.explain, "Say why (always on for now)");
   plan->callback([&] { args.command = [&] { return PlanCommand(args.global, args.plan); }; });
@@ -135,8 +143,16 @@ void AddInspection(CLI::App& app, Arguments& args) {
       ->capture_default_str();
   trace->callback([&] { args.command = [&] { return TraceCommand(args.global, args.trace); }; });
 
-  AddMissing(app, args, "profile", "Measure a job's layers (not there yet)",
-             "profile: not there yet");
+  CLI::App* profile = app.add_subcommand("profile", "Measure a job's layers on the devices");
+  AddJob(profile, args.profile.job, /*overwrite=*/false);
+  AddCluster(profile, args.profile.cluster);
+  profile->add_option("-o,--output", args.profile.output, "File to write")
+      ->required()
+      ->type_name("P.json");
+  profile->add_flag("--quick", args.profile.quick, "One microbatch size, in a few seconds");
+  profile->add_flag("--again", args.profile.again, "Measure anew, whatever is cached");
+  profile->callback(
+      [&] { args.command = [&] { return ProfileCommand(args.global, args.profile); }; });
   AddMissing(
       app, args, "export", "Write a Hugging Face directory (not there yet)",
       "export: not there yet; a finished job's output_dir/final is a Hugging Face directory");

@@ -34,22 +34,6 @@ absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
   return memory;
 }
 
-// Settings of every process. OpenMP must not spin, since several processes share the cores; freed
-// memory stays with the process, since mapping it again costs page faults at every task.
-std::vector<std::pair<std::string, std::string>> CommonEnvironment(const LaunchOptions& options,
-                                                                   int segment_fd) {
-  return {
-      {kSegmentFdVariable, absl::StrCat(segment_fd)},
-      {"HARMONY_RUNTIME_DIR", options.paths.dir},
-      {"OMP_WAIT_POLICY", "passive"},
-      {"OMP_DYNAMIC", "false"},
-      {"OMP_PROC_BIND", "false"},
-      {"MALLOC_MMAP_THRESHOLD_", "33554432"},  // the most that glibc takes
-      {"MALLOC_TRIM_THRESHOLD_", "1099511627776"},
-      {"MALLOC_TOP_PAD_", "16777216"},
-  };
-}
-
 class ServiceBuilder {
  public:
   ServiceBuilder(const LaunchOptions& options, const Memory& memory)
@@ -87,7 +71,7 @@ class ServiceBuilder {
     service.child.program = absl::StrCat(options_.bin_dir, "/", program);
     service.child.arguments = {"--socket", options_.paths.socket(), "--devices",
                                options_.cluster.devices};
-    service.child.environment = CommonEnvironment(options_, memory_.segment.fd());
+    service.child.environment = ProcessSettings(options_.paths.dir, memory_.segment.fd());
     service.child.inherited_fds = {memory_.segment.fd()};
     service.child.log_path = absl::StrCat(options_.paths.logs(), "/", log);
     return service;
@@ -185,6 +169,22 @@ absl::Status DecodeLaunchReport(const std::string& line) {
   }
   return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
                       json.value("message", ""));
+}
+
+// OpenMP must not spin, since several processes share the cores; freed
+// memory stays with the process, since mapping it again costs page faults at every task.
+std::vector<std::pair<std::string, std::string>> ProcessSettings(const std::string& runtime_dir,
+                                                                 int segment_fd) {
+  return {
+      {kSegmentFdVariable, absl::StrCat(segment_fd)},
+      {"HARMONY_RUNTIME_DIR", runtime_dir},
+      {"OMP_WAIT_POLICY", "passive"},
+      {"OMP_DYNAMIC", "false"},
+      {"OMP_PROC_BIND", "false"},
+      {"MALLOC_MMAP_THRESHOLD_", "33554432"},  // the most that glibc takes
+      {"MALLOC_TRIM_THRESHOLD_", "1099511627776"},
+      {"MALLOC_TOP_PAD_", "16777216"},
+  };
 }
 
 std::string OwnBinDir() {

@@ -3,6 +3,8 @@
 // `harmony up`: makes memory and directories, then supervises. Runs in the supervisor's process.
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/launcher/cluster.h"
@@ -28,6 +30,10 @@ absl::Status LaunchAndSupervise(const LaunchOptions& options);
 // The line that a supervisor sends to who started it.
 std::string EncodeLaunchReport(const absl::Status& status);
 absl::Status DecodeLaunchReport(const std::string& line);
+
+// Settings of every process that works on the segment, as environment variables.
+std::vector<std::pair<std::string, std::string>> ProcessSettings(const std::string& runtime_dir,
+                                                                 int segment_fd);
 
 // The folder of the running executable.
 std::string OwnBinDir();

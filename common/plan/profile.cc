@@ -11,6 +11,8 @@ namespace harmony {
 namespace {
 
 constexpr int64_t kQuickTokens = 512;
+constexpr int64_t kHostElements = 16 << 20, kHostBlockElements = 8 << 20;
+constexpr int64_t kLinkGranule = 4096;
 
 std::string ShapeText(const ModelSpec& model, const LayerSpec& layer) {
   std::string text = KindName(layer.kind);
@@ -104,6 +106,44 @@ const char* OptimizerName(OptimizerKind kind) {
 Bytes UpdateBytes(const ParamBlock& block, OptimizerKind optimizer) {
   const int64_t kept = optimizer == OptimizerKind::kAdamW ? 3 : 1;
   return block.size() * (2 * kept + static_cast<int64_t>(block.uses.size()));
+}
+
+HostWorkload HostWorkloadOf(const ModelSpec& model, const JobSpec& job) {
+  HostWorkload work;
+  work.model.config = model.config;
+  int64_t total = 0;
+  for (const ParamBlock& block : model.blocks) {
+    ParamBlock kept = block;
+    if (kept.elements > kHostBlockElements) {
+      kept.elements = kHostBlockElements;
+      kept.tensors.resize(1);
+      kept.tensors[0].shape = {kHostBlockElements};
+      kept.tensors[0].offset = 0;
+      kept.tensors[0].elements = kHostBlockElements;
+    }
+    if (total > 0 && total + kept.elements > kHostElements) break;
+    total += kept.elements;
+    const int index = static_cast<int>(work.model.blocks.size());
+    kept.owner_layer = index;
+    kept.uses = {index};
+    work.model.blocks.push_back(std::move(kept));
+    work.model.uses.push_back({index, index, true});
+    work.model.layers.push_back({LayerKind::kBlock, index, {index}});
+  }
+  Plan& plan = work.plan;
+  plan.microbatch_size = job.global_batch_size;
+  plan.sequence_length = job.sequence_length;
+  plan.backward_groups = {{{0, work.model.num_layers() - 1}, 0}};
+  plan.update = UpdateMode::kDeferred;
+  plan.optimizer_moments = job.optim == OptimizerKind::kAdamW ? 2 : 0;
+  plan.devices.resize(1);
+  return work;
+}
+
+Bytes LinkSlice(const DeviceSpec& device, size_t num_devices) {
+  const int64_t most =
+      std::min(MiB(32).count(), MiB(128).count() / static_cast<int64_t>(num_devices));
+  return Bytes(std::min(most, device.memory.count() / 4) / kLinkGranule * kLinkGranule);
 }
 
 absl::Status CheckProfile(const Profile& profile, absl::string_view where, const ModelSpec& model,

@@ -18,6 +18,7 @@
 #include "common/model/model_spec.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
+#include "common/plan/plan.h"
 
 namespace harmony {
 
@@ -135,6 +136,18 @@ int64_t QuickSize(const JobSpec& job);
 const char* OptimizerName(OptimizerKind kind);
 // Bytes that the update of a block reads and writes: gradients once, weights and moments twice.
 Bytes UpdateBytes(const ParamBlock& block, OptimizerKind optimizer);
+
+// What the host's rates are measured on: the first blocks of the model, cut to some 16 million
+// elements in all, with a plan that has one group and deferred updates.
+struct HostWorkload {
+  ModelSpec model;
+  Plan plan;
+};
+HostWorkload HostWorkloadOf(const ModelSpec& model, const JobSpec& job);
+
+// What the links are measured with: so much of the device for each of four uses (from the host, to
+// the host, to a peer, from a peer), and in the arena, device after device, for the first two.
+Bytes LinkSlice(const DeviceSpec& device, size_t num_devices);
 
 // ---- Use ----
 

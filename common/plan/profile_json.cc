@@ -328,11 +328,23 @@ std::string ProfilePartToJson(Part part, const Profile& profile) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string ProfileFailureToJson(const absl::Status& status) {
+  Json json;
+  json["failure"] = {{"code", static_cast<int>(status.code())},
+                     {"message", std::string(status.message())}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 absl::StatusOr<Profile> ParseProfilePart(Part part, absl::string_view text,
                                          absl::string_view where) {
   HARMONY_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJsonFields(text, where));
   absl::Status status;
   const JsonField root(&json, where, &status);
+  if (root.Has("failure")) {
+    const JsonField failure = root.Get("failure");
+    const int64_t code = failure.Get("code").Integer(1);
+    return absl::Status(static_cast<absl::StatusCode>(code), failure.Get("message").Text());
+  }
   Profile profile;
   switch (part) {
     case Part::kVersions:

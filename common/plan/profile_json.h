@@ -41,6 +41,8 @@ absl::StatusOr<ProfileRequest> ParseProfileRequest(absl::string_view text, absl:
 // What a process answers: its part of a profile, the rest left as it is. kLayers:
 // devices[0].layers. kTogether: devices[0].together, in seconds. kLinks: the links of all devices.
 std::string ProfilePartToJson(ProfileRequest::Part part, const Profile& profile);
+// Or why it could not be measured; ParseProfilePart then returns just that status.
+std::string ProfileFailureToJson(const absl::Status& status);
 absl::StatusOr<Profile> ParseProfilePart(ProfileRequest::Part part, absl::string_view text,
                                          absl::string_view where);
 

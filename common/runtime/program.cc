@@ -15,7 +15,7 @@ namespace harmony {
 namespace {
 
 struct Flags {
-  std::string socket, devices, device, log_level = "info";
+  std::string socket, devices, device, profile, log_level = "info";
 };
 
 void SetUpLog(const std::string& name, const Flags& flags, uint32_t incarnation) {
@@ -42,8 +42,8 @@ absl::Status RunBody(
   if (std::getenv(kDeviceFdsVariable) != nullptr) {
     HARMONY_ASSIGN_OR_RETURN(device_fds, InheritedDeviceFds());
   }
-  ProgramContext context{std::move(socket), std::move(devices), flags.device,
-                         environment,       std::move(segment), std::move(device_fds)};
+  ProgramContext context{std::move(socket),  std::move(devices),    flags.device, environment,
+                         std::move(segment), std::move(device_fds), flags.profile};
   // Paced work sleeps to deadlines; the default slack of 50 us would be added to each.
   prctl(PR_SET_TIMERSLACK, 1000);
   return body(context, signals);
@@ -84,6 +84,7 @@ int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
   if (definition.has_device) {
     app.add_option("--device", flags.device, "Number of the device, or 'host'")->required();
   }
+  app.add_option("--profile", flags.profile, "Measure what this file asks for, and end");
   app.add_option("--log-level", flags.log_level, "Least severity that is logged")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}));
   try {

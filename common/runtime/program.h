@@ -24,6 +24,9 @@ struct ProgramContext {
   ProcessEnvironment environment;
   Segment segment;
   std::vector<DeviceFd> device_fds;
+  // --profile: a file with a ProfileRequest. The program measures, answers and ends; it does not
+  // attach.
+  std::string profile_request;
 
   // The memory of a device, mapped. FailedPrecondition when it was not inherited.
   absl::StatusOr<MappedRegion> MapDevice(int device) const;

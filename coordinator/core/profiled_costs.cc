@@ -144,6 +144,13 @@ Nanos ProfiledCosts::Duration(const Command& command) const {
   return Nanos::FromSeconds(seconds);
 }
 
+std::unique_ptr<const CostModel> MakeCosts(const Profile* profile, const ModelSpec& model,
+                                           const Plan& plan,
+                                           const std::vector<DeviceSpec>& devices) {
+  if (profile == nullptr) return std::make_unique<AnalyticCosts>(model, plan, devices);
+  return std::make_unique<ProfiledCosts>(*profile, model, plan);
+}
+
 CostFactory ProfiledCostFactory(std::shared_ptr<const Profile> profile, const ModelSpec& model) {
   return [profile = std::move(profile), &model](const Plan& plan) {
     return std::make_unique<ProfiledCosts>(*profile, model, plan);

@@ -48,6 +48,11 @@ class ProfiledCosts : public CostModel {
   std::vector<Device> devices_;
 };
 
+// By the profile, or where there is none by the estimate.
+std::unique_ptr<const CostModel> MakeCosts(const Profile* profile, const ModelSpec& model,
+                                           const Plan& plan,
+                                           const std::vector<DeviceSpec>& devices);
+
 CostFactory ProfiledCostFactory(std::shared_ptr<const Profile> profile, const ModelSpec& model);
 
 }  // namespace harmony

@@ -35,13 +35,6 @@ RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
   return options;
 }
 
-std::unique_ptr<const CostModel> CostsOf(const RunSetup& setup, const MachineSpec& machine) {
-  if (setup.profile == nullptr) {
-    return std::make_unique<AnalyticCosts>(setup.model, setup.plan, machine.devices);
-  }
-  return std::make_unique<ProfiledCosts>(*setup.profile, setup.model, setup.plan);
-}
-
 Nanos Now() { return MonotonicClock().Now(); }
 
 }  // namespace
@@ -53,7 +46,7 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       members_(members),
       events_(std::move(events)),
       table_(setup_.model, setup_.plan.num_microbatches),
-      costs_(CostsOf(setup_, machine)),
+      costs_(MakeCosts(setup_.profile.get(), setup_.model, setup_.plan, machine.devices)),
       minimal_(ComputeMinimalSwap(setup_.model, setup_.plan)),
       runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),

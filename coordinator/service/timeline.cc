@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/core/profiled_costs.h"
 #include "coordinator/sim/simulation.h"
 #include "harmony/v1/coordinator.pb.h"
 
@@ -88,13 +88,14 @@ void FillMeasured(const RecordedTimeline& recorded, const LaneTable& table,
 
 void FillPlanned(const RecordedTimeline& recorded, const LaneTable& table, const Extent& measured,
                  v1::Timeline* timeline) {
-  const AnalyticCosts costs(recorded.model, recorded.plan, recorded.devices);
+  const std::unique_ptr<const CostModel> costs =
+      MakeCosts(recorded.profile.get(), recorded.model, recorded.plan, recorded.devices);
   SimOptions options;
   options.first_step = std::max(recorded.first_step, measured.first - kStepsOfRunUp);
   options.end_step = std::min(recorded.end_step, measured.last + 1 + kStepsOfRunUp);
   options.save_steps = recorded.save_steps;
   options.keep_timeline = true;
-  SimResult simulated = Simulate(recorded.model, recorded.plan, costs, options);
+  SimResult simulated = Simulate(recorded.model, recorded.plan, *costs, options);
   if (!simulated.status.ok()) {
     timeline->set_why_not_planned(std::string(simulated.status.message()));
     return;
@@ -135,6 +136,7 @@ RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<DeviceSpec>
   recorded.job_id = run.setup().id;
   recorded.model = run.setup().model;
   recorded.plan = run.setup().plan;
+  recorded.profile = run.setup().profile;
   recorded.devices = devices;
   recorded.first_step = run.setup().start.first_step;
   recorded.end_step = run.setup().job.max_steps;

@@ -2,6 +2,7 @@
 
 // What ran when, and beside it what the plan says: the answer to GetTimeline.
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct RecordedTimeline {
   std::string job_id;
   ModelSpec model;
   Plan plan;
+  std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
   std::vector<DeviceSpec> devices;
   int64_t first_step = 0, end_step = 0, save_steps = 0;  // of the run, indices from 0
   int64_t completed_steps = 0;

@@ -10,6 +10,7 @@
 #include "common/runtime/segment_semaphores.h"
 #include "harmony/v1/attach.pb.h"
 #include "swapper/memory/host_arena.h"
+#include "swapper/profile/link_profiler.h"
 #include "swapper/transfer/sim_copy.h"
 
 namespace harmony {
@@ -75,6 +76,10 @@ absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
   }
   HostArena arena(&context.segment);
   SimCopyEngine engine(&arena, context.devices, std::move(regions));
+  if (!context.profile_request.empty()) {
+    HARMONY_RETURN_IF_ERROR(arena.Refresh());
+    return AnswerLinkProfile(context.profile_request, context.devices, engine);
+  }
   SwapperHandler handler(&arena, &engine);
   SegmentSemaphores semaphores(&context.segment);
 

@@ -2,12 +2,18 @@
 
 #include "common/base/status.h"
 #include "common/runtime/program.h"
+#include "worker/profile/serve_profile.h"
 #include "worker/service/serve.h"
 
 namespace harmony {
 namespace {
 
 absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
+  if (!context.profile_request.empty()) {
+    if (context.device == "host") return ServeProfile(context, -1);
+    HARMONY_ASSIGN_OR_RETURN(const DeviceSpec device, FindDevice(context));
+    return ServeProfile(context, device.ordinal);
+  }
   if (context.device == "host") return ServeHost(context, signals);
   return ServeDevice(context, signals);
 }

@@ -31,6 +31,8 @@ class DeviceHandler : public AttachedHandler {
   DeviceWorker* const worker_;
 };
 
+}  // namespace
+
 absl::StatusOr<DeviceSpec> FindDevice(const ProgramContext& context) {
   int number = -1;
   if (!absl::SimpleAtoi(context.device, &number) || number < 0 ||
@@ -40,8 +42,6 @@ absl::StatusOr<DeviceSpec> FindDevice(const ProgramContext& context) {
   }
   return context.devices[static_cast<size_t>(number)];
 }
-
-}  // namespace
 
 absl::Status ServeDevice(ProgramContext& context, TerminationSignals& signals) {
   HARMONY_ASSIGN_OR_RETURN(const DeviceSpec device, FindDevice(context));

@@ -1,0 +1,236 @@
+#include "client/commands/profile.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/profile_measure.h"
+#include "client/launcher/launch.h"
+#include "client/progress/render.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/io/hf_directory.h"
+#include "common/io/token_file.h"
+#include "common/ipc/host_memory.h"
+#include "common/plan/job_file.h"
+#include "common/plan/profile_json.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxProfileBytes = 64 << 20;
+constexpr int kExitInterrupted = 130;
+
+struct Outcome {
+  Profile profile;
+  bool cached = false;
+  std::string cache_path;  // empty: no home directory
+  double seconds = 0;
+};
+
+// Everything that could be wrong with the input, before the first process starts.
+absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const ProfileOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const v1::SubmitRequest request, MakeSubmitRequest(options.job));
+  JobOverrides overrides;
+  overrides.settings = options.job.overrides;
+  overrides.folder = fs::current_path();
+  MeasureOptions measure;
+  HARMONY_ASSIGN_OR_RETURN(measure.job,
+                           ParseJobFile(request.job_yaml(), request.job_path(), overrides));
+  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
+                           OpenModelSource(measure.job.model_name_or_path));
+  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, measure.job.sequence_length));
+  measure.model = BuildModelSpec(source.config);
+  measure.config_json = source.config_json;
+  HARMONY_ASSIGN_OR_RETURN(const TokenFile data,
+                           TokenFile::Open(measure.job.data_path, measure.job.data_format));
+  HARMONY_RETURN_IF_ERROR(data.Validate(source.config.vocab_size, measure.job.sequence_length,
+                                        measure.job.global_batch_size));
+  HARMONY_ASSIGN_OR_RETURN(measure.cluster,
+                           ResolveCluster(options.cluster.config, options.cluster.devices,
+                                          options.cluster.host_memory, AvailableHostMemory()));
+  std::error_code error;
+  if (!fs::is_directory(ParentDirectory(options.output), error)) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot write ", options.output, ": there is no such folder"));
+  }
+  measure.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
+  measure.quick = options.quick;
+  const bool quiet = global.json;
+  measure.say = [quiet](const std::string& text) {
+    if (!quiet) fprintf(stderr, "%s\n", text.c_str());
+  };
+  return measure;
+}
+
+std::string CacheDirectory() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/harmony/profiles");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return "";
+  return absl::StrCat(home, "/.cache/harmony/profiles");
+}
+
+// A program that was built anew may be faster: its size and time stand for what it is.
+std::string IdentityOf(const std::string& program) {
+  std::error_code error;
+  const auto size = fs::file_size(program, error);
+  const auto time = fs::last_write_time(program, error).time_since_epoch().count();
+  return absl::StrCat(size, " ", time);
+}
+
+// All that the measured times depend on.
+std::string Fingerprint(const MeasureOptions& measure, const ProfileVersions& versions) {
+  std::string text = absl::StrCat(
+      kProfileSchema, "\n", ModelCostText(measure.model, measure.job.sequence_length), "sizes ",
+      absl::StrJoin(ProfiledSizes(measure.job), " "), " quick ", measure.quick, "\n",
+      OptimizerName(measure.job.optim), " threads ", measure.job.compute_threads, "\n",
+      versions.harmony, " ", versions.torch, " ", versions.cpu_capability, " ", versions.cpu, " ",
+      versions.cores, "\n", IdentityOf(measure.bin_dir + "/harmony-worker"), "\n",
+      IdentityOf(measure.bin_dir + "/harmony-swapper"), "\n");
+  for (const DeviceSpec& device : measure.cluster.specs) {
+    absl::StrAppend(&text, ToString(device), "\n");
+  }
+  return ResultDigest(text);
+}
+
+// A cached profile that is whole and of this job; a damaged one is as good as none.
+std::optional<Profile> ReadCached(const std::string& path, const MeasureOptions& measure) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxProfileBytes);
+  if (!text.ok()) return std::nullopt;
+  absl::StatusOr<Profile> profile = ParseProfile(*text, path);
+  if (!profile.ok() ||
+      !CheckProfile(*profile, path, measure.model, measure.job, measure.cluster.specs).ok()) {
+    measure.say(absl::StrCat(path, " is damaged: measuring anew"));
+    return std::nullopt;
+  }
+  return *std::move(profile);
+}
+
+void WriteCached(const std::string& path, const Profile& profile, const MeasureOptions& measure) {
+  std::error_code error;
+  fs::create_directories(ParentDirectory(path), error);
+  const absl::Status written = WriteFileAtomically(path, ProfileToJson(profile));
+  if (!written.ok()) measure.say(absl::StrCat("not cached: ", written.message()));
+}
+
+absl::StatusOr<Outcome> Obtain(const MeasureOptions& measure, bool again) {
+  HARMONY_ASSIGN_OR_RETURN(const ProfileVersions versions, AskVersions(measure));
+  Outcome outcome;
+  if (const std::string dir = CacheDirectory(); !dir.empty()) {
+    outcome.cache_path = absl::StrCat(dir, "/", Fingerprint(measure, versions), ".json");
+  }
+  if (!outcome.cache_path.empty() && !again) {
+    if (std::optional<Profile> cached = ReadCached(outcome.cache_path, measure)) {
+      outcome.profile = *std::move(cached);
+      outcome.cached = true;
+      return outcome;
+    }
+  }
+  const Nanos start = MonotonicClock().Now();
+  HARMONY_ASSIGN_OR_RETURN(outcome.profile, MeasureProfile(measure));
+  outcome.seconds = (MonotonicClock().Now() - start).seconds();
+  if (!outcome.cache_path.empty()) WriteCached(outcome.cache_path, outcome.profile, measure);
+  return outcome;
+}
+
+std::string Time(const Measured& time) {
+  return absl::StrFormat("%.3g ms (%.3g to %.3g)", time.median * 1e3, time.least * 1e3,
+                         time.most * 1e3);
+}
+std::string Rate(const Measured& rate) { return absl::StrFormat("%.3g GB/s", rate.median / 1e9); }
+
+std::string LayersText(const DeviceProfile& device) {
+  std::vector<std::vector<std::string>> rows = {
+      {"LAYER", "COUNT", "MICROBATCH", "FORWARD", "BACKWARD", "WORKSPACE"}};
+  for (const LayerProfile& layer : device.layers) {
+    for (const LayerSizeProfile& size : layer.sizes) {
+      rows.push_back({layer.kind, absl::StrCat(layer.layers.size()), absl::StrCat(size.samples),
+                      size.forward ? Time(*size.forward) : "-", Time(size.backward),
+                      FormatBytes(size.backward_workspace)});
+    }
+  }
+  return RenderTable(rows);
+}
+
+std::string LinksText(const Profile& profile) {
+  std::vector<std::vector<std::string>> rows = {
+      {"DEVICE", "LINK", "ALONE", "BOTH WAYS", "ALL AT ONCE", "LATENCY"}};
+  for (size_t d = 0; d < profile.devices.size(); ++d) {
+    const auto add = [&](const char* name, const LinkProfile& link) {
+      rows.push_back({absl::StrCat(d), name, Rate(link.alone), Rate(link.duplex),
+                      Rate(link.together), absl::StrFormat("%.3g us", link.latency.median * 1e6)});
+    };
+    add("h2d", profile.devices[d].h2d);
+    add("d2h", profile.devices[d].d2h);
+    if (profile.devices[d].p2p) add("p2p", *profile.devices[d].p2p);
+  }
+  return RenderTable(rows);
+}
+
+std::string ProfileText(const Profile& profile) {
+  std::string text;
+  std::string shown;  // devices alike are shown once
+  for (const DeviceProfile& device : profile.devices) {
+    if (device.spec == shown) continue;
+    shown = device.spec;
+    absl::StrAppend(&text, device.spec, "\n", LayersText(device), "\n");
+  }
+  absl::StrAppend(&text, LinksText(profile), "\nhost: ", profile.host.optimizer, " updates ",
+                  Rate(profile.host.update_rate), ", norms ", Rate(profile.host.norm_rate),
+                  ", a task ", absl::StrFormat("%.3g us", profile.host.task.median * 1e6),
+                  ", a wake-up ", absl::StrFormat("%.3g us", profile.host.wake.median * 1e6), "\n");
+  for (size_t d = 0; profile.devices.size() > 1 && d < profile.devices.size(); ++d) {
+    absl::StrAppend(&text, "device ", d, ": ", absl::StrFormat("%.2f", profile.devices[d].together),
+                    " times its time alone while all devices compute\n");
+  }
+  return text;
+}
+
+void Print(const GlobalOptions& global, const ProfileOptions& options, const Outcome& outcome) {
+  if (global.json) {
+    nlohmann::ordered_json json;
+    json["file"] = options.output;
+    json["cached"] = outcome.cached;
+    json["cache_file"] = outcome.cache_path;
+    json["seconds"] = outcome.seconds;
+    json["model_fingerprint"] = outcome.profile.model_fingerprint;
+    PrintJson(json);
+    return;
+  }
+  printf("%s\n", ProfileText(outcome.profile).c_str());
+  if (outcome.cached) {
+    printf("measured before, taken from %s (--again measures anew): %s\n",
+           outcome.cache_path.c_str(), options.output.c_str());
+  } else {
+    printf("measured in %.1f s: %s\n", outcome.seconds, options.output.c_str());
+  }
+}
+
+absl::Status Run(const GlobalOptions& global, const ProfileOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const MeasureOptions measure, Prepare(global, options));
+  HARMONY_ASSIGN_OR_RETURN(const Outcome outcome, Obtain(measure, options.again));
+  HARMONY_RETURN_IF_ERROR(WriteFileAtomically(options.output, ProfileToJson(outcome.profile)));
+  Print(global, options, outcome);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
+  const absl::Status status = Run(global, options);
+  if (status.ok()) return 0;
+  const int code = Fail(status);
+  if (absl::IsCancelled(status)) return kExitInterrupted;
+  return absl::IsResourceExhausted(status) ? 2 : code;
+}
+
+}  // namespace harmony

@@ -1,0 +1,323 @@
+#include "client/commands/profile_measure.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/launcher/child_process.h"
+#include "client/launcher/launch.h"
+#include "client/launcher/runtime_dir.h"
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/ipc/segment.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/job_file.h"
+#include "common/plan/profile_json.h"
+
+namespace harmony {
+namespace {
+
+using Part = ProfileRequest::Part;
+
+constexpr int kHost = -1;
+constexpr int64_t kMaxAnswerBytes = 64 << 20;
+constexpr int kLogLinesShown = 10;
+constexpr uint32_t kGeneration = 1;
+
+// One process to ask.
+struct Question {
+  Part part = Part::kVersions;
+  int device = kHost;  // of the workers
+  int layer = 0;       // kTogether
+  int64_t samples = 0;
+};
+
+// A private directory, removed at the end with all that is in it.
+class PrivateDirectory {
+ public:
+  static absl::StatusOr<PrivateDirectory> Make() {
+    PrivateDirectory made;
+    HARMONY_ASSIGN_OR_RETURN(made.dir_, MakePrivateRuntimeDir());
+    RuntimePaths paths;
+    paths.dir = made.dir_;
+    HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(paths));
+    made.lock_.emplace(std::move(lock));
+    return made;
+  }
+  PrivateDirectory(PrivateDirectory&& other) noexcept
+      : dir_(std::exchange(other.dir_, "")), lock_(std::move(other.lock_)) {}
+  PrivateDirectory& operator=(PrivateDirectory&&) = delete;
+  ~PrivateDirectory() {
+    lock_.reset();
+    std::error_code error;
+    if (!dir_.empty()) std::filesystem::remove_all(dir_, error);
+  }
+  const std::string& path() const { return dir_; }
+
+ private:
+  PrivateDirectory() = default;
+  std::string dir_;
+  std::optional<RuntimeLock> lock_;
+};
+
+// What `harmony up` would make for its processes, with a job for measuring in the segment.
+class Bench {
+ public:
+  static absl::StatusOr<std::unique_ptr<Bench>> Make(const MeasureOptions& options) {
+    HARMONY_ASSIGN_OR_RETURN(PrivateDirectory dir, PrivateDirectory::Make());
+    Bytes slices;
+    for (const DeviceSpec& device : options.cluster.specs) {
+      slices += LinkSlice(device, options.cluster.specs.size()) * 2;
+    }
+    const HostWorkload work = HostWorkloadOf(options.model, options.job);
+    const ArenaLayout layout(work.model, work.plan);
+    SegmentJob job;
+    job.id = "profile";
+    job.record_count = ObjectTableLayout(work.model, work.plan.num_microbatches).size();
+    job.cursor_count = CursorCount(work.model);
+    job.extent = std::max(layout.end(), slices);
+    job.persistent = layout.persistent_bytes();
+    HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Create(job.extent * 2 + MiB(256)));
+    HARMONY_RETURN_IF_ERROR(segment.AllocateJob(job));
+    HARMONY_RETURN_IF_ERROR(segment.RaiseGeneration(kGeneration));
+    auto bench = std::unique_ptr<Bench>(new Bench(options, std::move(dir), std::move(segment)));
+    for (size_t d = 0; d < options.cluster.specs.size(); ++d) {
+      HARMONY_ASSIGN_OR_RETURN(
+          bench->devices_.emplace_back(),
+          CreateDeviceRegion(static_cast<int>(d), options.cluster.specs[d].memory));
+    }
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    bench->signals_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    return bench;
+  }
+  ~Bench() { KillAll(); }
+
+  // Asks all at once; their answers in the same order. The first failure ends all.
+  absl::StatusOr<std::vector<Profile>> Ask(const std::vector<Question>& questions) {
+    HARMONY_RETURN_IF_ERROR(segment_.BeginGeneration(kGeneration));
+    running_.clear();
+    for (const Question& question : questions) {
+      absl::Status started = Start(question);
+      if (!started.ok()) {
+        KillAll();
+        return started;
+      }
+    }
+    absl::Status status = WaitForAll();
+    KillAll();
+    HARMONY_RETURN_IF_ERROR(status);
+    std::vector<Profile> answers;
+    for (const Running& process : running_) {
+      HARMONY_ASSIGN_OR_RETURN(answers.emplace_back(), AnswerOf(process));
+    }
+    return answers;
+  }
+  absl::StatusOr<Profile> AskOne(const Question& question) {
+    HARMONY_ASSIGN_OR_RETURN(std::vector<Profile> answers, Ask({question}));
+    return std::move(answers.front());
+  }
+
+ private:
+  struct Running {
+    Question question;
+    std::string name, output, log;
+    Child child;  // pid 0: reaped
+    int wait_status = 0;
+  };
+
+  Bench(const MeasureOptions& options, PrivateDirectory dir, Segment segment)
+      : options_(options), dir_(std::move(dir)), segment_(std::move(segment)) {}
+
+  absl::Status Start(const Question& question) {
+    const bool swapper = question.part == Part::kLinks;
+    Running process;
+    process.question = question;
+    process.name = swapper                    ? "swapper"
+                   : question.device == kHost ? "host worker"
+                                              : absl::StrCat("worker of device ", question.device);
+    const std::string stem = absl::StrCat(dir_.path(), "/", asked_++);
+    process.output = stem + ".answer";
+    process.log = stem + ".log";
+    ProfileRequest request;
+    request.part = question.part;
+    request.job_json = JobSpecToJson(options_.job);
+    request.config_json = options_.config_json;
+    request.quick = options_.quick;
+    request.layer = question.layer;
+    request.samples = question.samples;
+    request.output = process.output;
+    HARMONY_RETURN_IF_ERROR(WriteFileAtomically(stem + ".request", ProfileRequestToJson(request)));
+
+    ChildSpec spec;
+    spec.program = absl::StrCat(options_.bin_dir, swapper ? "/harmony-swapper" : "/harmony-worker");
+    spec.arguments = {"--socket",  dir_.path() + "/none", "--devices", options_.cluster.devices,
+                      "--profile", stem + ".request"};
+    if (!swapper) {
+      const std::string device = question.device == kHost ? "host" : absl::StrCat(question.device);
+      spec.arguments.insert(spec.arguments.end(), {"--device", device});
+    }
+    spec.environment = ProcessSettings(dir_.path(), segment_.fd());
+    spec.inherited_fds = {segment_.fd()};
+    std::vector<std::pair<int, int>> fds;
+    for (int d = 0; d < static_cast<int>(devices_.size()); ++d) {
+      if (swapper || d == question.device) fds.emplace_back(d, devices_[d].get());
+    }
+    for (const auto& [device, fd] : fds) spec.inherited_fds.push_back(fd);
+    if (!fds.empty()) spec.environment.emplace_back(kDeviceFdsVariable, FormatDeviceFds(fds));
+    spec.log_path = process.log;
+    HARMONY_ASSIGN_OR_RETURN(process.child, Spawn(spec));
+    running_.push_back(std::move(process));
+    return absl::OkStatus();
+  }
+
+  absl::Status WaitForAll() {
+    while (true) {
+      std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
+      bool any = false;
+      for (const Running& process : running_) {
+        polled.push_back({process.child.pid != 0 ? process.child.pidfd.get() : -1, POLLIN, 0});
+        any |= process.child.pid != 0;
+      }
+      if (!any) return absl::OkStatus();
+      if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
+        return absl::ErrnoToStatus(errno, "waiting for measuring processes");
+      }
+      if (polled[0].revents != 0) return absl::CancelledError("stopped by a signal");
+      for (size_t i = 0; i < running_.size(); ++i) {
+        if (polled[i + 1].revents == 0) continue;
+        Reap(running_[i]);
+        if (running_[i].wait_status != 0) return AnswerOf(running_[i]).status();
+      }
+    }
+  }
+
+  static void Reap(Running& process) {
+    waitpid(process.child.pid, &process.wait_status, 0);
+    process.child = Child();
+  }
+  void KillAll() {
+    for (Running& process : running_) {
+      if (process.child.pid == 0) continue;
+      kill(process.child.pid, SIGKILL);
+      Reap(process);
+    }
+  }
+
+  absl::StatusOr<Profile> AnswerOf(const Running& process) const {
+    const absl::StatusOr<std::string> text = ReadWholeFile(process.output, kMaxAnswerBytes);
+    if (text.ok()) return ParseProfilePart(process.question.part, *text, process.name);
+    return absl::InternalError(absl::StrCat(
+        "the ", process.name, " ended without an answer (", DescribeExit(process.wait_status),
+        "); its last lines:\n", TailOfFile(process.log, kLogLinesShown)));
+  }
+
+  const MeasureOptions& options_;
+  const PrivateDirectory dir_;
+  Segment segment_;
+  std::vector<UniqueFd> devices_;
+  UniqueFd signals_;
+  std::vector<Running> running_;
+  int asked_ = 0;
+};
+
+// The backward of a block that all devices have measured, not larger than the quick one.
+Question TogetherOf(const Profile& profile, const JobSpec& job) {
+  Question question;
+  question.part = Part::kTogether;
+  question.samples = QuickSize(job);
+  for (const DeviceProfile& device : profile.devices) {
+    for (const LayerProfile& layer : device.layers) {
+      if (layer.kind != KindName(LayerKind::kBlock)) continue;
+      question.layer = layer.layers.front();
+      int64_t most = layer.sizes.front().samples;
+      for (const LayerSizeProfile& size : layer.sizes) {
+        if (size.samples <= question.samples) most = size.samples;
+      }
+      question.samples = most;
+      break;
+    }
+  }
+  return question;
+}
+
+double BackwardAlone(const DeviceProfile& device, const Question& question) {
+  for (const LayerProfile& layer : device.layers) {
+    if (layer.layers.front() != question.layer) continue;
+    return InterpolateSeconds(layer.sizes, question.samples,
+                              [](const LayerSizeProfile& size) { return size.backward.median; });
+  }
+  return 0;
+}
+
+absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profile& profile) {
+  if (profile.devices.size() < 2) return absl::OkStatus();
+  options.say("measuring all devices at once");
+  std::vector<Question> questions;
+  for (size_t d = 0; d < profile.devices.size(); ++d) {
+    questions.push_back(TogetherOf(profile, options.job));
+    questions.back().device = static_cast<int>(d);
+  }
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<Profile> answers, bench.Ask(questions));
+  for (size_t d = 0; d < profile.devices.size(); ++d) {
+    const double alone = BackwardAlone(profile.devices[d], questions[d]);
+    if (alone > 0) profile.devices[d].together = answers[d].devices[0].together / alone;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ProfileVersions> AskVersions(const MeasureOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
+  HARMONY_ASSIGN_OR_RETURN(const Profile answer, bench->AskOne({Part::kVersions}));
+  return answer.versions;
+}
+
+absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
+  Profile profile;
+  profile.model_fingerprint = ModelFingerprint(options.model, options.job.sequence_length);
+  profile.model = absl::StrCat(options.model.config.model_type, ", ",
+                               options.model.parameter_count(), " parameters");
+  profile.sequence_length = options.job.sequence_length;
+  profile.compute_threads = options.job.compute_threads;
+  profile.quick = options.quick;
+  HARMONY_ASSIGN_OR_RETURN(const Profile versions, bench->AskOne({Part::kVersions}));
+  profile.versions = versions.versions;
+  options.say("measuring the links");
+  HARMONY_ASSIGN_OR_RETURN(Profile links, bench->AskOne({Part::kLinks}));
+  options.say("measuring the host");
+  HARMONY_ASSIGN_OR_RETURN(const Profile host, bench->AskOne({Part::kHost}));
+  profile.host = host.host;
+  std::map<std::string, std::vector<LayerProfile>> measured;  // by the device's specification
+  for (size_t d = 0; d < options.cluster.specs.size(); ++d) {
+    const DeviceSpec& spec = options.cluster.specs[d];
+    DeviceProfile& device = profile.devices.emplace_back(std::move(links.devices[d]));
+    device.spec = ToString(spec);
+    device.memory = spec.memory;
+    if (!measured.contains(device.spec)) {
+      options.say(absl::StrCat("measuring the layers on device ", d, ", ", device.spec));
+      HARMONY_ASSIGN_OR_RETURN(Profile layers, bench->AskOne({Part::kLayers, static_cast<int>(d)}));
+      measured[device.spec] = std::move(layers.devices[0].layers);
+    }
+    device.layers = measured[device.spec];
+  }
+  HARMONY_RETURN_IF_ERROR(MeasureTogether(options, *bench, profile));
+  return profile;
+}
+
+}  // namespace harmony

@@ -1,0 +1,53 @@
+#include "common/runtime/profile_call.h"
+
+#include "common/base/status.h"
+#include "common/io/atomic_file.h"
+#include "common/plan/job_file.h"
+
+namespace harmony {
+namespace {
+
+constexpr int64_t kMaxRequestBytes = 64 << 20;
+
+absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRequestBytes));
+  ProfileCall call;
+  HARMONY_ASSIGN_OR_RETURN(call.request, ParseProfileRequest(text, path));
+  HARMONY_ASSIGN_OR_RETURN(call.job, JobSpecFromJson(call.request.job_json, path));
+  HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
+                           ParseModelConfig(call.request.config_json, path));
+  call.model = BuildModelSpec(config);
+  return call;
+}
+
+}  // namespace
+
+absl::Status AnswerProfileCall(
+    const std::string& path,
+    const std::function<absl::StatusOr<Profile>(const ProfileCall& call)>& measure) {
+  HARMONY_ASSIGN_OR_RETURN(const ProfileCall call, ReadProfileCall(path));
+  const absl::StatusOr<Profile> profile = measure(call);
+  HARMONY_RETURN_IF_ERROR(WriteFileAtomically(
+      call.request.output, profile.ok() ? ProfilePartToJson(call.request.part, *profile)
+                                        : ProfileFailureToJson(profile.status())));
+  return profile.status();
+}
+
+absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
+                                                const std::function<absl::Status()>& work,
+                                                const Clock& clock) {
+  HARMONY_RETURN_IF_ERROR(work());
+  std::vector<double> seconds;
+  Nanos total;
+  while (static_cast<int>(seconds.size()) < limits.least ||
+         (static_cast<int>(seconds.size()) < limits.most && total < limits.enough)) {
+    const Nanos start = clock.Now();
+    HARMONY_RETURN_IF_ERROR(work());
+    const Nanos took = clock.Now() - start;
+    seconds.push_back(took.seconds());
+    total += took;
+  }
+  return seconds;
+}
+
+}  // namespace harmony

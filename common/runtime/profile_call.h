@@ -1,0 +1,42 @@
+#pragma once
+
+// The part of a measuring process that all of them share: reading the request, timing repeats,
+// writing the answer.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/profile_json.h"
+
+namespace harmony {
+
+struct ProfileCall {
+  ProfileRequest request;
+  JobSpec job;
+  ModelSpec model;
+};
+
+// Reads the request at `path`, has it measured, and writes the request's part of what came out, or
+// why nothing did, to the request's output. Returns what `measure` returned.
+absl::Status AnswerProfileCall(
+    const std::string& path,
+    const std::function<absl::StatusOr<Profile>(const ProfileCall& call)>& measure);
+
+struct RepeatLimits {
+  int least = 3, most = 50;
+  Nanos enough = Millis(250);  // no further repeat once they took so long together
+};
+// Of a quick profile.
+inline constexpr RepeatLimits kQuickRepeats{3, 10, Millis(60)};
+
+// Seconds of each repeat. The first run is not counted: it touches memory for the first time.
+absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
+                                                const std::function<absl::Status()>& work,
+                                                const Clock& clock = MonotonicClock());
+
+}  // namespace harmony

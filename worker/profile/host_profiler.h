@@ -1,0 +1,20 @@
+#pragma once
+
+// Measures what the host worker does, by having its executor do it: on a small model of its own in
+// the segment's job, which nobody else uses meanwhile.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/ipc/segment.h"
+#include "common/plan/profile.h"
+#include "common/runtime/profile_call.h"
+
+namespace harmony {
+
+// `segment` holds a job for HostWorkloadOf(call) and a generation 1 that has begun. `scratch`: an
+// existing directory that only this process uses.
+absl::StatusOr<HostProfile> MeasureHost(Segment& segment, const ProfileCall& call,
+                                        const std::string& scratch);
+
+}  // namespace harmony

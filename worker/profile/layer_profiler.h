@@ -1,0 +1,67 @@
+#pragma once
+
+// Measures the layers of a model on one device: builds the same compute tasks that training issues
+// and has the same DeviceWorker run them, in its capped memory, paced if the device is.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ipc/fd_passing.h"
+#include "common/plan/profile.h"
+#include "common/runtime/profile_call.h"
+#include "worker/service/device_worker.h"
+
+namespace harmony {
+
+// One thread. Leaves what it likes in the device's memory.
+class LayerProfiler {
+ public:
+  // Two mappings of the device's memory: the worker's, and one to fill its inputs by.
+  static absl::StatusOr<LayerProfiler> Create(const DeviceSpec& device, MappedRegion workers,
+                                              MappedRegion ours, const ProfileCall& call);
+
+  // Every distinct layer, over the sizes that fit and take no longer than about a second.
+  // ResourceExhausted names a layer that fits at no size.
+  absl::StatusOr<std::vector<LayerProfile>> MeasureAll();
+
+  // Makes the backward of one layer (of the head: the fused task) ready to be run by RunOnce.
+  absl::Status PrepareBackward(int layer, int64_t samples);
+  absl::Status RunOnce();
+
+ private:
+  struct Task {
+    TaskKind kind;
+    LayerRange layers;
+    int64_t samples;
+  };
+  struct Timing {
+    Measured seconds;
+    Bytes workspace;  // peak
+  };
+  class Binder;
+
+  LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWorker> worker, MappedRegion ours,
+                const ProfileCall& call);
+
+  absl::Status Prepare(const Task& task);
+  absl::StatusOr<Timing> Time(const Task& task);
+  absl::StatusOr<LayerProfile> MeasureShape(const LayerShape& shape);
+  absl::StatusOr<LayerSizeProfile> MeasureSize(const LayerShape& shape, int64_t samples,
+                                               const LayerSizeProfile* smaller);
+  // The part of a size that needs a group of two layers.
+  absl::Status MeasureInner(const LayerShape& shape, const LayerSizeProfile* smaller,
+                            LayerSizeProfile& size);
+  absl::Status MeasureGradients(LayerProfile& layer);
+
+  DeviceSpec device_;
+  std::unique_ptr<DeviceWorker> worker_;
+  MappedRegion memory_;
+  AttachedJob job_;
+  RepeatLimits limits_;
+  std::vector<int64_t> sizes_;
+  Command command_;  // as prepared
+};
+
+}  // namespace harmony
