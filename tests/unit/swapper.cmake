@@ -4,6 +4,9 @@ harmony_test(swapper_core_test
 harmony_test(swapper_transfer_test
   SOURCES swapper/transfer/sim_copy_test.cc
   DEPS harmony_swapper_transfer LABELS sanitize TIMEOUT 60)
+harmony_test(swapper_profile_test
+  SOURCES swapper/profile/link_profiler_test.cc
+  DEPS harmony_swapper_profile LABELS sanitize TIMEOUT 60)
 harmony_test(swapper_process_test
   SOURCES swapper/service/swapper_process_test.cc
   DEPS harmony_fake_coordinator harmony_ipc LABELS process TIMEOUT 60)

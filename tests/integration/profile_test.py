@@ -1,0 +1,149 @@
+"""`harmony profile` measures a tiny model; plans and runs go by what it wrote."""
+import json
+import math
+import unittest
+
+import harness
+
+DEVICES = "sim*2:mem=8MiB"
+
+
+class ProfileTest(harness.Scratch):
+
+    def setUp(self):
+        super().setUp()
+        self.env["XDG_CACHE_HOME"] = str(self.dir / "cache")
+
+    def profile(self, job, *args, name="P.json", **kw):
+        done = self.harmony("profile", job, "--devices", DEVICES, "-o", self.dir / name, *args, **kw)
+        return done, json.loads((self.dir / name).read_text()) if done.returncode == 0 else None
+
+    def test_every_distinct_layer_link_and_the_host_are_measured(self):
+        job, _ = self.job("p", micro_batch_size="auto")
+        done, p = self.profile(job)
+        self.assertIn("measured in", done.stdout)
+        self.assertEqual(p["schema"], "harmony-profile/1")
+        self.assertEqual(p["model"]["sequence_length"], 32)
+        self.assertEqual(p["versions"]["cores"] > 0 and p["versions"]["torch"][:2], "2.")
+        self.assertEqual(len(p["devices"]), 2)
+        for device in p["devices"]:
+            self.assertEqual([(layer["kind"], layer["layers"]) for layer in device["layers"]],
+                             [("embedding", [0]), ("block", [1, 2, 3, 4]), ("head", [5])])
+            for layer in device["layers"]:
+                self.assertEqual([s["samples"] for s in layer["sizes"]], [1, 2, 4, 8])
+                for size in layer["sizes"]:
+                    for time in (size.get("forward_s"), size["backward_s"]):
+                        if time:
+                            self.assertTrue(0 < time["least"] <= time["median"] <= time["most"] < 5, time)
+            block = device["layers"][1]["sizes"]
+            # Eight sequences are more work and more memory than one.
+            self.assertGreater(block[3]["backward_s"]["median"], block[0]["backward_s"]["median"])
+            self.assertGreater(block[3]["backward_workspace_bytes"], block[0]["backward_workspace_bytes"])
+            self.assertGreater(block[0]["activation_bytes"], 0)
+            for link in ("h2d", "d2h", "p2p"):
+                self.assertGreater(device[link]["together_bytes_per_s"]["median"], 0)
+            self.assertGreater(device["together"], 0)
+        self.assertGreater(p["host"]["update_bytes_per_s"]["median"], 1e6)
+        self.assertEqual(list(self.runtime.rglob("*")), [], "processes leave nothing behind")
+
+    def test_a_second_run_takes_the_cached_profile_and_says_so(self):
+        job, _ = self.job("p")
+        _, first = self.profile(job, "--quick")
+        done, second = self.profile(job, "--quick", name="Q.json")
+        self.assertIn("measured before", done.stdout)
+        self.assertEqual(first, second)
+        done, third = self.profile(job, "--quick", "--again", name="R.json")
+        self.assertIn("measured in", done.stdout)
+        self.assertNotEqual(first, third)
+        # Another model, sequence length or device is another profile.
+        for change in (("--set", "sequence_length=16"), ("--set", "micro_batch_size=4")):
+            done, _ = self.profile(job, "--quick", *change, name="S.json")
+            self.assertIn("measured in", done.stdout, change)
+        # A damaged one is as good as none.
+        for cached in (self.dir / "cache").rglob("*.json"):
+            cached.write_text(cached.read_text()[:-40])
+        done, _ = self.profile(job, "--quick")
+        self.assertIn("measured in", done.stdout)
+        answer = json.loads(self.profile(job, "--quick", "--json")[0].stdout)
+        self.assertTrue(answer["cached"])
+
+    def test_paced_devices_are_measured_at_their_modelled_rates(self):
+        job, _ = self.job("p")
+        done = self.harmony("profile", job, "--quick", "-o", self.dir / "P.json", "--devices",
+                            "sim:mem=8MiB,flops=50M,h2d=20MB/s,d2h=10MB/s")
+        p = json.loads((self.dir / "P.json").read_text())
+        device = p["devices"][0]
+        self.assertAlmostEqual(device["h2d"]["alone_bytes_per_s"]["median"] / 20e6, 1, delta=0.1, msg=done.stdout)
+        self.assertAlmostEqual(device["d2h"]["alone_bytes_per_s"]["median"] / 10e6, 1, delta=0.1)
+        size = device["layers"][1]["sizes"][0]
+        rows, width, tokens = size["samples"] * 32, 32, 32
+        flops = rows * (2 * 12 * width * width + 2 * tokens * width)
+        self.assertAlmostEqual(size["forward_s"]["median"] / (flops / 50e6), 1, delta=0.1)
+        self.assertAlmostEqual(size["backward_s"]["median"] / (3 * flops / 50e6), 1, delta=0.1)
+        self.assertNotIn("p2p", device)
+
+    def test_plans_and_runs_go_by_it_with_the_same_bits(self):
+        job, out = self.job("p")
+        self.profile(job, "--quick")
+        self.harmony("plan", job, "--devices", DEVICES, "--profile", self.dir / "P.json")
+        self.harmony("run", job, "--devices", DEVICES, "--profile", self.dir / "P.json")
+        expected, reference = self.job("reference")
+        self.harmony("run", expected, "--devices", DEVICES)
+        self.assertEqual(harness.losses(out), harness.losses(reference))
+        self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(reference / "final"))
+
+    def test_a_profile_that_does_not_fit_is_refused_by_file_and_field(self):
+        job, out = self.job("p")
+        _, p = self.profile(job, "--quick")
+
+        def refused(text, *expected, devices=DEVICES, settings=()):
+            (self.dir / "bad.json").write_text(text)
+            for command in ("plan", "run"):
+                done = self.harmony(command, job, "--devices", devices, "--profile", self.dir / "bad.json",
+                                    *settings, check=2)
+                for part in ("bad.json: ",) + expected:
+                    self.assertIn(part, done.stderr, command)
+            self.assertFalse(out.exists())
+
+        def changed(change):
+            copy = json.loads(json.dumps(p))
+            change(copy)
+            return json.dumps(copy)
+
+        def set_time(copy, value):
+            copy["devices"][0]["layers"][1]["sizes"][0]["backward_s"]["median"] = value
+
+        field = "devices[0].layers[1].sizes[0].backward_s.median: "
+        refused(changed(lambda c: set_time(c, -1)), field, "above 0")
+        refused(changed(lambda c: set_time(c, math.nan)), field, "finite", "NaN")
+        refused(changed(lambda c: set_time(c, math.inf)), field, "finite", "Infinity")
+        refused(changed(lambda c: c["devices"][1]["h2d"].pop("latency_s")), "devices[1].h2d.latency_s: is missing")
+        refused(changed(lambda c: c["devices"][0]["d2h"]["together_bytes_per_s"].update(median=0)),
+                "devices[0].d2h.together_bytes_per_s.median: must be above 0")
+        refused(changed(lambda c: c.update(schema="harmony-profile/99")), "schema: ", "harmony-profile/99")
+        refused(changed(lambda c: c["devices"][0].update(memory_bytes=0)), "devices[0].memory_bytes: ")
+        refused("{", "JSON")
+        refused(json.dumps(p), "devices[0].spec: ", devices="sim*2:mem=16MiB")
+        refused(json.dumps(p), "devices: ", devices="sim:mem=8MiB")
+        refused(json.dumps(p), "model.sequence_length: ", settings=("--set", "sequence_length=16"))
+        self.model = self.make_model("wider", dict(harness.TINY_GPT2, n_embd=64))
+        refused(json.dumps(p), "model.fingerprint: ", settings=("--set", f"model_name_or_path={self.model}"))
+
+    def test_bad_input_is_named_before_anything_is_measured(self):
+        job, _ = self.job("p")
+        wide = self.make_model("wide", dict(harness.TINY_GPT2, n_embd=256))
+        cases = (
+            (("--devices", "sim:mem=1MiB", "--set", f"model_name_or_path={wide}"), "layer 1 (block) does not fit"),
+            (("--devices", "sim:flops=1G"), "mem="),
+            (("--devices", DEVICES, "--set", "model_name_or_path=nowhere"), "nowhere"),
+        )
+        for args, expected in cases:
+            done = self.harmony("profile", job, "-o", self.dir / "P.json", *args, check=2)
+            self.assertIn(expected, done.stderr)
+        done = self.harmony("profile", job, "-o", self.dir / "no" / "P.json", "--devices", DEVICES, check=2)
+        self.assertIn("no such folder", done.stderr)
+        self.assertEqual(list(self.runtime.rglob("*")), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

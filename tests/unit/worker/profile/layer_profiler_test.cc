@@ -1,0 +1,93 @@
+#include "worker/profile/layer_profiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kTied[] = R"({"model_type": "llama", "vocab_size": 97, "max_position_embeddings": 32,
+  "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "tie_word_embeddings": true, "rms_norm_eps": 1e-5, "hidden_act": "silu"})";
+
+absl::StatusOr<LayerProfiler> Profiler(const char* devices, const ProfileCall& call) {
+  const DeviceSpec device = ParseDevices(devices)->front();
+  const UniqueFd fd = *CreateDeviceRegion(0, device.memory);
+  return LayerProfiler::Create(device, *MappedRegion::Map(fd.get()), *MappedRegion::Map(fd.get()),
+                               call);
+}
+
+ProfileCall Call(const char* config) {
+  ProfileCall call;
+  call.request.quick = true;
+  call.model = BuildModelSpec(*ParseModelConfig(config, "config.json"));
+  call.job.sequence_length = 16;
+  call.job.global_batch_size = 8;
+  call.job.micro_batch_size = 4;
+  return call;
+}
+
+TEST(LayerProfilerTest, MeasuresALayerOfEachShape) {
+  const ProfileCall call = Call(kTied);
+  absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB", call);
+  ASSERT_TRUE(profiler.ok()) << profiler.status();
+  const auto layers = profiler->MeasureAll();
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  ASSERT_EQ(layers->size(), 3u);
+  for (const LayerProfile& layer : *layers) {
+    ASSERT_EQ(layer.sizes.size(), 1u) << layer.kind;
+    const LayerSizeProfile& size = layer.sizes[0];
+    EXPECT_EQ(size.samples, 4);
+    EXPECT_EQ(size.forward.has_value(), layer.kind != "head");
+    EXPECT_EQ(size.backward_inner.has_value(), layer.kind == "block");
+    EXPECT_GT(size.backward.median, 0);
+    EXPECT_GT(layer.zero.median, 0);
+    EXPECT_GT(layer.check.median, 0);
+  }
+  // Held to what the planner counts on: measured peaks stay below it.
+  const LayerSizeProfile& block = (*layers)[1].sizes[0];
+  EXPECT_LE(block.backward_workspace, BackwardWorkspaceBytes(call.model, {1, 1}, 4, 16));
+  EXPECT_LE(block.backward_workspace + block.activation_bytes,
+            BackwardWorkspaceBytes(call.model, {1, 2}, 4, 16));
+  EXPECT_GT(block.activation_bytes, Bytes());
+}
+
+TEST(LayerProfilerTest, APreparedBackwardCanBeRepeated) {
+  absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB", Call(kTied));
+  ASSERT_TRUE(profiler.ok());
+  for (int layer : {0, 2, 4}) {
+    ASSERT_TRUE(profiler->PrepareBackward(layer, 2).ok());
+    for (int i = 0; i < 3; ++i) {
+      const absl::Status status = profiler->RunOnce();
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
+TEST(LayerProfilerTest, PacedTasksTakeTheirModelledTime) {
+  const ProfileCall call = Call(kTied);
+  absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB,flops=100M", call);
+  const auto layers = profiler->MeasureAll();
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  const LayerSizeProfile& block = (*layers)[1].sizes[0];
+  const double modelled = ForwardFlops(call.model, 1, 4, 16) / 100e6;
+  EXPECT_GE(block.forward->median, modelled * 0.99);
+  EXPECT_GE(block.backward.median, modelled * 2.97);
+  EXPECT_GE(block.backward_inner->median, modelled * 2.9);
+  EXPECT_EQ((*layers)[1].zero.median, 0);  // within the modelled time
+}
+
+TEST(LayerProfilerTest, ALayerThatFitsAtNoSizeIsNamed) {
+  ProfileCall call = Call(kTied);
+  call.model.config.hidden_size = 512;
+  call.model = BuildModelSpec(call.model.config);
+  absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=1MiB", call);
+  const absl::Status status = profiler->MeasureAll().status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("with micro_batch_size 4"));
+}
+
+}  // namespace
+}  // namespace harmony
