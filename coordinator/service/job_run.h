@@ -42,7 +42,7 @@ struct RunSetup {
   std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
   StartPoint start;
   bool continues = false;  // the segment holds the job already: what it has done stays done
-  std::optional<Forecast> forecast;  // where the machine's speeds are known
+  std::optional<Forecast> forecast;  // where the machine's speeds are known or measured
 };
 
 // One line of metrics.jsonl, and what the progress view shows of a step.

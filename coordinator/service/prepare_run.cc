@@ -14,7 +14,7 @@
 #include "common/plan/job_file.h"
 #include "common/plan/profile_json.h"
 #include "common/rpc/command_codec.h"
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/core/profiled_costs.h"
 
 namespace harmony {
 namespace {
@@ -40,11 +40,12 @@ bool DecodeStart(const std::string& text, StartPoint* start) {
   return true;
 }
 
-// Where the machine's speeds are known.
+// Where the machine's speeds are known, or were measured.
 std::optional<Forecast> ForecastOf(const RunSetup& setup, const MachineSpec& machine) {
-  if (!AllPaced(machine.devices)) return std::nullopt;
-  const AnalyticCosts costs(setup.model, setup.plan, machine.devices);
-  absl::StatusOr<Forecast> forecast = MakeForecast(setup.model, setup.plan, costs);
+  if (setup.profile == nullptr && !AllPaced(machine.devices)) return std::nullopt;
+  const std::unique_ptr<const CostModel> costs =
+      MakeCosts(setup.profile.get(), setup.model, setup.plan, machine.devices);
+  absl::StatusOr<Forecast> forecast = MakeForecast(setup.model, setup.plan, *costs);
   if (forecast.ok()) return *std::move(forecast);
   spdlog::warn("event=no_forecast job={} reason=\"{}\"", setup.id, forecast.status().ToString());
   return std::nullopt;
