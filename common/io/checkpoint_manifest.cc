@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/base/cancel.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
@@ -28,7 +29,8 @@ constexpr int64_t kMaxManifestBytes = 64 << 20;
 constexpr int64_t kPieceBytes = 4 << 20;
 
 absl::StatusOr<CheckpointManifest::FileEntry> Describe(const std::string& directory,
-                                                       const std::string& name) {
+                                                       const std::string& name,
+                                                       const std::atomic<bool>* cancelled) {
   HARMONY_ASSIGN_OR_RETURN(const File file, File::OpenForReading(JoinPath(directory, name)));
   CheckpointManifest::FileEntry entry;
   entry.name = name;
@@ -38,6 +40,7 @@ absl::StatusOr<CheckpointManifest::FileEntry> Describe(const std::string& direct
   XXH3_64bits_reset(state.get());
   std::vector<char> piece(static_cast<size_t>(std::min(entry.size, kPieceBytes)));
   for (int64_t offset = 0; offset < entry.size; offset += kPieceBytes) {
+    HARMONY_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
     const int64_t bytes = std::min(kPieceBytes, entry.size - offset);
     HARMONY_RETURN_IF_ERROR(file.ReadAt(offset, piece.data(), bytes));
     XXH3_64bits_update(state.get(), piece.data(), static_cast<size_t>(bytes));
@@ -81,12 +84,14 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
 
 std::string CheckpointName(int64_t step) { return absl::StrCat(kPrefix, step); }
 
-absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest) {
+absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest,
+                           const std::atomic<bool>* cancelled) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
     if (name == kManifestName || !entry.is_regular_file()) continue;
-    HARMONY_ASSIGN_OR_RETURN(CheckpointManifest::FileEntry file, Describe(directory, name));
+    HARMONY_ASSIGN_OR_RETURN(CheckpointManifest::FileEntry file,
+                             Describe(directory, name, cancelled));
     manifest.files.push_back(std::move(file));
   }
   if (error) return ErrnoStatus(error.value(), "list", directory);
@@ -115,7 +120,8 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory) {
   return ParseManifest(*text, path);
 }
 
-absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory) {
+absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory,
+                                                    const std::atomic<bool>* cancelled) {
   HARMONY_ASSIGN_OR_RETURN(CheckpointManifest manifest, ReadManifest(directory));
   if (fs::path(directory).filename() != CheckpointName(manifest.step) &&
       absl::StartsWith(fs::path(directory).filename().string(), kPrefix)) {
@@ -123,7 +129,8 @@ absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory
   }
   for (const CheckpointManifest::FileEntry& expected : manifest.files) {
     const std::string path = JoinPath(directory, expected.name);
-    const auto found = Describe(directory, expected.name);
+    const auto found = Describe(directory, expected.name, cancelled);
+    if (absl::IsAborted(found.status())) return found.status();
     if (!found.ok()) return absl::DataLossError(found.status().message());
     if (found->size != expected.size) {
       return Damaged(path, absl::StrCat("has ", found->size, " bytes, not ", expected.size));

@@ -5,6 +5,7 @@
 // checksum, and what fixes the result. A directory appears whole (AtomicDirectory) and the manifest
 // is written last, so one that can be read and verified is complete.
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,14 +33,17 @@ struct CheckpointManifest {
 std::string CheckpointName(int64_t step);
 
 // Reads the files of `directory` back, notes sizes and checksums in `manifest.files` (given empty)
-// and writes manifest.json. The caller has written and synced all files.
-absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest);
+// and writes manifest.json. The caller has written and synced all files. `cancelled`, here and
+// below: see common/base/cancel.h.
+absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest,
+                           const std::atomic<bool>* cancelled = nullptr);
 
 // DataLoss when the manifest cannot be read or parsed; names the file.
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory);
 
 // Reads the manifest and every file; DataLoss names the one that is missing, cut or damaged.
-absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory);
+absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory,
+                                                    const std::atomic<bool>* cancelled = nullptr);
 
 // Steps of the checkpoint directories there are, newest first; nothing is opened.
 std::vector<int64_t> ListCheckpoints(const std::string& output_dir);

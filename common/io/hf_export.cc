@@ -35,7 +35,7 @@ bool IsTokenizerFile(absl::string_view name) {
 }  // namespace
 
 absl::Status WriteWeights(const std::string& path, const ModelSpec& model, const WeightMap& weights,
-                          const TensorValues& values) {
+                          const TensorValues& values, const std::atomic<bool>* cancelled) {
   std::vector<TensorToWrite> tensors;
   for (const ParamBlock& block : model.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
@@ -44,6 +44,7 @@ absl::Status WriteWeights(const std::string& path, const ModelSpec& model, const
     }
   }
   HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, tensors));
+  writer.set_cancelled(cancelled);
   for (const ParamBlock& block : model.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
       HARMONY_RETURN_IF_ERROR(writer.WriteTensor(weights.of(tensor).name, values(block, tensor)));
@@ -73,12 +74,13 @@ absl::Status CopyTokenizerFiles(const std::string& source_directory, const std::
 
 absl::Status ExportModel(const std::string& directory, const ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
-                         absl::string_view config_json, const std::string& source_directory) {
+                         absl::string_view config_json, const std::string& source_directory,
+                         const std::atomic<bool>* cancelled) {
   HARMONY_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory));
   const std::string& path = target.temporary_path();
   HARMONY_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(path, "config.json"), config_json));
   HARMONY_RETURN_IF_ERROR(
-      WriteWeights(JoinPath(path, "model.safetensors"), model, weights, values));
+      WriteWeights(JoinPath(path, "model.safetensors"), model, weights, values, cancelled));
   if (!source_directory.empty()) {
     HARMONY_RETURN_IF_ERROR(CopyTokenizerFiles(source_directory, path));
   }

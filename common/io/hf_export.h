@@ -2,6 +2,7 @@
 
 // Writes a Hugging Face directory that `from_pretrained` loads.
 
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -18,16 +19,18 @@ using TensorValues =
     std::function<absl::Span<const float>(const ParamBlock& block, const TensorSpec& tensor)>;
 
 // The weights as one safetensors file at `path`: the map's names and types, a tied tensor once.
-// Atomic, and verified by reading back (SafetensorsWriter).
+// Atomic, and verified by reading back (SafetensorsWriter). `cancelled`, here and below: see
+// common/base/cancel.h.
 absl::Status WriteWeights(const std::string& path, const ModelSpec& model, const WeightMap& weights,
-                          const TensorValues& values);
+                          const TensorValues& values, const std::atomic<bool>* cancelled = nullptr);
 
 // config.json (verbatim), model.safetensors, and the tokenizer and generation files of
 // `source_directory` (none when it is empty). `directory` appears whole or not at all; what it held
 // before is replaced.
 absl::Status ExportModel(const std::string& directory, const ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
-                         absl::string_view config_json, const std::string& source_directory);
+                         absl::string_view config_json, const std::string& source_directory,
+                         const std::atomic<bool>* cancelled = nullptr);
 
 // Copies those files into an existing directory; a source that lacks them is fine.
 absl::Status CopyTokenizerFiles(const std::string& source_directory, const std::string& directory);

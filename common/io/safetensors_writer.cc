@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/cancel.h"
 #include "common/base/status.h"
 #include "common/io/float_convert.h"
 
@@ -106,6 +107,7 @@ absl::Status SafetensorsWriter::WriteTensor(absl::string_view name,
     return absl::InternalError(absl::StrCat(file_.path(), ": tensor '", name, "' (", values.size(),
                                             " elements) is not expected here"));
   }
+  HARMONY_RETURN_IF_ERROR(CheckNotCancelled(cancelled_));
   const SafetensorsEntry& entry = entries_[it->second];
   Hasher hasher;
   if (entry.dtype == DType::kF32) {
@@ -156,6 +158,7 @@ absl::Status SafetensorsWriter::Verify() {
     }
     Hasher hasher;
     for (int64_t at = entry.begin; at < entry.end;) {
+      HARMONY_RETURN_IF_ERROR(CheckNotCancelled(cancelled_));
       const int64_t count = std::min<int64_t>(kReadBack, entry.end - at);
       HARMONY_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), count));
       hasher.Add(buffer.data(), count);
@@ -177,6 +180,7 @@ absl::Status SafetensorsWriter::Finish() {
           absl::StrCat(file_.path(), ": tensor '", entries_[i].name, "' was never written"));
     }
   }
+  HARMONY_RETURN_IF_ERROR(CheckNotCancelled(cancelled_));
   HARMONY_RETURN_IF_ERROR(file_.file().Sync());
   HARMONY_RETURN_IF_ERROR(Verify());
   return file_.Commit();

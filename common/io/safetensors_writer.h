@@ -2,6 +2,7 @@
 
 // Writes one safetensors file, tensor by tensor, from fp32 memory.
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ class SafetensorsWriter {
   // In any order, each tensor once. REQUIRES: values.size() is the tensor's number of elements.
   absl::Status WriteTensor(absl::string_view name, absl::Span<const float> values);
 
+  // From now on every call looks whether it is cancelled (common/base/cancel.h).
+  void set_cancelled(const std::atomic<bool>* cancelled) { cancelled_ = cancelled; }
+
   // Syncs, reads the file back (header, shapes, count, checksum of each tensor's bytes against what
   // was written; DataLoss when they differ), and renames it into place.
   absl::Status Finish();
@@ -52,6 +56,7 @@ class SafetensorsWriter {
   std::vector<SafetensorsEntry> entries_;  // by offset
   std::map<std::string, int, std::less<>> index_;
   std::vector<Written> written_;
+  const std::atomic<bool>* cancelled_ = nullptr;
 };
 
 }  // namespace harmony

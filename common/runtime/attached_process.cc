@@ -110,21 +110,27 @@ class AttachedProcess::Impl {
     }
     stop_.notify_all();
     if (stats_thread_.joinable()) stats_thread_.join();
-    client_.Shutdown();   // no message is handled after this
-    executor_.Quiesce();  // so this thread may
+    client_.Shutdown();  // no message is handled after this
+    Quiesce();           // so this thread may
   }
 
  private:
+  void Quiesce() {
+    executor_.Cancel();
+    handler_->Cancel();
+    executor_.Quiesce();
+  }
+
   AttachCallbacks Callbacks(std::function<void(const absl::Status&)> on_refused) {
     AttachCallbacks callbacks;
     callbacks.hello = [this](v1::Hello* hello) { FillHello(hello); };
     callbacks.on_message = [this](const v1::ToProcess& message) { OnMessage(message); };
     callbacks.on_lost = [this] {
       spdlog::warn("the coordinator is gone: dropping what is queued, dialling again");
-      executor_.Quiesce();
+      Quiesce();
     };
     callbacks.on_refused = [this, on_refused = std::move(on_refused)](const absl::Status& status) {
-      executor_.Quiesce();
+      Quiesce();
       on_refused(status);
     };
     return callbacks;
@@ -152,7 +158,7 @@ class AttachedProcess::Impl {
         return OnCommands(message.commands());
       case v1::ToProcess::kJobEnd:
         spdlog::info("job {} has ended", message.job_end().job_id());
-        executor_.Quiesce();
+        Quiesce();
         SendStatsOnce();  // the job's last word on its peaks
         return handler_->EndJob();
       case v1::ToProcess::MESSAGE_NOT_SET:
@@ -169,7 +175,7 @@ class AttachedProcess::Impl {
   }
 
   void OnJob(const v1::JobSetup& setup) {
-    executor_.Quiesce();
+    Quiesce();
     absl::Status status;
     if (absl::StatusOr<AttachedJob> job = DecodeJob(setup); job.ok()) {
       if (static_cast<int>(job->plan.devices.size()) != options_.num_devices) {
@@ -191,7 +197,7 @@ class AttachedProcess::Impl {
   }
 
   void OnQuiesce(uint32_t generation) {
-    executor_.Quiesce();
+    Quiesce();
     spdlog::debug("quiet for generation {}", generation);
     v1::FromProcess answer;
     answer.mutable_quiesced()->set_generation(generation);

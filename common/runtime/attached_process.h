@@ -24,14 +24,17 @@ void FillProcessStats(v1::DeviceStats* stats);
 
 enum class AttachedRole { kSwapper, kHostWorker, kWorker };
 
-// What a kind of process does between the messages. Calls come from the stream's thread, and only
-// while the lanes are idle; FillStats comes from a timer's thread at any time.
+// What a kind of process does between the messages. Calls come from one thread at a time, and, but
+// for Cancel, only while the lanes are idle; FillStats comes from a timer's thread at any time.
 class AttachedHandler {
  public:
   virtual ~AttachedHandler() = default;
   // A job starts, or (after the coordinator's restart) goes on. Another job's state is replaced.
   virtual absl::Status SetUpJob(const AttachedJob& job) = 0;
   virtual void EndJob() = 0;
+  // Nobody wants the results of what runs any more: what takes seconds had better return soon.
+  // Until the next PrepareGeneration.
+  virtual void Cancel() {}
   // Before a generation's first command.
   virtual absl::Status PrepareGeneration() { return absl::OkStatus(); }
   virtual void FillStats(v1::DeviceStats* stats) = 0;

@@ -121,7 +121,7 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
 }
 
 void LaneExecutor::Quiesce() {
-  cancelled_.store(true);
+  Cancel();
   generation_.store(0);
   for (auto& lane : lanes_) {
     std::unique_lock lock(lane->mutex);
@@ -146,7 +146,8 @@ void LaneExecutor::RunLane(LaneState* lane) {
     completed.received = lane->received.front();
     lane->received.pop_front();
     lock.unlock();
-    const absl::Status status = RunCommand(*lane, generation, command, &completed);
+    bool over = false;
+    const absl::Status status = RunCommand(*lane, generation, command, &completed, &over);
     lock.lock();
     if (!status.ok()) lane->queue.Quiesce();  // nothing behind it may run
     const uint64_t due = command.header.signal_value;
@@ -155,26 +156,34 @@ void LaneExecutor::RunLane(LaneState* lane) {
       // Under the lock: once Quiesce has seen the lane idle, nothing is signalled any more.
       semaphores_->Signal(generation, lane->definition.lane, value);
       ReportCompleted(lane->definition.lane, generation, completed);
-    } else if (!status.ok() && !absl::IsAborted(status)) {
+    } else if (!status.ok() && !over) {
       ReportFailure(lane->definition.lane, generation, due, status);
     }
     lane->changed.notify_all();
   }
 }
 
-// Aborted: the generation is over.
+// Sets `over` when the error says no more than that the generation is over.
 absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation,
-                                      const Command& command, CompletedCommand* completed) {
+                                      const Command& command, CompletedCommand* completed,
+                                      bool* over) {
+  const auto quiesced = [this, over] {
+    *over = cancelled_.load();
+    return *over;
+  };
   for (const SemaphoreWait& wait : command.header.waits) {
-    HARMONY_RETURN_IF_ERROR(semaphores_->Wait(generation, wait.semaphore, wait.value, cancelled_));
+    const absl::Status waited =
+        semaphores_->Wait(generation, wait.semaphore, wait.value, cancelled_);
+    *over = absl::IsAborted(waited);
+    HARMONY_RETURN_IF_ERROR(waited);
   }
-  if (cancelled_.load()) return absl::AbortedError("quiesced");
+  if (quiesced()) return absl::AbortedError("quiesced");
   completed->value = command.header.signal_value;
   completed->start = options_.clock->Now();
   const absl::Status status = lane.definition.body(command);
   completed->end = options_.clock->Now();
   // Whatever it came to, nobody wants it any more.
-  if (cancelled_.load()) return absl::AbortedError("quiesced");
+  if (quiesced()) return absl::AbortedError("quiesced");
   return status;
 }
 

@@ -48,8 +48,8 @@ struct LaneDefinition {
 };
 
 // For each command: waits for its semaphores, runs the lane's body, signals the lane's semaphore
-// with the command's value. A body that fails is not signalled and stops its lane, so nothing that
-// depends on it can run.
+// with the command's value. A body that fails, with whatever code, is not signalled, is reported
+// and stops its lane, so nothing that depends on it can run.
 //
 // Owner: a process's service; the calls below come from one thread at a time (the one that reads
 // the attach stream). Bodies run on the lanes' threads. The sink runs on a thread of its own and
@@ -84,6 +84,10 @@ class LaneExecutor {
   // of a lane that is not here, or out of sequence, fails its lane (or all, if it has none here).
   void Enqueue(uint32_t generation, std::vector<Command> commands);
 
+  // The first part of Quiesce, which is to follow: from now on nothing is signalled or reported, so
+  // a body that is told to stop may return anything.
+  void Cancel() { cancelled_.store(true); }
+
   // Drops what is queued, ends waits, lets running bodies finish without signalling, and returns
   // when every lane is idle and no sink call is under way; reports not yet handed out are dropped.
   // Idempotent.
@@ -99,7 +103,7 @@ class LaneExecutor {
 
   void RunLane(LaneState* lane);
   absl::Status RunCommand(const LaneState& lane, uint32_t generation, const Command& command,
-                          CompletedCommand* completed);
+                          CompletedCommand* completed, bool* over);
   void RunReporter();
   void ReportCompleted(uint32_t lane, uint32_t generation, const CompletedCommand& completed);
   void ReportFailure(uint32_t lane, uint32_t generation, uint64_t value,

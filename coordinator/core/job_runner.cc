@@ -1,11 +1,20 @@
 #include "coordinator/core/job_runner.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace harmony {
+namespace {
+
+// A disk, or a network's, below which something is taken to be broken; bytes a second.
+constexpr double kSlowestDisk = 20e6;
+// Parameters and moments.
+constexpr double kCheckpointBytesPerParameter = 12;
+
+}  // namespace
 
 std::string DebugString(const ProcessId& process) {
   switch (process.role) {
@@ -41,6 +50,8 @@ class JobRunner::Impl {
         completed_(lanes_.size(), 0),
         heads_(lanes_.size()),
         generation_(options.first_generation - 1),
+        disk_limit_(Nanos::FromSeconds(static_cast<double>(model.parameter_count()) *
+                                       kCheckpointBytesPerParameter / kSlowestDisk)),
         reported_(options.dispatch.first_step) {
     members_.push_back({{Role::kSwapper, 0}});
     members_.push_back({{Role::kHostWorker, 0}});
@@ -104,18 +115,19 @@ class JobRunner::Impl {
     Member* member = Find(event.process);
     if (member == nullptr || !member->attached || member->incarnation != event.incarnation) return;
     member->attached = member->quiet = member->killed = false;
-    if (state_ == State::kRunning) {
-      fruitless_ = last_lost_ == event.process ? fruitless_ + 1 : 1;
-      last_lost_ = event.process;
-      if (fruitless_ > options_.max_generations_without_progress) {
-        End(absl::InternalError(absl::StrCat(DebugString(event.process), " was lost ", fruitless_,
-                                             " times in a row without any progress between")));
-        return;
-      }
+    if (state_ == State::kRunning && EndsTooMany(event.process)) {
+      return End(absl::InternalError(
+          absl::StrCat(DebugString(event.process), " was lost ", fruitless_[event.process],
+                       " times without any progress between; its log says why")));
     }
     if (state_ != State::kGathering) {
       NextGeneration(absl::StrCat(DebugString(event.process), " is lost"));
     }
+  }
+
+  // Counts a generation that the process has brought to its end.
+  bool EndsTooMany(const ProcessId& process) {
+    return ++fruitless_[process] > options_.max_generations_without_progress;
   }
 
   // (1) raise the word, (2) the service kills what is lost, (3) survivors quiesce.
@@ -156,7 +168,7 @@ class JobRunner::Impl {
     for (const ObjectView& record : event.records) {
       if (record.state == ObjectState::kClean) progress += static_cast<int64_t>(record.version);
     }
-    if (progress > best_progress_) fruitless_ = 0;
+    if (progress > best_progress_) fruitless_.clear();
     best_progress_ = std::max(best_progress_, progress);
     std::fill(completed_.begin(), completed_.end(), 0);
     heads_.assign(heads_.size(), {});
@@ -220,18 +232,43 @@ class JobRunner::Impl {
 
   void On(const CommandFailed& event) {
     if (state_ != State::kRunning || event.generation != generation_) return;
-    if (absl::IsAborted(event.status)) return;  // a generation that ends under its feet
-    End(event.status);
+    if (event.lane < 0 || event.lane >= lanes_.size()) return;
+    const ProcessId owner = OwnerOf(lanes_.LaneAt(event.lane));
+    if (!absl::IsAborted(event.status) || EndsTooMany(owner)) return End(event.status);
+    NextGeneration(absl::StrCat(DebugString(owner), ": ", event.status.message()));
   }
 
   void On(const Tick&) {
-    if (state_ == State::kQuiescing && now_ - quiesce_since_ > options_.quiesce_deadline) {
+    if (state_ == State::kQuiescing) {
       for (Member& member : members_) {
-        if (member.attached && !member.quiet) Kill(member, "did not quiesce in time");
+        if (!member.attached || member.quiet) continue;
+        const Nanos limit = options_.quiesce_deadline + LongestHead(member.process) * 10;
+        if (now_ - quiesce_since_ > limit) Kill(member, "did not quiesce in time");
       }
     }
     if (state_ != State::kRunning) return;
     for (int lane = 0; lane < lanes_.size(); ++lane) CheckDeadline(lane);
+  }
+
+  // Modelled duration of the longest command that the process may be running.
+  Nanos LongestHead(const ProcessId& process) const {
+    Nanos longest;
+    for (int lane = 0; lane < lanes_.size(); ++lane) {
+      if (OwnerOf(lanes_.LaneAt(lane)) != process) continue;
+      const Command* head = dispatcher_.Find(lane, completed_[lane] + 1);
+      if (head != nullptr) longest = std::max(longest, head->header.expected);
+    }
+    return longest;
+  }
+
+  Nanos LimitOf(const Command& command) const {
+    Nanos limit = options_.command_deadline + command.header.expected * 10;
+    const auto* host = std::get_if<HostTask>(&command.body);
+    if (host != nullptr &&
+        (host->kind == HostTaskKind::kInitialize || host->kind == HostTaskKind::kCheckpoint)) {
+      limit += disk_limit_;
+    }
+    return limit;
   }
 
   void CheckDeadline(int lane) {
@@ -249,8 +286,7 @@ class JobRunner::Impl {
       head = {value, satisfied, now_};
       return;
     }
-    const Nanos limit = options_.command_deadline + command->header.expected * 10;
-    if (!satisfied || now_ - head.since <= limit) return;
+    if (!satisfied || now_ - head.since <= LimitOf(*command)) return;
     const Lane where = lanes_.LaneAt(lane);
     Kill(*Find(OwnerOf(where)),
          absl::StrCat("deadline passed on ", DebugString(where), " (semaphore ", lane, ", value ",
@@ -284,11 +320,11 @@ class JobRunner::Impl {
   uint32_t generation_;
 
  private:
+  const Nanos disk_limit_;
   int64_t reported_;  // steps below have been reported by StepCompleted
   Nanos now_, quiesce_since_;
   std::vector<Action> actions_;
-  ProcessId last_lost_{Role::kWorker, -1};
-  int fruitless_ = 0;
+  std::map<ProcessId, int> fruitless_;  // generations ended by each since there was progress
   int64_t best_progress_ = -1;
 };
 

@@ -13,7 +13,8 @@
 //   kFinished / kFailed   final
 //
 // A lost process (stream broken, deadline expired) in kRunning or kQuiescing starts the next
-// generation. A failed command (kCommandFailed: non-finite, out of memory, bad input) ends the job.
+// generation, and so does a command that fails with Aborted: another try may succeed. Any other
+// failure of a command (non-finite, out of memory, bad input) ends the job.
 
 #include <cstdint>
 #include <memory>
@@ -113,12 +114,16 @@ using Action = std::variant<RaiseGeneration, AskQuiesce, KillProcess, ReadRecord
 struct RunnerOptions {
   DispatchOptions dispatch;
   uint32_t first_generation = 1;  // must be above every generation the segment has seen
+  // Who has not answered for longer than this, plus ten times the modelled duration of what it may
+  // be running, is killed.
   Nanos quiesce_deadline = Seconds(30);
   // A command that is the head of its lane with all waits satisfied for longer than this, plus ten
-  // times its modelled duration, is reported and its process killed.
+  // times its modelled duration, is reported and its process killed. Initialisation and checkpoints
+  // have the time besides that a very slow disk needs for the model.
   Nanos command_deadline = Seconds(120);
-  int max_generations_without_progress =
-      10;  // then the job fails and says which process keeps dying
+  // Generations that one process may end without any progress between; then the job fails and says
+  // which process it was.
+  int max_generations_without_progress = 10;
 };
 
 class JobRunner {

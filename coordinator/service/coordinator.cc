@@ -34,22 +34,17 @@ Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Ma
       segment_(segment),
       book_(std::move(book)),
       mailbox_(mailbox),
-      members_(static_cast<int>(machine_.devices.size()), {[this](const Member& member) {
-                                                             if (phase_ == Phase::kRunning)
-                                                               run_->OnAttached(member);
-                                                           },
-                                                           [this](const Member& member) {
-                                                             if (phase_ == Phase::kRunning)
-                                                               run_->OnLost(member);
-                                                             if (phase_ == Phase::kLettingGo)
-                                                               OnLetGo(member.id);
-                                                           }}) {}
+      members_(static_cast<int>(machine_.devices.size()),
+               {[this](const Member& member) { OnAttached(member); },
+                [this](const Member& member) { OnLost(member); }}),
+      fence_(&members_, /*predecessor=*/segment->generation() > 0) {}
 
 Coordinator::~Coordinator() {
   if (background_.joinable()) background_.join();
 }
 
 void Coordinator::Begin() {
+  awaited_since_ = Now();
   for (auto& [number, record] : book_.jobs()) {
     if (!IsActive(record.state)) continue;
     // Its processes may still hold all of its state; first in the queue again.
@@ -209,8 +204,20 @@ void Coordinator::OnMessage(uint64_t session, const v1::FromProcess& message) {
     run_->OnMessage(*member, message);
   } else if (phase_ == Phase::kLettingGo && message.has_quiesced() &&
              message.quiesced().generation() == release_generation_) {
-    OnLetGo(member->id);
+    fence_.OnQuiesced(member->id);
+    TryRelease();
   }
+}
+
+void Coordinator::OnAttached(const Member& member) {
+  fence_.OnAttached(member.id);
+  if (phase_ == Phase::kRunning) return run_->OnAttached(member);
+  StartNext();  // it may be what the next job waits for
+}
+
+void Coordinator::OnLost(const Member& member) {
+  fence_.OnLost(member.id);
+  if (phase_ == Phase::kRunning) run_->OnLost(member);
 }
 
 void Coordinator::OnSessionClosed(uint64_t session) { members_.OnSessionClosed(session); }
@@ -221,6 +228,10 @@ void Coordinator::StartNext() {
   if (phase_ != Phase::kIdle || terminated_) return;
   for (auto& [number, record] : book_.jobs()) {
     if (record.state != JobState::kQueued) continue;
+    if (MustWaitForArena(record)) {
+      const std::set<ProcessId>& unseen = fence_.unseen();
+      return ReportAwaited(record, {unseen.begin(), unseen.end()});
+    }
     DropRun();
     current_ = number;
     record.started_at = record.started_at.empty() ? TimeStamp() : record.started_at;
@@ -234,6 +245,12 @@ void Coordinator::DropRun() {
   past_timelines_.push_back(RecordTimeline(*run_, machine_.devices, 0));
   if (past_timelines_.size() > kTimelinesKept) past_timelines_.pop_front();
   run_.reset();
+}
+
+bool Coordinator::MustWaitForArena(const JobRecord& record) const {
+  if (fence_.unseen().empty() || absl::IsNotFound(segment_->ReadJob().status())) return false;
+  StartPoint start;
+  return !HoldsJob(*segment_, record, &start);
 }
 
 void Coordinator::Prepare(const JobRecord& record) {
@@ -265,6 +282,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   } else if (!start.checkpoint.empty()) {
     book_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
   }
+  awaited_since_ = Now();
   const bool cold_stop = record.stop != StopIntent::kNone && !prepared->setup.continues;
   run_first_step_ = start.first_step;
   run_started_ = Now();
@@ -375,7 +393,7 @@ void Coordinator::Fail(JobRecord& record, const absl::Status& status) {
 void Coordinator::BeginRelease() {
   NotifyWatchers(Now());
   phase_ = Phase::kLettingGo;
-  phase_since_ = Now();
+  phase_since_ = awaited_since_ = Now();
   release_generation_ = segment_->generation() + 1;
   if (absl::Status status = segment_->RaiseGeneration(release_generation_); !status.ok()) {
     spdlog::error("event=raise_generation_failed reason=\"{}\"", status.ToString());
@@ -385,17 +403,21 @@ void Coordinator::BeginRelease() {
   quiesce.mutable_quiesce()->set_generation(release_generation_);
   members_.SendToAll(end);
   members_.SendToAll(quiesce);
-  holders_.clear();
-  for (const Member* member : members_.All()) holders_.insert(member->id);
-  OnLetGo({Role::kWorker, -1});
+  fence_.Close();
+  TryRelease();
 }
 
-void Coordinator::OnLetGo(const ProcessId& id) {
-  holders_.erase(id);
-  if (!holders_.empty()) return;
+void Coordinator::TryRelease() {
+  if (!fence_.IsQuiet()) return;
   if (std::exchange(finish_when_quiet_, false)) FinishRecord(*current());
   NotifyWatchers(Now());
+  const std::set<ProcessId>& unseen = fence_.unseen();
+  if (!unseen.empty() && !terminated_) {
+    return ReportAwaited(*current(), {unseen.begin(), unseen.end()});
+  }
   phase_ = Phase::kReleasing;
+  // A successor finds what is left in the segment, and waits where we do not.
+  if (!unseen.empty()) return OnReleased(absl::OkStatus());
   Background([this] {
     const absl::Status status = segment_->ReleaseJob();
     mailbox_->Post([this, status] { OnReleased(status); });
@@ -435,29 +457,25 @@ void Coordinator::OnTick() {
   members_.OnTick();
   if (phase_ == Phase::kRunning) {
     run_->OnTick();
-    ReportAwaited(now);
-  }
-  if (phase_ == Phase::kLettingGo && now - phase_since_ > kLetGoDeadline) {
-    phase_since_ = now;
-    for (const ProcessId& id : holders_) {
-      spdlog::error("event=kill process=\"{}\" reason=\"did not end the job in time\"",
-                    DebugString(id));
-      if (Member* member = members_.Find(id)) member->handle.Kill();
+    ReportAwaited(*current(), run_->Awaited());
+  } else if (phase_ == Phase::kLettingGo) {
+    if (now - phase_since_ > kLetGoDeadline) {
+      phase_since_ = now;
+      fence_.KillHolders("did not end the job in time");
     }
+    TryRelease();
+  } else if (phase_ == Phase::kIdle && !fence_.unseen().empty()) {
+    StartNext();
   }
   NotifyWatchers(now);
 }
 
-void Coordinator::ReportAwaited(Nanos now) {
-  if (run_->runner().state() == JobRunner::State::kRunning) {
-    last_awaited_report_ = now;
-    return;
-  }
-  if (now - std::max(last_awaited_report_, run_started_) < kAwaitedReport) return;
-  last_awaited_report_ = now;
-  const std::vector<ProcessId> awaited = run_->Awaited();
-  if (awaited.empty()) return;
-  book_.Report(*current(),
+void Coordinator::ReportAwaited(const JobRecord& record, const std::vector<ProcessId>& awaited) {
+  const Nanos now = Now();
+  if (awaited.empty()) awaited_since_ = now;
+  if (now - awaited_since_ < kAwaitedReport) return;
+  awaited_since_ = now;
+  book_.Report(record,
                absl::StrCat("still waiting for ",
                             absl::StrJoin(awaited, ", ", [](std::string* out, const ProcessId& id) {
                               out->append(DebugString(id));

@@ -8,7 +8,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
 #include "coordinator/service/admission.h"
+#include "coordinator/service/arena_fence.h"
 #include "coordinator/service/job_book.h"
 #include "coordinator/service/job_run.h"
 #include "coordinator/service/mailbox.h"
@@ -68,6 +68,8 @@ class Coordinator {
     absl::Status status;
   };
 
+  void OnAttached(const Member& member);
+  void OnLost(const Member& member);
   JobRecord* current();  // of run_ or of what is being prepared
   void SetState(JobRecord& record, JobState state);
   void Background(std::function<void()> work);
@@ -76,6 +78,8 @@ class Coordinator {
 
   void StartNext();
   void DropRun();
+  // The arena is another job's, and a predecessor's processes may still write to it.
+  bool MustWaitForArena(const JobRecord& record) const;
   void Prepare(const JobRecord& record);
   void OnPrepared(std::shared_ptr<Prepared> prepared);
   RunEvents EventsOfRun();
@@ -87,16 +91,18 @@ class Coordinator {
   void Fail(JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.
   void BeginRelease();
-  void OnLetGo(const ProcessId& id);
+  void TryRelease();
   void OnReleased(const absl::Status& status);
   void NotifyWatchers(Nanos now);
-  void ReportAwaited(Nanos now);
+  // At most every few seconds: who is missing.
+  void ReportAwaited(const JobRecord& record, const std::vector<ProcessId>& awaited);
 
   const MachineSpec machine_;
   Segment* const segment_;
   JobBook book_;
   Mailbox* const mailbox_;
   Members members_;
+  ArenaFence fence_;
   std::vector<Watcher> watchers_;
 
   // What is going on with the job at the head of the queue.
@@ -104,19 +110,19 @@ class Coordinator {
     kIdle,       // nothing; the next queued job may start
     kPreparing,  // a thread reads checkpoints and allocates the arena
     kRunning,    // run_ is alive
-    kLettingGo,  // run_ has ended; waits for `holders_` to be quiet
+    kLettingGo,  // run_ has ended; waits until nobody writes to the arena
     kReleasing,  // a thread gives the arena back
   };
   Phase phase_ = Phase::kIdle;
   int64_t current_ = 0;          // number of that job
   std::unique_ptr<JobRun> run_;  // kept after its end, for its timeline, until the next one
   std::deque<RecordedTimeline> past_timelines_;  // of runs before, the newest last
-  std::set<ProcessId> holders_;
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
   Nanos phase_since_;
   std::thread background_;
-  Nanos run_started_, last_saved_, last_awaited_report_;
+  Nanos run_started_, last_saved_;
+  Nanos awaited_since_;  // since when, or since the last report, processes are missing
   int64_t run_first_step_ = 0;
   bool devices_touched_ = false;
   std::function<void()> terminated_;  // set: terminating

@@ -23,8 +23,9 @@ constexpr int kMaxEarlyDeaths = 5;
 // How long a job that is told to stop waits for processes that could write a checkpoint.
 constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
 constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
+constexpr Nanos kStopWhileRecovering = Seconds(30);
 // How long a job waits for a process that does not (re)appear.
-constexpr Nanos kGatherDeadline = Seconds(600);
+constexpr Nanos kGatherDeadline = Seconds(300);
 
 RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
   RunnerOptions options;
@@ -159,6 +160,7 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
                             absl::StrCat(DebugString(member.id), ": ", message)));
   }
   ready_[member.id] = member.session;
+  early_deaths_.erase(member.id);
   Feed(ProcessAttached{member.id, member.incarnation});
 }
 
@@ -182,15 +184,14 @@ void JobRun::OnTick() {
   if (ended_) return;
   Feed(Tick{});
   const Nanos now = Now();
-  // Nobody is there to write a checkpoint: the last one has to do.
-  if (!ended_ && stop_asked_ && runner_.state() == JobRunner::State::kGathering &&
-      now - *stop_asked_ >
-          (members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses)) {
-    return End(absl::OkStatus());
-  }
   // Only processes that have attached are missed by the runner.
   const std::vector<ProcessId> awaited = Awaited();
   if (awaited.empty()) gathering_since_ = now;
+  // Nobody is there to write a checkpoint: the last one has to do.
+  if (!ended_ && stop_asked_ && !awaited.empty() &&
+      now - std::max(*stop_asked_, gathering_since_) > PatienceOfStop()) {
+    return End(absl::OkStatus());
+  }
   if (!ended_ && now - gathering_since_ > kGatherDeadline) {
     return End(absl::DeadlineExceededError(
         absl::StrCat(DebugString(awaited.front()), " has not been there for ",
@@ -200,6 +201,11 @@ void JobRun::OnTick() {
     last_sync_ = now;
     if (absl::Status status = metrics_->Sync(); !status.ok()) End(status);
   }
+}
+
+Nanos JobRun::PatienceOfStop() const {
+  if (runner_.state() != JobRunner::State::kGathering) return kStopWhileRecovering;
+  return members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses;
 }
 
 void JobRun::Stop() {

@@ -116,6 +116,8 @@ class JobRun {
   void CarryReadRecords(uint32_t generation);
   void OnJobReady(const Member& member, int code, const std::string& message);
   void OnLaneProgress(const v1::LaneProgress& progress);
+  // How long a stop waits for a process that is missing.
+  Nanos PatienceOfStop() const;
   void WriteSteps(int64_t end_step);
   absl::Status WriteStep(int64_t step);
   bool IsLogged(int64_t step) const;
@@ -133,7 +135,7 @@ class JobRun {
   LaneMonitor monitor_;
   std::optional<MetricsFile> metrics_;
   std::map<ProcessId, uint64_t> ready_;    // session that has answered JobReady
-  std::map<ProcessId, int> early_deaths_;  // lost before they were ready
+  std::map<ProcessId, int> early_deaths_;  // in a row, before they were ready
   std::vector<int64_t> workspace_peaks_;   // by device
   std::vector<std::string> device_names_;  // by device
   // By session: processes count from their own start, which may be before the run's.

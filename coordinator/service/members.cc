@@ -59,18 +59,22 @@ void Members::OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const
                     : waiting.status());
     return;
   }
-  const auto old = members_.find(waiting->id);
+  Admit(*std::move(waiting));
+}
+
+void Members::Admit(Waiting waiting) {
+  const auto old = members_.find(waiting.id);
   if (old != members_.end()) {
     // The loss of the old stream has not been noticed yet. The same process dialling again has
     // quiesced; another one takes the place of one that must die.
-    if (old->second.handle.pid() != waiting->handle.pid()) old->second.handle.Kill();
+    if (old->second.handle.pid() != waiting.handle.pid()) old->second.handle.Kill();
     old->second.link->Close(absl::AbortedError("replaced by a newer stream"));
     Remove(old);
   }
-  if (MayEnter(*waiting)) {
-    Enter(*std::move(waiting));
+  if (MayEnter(waiting)) {
+    Enter(std::move(waiting));
   } else {
-    waiting_.push_back(*std::move(waiting));
+    waiting_.push_back(std::move(waiting));
   }
 }
 
@@ -119,15 +123,13 @@ void Members::OnSessionClosed(uint64_t session) {
 }
 
 void Members::OnTick() {
-  for (size_t i = 0; i < waiting_.size();) {
-    if (!MayEnter(waiting_[i])) {
-      ++i;
-      continue;
-    }
-    Waiting waiting = std::move(waiting_[i]);
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    Enter(std::move(waiting));
-  }
+  for (Waiting& waiting : std::exchange(waiting_, {})) Admit(std::move(waiting));
+}
+
+bool Members::DepartedAreDead() {
+  std::erase_if(departed_, [](const auto& entry) { return entry.second.HasExited(); });
+  for (const auto& [id, handle] : departed_) handle.Kill();
+  return departed_.empty();
 }
 
 Member* Members::Find(const ProcessId& id) {

@@ -52,6 +52,8 @@ class Members {
   void OnSessionClosed(uint64_t session);
   // Lets in those whose predecessors have died meanwhile.
   void OnTick();
+  // Nobody writes but those attached: all that have left are dead. Kills those that are not.
+  bool DepartedAreDead();
 
   // Null when it is not attached.
   Member* Find(const ProcessId& id);
@@ -71,6 +73,8 @@ class Members {
   };
   absl::StatusOr<Waiting> Check(uint64_t session, std::shared_ptr<ProcessLink> link,
                                 const v1::Hello& hello) const;
+  // Lets it in, or keeps it waiting; who is in its place has to go.
+  void Admit(Waiting waiting);
   // False while the predecessor lives.
   bool MayEnter(const Waiting& waiting);
   void Enter(Waiting waiting);

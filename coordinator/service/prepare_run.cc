@@ -71,16 +71,22 @@ absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   return setup;
 }
 
+bool HoldsJob(const Segment& segment, const JobRecord& record, StartPoint* start) {
+  const absl::StatusOr<SegmentJob> found = segment.ReadJob();
+  return found.ok() && found->id == record.id() && found->digest == DigestOf(record) &&
+         DecodeStart(found->text, start);
+}
+
 absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Segment* segment,
                         RunSetup* setup) {
   setup->forecast = ForecastOf(*setup, machine);
-  const absl::StatusOr<SegmentJob> found = segment->ReadJob();
-  if (found.ok() && found->id == record.id() && found->digest == DigestOf(record) &&
-      DecodeStart(found->text, &setup->start)) {
+  if (HoldsJob(*segment, record, &setup->start)) {
     setup->continues = true;
     return absl::OkStatus();
   }
-  if (!absl::IsNotFound(found.status())) HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
+  if (!absl::IsNotFound(segment->ReadJob().status())) {
+    HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
+  }
   JobSpec job = setup->job;
   // What has been done since it was submitted counts, whatever it was told to start from.
   if (record.completed_steps > 0) job.resume_from_checkpoint = "auto";

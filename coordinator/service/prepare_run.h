@@ -15,6 +15,9 @@ namespace harmony {
 // The setup of a recorded job, its start point not yet chosen. Internal when the record is damaged.
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record);
 
+// Whether the segment holds this very job; where it began goes to `start`.
+bool HoldsJob(const Segment& segment, const JobRecord& record, StartPoint* start);
+
 // Continues in the segment when it holds this very job; else releases what is there, chooses a
 // checkpoint and allocates the arena. Fills in `setup->start`, `setup->continues` and
 // `setup->forecast`. Slow (gigabytes).

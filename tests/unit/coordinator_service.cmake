@@ -3,7 +3,8 @@ harmony_test(store_test
   DEPS harmony_store LABELS pure)
 
 harmony_test(coordinator_service_test
-  SOURCES coordinator/service/drift_test.cc coordinator/service/forecast_test.cc
+  SOURCES coordinator/service/coordinator_test.cc coordinator/service/drift_test.cc
+          coordinator/service/forecast_test.cc
           coordinator/service/lane_monitor_test.cc coordinator/service/mailbox_test.cc
           coordinator/service/members_test.cc
           coordinator/service/metrics_file_test.cc coordinator/service/output_dir_test.cc

@@ -50,6 +50,7 @@ absl::Status WriteMoments(const HostContext& context, const std::string& path) {
     }
   }
   HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, tensors));
+  writer.set_cancelled(context.job.cancelled);
   for (const auto& [kind, prefix] : kMoments) {
     for (int block = 0; block < context.num_blocks(); ++block) {
       for (const TensorSpec& tensor : context.block(block).tensors) {
@@ -79,10 +80,16 @@ CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
   return manifest;
 }
 
-bool IsThereAlready(const std::string& path, const CheckpointManifest& manifest) {
+absl::StatusOr<bool> IsThereAlready(const HostContext& context, const std::string& path,
+                                    const CheckpointManifest& manifest) {
   const absl::StatusOr<CheckpointManifest> found = ReadManifest(path);
-  return found.ok() && found->step == manifest.step && found->result_keys == manifest.result_keys &&
-         found->micro_batch_size == manifest.micro_batch_size && VerifyCheckpoint(path).ok();
+  if (!found.ok() || found->step != manifest.step || found->result_keys != manifest.result_keys ||
+      found->micro_batch_size != manifest.micro_batch_size) {
+    return false;
+  }
+  const absl::Status verified = VerifyCheckpoint(path, context.job.cancelled).status();
+  if (absl::IsAborted(verified)) return verified;
+  return verified.ok();
 }
 
 absl::Status WriteNewCheckpoint(const HostContext& context, const std::string& path,
@@ -97,11 +104,11 @@ absl::Status WriteNewCheckpoint(const HostContext& context, const std::string& p
   }
   HARMONY_RETURN_IF_ERROR(WriteWeights(JoinPath(folder, "model.safetensors"), context.job.model,
                                        WeightMap::ForNewModel(context.job.model),
-                                       ParametersOf(context)));
+                                       ParametersOf(context), context.job.cancelled));
   if (context.moments() > 0) {
     HARMONY_RETURN_IF_ERROR(WriteMoments(context, JoinPath(folder, "optimizer.safetensors")));
   }
-  HARMONY_RETURN_IF_ERROR(WriteManifest(folder, manifest));
+  HARMONY_RETURN_IF_ERROR(WriteManifest(folder, manifest, context.job.cancelled));
   // Updates that ran meanwhile would have torn it.
   HARMONY_RETURN_IF_ERROR(CheckCommitted(context, manifest.step));
   return target.Commit();
@@ -114,7 +121,8 @@ absl::Status WriteCheckpoint(const HostContext& context, int64_t version) {
   const std::string& output_dir = context.job.spec.output_dir;
   const std::string path = JoinPath(output_dir, CheckpointName(version));
   const CheckpointManifest manifest = ManifestOf(context, version);
-  if (!IsThereAlready(path, manifest)) {
+  HARMONY_ASSIGN_OR_RETURN(const bool there, IsThereAlready(context, path, manifest));
+  if (!there) {
     HARMONY_RETURN_IF_ERROR_CTX(WriteNewCheckpoint(context, path, manifest),
                                 absl::StrCat("writing ", path));
   }
@@ -126,7 +134,7 @@ absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
   const std::string path = JoinPath(context.job.spec.output_dir, "final");
   HARMONY_RETURN_IF_ERROR_CTX(
       ExportModel(path, context.job.model, context.weights, ParametersOf(context),
-                  context.job.config_json, context.source_directory),
+                  context.job.config_json, context.source_directory, context.job.cancelled),
       absl::StrCat("writing ", path));
   return CheckCommitted(context, version);
 }

@@ -12,9 +12,11 @@
 #include "common/base/status.h"
 #include "common/io/checkpoint_details.h"
 #include "common/io/checkpoint_manifest.h"
+#include "common/io/file.h"
 #include "common/io/hf_directory.h"
 #include "common/io/sequence_order.h"
 #include "common/io/token_file.h"
+#include "common/plan/job_file.h"
 #include "worker/host/checkpoint_writer.h"
 #include "worker/host/host_context.h"
 #include "worker/host/initializer.h"
@@ -30,6 +32,20 @@ int UsableCores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
+// Of the checkpoint that the job started from. When that one has been pruned since, a newer one of
+// the same run tells the same names; its parameters are in the segment then.
+absl::StatusOr<CheckpointManifest> FindManifest(const HostJob& job) {
+  const absl::StatusOr<CheckpointManifest> first = ReadManifest(job.resume_checkpoint);
+  if (first.ok()) return first;
+  for (int64_t step : ListCheckpoints(job.spec.output_dir)) {
+    if (step <= job.first_step) break;
+    const absl::StatusOr<CheckpointManifest> newer =
+        ReadManifest(JoinPath(job.spec.output_dir, CheckpointName(step)));
+    if (newer.ok() && newer->result_keys == ResultKeysText(job.spec)) return newer;
+  }
+  return first;
+}
+
 // The names for the export, and where tokenizer files come from.
 absl::Status FindSource(HostContext& context) {
   const HostJob& job = context.job;
@@ -37,7 +53,7 @@ absl::Status FindSource(HostContext& context) {
   if (source.ok()) context.source_directory = source->directory;
   if (!job.resume_checkpoint.empty()) {
     const std::string& path = job.resume_checkpoint;
-    HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(path));
+    HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, FindManifest(job));
     if (manifest.micro_batch_size != job.plan.microbatch_size) {
       return absl::FailedPreconditionError(
           absl::StrCat(path, ": was made with micro_batch_size ", manifest.micro_batch_size,

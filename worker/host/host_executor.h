@@ -6,6 +6,7 @@
 // All tasks may be repeated after a kill at any instruction: a task whose result is committed
 // already does nothing, one that was cut short starts over (or, kUpdate, goes on).
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -28,7 +29,9 @@ struct HostJob {
   std::string job_json;           // JobSpecToJson: kept in checkpoints
   std::string resume_checkpoint;  // directory; empty: start from init
   int64_t first_step = 0;         // the version that kInitialize commits
-  int threads = 0;                // for updates and initialisation; 0: one for each usable core
+  // Set: initialisation and checkpoints stop soon, with Aborted and nothing committed. May be null.
+  const std::atomic<bool>* cancelled = nullptr;
+  int threads = 0;  // for updates and initialisation; 0: one for each usable core
 };
 
 class HostExecutor {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/cancel.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/checkpoint_reader.h"
@@ -23,7 +24,7 @@ constexpr int64_t kPieceElements = int64_t{1} << 18;
 using Work = std::function<absl::Status()>;
 
 // Runs all on the pool; the first error in list order wins, and others may then be skipped.
-absl::Status RunAll(const std::vector<Work>& work, ThreadPool& pool) {
+absl::Status RunAll(const HostContext& context, const std::vector<Work>& work, ThreadPool& pool) {
   std::mutex mutex;
   std::optional<std::pair<int64_t, absl::Status>> first;
   pool.ParallelFor(static_cast<int64_t>(work.size()), [&](int64_t i) {
@@ -31,7 +32,8 @@ absl::Status RunAll(const std::vector<Work>& work, ThreadPool& pool) {
       std::lock_guard<std::mutex> lock(mutex);
       if (first.has_value() && first->first < i) return;
     }
-    absl::Status status = work[static_cast<size_t>(i)]();
+    absl::Status status = CheckNotCancelled(context.job.cancelled);
+    if (status.ok()) status = work[static_cast<size_t>(i)]();
     if (status.ok()) return;
     std::lock_guard<std::mutex> lock(mutex);
     if (!first.has_value() || i < first->first) first = {i, std::move(status)};
@@ -60,7 +62,7 @@ absl::Status FillRandom(const HostContext& context, ThreadPool& pool) {
       });
     }
   });
-  return RunAll(work, pool);
+  return RunAll(context, work, pool);
 }
 
 absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool) {
@@ -75,12 +77,13 @@ absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool
                             context.Values(ObjectKind::kParameter, block, tensor));
     });
   });
-  return RunAll(work, pool);
+  return RunAll(context, work, pool);
 }
 
 absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
   const std::string& path = context.job.resume_checkpoint;
-  HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, VerifyCheckpoint(path));
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
+                           VerifyCheckpoint(path, context.job.cancelled));
   if (manifest.step != context.job.first_step) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, ": holds step ", manifest.step, ", the job starts at ", context.job.first_step));
@@ -104,7 +107,7 @@ absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
     work.push_back(
         [&moments, read] { return read(*moments, "exp_avg_sq.", ObjectKind::kMoment2); });
   });
-  return RunAll(work, pool);
+  return RunAll(context, work, pool);
 }
 
 constexpr ObjectKind kKinds[] = {ObjectKind::kMoment1, ObjectKind::kMoment2,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -35,7 +36,13 @@ class HostHandler : public AttachedHandler {
                                                     .config_json = job.model_config_json,
                                                     .job_json = job.job_json,
                                                     .resume_checkpoint = job.resume_checkpoint,
-                                                    .first_step = job.first_step}));
+                                                    .first_step = job.first_step,
+                                                    .cancelled = &cancelled_}));
+    return absl::OkStatus();
+  }
+  void Cancel() override { cancelled_ = true; }
+  absl::Status PrepareGeneration() override {
+    cancelled_ = false;
     return absl::OkStatus();
   }
   void EndJob() override {
@@ -69,6 +76,7 @@ class HostHandler : public AttachedHandler {
   Segment* const segment_;
   const bool paced_;
   Pacer pacer_;  // of host_compute
+  std::atomic<bool> cancelled_{false};
   std::unique_ptr<HostExecutor> executor_;
   Prefault prefault_;
 };

@@ -187,6 +187,20 @@ TEST(LaneExecutorTest, AFailureIsNotSignalledAndStopsItsLaneOnly) {
   reports.AwaitCompleted(0, 2);
 }
 
+// Aborted is also what a stale file handle gives: only the end of the generation is silent.
+TEST(LaneExecutorTest, AnAbortedBodyIsReported) {
+  FakeSemaphores semaphores;
+  Reports reports;
+  auto failing = [](const Command&) { return absl::AbortedError("stale file handle"); };
+  LaneExecutor executor({{0, "a", failing}}, &semaphores, reports.sink());
+  semaphores.Begin(1);
+  ASSERT_TRUE(executor.StartGeneration(1).ok());
+  executor.Enqueue(1, {Make(0, 1)});
+  const LaneReport failure = reports.AwaitFailure();
+  EXPECT_EQ(failure.failed_value, 1);
+  EXPECT_EQ(failure.failure, absl::AbortedError("stale file handle"));
+}
+
 TEST(LaneExecutorTest, ACommandOutOfSequenceFails) {
   FakeSemaphores semaphores;
   Reports reports;

@@ -131,7 +131,63 @@ TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
     Tell(ProcessAttached{kWorker0, round + 1});
     Tell(RecordsRead{round + 1, {}});
   }
-  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times in a row"));
+  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
+}
+
+// Each loss of one follows a loss of the other: that is no progress either.
+TEST_F(JobRunnerTest, GivesUpOnTwoProcessesThatKeepDyingInTurns) {
+  StartRunning();
+  std::map<ProcessId, uint32_t> incarnation{
+      {kSwapper, 1}, {kHost, 1}, {kWorker0, 1}, {kWorker1, 1}};
+  std::string last;
+  uint32_t generation = 1;
+  for (int i = 0; i < 6 && runner_.state() != JobRunner::State::kFailed; ++i) {
+    const ProcessId lost = i % 2 == 0 ? kWorker0 : kWorker1;
+    last = Tell(ProcessLost{lost, incarnation[lost]});
+    ++generation;
+    for (const auto& [process, number] : incarnation) {
+      if (process != lost) Tell(Quiesced{process, number, generation});
+    }
+    Tell(ProcessAttached{lost, ++incarnation[lost]});
+    Tell(RecordsRead{generation, {}});
+  }
+  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
+}
+
+TEST_F(JobRunnerTest, AnAbortedCommandIsTriedAgainInANewGeneration) {
+  StartRunning();
+  const absl::Status stale = absl::AbortedError("stale file handle");
+  const int host_io = LaneTable(2).IndexOf({LaneKind::kHostIo, 0});
+  for (uint32_t generation = 1; generation <= 2; ++generation) {
+    const std::string failed = Tell(CommandFailed{generation, host_io, 1, stale});
+    EXPECT_THAT(failed, HasSubstr("host worker: stale file handle"));
+    EXPECT_THAT(failed, HasSubstr(absl::StrCat("ask host worker to quiesce for ", generation + 1)));
+    EXPECT_EQ(Tell(CommandFailed{generation, host_io, 1, stale}), "");  // of the one that is over
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      Tell(Quiesced{process, 1, generation + 1});
+    }
+    EXPECT_THAT(Tell(RecordsRead{generation + 1, {}}), HasSubstr("start"));
+  }
+  EXPECT_THAT(Tell(CommandFailed{3, host_io, 1, stale}), HasSubstr("ended ABORTED: stale"));
+  EXPECT_EQ(Tell(CommandFailed{3, 999, 1, stale}), "");
+}
+
+// Processes that compute or copy for long are given the time to finish; ten times the model's.
+TEST_F(JobRunnerTest, DeadlinesGrowWithWhatRuns) {
+  struct SlowHost : CostModel {
+    Nanos Duration(const Command&) const override { return Seconds(6); }
+  } slow;
+  JobRunner runner(model_, plan_, slow, Options());
+  const auto tell = [&](const Event& event, Nanos now) {
+    return DebugString(runner.OnEvent(event, now));
+  };
+  for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+    tell(ProcessAttached{process, 1}, Nanos());
+  }
+  tell(RecordsRead{1, {}}, Nanos());
+  tell(ProcessLost{kWorker1, 1}, Nanos());
+  EXPECT_EQ(tell(Tick{}, Seconds(90)), "");
+  EXPECT_THAT(tell(Tick{}, Seconds(91)), HasSubstr("kill host worker"));
 }
 
 // A recorded run, faults included, gives the same actions when it is played again.

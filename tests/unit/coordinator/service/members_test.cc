@@ -2,16 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/attach_client.h"
-#include "harmony/v1/attach.pb.h"
+#include "coordinator/service/arena_fence.h"
+#include "tests/unit/coordinator/service/fake_member.h"
 
 namespace harmony {
 namespace {
@@ -19,50 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class FakeLink : public ProcessLink {
- public:
-  void Send(v1::ToProcess message) override { sent.push_back(message.message_case()); }
-  void Close(absl::Status status) override { closed = status; }
-  std::vector<int> sent;
-  absl::Status closed;
-};
-
-// A process that does nothing, killed at the end.
-class Child {
- public:
-  Child() : pid_(fork()) {
-    if (pid_ == 0) {
-      for (;;) pause();
-    }
-  }
-  ~Child() { KillAndReap(); }
-  int pid() const { return pid_; }
-  void KillAndReap() {
-    if (pid_ == 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  // Waits for a death that somebody else brought about.
-  void Reap() {
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-
- private:
-  pid_t pid_;
-};
-
 class MembersTest : public ::testing::Test {
  protected:
-  v1::Hello HelloOf(v1::Role role, int device, int pid) {
-    v1::Hello hello;
-    hello.set_role(role);
-    hello.set_device(device);
-    hello.set_pid(pid);
-    hello.set_version(HarmonyVersion());
-    return hello;
-  }
   std::shared_ptr<FakeLink> Greet(uint64_t session, const v1::Hello& hello) {
     auto link = std::make_shared<FakeLink>();
     members_.OnHello(session, link, hello);
@@ -121,6 +77,46 @@ TEST_F(MembersTest, AProcessThatDialsAgainIsNotKilled) {
   EXPECT_THAT(link->sent, ElementsAre(v1::ToProcess::kWelcome));
   EXPECT_FALSE(members_.FindSession(2)->handle.HasExited());
   EXPECT_THAT(events_, ElementsAre("+host worker/1", "-host worker/1", "+host worker/2"));
+}
+
+TEST_F(MembersTest, OfTwoSuccessorsTheLaterOneStays) {
+  Child old, second, third;
+  Greet(1, HelloOf(v1::ROLE_SWAPPER, 0, old.pid()));
+  Greet(2, HelloOf(v1::ROLE_SWAPPER, 0, second.pid()));
+  Greet(3, HelloOf(v1::ROLE_SWAPPER, 0, third.pid()));
+  old.Reap();
+  members_.OnTick();
+  second.Reap();  // killed: there is one swapper
+  members_.OnTick();
+  EXPECT_THAT(events_,
+              ElementsAre("+swapper/1", "-swapper/1", "+swapper/2", "-swapper/2", "+swapper/3"));
+}
+
+// A stream that breaks does not end the process: it may be writing still.
+TEST_F(MembersTest, TheArenaIsFreeOnlyOnceWhoLeftIsDead) {
+  Child stays, leaves;
+  Greet(1, HelloOf(v1::ROLE_SWAPPER, 0, stays.pid()));
+  Greet(2, HelloOf(v1::ROLE_HOST_WORKER, 0, leaves.pid()));
+  ArenaFence fence(&members_, /*predecessor=*/false);
+  fence.Close();
+  fence.OnQuiesced({Role::kSwapper, 0});
+  EXPECT_FALSE(fence.IsQuiet());
+  members_.OnSessionClosed(2);
+  fence.OnLost({Role::kHostWorker, 0});
+  leaves.Stop();  // it cannot die of itself now
+  while (!fence.IsQuiet()) {
+    ASSERT_FALSE(leaves.Exited()) << "quiet only when this is seen";
+  }
+  EXPECT_TRUE(leaves.Exited());
+  EXPECT_FALSE(members_.FindSession(1)->handle.HasExited());
+}
+
+TEST_F(MembersTest, ProcessesOfAPredecessorsTimeAreUnseenUntilTheyDialIn) {
+  ArenaFence fence(&members_, /*predecessor=*/true);
+  EXPECT_EQ(fence.unseen().size(), 4u);
+  for (const ProcessId& id : members_.Required()) fence.OnAttached(id);
+  EXPECT_TRUE(fence.unseen().empty());
+  EXPECT_TRUE(ArenaFence(&members_, /*predecessor=*/false).unseen().empty());
 }
 
 }  // namespace

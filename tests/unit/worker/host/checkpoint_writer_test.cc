@@ -48,6 +48,53 @@ TEST_F(HostExecutorTest, AResumedRunGoesOnBitIdentically) {
       << "another microbatch size would give another result";
 }
 
+// The pruning of old checkpoints takes that one too; a host worker that is killed afterwards must
+// come back all the same.
+TEST_F(HostExecutorTest, TheCheckpointOfTheStartMayBePruned) {
+  job_.spec.save_total_limit = 1;
+  Start();
+  ASSERT_TRUE(Run(HostTaskKind::kInitialize, 0).ok());
+  RunStep(0);
+  ASSERT_TRUE(Run(HostTaskKind::kCheckpoint, 0).ok());
+  job_.resume_checkpoint = dir_.File("out/checkpoint-1");
+  job_.first_step = 1;
+  Start();
+  ASSERT_TRUE(Run(HostTaskKind::kInitialize, 1).ok());
+  RunStep(1);
+  ASSERT_TRUE(Run(HostTaskKind::kCheckpoint, 1).ok());
+  ASSERT_FALSE(std::filesystem::exists(job_.resume_checkpoint));
+  Attach();
+  RunStep(2);
+  ASSERT_TRUE(Run(HostTaskKind::kCheckpoint, 2).ok());
+  EXPECT_TRUE(VerifyCheckpoint(dir_.File("out/checkpoint-3")).ok());
+}
+
+// Each long task, stopped and done again.
+TEST_F(HostExecutorTest, CancelledTasksLeaveNothingAndCanBeRepeated) {
+  std::atomic<bool> cancelled{true};
+  job_.cancelled = &cancelled;
+  const auto stopped = [&](HostTaskKind kind, int64_t step) {
+    cancelled = true;
+    EXPECT_EQ(Run(kind, step).code(), absl::StatusCode::kAborted);
+    cancelled = false;
+    ASSERT_TRUE(Run(kind, step).ok());
+  };
+  Start();
+  stopped(HostTaskKind::kInitialize, 0);
+  RunStep(0);
+  stopped(HostTaskKind::kCheckpoint, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(dir_.File("out"))) {
+    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("partial")));
+  }
+  stopped(HostTaskKind::kCheckpoint, 0);  // it is there: only verified
+  job_.resume_checkpoint = dir_.File("out/checkpoint-1");
+  job_.first_step = 1;
+  cancelled = true;
+  Start();
+  stopped(HostTaskKind::kInitialize, 1);
+  EXPECT_EQ(Record({ObjectKind::kParameter, 0, 0}).version, 1u);
+}
+
 TEST_F(HostExecutorTest, ADamagedCheckpointIsRefused) {
   Start();
   ASSERT_TRUE(Run(HostTaskKind::kInitialize, 0).ok());

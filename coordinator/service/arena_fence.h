@@ -1,0 +1,38 @@
+#pragma once
+
+// Who may still write to the arena. It is given back, or to another job, only when nobody does.
+
+#include <set>
+
+#include "coordinator/service/members.h"
+
+namespace harmony {
+
+// A process has stopped writing for a job when it has said so (Quiesced), when it has dialled in
+// anew (it quiesces itself before), or when its death is confirmed.
+//
+// Owner: Coordinator; loop thread only. `members` must outlive it.
+class ArenaFence {
+ public:
+  // `predecessor`: another coordinator has given commands out before. Processes of its time are
+  // not known until they dial in.
+  ArenaFence(Members* members, bool predecessor);
+
+  void OnAttached(const ProcessId& id) { unseen_.erase(id); }
+  void OnQuiesced(const ProcessId& id) { holders_.erase(id); }
+  void OnLost(const ProcessId& id) { holders_.erase(id); }
+
+  // From now on everyone who is attached holds the arena until it is quiet.
+  void Close();
+  // Everyone since then is quiet or dead; kills those who have left and live on.
+  bool IsQuiet();
+  void KillHolders(const char* reason);
+  // Required processes that have not dialled in since a predecessor's time.
+  const std::set<ProcessId>& unseen() const { return unseen_; }
+
+ private:
+  Members* const members_;
+  std::set<ProcessId> holders_, unseen_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,91 @@
+#include "coordinator/service/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "coordinator/store/job_store.h"
+#include "tests/unit/common/io/temp_dir.h"
+#include "tests/unit/coordinator/service/fake_member.h"
+
+namespace harmony {
+namespace {
+
+// A coordinator on a segment, in the place of one that was killed.
+class SuccessorTest : public ::testing::Test {
+ protected:
+  SuccessorTest() : segment_(*Segment::Create(MiB(16))) {}
+
+  // A coordinator that has one job queued, whose description is damaged: it fails as soon as it is
+  // taken up.
+  void Succeed() {
+    auto store = *JobStore::Open(dir_.File(""));
+    JobRecord record;
+    record.state = JobState::kQueued;
+    record.submitted_at = "2024-01-01T00:00:00Z";
+    ASSERT_TRUE(store->Insert(&record).ok());
+    auto book = JobBook::Open(std::move(store));
+    ASSERT_TRUE(book.ok()) << book.status();
+    MachineSpec machine;
+    machine.devices = *ParseDevices("sim:mem=1MiB");
+    coordinator_ = std::make_unique<Coordinator>(machine, &segment_, *std::move(book), &mailbox_);
+    coordinator_->Begin();
+  }
+  // Runs the loop until the job has that state; for some ticks at least.
+  void RunUntil(JobState state) {
+    int ticks = 0;
+    mailbox_.Run(std::chrono::milliseconds(1), [&] {
+      coordinator_->OnTick();
+      if (++ticks > 5 && this->state() == state) mailbox_.Close();
+    });
+  }
+  JobState state() { return coordinator_->book().jobs().begin()->second.state; }
+  void Greet(uint64_t session, v1::Role role, int pid) {
+    v1::FromProcess message;
+    *message.mutable_hello() = HelloOf(role, 0, pid);
+    coordinator_->OnHello(session, std::make_shared<FakeLink>(), message);
+  }
+  void LeaveAJob() {
+    SegmentJob job;
+    job.id = "job-7";
+    job.extent = MiB(1);
+    ASSERT_TRUE(segment_.AllocateJob(job).ok());
+    ASSERT_TRUE(segment_.RaiseGeneration(3).ok());
+  }
+
+  TempDir dir_;
+  Segment segment_;
+  Mailbox mailbox_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+TEST_F(SuccessorTest, AJobStartsAtOnceInAFreshSegment) {
+  Succeed();
+  RunUntil(JobState::kFailed);
+}
+
+// Processes that the predecessor gave commands to may still run them: the arena is not for another
+// job before they have dialled in.
+TEST_F(SuccessorTest, TheArenaOfAnotherJobIsTakenOnlyWhenAllHaveDialledIn) {
+  LeaveAJob();
+  Succeed();
+  Child swapper, host, worker;
+  Greet(1, v1::ROLE_SWAPPER, swapper.pid());
+  Greet(2, v1::ROLE_HOST_WORKER, host.pid());
+  RunUntil(JobState::kQueued);
+  EXPECT_EQ(segment_.ReadJob()->id, "job-7");
+}
+
+TEST_F(SuccessorTest, ItIsTakenThen) {
+  LeaveAJob();
+  Succeed();
+  Child swapper, host, worker;
+  Greet(1, v1::ROLE_SWAPPER, swapper.pid());
+  Greet(2, v1::ROLE_HOST_WORKER, host.pid());
+  Greet(3, v1::ROLE_WORKER, worker.pid());
+  RunUntil(JobState::kFailed);
+}
+
+}  // namespace
+}  // namespace harmony
