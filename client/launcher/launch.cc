@@ -128,6 +128,7 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   SupervisorOptions supervised;
   supervised.paths = options.paths;
   supervised.devices = options.cluster.devices;
+  supervised.keep_up = !options.private_dir;  // others may have jobs here
   supervised.services = ServiceBuilder(options, memory).All();
   supervised.on_ready = [&options, &reported] {
     Report(options.report_fd, absl::OkStatus());

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/rpc/address.h"
 
 namespace harmony {
 namespace {
@@ -66,8 +67,15 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
                                                  const std::string& state_dir) {
   RuntimePaths paths;
   std::string home = Environment("HOME");
+  fs::path socket;
+  if (!Environment("HARMONY_SOCKET").empty()) {
+    HARMONY_ASSIGN_OR_RETURN(socket, ResolveSocketPath(""));
+    socket = socket.lexically_normal();
+  }
   if (!dir.empty()) {
     paths.dir = fs::absolute(dir).lexically_normal();
+  } else if (!socket.empty()) {
+    paths.dir = socket.parent_path();
   } else if (std::string runtime = Environment("XDG_RUNTIME_DIR"); !runtime.empty()) {
     paths.dir = runtime + "/harmony";
   } else if (!home.empty()) {
@@ -77,6 +85,7 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
         "neither XDG_RUNTIME_DIR nor HOME is set: give --runtime-dir");
   }
   if (paths.dir.size() > 1 && paths.dir.back() == '/') paths.dir.pop_back();
+  if (paths.dir == socket.parent_path()) paths.socket_name = socket.filename();
   if (!state_dir.empty()) {
     paths.state_dir = fs::absolute(state_dir).lexically_normal();
   } else if (!dir.empty() || home.empty()) {

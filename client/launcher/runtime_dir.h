@@ -19,15 +19,17 @@ namespace harmony {
 struct RuntimePaths {
   std::string dir;
   std::string state_dir;
+  std::string socket_name = "coordinator.sock";
 
-  std::string socket() const { return dir + "/coordinator.sock"; }
+  std::string socket() const { return dir + "/" + socket_name; }
   std::string socket_lock() const { return socket() + ".lock"; }  // the coordinator's own
   std::string lock() const { return dir + "/harmony.lock"; }      // the supervisor's
   std::string processes() const { return dir + "/processes.json"; }
   std::string logs() const { return state_dir + "/logs"; }
 };
 
-// Fills in what is empty. dir: $XDG_RUNTIME_DIR/harmony, else ~/.harmony. state_dir: `dir`/state
+// Fills in what is empty. dir: the folder of $HARMONY_SOCKET, which names the socket too (also when
+// that very dir was given), else $XDG_RUNTIME_DIR/harmony, else ~/.harmony. state_dir: `dir`/state
 // when dir was given, else $XDG_STATE_HOME/harmony, else ~/.local/state/harmony. Both absolute.
 // InvalidArgument when the socket's path would be longer than the kernel allows (107 bytes).
 absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,

@@ -46,6 +46,7 @@ Supervisor::Supervisor(SupervisorOptions options)
   for (Service& service : options_.services) {
     Running process;
     process.service = std::move(service);
+    process.policy = RestartPolicy(/*gives_up=*/processes_.empty() || !options_.keep_up);
     processes_.push_back(std::move(process));
   }
 }

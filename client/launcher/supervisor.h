@@ -30,6 +30,9 @@ struct SupervisorOptions {
   std::vector<Service> services;  // the first is the coordinator: it is stopped before the others
   Nanos coordinator_grace = Seconds(60);  // it may write a checkpoint
   Nanos grace = Seconds(5);
+  // What keeps dying is started again and again, but for the coordinator: that ends no more than
+  // the job, which the coordinator sees to. Else it is given up, and all is stopped.
+  bool keep_up = false;
   // Called once, when the coordinator's socket accepts connections.
   std::function<void()> on_ready;
 };

@@ -220,9 +220,11 @@ absl::Status JobStore::Write(const JobRecord& record, bool insert) {
 }
 
 absl::Status JobStore::Insert(JobRecord* record) {
-  HARMONY_RETURN_IF_ERROR(Write(*record, /*insert=*/true));
+  HARMONY_RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
+  const absl::Status written = Write(*record, /*insert=*/true);
   record->number = sqlite3_last_insert_rowid(db_);
-  return absl::OkStatus();
+  HARMONY_RETURN_IF_ERROR(Execute("PRAGMA synchronous = NORMAL"));
+  return written;
 }
 
 absl::Status JobStore::Save(const JobRecord& record) { return Write(record, /*insert=*/false); }

@@ -1,7 +1,8 @@
 #pragma once
 
 // Jobs and their history in SQLite. Every call is one transaction, written ahead of the data (WAL),
-// so a kill at any moment leaves the state before it or after it.
+// so a kill at any moment leaves the state before it or after it. A loss of power may take the last
+// seconds back, but no job that Insert has taken.
 
 #include <cstdint>
 #include <memory>

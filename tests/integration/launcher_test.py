@@ -122,12 +122,31 @@ class UpTest(Launcher):
         self.assertIn("does not like it", refused.stderr)
         self.assertEqual(self.files_left(), [])
 
-    def test_a_process_that_keeps_dying_is_given_up(self):
+    def test_a_process_that_keeps_dying_does_not_end_the_others(self):
         self.control("worker-1.exit", 3)
+        self.up()
+        before = self.list()
+        harness.wait_for(lambda: self.list()[("worker", 1)]["incarnation"] >= 8, "eight deaths")
+        after = self.list()
+        for who in set(before) - {("worker", 1)}:
+            self.assertEqual(after[who], before[who])
+
+    def test_a_coordinator_that_keeps_dying_is_given_up(self):
+        self.control("coordinator.exit", 3)
         process = self.start("up", *self.cluster())
         self.wait_exit(process, 1)
-        self.assertIn("worker 1 keeps dying", (self.dir / "run.log").read_text())
+        self.assertIn("coordinator keeps dying", (self.dir / "run.log").read_text())
         self.assertEqual(self.files_left(), [])
+
+    def test_the_socket_may_be_named_by_the_environment(self):
+        (self.dir / "elsewhere").mkdir()
+        self.env["HARMONY_SOCKET"] = f"unix:{self.dir}/elsewhere/c.sock"
+        self.up()
+        self.assertTrue((self.dir / "elsewhere" / "c.sock").exists())
+        self.assertEqual(json.loads(self.harmony("list", "--json").stdout), [])
+        self.env["HARMONY_SOCKET"] = f"{self.dir}/nowhere/c.sock"
+        self.assertIn("nowhere/c.sock", self.harmony("list", check=1).stderr)
+        self.env["HARMONY_SOCKET"] = f"{self.dir}/elsewhere/c.sock"
 
     def test_a_missing_program_is_named(self):
         refused = self.harmony("up", "--bin-dir", self.dir, "--devices", DEVICES, check=2)
@@ -159,6 +178,13 @@ class UpTest(Launcher):
 
 
 class RunTest(Launcher):
+
+    def test_a_process_that_keeps_dying_ends_the_run(self):
+        self.control("worker-1.exit", 3)
+        self.control("steps", 100000)
+        refused = self.harmony(*self.run_arguments(), check=1)
+        self.assertIn("worker 1 keeps dying", refused.stderr)
+        self.assertEqual(list(self.runtime.iterdir()), [])
 
     def test_a_run_shows_steps_and_a_summary_and_leaves_nothing(self):
         self.out.mkdir()

@@ -28,6 +28,13 @@ TEST(RestartPolicy, AProcessThatKeepsDyingByItselfIsGivenUp) {
   EXPECT_FALSE(policy.OnDeath(Millis(1), false).has_value());
 }
 
+TEST(RestartPolicy, OrNotGivenUpAndComesBackEveryFewSeconds) {
+  RestartPolicy policy(/*gives_up=*/false);
+  std::optional<Nanos> delay;
+  for (int i = 1; i < 100; ++i) delay = policy.OnDeath(Millis(1), false);
+  EXPECT_EQ(delay, RestartPolicy::kLongestDelay);
+}
+
 TEST(RestartPolicy, WhatIsKilledIsNeverGivenUpAndComesBackSoon) {
   RestartPolicy policy;
   Nanos longest;

@@ -47,6 +47,19 @@ class RuntimeDirTest : public ::testing::Test {
   RuntimePaths paths_;
 };
 
+TEST_F(RuntimeDirTest, TheEnvironmentMayNameTheSocket) {
+  setenv("HARMONY_SOCKET", "unix:/run/a/b.sock", 1);
+  const absl::StatusOr<RuntimePaths> named = ResolveRuntimePaths("", "/state");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->socket(), "/run/a/b.sock");
+  EXPECT_EQ(named->lock(), "/run/a/harmony.lock");
+  EXPECT_EQ(ResolveRuntimePaths("/run/a/", "")->socket(), "/run/a/b.sock");
+  EXPECT_EQ(ResolveRuntimePaths("/run/c", "")->socket(), "/run/c/coordinator.sock");
+  setenv("HARMONY_SOCKET", "machine:1234", 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(ResolveRuntimePaths("", "").status()));
+  unsetenv("HARMONY_SOCKET");
+}
+
 TEST_F(RuntimeDirTest, TheLockNamesItsHolderAndEndsWithIt) {
   EXPECT_EQ(RuntimeLockHolder(paths_), 0);
   pid_t holder = HoldElsewhere();
