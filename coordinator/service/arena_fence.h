@@ -3,6 +3,7 @@
 // Who may still write to the arena. It is given back, or to another job, only when nobody does.
 
 #include <set>
+#include <vector>
 
 #include "coordinator/service/members.h"
 
@@ -28,7 +29,7 @@ class ArenaFence {
   bool IsQuiet();
   void KillHolders(const char* reason);
   // Required processes that have not dialled in since a predecessor's time.
-  const std::set<ProcessId>& unseen() const { return unseen_; }
+  std::vector<ProcessId> Unseen() const { return {unseen_.begin(), unseen_.end()}; }
 
  private:
   Members* const members_;

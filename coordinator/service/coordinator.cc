@@ -47,7 +47,7 @@ void Coordinator::Begin() {
   awaited_since_ = Now();
   for (auto& [number, record] : book_.jobs()) {
     if (!IsActive(record.state)) continue;
-    // Its processes may still hold all of its state; first in the queue again.
+    // The segment may still hold all of its state: then it is the next (NextJob).
     book_.Report(record, "the coordinator was restarted");
     record.state = JobState::kQueued;
     if (record.stop == StopIntent::kShutdown) record.stop = StopIntent::kNone;
@@ -226,18 +226,24 @@ void Coordinator::OnSessionClosed(uint64_t session) { members_.OnSessionClosed(s
 
 void Coordinator::StartNext() {
   if (phase_ != Phase::kIdle || terminated_) return;
+  JobRecord* const next = NextJob();
+  if (next == nullptr) return;
+  if (MustWaitForArena(*next)) return ReportAwaited(*next, fence_.Unseen());
+  DropRun();
+  current_ = next->number;
+  if (next->started_at.empty()) next->started_at = TimeStamp();
+  SetState(*next, JobState::kStarting);
+  Prepare(*next);
+}
+
+JobRecord* Coordinator::NextJob() {
+  JobRecord* first = nullptr;
   for (auto& [number, record] : book_.jobs()) {
     if (record.state != JobState::kQueued) continue;
-    if (MustWaitForArena(record)) {
-      const std::set<ProcessId>& unseen = fence_.unseen();
-      return ReportAwaited(record, {unseen.begin(), unseen.end()});
-    }
-    DropRun();
-    current_ = number;
-    record.started_at = record.started_at.empty() ? TimeStamp() : record.started_at;
-    SetState(record, JobState::kStarting);
-    return Prepare(record);
+    if (HoldsJob(*segment_, record)) return &record;
+    if (first == nullptr) first = &record;
   }
+  return first;
 }
 
 void Coordinator::DropRun() {
@@ -248,9 +254,8 @@ void Coordinator::DropRun() {
 }
 
 bool Coordinator::MustWaitForArena(const JobRecord& record) const {
-  if (fence_.unseen().empty() || absl::IsNotFound(segment_->ReadJob().status())) return false;
-  StartPoint start;
-  return !HoldsJob(*segment_, record, &start);
+  return !fence_.Unseen().empty() && !absl::IsNotFound(segment_->ReadJob().status()) &&
+         !HoldsJob(*segment_, record);
 }
 
 void Coordinator::Prepare(const JobRecord& record) {
@@ -411,10 +416,8 @@ void Coordinator::TryRelease() {
   if (!fence_.IsQuiet()) return;
   if (std::exchange(finish_when_quiet_, false)) FinishRecord(*current());
   NotifyWatchers(Now());
-  const std::set<ProcessId>& unseen = fence_.unseen();
-  if (!unseen.empty() && !terminated_) {
-    return ReportAwaited(*current(), {unseen.begin(), unseen.end()});
-  }
+  const std::vector<ProcessId> unseen = fence_.Unseen();
+  if (!unseen.empty() && !terminated_) return ReportAwaited(*current(), unseen);
   phase_ = Phase::kReleasing;
   // A successor finds what is left in the segment, and waits where we do not.
   if (!unseen.empty()) return OnReleased(absl::OkStatus());
@@ -464,7 +467,7 @@ void Coordinator::OnTick() {
       fence_.KillHolders("did not end the job in time");
     }
     TryRelease();
-  } else if (phase_ == Phase::kIdle && !fence_.unseen().empty()) {
+  } else if (phase_ == Phase::kIdle && !fence_.Unseen().empty()) {
     StartNext();
   }
   NotifyWatchers(now);

@@ -77,6 +77,8 @@ class Coordinator {
                                                JobState at_once);
 
   void StartNext();
+  // The first that is queued; before all others the one whose state the segment holds. May be null.
+  JobRecord* NextJob();
   void DropRun();
   // The arena is another job's, and a predecessor's processes may still write to it.
   bool MustWaitForArena(const JobRecord& record) const;

@@ -315,6 +315,7 @@ void JobRun::End(const absl::Status& status) {
   if (ended_) return;
   ended_ = true;
   if (metrics_) (void)metrics_->Sync();
+  metrics_.reset();  // others may have the file now
   events_.ended(status);
 }
 

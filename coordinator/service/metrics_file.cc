@@ -1,6 +1,7 @@
 #include "coordinator/service/metrics_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +18,19 @@ namespace harmony {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{4} << 30;
+constexpr int kLockTries = 100;
+constexpr useconds_t kLockPauseMicros = 20'000;
+
+// Two runs that write to one output_dir would tear each other's lines. File systems without locks
+// are let pass.
+absl::Status Lock(int fd, const std::string& path) {
+  for (int i = 0; i < kLockTries; ++i) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return absl::OkStatus();
+    usleep(kLockPauseMicros);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": another run is writing to this output_dir"));
+}
 
 // The "step" of a line; nothing when it is no such object.
 std::optional<int64_t> StepOf(absl::string_view line) {
@@ -71,6 +85,7 @@ absl::StatusOr<Kept> Scan(const std::string& text, const std::string& path,
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t last_step_kept) {
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!fd.valid()) return ErrnoStatus(errno, "open", path);
+  HARMONY_RETURN_IF_ERROR(Lock(fd.get(), path));
   HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxBytes));
   HARMONY_ASSIGN_OR_RETURN(const Kept kept, Scan(text, path, last_step_kept));
   if (kept.bytes != text.size() && ftruncate(fd.get(), static_cast<off_t>(kept.bytes)) != 0) {

@@ -19,13 +19,6 @@
 namespace harmony {
 namespace {
 
-// Tells this job from any other that ever was in the segment.
-uint64_t DigestOf(const JobRecord& record) {
-  const std::string text = absl::StrCat(record.id(), "\n", record.submitted_at, "\n",
-                                        record.output_dir, "\n", record.result_keys);
-  return XXH3_64bits(text.data(), text.size());
-}
-
 // The job's text in the segment: where the run began, as every process is told.
 std::string EncodeStart(const StartPoint& start) {
   return nlohmann::json{{"checkpoint", start.checkpoint}, {"first_step", start.first_step}}.dump();
@@ -51,7 +44,24 @@ std::optional<Forecast> ForecastOf(const RunSetup& setup, const MachineSpec& mac
   return std::nullopt;
 }
 
+// Where the job that the segment holds began; nothing when it holds another, or none.
+std::optional<StartPoint> HeldStart(const Segment& segment, const JobRecord& record) {
+  const absl::StatusOr<SegmentJob> found = segment.ReadJob();
+  StartPoint start;
+  if (!found.ok() || found->id != record.id() || found->digest != SegmentDigestOf(record) ||
+      !DecodeStart(found->text, &start)) {
+    return std::nullopt;
+  }
+  return start;
+}
+
 }  // namespace
+
+uint64_t SegmentDigestOf(const JobRecord& record) {
+  const std::string text = absl::StrCat(record.id(), "\n", record.submitted_at, "\n",
+                                        record.output_dir, "\n", record.result_keys);
+  return XXH3_64bits(text.data(), text.size());
+}
 
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   RunSetup setup;
@@ -71,16 +81,15 @@ absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   return setup;
 }
 
-bool HoldsJob(const Segment& segment, const JobRecord& record, StartPoint* start) {
-  const absl::StatusOr<SegmentJob> found = segment.ReadJob();
-  return found.ok() && found->id == record.id() && found->digest == DigestOf(record) &&
-         DecodeStart(found->text, start);
+bool HoldsJob(const Segment& segment, const JobRecord& record) {
+  return HeldStart(segment, record).has_value();
 }
 
 absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Segment* segment,
                         RunSetup* setup) {
   setup->forecast = ForecastOf(*setup, machine);
-  if (HoldsJob(*segment, record, &setup->start)) {
+  if (const std::optional<StartPoint> start = HeldStart(*segment, record)) {
+    setup->start = *start;
     setup->continues = true;
     return absl::OkStatus();
   }
@@ -94,7 +103,7 @@ absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Seg
   const ArenaLayout layout(setup->model, setup->plan);
   SegmentJob allocation;
   allocation.id = record.id();
-  allocation.digest = DigestOf(record);
+  allocation.digest = SegmentDigestOf(record);
   allocation.record_count = ObjectTableLayout(setup->model, setup->plan.num_microbatches).size();
   allocation.cursor_count = CursorCount(setup->model);
   allocation.extent = layout.end();

@@ -2,6 +2,7 @@
 
 // What comes before a job's first command: where it starts from, and its part of the segment.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,11 @@ namespace harmony {
 // The setup of a recorded job, its start point not yet chosen. Internal when the record is damaged.
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record);
 
-// Whether the segment holds this very job; where it began goes to `start`.
-bool HoldsJob(const Segment& segment, const JobRecord& record, StartPoint* start);
+// Tells a job from any other that ever was in a segment.
+uint64_t SegmentDigestOf(const JobRecord& record);
+
+// Whether the segment holds this very job.
+bool HoldsJob(const Segment& segment, const JobRecord& record);
 
 // Continues in the segment when it holds this very job; else releases what is there, chooses a
 // checkpoint and allocates the arena. Fills in `setup->start`, `setup->continues` and

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "coordinator/service/prepare_run.h"
 #include "coordinator/store/job_store.h"
 #include "tests/unit/common/io/temp_dir.h"
 #include "tests/unit/coordinator/service/fake_member.h"
@@ -17,20 +18,26 @@ class SuccessorTest : public ::testing::Test {
  protected:
   SuccessorTest() : segment_(*Segment::Create(MiB(16))) {}
 
-  // A coordinator that has one job queued, whose description is damaged: it fails as soon as it is
-  // taken up.
-  void Succeed() {
+  // A coordinator that has jobs queued, whose descriptions are damaged: they fail as soon as they
+  // are taken up.
+  void Succeed(int jobs = 1) {
     auto store = *JobStore::Open(dir_.File(""));
-    JobRecord record;
-    record.state = JobState::kQueued;
-    record.submitted_at = "2024-01-01T00:00:00Z";
-    ASSERT_TRUE(store->Insert(&record).ok());
+    for (int i = 0; i < jobs; ++i) {
+      JobRecord record = Queued();
+      ASSERT_TRUE(store->Insert(&record).ok());
+    }
     auto book = JobBook::Open(std::move(store));
     ASSERT_TRUE(book.ok()) << book.status();
     MachineSpec machine;
     machine.devices = *ParseDevices("sim:mem=1MiB");
     coordinator_ = std::make_unique<Coordinator>(machine, &segment_, *std::move(book), &mailbox_);
     coordinator_->Begin();
+  }
+  static JobRecord Queued() {
+    JobRecord record;
+    record.state = JobState::kQueued;
+    record.submitted_at = "2024-01-01T00:00:00Z";
+    return record;
   }
   // Runs the loop until the job has that state; for some ticks at least.
   void RunUntil(JobState state) {
@@ -63,6 +70,22 @@ class SuccessorTest : public ::testing::Test {
 TEST_F(SuccessorTest, AJobStartsAtOnceInAFreshSegment) {
   Succeed();
   RunUntil(JobState::kFailed);
+}
+
+// A job that was resumed after a pause has a lower number than the one that ran meanwhile; to start
+// it first would throw away what the segment holds of that.
+TEST_F(SuccessorTest, TheJobInTheSegmentGoesOnBeforeAllOthers) {
+  JobRecord second = Queued();
+  second.number = 2;
+  SegmentJob held;
+  held.id = second.id();
+  held.digest = SegmentDigestOf(second);
+  held.extent = MiB(1);
+  held.text = R"({"checkpoint": "", "first_step": 0})";
+  ASSERT_TRUE(segment_.AllocateJob(held).ok());
+  Succeed(/*jobs=*/2);
+  EXPECT_EQ(coordinator_->book().jobs().at(1).state, JobState::kQueued);
+  EXPECT_EQ(coordinator_->book().jobs().at(2).state, JobState::kStarting);
 }
 
 // Processes that the predecessor gave commands to may still run them: the arena is not for another

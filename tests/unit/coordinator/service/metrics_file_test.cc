@@ -43,6 +43,16 @@ TEST_F(MetricsFileTest, StartsEmptyAndAppends) {
   EXPECT_EQ(file->last_step(), 2);
 }
 
+TEST_F(MetricsFileTest, IsForOneRunAtATime) {
+  auto file = MetricsFile::Open(path_, 0);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(file->Append(1, "{\"step\":1}").ok());
+  EXPECT_EQ(MetricsFile::Open(path_, 0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Read(), "{\"step\":1}\n");
+  file = absl::CancelledError("over");
+  EXPECT_TRUE(MetricsFile::Open(path_, kAll).ok());
+}
+
 TEST_F(MetricsFileTest, CutsATornLastLineAtEveryByte) {
   const std::string whole = "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2.25}\n";
   const size_t first = whole.find('\n') + 1;
