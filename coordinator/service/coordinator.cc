@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
@@ -478,11 +477,7 @@ void Coordinator::ReportAwaited(const JobRecord& record, const std::vector<Proce
   if (awaited.empty()) awaited_since_ = now;
   if (now - awaited_since_ < kAwaitedReport) return;
   awaited_since_ = now;
-  book_.Report(record,
-               absl::StrCat("still waiting for ",
-                            absl::StrJoin(awaited, ", ", [](std::string* out, const ProcessId& id) {
-                              out->append(DebugString(id));
-                            })));
+  book_.Report(record, absl::StrCat("still waiting for ", DebugString(awaited)));
 }
 
 void Coordinator::NotifyWatchers(Nanos now) {

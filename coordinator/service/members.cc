@@ -5,11 +5,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/rpc/attach_client.h"
 #include "harmony/v1/attach.pb.h"
 
 namespace harmony {
+
+std::string DebugString(const std::vector<ProcessId>& processes) {
+  return absl::StrJoin(processes, ", ", [](std::string* out, const ProcessId& id) {
+    absl::StrAppend(out, DebugString(id));
+  });
+}
 
 Members::Members(int num_devices, MemberEvents events)
     : num_devices_(num_devices), events_(std::move(events)) {}

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,9 @@ namespace harmony {
 namespace v1 {
 class Hello;
 }
+
+// "swapper, worker 3"
+std::string DebugString(const std::vector<ProcessId>& processes);
 
 // Tasks and transfers of paced devices, and those of them that took over 2% longer than modelled.
 struct Pacing {
