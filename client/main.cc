@@ -21,6 +21,7 @@ struct Arguments {
   JobOptions submit;
   PlanOptions plan;
   ProfileOptions profile;
+  PaperPlanOptions paper;
   LogsOptions logs;
   TraceOptions trace;
   std::string job_id;
@@ -117,6 +118,40 @@ void AddJobCommands(CLI::App& app, Arguments& args) {
   AddJobCommand(app, args, "resume", "Continue a paused job", ResumeCommand);
 }
 
+int RunPlan(const Arguments& args) {
+  if (!args.paper.profile.empty() || args.paper.cost_model == "paper") {
+    return PaperPlanCommand(args.global, args.paper, args.explain);
+  }
+  if (args.plan.job.path.empty()) {
+    return Fail(absl::InvalidArgumentError("plan: needs JOB.yaml, or --import-profile FILE"));
+  }
+  return PlanCommand(args.global, args.plan);
+}
+
+// The published planner's cost model on an imported profile: no job, no devices.
+void AddPaperPlan(CLI::App* plan, PaperPlanOptions& paper) {
+  plan->get_option("job")->required(false);
+  plan->add_option("--cost-model", paper.cost_model, "'paper': the published planner's")
+      ->check(CLI::IsMember({"harmony", "paper"}))
+      ->capture_default_str();
+  CLI::Option* profile =
+      plan->add_option("--import-profile", paper.profile,
+                       "Plan the layers of this profile (layer-profile/1) instead of a job")
+          ->type_name("FILE")
+          ->excludes("job");
+  const auto add = [&](const std::string& name, const std::string& help, const char* type) {
+    plan->add_option(name, paper.values[name], help)->type_name(type)->needs(profile);
+  };
+  add("--gpus", "Imported profile: number of GPUs", "N");
+  add("--minibatch", "Imported profile: samples of one iteration", "D");
+  add("--mode", "Imported profile: vPP (default) or vDP", "MODE");
+  add("--memory", "Imported profile: of one GPU, e.g. 10GiB", "BYTES");
+  add("--schedule", "Imported profile: time this four-tuple instead of searching", "FILE");
+  add("--swap-bandwidth", "Imported profile: host link, shared", "SPEED");
+  add("--peer-bandwidth", "Imported profile: GPU to GPU", "SPEED");
+  add("--message-bandwidth", "Imported profile: host process to process", "SPEED");
+}
+
 void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* logs = app.add_subcommand("logs", "Last log lines of the processes");
   logs->add_option("job", args.logs.job_id, "What was reported of this job instead")
@@ -130,7 +165,8 @@ void AddInspection(CLI::App& app, Arguments& args) {
   AddProfile(plan, args.plan.job);
   AddCluster(plan, args.plan.cluster);
   plan->add_flag("--explain", args.explain, "Say why (always on for now)");
-  plan->callback([&] { args.command = [&] { return PlanCommand(args.global, args.plan); }; });
+  AddPaperPlan(plan, args.paper);
+  plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
 
   CLI::App* trace =
       app.add_subcommand("trace", "Write what ran when, and what the plan says, as a Chrome trace");

@@ -23,6 +23,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string ProgramPath(const GlobalOptions& global, absl::string_view name) {
+  return absl::StrCat(global.bin_dir.empty() ? OwnBinDir() : global.bin_dir, "/", name);
+}
+
+// Becomes the program arguments[0]; returns only when that is not possible.
+absl::Status Become(std::vector<std::string> arguments) {
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  fflush(nullptr);
+  execv(pointers[0], pointers.data());
+  return absl::ErrnoToStatus(errno, absl::StrCat("starting ", arguments[0]));
+}
+
 // Becomes the planner; returns only when that is not possible.
 absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
                        const std::string& job_path) {
@@ -32,8 +46,7 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
   if (cluster.default_devices) {
     fprintf(stderr, "no --devices given: planning for %s\n", cluster.devices.c_str());
   }
-  std::string program =
-      (global.bin_dir.empty() ? OwnBinDir() : global.bin_dir) + "/harmony-coordinator";
+  const std::string program = ProgramPath(global, "harmony-coordinator");
   std::vector<std::string> arguments = {
       program,     "--plan-once",   "--job",         job_path,
       "--devices", cluster.devices, "--host-memory", absl::StrCat(cluster.host_memory.count())};
@@ -44,12 +57,24 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
     arguments.insert(arguments.end(), {"--profile", options.job.profile});
   }
   if (global.json) arguments.push_back("--json");
-  std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  fflush(nullptr);
-  execv(program.c_str(), pointers.data());
-  return absl::ErrnoToStatus(errno, absl::StrCat("starting ", program));
+  return Become(std::move(arguments));
+}
+
+absl::Status PaperPlan(const GlobalOptions& global, const PaperPlanOptions& options, bool explain) {
+  if (options.profile.empty()) {
+    return absl::InvalidArgumentError("--cost-model paper: needs --import-profile FILE");
+  }
+  if (options.cost_model != "paper") {
+    return absl::InvalidArgumentError("--import-profile: needs --cost-model paper");
+  }
+  std::vector<std::string> arguments = {ProgramPath(global, "harmony-paper-planner"),
+                                        "--import-profile", options.profile};
+  for (const auto& [name, value] : options.values) {
+    if (!value.empty()) arguments.insert(arguments.end(), {name, value});
+  }
+  if (explain) arguments.push_back("--explain");
+  if (global.json) arguments.push_back("--json");
+  return Become(std::move(arguments));
 }
 
 absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
@@ -144,6 +169,10 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (status.ok()) return 0;
   int code = Fail(status);
   return absl::IsResourceExhausted(status) ? 2 : code;
+}
+
+int PaperPlanCommand(const GlobalOptions& global, const PaperPlanOptions& options, bool explain) {
+  return Fail(PaperPlan(global, options, explain));
 }
 
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {

@@ -12,8 +12,9 @@ harmony_test(planner_test
   SOURCES coordinator/planner/planner_test.cc
   DEPS harmony_planner LABELS pure)
 harmony_test(paper_import_test
-  SOURCES coordinator/paper/reference_test.cc
+  SOURCES coordinator/paper/profile_json_test.cc coordinator/paper/reference_test.cc
   DEPS harmony_paper_import LABELS pure)
 harmony_test(paper_planner_test
-  SOURCES coordinator/planner/paper/pipeline_evaluator_test.cc
+  SOURCES coordinator/planner/paper/event_simulator_test.cc coordinator/planner/paper/layer_profile_test.cc
+          coordinator/planner/paper/pipeline_evaluator_test.cc coordinator/planner/paper/search_test.cc
   DEPS harmony_paper_planner LABELS pure)

@@ -20,8 +20,11 @@ T Sum(const std::vector<T>& values, const Pack& pack) {
 // What the tasks of one GPU leave to its next task.
 struct Gpu {
   std::array<double, kStreams> stream_end{};
-  std::vector<double> compute_end;  // of its last task, per microbatch
-  double delay_end = 0, recompute_end = 0;
+  bool started = false, last_was_backward = false;  // backward: not the first one, which has no
+                                                    // gradient to wait for
+  std::vector<double> compute_end;                  // of its last task, per microbatch
+  double delay_end = 0, recompute_end = 0;          // of its last task
+  double earlier_delay_end = 0;                     // of the task before its last
 };
 
 // A part of a forward pack that starts at a stash point or at the pack's first layer.
@@ -51,12 +54,14 @@ class Simulation {
   double SwapOut(double ready, int64_t bytes);
   double FromPeer(double ready, int64_t bytes);
   void LoadWeights(const Pack& pack);
+  double GateOfFirst() const;
   double Gate(int64_t i) const;
   double Input(int task, int64_t i);
   std::vector<Part> Cut(int task) const;
   void RunTask(int task);
   void Forward(int task, int64_t i, const std::vector<Part>& parts, double input_end);
-  void Backward(int task, int64_t i, double input_end);
+  void Backward(int task, int64_t i, double input_end, bool load_weights);
+  double OutputGradient(int task, int64_t i, double ready);
   void FinishBackward(const Pack& pack);
 
   int64_t WeightBytes(const Pack& pack) const {
@@ -150,12 +155,18 @@ void Simulation::LoadWeights(const Pack& pack) {
   weights_end_ = SwapIn(ready, WeightBytes(pack));
 }
 
+// Prefetched for a task: the first input, when the task before on this GPU is down to one
+// microbatch (with only one: when the one before that is over).
+double Simulation::GateOfFirst() const {
+  const std::vector<double>& before = gpu_->compute_end;
+  return before.size() >= 2 ? before[before.size() - 2] : gpu_->earlier_delay_end;
+}
+
 // When microbatch i of this task may start to come in, its source apart. With prefetch two have a
 // place at a time, those of the task before included.
 double Simulation::Gate(int64_t i) const {
   if (!prefetch_) return i == 0 ? weights_end_ : microbatch_end_;
-  const std::vector<double>& before = gpu_->compute_end;
-  if (i == 0) return before.size() < 2 ? 0 : before[before.size() - 2];
+  if (i == 0) return GateOfFirst();
   return i == 1 ? gpu_->delay_end : computed_[i - 2];
 }
 
@@ -203,7 +214,11 @@ void Simulation::Forward(int task, int64_t i, const std::vector<Part>& parts, do
     double ready = std::max(end, i == 0 ? weights_end_ : 0);
     if (part.stash >= 0) {
       const int64_t input = profile_.input_bytes_per_sample[part.layers.first];
-      const double out = SwapOut(end, u_fwd_ * input);
+      double leave = end;
+      if (prefetch_ && part.layers.first == tasks_[task].first) {  // behind the compute before
+        leave = std::max(leave, i == 0 ? gpu_->delay_end : computed_[i - 1]);
+      }
+      const double out = SwapOut(leave, u_fwd_ * input);
       for (int64_t q = done_begin; q < done_end; ++q) {
         stash_ready_[part.stash][q] = Do(kCpu, out, part.message_s);
       }
@@ -225,20 +240,29 @@ void Simulation::Forward(int task, int64_t i, const std::vector<Part>& parts, do
   outputs_.push_back(end);
 }
 
-void Simulation::Backward(int task, int64_t i, double input_end) {
+// The end of the gradient from behind. Prefetched, it comes during the compute before; else after
+// this microbatch's recompute, which `ready` is.
+double Simulation::OutputGradient(int task, int64_t i, double ready) {
+  if (prefetch_) {
+    const bool after_recompute = i > 0 || serial_ || gpu_->last_was_backward;
+    ready = after_recompute ? gpu_->recompute_end : GateOfFirst();
+  }
+  const int64_t bytes = u_bwd_ * profile_.input_bytes_per_sample[tasks_[task].last + 1];
+  ready = std::max(ready, boundary_[i]);
+  return serial_ ? SwapIn(ready, bytes) : FromPeer(ready, bytes);
+}
+
+void Simulation::Backward(int task, int64_t i, double input_end, bool load_weights) {
   const Pack& pack = tasks_[task];
+  double gradient = 0;
+  if (prefetch_ && !IsFirstBackward(task)) gradient = OutputGradient(task, i, 0);
+  if (load_weights) LoadWeights(pack);
   const double recompute_s = Sum(costs_.recompute.time_s, pack);
   const double recomputed =
       Do(kCompute, std::max(input_end, i == 0 ? weights_end_ : 0), recompute_s);
-  double ready = recomputed;
-  if (!IsFirstBackward(task)) {
-    const int64_t bytes = u_bwd_ * profile_.input_bytes_per_sample[pack.last + 1];
-    const double gate = prefetch_ ? gpu_->recompute_end : recomputed;
-    const double source = std::max(gate, boundary_[i]);
-    ready = std::max(ready, serial_ ? SwapIn(source, bytes) : FromPeer(source, bytes));
-  }
+  if (!prefetch_ && !IsFirstBackward(task)) gradient = OutputGradient(task, i, recomputed);
   gpu_->recompute_end = recomputed;
-  double end = Do(kCompute, ready, Sum(costs_.backward.time_s, pack) - recompute_s);
+  double end = Do(kCompute, gradient, Sum(costs_.backward.time_s, pack) - recompute_s);
   computed_.push_back(end);
   if (serial_ && pack.first > 0) {
     end = SwapOut(end, u_bwd_ * profile_.input_bytes_per_sample[pack.first]);
@@ -271,23 +295,30 @@ void Simulation::RunTask(int task) {
   const std::vector<Part> parts = IsForward(task) ? Cut(task) : std::vector<Part>();
   computed_.clear();
   outputs_.clear();
-  // Prefetched, the first input comes before the weights, unless it crosses over by the host.
-  const bool weights_first = !prefetch_ || (IsFirstBackward(task) && cross_by_host_);
+  // Prefetched weights queue up behind what shares their stream: the first input, and the first
+  // gradient. Not for a GPU's first task, nor in a pipeline before the gradients come.
+  const bool plain_backward = !IsForward(task) && !IsFirstBackward(task);
+  const bool weights_first = !prefetch_ || !gpu_->started || !(serial_ || plain_backward);
   if (weights_first) LoadWeights(pack);
   for (int64_t i = 0; i < Microbatches(task); ++i) {
     const double input_end = Input(task, i);
-    if (i == 0 && !weights_first) LoadWeights(pack);
+    const bool load_weights = i == 0 && !weights_first;
     if (IsForward(task)) {
+      if (load_weights) LoadWeights(pack);
       Forward(task, i, parts, input_end);
     } else {
-      Backward(task, i, input_end);
+      Backward(task, i, input_end, load_weights);
     }
   }
+  gpu_->earlier_delay_end = gpu_->delay_end;
   if (IsForward(task)) {
-    gpu_->delay_end = Do(kCompute, microbatch_end_, machine_.task_delay_s);
+    const double ready = prefetch_ ? computed_.back() : microbatch_end_;
+    gpu_->delay_end = Do(kCompute, ready, machine_.task_delay_s);
   } else {
     FinishBackward(pack);
   }
+  gpu_->started = true;
+  gpu_->last_was_backward = plain_backward;
   gpu_->compute_end.swap(computed_);
   boundary_.swap(outputs_);
 }

@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace harmony::paper {
+namespace {
+
+// What a task costs beside its rows, in row steps (measured): its preparation, which every
+// evaluation does for all tasks.
+constexpr int64_t kStepsPerTask = 4;
+
+}  // namespace
 
 Schedule ToSchedule(const Cuts& cuts, const PackCosts& costs) {
   Schedule schedule;
@@ -58,7 +65,7 @@ void PipelineEvaluator::PrepareForward(const Cuts& cuts) {
       const int layer = cuts.backward[k];
       until_end_[k] = c.forward_s.Over(layer, t.end) + later_stashes;
       later_stashes += c.fwd_swap_s[layer] * share_;
-      const bool same_gpu = (tasks_ - 1 - k) % busy_ == j % busy_;
+      const bool same_gpu = task_[tasks_ - 1 - k].gpu == t.gpu;
       message_[k] = same_gpu ? 0 : c.bwd_message_s[layer] * share_;
     }
     t.service += later_stashes;
@@ -116,6 +123,9 @@ void PipelineEvaluator::Prepare(const Cuts& cuts) {
   busy_ = std::min(gpus_, tasks_);
   share_ = busy_;
   task_.resize(tasks_);
+  for (int j = 0, gpu = 0; j < tasks_; ++j, gpu = gpu + 1 == busy_ ? 0 : gpu + 1) {
+    task_[j].gpu = gpu;
+  }
   message_.resize(cuts.backward.size());
   until_end_.resize(cuts.backward.size());
   const size_t stashes = cuts.backward.size() * costs_.bwd_microbatches;
@@ -133,7 +143,7 @@ void PipelineEvaluator::Prepare(const Cuts& cuts) {
 // other, not before the first one's input and the weights.
 double PipelineEvaluator::EarliestEnd(int task) const {
   const Task& t = task_[task];
-  double start = delay_end_[task % busy_] + t.weights;
+  double start = delay_end_[task_[task].gpu] + t.weights;
   if (task != forward_tasks_ || !by_host_) {
     start = std::max(start, row_[0] + t.turnaround - t.service);
   }
@@ -142,7 +152,7 @@ double PipelineEvaluator::EarliestEnd(int task) const {
 
 double PipelineEvaluator::RunForward(int task) {
   const double service = task_[task].service;
-  double end = delay_end_[task % busy_] + task_[task].weights;
+  double end = delay_end_[task_[task].gpu] + task_[task].weights;
   double* row = row_.data();
   for (int64_t i = 0; i < costs_.fwd_microbatches; ++i) {
     row[i] = end = std::max(end, row[i]) + service;
@@ -155,7 +165,7 @@ double PipelineEvaluator::RunForward(int task) {
 void PipelineEvaluator::SendStashes(int task) {
   const Task& t = task_[task];
   if (t.stash_begin == t.stash_end) return;
-  double cpu = cpu_end_[task % busy_];
+  double cpu = cpu_end_[task_[task].gpu];
   for (int64_t i = 0; i < costs_.fwd_microbatches; ++i) {
     for (int k = t.stash_begin; k < t.stash_end; ++k) {
       const double out = row_[i] - until_end_[k];
@@ -164,7 +174,7 @@ void PipelineEvaluator::SendStashes(int task) {
       }
     }
   }
-  cpu_end_[task % busy_] = cpu;
+  cpu_end_[task_[task].gpu] = cpu;
   latest_ = std::max(latest_, cpu);
 }
 
@@ -172,8 +182,8 @@ void PipelineEvaluator::SendStashes(int task) {
 double PipelineEvaluator::RunLastForwardByHost(int task) {
   const PackCosts& c = costs_;
   const Task& t = task_[task];
-  double cpu = cpu_end_[task % busy_], link = 0;
-  double end = delay_end_[task % busy_] + t.weights;
+  double cpu = cpu_end_[task_[task].gpu], link = 0;
+  double end = delay_end_[task_[task].gpu] + t.weights;
   const double input = task == 0 ? c.fwd_swap_s[0] * share_ : c.fwd_peer_s[t.first];
   const double output = c.fwd_swap_s[t.end] * share_, message = c.bwd_message_s[t.end] * share_;
   const double compute = c.forward_s.Over(t.first, t.end);
@@ -195,7 +205,7 @@ double PipelineEvaluator::RunLastForwardByHost(int task) {
       crossed_[q] = cpu = std::max(cpu, link) + message;
     }
   }
-  cpu_end_[task % busy_] = cpu;
+  cpu_end_[task_[task].gpu] = cpu;
   latest_ = std::max({latest_, cpu, link});
   return end;
 }
@@ -203,7 +213,7 @@ double PipelineEvaluator::RunLastForwardByHost(int task) {
 double PipelineEvaluator::RunFirstBackward(int task) {
   const Task& t = task_[task];
   const double* input = by_host_ && task > 0 ? crossed_.data() : row_.data();
-  double end = delay_end_[task % busy_] + t.weights;
+  double end = delay_end_[task_[task].gpu] + t.weights;
   for (int64_t i = 0; i < costs_.bwd_microbatches; ++i) {
     row_[i] = end = std::max(end, input[i]) + t.service;
   }
@@ -215,7 +225,7 @@ double PipelineEvaluator::RunBackward(int task) {
   const double recompute = t.service - t.turnaround;  // and the stash's way in
   const double* stash = StashOf(t.stash_begin);
   double* row = row_.data();
-  double end = delay_end_[task % busy_] + t.weights;
+  double end = delay_end_[task_[task].gpu] + t.weights;
   for (int64_t i = 0; i < costs_.bwd_microbatches; ++i) {
     row[i] = end = std::max(std::max(end, stash[i]) + recompute, row[i]) + t.turnaround;
   }
@@ -224,8 +234,8 @@ double PipelineEvaluator::RunBackward(int task) {
 
 void PipelineEvaluator::FinishTask(int task, double last_end) {
   const Task& t = task_[task];
-  double& delay = delay_end_[task % busy_];
-  double& cpu = cpu_end_[task % busy_];
+  double& delay = delay_end_[task_[task].gpu];
+  double& cpu = cpu_end_[task_[task].gpu];
   if (IsForward(task)) {
     delay = last_end + costs_.delay_s;
   } else {
@@ -237,6 +247,7 @@ void PipelineEvaluator::FinishTask(int task, double last_end) {
 
 double PipelineEvaluator::Evaluate(const Cuts& cuts, double cutoff) {
   Prepare(cuts);
+  steps_ += tasks_ * kStepsPerTask;
   for (int task = 0; task < tasks_; ++task) {
     const double bound = EarliestEnd(task);
     if (bound >= cutoff) return bound;

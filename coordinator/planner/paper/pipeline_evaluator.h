@@ -31,11 +31,12 @@ class PipelineEvaluator {
   // Seconds of one iteration; some value >= `cutoff` as soon as it is clear that they reach it.
   double Evaluate(const Cuts& cuts, double cutoff);
 
-  // Row steps so far (one microbatch in one task): the measure of work done.
+  // Work done so far, in row steps (one microbatch in one task).
   int64_t steps() const { return steps_; }
 
  private:
   struct Task {
+    int gpu;
     int first, end;                      // layers
     int stash_begin = 0, stash_end = 0;  // forward: the stashes made in it; backward: its own
     double weights;                      // seconds to load them

@@ -1,0 +1,22 @@
+#pragma once
+
+// Every way to cut a short chain. PURE.
+
+#include "coordinator/planner/paper/pack_costs.h"
+#include "coordinator/planner/paper/pipeline_evaluator.h"
+
+namespace harmony::paper {
+
+// Up to here there are at most 22,000 pairs of forward and backward cuts.
+inline constexpr int kEnumerableLayers = 9;
+
+struct EnumerationResult {
+  Cuts cuts;
+  double time_s = 0;  // infinity when nothing fits
+  int64_t evaluations = 0;
+};
+
+// The best of all cuts that fit. REQUIRES: costs.layers <= kEnumerableLayers, gpus >= 2.
+EnumerationResult TryAllCuts(const PackCosts& costs, int gpus);
+
+}  // namespace harmony::paper

@@ -1,0 +1,20 @@
+#pragma once
+
+// The pipeline's part of the search. PURE.
+
+#include <vector>
+
+#include "coordinator/planner/paper/pack_costs.h"
+#include "coordinator/planner/paper/search.h"
+
+namespace harmony::paper {
+
+// `pairs`: the profile at each pair of microbatch sizes. size_pairs is 0 in the result when at none
+// of them any cuts fit. Method: many tapered cuts per pair are timed; pairs whose lower bound the
+// best of them beats are dropped; annealing runs are spent on the rest in rounds, each round on
+// fewer pairs with more steps; a last descent tries every single change of the best cuts. REQUIRES:
+// gpus >= 2.
+SearchResult SearchPipeline(const std::vector<PackCosts>& pairs, int gpus,
+                            const SearchOptions& options);
+
+}  // namespace harmony::paper
