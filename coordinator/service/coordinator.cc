@@ -226,8 +226,14 @@ void Coordinator::OnSessionClosed(uint64_t session) { members_.OnSessionClosed(s
 void Coordinator::StartNext() {
   if (phase_ != Phase::kIdle || terminated_) return;
   JobRecord* const next = NextJob();
-  if (next == nullptr) return;
-  if (MustWaitForArena(*next)) return ReportAwaited(*next, fence_.Unseen());
+  const std::vector<ProcessId> unseen = fence_.Unseen();
+  if (next == nullptr) {
+    // A predecessor may have died before it gave all back.
+    if (unseen.empty() && !absl::IsNotFound(segment_->ReadJob().status())) Release();
+    return;
+  }
+  // Processes of a predecessor's time may still write for the job before.
+  if (!unseen.empty() && HoldsAnotherJob(*segment_, *next)) return ReportAwaited(*next, unseen);
   DropRun();
   current_ = next->number;
   if (next->started_at.empty()) next->started_at = TimeStamp();
@@ -250,11 +256,6 @@ void Coordinator::DropRun() {
   past_timelines_.push_back(RecordTimeline(*run_, machine_.devices, 0));
   if (past_timelines_.size() > kTimelinesKept) past_timelines_.pop_front();
   run_.reset();
-}
-
-bool Coordinator::MustWaitForArena(const JobRecord& record) const {
-  return !fence_.Unseen().empty() && !absl::IsNotFound(segment_->ReadJob().status()) &&
-         !HoldsJob(*segment_, record);
 }
 
 void Coordinator::Prepare(const JobRecord& record) {
@@ -416,10 +417,13 @@ void Coordinator::TryRelease() {
   if (std::exchange(finish_when_quiet_, false)) FinishRecord(*current());
   NotifyWatchers(Now());
   const std::vector<ProcessId> unseen = fence_.Unseen();
-  if (!unseen.empty() && !terminated_) return ReportAwaited(*current(), unseen);
+  if (unseen.empty()) return Release();
+  if (!terminated_) return ReportAwaited(*current(), unseen);
+  OnReleased(absl::OkStatus());  // a successor finds what is left, and waits where we do not
+}
+
+void Coordinator::Release() {
   phase_ = Phase::kReleasing;
-  // A successor finds what is left in the segment, and waits where we do not.
-  if (!unseen.empty()) return OnReleased(absl::OkStatus());
   Background([this] {
     const absl::Status status = segment_->ReleaseJob();
     mailbox_->Post([this, status] { OnReleased(status); });

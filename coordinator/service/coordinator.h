@@ -80,8 +80,6 @@ class Coordinator {
   // The first that is queued; before all others the one whose state the segment holds. May be null.
   JobRecord* NextJob();
   void DropRun();
-  // The arena is another job's, and a predecessor's processes may still write to it.
-  bool MustWaitForArena(const JobRecord& record) const;
   void Prepare(const JobRecord& record);
   void OnPrepared(std::shared_ptr<Prepared> prepared);
   RunEvents EventsOfRun();
@@ -94,6 +92,7 @@ class Coordinator {
   // Between the end of a run and the next: everyone must have let go of the arena.
   void BeginRelease();
   void TryRelease();
+  void Release();
   void OnReleased(const absl::Status& status);
   void NotifyWatchers(Nanos now);
   // At most every few seconds: who is missing.

@@ -85,6 +85,10 @@ bool HoldsJob(const Segment& segment, const JobRecord& record) {
   return HeldStart(segment, record).has_value();
 }
 
+bool HoldsAnotherJob(const Segment& segment, const JobRecord& record) {
+  return !absl::IsNotFound(segment.ReadJob().status()) && !HoldsJob(segment, record);
+}
+
 absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Segment* segment,
                         RunSetup* setup) {
   setup->forecast = ForecastOf(*setup, machine);

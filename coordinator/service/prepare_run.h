@@ -21,6 +21,7 @@ uint64_t SegmentDigestOf(const JobRecord& record);
 
 // Whether the segment holds this very job.
 bool HoldsJob(const Segment& segment, const JobRecord& record);
+bool HoldsAnotherJob(const Segment& segment, const JobRecord& record);
 
 // Continues in the segment when it holds this very job; else releases what is there, chooses a
 // checkpoint and allocates the arena. Fills in `setup->start`, `setup->continues` and

@@ -72,6 +72,21 @@ TEST_F(SuccessorTest, AJobStartsAtOnceInAFreshSegment) {
   RunUntil(JobState::kFailed);
 }
 
+// Killed between the end of a job and the release of its memory, and nothing else to do.
+TEST_F(SuccessorTest, WhatAnEndedJobLeftIsGivenBack) {
+  LeaveAJob();
+  Succeed(/*jobs=*/0);
+  Child swapper, host, worker;
+  Greet(1, v1::ROLE_SWAPPER, swapper.pid());
+  Greet(2, v1::ROLE_HOST_WORKER, host.pid());
+  EXPECT_TRUE(segment_.ReadJob().ok());
+  Greet(3, v1::ROLE_WORKER, worker.pid());
+  mailbox_.Run(std::chrono::milliseconds(1), [&] {
+    coordinator_->OnTick();
+    if (absl::IsNotFound(segment_.ReadJob().status())) mailbox_.Close();
+  });
+}
+
 // A job that was resumed after a pause has a lower number than the one that ran meanwhile; to start
 // it first would throw away what the segment holds of that.
 TEST_F(SuccessorTest, TheJobInTheSegmentGoesOnBeforeAllOthers) {
