@@ -219,6 +219,14 @@ absl::Status Segment::AllocateJob(const SegmentJob& job) {
   return absl::OkStatus();
 }
 
+Bytes Segment::MemoryWith(const SegmentJob& job) const {
+  const uint64_t bytes = constants().records.offset +
+                         PageUp(static_cast<uint64_t>(job.record_count) * sizeof(ObjectRecord)) +
+                         PageUp(static_cast<uint64_t>(job.cursor_count) * sizeof(UpdateCursor)) +
+                         PageUp(static_cast<uint64_t>(job.extent.count()));
+  return Bytes(static_cast<int64_t>(bytes));
+}
+
 absl::Status Segment::ReleaseJob() {
   job_header()->state.store(static_cast<uint64_t>(SegmentJobState::kNone),
                             std::memory_order_release);

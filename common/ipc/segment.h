@@ -56,6 +56,8 @@ class Segment {
   // active. ResourceExhausted says how much is missing, in the segment or in the machine; then no
   // job is active. AlreadyExists while another job is active.
   absl::Status AllocateJob(const SegmentJob& job);
+  // What the segment takes of the machine while it holds such a job.
+  Bytes MemoryWith(const SegmentJob& job) const;
   // Gives all memory of the job back. OK when there is none.
   absl::Status ReleaseJob();
   // NotFound when no job is active, DataLoss when its header is damaged.

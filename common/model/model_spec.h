@@ -118,6 +118,13 @@ Bytes ForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t sa
 Bytes BackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
                              int64_t tokens);
 
+// What such a task is expected to hold at its peak: never less than it does, and hardly more. The
+// bounds above have room for holes between allocations, too. REQUIRES: sizes that fit a machine.
+Bytes ForwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
+                           int64_t tokens, int threads);
+Bytes BackwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
+                            int64_t tokens, int threads);
+
 // Section 1: weights + gradients + optimizer state + all activations that autograd saves for one
 // global batch without recompute, logits included.
 struct Footprint {

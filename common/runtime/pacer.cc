@@ -34,8 +34,8 @@ Pacer::Reservation Pacer::Reserve(Nanos duration) {
 }
 
 void Pacer::FinishAt(const Reservation& reservation) {
+  if (clock_->Now() < reservation.deadline) sleep_until_(reservation.deadline);
   const Nanos late = clock_->Now() - reservation.deadline;
-  if (late < Nanos(0)) sleep_until_(reservation.deadline);
   paced_.fetch_add(1, std::memory_order_relaxed);
   const Nanos tolerated = std::max(kTimerJitter, Nanos(reservation.duration.count() / 50));
   if (late > tolerated) overruns_.fetch_add(1, std::memory_order_relaxed);

@@ -29,8 +29,9 @@ class Pacer {
   // The resource is taken for `duration` from now, or from when it falls free.
   Reservation Reserve(Nanos duration);
 
-  // Returns at the deadline or, when that has passed, at once. Work that ended more than 2% (and
-  // more than a timer's jitter) of its modelled time late is counted as overrun.
+  // Returns at the deadline or, when that has passed, at once. More than 2% (and more than a
+  // timer's jitter) of the modelled time late, by the work or by a late wake-up, is counted as
+  // overrun.
   void FinishAt(const Reservation& reservation);
 
   uint64_t paced() const { return paced_.load(std::memory_order_relaxed); }

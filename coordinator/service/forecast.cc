@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "common/plan/arena_layout.h"
-#include "coordinator/planner/device_need.h"
 #include "coordinator/sim/simulation.h"
 
 namespace harmony {
@@ -12,10 +10,25 @@ namespace {
 // The first steps fill the pipeline and the last one has no successor to prefetch for.
 constexpr int kSteps = 8, kRunUp = 3;
 
+std::vector<Bytes> WorkspacePeaks(const ModelSpec& model, const Plan& plan, int threads) {
+  std::vector<Bytes> peaks(plan.devices.size());
+  for (const LayerGroup& group : plan.forward_groups) {
+    peaks[group.device] = std::max(peaks[group.device],
+                                   ForwardWorkspacePeak(model, group.layers, plan.microbatch_size,
+                                                        plan.sequence_length, threads));
+  }
+  for (const LayerGroup& group : plan.backward_groups) {
+    peaks[group.device] = std::max(peaks[group.device],
+                                   BackwardWorkspacePeak(model, group.layers, plan.microbatch_size,
+                                                         plan.sequence_length, threads));
+  }
+  return peaks;
+}
+
 }  // namespace
 
 absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
-                                      const CostModel& costs) {
+                                      const CostModel& costs, int threads) {
   SimOptions options;
   options.end_step = kSteps;
   options.keep_timeline = true;
@@ -30,12 +43,8 @@ absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
     forecast.swap[static_cast<size_t>(transfer->traffic)] += transfer->size.count();
   }
   forecast.device_peak = result.peak_resident;
-  std::vector<Bytes> workspace(plan.devices.size());
-  for (const GroupNeed& need : NeedOfGroups(model, plan)) {
-    workspace[need.device] = std::max(workspace[need.device], need.workspace);
-  }
+  const std::vector<Bytes> workspace = WorkspacePeaks(model, plan, threads);
   for (size_t d = 0; d < workspace.size(); ++d) forecast.device_peak[d] += workspace[d];
-  forecast.host = ArenaLayout(model, plan).end();
   return forecast;
 }
 

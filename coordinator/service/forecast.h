@@ -17,13 +17,14 @@ struct Forecast {
   double step_seconds = 0;         // of a step in the middle of the run
   SwapTotals swap = {};            // bytes of such a step
   std::vector<Bytes> device_peak;  // bindings and workspace
-  Bytes host;                      // of the arena
+  Bytes host;                      // of the shared segment
 };
 
-// From the dispatcher under the simulator's clock. Takes a while for large jobs. Internal or
-// ResourceExhausted when the plan does not run there.
+// From the dispatcher under the simulator's clock; all but `host`. `threads`: of a worker's
+// computing. Takes a while for large jobs. Internal or ResourceExhausted when the plan does not run
+// there.
 absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
-                                      const CostModel& costs);
+                                      const CostModel& costs, int threads);
 
 // Whether AnalyticCosts are true of these devices: arithmetic and links are all paced.
 bool AllPaced(const std::vector<DeviceSpec>& devices);

@@ -33,12 +33,25 @@ bool DecodeStart(const std::string& text, StartPoint* start) {
   return true;
 }
 
+SegmentJob AllocationOf(const JobRecord& record, const RunSetup& setup) {
+  const ArenaLayout layout(setup.model, setup.plan);
+  SegmentJob allocation;
+  allocation.id = record.id();
+  allocation.digest = SegmentDigestOf(record);
+  allocation.record_count = ObjectTableLayout(setup.model, setup.plan.num_microbatches).size();
+  allocation.cursor_count = CursorCount(setup.model);
+  allocation.extent = layout.end();
+  allocation.persistent = layout.persistent_bytes();
+  return allocation;
+}
+
 // Where the machine's speeds are known, or were measured.
 std::optional<Forecast> ForecastOf(const RunSetup& setup, const MachineSpec& machine) {
   if (setup.profile == nullptr && !AllPaced(machine.devices)) return std::nullopt;
   const std::unique_ptr<const CostModel> costs =
       MakeCosts(setup.profile.get(), setup.model, setup.plan, machine.devices);
-  absl::StatusOr<Forecast> forecast = MakeForecast(setup.model, setup.plan, *costs);
+  absl::StatusOr<Forecast> forecast =
+      MakeForecast(setup.model, setup.plan, *costs, setup.job.compute_threads);
   if (forecast.ok()) return *std::move(forecast);
   spdlog::warn("event=no_forecast job={} reason=\"{}\"", setup.id, forecast.status().ToString());
   return std::nullopt;
@@ -92,6 +105,8 @@ bool HoldsAnotherJob(const Segment& segment, const JobRecord& record) {
 absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Segment* segment,
                         RunSetup* setup) {
   setup->forecast = ForecastOf(*setup, machine);
+  SegmentJob allocation = AllocationOf(record, *setup);
+  if (setup->forecast) setup->forecast->host = segment->MemoryWith(allocation);
   if (const std::optional<StartPoint> start = HeldStart(*segment, record)) {
     setup->start = *start;
     setup->continues = true;
@@ -104,14 +119,6 @@ absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Seg
   // What has been done since it was submitted counts, whatever it was told to start from.
   if (record.completed_steps > 0) job.resume_from_checkpoint = "auto";
   HARMONY_ASSIGN_OR_RETURN(setup->start, ChooseStartPoint(job, record.result_keys));
-  const ArenaLayout layout(setup->model, setup->plan);
-  SegmentJob allocation;
-  allocation.id = record.id();
-  allocation.digest = SegmentDigestOf(record);
-  allocation.record_count = ObjectTableLayout(setup->model, setup->plan.num_microbatches).size();
-  allocation.cursor_count = CursorCount(setup->model);
-  allocation.extent = layout.end();
-  allocation.persistent = layout.persistent_bytes();
   allocation.text = EncodeStart(setup->start);
   return segment->AllocateJob(allocation);
 }

@@ -99,6 +99,7 @@ TEST(SegmentTest, JobLifeAllocatesAndGivesBack) {
   EXPECT_EQ(segment.ReadJob().status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(segment.AllocateJob(MakeJob()).ok());
   EXPECT_GE(AllocatedBytes(segment.fd()), 8 << 20);
+  EXPECT_EQ(AllocatedBytes(segment.fd()), segment.MemoryWith(MakeJob()).count());
   auto job = segment.ReadJob();
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->id, "job-7");

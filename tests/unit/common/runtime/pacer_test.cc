@@ -53,6 +53,14 @@ TEST_F(PacerTest, CountsOverruns) {
   EXPECT_EQ(pacer_.paced(), 1);
 }
 
+TEST_F(PacerTest, ALateWakeUpIsAnOverrunToo) {
+  Pacer pacer(&clock_, [](Nanos deadline) { FakeClock::now = deadline + Millis(3); });
+  pacer.FinishAt(pacer.Reserve(Millis(100)));
+  EXPECT_EQ(pacer.overruns(), 1);
+  pacer.FinishAt(pacer.Reserve(Millis(200)));
+  EXPECT_EQ(pacer.overruns(), 1) << "within 2%";
+}
+
 TEST_F(PacerTest, ModelledDurationOfATransfer) {
   EXPECT_EQ(ModelledDuration(Bytes(1'000'000), BytesPerSecond{1e9}), Millis(1));
 }
