@@ -21,8 +21,8 @@ absl::Status Refused(const char* act, const SlotRange& wanted, const char* live_
 std::string DebugString(const SlotRange& range) {
   const std::string memory =
       range.device < 0 ? std::string("arena") : absl::StrCat("device ", range.device);
-  return absl::StrCat(memory, " [", range.offset.count(), ", ", (range.offset + range.size).count(),
-                      ")");
+  // Not its end: a range that was refused may have none.
+  return absl::StrCat(memory, ", ", range.size.count(), " bytes at ", range.offset.count());
 }
 
 absl::Status SlotLedger::Open(Token token, const SlotRange& source, const SlotRange& destination) {

@@ -24,7 +24,7 @@ TEST(SlotLedgerTest, RefusesWhateverOverlapsAWrite) {
   ASSERT_TRUE(ledger.Open(1, Range(-1, 0, 100), Range(0, 1000, 100)).ok());
   const absl::Status write = ledger.Open(2, Range(-1, 200, 100), Range(0, 1099, 100));
   EXPECT_EQ(write.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(write.message()), testing::HasSubstr("device 0 [1000, 1100)"));
+  EXPECT_THAT(std::string(write.message()), testing::HasSubstr("device 0, 100 bytes at 1000"));
   EXPECT_FALSE(ledger.Open(2, Range(0, 1050, 10), Range(-1, 5000, 10)).ok()) << "reads it";
   EXPECT_FALSE(ledger.Open(2, Range(1, 0, 10), Range(-1, 50, 10)).ok()) << "overwrites its source";
   EXPECT_TRUE(ledger.Open(2, Range(-1, 200, 100), Range(0, 1100, 100)).ok()) << "just behind it";
