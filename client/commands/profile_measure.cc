@@ -255,12 +255,11 @@ Question TogetherOf(const Profile& profile, const JobSpec& job) {
 }
 
 double BackwardAlone(const DeviceProfile& device, const Question& question) {
-  for (const LayerProfile& layer : device.layers) {
-    if (layer.layers.front() != question.layer) continue;
-    return InterpolateSeconds(layer.sizes, question.samples,
-                              [](const LayerSizeProfile& size) { return size.backward.median; });
-  }
-  return 0;
+  const auto backward = [](const LayerSizeProfile& size) { return size.backward.median; };
+  const auto layer =
+      std::find_if(device.layers.begin(), device.layers.end(),
+                   [&](const LayerProfile& each) { return each.layers.front() == question.layer; });
+  return InterpolateSeconds(layer->sizes, question.samples, backward);
 }
 
 absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profile& profile) {
@@ -272,9 +271,16 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profil
     questions.back().device = static_cast<int>(d);
   }
   HARMONY_ASSIGN_OR_RETURN(const std::vector<Profile> answers, bench.Ask(questions));
+  // Devices alike share their mean: who got more of a core in that second is chance.
+  std::map<std::string, std::pair<double, int>> sums;
   for (size_t d = 0; d < profile.devices.size(); ++d) {
-    const double alone = BackwardAlone(profile.devices[d], questions[d]);
-    if (alone > 0) profile.devices[d].together = answers[d].devices[0].together / alone;
+    auto& [sum, count] = sums[profile.devices[d].spec];
+    sum += answers[d].devices[0].together / BackwardAlone(profile.devices[d], questions[d]);
+    ++count;
+  }
+  for (DeviceProfile& device : profile.devices) {
+    const auto& [sum, count] = sums[device.spec];
+    device.together = sum / count;
   }
   return absl::OkStatus();
 }

@@ -29,10 +29,10 @@ absl::Status AnswerProfileCall(
 
 struct RepeatLimits {
   int least = 3, most = 50;
-  Nanos enough = Millis(250);  // no further repeat once they took so long together
+  Nanos enough = Millis(400);  // no further repeat once they took so long together
 };
 // Of a quick profile.
-inline constexpr RepeatLimits kQuickRepeats{3, 10, Millis(60)};
+inline constexpr RepeatLimits kQuickRepeats{5, 20, Millis(150)};
 
 // Seconds of each repeat. The first run is not counted: it touches memory for the first time.
 absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
