@@ -73,9 +73,10 @@ std::string Explanation(const LayerProfile& profile, const PlanReport& report) {
                     "  One GPU's tasks run one after the other here, so dynamic programming ",
                     "finds the optimum: no schedule of this model is faster.\n");
   } else {
-    absl::StrAppend(&text, "  Bound: all loads, microbatches, gradient stores and delays, shared ",
-                    "evenly by the GPUs,\n  with the fewest packs that fit and no time lost while ",
-                    "the pipeline fills and drains.\n");
+    absl::StrAppend(
+        &text, "  Bound: all loads, microbatches, gradient stores and delays, shared ",
+        "evenly by the GPUs,\n  of the cuts with least of them, and no time lost while ",
+        "the pipeline fills and drains.\n");
   }
   return text;
 }

@@ -10,8 +10,8 @@ namespace harmony::paper {
 // Seconds; infinity when no cuts fit. Two arguments, the better one counts:
 //  - work: every GPU does its loads, microbatches, gradient stores and delays one after the other,
 //  so
-//    the iteration lasts at least their sum over all tasks divided by the GPUs. Of what depends on
-//    the cuts it takes the least: the fewest packs that fit, the smallest boundary tensors.
+//    the iteration lasts at least their sum over all tasks divided by the GPUs. Of all cuts that
+//    fit it takes those with the least such sum (dynamic programming, forward and backward apart).
 //  - path: the first microbatch goes forward through all layers, the last one back.
 double PipelineLowerBound(const PackCosts& costs, int gpus);
 
