@@ -20,6 +20,7 @@ bool IsTied(const ModelSpec& model, int use) {
 
 ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
     : num_microbatches_(plan.num_microbatches),
+      forward_span_(plan.forward_span),
       persistent_(PersistentBytes(model, plan.optimizer_moments)),
       token_bytes_(plan.microbatch_size * plan.sequence_length * 4),
       stash_index_(model.num_layers() + 1, -1),
@@ -32,10 +33,11 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   norms_begin_ = Take(end, Bytes(sizeof(NormSlot)) * static_cast<int64_t>(model.blocks.size()));
   loss_begin_ = Take(end, Bytes(sizeof(LossSlot)) * num_microbatches_);
 
-  boundary_bytes_ = model.num_layers() > 1
-                        ? BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)
-                              .AlignUp(kSlotAlignment)
-                        : Bytes(0);
+  hidden_ = model.num_layers() > 1
+                ? BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)
+                : Bytes(0);
+  boundary_bytes_ = hidden_.AlignUp(kSlotAlignment);
+  forward_bytes_ = (hidden_ * forward_span_).AlignUp(kSlotAlignment);
   int stashes = 0;
   std::vector<int> kept_on(model.num_layers() + 1, -1);
   for (const StashSpec& stash : StashesOf(plan)) {
@@ -51,7 +53,7 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
     if (kept_on[boundary] == reader.device) continue;  // read where it is kept
     if (stash_index_[boundary] < 0) stash_index_[boundary] = stashes++;
   }
-  stash_begin_ = Take(end, boundary_bytes_ * (stashes * num_microbatches_));
+  stash_begin_ = Take(end, forward_bytes_ * (stashes * plan.num_forwards()));
   const int banks =
       std::min<int>(plan.boundary_banks, static_cast<int>(plan.backward_groups.size()) - 1);
   banks_begin_ = Take(end, boundary_bytes_ * (banks * num_microbatches_));
@@ -76,7 +78,9 @@ Bytes ArenaLayout::Labels(int parity, int microbatch) const {
 }
 
 Bytes ArenaLayout::Stash(int boundary, int microbatch) const {
-  return stash_begin_ + boundary_bytes_ * (stash_index_[boundary] * num_microbatches_ + microbatch);
+  const int task =
+      stash_index_[boundary] * (num_microbatches_ / forward_span_) + microbatch / forward_span_;
+  return stash_begin_ + forward_bytes_ * task + hidden_ * (microbatch % forward_span_);
 }
 
 Bytes ArenaLayout::BoundaryGradient(int bank, int microbatch) const {

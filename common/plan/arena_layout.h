@@ -6,8 +6,7 @@
 // Behind the persistent objects (objects.h) come, each slot at a multiple of kSlotAlignment:
 //   small     two batches, two step scalars, a norm per block, the loss slots of a step
 //   stash     one slot per (boundary stashed on the host or passed on through the arena,
-//   microbatch):
-//             at the end of forward all exist at once
+//             forward task): at the end of forward all exist at once
 //   banks     `boundary_banks` banks of one boundary tensor per microbatch; backward group number i
 //             from the top commits its input gradient into bank i mod boundary_banks
 //   gradients deferred: a slot per use. Eager: a slot per use of a tied block, and a ring for the
@@ -47,7 +46,8 @@ class ArenaLayout {
   // Always stashed here, for the backward; the other boundaries that have a stash only pass
   // through.
   bool IsStashed(int boundary) const { return is_stashed_[boundary]; }
-  Bytes Stash(int boundary, int microbatch) const;  // REQUIRES: HasStash(boundary)
+  // Those of one forward task follow each other. REQUIRES: HasStash(boundary)
+  Bytes Stash(int boundary, int microbatch) const;
   Bytes BoundaryGradient(int bank, int microbatch) const;
   bool UseHasOwnGradientSlot(int use) const { return gradient_[use].count() >= 0; }
   Bytes Gradient(int use) const { return gradient_[use]; }  // REQUIRES: UseHasOwnGradientSlot
@@ -60,10 +60,10 @@ class ArenaLayout {
   static Bytes DefaultRing(const ModelSpec& model, const Plan& plan);
 
  private:
-  int num_microbatches_;
+  int num_microbatches_, forward_span_;
   Bytes persistent_, small_begin_, batch_bytes_, token_bytes_, scalars_begin_, norms_begin_,
-      loss_begin_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_,
-      ring_bytes_, end_;
+      loss_begin_, stash_begin_, hidden_, forward_bytes_, boundary_bytes_, banks_begin_,
+      gradients_begin_, ring_begin_, ring_bytes_, end_;
   std::vector<int> stash_index_;  // by boundary; -1: never in the arena
   std::vector<bool> is_stashed_;  // by boundary
   std::vector<Bytes> gradient_;   // by use; -1: from the ring

@@ -84,8 +84,8 @@ struct OutputBinding {
 struct ComputeTask {
   TaskKind kind = TaskKind::kForward;
   LayerRange layers;
-  int microbatch = 0;
-  int64_t samples = 0;  // sequences in the microbatch
+  int microbatch = 0;   // forward: counted in what a forward task runs (Plan::forward_span)
+  int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; accumulated in place
   bool first_microbatch = false;         // gradients are set, not added to

@@ -22,7 +22,8 @@ enum class ObjectKind : uint8_t {
   kMoment1,    // index: block; AdamW m, or SGD's (unused) slot. Writer: host worker
   kMoment2,    // index: block; AdamW v. Writer: host worker
   kGradient,   // index: use; version s+1 for step index s. Writer: swapper
-  kStash,      // index: layer boundary, microbatch; version s+1. Writer: swapper
+  kStash,      // index: layer boundary, microbatch: number of the forward task, which may have run
+               // several; version s+1. Writer: swapper
   kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
                       // swapper
   kLoss,              // all microbatches' LossSlots of a step, s+1. Writer: swapper

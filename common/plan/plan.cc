@@ -36,11 +36,31 @@ absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
   return absl::OkStatus();
 }
 
+absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
+  if (plan.forward_span < 1 || plan.num_microbatches % plan.forward_span != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: forward tasks of ", plan.forward_span,
+                                                   " microbatches at once do not ", "divide the ",
+                                                   plan.num_microbatches, " of a step"));
+  }
+  // A backward task reads its slice of what a forward task wrote.
+  const Bytes slice = BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length);
+  const bool keeps = std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
+                                 [](const LayerGroup& group) { return group.keep_stash; });
+  if (plan.forward_span == 1 || !keeps || slice.count() % kSlotAlignment == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: kept stashes of ", FormatBytesExact(slice),
+                   " a microbatch cannot be read ", "from forward tasks of ", plan.forward_span,
+                   " microbatches: not a multiple of ", kSlotAlignment));
+}
+
 }  // namespace
 
 std::string DebugString(const Plan& plan) {
   std::string text = absl::StrCat(
       plan.num_microbatches, " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
+      plan.forward_span > 1 ? absl::StrCat(", ", plan.forward_span, " at once in forward") : "",
       "; forward ", GroupsText(plan.forward_groups), "; backward ",
       GroupsText(plan.backward_groups), "; ",
       plan.update == UpdateMode::kEager ? "eager" : "deferred", plan.clip ? ", clipped" : "",
@@ -52,7 +72,7 @@ std::string DebugString(const Plan& plan) {
   return text;
 }
 
-absl::Status CheckPlan(const Plan& plan) {
+absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
   const int devices = static_cast<int>(plan.devices.size());
   HARMONY_RETURN_IF_ERROR(CheckGroups(plan.forward_groups, devices, "forward group"));
   HARMONY_RETURN_IF_ERROR(CheckGroups(plan.backward_groups, devices, "backward group"));
@@ -63,6 +83,12 @@ absl::Status CheckPlan(const Plan& plan) {
         "plan: the forward groups end before layer ", ahead,
         ", the last backward group starts with layer ", plan.backward_groups.back().layers.first));
   }
+  if (plan.backward_groups.back().layers.last + 1 != model.num_layers()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: the backward groups end with layer ",
+                                                   plan.backward_groups.back().layers.last, " of ",
+                                                   model.num_layers()));
+  }
+  HARMONY_RETURN_IF_ERROR(CheckSpan(model, plan));
   for (const LayerGroup& group : plan.backward_groups) {
     if (!group.keep_weights) continue;
     const bool loaded = std::any_of(

@@ -34,7 +34,9 @@ struct DevicePlan {
 
 struct Plan {
   int num_microbatches = 1;
-  int64_t microbatch_size = 1;  // sequences; forward and backward alike
+  int64_t microbatch_size = 1;  // sequences; of backward (and fused) tasks
+  // A forward task runs that many microbatches at once. Divides num_microbatches.
+  int forward_span = 1;
   int64_t sequence_length = 0;
   // Forward groups cover layers [0, backward_groups.back().layers.first); the last backward group
   // runs its forward fused with its backward. Backward groups cover all layers. Both in layer
@@ -58,13 +60,15 @@ struct Plan {
   Bytes arena_dynamic;
 
   int64_t global_batch() const { return num_microbatches * microbatch_size; }
+  int num_forwards() const { return num_microbatches / forward_span; }  // of each forward group
+  int64_t forward_size() const { return microbatch_size * forward_span; }
 };
 
 std::string DebugString(const Plan& plan);
 
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
-// there is not, and when one keeps what it cannot keep.
-absl::Status CheckPlan(const Plan& plan);
+// there is not, when one keeps what it cannot keep, and when sizes do not divide each other.
+absl::Status CheckPlan(const ModelSpec& model, const Plan& plan);
 
 // The backward group that keeps the weights a forward group loads; -1: none does.
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group);

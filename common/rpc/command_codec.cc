@@ -333,6 +333,7 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   wire->set_stream_slots(plan.stream_slots);
   wire->set_gradient_ring(plan.gradient_ring.count());
   wire->set_boundary_banks(plan.boundary_banks);
+  wire->set_forward_span(plan.forward_span);
 }
 
 absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
@@ -340,6 +341,10 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   if (wire.num_microbatches() < 1) return Bad("plan: num_microbatches", wire.num_microbatches());
   if (wire.microbatch_size() < 1) return Bad("plan: microbatch_size", wire.microbatch_size());
   if (wire.sequence_length() < 1) return Bad("plan: sequence_length", wire.sequence_length());
+  plan.forward_span = wire.forward_span() == 0 ? 1 : wire.forward_span();  // 0: an older plan
+  if (plan.forward_span < 1 || wire.num_microbatches() % plan.forward_span != 0) {
+    return Bad("plan: forward_span", wire.forward_span());
+  }
   plan.num_microbatches = wire.num_microbatches();
   plan.microbatch_size = wire.microbatch_size();
   plan.sequence_length = wire.sequence_length();

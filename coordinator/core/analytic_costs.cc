@@ -14,7 +14,9 @@ double RateOr(double rate, double guess) { return rate > 0 ? rate : guess; }
 
 AnalyticCosts::AnalyticCosts(const ModelSpec& model, const Plan& plan,
                              const std::vector<DeviceSpec>& devices)
-    : model_(model), lanes_(static_cast<int>(plan.devices.size())) {
+    : model_(model),
+      lanes_(static_cast<int>(plan.devices.size())),
+      microbatch_size_(static_cast<double>(plan.microbatch_size)) {
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const DeviceSpec spec = d < devices.size() ? devices[d] : DeviceSpec();
     rates_.push_back({RateOr(spec.flops.value, kFlops), RateOr(spec.h2d.value, kCopy),
@@ -32,6 +34,7 @@ Nanos AnalyticCosts::Duration(const Command& command) const {
     for (int layer = task->layers.first; layer <= task->layers.last; ++layer) {
       flops += flops_[layer];
     }
+    flops *= static_cast<double>(task->samples) / microbatch_size_;
     if (task->kind != TaskKind::kForward) flops *= kRecomputeFactor;
     return Nanos::FromSeconds(kTaskOverhead + flops / rates_[lane.device].flops);
   }

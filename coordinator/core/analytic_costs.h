@@ -31,6 +31,7 @@ class AnalyticCosts : public CostModel {
   const ModelSpec& model_;
   LaneTable lanes_;
   std::vector<Rates> rates_;
+  double microbatch_size_;
   std::vector<double> flops_;  // forward, by layer, one microbatch
 };
 

@@ -41,13 +41,13 @@ Bytes CommandWriter::InSlot(const Visit& visit, int position, Bytes within) cons
 
 Bytes CommandWriter::OutSlot(const Visit& visit, int position, int number) const {
   return memory_[visit.device].offset(visit.out) + visit.out_stride * (position % visit.slots) +
-         hidden_.AlignUp(kSlotAlignment) * number;
+         (hidden_ * visit.span).AlignUp(kSlotAlignment) * number;
 }
 
 Bytes CommandWriter::OutputPlace(const Visit& visit, int position, int output) const {
   const int slot = visit.output_slots[output];
   if (slot >= 0) return OutSlot(visit, position, slot);
-  return kept_.Stash(visit.outputs[output], visit.microbatches[position]);
+  return kept_.Stash(visit.outputs[output], FirstMicrobatch(visit, position));
 }
 
 int CommandWriter::OutputNumber(const Visit& visit, int boundary) const {
@@ -65,6 +65,10 @@ int CommandWriter::Bank(int backward_group) const {
   return (groups - 1 - backward_group) % std::min(plan_.boundary_banks, groups - 1);
 }
 
+int CommandWriter::FirstMicrobatch(const Visit& visit, int position) {
+  return visit.microbatches[position] * visit.span;
+}
+
 ComputeTask CommandWriter::Compute(const Node& node) const {
   const Visit& visit = graph_.visit(node.visit);
   const DeviceMemory& memory = memory_[visit.device];
@@ -75,7 +79,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
                                                    : TaskKind::kForwardBackward;
   task.layers = visit.layers;
   task.microbatch = m;
-  task.samples = plan_.microbatch_size;
+  task.samples = plan_.microbatch_size * visit.span;
   for (int use : visit.uses) {
     const auto at = std::find(visit.blocks.begin(), visit.blocks.end(), model_.uses[use].block);
     if (at == visit.blocks.end()) continue;
@@ -92,7 +96,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
     task.total_labels = plan_.global_batch() * plan_.sequence_length;
   }
   if (visit.has_input) {
-    task.input = visit.kept_input >= 0 ? kept_.Stash(visit.kept_input, m)
+    task.input = visit.kept_input >= 0 ? kept_.Stash(visit.kept_input, m * visit.span)
                                        : InSlot(visit, position, visit.input_at);
   }
   if (visit.has_tokens) task.tokens = InSlot(visit, position, visit.tokens_at);
@@ -174,12 +178,14 @@ Transfer CommandWriter::ToConsumer(const Node& node) const {
   const bool gradient = visit.kind != VisitKind::kForward;
   const int output = static_cast<int>(visit.outputs.size()) - 1;
   Transfer copy;
-  copy.source = {visit.device, gradient ? OutSlot(visit, node.position, 0)
-                                        : OutputPlace(visit, node.position, output)};
+  const int slice = FirstMicrobatch(consumer, node.index) % visit.span;
+  copy.source = {visit.device, gradient
+                                   ? OutSlot(visit, node.position, 0)
+                                   : OutputPlace(visit, node.position, output) + hidden_ * slice};
   copy.destination = {
       consumer.device,
       InSlot(consumer, node.index, gradient ? consumer.output_gradient_at : consumer.input_at)};
-  copy.size = hidden_;
+  copy.size = hidden_ * consumer.span;
   copy.traffic = TrafficClass::kBoundary;
   return copy;
 }
@@ -189,8 +195,8 @@ Transfer CommandWriter::ToKeeper(const Node& node) const {
   Transfer copy;
   copy.source = {visit.device, OutputPlace(visit, node.position, OutputNumber(visit, node.index))};
   copy.destination = {kept_.StashDevice(node.index),
-                      kept_.Stash(node.index, visit.microbatches[node.position])};
-  copy.size = hidden_;
+                      kept_.Stash(node.index, FirstMicrobatch(visit, node.position))};
+  copy.size = hidden_ * visit.span;
   copy.traffic = TrafficClass::kBoundary;
   return copy;
 }
@@ -198,7 +204,7 @@ Transfer CommandWriter::ToKeeper(const Node& node) const {
 // Tokens, labels, stashes, boundary tensors and boundary gradients, into a streaming slot.
 Transfer CommandWriter::FromArena(const Node& node) const {
   const Visit& visit = graph_.visit(node.visit);
-  const int m = visit.microbatches[node.position];
+  const int m = FirstMicrobatch(visit, node.position);
   const int parity = static_cast<int>(node.step & 1);
   Transfer copy;
   ObjectKey from;
@@ -206,8 +212,8 @@ Transfer CommandWriter::FromArena(const Node& node) const {
     const bool tokens = node.kind == NodeKind::kTokensIn;
     from = {ObjectKind::kBatch, parity, 0};
     copy = In(node, tokens ? visit.tokens_at : visit.labels_at,
-              tokens ? layout_.Tokens(parity, m) : layout_.Labels(parity, m), layout_.token_bytes(),
-              TrafficClass::kTokens);
+              tokens ? layout_.Tokens(parity, m) : layout_.Labels(parity, m),
+              layout_.token_bytes() * visit.span, TrafficClass::kTokens);
   } else if (node.kind == NodeKind::kGradientIn) {
     from = {ObjectKind::kBoundaryGradient, visit.layers.last + 1, m};
     copy = In(node, visit.output_gradient_at, layout_.BoundaryGradient(Bank(visit.group + 1), m),
@@ -216,8 +222,8 @@ Transfer CommandWriter::FromArena(const Node& node) const {
     const bool stash = node.kind == NodeKind::kStashIn;
     const int boundary =
         stash ? StashBoundary(plan_.backward_groups[visit.group]) : visit.layers.first;
-    from = {ObjectKind::kStash, boundary, m};
-    copy = In(node, visit.input_at, layout_.Stash(boundary, m), hidden_,
+    from = {ObjectKind::kStash, boundary, m / plan_.forward_span};
+    copy = In(node, visit.input_at, layout_.Stash(boundary, m), hidden_ * visit.span,
               stash ? TrafficClass::kStash : TrafficClass::kBoundary);
   }
   copy.expect = Expect{Record(from), static_cast<uint64_t>(node.step) + 1};
@@ -232,7 +238,7 @@ Transfer CommandWriter::ToArena(const Node& node, Bytes gradient_slot, Placing& 
     case NodeKind::kStashOut: {
       const int m = visit.microbatches[node.position];
       return Out(visit, OutputPlace(visit, node.position, OutputNumber(visit, node.index)),
-                 layout_.Stash(node.index, m), hidden_,
+                 layout_.Stash(node.index, m * visit.span), hidden_ * visit.span,
                  layout_.IsStashed(node.index) ? TrafficClass::kStash : TrafficClass::kBoundary,
                  {ObjectKind::kStash, node.index, m}, placing);
     }

@@ -49,6 +49,7 @@ class CommandWriter {
   Bytes OutSlot(const Visit& visit, int position, int number) const;
   // Where a forward's output lies: in its slot, or where it is kept.
   Bytes OutputPlace(const Visit& visit, int position, int output) const;
+  static int FirstMicrobatch(const Visit& visit, int position);
   int OutputNumber(const Visit& visit, int boundary) const;
   // Of the visit's block number `i`, in its device's region.
   Bytes WeightPlace(const Visit& visit, int i) const;

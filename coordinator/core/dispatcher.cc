@@ -47,7 +47,7 @@ Dispatcher::~Dispatcher() = default;
 absl::Status Dispatcher::BeginGeneration(uint32_t /*generation*/,
                                          absl::Span<const ObjectView> records) {
   JobContext& job = impl_->job_;
-  HARMONY_RETURN_IF_ERROR(CheckPlan(job.plan));
+  HARMONY_RETURN_IF_ERROR(CheckPlan(job.model, job.plan));
   HARMONY_ASSIGN_OR_RETURN(Frontier frontier,
                            Frontier::FromRecords(job.table, records, job.options.first_step));
   impl_->KeepPeaks();

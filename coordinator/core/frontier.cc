@@ -131,7 +131,7 @@ class Derivation {
       wanted[stash.boundary] = !fused && work_.backward[stash.group];
       kept[stash.boundary] = stash.kept_on >= 0;
     }
-    for (int m = 0; m < plan_.num_microbatches; ++m) {
+    for (int m = 0; m < plan_.num_forwards(); ++m) {
       bool consumer = work_.backward.back();
       for (int f = groups - 1; f >= 0; --f) {
         const LayerRange layers = plan_.forward_groups[f].layers;

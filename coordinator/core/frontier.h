@@ -55,7 +55,7 @@ struct StepWork {
   int64_t step = 0;
   bool resumed = false;  // records of this step exist: it was under way when the generation began
   bool load_batch = false;
-  std::vector<std::vector<int>> forward;  // by forward group: the microbatches to run, ascending
+  std::vector<std::vector<int>> forward;  // by forward group: the tasks to run, ascending
   std::vector<int> forward_last;          // by forward group: the last layer to run
   std::vector<bool> backward;             // by backward group; the last one is the fused one
   bool scalars = false;

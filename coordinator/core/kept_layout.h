@@ -23,7 +23,8 @@ class KeptLayout {
   Bytes Weights(int group, int block) const;
   // The device that keeps the stash of a boundary; -1: none does.
   int StashDevice(int boundary) const { return stashes_[boundary].device; }
-  // Offset in that device's region. REQUIRES: StashDevice(boundary) >= 0.
+  // Offset in that device's region; microbatches follow each other. REQUIRES:
+  // StashDevice(boundary) >= 0.
   Bytes Stash(int boundary, int microbatch) const {
     return stashes_[boundary].begin + stash_stride_ * microbatch;
   }

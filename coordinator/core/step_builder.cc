@@ -9,10 +9,11 @@
 namespace harmony {
 namespace {
 
+// Of the task that runs a microbatch; -1: none does.
 int PositionOf(const Visit& visit, int microbatch) {
-  const auto at =
-      std::lower_bound(visit.microbatches.begin(), visit.microbatches.end(), microbatch);
-  if (at == visit.microbatches.end() || *at != microbatch) return -1;
+  const int task = microbatch / visit.span;
+  const auto at = std::lower_bound(visit.microbatches.begin(), visit.microbatches.end(), task);
+  if (at == visit.microbatches.end() || *at != task) return -1;
   return static_cast<int>(at - visit.microbatches.begin());
 }
 
@@ -29,9 +30,7 @@ StepBuilder::StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLa
       memory_(memory),
       lanes_(static_cast<int>(plan.devices.size())),
       eager_(plan.update == UpdateMode::kEager),
-      last_update_(model.blocks.size(), kNoNode),
-      weights_user_(plan.backward_groups.size(), kNoNode),
-      stash_users_(model.num_layers() + 1) {
+      last_update_(model.blocks.size(), kNoNode) {
   end_of_updates_.fill({-1, kNoNode});
 }
 
@@ -71,11 +70,6 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   batch_ = loss_ = kNoNode;
   producer_ = -1;
   kept_loads_.clear();
-  for (StashUsers& users : stash_users_) {
-    if (users.now.empty()) continue;
-    users.before = std::move(users.now);
-    users.now.clear();
-  }
   forward_visits_.clear();
   backward_visits_.assign(plan_.backward_groups.size(), -1);
   if (work.load_batch) {
@@ -135,16 +129,11 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
     NodeId unused = kNoNode;
     NodeId& kept = own ? unused : kept_loads_.try_emplace({keeper, block}, kNoNode).first->second;
     if (kept == kNoNode) {
-      kept = Add(NodeKind::kLoadWeights, bulk, id, i, block,
-                 {last_update_[block], own ? kNoNode : weights_user_[keeper]});
+      kept = Add(NodeKind::kLoadWeights, bulk, id, i, block, {last_update_[block]});
     }
     graph_.visit(id).loads.push_back(kept);
   }
   for (int position = 0; position < count; ++position) AddPosition(id, position);
-  const NodeId last = graph_.visit(id).positions.back().compute;
-  if (keeper >= 0) weights_user_[keeper] = last;
-  const int kept_input = graph_.visit(id).kept_input;
-  if (kept_input >= 0) stash_users_[kept_input].now.push_back(last);
   if (graph_.visit(id).kind == VisitKind::kFused) {
     fused_started_ = graph_.visit(id).positions[0].compute;
   }
@@ -184,23 +173,18 @@ void StepBuilder::AddPosition(int64_t visit_id, int position) {
   if (position >= visit.slots) {  // the output slot is free again
     const Visit::Position& before = visit.positions[position - visit.slots];
     deps.insert(deps.end(), before.outs.begin(), before.outs.end());
-    if (before.egress != kNoNode) deps.push_back(before.egress);
+    deps.insert(deps.end(), before.egresses.begin(), before.egresses.end());
   }
   const NodeId compute =
       Add(NodeKind::kCompute, LaneOf(LaneKind::kCompute, visit.device), visit_id, position, 0, {});
   for (NodeId dep : deps) graph_.AddDep(compute, dep);
-  if (position == 0) {  // first to write what is kept; the lane is a FIFO
-    for (size_t i = 0; i < visit.outputs.size(); ++i) {
-      if (visit.output_slots[i] < 0) AddStashUsers(compute, visit.outputs[i]);
-    }
-  }
   graph_.visit(visit_id).positions[position].compute = compute;
   AddOutputs(visit_id, position);
 }
 
 void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<NodeId, 8>& deps) {
   const Visit& visit = graph_.visit(visit_id);
-  const int m = visit.microbatches[position];
+  const int m = visit.microbatches[position] * visit.span;
   const int stream = LaneOf(LaneKind::kH2DStream, visit.device);
   const NodeId slot_free =
       position >= visit.slots ? visit.positions[position - visit.slots].compute : kNoNode;
@@ -228,12 +212,13 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
   const NodeId input = Add(kind, stream, visit_id, position, 0, {made.passed_on, slot_free});
   deps.push_back(input);
   graph_.visit(visit_id).positions[position].input = input;
-  if (made.egress == kNoNode) return;
-  Node& egress = graph_.node(made.egress);
+  if (made.egresses.empty()) return;
+  const NodeId id = made.egresses[m % graph_.visit(producer_).span / visit.span];
+  Node& egress = graph_.node(id);
   egress.index = position;
   egress.other_way_in = input;
   graph_.node(input).state = NodeState::kUndecided;
-  deps.push_back(made.egress);
+  deps.push_back(id);
 }
 
 NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
@@ -252,10 +237,6 @@ NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
   return kNoNode;
 }
 
-void StepBuilder::AddStashUsers(NodeId writer, int boundary) {
-  for (NodeId user : stash_users_[boundary].before) graph_.AddDep(writer, user);
-}
-
 bool StepBuilder::ConsumerRuns(const StepWork& work, const Visit& visit, int microbatch) const {
   if (visit.kind != VisitKind::kForward) return visit.group > 0 && work.backward[visit.group - 1];
   if (!ReachesEnd(visit)) return false;
@@ -269,13 +250,12 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
   const Visit& visit = graph_.visit(visit_id);
   const LayerGroup* next =
       ConsumerRuns(*work_, visit, visit.microbatches[position]) ? NextGroup(visit) : nullptr;
-  Visit::Position made;
+  Visit::Position& made = graph_.visit(visit_id).positions[position];
   NodeId optional = kNoNode;
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
     const int boundary = visit.outputs[i], kept_on = kept_.StashDevice(boundary);
     if (kept_on >= 0 && visit.output_slots[i] >= 0) {
       made.outs.push_back(AddCopy(NodeKind::kKeep, LaneKind::kP2P, visit_id, position, boundary));
-      if (position == 0) AddStashUsers(made.outs.back(), boundary);
     }
     const bool last = i + 1 == visit.outputs.size();
     if (last && next != nullptr && next->device == kept_on) next = nullptr;  // reads it there
@@ -294,12 +274,17 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
     graph_.visit(visit_id).last_d2h = made.passed_on;
   }
   if (next != nullptr && next->device != visit.device) {
-    made.egress = AddCopy(NodeKind::kEgress, LaneKind::kP2P, visit_id, position, 0);
-    graph_.node(made.egress).state = NodeState::kUndecided;
-    graph_.node(made.egress).other_way_out = optional;
+    // To the fused group in slices. (Then nothing is optional: its input is stashed or kept.)
+    const int slices = next == &plan_.backward_groups.back() ? visit.span : 1;
+    for (int slice = 0; slice < slices; ++slice) {
+      const NodeId egress = AddCopy(NodeKind::kEgress, LaneKind::kP2P, visit_id, position, 0);
+      made.egresses.push_back(egress);
+      graph_.node(egress).state = NodeState::kUndecided;
+      graph_.node(egress).other_way_out = optional;
+    }
     if (optional != kNoNode) graph_.node(optional).state = NodeState::kUndecided;
   }
-  SetOutputs(graph_.visit(visit_id), position, made);
+  graph_.visit(visit_id).outs_left += static_cast<int>(made.outs.size() + made.egresses.size());
 }
 
 NodeId StepBuilder::AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int position,
@@ -307,17 +292,6 @@ NodeId StepBuilder::AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int 
   const Visit& visit = graph_.visit(visit_id);
   return Add(kind, LaneOf(lane, visit.device), visit_id, position, index,
              {visit.positions[position].compute});
-}
-
-void StepBuilder::SetOutputs(Visit& visit, int position, const Visit::Position& made) {
-  visit.outs_left += static_cast<int>(made.outs.size()) + (made.egress != kNoNode ? 1 : 0);
-  visit.positions[position].outs = made.outs;
-  visit.positions[position].passed_on = made.passed_on;
-  visit.positions[position].egress = made.egress;
-  if (visit.outputs.empty() || visit.output_slots.back() >= 0) return;
-  for (NodeId reader : {made.passed_on, made.egress}) {  // of the place where it is kept
-    if (reader != kNoNode) stash_users_[visit.outputs.back()].now.push_back(reader);
-  }
 }
 
 void StepBuilder::AddBankRelease(int64_t visit_id, NodeId out) {

@@ -52,10 +52,7 @@ class StepBuilder {
   void AddBankRelease(int64_t visit_id, NodeId out);
   // What puts a stash in its place in this step; kNoNode when it was committed before.
   NodeId StashMaker(int boundary, int microbatch) const;
-  // The first writer of a step to a kept stash waits for those who used it a step before.
-  void AddStashUsers(NodeId writer, int boundary);
   NodeId AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int position, int index);
-  void SetOutputs(Visit& visit, int position, const Visit::Position& made);
   bool ReachesEnd(const Visit& forward) const;  // runs all layers of its group
   const LayerGroup* NextGroup(const Visit& visit) const;
   NodeId Add(NodeKind kind, int lane, int64_t visit, int position, int index,
@@ -81,12 +78,7 @@ class StepBuilder {
   NodeId batch_ = kNoNode, loss_ = kNoNode;
   std::map<std::pair<int, int>, NodeId> kept_loads_;  // in this step, by keeper and block
   // Across steps.
-  std::vector<NodeId> last_update_;   // by block
-  std::vector<NodeId> weights_user_;  // by backward group: the last task on the weights it keeps
-  struct StashUsers {
-    std::vector<NodeId> before, now;  // in an earlier step, in this one
-  };
-  std::vector<StashUsers> stash_users_;  // by boundary: who read the place where it is kept
+  std::vector<NodeId> last_update_;  // by block
   NodeId last_checkpoint_ = kNoNode, fused_started_ = kNoNode, initialized_ = kNoNode;
   std::array<std::pair<int64_t, NodeId>, 4> end_of_updates_;  // of the last steps, by step mod 4
 };

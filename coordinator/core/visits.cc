@@ -14,9 +14,10 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
   visit.group = group;
   visit.device = planned.device;
   visit.layers = layers;
-  visit.microbatches.resize(plan.num_microbatches);
+  visit.span = forward ? plan.forward_span : 1;
+  visit.microbatches.resize(plan.num_microbatches / visit.span);
   std::iota(visit.microbatches.begin(), visit.microbatches.end(), 0);
-  visit.slots = std::min(plan.stream_slots, plan.num_microbatches);
+  visit.slots = std::min(plan.stream_slots, static_cast<int>(visit.microbatches.size()));
   visit.blocks = BlocksOf(model, layers, kind == VisitKind::kBackward);
   visit.keeper = forward ? KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
   visit.own_blocks = static_cast<int>(visit.blocks.size());
@@ -56,8 +57,9 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
     in = (in + size).AlignUp(kSlotAlignment);
     return at;
   };
-  const Bytes hidden = BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length);
-  const Bytes tokens(plan.microbatch_size * plan.sequence_length * 4);
+  const int64_t samples = plan.microbatch_size * visit.span;
+  const Bytes hidden = BoundaryBytes(model, 1, samples, plan.sequence_length);
+  const Bytes tokens(samples * plan.sequence_length * 4);
   if (visit.has_tokens) visit.tokens_at = place(tokens);
   if (visit.has_labels) visit.labels_at = place(tokens);
   if (visit.has_input && visit.kept_input < 0) visit.input_at = place(hidden);

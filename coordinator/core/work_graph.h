@@ -75,7 +75,8 @@ struct Visit {
   int device = 0;
   int64_t step = 0;
   LayerRange layers;
-  std::vector<int> microbatches;  // to run, ascending; positions count in it
+  int span = 1;                   // microbatches that one task runs
+  std::vector<int> microbatches;  // to run, ascending, counted in spans; positions count in it
   // Blocks it works with, in this order: first those it loads into its own memory, then those that
   // lie in the places of the backward group `keeper`.
   std::vector<int> blocks;
@@ -97,9 +98,10 @@ struct Visit {
   Bytes in_stride, tokens_at, labels_at, input_at, output_gradient_at, out_stride;
 
   struct Position {
-    NodeId compute = kNoNode, egress = kNoNode, input = kNoNode;
-    absl::InlinedVector<NodeId, 2> outs;  // copies of outputs to the arena and to kept places
-    NodeId passed_on = kNoNode;           // of them, what brings the chained output to the arena
+    NodeId compute = kNoNode, input = kNoNode;
+    absl::InlinedVector<NodeId, 1> egresses;  // one for each task of the consumer
+    absl::InlinedVector<NodeId, 2> outs;      // copies of outputs to the arena and to kept places
+    NodeId passed_on = kNoNode;  // of them, what brings the chained output to the arena
   };
   std::vector<Position> positions;
   std::vector<NodeId> loads;

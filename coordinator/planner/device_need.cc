@@ -23,7 +23,7 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kep
   }
   need.workspace =
       kind == VisitKind::kForward
-          ? ForwardWorkspaceBytes(model, visit.layers, plan.microbatch_size, plan.sequence_length)
+          ? ForwardWorkspaceBytes(model, visit.layers, plan.forward_size(), plan.sequence_length)
           : BackwardWorkspaceBytes(model, visit.layers, plan.microbatch_size, plan.sequence_length);
   return need;
 }

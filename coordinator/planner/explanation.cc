@@ -75,11 +75,13 @@ std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& 
   Bytes devices;
   for (const DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
-      "harmony-pp on %d device%s: %d microbatches of %d x %d tokens, %d layer groups, updates %s, "
+      "harmony-pp on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
+      "%s, "
       "stashes on the %s\n",
       plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
-      plan.microbatch_size, plan.sequence_length, plan.backward_groups.size(), UpdateName(plan),
-      StashName(plan));
+      plan.microbatch_size, plan.sequence_length,
+      plan.forward_span > 1 ? absl::StrCat(" (", plan.forward_span, " at once in forward)") : "",
+      plan.backward_groups.size(), UpdateName(plan), StashName(plan));
   absl::StrAppendFormat(&text, "Footprint %s; device memory together %s (%.0f%% of it)\n",
                         FormatBytes(footprint.total()), FormatBytes(devices),
                         100.0 * static_cast<double>(devices.count()) /
@@ -168,7 +170,8 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
   static_cast<void>(job);
   return absl::StrCat(
       "{\"mode\": \"harmony-pp\", \"num_microbatches\": ", plan.num_microbatches,
-      ", \"micro_batch_size\": ", plan.microbatch_size, ", \"update\": \"",
+      ", \"micro_batch_size\": ", plan.microbatch_size,
+      ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",
       plan.update == UpdateMode::kEager ? "eager" : "deferred",
       "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"", StashName(plan),
       "\", \"footprint\": {\"weights\": ", footprint.weights.count(),

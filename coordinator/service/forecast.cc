@@ -13,9 +13,9 @@ constexpr int kSteps = 8, kRunUp = 3;
 std::vector<Bytes> WorkspacePeaks(const ModelSpec& model, const Plan& plan, int threads) {
   std::vector<Bytes> peaks(plan.devices.size());
   for (const LayerGroup& group : plan.forward_groups) {
-    peaks[group.device] = std::max(peaks[group.device],
-                                   ForwardWorkspacePeak(model, group.layers, plan.microbatch_size,
-                                                        plan.sequence_length, threads));
+    peaks[group.device] =
+        std::max(peaks[group.device], ForwardWorkspacePeak(model, group.layers, plan.forward_size(),
+                                                           plan.sequence_length, threads));
   }
   for (const LayerGroup& group : plan.backward_groups) {
     peaks[group.device] = std::max(peaks[group.device],

@@ -77,6 +77,20 @@ Tag ShadowMemory::Get(Bytes begin, Bytes size) const {
   return at->tag;
 }
 
+absl::InlinedVector<ShadowMemory::Object, 1> ShadowMemory::Contents(Bytes begin, Bytes size) const {
+  const int64_t from = begin.count(), to = (begin + size).count();
+  auto at = std::lower_bound(cells_.begin(), cells_.end(), from,
+                             [](const Cell& cell, int64_t b) { return cell.end <= b; });
+  absl::InlinedVector<Object, 1> objects;
+  int64_t next = from;
+  for (; at != cells_.end() && at->begin == next && at->end <= to; ++at) {
+    objects.push_back({Bytes(next - from), Bytes(at->end - next), at->tag});
+    next = at->end;
+  }
+  if (next != to) objects.clear();
+  return objects;
+}
+
 absl::Status ShadowMemory::Expect(Bytes begin, Bytes size, const Tag& tag) const {
   const Tag found = Get(begin, size);
   if (found == tag) return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "common/base/units.h"
 
@@ -49,6 +50,13 @@ class ShadowMemory {
   // Content of exactly this range; kNothing when it is not one whole object.
   Tag Get(Bytes begin, Bytes size) const;
   absl::Status Expect(Bytes begin, Bytes size, const Tag& tag) const;
+  // The whole objects that fill exactly this range, in order; none when they do not.
+  struct Object {
+    Bytes offset;  // from the start of the range
+    Bytes size;
+    Tag tag;
+  };
+  absl::InlinedVector<Object, 1> Contents(Bytes begin, Bytes size) const;
   void Clear();
   Bytes size() const { return size_; }
 

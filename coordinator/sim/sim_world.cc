@@ -54,14 +54,16 @@ absl::Status SimWorld::Start(const Command& command) {
   }
   if (const auto* copy = std::get_if<Transfer>(&command.body)) {
     HARMONY_RETURN_IF_ERROR(StartCopy(UserOf(command), *copy));
-    in_flight_[command.header.lane] = MemoryOf(copy->source).Get(copy->source.offset, copy->size);
+    auto& carried = in_flight_[command.header.lane];
+    carried = MemoryOf(copy->source).Contents(copy->source.offset, copy->size);
     if (copy->commit && copy->commit->key.kind == ObjectKind::kLoss) {
       HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset,
                                        static_cast<int64_t>(copy->commit->version) - 1));
-      in_flight_[command.header.lane] = {Content::kLoss, 0, -1,
-                                         static_cast<int64_t>(copy->commit->version) - 1};
+      carried = {{Bytes(0),
+                  copy->size,
+                  {Content::kLoss, 0, -1, static_cast<int64_t>(copy->commit->version) - 1}}};
     }
-    if (in_flight_[command.header.lane].content == Content::kNothing) {
+    if (carried.empty()) {
       return absl::InternalError("copies a range that holds no whole object");
     }
     return absl::OkStatus();
@@ -77,8 +79,10 @@ absl::Status SimWorld::Complete(const Command& command) {
     return CompleteCompute(*task, step, device);
   }
   if (const auto* copy = std::get_if<Transfer>(&command.body)) {
-    MemoryOf(copy->destination)
-        .Put(copy->destination.offset, copy->size, in_flight_[command.header.lane]);
+    for (const ShadowMemory::Object& object : in_flight_[command.header.lane]) {
+      MemoryOf(copy->destination)
+          .Put(copy->destination.offset + object.offset, object.size, object.tag);
+    }
     return CompleteCopy(*copy);
   }
   return CompleteHost(std::get<HostTask>(command.body), step);
@@ -98,10 +102,18 @@ void SimWorld::ForgetDevices() {
 absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_t step,
                                     int device) {
   ShadowMemory& memory = devices_[device];
-  const int m = task.microbatch;
+  const int span = SpanOf(task), m = task.microbatch;
   auto read = [&](Bytes at, Bytes size, const Tag& tag) -> absl::Status {
     HARMONY_RETURN_IF_ERROR(memory.BeginRead(id, at, size));
     return memory.Expect(at, size, tag);
+  };
+  // Of every microbatch that the task runs; `size` and `tag` are of the first.
+  auto read_all = [&](Bytes at, Bytes size, Tag tag) -> absl::Status {
+    for (int i = 0; i < span; ++i) {
+      HARMONY_RETURN_IF_ERROR(read(at + size * i, size, tag));
+      ++tag.microbatch;
+    }
+    return absl::OkStatus();
   };
   for (const WeightBinding& weight : task.weights) {
     HARMONY_RETURN_IF_ERROR(read(weight.offset, BlockSize(weight.use),
@@ -109,13 +121,13 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
   }
   const Bytes tokens = layout_.token_bytes();
   if (task.tokens)
-    HARMONY_RETURN_IF_ERROR(read(*task.tokens, tokens, {Content::kTokens, 0, m, step}));
+    HARMONY_RETURN_IF_ERROR(read_all(*task.tokens, tokens, {Content::kTokens, 0, m * span, step}));
   if (task.labels)
     HARMONY_RETURN_IF_ERROR(read(*task.labels, tokens, {Content::kLabels, 0, m, step}));
   if (task.input) {
     int boundary = task.layers.first;
     if (task.kind == TaskKind::kBackward) boundary = std::max(boundary, 1);
-    HARMONY_RETURN_IF_ERROR(read(*task.input, hidden_, Hidden(boundary, m, step)));
+    HARMONY_RETURN_IF_ERROR(read_all(*task.input, hidden_, Hidden(boundary, m * span, step)));
   }
   if (task.output_gradient) {
     HARMONY_RETURN_IF_ERROR(
@@ -132,7 +144,7 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset, size));
   }
   for (const OutputBinding& output : task.outputs) {
-    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, output.offset, hidden_));
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, output.offset, hidden_ * span));
   }
   if (task.input_gradient)
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.input_gradient, hidden_));
@@ -148,7 +160,10 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
     memory.Put(gradient.offset, BlockSize(gradient.use), Gradient(gradient.use, m + 1, step));
   }
   for (const OutputBinding& output : task.outputs) {
-    memory.Put(output.offset, hidden_, Hidden(output.boundary, m, step));
+    for (int i = 0; i < SpanOf(task); ++i) {
+      memory.Put(output.offset + hidden_ * i, hidden_,
+                 Hidden(output.boundary, m * SpanOf(task) + i, step));
+    }
   }
   if (task.input_gradient) {
     memory.Put(*task.input_gradient, hidden_, GradientOfBoundary(task.layers.first, m, step));
@@ -215,7 +230,11 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
       tag = Gradient(key.index, plan_.num_microbatches, step);
       break;
     case ObjectKind::kStash:
-      tag = Hidden(key.index, key.microbatch, step);
+      for (int i = 0; i < plan_.forward_span; ++i) {
+        HARMONY_RETURN_IF_ERROR(
+            arena_.Expect(copy.destination.offset + hidden_ * i, hidden_,
+                          Hidden(key.index, key.microbatch * plan_.forward_span + i, step)));
+      }
       break;
     case ObjectKind::kBoundaryGradient:
       tag = GradientOfBoundary(key.index, key.microbatch, step);
@@ -223,7 +242,9 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
     default:
       tag = {Content::kLoss, 0, -1, step};
   }
-  HARMONY_RETURN_IF_ERROR(arena_.Expect(copy.destination.offset, copy.size, tag));
+  if (tag.content != Content::kNothing) {
+    HARMONY_RETURN_IF_ERROR(arena_.Expect(copy.destination.offset, copy.size, tag));
+  }
   records_[copy.commit->record] = {key, copy.destination.offset, copy.size, copy.commit->version,
                                    ObjectState::kClean};
   return absl::OkStatus();

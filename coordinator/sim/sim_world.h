@@ -52,6 +52,9 @@ class SimWorld {
   ObjectView& Record(const ObjectKey& key) { return records_[table_.IndexOf(key)]; }
   absl::Status ExpectClean(const ObjectKey& key, int64_t version) const;
   void SetBlock(int block, uint64_t version, ObjectState state);
+  int SpanOf(const ComputeTask& task) const {
+    return static_cast<int>(task.samples / plan_.microbatch_size);
+  }
   Bytes BlockSize(int use) const { return model_.blocks[model_.uses[use].block].size(); }
 
   const ModelSpec& model_;
@@ -66,7 +69,7 @@ class SimWorld {
   std::vector<ObjectView> records_;
   std::array<int64_t, 8> moved_{};
   int64_t saved_version_ = -1;
-  std::vector<Tag> in_flight_;  // by lane: what its copy carries
+  std::vector<absl::InlinedVector<ShadowMemory::Object, 1>> in_flight_;  // by lane: its copy's
 };
 
 }  // namespace harmony

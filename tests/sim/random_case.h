@@ -59,6 +59,10 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   const int devices = 1 + static_cast<int>(random.Below(4));
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
   plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
+  if (random.Below(2) == 0) {
+    plan.forward_span = 1 + static_cast<int>(random.Below(plan.num_microbatches));
+    while (plan.num_microbatches % plan.forward_span != 0) --plan.forward_span;
+  }
   plan.optimizer_moments = random.Below(4) == 0 ? 0 : 2;
   plan.sequence_length = 4;
   const int placement = static_cast<int>(random.Below(3));

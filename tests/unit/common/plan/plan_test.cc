@@ -70,7 +70,7 @@ TEST(PlanTest, KeptWeightsAreLoadedOnce) {
   Plan plan = SmallPlan(model, 2);
   const Bytes before = ComputeMinimalSwap(model, plan).weights;
   plan.backward_groups[1].keep_weights = true;
-  EXPECT_TRUE(CheckPlan(plan).ok());
+  EXPECT_TRUE(CheckPlan(model, plan).ok());
   EXPECT_EQ(KeeperOf(plan, plan.forward_groups[1]), 1);
   EXPECT_EQ(KeeperOf(plan, plan.forward_groups[0]), -1);
   EXPECT_EQ(ComputeMinimalSwap(model, plan).weights, before - model.blocks[1].size());
@@ -96,14 +96,33 @@ TEST(PlanTest, RefusesToKeepWhatNoForwardLoads) {
   const ModelSpec model = SmallModel();
   Plan plan = SmallPlan(model, 2);
   plan.backward_groups[2].keep_weights = true;  // fused
-  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("layers 2 to 2 keeps weights"));
+  EXPECT_THAT(std::string(CheckPlan(model, plan).message()),
+              HasSubstr("layers 2 to 2 keeps weights"));
   plan = SmallPlan(model, 2);
   plan.backward_groups[1].keep_weights = true;
   plan.forward_groups[1].device = 0;
-  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("on device 1"));
+  EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("on device 1"));
   plan = SmallPlan(model, 2);
   plan.forward_groups.pop_back();
-  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("end before layer 1"));
+  EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("end before layer 1"));
+}
+
+TEST(PlanTest, ForwardTasksDivideTheStep) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  plan.num_microbatches = 6;
+  plan.forward_span = 3;
+  EXPECT_TRUE(CheckPlan(model, plan).ok());
+  EXPECT_EQ(plan.num_forwards(), 2);
+  const ArenaLayout layout(model, plan);
+  const Bytes hidden = BoundaryBytes(model, 1, 1, 4);
+  EXPECT_EQ(layout.Stash(1, 2) - layout.Stash(1, 0), hidden * 2);  // one after the other
+  plan.forward_span = 4;
+  EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("do not divide the 6"));
+  plan.forward_span = 3;
+  plan.sequence_length = 1;  // 32 bytes a microbatch: its slices would not be aligned
+  plan.backward_groups[1].keep_stash = true;
+  EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("not a multiple of 64"));
 }
 
 // No two slots of the arena overlap, and all lie within it.

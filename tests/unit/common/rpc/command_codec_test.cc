@@ -128,6 +128,7 @@ Plan SmallPlan() {
   plan.stream_slots = 3;
   plan.gradient_ring = MiB(2);
   plan.boundary_banks = 4;
+  plan.forward_span = 2;
   return plan;
 }
 
@@ -141,6 +142,7 @@ TEST(PlanCodecTest, RoundTrips) {
   EXPECT_FALSE(plan->backward_groups[1].keep_weights);
   EXPECT_FALSE(plan->backward_groups[0].keep_stash);
   EXPECT_TRUE(plan->backward_groups[1].keep_stash);
+  EXPECT_EQ(plan->forward_span, 2);
   EXPECT_EQ(plan->optimizer_moments, 0);
   EXPECT_EQ(plan->gradient_ring, MiB(2));
 }
@@ -154,6 +156,10 @@ TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
   plan.forward_groups[0].device = 2;
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
               HasSubstr("forward_groups.device is 2"));
+  plan = SmallPlan();
+  plan.forward_span = 3;
+  EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
+              HasSubstr("forward_span is 3"));
   plan = SmallPlan();
   plan.update = UpdateMode::kAuto;
   EXPECT_FALSE(ParsePlan(SerializePlan(plan)).ok());

@@ -247,6 +247,36 @@ TEST_F(DispatcherTest, KeptStashesNeverLeaveTheDevice) {
   }
 }
 
+// Forwards at twice the size of backwards: half as many, and the fused group gets slices.
+TEST_F(DispatcherTest, ForwardTasksOfTwoMicrobatches) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  plan.num_microbatches = 4;
+  plan.forward_span = 2;
+  const ArenaLayout layout(model, plan);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 1});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  const Bytes hidden = BoundaryBytes(model, 1, 1, 4);
+  std::string tasks;
+  std::map<int64_t, int> sizes;  // of copies to the head's device and of stashes, in microbatches
+  for (const Command& command : RunToEnd(dispatcher)) {
+    if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+      absl::StrAppend(&tasks, task->layers.first, ".", task->microbatch, "x", task->samples, " ");
+    }
+    const auto* copy = std::get_if<Transfer>(&command.body);
+    if (copy == nullptr) continue;
+    if (copy->commit && copy->commit->key.kind == ObjectKind::kStash) {
+      EXPECT_EQ(copy->size, hidden * 2);
+      EXPECT_LT(copy->commit->key.microbatch, 2);
+    }
+    if (copy->traffic == TrafficClass::kBoundary) ++sizes[copy->size.count() / hidden.count()];
+  }
+  EXPECT_THAT(tasks, ::testing::StartsWith("0.0x2 0.1x2 1.0x2 "));
+  EXPECT_THAT(tasks, HasSubstr("2.3x1"));
+  EXPECT_EQ(sizes[2], 2);   // forward to forward
+  EXPECT_EQ(sizes[1], 12);  // slices to the head, and the gradients of two boundaries
+}
+
 // ---- Recovery ----
 
 class RecoveryTest : public DispatcherTest {

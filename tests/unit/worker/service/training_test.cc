@@ -94,7 +94,12 @@ class TrainingTest : public ::testing::Test {
     initial.spec.output_dir = folder_.path() + "/initial" + std::to_string(next_run_++);
     testing::MiniCoordinator coordinator(initial);
     EXPECT_EQ(coordinator.Run(), absl::OkStatus());
-    testing::PlainTrainer trainer(model_, job.spec);
+    // With one size of microbatches, groups change no bit.
+    std::vector<LayerRange> groups;
+    for (const LayerGroup& group : job.plan.backward_groups) {
+      if (job.plan.forward_span > 1) groups.push_back(group.layers);
+    }
+    testing::PlainTrainer trainer(model_, job.spec, groups, 1, job.plan.forward_span);
     for (size_t b = 0; b < model_.blocks.size(); ++b) {
       const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
       std::copy(weights.begin(), weights.end(), trainer.weights(static_cast<int>(b)).begin());
@@ -178,6 +183,30 @@ TEST_F(Qwen3TrainingTest, AdamWAndSgd) {
     ASSERT_EQ(coordinator.Run(), absl::OkStatus());
     job.spec.output_dir += "-plain";
     ExpectSame(coordinator, Plain(job));
+  }
+}
+
+// Forward tasks of several microbatches, stashes on devices and on the host, kept weights; also
+// when a worker dies.
+TEST_F(TrainingTest, ForwardTasksOfSeveralMicrobatches) {
+  for (int span : {2, 3, 6}) {
+    for (int devices : {1, 2}) {
+      SCOPED_TRACE(::testing::Message() << devices << " devices, span " << span);
+      testing::MiniJob job = Job(devices, {1, 2, 4, 5});
+      job.spec.micro_batch_size = job.plan.microbatch_size = 1;
+      job.plan.num_microbatches = 6;
+      job.plan.forward_span = span;
+      job.plan.backward_groups[1].keep_stash = job.plan.backward_groups[3].keep_stash = span == 3;
+      job.plan.backward_groups[2].keep_weights = true;
+      job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
+      const Outcome expected = Plain(job);
+      testing::MiniCoordinator coordinator(job);
+      coordinator.OnEventNumber([&](int64_t number) {
+        if (number == 40 * span) coordinator.Kill({Role::kWorker, 0});
+      });
+      ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+      ExpectSame(coordinator, expected);
+    }
   }
 }
 
