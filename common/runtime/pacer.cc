@@ -1,5 +1,6 @@
 #include "common/runtime/pacer.h"
 
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -12,7 +13,18 @@ namespace {
 // before starts at that end, so that lateness does not add up over a run.
 constexpr Nanos kTimerJitter = Nanos(200'000);
 
+// From the end of one paced task to the begin of the next a thread has real-time priority, where
+// the system allows it: it sleeps, signals and waits, and has to be in time though others compute.
+thread_local bool real_time = false;
+
+void SetRealTime(bool wanted) {
+  const sched_param parameters{.sched_priority = wanted ? 1 : 0};
+  if (wanted == real_time || (wanted && sched_getscheduler(0) != SCHED_OTHER)) return;
+  if (sched_setscheduler(0, wanted ? SCHED_RR : SCHED_OTHER, &parameters) == 0) real_time = wanted;
+}
+
 void SleepUntilMonotonic(Nanos deadline) {
+  SetRealTime(true);
   timespec until;
   until.tv_sec = deadline.count() / 1'000'000'000;
   until.tv_nsec = deadline.count() % 1'000'000'000;
@@ -26,6 +38,7 @@ Pacer::Pacer(const Clock* clock, SleepUntil sleep_until)
     : clock_(clock), sleep_until_(sleep_until != nullptr ? sleep_until : &SleepUntilMonotonic) {}
 
 Pacer::Reservation Pacer::Reserve(Nanos duration) {
+  SetRealTime(false);
   const Nanos now = clock_->Now();
   std::lock_guard lock(mutex_);
   const Nanos start = now - free_at_ <= kTimerJitter ? free_at_ : now;
