@@ -25,7 +25,6 @@ struct Arguments {
   LogsOptions logs;
   TraceOptions trace;
   std::string job_id;
-  bool explain = false;
   std::string ignored;
   std::function<int()> command;
 };
@@ -43,6 +42,8 @@ void AddJob(CLI::App* app, JobOptions& job, bool overwrite) {
 void AddProfile(CLI::App* app, JobOptions& job) {
   app->add_option("--profile", job.profile, "Plan by measured times (see `harmony profile`)")
       ->type_name("P.json");
+  app->add_option("--plan", job.plan, "This plan instead of a search (`harmony plan --json`)")
+      ->type_name("FILE");
 }
 
 void AddCluster(CLI::App* app, ClusterOptions& cluster) {
@@ -120,7 +121,7 @@ void AddJobCommands(CLI::App& app, Arguments& args) {
 
 int RunPlan(const Arguments& args) {
   if (!args.paper.profile.empty() || args.paper.cost_model == "paper") {
-    return PaperPlanCommand(args.global, args.paper, args.explain);
+    return PaperPlanCommand(args.global, args.paper, args.plan.explain);
   }
   if (args.plan.job.path.empty()) {
     return Fail(absl::InvalidArgumentError("plan: needs JOB.yaml, or --import-profile FILE"));
@@ -164,7 +165,8 @@ void AddInspection(CLI::App& app, Arguments& args) {
   AddJob(plan, args.plan.job, /*overwrite=*/false);
   AddProfile(plan, args.plan.job);
   AddCluster(plan, args.plan.cluster);
-  plan->add_flag("--explain", args.explain, "Say why (always on for now)");
+  plan->add_flag("--explain", args.plan.explain,
+                 "Say why: what binds, a step in time, and what was not taken");
   AddPaperPlan(plan, args.paper);
   plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
 

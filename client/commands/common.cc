@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/plan_json.h"
 #include "common/plan/profile_json.h"
 
 namespace harmony {
@@ -64,6 +65,11 @@ absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {
     HARMONY_ASSIGN_OR_RETURN(*request.mutable_profile(), ReadText("profile", options.profile));
     request.set_profile_path(options.profile);
     HARMONY_RETURN_IF_ERROR(ParseProfile(request.profile(), options.profile).status());
+  }
+  if (!options.plan.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(*request.mutable_plan(), ReadText("plan", options.plan));
+    request.set_plan_path(options.plan);
+    HARMONY_RETURN_IF_ERROR(ParsePlanFile(request.plan(), options.plan).status());
   }
   return request;
 }

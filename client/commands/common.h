@@ -27,6 +27,7 @@ struct JobOptions {
   std::vector<std::string> overrides;  // key=value
   bool overwrite = false;
   std::string profile = {};  // file with measured times to plan by; empty: none
+  std::string plan = {};     // file with a plan to run; empty: one is searched for
 };
 
 // What makes a set of processes, from the command line.
@@ -43,8 +44,8 @@ void PrintJson(const nlohmann::ordered_json& json);
 // A client of the coordinator that is up. Unavailable says how to start one.
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths);
 
-// Reads the job file and the profile; NotFound names them. InvalidArgument for an override without
-// '=', or what is wrong with the profile.
+// Reads the job file, the profile and the plan; NotFound names them. InvalidArgument for an
+// override without '=', or what is wrong with the profile or the plan.
 absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options);
 
 // How the end of a job looks to a shell: FAILED because of bad input, found before any step was

@@ -56,7 +56,11 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
   if (!options.job.profile.empty()) {
     arguments.insert(arguments.end(), {"--profile", options.job.profile});
   }
+  if (!options.job.plan.empty()) {
+    arguments.insert(arguments.end(), {"--plan", options.job.plan});
+  }
   if (global.json) arguments.push_back("--json");
+  if (options.explain) arguments.push_back("--explain");
   return Become(std::move(arguments));
 }
 
@@ -90,6 +94,9 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   *request.mutable_overrides() = submit.overrides();
   request.set_profile(submit.profile());
   request.set_profile_path(submit.profile_path());
+  request.set_plan(submit.plan());
+  request.set_plan_path(submit.plan_path());
+  request.set_explain(options.explain);
   HARMONY_ASSIGN_OR_RETURN(v1::PlanResponse plan, CoordinatorClient(paths.socket()).Plan(request));
   printf("%s\n", (global.json ? plan.json() : plan.text()).c_str());
   return absl::OkStatus();

@@ -12,6 +12,7 @@ namespace harmony {
 struct PlanOptions {
   JobOptions job;
   ClusterOptions cluster;
+  bool explain = false;
 };
 // With --devices, or where no coordinator is up: plans for itself (`harmony-coordinator
 // --plan-once`). Else asks the coordinator, for the devices it has.

@@ -5,8 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/plan/arena_layout.h"
+#include "common/plan/plan_json.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/time_text.h"
 
 namespace harmony {
 namespace {
@@ -64,10 +66,17 @@ std::string Row(absl::string_view name, Bytes bytes) {
   return absl::StrFormat("  %-18s %s\n", name, FormatBytes(bytes));
 }
 
+std::string Traffic(absl::string_view name, const PlanResult& result, TrafficClass traffic,
+                    Bytes least) {
+  const Bytes predicted(result.estimate.bytes[static_cast<size_t>(traffic)]);
+  return absl::StrFormat("  %-18s %12s %12s\n", name, FormatBytes(predicted), FormatBytes(least));
+}
+
 }  // namespace
 
-std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& plan,
+std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
                         const MachineSpec& machine) {
+  const Plan& plan = result.plan;
   const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
   const ArenaLayout layout(model, plan);
   const Footprint footprint =
@@ -131,17 +140,20 @@ std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& 
           Row("gradients, other", layout.dynamic_bytes() - layout.stash_and_boundary_bytes());
 
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);
-  text += "Least traffic between host and devices, per step\n";
-  text += Row("weights", swap.weights) + Row("gradients", swap.gradients) +
-          Row("stash", swap.stash) + Row("boundary commits", swap.boundary_commit) +
-          Row("tokens", swap.tokens);
-  text += "No time estimate yet.\n";
-  static_cast<void>(job);
-  return text;
+  text += "Traffic between host and devices, per step: predicted, and the least for these groups\n";
+  text += Traffic("weights", result, TrafficClass::kWeights, swap.weights) +
+          Traffic("gradients", result, TrafficClass::kGradients, swap.gradients) +
+          Traffic("stash", result, TrafficClass::kStash, swap.stash) +
+          Traffic("boundary commits", result, TrafficClass::kBoundaryCommit, swap.boundary_commit) +
+          Traffic("boundary tensors", result, TrafficClass::kBoundary, Bytes(0)) +
+          Traffic("tokens", result, TrafficClass::kTokens, swap.tokens);
+  text += Row("device to device", Bytes(result.estimate.peer_bytes));
+  return text + TimeText(result);
 }
 
-std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& plan,
+std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
                        const MachineSpec& machine) {
+  const Plan& plan = result.plan;
   const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
   const ArenaLayout layout(model, plan);
   const Footprint footprint =
@@ -167,9 +179,9 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
                     ", \"need_workspace\": ", uses[d].workspace.count(), ", \"fits\": true}");
   }
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);
-  static_cast<void>(job);
   return absl::StrCat(
-      "{\"mode\": \"harmony-pp\", \"num_microbatches\": ", plan.num_microbatches,
+      "{\"mode\": \"harmony-pp\", \"fits\": true, \"plan\": ", PlanFileText(plan),
+      ", \"num_microbatches\": ", plan.num_microbatches,
       ", \"micro_batch_size\": ", plan.microbatch_size,
       ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",
       plan.update == UpdateMode::kEager ? "eager" : "deferred",
@@ -188,7 +200,7 @@ std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& p
       ", \"fits\": true}, \"minimal_swap\": {\"weights\": ", swap.weights.count(),
       ", \"gradients\": ", swap.gradients.count(), ", \"stash\": ", swap.stash.count(),
       ", \"boundary_commit\": ", swap.boundary_commit.count(),
-      ", \"tokens\": ", swap.tokens.count(), "}, \"time_estimate\": null}");
+      ", \"tokens\": ", swap.tokens.count(), "}, \"time_estimate\": ", TimeJson(result), "}");
 }
 
 }  // namespace harmony

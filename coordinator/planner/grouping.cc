@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,28 @@ std::vector<LayerRange> BalancedPartition(int groups, const RangeCosts& costs) {
   for (int k = groups, end = layers; k > 0; --k) {
     partition[k - 1] = {cut[k][end], end - 1};
     end = cut[k][end];
+  }
+  return partition;
+}
+
+std::vector<LayerRange> ProportionalPartition(const std::vector<double>& costs,
+                                              const std::vector<double>& shares) {
+  const int layers = static_cast<int>(costs.size()), groups = static_cast<int>(shares.size());
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+  const double share = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<LayerRange> partition;
+  double cost = 0, wanted = 0;
+  for (int g = 0, first = 0; g < groups; ++g) {
+    wanted += shares[g] / share * all;
+    int end = first + 1;
+    cost += costs[first];
+    // As near to the share as whole layers go; each group behind needs one.
+    while (end < layers - (groups - 1 - g) &&
+           (g + 1 == groups || cost + costs[end] / 2 <= wanted)) {
+      cost += costs[end++];
+    }
+    partition.push_back({first, end - 1});
+    first = end;
   }
   return partition;
 }

@@ -18,6 +18,11 @@ RangeCosts CostTable(int layers, const std::function<double(LayerRange)>& cost);
 // whose costs are most even. REQUIRES: 1 <= groups <= layers; costs grow with the range.
 std::vector<LayerRange> BalancedPartition(int groups, const RangeCosts& costs);
 
+// A partition into shares.size() groups that take about their share of the costs each. REQUIRES:
+// 1 <= groups <= layers.
+std::vector<LayerRange> ProportionalPartition(const std::vector<double>& costs,
+                                              const std::vector<double>& shares);
+
 // The job's `layer_groups`: layers per group, which must add up to the model's layers; the
 // embedding and the head count as layers, or else belong to the first and to the last group.
 absl::StatusOr<std::vector<LayerRange>> FixedPartition(const ModelSpec& model,

@@ -2,9 +2,11 @@
 
 // From a model, a job and a machine to a plan, and what to say about it. PURE.
 //
-// Version 0: forward groups are the backward groups (the last one is fused), group g runs on device
-// g mod N. Groups come from the job's `layer_groups`, or from balanced partitions under the memory
-// caps; candidates are compared, and proved to run, by the dispatcher under the simulator's clock.
+// What is decided: the boundaries of forward and backward groups, each by itself, the device of
+// each group, the microbatch size (where the job leaves it open), eager or deferred updates, slots
+// of the streaming buffers. Plans are compared, and proved to run, by the real dispatcher under a
+// virtual clock (evaluation.h); what cannot win is put aside by lower bounds (bounds.h) before
+// that.
 
 #include <string>
 
@@ -12,21 +14,44 @@
 #include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/planner/alternatives.h"
+#include "coordinator/planner/search.h"
 
 namespace harmony {
 
+struct PlannerOptions {
+  // Empty: from the speeds of the machine's devices.
+  CostFactory costs;
+  SearchOptions search;
+  // What to say of it in detail is wanted: the timeline of a step, and what loses by how much.
+  bool explain = false;
+  // A plan that is given (ParsePlanFile), nothing is searched; and the name of its file.
+  const Plan* given = nullptr;
+  std::string given_path;
+};
+
+struct PlanResult {
+  Plan plan;
+  Estimate estimate;  // with the timeline when it is to be explained
+  SearchReport report;
+  std::vector<Alternative> alternatives;  // when it is to be explained
+  std::string basis;                      // what the estimate rests on, a sentence
+  bool searched = true;
+  double search_seconds = 0;  // filled in by who has a clock
+};
+
 // InvalidArgument or Unimplemented: names the job's key. ResourceExhausted: names the group that
 // fits no plan, its device, the bytes missing and what would fit; or the host memory that is
-// missing (checked where machine.host_memory is not zero). `costs`: what candidates are compared
-// by; none: AnalyticCosts.
-absl::StatusOr<Plan> MakePlan(const ModelSpec& model, const JobSpec& job,
-                              const MachineSpec& machine, CostFactory costs = nullptr);
+// missing (checked where machine.host_memory is not zero).
+absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
+                                    const MachineSpec& machine, const PlannerOptions& options = {});
 
-// Need and fit of each device and of the host, groups, minimal swap.
-std::string ExplainPlan(const ModelSpec& model, const JobSpec& job, const Plan& plan,
+// Need and fit of each device and of the host, groups, minimal swap, time; with the detail that the
+// result has.
+std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
                         const MachineSpec& machine);
-std::string PlanToJson(const ModelSpec& model, const JobSpec& job, const Plan& plan,
+// The same for programs. Its field "plan" is what ParsePlanFile reads.
+std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
                        const MachineSpec& machine);
 
 }  // namespace harmony

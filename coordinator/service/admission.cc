@@ -1,6 +1,7 @@
 #include "coordinator/service/admission.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_reader.h"
 #include "common/io/hf_directory.h"
@@ -10,6 +11,7 @@
 #include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
+#include "common/plan/plan_json.h"
 #include "common/plan/profile_json.h"
 #include "coordinator/core/profiled_costs.h"
 #include "coordinator/planner/planner.h"
@@ -99,12 +101,24 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
   HARMONY_ASSIGN_OR_RETURN(const CostFactory costs, CostsOf(request, *admitted, machine));
   admitted->profile = request.profile;
-  HARMONY_ASSIGN_OR_RETURN(admitted->plan,
-                           MakePlan(admitted->model, admitted->job, machine, costs));
+  PlannerOptions options;
+  options.costs = costs;
+  options.explain = request.explain;
+  Plan given;
+  if (!request.plan.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(given, ParsePlanFile(request.plan, request.plan_path));
+    options.given = &given;
+    options.given_path = request.plan_path;
+  }
+  const Nanos begin = MonotonicClock().Now();
+  HARMONY_ASSIGN_OR_RETURN(PlanResult planned,
+                           MakePlan(admitted->model, admitted->job, machine, options));
+  planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
+  admitted->plan = planned.plan;
   admitted->job.micro_batch_size = admitted->plan.microbatch_size;
   HARMONY_RETURN_IF_ERROR(CheckHost(*admitted, machine, limits));
-  admitted->plan_text = ExplainPlan(admitted->model, admitted->job, admitted->plan, machine);
-  admitted->plan_json = PlanToJson(admitted->model, admitted->job, admitted->plan, machine);
+  admitted->plan_text = ExplainPlan(admitted->model, planned, machine);
+  admitted->plan_json = PlanToJson(admitted->model, planned, machine);
   if (source.config.configured_dropout > 0) {
     admitted->notes.push_back(absl::StrCat("the model's config asks for dropout ",
                                            source.config.configured_dropout,

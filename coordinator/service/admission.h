@@ -23,6 +23,9 @@ struct JobRequest {
   bool overwrite = false;
   std::string profile;  // text; empty: none
   std::string profile_path;
+  std::string plan;  // text of a plan to run; empty: one is searched for
+  std::string plan_path;
+  bool explain = false;  // the plan's text is to have all there is to say
 };
 
 // What the machine has room for; checked against the job's need.

@@ -27,6 +27,8 @@ JobRequest RequestOf(const Request& wire) {
   request.working_directory = wire.working_directory();
   request.profile = wire.profile();
   request.profile_path = wire.profile_path().empty() ? "profile" : wire.profile_path();
+  request.plan = wire.plan();
+  request.plan_path = wire.plan_path().empty() ? "plan" : wire.plan_path();
   return request;
 }
 
@@ -172,7 +174,9 @@ class CoordinatorService : public v1::Coordinator::Service {
     if (!wire.devices().empty()) {
       HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(wire.devices()));
     }
-    HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(RequestOf(wire), machine, limits));
+    JobRequest request = RequestOf(wire);
+    request.explain = wire.explain();
+    HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(request, machine, limits));
     response->set_text(admitted.plan_text);
     response->set_json(admitted.plan_json);
     return absl::OkStatus();

@@ -31,9 +31,9 @@ namespace {
 struct Options {
   std::string socket, state_dir, devices, host_memory, log_level = "info";
   bool plan_once = false;
-  std::string job, profile;
+  std::string job, profile, plan;
   std::vector<std::string> overrides;
-  bool json = false;
+  bool json = false, explain = false;
 };
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
@@ -93,6 +93,11 @@ absl::Status PlanOnce(const Options& options) {
     HARMONY_ASSIGN_OR_RETURN(request.profile, ReadWholeFile(options.profile, kMaxProfileBytes));
     request.profile_path = options.profile;
   }
+  if (!options.plan.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(request.plan, ReadWholeFile(options.plan, kMaxProfileBytes));
+    request.plan_path = options.plan;
+  }
+  request.explain = options.explain;
   HostLimits limits;
   limits.arena = machine.host_memory;
   limits.available = options.host_memory.empty() ? AvailableHostMemory() : Bytes();
@@ -145,6 +150,8 @@ int Run(int argc, char** argv) {
   app.add_option("--job", options.job, "job file, for --plan-once");
   app.add_option("--set", options.overrides, "key=value, for --plan-once");
   app.add_option("--profile", options.profile, "measured times, for --plan-once");
+  app.add_option("--plan", options.plan, "plan file, for --plan-once");
+  app.add_flag("--explain", options.explain, "all there is to say, for --plan-once");
   app.add_flag("--json", options.json, "print the plan as JSON");
   try {
     app.parse(argc, argv);

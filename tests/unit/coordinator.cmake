@@ -9,7 +9,7 @@ harmony_test(profiled_costs_test
   SOURCES coordinator/core/profiled_costs_test.cc
   DEPS harmony_planner LABELS pure)
 harmony_test(planner_test
-  SOURCES coordinator/planner/planner_test.cc
+  SOURCES coordinator/planner/bounds_test.cc coordinator/planner/planner_test.cc
   DEPS harmony_planner LABELS pure)
 harmony_test(paper_import_test
   SOURCES coordinator/paper/profile_json_test.cc coordinator/paper/reference_test.cc
@@ -18,3 +18,6 @@ harmony_test(paper_planner_test
   SOURCES coordinator/planner/paper/event_simulator_test.cc coordinator/planner/paper/layer_profile_test.cc
           coordinator/planner/paper/pipeline_evaluator_test.cc coordinator/planner/paper/search_test.cc
   DEPS harmony_paper_planner LABELS pure)
+harmony_test(search_test
+  SOURCES coordinator/planner/search_test.cc
+  DEPS harmony_planner LABELS pure)

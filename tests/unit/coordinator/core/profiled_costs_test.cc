@@ -151,10 +151,12 @@ TEST(PlanWithProfileTest, ThePlannerUsesIt) {
   auto profile = std::make_shared<Profile>(testing::SampleProfile(model, job, machine.devices));
   int made = 0;
   const CostFactory inner = ProfiledCostFactory(profile, model);
-  const absl::StatusOr<Plan> plan = MakePlan(model, job, machine, [&](const Plan& candidate) {
+  PlannerOptions options;
+  options.costs = [&](const Plan& candidate) {
     ++made;
     return inner(candidate);
-  });
+  };
+  const absl::StatusOr<PlanResult> plan = MakePlan(model, job, machine, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(made, 0);
 }

@@ -45,8 +45,9 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
     for (double norm : {0.0, 1.0}) {
       JobSpec job = Gpt2Job();
       job.max_grad_norm = norm;
-      const absl::StatusOr<Plan> plan = MakePlan(model, job, Machine(devices));
-      ASSERT_TRUE(plan.ok()) << devices << ": " << plan.status();
+      const absl::StatusOr<PlanResult> planned = MakePlan(model, job, Machine(devices));
+      ASSERT_TRUE(planned.ok()) << devices << ": " << planned.status();
+      const Plan* plan = &planned->plan;
       EXPECT_EQ(plan->microbatch_size, 2);
       EXPECT_LE(BytesPerParameter(model, *plan), norm > 0 ? 17 : 14) << devices;
     }
@@ -57,18 +58,20 @@ TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
   const ModelSpec model = Gpt2();
   JobSpec job = Gpt2Job();
   job.optim = OptimizerKind::kSgd;
-  const absl::StatusOr<Plan> plan = MakePlan(model, job, Machine("sim*2:mem=512MiB"));
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<PlanResult> planned = MakePlan(model, job, Machine("sim*2:mem=512MiB"));
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan* plan = &planned->plan;
   EXPECT_LE(BytesPerParameter(model, *plan), 6);
 }
 
 TEST(PlannerTest, SaysWhatIsMissingAndWhatWouldFit) {
   const ModelSpec model = Gpt2();
-  const absl::StatusOr<Plan> plan = MakePlan(model, Gpt2Job(), Machine("sim*2:mem=256MiB"));
-  ASSERT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(plan.status().message(), HasSubstr("layers 13 to 13"));
-  EXPECT_THAT(plan.status().message(), HasSubstr("missing"));
-  const std::string message(plan.status().message());
+  const absl::StatusOr<PlanResult> planned =
+      MakePlan(model, Gpt2Job(), Machine("sim*2:mem=256MiB"));
+  ASSERT_EQ(planned.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(planned.status().message(), HasSubstr("layers 13 to 13"));
+  EXPECT_THAT(planned.status().message(), HasSubstr("missing"));
+  const std::string message(planned.status().message());
   const size_t at = message.find("mem=");
   ASSERT_NE(at, std::string::npos) << message;
   const std::string memory =
@@ -80,16 +83,17 @@ TEST(PlannerTest, SaysWhatIsMissingAndWhatWouldFit) {
 TEST(PlannerTest, RefusesAHostThatIsTooSmall) {
   MachineSpec machine = Machine("sim:mem=2GiB");
   machine.host_memory = GiB(1);
-  const absl::StatusOr<Plan> plan = MakePlan(Gpt2(), Gpt2Job(), machine);
-  ASSERT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(plan.status().message(), HasSubstr("too little"));
+  const absl::StatusOr<PlanResult> planned = MakePlan(Gpt2(), Gpt2Job(), machine);
+  ASSERT_EQ(planned.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(planned.status().message(), HasSubstr("too little"));
 }
 
 TEST(PlannerTest, TakesLayerGroupsFromTheJob) {
   JobSpec job = Gpt2Job();
   job.layer_groups = {3, 3, 3, 3};  // blocks; embedding and head join the outer ones
-  const absl::StatusOr<Plan> plan = MakePlan(Gpt2(), job, Machine("sim*3:mem=1GiB"));
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<PlanResult> planned = MakePlan(Gpt2(), job, Machine("sim*3:mem=1GiB"));
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan* plan = &planned->plan;
   ASSERT_EQ(plan->backward_groups.size(), 4);
   EXPECT_EQ(plan->backward_groups[0].layers, (LayerRange{0, 3}));
   EXPECT_EQ(plan->backward_groups[3].layers, (LayerRange{10, 13}));
@@ -103,11 +107,11 @@ TEST(PlannerTest, KeepsWeightsWhereThereIsRoom) {
   const ModelSpec model = Gpt2();
   JobSpec job = Gpt2Job();
   job.layer_groups = {3, 3, 3, 3};
-  const absl::StatusOr<Plan> roomy = MakePlan(model, job, Machine("sim*2:mem=2GiB"));
+  const absl::StatusOr<PlanResult> roomy = MakePlan(model, job, Machine("sim*2:mem=2GiB"));
   ASSERT_TRUE(roomy.ok()) << roomy.status();
-  for (size_t g = 0; g < 3; ++g) EXPECT_TRUE(roomy->backward_groups[g].keep_weights) << g;
-  EXPECT_FALSE(roomy->backward_groups[3].keep_weights);  // fused
-  const std::string text = ExplainPlan(model, job, *roomy, Machine("sim*2:mem=2GiB"));
+  for (size_t g = 0; g < 3; ++g) EXPECT_TRUE(roomy->plan.backward_groups[g].keep_weights) << g;
+  EXPECT_FALSE(roomy->plan.backward_groups[3].keep_weights);  // fused
+  const std::string text = ExplainPlan(model, *roomy, Machine("sim*2:mem=2GiB"));
   EXPECT_THAT(text, HasSubstr("weights kept"));
   EXPECT_THAT(text, HasSubstr("of it from forward to backward"));
 }
@@ -116,12 +120,12 @@ TEST(PlannerTest, StashesStayOnTheDevicesWhenAskedTo) {
   const ModelSpec model = Gpt2();
   JobSpec job = Gpt2Job();
   job.stash = StashPlacement::kDevice;
-  const absl::StatusOr<Plan> plan = MakePlan(model, job, Machine("sim*2:mem=2GiB"));
+  const absl::StatusOr<PlanResult> plan = MakePlan(model, job, Machine("sim*2:mem=2GiB"));
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(ComputeMinimalSwap(model, *plan).stash, Bytes(0));
-  EXPECT_THAT(ExplainPlan(model, job, *plan, Machine("sim*2:mem=2GiB")),
+  EXPECT_EQ(ComputeMinimalSwap(model, plan->plan).stash, Bytes(0));
+  EXPECT_THAT(ExplainPlan(model, *plan, Machine("sim*2:mem=2GiB")),
               HasSubstr("stashes on the device"));
-  const absl::StatusOr<Plan> tight = MakePlan(model, job, Machine("sim*2:mem=384MiB"));
+  const absl::StatusOr<PlanResult> tight = MakePlan(model, job, Machine("sim*2:mem=384MiB"));
   ASSERT_EQ(tight.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(tight.status().message(), HasSubstr("or with stash: host"));
   const std::string message(tight.status().message());
@@ -136,8 +140,9 @@ TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
   JobSpec job = Gpt2Job();
   job.micro_batch_size = 0;
   job.global_batch_size = 12;
-  const absl::StatusOr<Plan> plan = MakePlan(Gpt2(), job, Machine("sim:mem=1GiB"));
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<PlanResult> planned = MakePlan(Gpt2(), job, Machine("sim:mem=1GiB"));
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan* plan = &planned->plan;
   EXPECT_EQ(plan->microbatch_size, 3);
   EXPECT_EQ(plan->num_microbatches, 4);
 }
@@ -147,8 +152,10 @@ TEST(PlannerTest, PlansADeepModel) {
   ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), "deep");
   config.num_layers = 60;
   const ModelSpec model = BuildModelSpec(config);
-  const absl::StatusOr<Plan> plan = MakePlan(model, Gpt2Job(), Machine("sim*8:mem=512MiB"));
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<PlanResult> planned =
+      MakePlan(model, Gpt2Job(), Machine("sim*8:mem=512MiB"));
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan* plan = &planned->plan;
   EXPECT_GE(plan->backward_groups.size(), 8);
 }
 

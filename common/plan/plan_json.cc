@@ -1,0 +1,124 @@
+#include "common/plan/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/plan/json_fields.h"
+
+namespace harmony {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMostDevices = 1024;
+
+Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
+  Json json = Json::array();
+  for (const LayerGroup& group : groups) {
+    Json one;
+    one["first_layer"] = group.layers.first;
+    one["last_layer"] = group.layers.last;
+    one["device"] = group.device;
+    if (backward) {
+      one["keep_weights"] = group.keep_weights;
+      one["keep_stash"] = group.keep_stash;
+    }
+    json.push_back(std::move(one));
+  }
+  return json;
+}
+
+std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool backward) {
+  std::vector<LayerGroup> groups;
+  int64_t next = 0;
+  for (const JsonField& item : field.Items()) {
+    if (backward) {
+      item.Only({"first_layer", "last_layer", "device", "keep_weights", "keep_stash"});
+    } else {
+      item.Only({"first_layer", "last_layer", "device"});
+    }
+    const int64_t first = item.Get("first_layer").Integer(0);
+    const int64_t last = item.Get("last_layer").Integer(0);
+    const int64_t device = item.Get("device").Integer(0);
+    LayerGroup& group = groups.emplace_back();
+    if (backward) {
+      group.keep_weights = item.Get("keep_weights").Flag();
+      group.keep_stash = item.Get("keep_stash").Flag();
+    }
+    if (!item.ok()) break;
+    if (first != next) {
+      item.Get("first_layer").Wrong(absl::StrCat("is ", first, "; layer ", next, " is next"));
+    } else if (last < first || last >= (1 << 20)) {
+      item.Get("last_layer").Wrong(absl::StrCat("is ", last, ", the group begins with ", first));
+    } else if (device >= num_devices) {
+      item.Get("device").Wrong(
+          absl::StrCat("is ", device, "; the plan is for ", num_devices, " devices, from 0"));
+    }
+    group.layers = {static_cast<int>(first), static_cast<int>(last)};
+    group.device = static_cast<int>(device);
+    next = last + 1;
+  }
+  return groups;
+}
+
+Plan PlanOf(const JsonField& field) {
+  field.Only({"schema", "devices", "micro_batch_size", "num_microbatches", "sequence_length",
+              "update", "stream_slots", "forward_groups", "backward_groups"});
+  Plan plan;
+  const std::string schema = field.Get("schema").Text();
+  if (field.ok() && schema != kPlanSchema) {
+    field.Get("schema").Wrong(absl::StrCat("is '", schema, "'; this is ", kPlanSchema));
+  }
+  const int64_t devices = field.Get("devices").Integer(1);
+  if (devices > kMostDevices) field.Get("devices").Wrong("is too large");
+  plan.devices.resize(field.ok() ? devices : 0);
+  plan.microbatch_size = field.Get("micro_batch_size").Integer(1);
+  plan.num_microbatches = static_cast<int>(field.Get("num_microbatches").Integer(1));
+  plan.sequence_length = field.Get("sequence_length").Integer(1);
+  const std::string update = field.Get("update").Text();
+  plan.update = update == "deferred" ? UpdateMode::kDeferred : UpdateMode::kEager;
+  if (field.ok() && update != "deferred" && update != "eager") {
+    field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
+  }
+  plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1));
+  plan.forward_groups = GroupsOf(field.Get("forward_groups"), static_cast<int>(devices), false);
+  plan.backward_groups = GroupsOf(field.Get("backward_groups"), static_cast<int>(devices), true);
+  if (field.ok() && plan.backward_groups.empty()) {
+    field.Get("backward_groups").Wrong("has no group");
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::string PlanFileText(const Plan& plan) {
+  Json json;
+  json["schema"] = kPlanSchema;
+  json["devices"] = plan.devices.size();
+  json["micro_batch_size"] = plan.microbatch_size;
+  json["num_microbatches"] = plan.num_microbatches;
+  json["sequence_length"] = plan.sequence_length;
+  json["update"] = plan.update == UpdateMode::kEager ? "eager" : "deferred";
+  json["stream_slots"] = plan.stream_slots;
+  json["forward_groups"] = GroupsToJson(plan.forward_groups, false);
+  json["backward_groups"] = GroupsToJson(plan.backward_groups, true);
+  return json.dump();
+}
+
+absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view where) {
+  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJsonFields(text, where));
+  absl::Status status;
+  const JsonField root(&json, where, &status);
+  const bool whole = json.is_object() && json.contains("plan");
+  if (whole) {
+    root.Only({"mode", "fits", "plan", "num_microbatches", "micro_batch_size", "update", "clip",
+               "stash", "footprint", "devices", "groups", "host", "minimal_swap", "time_estimate"});
+  }
+  Plan plan = PlanOf(whole ? root.Get("plan") : root);
+  HARMONY_RETURN_IF_ERROR(status);
+  HARMONY_RETURN_IF_ERROR_CTX(CheckPlan(plan), where);
+  return plan;
+}
+
+}  // namespace harmony

@@ -1,0 +1,54 @@
+#pragma once
+
+// Lower bounds of the time of a step, without a simulation. PURE.
+//
+// OfPlan is the schedule of one step with some of its constraints left out: copies whose way is
+// decided late take the quicker way and no lane, memory is waited for only where it certainly is
+// in use, the step begins with empty lanes. What is left out can only make a step longer, so no
+// simulated step is shorter; tests hold it against simulations of random plans.
+
+#include <vector>
+
+#include "coordinator/core/visits.h"
+#include "coordinator/planner/task_costs.h"
+
+namespace harmony {
+
+// The visits of one step in the order of execution (forward ascending, the fused one, backward
+// descending), and the sizes of their memory items.
+struct StepVisits {
+  std::vector<Visit> visits;
+  std::vector<std::vector<Bytes>> items;
+};
+StepVisits VisitsOf(const ModelSpec& model, const Plan& plan);
+
+struct PlanBound {
+  Nanos step;    // the larger of the two
+  Nanos chain;   // from the update of layer 0 to the next
+  Nanos lane;    // the busiest lane
+  Nanos copies;  // all copies between host and devices, one after the other
+};
+
+class Bounds {
+ public:
+  // Both must outlive it.
+  Bounds(const ModelSpec& model, TaskCosts& costs) : model_(model), costs_(costs) {}
+
+  // REQUIRES: each visit fits the resident region of its device.
+  PlanBound OfPlan(const Plan& plan, const StepVisits& step);
+
+  // Of all plans of the same microbatches, optimizer and devices, whatever their groups. REQUIRES:
+  // the time of a group is a constant and a sum over its layers.
+  Nanos OfAnyPlan(const Plan& shape);
+
+ private:
+  void FindMarginals();
+  Nanos FusedFrom(const Plan& shape, int first);
+
+  const ModelSpec& model_;
+  TaskCosts& costs_;
+  // What forward and backward of a layer add to the time of a group: by layer, device.
+  std::vector<std::vector<Nanos>> marginal_;
+};
+
+}  // namespace harmony

@@ -1,0 +1,21 @@
+#pragma once
+
+// All plans there are, for models and machines so small that one can look at each. PURE.
+
+#include <cstdint>
+#include <functional>
+
+#include "coordinator/planner/moves.h"
+
+namespace harmony {
+
+// Calls `visit` with every combination of backward groups, forward groups, devices of both, kept
+// weights, slots and update mode that the rules leave open; plans that differ in the names of equal
+// devices only are one. `shape`: see PlanBuilder::Blank.
+void EnumeratePlans(int layers, const Plan& shape, const MoveRules& rules,
+                    const std::function<void(const Plan&)>& visit);
+
+// About how many these are; more than `enough` when there are more.
+int64_t CountPlans(int layers, const Plan& shape, const MoveRules& rules, int64_t enough);
+
+}  // namespace harmony

@@ -1,0 +1,109 @@
+#include "coordinator/planner/evaluation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace harmony {
+namespace {
+
+// Only the order of issue depends on it, and that hardly: it bounds what is kept in memory.
+constexpr int kWindow = 256;
+
+class Clock {
+ public:
+  Clock(const ModelSpec& model, const Plan& plan, const CostModel& costs,
+        const EvaluateOptions& options)
+      : options_(options),
+        lane_table_(static_cast<int>(plan.devices.size())),
+        dispatcher_(model, plan, costs, {0, options.steps, 0, kWindow}),
+        lanes_(lane_table_.size()),
+        step_ends_(options.steps) {
+    estimate_.lanes.resize(lanes_.size());
+  }
+
+  absl::StatusOr<Estimate> Run() {
+    HARMONY_RETURN_IF_ERROR(dispatcher_.BeginGeneration(1, {}));
+    while (!dispatcher_.done()) {
+      HARMONY_ASSIGN_OR_RETURN(std::vector<Command> commands, dispatcher_.NextCommands());
+      if (commands.empty()) return absl::InternalError("the dispatcher stands still");
+      estimate_.commands += static_cast<int64_t>(commands.size());
+      for (Command& command : commands) Execute(std::move(command));
+      // Completions only pace the dispatcher: all that was issued counts as done.
+      for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+        dispatcher_.OnLaneProgress(static_cast<int>(lane), lanes_[lane].finishes.size());
+      }
+    }
+    return Summarize();
+  }
+
+ private:
+  struct LaneClock {
+    std::vector<Nanos> finishes;  // of value i + 1
+  };
+
+  void Execute(Command command) {
+    const CommandHeader& header = command.header;
+    LaneClock& lane = lanes_[header.lane];
+    Nanos start = lane.finishes.empty() ? Nanos() : lane.finishes.back();
+    for (const SemaphoreWait& wait : header.waits) {
+      start = std::max(start, lanes_[wait.semaphore].finishes[wait.value - 1]);
+    }
+    const Nanos finish = start + header.expected;
+    lane.finishes.push_back(finish);
+    const auto* host = std::get_if<HostTask>(&command.body);
+    if (host != nullptr && host->kind == HostTaskKind::kUpdate) {
+      Nanos& end = step_ends_[static_cast<size_t>(header.step)];
+      end = std::max(end, finish);
+    }
+    const bool once = host != nullptr && (host->kind == HostTaskKind::kInitialize ||
+                                          host->kind == HostTaskKind::kCheckpoint);
+    if (!once && header.step + 1 == options_.steps) Count(command);
+    if (!options_.keep_timeline) return;
+    const int index = static_cast<int>(header.lane);
+    estimate_.events.push_back({index, start, finish, std::move(command)});
+  }
+
+  void Count(const Command& command) {
+    LaneUse& use = estimate_.lanes[command.header.lane];
+    use.busy += command.header.expected;
+    ++use.commands;
+    const auto* copy = std::get_if<Transfer>(&command.body);
+    if (copy == nullptr) return;
+    use.bytes += copy->size.count();
+    if (copy->source.device >= 0 && copy->destination.device >= 0) {
+      estimate_.peer_bytes += copy->size.count();
+    } else {
+      estimate_.bytes[static_cast<size_t>(copy->traffic)] += copy->size.count();
+    }
+  }
+
+  Estimate Summarize() {
+    const size_t last = step_ends_.size() - 1;
+    const Nanos all = step_ends_[last] - step_ends_[0];
+    estimate_.step = Nanos(all.count() / static_cast<int64_t>(last));
+    for (const LaneUse& lane : estimate_.lanes) {
+      estimate_.step = std::max(estimate_.step, lane.busy);
+    }
+    estimate_.step_begin = step_ends_[last - 1];
+    estimate_.step_end = step_ends_[last];
+    return std::move(estimate_);
+  }
+
+  const EvaluateOptions options_;
+  LaneTable lane_table_;
+  Dispatcher dispatcher_;
+  std::vector<LaneClock> lanes_;
+  std::vector<Nanos> step_ends_;  // of the last update
+  Estimate estimate_;
+};
+
+}  // namespace
+
+absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
+                                      const CostModel& costs, const EvaluateOptions& options) {
+  return Clock(model, plan, costs, options).Run();
+}
+
+}  // namespace harmony

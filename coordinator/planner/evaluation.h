@@ -1,0 +1,45 @@
+#pragma once
+
+// What a plan costs: the real dispatcher under a virtual clock, without processes, messages and
+// faults. Each command starts when its lane is free and what it waits for has completed, and takes
+// its modelled time. (coordinator/sim runs the same commands with everything else around them.)
+// PURE.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/dispatcher.h"
+#include "coordinator/sim/simulation.h"
+
+namespace harmony {
+
+struct LaneUse {
+  Nanos busy;         // per step
+  int64_t bytes = 0;  // copied per step
+  int64_t commands = 0;
+};
+
+struct Estimate {
+  // Of a step in the middle of a run: the distance of the ends of steps, and never less than any
+  // lane is busy per step.
+  Nanos step;
+  std::vector<LaneUse> lanes;         // by LaneTable index
+  std::array<int64_t, 8> bytes{};     // per step over CPU-GPU links, by TrafficClass
+  int64_t peer_bytes = 0;             // per step, device to device
+  int64_t commands = 0;               // that were simulated
+  Nanos step_begin, step_end;         // of the step in the timeline
+  std::vector<TimelineEntry> events;  // of all steps; with `keep_timeline` only
+};
+
+struct EvaluateOptions {
+  int steps = 3;  // at least 2; the first is a warm-up
+  bool keep_timeline = false;
+};
+
+// ResourceExhausted when the plan cannot run (the dispatcher's message).
+absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
+                                      const CostModel& costs, const EvaluateOptions& options = {});
+
+}  // namespace harmony

@@ -1,0 +1,131 @@
+#include "coordinator/planner/fit_advice.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/planner/device_need.h"
+#include "coordinator/planner/moves.h"
+
+namespace harmony {
+namespace {
+
+constexpr int64_t kResidentGranule = 4096;
+
+Plan PlanOf(const PlanBuilder& builder, StashPlacement stash,
+            const std::vector<LayerRange>& partition) {
+  Plan plan = builder.Blank();
+  plan.stream_slots = 1;
+  for (const LayerRange& layers : partition) {
+    LayerGroup& group = plan.backward_groups.emplace_back();
+    group.layers = layers;
+    group.keep_stash = stash == StashPlacement::kDevice;
+  }
+  WrapAround(static_cast<int>(plan.devices.size()), 0, &plan.backward_groups);
+  MirrorForward(&plan);
+  return plan;
+}
+
+bool Fits(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+          int64_t microbatch, const std::vector<LayerRange>& partition) {
+  const PlanBuilder builder(model, job, machine, microbatch);
+  Plan plan = PlanOf(builder, job.stash, partition);
+  StepVisits step;
+  return builder.Complete(&plan, &step);
+}
+
+// The largest value below the present one for which `fits` holds, among its divisors or halves.
+template <typename Fit>
+int64_t Smaller(int64_t present, bool divisors, const Fit& fits) {
+  for (int64_t value = divisors ? present - 1 : present / 2; value >= 1;
+       value = divisors ? value - 1 : value / 2) {
+    if (divisors && present % value != 0) continue;
+    if (fits(value)) return value;
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                            int64_t microbatch, const std::vector<LayerRange>& partition) {
+  std::vector<LayerRange> finest = partition;
+  for (int layer = 0; partition.empty() && layer < model.num_layers(); ++layer) {
+    finest.push_back({layer, layer});
+  }
+  const PlanBuilder builder(model, job, machine, microbatch);
+  Plan plan = PlanOf(builder, job.stash, finest);
+  StepVisits step;
+  builder.Complete(&plan, &step);
+  // Room for it: the most resident and the most workspace of the groups of a device together.
+  std::vector<Bytes> resident(plan.devices.size()), workspace(plan.devices.size());
+  const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
+  for (const GroupNeed& need : needs) {
+    resident[need.device] = std::max(resident[need.device], need.resident());
+    workspace[need.device] = std::max(workspace[need.device], need.workspace);
+  }
+  for (const GroupNeed& need : needs) {
+    const Bytes memory = plan.devices[need.device].memory;
+    const Bytes room = resident[need.device] + workspace[need.device] + Bytes(kResidentGranule);
+    if (need.resident() < resident[need.device] || room <= memory) continue;
+    std::string text = absl::StrCat(
+        KindName(need.kind), " of layers ", need.layers.first, " to ", need.layers.last,
+        " does not fit device ", need.device, " (", FormatBytesExact(memory), "): weights ",
+        FormatBytes(need.weights), ", gradients ", FormatBytes(need.gradients), ", activations ",
+        FormatBytes(need.streaming), ", workspace ", FormatBytes(workspace[need.device]),
+        need.kept.count() > 0 ? absl::StrCat(", stashes of all its groups ", FormatBytes(need.kept))
+                              : "",
+        "; ", FormatBytesExact(room - memory), " missing. It fits with mem=", room.count());
+    const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
+      return job.global_batch_size % size == 0 && Fits(model, job, machine, size, finest);
+    });
+    if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
+    const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
+      JobSpec other = job;
+      other.sequence_length = length;
+      return Fits(model, other, machine, microbatch, finest);
+    });
+    if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
+    if (need.kept.count() > 0) absl::StrAppend(&text, ", or with stash: host");
+    if (!partition.empty() && need.layers.count() > 1) {
+      absl::StrAppend(&text, ", or with fewer layers in that group (layer_groups)");
+    }
+    return absl::ResourceExhaustedError(text);
+  }
+  return absl::InternalError(absl::StrCat("no plan runs under the simulator: ", DebugString(plan)));
+}
+
+absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                          const Plan& plan) {
+  const PlanBuilder builder(model, job, machine, plan.microbatch_size);
+  const Bytes need = builder.ArenaBytes(plan);
+  std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
+  const auto fits = [&](Plan other) {
+    StepVisits step;
+    builder.Complete(&other, &step);
+    return builder.FitsHost(other);
+  };
+  if (plan.optimizer_moments > 0) {
+    Plan other = plan;
+    other.optimizer_moments = 0;
+    if (fits(other)) ways.push_back("optim: sgd");
+  }
+  if (plan.update == UpdateMode::kDeferred && !plan.clip) {
+    Plan other = plan;
+    other.update = UpdateMode::kEager;
+    if (fits(other)) ways.push_back("update: eager");
+  }
+  const int64_t batch = Smaller(job.global_batch_size, /*divisors=*/false, [&](int64_t size) {
+    Plan other = plan;
+    other.num_microbatches = static_cast<int>(size / plan.microbatch_size);
+    return size % plan.microbatch_size == 0 && other.num_microbatches > 0 && fits(other);
+  });
+  if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the host arena needs ", FormatBytesExact(need), ", host_memory is ",
+      FormatBytesExact(machine.host_memory), ": ", FormatBytesExact(need - machine.host_memory),
+      " too little. It fits with ", absl::StrJoin(ways, ", or with "),
+      ". Storage (NVMe) is not counted: it is not built yet"));
+}
+
+}  // namespace harmony

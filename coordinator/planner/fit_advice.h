@@ -1,0 +1,23 @@
+#pragma once
+
+// What to say about a job that fits no plan. PURE.
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/job_spec.h"
+#include "common/plan/machine.h"
+#include "coordinator/planner/plan_builder.h"
+
+namespace harmony {
+
+// ResourceExhausted: the group that needs most of its device, in the finest grouping there is (or
+// in `partition`, where that is given), the bytes that are missing, and settings that fit.
+absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                            int64_t microbatch, const std::vector<LayerRange>& partition);
+
+// ResourceExhausted: what the arena of this plan needs, and what needs less.
+absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                          const Plan& plan);
+
+}  // namespace harmony

@@ -1,0 +1,110 @@
+#include "coordinator/planner/microbatch.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "coordinator/planner/seeds.h"
+
+namespace harmony {
+namespace {
+
+constexpr int kReferenceDevices = 4;
+constexpr int64_t kLargestBlindMicrobatch = 8;
+constexpr int64_t kMostMicrobatches = 256;
+// A larger size is preferred to one that is better by less than this.
+constexpr double kWorthIt = 1.005;
+
+// Every device of the reference machine costs what one of the real machine does.
+class ReferenceCosts : public CostModel {
+ public:
+  ReferenceCosts(int real_devices, int device, std::unique_ptr<CostModel> costs)
+      : lanes_(kReferenceDevices), real_(real_devices), device_(device), costs_(std::move(costs)) {}
+
+  Nanos Duration(const Command& command) const override {
+    Command real = command;
+    Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
+    const bool host = lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
+    if (!host) lane.device = device_;
+    // A single device has no peer: by way of the host, on every machine.
+    if (lane.kind == LaneKind::kP2P) lane.kind = LaneKind::kD2H;
+    real.header.lane = static_cast<uint32_t>(real_.IndexOf(lane));
+    if (auto* copy = std::get_if<Transfer>(&real.body)) {
+      const bool out = copy->source.device >= 0;
+      copy->source.device = out ? device_ : -1;
+      copy->destination.device = out ? -1 : device_;
+    }
+    return costs_->Duration(real);
+  }
+
+ private:
+  LaneTable lanes_, real_;
+  int device_;
+  std::unique_ptr<CostModel> costs_;
+};
+
+// The least bound of the balanced plans of this size, on the reference machine.
+std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
+                                   const MachineSpec& machine, const CostFactory& costs,
+                                   int64_t size) {
+  const auto largest = std::max_element(
+      machine.devices.begin(), machine.devices.end(),
+      [](const DeviceSpec& a, const DeviceSpec& b) { return a.memory < b.memory; });
+  MachineSpec reference;
+  reference.devices.assign(kReferenceDevices, *largest);
+  const PlanBuilder builder(model, job, reference, size), real(model, job, machine, size);
+  const Plan shape = builder.Blank(), real_shape = real.Blank();
+  TaskCosts tasks(model, shape,
+                  std::make_unique<ReferenceCosts>(
+                      static_cast<int>(machine.devices.size()),
+                      static_cast<int>(largest - machine.devices.begin()), costs(real_shape)));
+  Bounds bounds(model, tasks);
+  MoveRules rules;
+  rules.update = false;
+  rules.most_slots = 2;
+  std::optional<Nanos> best;
+  for (Plan& plan : SeedPlans(builder, tasks, rules, {})) {
+    StepVisits step;
+    if (!builder.Complete(&plan, &step)) continue;
+    const Nanos time = bounds.OfPlan(plan, step).step;
+    if (!best || time < *best) best = time;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
+                                     const MachineSpec& machine, const CostFactory& costs,
+                                     bool informed) {
+  if (job.micro_batch_size > 0) return {job.micro_batch_size};
+  const int64_t batch = job.global_batch_size;
+  const int64_t most =
+      informed ? batch : std::clamp<int64_t>(batch / 4, 1, kLargestBlindMicrobatch);
+  std::vector<int64_t> sizes;
+  for (int64_t size = most; size >= 1; --size) {
+    if (batch % size == 0) sizes.push_back(size);
+  }
+  if (!informed) return sizes;
+  // The largest that is nearly the best comes first, then the smaller ones, which need less memory.
+  std::vector<std::pair<int64_t, Nanos>> times;
+  Nanos best;
+  for (int64_t size : sizes) {
+    if (batch / size > kMostMicrobatches && !times.empty()) break;
+    const std::optional<Nanos> time = ReferenceTime(model, job, machine, costs, size);
+    if (!time) continue;
+    best = times.empty() ? *time : std::min(best, *time);
+    times.emplace_back(size, *time);
+  }
+  const auto chosen = std::find_if(times.begin(), times.end(), [&](const auto& entry) {
+    return static_cast<double>(entry.second.count()) <=
+           static_cast<double>(best.count()) * kWorthIt;
+  });
+  if (chosen == times.end()) return sizes;
+  sizes.erase(std::remove_if(sizes.begin(), sizes.end(),
+                             [&](int64_t size) { return size > chosen->first; }),
+              sizes.end());
+  return sizes;
+}
+
+}  // namespace harmony

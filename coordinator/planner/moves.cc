@@ -1,0 +1,238 @@
+#include "coordinator/planner/moves.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace harmony {
+namespace {
+
+using Groups = std::vector<LayerGroup>;
+
+int Pick(CounterRandom& random, size_t count) { return static_cast<int>(random.Below(count)); }
+
+// Moves the boundary below group `i`.
+bool ShiftAt(int i, int by, Groups& groups) {
+  LayerRange &below = groups[i - 1].layers, &above = groups[i].layers;
+  if (below.count() + by < 1 || above.count() - by < 1) return false;
+  below.last += by;
+  above.first += by;
+  return true;
+}
+
+int RandomShift(CounterRandom& random) {
+  static constexpr int kSteps[] = {1, 1, 1, 1, 2, 2, 3, 5, 8};
+  const int by = kSteps[Pick(random, std::size(kSteps))];
+  return random.Below(2) == 0 ? by : -by;
+}
+
+bool Shift(CounterRandom& random, Groups& groups) {
+  if (groups.size() < 2) return false;
+  return ShiftAt(1 + Pick(random, groups.size() - 1), RandomShift(random), groups);
+}
+
+// A backward boundary, and the forward boundary that is at the same place.
+bool ShiftBoth(CounterRandom& random, Plan& plan) {
+  Groups& groups = plan.backward_groups;
+  if (groups.size() < 2) return false;
+  const int i = 1 + Pick(random, groups.size() - 1);
+  const int at = groups[i].layers.first, by = RandomShift(random);
+  if (!ShiftAt(i, by, groups)) return false;
+  Groups& forward = plan.forward_groups;
+  for (size_t f = 1; f < forward.size(); ++f) {
+    if (forward[f].layers.first == at) return ShiftAt(static_cast<int>(f), by, forward);
+  }
+  return true;
+}
+
+bool Merge(CounterRandom& random, Groups& groups) {
+  if (groups.size() < 2) return false;
+  const int i = 1 + Pick(random, groups.size() - 1);
+  groups[i - 1].layers.last = groups[i].layers.last;
+  if (random.Below(2) == 0) groups[i - 1].device = groups[i].device;
+  groups.erase(groups.begin() + i);
+  return true;
+}
+
+bool Split(CounterRandom& random, int devices, Groups& groups) {
+  if (groups.empty()) return false;
+  const int i = Pick(random, groups.size());
+  const LayerRange layers = groups[i].layers;
+  if (layers.count() < 2) return false;
+  const int first = layers.first + 1 + Pick(random, layers.count() - 1);
+  LayerGroup above;
+  above.layers = {first, layers.last};
+  above.device = Pick(random, devices);
+  groups[i].layers.last = first - 1;
+  groups.insert(groups.begin() + i + 1, above);
+  return true;
+}
+
+bool Relocate(CounterRandom& random, int devices, Groups& groups) {
+  if (groups.empty() || devices < 2) return false;
+  LayerGroup& group = groups[Pick(random, groups.size())];
+  group.device = (group.device + 1 + Pick(random, devices - 1)) % devices;
+  return true;
+}
+
+bool SwapDevices(CounterRandom& random, Groups& groups) {
+  if (groups.size() < 2) return false;
+  LayerGroup& a = groups[Pick(random, groups.size())];
+  LayerGroup& b = groups[Pick(random, groups.size())];
+  if (a.device == b.device) return false;
+  std::swap(a.device, b.device);
+  return true;
+}
+
+bool Rotate(CounterRandom& random, int devices, Groups& groups) {
+  if (devices < 2) return false;
+  const int by = 1 + Pick(random, devices - 1);
+  for (LayerGroup& group : groups) group.device = (group.device + by) % devices;
+  return !groups.empty();
+}
+
+bool ToggleKeep(const MoveRules& rules, CounterRandom& random, Plan& plan) {
+  LayerGroup& group = plan.backward_groups[Pick(random, plan.backward_groups.size())];
+  if (rules.stash == StashPlacement::kAuto && random.Below(2) == 0) {
+    group.keep_stash = !group.keep_stash;
+    return true;
+  }
+  if (!CanKeepWeights(plan, group)) return false;
+  group.keep_weights = !group.keep_weights;
+  return true;
+}
+
+bool MoveSettings(const MoveRules& rules, CounterRandom& random, Plan* plan) {
+  if (rules.update && random.Below(2) == 0) {
+    plan->update = plan->update == UpdateMode::kEager ? UpdateMode::kDeferred : UpdateMode::kEager;
+    return true;
+  }
+  const int slots = 1 + Pick(random, rules.most_slots);
+  return std::exchange(plan->stream_slots, slots) != slots;
+}
+
+}  // namespace
+
+bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
+  if (!rules.groups) {
+    return random.Below(3) > 0 ? ToggleKeep(rules, random, *plan)
+                               : MoveSettings(rules, random, plan);
+  }
+  const int devices = static_cast<int>(plan->devices.size());
+  const bool forward = random.Below(2) == 0;
+  Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
+  bool moved = false;
+  switch (random.Below(18)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+      moved = Shift(random, groups);
+      break;
+    case 4:
+    case 5:
+    case 6:
+      moved = ShiftBoth(random, *plan);
+      break;
+    case 7:
+      moved = Merge(random, groups);
+      break;
+    case 8:
+      moved = Split(random, devices, groups);
+      break;
+    case 9:
+    case 10:
+      moved = Relocate(random, devices, groups);
+      break;
+    case 11:
+      moved = SwapDevices(random, groups);
+      break;
+    case 12:
+      moved = Rotate(random, devices, groups);
+      break;
+    case 13:
+      WrapAround(devices, Pick(random, devices), &groups);
+      moved = true;
+      break;
+    case 14:
+      MirrorForward(plan);
+      moved = true;
+      break;
+    case 15:
+    case 16:
+      moved = ToggleKeep(rules, random, *plan);
+      break;
+    default:
+      moved = MoveSettings(rules, random, plan);
+  }
+  FitForward(plan);
+  PlaceStashes(rules, plan);
+  return moved;
+}
+
+void PlaceStashes(const MoveRules& rules, Plan* plan) {
+  if (rules.stash == StashPlacement::kAuto) return;
+  for (LayerGroup& group : plan->backward_groups) {
+    group.keep_stash = rules.stash == StashPlacement::kDevice;
+  }
+}
+
+void FitForward(Plan* plan) {
+  const int end = plan->backward_groups.back().layers.first;
+  Groups& groups = plan->forward_groups;
+  while (!groups.empty() && groups.back().layers.first >= end) groups.pop_back();
+  if (end > 0) {
+    if (groups.empty()) groups.push_back({{0, 0}, plan->backward_groups.front().device});
+    groups.back().layers.last = end - 1;
+  }
+  for (LayerGroup& group : plan->backward_groups) {
+    group.keep_weights = group.keep_weights && CanKeepWeights(*plan, group);
+  }
+}
+
+bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
+  return std::any_of(
+      plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
+        return forward.layers == backward_group.layers && forward.device == backward_group.device;
+      });
+}
+
+void MirrorForward(Plan* plan) {
+  plan->forward_groups.assign(plan->backward_groups.begin(), plan->backward_groups.end() - 1);
+  for (LayerGroup& group : plan->forward_groups) group.keep_weights = group.keep_stash = false;
+}
+
+void RenameDevices(Plan* plan) {
+  std::vector<int> names(plan->devices.size(), -1);
+  int next = 0;
+  for (Groups* groups : {&plan->backward_groups, &plan->forward_groups}) {
+    for (LayerGroup& group : *groups) {
+      int& name = names[group.device];
+      if (name < 0) name = next++;
+      group.device = name;
+    }
+  }
+}
+
+void WrapAround(int num_devices, int first, std::vector<LayerGroup>* groups) {
+  for (LayerGroup& group : *groups) group.device = first++ % num_devices;
+}
+
+std::string KeyOf(const Plan& plan) {
+  std::string key;
+  const auto add = [&key](int value) {
+    key.push_back(static_cast<char>(value & 0xff));
+    key.push_back(static_cast<char>(value >> 8 & 0xff));
+  };
+  add(plan.stream_slots);
+  add(static_cast<int>(plan.update));
+  for (const Groups* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    add(static_cast<int>(groups->size()));
+    for (const LayerGroup& group : *groups) {
+      add(group.layers.last);
+      add(group.device * 4 + (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0));
+    }
+  }
+  return key;
+}
+
+}  // namespace harmony

@@ -1,0 +1,47 @@
+#pragma once
+
+// Small changes of a plan: what the search tries next. PURE.
+
+#include "common/base/random.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+// What the search may change.
+struct MoveRules {
+  bool groups = true;                            // boundaries and devices
+  bool update = true;                            // eager or deferred
+  StashPlacement stash = StashPlacement::kAuto;  // auto: of each group by itself
+  int most_slots = 3;
+  bool alike_devices = false;  // all devices are the same but for their names
+};
+
+// Changes one thing at random: a boundary, the device of a group, the groups' number, ... Only what
+// follows from the groups is not up to date afterwards (PlanBuilder::Complete). False when nothing
+// was changed.
+bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan);
+
+// Stashes stay on the devices where the rules say so, and nowhere where they say that.
+void PlaceStashes(const MoveRules& rules, Plan* plan);
+
+// Makes the forward groups end where the fused group begins; nothing is kept that no forward group
+// loads.
+void FitForward(Plan* plan);
+
+// A forward group of the same layers runs on the same device: the weights can be kept.
+bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group);
+
+// The forward groups are the backward groups, without the fused one.
+void MirrorForward(Plan* plan);
+
+// Devices are numbered in the order in which the groups use them, backward groups first. For
+// devices that are alike: what differs in their names only becomes the same.
+void RenameDevices(Plan* plan);
+
+// Group g on device (first + g) mod N.
+void WrapAround(int num_devices, int first, std::vector<LayerGroup>* groups);
+
+// Tells plans apart that Complete would make different.
+std::string KeyOf(const Plan& plan);
+
+}  // namespace harmony

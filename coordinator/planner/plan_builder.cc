@@ -1,0 +1,84 @@
+#include "coordinator/planner/plan_builder.h"
+
+#include <algorithm>
+
+#include "common/plan/arena_layout.h"
+#include "coordinator/core/kept_layout.h"
+
+namespace harmony {
+namespace {
+
+constexpr int64_t kResidentGranule = 4096;
+// Such a part of the step has to be won.
+constexpr int64_t kWorthMoreHostMemory = 50;
+
+Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit) {
+  return visit.kind == VisitKind::kForward
+             ? ForwardWorkspaceBytes(model, visit.layers, plan.microbatch_size,
+                                     plan.sequence_length)
+             : BackwardWorkspaceBytes(model, visit.layers, plan.microbatch_size,
+                                      plan.sequence_length);
+}
+
+}  // namespace
+
+PlanBuilder::PlanBuilder(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                         int64_t microbatch)
+    : model_(model), job_(job), machine_(machine), microbatch_(microbatch) {
+  for (const ParamBlock& block : model.blocks) {
+    if (block.uses.size() == 1) untied_ += block.size();
+  }
+}
+
+Plan PlanBuilder::Blank() const {
+  Plan plan;
+  plan.microbatch_size = microbatch_;
+  plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch_);
+  plan.sequence_length = job_.sequence_length;
+  plan.update = job_.DeferredUpdates() ? UpdateMode::kDeferred : UpdateMode::kEager;
+  plan.clip = job_.max_grad_norm > 0;
+  plan.optimizer_moments = job_.optim == OptimizerKind::kAdamW ? 2 : 0;
+  plan.boundary_banks = static_cast<int>(machine_.devices.size()) + 2;
+  for (const DeviceSpec& device : machine_.devices) plan.devices.push_back({device.memory, {}});
+  return plan;
+}
+
+bool PlanBuilder::Complete(Plan* plan, StepVisits* step) const {
+  plan->gradient_ring = ArenaLayout::DefaultRing(model_, *plan);
+  *step = VisitsOf(model_, *plan);
+  std::vector<Bytes> workspace(plan->devices.size()), need(plan->devices.size());
+  for (size_t v = 0; v < step->visits.size(); ++v) {
+    const Visit& visit = step->visits[v];
+    Bytes& most = workspace[visit.device];
+    most = std::max(most, WorkspaceOf(model_, *plan, visit));
+    need[visit.device] = std::max(need[visit.device], TotalOf(step->items[v]));
+  }
+  bool fits = true;
+  for (size_t d = 0; d < plan->devices.size(); ++d) {
+    DevicePlan& device = plan->devices[d];
+    const bool used = need[d].count() > 0;
+    const int64_t left = std::max<int64_t>((device.memory - workspace[d]).count(), 0);
+    device.resident = Bytes(used ? left / kResidentGranule * kResidentGranule : 0);
+  }
+  const KeptLayout kept(model_, *plan);
+  for (size_t d = 0; d < plan->devices.size(); ++d) {
+    fits = fits && need[d] + kept.bytes(static_cast<int>(d)) <= plan->devices[d].resident;
+  }
+  plan->arena_dynamic = ArenaLayout(model_, *plan).dynamic_bytes();
+  return fits;
+}
+
+Bytes PlanBuilder::ArenaBytes(const Plan& plan) const { return ArenaLayout(model_, plan).end(); }
+
+bool PlanBuilder::FitsHost(const Plan& plan) const {
+  return machine_.host_memory.count() == 0 || ArenaBytes(plan) <= machine_.host_memory;
+}
+
+Nanos PlanBuilder::Score(const Plan& plan, Nanos step) const {
+  const bool large = plan.update == UpdateMode::kEager
+                         ? plan.gradient_ring > Bytes(untied_.count() / 2).AlignUp(kSlotAlignment)
+                         : !job_.DeferredUpdates();
+  return large ? Nanos(step.count() + step.count() / kWorthMoreHostMemory) : step;
+}
+
+}  // namespace harmony

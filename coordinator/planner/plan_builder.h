@@ -1,0 +1,44 @@
+#pragma once
+
+// From groups to a whole plan: what of a plan follows from its groups, the job and the machine, and
+// whether it fits. PURE.
+
+#include "common/plan/job_spec.h"
+#include "common/plan/machine.h"
+#include "coordinator/planner/bounds.h"
+
+namespace harmony {
+
+class PlanBuilder {
+ public:
+  // All must outlive it. REQUIRES: the microbatch divides the job's batch.
+  PlanBuilder(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+              int64_t microbatch);
+
+  // A plan without groups: microbatches, devices, eager or deferred as the job says (eager when it
+  // leaves that open), two slots.
+  Plan Blank() const;
+
+  // Fills in what follows from the groups: residents, gradient ring, arena. False when a group does
+  // not fit its device. The visits are those of the plan, also where it does not fit.
+  bool Complete(Plan* plan, StepVisits* step) const;
+
+  // Host memory, where the machine's is known.
+  Bytes ArenaBytes(const Plan& plan) const;
+  bool FitsHost(const Plan& plan) const;
+  // What plans are compared by: the step, and a little more for a plan that takes more than 14
+  // bytes of the arena a parameter (deferred updates, or a large gradient ring) and has no need to.
+  Nanos Score(const Plan& plan, Nanos step) const;
+
+  const ModelSpec& model() const { return model_; }
+  const MachineSpec& machine() const { return machine_; }
+
+ private:
+  const ModelSpec& model_;
+  const JobSpec& job_;
+  const MachineSpec& machine_;
+  int64_t microbatch_;
+  Bytes untied_;  // of all blocks with one use
+};
+
+}  // namespace harmony

@@ -1,0 +1,155 @@
+#include "coordinator/planner/roofline.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace harmony {
+namespace {
+
+// From here on a lane is what the step waits for.
+constexpr double kBinds = 0.9;
+
+// Walks from the end of the step back to its beginning, always to what the command waited for last.
+std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
+  std::vector<std::vector<const TimelineEntry*>> by_lane(lanes);  // value i + 1
+  const TimelineEntry* at = nullptr;
+  for (const TimelineEntry& entry : estimate.events) {
+    by_lane[entry.lane].push_back(&entry);
+    const auto* host = std::get_if<HostTask>(&entry.command.body);
+    if (host != nullptr && host->kind == HostTaskKind::kUpdate && entry.end == estimate.step_end) {
+      at = &entry;
+    }
+  }
+  std::vector<Nanos> chain(lanes);
+  while (at != nullptr && at->end > estimate.step_begin) {
+    chain[at->lane] += at->end - std::max(at->begin, estimate.step_begin);
+    const TimelineEntry* before = nullptr;
+    const auto consider = [&](int lane, uint64_t value) {
+      const TimelineEntry* entry = by_lane[lane][value - 1];
+      if (before == nullptr || entry->end > before->end) before = entry;
+    };
+    const CommandHeader& header = at->command.header;
+    for (const SemaphoreWait& wait : header.waits) {
+      consider(static_cast<int>(wait.semaphore), wait.value);
+    }
+    if (header.signal_value > 1) consider(at->lane, header.signal_value - 1);
+    at = before;
+  }
+  return chain;
+}
+
+const char* ActivityOf(LaneKind kind) {
+  switch (kind) {
+    case LaneKind::kCompute:
+      return "computing";
+    case LaneKind::kH2DBulk:
+      return "loading weights";
+    case LaneKind::kH2DStream:
+      return "loading activations";
+    case LaneKind::kD2H:
+      return "copies to the host";
+    case LaneKind::kP2P:
+      return "copies to other devices";
+    case LaneKind::kHostCompute:
+      return "updates on the host";
+    case LaneKind::kHostIo:
+      return "reading data";
+  }
+  return "";
+}
+
+std::string NameOf(const Lane& lane) {
+  const bool host = lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
+  return host ? absl::StrCat("host: ", ActivityOf(lane.kind))
+              : absl::StrCat("device ", lane.device, ": ", ActivityOf(lane.kind));
+}
+
+char LetterOf(const Command& command) {
+  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    return task->kind == TaskKind::kForward ? 'F' : task->kind == TaskKind::kBackward ? 'B' : 'X';
+  }
+  if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+    static constexpr std::array<char, 8> kLetters = {'w', 'g', 's', 'c', 'p', 't', 'l', 'r'};
+    return kLetters[static_cast<size_t>(copy->traffic)];
+  }
+  const HostTaskKind kind = std::get<HostTask>(command.body).kind;
+  return kind == HostTaskKind::kUpdate ? 'U' : kind == HostTaskKind::kNorm ? 'N' : 'o';
+}
+
+}  // namespace
+
+Roofline RooflineOf(const Estimate& estimate, int num_devices) {
+  const LaneTable table(num_devices);
+  const std::vector<Nanos> chain = ChainOf(estimate, table.size());
+  const double step = std::max(estimate.step.seconds(), 1e-12);
+  Roofline roofline;
+  int longest = -1;
+  for (int i = 0; i < table.size(); ++i) {
+    const LaneUse& use = estimate.lanes[i];
+    if (use.commands == 0) continue;
+    const int index = static_cast<int>(roofline.lanes.size());
+    roofline.lanes.push_back(
+        {NameOf(table.LaneAt(i)), use.busy, use.busy.seconds() / step, use.bytes, chain[i]});
+    const auto& lanes = roofline.lanes;
+    if (roofline.busiest < 0 || use.busy > lanes[roofline.busiest].busy) roofline.busiest = index;
+    if (longest < 0 || chain[i] > lanes[longest].on_the_chain) longest = index;
+  }
+  if (roofline.busiest < 0) return roofline;
+  const LaneLoad& busiest = roofline.lanes[roofline.busiest];
+  roofline.verdict =
+      busiest.share >= kBinds
+          ? absl::StrFormat("%s binds: busy for %.0f%% of the step", busiest.name,
+                            100 * busiest.share)
+          : absl::StrFormat(
+                "no lane is busy all the time (%s most, %.0f%%); of the chain of tasks and copies "
+                "that makes the step, %.0f%% is %s",
+                busiest.name, 100 * busiest.share,
+                100 * roofline.lanes[longest].on_the_chain.seconds() / step,
+                roofline.lanes[longest].name);
+  return roofline;
+}
+
+std::vector<TimelineRow> DrawTimeline(const Estimate& estimate, int num_devices, int width) {
+  const LaneTable table(num_devices);
+  const int64_t begin = estimate.step_begin.count();
+  const int64_t length = std::max<int64_t>((estimate.step_end - estimate.step_begin).count(), 1);
+  // By lane and column: nanoseconds of each letter.
+  std::vector<std::vector<std::array<int64_t, 128>>> time(
+      table.size(), std::vector<std::array<int64_t, 128>>(width));
+  for (const TimelineEntry& entry : estimate.events) {
+    const auto letter = static_cast<size_t>(LetterOf(entry.command));
+    for (int64_t at = std::max(entry.begin.count() - begin, int64_t{0});
+         at < std::min(entry.end.count() - begin, length);) {
+      const int64_t column = static_cast<int64_t>(static_cast<double>(at) * width / length);
+      const int64_t column_end = std::max(
+          at + 1, static_cast<int64_t>(static_cast<double>(length) * (column + 1) / width));
+      const int64_t until = std::min(entry.end.count() - begin, column_end);
+      time[entry.lane][std::min<int64_t>(column, width - 1)][letter] += until - at;
+      at = until;
+    }
+  }
+  std::vector<TimelineRow> rows;
+  for (int lane = 0; lane < table.size(); ++lane) {
+    if (estimate.lanes[lane].commands == 0) continue;
+    TimelineRow row{NameOf(table.LaneAt(lane)), ""};
+    for (const auto& column : time[lane]) {
+      const auto most = std::max_element(column.begin(), column.end());
+      int64_t busy = 0;
+      for (int64_t nanos : column) busy += nanos;
+      row.cells += busy * 2 * width < length ? '.' : static_cast<char>(most - column.begin());
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+const char* TimelineLegend() {
+  return "F forward, B backward, X forward and backward of the last group; w weights, g gradients, "
+         "s stashes, c boundary gradients to the arena, p boundary tensors, t tokens; U updates, N "
+         "norms; . idle";
+}
+
+}  // namespace harmony

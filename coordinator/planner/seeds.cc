@@ -1,0 +1,130 @@
+#include "coordinator/planner/seeds.h"
+
+#include <algorithm>
+#include <set>
+
+#include "coordinator/planner/grouping.h"
+
+namespace harmony {
+namespace {
+
+// Above this the optimal partition takes too long; shares of the whole are nearly as even.
+constexpr int kMostLayersToBalance = 100;
+
+class Seeds {
+ public:
+  Seeds(const PlanBuilder& builder, TaskCosts& costs, const MoveRules& rules)
+      : builder_(builder),
+        model_(builder.model()),
+        rules_(rules),
+        devices_(static_cast<int>(builder.machine().devices.size())) {
+    const int layers = model_.num_layers();
+    const Plan shape = builder.Blank();
+    speed_.assign(devices_, 0);
+    for (int layer = 0; layer < layers; ++layer) {
+      Nanos sum;
+      for (int d = 0; d < devices_; ++d) {
+        const LayerRange range{layer, layer};
+        const Nanos one = layer + 1 == layers ? costs.Compute(TaskKind::kForwardBackward, range, d)
+                                              : costs.Compute(TaskKind::kForward, range, d) +
+                                                    costs.Compute(TaskKind::kBackward, range, d);
+        sum += one;
+        speed_[d] += one.seconds();
+      }
+      time_.push_back(sum.seconds());
+      Bytes bytes = BackwardWorkspaceBytes(model_, {layer, layer}, shape.microbatch_size,
+                                           shape.sequence_length);
+      for (int use : model_.layers[layer].uses) {
+        bytes += model_.blocks[model_.uses[use].block].size() * 2;
+      }
+      memory_.push_back(static_cast<double>(bytes.count()));
+    }
+    for (double& speed : speed_) speed = speed > 0 ? 1 / speed : 1;
+    if (layers > kMostLayersToBalance) return;
+    for (int i : {0, 1}) {
+      const std::vector<double>& costs_of = i == 0 ? time_ : memory_;
+      tables_[i] = CostTable(layers, [&](LayerRange range) {
+        double all = 0;
+        for (int layer = range.first; layer <= range.last; ++layer) all += costs_of[layer];
+        return all;
+      });
+    }
+  }
+
+  std::vector<Plan> Run(const std::vector<LayerRange>& partition) {
+    if (!partition.empty()) {
+      Add(partition);
+    } else {
+      for (int groups : Counts()) AddBalanced(groups);
+    }
+    return std::move(plans_);
+  }
+
+ private:
+  std::vector<int> Counts() const {
+    const int layers = model_.num_layers();
+    std::set<int> counts = {1, 2, layers};
+    if (layers <= 24) {
+      for (int count = 1; count <= layers; ++count) counts.insert(count);
+    }
+    for (int rounds : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
+      counts.insert({rounds * devices_, rounds * devices_ + 1});
+    }
+    std::vector<int> result;
+    for (int count : counts) {
+      if (count <= layers) result.push_back(count);
+    }
+    return result;
+  }
+
+  void AddBalanced(int groups) {
+    if (!tables_[0].empty()) {
+      Add(BalancedPartition(groups, tables_[0]));
+      Add(BalancedPartition(groups, tables_[1]));
+    }
+    std::vector<double> shares(groups, 1);
+    Add(ProportionalPartition(time_, shares));
+    Add(ProportionalPartition(memory_, shares));
+    for (int g = 0; g < groups; ++g) shares[g] = speed_[g % devices_];
+    Add(ProportionalPartition(time_, shares));
+  }
+
+  void Add(const std::vector<LayerRange>& partition) {
+    if (!added_.insert(partition).second) return;
+    Plan plan = builder_.Blank();
+    for (const LayerRange& layers : partition) plan.backward_groups.emplace_back().layers = layers;
+    WrapAround(devices_, 0, &plan.backward_groups);
+    MirrorForward(&plan);
+    for (StashPlacement stash : {StashPlacement::kHost, StashPlacement::kDevice}) {
+      if (rules_.stash != StashPlacement::kAuto && stash != rules_.stash) continue;
+      MoveRules rules = rules_;
+      rules.stash = stash;
+      PlaceStashes(rules, &plan);
+      for (int slots = 1; slots <= rules_.most_slots; ++slots) {
+        plan.stream_slots = slots;
+        plans_.push_back(plan);
+        if (!rules_.update) continue;
+        plans_.push_back(plan);
+        plans_.back().update = UpdateMode::kDeferred;
+      }
+    }
+  }
+
+  const PlanBuilder& builder_;
+  const ModelSpec& model_;
+  const MoveRules& rules_;
+  const int devices_;
+  std::vector<double> time_, memory_, speed_;
+  RangeCosts tables_[2];
+  std::set<std::vector<LayerRange>> added_;
+  std::vector<Plan> plans_;
+};
+
+}  // namespace
+
+std::vector<Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs, const MoveRules& rules,
+                            const std::vector<LayerRange>& partition) {
+  return Seeds(builder, costs, rules).Run(partition);
+}
+
+}  // namespace harmony

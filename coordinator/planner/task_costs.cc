@@ -1,0 +1,82 @@
+#include "coordinator/planner/task_costs.h"
+
+#include <utility>
+
+namespace harmony {
+
+TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<CostModel> costs)
+    : spec_(model),
+      lanes_(static_cast<int>(shape.devices.size())),
+      samples_(shape.microbatch_size),
+      costs_(std::move(costs)) {
+  const int devices = lanes_.num_devices();
+  const Bytes hidden = BoundaryBytes(model, 1, samples_, shape.sequence_length);
+  const Bytes tokens(samples_ * shape.sequence_length * 4);
+  const Bytes losses = Bytes(sizeof(LossSlot)) * shape.num_microbatches;
+  loads_.resize(devices);
+  gradients_.resize(devices);
+  hidden_to_.resize(devices);
+  for (int d = 0; d < devices; ++d) {
+    for (const ParamBlock& block : model.blocks) {
+      loads_[d].push_back(Copy(LaneKind::kH2DBulk, -1, d, block.size(), TrafficClass::kWeights));
+    }
+    for (const ParamUse& use : model.uses) {
+      gradients_[d].push_back(
+          Copy(LaneKind::kD2H, d, -1, model.blocks[use.block].size(), TrafficClass::kGradients));
+    }
+    for (int to = 0; to < devices; ++to) {
+      hidden_to_[d].push_back(
+          to == d ? Nanos() : Copy(LaneKind::kP2P, d, to, hidden, TrafficClass::kBoundary));
+    }
+    hidden_in_.push_back(Copy(LaneKind::kH2DStream, -1, d, hidden, TrafficClass::kStash));
+    hidden_out_.push_back(Copy(LaneKind::kD2H, d, -1, hidden, TrafficClass::kStash));
+    tokens_in_.push_back(Copy(LaneKind::kH2DStream, -1, d, tokens, TrafficClass::kTokens));
+    loss_out_.push_back(Copy(LaneKind::kD2H, d, -1, losses, TrafficClass::kLoss));
+  }
+  for (size_t block = 0; block < model.blocks.size(); ++block) {
+    updates_.push_back(Host(HostTaskKind::kUpdate, static_cast<int>(block)));
+  }
+}
+
+Nanos TaskCosts::Compute(TaskKind kind, LayerRange layers, int device, bool first, bool last) {
+  const uint64_t edges = (first ? 1 : 0) | (last ? 2 : 0);
+  const uint64_t key =
+      static_cast<uint64_t>(kind) | edges << 2 | static_cast<uint64_t>(device) << 4 |
+      static_cast<uint64_t>(layers.first) << 16 | static_cast<uint64_t>(layers.last) << 40;
+  const auto [entry, added] = compute_.try_emplace(key);
+  if (!added) return entry->second;
+  Command command;
+  command.header.lane = static_cast<uint32_t>(lanes_.IndexOf({LaneKind::kCompute, device}));
+  ComputeTask task;
+  task.kind = kind;
+  task.layers = layers;
+  task.samples = samples_;
+  task.first_microbatch = first;
+  task.last_microbatch = last;
+  command.body = std::move(task);
+  return entry->second = costs_->Duration(command);
+}
+
+Nanos TaskCosts::Copy(LaneKind kind, int from, int to, Bytes size, TrafficClass traffic) const {
+  Command command;
+  command.header.lane = static_cast<uint32_t>(lanes_.IndexOf({kind, from >= 0 ? from : to}));
+  Transfer copy;
+  copy.source.device = from;
+  copy.destination.device = to;
+  copy.size = size;
+  copy.traffic = traffic;
+  command.body = std::move(copy);
+  return costs_->Duration(command);
+}
+
+Nanos TaskCosts::Host(HostTaskKind kind, int block) const {
+  Command command;
+  command.header.lane = static_cast<uint32_t>(lanes_.IndexOf({LaneKind::kHostCompute, 0}));
+  HostTask task;
+  task.kind = kind;
+  task.block = block;
+  command.body = std::move(task);
+  return costs_->Duration(command);
+}
+
+}  // namespace harmony

@@ -1,0 +1,136 @@
+// Bounds and the evaluation, held against simulations of random plans.
+
+#include "coordinator/planner/bounds.h"
+
+#include "coordinator/planner/evaluation.h"
+#include "coordinator/planner/plan_builder.h"
+#include "gtest/gtest.h"
+#include "tests/sim/random_case.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+std::vector<DeviceSpec> RandomDevices(CounterRandom& random, size_t count) {
+  std::vector<DeviceSpec> devices(count);
+  for (DeviceSpec& device : devices) {
+    // From free to dear, each by itself, so that each of them is what binds at times.
+    const auto rate = [&](double least) {
+      return least * static_cast<double>(uint64_t{1} << random.Below(12));
+    };
+    device.flops = {rate(1e7)};
+    device.h2d = {rate(1e5)};
+    device.d2h = {rate(1e5)};
+    device.p2p = {rate(1e5)};
+  }
+  return devices;
+}
+
+TEST(BoundsTest, NoSimulatedStepIsShorter) {
+  double tightness = 0, any_tightness = 0;
+  constexpr uint64_t kCases = 1500;
+  for (uint64_t seed = 1; seed <= kCases; ++seed) {
+    const RandomCase c = MakeRandomCase(seed);
+    CounterRandom random(seed, 5);
+    const auto devices = RandomDevices(random, c.plan.devices.size());
+    auto costs = std::make_unique<AnalyticCosts>(c.model, c.plan, devices);
+    const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
+    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    TaskCosts tasks(c.model, c.plan, std::move(costs));
+    Bounds bounds(c.model, tasks);
+    const PlanBound bound = bounds.OfPlan(c.plan, VisitsOf(c.model, c.plan));
+    ASSERT_LE(bound.step, estimate->step) << "seed " << seed << " chain " << bound.chain.count()
+                                          << " lane " << bound.lane.count() << "\n"
+                                          << DebugString(c.plan);
+    Plan shape = c.plan;
+    // Room for anything: the least of all plans is less still.
+    for (DevicePlan& device : shape.devices) device.memory = GiB(1);
+    const Nanos any = bounds.OfAnyPlan(shape);
+    ASSERT_LE(any, estimate->step) << "seed " << seed << "\n" << DebugString(c.plan);
+    tightness += bound.step.seconds() / estimate->step.seconds();
+    any_tightness += any.seconds() / estimate->step.seconds();
+  }
+  std::printf("bound / simulated: %.3f of a plan, %.3f of any plan\n", tightness / kCases,
+              any_tightness / kCases);
+  EXPECT_GT(tightness / kCases, 0.9);  // or the search would simulate too much
+}
+
+// So slow that what messages take does not count.
+class Slower : public CostModel {
+ public:
+  explicit Slower(const CostModel& costs) : costs_(costs) {}
+  Nanos Duration(const Command& command) const override {
+    return costs_.Duration(command) * 10'000;
+  }
+
+ private:
+  const CostModel& costs_;
+};
+
+// Seconds from the end of the first step to that of the last.
+double StepsTogether(const std::vector<TimelineEntry>& timeline, int steps) {
+  std::vector<Nanos> ends(steps);
+  for (const TimelineEntry& entry : timeline) {
+    const auto* host = std::get_if<HostTask>(&entry.command.body);
+    if (host == nullptr || host->kind != HostTaskKind::kUpdate) continue;
+    Nanos& end = ends[entry.command.header.step];
+    end = std::max(end, entry.end);
+  }
+  return (ends.back() - ends.front()).seconds();
+}
+
+// The fast evaluation is the simulator without its messages.
+TEST(EvaluationTest, AgreesWithTheSimulator) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const RandomCase c = MakeRandomCase(seed);
+    const Slower slower(*c.costs);
+    EvaluateOptions evaluate;
+    evaluate.keep_timeline = true;
+    const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, slower, evaluate);
+    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    SimOptions options;
+    options.end_step = evaluate.steps;
+    options.keep_timeline = true;
+    const SimResult result = Simulate(c.model, c.plan, slower, options);
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
+    const double simulated = StepsTogether(result.timeline, evaluate.steps);
+    EXPECT_NEAR(StepsTogether(estimate->events, evaluate.steps), simulated, 2e-3 * simulated)
+        << "seed " << seed;
+    for (int i = 0; i < 8; ++i) {
+      // Which way a boundary tensor takes may change from step to step.
+      if (i == static_cast<int>(TrafficClass::kBoundary)) continue;
+      EXPECT_EQ(estimate->bytes[i] * evaluate.steps, result.moved_bytes[i]) << "seed " << seed;
+    }
+  }
+}
+
+// Two layers a device, one microbatch: what a step takes can be counted by hand.
+TEST(EvaluationTest, CountsUnits) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 1);
+  plan.num_microbatches = 1;
+  plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
+  plan.arena_dynamic = ArenaLayout(model, plan).dynamic_bytes();
+  const UnitCosts costs;
+  const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, plan, costs);
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  const LaneTable lanes(1);
+  const LaneUse& compute = estimate->lanes[lanes.IndexOf({LaneKind::kCompute, 0})];
+  EXPECT_EQ(compute.busy, Nanos(2 + 2 + 4 + 4 + 4));
+  EXPECT_EQ(compute.commands, 5);
+  EXPECT_EQ(estimate->peer_bytes, 0);
+  const MinimalSwap swap = ComputeMinimalSwap(model, plan);
+  EXPECT_EQ(Bytes(estimate->bytes[static_cast<size_t>(TrafficClass::kWeights)]), swap.weights);
+  EXPECT_GE(estimate->step, compute.busy + Nanos(2));  // the last gradient out, its update
+}
+
+TEST(EvaluationTest, SaysWhatDoesNotRun) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 1);
+  plan.devices[0].resident = Bytes(256);
+  const UnitCosts costs;
+  EXPECT_EQ(EvaluatePlan(model, plan, costs).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace harmony
