@@ -44,6 +44,7 @@ void AppendDetail(const PlanResult& result, std::string* text) {
   }
   absl::StrAppend(text, "One step (", TimelineLegend(), ")\n");
   for (const TimelineRow& row : DrawTimeline(estimate, devices, kColumns)) {
+    if (row.cells.find_first_not_of('.') == std::string::npos) continue;  // hardly ever busy
     absl::StrAppendFormat(text, "  %-38s |%s|\n", row.lane, row.cells);
   }
   if (!result.alternatives.empty()) absl::StrAppend(text, "Alternatives\n");

@@ -1,0 +1,144 @@
+// How long the planner searches, how far its plans are from the lower bound, and how fast the
+// simulator is.
+//
+//   build/bin/planner_bench            all cases
+//   build/bin/planner_bench deep 1t    only those whose names contain one of these
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "coordinator/core/analytic_costs.h"
+#include "coordinator/planner/planner.h"
+
+namespace harmony {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* preset;  // empty: as wide as `hidden` says
+  int64_t layers, hidden;
+  int64_t tokens, batch, microbatch;
+  const char* devices;
+  const char* host_memory;
+};
+
+constexpr char kServer[] = ",flops=10T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s";
+
+const Case kCases[] = {
+    {"gpt2-124m 1 device", "gpt2-124m", 0, 0, 256, 32, 2, "sim:mem=512MiB", ""},
+    {"gpt2-124m 4 devices", "gpt2-124m", 0, 0, 256, 32, 2, "sim*4:mem=512MiB", ""},
+    {"gpt2-124m 4 devices, microbatch auto", "gpt2-124m", 0, 0, 256, 32, 0, "sim*4:mem=512MiB", ""},
+    {"gpt2-1.5b 4 devices of 11 GB", "gpt2-1.5b", 0, 0, 1024, 64, 1, "sim*4:mem=11GB", ""},
+    {"gpt2-1.5b 3 unequal devices", "gpt2-1.5b", 0, 0, 1024, 32, 1,
+     "sim:mem=11GB,flops=20T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s "
+     "sim:mem=8GB,flops=10T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s "
+     "sim:mem=6GB,flops=5T,h2d=6GB/s,d2h=6GB/s,p2p=6GB/s",
+     ""},
+    {"deep: 1000 layers, batch 1024, 8 devices", "", 1000, 1024, 512, 1024, 8, "sim*8:mem=16GB",
+     ""},
+    {"deep: 1000 layers, microbatch auto", "", 1000, 1024, 512, 1024, 0, "sim*8:mem=16GB", ""},
+    {"1t: 8 devices of 80 GB, host 2 TB", "", 128, 25600, 1024, 8, 1, "sim*8:mem=80GB", "2TB"},
+    {"1t: the same with a host of 16 TB", "", 128, 25600, 1024, 8, 1, "sim*8:mem=80GB", "16TB"},
+};
+
+ModelSpec ModelOf(const Case& c) {
+  if (c.preset[0] != '\0') {
+    return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(c.preset), c.preset));
+  }
+  ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), c.name);
+  config.hidden_size = c.hidden;
+  config.intermediate_size = 4 * c.hidden;
+  config.num_heads = config.num_kv_heads = static_cast<int>(c.hidden / 128);
+  config.head_dim = 128;
+  config.num_layers = static_cast<int>(c.layers - 2);
+  return BuildModelSpec(config);
+}
+
+double Seconds(const std::chrono::steady_clock::time_point& since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+long PeakMegabytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss / 1024;
+}
+
+void Run(const Case& c) {
+  const ModelSpec model = ModelOf(c);
+  JobSpec job;
+  job.sequence_length = c.tokens;
+  job.global_batch_size = c.batch;
+  job.micro_batch_size = c.microbatch;
+  MachineSpec machine;
+  const std::string spec = c.devices;
+  machine.devices = *ParseDevices(absl::StrContains(spec, "flops") ? spec : spec + kServer);
+  if (c.host_memory[0] != '\0') machine.host_memory = *ParseBytes(c.host_memory);
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::StatusOr<PlanResult> result = MakePlan(model, job, machine);
+  const double seconds = Seconds(begin);
+  std::printf("%-40s %6.2f s ", c.name, seconds);
+  if (!result.ok()) {
+    std::printf("does not fit: %s\n", std::string(result.status().message()).c_str());
+    return;
+  }
+  const Plan& plan = result->plan;
+  const SearchReport& report = result->report;
+  std::printf(
+      "%7lld bounded %5lld simulated  step %10.4f s  gap %5.1f%%  %zu+%zu groups, "
+      "microbatch %lld, peak %ld MB%s\n",
+      static_cast<long long>(report.bounded), static_cast<long long>(report.simulations),
+      result->estimate.step.seconds(),
+      100 * (1 - report.lower_bound.seconds() / result->estimate.step.seconds()),
+      plan.forward_groups.size(), plan.backward_groups.size(),
+      static_cast<long long>(plan.microbatch_size), PeakMegabytes(),
+      report.exhaustive ? ", proved" : "");
+}
+
+// Each command starts and ends.
+void SimulatorSpeed() {
+  const ModelSpec model = ModelOf(kCases[1]);
+  JobSpec job;
+  job.sequence_length = 256;
+  job.global_batch_size = 32;
+  job.micro_batch_size = 2;
+  MachineSpec machine;
+  machine.devices = *ParseDevices(std::string("sim*4:mem=512MiB") + kServer);
+  const absl::StatusOr<PlanResult> result = MakePlan(model, job, machine);
+  if (!result.ok()) return;
+  const AnalyticCosts costs(model, result->plan, machine.devices);
+  int64_t events = 0;
+  auto begin = std::chrono::steady_clock::now();
+  while (Seconds(begin) < 1) {
+    const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, result->plan, costs);
+    if (estimate.ok()) events += 2 * estimate->commands;
+  }
+  std::printf("evaluation: %.2f M events/s (start and end of each command)\n",
+              static_cast<double>(events) / Seconds(begin) * 1e-6);
+  events = 0;
+  begin = std::chrono::steady_clock::now();
+  SimOptions options;
+  options.end_step = 3;
+  while (Seconds(begin) < 1) events += Simulate(model, result->plan, costs, options).events;
+  std::printf("simulator with messages and checked memory: %.2f M events/s\n",
+              static_cast<double>(events) / Seconds(begin) * 1e-6);
+}
+
+}  // namespace
+}  // namespace harmony
+
+int main(int argc, char** argv) {
+  bool all = argc == 1;
+  for (const harmony::Case& c : harmony::kCases) {
+    bool wanted = all;
+    for (int i = 1; i < argc; ++i) wanted = wanted || absl::StrContains(c.name, argv[i]);
+    if (wanted) harmony::Run(c);
+  }
+  if (all) harmony::SimulatorSpeed();
+  return 0;
+}

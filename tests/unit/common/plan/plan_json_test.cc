@@ -1,0 +1,84 @@
+#include "common/plan/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/sim/random_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(PlanJsonTest, RoundTrip) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CounterRandom random(seed, 3);
+    const ModelSpec model = RandomModel(random);
+    const Plan plan = RandomPlan(random, model);
+    const std::string text = PlanFileText(plan);
+    const absl::StatusOr<Plan> read = ParsePlanFile(text, "plan.json");
+    ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;
+    EXPECT_EQ(PlanFileText(*read), text);
+    EXPECT_EQ(read->update, plan.update);
+    EXPECT_EQ(read->stream_slots, plan.stream_slots);
+    ASSERT_EQ(read->backward_groups.size(), plan.backward_groups.size());
+    for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+      EXPECT_EQ(read->backward_groups[g].layers, plan.backward_groups[g].layers);
+      EXPECT_EQ(read->backward_groups[g].device, plan.backward_groups[g].device);
+      EXPECT_EQ(read->backward_groups[g].keep_weights, plan.backward_groups[g].keep_weights);
+      EXPECT_EQ(read->backward_groups[g].keep_stash, plan.backward_groups[g].keep_stash);
+    }
+    // As a part of all that is said of a plan.
+    const absl::StatusOr<Plan> part =
+        ParsePlanFile(absl::StrCat("{\"mode\": \"harmony-pp\", \"plan\": ", text, "}"), "p");
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(PlanFileText(*part), text);
+  }
+}
+
+constexpr char kGood[] =
+    R"({"schema": "harmony-plan/1", "devices": 2, "micro_batch_size": 2, "num_microbatches": 4,
+        "sequence_length": 16, "update": "eager", "stream_slots": 2,
+        "forward_groups": [{"first_layer": 0, "last_layer": 1, "device": 0}],
+        "backward_groups": [
+          {"first_layer": 0, "last_layer": 1, "device": 0, "keep_weights": true, "keep_stash": false},
+          {"first_layer": 2, "last_layer": 3, "device": 1, "keep_weights": false, "keep_stash": false}
+        ]})";
+
+TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
+  ASSERT_TRUE(ParsePlanFile(kGood, "p.json").ok()) << ParsePlanFile(kGood, "p.json").status();
+  struct Mistake {
+    const char *from, *to, *says;
+  };
+  const Mistake mistakes[] = {
+      {"\"devices\": 2", "\"devices\": 0", "devices"},
+      {"\"device\": 1", "\"device\": 2", "backward_groups[1].device"},
+      {"\"update\": \"eager\"", "\"update\": \"lazy\"", "update"},
+      {"\"stream_slots\": 2", "\"stream_slots\": -1", "stream_slots"},
+      {"\"stream_slots\": 2", "\"stream_slots\": 2, \"colour\": 3", "colour"},
+      {"harmony-plan/1", "harmony-plan/9", "schema"},
+      {"\"first_layer\": 2", "\"first_layer\": 3", "backward_groups[1].first_layer"},
+      {"\"sequence_length\": 16,", "", "sequence_length"},
+      {"\"micro_batch_size\": 2", "\"micro_batch_size\": \"2\"", "micro_batch_size"},
+      {"{\"first_layer\": 0, \"last_layer\": 1, \"device\": 0}",
+       "{\"first_layer\": 0, \"last_layer\": 0, \"device\": 0}", "forward groups end"},
+      {"\"keep_weights\": false", "\"keep_weights\": 1", "keep_weights"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    const std::string text = absl::StrReplaceAll(kGood, {{mistake.from, mistake.to}});
+    ASSERT_NE(text, kGood) << mistake.from;
+    const absl::Status status = ParsePlanFile(text, "p.json").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << mistake.to;
+    EXPECT_THAT(std::string(status.message()), StartsWith("p.json")) << mistake.to;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(mistake.says)) << mistake.to;
+  }
+  EXPECT_FALSE(ParsePlanFile("not json", "p.json").ok());
+  EXPECT_FALSE(ParsePlanFile("[]", "p.json").ok());
+}
+
+}  // namespace
+}  // namespace harmony

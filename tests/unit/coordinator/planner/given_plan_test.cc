@@ -1,0 +1,120 @@
+#include "coordinator/planner/given_plan.h"
+
+#include "common/plan/plan_json.h"
+#include "coordinator/planner/planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class GivenPlanTest : public ::testing::Test {
+ protected:
+  GivenPlanTest() {
+    job_.sequence_length = 16;
+    job_.global_batch_size = 4;
+    job_.micro_batch_size = 1;
+    machine_.devices = *ParseDevices("sim*2:mem=8MiB,flops=100M,h2d=10MB/s,d2h=10MB/s,p2p=10MB/s");
+    result_ = *MakePlan(model_, job_, machine_);
+    given_ = result_.plan;
+  }
+  absl::Status Adopt() { return AdoptPlan(model_, job_, machine_, given_, "p.json").status(); }
+  void Expect(absl::string_view what, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    const absl::Status status = Adopt();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith("p.json"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(what)));
+  }
+
+  ModelSpec model_ = SmallModel(4);
+  JobSpec job_;
+  MachineSpec machine_;
+  PlanResult result_;
+  Plan given_;
+};
+
+TEST_F(GivenPlanTest, WhatThePlannerPrintsIsThePlanAgain) {
+  const std::string json = PlanToJson(model_, result_, machine_);
+  const absl::StatusOr<Plan> given = ParsePlanFile(json, "p.json");
+  ASSERT_TRUE(given.ok()) << given.status();
+  PlannerOptions options;
+  options.given = &*given;
+  options.given_path = "p.json";
+  const absl::StatusOr<PlanResult> again = MakePlan(model_, job_, machine_, options);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(DebugString(again->plan), DebugString(result_.plan));
+  EXPECT_EQ(again->estimate.step, result_.estimate.step);
+  EXPECT_FALSE(again->searched);
+}
+
+TEST_F(GivenPlanTest, RefusesWhatIsNotForThisJobOrMachine) {
+  ASSERT_TRUE(Adopt().ok()) << Adopt();
+  job_.sequence_length = 8;
+  Expect("sequence_length: 16");
+  job_.sequence_length = 16;
+  job_.global_batch_size = 8;
+  Expect("global_batch_size: 8");
+  job_.global_batch_size = 4;
+  job_.micro_batch_size = 2;
+  Expect("micro_batch_size: 1");
+  job_.micro_batch_size = 0;
+  job_.max_grad_norm = 1;
+  given_.update = UpdateMode::kEager;
+  Expect("max_grad_norm");
+  job_.max_grad_norm = 0;
+  given_.backward_groups.back().device = 5;
+  Expect("].device: 5");
+  given_ = result_.plan;
+  machine_.devices = *ParseDevices("sim*2:mem=4202496");  // the workspace and no more
+  Expect("groups[", absl::StatusCode::kResourceExhausted);
+  model_ = SmallModel(6);
+  machine_.devices = *ParseDevices("sim*2:mem=8MiB");
+  Expect("the model has layers 0 to 7");
+}
+
+TEST_F(GivenPlanTest, ExplainsItself) {
+  PlannerOptions options;
+  options.explain = true;
+  const absl::StatusOr<PlanResult> result = MakePlan(model_, job_, machine_, options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::string text = ExplainPlan(model_, *result, machine_);
+  for (const char* part : {"tokens/s", "One step", "Alternatives", "at least",
+                           "device 0: computing", "host: updates on the host", "speeds given"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  // A row of the picture for each lane that works, all of the same width.
+  EXPECT_THAT(text, HasSubstr("|"));
+  EXPECT_GE(result->alternatives.size(), 4u);
+  for (const Alternative& other : result->alternatives) {
+    if (!other.fits) continue;
+    EXPECT_GT(other.step, Nanos(0)) << other.what;
+    EXPECT_FALSE(other.why.empty());
+  }
+  machine_.devices = *ParseDevices("sim*2:mem=8MiB");
+  const absl::StatusOr<PlanResult> blind = MakePlan(model_, job_, machine_, options);
+  ASSERT_TRUE(blind.ok());
+  EXPECT_THAT(ExplainPlan(model_, *blind, machine_), HasSubstr("guesses"));
+}
+
+// The microbatch size is part of what fixes the result: it does not depend on how many devices
+// there are.
+TEST_F(GivenPlanTest, AutoMicrobatchDoesNotDependOnTheDeviceCount) {
+  job_.micro_batch_size = 0;
+  job_.global_batch_size = 16;
+  std::vector<int64_t> sizes;
+  for (const char* count : {"1", "2", "3", "4", "5"}) {
+    machine_.devices = *ParseDevices(
+        absl::StrCat("sim*", count, ":mem=8MiB,flops=100M,h2d=10MB/s,d2h=10MB/s,p2p=10MB/s"));
+    const absl::StatusOr<PlanResult> result = MakePlan(model_, job_, machine_);
+    ASSERT_TRUE(result.ok()) << result.status();
+    sizes.push_back(result->plan.microbatch_size);
+  }
+  EXPECT_THAT(sizes, ::testing::Each(sizes.front()));
+}
+
+}  // namespace
+}  // namespace harmony
