@@ -19,7 +19,8 @@ class GivenPlanTest : public ::testing::Test {
     job_.global_batch_size = 4;
     job_.micro_batch_size = 1;
     machine_.devices = *ParseDevices("sim*2:mem=8MiB,flops=100M,h2d=10MB/s,d2h=10MB/s,p2p=10MB/s");
-    result_ = *MakePlan(model_, job_, machine_);
+    quick_.search = {20'000, 1'000'000};
+    result_ = *MakePlan(model_, job_, machine_, quick_);
     given_ = result_.plan;
   }
   absl::Status Adopt() { return AdoptPlan(model_, job_, machine_, given_, "p.json").status(); }
@@ -31,6 +32,7 @@ class GivenPlanTest : public ::testing::Test {
   }
 
   ModelSpec model_ = SmallModel(4);
+  PlannerOptions quick_;  // any plan will do
   JobSpec job_;
   MachineSpec machine_;
   PlanResult result_;
@@ -41,7 +43,7 @@ TEST_F(GivenPlanTest, WhatThePlannerPrintsIsThePlanAgain) {
   const std::string json = PlanToJson(model_, result_, machine_);
   const absl::StatusOr<Plan> given = ParsePlanFile(json, "p.json");
   ASSERT_TRUE(given.ok()) << given.status();
-  PlannerOptions options;
+  PlannerOptions options = quick_;
   options.given = &*given;
   options.given_path = "p.json";
   const absl::StatusOr<PlanResult> again = MakePlan(model_, job_, machine_, options);
@@ -77,7 +79,7 @@ TEST_F(GivenPlanTest, RefusesWhatIsNotForThisJobOrMachine) {
 }
 
 TEST_F(GivenPlanTest, ExplainsItself) {
-  PlannerOptions options;
+  PlannerOptions options = quick_;
   options.explain = true;
   const absl::StatusOr<PlanResult> result = MakePlan(model_, job_, machine_, options);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -109,7 +111,7 @@ TEST_F(GivenPlanTest, AutoMicrobatchDoesNotDependOnTheDeviceCount) {
   for (const char* count : {"1", "2", "3", "4", "5"}) {
     machine_.devices = *ParseDevices(
         absl::StrCat("sim*", count, ":mem=8MiB,flops=100M,h2d=10MB/s,d2h=10MB/s,p2p=10MB/s"));
-    const absl::StatusOr<PlanResult> result = MakePlan(model_, job_, machine_);
+    const absl::StatusOr<PlanResult> result = MakePlan(model_, job_, machine_, quick_);
     ASSERT_TRUE(result.ok()) << result.status();
     sizes.push_back(result->plan.microbatch_size);
   }
