@@ -37,7 +37,7 @@ class Search {
         options_(options),
         random_(1, 7) {
     const int64_t layers = model_.num_layers();
-    if (options_.commands == 0) options_.commands = 600'000 + 3'000 * layers;
+    if (options_.commands == 0) options_.commands = 600'000 + 2'000 * layers;
     if (options_.tasks == 0) options_.tasks = 36'000'000 + 100'000 * layers;
     if (!rules.groups) options_.tasks /= 10;  // there is little to change
   }
@@ -94,7 +94,7 @@ class Search {
     StepVisits step;
     const bool fits = builder_.Complete(&candidate.plan, &step);
     const auto visits = static_cast<int64_t>(step.visits.size());
-    tasks_ += visits * kTasksPerGroup;
+    tasks_ += visits * (kTasksPerGroup + visits);
     if (!fits) {
       ++result_.report.not_fitting;
       return std::nullopt;

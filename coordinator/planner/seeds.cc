@@ -63,7 +63,12 @@ class Seeds {
  private:
   std::vector<int> Counts() const {
     const int layers = model_.num_layers();
-    std::set<int> counts = {1, 2, layers};
+    std::set<int> counts;
+    if (layers > kMostLayersToBalance * 2) {  // each of them takes long
+      for (int rounds : {1, 2, 4, 8, 16, 32}) counts.insert(std::min(rounds * devices_, layers));
+      return {counts.begin(), counts.end()};
+    }
+    counts = {1, 2, layers};
     if (layers <= 24) {
       for (int count = 1; count <= layers; ++count) counts.insert(count);
     }
@@ -100,7 +105,9 @@ class Seeds {
       MoveRules rules = rules_;
       rules.stash = stash;
       PlaceStashes(rules, &plan);
+      const bool deep = model_.num_layers() > kMostLayersToBalance * 2;
       for (int slots = 1; slots <= rules_.most_slots; ++slots) {
+        if (deep && slots != std::min(2, rules_.most_slots)) continue;
         plan.stream_slots = slots;
         plans_.push_back(plan);
         if (!rules_.update) continue;
