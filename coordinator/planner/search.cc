@@ -23,6 +23,7 @@ constexpr int kFruitlessMoves = 400;
 constexpr int64_t kFewPlans = 20'000;
 // Setting up a plan takes about as long as bounding so many of its tasks, for each group.
 constexpr int64_t kTasksPerGroup = 60;
+constexpr int64_t kManyVisits = 64;  // then also for each pair of groups
 
 class Search {
  public:
@@ -37,7 +38,7 @@ class Search {
         options_(options),
         random_(1, 7) {
     const int64_t layers = model_.num_layers();
-    if (options_.commands == 0) options_.commands = 600'000 + 2'000 * layers;
+    if (options_.commands == 0) options_.commands = 600'000 + 600 * layers;
     if (options_.tasks == 0) options_.tasks = 36'000'000 + 100'000 * layers;
     if (!rules.groups) options_.tasks /= 10;  // there is little to change
   }
@@ -51,7 +52,11 @@ class Search {
       most_kept_ = kFewPlans;
       EnumeratePlans(model_.num_layers(), shape_, rules_, [this](Plan plan) { Consider(plan); });
     } else {
-      for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) Consider(std::move(seed));
+      for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) {
+        // From few groups to many.
+        if (tasks_ > options_.tasks / 8 && !kept_.empty()) break;
+        Consider(std::move(seed));
+      }
       KeepWhatFits();
       Anneal();
     }
@@ -94,7 +99,7 @@ class Search {
     StepVisits step;
     const bool fits = builder_.Complete(&candidate.plan, &step);
     const auto visits = static_cast<int64_t>(step.visits.size());
-    tasks_ += visits * (kTasksPerGroup + visits);
+    tasks_ += visits * (kTasksPerGroup + (visits > kManyVisits ? visits : 0));
     if (!fits) {
       ++result_.report.not_fitting;
       return std::nullopt;

@@ -65,7 +65,9 @@ class Seeds {
     const int layers = model_.num_layers();
     std::set<int> counts;
     if (layers > kMostLayersToBalance * 2) {  // each of them takes long
-      for (int rounds : {1, 2, 4, 8, 16, 32}) counts.insert(std::min(rounds * devices_, layers));
+      for (int rounds : {1, 2, 4, 8, 16, 32, layers}) {
+        counts.insert(std::min(rounds * devices_, layers));
+      }
       return {counts.begin(), counts.end()};
     }
     counts = {1, 2, layers};
