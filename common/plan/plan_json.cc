@@ -64,7 +64,7 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
 
 Plan PlanOf(const JsonField& field) {
   field.Only({"schema", "devices", "micro_batch_size", "num_microbatches", "sequence_length",
-              "update", "stream_slots", "forward_groups", "backward_groups"});
+              "update", "forward_span", "stream_slots", "forward_groups", "backward_groups"});
   Plan plan;
   const std::string schema = field.Get("schema").Text();
   if (field.ok() && schema != kPlanSchema) {
@@ -81,6 +81,7 @@ Plan PlanOf(const JsonField& field) {
   if (field.ok() && update != "deferred" && update != "eager") {
     field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
   }
+  plan.forward_span = static_cast<int>(field.Get("forward_span").Integer(1));
   plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1));
   plan.forward_groups = GroupsOf(field.Get("forward_groups"), static_cast<int>(devices), false);
   plan.backward_groups = GroupsOf(field.Get("backward_groups"), static_cast<int>(devices), true);
@@ -100,6 +101,7 @@ std::string PlanFileText(const Plan& plan) {
   json["num_microbatches"] = plan.num_microbatches;
   json["sequence_length"] = plan.sequence_length;
   json["update"] = plan.update == UpdateMode::kEager ? "eager" : "deferred";
+  json["forward_span"] = plan.forward_span;
   json["stream_slots"] = plan.stream_slots;
   json["forward_groups"] = GroupsToJson(plan.forward_groups, false);
   json["backward_groups"] = GroupsToJson(plan.backward_groups, true);
@@ -112,12 +114,19 @@ absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view whe
   const JsonField root(&json, where, &status);
   const bool whole = json.is_object() && json.contains("plan");
   if (whole) {
-    root.Only({"mode", "fits", "plan", "num_microbatches", "micro_batch_size", "update", "clip",
-               "stash", "footprint", "devices", "groups", "host", "minimal_swap", "time_estimate"});
+    root.Only({"mode", "fits", "plan", "num_microbatches", "micro_batch_size",
+               "forward_micro_batch_size", "update", "clip", "stash", "footprint", "devices",
+               "groups", "host", "minimal_swap", "time_estimate"});
   }
   Plan plan = PlanOf(whole ? root.Get("plan") : root);
   HARMONY_RETURN_IF_ERROR(status);
-  HARMONY_RETURN_IF_ERROR_CTX(CheckPlan(plan), where);
+  const int forward = plan.forward_groups.empty() ? 0 : plan.forward_groups.back().layers.last + 1;
+  const int fused = plan.backward_groups.back().layers.first;
+  if (forward != fused) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": forward_groups: the forward groups end before layer ", forward,
+                     ", the last backward group begins with ", fused));
+  }
   return plan;
 }
 

@@ -88,9 +88,11 @@ absl::StatusOr<Plan> AdoptPlan(const ModelSpec& model, const JobSpec& job,
   const PlanBuilder builder(model, job, machine, given.microbatch_size);
   Plan plan = builder.Blank();
   plan.update = given.update;
+  plan.forward_span = given.forward_span;
   plan.stream_slots = given.stream_slots;
   plan.forward_groups = given.forward_groups;
   plan.backward_groups = given.backward_groups;
+  HARMONY_RETURN_IF_ERROR_CTX(CheckPlan(model, plan), where);
   StepVisits step;
   if (!builder.Complete(&plan, &step)) {
     HARMONY_RETURN_IF_ERROR_CTX(TooLarge(model, plan, step), where);

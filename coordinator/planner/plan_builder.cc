@@ -14,8 +14,7 @@ constexpr int64_t kWorthMoreHostMemory = 50;
 
 Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit) {
   return visit.kind == VisitKind::kForward
-             ? ForwardWorkspaceBytes(model, visit.layers, plan.microbatch_size,
-                                     plan.sequence_length)
+             ? ForwardWorkspaceBytes(model, visit.layers, plan.forward_size(), plan.sequence_length)
              : BackwardWorkspaceBytes(model, visit.layers, plan.microbatch_size,
                                       plan.sequence_length);
 }

@@ -42,7 +42,7 @@ TEST(PlanJsonTest, RoundTrip) {
 
 constexpr char kGood[] =
     R"({"schema": "harmony-plan/1", "devices": 2, "micro_batch_size": 2, "num_microbatches": 4,
-        "sequence_length": 16, "update": "eager", "stream_slots": 2,
+        "sequence_length": 16, "update": "eager", "forward_span": 1, "stream_slots": 2,
         "forward_groups": [{"first_layer": 0, "last_layer": 1, "device": 0}],
         "backward_groups": [
           {"first_layer": 0, "last_layer": 1, "device": 0, "keep_weights": true, "keep_stash": false},
