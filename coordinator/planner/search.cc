@@ -23,6 +23,7 @@ constexpr int kFruitlessMoves = 400;
 constexpr int64_t kFewPlans = 20'000;
 // Setting up a plan takes about as long as bounding so many of its tasks, for each group.
 constexpr int64_t kTasksPerGroup = 60;
+constexpr size_t kManyRounds = 16;   // around the devices; more only where fewer do not fit
 constexpr int64_t kManyVisits = 64;  // then also for each pair of groups
 
 class Search {
@@ -54,7 +55,8 @@ class Search {
     } else {
       for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) {
         // From few groups to many.
-        if (tasks_ > options_.tasks / 8 && !kept_.empty()) break;
+        const bool many = seed.backward_groups.size() > kManyRounds * shape_.devices.size();
+        if (!kept_.empty() && (many || tasks_ > options_.tasks / 8)) break;
         Consider(std::move(seed));
       }
       KeepWhatFits();
