@@ -284,7 +284,8 @@ class RunTest(Launcher):
                                 (["run", self.job_file, "--devices", "sum:mem=1MiB"], "sum"),
                                 (["run", self.job_file, "--devices", "sim:mem=1MiB", "--host-memory", "x"], "host_memory"),
                                 (["run"], "job"), ([], "subcommand"), (["list"], "harmony up"),
-                                (["profile", self.job_file, "-o", "p.json"], "not there yet")):
+                                (["profile", self.job_file, "-o", "p.json"], "data.format"),
+                                (["export", "1", "there"], "not there yet")):
             with self.subTest(arguments):
                 code = 1 if arguments == ["list"] else 2
                 self.assertIn(word, self.harmony(*arguments, check=code).stderr)

@@ -17,7 +17,9 @@ namespace harmony {
 namespace {
 
 uint64_t first_seed = 1;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+uint64_t seeds = 500;
+#elif defined(__SANITIZE_ADDRESS__)
 uint64_t seeds = 2'000;
 #else
 uint64_t seeds = 20'000;
