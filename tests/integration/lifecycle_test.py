@@ -27,9 +27,9 @@ class LifecycleTest(harness.Scratch):
                          f"{count} steps")
 
     def test_sigterm_writes_a_checkpoint_and_the_next_run_continues_with_the_same_bits(self):
-        expected = self.reference(max_steps=20)
+        expected = self.reference(max_steps=80)
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-            job, out = self.job(f"stop-{code}", max_steps=20)
+            job, out = self.job(f"stop-{code}", max_steps=80)
             process = self.start("run", job, "--devices", DEVICES)
             self.wait_steps(process, out, 3)
             process.send_signal(number)
@@ -101,8 +101,8 @@ class LifecycleTest(harness.Scratch):
         self.assertLessEqual(len(list(out.glob("checkpoint-*"))), 2)
 
     def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
-        expected = self.reference(max_steps=12)
-        job, out = self.job("damaged", max_steps=12, save_steps=2, save_total_limit=3)
+        expected = self.reference(max_steps=80)
+        job, out = self.job("damaged", max_steps=80, save_steps=2, save_total_limit=3)
         process = self.start("run", job, "--devices", DEVICES)
         self.wait_steps(process, out, 7)
         process.send_signal(signal.SIGTERM)
