@@ -36,7 +36,7 @@ if [ "$quick" = 0 ]; then
     build "$preset" "build/$preset" sanitized_tests
     say "$preset tests"
     TSAN_OPTIONS=halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-      ctest --test-dir "build/$preset" -L "pure|sanitize" --output-on-failure --no-tests=error
+      ctest --test-dir "build/$preset" -j "$(nproc)" -L "pure|sanitize" --output-on-failure --no-tests=error
   done
   say "fuzz targets"
   tests/fuzz/run.sh
