@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+import environment
+
 BIN = pathlib.Path(__file__).resolve().parents[1] / "build" / "bin"
 
 
@@ -41,8 +43,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
-    env = dict(os.environ, OMP_WAIT_POLICY="passive", OMP_DYNAMIC="false", OMP_PROC_BIND="false",
-               MALLOC_TRIM_THRESHOLD_="-1", MALLOC_MMAP_MAX_="0")
+    env = environment.training()
     settings = ["--set", f"max_steps={args.steps}", "--set", f"compute_threads={args.threads}",
                 "--set", "resume_from_checkpoint=none"]
     rates = {"plain": [], "harmony": []}

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 """The plain trainer against the same training written in PyTorch (transformers' GPT-2, SDPA, fused
-AdamW), and `harmony run` on one unpaced sim device against the plain trainer. All on the same cores:
-same model, batch, microbatch, threads, wait policy; all recompute every block in backward and keep
-freed memory mapped. They run in turns (A B A B); tokens/s of each step but a turn's first count.
+AdamW; Harmony against the plain trainer: harmony_vs_plain.py). Both on the same cores: same model,
+batch, microbatch, threads, wait policy; both recompute every block in backward and keep freed memory
+mapped. They run in turns (A B A B); tokens/s of each step but a turn's first count.
 
     .deps/parity-venv/bin/python bench/pytorch_plain.py [--turns 2] [--steps 3] [--threads 2]
-    python3 bench/pytorch_plain.py --runners plain harmony --devices sim:mem=700MiB
 """
 import argparse
 import json
 import os
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import environment
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "parity"))
@@ -56,14 +56,9 @@ def measure(args):
         print(json.dumps(dict(step=step + 1, loss=total, tokens_per_second=rate)), flush=True)
 
 
-def environment(args):
-    return {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false",
-            "OMP_PROC_BIND": "false", "OMP_NUM_THREADS": str(args.threads),
-            "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-
-
 def rates(command, args):
-    out = subprocess.run(command, env=environment(args), capture_output=True, text=True)
+    env = dict(environment.training(), OMP_NUM_THREADS=str(args.threads))
+    out = subprocess.run(command, env=env, capture_output=True, text=True)
     if out.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{out.stderr[-2000:]}")
     found = [float(x) for x in re.findall(r'"tokens_per_second": ([0-9.e+]+)', out.stdout)]
@@ -88,28 +83,23 @@ output_dir: {folder}/run
     return job
 
 
-def run_turn(runner, args, folder, job):
+def run_turn(runner, args, job):
     """Tokens/s of the steps of one run."""
     if runner == "plain":
         return rates([args.plain_trainer, str(job), "--no-output"], args)
-    if runner == "pytorch":
-        flags = [f"--{name}={getattr(args, name)}"
-                 for name in ("model", "steps", "batch", "microbatch", "tokens", "threads")]
-        return rates([sys.executable, __file__, "--measure"] + flags, args)
-    shutil.rmtree(folder / "run", ignore_errors=True)
-    rates([args.harmony, "run", str(job), "--devices", args.devices], args)
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["tokens_per_second"] for line in lines][1:]
+    flags = [f"--{name}={getattr(args, name)}"
+             for name in ("model", "steps", "batch", "microbatch", "tokens", "threads")]
+    return rates([sys.executable, __file__, "--measure"] + flags, args)
 
 
 def compare(args):
-    found = {runner: [] for runner in args.runners}
+    found = {runner: [] for runner in ("plain", "pytorch")}
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         job = write_job(args, folder)
         for turn in range(args.turns):
-            for runner in args.runners:
-                found[runner] += run_turn(runner, args, folder, job)
+            for runner in found:
+                found[runner] += run_turn(runner, args, job)
             print(f"turn {turn + 1}: " + ", ".join(
                 f"{runner} {values[-1]:.1f}" for runner, values in found.items()) + " tokens/s",
                 flush=True)
@@ -118,9 +108,7 @@ def compare(args):
         medians[runner] = statistics.median(values)
         print(f"{runner:8} median {medians[runner]:7.1f} tokens/s, "
               f"{min(values):.1f} to {max(values):.1f} over {len(values)} steps")
-    for first, second in (("plain", "pytorch"), ("harmony", "plain")):
-        if first in medians and second in medians:
-            print(f"{first} / {second}: {medians[first] / medians[second]:.2f}")
+    print(f"plain / pytorch: {medians['plain'] / medians['pytorch']:.2f}")
 
 
 def main():
@@ -134,10 +122,6 @@ def main():
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plain-trainer", default=str(ROOT / "build" / "bin" / "plain_trainer"))
-    parser.add_argument("--harmony", default=str(ROOT / "build" / "bin" / "harmony"))
-    parser.add_argument("--devices", default="sim:mem=512MiB", help="for harmony")
-    parser.add_argument("--runners", nargs="+", default=["plain", "pytorch"],
-                        choices=["plain", "pytorch", "harmony"])
     parser.add_argument("--measure", action="store_true", help="only PyTorch, in this process")
     args = parser.parse_args()
     measure(args) if args.measure else compare(args)

@@ -72,8 +72,11 @@ std::string DebugString(const Lane& lane) {
   static constexpr const char* kNames[] = {"compute", "h2d_bulk",     "h2d_stream", "d2h",
                                            "p2p",     "host_compute", "host_io"};
   const char* name = kNames[static_cast<int>(lane.kind)];
-  if (lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo) return name;
-  return absl::StrCat(name, lane.device);
+  return IsHostLane(lane) ? name : absl::StrCat(name, lane.device);
+}
+
+bool IsHostLane(const Lane& lane) {
+  return lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
 }
 
 int LaneTable::IndexOf(const Lane& lane) const {

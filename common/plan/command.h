@@ -37,6 +37,8 @@ struct Lane {
   auto operator<=>(const Lane&) const = default;
 };
 std::string DebugString(const Lane& lane);
+// Whether it is the host worker's, not a device's.
+bool IsHostLane(const Lane& lane);
 
 // Lanes of a machine with `num_devices` devices, densely numbered; the number is the semaphore's
 // index.

@@ -148,4 +148,8 @@ std::string ToString(const DeviceSpec& device) {
                       Rate("p2p", device.p2p.value, "B/s"));
 }
 
+bool HasSpeeds(const DeviceSpec& device) {
+  return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0;
+}
+
 }  // namespace harmony

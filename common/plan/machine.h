@@ -32,5 +32,7 @@ struct MachineSpec {
 // InvalidArgument names the key or number that is wrong.
 absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec);
 std::string ToString(const DeviceSpec& device);
+// Whether arithmetic and the links to the host are paced.
+bool HasSpeeds(const DeviceSpec& device);
 
 }  // namespace harmony

@@ -16,11 +16,10 @@ class Clock {
   Clock(const ModelSpec& model, const Plan& plan, const CostModel& costs,
         const EvaluateOptions& options)
       : options_(options),
-        lane_table_(static_cast<int>(plan.devices.size())),
         dispatcher_(model, plan, costs, {0, options.steps, 0, kWindow}),
-        lanes_(lane_table_.size()),
+        finishes_(LaneTable(static_cast<int>(plan.devices.size())).size()),
         step_ends_(options.steps) {
-    estimate_.lanes.resize(lanes_.size());
+    estimate_.lanes.resize(finishes_.size());
   }
 
   absl::StatusOr<Estimate> Run() {
@@ -31,27 +30,23 @@ class Clock {
       estimate_.commands += static_cast<int64_t>(commands.size());
       for (Command& command : commands) Execute(std::move(command));
       // Completions only pace the dispatcher: all that was issued counts as done.
-      for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-        dispatcher_.OnLaneProgress(static_cast<int>(lane), lanes_[lane].finishes.size());
+      for (size_t lane = 0; lane < finishes_.size(); ++lane) {
+        dispatcher_.OnLaneProgress(static_cast<int>(lane), finishes_[lane].size());
       }
     }
     return Summarize();
   }
 
  private:
-  struct LaneClock {
-    std::vector<Nanos> finishes;  // of value i + 1
-  };
-
   void Execute(Command command) {
     const CommandHeader& header = command.header;
-    LaneClock& lane = lanes_[header.lane];
-    Nanos start = lane.finishes.empty() ? Nanos() : lane.finishes.back();
+    std::vector<Nanos>& lane = finishes_[header.lane];
+    Nanos start = lane.empty() ? Nanos() : lane.back();
     for (const SemaphoreWait& wait : header.waits) {
-      start = std::max(start, lanes_[wait.semaphore].finishes[wait.value - 1]);
+      start = std::max(start, finishes_[wait.semaphore][wait.value - 1]);
     }
     const Nanos finish = start + header.expected;
-    lane.finishes.push_back(finish);
+    lane.push_back(finish);
     const auto* host = std::get_if<HostTask>(&command.body);
     if (host != nullptr && host->kind == HostTaskKind::kUpdate) {
       Nanos& end = step_ends_[static_cast<size_t>(header.step)];
@@ -92,10 +87,9 @@ class Clock {
   }
 
   const EvaluateOptions options_;
-  LaneTable lane_table_;
   Dispatcher dispatcher_;
-  std::vector<LaneClock> lanes_;
-  std::vector<Nanos> step_ends_;  // of the last update
+  std::vector<std::vector<Nanos>> finishes_;  // by lane, of value i + 1
+  std::vector<Nanos> step_ends_;              // of the last update
   Estimate estimate_;
 };
 

@@ -24,8 +24,7 @@ class ReferenceCosts : public CostModel {
   Nanos Duration(const Command& command) const override {
     Command real = command;
     Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
-    const bool host = lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
-    if (!host) lane.device = device_;
+    if (!IsHostLane(lane)) lane.device = device_;
     // A single device has no peer: by way of the host, on every machine.
     if (lane.kind == LaneKind::kP2P) lane.kind = LaneKind::kD2H;
     real.header.lane = static_cast<uint32_t>(real_.IndexOf(lane));

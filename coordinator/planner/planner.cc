@@ -45,9 +45,7 @@ MoveRules RulesOf(const JobSpec& job, const MachineSpec& machine) {
 }
 
 bool Paced(const MachineSpec& machine) {
-  return std::all_of(machine.devices.begin(), machine.devices.end(), [](const DeviceSpec& device) {
-    return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0;
-  });
+  return std::all_of(machine.devices.begin(), machine.devices.end(), HasSpeeds);
 }
 
 std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {

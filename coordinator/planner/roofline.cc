@@ -62,9 +62,8 @@ const char* ActivityOf(LaneKind kind) {
 }
 
 std::string NameOf(const Lane& lane) {
-  const bool host = lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
-  return host ? absl::StrCat("host: ", ActivityOf(lane.kind))
-              : absl::StrCat("device ", lane.device, ": ", ActivityOf(lane.kind));
+  return IsHostLane(lane) ? absl::StrCat("host: ", ActivityOf(lane.kind))
+                          : absl::StrCat("device ", lane.device, ": ", ActivityOf(lane.kind));
 }
 
 char LetterOf(const Command& command) {

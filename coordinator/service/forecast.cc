@@ -50,8 +50,7 @@ absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
 
 bool AllPaced(const std::vector<DeviceSpec>& devices) {
   return std::all_of(devices.begin(), devices.end(), [&](const DeviceSpec& device) {
-    return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0 &&
-           (device.p2p.value > 0 || devices.size() == 1);
+    return HasSpeeds(device) && (device.p2p.value > 0 || devices.size() == 1);
   });
 }
 

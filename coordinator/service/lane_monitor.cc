@@ -1,6 +1,7 @@
 #include "coordinator/service/lane_monitor.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -141,6 +142,14 @@ LaneUsage LaneMonitor::Usage(int index, Nanos now) const {
   LaneUsage usage = lane.usage;
   if (!lane.outstanding.empty()) usage.outstanding += now - lane.outstanding_since;
   return usage;
+}
+
+int64_t LaneMonitor::FirstOutstandingStep() const {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const LaneState& lane : lanes_) {
+    for (const Outstanding& command : lane.outstanding) first = std::min(first, command.label.step);
+  }
+  return first;
 }
 
 const CommandLabel* LaneMonitor::Head(int index) const {

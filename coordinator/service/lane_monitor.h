@@ -81,6 +81,9 @@ class LaneMonitor {
   const std::deque<MeasuredCommand>& Timeline(int lane) const { return lanes_[lane].timeline; }
   // Of this step and later ones every command that was reported is in the timelines.
   int64_t first_whole_step() const { return first_whole_step_; }
+  // Of steps before this one nothing is outstanding. A step may have completed (its updates have)
+  // before the last of its transfers is reported: by another process, over another stream.
+  int64_t FirstOutstandingStep() const;
   int num_lanes() const { return static_cast<int>(lanes_.size()); }
   const LaneTable& table() const { return table_; }
 

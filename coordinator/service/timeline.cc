@@ -36,9 +36,8 @@ const char* QueueName(LaneKind kind) {
 
 v1::TimelineEvent EventOn(const Lane& lane, const CommandLabel& label, int num_microbatches) {
   v1::TimelineEvent event;
-  const bool host = lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
   event.set_lane(DebugString(lane));
-  event.set_device(host ? -1 : lane.device);
+  event.set_device(IsHostLane(lane) ? -1 : lane.device);
   event.set_queue(QueueName(lane.kind));
   event.set_name(Describe(label, num_microbatches));
   event.set_step(label.step);
@@ -141,8 +140,8 @@ RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<DeviceSpec>
   recorded.first_step = run.setup().start.first_step;
   recorded.end_step = run.setup().job.max_steps;
   recorded.save_steps = run.setup().job.save_steps;
-  recorded.completed_steps = run.completed_steps();
   const LaneMonitor& monitor = run.monitor();
+  recorded.completed_steps = std::min(run.completed_steps(), monitor.FirstOutstandingStep());
   int64_t first = monitor.first_whole_step();
   if (last_steps > 0) first = std::max(first, recorded.completed_steps - last_steps);
   for (int lane = 0; lane < monitor.num_lanes(); ++lane) {

@@ -25,13 +25,13 @@ struct RecordedTimeline {
   std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
   std::vector<DeviceSpec> devices;
   int64_t first_step = 0, end_step = 0, save_steps = 0;  // of the run, indices from 0
-  int64_t completed_steps = 0;
-  std::vector<std::vector<MeasuredCommand>> lanes;  // by LaneTable's index
+  int64_t completed_steps = 0;                           // and reported to the last command
+  std::vector<std::vector<MeasuredCommand>> lanes;       // by LaneTable's index
 
   void DropBefore(int64_t step);
 };
 
-// The last `last_steps` steps (0: all that is kept whole) and what has run of those under way.
+// The last `last_steps` whole steps (0: all that are kept) and what has run of those under way.
 RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<DeviceSpec>& devices,
                                 int64_t last_steps);
 

@@ -85,7 +85,7 @@ class TraceTest(harness.Scratch):
         trace = self.dir / "t.json"
         done = self.harmony("trace", long_id, "-o", trace, "--last-steps", 4, "--json")
         saved = json.loads(done.stdout)
-        self.assertGreaterEqual(saved["first_step"], 27)
+        self.assertGreater(saved["first_step"], 20)
         self.assertGreater(saved["planned_events"], 0)
         self.check(trace, saved["first_step"], saved["first_step"] + 3)
         self.harmony("trace", first_id, "-o", trace)

@@ -55,6 +55,18 @@ TEST(LaneMonitorTest, KnowsHowLongTheNextCommandWasNotThere) {
   EXPECT_EQ(monitor.Timeline(lane)[2].command_wait, Nanos(0));
 }
 
+TEST(LaneMonitorTest, AStepIsWholeOnceItsLastCommandIsReported) {
+  LaneMonitor monitor(1, 10);
+  const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
+  monitor.BeginGeneration(1, Nanos(0));
+  EXPECT_GT(monitor.FirstOutstandingStep(), 1000);
+  monitor.OnIssued(Load(1, 4, 1), Nanos(0));
+  monitor.OnIssued(Load(2, 5, 1), Nanos(0));
+  EXPECT_EQ(monitor.FirstOutstandingStep(), 4);
+  monitor.OnProgress(lane, 1, {}, Nanos(5));
+  EXPECT_EQ(monitor.FirstOutstandingStep(), 5);
+}
+
 TEST(LaneMonitorTest, WhatANewGenerationDropsIsNotCounted) {
   LaneMonitor monitor(1, 10);
   monitor.BeginGeneration(1, Nanos(0));

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "tests/support/sanitized.h"
 
 namespace harmony {
 namespace {
@@ -19,12 +20,6 @@ namespace {
 using Floats = std::vector<float>;
 
 constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // One layer with one block, used once or twice.
 ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, bool tied) {

@@ -15,13 +15,6 @@
 
 namespace harmony::paper {
 
-// Instrumented code runs ten times slower: the longest tests take fewer instances there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 inline uint64_t TestSeed() {
   const char* text = std::getenv("HARMONY_TEST_SEED");
   return text == nullptr ? 20221 : std::strtoull(text, nullptr, 10);

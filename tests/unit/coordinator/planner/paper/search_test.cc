@@ -13,6 +13,7 @@
 #include "coordinator/planner/paper/event_simulator.h"
 #include "coordinator/planner/paper/lower_bound.h"
 #include "coordinator/planner/paper/serial_plan.h"
+#include "tests/support/sanitized.h"
 #include "tests/unit/coordinator/planner/paper/random_profile.h"
 
 namespace harmony::paper {
