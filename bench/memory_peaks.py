@@ -5,8 +5,9 @@
 
 Four runs of the same job: from random weights; the same again (the yardstick: training, nothing loaded, one
 export at the end); from the first one's weights, with a checkpoint after every step; and that one stopped and
-resumed. Sampled all the time: the proportional set size (PSS) of every process, summed, so that shared memory
-counts once; pages of files that are read or written are the system's cache and do not count. Prints the peak of each phase: until the first step has begun, and after.
+resumed. Sampled all the time: the anonymous memory of every process and the pages of every shared segment
+(each once, whoever maps it); pages of files that are read or written are the system's cache and do not count.
+Prints the peak of each phase: until the first step has begun, and after.
 """
 import argparse
 import json
@@ -38,12 +39,20 @@ def children_of(pid):
     return found
 
 
-def pss(pid):
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as f:
-            return sum(int(line.split()[1]) * 1024 for line in f if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    except OSError:
-        return 0
+def memory_of(pids):
+    """Bytes: anonymous pages, and what the memory files that they hold have allocated."""
+    total, segments = 0, {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as f:
+                total += sum(int(line.split()[1]) * 1024 for line in f if line.startswith("Pss_Anon:"))
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                if os.readlink(fd.path).startswith("/memfd:"):
+                    status = os.stat(fd.path)
+                    segments[status.st_ino] = status.st_blocks * 512
+        except OSError:
+            pass  # it has just ended
+    return total + sum(segments.values())
 
 
 def steps_done(out):
@@ -69,7 +78,7 @@ def run(job, out, devices, settings, env, stop_after=None):
                 process.send_signal(signal.SIGINT)
                 stop_after = None
             phase = "start" if done == before else "rest"
-            peaks[phase] = max(peaks[phase], sum(map(pss, children_of(process.pid))))
+            peaks[phase] = max(peaks[phase], memory_of(children_of(process.pid)))
             time.sleep(0.02)
         if process.returncode not in (0, 130):
             log.seek(0)
@@ -90,7 +99,7 @@ def main():
         job = folder / "job.yaml"
         job.write_text(json.dumps({
             "model_name_or_path": args.model, "init": "random", "sequence_length": 64, "global_batch_size": 4,
-            "micro_batch_size": 1, "max_steps": 4, "compute_threads": os.cpu_count(),
+            "micro_batch_size": 1, "max_steps": 8, "compute_threads": os.cpu_count(),
             "data": {"path": str(folder / "data.txt"), "format": "text-bytes"}, "output_dir": "unused"}))
         pretrained = ["init=pretrained", f"model_name_or_path={folder / 'random' / 'final'}", "save_steps=1"]
         rows = {"train, random weights": run(job, folder / "random", args.devices, [], env)}

@@ -61,6 +61,7 @@ class Case:
     gflops: float = 12
     links: tuple = FAST
     settings: tuple = ()
+    root: str = ""  # all devices share their link to the host
 
 
 CASES = [
@@ -71,6 +72,7 @@ CASES = [
     Case("gpt2-2-slow", "gpt2", 2, 0.5, 24, 4, gflops=8, links=SLOW),
     Case("gpt2-3-clip", "gpt2", 3, 0.6, 24, 4, gflops=7, settings=("max_grad_norm=1",)),
     Case("gpt2-4", "gpt2", 4, 0.8, 32, 4, gflops=6),
+    Case("gpt2-4-root", "gpt2", 4, 0.5, 32, 4, gflops=6, root="a"),
     Case("llama-1-tenth", "llama", 1, 0.1, 16, 4),
     Case("llama-2", "llama", 2, 0.6, 16, 4, gflops=8, links=ASYMMETRIC),
     Case("llama-3-slow", "llama", 3, 0.5, 24, 4, gflops=7, links=SLOW),
@@ -127,7 +129,8 @@ def write_job(case, steps, folder):
 
 def devices_of(case, memory):
     h2d, d2h, p2p = case.links
-    return f"sim*{case.devices}:mem={memory},flops={case.gflops}G,h2d={h2d}MB/s,d2h={d2h}MB/s,p2p={p2p}MB/s"
+    root = f",root={case.root}" if case.root else ""
+    return f"sim*{case.devices}:mem={memory},flops={case.gflops}G,h2d={h2d}MB/s,d2h={d2h}MB/s,p2p={p2p}MB/s{root}"
 
 
 def run_case(case, steps, folder):

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -36,12 +37,19 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
     if (device.flops.value <= 0) return absl::InvalidArgumentError("must be above 0");
     return absl::OkStatus();
   }
+  if (key == "root") {
+    if (value.empty() || !absl::c_all_of(value, [](char c) { return absl::ascii_isalnum(c); })) {
+      return absl::InvalidArgumentError("must be a name of letters and digits");
+    }
+    device.root = std::string(value);
+    return absl::OkStatus();
+  }
   BytesPerSecond* rate = key == "h2d"   ? &device.h2d
                          : key == "d2h" ? &device.d2h
                          : key == "p2p" ? &device.p2p
                                         : nullptr;
   if (rate == nullptr) {
-    return absl::InvalidArgumentError("unknown key (known: mem, flops, h2d, d2h, p2p)");
+    return absl::InvalidArgumentError("unknown key (known: mem, flops, h2d, d2h, p2p, root)");
   }
   HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
   if (rate->value <= 0) return absl::InvalidArgumentError("must be above 0");
@@ -97,6 +105,9 @@ absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
   }
   if (parts.size() == 2) HARMONY_RETURN_IF_ERROR(ApplyOptions(text, parts[1], device));
   if (device.memory.count() == 0) return Wrong(text, "a sim device needs mem=");
+  if (!device.root.empty() && (device.h2d.value <= 0 || device.d2h.value <= 0)) {
+    return Wrong(text, "devices that share a root= need h2d= and d2h=, the speed of its link");
+  }
   return device;
 }
 
@@ -145,7 +156,8 @@ std::string ToString(const DeviceSpec& device) {
   }
   return absl::StrCat("sim:mem=", device.memory.count(), Rate("flops", device.flops.value, ""),
                       Rate("h2d", device.h2d.value, "B/s"), Rate("d2h", device.d2h.value, "B/s"),
-                      Rate("p2p", device.p2p.value, "B/s"));
+                      Rate("p2p", device.p2p.value, "B/s"),
+                      device.root.empty() ? "" : absl::StrCat(",root=", device.root));
 }
 
 bool HasSpeeds(const DeviceSpec& device) {

@@ -13,7 +13,8 @@ namespace harmony {
 
 enum class DeviceKind { kSim, kCuda };
 
-// One device; `sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s` gives four of them.
+// One device; `sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s` gives four of them,
+// which share their link to the host with `,root=NAME` added.
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::kSim;
   int ordinal = 0;  // position in the machine's list; for cuda see cuda_ordinal
@@ -21,6 +22,9 @@ struct DeviceSpec {
   Bytes memory;          // the hard cap: residency region and workspace together
   FlopsPerSecond flops;  // pacing; 0: none
   BytesPerSecond h2d, d2h, p2p;
+  // Devices of the same root share one paced link to the host: in each direction it carries one
+  // copy after the other. Empty: a link of its own.
+  std::string root;
 };
 
 struct MachineSpec {

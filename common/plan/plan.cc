@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/plan/command.h"
 
 namespace harmony {
 namespace {
@@ -102,6 +103,23 @@ absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
                      "these layers runs on device ", group.device));
   }
   return absl::OkStatus();
+}
+
+std::vector<int> LinksOfLanes(const Plan& plan) {
+  const LaneTable table(static_cast<int>(plan.devices.size()));
+  std::vector<int> links(table.size());
+  for (int index = 0; index < table.size(); ++index) {
+    Lane lane = table.LaneAt(index);
+    if (lane.kind == LaneKind::kH2DStream) lane.kind = LaneKind::kH2DBulk;
+    if (lane.kind == LaneKind::kH2DBulk || lane.kind == LaneKind::kD2H) {
+      const int root = plan.devices[lane.device].root;
+      for (int d = 0; root > 0 && d < lane.device; ++d) {
+        if (plan.devices[d].root == root) lane.device = d;
+      }
+    }
+    links[index] = table.IndexOf(lane);
+  }
+  return links;
 }
 
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group) {

@@ -30,6 +30,7 @@ struct LayerGroup {
 struct DevicePlan {
   Bytes memory;    // the cap
   Bytes resident;  // [0, resident) holds bindings; [resident, memory) is the worker's workspace
+  int root = 0;    // devices of the same one, above 0, share their link to the host
 };
 
 struct Plan {
@@ -69,6 +70,11 @@ std::string DebugString(const Plan& plan);
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
 // there is not, when one keeps what it cannot keep, and when sizes do not divide each other.
 absl::Status CheckPlan(const ModelSpec& model, const Plan& plan);
+
+// What carries out the commands of a lane, by LaneTable index: of those whose number is the same,
+// one after the other, in the order in which all they wait for is there. The two lanes into a
+// device share its link, and so do devices of the same root; other lanes share nothing.
+std::vector<int> LinksOfLanes(const Plan& plan);
 
 // The backward group that keeps the weights a forward group loads; -1: none does.
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group);

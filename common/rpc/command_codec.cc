@@ -326,6 +326,7 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
     v1::DevicePlan* out = wire->add_devices();
     out->set_memory(device.memory.count());
     out->set_resident(device.resident.count());
+    out->set_root(device.root);
   }
   wire->set_arena_dynamic(plan.arena_dynamic.count());
   wire->set_clip(plan.clip);
@@ -349,7 +350,7 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   plan.microbatch_size = wire.microbatch_size();
   plan.sequence_length = wire.sequence_length();
   for (const v1::DevicePlan& in : wire.devices()) {
-    DevicePlan device{Bytes(in.memory()), Bytes(in.resident())};
+    DevicePlan device{Bytes(in.memory()), Bytes(in.resident()), in.root()};
     if (in.resident() < 0 || in.memory() < in.resident()) {
       return Bad("plan: devices.resident", in.resident());
     }

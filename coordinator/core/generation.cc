@@ -20,6 +20,8 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_),
       writer_(job.model, job.plan, job.layout, job.kept, job.table, graph_, memory_, records_),
       lanes_(lane_table_.size()),
+      links_(LinksOfLanes(plan_)),
+      link_free_(lane_table_.size()),
       grants_(job.plan.backward_groups.size()) {
   for (size_t d = 0; d < plan_.devices.size(); ++d) {
     memory_.emplace_back(plan_.devices[d].resident - job.kept.bytes(static_cast<int>(d)));

@@ -115,6 +115,8 @@ class Generation {
   CommandWriter writer_;
 
   std::vector<LaneState> lanes_;
+  const std::vector<int> links_;                        // by lane: what carries it
+  std::vector<Nanos> link_free_;                        // by link; modelled
   std::vector<RingGrant> grants_;                       // by backward group
   std::deque<int64_t> ring_queue_;                      // backward visits that have no piece yet
   std::deque<StepCount> steps_;                         // built, not completed

@@ -207,7 +207,9 @@ void Generation::IssueHead(int index, std::vector<Command>& commands) {
   FillWaits(node, users, command);
   command.header.expected = job_.costs.Duration(command);
   node.value = lane.issued;
-  node.finish = std::max(lane.start, lane.free_at) + command.header.expected;
+  Nanos& link_free = link_free_[links_[index]];
+  node.finish = std::max({lane.start, lane.free_at, link_free}) + command.header.expected;
+  link_free = node.finish;
   node.state = NodeState::kIssued;
   lane.free_at = node.finish;
   lane.ready = false;

@@ -33,6 +33,7 @@ ProfiledCosts::ProfiledCosts(const Profile& profile, const ModelSpec& model, con
     device.h2d = measured.h2d;
     device.d2h = measured.d2h;
     device.p2p = measured.p2p.value_or(LinkProfile());
+    device.shares_root = plan.devices[devices_.size()].root > 0;
     device.sums = SumsOf(measured, plan.microbatch_size);
     devices_.push_back(std::move(device));
   }
@@ -93,7 +94,8 @@ double ProfiledCosts::TransferSeconds(const Device& device, LaneKind lane, Bytes
   const LinkProfile& link = lane == LaneKind::kP2P   ? device.p2p
                             : lane == LaneKind::kD2H ? device.d2h
                                                      : device.h2d;
-  const Measured& rate = devices_.size() > 1 ? link.together : link.duplex;
+  const bool takes_turns = device.shares_root && lane != LaneKind::kP2P;
+  const Measured& rate = devices_.size() > 1 && !takes_turns ? link.together : link.duplex;
   return link.latency.median + static_cast<double>(size.count()) / rate.median;
 }
 

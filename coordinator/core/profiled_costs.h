@@ -14,7 +14,7 @@ namespace harmony {
 // measured sizes on the line through the neighbours); a transfer latency + bytes / bandwidth; a
 // host task a fixed part + bytes / rate. Each command also bears the wake-up of the one that waits
 // for it. Where several devices work at the same time, the times measured with all of them busy
-// count.
+// count; but not of a link that is shared by name (root=): there copies take turns.
 class ProfiledCosts : public CostModel {
  public:
   // REQUIRES: CheckProfile was OK for this model, a job with the plan's sequence length and the
@@ -32,6 +32,7 @@ class ProfiledCosts : public CostModel {
   struct Device {
     double slowdown = 1;
     LinkProfile h2d, d2h, p2p;
+    bool shares_root = false;
     Sums sums;  // at the plan's microbatch size
   };
 

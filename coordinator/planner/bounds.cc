@@ -31,6 +31,7 @@ class RelaxedStep {
         microbatches_(plan.num_microbatches),
         devices_(plan.devices.size()),
         kept_(model, plan),
+        links_(LinksOfLanes(plan)),
         stash_(model.num_layers() + 1, kNotStashed),
         stash_made_(model.num_layers() + 1) {
     for (const StashSpec& stash : StashesOf(plan)) {
@@ -44,13 +45,17 @@ class RelaxedStep {
     for (size_t v = 0; v < step_.visits.size(); ++v) RunVisit(v);
     const Nanos chain = RunHost();
     Nanos lane = host_busy_, copies;
-    for (const Device& device : devices_) {
+    std::vector<Nanos> links(links_.size());
+    const LaneTable table(static_cast<int>(devices_.size()));
+    for (int d = 0; d < table.num_devices(); ++d) {
+      const Device& device = devices_[d];
       copies += device.bulk.busy + device.stream.busy + device.d2h.busy;
-      for (const Lane* l :
-           {&device.compute, &device.bulk, &device.stream, &device.d2h, &device.p2p}) {
-        lane = std::max(lane, l->busy);
-      }
+      lane = std::max({lane, device.compute.busy, device.p2p.busy});
+      links[links_[table.IndexOf({LaneKind::kH2DBulk, d})]] +=
+          device.bulk.busy + device.stream.busy;
+      links[links_[table.IndexOf({LaneKind::kD2H, d})]] += device.d2h.busy;
     }
+    for (Nanos busy : links) lane = std::max(lane, busy);
     return {std::max(chain, lane), chain, lane, copies};
   }
 
@@ -284,6 +289,7 @@ class RelaxedStep {
   const int microbatches_;
   std::vector<Device> devices_;
   const KeptLayout kept_;
+  const std::vector<int> links_;                // LinksOfLanes
   std::set<std::pair<int, int>> kept_loads_;    // keeper, block
   std::vector<int> stash_;                      // by boundary: where
   std::vector<std::vector<Nanos>> stash_made_;  // by boundary, microbatch

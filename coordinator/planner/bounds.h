@@ -25,7 +25,7 @@ StepVisits VisitsOf(const ModelSpec& model, const Plan& plan);
 struct PlanBound {
   Nanos step;    // the larger of the two
   Nanos chain;   // from the update of layer 0 to the next
-  Nanos lane;    // the busiest lane
+  Nanos lane;    // the busiest lane or link
   Nanos copies;  // all copies between host and devices, one after the other
 };
 

@@ -17,7 +17,9 @@ class Clock {
         const EvaluateOptions& options)
       : options_(options),
         dispatcher_(model, plan, costs, {0, options.steps, 0, kWindow}),
-        finishes_(LaneTable(static_cast<int>(plan.devices.size())).size()),
+        links_(LinksOfLanes(plan)),
+        link_free_(links_.size()),
+        finishes_(links_.size()),
         step_ends_(options.steps) {
     estimate_.lanes.resize(finishes_.size());
   }
@@ -45,7 +47,12 @@ class Clock {
     for (const SemaphoreWait& wait : header.waits) {
       start = std::max(start, finishes_[wait.semaphore][wait.value - 1]);
     }
+    // Commands are issued in the order in which all that they wait for is there, by the
+    // dispatcher's reckoning, which is this one: so a link serves them in that order.
+    Nanos& link_free = link_free_[links_[header.lane]];
+    start = std::max(start, link_free);
     const Nanos finish = start + header.expected;
+    link_free = finish;
     lane.push_back(finish);
     const auto* host = std::get_if<HostTask>(&command.body);
     if (host != nullptr && host->kind == HostTaskKind::kUpdate) {
@@ -78,9 +85,12 @@ class Clock {
     const size_t last = step_ends_.size() - 1;
     const Nanos all = step_ends_[last] - step_ends_[0];
     estimate_.step = Nanos(all.count() / static_cast<int64_t>(last));
-    for (const LaneUse& lane : estimate_.lanes) {
-      estimate_.step = std::max(estimate_.step, lane.busy);
+    std::vector<Nanos> busy(links_.size());
+    for (size_t lane = 0; lane < links_.size(); ++lane) {
+      busy[links_[lane]] += estimate_.lanes[lane].busy;
     }
+    estimate_.step = std::max(estimate_.step, *std::max_element(busy.begin(), busy.end()));
+    estimate_.links = links_;
     estimate_.step_begin = step_ends_[last - 1];
     estimate_.step_end = step_ends_[last];
     return std::move(estimate_);
@@ -88,6 +98,8 @@ class Clock {
 
   const EvaluateOptions options_;
   Dispatcher dispatcher_;
+  const std::vector<int> links_;              // by lane
+  std::vector<Nanos> link_free_;              // by link
   std::vector<std::vector<Nanos>> finishes_;  // by lane, of value i + 1
   std::vector<Nanos> step_ends_;              // of the last update
   Estimate estimate_;

@@ -2,8 +2,8 @@
 
 // What a plan costs: the real dispatcher under a virtual clock, without processes, messages and
 // faults. Each command starts when its lane is free and what it waits for has completed, and takes
-// its modelled time. (coordinator/sim runs the same commands with everything else around them.)
-// PURE.
+// its modelled time; lanes that share a link take turns. (coordinator/sim runs the same commands
+// with everything else around them.) PURE.
 
 #include <array>
 #include <cstdint>
@@ -23,9 +23,10 @@ struct LaneUse {
 
 struct Estimate {
   // Of a step in the middle of a run: the distance of the ends of steps, and never less than any
-  // lane is busy per step.
+  // lane or link is busy per step.
   Nanos step;
   std::vector<LaneUse> lanes;         // by LaneTable index
+  std::vector<int> links;             // LinksOfLanes
   std::array<int64_t, 8> bytes{};     // per step over CPU-GPU links, by TrafficClass
   int64_t peer_bytes = 0;             // per step, device to device
   int64_t commands = 0;               // that were simulated

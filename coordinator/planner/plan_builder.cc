@@ -1,7 +1,10 @@
 #include "coordinator/planner/plan_builder.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/kept_layout.h"
 
@@ -38,7 +41,15 @@ Plan PlanBuilder::Blank() const {
   plan.clip = job_.max_grad_norm > 0;
   plan.optimizer_moments = job_.optim == OptimizerKind::kAdamW ? 2 : 0;
   plan.boundary_banks = static_cast<int>(machine_.devices.size()) + 2;
-  for (const DeviceSpec& device : machine_.devices) plan.devices.push_back({device.memory, {}});
+  std::vector<std::string> roots;
+  for (const DeviceSpec& device : machine_.devices) {
+    if (!device.root.empty() && !absl::c_linear_search(roots, device.root)) {
+      roots.push_back(device.root);
+    }
+    const auto root = absl::c_find(roots, device.root);
+    const int number = device.root.empty() ? 0 : static_cast<int>(root - roots.begin()) + 1;
+    plan.devices.push_back({device.memory, {}, number});
+  }
   return plan;
 }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace harmony {
 namespace {
@@ -14,28 +17,29 @@ constexpr double kBinds = 0.9;
 
 // Walks from the end of the step back to its beginning, always to what the command waited for last.
 std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
-  std::vector<std::vector<const TimelineEntry*>> by_lane(lanes);  // value i + 1
-  const TimelineEntry* at = nullptr;
-  for (const TimelineEntry& entry : estimate.events) {
-    by_lane[entry.lane].push_back(&entry);
+  const std::vector<TimelineEntry>& events = estimate.events;
+  std::vector<std::vector<int>> by_lane(lanes);  // events, of value i + 1
+  std::vector<int> last_on_link(lanes, -1);
+  std::vector<int> before_on_link;  // by event
+  int at = -1;
+  for (int i = 0; i < static_cast<int>(events.size()); ++i) {
+    const TimelineEntry& entry = events[i];
+    by_lane[entry.lane].push_back(i);
+    before_on_link.push_back(std::exchange(last_on_link[estimate.links[entry.lane]], i));
     const auto* host = std::get_if<HostTask>(&entry.command.body);
     if (host != nullptr && host->kind == HostTaskKind::kUpdate && entry.end == estimate.step_end) {
-      at = &entry;
+      at = i;
     }
   }
   std::vector<Nanos> chain(lanes);
-  while (at != nullptr && at->end > estimate.step_begin) {
-    chain[at->lane] += at->end - std::max(at->begin, estimate.step_begin);
-    const TimelineEntry* before = nullptr;
-    const auto consider = [&](int lane, uint64_t value) {
-      const TimelineEntry* entry = by_lane[lane][value - 1];
-      if (before == nullptr || entry->end > before->end) before = entry;
-    };
-    const CommandHeader& header = at->command.header;
-    for (const SemaphoreWait& wait : header.waits) {
-      consider(static_cast<int>(wait.semaphore), wait.value);
+  while (at >= 0 && events[at].end > estimate.step_begin) {
+    const TimelineEntry& entry = events[at];
+    chain[entry.lane] += entry.end - std::max(entry.begin, estimate.step_begin);
+    int before = before_on_link[at];  // that of the lane is none later
+    for (const SemaphoreWait& wait : entry.command.header.waits) {
+      const int other = by_lane[wait.semaphore][wait.value - 1];
+      if (before < 0 || events[other].end > events[before].end) before = other;
     }
-    if (header.signal_value > 1) consider(at->lane, header.signal_value - 1);
     at = before;
   }
   return chain;
@@ -78,6 +82,38 @@ char LetterOf(const Command& command) {
   return kind == HostTaskKind::kUpdate ? 'U' : kind == HostTaskKind::kNorm ? 'N' : 'o';
 }
 
+// Of a link that several lanes use: all of them together.
+std::string NameOfLink(const LaneTable& table, const std::vector<int>& lanes) {
+  std::vector<std::string> devices;
+  for (int lane : lanes) {
+    std::string device = absl::StrCat(table.LaneAt(lane).device);
+    if (devices.empty() || devices.back() != device) devices.push_back(std::move(device));
+  }
+  return absl::StrCat("device", devices.size() == 1 ? " " : "s ", absl::StrJoin(devices, ","),
+                      table.LaneAt(lanes.front()).kind == LaneKind::kD2H ? ": link out together"
+                                                                         : ": link in together");
+}
+
+void AddSharedLinks(const Estimate& estimate, const LaneTable& table,
+                    const std::vector<Nanos>& chain, std::vector<LaneLoad>* loads) {
+  const double step = std::max(estimate.step.seconds(), 1e-12);
+  for (int link = 0; link < table.size(); ++link) {
+    std::vector<int> lanes;
+    LaneLoad load;
+    for (int i = link; i < table.size(); ++i) {
+      if (estimate.links[i] != link || estimate.lanes[i].commands == 0) continue;
+      lanes.push_back(i);
+      load.busy += estimate.lanes[i].busy;
+      load.bytes += estimate.lanes[i].bytes;
+      load.on_the_chain += chain[i];
+    }
+    if (lanes.size() < 2) continue;
+    load.name = NameOfLink(table, lanes);
+    load.share = load.busy.seconds() / step;
+    loads->push_back(std::move(load));
+  }
+}
+
 }  // namespace
 
 Roofline RooflineOf(const Estimate& estimate, int num_devices) {
@@ -85,18 +121,23 @@ Roofline RooflineOf(const Estimate& estimate, int num_devices) {
   const std::vector<Nanos> chain = ChainOf(estimate, table.size());
   const double step = std::max(estimate.step.seconds(), 1e-12);
   Roofline roofline;
-  int longest = -1;
+  std::vector<LaneLoad>& lanes = roofline.lanes;
   for (int i = 0; i < table.size(); ++i) {
     const LaneUse& use = estimate.lanes[i];
     if (use.commands == 0) continue;
-    const int index = static_cast<int>(roofline.lanes.size());
-    roofline.lanes.push_back(
+    lanes.push_back(
         {NameOf(table.LaneAt(i)), use.busy, use.busy.seconds() / step, use.bytes, chain[i]});
-    const auto& lanes = roofline.lanes;
-    if (roofline.busiest < 0 || use.busy > lanes[roofline.busiest].busy) roofline.busiest = index;
-    if (longest < 0 || chain[i] > lanes[longest].on_the_chain) longest = index;
   }
-  if (roofline.busiest < 0) return roofline;
+  if (lanes.empty()) return roofline;
+  AddSharedLinks(estimate, table, chain, &lanes);
+  const auto most = [&](auto of) {
+    return static_cast<int>(
+        absl::c_max_element(lanes,
+                            [&](const LaneLoad& a, const LaneLoad& b) { return of(a) < of(b); }) -
+        lanes.begin());
+  };
+  roofline.busiest = most([](const LaneLoad& load) { return load.busy; });
+  const int longest = most([](const LaneLoad& load) { return load.on_the_chain; });
   const LaneLoad& busiest = roofline.lanes[roofline.busiest];
   roofline.verdict =
       busiest.share >= kBinds

@@ -19,9 +19,11 @@ struct LaneLoad {
 };
 
 struct Roofline {
-  std::vector<LaneLoad> lanes;  // that have something to do, as the LaneTable orders them
-  int busiest = -1;             // index
-  std::string verdict;          // what binds, a sentence
+  // That have something to do, as the LaneTable orders them; then the links that several of them
+  // share.
+  std::vector<LaneLoad> lanes;
+  int busiest = -1;     // index
+  std::string verdict;  // what binds, a sentence
 };
 
 // REQUIRES: an estimate with its timeline.

@@ -34,7 +34,8 @@ class Simulation {
         processes_(2 + plan.devices.size()),
         semaphores_(lanes_.size(), 0),
         stamps_(lanes_.size(), 0),
-        link_free_(plan.devices.size()),
+        links_(LinksOfLanes(plan)),
+        link_free_(lanes_.size()),
         reported_(options.first_step) {
     processes_[0].id = {Role::kSwapper, 0};
     processes_[1].id = {Role::kHostWorker, 0};
@@ -273,9 +274,9 @@ class Simulation {
     for (int lane : process.lanes) {
       if (const Command* running = queues_[lane].Running()) world_.Abort(*running);
       queues_[lane] = LaneQueue(lane);
+      link_free_[links_[lane]] = now_;
       ++stamps_[lane];
     }
-    if (process.id.role == Role::kSwapper) std::fill(link_free_.begin(), link_free_.end(), now_);
     if (process.connected) Tell(p, ProcessLost{process.id, process.incarnation});
     process.connected = process.wants_dial = false;
     process.quiesce = 0;
@@ -357,12 +358,9 @@ class Simulation {
     Schedule(end, Kind::kLaneDone, lane, ++stamps_[lane]);
   }
 
-  // When work of this duration that starts now on a lane ends: the lanes into a device share a
-  // link.
+  // When work of this duration that starts now on a lane ends: its link may be taken.
   Nanos EndOf(int lane, Nanos duration) {
-    const Lane at = lanes_.LaneAt(lane);
-    if (at.kind != LaneKind::kH2DBulk && at.kind != LaneKind::kH2DStream) return now_ + duration;
-    Nanos& free = link_free_[at.device];
+    Nanos& free = link_free_[links_[lane]];
     free = std::max(now_, free) + duration;
     return free;
   }
@@ -465,7 +463,8 @@ class Simulation {
   std::vector<int> owner_;            // by lane
   std::vector<uint64_t> semaphores_;  // by lane, of the generation
   std::vector<uint64_t> stamps_;      // by lane: which completion event is the current one
-  std::vector<Nanos> link_free_;      // by device: when its link in will have carried all
+  const std::vector<int> links_;      // by lane
+  std::vector<Nanos> link_free_;      // by link: when it will have carried all
   uint32_t word_ = 0;                 // the generation word of the segment
   uint32_t epoch_ = 0;                // coordinator's incarnation
   std::unique_ptr<JobRunner> runner_;

@@ -1,9 +1,9 @@
 #pragma once
 
 // One job on a simulated machine: the real job runner, dispatcher and lane queues, with modelled
-// processes, messages and durations under a virtual clock, and faults from a seed. The two lanes of
-// a link's direction share it: it carries one transfer after the other, in the order in which they
-// start. Every run with the same arguments is the same. PURE.
+// processes, messages and durations under a virtual clock, and faults from a seed. Lanes that
+// share a link (LinksOfLanes) take turns, in the order in which their commands start. Every run
+// with the same arguments is the same. PURE.
 //
 // What is checked, all the time: every read finds exactly the content it expects, no range is
 // written while another command uses it, every (use, microbatch) is counted once and in order in

@@ -47,7 +47,13 @@ SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<DeviceSpec> devices,
       regions_(std::move(regions)),
       lanes_(static_cast<int>(devices_.size())),
       counters_(static_cast<int>(devices_.size())) {
-  for (size_t i = 0; i < devices_.size(); ++i) links_.push_back(std::make_unique<Links>());
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    links_.push_back(std::make_unique<Links>());
+    root_of_.push_back(i);
+    for (size_t d = 0; d < i && !devices_[i].root.empty(); ++d) {
+      if (devices_[d].root == devices_[i].root) root_of_[i] = std::min(root_of_[i], d);
+    }
+  }
 }
 
 absl::Status SimCopyEngine::Run(const Command& command) {
@@ -156,16 +162,16 @@ BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {
 }
 
 Pacer& SimCopyEngine::PacerOf(const Route& route) {
-  Links& links = *links_[route.device];
+  Links& root = *links_[root_of_[route.device]];
   switch (route.direction) {
     case LinkDirection::kH2D:
-      return links.h2d;
+      return root.h2d;
     case LinkDirection::kD2H:
-      return links.d2h;
+      return root.d2h;
     case LinkDirection::kP2P:
       break;
   }
-  return links.p2p;
+  return links_[route.device]->p2p;
 }
 
 uint64_t SimCopyEngine::paced_transfers() const {

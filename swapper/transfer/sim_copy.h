@@ -68,6 +68,7 @@ class SimCopyEngine {
   const LaneTable lanes_;
   TrafficCounters counters_;
   std::vector<std::unique_ptr<Links>> links_;
+  std::vector<size_t> root_of_;  // by device: whose links to the host it uses
 
   std::mutex ledger_mutex_;
   SlotLedger ledger_;                 // ledger_mutex_

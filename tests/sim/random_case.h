@@ -108,6 +108,7 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
     device.resident += Bytes(device.resident.count() * static_cast<int64_t>(slack) *
                              static_cast<int64_t>(random.Below(100)) / 100);
     device.memory = device.resident;
+    device.root = static_cast<int>(random.Below(3));
   }
   plan.arena_dynamic = ArenaLayout(model, plan).dynamic_bytes();
   return plan;

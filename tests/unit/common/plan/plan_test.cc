@@ -36,6 +36,26 @@ TEST(LaneTableTest, NumbersEveryLaneOnce) {
   EXPECT_EQ(DebugString(lanes.LaneAt(15)), "host_compute");
 }
 
+TEST(PlanTest, LanesIntoADeviceAndDevicesOfOneRootShareLinks) {
+  Plan plan;
+  plan.devices.resize(4);
+  plan.devices[1].root = plan.devices[3].root = 1;
+  const LaneTable lanes(4);
+  const std::vector<int> links = LinksOfLanes(plan);
+  const auto shared = [&](Lane a, Lane b) {
+    return links[lanes.IndexOf(a)] == links[lanes.IndexOf(b)];
+  };
+  using enum LaneKind;
+  EXPECT_TRUE(shared({kH2DBulk, 0}, {kH2DStream, 0}));
+  EXPECT_TRUE(shared({kH2DBulk, 1}, {kH2DStream, 3}));
+  EXPECT_TRUE(shared({kD2H, 1}, {kD2H, 3}));
+  EXPECT_FALSE(shared({kD2H, 0}, {kD2H, 2}));
+  EXPECT_FALSE(shared({kH2DBulk, 0}, {kH2DBulk, 1}));
+  EXPECT_FALSE(shared({kH2DBulk, 1}, {kD2H, 1}));
+  EXPECT_FALSE(shared({kP2P, 1}, {kP2P, 3}));
+  EXPECT_FALSE(shared({kCompute, 1}, {kCompute, 3}));
+}
+
 TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {
   const ModelSpec model = SmallModel(3);
   Plan plan = SmallPlan(model, 1);

@@ -25,10 +25,10 @@ constexpr char kOneStepOnTwoDevices[] = R"(
 #7 step 0 lane 6=2 copy weights 2688 B arena+1024 -> device1+30080 expect 1=0 after 11>=1
 #8 step 0 lane 0=1 forward layers 0-0 microbatch 0 w0@0 out1@1152 tokens@1024 after 1>=1 after 2>=1
 #9 step 0 lane 2=2 copy tokens 16 B arena+14416 -> device0+1088 expect 13=1 after 11>=2
-#10 step 0 lane 2=3 copy tokens 16 B arena+14432 -> device0+30080 expect 13=1 after 11>=2
-#11 step 0 lane 3=1 copy stash 128 B device0+1152 -> arena+15104 commit stash(1, microbatch 0)=1 retire 22 after 0>=1
-#12 step 0 lane 4=1 copy boundary 128 B device0+1152 -> device1+2688 after 0>=1
-#13 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1280 tokens@1088 after 2>=2
+#10 step 0 lane 3=1 copy stash 128 B device0+1152 -> arena+15104 commit stash(1, microbatch 0)=1 retire 22 after 0>=1
+#11 step 0 lane 4=1 copy boundary 128 B device0+1152 -> device1+2688 after 0>=1
+#12 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1280 tokens@1088 after 2>=2
+#13 step 0 lane 2=3 copy tokens 16 B arena+14432 -> device0+30080 expect 13=1 after 11>=2
 #14 step 0 lane 5=1 forward layers 1-1 microbatch 0 w1@0 in@2688 out2@2944 after 4>=1 after 6>=1
 #15 step 0 lane 3=2 copy stash 128 B device0+1280 -> arena+15232 commit stash(1, microbatch 1)=1 retire 23 after 0>=2
 #16 step 0 lane 7=1 copy stash 128 B arena+15104 -> device1+26880 expect 22=1 after 3>=1

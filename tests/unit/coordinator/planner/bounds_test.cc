@@ -108,17 +108,18 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
     const double simulated = StepsTogether(result.timeline, evaluate.steps);
     const double evaluated = StepsTogether(estimate->events, evaluate.steps);
-    worst = std::max(worst, 1 - evaluated / simulated);
-    // Never slower; what is left out (two steps at most are in flight) is little.
-    EXPECT_LE(evaluated, simulated * 1.001) << "seed " << seed;
-    EXPECT_GE(evaluated, simulated * 0.85) << "seed " << seed;
+    worst = std::max(worst, std::abs(1 - evaluated / simulated));
+    // What is left out (two steps at most are in flight) is little. Who comes first of two that
+    // want a link at the same moment is not the same.
+    EXPECT_LE(evaluated, simulated * 1.05) << "seed " << seed;
+    EXPECT_GE(evaluated, simulated * 0.95) << "seed " << seed;
     for (int i = 0; i < 8; ++i) {
       // Which way a boundary tensor takes may change from step to step.
       if (i == static_cast<int>(TrafficClass::kBoundary)) continue;
       EXPECT_EQ(estimate->bytes[i] * evaluate.steps, result.moved_bytes[i]) << "seed " << seed;
     }
   }
-  std::printf("evaluated below simulated by %.2f%% at most\n", 100 * worst);
+  std::printf("evaluated and simulated differ by %.2f%% at most\n", 100 * worst);
 }
 
 // Two layers a device, one microbatch: what a step takes can be counted by hand.
@@ -139,6 +140,33 @@ TEST(EvaluationTest, CountsUnits) {
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);
   EXPECT_EQ(Bytes(estimate->bytes[static_cast<size_t>(TrafficClass::kWeights)]), swap.weights);
   EXPECT_GE(estimate->step, compute.busy + Nanos(2));  // the last gradient out, its update
+}
+
+// Two groups on two devices, whose copies cost ten times what all else does.
+TEST(EvaluationTest, DevicesOfOneRootTakeTurns) {
+  class CopyCosts : public CostModel {
+   public:
+    Nanos Duration(const Command& command) const override {
+      return Nanos(std::holds_alternative<Transfer>(command.body) ? 1000 : 1);
+    }
+  };
+  const ModelSpec model = SmallModel(2);
+  Plan plan = SmallPlan(model, 2);
+  const CopyCosts costs;
+  const LaneTable lanes(2);
+  const auto busy = [&](const Estimate& estimate, LaneKind kind) {
+    return estimate.lanes[lanes.IndexOf({kind, 0})].busy +
+           estimate.lanes[lanes.IndexOf({kind, 1})].busy;
+  };
+  const absl::StatusOr<Estimate> apart = EvaluatePlan(model, plan, costs);
+  ASSERT_TRUE(apart.ok()) << apart.status();
+  for (DevicePlan& device : plan.devices) device.root = 1;
+  const absl::StatusOr<Estimate> together = EvaluatePlan(model, plan, costs);
+  ASSERT_TRUE(together.ok()) << together.status();
+  EXPECT_GT(together->step, apart->step);
+  EXPECT_GE(together->step,
+            busy(*together, LaneKind::kH2DBulk) + busy(*together, LaneKind::kH2DStream));
+  EXPECT_GE(together->step, busy(*together, LaneKind::kD2H));
 }
 
 TEST(EvaluationTest, SaysWhatDoesNotRun) {

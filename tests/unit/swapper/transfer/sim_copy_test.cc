@@ -204,6 +204,23 @@ TEST_F(SimCopyTest, PacedTransfersOfOneDirectionShareTheLink) {
   EXPECT_EQ(engine_->paced_transfers(), 2);
 }
 
+TEST_F(SimCopyTest, DevicesOfOneRootShareItsLink) {
+  std::vector<DeviceSpec> paced = {Sim(0), Sim(1)};
+  for (DeviceSpec& device : paced) {
+    device.d2h = BytesPerSecond{50e6};  // 1 MB: 20 ms
+    device.root = "left";
+  }
+  MakeEngine(paced);
+  const Nanos begin = MonotonicClock().Now();
+  auto other = std::async(std::launch::async, [&] {
+    return engine_->Run(Make(LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, Bytes(1'000'000)));
+  });
+  ASSERT_TRUE(
+      engine_->Run(Make(LaneKind::kD2H, 1, {1, Bytes(0)}, {-1, MiB(2)}, Bytes(1'000'000))).ok());
+  ASSERT_TRUE(other.get().ok());
+  EXPECT_GE(MonotonicClock().Now() - begin, Millis(40) - Nanos(500'000));
+}
+
 // Lanes, segment and engine together: copies over two devices, each waiting for the one before.
 TEST_F(SimCopyTest, LanesOfTheSegmentRunAChainOfTransfers) {
   const Bytes size = KiB(256);
