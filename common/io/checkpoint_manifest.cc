@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 constexpr absl::string_view kPrefix = "checkpoint-";
 constexpr char kManifestName[] = "manifest.json";
 constexpr int64_t kMaxManifestBytes = 64 << 20;
-constexpr int64_t kPieceBytes = 4 << 20;
+// Small beside what the process needs anyway: resuming must not take more than training.
+constexpr int64_t kPieceBytes = 256 << 10;
 
 absl::StatusOr<CheckpointManifest::FileEntry> Describe(const std::string& directory,
                                                        const std::string& name,
