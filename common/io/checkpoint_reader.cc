@@ -1,6 +1,7 @@
 #include "common/io/checkpoint_reader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -18,6 +19,7 @@ namespace {
 constexpr absl::string_view kSingleName = "model.safetensors";
 constexpr absl::string_view kIndexName = "model.safetensors.index.json";
 constexpr int64_t kBufferElements = 1 << 17;  // of 16 bits
+constexpr int64_t kCompareBytes = 1 << 20;
 
 // The index's map from tensor to file name, each checked to be a plain name.
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
@@ -143,6 +145,22 @@ absl::Status CheckpointReader::ReadF32(absl::string_view name, absl::Span<float>
     done += count;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CheckpointReader::SameBytes(absl::string_view a, absl::string_view b) const {
+  const SafetensorsEntry *one = Find(a), *other = Find(b);
+  const int64_t size = one->end - one->begin;
+  if (one->dtype != other->dtype || size != other->end - other->begin) return false;
+  std::vector<char> left(static_cast<size_t>(std::min(size, kCompareBytes))), right = left;
+  for (int64_t at = 0; at < size; at += kCompareBytes) {
+    const int64_t count = std::min(size - at, kCompareBytes);
+    HARMONY_RETURN_IF_ERROR(
+        files_[file_of_.at(one->name)].ReadAt(one->begin + at, left.data(), count));
+    HARMONY_RETURN_IF_ERROR(
+        files_[file_of_.at(other->name)].ReadAt(other->begin + at, right.data(), count));
+    if (std::memcmp(left.data(), right.data(), static_cast<size_t>(count)) != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace harmony

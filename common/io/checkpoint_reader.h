@@ -37,6 +37,9 @@ class CheckpointReader {
   // is none of F32, BF16, F16.
   absl::Status ReadF32(absl::string_view name, absl::Span<float> out) const;
 
+  // Whether two tensors are of one type and hold the same bytes. REQUIRES: both are there.
+  absl::StatusOr<bool> SameBytes(absl::string_view a, absl::string_view b) const;
+
  private:
   absl::Status AddFile(const std::string& path);
 

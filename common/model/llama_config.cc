@@ -20,7 +20,11 @@ void ReadScaling(ConfigReader& reader, ConfigReader& scaling, const ModelConfig&
   const std::string type = scaling.Text("rope_type", scaling.Text("type", "default"));
   scaling.RefuseUnlessNumber("partial_rotary_factor", 1.0,
                              "rotary embedding of a part of the head");
-  if (type == "default") return;
+  if (type == "default") {
+    const bool typed = scaling.Has("rope_type") || scaling.Has("type");
+    if (!typed) scaling.RefuseUnlessNumber("factor", 1.0, "scaling without a rope_type");
+    return;
+  }
   if (type == "linear") {
     rope.scaling = RopeConfig::Scaling::kLinear;
     rope.factor = scaling.RequiredNumber("factor", 1.0, kMaxFactor);
@@ -110,9 +114,12 @@ void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   if (config.model_type == "mistral") {
     const bool absent = !reader.Has("sliding_window") && !reader.IsNull("sliding_window");
     config.sliding_window = absent ? 4096 : reader.Size("sliding_window", 0, kMaxInt32);
-  } else if (config.model_type != "llama") {
-    // `sliding_window` without this switch has no effect there.
+  } else {
+    // For the qwens `sliding_window` without this switch has no effect. A llama has no windows.
     reader.RefuseUnlessFalse("use_sliding_window", "attention over a sliding window");
+    if (config.model_type == "llama") {
+      config.sliding_window = reader.Size("sliding_window", 0, kMaxInt32);
+    }
   }
   const nlohmann::json* types = reader.Find("layer_types");
   if (types == nullptr) return;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/config_reader.h"
+#include "common/model/known_keys.h"
 #include "common/model/strict_json.h"
 
 namespace harmony {
@@ -20,7 +21,8 @@ void RefuseForeignFeatures(ConfigReader& reader) {
   reader.RefuseUnlessFalse("alibi", "ALiBi positions");
   reader.RefuseUnlessFalse("use_qk_norm", "query/key norm outside qwen3");
   reader.RefuseUnlessFalse("clip_qkv", "clipped projections");
-  for (absl::string_view key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+  for (absl::string_view key : {"num_local_experts", "num_experts", "n_routed_experts",
+                                "num_experts_per_tok", "moe_intermediate_size"}) {
     reader.RefuseUnlessNumber(key, 0, "mixtures of experts");
   }
   for (absl::string_view key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
@@ -29,6 +31,9 @@ void RefuseForeignFeatures(ConfigReader& reader) {
   for (absl::string_view key : {"residual_multiplier", "embedding_multiplier", "logits_scaling",
                                 "attention_multiplier", "logit_scale"}) {
     if (reader.Has(key)) reader.Refuse(key, "scaled residuals, embeddings or logits");
+  }
+  if (reader.Has("attention_chunk_size")) {
+    reader.Refuse("attention_chunk_size", "attention within chunks");
   }
   if (reader.Has("no_rope_layers")) reader.Refuse("no_rope_layers", "layers without positions");
 }
@@ -48,6 +53,15 @@ void CheckArchitectures(ConfigReader& reader) {
     }
     reader.Refuse("architectures", "only causal language models can be trained");
     return;
+  }
+}
+
+// A switch that nobody here knows may change the result.
+void RefuseUnknownSwitches(const nlohmann::json& object, Family family, ConfigReader& reader) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_boolean() && value.get<bool>() && !IsKnownConfigKey(family, key)) {
+      reader.Refuse(key, "an option that is not known; remove it if it changes nothing");
+    }
   }
 }
 
@@ -92,6 +106,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
         absl::StrCat(where, ": 'model_type' is \"", config.model_type.substr(0, 60),
                      "\": unknown architecture (known: gpt2, llama, mistral, qwen2, qwen3)"));
   }
+  RefuseUnknownSwitches(object, config.family, reader);
   HARMONY_RETURN_IF_ERROR(reader.status());
   HARMONY_RETURN_IF_ERROR(CheckTotalSize(config, where));
   return config;

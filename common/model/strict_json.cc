@@ -41,6 +41,9 @@ absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::str
     result = Json::parse(text.data(), text.data() + text.size(), callback);
   } catch (const Json::exception& error) {
     if (problem.empty()) problem = absl::StrCat("not valid JSON: ", error.what());
+    for (char& c : problem) {  // it quotes the text, which may be no text at all
+      if (c < 0x20 || c == 0x7f) c = '?';
+    }
   }
   if (!problem.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", problem));
   return result;

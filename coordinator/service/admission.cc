@@ -1,13 +1,17 @@
 #include "coordinator/service/admission.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/io/checkpoint_manifest.h"
 #include "common/io/checkpoint_reader.h"
+#include "common/io/file.h"
 #include "common/io/hf_directory.h"
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
+#include "common/model/known_keys.h"
 #include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
@@ -33,7 +37,58 @@ absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const M
   }
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
                            CheckpointReader::OpenDirectory(source.directory));
-  return WeightMap::Match(model, reader).status();
+  HARMONY_ASSIGN_OR_RETURN(const WeightMap map, WeightMap::Match(model, reader));
+  constexpr absl::string_view kHead = "lm_head.weight";
+  if (!model.config.tie_word_embeddings || reader.Find(kHead) == nullptr) return absl::OkStatus();
+  // transformers ties them only when they are equal.
+  const std::string& table = map.of(model.blocks[0].tensors[0]).name;
+  HARMONY_ASSIGN_OR_RETURN(const bool same, reader.SameBytes(table, kHead));
+  if (same) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(reader.PathOf(kHead), ": '", kHead, "' differs from '", table,
+                   "', but config.json ties them; set tie_word_embeddings to false there"));
+}
+
+absl::Status CheckMoments(const std::string& checkpoint, const ModelSpec& model) {
+  HARMONY_ASSIGN_OR_RETURN(
+      const CheckpointReader moments,
+      CheckpointReader::OpenFile(JoinPath(checkpoint, "optimizer.safetensors")));
+  for (const ParamBlock& block : model.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      for (const char* prefix : {"exp_avg.", "exp_avg_sq."}) {
+        const SafetensorsEntry* entry = moments.Find(absl::StrCat(prefix, tensor.name));
+        if (entry != nullptr && entry->shape == tensor.shape) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(checkpoint, "/optimizer.safetensors: ", prefix, tensor.name,
+                         " is missing or of another shape than the model's"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The checkpoint that the job names must be whole and of this model; `auto` microbatches are its.
+absl::Status CheckNamedCheckpoint(const ModelSpec& model, JobSpec* job) {
+  const std::string& path = job->resume_from_checkpoint;
+  if (path == "auto" || path == "none") return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, VerifyCheckpoint(path));
+  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader weights,
+                           CheckpointReader::OpenFile(JoinPath(path, "model.safetensors")));
+  HARMONY_RETURN_IF_ERROR(WeightMap::Match(model, weights).status());
+  if (job->optim == OptimizerKind::kAdamW) HARMONY_RETURN_IF_ERROR(CheckMoments(path, model));
+  if (manifest.step > job->max_steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job->max_steps));
+  }
+  const int64_t micro = manifest.micro_batch_size;
+  if (micro < 1 || job->global_batch_size % micro != 0 ||
+      (job->micro_batch_size != 0 && job->micro_batch_size != micro)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": was made with micro_batch_size ", micro,
+                     ", which this job cannot use: results would differ"));
+  }
+  job->micro_batch_size = micro;
+  return absl::OkStatus();
 }
 
 absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::string_view advice) {
@@ -99,6 +154,10 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
       CheckSequenceLength(admitted->model.config, admitted->job.sequence_length));
   HARMONY_RETURN_IF_ERROR(CheckData(admitted->job, admitted->model));
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
+  if (absl::Status status = CheckNamedCheckpoint(admitted->model, &admitted->job); !status.ok()) {
+    return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
+        absl::StrCat("resume_from_checkpoint: ", status.message()));
+  }
   HARMONY_ASSIGN_OR_RETURN(const CostFactory costs, CostsOf(request, *admitted, machine));
   admitted->profile = request.profile;
   PlannerOptions options;
@@ -119,6 +178,13 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
   HARMONY_RETURN_IF_ERROR(CheckHost(*admitted, machine, limits));
   admitted->plan_text = ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = PlanToJson(admitted->model, planned, machine);
+  const std::vector<std::string> unknown =
+      UnknownConfigKeys(source.config.family, source.config_json);
+  if (!unknown.empty()) {
+    admitted->notes.push_back(
+        absl::StrCat("keys of the model's config.json that are not known and have no effect: ",
+                     absl::StrJoin(unknown, ", ")));
+  }
   if (source.config.configured_dropout > 0) {
     admitted->notes.push_back(absl::StrCat("the model's config asks for dropout ",
                                            source.config.configured_dropout,

@@ -1,4 +1,5 @@
 """Bad input: a clear error that names the key or file, exit code 2, nothing half-done."""
+import json
 import struct
 import unittest
 
@@ -72,7 +73,14 @@ class BadInputTest(harness.Scratch):
         self.harmony("run", job, "--devices", DEVICES)
         good = next((out / "final").glob("*.safetensors")).read_bytes()
         header = struct.unpack("<Q", good[:8])[0]
+        entries = json.loads(good[8:8 + header])
+        end = len(good) - 8 - header
+        table = entries["transformer.wte.weight"]
+        size = table["data_offsets"][1] - table["data_offsets"][0]
+        entries["lm_head.weight"] = dict(table, data_offsets=[end, end + size])
+        with_head = json.dumps(entries).encode()
         breakages = {
+            "another-head": struct.pack("<Q", len(with_head)) + with_head + good[8 + header:] + bytes(size),
             "truncated": good[:-100],
             "no-header": good[:4],
             "huge-header": struct.pack("<Q", 1 << 60) + good[8:],
@@ -85,6 +93,32 @@ class BadInputTest(harness.Scratch):
                 (directory / "model.safetensors").write_bytes(data)
                 job, out = self.job("s-" + name, model_name_or_path=str(directory), init="pretrained")
                 self.refused(job, "model.safetensors", out=out)
+
+    def test_a_checkpoint_to_resume_from_must_fit_the_job(self):
+        made, source = self.job("source", max_steps=4, optim="sgd", learning_rate=0.1)
+        self.harmony("run", made, "--devices", DEVICES)
+        checkpoint = source / "checkpoint-4"
+        wider = self.make_model("wider", dict(harness.TINY_GPT2, n_embd=48))
+        cases = {
+            "not there": ({"resume_from_checkpoint": "/nowhere"}, ["/nowhere"]),
+            "no checkpoint": ({"resume_from_checkpoint": str(source / "final")}, ["manifest.json"]),
+            "no moments": ({"optim": "adamw"}, ["optimizer.safetensors"]),
+            "another shape": ({"model_name_or_path": str(wider)}, ["model.safetensors", "shape"]),
+            "beyond the end": ({"max_steps": 3}, ["max_steps"]),
+            "another microbatch": ({"micro_batch_size": 4}, ["micro_batch_size 2"]),
+        }
+        base = {"optim": "sgd", "learning_rate": 0.1, "resume_from_checkpoint": str(checkpoint), "max_steps": 6}
+        for name, (change, words) in cases.items():
+            with self.subTest(name):
+                job, out = self.job(name.replace(" ", "-"), **{**base, **change})
+                self.refused(job, "resume_from_checkpoint", *words, out=out)
+        job, out = self.job("fits", **{**base, "micro_batch_size": "auto"})  # takes the checkpoint's
+        self.harmony("run", job, "--devices", DEVICES)
+        self.assertEqual(len(harness.losses(out)), 2)
+        damaged = next(checkpoint.glob("model.safetensors"))
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+        job, out = self.job("damaged", **base)
+        self.refused(job, "resume_from_checkpoint", "checksum", out=out)
 
     def test_a_device_that_is_too_small_is_told_by_how_much(self):
         job, out = self.job("small")

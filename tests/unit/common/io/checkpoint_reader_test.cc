@@ -52,6 +52,21 @@ TEST(CheckpointReaderTest, ShardsByIndex) {
   EXPECT_EQ(value, 1.0f);
 }
 
+TEST(CheckpointReaderTest, ComparesTensors) {
+  const TempDir dir;
+  dir.Write("model.safetensors",
+            SafetensorsBytes(R"({"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},
+                                 "b":{"dtype":"F16","shape":[2],"data_offsets":[4,8]},
+                                 "c":{"dtype":"F16","shape":[2],"data_offsets":[8,12]},
+                                 "d":{"dtype":"BF16","shape":[2],"data_offsets":[12,16]}})",
+                             "abcdabcdabcXabcd"));
+  const auto reader = CheckpointReader::OpenDirectory(dir.path());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE(*reader->SameBytes("a", "b"));
+  EXPECT_FALSE(*reader->SameBytes("a", "c"));
+  EXPECT_FALSE(*reader->SameBytes("a", "d"));
+}
+
 TEST(CheckpointReaderTest, IndexThatDoesNotAgreeIsNamed) {
   const TempDir dir;
   dir.Write("m-1.safetensors", kA);

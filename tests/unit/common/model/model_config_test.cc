@@ -7,12 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/model/known_keys.h"
 
 namespace harmony {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A config.json of `model_type` with the keys every one of the llama family has, and `more`.
 std::string Llama(absl::string_view model_type, absl::string_view more = "") {
@@ -90,6 +93,21 @@ TEST(ModelConfigTest, HarmlessKeysAreAccepted) {
   MustParse(Llama("qwen2", R"(, "use_sliding_window": false, "sliding_window": 16,
       "max_window_layers": 1, "layer_types": ["full_attention", "full_attention"])"));
   MustParse(Llama("llama", R"(, "pretraining_tp": 2, "torch_dtype": "bfloat16")"));
+}
+
+TEST(ModelConfigTest, UnknownOptionsAreRefusedAndOtherUnknownKeysReported) {
+  ExpectRefused(Llama("llama", R"(, "rope_interleaved": true)"), "'rope_interleaved' is true");
+  ExpectRefused(Gpt2(R"(, "attn_output_gate": true)"), "'attn_output_gate' is true");
+  ExpectRefused(Llama("llama", R"(, "attention_chunk_size": 8)"), "attention_chunk_size");
+  const std::string odd =
+      Llama("llama", R"(, "gate": false, "x": null, "y": {}, "_private": true, "norm_type": "b",
+      "use_cache": true, "is_llama_config": true, "bos_token_id": [1, 2], "odd": 3)");
+  MustParse(odd);
+  EXPECT_THAT(UnknownConfigKeys(Family::kLlama, odd), ElementsAre("norm_type", "odd"));
+  for (const std::string& name : PresetNames()) {
+    const std::string json = *PresetConfigJson(name);
+    EXPECT_THAT(UnknownConfigKeys(MustParse(json).family, json), IsEmpty()) << name;
+  }
 }
 
 TEST(ModelConfigTest, SizesThatMakeNoSenseAreNamed) {
@@ -182,6 +200,7 @@ TEST(ModelConfigTest, RopeThatIsNotSupportedOrContradictsIsNamed) {
                 "rope_scaling.rope_type");
   ExpectRefused(Llama("llama", R"(, "rope_parameters": {"rope_type": "dynamic"})"), "dynamic");
   ExpectRefused(Llama("llama", R"(, "partial_rotary_factor": 0.5)"), "partial_rotary_factor");
+  ExpectRefused(Llama("llama", R"(, "rope_scaling": {"factor": 2.0})"), "rope_scaling.factor");
   ExpectInvalid(Llama("llama", R"(, "rope_scaling": {"rope_type": "linear"})"),
                 "'rope_scaling.factor' is missing");
   ExpectInvalid(Llama("llama", R"(, "rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6})"),
@@ -195,6 +214,9 @@ TEST(ModelConfigTest, SlidingWindows) {
   EXPECT_EQ(MustParse(Llama("mistral", R"(, "sliding_window": null)")).sliding_window, 0);
   EXPECT_EQ(MustParse(Llama("mistral")).sliding_window, 4096);
   ExpectRefused(Llama("qwen2", R"(, "use_sliding_window": true)"), "use_sliding_window");
+  ExpectRefused(Llama("llama", R"(, "use_sliding_window": true)"), "use_sliding_window");
+  EXPECT_EQ(CheckSequenceLength(MustParse(Llama("llama", R"(, "sliding_window": 8)")), 9).code(),
+            absl::StatusCode::kUnimplemented);
   ExpectRefused(Llama("qwen3", R"(, "layer_types": ["full_attention", "sliding_attention"])"),
                 "layer_types");
   EXPECT_EQ(CheckSequenceLength(MustParse(Gpt2()), 129).code(), absl::StatusCode::kInvalidArgument);
