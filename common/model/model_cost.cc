@@ -110,6 +110,7 @@ int64_t HeadChunkRows(const ModelConfig& config) {
 }
 
 Bytes BoundaryBytes(const ModelSpec& model, int boundary, int64_t samples, int64_t tokens) {
+  if (model.measured != nullptr && boundary > 0) return model.measured->Boundary(boundary, samples);
   return Elements(boundary == 0 ? 1 : model.config.hidden_size, samples, tokens);
 }
 
@@ -151,6 +152,7 @@ Bytes SavedActivationBytes(const ModelSpec& model, int layer, int64_t samples, i
 
 Bytes ForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
                             int64_t tokens) {
+  if (model.measured != nullptr) return model.measured->ForwardWorkspace(range, samples);
   const ModelConfig& c = model.config;
   const int blocks = BlocksIn(model, range);
   if (blocks <= 0) return kFixedWorkspace;  // the embedding writes where it is bound
@@ -163,6 +165,7 @@ Bytes ForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t sa
 
 Bytes BackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
                              int64_t tokens) {
+  if (model.measured != nullptr) return model.measured->BackwardWorkspace(range, samples);
   const ModelConfig& c = model.config;
   const BlockWorkspace block = WorkspaceOf(c);
   const int blocks = std::max(BlocksIn(model, range), 0);

@@ -17,6 +17,7 @@
 // their gradients, `g(last use) + g(first use)`.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,17 +64,6 @@ struct LayerSpec {
   std::vector<int> uses;  // ids into ModelSpec::uses, in the order the layer's code expects
 };
 
-struct ModelSpec {
-  ModelConfig config;
-  std::vector<LayerSpec> layers;
-  std::vector<ParamBlock> blocks;
-  std::vector<ParamUse> uses;
-
-  int num_layers() const { return static_cast<int>(layers.size()); }
-  int64_t parameter_count() const;       // without alignment gaps, tied tensors once
-  int64_t tied_parameter_count() const;  // elements with two uses
-};
-
 // Consecutive layers [first, last], both included.
 struct LayerRange {
   int first = 0;
@@ -81,6 +71,30 @@ struct LayerRange {
   int count() const { return last - first + 1; }
   bool contains(int layer) const { return first <= layer && layer <= last; }
   auto operator<=>(const LayerRange&) const = default;
+};
+
+// Sizes of a model of which nothing but measurements is known (an imported profile): it can be
+// planned for, never run. Boundaries may differ in size. All are those of `samples` samples.
+class MeasuredSizes {
+ public:
+  virtual ~MeasuredSizes() = default;
+  virtual Bytes Boundary(int boundary, int64_t samples) const = 0;  // from 1 on
+  virtual Bytes ForwardWorkspace(LayerRange range, int64_t samples) const = 0;
+  virtual Bytes BackwardWorkspace(LayerRange range, int64_t samples) const = 0;
+};
+
+struct ModelSpec {
+  ModelConfig config;
+  std::vector<LayerSpec> layers;
+  std::vector<ParamBlock> blocks;
+  std::vector<ParamUse> uses;
+  // Null for a model that follows from its config. Else that says nothing, and of the costs below
+  // there are the sizes of boundaries and BackwardWorkspaceBytes, ForwardWorkspaceBytes only.
+  std::shared_ptr<const MeasuredSizes> measured;
+
+  int num_layers() const { return static_cast<int>(layers.size()); }
+  int64_t parameter_count() const;       // without alignment gaps, tied tensors once
+  int64_t tied_parameter_count() const;  // elements with two uses
 };
 
 // For a config that ParseModelConfig returned. Use order, as the layers' code expects it:

@@ -23,7 +23,7 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
       forward_span_(plan.forward_span),
       persistent_(PersistentBytes(model, plan.optimizer_moments)),
       token_bytes_(plan.microbatch_size * plan.sequence_length * 4),
-      stash_index_(model.num_layers() + 1, -1),
+      stashes_(model.num_layers() + 1),
       is_stashed_(model.num_layers() + 1, false),
       gradient_(model.uses.size(), Bytes(-1)) {
   Bytes end = persistent_;
@@ -33,17 +33,21 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   norms_begin_ = Take(end, Bytes(sizeof(NormSlot)) * static_cast<int64_t>(model.blocks.size()));
   loss_begin_ = Take(end, Bytes(sizeof(LossSlot)) * num_microbatches_);
 
-  hidden_ = model.num_layers() > 1
-                ? BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)
-                : Bytes(0);
-  boundary_bytes_ = hidden_.AlignUp(kSlotAlignment);
-  forward_bytes_ = (hidden_ * forward_span_).AlignUp(kSlotAlignment);
-  int stashes = 0;
+  const auto bytes_of = [&](int boundary) {
+    return BoundaryBytes(model, boundary, plan.microbatch_size, plan.sequence_length);
+  };
+  stash_begin_ = end;
+  const auto add_stash = [&](int boundary) {
+    StashPlace& place = stashes_[boundary];
+    place.microbatch = bytes_of(boundary);
+    place.task = (place.microbatch * forward_span_).AlignUp(kSlotAlignment);
+    place.begin = Take(end, place.task * plan.num_forwards());
+  };
   std::vector<int> kept_on(model.num_layers() + 1, -1);
   for (const StashSpec& stash : StashesOf(plan)) {
     kept_on[stash.boundary] = stash.kept_on;
     if (stash.kept_on >= 0) continue;
-    stash_index_[stash.boundary] = stashes++;
+    add_stash(stash.boundary);
     is_stashed_[stash.boundary] = true;
   }
   for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
@@ -51,9 +55,13 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
     const LayerGroup& reader = f + 1 < plan.forward_groups.size() ? plan.forward_groups[f + 1]
                                                                   : plan.backward_groups.back();
     if (kept_on[boundary] == reader.device) continue;  // read where it is kept
-    if (stash_index_[boundary] < 0) stash_index_[boundary] = stashes++;
+    if (!HasStash(boundary)) add_stash(boundary);
   }
-  stash_begin_ = Take(end, forward_bytes_ * (stashes * plan.num_forwards()));
+  for (const LayerGroup& group : plan.backward_groups) {
+    if (group.layers.first == 0) continue;
+    boundary_bytes_ =
+        std::max(boundary_bytes_, bytes_of(group.layers.first).AlignUp(kSlotAlignment));
+  }
   const int banks =
       std::min<int>(plan.boundary_banks, static_cast<int>(plan.backward_groups.size()) - 1);
   banks_begin_ = Take(end, boundary_bytes_ * (banks * num_microbatches_));
@@ -78,9 +86,9 @@ Bytes ArenaLayout::Labels(int parity, int microbatch) const {
 }
 
 Bytes ArenaLayout::Stash(int boundary, int microbatch) const {
-  const int task =
-      stash_index_[boundary] * (num_microbatches_ / forward_span_) + microbatch / forward_span_;
-  return stash_begin_ + forward_bytes_ * task + hidden_ * (microbatch % forward_span_);
+  const StashPlace& place = stashes_[boundary];
+  return place.begin + place.task * (microbatch / forward_span_) +
+         place.microbatch * (microbatch % forward_span_);
 }
 
 Bytes ArenaLayout::BoundaryGradient(int bank, int microbatch) const {

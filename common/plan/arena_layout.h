@@ -7,8 +7,9 @@
 //   small     two batches, two step scalars, a norm per block, the loss slots of a step
 //   stash     one slot per (boundary stashed on the host or passed on through the arena,
 //             forward task): at the end of forward all exist at once
-//   banks     `boundary_banks` banks of one boundary tensor per microbatch; backward group number i
-//             from the top commits its input gradient into bank i mod boundary_banks
+//   banks     `boundary_banks` banks of one boundary tensor per microbatch, each as large as the
+//             largest; backward group number i from the top commits its input gradient into bank
+//             i mod boundary_banks
 //   gradients deferred: a slot per use. Eager: a slot per use of a tied block, and a ring for the
 //             rest, which the dispatcher assigns from
 
@@ -42,7 +43,7 @@ class ArenaLayout {
   Bytes Scalars(int parity) const { return scalars_begin_ + Bytes(sizeof(StepScalars)) * parity; }
   Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(NormSlot)) * block; }
   Bytes Loss() const { return loss_begin_; }
-  bool HasStash(int boundary) const { return stash_index_[boundary] >= 0; }
+  bool HasStash(int boundary) const { return stashes_[boundary].begin.count() >= 0; }
   // Always stashed here, for the backward; the other boundaries that have a stash only pass
   // through.
   bool IsStashed(int boundary) const { return is_stashed_[boundary]; }
@@ -60,13 +61,17 @@ class ArenaLayout {
   static Bytes DefaultRing(const ModelSpec& model, const Plan& plan);
 
  private:
+  struct StashPlace {
+    Bytes begin = Bytes(-1);  // never in the arena
+    Bytes task, microbatch;   // of one forward task, of one microbatch of it
+  };
   int num_microbatches_, forward_span_;
   Bytes persistent_, small_begin_, batch_bytes_, token_bytes_, scalars_begin_, norms_begin_,
-      loss_begin_, stash_begin_, hidden_, forward_bytes_, boundary_bytes_, banks_begin_,
-      gradients_begin_, ring_begin_, ring_bytes_, end_;
-  std::vector<int> stash_index_;  // by boundary; -1: never in the arena
-  std::vector<bool> is_stashed_;  // by boundary
-  std::vector<Bytes> gradient_;   // by use; -1: from the ring
+      loss_begin_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_,
+      ring_bytes_, end_;
+  std::vector<StashPlace> stashes_;  // by boundary
+  std::vector<bool> is_stashed_;     // by boundary
+  std::vector<Bytes> gradient_;      // by use; -1: from the ring
 };
 
 }  // namespace harmony

@@ -16,8 +16,7 @@ CommandWriter::CommandWriter(const ModelSpec& model, const Plan& plan, const Are
       table_(table),
       graph_(graph),
       memory_(memory),
-      records_(records),
-      hidden_(BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)) {}
+      records_(records) {}
 
 void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recovery,
                               Command& command, Users& after) {
@@ -39,14 +38,17 @@ Bytes CommandWriter::InSlot(const Visit& visit, int position, Bytes within) cons
          within;
 }
 
-Bytes CommandWriter::OutSlot(const Visit& visit, int position, int number) const {
+Bytes CommandWriter::OutSlot(const Visit& visit, int position, Bytes within) const {
   return memory_[visit.device].offset(visit.out) + visit.out_stride * (position % visit.slots) +
-         (hidden_ * visit.span).AlignUp(kSlotAlignment) * number;
+         within;
+}
+
+Bytes CommandWriter::Hidden(int boundary) const {
+  return BoundaryBytes(model_, boundary, plan_.microbatch_size, plan_.sequence_length);
 }
 
 Bytes CommandWriter::OutputPlace(const Visit& visit, int position, int output) const {
-  const int slot = visit.output_slots[output];
-  if (slot >= 0) return OutSlot(visit, position, slot);
+  if (!visit.output_kept[output]) return OutSlot(visit, position, visit.output_at[output]);
   return kept_.Stash(visit.outputs[output], FirstMicrobatch(visit, position));
 }
 
@@ -110,7 +112,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
     task.outputs.push_back({visit.outputs[i], OutputPlace(visit, position, static_cast<int>(i))});
   }
-  if (visit.has_input_gradient) task.input_gradient = OutSlot(visit, position, 0);
+  if (visit.has_input_gradient) task.input_gradient = OutSlot(visit, position, Bytes(0));
   return task;
 }
 
@@ -177,15 +179,16 @@ Transfer CommandWriter::ToConsumer(const Node& node) const {
   const Visit& consumer = graph_.visit(visit.consumer);
   const bool gradient = visit.kind != VisitKind::kForward;
   const int output = static_cast<int>(visit.outputs.size()) - 1;
+  const Bytes hidden = Hidden(gradient ? visit.layers.first : visit.outputs[output]);
   Transfer copy;
   const int slice = FirstMicrobatch(consumer, node.index) % visit.span;
   copy.source = {visit.device, gradient
-                                   ? OutSlot(visit, node.position, 0)
-                                   : OutputPlace(visit, node.position, output) + hidden_ * slice};
+                                   ? OutSlot(visit, node.position, Bytes(0))
+                                   : OutputPlace(visit, node.position, output) + hidden * slice};
   copy.destination = {
       consumer.device,
       InSlot(consumer, node.index, gradient ? consumer.output_gradient_at : consumer.input_at)};
-  copy.size = hidden_ * consumer.span;
+  copy.size = hidden * consumer.span;
   copy.traffic = TrafficClass::kBoundary;
   return copy;
 }
@@ -196,7 +199,7 @@ Transfer CommandWriter::ToKeeper(const Node& node) const {
   copy.source = {visit.device, OutputPlace(visit, node.position, OutputNumber(visit, node.index))};
   copy.destination = {kept_.StashDevice(node.index),
                       kept_.Stash(node.index, FirstMicrobatch(visit, node.position))};
-  copy.size = hidden_ * visit.span;
+  copy.size = Hidden(node.index) * visit.span;
   copy.traffic = TrafficClass::kBoundary;
   return copy;
 }
@@ -217,13 +220,13 @@ Transfer CommandWriter::FromArena(const Node& node) const {
   } else if (node.kind == NodeKind::kGradientIn) {
     from = {ObjectKind::kBoundaryGradient, visit.layers.last + 1, m};
     copy = In(node, visit.output_gradient_at, layout_.BoundaryGradient(Bank(visit.group + 1), m),
-              hidden_, TrafficClass::kBoundary);
+              Hidden(from.index), TrafficClass::kBoundary);
   } else {
     const bool stash = node.kind == NodeKind::kStashIn;
     const int boundary =
         stash ? StashBoundary(plan_.backward_groups[visit.group]) : visit.layers.first;
     from = {ObjectKind::kStash, boundary, m / plan_.forward_span};
-    copy = In(node, visit.input_at, layout_.Stash(boundary, m), hidden_ * visit.span,
+    copy = In(node, visit.input_at, layout_.Stash(boundary, m), Hidden(boundary) * visit.span,
               stash ? TrafficClass::kStash : TrafficClass::kBoundary);
   }
   copy.expect = Expect{Record(from), static_cast<uint64_t>(node.step) + 1};
@@ -238,14 +241,14 @@ Transfer CommandWriter::ToArena(const Node& node, Bytes gradient_slot, Placing& 
     case NodeKind::kStashOut: {
       const int m = visit.microbatches[node.position];
       return Out(visit, OutputPlace(visit, node.position, OutputNumber(visit, node.index)),
-                 layout_.Stash(node.index, m * visit.span), hidden_ * visit.span,
+                 layout_.Stash(node.index, m * visit.span), Hidden(node.index) * visit.span,
                  layout_.IsStashed(node.index) ? TrafficClass::kStash : TrafficClass::kBoundary,
                  {ObjectKind::kStash, node.index, m}, placing);
     }
     case NodeKind::kBoundaryOut: {
       const int m = visit.microbatches[node.position];
-      return Out(visit, OutSlot(visit, node.position, 0),
-                 layout_.BoundaryGradient(Bank(visit.group), m), hidden_,
+      return Out(visit, OutSlot(visit, node.position, Bytes(0)),
+                 layout_.BoundaryGradient(Bank(visit.group), m), Hidden(node.index),
                  plan_.update == UpdateMode::kEager ? TrafficClass::kBoundaryCommit
                                                     : TrafficClass::kBoundary,
                  {ObjectKind::kBoundaryGradient, node.index, m}, placing);

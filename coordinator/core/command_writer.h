@@ -46,9 +46,10 @@ class CommandWriter {
                TrafficClass traffic, const ObjectKey& key, Placing& placing);
   // Offset of a part of the slot that a position streams through.
   Bytes InSlot(const Visit& visit, int position, Bytes within) const;
-  Bytes OutSlot(const Visit& visit, int position, int number) const;
+  Bytes OutSlot(const Visit& visit, int position, Bytes within) const;
   // Where a forward's output lies: in its slot, or where it is kept.
   Bytes OutputPlace(const Visit& visit, int position, int output) const;
+  Bytes Hidden(int boundary) const;  // of one microbatch
   static int FirstMicrobatch(const Visit& visit, int position);
   int OutputNumber(const Visit& visit, int boundary) const;
   // Of the visit's block number `i`, in its device's region.
@@ -64,7 +65,6 @@ class CommandWriter {
   const WorkGraph& graph_;
   const std::vector<DeviceMemory>& memory_;
   ArenaRecords& records_;
-  Bytes hidden_;  // one boundary tensor of one microbatch
 };
 
 }  // namespace harmony

@@ -7,9 +7,7 @@ namespace harmony {
 KeptLayout::KeptLayout(const ModelSpec& model, const Plan& plan)
     : bytes_(plan.devices.size()),
       weights_(plan.backward_groups.size()),
-      stashes_(model.num_layers() + 1),
-      stash_stride_(BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)
-                        .AlignUp(kSlotAlignment)) {
+      stashes_(model.num_layers() + 1) {
   auto take = [&](int device, Bytes size) {
     const Bytes resident(plan.devices[device].resident.count() / kSlotAlignment * kSlotAlignment);
     bytes_[device] += size.AlignUp(kSlotAlignment);
@@ -24,8 +22,11 @@ KeptLayout::KeptLayout(const ModelSpec& model, const Plan& plan)
   }
   for (const StashSpec& stash : StashesOf(plan)) {
     if (stash.kept_on < 0) continue;
-    stashes_[stash.boundary] = {stash.kept_on,
-                                take(stash.kept_on, stash_stride_ * plan.num_microbatches)};
+    const Bytes stride =
+        BoundaryBytes(model, stash.boundary, plan.microbatch_size, plan.sequence_length)
+            .AlignUp(kSlotAlignment);
+    stashes_[stash.boundary] = {stash.kept_on, take(stash.kept_on, stride * plan.num_microbatches),
+                                stride};
   }
 }
 

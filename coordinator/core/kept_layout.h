@@ -26,18 +26,17 @@ class KeptLayout {
   // Offset in that device's region; microbatches follow each other. REQUIRES:
   // StashDevice(boundary) >= 0.
   Bytes Stash(int boundary, int microbatch) const {
-    return stashes_[boundary].begin + stash_stride_ * microbatch;
+    return stashes_[boundary].begin + stashes_[boundary].stride * microbatch;
   }
 
  private:
   struct StashPlace {
     int device = -1;
-    Bytes begin;
+    Bytes begin, stride;
   };
   std::vector<Bytes> bytes_;                                 // by device
   std::vector<std::vector<std::pair<int, Bytes>>> weights_;  // by backward group: block, offset
   std::vector<StashPlace> stashes_;                          // by boundary
-  Bytes stash_stride_;
 };
 
 }  // namespace harmony

@@ -254,7 +254,7 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
   NodeId optional = kNoNode;
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
     const int boundary = visit.outputs[i], kept_on = kept_.StashDevice(boundary);
-    if (kept_on >= 0 && visit.output_slots[i] >= 0) {
+    if (kept_on >= 0 && !visit.output_kept[i]) {
       made.outs.push_back(AddCopy(NodeKind::kKeep, LaneKind::kP2P, visit_id, position, boundary));
     }
     const bool last = i + 1 == visit.outputs.size();

@@ -35,10 +35,10 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
   visit.has_output_gradient = kind == VisitKind::kBackward;
   visit.has_input_gradient = !forward && layers.first > 0;
   const int input = kind == VisitKind::kBackward ? StashBoundary(planned) : layers.first;
-  int slots = 0, output_kept_on = -1;
+  int output_kept_on = -1;
   auto add_output = [&](int boundary, int kept_on) {
     visit.outputs.push_back(boundary);
-    visit.output_slots.push_back(kept_on == visit.device ? -1 : slots++);
+    visit.output_kept.push_back(kept_on == visit.device);
   };
   for (const StashSpec& stash : StashesOf(plan)) {
     if (stash.boundary == input && stash.kept_on == visit.device) visit.kept_input = input;
@@ -51,23 +51,33 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
 }
 
 std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& visit) {
-  Bytes in;
-  auto place = [&in](Bytes size) {
-    const Bytes at = in;
-    in = (in + size).AlignUp(kSlotAlignment);
+  Bytes in, out;
+  const auto take = [](Bytes& end, Bytes size) {
+    const Bytes at = end;
+    end = (end + size).AlignUp(kSlotAlignment);
     return at;
   };
+  const auto place = [&](Bytes size) { return take(in, size); };
   const int64_t samples = plan.microbatch_size * visit.span;
-  const Bytes hidden = BoundaryBytes(model, 1, samples, plan.sequence_length);
+  const auto hidden = [&](int boundary) {
+    return BoundaryBytes(model, boundary, samples, plan.sequence_length);
+  };
   const Bytes tokens(samples * plan.sequence_length * 4);
   if (visit.has_tokens) visit.tokens_at = place(tokens);
   if (visit.has_labels) visit.labels_at = place(tokens);
-  if (visit.has_input && visit.kept_input < 0) visit.input_at = place(hidden);
-  if (visit.has_output_gradient) visit.output_gradient_at = place(hidden);
+  if (visit.has_input && visit.kept_input < 0) {
+    // That of a backward is its stash.
+    const int least = visit.kind == VisitKind::kBackward ? 1 : 0;
+    visit.input_at = place(hidden(std::max(visit.layers.first, least)));
+  }
+  if (visit.has_output_gradient) visit.output_gradient_at = place(hidden(visit.layers.last + 1));
   visit.in_stride = in;
-  int outs = visit.has_input_gradient ? 1 : 0;
-  for (int slot : visit.output_slots) outs += slot >= 0 ? 1 : 0;
-  visit.out_stride = hidden.AlignUp(kSlotAlignment) * outs;
+  if (visit.has_input_gradient) take(out, hidden(visit.layers.first));
+  visit.output_at.resize(visit.outputs.size());
+  for (size_t i = 0; i < visit.outputs.size(); ++i) {
+    if (!visit.output_kept[i]) visit.output_at[i] = take(out, hidden(visit.outputs[i]));
+  }
+  visit.out_stride = out;
 
   std::vector<Bytes> sizes;
   for (int i = 0; i < visit.own_blocks; ++i) {

@@ -84,8 +84,9 @@ struct Visit {
   int keeper = -1;
   std::vector<int> uses;     // of the layers
   std::vector<int> outputs;  // boundaries written by a forward, the group's output last
-  // By output: its number in a slot of `out`; -1: it is written straight into its kept place.
-  std::vector<int> output_slots;
+  // By output: it is written straight into its kept place; else where it lies in a slot of `out`.
+  std::vector<bool> output_kept;
+  std::vector<Bytes> output_at;
   bool has_tokens = false, has_labels = false, has_input = false, has_output_gradient = false,
        has_input_gradient = false;
   int kept_input = -1;    // the input is read in the kept place of this boundary's stash

@@ -172,7 +172,7 @@ class RelaxedStep {
     const bool chained = visit.kind == VisitKind::kBackward
                              ? visit.has_output_gradient
                              : visit.has_input && visit.kept_input < 0;
-    const Nanos copy = costs_.HiddenOut(visit.device);
+    const Nanos copy = costs_.HiddenOut(visit.layers.first, visit.device);  // input gradient
     for (int m = 0; m < microbatches_; ++m) {
       const bool fresh = m < visit.slots;
       const Nanos slot = fresh ? in_free : done.compute[m - visit.slots];
@@ -184,9 +184,9 @@ class RelaxedStep {
       if (visit.kept_input >= 0) {
         from = std::max(from, StashMade(visit.kept_input, m));
       } else if (visit.kind == VisitKind::kBackward && visit.has_input) {
-        const Nanos made = StashMade(std::max(visit.layers.first, 1), m);
-        from =
-            std::max(from, device.stream.Run(std::max(slot, made), costs_.HiddenIn(visit.device)));
+        const int boundary = std::max(visit.layers.first, 1);
+        from = std::max(from, device.stream.Run(std::max(slot, StashMade(boundary, m)),
+                                                costs_.HiddenIn(boundary, visit.device)));
       }
       if (chained) from = std::max(from, Arrival(v, m, slot));
       if (!fresh) from = std::max(from, done.out[m - visit.slots]);
@@ -212,9 +212,9 @@ class RelaxedStep {
     Device& device = devices_[visit.device];
     Nanos made = done.compute[m];
     if (place == kOnHost) {
-      made = device.d2h.Run(made, costs_.HiddenOut(visit.device));
+      made = device.d2h.Run(made, costs_.HiddenOut(boundary, visit.device));
     } else if (place != visit.device) {
-      made = device.p2p.Run(made, costs_.HiddenTo(visit.device, place));
+      made = device.p2p.Run(made, costs_.HiddenTo(boundary, visit.device, place));
     }
     if (place != visit.device) done.Out(m, made);
     std::vector<Nanos>& all = stash_made_[boundary];
@@ -227,20 +227,21 @@ class RelaxedStep {
     const Visit& visit = step_.visits[v];
     const Visit& maker = step_.visits[v - 1];
     const Done& made = done_[v - 1];
-    const Nanos in = costs_.HiddenIn(visit.device);
-    const int output = maker.layers.last + 1;
-    Nanos out = made.compute[m] + costs_.HiddenOut(maker.device);
-    if (maker.kind != VisitKind::kForward) {
+    const bool forward = maker.kind == VisitKind::kForward;
+    const int boundary = forward ? maker.layers.last + 1 : maker.layers.first;
+    const Nanos in = costs_.HiddenIn(boundary, visit.device);
+    Nanos out = made.compute[m] + costs_.HiddenOut(boundary, maker.device);
+    if (!forward) {
       if (eager_) out = made.gradient_out[m];
-    } else if (stash_[output] == kOnHost) {
-      out = StashMade(output, m);
+    } else if (stash_[boundary] == kOnHost) {
+      out = StashMade(boundary, m);
     }
     const Nanos way = std::max(out, slot) + in;
     if (maker.device == visit.device) {
       return devices_[visit.device].stream.Run(std::max(out, slot), in);
     }
-    return std::min(way,
-                    std::max(made.compute[m], slot) + costs_.HiddenTo(maker.device, visit.device));
+    return std::min(way, std::max(made.compute[m], slot) +
+                             costs_.HiddenTo(boundary, maker.device, visit.device));
   }
 
   void RunTail(const Visit& visit, Done& done) {

@@ -1,5 +1,6 @@
 #include "coordinator/planner/task_costs.h"
 
+#include <map>
 #include <utility>
 
 namespace harmony {
@@ -10,12 +11,10 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
       samples_(shape.microbatch_size),
       costs_(std::move(costs)) {
   const int devices = lanes_.num_devices();
-  const Bytes hidden = BoundaryBytes(model, 1, samples_, shape.sequence_length);
   const Bytes tokens(samples_ * shape.sequence_length * 4);
   const Bytes losses = Bytes(sizeof(LossSlot)) * shape.num_microbatches;
   loads_.resize(devices);
   gradients_.resize(devices);
-  hidden_to_.resize(devices);
   for (int d = 0; d < devices; ++d) {
     for (const ParamBlock& block : model.blocks) {
       loads_[d].push_back(Copy(LaneKind::kH2DBulk, -1, d, block.size(), TrafficClass::kWeights));
@@ -24,18 +23,34 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
       gradients_[d].push_back(
           Copy(LaneKind::kD2H, d, -1, model.blocks[use.block].size(), TrafficClass::kGradients));
     }
-    for (int to = 0; to < devices; ++to) {
-      hidden_to_[d].push_back(
-          to == d ? Nanos() : Copy(LaneKind::kP2P, d, to, hidden, TrafficClass::kBoundary));
-    }
-    hidden_in_.push_back(Copy(LaneKind::kH2DStream, -1, d, hidden, TrafficClass::kStash));
-    hidden_out_.push_back(Copy(LaneKind::kD2H, d, -1, hidden, TrafficClass::kStash));
     tokens_in_.push_back(Copy(LaneKind::kH2DStream, -1, d, tokens, TrafficClass::kTokens));
     loss_out_.push_back(Copy(LaneKind::kD2H, d, -1, losses, TrafficClass::kLoss));
   }
   for (size_t block = 0; block < model.blocks.size(); ++block) {
     updates_.push_back(Host(HostTaskKind::kUpdate, static_cast<int>(block)));
   }
+  std::map<Bytes, int> known;
+  for (int boundary = 0; boundary < model.num_layers(); ++boundary) {
+    const Bytes size = BoundaryBytes(model, boundary, samples_, shape.sequence_length);
+    const auto [at, added] = known.emplace(size, static_cast<int>(hidden_.size()));
+    if (added) hidden_.push_back(HiddenOf(size));
+    size_.push_back(at->second);
+  }
+}
+
+TaskCosts::Hidden TaskCosts::HiddenOf(Bytes size) const {
+  Hidden hidden;
+  const int devices = lanes_.num_devices();
+  hidden.to.resize(devices);
+  for (int d = 0; d < devices; ++d) {
+    hidden.in.push_back(Copy(LaneKind::kH2DStream, -1, d, size, TrafficClass::kStash));
+    hidden.out.push_back(Copy(LaneKind::kD2H, d, -1, size, TrafficClass::kStash));
+    for (int to = 0; to < devices; ++to) {
+      hidden.to[d].push_back(to == d ? Nanos()
+                                     : Copy(LaneKind::kP2P, d, to, size, TrafficClass::kBoundary));
+    }
+  }
+  return hidden;
 }
 
 Nanos TaskCosts::Compute(TaskKind kind, LayerRange layers, int device, bool first, bool last) {

@@ -24,10 +24,12 @@ class TaskCosts {
   Nanos Load(int block, int device) const { return loads_[device][block]; }
   Nanos GradientOut(int use, int device) const { return gradients_[device][use]; }
   // One boundary tensor of a microbatch.
-  Nanos HiddenIn(int device) const { return hidden_in_[device]; }
-  Nanos HiddenOut(int device) const { return hidden_out_[device]; }
+  Nanos HiddenIn(int boundary, int device) const { return hidden_[size_[boundary]].in[device]; }
+  Nanos HiddenOut(int boundary, int device) const { return hidden_[size_[boundary]].out[device]; }
   // REQUIRES: two devices.
-  Nanos HiddenTo(int from, int to) const { return hidden_to_[from][to]; }
+  Nanos HiddenTo(int boundary, int from, int to) const {
+    return hidden_[size_[boundary]].to[from][to];
+  }
   Nanos TokensIn(int device) const { return tokens_in_[device]; }
   Nanos LossOut(int device) const { return loss_out_[device]; }
   Nanos Host(HostTaskKind kind, int block) const;
@@ -37,6 +39,12 @@ class TaskCosts {
   int num_devices() const { return lanes_.num_devices(); }
 
  private:
+  // Copies of a boundary tensor, by device.
+  struct Hidden {
+    std::vector<Nanos> in, out;
+    std::vector<std::vector<Nanos>> to;
+  };
+  Hidden HiddenOf(Bytes size) const;
   Nanos Copy(LaneKind kind, int from, int to, Bytes size, TrafficClass traffic) const;
 
   const ModelSpec& spec_;
@@ -44,8 +52,10 @@ class TaskCosts {
   int64_t samples_;
   std::unique_ptr<CostModel> costs_;
   absl::flat_hash_map<uint64_t, Nanos> compute_;
-  std::vector<std::vector<Nanos>> loads_, gradients_, hidden_to_;  // by device first
-  std::vector<Nanos> hidden_in_, hidden_out_, tokens_in_, loss_out_, updates_;
+  std::vector<Hidden> hidden_;                         // by size
+  std::vector<int> size_;                              // of a boundary, in `hidden_`
+  std::vector<std::vector<Nanos>> loads_, gradients_;  // by device first
+  std::vector<Nanos> tokens_in_, loss_out_, updates_;
 };
 
 }  // namespace harmony

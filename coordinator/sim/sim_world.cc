@@ -28,7 +28,6 @@ SimWorld::SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step)
       layout_(model, plan),
       table_(model, plan.num_microbatches),
       lanes_(static_cast<int>(plan.devices.size())),
-      hidden_(BoundaryBytes(model, 1, plan.microbatch_size, plan.sequence_length)),
       arena_(layout_.end()),
       records_(table_.size()),
       in_flight_(lanes_.size()) {
@@ -127,11 +126,13 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
   if (task.input) {
     int boundary = task.layers.first;
     if (task.kind == TaskKind::kBackward) boundary = std::max(boundary, 1);
-    HARMONY_RETURN_IF_ERROR(read_all(*task.input, hidden_, Hidden(boundary, m * span, step)));
+    HARMONY_RETURN_IF_ERROR(
+        read_all(*task.input, BoundarySize(boundary), Hidden(boundary, m * span, step)));
   }
   if (task.output_gradient) {
+    const int boundary = task.layers.last + 1;
     HARMONY_RETURN_IF_ERROR(
-        read(*task.output_gradient, hidden_, GradientOfBoundary(task.layers.last + 1, m, step)));
+        read(*task.output_gradient, BoundarySize(boundary), GradientOfBoundary(boundary, m, step)));
   }
   for (const WeightBinding& gradient : task.gradients) {
     const Bytes size = BlockSize(gradient.use);
@@ -144,10 +145,12 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset, size));
   }
   for (const OutputBinding& output : task.outputs) {
-    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, output.offset, hidden_ * span));
+    HARMONY_RETURN_IF_ERROR(
+        memory.BeginWrite(id, output.offset, BoundarySize(output.boundary) * span));
   }
   if (task.input_gradient)
-    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.input_gradient, hidden_));
+    HARMONY_RETURN_IF_ERROR(
+        memory.BeginWrite(id, *task.input_gradient, BoundarySize(task.layers.first)));
   if (task.loss)
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.loss, Bytes(sizeof(LossSlot))));
   return absl::OkStatus();
@@ -160,13 +163,15 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
     memory.Put(gradient.offset, BlockSize(gradient.use), Gradient(gradient.use, m + 1, step));
   }
   for (const OutputBinding& output : task.outputs) {
+    const Bytes size = BoundarySize(output.boundary);
     for (int i = 0; i < SpanOf(task); ++i) {
-      memory.Put(output.offset + hidden_ * i, hidden_,
+      memory.Put(output.offset + size * i, size,
                  Hidden(output.boundary, m * SpanOf(task) + i, step));
     }
   }
   if (task.input_gradient) {
-    memory.Put(*task.input_gradient, hidden_, GradientOfBoundary(task.layers.first, m, step));
+    memory.Put(*task.input_gradient, BoundarySize(task.layers.first),
+               GradientOfBoundary(task.layers.first, m, step));
   }
   if (task.loss) {
     memory.Put(*task.loss, Bytes(sizeof(LossSlot)), {Content::kLoss, 0, m, step});
@@ -231,9 +236,9 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
       break;
     case ObjectKind::kStash:
       for (int i = 0; i < plan_.forward_span; ++i) {
-        HARMONY_RETURN_IF_ERROR(
-            arena_.Expect(copy.destination.offset + hidden_ * i, hidden_,
-                          Hidden(key.index, key.microbatch * plan_.forward_span + i, step)));
+        HARMONY_RETURN_IF_ERROR(arena_.Expect(
+            copy.destination.offset + BoundarySize(key.index) * i, BoundarySize(key.index),
+            Hidden(key.index, key.microbatch * plan_.forward_span + i, step)));
       }
       break;
     case ObjectKind::kBoundaryGradient:

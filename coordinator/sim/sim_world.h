@@ -55,6 +55,10 @@ class SimWorld {
   int SpanOf(const ComputeTask& task) const {
     return static_cast<int>(task.samples / plan_.microbatch_size);
   }
+  // Of one microbatch.
+  Bytes BoundarySize(int boundary) const {
+    return BoundaryBytes(model_, boundary, plan_.microbatch_size, plan_.sequence_length);
+  }
   Bytes BlockSize(int use) const { return model_.blocks[model_.uses[use].block].size(); }
 
   const ModelSpec& model_;
@@ -63,7 +67,6 @@ class SimWorld {
   ArenaLayout layout_;
   ObjectTableLayout table_;
   LaneTable lanes_;
-  Bytes hidden_;
   ShadowMemory arena_;
   std::vector<ShadowMemory> devices_;
   std::vector<ObjectView> records_;

@@ -38,6 +38,22 @@ inline ModelSpec RandomModel(CounterRandom& random) {
   return BuildModelSpec(config);
 }
 
+// Boundary tensors of different sizes.
+class UnevenSizes : public MeasuredSizes {
+ public:
+  UnevenSizes(CounterRandom random, int layers) {
+    for (int b = 0; b < layers; ++b) sizes_.push_back(64 * (1 + random.Below(6)));
+  }
+  Bytes Boundary(int boundary, int64_t samples) const override {
+    return Bytes(static_cast<int64_t>(sizes_[boundary]) * samples);
+  }
+  Bytes ForwardWorkspace(LayerRange, int64_t) const override { return Bytes(0); }
+  Bytes BackwardWorkspace(LayerRange, int64_t) const override { return Bytes(0); }
+
+ private:
+  std::vector<uint64_t> sizes_;
+};
+
 // Cuts [0, layers) into consecutive groups.
 inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, int devices,
                                             int placement) {
@@ -118,6 +134,10 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   CounterRandom random(seed, 2);
   RandomCase result;
   result.model = RandomModel(random);
+  if (seed % 3 == 0) {
+    result.model.measured =
+        std::make_shared<UnevenSizes>(CounterRandom(seed, 3), result.model.num_layers());
+  }
   result.plan = RandomPlan(random, result.model);
   std::vector<DeviceSpec> devices(result.plan.devices.size());
   for (DeviceSpec& device : devices) {
