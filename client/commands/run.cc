@@ -89,6 +89,7 @@ class RunSession {
   std::optional<absl::Status> ended_;
   RunSummary summary_;
   std::vector<double> rates_;  // of each step seen
+  int64_t faults_before_ = 0;  // of the job's runs before (it may change its plan)
 };
 
 int RunSession::Execute() {
@@ -178,8 +179,8 @@ void RunSession::OnEvent(JobFollower::Event& event) {
     if (progress.step() != summary_.last.step() && progress.tokens_per_second() > 0) {
       rates_.push_back(progress.tokens_per_second());
     }
-    summary_.restarts =
-        std::max<int64_t>(summary_.restarts, static_cast<int64_t>(progress.generation()) - 1);
+    if (progress.faults() < summary_.last.faults()) faults_before_ += summary_.last.faults();
+    summary_.restarts = std::max<int64_t>(summary_.restarts, faults_before_ + progress.faults());
     view_->Show(progress);
     summary_.last = progress;
   }

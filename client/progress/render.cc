@@ -52,6 +52,10 @@ std::string OverallLine(const v1::Progress& progress) {
     absl::StrAppendFormat(&line, "  step %.3g s, planned %.3g s", progress.seconds_per_step(),
                           progress.predicted_seconds_per_step());
     if (progress.drift() != 0) absl::StrAppendFormat(&line, " (%+.0f%%)", progress.drift() * 100);
+    if (progress.suggested_seconds_per_step() > 0) {
+      absl::StrAppendFormat(&line, ", by another plan %.3g s",
+                            progress.suggested_seconds_per_step());
+    }
   }
   if (int64_t swap = TotalSwap(progress.swap_last_step()); swap > 0) {
     absl::StrAppend(&line, "  swap ", FormatBytes(Bytes(swap)), "/step");

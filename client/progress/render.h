@@ -26,7 +26,7 @@ std::string RenderStepLine(const v1::Progress& progress);
 struct RunSummary {
   v1::Progress last;
   double tokens_per_second = 0;  // median over the steps seen
-  int64_t restarts = 0;          // generations after the first
+  int64_t restarts = 0;          // faults that it recovered from
 };
 // The coordinator's own figures where the job has them, else those of the last snapshot.
 std::string RenderSummary(const RunSummary& summary);

@@ -133,6 +133,8 @@ constexpr std::array<pair<string_view, StashPlacement>, 3> kStashes = {
     {{"auto", StashPlacement::kAuto},
      {"device", StashPlacement::kDevice},
      {"host", StashPlacement::kHost}}};
+constexpr std::array<pair<string_view, ReplanMode>, 3> kReplans = {
+    {{"off", ReplanMode::kOff}, {"suggest", ReplanMode::kSuggest}, {"auto", ReplanMode::kAuto}}};
 constexpr std::array<string_view, 6> kModes = {"auto",    "harmony-pp", "harmony-dp",
                                                "dp-swap", "pp-swap",    "zero-offload"};
 
@@ -315,6 +317,8 @@ const JobKey kKeys[] = {
     {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
      PrintOneOf<&J::optim, kOptimizers>},
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
+    {"replan", kText, kOptional, kNoResult, OneOf<&J::replan, kReplans>,
+     PrintOneOf<&J::replan, kReplans>},
     {"resume_from_checkpoint", kPath, kOptional, kNoResult, Text<&J::resume_from_checkpoint>,
      PrintText<&J::resume_from_checkpoint>},
     {"save_steps", kLiteral, kOptional, kNoResult, Int<&J::save_steps, 0, kMaxInt64>,
@@ -337,9 +341,9 @@ const JobKey kKeys[] = {
      PrintReal<&J::weight_decay>},
 };
 
-constexpr std::array<string_view, 9> kLaterKeys = {"virtual_replicas", "replan",    "plan",
-                                                   "pipeline",         "eval_data", "eval_steps",
-                                                   "eval_strategy",    "profile",   "activations"};
+constexpr std::array<string_view, 8> kLaterKeys = {
+    "virtual_replicas", "plan",          "pipeline", "eval_data",
+    "eval_steps",       "eval_strategy", "profile",  "activations"};
 
 // What other trainers call it, and what to write here.
 constexpr std::array<pair<string_view, string_view>, 7> kOtherNames = {

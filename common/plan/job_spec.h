@@ -16,6 +16,7 @@ enum class OptimizerKind { kAdamW, kSgd };
 enum class ScheduleKind { kConstant, kConstantWithWarmup, kLinear, kCosine, kCosineWithMinLr };
 enum class UpdateMode { kAuto, kEager, kDeferred };
 enum class StashPlacement { kAuto, kDevice, kHost };
+enum class ReplanMode { kOff, kSuggest, kAuto };
 enum class InitMode { kRandom, kPretrained };
 
 struct JobSpec {
@@ -49,6 +50,7 @@ struct JobSpec {
   int64_t save_total_limit = 2;
   std::string resume_from_checkpoint = "auto";
   int64_t logging_steps = 1;
+  ReplanMode replan = ReplanMode::kOff;
 
   // Steps of warm-up, shares resolved (rounded up, as transformers does).
   int64_t ResolvedWarmupSteps() const;

@@ -146,11 +146,18 @@ Nanos ProfiledCosts::Duration(const Command& command) const {
   return Nanos::FromSeconds(seconds);
 }
 
-std::unique_ptr<const CostModel> MakeCosts(const Profile* profile, const ModelSpec& model,
-                                           const Plan& plan,
-                                           const std::vector<DeviceSpec>& devices) {
-  if (profile == nullptr) return std::make_unique<AnalyticCosts>(model, plan, devices);
-  return std::make_unique<ProfiledCosts>(*profile, model, plan);
+std::unique_ptr<const CalibratedCosts> MakeCosts(const Profile* profile,
+                                                 const Calibration& calibration,
+                                                 const ModelSpec& model, const Plan& plan,
+                                                 const std::vector<DeviceSpec>& devices) {
+  std::unique_ptr<const CostModel> base;
+  if (profile == nullptr) {
+    base = std::make_unique<AnalyticCosts>(model, plan, devices);
+  } else {
+    base = std::make_unique<ProfiledCosts>(*profile, model, plan);
+  }
+  return std::make_unique<CalibratedCosts>(std::move(base), calibration,
+                                           static_cast<int>(plan.devices.size()));
 }
 
 CostFactory ProfiledCostFactory(std::shared_ptr<const Profile> profile, const ModelSpec& model) {

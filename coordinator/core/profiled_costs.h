@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/plan/profile.h"
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/core/calibrated_costs.h"
 
 namespace harmony {
 
@@ -49,10 +49,11 @@ class ProfiledCosts : public CostModel {
   std::vector<Device> devices_;
 };
 
-// By the profile, or where there is none by the estimate.
-std::unique_ptr<const CostModel> MakeCosts(const Profile* profile, const ModelSpec& model,
-                                           const Plan& plan,
-                                           const std::vector<DeviceSpec>& devices);
+// By the profile, or where there is none by the estimate; corrected.
+std::unique_ptr<const CalibratedCosts> MakeCosts(const Profile* profile,
+                                                 const Calibration& calibration,
+                                                 const ModelSpec& model, const Plan& plan,
+                                                 const std::vector<DeviceSpec>& devices);
 
 CostFactory ProfiledCostFactory(std::shared_ptr<const Profile> profile, const ModelSpec& model);
 

@@ -97,36 +97,6 @@ absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::str
       ": ", FormatBytesExact(need - have), " are missing. ", advice));
 }
 
-absl::Status CheckHost(const AdmittedJob& admitted, const MachineSpec& machine,
-                       const HostLimits& limits) {
-  const Bytes arena = ArenaLayout(admitted.model, admitted.plan).end();
-  if (arena > limits.arena) {
-    return TooLittle("host memory of the arena", arena, limits.arena,
-                     "Give more (--host-memory), or train a smaller model or batch");
-  }
-  // Memory of sim devices is host memory, too.
-  Bytes total = arena;
-  for (const DeviceSpec& device : machine.devices) {
-    if (device.kind == DeviceKind::kSim && !limits.devices_touched) total += device.memory;
-  }
-  if (limits.available.count() > 0 && total > limits.available) {
-    return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
-                     "Free some, or train a smaller model or batch");
-  }
-  const ObjectTableLayout table(admitted.model, admitted.plan.num_microbatches);
-  if (limits.records > 0 && table.size() > limits.records) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job has ", table.size(), " objects; the object table of the segment has room for ",
-        limits.records, ". Use a larger micro_batch_size"));
-  }
-  if (limits.cursors > 0 && CursorCount(admitted.model) > limits.cursors) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job needs ", CursorCount(admitted.model), " update cursors; the segment has room for ",
-        limits.cursors, ". Give more host memory (--host-memory)"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<JobSpec> ParseRequest(const JobRequest& request) {
   JobOverrides overrides;
   overrides.settings = request.overrides;
@@ -168,6 +138,10 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
     HARMONY_ASSIGN_OR_RETURN(given, ParsePlanFile(request.plan, request.plan_path));
     options.given = &given;
     options.given_path = request.plan_path;
+    if (admitted->job.replan == ReplanMode::kAuto) {
+      admitted->job.replan = ReplanMode::kSuggest;
+      admitted->notes.push_back("replan: auto only suggests, since the plan is given (--plan)");
+    }
   }
   const Nanos begin = MonotonicClock().Now();
   HARMONY_ASSIGN_OR_RETURN(PlanResult planned,
@@ -175,7 +149,7 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
   planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
   admitted->plan = planned.plan;
   admitted->job.micro_batch_size = admitted->plan.microbatch_size;
-  HARMONY_RETURN_IF_ERROR(CheckHost(*admitted, machine, limits));
+  HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = PlanToJson(admitted->model, planned, machine);
   const std::vector<std::string> unknown =
@@ -194,6 +168,36 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
 }
 
 }  // namespace
+
+absl::Status CheckHost(const ModelSpec& model, const Plan& plan, const MachineSpec& machine,
+                       const HostLimits& limits) {
+  const Bytes arena = ArenaLayout(model, plan).end();
+  if (arena > limits.arena) {
+    return TooLittle("host memory of the arena", arena, limits.arena,
+                     "Give more (--host-memory), or train a smaller model or batch");
+  }
+  // Memory of sim devices is host memory, too.
+  Bytes total = arena;
+  for (const DeviceSpec& device : machine.devices) {
+    if (device.kind == DeviceKind::kSim && !limits.devices_touched) total += device.memory;
+  }
+  if (limits.available.count() > 0 && total > limits.available) {
+    return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
+                     "Free some, or train a smaller model or batch");
+  }
+  const ObjectTableLayout table(model, plan.num_microbatches);
+  if (limits.records > 0 && table.size() > limits.records) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job has ", table.size(), " objects; the object table of the segment has room for ",
+        limits.records, ". Use a larger micro_batch_size"));
+  }
+  if (limits.cursors > 0 && CursorCount(model) > limits.cursors) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job needs ", CursorCount(model), " update cursors; the segment has room for ",
+        limits.cursors, ". Give more host memory (--host-memory)"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec& machine,
                                     const HostLimits& limits) {

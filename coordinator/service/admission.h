@@ -49,6 +49,10 @@ struct AdmittedJob {
   std::vector<std::string> notes;  // for the log
 };
 
+// Whether the host has what the plan takes. InvalidArgument says how much is missing.
+absl::Status CheckHost(const ModelSpec& model, const Plan& plan, const MachineSpec& machine,
+                       const HostLimits& limits);
+
 // Model, data and plan; the output directory is not looked at. Errors carry the whole message.
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec& machine,
                                     const HostLimits& limits);

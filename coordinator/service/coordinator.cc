@@ -22,7 +22,6 @@ namespace {
 
 constexpr Nanos kLetGoDeadline = Seconds(30);
 constexpr Nanos kAwaitedReport = Seconds(10);
-constexpr size_t kTimelinesKept = 4;  // up to some 20 MB each
 
 Nanos Now() { return MonotonicClock().Now(); }
 
@@ -36,7 +35,8 @@ Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Ma
       members_(static_cast<int>(machine_.devices.size()),
                {[this](const Member& member) { OnAttached(member); },
                 [this](const Member& member) { OnLost(member); }}),
-      fence_(&members_, /*predecessor=*/segment->generation() > 0) {}
+      fence_(&members_, /*predecessor=*/segment->generation() > 0),
+      replanner_(mailbox) {}
 
 Coordinator::~Coordinator() {
   if (background_.joinable()) background_.join();
@@ -49,7 +49,9 @@ void Coordinator::Begin() {
     // The segment may still hold all of its state: then it is the next (NextJob).
     book_.Report(record, "the coordinator was restarted");
     record.state = JobState::kQueued;
-    if (record.stop == StopIntent::kShutdown) record.stop = StopIntent::kNone;
+    if (record.stop == StopIntent::kShutdown || record.stop == StopIntent::kReplan) {
+      record.stop = StopIntent::kNone;
+    }
     book_.Save(record);
   }
   StartNext();
@@ -74,116 +76,6 @@ void Coordinator::SetState(JobRecord& record, JobState state) {
 void Coordinator::Background(std::function<void()> work) {
   if (background_.joinable()) background_.join();  // it has posted its result already
   background_ = std::thread(std::move(work));
-}
-
-// ---- Submission and wishes ----
-
-HostLimits Coordinator::Limits() const {
-  HostLimits limits;
-  limits.arena = segment_->arena_size();
-  limits.records = segment_->record_capacity();
-  limits.cursors = segment_->cursor_capacity();
-  limits.devices_touched = devices_touched_;
-  if (phase_ == Phase::kIdle) limits.available = AvailableHostMemory();
-  return limits;
-}
-
-absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std::string& yaml) {
-  for (auto& [number, other] : book_.jobs()) {
-    if (IsEnded(other.state) || other.output_dir != admitted.job.output_dir) continue;
-    if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
-      return other.id();
-    }
-    return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
-                                                 other.id(), ", which is ", ToString(other.state)));
-  }
-  const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, false};
-  std::string moved_to;
-  HARMONY_RETURN_IF_ERROR(
-      PrepareOutputDir(admitted.job.output_dir, admitted.output, run, &moved_to));
-  JobRecord record;
-  record.yaml = yaml;
-  record.job_json = JobSpecToJson(admitted.job);
-  record.config_json = admitted.config_json;
-  record.plan = SerializePlan(admitted.plan);
-  record.plan_text = admitted.plan_text;
-  record.profile = admitted.profile;
-  record.result_keys = admitted.result_keys;
-  record.output_dir = admitted.job.output_dir;
-  record.max_steps = admitted.job.max_steps;
-  record.submitted_at = TimeStamp();
-  HARMONY_ASSIGN_OR_RETURN(JobRecord* const added, book_.Add(std::move(record)));
-  for (const std::string& note : admitted.notes) book_.Report(*added, note);
-  if (!moved_to.empty()) {
-    book_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
-  }
-  const std::string id = added->id();
-  StartNext();
-  return id;
-}
-
-absl::StatusOr<const JobRecord*> Coordinator::RequestStop(const std::string& id, StopIntent intent,
-                                                          JobState at_once) {
-  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
-  if (IsEnded(record->state)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(record->id(), " is ", ToString(record->state), " already"));
-  }
-  if (!IsActive(record->state)) {
-    SetState(*record, at_once);
-    return record;
-  }
-  record->stop = intent;
-  SetState(*record, JobState::kStopping);
-  book_.Save(*record);
-  if (phase_ == Phase::kRunning && current_ == record->number) run_->Stop();
-  return record;
-}
-
-absl::StatusOr<const JobRecord*> Coordinator::Cancel(const std::string& id) {
-  return RequestStop(id, StopIntent::kCancel, JobState::kCancelled);
-}
-
-absl::StatusOr<const JobRecord*> Coordinator::Pause(const std::string& id) {
-  return RequestStop(id, StopIntent::kPause, JobState::kPaused);
-}
-
-absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id) {
-  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
-  if (record->state != JobState::kPaused) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(record->id(), " is ", ToString(record->state), ", not paused"));
-  }
-  record->stop = StopIntent::kNone;
-  SetState(*record, JobState::kQueued);
-  StartNext();
-  return record;
-}
-
-absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
-                                std::shared_ptr<ProgressStream> stream) {
-  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
-  watchers_.emplace_back(record->number, interval, std::move(stream));
-  NotifyWatchers(Now());
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RecordedTimeline> Coordinator::TimelineOf(const std::string& id,
-                                                         int64_t last_steps) {
-  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
-  if (run_ != nullptr && current_ == record->number) {
-    return RecordTimeline(*run_, machine_.devices, last_steps);
-  }
-  for (auto past = past_timelines_.rbegin(); past != past_timelines_.rend(); ++past) {
-    if (past->job_id != record->id()) continue;
-    RecordedTimeline found = *past;
-    if (last_steps > 0) found.DropBefore(found.completed_steps - last_steps);
-    return found;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("no timeline of ", record->id(), ", which is ", ToString(record->state),
-                   ": it is kept of the running job and of the last ", kTimelinesKept + 1,
-                   " that ran since this coordinator was started"));
 }
 
 // ---- Processes ----
@@ -242,6 +134,10 @@ void Coordinator::StartNext() {
 }
 
 JobRecord* Coordinator::NextJob() {
+  const auto going_on = book_.jobs().find(std::exchange(goes_on_, 0));
+  if (going_on != book_.jobs().end() && going_on->second.state == JobState::kQueued) {
+    return &going_on->second;
+  }
   JobRecord* first = nullptr;
   for (auto& [number, record] : book_.jobs()) {
     if (record.state != JobState::kQueued) continue;
@@ -293,7 +189,13 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   run_started_ = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   EventsOfRun());
+  ++runs_;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
+  if (run_->setup().job.replan != ReplanMode::kOff && !run_->forecast()) {
+    book_.Report(record,
+                 "replan: has nothing to go by: steps are predicted with a profile (--profile) or "
+                 "on devices with speeds");
+  }
   if (cold_stop || terminated_) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
   if (record.stop != StopIntent::kNone) run_->Stop();
@@ -304,6 +206,7 @@ RunEvents Coordinator::EventsOfRun() {
   events.step_completed = [this](const StepMetrics& metrics) { OnStep(metrics); };
   events.report = [this](const std::string& text) { book_.Report(*current(), text); };
   events.state_changed = [this] { OnRunStateChanged(); };
+  events.drifts = [this] { OnDrift(); };
   // Posted: a run must not be taken down while one of its methods runs.
   events.ended = [this](const absl::Status& status) {
     mailbox_->Post([this, status] { OnRunEnded(status); });
@@ -365,6 +268,7 @@ void Coordinator::FinishRecord(JobRecord& record) {
     book_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
     return SetState(record, JobState::kFinished);
   }
+  if (record.stop == StopIntent::kReplan) return ChangePlan(record);
   book_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
   switch (record.stop) {
     case StopIntent::kCancel:
@@ -372,6 +276,7 @@ void Coordinator::FinishRecord(JobRecord& record) {
     case StopIntent::kPause:
       return SetState(record, JobState::kPaused);
     case StopIntent::kShutdown:
+    case StopIntent::kReplan:
     case StopIntent::kNone:
       record.stop = StopIntent::kNone;
       return SetState(record, JobState::kQueued);
@@ -444,7 +349,9 @@ void Coordinator::Terminate(std::function<void()> done) {
       return terminated_();
     case Phase::kRunning: {
       JobRecord& record = *current();
-      if (record.stop == StopIntent::kNone) record.stop = StopIntent::kShutdown;
+      if (record.stop == StopIntent::kNone || record.stop == StopIntent::kReplan) {
+        record.stop = StopIntent::kShutdown;
+      }
       SetState(record, JobState::kStopping);
       book_.Report(record, "the coordinator was told to stop: finishing the step in flight");
       return run_->Stop();

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "coordinator/service/mailbox.h"
 #include "coordinator/service/members.h"
 #include "coordinator/service/progress.h"
+#include "coordinator/service/replanner.h"
 #include "coordinator/service/timeline.h"
 
 namespace harmony {
@@ -85,6 +87,10 @@ class Coordinator {
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();
+  // Searches a plan by what the run has measured; `answer` comes on the loop.
+  void OnDrift();
+  void OnReplanned(const Calibration& calibration, const ReplanAnswer& answer);
+  void ChangePlan(JobRecord& record);
   void OnRunEnded(const absl::Status& status);
   void FinishRecord(JobRecord& record);
   void KeepSummary(JobRecord& record);
@@ -117,6 +123,7 @@ class Coordinator {
   Phase phase_ = Phase::kIdle;
   int64_t current_ = 0;          // number of that job
   std::unique_ptr<JobRun> run_;  // kept after its end, for its timeline, until the next one
+  static constexpr size_t kTimelinesKept = 4;    // up to some 20 MB each
   std::deque<RecordedTimeline> past_timelines_;  // of runs before, the newest last
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
@@ -125,6 +132,10 @@ class Coordinator {
   Nanos run_started_, last_saved_;
   Nanos awaited_since_;  // since when, or since the last report, processes are missing
   int64_t run_first_step_ = 0;
+  int64_t runs_ = 0;  // made so far
+  Replanner replanner_;
+  std::optional<ReplanAnswer> next_plan_;  // what the run that is stopping goes on with
+  int64_t goes_on_ = 0;                    // number of the job that does, before all others
   bool devices_touched_ = false;
   std::function<void()> terminated_;  // set: terminating
 };

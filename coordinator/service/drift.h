@@ -24,6 +24,7 @@ class DriftMonitor {
   double predicted_seconds() const { return predicted_; }
   // Measured over predicted, less 1; 0 while there are too few steps.
   double drift() const { return drift_; }
+  bool drifting() const { return drifting_; }
 
  private:
   double predicted_;

@@ -12,6 +12,7 @@
 #include "common/plan/job_file.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/core/profiled_costs.h"
+#include "coordinator/service/calibrate.h"
 #include "coordinator/service/step_line.h"
 #include "harmony/v1/attach.pb.h"
 
@@ -47,15 +48,18 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       members_(members),
       events_(std::move(events)),
       table_(setup_.model, setup_.plan.num_microbatches),
-      costs_(MakeCosts(setup_.profile.get(), setup_.model, setup_.plan, machine.devices)),
+      costs_(MakeCosts(setup_.profile.get(), setup_.replan.calibration, setup_.model, setup_.plan,
+                       machine.devices)),
       minimal_(ComputeMinimalSwap(setup_.model, setup_.plan)),
       runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
       workspace_peaks_(setup_.plan.devices.size(), 0),
+      forecast_(setup_.forecast),
+      next_search_(setup_.replan.step < 0 ? 0 : setup_.replan.step + kStepsBetweenSearches),
       last_step_time_(Now()),
       gathering_since_(Now()) {
   for (const DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
-  if (setup_.forecast) drift_.emplace(setup_.forecast->step_seconds);
+  if (forecast_) drift_.emplace(forecast_->step_seconds);
 }
 
 JobRun::~JobRun() = default;
@@ -214,6 +218,25 @@ void JobRun::Stop() {
   Feed(StopRequested{});
 }
 
+void JobRun::FinishStep() {
+  if (!ended_) Feed(StopRequested{});
+}
+
+void JobRun::OnSearched(const std::optional<Forecast>& now,
+                        const std::optional<Suggestion>& suggestion) {
+  next_search_ = completed_steps() + kStepsBetweenSearches;
+  suggestion_ = suggestion;
+  if (!now) return;
+  forecast_->step_seconds = now->step_seconds;
+  drift_.emplace(now->step_seconds);
+}
+
+Calibration JobRun::MeasuredCalibration() const {
+  const int64_t end = completed_steps();
+  return CalibrationOf(monitor_, setup_.plan, end - static_cast<int64_t>(DriftMonitor::kSteps),
+                       end);
+}
+
 bool JobRun::HeadIsRunning(int lane) const {
   if (monitor_.Head(lane) == nullptr || runner_.state() != JobRunner::State::kRunning) return false;
   const std::vector<SemaphoreWait>& waits = monitor_.HeadWaits(lane);
@@ -275,6 +298,7 @@ void JobRun::Carry(const Action& action) {
     CarryReadRecords(read->generation);
   } else if (const auto* start = std::get_if<StartGeneration>(&action)) {
     monitor_.BeginGeneration(start->generation, Now());
+    ++generations_;
     last_step_time_ = Now();
     first_of_generation_ = true;
     v1::ToProcess message;
@@ -297,8 +321,12 @@ void JobRun::CarrySend(const Send& send) {
   v1::Commands* commands = message.mutable_commands();
   commands->set_generation(send.generation);
   for (const Command& command : send.commands) {
-    EncodeCommand(command, commands->add_commands());
-    monitor_.OnIssued(command, now);
+    v1::Command* const wire = commands->add_commands();
+    EncodeCommand(command, wire);
+    // Paced devices keep the pace that they were given, whatever was measured since.
+    const Nanos modelled = costs_->base().Duration(command);
+    wire->set_expected_ns(modelled.count());
+    monitor_.OnIssued(command, modelled, now);
   }
   if (Member* member = members_->Find(send.process)) member->link->Send(std::move(message));
 }
@@ -359,6 +387,7 @@ absl::Status JobRun::WriteStep(int64_t step) {
   metrics.seconds = (now - last_step_time_).seconds();
   metrics.tokens_per_second = static_cast<double>(scalars.tokens) / metrics.seconds;
   if (drift_) metrics.predicted_seconds = drift_->predicted_seconds();
+  metrics.suggestion = suggestion_;
   metrics.swap = monitor_.TakeStep(step);
   last_step_time_ = now;
   recent_seconds_ =
@@ -373,12 +402,16 @@ absl::Status JobRun::WriteStep(int64_t step) {
     if (!status.ok()) End(status);
   }
   step_seconds_.push_back(static_cast<float>(metrics.seconds));
-  if (const bool first = std::exchange(first_of_generation_, false); drift_ && !first) {
-    if (const auto line = drift_->OnStep(metrics.seconds)) events_.report(*line);
-  }
   last_step_ = metrics;
   events_.step_completed(metrics);
+  if (!std::exchange(first_of_generation_, false)) WatchDrift(metrics.seconds);
   return absl::OkStatus();
+}
+
+void JobRun::WatchDrift(double seconds) {
+  if (!drift_) return;
+  if (const auto line = drift_->OnStep(seconds)) events_.report(*line);
+  if (drift_->drifting() && completed_steps() >= next_search_) events_.drifts();
 }
 
 }  // namespace harmony

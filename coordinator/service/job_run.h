@@ -3,6 +3,7 @@
 // One job being carried out: drives a JobRunner (coordinator/core) with what processes report, and
 // carries its actions out on the segment, the streams and the output directory.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,6 +25,7 @@
 #include "coordinator/service/members.h"
 #include "coordinator/service/metrics_file.h"
 #include "coordinator/service/output_dir.h"
+#include "coordinator/service/replan.h"
 
 namespace harmony {
 
@@ -40,9 +42,16 @@ struct RunSetup {
   Plan plan;
   std::string plan_bytes;                  // as JobSetup sends it
   std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
+  ReplanState replan;                      // what was found since
   StartPoint start;
   bool continues = false;  // the segment holds the job already: what it has done stays done
   std::optional<Forecast> forecast;  // where the machine's speeds are known or measured
+};
+
+// A plan that would be faster, as predicted by measured times: seconds of its steps, and of those
+// of the plan in force.
+struct Suggestion {
+  double seconds = 0, instead_of = 0;
 };
 
 // One line of metrics.jsonl, and what the progress view shows of a step.
@@ -55,12 +64,15 @@ struct StepMetrics {
   double seconds = 0;
   SwapTotals swap = {};
   std::optional<double> predicted_seconds;  // by the plan
+  std::optional<Suggestion> suggestion;
 };
 
 struct RunEvents {
   std::function<void(const StepMetrics&)> step_completed;
   std::function<void(const std::string&)> report;  // a line for the job's log
   std::function<void()> state_changed;
+  // Steps drift from what the plan says, and the last search is a while ago.
+  std::function<void()> drifts;
   // Nothing is issued any more; the run has left the segment's generation. OK: all steps, or
   // stopped as asked.
   std::function<void(const absl::Status&)> ended;
@@ -84,13 +96,25 @@ class JobRun {
   void OnTick();
   // Finish the step in flight, write a checkpoint, end.
   void Stop();
+  // The same, but waits for processes that are missing as long as it takes: no step may be lost.
+  void FinishStep();
+  // A plan was searched again after OnStep said `drifts`. `now`: what the plan in force is
+  // predicted to take, as calibrated; steps are held against it from now on.
+  void OnSearched(const std::optional<Forecast>& now, const std::optional<Suggestion>& suggestion);
 
   const RunSetup& setup() const { return setup_; }
   const JobRunner& runner() const { return runner_; }
   const LaneMonitor& monitor() const { return monitor_; }
+  // What the run is held against.
+  const std::optional<Forecast>& forecast() const { return forecast_; }
+  const std::optional<Suggestion>& suggestion() const { return suggestion_; }
+  // Of the last steps, against the model without any calibration.
+  Calibration MeasuredCalibration() const;
   const MinimalSwap& minimal_swap() const { return minimal_; }
   const std::optional<StepMetrics>& last_step() const { return last_step_; }
   int64_t completed_steps() const;
+  // That were recovered from; a coordinator that was replaced is one.
+  int faults() const { return std::max(generations_ - (setup_.continues ? 0 : 1), 0); }
   const std::string& DeviceName(int device) const { return device_names_[device]; }
   bool ended() const { return ended_; }
   // The most that was seen of a device's memory: bindings and workspace together.
@@ -120,6 +144,7 @@ class JobRun {
   Nanos PatienceOfStop() const;
   void WriteSteps(int64_t end_step);
   absl::Status WriteStep(int64_t step);
+  void WatchDrift(double seconds);
   bool IsLogged(int64_t step) const;
   absl::StatusOr<StepScalars> ReadScalars(int64_t step) const;
   void End(const absl::Status& status);
@@ -129,7 +154,8 @@ class JobRun {
   Members* const members_;
   const RunEvents events_;
   const ObjectTableLayout table_;
-  const std::unique_ptr<const CostModel> costs_;  // as the planner's, so that the order is, too
+  const std::unique_ptr<const CalibratedCosts>
+      costs_;  // as the planner's, so that the order is, too
   const MinimalSwap minimal_;
   JobRunner runner_;
   LaneMonitor monitor_;
@@ -140,7 +166,11 @@ class JobRun {
   std::vector<std::string> device_names_;  // by device
   // By session: processes count from their own start, which may be before the run's.
   std::map<uint64_t, Pacing> pacing_before_, pacing_now_;
+  std::optional<Forecast> forecast_;
   std::optional<DriftMonitor> drift_;
+  std::optional<Suggestion> suggestion_;
+  int64_t next_search_;  // not before so many steps are complete
+  int generations_ = 0;
   bool first_of_generation_ = true;
   std::optional<StepMetrics> last_step_;
   Nanos last_step_time_, last_sync_;

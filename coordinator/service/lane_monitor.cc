@@ -78,11 +78,11 @@ void LaneMonitor::BeginGeneration(uint32_t generation, Nanos now) {
   }
 }
 
-void LaneMonitor::OnIssued(const Command& command, Nanos now) {
+void LaneMonitor::OnIssued(const Command& command, Nanos expected, Nanos now) {
   LaneState& lane = lanes_[command.header.lane];
   if (lane.outstanding.empty()) lane.outstanding_since = now;
   lane.outstanding.push_back(
-      {command.header.signal_value, LabelOf(command), command.header.waits, now, false});
+      {command.header.signal_value, LabelOf(command), command.header.waits, now, expected, false});
 }
 
 void LaneMonitor::Count(LaneState& lane, Outstanding& command) {
@@ -113,7 +113,8 @@ void LaneMonitor::OnProgress(int index, uint64_t value, absl::Span<const Reporte
           first ? Nanos() : std::max(timing.received - lane.last_end, Nanos());
       lane.usage.starved += command_wait;
       lane.timeline.push_back({command.label, command.issued, timing.received, timing.start,
-                               timing.end, std::max(wait, Nanos()), command_wait, generation_});
+                               timing.end, command.expected, std::max(wait, Nanos()), command_wait,
+                               generation_});
       lane.last_end = timing.end;
       if (lane.timeline.size() > capacity_) {
         first_whole_step_ = std::max(first_whole_step_, lane.timeline.front().label.step + 1);

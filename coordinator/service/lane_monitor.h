@@ -40,6 +40,7 @@ std::string Describe(const CommandLabel& label, int num_microbatches);
 struct MeasuredCommand {
   CommandLabel label;
   Nanos issued, received, start, end;
+  Nanos expected;      // as modelled; 0: unknown
   Nanos wait;          // between the end of the lane's previous command and this one's start
   Nanos command_wait;  // of that: the process did not have the command yet
   uint32_t generation = 0;
@@ -65,7 +66,8 @@ class LaneMonitor {
 
   // Forgets what is outstanding: it did not complete, or nobody will ever know.
   void BeginGeneration(uint32_t generation, Nanos now);
-  void OnIssued(const Command& command, Nanos now);
+  // `expected`: what the model says that it takes.
+  void OnIssued(const Command& command, Nanos expected, Nanos now);
   // All commands of the lane up to `value` have completed.
   void OnProgress(int lane, uint64_t value, absl::Span<const ReportedTiming> timings, Nanos now);
 
@@ -92,7 +94,7 @@ class LaneMonitor {
     uint64_t value = 0;
     CommandLabel label;
     std::vector<SemaphoreWait> waits;
-    Nanos issued;
+    Nanos issued, expected;
     bool counted = false;
   };
   struct LaneState {

@@ -15,6 +15,7 @@
 #include "common/plan/profile_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/core/profiled_costs.h"
+#include "coordinator/service/replan.h"
 
 namespace harmony {
 namespace {
@@ -48,8 +49,8 @@ SegmentJob AllocationOf(const JobRecord& record, const RunSetup& setup) {
 // Where the machine's speeds are known, or were measured.
 std::optional<Forecast> ForecastOf(const RunSetup& setup, const MachineSpec& machine) {
   if (setup.profile == nullptr && !AllPaced(machine.devices)) return std::nullopt;
-  const std::unique_ptr<const CostModel> costs =
-      MakeCosts(setup.profile.get(), setup.model, setup.plan, machine.devices);
+  const std::unique_ptr<const CostModel> costs = MakeCosts(
+      setup.profile.get(), setup.replan.calibration, setup.model, setup.plan, machine.devices);
   absl::StatusOr<Forecast> forecast =
       MakeForecast(setup.model, setup.plan, *costs, setup.job.compute_threads);
   if (forecast.ok()) return *std::move(forecast);
@@ -71,8 +72,9 @@ std::optional<StartPoint> HeldStart(const Segment& segment, const JobRecord& rec
 }  // namespace
 
 uint64_t SegmentDigestOf(const JobRecord& record) {
-  const std::string text = absl::StrCat(record.id(), "\n", record.submitted_at, "\n",
-                                        record.output_dir, "\n", record.result_keys);
+  const std::string text =
+      absl::StrCat(record.id(), "\n", record.submitted_at, "\n", record.output_dir, "\n",
+                   record.result_keys, "\n", XXH3_64bits(record.plan.data(), record.plan.size()));
   return XXH3_64bits(text.data(), text.size());
 }
 
@@ -86,6 +88,8 @@ absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   setup.model = BuildModelSpec(config);
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, ParsePlan(record.plan));
+  HARMONY_ASSIGN_OR_RETURN(setup.replan,
+                           ReplanStateFromText(record.replan, record.id() + ": replan"));
   if (!record.profile.empty()) {
     HARMONY_ASSIGN_OR_RETURN(Profile profile,
                              ParseProfile(record.profile, record.id() + ": profile"));

@@ -16,7 +16,8 @@ namespace harmony {
 // The setup of a recorded job, its start point not yet chosen. Internal when the record is damaged.
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record);
 
-// Tells a job from any other that ever was in a segment.
+// Tells a job, and the plan that it runs by, from any other that ever was in a segment: what it
+// holds is laid out by the plan.
 uint64_t SegmentDigestOf(const JobRecord& record);
 
 // Whether the segment holds this very job.

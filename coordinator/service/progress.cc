@@ -108,10 +108,12 @@ void Watcher::FillRun(const JobRun& run, Members* members, Nanos now, v1::Progre
     FillSwap(step->swap, progress->mutable_swap_last_step());
   }
   progress->set_seconds_per_step(run.recent_seconds_per_step());
-  if (run.setup().forecast) {
-    progress->set_predicted_seconds_per_step(run.setup().forecast->step_seconds);
+  if (run.forecast()) {
+    progress->set_predicted_seconds_per_step(run.forecast()->step_seconds);
     progress->set_drift(run.drift());
   }
+  if (run.suggestion()) progress->set_suggested_seconds_per_step(run.suggestion()->seconds);
+  progress->set_faults(run.faults());
   FillSwap(run.monitor().total(), progress->mutable_swap_total());
   FillMinimum(run.minimal_swap(), progress->mutable_swap_minimum_per_step());
   progress->set_host_bytes(ArenaLayout(run.setup().model, run.setup().plan).end().count());

@@ -49,8 +49,8 @@ void AddPacing(const JobRun& run, ordered_json* json, std::string* text) {
 }
 
 void AddForecast(const JobRun& run, ordered_json* json, std::string* text) {
-  if (!run.setup().forecast) return;
-  const Forecast& forecast = *run.setup().forecast;
+  if (!run.forecast()) return;
+  const Forecast& forecast = *run.forecast();
   ordered_json peaks = ordered_json::array();
   for (Bytes peak : forecast.device_peak) peaks.push_back(peak.count());
   (*json)["predicted"] = {{"seconds_per_step", forecast.step_seconds},
@@ -75,6 +75,10 @@ std::string StepLine(const StepMetrics& metrics, const std::vector<int64_t>& pea
   json["tokens_per_second"] = metrics.tokens_per_second;
   json["seconds"] = metrics.seconds;
   if (metrics.predicted_seconds) json["predicted_seconds"] = *metrics.predicted_seconds;
+  if (metrics.suggestion) {
+    json["replan"] = {{"predicted_seconds", metrics.suggestion->seconds},
+                      {"instead_of", metrics.suggestion->instead_of}};
+  }
   json["swap_bytes"] = SwapJson(metrics.swap);
   json["peak_device_bytes"] = peak_bytes;
   json["generation"] = generation;
@@ -131,6 +135,11 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
                           "device %d: peak memory %s of %s; computing %.1f%%, waiting for commands "
                           "%.2f%% of the time\n",
                           d, FormatBytes(peak), FormatBytes(cap), 100 * busy, 100 * starved);
+  }
+  if (setup.replan.changed) {
+    json["replanned_after_step"] = setup.replan.step;
+    absl::StrAppendFormat(&summary.text, "by the plan that was found after step %d\n",
+                          setup.replan.step);
   }
   AddForecast(run, &json, &summary.text);
   AddPacing(run, &json, &summary.text);

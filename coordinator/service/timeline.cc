@@ -88,7 +88,8 @@ void FillMeasured(const RecordedTimeline& recorded, const LaneTable& table,
 void FillPlanned(const RecordedTimeline& recorded, const LaneTable& table, const Extent& measured,
                  v1::Timeline* timeline) {
   const std::unique_ptr<const CostModel> costs =
-      MakeCosts(recorded.profile.get(), recorded.model, recorded.plan, recorded.devices);
+      MakeCosts(recorded.profile.get(), recorded.calibration, recorded.model, recorded.plan,
+                recorded.devices);
   SimOptions options;
   options.first_step = std::max(recorded.first_step, measured.first - kStepsOfRunUp);
   options.end_step = std::min(recorded.end_step, measured.last + 1 + kStepsOfRunUp);
@@ -136,6 +137,7 @@ RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<DeviceSpec>
   recorded.model = run.setup().model;
   recorded.plan = run.setup().plan;
   recorded.profile = run.setup().profile;
+  recorded.calibration = run.setup().replan.calibration;
   recorded.devices = devices;
   recorded.first_step = run.setup().start.first_step;
   recorded.end_step = run.setup().job.max_steps;

@@ -23,6 +23,7 @@ struct RecordedTimeline {
   ModelSpec model;
   Plan plan;
   std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
+  Calibration calibration;                 // ... and corrected
   std::vector<DeviceSpec> devices;
   int64_t first_step = 0, end_step = 0, save_steps = 0;  // of the run, indices from 0
   int64_t completed_steps = 0;                           // and reported to the last command

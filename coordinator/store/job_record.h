@@ -25,7 +25,8 @@ bool IsActive(JobState state);  // starting .. stopping
 bool IsEnded(JobState state);   // finished, failed, cancelled
 
 // Why a job that is stopping stops.
-enum class StopIntent { kNone = 0, kCancel = 1, kPause = 2, kShutdown = 3 };
+// kReplan: it goes on at once, with another plan.
+enum class StopIntent { kNone = 0, kCancel = 1, kPause = 2, kShutdown = 3, kReplan = 4 };
 
 struct JobRecord {
   int64_t number = 0;  // 1, 2, ... in the order of submission; the id is "job-<number>"
@@ -37,6 +38,7 @@ struct JobRecord {
   std::string plan;         // Plan message
   std::string plan_text;
   std::string profile;      // text of the profile it was planned by; empty: none
+  std::string replan;       // ReplanState as text; empty: nothing was searched again
   std::string result_keys;  // ResultKeysText of the job as submitted
   std::string output_dir;
   int64_t max_steps = 0;

@@ -10,7 +10,7 @@
 namespace harmony {
 namespace {
 
-constexpr int kSchemaVersion = 2;
+constexpr int kSchemaVersion = 3;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE jobs (
@@ -33,12 +33,17 @@ ALTER TABLE jobs ADD COLUMN profile TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 2;
 )";
 
+constexpr char kSchema3[] = R"(
+ALTER TABLE jobs ADD COLUMN replan TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 3;
+)";
+
 constexpr char kColumns[] =
     "state, stop, yaml, job_json, config_json, plan, plan_text, result_keys, output_dir, "
     "max_steps, "
     "completed_steps, last_loss, error, error_code, submitted_at, started_at, ended_at, summary, "
-    "summary_json, profile";
-constexpr int kNumColumns = 20;
+    "summary_json, profile, replan";
+constexpr int kNumColumns = 21;
 
 absl::Status SqlError(sqlite3* db, absl::string_view what) {
   const int code = sqlite3_errcode(db);
@@ -133,6 +138,7 @@ JobRecord ReadRow(Statement& row) {
   record.summary = row.Text(column++);
   record.summary_json = row.Text(column++);
   record.profile = row.Text(column++);
+  record.replan = row.Text(column++);
   return record;
 }
 
@@ -180,6 +186,7 @@ absl::Status JobStore::Migrate() {
   }
   if (version < 1) HARMONY_RETURN_IF_ERROR(Execute(kSchema));
   if (version < 2) HARMONY_RETURN_IF_ERROR(Execute(kSchema2));
+  if (version < 3) HARMONY_RETURN_IF_ERROR(Execute(kSchema3));
   return Execute("COMMIT");
 }
 
@@ -214,7 +221,8 @@ absl::Status JobStore::Write(const JobRecord& record, bool insert) {
       .Bind(record.ended_at)
       .Bind(record.summary)
       .Bind(record.summary_json)
-      .Bind(record.profile);
+      .Bind(record.profile)
+      .Bind(record.replan);
   if (!insert) statement.Bind(record.number);
   return statement.Run();
 }

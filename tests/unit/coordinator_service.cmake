@@ -8,6 +8,7 @@ harmony_test(coordinator_service_test
           coordinator/service/lane_monitor_test.cc coordinator/service/mailbox_test.cc
           coordinator/service/members_test.cc
           coordinator/service/metrics_file_test.cc coordinator/service/output_dir_test.cc
-          coordinator/service/process_handle_test.cc coordinator/service/server_lock_test.cc
+          coordinator/service/process_handle_test.cc coordinator/service/replan_test.cc
+          coordinator/service/server_lock_test.cc
           coordinator/service/timeline_test.cc
   DEPS harmony_coordinator_service LABELS pure)

@@ -102,8 +102,8 @@ TEST(JobFileTest, UnknownKeysGetTheNearestKnownOne) {
 TEST(JobFileTest, LaterFeaturesAreRefusedByName) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
   for (const char* line :
-       {"virtual_replicas: 4", "replan: true", "plan: x", "pipeline: {}", "eval_data: x",
-        "bf16: true", "dropout: config", "mode: harmony-dp", "mode: zero-offload"}) {
+       {"virtual_replicas: 4", "plan: x", "pipeline: {}", "eval_data: x", "bf16: true",
+        "dropout: config", "mode: harmony-dp", "mode: zero-offload"}) {
     const std::string key(absl::string_view(line).substr(0, absl::string_view(line).find(':')));
     ExpectError(Parse(line).status(), kUnimplemented, {"/jobs/job.yaml:4", key, "not there yet"});
   }

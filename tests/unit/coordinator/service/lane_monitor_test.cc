@@ -23,9 +23,9 @@ TEST(LaneMonitorTest, CountsBytesOfEachStepOnce) {
   LaneMonitor monitor(1, 10);
   const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
   monitor.BeginGeneration(1, Nanos(0));
-  monitor.OnIssued(Load(1, 0, 100), Nanos(0));
-  monitor.OnIssued(Load(2, 0, 10), Nanos(0));
-  monitor.OnIssued(Load(3, 1, 1), Nanos(0));
+  monitor.OnIssued(Load(1, 0, 100), Nanos(), Nanos(0));
+  monitor.OnIssued(Load(2, 0, 10), Nanos(), Nanos(0));
+  monitor.OnIssued(Load(3, 1, 1), Nanos(), Nanos(0));
   monitor.OnProgress(lane, 1, {}, Nanos(5));
   EXPECT_EQ(monitor.total()[kWeights], 100);
   // The step is complete, so its second copy is, whether reported or not.
@@ -39,10 +39,10 @@ TEST(LaneMonitorTest, KnowsHowLongTheNextCommandWasNotThere) {
   LaneMonitor monitor(1, 10);
   const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
   monitor.BeginGeneration(1, Nanos(0));
-  monitor.OnIssued(Load(1, 0, 1), Nanos(10));
+  monitor.OnIssued(Load(1, 0, 1), Nanos(), Nanos(10));
   monitor.OnProgress(lane, 1, {{1, Nanos(11), Nanos(12), Nanos(15)}}, Nanos(18));
-  monitor.OnIssued(Load(2, 0, 1), Nanos(22));
-  monitor.OnIssued(Load(3, 0, 1), Nanos(22));
+  monitor.OnIssued(Load(2, 0, 1), Nanos(), Nanos(22));
+  monitor.OnIssued(Load(3, 0, 1), Nanos(), Nanos(22));
   // The second came late and then waited for its inputs; the third was there.
   monitor.OnProgress(lane, 3,
                      {{2, Nanos(25), Nanos(30), Nanos(31)}, {3, Nanos(25), Nanos(32), Nanos(33)}},
@@ -60,8 +60,8 @@ TEST(LaneMonitorTest, AStepIsWholeOnceItsLastCommandIsReported) {
   const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
   monitor.BeginGeneration(1, Nanos(0));
   EXPECT_GT(monitor.FirstOutstandingStep(), 1000);
-  monitor.OnIssued(Load(1, 4, 1), Nanos(0));
-  monitor.OnIssued(Load(2, 5, 1), Nanos(0));
+  monitor.OnIssued(Load(1, 4, 1), Nanos(), Nanos(0));
+  monitor.OnIssued(Load(2, 5, 1), Nanos(), Nanos(0));
   EXPECT_EQ(monitor.FirstOutstandingStep(), 4);
   monitor.OnProgress(lane, 1, {}, Nanos(5));
   EXPECT_EQ(monitor.FirstOutstandingStep(), 5);
@@ -70,9 +70,9 @@ TEST(LaneMonitorTest, AStepIsWholeOnceItsLastCommandIsReported) {
 TEST(LaneMonitorTest, WhatANewGenerationDropsIsNotCounted) {
   LaneMonitor monitor(1, 10);
   monitor.BeginGeneration(1, Nanos(0));
-  monitor.OnIssued(Load(1, 0, 100), Nanos(0));
+  monitor.OnIssued(Load(1, 0, 100), Nanos(), Nanos(0));
   monitor.BeginGeneration(2, Nanos(1));
-  monitor.OnIssued(Load(1, 0, 100), Nanos(1));
+  monitor.OnIssued(Load(1, 0, 100), Nanos(), Nanos(1));
   EXPECT_EQ(monitor.TakeStep(0)[kWeights], 100);
 }
 
@@ -80,7 +80,8 @@ TEST(LaneMonitorTest, TellsBusyFromOutstandingAndKeepsTheTimeline) {
   LaneMonitor monitor(1, 2);
   const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});
   monitor.BeginGeneration(1, Nanos(0));
-  for (uint64_t value = 1; value <= 3; ++value) monitor.OnIssued(Load(value, 0, 1), Nanos(10));
+  for (uint64_t value = 1; value <= 3; ++value)
+    monitor.OnIssued(Load(value, 0, 1), Nanos(), Nanos(10));
   EXPECT_EQ(monitor.Usage(lane, Nanos(30)).outstanding, Nanos(20));
   monitor.OnProgress(lane, 3,
                      {{1, Nanos(11), Nanos(12), Nanos(15)},

@@ -38,6 +38,7 @@ JobRecord Example() {
   record.error_code = 13;
   record.summary_json = "{}";
   record.profile = "{\"schema\": 1}";
+  record.replan = "{\"step\": 7}";
   return record;
 }
 
@@ -66,6 +67,7 @@ TEST_F(JobStoreTest, KeepsEveryFieldAcrossOpenings) {
   EXPECT_EQ(record.plan, Example().plan);
   EXPECT_EQ(record.yaml, Example().yaml);
   EXPECT_EQ(record.profile, Example().profile);
+  EXPECT_EQ(record.replan, Example().replan);
   EXPECT_EQ(record.completed_steps, 7);
   EXPECT_EQ(record.last_loss, 0.25);
   EXPECT_EQ(record.error, "it's");
@@ -84,7 +86,9 @@ TEST_F(JobStoreTest, TakesOverADatabaseOfTheFirstSchema) {
   }
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((folder_ + "/jobs.sqlite").c_str(), &db), SQLITE_OK);
-  const char* const back = "ALTER TABLE jobs DROP COLUMN profile; PRAGMA user_version = 1";
+  const char* const back =
+      "ALTER TABLE jobs DROP COLUMN profile;"
+      "ALTER TABLE jobs DROP COLUMN replan; PRAGMA user_version = 1";
   EXPECT_EQ(sqlite3_exec(db, back, nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(db);
   auto store = JobStore::Open(folder_);

@@ -1,0 +1,124 @@
+// What users ask of jobs: submission, stopping, looking.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/ipc/host_memory.h"
+#include "common/plan/job_file.h"
+#include "common/rpc/command_codec.h"
+#include "coordinator/service/coordinator.h"
+
+namespace harmony {
+
+HostLimits Coordinator::Limits() const {
+  HostLimits limits;
+  limits.arena = segment_->arena_size();
+  limits.records = segment_->record_capacity();
+  limits.cursors = segment_->cursor_capacity();
+  limits.devices_touched = devices_touched_;
+  if (phase_ == Phase::kIdle) limits.available = AvailableHostMemory();
+  return limits;
+}
+
+absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std::string& yaml) {
+  for (auto& [number, other] : book_.jobs()) {
+    if (IsEnded(other.state) || other.output_dir != admitted.job.output_dir) continue;
+    if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
+      return other.id();
+    }
+    return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
+                                                 other.id(), ", which is ", ToString(other.state)));
+  }
+  const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, false};
+  std::string moved_to;
+  HARMONY_RETURN_IF_ERROR(
+      PrepareOutputDir(admitted.job.output_dir, admitted.output, run, &moved_to));
+  JobRecord record;
+  record.yaml = yaml;
+  record.job_json = JobSpecToJson(admitted.job);
+  record.config_json = admitted.config_json;
+  record.plan = SerializePlan(admitted.plan);
+  record.plan_text = admitted.plan_text;
+  record.profile = admitted.profile;
+  record.result_keys = admitted.result_keys;
+  record.output_dir = admitted.job.output_dir;
+  record.max_steps = admitted.job.max_steps;
+  record.submitted_at = TimeStamp();
+  HARMONY_ASSIGN_OR_RETURN(JobRecord* const added, book_.Add(std::move(record)));
+  for (const std::string& note : admitted.notes) book_.Report(*added, note);
+  if (!moved_to.empty()) {
+    book_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
+  }
+  const std::string id = added->id();
+  StartNext();
+  return id;
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::RequestStop(const std::string& id, StopIntent intent,
+                                                          JobState at_once) {
+  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
+  if (IsEnded(record->state)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(record->id(), " is ", ToString(record->state), " already"));
+  }
+  if (!IsActive(record->state)) {
+    SetState(*record, at_once);
+    return record;
+  }
+  record->stop = intent;
+  SetState(*record, JobState::kStopping);
+  book_.Save(*record);
+  if (phase_ == Phase::kRunning && current_ == record->number) run_->Stop();
+  return record;
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::Cancel(const std::string& id) {
+  return RequestStop(id, StopIntent::kCancel, JobState::kCancelled);
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::Pause(const std::string& id) {
+  return RequestStop(id, StopIntent::kPause, JobState::kPaused);
+}
+
+absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id) {
+  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
+  if (record->state != JobState::kPaused) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(record->id(), " is ", ToString(record->state), ", not paused"));
+  }
+  record->stop = StopIntent::kNone;
+  SetState(*record, JobState::kQueued);
+  StartNext();
+  return record;
+}
+
+absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
+                                std::shared_ptr<ProgressStream> stream) {
+  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
+  watchers_.emplace_back(record->number, interval, std::move(stream));
+  NotifyWatchers(MonotonicClock().Now());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RecordedTimeline> Coordinator::TimelineOf(const std::string& id,
+                                                         int64_t last_steps) {
+  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
+  if (run_ != nullptr && current_ == record->number) {
+    return RecordTimeline(*run_, machine_.devices, last_steps);
+  }
+  for (auto past = past_timelines_.rbegin(); past != past_timelines_.rend(); ++past) {
+    if (past->job_id != record->id()) continue;
+    RecordedTimeline found = *past;
+    if (last_steps > 0) found.DropBefore(found.completed_steps - last_steps);
+    return found;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no timeline of ", record->id(), ", which is ", ToString(record->state),
+                   ": it is kept of the running job and of the last ", kTimelinesKept + 1,
+                   " that ran since this coordinator was started"));
+}
+
+}  // namespace harmony

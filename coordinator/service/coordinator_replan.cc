@@ -1,0 +1,93 @@
+// Another plan for the job that runs.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/io/atomic_file.h"
+#include "common/ipc/host_memory.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/plan_json.h"
+#include "common/rpc/command_codec.h"
+#include "coordinator/service/coordinator.h"
+
+namespace harmony {
+
+void Coordinator::OnDrift() {
+  JobRecord& record = *current();
+  const RunSetup& setup = run_->setup();
+  if (setup.job.replan == ReplanMode::kOff || replanner_.busy() || terminated_ ||
+      record.stop != StopIntent::kNone) {
+    return;
+  }
+  ReplanRequest request{
+      setup.model, setup.job, setup.plan, setup.profile, run_->MeasuredCalibration(),
+      machine_,    Limits()};
+  // What the plan in force takes of the host is given back before the next one takes its part.
+  request.limits.available = AvailableHostMemory() + ArenaLayout(setup.model, setup.plan).end();
+  book_.Report(record, absl::StrCat("replan: searching by measured times: ",
+                                    DescribeCalibration(request.calibration)));
+  Calibration calibration = request.calibration;
+  replanner_.Search(std::move(request), [this, run = runs_, calibration = std::move(calibration)](
+                                            const ReplanAnswer& answer) {
+    if (run == runs_ && phase_ == Phase::kRunning && !run_->ended()) {
+      OnReplanned(calibration, answer);
+    }
+  });
+}
+
+void Coordinator::OnReplanned(const Calibration& calibration, const ReplanAnswer& answer) {
+  JobRecord& record = *current();
+  const RunSetup& setup = run_->setup();
+  std::optional<Suggestion> suggestion;
+  if (answer.then) suggestion = Suggestion{answer.then->step_seconds, answer.now->step_seconds};
+  run_->OnSearched(answer.now, suggestion);
+  if (!answer.status.ok()) {
+    return book_.Report(record, absl::StrCat("replan: found nothing: ", answer.status.message()));
+  }
+  record.replan = ReplanStateToText({run_->completed_steps(), setup.replan.changed, calibration});
+  book_.Save(record);
+  if (!answer.then) {
+    return book_.Report(
+        record, absl::StrFormat("replan: no plan is %.0f%% faster than the one in force, which is "
+                                "now predicted to take %.3g s a step",
+                                100 * kWorthAWord, answer.now->step_seconds));
+  }
+  const std::string found = absl::StrFormat(
+      "%.3g s a step predicted instead of %.3g s (%.0f%% less): %s", answer.then->step_seconds,
+      answer.now->step_seconds, 100 * answer.gain(), OutlineOf(answer.plan));
+  const int64_t left = record.max_steps - run_->completed_steps();
+  if (setup.job.replan == ReplanMode::kAuto && record.stop == StopIntent::kNone && !terminated_ &&
+      PaysOff(setup.model, answer, left)) {
+    book_.Report(record, "replan: changing the plan after the step in flight: " + found);
+    next_plan_ = answer;
+    record.stop = StopIntent::kReplan;
+    return run_->FinishStep();
+  }
+  const std::string file = record.output_dir + "/suggested-plan.json";
+  const absl::Status written = WriteFileAtomically(file, PlanFileText(answer.plan));
+  book_.Report(record,
+               absl::StrCat("replan: a faster plan is known: ", found, "; ",
+                            written.ok() ? "for --plan: " + file : std::string(written.message())));
+}
+
+// The checkpoint has been written. Whoever takes the job up from here on, this process or a
+// successor, goes on from it: with the old plan until the record is saved, with the new one after.
+void Coordinator::ChangePlan(JobRecord& record) {
+  const ReplanAnswer next = *std::exchange(next_plan_, std::nullopt);
+  absl::StatusOr<ReplanState> state = ReplanStateFromText(record.replan, record.id());
+  if (state.ok()) {
+    state->changed = true;
+    state->step = record.completed_steps;
+    record.replan = ReplanStateToText(*state);
+  }
+  record.plan = SerializePlan(next.plan);
+  record.plan_text = next.plan_text;
+  record.stop = StopIntent::kNone;
+  book_.Report(record, absl::StrCat("replan: going on with the other plan after step ",
+                                    record.completed_steps));
+  goes_on_ = record.number;
+  SetState(record, JobState::kQueued);
+}
+
+}  // namespace harmony

@@ -1,0 +1,134 @@
+#include "coordinator/service/replan.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "coordinator/core/profiled_costs.h"
+#include "coordinator/planner/planner.h"
+
+namespace harmony {
+namespace {
+
+// A change of plans: what it takes at least, and the pace of a checkpoint's bytes, both ways.
+constexpr double kChangeSeconds = 1, kCheckpointBytesPerSecond = 500e6;
+constexpr double kCheckpointBytesPerParameter = 12;
+
+absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {
+  JobSpec job = request.job;
+  job.micro_batch_size = request.plan.microbatch_size;
+  PlannerOptions options;
+  options.costs = CalibratedCostFactory(
+      request.profile != nullptr ? ProfiledCostFactory(request.profile, request.model)
+                                 : AnalyticCostFactory(request.model, request.machine.devices),
+      request.calibration);
+  const int threads = job.compute_threads;
+  HARMONY_ASSIGN_OR_RETURN(answer->now, MakeForecast(request.model, request.plan,
+                                                     *options.costs(request.plan), threads));
+  HARMONY_ASSIGN_OR_RETURN(PlanResult found,
+                           MakePlan(request.model, job, request.machine, options));
+  HARMONY_ASSIGN_OR_RETURN(Forecast forecast, MakeForecast(request.model, found.plan,
+                                                           *options.costs(found.plan), threads));
+  if (forecast.step_seconds > answer->now->step_seconds * (1 - kWorthAWord)) {
+    return absl::OkStatus();
+  }
+  HARMONY_RETURN_IF_ERROR(CheckHost(request.model, found.plan, request.machine, request.limits));
+  answer->plan_text = ExplainPlan(request.model, found, request.machine);
+  answer->plan = std::move(found.plan);
+  answer->then = std::move(forecast);
+  return absl::OkStatus();
+}
+
+nlohmann::json ToJson(const Calibration& calibration) {
+  nlohmann::json json{{"updates", calibration.updates}, {"data", calibration.data}};
+  json["devices"] = nlohmann::json::array();
+  for (const Calibration::Device& device : calibration.devices) {
+    json["devices"].push_back({{"forward", device.forward},
+                               {"backward", device.backward},
+                               {"h2d", device.h2d},
+                               {"d2h", device.d2h},
+                               {"p2p", device.p2p}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string ReplanStateToText(const ReplanState& state) {
+  return nlohmann::json{
+      {"step", state.step}, {"changed", state.changed}, {"calibration", ToJson(state.calibration)}}
+      .dump();
+}
+
+absl::StatusOr<ReplanState> ReplanStateFromText(absl::string_view text, absl::string_view where) {
+  ReplanState state;
+  if (text.empty()) return state;
+  try {
+    const auto json = nlohmann::json::parse(text.begin(), text.end());
+    state.step = json.at("step").get<int64_t>();
+    state.changed = json.at("changed").get<bool>();
+    const auto& scales = json.at("calibration");
+    state.calibration.updates = scales.at("updates").get<double>();
+    state.calibration.data = scales.at("data").get<double>();
+    for (const auto& device : scales.at("devices")) {
+      const auto of = [&](const char* name) { return device.at(name).get<double>(); };
+      state.calibration.devices.push_back(
+          {of("forward"), of("backward"), of("h2d"), of("d2h"), of("p2p")});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InternalError(absl::StrCat(where, ": ", error.what()));
+  }
+  return state;
+}
+
+ReplanAnswer SearchAgain(const ReplanRequest& request) {
+  const Nanos begin = MonotonicClock().Now();
+  ReplanAnswer answer;
+  answer.status = Search(request, &answer);
+  answer.seconds = (MonotonicClock().Now() - begin).seconds();
+  return answer;
+}
+
+bool PaysOff(const ModelSpec& model, const ReplanAnswer& answer, int64_t steps_left) {
+  const double bytes = static_cast<double>(model.parameter_count()) * kCheckpointBytesPerParameter;
+  const double saved = answer.now->step_seconds - answer.then->step_seconds;
+  return saved * static_cast<double>(steps_left) >
+         kChangeSeconds + 2 * bytes / kCheckpointBytesPerSecond;
+}
+
+std::string DescribeCalibration(const Calibration& calibration) {
+  const auto range = [&](double Calibration::Device::*what) {
+    const auto less = [what](const auto& a, const auto& b) { return a.*what < b.*what; };
+    const auto [least, most] =
+        std::minmax_element(calibration.devices.begin(), calibration.devices.end(), less);
+    if (least == calibration.devices.end()) return std::string("1");
+    const std::string from = absl::StrFormat("%.2f", (*least).*what);
+    const std::string to = absl::StrFormat("%.2f", (*most).*what);
+    return from == to ? from : absl::StrCat(from, " to ", to);
+  };
+  using Device = Calibration::Device;
+  return absl::StrCat("forward tasks took ", range(&Device::forward),
+                      " of the time modelled, backward ", range(&Device::backward), ", copies in ",
+                      range(&Device::h2d), ", out ", range(&Device::d2h), ", between devices ",
+                      range(&Device::p2p), ", updates ",
+                      absl::StrFormat("%.2f", calibration.updates));
+}
+
+std::string OutlineOf(const Plan& plan) {
+  const auto kept = [&](bool LayerGroup::*what) {
+    return std::count_if(plan.backward_groups.begin(), plan.backward_groups.end(),
+                         [what](const LayerGroup& group) { return group.*what; });
+  };
+  return absl::StrFormat(
+      "%d forward and %d backward layer groups on %d device%s, updates %s, weights of %d and "
+      "stashes of %d kept on devices",
+      plan.forward_groups.size(), plan.backward_groups.size(), plan.devices.size(),
+      plan.devices.size() == 1 ? "" : "s", plan.update == UpdateMode::kEager ? "eager" : "deferred",
+      kept(&LayerGroup::keep_weights), kept(&LayerGroup::keep_stash));
+}
+
+}  // namespace harmony

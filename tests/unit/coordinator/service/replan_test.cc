@@ -1,0 +1,133 @@
+#include "coordinator/service/replan.h"
+
+#include <gtest/gtest.h>
+
+#include "coordinator/core/profiled_costs.h"
+#include "coordinator/service/calibrate.h"
+#include "coordinator/sim/simulation.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+// Runs steps of a plan on a lane monitor: every command takes what `real` says.
+class FakeRun {
+ public:
+  FakeRun(const ModelSpec& model, const Plan& plan, const CostModel& modelled,
+          const CostModel& real)
+      : monitor_(static_cast<int>(plan.devices.size()), 10'000) {
+    SimOptions options;
+    options.end_step = 4;
+    options.keep_timeline = true;
+    SimResult result = Simulate(model, plan, real, options);
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    monitor_.BeginGeneration(1, Nanos(1));
+    for (const TimelineEntry& entry : result.timeline) {
+      const CommandHeader& header = entry.command.header;
+      monitor_.OnIssued(entry.command, modelled.Duration(entry.command), Nanos(1));
+      const ReportedTiming timing{header.signal_value, Nanos(1), entry.begin, entry.end};
+      monitor_.OnProgress(entry.lane, header.signal_value, {timing}, Nanos(1));
+    }
+  }
+  const LaneMonitor& monitor() const { return monitor_; }
+
+ private:
+  LaneMonitor monitor_;
+};
+
+class ReplanTest : public ::testing::Test {
+ protected:
+  ReplanTest() : model_(SmallModel(4)), plan_(SmallPlan(model_, 2)) {
+    machine_.devices = *ParseDevices("sim*2:mem=8MiB,flops=10M,h2d=1MB/s,d2h=1MB/s,p2p=1MB/s");
+    machine_.host_memory = MiB(64);
+    job_.sequence_length = plan_.sequence_length;
+    job_.global_batch_size = plan_.global_batch();
+    limits_.arena = machine_.host_memory;
+  }
+  std::unique_ptr<const CalibratedCosts> Costs(const Calibration& calibration) const {
+    return MakeCosts(nullptr, calibration, model_, plan_, machine_.devices);
+  }
+
+  const ModelSpec model_;
+  const Plan plan_;
+  MachineSpec machine_;
+  JobSpec job_;
+  HostLimits limits_;
+};
+
+TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
+  Calibration real;
+  real.devices = {{2, 3, 4, 5, 6}, {1.5, 0.5, 0.25, 7, 1}};
+  real.updates = 8;
+  real.data = 9;
+  const auto slow = Costs(real);
+  const FakeRun run(model_, plan_, slow->base(), *slow);
+  const Calibration found = CalibrationOf(run.monitor(), plan_, 1, 3);
+  ASSERT_EQ(found.devices.size(), 2u);
+  for (size_t d = 0; d < 2; ++d) {
+    EXPECT_NEAR(found.devices[d].forward, real.devices[d].forward, 0.02);
+    EXPECT_NEAR(found.devices[d].backward, real.devices[d].backward, 0.02);
+    // Two lanes share the link in; still each copy counts what it took alone.
+    EXPECT_NEAR(found.devices[d].h2d, real.devices[d].h2d, 0.02);
+    EXPECT_NEAR(found.devices[d].d2h, real.devices[d].d2h, 0.02);
+    EXPECT_NEAR(found.devices[d].p2p, real.devices[d].p2p, 0.02);
+  }
+  EXPECT_NEAR(found.updates, 8, 0.02);
+  EXPECT_NEAR(found.data, 9, 0.02);
+}
+
+TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
+  Plan alone = plan_;
+  for (auto* groups : {&alone.forward_groups, &alone.backward_groups}) {
+    for (LayerGroup& group : *groups) group.device = 0;
+  }
+  Calibration real;
+  real.devices = {{2, 3, 4, 5, 1}};
+  const auto slow = MakeCosts(nullptr, real, model_, alone, machine_.devices);
+  const FakeRun run(model_, alone, slow->base(), *slow);
+  const Calibration found = CalibrationOf(run.monitor(), alone, 1, 3);
+  EXPECT_NEAR(found.devices[1].forward, 2, 0.02);
+  EXPECT_NEAR(found.devices[1].h2d, 4, 0.02);
+  EXPECT_EQ(found.devices[1].p2p, 1);
+}
+
+TEST_F(ReplanTest, AFasterPlanIsFoundWhereADeviceIsSlowerThanModelled) {
+  ReplanRequest request{model_, job_, plan_, nullptr, {}, machine_, limits_};
+  request.calibration.devices = {{1, 1, 1, 1, 1}, {40, 40, 40, 40, 40}};
+  const ReplanAnswer answer = SearchAgain(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  ASSERT_TRUE(answer.then.has_value());
+  EXPECT_GT(answer.gain(), 0.3);
+  EXPECT_EQ(answer.plan.microbatch_size, plan_.microbatch_size);
+  EXPECT_EQ(answer.plan.num_microbatches, plan_.num_microbatches);
+  // Searched from that plan, by the same times, there is nothing more to gain.
+  request.plan = answer.plan;
+  const ReplanAnswer again = SearchAgain(request);
+  ASSERT_TRUE(again.status.ok()) << again.status;
+  EXPECT_FALSE(again.then.has_value());
+  EXPECT_NEAR(again.now->step_seconds, answer.then->step_seconds, 0.01 * answer.then->step_seconds);
+}
+
+TEST_F(ReplanTest, AChangeMustPayOff) {
+  ReplanAnswer answer;
+  answer.now.emplace().step_seconds = 1;
+  answer.then.emplace().step_seconds = 0.9;
+  EXPECT_FALSE(PaysOff(model_, answer, 5));
+  EXPECT_TRUE(PaysOff(model_, answer, 50));
+}
+
+TEST_F(ReplanTest, ItsStateRoundTrips) {
+  ReplanState state{17, true, {}};
+  state.calibration.devices = {{2, 3, 4, 5, 1.0 / 3}, {}};
+  state.calibration.updates = 0.1;
+  const auto read = ReplanStateFromText(ReplanStateToText(state), "job-1");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->step, 17);
+  EXPECT_TRUE(read->changed);
+  EXPECT_EQ(read->calibration, state.calibration);
+  EXPECT_EQ(ReplanStateFromText("", "job-1")->step, -1);
+  EXPECT_FALSE(ReplanStateFromText("{", "job-1").ok());
+}
+
+}  // namespace
+}  // namespace harmony
