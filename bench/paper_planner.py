@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Our search against the published planner, both judged by the published planner's cost model.
+"""Our search against the published planner, judged (a) by its cost model and (b) by our dispatcher.
 
     bench/paper_planner.py DIR               every case of DIR/schedules.json with DIR/profiles/MODEL.json
     bench/paper_planner.py --long-chain      a generated model of 1000 layers, batch 1024, 8 GPUs
 
 A case is a model, number of GPUs, minibatch, mode and capacity. "listed" is the best schedule of the file
-that fits that capacity, published or re-run. First our cost model's time of each listed schedule is compared
-with the file's. docs/paper_planner.md describes the files.
+that fits that capacity by the published formula, published or re-run; by (a) and by (b) it may be another one.
+By (b) ours must fit by our own count of memory, the listed one need not; in vDP it is a listed vDP schedule,
+its gradients reduced in no time, against our plan, which is a pipeline. First our implementation of the published
+cost model is compared with the file's times. docs/paper_planner.md describes all of this.
 """
 import argparse
 import json
@@ -25,11 +27,11 @@ GIB_10 = 10 * 2**30
 SMALL = {"bert_96": 9_000_000_000, "gpt2_xl": 9_000_000_000}
 
 
-def plan(profile, case, memory, *more):
+def plan(profile, case, memory, *more, cost_model="paper"):
     """(what `harmony plan --json` says, seconds of the whole command)"""
     begin = time.monotonic()
     done = subprocess.run(
-        [HARMONY, "plan", "--cost-model", "paper", "--import-profile", profile, "--json",
+        [HARMONY, "plan", "--cost-model", cost_model, "--import-profile", profile, "--json",
          "--gpus", str(case["gpus"]), "--minibatch", str(case["minibatch"]), "--mode", case["mode"],
          "--memory", str(memory), *more], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
@@ -62,6 +64,31 @@ def check_estimates(root, listed):
     print(f"{len(listed)} listed schedules: est_time_s and est_time_prefetch_s differ by at most {worst:.1e} s\n")
 
 
+def best_by_us(root, model, listed, memory):
+    """The least time of listed schedules by our dispatcher."""
+    times = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for schedule in listed:
+            key = json.dumps([schedule[k] for k in ("u_fwd", "pack_fwd", "u_bwd", "pack_bwd")])
+            if key in times:
+                continue
+            path = pathlib.Path(folder) / "schedule.json"
+            path.write_text(json.dumps(schedule))
+            judged, _ = plan(root / "profiles" / f"{model}.json", schedule, memory, "--schedule", str(path),
+                             cost_model="harmony")
+            times[key] = judged["step_s"]
+    return min(times.values())
+
+
+def summary(name, ratios, slowest):
+    for mode, values in ratios.items():
+        if values:
+            print(f"{name} {mode}: geometric mean of {len(values)} ratios "
+                  f"{math.exp(sum(map(math.log, values)) / len(values)):.4f}, worst {max(values):.4f}")
+    over = sum(ratio > 1 + 1e-9 for values in ratios.values() for ratio in values)
+    print(f"{name} over 1.00: {over}; slowest command {slowest:.2f} s")
+
+
 def table(root):
     file = json.loads((root / "schedules.json").read_text())
     listed = file["published"] + file["reruns"]
@@ -72,28 +99,38 @@ def table(root):
             key = tuple(schedule[k] for k in ("model", "gpus", "mode", "minibatch")) + (capacity,)
             best.setdefault(key, math.inf)
     for key in best:
-        same = [s for s in listed if tuple(s[k] for k in ("model", "gpus", "mode", "minibatch")) == key[:4]]
-        best[key] = min(s["est_time_s"] for s in same if needs(s) <= key[4])
-    print(f"{'model':9} {'GPUs':>4} {'mode':4} {'batch':>5} {'capacity':>11} {'listed s':>9} {'ours s':>9} "
-          f"{'ratio':>6} {'u_f/u_b':>7} {'packs':>6} {'bound gap':>9} {'search s':>8} {'command s':>9}")
-    ratios, slowest, over = {"vPP": [], "vDP": []}, 0, 0
+        best[key] = [s for s in listed if needs(s) <= key[4] and
+                     tuple(s[k] for k in ("model", "gpus", "mode", "minibatch")) == key[:4]]
+    columns = f"{'listed s':>9} {'ours s':>9} {'ratio':>6} {'u_f/u_b':>7} {'packs':>7} {'gap':>6} {'search s':>8}"
+    print(f"{'':37} (a) {columns[4:]}   (b) {columns[4:]}")
+    print(f"{'model':9} {'GPUs':>4} {'mode':4} {'batch':>5} {'capacity':>11}")
+    ratios, slowest = [{"vPP": [], "vDP": []}, {"vPP": [], "vDP": []}], [0, 0]
+    by_us = {}
     for key in sorted(best):
         model, gpus, mode, minibatch, capacity = key
         case = {"gpus": gpus, "minibatch": minibatch, "mode": mode}
-        ours, command_s = plan(root / "profiles" / f"{model}.json", case, capacity)
-        ratio = ours["est_time_s"] / best[key]
-        ratios[mode].append(ratio)
-        slowest = max(slowest, command_s)
-        over += ratio > 1 + 1e-9
-        print(f"{model:9} {gpus:4} {mode:4} {minibatch:5} {capacity:11} {best[key]:9.4f} "
-              f"{ours['est_time_s']:9.4f} {ratio:6.4f} {ours['u_fwd']:3}/{ours['u_bwd']:<3} "
-              f"{len(ours['pack_fwd']):2}+{len(ours['pack_bwd']):<3} {ours['gap']:9.2%} "
-              f"{ours['search_s']:8.3f} {command_s:9.2f}", flush=True)
-    for mode, values in ratios.items():
-        if values:
-            print(f"{mode}: geometric mean of {len(values)} ratios "
-                  f"{math.exp(sum(map(math.log, values)) / len(values)):.4f}")
-    print(f"over 1.00: {over}; slowest command {slowest:.2f} s; {peak_memory()}")
+        profile = root / "profiles" / f"{model}.json"
+        print(f"{model:9} {gpus:4} {mode:4} {minibatch:5} {capacity:11}", end="", flush=True)
+        for judge, field in enumerate(("est_time_s", "step_s")):
+            if judge == 0:
+                ours, command_s = plan(profile, case, capacity)
+                least = min(s[field] for s in best[key])
+            else:
+                at = (model, gpus, minibatch, capacity)
+                if at not in by_us:
+                    by_us[at] = plan(profile, {**case, "mode": "vPP"}, capacity, cost_model="harmony")
+                ours, command_s = by_us[at]
+                least = best_by_us(root, model, best[key], capacity)
+            ratio = ours[field] / least
+            ratios[judge][mode].append(ratio)
+            slowest[judge] = max(slowest[judge], command_s)
+            print(f" {least:9.4f} {ours[field]:9.4f} {ratio:6.4f} {ours['u_fwd']:3}/{ours['u_bwd']:<3} "
+                  f"{len(ours['pack_fwd']):3}+{len(ours['pack_bwd']):<3} {ours['gap']:6.1%} "
+                  f"{ours['search_s']:8.3f}", end="  ", flush=True)
+        print()
+    for judge, name in enumerate(("(a)", "(b)")):
+        summary(name, ratios[judge], slowest[judge])
+    print(peak_memory())
 
 
 def peak_memory():

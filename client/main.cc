@@ -129,10 +129,11 @@ int RunPlan(const Arguments& args) {
   return PlanCommand(args.global, args.plan);
 }
 
-// The published planner's cost model on an imported profile: no job, no devices.
+// An imported profile: no job, no devices.
 void AddPaperPlan(CLI::App* plan, PaperPlanOptions& paper) {
   plan->get_option("job")->required(false);
-  plan->add_option("--cost-model", paper.cost_model, "'paper': the published planner's")
+  plan->add_option("--cost-model", paper.cost_model,
+                   "Imported profile: by our own dispatcher, or 'paper': the published planner's")
       ->check(CLI::IsMember({"harmony", "paper"}))
       ->capture_default_str();
   CLI::Option* profile =

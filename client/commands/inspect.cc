@@ -68,11 +68,9 @@ absl::Status PaperPlan(const GlobalOptions& global, const PaperPlanOptions& opti
   if (options.profile.empty()) {
     return absl::InvalidArgumentError("--cost-model paper: needs --import-profile FILE");
   }
-  if (options.cost_model != "paper") {
-    return absl::InvalidArgumentError("--import-profile: needs --cost-model paper");
-  }
   std::vector<std::string> arguments = {ProgramPath(global, "harmony-paper-planner"),
-                                        "--import-profile", options.profile};
+                                        "--cost-model", options.cost_model, "--import-profile",
+                                        options.profile};
   for (const auto& [name, value] : options.values) {
     if (!value.empty()) arguments.insert(arguments.end(), {name, value});
   }

@@ -18,7 +18,7 @@ struct PlanOptions {
 // --plan-once`). Else asks the coordinator, for the devices it has.
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 
-// The published planner's cost model on an imported profile. `values` are options of
+// An imported profile, by the published planner's cost model or by ours. `values` are options of
 // harmony-paper-planner, by name, empty when not given.
 struct PaperPlanOptions {
   std::string cost_model = "harmony", profile;

@@ -1,9 +1,10 @@
-// harmony-paper-planner: the published planner's cost model on an imported profile. `harmony plan
-// --cost-model paper` becomes this program.
+// harmony-paper-planner: plans an imported profile, by the published planner's cost model or by our
+// own dispatcher. `harmony plan --import-profile` becomes this program.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,17 +13,20 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "coordinator/paper/judge_report.h"
 #include "coordinator/paper/parallel_for.h"
 #include "coordinator/paper/plan_report.h"
 #include "coordinator/paper/profile_json.h"
 #include "coordinator/paper/schedule_json.h"
+#include "coordinator/planner/imported/imported_search.h"
+#include "coordinator/planner/imported/listed_plan.h"
 #include "coordinator/planner/paper/search.h"
 
 namespace harmony::paper {
 namespace {
 
 struct Options {
-  std::string profile, schedule, mode = "vPP", memory;
+  std::string cost_model = "paper", profile, schedule, mode = "vPP", memory;
   std::string swap, peer, message;  // speeds; empty: the published planner's
   int gpus = 0;
   int64_t minibatch = 0;
@@ -52,13 +56,15 @@ absl::StatusOr<Machine> ReadMachine(const Options& options) {
   return machine;
 }
 
+void ForEach(int count, const std::function<void(int)>& body) {
+  ParallelFor(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u)), count,
+              body);
+}
+
 absl::Status FindSchedule(const LayerProfile& profile, const Options& options, PlanReport* report) {
   SearchOptions search;
   search.seed = options.seed;
-  const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
-  search.for_each = [&](int count, const std::function<void(int)>& body) {
-    ParallelFor(threads, count, body);
-  };
+  search.for_each = ForEach;
   const Nanos begin = MonotonicClock().Now();
   HARMONY_ASSIGN_OR_RETURN(SearchResult found, Search(profile, report->machine, report->mode,
                                                       report->minibatch, search));
@@ -71,7 +77,10 @@ absl::Status FindSchedule(const LayerProfile& profile, const Options& options, P
   return absl::OkStatus();
 }
 
-absl::Status Plan(const Options& options) {
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+// By the published planner's cost model.
+absl::Status PlanByPaper(const Options& options) {
   PlanReport report;
   HARMONY_ASSIGN_OR_RETURN(report.machine, ReadMachine(options));
   HARMONY_ASSIGN_OR_RETURN(report.mode, ParseMode(options.mode));
@@ -83,16 +92,73 @@ absl::Status Plan(const Options& options) {
     HARMONY_ASSIGN_OR_RETURN(report.schedule, ReadSchedule(options.schedule));
   }
   HARMONY_RETURN_IF_ERROR_CTX(Measure(profile, &report), options.schedule);
-  const std::string text =
-      options.json ? ToJsonText(profile, report) + "\n" : ToText(profile, report, options.explain);
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  Print(options.json ? ToJsonText(profile, report) + "\n"
+                     : ToText(profile, report, options.explain));
+  return absl::OkStatus();
+}
+
+absl::Status JudgeGiven(const LayerProfile& profile, const Options& options, JudgeReport* report) {
+  HARMONY_ASSIGN_OR_RETURN(const Schedule schedule, ReadSchedule(options.schedule));
+  HARMONY_RETURN_IF_ERROR_CTX(
+      CheckSchedule(profile, report->mode, report->machine.gpus, report->minibatch, schedule),
+      options.schedule);
+  absl::StatusOr<JudgedSchedule> judged =
+      JudgeSchedule(profile, report->machine, report->mode, report->minibatch, schedule);
+  HARMONY_RETURN_IF_ERROR_CTX(judged.status(), options.schedule);
+  report->plan = std::move(judged->plan);
+  report->estimate = std::move(judged->estimate);
+  report->fits = judged->fits;
+  return absl::OkStatus();
+}
+
+absl::Status FindPlan(const LayerProfile& profile, const Options& options, JudgeReport* report) {
+  if (report->mode != Mode::kPipeline) {
+    return absl::UnimplementedError(
+        "--mode vDP: our planner has no data-parallel mode to search; judge a schedule of it with "
+        "--schedule FILE, or plan with vPP");
+  }
+  ImportedSearchOptions search;
+  search.for_each = ForEach;
+  const Nanos begin = MonotonicClock().Now();
+  absl::StatusOr<ImportedResult> found =
+      SearchImported(profile, report->machine, report->minibatch, search);
+  HARMONY_RETURN_IF_ERROR_CTX(found.status(), options.profile);
+  report->search_s = (MonotonicClock().Now() - begin).seconds();
+  report->searched = true;
+  report->plan = std::move(found->plan);
+  report->estimate = std::move(found->estimate);
+  report->lower_bound_s = found->lower_bound.seconds();
+  report->bounded = found->bounded;
+  report->simulations = found->simulations;
+  report->sizes = found->sizes;
+  return absl::OkStatus();
+}
+
+// By our own: the dispatcher under the virtual clock.
+absl::Status PlanByDispatcher(const Options& options) {
+  JudgeReport report;
+  HARMONY_ASSIGN_OR_RETURN(report.machine, ReadMachine(options));
+  HARMONY_ASSIGN_OR_RETURN(report.mode, ParseMode(options.mode));
+  report.minibatch = options.minibatch;
+  HARMONY_ASSIGN_OR_RETURN(const LayerProfile profile, ReadLayerProfile(options.profile));
+  HARMONY_RETURN_IF_ERROR(options.schedule.empty() ? FindPlan(profile, options, &report)
+                                                   : JudgeGiven(profile, options, &report));
+  const int64_t samples = SamplesPerTask(report.mode, report.machine.gpus, report.minibatch);
+  HARMONY_ASSIGN_OR_RETURN(
+      const ImportedModel imported,
+      ImportModel(profile, report.machine, static_cast<int>(report.plan.devices.size()), samples));
+  Print(options.json ? ToJsonText(profile, report) + "\n"
+                     : ToText(profile, imported.model, report, options.explain));
   return absl::OkStatus();
 }
 
 int Run(int argc, char** argv) {
   Options options;
-  CLI::App app("Plans an imported profile by the published planner's cost model",
-               "harmony-paper-planner");
+  CLI::App app("Plans an imported profile", "harmony-paper-planner");
+  app.add_option("--cost-model", options.cost_model,
+                 "'paper': the published planner's; 'harmony': our own dispatcher")
+      ->check(CLI::IsMember({"harmony", "paper"}))
+      ->capture_default_str();
   app.add_option("--import-profile", options.profile, "Profile (layer-profile/1)")->required();
   app.add_option("--gpus", options.gpus, "Number of GPUs")->required();
   app.add_option("--minibatch", options.minibatch, "Samples of one iteration")->required();
@@ -110,7 +176,8 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  const absl::Status status = Plan(options);
+  const absl::Status status =
+      options.cost_model == "paper" ? PlanByPaper(options) : PlanByDispatcher(options);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   // Nothing has run: what does not fit is bad input.
   return absl::IsResourceExhausted(status) ? 2 : ExitCodeOf(status);

@@ -19,6 +19,9 @@ harmony_test(paper_planner_test
   SOURCES coordinator/planner/paper/event_simulator_test.cc coordinator/planner/paper/layer_profile_test.cc
           coordinator/planner/paper/pipeline_evaluator_test.cc coordinator/planner/paper/search_test.cc
   DEPS harmony_paper_planner LABELS pure)
+harmony_test(imported_planner_test
+  SOURCES coordinator/planner/imported/imported_test.cc
+  DEPS harmony_imported_planner LABELS pure)
 harmony_test(search_test
   SOURCES coordinator/planner/search_test.cc
   DEPS harmony_planner LABELS pure)

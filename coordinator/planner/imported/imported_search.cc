@@ -1,0 +1,267 @@
+#include "coordinator/planner/imported/imported_search.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/planner/device_need.h"
+#include "coordinator/planner/grouping.h"
+#include "coordinator/planner/imported/quick_time.h"
+#include "coordinator/planner/plan_builder.h"
+
+namespace harmony {
+namespace {
+
+// Of the ordinary search and of the changes by simulation, for each size that is searched.
+constexpr int64_t kSearchTasks = 12'000'000, kSearchCommands = 150'000, kClimbCommands = 500'000;
+constexpr size_t kMostSearched = 2;
+// Seeds that are tried with other settings.
+constexpr size_t kMostVaried = 2;
+constexpr int kMostSlots = 3;
+
+struct Rated {
+  Plan plan;
+  Nanos time;
+};
+
+// The plans of one microbatch size.
+class SizeSearch {
+ public:
+  SizeSearch(const ImportedModel& imported, int64_t samples)
+      : imported_(imported),
+        samples_(samples),
+        builder_(imported.model, imported.job, imported.machine, samples),
+        costs_(imported.costs(builder_.Blank())),
+        random_(1, static_cast<uint64_t>(samples)) {
+    rules_.most_slots = kMostSlots;
+    rules_.alike_devices = true;
+  }
+
+  // Balanced groups, wrapped around the devices; then the best of them with other settings.
+  void TrySeeds() {
+    std::vector<Rated> seeds;
+    const std::vector<double> times = LayerTimes();
+    const int layers = imported_.model.num_layers();
+    for (int groups : GroupCounts()) TrySeed(times, groups, seeds);
+    for (int groups : {layers / 2, layers}) {
+      if (seeds.empty()) TrySeed(times, groups, seeds);
+    }
+    std::sort(seeds.begin(), seeds.end(),
+              [](const Rated& a, const Rated& b) { return a.time < b.time; });
+    if (seeds.size() > kMostVaried) seeds.resize(kMostVaried);
+    for (const Rated& seed : seeds) TryVariants(seed.plan, times);
+  }
+
+  // The ordinary search, and random changes of the better of its plan and the best seed.
+  void Run() {
+    SearchOptions effort;
+    effort.tasks = kSearchTasks;
+    effort.commands = kSearchCommands;
+    SearchResult found = SearchPlans(builder_, rules_, {}, imported_.costs, effort);
+    bounded_ = found.report.bounded;
+    simulations_ += found.report.simulations;
+    lower_bound_ = found.report.lower_bound;
+    std::optional<Plan> other;
+    if (found.found) {
+      other = found.best.plan;
+      Try(std::move(found.best.plan));
+    }
+    const int64_t begin = commands_;
+    while (best_ && commands_ - begin < kClimbCommands) {
+      commands_ += 200;  // so that it ends when nothing can be changed
+      Plan plan = best_->plan;
+      if (!RandomMove(rules_, random_, &plan)) continue;
+      if (random_.Below(3) == 0) RandomMove(rules_, random_, &plan);
+      Try(std::move(plan));
+    }
+    if (!best_) return;
+    Finish(best_->plan);
+    if (other) Finish(*std::move(other));
+  }
+
+  const std::optional<Rated>& best() const { return best_; }  // by QuickTime
+  const std::optional<Rated>& final() const { return final_; }
+  int64_t samples() const { return samples_; }
+  Nanos lower_bound() const { return lower_bound_; }
+  int64_t bounded() const { return bounded_; }
+  int64_t simulations() const { return simulations_; }
+
+ private:
+  int Devices() const { return static_cast<int>(imported_.machine.devices.size()); }
+
+  std::vector<double> LayerTimes() const {
+    std::vector<double> times;
+    Command command;
+    ComputeTask task;
+    task.samples = samples_;
+    for (int layer = 0; layer < imported_.model.num_layers(); ++layer) {
+      double both = 0;
+      for (TaskKind kind : {TaskKind::kForward, TaskKind::kBackward}) {
+        task.kind = kind;
+        task.layers = {layer, layer};
+        command.body = task;
+        both += costs_->Duration(command).seconds();
+      }
+      times.push_back(both);
+    }
+    return times;
+  }
+
+  std::vector<int> GroupCounts() const {
+    const int layers = imported_.model.num_layers(), devices = Devices();
+    std::vector<int> counts;
+    for (int rounds : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
+      for (int more : {0, 1}) counts.push_back(std::min(rounds * devices + more, layers));
+    }
+    std::sort(counts.begin(), counts.end());
+    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+    return counts;
+  }
+
+  void TrySeed(const std::vector<double>& times, int groups, std::vector<Rated>& seeds) {
+    Plan plan = builder_.Blank();
+    plan.backward_groups = Balanced(times, groups);
+    WrapAround(Devices(), 0, &plan.backward_groups);
+    MirrorForward(&plan);
+    if (const std::optional<Rated> rated = Try(std::move(plan))) seeds.push_back(*rated);
+  }
+
+  static std::vector<LayerGroup> Balanced(const std::vector<double>& times, int groups) {
+    std::vector<LayerGroup> result;
+    for (const LayerRange& layers :
+         ProportionalPartition(times, std::vector<double>(static_cast<size_t>(groups), 1))) {
+      result.push_back({layers, 0});
+    }
+    return result;
+  }
+
+  void TryVariants(const Plan& seed, const std::vector<double>& times) {
+    for (int slots = 1; slots <= kMostSlots; ++slots) {
+      for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+        Plan plan = seed;
+        plan.stream_slots = slots;
+        plan.update = update;
+        Try(std::move(plan));
+      }
+    }
+    if (!best_) return;
+    Plan plan = best_->plan;
+    for (LayerGroup& group : plan.backward_groups) group.keep_stash = true;
+    Try(std::move(plan));
+    // Fewer, larger forward groups, and larger forward tasks.
+    const Plan mirrored = best_->plan;
+    const int ahead = mirrored.backward_groups.back().layers.first;
+    for (int parts : {1, 2, 3}) {
+      plan = mirrored;
+      const int groups = static_cast<int>(mirrored.forward_groups.size()) / parts;
+      if (parts > 1 && (groups < 1 || groups > ahead)) continue;
+      if (parts > 1) {
+        plan.forward_groups = Balanced({times.begin(), times.begin() + ahead}, groups);
+        // So that the device of the last one is another than that of the fused group.
+        const int fused = plan.backward_groups.back().device;
+        WrapAround(Devices(), fused + (Devices() - groups % Devices()), &plan.forward_groups);
+        for (LayerGroup& group : plan.backward_groups) group.keep_weights = false;
+      }
+      for (int span : {1, 2, 4}) {
+        if (plan.num_microbatches % span != 0) continue;
+        plan.forward_span = span;
+        Try(plan);
+      }
+    }
+  }
+
+  // By QuickTime; nothing when it does not fit, or was tried before.
+  std::optional<Rated> Try(Plan plan) {
+    RenameDevices(&plan);
+    if (!tried_.insert(absl::StrCat(plan.forward_span, " ", KeyOf(plan))).second) return {};
+    StepVisits step;
+    if (!builder_.Complete(&plan, &step)) return {};
+    const absl::StatusOr<Nanos> time = QuickTime(imported_.model, plan, *costs_, &commands_);
+    if (!time.ok()) return {};
+    ++simulations_;
+    Rated rated{std::move(plan), *time};
+    if (!best_ || rated.time < best_->time) best_ = rated;
+    return rated;
+  }
+
+  // By the whole step.
+  void Finish(Plan plan) {
+    const absl::StatusOr<Estimate> estimate = EvaluatePlan(imported_.model, plan, *costs_);
+    if (!estimate.ok() || (final_ && final_->time <= estimate->step)) return;
+    final_ = Rated{std::move(plan), estimate->step};
+  }
+
+  const ImportedModel& imported_;
+  const int64_t samples_;
+  const PlanBuilder builder_;
+  const std::unique_ptr<CostModel> costs_;
+  MoveRules rules_;
+  CounterRandom random_;
+  absl::flat_hash_set<std::string> tried_;
+  std::optional<Rated> best_, final_;
+  Nanos lower_bound_;
+  int64_t bounded_ = 0, simulations_ = 0, commands_ = 0;
+};
+
+// The layer that needs most when each is a group by itself.
+absl::Status NothingFits(const ImportedModel& imported, int64_t samples) {
+  Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, samples).Blank();
+  plan.stream_slots = 1;
+  for (int layer = 0; layer < imported.model.num_layers(); ++layer) {
+    plan.backward_groups.push_back({{layer, layer}, 0});
+  }
+  MirrorForward(&plan);
+  GroupNeed most;
+  for (const GroupNeed& need : NeedOfGroups(imported.model, plan)) {
+    if (need.total() > most.total()) most = need;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no plan fits ", FormatBytesExact(imported.machine.devices[0].memory), " a GPU: layer ",
+      most.layers.first, " alone needs ", FormatBytesExact(most.total()), " in ",
+      KindName(most.kind), " at a microbatch of ", samples, ", ", FormatBytesExact(most.workspace),
+      " of it workspace"));
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile,
+                                              const paper::Machine& machine, int64_t minibatch,
+                                              const ImportedSearchOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const ImportedModel imported,
+                           ImportModel(profile, machine, machine.gpus, minibatch));
+  std::vector<std::unique_ptr<SizeSearch>> sizes;
+  for (int64_t samples : ImportedSizes(profile, minibatch)) {
+    sizes.push_back(std::make_unique<SizeSearch>(imported, samples));
+  }
+  const int64_t smallest = sizes[0]->samples();
+  options.for_each(static_cast<int>(sizes.size()), [&](int i) { sizes[i]->TrySeeds(); });
+  ImportedResult result;
+  for (const auto& size : sizes) {
+    result.sizes += size->best() ? 1 : 0;
+    if (!size->best()) result.simulations += size->simulations();
+  }
+  std::erase_if(sizes, [](const auto& size) { return !size->best(); });
+  if (sizes.empty()) return NothingFits(imported, smallest);
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [](const auto& a, const auto& b) { return a->best()->time < b->best()->time; });
+  const size_t count = std::min(sizes.size(), kMostSearched);
+  options.for_each(static_cast<int>(count), [&](int i) { sizes[i]->Run(); });
+  const SizeSearch* best = nullptr;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    result.bounded += sizes[i]->bounded();
+    result.simulations += sizes[i]->simulations();
+    const auto& final = sizes[i]->final();
+    if (final && (best == nullptr || final->time < best->final()->time)) best = sizes[i].get();
+  }
+  if (best == nullptr) return absl::InternalError("the best plan does not run");
+  result.plan = best->final()->plan;
+  result.lower_bound = best->lower_bound();
+  const std::unique_ptr<CostModel> costs = imported.costs(result.plan);
+  HARMONY_ASSIGN_OR_RETURN(result.estimate, EvaluatePlan(imported.model, result.plan, *costs));
+  return result;
+}
+
+}  // namespace harmony

@@ -1,0 +1,39 @@
+#pragma once
+
+// Our search on an imported profile. PURE.
+//
+// For each microbatch size balanced groups in many numbers are simulated (quick_time.h), the best
+// of them with other settings. For the sizes that look best the ordinary search (search.h) follows,
+// and random changes of the best plan, judged by simulation.
+
+#include <cstdint>
+#include <functional>
+
+#include "coordinator/planner/imported/imported_model.h"
+#include "coordinator/planner/search.h"
+
+namespace harmony {
+
+struct ImportedSearchOptions {
+  // Runs body(0..count-1), in any order and possibly at once.
+  std::function<void(int count, const std::function<void(int)>& body)> for_each =
+      [](int count, const std::function<void(int)>& body) {
+        for (int i = 0; i < count; ++i) body(i);
+      };
+};
+
+struct ImportedResult {
+  Plan plan;
+  Estimate estimate;
+  Nanos lower_bound;  // of all plans of its microbatch size
+  int64_t bounded = 0, simulations = 0;
+  int sizes = 0;  // microbatch sizes that fit
+};
+
+// The fastest plan of a step on the machine's GPUs (pipeline mode; there is no other). Depends on
+// its arguments only. ResourceExhausted: nothing fits.
+absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile,
+                                              const paper::Machine& machine, int64_t minibatch,
+                                              const ImportedSearchOptions& options = {});
+
+}  // namespace harmony

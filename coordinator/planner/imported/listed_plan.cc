@@ -1,0 +1,107 @@
+#include "coordinator/planner/imported/listed_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/planner/device_need.h"
+#include "coordinator/planner/plan_builder.h"
+
+namespace harmony {
+namespace {
+
+constexpr int kMostSlots = 3;
+// The dispatcher's regions are whole pages.
+constexpr int64_t kPage = 4096;
+
+// What the groups of a plan need together on each device.
+std::vector<Bytes> NeedOfDevices(const ModelSpec& model, const Plan& plan) {
+  std::vector<Bytes> resident(plan.devices.size()), workspace(plan.devices.size());
+  for (const GroupNeed& need : NeedOfGroups(model, plan)) {
+    resident[need.device] = std::max(resident[need.device], need.resident());
+    workspace[need.device] = std::max(workspace[need.device], need.workspace);
+  }
+  for (size_t d = 0; d < resident.size(); ++d) {
+    resident[d] = (resident[d] + workspace[d]).AlignUp(kPage) + Bytes(kPage);
+  }
+  return resident;
+}
+
+// The groups of a schedule, wrapped around the devices.
+void SetGroups(const paper::Schedule& schedule, int devices, Plan* plan) {
+  int task = 0;
+  for (const paper::Pack& pack : schedule.forward) {
+    plan->forward_groups.push_back({{pack.first, pack.last}, task++ % devices});
+  }
+  for (const paper::Pack& pack : schedule.backward) {
+    plan->backward_groups.push_back({{pack.first, pack.last}, 0});
+  }
+  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
+       ++group) {
+    group->device = task++ % devices;
+  }
+}
+
+// Numbers of microbatches that a forward task may run.
+std::vector<int> SpansOf(const paper::Schedule& schedule, int microbatches) {
+  int below = 1, above = microbatches;
+  for (int span = 1; span <= microbatches; ++span) {
+    if (microbatches % span != 0) continue;
+    if (span * schedule.u_bwd <= schedule.u_fwd) below = span;
+    if (span * schedule.u_bwd >= schedule.u_fwd) above = std::min(above, span);
+  }
+  return below == above ? std::vector<int>{below} : std::vector<int>{below, above};
+}
+
+absl::Status Judge(const ImportedModel& imported, Plan plan, std::optional<JudgedSchedule>* best) {
+  MachineSpec machine = imported.machine;
+  const std::vector<Bytes> need = NeedOfDevices(imported.model, plan);
+  JudgedSchedule judged;
+  StepVisits step;
+  for (;;) {
+    const PlanBuilder builder(imported.model, imported.job, machine, plan.microbatch_size);
+    plan.devices = builder.Blank().devices;
+    if (builder.Complete(&plan, &step)) break;
+    if (!judged.fits) return absl::InternalError("the plan's need is not what it needs");
+    judged.fits = false;
+    for (size_t d = 0; d < need.size(); ++d) {
+      machine.devices[d].memory = std::max(machine.devices[d].memory, need[d]);
+    }
+  }
+  HARMONY_RETURN_IF_ERROR(CheckPlan(imported.model, plan));
+  const std::unique_ptr<CostModel> costs = imported.costs(plan);
+  HARMONY_ASSIGN_OR_RETURN(judged.estimate, EvaluatePlan(imported.model, plan, *costs));
+  judged.plan = std::move(plan);
+  if (!*best || judged.estimate.step < (*best)->estimate.step) *best = std::move(judged);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<JudgedSchedule> JudgeSchedule(const paper::LayerProfile& profile,
+                                             const paper::Machine& machine, paper::Mode mode,
+                                             int64_t minibatch, const paper::Schedule& schedule) {
+  const int devices = mode == paper::Mode::kPipeline ? machine.gpus : 1;
+  HARMONY_ASSIGN_OR_RETURN(
+      const ImportedModel imported,
+      ImportModel(profile, machine, devices, paper::SamplesPerTask(mode, machine.gpus, minibatch)));
+  Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, schedule.u_bwd).Blank();
+  SetGroups(schedule, devices, &plan);
+  std::optional<JudgedSchedule> best;
+  for (int span : SpansOf(schedule, plan.num_microbatches)) {
+    plan.forward_span = span;
+    if (!paper::Covers(profile.forward, plan.forward_size())) continue;
+    for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+      plan.update = update;
+      for (plan.stream_slots = 1; plan.stream_slots <= kMostSlots; ++plan.stream_slots) {
+        HARMONY_RETURN_IF_ERROR(Judge(imported, plan, &best));
+      }
+    }
+  }
+  if (!best) return absl::InvalidArgumentError("u_fwd: our planner has no such forward tasks");
+  return *std::move(best);
+}
+
+}  // namespace harmony
