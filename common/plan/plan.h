@@ -36,7 +36,8 @@ struct DevicePlan {
 struct Plan {
   int num_microbatches = 1;
   int64_t microbatch_size = 1;  // sequences; of backward (and fused) tasks
-  // A forward task runs that many microbatches at once. Divides num_microbatches.
+  // A forward task runs that many microbatches at once. Divides num_microbatches; above 1 only
+  // where SpansAllowed. Changes no bit of the result.
   int forward_span = 1;
   int64_t sequence_length = 0;
   // Forward groups cover layers [0, backward_groups.back().layers.first); the last backward group
@@ -75,6 +76,10 @@ absl::Status CheckPlan(const ModelSpec& model, const Plan& plan);
 // one after the other, in the order in which all they wait for is there. The two lanes into a
 // device share its link, and so do devices of the same root; other lanes share nothing.
 std::vector<int> LinksOfLanes(const Plan& plan);
+
+// Forward tasks may run several microbatches: each one's part of a tensor begins at a whole cache
+// line, so that a backward task can read its slice and kernels give it the bits it gets alone.
+bool SpansAllowed(const ModelSpec& model, const Plan& plan);
 
 // The backward group that keeps the weights a forward group loads; -1: none does.
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group);

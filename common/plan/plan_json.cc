@@ -82,6 +82,11 @@ Plan PlanOf(const JsonField& field) {
     field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
   }
   plan.forward_span = static_cast<int>(field.Get("forward_span").Integer(1));
+  if (field.ok() && plan.num_microbatches % plan.forward_span != 0) {
+    field.Get("forward_span")
+        .Wrong(absl::StrCat("is ", plan.forward_span, "; it must divide num_microbatches, ",
+                            plan.num_microbatches));
+  }
   plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1));
   plan.forward_groups = GroupsOf(field.Get("forward_groups"), static_cast<int>(devices), false);
   plan.backward_groups = GroupsOf(field.Get("backward_groups"), static_cast<int>(devices), true);

@@ -34,7 +34,13 @@ ProfiledCosts::ProfiledCosts(const Profile& profile, const ModelSpec& model, con
     device.d2h = measured.d2h;
     device.p2p = measured.p2p.value_or(LinkProfile());
     device.shares_root = plan.devices[devices_.size()].root > 0;
-    device.sums = SumsOf(measured, plan.microbatch_size);
+    for (int span = 1; span <= plan.num_microbatches; ++span) {
+      if (plan.num_microbatches % span != 0) continue;
+      const int64_t samples = plan.microbatch_size * span;
+      Sums sums = SumsOf(measured, samples);
+      if (span > 1) sums = {std::move(sums.forward), {}, {}, {}, {}};
+      device.sums.emplace(samples, std::move(sums));
+    }
     devices_.push_back(std::move(device));
   }
 }
@@ -64,7 +70,7 @@ ProfiledCosts::Sums ProfiledCosts::SumsOf(const DeviceProfile& device, int64_t s
 }
 
 double ProfiledCosts::ComputeSeconds(const Device& device, const Sums& sums,
-                                     const ComputeTask& task) const {
+                                     const ComputeTask& task) {
   const LayerRange range = task.layers;
   double seconds = 0;
   switch (task.kind) {
@@ -132,12 +138,12 @@ Nanos ProfiledCosts::Duration(const Command& command) const {
   double seconds = profile_.host.wake.median;
   if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
     const Device& device = devices_[lane.device];
-    if (task->samples == plan_.microbatch_size) {
-      seconds += ComputeSeconds(device, device.sums, *task);
-    } else {
-      const Sums sums = SumsOf(profile_.devices[lane.device], task->samples);
-      seconds += ComputeSeconds(device, sums, *task);
-    }
+    const auto sums = device.sums.find(task->samples);
+    const bool known = sums != device.sums.end() &&
+                       (task->kind == TaskKind::kForward || !sums->second.backward.empty());
+    seconds +=
+        known ? ComputeSeconds(device, sums->second, *task)
+              : ComputeSeconds(device, SumsOf(profile_.devices[lane.device], task->samples), *task);
   } else if (const auto* copy = std::get_if<Transfer>(&command.body)) {
     seconds += TransferSeconds(devices_[lane.device], lane.kind, copy->size);
   } else {

@@ -2,6 +2,7 @@
 
 // Durations from a measured profile. PURE.
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -33,11 +34,13 @@ class ProfiledCosts : public CostModel {
     double slowdown = 1;
     LinkProfile h2d, d2h, p2p;
     bool shares_root = false;
-    Sums sums;  // at the plan's microbatch size
+    // By samples: of the plan's microbatches, and of forward tasks of any span (of those only what
+    // forwards need).
+    std::map<int64_t, Sums> sums;
   };
 
   Sums SumsOf(const DeviceProfile& device, int64_t samples) const;
-  double ComputeSeconds(const Device& device, const Sums& sums, const ComputeTask& task) const;
+  static double ComputeSeconds(const Device& device, const Sums& sums, const ComputeTask& task);
   double TransferSeconds(const Device& device, LaneKind lane, Bytes size) const;
   double HostSeconds(const HostTask& task) const;
 

@@ -79,6 +79,20 @@ void TryStashes(const Plan& plan, bool keep, Comparison& comparison) {
   comparison.Try(keep ? "all stashes kept on the devices" : "all stashes on the host", other);
 }
 
+// The next smaller and the next larger forward tasks.
+void TrySpans(const MoveRules& rules, const Plan& plan, Comparison& comparison) {
+  if (plan.forward_groups.empty()) return;
+  const auto now = std::find(rules.spans.begin(), rules.spans.end(), plan.forward_span);
+  for (auto span = rules.spans.begin(); span != rules.spans.end(); ++span) {
+    if (std::abs(span - now) != 1) continue;
+    Plan other = plan;
+    other.forward_span = *span;
+    comparison.Try(absl::StrCat("forward tasks of ", other.forward_size(), " sequences instead of ",
+                                plan.forward_size()),
+                   other);
+  }
+}
+
 }  // namespace
 
 std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const MoveRules& rules,
@@ -97,6 +111,7 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
     other.stream_slots = slots;
     comparison.Try(absl::StrCat(slots, " buffer slots instead of ", plan.stream_slots), other);
   }
+  TrySpans(rules, plan, comparison);
   Plan loaded = plan;
   bool kept = false;
   for (LayerGroup& group : loaded.backward_groups) kept |= std::exchange(group.keep_weights, false);

@@ -76,12 +76,12 @@ class RelaxedStep {
   };
   // When what a visit made is there.
   struct Done {
-    std::vector<Nanos> compute;       // by microbatch
-    std::vector<Nanos> out;           // the last certain copy of the microbatch's outputs
+    std::vector<Nanos> compute;       // by task
+    std::vector<Nanos> out;           // the last certain copy of the task's outputs
     std::vector<Nanos> gradient_out;  // of the input gradient, to the arena; with eager updates
     bool certain_out = false;
-    void Out(int m, Nanos at) {
-      out[m] = std::max(out[m], at);
+    void Out(int task, Nanos at) {
+      out[task] = std::max(out[task], at);
       certain_out = true;
     }
     Nanos gradients = kEarlier;           // all of them
@@ -157,82 +157,87 @@ class RelaxedStep {
     device.last = static_cast<int>(v);
   }
 
-  // All microbatches of a visit.
+  // All tasks of a visit.
   void Stream(size_t v, Nanos ready, Nanos in_free) {
     const Visit& visit = step_.visits[v];
+    const int span = visit.span, count = microbatches_ / span;
     Device& device = devices_[visit.device];
     Done& done = done_[v];
-    done.compute.resize(microbatches_);
-    done.out.assign(microbatches_, kEarlier);
-    done.gradient_out.assign(microbatches_, kEarlier);
+    done.compute.resize(count);
+    done.out.assign(count, kEarlier);
+    done.gradient_out.assign(count, kEarlier);
     const auto duration = [&](bool first, bool last) {
-      return costs_.Compute(TaskOf(visit.kind), visit.layers, visit.device, first, last);
+      return costs_.Compute(TaskOf(visit.kind), visit.layers, visit.device, first, last, span);
     };
     const Nanos middle = duration(false, false);
     const bool chained = visit.kind == VisitKind::kBackward
                              ? visit.has_output_gradient
                              : visit.has_input && visit.kept_input < 0;
-    const Nanos copy = costs_.HiddenOut(visit.layers.first, visit.device);  // input gradient
-    for (int m = 0; m < microbatches_; ++m) {
-      const bool fresh = m < visit.slots;
-      const Nanos slot = fresh ? in_free : done.compute[m - visit.slots];
-      Nanos from = m == 0 ? ready : kEarlier;
+    const Nanos gradient_out = costs_.HiddenOut(visit.layers.first, visit.device, 1);
+    const Nanos tokens_in = costs_.TokensIn(visit.device, span);
+    for (int task = 0; task < count; ++task) {
+      const int m = task * span;
+      const bool fresh = task < visit.slots;
+      const Nanos slot = fresh ? in_free : done.compute[task - visit.slots];
+      Nanos from = task == 0 ? ready : kEarlier;
       const int tokens = (visit.has_tokens ? 1 : 0) + (visit.has_labels ? 1 : 0);
-      for (int i = 0; i < tokens; ++i) {
-        from = std::max(from, device.stream.Run(slot, costs_.TokensIn(visit.device)));
-      }
+      for (int i = 0; i < tokens; ++i) from = std::max(from, device.stream.Run(slot, tokens_in));
       if (visit.kept_input >= 0) {
         from = std::max(from, StashMade(visit.kept_input, m));
       } else if (visit.kind == VisitKind::kBackward && visit.has_input) {
         const int boundary = std::max(visit.layers.first, 1);
         from = std::max(from, device.stream.Run(std::max(slot, StashMade(boundary, m)),
-                                                costs_.HiddenIn(boundary, visit.device)));
+                                                costs_.HiddenIn(boundary, visit.device, 1)));
       }
       if (chained) from = std::max(from, Arrival(v, m, slot));
-      if (!fresh) from = std::max(from, done.out[m - visit.slots]);
-      const bool edge = m == 0 || m + 1 == microbatches_;
-      done.compute[m] =
-          device.compute.Run(from, edge ? duration(m == 0, m + 1 == microbatches_) : middle);
+      if (!fresh) from = std::max(from, done.out[task - visit.slots]);
+      const bool edge = task == 0 || task + 1 == count;
+      done.compute[task] =
+          device.compute.Run(from, edge ? duration(task == 0, task + 1 == count) : middle);
 
-      for (int boundary : visit.outputs) MakeStash(visit, boundary, m, done);
+      for (int boundary : visit.outputs) MakeStash(visit, boundary, task, done);
       if (visit.has_input_gradient && eager_) {
-        done.gradient_out[m] = device.d2h.Run(done.compute[m], copy);
-        done.Out(m, done.gradient_out[m]);
+        done.gradient_out[task] = device.d2h.Run(done.compute[task], gradient_out);
+        done.Out(task, done.gradient_out[task]);
       }
     }
   }
 
+  // That of microbatch m.
   Nanos StashMade(int boundary, int m) const {
-    return stash_made_[boundary].empty() ? kEarlier : stash_made_[boundary][m];
+    const std::vector<Nanos>& made = stash_made_[boundary];
+    return made.empty() ? kEarlier : made[m / plan_.forward_span];
   }
 
-  void MakeStash(const Visit& visit, int boundary, int m, Done& done) {
+  void MakeStash(const Visit& visit, int boundary, int task, Done& done) {
     const int place = stash_[boundary];
     if (place == kNotStashed) return;
     Device& device = devices_[visit.device];
-    Nanos made = done.compute[m];
+    Nanos made = done.compute[task];
     if (place == kOnHost) {
-      made = device.d2h.Run(made, costs_.HiddenOut(boundary, visit.device));
+      made = device.d2h.Run(made, costs_.HiddenOut(boundary, visit.device, visit.span));
     } else if (place != visit.device) {
-      made = device.p2p.Run(made, costs_.HiddenTo(boundary, visit.device, place));
+      made = device.p2p.Run(made, costs_.HiddenTo(boundary, visit.device, place, visit.span));
     }
-    if (place != visit.device) done.Out(m, made);
+    if (place != visit.device) done.Out(task, made);
     std::vector<Nanos>& all = stash_made_[boundary];
-    if (all.empty()) all.resize(microbatches_);
-    all[m] = made;
+    if (all.empty()) all.resize(done.compute.size());
+    all[task] = made;
   }
 
-  // The tensor that the visit before passes on: device to device, or by way of the arena.
+  // The tensor of the task that begins with microbatch m, which the visit before passes on: device
+  // to device, or by way of the arena.
   Nanos Arrival(size_t v, int m, Nanos slot) {
     const Visit& visit = step_.visits[v];
     const Visit& maker = step_.visits[v - 1];
     const Done& made = done_[v - 1];
+    const int task = m / maker.span;
     const bool forward = maker.kind == VisitKind::kForward;
     const int boundary = forward ? maker.layers.last + 1 : maker.layers.first;
-    const Nanos in = costs_.HiddenIn(boundary, visit.device);
-    Nanos out = made.compute[m] + costs_.HiddenOut(boundary, maker.device);
+    const Nanos in = costs_.HiddenIn(boundary, visit.device, visit.span);
+    Nanos out = made.compute[task] + costs_.HiddenOut(boundary, maker.device, maker.span);
     if (!forward) {
-      if (eager_) out = made.gradient_out[m];
+      if (eager_) out = made.gradient_out[task];
     } else if (stash_[boundary] == kOnHost) {
       out = StashMade(boundary, m);
     }
@@ -240,8 +245,8 @@ class RelaxedStep {
     if (maker.device == visit.device) {
       return devices_[visit.device].stream.Run(std::max(out, slot), in);
     }
-    return std::min(way, std::max(made.compute[m], slot) +
-                             costs_.HiddenTo(boundary, maker.device, visit.device));
+    return std::min(way, std::max(made.compute[task], slot) +
+                             costs_.HiddenTo(boundary, maker.device, visit.device, visit.span));
   }
 
   void RunTail(const Visit& visit, Done& done) {
@@ -344,16 +349,24 @@ PlanBound Bounds::OfPlan(const Plan& plan, const StepVisits& step) {
   return RelaxedStep(model_, plan, step, costs_).Run();
 }
 
-void Bounds::FindMarginals() {
+// Of a layer in a task of `span` microbatches.
+Nanos Bounds::Marginal(TaskKind kind, int layer, int device, int span) {
+  const auto of = [&](LayerRange layers) {
+    return costs_.Compute(kind, layers, device, false, false, span);
+  };
+  const Nanos one = of({layer, layer}), more = of({layer - 1, layer}) - of({layer - 1, layer - 1});
+  return std::max(Nanos(0), std::min(one, more));
+}
+
+void Bounds::FindMarginals(const std::vector<int>& spans) {
   marginal_.assign(model_.num_layers(), std::vector<Nanos>(costs_.num_devices()));
   for (int layer = 1; layer + 1 < model_.num_layers(); ++layer) {
     for (int d = 0; d < costs_.num_devices(); ++d) {
-      for (TaskKind kind : {TaskKind::kForward, TaskKind::kBackward}) {
-        const Nanos one = costs_.Compute(kind, {layer, layer}, d);
-        const Nanos more = costs_.Compute(kind, {layer - 1, layer}, d) -
-                           costs_.Compute(kind, {layer - 1, layer - 1}, d);
-        marginal_[layer][d] += std::max(Nanos(0), std::min(one, more));
+      Nanos least(std::numeric_limits<int64_t>::max());
+      for (int span : spans) {
+        least = std::min(least, Nanos(Marginal(TaskKind::kForward, layer, d, span).count() / span));
       }
+      marginal_[layer][d] = least + Marginal(TaskKind::kBackward, layer, d, 1);
     }
   }
 }
@@ -379,9 +392,9 @@ Nanos Bounds::FusedFrom(const Plan& shape, int first) {
                    chain + costs_.Update(0)});
 }
 
-Nanos Bounds::OfAnyPlan(const Plan& shape) {
+Nanos Bounds::OfAnyPlan(const Plan& shape, const std::vector<int>& spans) {
   const int devices = costs_.num_devices(), layers = model_.num_layers();
-  FindMarginals();
+  FindMarginals(spans);
   Bytes largest;
   for (const DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
   Nanos best(std::numeric_limits<int64_t>::max());

@@ -37,17 +37,20 @@ class Bounds {
   // REQUIRES: each visit fits the resident region of its device.
   PlanBound OfPlan(const Plan& plan, const StepVisits& step);
 
-  // Of all plans of the same microbatches, optimizer and devices, whatever their groups. REQUIRES:
-  // the time of a group is a constant and a sum over its layers.
-  Nanos OfAnyPlan(const Plan& shape);
+  // Of all plans of the same microbatches, optimizer and devices whose forward tasks have one of
+  // these spans, whatever their groups. REQUIRES: the time of a group is a constant and a sum over
+  // its layers.
+  Nanos OfAnyPlan(const Plan& shape, const std::vector<int>& spans);
 
  private:
-  void FindMarginals();
+  Nanos Marginal(TaskKind kind, int layer, int device, int span);
+  void FindMarginals(const std::vector<int>& spans);
   Nanos FusedFrom(const Plan& shape, int first);
 
   const ModelSpec& model_;
   TaskCosts& costs_;
-  // What forward and backward of a layer add to the time of a group: by layer, device.
+  // What forward and backward of a layer add to the time of a group, for a microbatch: by layer,
+  // device.
   std::vector<std::vector<Nanos>> marginal_;
 };
 

@@ -76,7 +76,11 @@ class Enumeration {
       plan_.update = update;
       for (int slots = 1; slots <= rules_.most_slots; ++slots) {
         plan_.stream_slots = slots;
-        visit_(plan_);
+        for (int span : rules_.spans) {
+          if (span > 1 && plan_.forward_groups.empty()) continue;
+          plan_.forward_span = span;
+          visit_(plan_);
+        }
       }
     }
     plan_.update = given;
@@ -98,7 +102,8 @@ void EnumeratePlans(int layers, const Plan& shape, const MoveRules& rules,
 
 int64_t CountPlans(int layers, const Plan& shape, const MoveRules& rules, int64_t enough) {
   const auto devices = static_cast<int64_t>(shape.devices.size());
-  const int64_t settings = rules.most_slots * (rules.update ? 2 : 1);
+  const int64_t settings =
+      rules.most_slots * (rules.update ? 2 : 1) * static_cast<int64_t>(rules.spans.size());
   // Groups of n layers on devices: devices * (devices + 1) ^ (n - 1); of backward groups there are
   // those that keep their stash, too.
   const int64_t choices = rules.stash == StashPlacement::kAuto ? devices * 2 : devices;

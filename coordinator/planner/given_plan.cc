@@ -21,6 +21,11 @@ absl::Status CheckAgainstJob(const JobSpec& job, const Plan& given) {
     return wrong("micro_batch_size", given.microbatch_size, "micro_batch_size",
                  job.micro_batch_size);
   }
+  if (job.micro_batch_size > 0 && given.forward_span > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "forward_span: ", given.forward_span, ", but the job has micro_batch_size: ",
+        job.micro_batch_size, ", which forward and backward both use (auto leaves it ", "open)"));
+  }
   if (job.global_batch_size % given.microbatch_size != 0 ||
       job.global_batch_size / given.microbatch_size != given.num_microbatches) {
     return wrong("num_microbatches, times micro_batch_size", given.global_batch(),

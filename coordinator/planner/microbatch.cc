@@ -62,11 +62,21 @@ std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
   rules.update = false;
   rules.most_slots = 2;
   std::optional<Nanos> best;
-  for (Plan& plan : SeedPlans(builder, tasks, rules, {})) {
+  Plan best_plan;
+  const auto consider = [&](Plan plan) {
     StepVisits step;
-    if (!builder.Complete(&plan, &step)) continue;
+    if (!builder.Complete(&plan, &step)) return;
     const Nanos time = bounds.OfPlan(plan, step).step;
-    if (!best || time < *best) best = time;
+    if (best && time >= *best) return;
+    best = time;
+    best_plan = std::move(plan);
+  };
+  for (Plan& plan : SeedPlans(builder, tasks, rules, {})) consider(std::move(plan));
+  if (!best) return best;
+  for (int span : builder.ForwardSpans()) {
+    Plan plan = best_plan;
+    plan.forward_span = span;
+    consider(std::move(plan));
   }
   return best;
 }

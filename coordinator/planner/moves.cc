@@ -106,6 +106,10 @@ bool MoveSettings(const MoveRules& rules, CounterRandom& random, Plan* plan) {
     plan->update = plan->update == UpdateMode::kEager ? UpdateMode::kDeferred : UpdateMode::kEager;
     return true;
   }
+  if (rules.spans.size() > 1 && random.Below(2) == 0) {
+    const int span = rules.spans[Pick(random, rules.spans.size())];
+    return std::exchange(plan->forward_span, span) != span;
+  }
   const int slots = 1 + Pick(random, rules.most_slots);
   return std::exchange(plan->stream_slots, slots) != slots;
 }
@@ -224,6 +228,7 @@ std::string KeyOf(const Plan& plan) {
     key.push_back(static_cast<char>(value >> 8 & 0xff));
   };
   add(plan.stream_slots);
+  add(plan.forward_span);
   add(static_cast<int>(plan.update));
   for (const Groups* groups : {&plan.forward_groups, &plan.backward_groups}) {
     add(static_cast<int>(groups->size()));

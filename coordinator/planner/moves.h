@@ -2,6 +2,9 @@
 
 // Small changes of a plan: what the search tries next. PURE.
 
+#include <string>
+#include <vector>
+
 #include "common/base/random.h"
 #include "common/plan/plan.h"
 
@@ -13,7 +16,8 @@ struct MoveRules {
   bool update = true;                            // eager or deferred
   StashPlacement stash = StashPlacement::kAuto;  // auto: of each group by itself
   int most_slots = 3;
-  bool alike_devices = false;  // all devices are the same but for their names
+  std::vector<int> spans = {1};  // microbatches of a forward task (PlanBuilder::ForwardSpans)
+  bool alike_devices = false;    // all devices are the same but for their names
 };
 
 // Changes one thing at random: a boundary, the device of a group, the groups' number, ... Only what

@@ -53,6 +53,16 @@ Plan PlanBuilder::Blank() const {
   return plan;
 }
 
+std::vector<int> PlanBuilder::ForwardSpans() const {
+  const Plan shape = Blank();
+  std::vector<int> spans = {1};
+  if (job_.micro_batch_size > 0 || !SpansAllowed(model_, shape)) return spans;
+  for (int span = 2; span <= shape.num_microbatches; ++span) {
+    if (shape.num_microbatches % span == 0) spans.push_back(span);
+  }
+  return spans;
+}
+
 bool PlanBuilder::Complete(Plan* plan, StepVisits* step) const {
   plan->gradient_ring = ArenaLayout::DefaultRing(model_, *plan);
   *step = VisitsOf(model_, *plan);

@@ -18,6 +18,9 @@ class PlanBuilder {
   // A plan without groups: microbatches, devices, eager or deferred as the job says (eager when it
   // leaves that open), two slots.
   Plan Blank() const;
+  // Microbatches that a forward task may run, ascending: what divides a step's; 1 alone where the
+  // job gives the size.
+  std::vector<int> ForwardSpans() const;
 
   // Fills in what follows from the groups: residents, gradient ring, arena. False when a group does
   // not fit its device. The visits are those of the plan, also where it does not fit.

@@ -30,8 +30,10 @@ absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
   return absl::OkStatus();
 }
 
-MoveRules RulesOf(const JobSpec& job, const MachineSpec& machine) {
+MoveRules RulesOf(const JobSpec& job, const PlanBuilder& builder) {
+  const MachineSpec& machine = builder.machine();
   MoveRules rules;
+  rules.spans = builder.ForwardSpans();
   rules.groups = job.layer_groups.empty();
   rules.update = job.update == UpdateMode::kAuto && job.max_grad_norm == 0;
   rules.stash = job.stash;
@@ -72,6 +74,27 @@ absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules, const 
   return absl::OkStatus();
 }
 
+absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                       const CostFactory& costs, const PlannerOptions& options,
+                       PlanResult* result) {
+  const int64_t size = options.given->microbatch_size;
+  if (job.micro_batch_size == 0 && options.microbatch_size > 0 && size != options.microbatch_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.given_path, ": micro_batch_size: ", size, ", but the run was begun with ",
+        options.microbatch_size, ", which fixes its result"));
+  }
+  HARMONY_ASSIGN_OR_RETURN(result->plan,
+                           AdoptPlan(model, job, machine, *options.given, options.given_path));
+  result->searched = false;
+  const PlanBuilder builder(model, job, machine, size);
+  const MoveRules rules = RulesOf(job, builder);
+  HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
+  const Plan shape = builder.Blank();
+  TaskCosts tasks(model, shape, costs(shape));
+  result->report.lower_bound = Bounds(model, tasks).OfAnyPlan(shape, rules.spans);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
@@ -79,27 +102,22 @@ absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
   HARMONY_RETURN_IF_ERROR(CheckKeys(job, machine));
   const CostFactory costs =
       options.costs ? options.costs : AnalyticCostFactory(model, machine.devices);
-  const MoveRules rules = RulesOf(job, machine);
   PlanResult result;
   if (options.given != nullptr) {
-    HARMONY_ASSIGN_OR_RETURN(result.plan,
-                             AdoptPlan(model, job, machine, *options.given, options.given_path));
-    result.searched = false;
-    const PlanBuilder builder(model, job, machine, result.plan.microbatch_size);
-    HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, &result),
-                                options.given_path);
-    TaskCosts tasks(model, result.plan, costs(result.plan));
-    result.report.lower_bound = Bounds(model, tasks).OfAnyPlan(result.plan);
+    HARMONY_RETURN_IF_ERROR(TakeGiven(model, job, machine, costs, options, &result));
     return result;
   }
   std::vector<LayerRange> partition;
   if (!job.layer_groups.empty()) {
     HARMONY_ASSIGN_OR_RETURN(partition, FixedPartition(model, job.layer_groups));
   }
-  const std::vector<int64_t> sizes =
-      MicrobatchSizes(model, job, machine, costs, Paced(machine) || options.costs);
+  std::vector<int64_t> sizes = {options.microbatch_size};
+  if (job.micro_batch_size > 0 || options.microbatch_size == 0) {
+    sizes = MicrobatchSizes(model, job, machine, costs, Paced(machine) || options.costs);
+  }
   for (int64_t size : sizes) {
     const PlanBuilder builder(model, job, machine, size);
+    const MoveRules rules = RulesOf(job, builder);
     SearchResult found = SearchPlans(builder, rules, partition, costs, options.search);
     if (!found.found) continue;
     result.plan = std::move(found.best.plan);

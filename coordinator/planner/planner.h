@@ -3,10 +3,10 @@
 // From a model, a job and a machine to a plan, and what to say about it. PURE.
 //
 // What is decided: the boundaries of forward and backward groups, each by itself, the device of
-// each group, the microbatch size (where the job leaves it open), eager or deferred updates, slots
-// of the streaming buffers. Plans are compared, and proved to run, by the real dispatcher under a
-// virtual clock (evaluation.h); what cannot win is put aside by lower bounds (bounds.h) before
-// that.
+// each group, the sizes of backward and forward tasks (where the job leaves them open), eager or
+// deferred updates, slots of the streaming buffers. Plans are compared, and proved to run, by the
+// real dispatcher under a virtual clock (evaluation.h); what cannot win is put aside by lower
+// bounds (bounds.h) before that.
 
 #include <string>
 
@@ -23,6 +23,8 @@ struct PlannerOptions {
   // Empty: from the speeds of the machine's devices.
   CostFactory costs;
   SearchOptions search;
+  // What `micro_batch_size: auto` was resolved to when the run began; 0: it begins now.
+  int64_t microbatch_size = 0;
   // What to say of it in detail is wanted: the timeline of a step, and what loses by how much.
   bool explain = false;
   // A plan that is given (ParsePlanFile), nothing is searched; and the name of its file.

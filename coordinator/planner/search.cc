@@ -46,7 +46,7 @@ class Search {
 
   SearchResult Run(const std::vector<LayerRange>& partition) {
     SearchReport& report = result_.report;
-    report.lower_bound = bounds_.OfAnyPlan(shape_);
+    report.lower_bound = bounds_.OfAnyPlan(shape_, rules_.spans);
     const bool all =
         rules_.groups && CountPlans(model_.num_layers(), shape_, rules_, kFewPlans) <= kFewPlans;
     if (all) {
@@ -59,6 +59,7 @@ class Search {
         if (!kept_.empty() && (many || tasks_ > options_.tasks / 8)) break;
         Consider(std::move(seed));
       }
+      TrySpans();
       KeepWhatFits();
       Anneal();
     }
@@ -97,6 +98,7 @@ class Search {
     Candidate candidate;
     candidate.plan = std::move(plan);
     if (rules_.alike_devices) RenameDevices(&candidate.plan);
+    if (candidate.plan.forward_groups.empty()) candidate.plan.forward_span = 1;
     ++result_.report.bounded;
     StepVisits step;
     const bool fits = builder_.Complete(&candidate.plan, &step);
@@ -132,13 +134,28 @@ class Search {
     if (const std::optional<Candidate> candidate = Bound(std::move(plan))) Keep(*candidate);
   }
 
-  // The best seeds again, with weights kept on the devices where there is room.
-  void KeepWhatFits() {
+  std::vector<Plan> BestKept() const {
     std::vector<Plan> plans;
     for (const auto& [rank, candidate] : kept_) {
       if (plans.size() < kWalks) plans.push_back(candidate.plan);
     }
-    for (Plan& plan : plans) {
+    return plans;
+  }
+
+  // The best seeds again, with other sizes of forward tasks.
+  void TrySpans() {
+    if (rules_.spans.size() == 1) return;
+    for (Plan& plan : BestKept()) {
+      for (int span : rules_.spans) {
+        plan.forward_span = span;
+        Consider(plan);
+      }
+    }
+  }
+
+  // The best seeds again, with weights kept on the devices where there is room.
+  void KeepWhatFits() {
+    for (Plan& plan : BestKept()) {
       Consider(KeepWeights(std::move(plan), [this](const Plan& with) -> std::optional<Nanos> {
         const std::optional<Candidate> candidate = Bound(with);
         return candidate ? std::optional(candidate->score) : std::nullopt;

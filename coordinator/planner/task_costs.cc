@@ -1,6 +1,5 @@
 #include "coordinator/planner/task_costs.h"
 
-#include <map>
 #include <utility>
 
 namespace harmony {
@@ -9,9 +8,9 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
     : spec_(model),
       lanes_(static_cast<int>(shape.devices.size())),
       samples_(shape.microbatch_size),
+      tokens_(shape.sequence_length),
       costs_(std::move(costs)) {
   const int devices = lanes_.num_devices();
-  const Bytes tokens(samples_ * shape.sequence_length * 4);
   const Bytes losses = Bytes(sizeof(LossSlot)) * shape.num_microbatches;
   loads_.resize(devices);
   gradients_.resize(devices);
@@ -23,7 +22,6 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
       gradients_[d].push_back(
           Copy(LaneKind::kD2H, d, -1, model.blocks[use.block].size(), TrafficClass::kGradients));
     }
-    tokens_in_.push_back(Copy(LaneKind::kH2DStream, -1, d, tokens, TrafficClass::kTokens));
     loss_out_.push_back(Copy(LaneKind::kD2H, d, -1, losses, TrafficClass::kLoss));
   }
   for (size_t block = 0; block < model.blocks.size(); ++block) {
@@ -31,14 +29,15 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
   }
   std::map<Bytes, int> known;
   for (int boundary = 0; boundary < model.num_layers(); ++boundary) {
-    const Bytes size = BoundaryBytes(model, boundary, samples_, shape.sequence_length);
-    const auto [at, added] = known.emplace(size, static_cast<int>(hidden_.size()));
-    if (added) hidden_.push_back(HiddenOf(size));
+    const Bytes size = BoundaryBytes(model, boundary, samples_, tokens_);
+    const auto [at, added] = known.emplace(size, static_cast<int>(sizes_.size()));
+    if (added) sizes_.push_back(size);
     size_.push_back(at->second);
   }
+  one_ = MakeStreams(1);
 }
 
-TaskCosts::Hidden TaskCosts::HiddenOf(Bytes size) const {
+TaskCosts::Hidden TaskCosts::MakeHidden(Bytes size) const {
   Hidden hidden;
   const int devices = lanes_.num_devices();
   hidden.to.resize(devices);
@@ -53,19 +52,35 @@ TaskCosts::Hidden TaskCosts::HiddenOf(Bytes size) const {
   return hidden;
 }
 
-Nanos TaskCosts::Compute(TaskKind kind, LayerRange layers, int device, bool first, bool last) {
+TaskCosts::Streams TaskCosts::MakeStreams(int span) const {
+  Streams streams;
+  for (Bytes size : sizes_) streams.hidden.push_back(MakeHidden(size * span));
+  const Bytes ids(samples_ * span * tokens_ * 4);
+  for (int d = 0; d < lanes_.num_devices(); ++d) {
+    streams.tokens_in.push_back(Copy(LaneKind::kH2DStream, -1, d, ids, TrafficClass::kTokens));
+  }
+  return streams;
+}
+
+TaskCosts::Streams& TaskCosts::OfMany(int span) {
+  const auto at = many_.find(span);
+  return at != many_.end() ? at->second : many_.emplace(span, MakeStreams(span)).first->second;
+}
+
+Nanos TaskCosts::Compute(TaskKind kind, LayerRange layers, int device, bool first, bool last,
+                         int span) {
   const uint64_t edges = (first ? 1 : 0) | (last ? 2 : 0);
   const uint64_t key =
       static_cast<uint64_t>(kind) | edges << 2 | static_cast<uint64_t>(device) << 4 |
       static_cast<uint64_t>(layers.first) << 16 | static_cast<uint64_t>(layers.last) << 40;
-  const auto [entry, added] = compute_.try_emplace(key);
+  const auto [entry, added] = Of(span).compute.try_emplace(key);
   if (!added) return entry->second;
   Command command;
   command.header.lane = static_cast<uint32_t>(lanes_.IndexOf({LaneKind::kCompute, device}));
   ComputeTask task;
   task.kind = kind;
   task.layers = layers;
-  task.samples = samples_;
+  task.samples = samples_ * span;
   task.first_microbatch = first;
   task.last_microbatch = last;
   command.body = std::move(task);

@@ -4,6 +4,7 @@
 // PURE.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -18,19 +19,22 @@ class TaskCosts {
   // not matter. `model` must outlive it.
   TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<CostModel> costs);
 
-  // One microbatch of a group, `first` or `last` of its step. Backwards of a head only fused.
-  Nanos Compute(TaskKind kind, LayerRange layers, int device, bool first = false,
-                bool last = false);
+  // A task of a group, `first` or `last` of its step, over `span` microbatches (forwards; others
+  // have one). Backwards of a head only fused.
+  Nanos Compute(TaskKind kind, LayerRange layers, int device, bool first = false, bool last = false,
+                int span = 1);
   Nanos Load(int block, int device) const { return loads_[device][block]; }
   Nanos GradientOut(int use, int device) const { return gradients_[device][use]; }
-  // One boundary tensor of a microbatch.
-  Nanos HiddenIn(int boundary, int device) const { return hidden_[size_[boundary]].in[device]; }
-  Nanos HiddenOut(int boundary, int device) const { return hidden_[size_[boundary]].out[device]; }
-  // REQUIRES: two devices.
-  Nanos HiddenTo(int boundary, int from, int to) const {
-    return hidden_[size_[boundary]].to[from][to];
+  // One boundary tensor of so many microbatches.
+  Nanos HiddenIn(int boundary, int device, int span) { return HiddenOf(boundary, span).in[device]; }
+  Nanos HiddenOut(int boundary, int device, int span) {
+    return HiddenOf(boundary, span).out[device];
   }
-  Nanos TokensIn(int device) const { return tokens_in_[device]; }
+  // REQUIRES: two devices.
+  Nanos HiddenTo(int boundary, int from, int to, int span) {
+    return HiddenOf(boundary, span).to[from][to];
+  }
+  Nanos TokensIn(int device, int span) { return Of(span).tokens_in[device]; }
   Nanos LossOut(int device) const { return loss_out_[device]; }
   Nanos Host(HostTaskKind kind, int block) const;
   Nanos Update(int block) const { return updates_[block]; }
@@ -44,18 +48,29 @@ class TaskCosts {
     std::vector<Nanos> in, out;
     std::vector<std::vector<Nanos>> to;
   };
-  Hidden HiddenOf(Bytes size) const;
+  // What grows with the microbatches of a task.
+  struct Streams {
+    absl::flat_hash_map<uint64_t, Nanos> compute;
+    std::vector<Hidden> hidden;  // by size
+    std::vector<Nanos> tokens_in;
+  };
+  Streams& Of(int span) { return span == 1 ? one_ : OfMany(span); }
+  Streams& OfMany(int span);
+  Streams MakeStreams(int span) const;
+  Hidden MakeHidden(Bytes size) const;
+  const Hidden& HiddenOf(int boundary, int span) { return Of(span).hidden[size_[boundary]]; }
   Nanos Copy(LaneKind kind, int from, int to, Bytes size, TrafficClass traffic) const;
 
   const ModelSpec& spec_;
   LaneTable lanes_;
-  int64_t samples_;
+  const int64_t samples_, tokens_;  // of a microbatch; of a sequence
   std::unique_ptr<CostModel> costs_;
-  absl::flat_hash_map<uint64_t, Nanos> compute_;
-  std::vector<Hidden> hidden_;                         // by size
-  std::vector<int> size_;                              // of a boundary, in `hidden_`
+  std::vector<Bytes> sizes_;  // that boundary tensors of a microbatch have
+  std::vector<int> size_;     // of a boundary, in `sizes_`
+  Streams one_;
+  std::map<int, Streams> many_;                        // by span
   std::vector<std::vector<Nanos>> loads_, gradients_;  // by device first
-  std::vector<Nanos> tokens_in_, loss_out_, updates_;
+  std::vector<Nanos> loss_out_, updates_;
 };
 
 }  // namespace harmony

@@ -67,27 +67,28 @@ absl::Status CheckMoments(const std::string& checkpoint, const ModelSpec& model)
   return absl::OkStatus();
 }
 
-// The checkpoint that the job names must be whole and of this model; `auto` microbatches are its.
-absl::Status CheckNamedCheckpoint(const ModelSpec& model, JobSpec* job) {
-  const std::string& path = job->resume_from_checkpoint;
+// The checkpoint that the job names must be whole and of this model; `auto` microbatches, of which
+// `*microbatch` says what they are (0: not known yet), are its.
+absl::Status CheckNamedCheckpoint(const ModelSpec& model, const JobSpec& job, int64_t* microbatch) {
+  const std::string& path = job.resume_from_checkpoint;
   if (path == "auto" || path == "none") return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, VerifyCheckpoint(path));
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader weights,
                            CheckpointReader::OpenFile(JoinPath(path, "model.safetensors")));
   HARMONY_RETURN_IF_ERROR(WeightMap::Match(model, weights).status());
-  if (job->optim == OptimizerKind::kAdamW) HARMONY_RETURN_IF_ERROR(CheckMoments(path, model));
-  if (manifest.step > job->max_steps) {
+  if (job.optim == OptimizerKind::kAdamW) HARMONY_RETURN_IF_ERROR(CheckMoments(path, model));
+  if (manifest.step > job.max_steps) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job->max_steps));
+        absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job.max_steps));
   }
   const int64_t micro = manifest.micro_batch_size;
-  if (micro < 1 || job->global_batch_size % micro != 0 ||
-      (job->micro_batch_size != 0 && job->micro_batch_size != micro)) {
+  const int64_t wanted = job.micro_batch_size != 0 ? job.micro_batch_size : *microbatch;
+  if (micro < 1 || job.global_batch_size % micro != 0 || (wanted != 0 && wanted != micro)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": was made with micro_batch_size ", micro,
                      ", which this job cannot use: results would differ"));
   }
-  job->micro_batch_size = micro;
+  *microbatch = micro;
   return absl::OkStatus();
 }
 
@@ -124,13 +125,17 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
       CheckSequenceLength(admitted->model.config, admitted->job.sequence_length));
   HARMONY_RETURN_IF_ERROR(CheckData(admitted->job, admitted->model));
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
-  if (absl::Status status = CheckNamedCheckpoint(admitted->model, &admitted->job); !status.ok()) {
+  PlannerOptions options;
+  // `auto` was resolved when the run began, and belongs to it.
+  if (admitted->output.same_run) options.microbatch_size = admitted->output.micro_batch_size;
+  if (absl::Status status =
+          CheckNamedCheckpoint(admitted->model, admitted->job, &options.microbatch_size);
+      !status.ok()) {
     return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
         absl::StrCat("resume_from_checkpoint: ", status.message()));
   }
   HARMONY_ASSIGN_OR_RETURN(const CostFactory costs, CostsOf(request, *admitted, machine));
   admitted->profile = request.profile;
-  PlannerOptions options;
   options.costs = costs;
   options.explain = request.explain;
   Plan given;
@@ -148,7 +153,6 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
                            MakePlan(admitted->model, admitted->job, machine, options));
   planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
   admitted->plan = planned.plan;
-  admitted->job.micro_batch_size = admitted->plan.microbatch_size;
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = PlanToJson(admitted->model, planned, machine);
@@ -217,10 +221,6 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpe
       admitted.output,
       InspectOutputDir(admitted.job.output_dir, admitted.result_keys, request.overwrite));
   if (admitted.output.finished) return admitted;
-  // `auto` was resolved when the run began, and belongs to it.
-  if (admitted.output.same_run && admitted.output.micro_batch_size > 0) {
-    admitted.job.micro_batch_size = admitted.output.micro_batch_size;
-  }
   if (admitted.output.same_run && admitted.job.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
   }

@@ -38,7 +38,7 @@ struct HostLimits {
 };
 
 struct AdmittedJob {
-  JobSpec job;  // micro_batch_size resolved
+  JobSpec job;  // as parsed: what `auto` was resolved to is in the plan
   std::string config_json;
   ModelSpec model;
   Plan plan;

@@ -261,7 +261,7 @@ void Coordinator::FinishRecord(JobRecord& record) {
   // The runner has finished only when the last checkpoint and final/ have been written.
   if (run_->runner().state() == JobRunner::State::kFinished &&
       record.completed_steps >= record.max_steps) {
-    const RunFile run{record.result_keys, run_->setup().job.micro_batch_size, true};
+    const RunFile run{record.result_keys, run_->setup().plan.microbatch_size, true};
     if (absl::Status status = WriteRunFile(record.output_dir, run); !status.ok()) {
       return Fail(record, status);
     }

@@ -16,6 +16,7 @@ struct Labeller {
     label.first = task.layers.first;
     label.last = task.layers.last;
     label.microbatch = task.microbatch;
+    label.samples = task.samples;
     return label;
   }
   CommandLabel operator()(const Transfer& transfer) const {
@@ -46,14 +47,19 @@ CommandLabel LabelOf(const Command& command) {
   return label;
 }
 
-std::string Describe(const CommandLabel& label, int num_microbatches) {
+std::string Describe(const CommandLabel& label, const Plan& plan) {
   static constexpr const char* kTasks[] = {"forward", "backward", "forward+backward"};
   static constexpr const char* kHostTasks[] = {"initialize", "load batch", "step scalars", "norm",
                                                "clip",       "update",     "checkpoint"};
   switch (label.body) {
-    case CommandLabel::Body::kCompute:
+    case CommandLabel::Body::kCompute: {
+      const int64_t span = std::max<int64_t>(label.samples / plan.microbatch_size, 1);
+      const int64_t first = label.microbatch * span + 1;
       return absl::StrCat(kTasks[label.kind], " layers ", label.first, "-", label.last,
-                          ", microbatch ", label.microbatch + 1, " of ", num_microbatches);
+                          span > 1 ? absl::StrCat(", microbatches ", first, "-", first + span - 1)
+                                   : absl::StrCat(", microbatch ", first),
+                          " of ", plan.num_microbatches);
+    }
     case CommandLabel::Body::kTransfer:
       return absl::StrCat(ToString(static_cast<TrafficClass>(label.kind)), " ",
                           FormatBytes(Bytes(label.bytes)), ", ", PlaceName(label.first), " to ",

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "common/base/units.h"
 #include "common/plan/command.h"
+#include "common/plan/plan.h"
 
 namespace harmony {
 
@@ -25,16 +26,18 @@ using SwapTotals = std::array<int64_t, kNumTrafficClasses>;
 struct CommandLabel {
   enum class Body : uint8_t { kCompute, kTransfer, kHost };
   Body body = Body::kCompute;
-  uint8_t kind = 0;  // TaskKind, TrafficClass or HostTaskKind
-  int first = 0;     // first layer; source device; block
-  int last = 0;      // last layer; destination device
-  int microbatch = 0;
-  int64_t bytes = 0;  // of a transfer
-  int64_t step = 0;   // index, from 0
+  uint8_t kind = 0;     // TaskKind, TrafficClass or HostTaskKind
+  int first = 0;        // first layer; source device; block
+  int last = 0;         // last layer; destination device
+  int microbatch = 0;   // of a compute task, as ComputeTask counts
+  int64_t samples = 0;  // of a compute task
+  int64_t bytes = 0;    // of a transfer
+  int64_t step = 0;     // index, from 0
 };
 CommandLabel LabelOf(const Command& command);
-// "backward layers 3-5, microbatch 2 of 8"; the step is not named.
-std::string Describe(const CommandLabel& label, int num_microbatches);
+// "backward layers 3-5, microbatch 2 of 8", "forward layers 3-5, microbatches 3-4 of 8"; the step
+// is not named.
+std::string Describe(const CommandLabel& label, const Plan& plan);
 
 // A command that has completed.
 struct MeasuredCommand {

@@ -151,8 +151,7 @@ void Watcher::FillDevice(const JobRun& run, int device, bool attached, Nanos now
                  : run.HeadIsRunning(compute) ? "running"
                                               : "waiting");
   if (head != nullptr) {
-    out->set_current(absl::StrCat(Describe(*head, run.setup().plan.num_microbatches), ", step ",
-                                  head->step + 1));
+    out->set_current(absl::StrCat(Describe(*head, run.setup().plan), ", step ", head->step + 1));
   }
   out->set_memory_cap(run.setup().plan.devices[device].memory.count());
   out->set_resident_bytes(run.runner().dispatcher().PeakBytes(device).count());

@@ -34,12 +34,12 @@ const char* QueueName(LaneKind kind) {
   return "";
 }
 
-v1::TimelineEvent EventOn(const Lane& lane, const CommandLabel& label, int num_microbatches) {
+v1::TimelineEvent EventOn(const Lane& lane, const CommandLabel& label, const Plan& plan) {
   v1::TimelineEvent event;
   event.set_lane(DebugString(lane));
   event.set_device(IsHostLane(lane) ? -1 : lane.device);
   event.set_queue(QueueName(lane.kind));
-  event.set_name(Describe(label, num_microbatches));
+  event.set_name(Describe(label, plan));
   event.set_step(label.step);
   return event;
 }
@@ -71,8 +71,7 @@ void FillMeasured(const RecordedTimeline& recorded, const LaneTable& table,
                   v1::Timeline* timeline) {
   for (int lane = 0; lane < table.size(); ++lane) {
     for (const MeasuredCommand& done : recorded.lanes[lane]) {
-      v1::TimelineEvent event =
-          EventOn(table.LaneAt(lane), done.label, recorded.plan.num_microbatches);
+      v1::TimelineEvent event = EventOn(table.LaneAt(lane), done.label, recorded.plan);
       event.set_start_ns(done.start.count());
       event.set_end_ns(done.end.count());
       event.set_wait_ns(done.wait.count());
@@ -113,7 +112,7 @@ void FillPlanned(const RecordedTimeline& recorded, const LaneTable& table, const
     const int64_t step = entry.command.header.step;
     if (step < measured.first || step > measured.last) continue;
     v1::TimelineEvent event =
-        EventOn(table.LaneAt(entry.lane), LabelOf(entry.command), recorded.plan.num_microbatches);
+        EventOn(table.LaneAt(entry.lane), LabelOf(entry.command), recorded.plan);
     event.set_start_ns((entry.begin + shift).count());
     event.set_end_ns((entry.end + shift).count());
     *timeline->add_planned() = std::move(event);

@@ -33,7 +33,7 @@ struct JobRecord {
   JobState state = JobState::kQueued;
   StopIntent stop = StopIntent::kNone;
   std::string yaml;
-  std::string job_json;     // JobSpec, micro_batch_size resolved
+  std::string job_json;     // JobSpec as parsed
   std::string config_json;  // of the model
   std::string plan;         // Plan message
   std::string plan_text;

@@ -56,6 +56,21 @@ class ExactnessTest(harness.Scratch):
         self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
         self.check_against_plain("stash-deferred", [2], ["auto"], stash="device", max_grad_norm=0.5)
 
+    def test_with_forward_tasks_of_two_microbatches(self):
+        job, _ = self.job("span-plain")
+        plain = self.plain(job, self.dir / "span-plain-out")
+        for devices in (1, 3):
+            job, out = self.job(f"span-{devices}", micro_batch_size="auto", layer_groups=[2, 2, 1, 1])
+            plan = self.plan(job, f"sim*{devices}:mem=8MiB")["plan"]
+            self.assertEqual((plan["micro_batch_size"], plan["num_microbatches"]), (2, 4))
+            plan["forward_span"] = 2
+            (self.dir / "plan.json").write_text(json.dumps(plan))
+            self.harmony("run", job, "--devices", f"sim*{devices}:mem=8MiB", "--plan", self.dir / "plan.json",
+                         "--trace", self.dir / "trace.json")
+            self.assertIn("microbatches 3-4 of 4", (self.dir / "trace.json").read_text())
+            self.assertEqual(harness.losses(out), harness.losses(plain))
+            self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
+
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)
         self.harmony("run", job, "--devices", "sim*2:mem=8MiB")

@@ -27,9 +27,9 @@ class LifecycleTest(harness.Scratch):
                          f"{count} steps")
 
     def test_sigterm_writes_a_checkpoint_and_the_next_run_continues_with_the_same_bits(self):
-        expected = self.reference(max_steps=80)
+        expected = self.reference(max_steps=80, micro_batch_size="auto")
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-            job, out = self.job(f"stop-{code}", max_steps=80)
+            job, out = self.job(f"stop-{code}", max_steps=80, micro_batch_size="auto")
             process = self.start("run", job, "--devices", DEVICES)
             self.wait_steps(process, out, 3)
             process.send_signal(number)
@@ -37,7 +37,9 @@ class LifecycleTest(harness.Scratch):
             self.assertIn("resume", (self.dir / "run.log").read_text())
             self.assertTrue(list(out.glob("checkpoint-*")))
             self.assertEqual(self.left_behind(), [])
+            first = harness.read_metrics(out)[0]
             self.harmony("run", job, "--devices", "sim*3:mem=8MiB")
+            self.assertEqual(harness.read_metrics(out)[0], first, "it began anew")
             self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
 
     def test_after_everything_was_killed_at_once_the_job_resumes_from_its_last_checkpoint(self):

@@ -20,14 +20,13 @@ AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
 void AlignedFloats::Free::operator()(float* p) const { std::free(p); }
 
 PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
-                           std::vector<LayerRange> groups, int optimizer_threads, int forward_span)
+                           std::vector<LayerRange> groups, int optimizer_threads)
     : model_(model),
       job_(job),
       groups_(std::move(groups)),
       runner_(model),
       embedding_stash_(0),
-      optimizer_threads_(optimizer_threads),
-      forward_span_(forward_span) {
+      optimizer_threads_(optimizer_threads) {
   if (groups_.empty()) groups_ = {{0, model.num_layers() - 1}};
   const int moments = MomentsOf(job.optim);
   for (const ParamBlock& block : model.blocks) {
@@ -38,10 +37,10 @@ PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
   for (const ParamUse& use : model.uses) gradients_.emplace_back(model.blocks[use.block].elements);
   const int64_t hidden = job.micro_batch_size * job.sequence_length * model.config.hidden_size;
   for (size_t g = 1; g < groups_.size(); ++g) {
-    boundaries_.emplace_back(hidden * forward_span);
+    boundaries_.emplace_back(hidden);
     boundary_gradients_.emplace_back(hidden);
   }
-  if (groups_.size() > 1) embedding_stash_ = AlignedFloats(hidden * forward_span);
+  if (groups_.size() > 1) embedding_stash_ = AlignedFloats(hidden);
   losses_.resize(job.global_batch_size / job.micro_batch_size);
 }
 
@@ -70,10 +69,11 @@ GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
   return b;
 }
 
-absl::Status PlainTrainer::RunForwards(int index, const int32_t* tokens) {
-  for (int g = 0; g + 1 < static_cast<int>(groups_.size()); ++g) {
+absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
+                                         int64_t total_labels) {
+  const int last = static_cast<int>(groups_.size()) - 1;
+  for (int g = 0; g < last; ++g) {
     GroupBinding b = Bind(g, index);
-    b.samples *= forward_span_;
     b.token_ids = tokens;
     if (b.layers.first == 0 && b.layers.last > 0) {
       b.outputs.push_back({1, embedding_stash_.data()});
@@ -81,18 +81,9 @@ absl::Status PlainTrainer::RunForwards(int index, const int32_t* tokens) {
     b.outputs.push_back({b.layers.last + 1, boundaries_[g].data()});
     HARMONY_RETURN_IF_ERROR(runner_.RunForward(b));
   }
-  return absl::OkStatus();
-}
-
-absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
-                                         int64_t total_labels) {
-  const int last = static_cast<int>(groups_.size()) - 1;
-  const int64_t slice = (index % forward_span_) * job_.micro_batch_size * job_.sequence_length *
-                        model_.config.hidden_size;
   for (int g = last; g >= 0; --g) {
     GroupBinding b = Bind(g, index);
     b.token_ids = tokens;
-    if (g > 0) b.input = boundaries_[g - 1].data() + slice;
     if (g > 0) b.input_gradient = boundary_gradients_[g - 1].data();
     if (g == last) {
       b.labels = labels;
@@ -101,7 +92,7 @@ absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const
       HARMONY_RETURN_IF_ERROR(runner_.RunForwardBackward(b));
       continue;
     }
-    if (g == 0) b.input = embedding_stash_.data() + slice;
+    if (g == 0) b.input = embedding_stash_.data();
     b.output_gradient = boundary_gradients_[g].data();
     HARMONY_RETURN_IF_ERROR(runner_.RunBackward(b));
   }
@@ -114,9 +105,6 @@ absl::StatusOr<double> PlainTrainer::AccumulateGradients(absl::Span<const int32_
       std::count_if(labels.begin(), labels.end(), [](int32_t label) { return label >= 0; });
   const int64_t stride = job_.micro_batch_size * job_.sequence_length;
   for (size_t m = 0; m < losses_.size(); ++m) {
-    if (m % forward_span_ == 0) {
-      HARMONY_RETURN_IF_ERROR(RunForwards(static_cast<int>(m), tokens.data() + m * stride));
-    }
     HARMONY_RETURN_IF_ERROR(RunMicrobatch(static_cast<int>(m), tokens.data() + m * stride,
                                           labels.data() + m * stride, total_labels));
   }

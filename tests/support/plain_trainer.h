@@ -46,10 +46,9 @@ class PlainTrainer {
  public:
   // `groups` covers all layers in order; empty: one group of all. Fields of the job used: batch
   // sizes, sequence length, optimizer, schedule, clipping.
-  // `optimizer_threads` change no bit. `forward_span`: microbatches that the forward of a group but
-  // the last runs at once, as in a plan; they divide those of a step.
+  // `optimizer_threads` change no bit.
   PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {},
-               int optimizer_threads = 1, int forward_span = 1);
+               int optimizer_threads = 1);
 
   const ModelSpec& model() const { return model_; }
   absl::Span<float> weights(int block) { return weights_[block].span(); }
@@ -68,9 +67,6 @@ class PlainTrainer {
  private:
   BlockGradient GradientOf(const ParamBlock& block) const;
   void Update(const StepResult& step);
-  // The forwards of all groups but the last, of microbatches from `index` on; then, of one, the
-  // rest.
-  absl::Status RunForwards(int index, const int32_t* tokens);
   absl::Status RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
                              int64_t total_labels);
   GroupBinding Bind(int group, int microbatch) const;
@@ -86,7 +82,6 @@ class PlainTrainer {
   AlignedFloats embedding_stash_;  // boundary 1, of a first group that is not the last
   std::vector<LossSlot> losses_;
   ThreadPool optimizer_threads_;
-  int forward_span_;
   int64_t step_ = 0;
 };
 

@@ -13,11 +13,14 @@
 
 namespace harmony {
 
-// A microbatch: hidden states are [samples * tokens, C].
+// One microbatch, or in a forward that keeps nothing several: hidden states are [samples * tokens,
+// C].
 struct BatchShape {
   int64_t samples = 0;
   int64_t tokens = 0;
+  int64_t microbatch = 0;  // samples of one
   int64_t rows() const { return samples * tokens; }
+  int64_t microbatch_rows() const { return microbatch * tokens; }
 };
 
 // What a block's forward keeps for its backward, its input not included.
@@ -30,8 +33,9 @@ class Block {
   virtual ~Block() = default;
 
   // Writes y [N, C] from x [N, C]. With keep == false nothing is kept and null is returned; y is
-  // the same, bit for bit. With keep == true an undefined y means that only what is kept is wanted:
-  // the last projection is then left out.
+  // the same, bit for bit (of several microbatches: where rows of products are independent). With
+  // keep == true an undefined y means that only what is kept is wanted: the last projection is then
+  // left out.
   virtual std::unique_ptr<BlockSaved> Forward(const LayerParams& params, BatchShape shape,
                                               const at::Tensor& x, at::Tensor& y, bool keep) = 0;
 

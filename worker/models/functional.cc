@@ -15,6 +15,8 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/threshold_backward.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "worker/models/gemm.h"
 #include "worker/models/kernels.h"
@@ -127,18 +129,21 @@ at::Tensor Activate(const at::Tensor& x, Activation kind) {
   return at::gelu(x, GeluName(kind));
 }
 
-void ActivateInPlace(at::Tensor& x, Activation kind) {
-  switch (kind) {
-    case Activation::kSilu:
-      at::silu_(x);
-      return;
-    case Activation::kRelu:
-      at::relu_(x);
-      return;
-    case Activation::kGeluTanh:
-    case Activation::kGelu:
-      at::gelu_(x, GeluName(kind));
-      return;
+void ActivateInPlace(at::Tensor& x, Activation kind, int64_t rows) {
+  for (int64_t begin = 0; begin < x.size(0); begin += rows) {
+    at::Tensor part = x.narrow(0, begin, std::min(rows, x.size(0) - begin));
+    switch (kind) {
+      case Activation::kSilu:
+        at::silu_(part);
+        break;
+      case Activation::kRelu:
+        at::relu_(part);
+        break;
+      case Activation::kGeluTanh:
+      case Activation::kGelu:
+        at::gelu_(part, GeluName(kind));
+        break;
+    }
   }
 }
 

@@ -44,7 +44,8 @@ at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& par
 // ---- Activation functions ----
 
 at::Tensor Activate(const at::Tensor& x, Activation kind);
-void ActivateInPlace(at::Tensor& x, Activation kind);
+// So many rows at a time: ATen's last few elements of a call may have other bits than the rest.
+void ActivateInPlace(at::Tensor& x, Activation kind, int64_t rows);
 // dy becomes the gradient of the function's input x.
 void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kind);
 

@@ -23,6 +23,10 @@ struct Product {
 };
 
 bool Avx512Supported();
+// MatMul gives a row of C the same bits whatever other rows there are: true of this kernel, which
+// sums over k in an order that depends on k only. Products of other libraries may choose by the
+// number of rows.
+inline bool RowsIndependent() { return Avx512Supported(); }
 // The rows [row_begin, row_end) and columns [column_begin, column_end) of C, by the calling thread.
 // Beginnings are multiples of kRows and kColumns. REQUIRES: Avx512Supported().
 void RunAvx512(const Product& product, int64_t row_begin, int64_t row_end, int64_t column_begin,

@@ -36,7 +36,7 @@ class Gpt2Block : public Block {
     auto saved = std::make_unique<Gpt2Saved>();
     at::Tensor middle = keep ? at::empty_like(x) : y;
     ForwardAttention(params, shape, x, middle, keep, *saved);
-    ForwardMlp(params, middle, y, keep, *saved);
+    ForwardMlp(params, shape, middle, y, keep, *saved);
     if (!keep) return nullptr;
     saved->middle = middle;
     return saved;
@@ -82,8 +82,8 @@ class Gpt2Block : public Block {
   }
 
   // y = middle + projection(gelu(projection(norm(middle)))); y may be middle itself.
-  void ForwardMlp(const LayerParams& params, const at::Tensor& middle, at::Tensor& y, bool keep,
-                  Gpt2Saved& saved) const {
+  void ForwardMlp(const LayerParams& params, BatchShape shape, const at::Tensor& middle,
+                  at::Tensor& y, bool keep, Gpt2Saved& saved) const {
     at::Tensor normed = functional::Norm(middle, Norm2(params), &saved.norm2);
     at::Tensor activated = functional::Linear(normed, params.Linear("mlp.c_fc", true));
     if (keep) {
@@ -93,7 +93,7 @@ class Gpt2Block : public Block {
       saved.activated = activated;
     } else {
       normed.reset();
-      functional::ActivateInPlace(activated, config_.activation);
+      functional::ActivateInPlace(activated, config_.activation, shape.microbatch_rows());
     }
     if (y.defined())
       functional::LinearResidual(y, middle, activated, params.Linear("mlp.c_proj", true));

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "worker/models/block.h"
 #include "worker/models/embedding.h"
+#include "worker/models/gemm_kernel.h"
 #include "worker/models/head.h"
 #include "worker/models/kernels.h"
 #include "worker/models/layer_params.h"
@@ -77,9 +78,14 @@ struct Kept {
 };
 
 struct LayerRunner::State {
-  explicit State(ModelSpec spec) : model(std::move(spec)), block(MakeBlock(model.config)) {}
+  State(ModelSpec spec, bool rows_independent)
+      : model(std::move(spec)),
+        block(MakeBlock(model.config)),
+        rows_independent(rows_independent) {}
 
-  BatchShape Shape(const GroupBinding& b) const { return BatchShape{b.samples, b.tokens}; }
+  BatchShape Shape(const GroupBinding& b) const {
+    return BatchShape{b.samples, b.tokens, b.microbatch > 0 ? b.microbatch : b.samples};
+  }
   at::IntArrayRef HiddenShape(const GroupBinding& b) {
     hidden_shape[0] = b.samples * b.tokens;
     hidden_shape[1] = model.config.hidden_size;
@@ -107,11 +113,14 @@ struct LayerRunner::State {
   absl::Status CheckGradients(const GroupBinding& b);
 
   absl::Status Forward(const GroupBinding& b);
+  // Microbatch after microbatch.
+  absl::Status ForwardInSlices(const GroupBinding& b);
   absl::Status Backward(const GroupBinding& b);
   absl::Status ForwardBackward(const GroupBinding& b);
 
   const ModelSpec model;
   const std::unique_ptr<Block> block;  // all blocks of a model have one shape
+  const bool rows_independent;
   int64_t hidden_shape[2] = {0, 0};
 };
 
@@ -186,6 +195,19 @@ absl::Status LayerRunner::State::Forward(const GroupBinding& b) {
   return absl::OkStatus();
 }
 
+absl::Status LayerRunner::State::ForwardInSlices(const GroupBinding& b) {
+  const int64_t rows = b.microbatch * b.tokens, hidden = rows * model.config.hidden_size;
+  GroupBinding slice = b;
+  slice.samples = b.microbatch;
+  for (int64_t done = 0; done < b.samples; done += b.microbatch) {
+    HARMONY_RETURN_IF_ERROR(Forward(slice));
+    if (slice.input) slice.input += hidden;
+    if (slice.token_ids) slice.token_ids += rows;
+    for (BoundaryOutput& output : slice.outputs) output.data += hidden;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LayerRunner::State::Backward(const GroupBinding& b) {
   ZeroGradients(b);
   std::vector<Kept> kept;
@@ -233,11 +255,19 @@ absl::Status LayerRunner::State::ForwardBackward(const GroupBinding& b) {
   return CheckGradients(b);
 }
 
-LayerRunner::LayerRunner(ModelSpec model) : state_(std::make_unique<State>(std::move(model))) {}
+LayerRunner::LayerRunner(ModelSpec model)
+    : LayerRunner(std::move(model), gemm::RowsIndependent()) {}
+LayerRunner::LayerRunner(ModelSpec model, bool rows_independent)
+    : state_(std::make_unique<State>(std::move(model), rows_independent)) {}
 LayerRunner::~LayerRunner() = default;
 
 absl::Status LayerRunner::RunForward(const GroupBinding& binding) {
-  return Guarded("forward", binding, [&] { return state_->Forward(binding); });
+  return Guarded("forward", binding, [&] {
+    const int64_t one = binding.microbatch;
+    TORCH_CHECK(one <= 0 || binding.samples % one == 0, "microbatches of ", one, " sequences");
+    const bool slices = !state_->rows_independent && one > 0;
+    return slices ? state_->ForwardInSlices(binding) : state_->Forward(binding);
+  });
 }
 
 absl::Status LayerRunner::RunBackward(const GroupBinding& binding) {

@@ -32,6 +32,9 @@ struct GroupBinding {
   LayerRange layers;
   int64_t samples = 0;
   int64_t tokens = 0;  // of a sequence (T)
+  // Forward: sequences of a microbatch, which divide `samples`; 0: all of them. Each microbatch's
+  // part of a buffer starts on a 64-byte boundary, too.
+  int64_t microbatch = 0;
   std::vector<UseBinding> uses;
 
   // The hidden states that enter the group. Forward and fused: boundary layers.first, null when
@@ -59,11 +62,15 @@ struct GroupBinding {
 //
 // Results depend on the bindings' contents, shapes, ATen's number of threads and the CPU's
 // capability level only: not on how layers are grouped, nor on addresses (64-byte alignment given).
+// A forward over several microbatches gives each the bits that it gets alone.
 //
 // One thread at a time.
 class LayerRunner {
  public:
   explicit LayerRunner(ModelSpec model);
+  // `rows_independent`: as gemm::RowsIndependent() says of this CPU. Where it is false, forwards
+  // run one microbatch after the other.
+  LayerRunner(ModelSpec model, bool rows_independent);
   ~LayerRunner();
 
   absl::Status RunForward(const GroupBinding& binding);

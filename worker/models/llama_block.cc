@@ -50,7 +50,7 @@ class LlamaBlock : public Block {
     auto saved = std::make_unique<LlamaSaved>();
     at::Tensor middle = keep ? at::empty_like(x) : y;
     ForwardAttention(params, shape, x, middle, keep, *saved);
-    ForwardMlp(params, middle, y, keep, *saved);
+    ForwardMlp(params, shape, middle, y, keep, *saved);
     if (!keep) return nullptr;
     saved->middle = middle;
     return saved;
@@ -118,8 +118,8 @@ class LlamaBlock : public Block {
     if (keep) saved.attention = attention;
   }
 
-  void ForwardMlp(const LayerParams& params, const at::Tensor& middle, at::Tensor& y, bool keep,
-                  LlamaSaved& saved) const {
+  void ForwardMlp(const LayerParams& params, BatchShape shape, const at::Tensor& middle,
+                  at::Tensor& y, bool keep, LlamaSaved& saved) const {
     at::Tensor normed =
         functional::Norm(middle, Norm(params, "post_attention_layernorm"), &saved.norm2);
     at::Tensor gate = functional::Linear(normed, params.Linear("mlp.gate_proj", false));
@@ -133,7 +133,7 @@ class LlamaBlock : public Block {
       saved.gated = gated;
     } else {
       normed.reset();
-      functional::ActivateInPlace(gate, config_.activation);
+      functional::ActivateInPlace(gate, config_.activation, shape.microbatch_rows());
       gated = gate.mul_(up);
       up.reset();
     }

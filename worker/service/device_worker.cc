@@ -174,6 +174,7 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
   binding.layers = task.layers;
   binding.samples = task.samples;
   binding.tokens = job_->description.plan.sequence_length;
+  binding.microbatch = job_->description.plan.microbatch_size;
   const Bytes ids(task.samples * binding.tokens * static_cast<int64_t>(sizeof(int32_t)));
   const Bytes hidden = BoundaryBytes(model, 1, task.samples, binding.tokens);
 

@@ -25,6 +25,7 @@ TEST(PlanJsonTest, RoundTrip) {
     EXPECT_EQ(PlanFileText(*read), text);
     EXPECT_EQ(read->update, plan.update);
     EXPECT_EQ(read->stream_slots, plan.stream_slots);
+    EXPECT_EQ(read->forward_span, plan.forward_span);
     ASSERT_EQ(read->backward_groups.size(), plan.backward_groups.size());
     for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
       EXPECT_EQ(read->backward_groups[g].layers, plan.backward_groups[g].layers);
@@ -60,6 +61,8 @@ TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
       {"\"update\": \"eager\"", "\"update\": \"lazy\"", "update"},
       {"\"stream_slots\": 2", "\"stream_slots\": -1", "stream_slots"},
       {"\"stream_slots\": 2", "\"stream_slots\": 2, \"colour\": 3", "colour"},
+      {"\"forward_span\": 1", "\"forward_span\": 3", "forward_span: is 3"},
+      {"\"forward_span\": 1,", "", "forward_span"},
       {"harmony-plan/1", "harmony-plan/9", "schema"},
       {"\"first_layer\": 2", "\"first_layer\": 3", "backward_groups[1].first_layer"},
       {"\"sequence_length\": 16,", "", "sequence_length"},

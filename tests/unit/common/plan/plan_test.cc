@@ -141,7 +141,6 @@ TEST(PlanTest, ForwardTasksDivideTheStep) {
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("do not divide the 6"));
   plan.forward_span = 3;
   plan.sequence_length = 1;  // 32 bytes a microbatch: its slices would not be aligned
-  plan.backward_groups[1].keep_stash = true;
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("not a multiple of 64"));
 }
 

@@ -78,6 +78,14 @@ TEST_F(ProfiledCostsTest, OtherMicrobatchSizesAreInterpolated) {
   EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 1}, 2), 4.5e-3, 1e-9);
   EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 1}, 3), 6.5e-3, 1e-9);
   EXPECT_NEAR(Compute(0, TaskKind::kForward, {1, 1}, 8), 16.5e-3, 1e-9);
+  // Of several microbatches at once: what a forward of that size takes, layer by layer.
+  for (int64_t samples : {2, 3}) {
+    EXPECT_NEAR(Compute(0, TaskKind::kForward, {0, 2}, samples),
+                Compute(0, TaskKind::kForward, {0, 0}, samples) +
+                    2 * Compute(0, TaskKind::kForward, {1, 1}, samples),
+                1e-9);
+  }
+  EXPECT_GT(Compute(0, TaskKind::kBackward, {1, 2}, 2), Compute(0, TaskKind::kBackward, {1, 2}));
 }
 
 TEST_F(ProfiledCostsTest, GradientsAreZeroedFirstAndCheckedLast) {

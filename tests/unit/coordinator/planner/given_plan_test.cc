@@ -1,5 +1,7 @@
 #include "coordinator/planner/given_plan.h"
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "common/plan/plan_json.h"
 #include "coordinator/planner/planner.h"
 #include "gmock/gmock.h"
@@ -116,6 +118,45 @@ TEST_F(GivenPlanTest, AutoMicrobatchDoesNotDependOnTheDeviceCount) {
     sizes.push_back(result->plan.microbatch_size);
   }
   EXPECT_THAT(sizes, ::testing::Each(sizes.front()));
+}
+
+// Where tasks are short, forwards of several microbatches save their fixed costs; a run that was
+// begun with a microbatch size keeps it.
+TEST_F(GivenPlanTest, ForwardTasksMayBeLarger) {
+  job_.micro_batch_size = 0;
+  job_.global_batch_size = 8;
+  machine_.devices = *ParseDevices("sim*2:mem=8MiB,flops=100G,h2d=10GB/s,d2h=10GB/s,p2p=10GB/s");
+  PlannerOptions options = quick_;
+  options.explain = true;
+  options.microbatch_size = 1;
+  const absl::StatusOr<PlanResult> result = MakePlan(model_, job_, machine_, options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->plan.microbatch_size, 1);
+  ASSERT_GT(result->plan.forward_span, 1);
+  EXPECT_GE(result->estimate.step, result->report.lower_bound);
+  EXPECT_THAT(ExplainPlan(model_, *result, machine_), HasSubstr(" at once in forward"));
+  EXPECT_TRUE(absl::c_any_of(result->alternatives, [](const Alternative& other) {
+    return absl::StartsWith(other.what, "forward tasks of ");
+  }));
+
+  const std::string json = PlanToJson(model_, *result, machine_);
+  const absl::StatusOr<Plan> given = ParsePlanFile(json, "p.json");
+  ASSERT_TRUE(given.ok()) << given.status();
+  options.given = &*given;
+  options.given_path = "p.json";
+  const absl::StatusOr<PlanResult> again = MakePlan(model_, job_, machine_, options);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(DebugString(again->plan), DebugString(result->plan));
+  EXPECT_EQ(again->report.lower_bound, result->report.lower_bound);
+  options.microbatch_size = 2;
+  EXPECT_THAT(std::string(MakePlan(model_, job_, machine_, options).status().message()),
+              HasSubstr("p.json: micro_batch_size: 1, but the run was begun with 2"));
+
+  // A number is the size of both.
+  job_.micro_batch_size = 1;
+  given_ = *given;
+  Expect("forward_span: ");
+  EXPECT_EQ(MakePlan(model_, job_, machine_, quick_)->plan.forward_span, 1);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Instance RandomInstance(uint64_t seed) {
   JobSpec& job = instance.job;
   job.sequence_length = 16;
   job.global_batch_size = 1 + static_cast<int64_t>(random.Below(4));
-  job.micro_batch_size = 1;
+  job.micro_batch_size = seed % 2;  // 0: forward tasks may have another size than backward tasks
   job.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
   // Three layers: stashes of each group here or there; else on the host.
   job.stash = size[0] == 3 ? StashPlacement::kAuto : StashPlacement::kHost;
@@ -148,9 +148,14 @@ class BruteForce {
       for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
         plan.backward_groups[g].keep_stash = (keep >> g & 1) != 0;
       }
-      for (int slots = 1; slots <= 3; ++slots) {
-        plan.stream_slots = slots;
-        Judge(plan);
+      for (int span = 1; span <= plan.num_microbatches; ++span) {
+        if (plan.num_microbatches % span != 0) continue;
+        if (span > 1 && instance_.job.micro_batch_size > 0) continue;
+        plan.forward_span = span;
+        for (int slots = 1; slots <= 3; ++slots) {
+          plan.stream_slots = slots;
+          Judge(plan);
+        }
       }
     }
   }
@@ -187,6 +192,7 @@ TEST(SearchTest, BruteForceFindsNothingBetter) {
     MoveRules rules;
     rules.update = false;
     rules.stash = instance.job.stash;
+    rules.spans = builder.ForwardSpans();
     const SearchResult found = SearchPlans(
         builder, rules, {}, AnalyticCostFactory(instance.model, instance.machine.devices), {});
     BruteForce brute(instance, builder);
@@ -206,11 +212,11 @@ TEST(SearchTest, BruteForceFindsNothingBetter) {
                            << DebugString(brute.plan());
     std::printf(
         "seed %2llu: %zu layers, %zu devices: %lld plans, %lld simulated; the search: %lld "
-        "bounded, %lld simulated%s\n",
+        "bounded, %lld simulated, forward tasks of %d%s\n",
         static_cast<unsigned long long>(seed), instance.model.layers.size(),
         instance.machine.devices.size(), static_cast<long long>(brute.looked_at()),
         static_cast<long long>(brute.simulated()), static_cast<long long>(found.report.bounded),
-        static_cast<long long>(found.report.simulations),
+        static_cast<long long>(found.report.simulations), found.best.plan.forward_span,
         found.report.exhaustive ? ", proved" : "");
   }
   EXPECT_GE(feasible * 4, static_cast<int>(instances) * 3);

@@ -96,7 +96,16 @@ TEST(LaneMonitorTest, TellsBusyFromOutstandingAndKeepsTheTimeline) {
   ASSERT_EQ(monitor.Timeline(lane).size(), 2u);
   EXPECT_EQ(monitor.first_whole_step(), 1) << "a command of step 0 was dropped";
   EXPECT_EQ(monitor.Timeline(lane)[1].wait, Nanos(4));
-  EXPECT_EQ(Describe(monitor.Timeline(lane)[1].label, 1), "weights 1 B, host to device 0");
+  Plan plan;
+  plan.num_microbatches = 8;
+  EXPECT_EQ(Describe(monitor.Timeline(lane)[1].label, plan), "weights 1 B, host to device 0");
+  Command forward;
+  ComputeTask task;
+  task.layers = {3, 5};
+  task.microbatch = 1;
+  task.samples = 2;
+  forward.body = task;
+  EXPECT_EQ(Describe(LabelOf(forward), plan), "forward layers 3-5, microbatches 3-4 of 8");
 }
 
 }  // namespace

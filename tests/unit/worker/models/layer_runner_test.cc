@@ -11,6 +11,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "tests/support/plain_trainer.h"
+#include "worker/models/gemm_kernel.h"
 
 namespace harmony {
 namespace {
@@ -163,6 +164,72 @@ TEST_P(LayerRunnerTest, GroupingDoesNotChangeOneBit) {
           << model_.blocks[b].name;
     }
   }
+}
+
+// Outputs of all layers but the head, of `samples` sequences in tasks of `size`.
+std::vector<float> Forwards(const ModelSpec& model, PlainTrainer& trainer, LayerRunner& runner,
+                            int64_t tokens, int64_t samples, int64_t size, int64_t microbatch) {
+  const int layers = model.num_layers() - 1;
+  const int64_t hidden = tokens * model.config.hidden_size;
+  std::vector<float> all;
+  for (int64_t first = 0; first < samples; first += size) {
+    std::vector<int32_t> ids;
+    for (int64_t i = first * tokens; i < (first + size) * tokens; ++i) {
+      ids.push_back(static_cast<int32_t>(i * i % model.config.vocab_size));
+    }
+    GroupBinding b;
+    b.layers = {0, layers - 1};
+    b.samples = size;
+    b.tokens = tokens;
+    b.microbatch = microbatch;
+    for (size_t use = 0; use < model.uses.size(); ++use) {
+      if (model.uses[use].layer == layers) continue;
+      b.uses.push_back(
+          {static_cast<int>(use), trainer.weights(model.uses[use].block).data(), nullptr});
+    }
+    b.token_ids = ids.data();
+    std::vector<AlignedFloats> outputs;
+    for (int layer = 0; layer < layers; ++layer) outputs.emplace_back(size * hidden);
+    for (int layer = 0; layer < layers; ++layer) {
+      b.outputs.push_back({layer + 1, outputs[layer].data()});
+    }
+    EXPECT_EQ(runner.RunForward(b), absl::OkStatus());
+    all.resize(samples * hidden * layers);
+    for (int layer = 0; layer < layers; ++layer) {
+      std::copy_n(outputs[layer].data(), size * hidden,
+                  all.begin() + (layer * samples + first) * hidden);
+    }
+  }
+  return all;
+}
+
+// However many microbatches run at once, with products of either kind and any number of threads.
+TEST_P(LayerRunnerTest, ForwardOfSeveralMicrobatchesChangesNoBit) {
+  JobSpec job = Job();
+  PlainTrainer trainer(model_, job);
+  trainer.InitializeRandom(13);
+  for (int threads : {1, 3}) {
+    SetComputeThreads(threads);
+    for (bool rows_independent : {gemm::RowsIndependent(), false}) {
+      LayerRunner runner(model_, rows_independent);
+      // Sequences of a microbatch; their parts of a buffer begin at cache lines.
+      for (const auto& [tokens, size] : {std::pair<int64_t, int64_t>{24, 1}, {4, 2}, {5, 1}}) {
+        const int64_t samples = 12;
+        const auto run = [&](int64_t at_once) {
+          return Forwards(model_, trainer, runner, tokens, samples, at_once * size, size);
+        };
+        const std::vector<float> expected = run(1);
+        for (int64_t span = 2; span * size <= samples; ++span) {
+          if (samples % (span * size) != 0) continue;
+          const std::vector<float> found = run(span);
+          EXPECT_EQ(0, std::memcmp(expected.data(), found.data(), expected.size() * 4))
+              << span << " times " << size << " sequences of " << tokens << ", " << threads
+              << " threads, rows independent: " << rows_independent;
+        }
+      }
+    }
+  }
+  SetComputeThreads(1);
 }
 
 TEST_P(LayerRunnerTest, LossFallsOnOneBatch) {

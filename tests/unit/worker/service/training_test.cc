@@ -94,12 +94,7 @@ class TrainingTest : public ::testing::Test {
     initial.spec.output_dir = folder_.path() + "/initial" + std::to_string(next_run_++);
     testing::MiniCoordinator coordinator(initial);
     EXPECT_EQ(coordinator.Run(), absl::OkStatus());
-    // With one size of microbatches, groups change no bit.
-    std::vector<LayerRange> groups;
-    for (const LayerGroup& group : job.plan.backward_groups) {
-      if (job.plan.forward_span > 1) groups.push_back(group.layers);
-    }
-    testing::PlainTrainer trainer(model_, job.spec, groups, 1, job.plan.forward_span);
+    testing::PlainTrainer trainer(model_, job.spec);
     for (size_t b = 0; b < model_.blocks.size(); ++b) {
       const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
       std::copy(weights.begin(), weights.end(), trainer.weights(static_cast<int>(b)).begin());
@@ -187,8 +182,9 @@ TEST_F(Qwen3TrainingTest, AdamWAndSgd) {
 }
 
 // Forward tasks of several microbatches, stashes on devices and on the host, kept weights; also
-// when a worker dies.
+// when a worker dies. They change no bit.
 TEST_F(TrainingTest, ForwardTasksOfSeveralMicrobatches) {
+  Outcome expected;
   for (int span : {2, 3, 6}) {
     for (int devices : {1, 2}) {
       SCOPED_TRACE(::testing::Message() << devices << " devices, span " << span);
@@ -199,7 +195,7 @@ TEST_F(TrainingTest, ForwardTasksOfSeveralMicrobatches) {
       job.plan.backward_groups[1].keep_stash = job.plan.backward_groups[3].keep_stash = span == 3;
       job.plan.backward_groups[2].keep_weights = true;
       job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
-      const Outcome expected = Plain(job);
+      if (expected.losses.empty()) expected = Plain(job);
       testing::MiniCoordinator coordinator(job);
       coordinator.OnEventNumber([&](int64_t number) {
         if (number == 40 * span) coordinator.Kill({Role::kWorker, 0});
