@@ -86,11 +86,14 @@ absl::Status AtomicDirectory::Commit() {
     if (rename(temporary_path_.c_str(), path_.c_str()) != 0) {
       return ErrnoStatus(errno, "cannot rename into place", path_);
     }
-  } else if (replaces) {
-    std::filesystem::remove_all(temporary_path_, error);
+    temporary_path_.clear();
+    return SyncDirectory(ParentDirectory(path_));
   }
-  temporary_path_.clear();
-  return SyncDirectory(ParentDirectory(path_));
+  const std::string old = std::exchange(temporary_path_, "");
+  // The old one goes only when the new one would survive a loss of power.
+  HARMONY_RETURN_IF_ERROR(SyncDirectory(ParentDirectory(path_)));
+  if (replaces) std::filesystem::remove_all(old, error);
+  return absl::OkStatus();
 }
 
 }  // namespace harmony

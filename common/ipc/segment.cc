@@ -114,9 +114,14 @@ absl::StatusOr<Segment> Segment::Create(Bytes total) {
   if (fallocate(fd.get(), 0, 0, static_cast<off_t>(constants.records.offset)) != 0) {
     return absl::ResourceExhaustedError("no memory for the fixed areas of the shared segment");
   }
-  HARMONY_ASSIGN_OR_RETURN(MappedRegion map, MappedRegion::Map(fd.get()));
-  std::memcpy(map.data(), &constants, sizeof(constants));
-  return Segment(std::move(fd), std::move(map));
+  absl::StatusOr<MappedRegion> map = MappedRegion::Map(fd.get());
+  if (!map.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("host_memory of ", FormatBytesExact(total),
+                                                   " is more than can be addressed here (",
+                                                   map.status().message(), "): give less"));
+  }
+  std::memcpy(map->data(), &constants, sizeof(constants));
+  return Segment(std::move(fd), *std::move(map));
 }
 
 absl::StatusOr<Segment> Segment::Open(UniqueFd fd, bool writable) {

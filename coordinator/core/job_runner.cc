@@ -271,6 +271,20 @@ class JobRunner::Impl {
     return limit;
   }
 
+  // Commands name records by number only.
+  std::string TensorsRead(const Command& command) const {
+    std::string text;
+    const auto name = [&](int record) {
+      absl::StrAppend(&text, " reads ", DebugString(table_.KeyOf(record)));
+    };
+    if (const auto* transfer = std::get_if<Transfer>(&command.body); transfer != nullptr) {
+      if (transfer->expect) name(transfer->expect->record);
+    } else if (const auto* host = std::get_if<HostTask>(&command.body); host != nullptr) {
+      for (int record : host->gradient_records) name(record);
+    }
+    return text;
+  }
+
   void CheckDeadline(int lane) {
     HeadWatch& head = heads_[lane];
     const uint64_t value = completed_[lane] + 1;
@@ -290,7 +304,7 @@ class JobRunner::Impl {
     const Lane where = lanes_.LaneAt(lane);
     Kill(*Find(OwnerOf(where)),
          absl::StrCat("deadline passed on ", DebugString(where), " (semaphore ", lane, ", value ",
-                      value, "): ", DebugString(*command)));
+                      value, "): ", DebugString(*command), TensorsRead(*command)));
   }
 
   void Kill(Member& member, const std::string& reason) {

@@ -53,6 +53,7 @@ TEST(SegmentTest, OpensAgainFromTheDescriptor) {
 
 TEST(SegmentTest, TooSmallIsRefused) {
   EXPECT_EQ(Segment::Create(KiB(64)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Segment::Create(GiB(1 << 20)).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SegmentTest, CannotBeShrunk) {

@@ -110,6 +110,15 @@ TEST_F(JobRunnerTest, NamesTheCommandThatPassesItsDeadline) {
                                 "value 1): #1 step 0 lane 11=1 initialize"));
 }
 
+TEST_F(JobRunnerTest, NamesTheTensorOfATransferThatPassesItsDeadline) {
+  StartRunning();
+  Tell(LaneProgress{1, 11, 1}, Seconds(1));  // the initialisation is done
+  Tell(Tick{}, Seconds(2));
+  const std::string killed = Tell(Tick{}, Seconds(300));
+  EXPECT_THAT(killed, HasSubstr("kill swapper: deadline passed on h2d_bulk0 (semaphore 1, "));
+  EXPECT_THAT(killed, HasSubstr(" reads parameter(0)"));
+}
+
 TEST_F(JobRunnerTest, AFailedCommandEndsTheJob) {
   StartRunning();
   const std::string ended =
