@@ -26,6 +26,7 @@
 #include "common/io/sequence_order.h"
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
+#include "common/model/padding_token.h"
 #include "common/plan/job_file.h"
 #include "tests/support/plain_trainer.h"
 
@@ -140,6 +141,7 @@ absl::Status Run(const Options& options) {
       file.Validate(source.config.vocab_size, job.sequence_length, job.global_batch_size));
   PlainTrainer trainer(model, job, Groups(options, job, model),
                        static_cast<int>(std::thread::hardware_concurrency()));
+  trainer.set_padding_token(PaddingToken(source.config_json));
   HARMONY_ASSIGN_OR_RETURN(const WeightMap names, LoadWeights(job, source, trainer));
   std::ofstream metrics;
   if (!options.no_output) {

@@ -8,6 +8,8 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
 #include "client/launcher/launch.h"
@@ -42,7 +44,15 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
            FormatBytes(launch.cluster.host_memory).c_str());
     fflush(stdout);
   }
-  if (options.detach) return Detach({launch.paths, launch.bin_dir, launch.cluster, false});
+  if (options.detach) {
+    HARMONY_RETURN_IF_ERROR(Detach({launch.paths, launch.bin_dir, launch.cluster, false}));
+    if (global.json) {
+      PrintJson({{"socket", launch.paths.socket()},
+                 {"devices", launch.cluster.devices},
+                 {"host_memory", launch.cluster.host_memory.count()}});
+    }
+    return absl::OkStatus();
+  }
 
   spdlog::set_default_logger(spdlog::stderr_logger_st("launcher"));
   launch.report_fd = options.report_fd;
@@ -52,10 +62,11 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   return LaunchAndSupervise(launch);
 }
 
-absl::Status Down(const RuntimePaths& paths) {
+absl::Status Down(const RuntimePaths& paths, bool json) {
   pid_t holder = RuntimeLockHolder(paths);
+  if (json) PrintJson({{"socket", paths.socket()}, {"was_up", holder != 0}});
   if (holder == 0) {
-    printf("harmony is not up on %s\n", paths.socket().c_str());
+    if (!json) printf("harmony is not up on %s\n", paths.socket().c_str());
     return RemoveStaleFiles(paths);
   }
   UniqueFd pidfd(pidfd_open(holder, 0));
@@ -85,7 +96,7 @@ int UpCommand(const GlobalOptions& global, const UpOptions& options) {
 int DownCommand(const GlobalOptions& global) {
   absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
   if (!paths.ok()) return Fail(paths.status());
-  absl::Status status = Down(*paths);
+  absl::Status status = Down(*paths, global.json);
   return status.ok() ? 0 : Fail(status);
 }
 

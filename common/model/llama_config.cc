@@ -81,6 +81,15 @@ void ReadRope(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
+// It goes into the embedding (padding_token.h).
+void CheckPaddingToken(ConfigReader& reader, int64_t vocab_size) {
+  const nlohmann::json* token = reader.Find("pad_token_id");
+  if (token == nullptr) return;
+  const bool fits = token->is_number_integer() && token->get<int64_t>() < vocab_size &&
+                    token->get<int64_t>() >= -vocab_size;
+  if (!fits) reader.Reject("pad_token_id", "it must be a token of the vocabulary");
+}
+
 void ReadHeads(ConfigReader& reader, ModelConfig& config) {
   const bool is_llama = config.model_type == "llama";
   int64_t default_kv_heads = config.num_heads;
@@ -152,6 +161,7 @@ void ParseLlamaConfig(ConfigReader& reader, ModelConfig& config) {
   config.initializer_range = reader.Number("initializer_range", 0.02, 0, 1e3);
   config.configured_dropout = reader.Number("attention_dropout", 0, 0, 1);
   ReadRope(reader, config);
+  CheckPaddingToken(reader, config.vocab_size);
   ReadSlidingWindow(reader, config);
 
   const bool attention_bias = reader.Flag("attention_bias", false);

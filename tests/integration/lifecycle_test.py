@@ -80,7 +80,8 @@ class LifecycleTest(harness.Scratch):
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
     def test_up_submit_watch_down(self):
-        self.harmony("up", "--detach", "--devices", DEVICES)
+        up = json.loads(self.harmony("up", "--detach", "--devices", DEVICES, "--json").stdout)
+        self.assertEqual(up["devices"], DEVICES)
         again = self.harmony("up", "--detach", "--devices", DEVICES, check=2)
         self.assertIn("already", again.stderr + again.stdout)
         pids = self.all_pids()
@@ -93,7 +94,8 @@ class LifecycleTest(harness.Scratch):
             self.assertTrue((out / "final" / "config.json").exists())
         listed = json.loads(self.harmony("list", "--json").stdout)
         self.assertEqual(len(listed if isinstance(listed, list) else listed["jobs"]), 2)
-        self.harmony("down")
+        for was_up in (True, False):
+            self.assertEqual(json.loads(self.harmony("down", "--json").stdout)["was_up"], was_up)
         harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
         self.assertEqual(self.left_behind(), [])
 

@@ -62,6 +62,8 @@ CASES = {
     "llama_linear": (lambda: llama_like(
         transformers.LlamaConfig, num_key_value_heads=4,
         rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=5e5)), {}),
+    "llama_padding": (lambda: llama_like(transformers.LlamaConfig, tie_word_embeddings=True,
+                                         pad_token_id=7), {}),
     "mistral": (lambda: llama_like(transformers.MistralConfig, sliding_window=None,
                                    tie_word_embeddings=False), dict(lr_scheduler_type="linear")),
     "qwen2": (lambda: llama_like(transformers.Qwen2Config, tie_word_embeddings=True,

@@ -50,6 +50,8 @@ class PlainTrainer {
   PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {},
                int optimizer_threads = 1);
 
+  void set_padding_token(int64_t token) { runner_.set_padding_token(token); }
+
   const ModelSpec& model() const { return model_; }
   absl::Span<float> weights(int block) { return weights_[block].span(); }
   absl::Span<float> gradients(int use) { return gradients_[use].span(); }

@@ -36,11 +36,11 @@ absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& para
 }
 
 void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, BatchShape shape,
-                       const int32_t* token_ids, const at::Tensor& dy) {
+                       const int32_t* token_ids, const at::Tensor& dy, int64_t padding_token) {
   at::Tensor table = params.Get(TokenTable(config)).gradient;
   TORCH_CHECK(table.defined(), "the token table's gradient is not bound");
   kernels::ScatterAddRows(table.mutable_data_ptr<float>(), token_ids, dy.const_data_ptr<float>(),
-                          shape.rows(), config.hidden_size);
+                          shape.rows(), config.hidden_size, padding_token);
   if (config.family == Family::kGpt2) {
     at::Tensor positions = params.Get("wpe.weight").gradient;
     TORCH_CHECK(positions.defined(), "the position table's gradient is not bound");

@@ -15,9 +15,9 @@ namespace harmony {
 absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& params,
                               BatchShape shape, const int32_t* token_ids, at::Tensor& y);
 
-// Adds dy [N, C] to the tables' gradients. Needs the ids, not the tables. REQUIRES: ids that
-// EmbeddingForward accepted.
+// Adds dy [N, C] to the tables' gradients, but for the row of `padding_token` (-1: none). Needs the
+// ids, not the tables. REQUIRES: ids that EmbeddingForward accepted.
 void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, BatchShape shape,
-                       const int32_t* token_ids, const at::Tensor& dy);
+                       const int32_t* token_ids, const at::Tensor& dy, int64_t padding_token);
 
 }  // namespace harmony

@@ -158,10 +158,11 @@ int64_t GatherRows(const float* table, int64_t table_rows, const int32_t* ids, i
 }
 
 void ScatterAddRows(float* gradient, const int32_t* ids, const float* dy, int64_t rows,
-                    int64_t width) {
+                    int64_t width, int64_t skip) {
   // Columns are split, so that rows of one id are added in order whatever the number of threads.
   at::parallel_for(0, width, GrainRows(rows), [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < rows; ++i) {
+      if (ids[i] == skip) continue;
       AddRow(gradient + ids[i] * width + begin, dy + i * width + begin, end - begin);
     }
   });

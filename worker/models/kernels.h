@@ -16,9 +16,10 @@ namespace harmony::kernels {
 int64_t GatherRows(const float* table, int64_t table_rows, const int32_t* ids, int64_t rows,
                    int64_t width, float* out);
 
-// gradient[ids[i]] += dy[i], in the order of i. REQUIRES: ids as GatherRows accepts them.
+// gradient[ids[i]] += dy[i], in the order of i, but for ids that are `skip`. REQUIRES: ids as
+// GatherRows accepts them.
 void ScatterAddRows(float* gradient, const int32_t* ids, const float* dy, int64_t rows,
-                    int64_t width);
+                    int64_t width, int64_t skip);
 
 // out[b, t] += positions[t] for [samples, tokens, width].
 void AddPositions(float* out, const float* positions, int64_t samples, int64_t tokens,

@@ -121,6 +121,7 @@ struct LayerRunner::State {
   const ModelSpec model;
   const std::unique_ptr<Block> block;  // all blocks of a model have one shape
   const bool rows_independent;
+  int64_t padding_token = -1;
   int64_t hidden_shape[2] = {0, 0};
 };
 
@@ -158,7 +159,7 @@ void LayerRunner::State::BackwardBlocks(const GroupBinding& b, int last, at::Ten
   }
   if (b.layers.first == 0) {
     TORCH_CHECK(b.token_ids, "token ids are not bound");
-    EmbeddingBackward(model.config, Params(b, 0), Shape(b), b.token_ids, dy);
+    EmbeddingBackward(model.config, Params(b, 0), Shape(b), b.token_ids, dy, padding_token);
   }
 }
 
@@ -260,6 +261,8 @@ LayerRunner::LayerRunner(ModelSpec model)
 LayerRunner::LayerRunner(ModelSpec model, bool rows_independent)
     : state_(std::make_unique<State>(std::move(model), rows_independent)) {}
 LayerRunner::~LayerRunner() = default;
+
+void LayerRunner::set_padding_token(int64_t token) { state_->padding_token = token; }
 
 absl::Status LayerRunner::RunForward(const GroupBinding& binding) {
   return Guarded("forward", binding, [&] {

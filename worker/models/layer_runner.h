@@ -73,6 +73,9 @@ class LayerRunner {
   LayerRunner(ModelSpec model, bool rows_independent);
   ~LayerRunner();
 
+  // See common/model/padding_token.h; -1: none.
+  void set_padding_token(int64_t token);
+
   absl::Status RunForward(const GroupBinding& binding);
   // Recomputes from the group's input, then goes back.
   absl::Status RunBackward(const GroupBinding& binding);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/padding_token.h"
 
 namespace harmony {
 namespace {
@@ -63,6 +64,7 @@ struct DeviceWorker::Job {
         allocator(workspace.data(), workspace.size()) {
     allocator.Activate();
     runner = std::make_unique<LayerRunner>(description.model);
+    runner->set_padding_token(PaddingToken(description.model_config_json));
   }
   ~Job() {
     runner.reset();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/model/known_keys.h"
+#include "common/model/padding_token.h"
 
 namespace harmony {
 namespace {
@@ -108,6 +109,15 @@ TEST(ModelConfigTest, UnknownOptionsAreRefusedAndOtherUnknownKeysReported) {
     const std::string json = *PresetConfigJson(name);
     EXPECT_THAT(UnknownConfigKeys(MustParse(json).family, json), IsEmpty()) << name;
   }
+}
+
+TEST(ModelConfigTest, PaddingTokens) {
+  EXPECT_EQ(PaddingToken(Llama("llama", R"(, "pad_token_id": 3)")), 3);
+  EXPECT_EQ(PaddingToken(Llama("llama", R"(, "pad_token_id": -1)")), 999);
+  EXPECT_EQ(PaddingToken(Llama("qwen2", R"(, "pad_token_id": null)")), -1);
+  EXPECT_EQ(PaddingToken(Llama("qwen2")), -1);
+  EXPECT_EQ(PaddingToken(Gpt2(R"(, "pad_token_id": 3)")), -1);
+  ExpectInvalid(Llama("llama", R"(, "pad_token_id": 1000)"), "'pad_token_id' is 1000");
 }
 
 TEST(ModelConfigTest, SizesThatMakeNoSenseAreNamed) {

@@ -313,6 +313,25 @@ TEST_P(LayerRunnerTest, NonFiniteGradientsAreReportedAfterTheLastMicrobatch) {
   EXPECT_TRUE(IsNonFiniteError(WithContext(status, "step 1")));
 }
 
+TEST_P(LayerRunnerTest, ThePaddingTokenGetsNoGradientAsAnInput) {
+  JobSpec job;
+  job.global_batch_size = job.micro_batch_size = 1;
+  job.sequence_length = kTokens;
+  std::vector<int32_t> tokens(kTokens), labels(kTokens, 1);
+  for (int i = 0; i < kTokens; ++i) tokens[i] = i % 5;
+  PlainTrainer with(model_, job), without(model_, job);
+  without.set_padding_token(3);
+  for (PlainTrainer* trainer : {&with, &without}) {
+    trainer->InitializeRandom(1);
+    ASSERT_TRUE(trainer->AccumulateGradients(tokens, labels).ok());
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(with.gradients(0).size()); ++i) {
+    const bool padding = i / model_.config.hidden_size == 3;
+    ASSERT_EQ(without.gradients(0)[i], padding ? 0 : with.gradients(0)[i]) << i;
+  }
+  EXPECT_NE(with.gradients(0)[3 * model_.config.hidden_size], 0);
+}
+
 TEST_P(LayerRunnerTest, AMissingBindingIsAnError) {
   LayerRunner runner(model_);
   GroupBinding binding;
