@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands/inspect.h"
 #include "client/commands/jobs.h"
 #include "client/commands/profile.h"
@@ -217,6 +218,12 @@ int Main(int argc, char** argv) {
   AddInspection(app, args);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    if (const auto unknown = app.remaining(); app.get_subcommands().empty() && !unknown.empty()) {
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat("there is no command '", unknown.front(), "'; see harmony --help")));
+    }
+    return app.exit(error) == 0 ? 0 : 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

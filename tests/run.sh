@@ -19,7 +19,7 @@ say() { echo "[tests] $(date +%H:%M:%S) $*"; }
 build() {  # preset, build folder, targets...
   local preset=$1 dir=$2
   shift 2
-  say "building ($preset)"
+  say "building ($preset); progress is in $dir/build.log"
   mkdir -p "$dir"
   cmake --preset "$preset" > "$dir/configure.log" 2>&1 || { cat "$dir/configure.log" >&2; exit 1; }
   ninja -C "$dir" "$@" > "$dir/build.log" 2>&1 || { tail -100 "$dir/build.log" >&2; exit 1; }

@@ -1,5 +1,8 @@
 #include "client/commands/common.h"
 
+#include <errno.h>
+#include <string.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +23,9 @@ absl::StatusOr<std::string> ReadText(const std::string& what, const std::string&
     return absl::InvalidArgumentError(absl::StrCat(what, " ", path, " is a directory"));
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", what, " ", path));
+  if (!file)
+    return absl::NotFoundError(
+        absl::StrCat("cannot read ", what, " ", path, ": ", strerror(errno)));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
@@ -33,6 +38,12 @@ int Fail(const absl::Status& status) {
   if (message.empty()) message = status.ToString();
   fprintf(stderr, "error: %s\n", message.c_str());
   return ExitCodeOf(status);
+}
+
+void PrintFinishedBefore() {
+  printf(
+      "this very run has finished before: its model is in final/ of its output_dir; nothing to do "
+      "(--overwrite trains it again)\n");
 }
 
 void PrintJson(const nlohmann::ordered_json& json) {

@@ -38,6 +38,9 @@ struct ClusterOptions {
 // Prints "error: ..." to standard error and returns the exit code.
 int Fail(const absl::Status& status);
 
+// Says that there is nothing left to do for a job.
+void PrintFinishedBefore();
+
 // Prints it to standard output, indented.
 void PrintJson(const nlohmann::ordered_json& json);
 

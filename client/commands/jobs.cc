@@ -204,7 +204,7 @@ int SubmitCommand(const GlobalOptions& global, const JobOptions& options) {
   if (global.json) {
     PrintJson(ToJson(*response));
   } else if (response->already_finished()) {
-    printf("this very run has finished before; nothing to do\n");
+    PrintFinishedBefore();
   } else {
     printf("%s\n", response->job_id().c_str());
   }

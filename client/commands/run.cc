@@ -269,7 +269,7 @@ void RunSession::PrintSummary() {
 int RunSession::ReportJob() {
   const v1::Job& job = summary_.last.job();
   if (already_finished_) {
-    if (!global_.json) printf("this very run has finished before; nothing to do\n");
+    if (!global_.json) PrintFinishedBefore();
     return 0;
   }
   if (job.state() == v1::JOB_STATE_FAILED) {

@@ -35,8 +35,10 @@ int64_t TotalSwap(const v1::SwapBytes& swap) {
 std::string StepNumbers(const v1::Progress& progress) {
   std::string text = absl::StrCat("step ", progress.step(), "/", progress.job().max_steps());
   if (progress.step() > 0) {
-    absl::StrAppendFormat(&text, "  loss %.4f  lr %.3g  ", progress.loss(),
-                          progress.learning_rate());
+    absl::StrAppendFormat(&text, "  loss %.4f", progress.loss());
+  }
+  if (progress.step() > 0 && progress.tokens_per_second() > 0) {
+    absl::StrAppendFormat(&text, "  lr %.3g  ", progress.learning_rate());
     absl::StrAppend(&text, RenderTokenRate(progress.tokens_per_second()));
   }
   if (progress.seconds_left() > 0) {

@@ -74,6 +74,8 @@ class PlainView : public ProgressView {
                progress.step() == progress.job().max_steps();
     if (progress.step() == printed_ || progress.step() <= 0 || !due) return;
     printed_ = progress.step();
+    // Where a resumed run starts: nothing has been measured yet.
+    if (progress.tokens_per_second() <= 0 && !IsFinal(state_)) return;
     Write(RenderStepLine(progress) + "\n");
   }
   void Message(absl::string_view text) override { Write(absl::StrCat(text, "\n")); }

@@ -23,7 +23,9 @@ absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_pat
     if (!std::filesystem::is_directory(model_name_or_path, error)) {
       return absl::NotFoundError(absl::StrCat("model_name_or_path: '", model_name_or_path,
                                               "' is neither a directory nor a preset (",
-                                              absl::StrJoin(PresetNames(), ", "), ")"));
+                                              absl::StrJoin(PresetNames(), ", "),
+                                              "); of a model on the Hugging Face hub, give the "
+                                              "directory that it was downloaded to"));
     }
     source.directory = model_name_or_path;
     where = JoinPath(model_name_or_path, "config.json");

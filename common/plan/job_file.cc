@@ -170,7 +170,9 @@ void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
       key.name == "resume_from_checkpoint" && (value.text == "auto" || value.text == "none");
   const bool is_preset = key.type == JobKey::Type::kModel && PresetConfigJson(value.text).ok();
   const bool is_path = key.type == JobKey::Type::kPath || key.type == JobKey::Type::kModel;
-  if (is_path && !is_word && !is_preset) value.text = folder + value.text;
+  if (!is_path || is_word || is_preset) return;
+  while (absl::StartsWith(value.text, "./")) value.text.erase(0, 2);  // the same path: the same run
+  value.text = folder + value.text;
 }
 
 }  // namespace

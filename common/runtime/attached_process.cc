@@ -179,9 +179,9 @@ class AttachedProcess::Impl {
     absl::Status status;
     if (absl::StatusOr<AttachedJob> job = DecodeJob(setup); job.ok()) {
       if (static_cast<int>(job->plan.devices.size()) != options_.num_devices) {
-        status =
-            absl::InvalidArgumentError(absl::StrCat("the plan has ", job->plan.devices.size(),
-                                                    " devices, there are ", options_.num_devices));
+        status = absl::InvalidArgumentError(
+            absl::StrCat("the plan has ", job->plan.devices.size(), " devices, there are ",
+                         options_.num_devices, "; submit the job again for a new plan"));
       } else {
         status = handler_->SetUpJob(*job);
       }

@@ -185,7 +185,6 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   }
   awaited_since_ = Now();
   const bool cold_stop = record.stop != StopIntent::kNone && !prepared->setup.continues;
-  run_first_step_ = start.first_step;
   run_started_ = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   EventsOfRun());
@@ -284,8 +283,7 @@ void Coordinator::FinishRecord(JobRecord& record) {
 }
 
 void Coordinator::KeepSummary(JobRecord& record) {
-  const int64_t steps = record.completed_steps - run_first_step_;
-  const RunSummary summary = SummarizeRun(*run_, steps, (Now() - run_started_).seconds());
+  const RunSummary summary = SummarizeRun(*run_, (Now() - run_started_).seconds());
   record.summary = summary.text;
   record.summary_json = summary.json;
   const absl::Status status =

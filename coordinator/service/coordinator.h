@@ -131,8 +131,7 @@ class Coordinator {
   std::thread background_;
   Nanos run_started_, last_saved_;
   Nanos awaited_since_;  // since when, or since the last report, processes are missing
-  int64_t run_first_step_ = 0;
-  int64_t runs_ = 0;  // made so far
+  int64_t runs_ = 0;     // made so far
   Replanner replanner_;
   std::optional<ReplanAnswer> next_plan_;  // what the run that is stopping goes on with
   int64_t goes_on_ = 0;                    // number of the job that does, before all others

@@ -123,6 +123,8 @@ class JobRun {
   double recent_seconds_per_step() const { return recent_seconds_; }
   // Measured over predicted, less 1, of the last few steps; 0: unknown.
   double drift() const { return drift_ ? drift_->drift() : 0; }
+  // Completed since this was made, in whatever generation.
+  int64_t steps_seen() const { return static_cast<int64_t>(step_seconds_.size()); }
   // Of the steps run here; 0 when there are none.
   double MedianSecondsPerStep() const;
   Pacing pacing() const;  // of this run

@@ -164,7 +164,7 @@ int Run(int argc, char** argv) {
   absl::Status status;
   if (options.plan_once) {
     status = PlanOnce(options);
-    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    if (!status.ok()) std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
     // Nothing has run yet: what does not fit is bad input.
     if (absl::IsResourceExhausted(status)) return 2;
   } else {

@@ -85,8 +85,10 @@ std::string StepLine(const StepMetrics& metrics, const std::vector<int64_t>& pea
   return json.dump();
 }
 
-RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
+RunSummary SummarizeRun(const JobRun& run, double seconds) {
   const RunSetup& setup = run.setup();
+  const int64_t steps = run.steps_seen();
+  const int64_t earlier = run.completed_steps() - setup.start.first_step - steps;
   const double tokens = static_cast<double>(steps) *
                         static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length);
   const double rate = seconds > 0 ? tokens / seconds : 0;
@@ -103,8 +105,11 @@ RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds) {
   json["tokens_per_second_median_step"] = median_rate;
   json["seconds_median_step"] = median;
   summary.text = absl::StrFormat(
-      "%d steps in %.1f s with start and checkpoints, %.1f tokens/s; %.1f in the median step\n",
-      steps, seconds, rate, median_rate);
+      "%d steps%s in %.1f s with start and checkpoints, %.1f tokens/s; %.1f in the median step\n",
+      steps,
+      earlier > 0 ? absl::StrCat(" (since the restart or change of plan, ", earlier, " before)")
+                  : "",
+      seconds, rate, median_rate);
   if (run.last_step()) {
     json["last_loss"] = run.last_step()->loss;
     absl::StrAppendFormat(&summary.text, "loss of step %d: %.6f\n", run.last_step()->step,

@@ -19,7 +19,8 @@ struct RunSummary {
   std::string text;  // for people
   std::string json;  // output_dir/summary.json
 };
-// `seconds`: from the first command to the end; `steps`: run in that time.
-RunSummary SummarizeRun(const JobRun& run, int64_t steps, double seconds);
+// `seconds`: from this run's first command to its end. Rates and traffic are of the steps that it
+// saw; of those before a restart of the coordinator or a change of plan, metrics.jsonl tells.
+RunSummary SummarizeRun(const JobRun& run, double seconds);
 
 }  // namespace harmony

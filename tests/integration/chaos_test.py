@@ -4,6 +4,7 @@ HARMONY_KILLS sets the number of kills per kind of process (default 3; the full 
 HARMONY_SEED replays a failing run.
 """
 import contextlib
+import json
 import os
 import pathlib
 import time
@@ -96,6 +97,22 @@ class ChaosInsideUpdateTest(harness.Scratch):
             inside += half_done is not None
             half_written += (half_done or 0) > 0
         print(f"{inside} kills inside an update ({half_written} with chunks half-written), bits unchanged")
+
+
+class SummaryTest(harness.Scratch):
+
+    def test_after_its_death_the_coordinator_sums_up_only_what_it_saw(self):
+        job, out = self.job("summary", max_steps=150)
+        process = self.start("run", job, "--devices", DEVICES)
+        harness.wait_for(lambda: lines(out / "metrics.jsonl") >= 20, "20 steps")
+        self.kill(self.processes()[("coordinator", 0)]["pid"])
+        self.wait_exit(process, 0)
+        self.assertEqual(lines(out / "metrics.jsonl"), 150)
+        summary = json.loads((out / "summary.json").read_text())
+        self.assertTrue(0 < summary["steps"] <= 130, summary)
+        moved, least = summary["swap_bytes"]["weights"], summary["swap_minimum_per_step"]["weights"]
+        self.assertGreater(moved, (summary["steps"] - 2) * least)
+        self.assertIn("steps (since the restart or change of plan, ", (self.dir / "run.log").read_text())
 
 
 class ChaosWithStashesOnDevicesTest(ChaosTest):

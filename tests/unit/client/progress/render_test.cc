@@ -113,6 +113,14 @@ TEST(RenderStepLine, IsOnePlainLine) {
             "MiB");
 }
 
+TEST(RenderStepLine, LeavesOutWhatIsNotMeasured) {
+  v1::Progress progress;
+  progress.mutable_job()->set_max_steps(100);
+  progress.set_step(20);
+  progress.set_loss(2.5);
+  EXPECT_EQ(RenderStepLine(progress), "step 20/100  loss 2.5000");
+}
+
 TEST(RenderSummary, PutsSwapBesideItsMinimumAndPeaksBesideCaps) {
   RunSummary summary{Sample(), 1200, 1};
   summary.last.mutable_job()->set_state(v1::JOB_STATE_FINISHED);

@@ -192,7 +192,7 @@ TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
 TEST(JobFileTest, OverridesReplaceWhatTheFileSays) {
   const auto job = Parse("max_steps: 5\nlayer_groups: auto",
                          {{"max_steps=7", "data.path=a=b.txt", "layer_groups=[1, 2]",
-                           "model_name_or_path=models/x", "output_dir=/abs"},
+                           "model_name_or_path=././models/x", "output_dir=/abs"},
                           "/home/me"});
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->max_steps, 7);
