@@ -7,17 +7,20 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/planner/bounds.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/grouping.h"
-#include "coordinator/planner/imported/quick_time.h"
 #include "coordinator/planner/plan_builder.h"
 
 namespace harmony {
 namespace {
 
 // Of the ordinary search and of the changes by simulation, for each size that is searched.
-constexpr int64_t kSearchTasks = 12'000'000, kSearchCommands = 150'000, kClimbCommands = 500'000;
+constexpr int64_t kSearchTasks = 12'000'000, kSearchCommands = 150'000, kSeedCommands = 300'000,
+                  kClimbCommands = 500'000;
 constexpr size_t kMostSearched = 2;
+// The ordinary search looks at steps of no more microbatches.
+constexpr int64_t kMostMicrobatches = 24;
 // Seeds that are tried with other settings.
 constexpr size_t kMostVaried = 2;
 constexpr int kMostSlots = 3;
@@ -44,11 +47,18 @@ class SizeSearch {
   void TrySeeds() {
     std::vector<Rated> seeds;
     const std::vector<double> times = LayerTimes();
-    const int layers = imported_.model.num_layers();
-    for (int groups : GroupCounts()) TrySeed(times, groups, seeds);
-    for (int groups : {layers / 2, layers}) {
-      if (seeds.empty()) TrySeed(times, groups, seeds);
+    std::vector<std::vector<LayerGroup>> all;
+    for (int groups : GroupCounts()) all.push_back(Balanced(times, groups));
+    for (double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1}) {
+      all.push_back(Filled(share));
     }
+    // From few groups to many: those take longer.
+    std::stable_sort(all.begin(), all.end(),
+                     [](const auto& a, const auto& b) { return a.size() < b.size(); });
+    for (auto& groups : all) {
+      if (seeds.empty() || commands_ < kSeedCommands) TrySeed(std::move(groups), seeds);
+    }
+    if (seeds.empty()) TrySeed(Balanced(times, imported_.model.num_layers()), seeds);
     std::sort(seeds.begin(), seeds.end(),
               [](const Rated& a, const Rated& b) { return a.time < b.time; });
     if (seeds.size() > kMostVaried) seeds.resize(kMostVaried);
@@ -60,14 +70,16 @@ class SizeSearch {
     SearchOptions effort;
     effort.tasks = kSearchTasks;
     effort.commands = kSearchCommands;
-    SearchResult found = SearchPlans(builder_, rules_, {}, imported_.costs, effort);
+    JobSpec job = imported_.job;
+    job.global_batch_size = std::min(job.global_batch_size, samples_ * kMostMicrobatches);
+    const PlanBuilder builder(imported_.model, job, imported_.machine, samples_);
+    SearchResult found = SearchPlans(builder, rules_, {}, imported_.costs, effort);
     bounded_ = found.report.bounded;
     simulations_ += found.report.simulations;
-    lower_bound_ = found.report.lower_bound;
-    std::optional<Plan> other;
     if (found.found) {
-      other = found.best.plan;
-      Try(std::move(found.best.plan));
+      Plan plan = std::move(found.best.plan);
+      plan.num_microbatches = builder_.Blank().num_microbatches;
+      Try(std::move(plan));
     }
     const int64_t begin = commands_;
     while (best_ && commands_ - begin < kClimbCommands) {
@@ -78,12 +90,15 @@ class SizeSearch {
       Try(std::move(plan));
     }
     if (!best_) return;
-    Finish(best_->plan);
-    if (other) Finish(*std::move(other));
+    absl::StatusOr<Estimate> estimate = EvaluatePlan(imported_.model, best_->plan, *costs_);
+    if (estimate.ok()) estimate_ = *std::move(estimate);
+    const Plan shape = builder_.Blank();
+    TaskCosts tasks(imported_.model, shape, imported_.costs(shape));
+    lower_bound_ = Bounds(imported_.model, tasks).OfAnyPlan(shape);
   }
 
-  const std::optional<Rated>& best() const { return best_; }  // by QuickTime
-  const std::optional<Rated>& final() const { return final_; }
+  const std::optional<Rated>& best() const { return best_; }
+  std::optional<Estimate>& estimate() { return estimate_; }  // of its whole step, after Run
   int64_t samples() const { return samples_; }
   Nanos lower_bound() const { return lower_bound_; }
   int64_t bounded() const { return bounded_; }
@@ -113,7 +128,7 @@ class SizeSearch {
   std::vector<int> GroupCounts() const {
     const int layers = imported_.model.num_layers(), devices = Devices();
     std::vector<int> counts;
-    for (int rounds : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
+    for (int rounds : {1, 2, 3, 4, 6, 8, 12}) {
       for (int more : {0, 1}) counts.push_back(std::min(rounds * devices + more, layers));
     }
     std::sort(counts.begin(), counts.end());
@@ -121,9 +136,38 @@ class SizeSearch {
     return counts;
   }
 
-  void TrySeed(const std::vector<double>& times, int groups, std::vector<Rated>& seeds) {
+  // From the last layer down, as much in each group as takes a share of a device.
+  std::vector<LayerGroup> Filled(double share) const {
+    const ModelSpec& model = imported_.model;
+    const auto memory = static_cast<double>(imported_.machine.devices[0].memory.count()) * share;
+    std::vector<LayerGroup> result;
+    for (int last = model.num_layers() - 1; last >= 0; last = result.back().layers.first - 1) {
+      int first = last;
+      while (first > 0 && static_cast<double>(BytesOf({first - 1, last}).count()) <= memory)
+        --first;
+      result.push_back({{first, last}, 0});
+    }
+    std::reverse(result.begin(), result.end());
+    return result;
+  }
+
+  // Of a backward group with double buffers.
+  Bytes BytesOf(LayerRange range) const {
+    const ModelSpec& model = imported_.model;
+    Bytes bytes = BackwardWorkspaceBytes(model, range, samples_, imported_.job.sequence_length);
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      bytes += model.blocks[layer].size() * 2;
+    }
+    if (range.first > 0) bytes += model.measured->Boundary(range.first, samples_) * 4;
+    if (range.last + 1 < model.num_layers()) {
+      bytes += model.measured->Boundary(range.last + 1, samples_) * 2;
+    }
+    return bytes;
+  }
+
+  void TrySeed(std::vector<LayerGroup> groups, std::vector<Rated>& seeds) {
     Plan plan = builder_.Blank();
-    plan.backward_groups = Balanced(times, groups);
+    plan.backward_groups = std::move(groups);
     WrapAround(Devices(), 0, &plan.backward_groups);
     MirrorForward(&plan);
     if (const std::optional<Rated> rated = Try(std::move(plan))) seeds.push_back(*rated);
@@ -173,25 +217,20 @@ class SizeSearch {
     }
   }
 
-  // By QuickTime; nothing when it does not fit, or was tried before.
+  // Simulated; nothing when it does not fit, or was tried before.
   std::optional<Rated> Try(Plan plan) {
     RenameDevices(&plan);
     if (!tried_.insert(absl::StrCat(plan.forward_span, " ", KeyOf(plan))).second) return {};
     StepVisits step;
     if (!builder_.Complete(&plan, &step)) return {};
-    const absl::StatusOr<Nanos> time = QuickTime(imported_.model, plan, *costs_, &commands_);
-    if (!time.ok()) return {};
+    const absl::StatusOr<Estimate> estimate =
+        EvaluatePlan(imported_.model, plan, *costs_, {.steps = 2});
+    if (!estimate.ok()) return {};
     ++simulations_;
-    Rated rated{std::move(plan), *time};
+    commands_ += estimate->commands;
+    Rated rated{std::move(plan), estimate->step};
     if (!best_ || rated.time < best_->time) best_ = rated;
     return rated;
-  }
-
-  // By the whole step.
-  void Finish(Plan plan) {
-    const absl::StatusOr<Estimate> estimate = EvaluatePlan(imported_.model, plan, *costs_);
-    if (!estimate.ok() || (final_ && final_->time <= estimate->step)) return;
-    final_ = Rated{std::move(plan), estimate->step};
   }
 
   const ImportedModel& imported_;
@@ -201,7 +240,8 @@ class SizeSearch {
   MoveRules rules_;
   CounterRandom random_;
   absl::flat_hash_set<std::string> tried_;
-  std::optional<Rated> best_, final_;
+  std::optional<Rated> best_;
+  std::optional<Estimate> estimate_;
   Nanos lower_bound_;
   int64_t bounded_ = 0, simulations_ = 0, commands_ = 0;
 };
@@ -249,18 +289,18 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
                    [](const auto& a, const auto& b) { return a->best()->time < b->best()->time; });
   const size_t count = std::min(sizes.size(), kMostSearched);
   options.for_each(static_cast<int>(count), [&](int i) { sizes[i]->Run(); });
-  const SizeSearch* best = nullptr;
+  SizeSearch* best = nullptr;
   for (size_t i = 0; i < sizes.size(); ++i) {
     result.bounded += sizes[i]->bounded();
     result.simulations += sizes[i]->simulations();
-    const auto& final = sizes[i]->final();
-    if (final && (best == nullptr || final->time < best->final()->time)) best = sizes[i].get();
+    const auto& estimate = sizes[i]->estimate();
+    if (!estimate) continue;
+    if (best == nullptr || estimate->step < best->estimate()->step) best = sizes[i].get();
   }
   if (best == nullptr) return absl::InternalError("the best plan does not run");
-  result.plan = best->final()->plan;
+  result.plan = best->best()->plan;
+  result.estimate = *std::move(best->estimate());
   result.lower_bound = best->lower_bound();
-  const std::unique_ptr<CostModel> costs = imported.costs(result.plan);
-  HARMONY_ASSIGN_OR_RETURN(result.estimate, EvaluatePlan(imported.model, result.plan, *costs));
   return result;
 }
 

@@ -2,7 +2,7 @@
 
 // Our search on an imported profile. PURE.
 //
-// For each microbatch size balanced groups in many numbers are simulated (quick_time.h), the best
+// For each microbatch size balanced groups in many numbers are simulated, the best
 // of them with other settings. For the sizes that look best the ordinary search (search.h) follows,
 // and random changes of the best plan, judged by simulation.
 
