@@ -10,17 +10,22 @@
 #include "coordinator/planner/bounds.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/grouping.h"
+#include "coordinator/planner/imported/listed_plan.h"
+#include "coordinator/planner/paper/search.h"
 #include "coordinator/planner/plan_builder.h"
 
 namespace harmony {
 namespace {
 
 // Of the ordinary search and of the changes by simulation, for each size that is searched.
-constexpr int64_t kSearchTasks = 12'000'000, kSearchCommands = 150'000, kSeedCommands = 300'000,
+constexpr int64_t kSearchTasks = 12'000'000, kSearchCommands = 150'000, kSeedCommands = 200'000,
                   kClimbCommands = 500'000;
 constexpr size_t kMostSearched = 2;
 // The ordinary search looks at steps of no more microbatches.
 constexpr int64_t kMostMicrobatches = 24;
+// Of the search under the published cost model, and of its GPUs' memory.
+constexpr int64_t kScheduleSteps = 30'000'000;
+constexpr double kShares[] = {1, 0.95};
 // Seeds that are tried with other settings.
 constexpr size_t kMostVaried = 2;
 constexpr int kMostSlots = 3;
@@ -41,6 +46,7 @@ class SizeSearch {
         random_(1, static_cast<uint64_t>(samples)) {
     rules_.most_slots = kMostSlots;
     rules_.alike_devices = true;
+    rules_.spans = builder_.ForwardSpans();
   }
 
   // Balanced groups, wrapped around the devices; then the best of them with other settings.
@@ -65,6 +71,16 @@ class SizeSearch {
     for (const Rated& seed : seeds) TryVariants(seed.plan, times);
   }
 
+  // What our search under the published cost model finds.
+  void TrySchedule(const paper::Schedule& schedule) {
+    Plan plan = builder_.Blank();
+    if (schedule.u_fwd % schedule.u_bwd == 0) {
+      plan.forward_span = static_cast<int>(schedule.u_fwd / schedule.u_bwd);
+    }
+    SetGroups(schedule, Devices(), &plan);
+    if (Try(plan)) TryVariants(plan, LayerTimes());
+  }
+
   // The ordinary search, and random changes of the better of its plan and the best seed.
   void Run() {
     SearchOptions effort;
@@ -73,7 +89,9 @@ class SizeSearch {
     JobSpec job = imported_.job;
     job.global_batch_size = std::min(job.global_batch_size, samples_ * kMostMicrobatches);
     const PlanBuilder builder(imported_.model, job, imported_.machine, samples_);
-    SearchResult found = SearchPlans(builder, rules_, {}, imported_.costs, effort);
+    MoveRules rules = rules_;
+    std::erase_if(rules.spans, [&](int span) { return job.global_batch_size / samples_ % span; });
+    SearchResult found = SearchPlans(builder, rules, {}, imported_.costs, effort);
     bounded_ = found.report.bounded;
     simulations_ += found.report.simulations;
     if (found.found) {
@@ -94,7 +112,7 @@ class SizeSearch {
     if (estimate.ok()) estimate_ = *std::move(estimate);
     const Plan shape = builder_.Blank();
     TaskCosts tasks(imported_.model, shape, imported_.costs(shape));
-    lower_bound_ = Bounds(imported_.model, tasks).OfAnyPlan(shape);
+    lower_bound_ = Bounds(imported_.model, tasks).OfAnyPlan(shape, rules_.spans);
   }
 
   const std::optional<Rated>& best() const { return best_; }
@@ -277,7 +295,25 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
     sizes.push_back(std::make_unique<SizeSearch>(imported, samples));
   }
   const int64_t smallest = sizes[0]->samples();
-  options.for_each(static_cast<int>(sizes.size()), [&](int i) { sizes[i]->TrySeeds(); });
+  // At the same capacity by the published count of memory, and at a little less, for what we count
+  // beyond that.
+  std::vector<std::optional<paper::Schedule>> schedules(std::size(kShares));
+  options.for_each(static_cast<int>(std::size(kShares)), [&](int i) {
+    paper::Machine smaller = machine;
+    smaller.memory_bytes =
+        static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kShares[i]);
+    paper::SearchOptions search;
+    search.steps = kScheduleSteps;
+    absl::StatusOr<paper::SearchResult> found =
+        paper::Search(profile, smaller, paper::Mode::kPipeline, minibatch, search);
+    if (found.ok()) schedules[static_cast<size_t>(i)] = std::move(found->schedule);
+  });
+  options.for_each(static_cast<int>(sizes.size()), [&](int i) {
+    for (const std::optional<paper::Schedule>& schedule : schedules) {
+      if (schedule && schedule->u_bwd == sizes[i]->samples()) sizes[i]->TrySchedule(*schedule);
+    }
+    sizes[i]->TrySeeds();
+  });
   ImportedResult result;
   for (const auto& size : sizes) {
     result.sizes += size->best() ? 1 : 0;

@@ -2,9 +2,10 @@
 
 // Our search on an imported profile. PURE.
 //
-// For each microbatch size balanced groups in many numbers are simulated, the best
-// of them with other settings. For the sizes that look best the ordinary search (search.h) follows,
-// and random changes of the best plan, judged by simulation.
+// What our search under the published cost model finds is a seed; for each microbatch size balanced
+// groups in many numbers are simulated, the best of them with other settings. For the sizes that
+// look best the ordinary search (search.h) follows, and random changes of the best plan, judged by
+// simulation.
 
 #include <cstdint>
 #include <functional>

@@ -29,21 +29,6 @@ std::vector<Bytes> NeedOfDevices(const ModelSpec& model, const Plan& plan) {
   return resident;
 }
 
-// The groups of a schedule, wrapped around the devices.
-void SetGroups(const paper::Schedule& schedule, int devices, Plan* plan) {
-  int task = 0;
-  for (const paper::Pack& pack : schedule.forward) {
-    plan->forward_groups.push_back({{pack.first, pack.last}, task++ % devices});
-  }
-  for (const paper::Pack& pack : schedule.backward) {
-    plan->backward_groups.push_back({{pack.first, pack.last}, 0});
-  }
-  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
-       ++group) {
-    group->device = task++ % devices;
-  }
-}
-
 // Numbers of microbatches that a forward task may run.
 std::vector<int> SpansOf(const paper::Schedule& schedule, int microbatches) {
   int below = 1, above = microbatches;
@@ -79,6 +64,20 @@ absl::Status Judge(const ImportedModel& imported, Plan plan, std::optional<Judge
 }
 
 }  // namespace
+
+void SetGroups(const paper::Schedule& schedule, int devices, Plan* plan) {
+  int task = 0;
+  for (const paper::Pack& pack : schedule.forward) {
+    plan->forward_groups.push_back({{pack.first, pack.last}, task++ % devices});
+  }
+  for (const paper::Pack& pack : schedule.backward) {
+    plan->backward_groups.push_back({{pack.first, pack.last}, 0});
+  }
+  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
+       ++group) {
+    group->device = task++ % devices;
+  }
+}
 
 absl::StatusOr<JudgedSchedule> JudgeSchedule(const paper::LayerProfile& profile,
                                              const paper::Machine& machine, paper::Mode mode,

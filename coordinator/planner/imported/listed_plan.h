@@ -16,6 +16,9 @@ struct JudgedSchedule {
   bool fits = true;
 };
 
+// The groups of a pipeline schedule, wrapped around the devices; nothing else of the plan.
+void SetGroups(const paper::Schedule& schedule, int devices, Plan* plan);
+
 // Pipeline schedules (vPP): forward packs and backward packs become groups, task j of forward,
 // then backward from the last, runs on GPU j mod N; stashes go to the host and no weights are kept.
 // Forward tasks run u_fwd / u_bwd microbatches at once; where that is no whole number that divides
