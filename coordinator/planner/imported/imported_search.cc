@@ -47,6 +47,10 @@ class SizeSearch {
     rules_.most_slots = kMostSlots;
     rules_.alike_devices = true;
     rules_.spans = builder_.ForwardSpans();
+    std::erase_if(rules_.spans, [&](int span) {  // not measured
+      return ForwardWorkspaceBytes(imported.model, {0, 0}, samples * span, 1) >
+             imported.machine.devices[0].memory;
+    });
   }
 
   // Balanced groups, wrapped around the devices; then the best of them with other settings.
