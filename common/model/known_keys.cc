@@ -118,7 +118,7 @@ constexpr absl::string_view kGpt2[] = {"activation_function",
                                        "scale_attn_weights",
                                        "summary_activation",
                                        "summary_first_dropout",
-                                       "summary_proj_to_logits",
+                                       "summary_proj_to_labels",
                                        "summary_type",
                                        "summary_use_proj"};
 constexpr absl::string_view kLlama[] = {"attention_bias",

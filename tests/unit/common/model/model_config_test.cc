@@ -89,7 +89,8 @@ TEST(ModelConfigTest, Gpt2OptionsThatAreNotBuiltAreNamed) {
 TEST(ModelConfigTest, HarmlessKeysAreAccepted) {
   MustParse(Gpt2(R"(, "scale_attn_weights": true, "add_cross_attention": false,
       "reorder_and_upcast_attn": false, "pruned_heads": {}, "n_ctx": 128, "use_cache": true,
-      "summary_type": "cls_index", "is_encoder_decoder": false, "dtype": "float32",
+      "summary_type": "cls_index", "summary_proj_to_labels": true, "summary_use_proj": true,
+      "is_encoder_decoder": false, "dtype": "float32",
       "transformers_version": "5.23.0", "num_experts": null, "chunk_size_feed_forward": 0)"));
   MustParse(Llama("qwen2", R"(, "use_sliding_window": false, "sliding_window": 16,
       "max_window_layers": 1, "layer_types": ["full_attention", "full_attention"])"));
