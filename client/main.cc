@@ -47,6 +47,11 @@ void AddProfile(CLI::App* app, JobOptions& job) {
       ->type_name("FILE");
 }
 
+void AddCalibration(CLI::App* app, JobOptions& job) {
+  app->add_flag("!--no-calibrate", job.calibrate,
+                "Where speeds are not given, plan by guesses: measure nothing");
+}
+
 void AddCluster(CLI::App* app, ClusterOptions& cluster) {
   app->add_option("--config", cluster.config, "Devices and host memory from a file")
       ->type_name("CLUSTER.yaml");
@@ -80,6 +85,7 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
   CLI::App* run = app.add_subcommand("run", "Start all, train, show progress, stop all");
   AddJob(run, args.run.job, /*overwrite=*/true);
   AddProfile(run, args.run.job);
+  AddCalibration(run, args.run.job);
   AddCluster(run, args.run.cluster);
   run->add_option(
          "--trace", args.run.trace,
@@ -166,6 +172,7 @@ void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* plan = app.add_subcommand("plan", "What a job needs, and whether it fits");
   AddJob(plan, args.plan.job, /*overwrite=*/false);
   AddProfile(plan, args.plan.job);
+  AddCalibration(plan, args.plan.job);
   AddCluster(plan, args.plan.cluster);
   plan->add_flag("--explain", args.plan.explain,
                  "Say why: what binds, a step in time, and what was not taken");

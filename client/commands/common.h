@@ -28,6 +28,7 @@ struct JobOptions {
   bool overwrite = false;
   std::string profile = {};  // file with measured times to plan by; empty: none
   std::string plan = {};     // file with a plan to run; empty: one is searched for
+  bool calibrate = true;     // speeds that nobody gives may be measured
 };
 
 // What makes a set of processes, from the command line.

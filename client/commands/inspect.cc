@@ -1,6 +1,7 @@
 #include "client/commands/inspect.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/commands/calibration.h"
 #include "client/launcher/cluster.h"
 #include "client/launcher/launch.h"
 #include "client/rpc/proto_json.h"
@@ -37,24 +39,43 @@ absl::Status Become(std::vector<std::string> arguments) {
   return absl::ErrnoToStatus(errno, absl::StrCat("starting ", arguments[0]));
 }
 
+// A file without a name that the program to become inherits.
+absl::StatusOr<std::string> InheritedFile(const std::string& text) {
+  const int fd = memfd_create("calibration", 0);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "memfd_create");
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = write(fd, text.data() + written, text.size() - written);
+    if (count < 0) return absl::ErrnoToStatus(errno, "writing the calibration");
+    written += static_cast<size_t>(count);
+  }
+  return absl::StrCat("/proc/self/fd/", fd);
+}
+
 // Becomes the planner; returns only when that is not possible.
 absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
-                       const std::string& job_path) {
+                       const v1::SubmitRequest& submit) {
   HARMONY_ASSIGN_OR_RETURN(Cluster cluster,
                            ResolveCluster(options.cluster.config, options.cluster.devices,
                                           options.cluster.host_memory, AvailableHostMemory()));
   if (cluster.default_devices) {
     fprintf(stderr, "no --devices given: planning for %s\n", cluster.devices.c_str());
   }
+  HARMONY_ASSIGN_OR_RETURN(
+      const std::string calibrated,
+      CalibratedProfile(global, options.job, submit, cluster, CalibrateWhen::kAlways,
+                        [](const std::string& text) { fprintf(stderr, "%s\n", text.c_str()); }));
   const std::string program = ProgramPath(global, "harmony-coordinator");
   std::vector<std::string> arguments = {
-      program,     "--plan-once",   "--job",         job_path,
+      program,     "--plan-once",   "--job",         submit.job_path(),
       "--devices", cluster.devices, "--host-memory", absl::StrCat(cluster.host_memory.count())};
   for (const std::string& text : options.job.overrides) {
     arguments.insert(arguments.end(), {"--set", text});
   }
   if (!options.job.profile.empty()) {
     arguments.insert(arguments.end(), {"--profile", options.job.profile});
+  } else if (!calibrated.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(const std::string file, InheritedFile(calibrated));
+    arguments.insert(arguments.end(), {"--profile", file});
   }
   if (!options.job.plan.empty()) {
     arguments.insert(arguments.end(), {"--plan", options.job.plan});
@@ -85,7 +106,7 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   bool named = !options.cluster.devices.empty() || !options.cluster.config.empty() ||
                !options.cluster.host_memory.empty();
-  if (named || !SocketAccepts(paths.socket())) return PlanAlone(global, options, submit.job_path());
+  if (named || !SocketAccepts(paths.socket())) return PlanAlone(global, options, submit);
   v1::PlanRequest request;
   request.set_job_yaml(submit.job_yaml());
   request.set_job_path(submit.job_path());

@@ -1,7 +1,6 @@
 #include "client/commands/profile.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,16 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/commands/profile_cache.h"
 #include "client/commands/profile_measure.h"
-#include "client/launcher/launch.h"
 #include "client/progress/render.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
-#include "common/io/hf_directory.h"
-#include "common/io/token_file.h"
 #include "common/ipc/host_memory.h"
-#include "common/plan/job_file.h"
 #include "common/plan/profile_json.h"
 
 namespace harmony {
@@ -26,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxProfileBytes = 64 << 20;
 constexpr int kExitInterrupted = 130;
 
 struct Outcome {
@@ -39,21 +34,7 @@ struct Outcome {
 // Everything that could be wrong with the input, before the first process starts.
 absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const v1::SubmitRequest request, MakeSubmitRequest(options.job));
-  JobOverrides overrides;
-  overrides.settings = options.job.overrides;
-  overrides.folder = fs::current_path();
-  MeasureOptions measure;
-  HARMONY_ASSIGN_OR_RETURN(measure.job,
-                           ParseJobFile(request.job_yaml(), request.job_path(), overrides));
-  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
-                           OpenModelSource(measure.job.model_name_or_path));
-  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, measure.job.sequence_length));
-  measure.model = BuildModelSpec(source.config);
-  measure.config_json = source.config_json;
-  HARMONY_ASSIGN_OR_RETURN(const TokenFile data,
-                           TokenFile::Open(measure.job.data_path, measure.job.data_format));
-  HARMONY_RETURN_IF_ERROR(data.Validate(source.config.vocab_size, measure.job.sequence_length,
-                                        measure.job.global_batch_size));
+  HARMONY_ASSIGN_OR_RETURN(MeasureOptions measure, MeasureOptionsOf(global, options.job, request));
   HARMONY_ASSIGN_OR_RETURN(measure.cluster,
                            ResolveCluster(options.cluster.config, options.cluster.devices,
                                           options.cluster.host_memory, AvailableHostMemory()));
@@ -62,7 +43,6 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
     return absl::NotFoundError(
         absl::StrCat("cannot write ", options.output, ": there is no such folder"));
   }
-  measure.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
   measure.quick = options.quick;
   const bool quiet = global.json;
   measure.say = [quiet](const std::string& text) {
@@ -71,65 +51,28 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
   return measure;
 }
 
-std::string CacheDirectory() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/harmony/profiles");
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return "";
-  return absl::StrCat(home, "/.cache/harmony/profiles");
-}
-
-// A program that was built anew may be faster: its size and time stand for what it is.
-std::string IdentityOf(const std::string& program) {
-  std::error_code error;
-  const auto size = fs::file_size(program, error);
-  const auto time = fs::last_write_time(program, error).time_since_epoch().count();
-  return absl::StrCat(size, " ", time);
-}
-
 // All that the measured times depend on.
-std::string Fingerprint(const MeasureOptions& measure, const ProfileVersions& versions) {
-  std::string text = absl::StrCat(
-      kProfileSchema, "\n", ModelCostText(measure.model, measure.job.sequence_length), "sizes ",
-      absl::StrJoin(ProfiledSizes(measure.job), " "), " quick ", measure.quick, "\n",
-      OptimizerName(measure.job.optim), " threads ", measure.job.compute_threads, "\n",
-      versions.harmony, " ", versions.torch, " ", versions.cpu_capability, " ", versions.cpu, " ",
-      versions.cores, "\n", IdentityOf(measure.bin_dir + "/harmony-worker"), "\n",
-      IdentityOf(measure.bin_dir + "/harmony-swapper"), "\n");
+std::string FingerprintText(const MeasureOptions& measure, const ProfileVersions& versions) {
+  std::string text =
+      absl::StrCat(kProfileSchema, "\n", ModelCostText(measure.model, measure.job.sequence_length),
+                   "sizes ", absl::StrJoin(ProfiledSizes(measure.job), " "), " quick ",
+                   measure.quick, "\n", OptimizerName(measure.job.optim), " threads ",
+                   measure.job.compute_threads, "\n", MeasurersText(measure.bin_dir, versions));
   for (const DeviceSpec& device : measure.cluster.specs) {
     absl::StrAppend(&text, ToString(device), "\n");
   }
-  return ResultDigest(text);
-}
-
-// A cached profile that is whole and of this job; a damaged one is as good as none.
-std::optional<Profile> ReadCached(const std::string& path, const MeasureOptions& measure) {
-  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxProfileBytes);
-  if (!text.ok()) return std::nullopt;
-  absl::StatusOr<Profile> profile = ParseProfile(*text, path);
-  if (!profile.ok() ||
-      !CheckProfile(*profile, path, measure.model, measure.job, measure.cluster.specs).ok()) {
-    measure.say(absl::StrCat(path, " is damaged: measuring anew"));
-    return std::nullopt;
-  }
-  return *std::move(profile);
-}
-
-void WriteCached(const std::string& path, const Profile& profile, const MeasureOptions& measure) {
-  std::error_code error;
-  fs::create_directories(ParentDirectory(path), error);
-  const absl::Status written = WriteFileAtomically(path, ProfileToJson(profile));
-  if (!written.ok()) measure.say(absl::StrCat("not cached: ", written.message()));
+  return text;
 }
 
 absl::StatusOr<Outcome> Obtain(const MeasureOptions& measure, bool again) {
   HARMONY_ASSIGN_OR_RETURN(const ProfileVersions versions, AskVersions(measure));
   Outcome outcome;
-  if (const std::string dir = CacheDirectory(); !dir.empty()) {
-    outcome.cache_path = absl::StrCat(dir, "/", Fingerprint(measure, versions), ".json");
-  }
+  outcome.cache_path = CachePath("", FingerprintText(measure, versions));
   if (!outcome.cache_path.empty() && !again) {
-    if (std::optional<Profile> cached = ReadCached(outcome.cache_path, measure)) {
+    std::optional<Profile> cached = ReadCached(outcome.cache_path, measure.say);
+    if (cached &&
+        CheckProfile(*cached, outcome.cache_path, measure.model, measure.job, measure.cluster.specs)
+            .ok()) {
       outcome.profile = *std::move(cached);
       outcome.cached = true;
       return outcome;
@@ -138,7 +81,7 @@ absl::StatusOr<Outcome> Obtain(const MeasureOptions& measure, bool again) {
   const Nanos start = MonotonicClock().Now();
   HARMONY_ASSIGN_OR_RETURN(outcome.profile, MeasureProfile(measure));
   outcome.seconds = (MonotonicClock().Now() - start).seconds();
-  if (!outcome.cache_path.empty()) WriteCached(outcome.cache_path, outcome.profile, measure);
+  if (!outcome.cache_path.empty()) WriteCached(outcome.cache_path, outcome.profile, measure.say);
   return outcome;
 }
 

@@ -20,6 +20,8 @@
 #include "client/launcher/runtime_dir.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
+#include "common/io/hf_directory.h"
+#include "common/io/token_file.h"
 #include "common/ipc/segment.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
@@ -41,6 +43,7 @@ struct Question {
   int device = kHost;  // of the workers
   int layer = 0;       // kTogether
   int64_t samples = 0;
+  const CalibrationWork* work = nullptr;  // instead of the job and its model
 };
 
 // A private directory, removed at the end with all that is in it.
@@ -154,8 +157,9 @@ class Bench {
     process.log = stem + ".log";
     ProfileRequest request;
     request.part = question.part;
-    request.job_json = JobSpecToJson(options_.job);
-    request.config_json = options_.config_json;
+    const CalibrationWork* const work = question.work;
+    request.job_json = JobSpecToJson(work != nullptr ? work->job : options_.job);
+    request.config_json = work != nullptr ? work->config_json : options_.config_json;
     request.quick = options_.quick;
     request.layer = question.layer;
     request.samples = question.samples;
@@ -287,6 +291,27 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profil
 
 }  // namespace
 
+absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, const JobOptions& job,
+                                                const v1::SubmitRequest& request) {
+  JobOverrides overrides;
+  overrides.settings = job.overrides;
+  overrides.folder = std::filesystem::current_path();
+  MeasureOptions measure;
+  HARMONY_ASSIGN_OR_RETURN(measure.job,
+                           ParseJobFile(request.job_yaml(), request.job_path(), overrides));
+  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
+                           OpenModelSource(measure.job.model_name_or_path));
+  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, measure.job.sequence_length));
+  measure.model = BuildModelSpec(source.config);
+  measure.config_json = source.config_json;
+  HARMONY_ASSIGN_OR_RETURN(const TokenFile data,
+                           TokenFile::Open(measure.job.data_path, measure.job.data_format));
+  HARMONY_RETURN_IF_ERROR(data.Validate(source.config.vocab_size, measure.job.sequence_length,
+                                        measure.job.global_batch_size));
+  measure.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
+  return measure;
+}
+
 absl::StatusOr<ProfileVersions> AskVersions(const MeasureOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
   HARMONY_ASSIGN_OR_RETURN(const Profile answer, bench->AskOne({Part::kVersions}));
@@ -324,6 +349,42 @@ absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options) {
   }
   HARMONY_RETURN_IF_ERROR(MeasureTogether(options, *bench, profile));
   return profile;
+}
+
+absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const CalibrationWork& work) {
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
+  Profile speeds;
+  speeds.model_fingerprint = ModelFingerprint(work.model, work.job.sequence_length);
+  speeds.model = "a layer, to calibrate by";
+  speeds.sequence_length = work.job.sequence_length;
+  speeds.compute_threads = work.job.compute_threads;
+  speeds.quick = true;
+  HARMONY_ASSIGN_OR_RETURN(Profile links, bench->AskOne({Part::kLinks}));
+  HARMONY_ASSIGN_OR_RETURN(const Profile host, bench->AskOne({Part::kHost}));
+  speeds.host = host.host;
+  std::vector<Question> questions;
+  for (const DeviceSpec& device : work.devices) {
+    questions.push_back(
+        {Part::kTogether, device.ordinal, work.layer, work.job.global_batch_size, &work});
+  }
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<Profile> answers, bench->Ask(questions));
+  for (size_t d = 0; d < work.devices.size(); ++d) {
+    DeviceProfile& device = speeds.devices.emplace_back(std::move(links.devices[d]));
+    device.spec = ToString(work.devices[d]);
+    device.memory = work.devices[d].memory;
+    LayerSizeProfile size;
+    size.samples = work.job.global_batch_size;
+    const double seconds = answers[d].devices[0].together;
+    // Only the backward is looked at.
+    size.backward = {seconds, seconds, seconds};
+    size.forward = size.backward_inner = size.backward;
+    LayerProfile& layer = device.layers.emplace_back();
+    layer.kind = KindName(LayerKind::kBlock);
+    layer.layers = {work.layer};
+    layer.input_bytes = BoundaryBytes(work.model, work.layer, 1, work.job.sequence_length);
+    layer.sizes.push_back(size);
+  }
+  return speeds;
 }
 
 }  // namespace harmony

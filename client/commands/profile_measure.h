@@ -7,9 +7,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/commands/common.h"
 #include "client/launcher/cluster.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/profile.h"
+#include "common/plan/profile_estimate.h"
 
 namespace harmony {
 
@@ -23,11 +25,18 @@ struct MeasureOptions {
   std::function<void(const std::string&)> say;  // what is being done, a line each
 };
 
+// From the job file, its model and its data, all checked; the rest is the caller's.
+absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, const JobOptions& job,
+                                                const v1::SubmitRequest& request);
+
 // What would measure. A fraction of a second.
 absl::StatusOr<ProfileVersions> AskVersions(const MeasureOptions& options);
 
 // ResourceExhausted: a layer fits its device at no size. Cancelled: a signal came. Call from the
 // main thread, before any other thread exists. All processes are gone when it returns.
 absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options);
+
+// As EstimateProfile wants them. REQUIRES: options.cluster has the work's devices.
+absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const CalibrationWork& work);
 
 }  // namespace harmony

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands/calibration.h"
 #include "client/commands/supervisor_process.h"
 #include "client/commands/trace.h"
 #include "client/launcher/launch.h"
@@ -108,6 +109,15 @@ absl::Status RunSession::Prepare() {
   HARMONY_ASSIGN_OR_RETURN(cluster_,
                            ResolveCluster(options_.cluster.config, options_.cluster.devices,
                                           options_.cluster.host_memory, AvailableHostMemory()));
+  std::vector<std::string> said;
+  HARMONY_ASSIGN_OR_RETURN(
+      const std::string profile,
+      CalibratedProfile(global_, options_.job, request_, cluster_, CalibrateWhen::kIfWorthIt,
+                        [&said](const std::string& text) { said.push_back(text); }));
+  if (!profile.empty()) {
+    request_.set_profile(profile);
+    request_.set_profile_path("calibration");
+  }
   signals_ = TakeOverSignals();
   std::string dir = global_.runtime_dir;
   if (dir.empty()) {
@@ -121,6 +131,7 @@ absl::Status RunSession::Prepare() {
   if (RuntimeLockHolder(paths_) != 0) return RuntimeLock::Acquire(paths_).status();
   view_ =
       MakeProgressView(global_.json, LoggingStepsOf(request_.job_yaml(), options_.job.overrides));
+  for (const std::string& text : said) view_->Message(text);
   if (cluster_.default_devices) {
     view_->Message(absl::StrCat("no --devices given: using ", cluster_.devices,
                                 ", a device emulated on the CPU"));

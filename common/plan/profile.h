@@ -105,6 +105,8 @@ struct Profile {
   int64_t sequence_length = 0;
   int compute_threads = 1;
   bool quick = false;  // one microbatch size only
+  // Layers were not measured: they take their FLOPs at the speed of one that was.
+  bool calibrated = false;
   ProfileVersions versions;
   std::vector<DeviceProfile> devices;
   HostProfile host;

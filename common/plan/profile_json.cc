@@ -228,6 +228,7 @@ std::string ProfileToJson(const Profile& profile) {
                    {"sequence_length", profile.sequence_length}};
   json["compute_threads"] = profile.compute_threads;
   json["quick"] = profile.quick;
+  if (profile.calibrated) json["calibrated"] = true;
   json["versions"] = ToJson(profile.versions);
   json["host"] = ToJson(profile.host);
   json["devices"] = Json::array();
@@ -249,7 +250,8 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text, absl::string_view w
   const JsonField root(&json, where, &status);
   CheckSchema(root);
   HARMONY_RETURN_IF_ERROR(status);  // of another schema nothing else can be said
-  root.Only({"schema", "model", "compute_threads", "quick", "versions", "host", "devices"});
+  root.Only(
+      {"schema", "model", "compute_threads", "quick", "calibrated", "versions", "host", "devices"});
   Profile profile;
   const JsonField model = root.Get("model");
   model.Only({"fingerprint", "name", "sequence_length"});
@@ -258,6 +260,7 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text, absl::string_view w
   profile.sequence_length = model.Get("sequence_length").Integer(1);
   profile.compute_threads = static_cast<int>(root.Get("compute_threads").Integer(1));
   profile.quick = root.Get("quick").Flag();
+  if (root.Has("calibrated")) profile.calibrated = root.Get("calibrated").Flag();
   profile.versions = ReadVersions(root.Get("versions"));
   profile.host = ReadHost(root.Get("host"));
   const JsonField devices = root.Get("devices");

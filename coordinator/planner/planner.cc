@@ -51,8 +51,10 @@ bool Paced(const MachineSpec& machine) {
 }
 
 std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
-  if (options.costs) return "measured times of the profile";
-  if (Paced(machine)) return "the speeds given for the devices; the host's is guessed (8 GB/s)";
+  if (options.costs) return options.basis;
+  if (Paced(machine)) {
+    return "modelled: the speeds given for the devices; the host's is a guess (8 GB/s)";
+  }
   return "guesses, since no speeds are given (a device 40 GFLOP/s and 4 GB/s, the host 8 GB/s): "
          "plans are compared by them, but the time can be far off. Measure with `harmony profile`, "
          "or give flops=, h2d=, d2h=, p2p=";
@@ -113,7 +115,8 @@ absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
   }
   std::vector<int64_t> sizes = {options.microbatch_size};
   if (job.micro_batch_size > 0 || options.microbatch_size == 0) {
-    sizes = MicrobatchSizes(model, job, machine, costs, Paced(machine) || options.costs);
+    sizes = MicrobatchSizes(model, job, machine, costs,
+                            Paced(machine) || (options.costs && !options.rough));
   }
   for (int64_t size : sizes) {
     const PlanBuilder builder(model, job, machine, size);

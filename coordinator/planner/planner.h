@@ -22,6 +22,11 @@ namespace harmony {
 struct PlannerOptions {
   // Empty: from the speeds of the machine's devices.
   CostFactory costs;
+  // What these costs rest on, a sentence.
+  std::string basis = "measured: times of the profile";
+  // They are an estimate that differs from one measuring to the next: it does not decide the
+  // microbatch size, which is part of what fixes the result.
+  bool rough = false;
   SearchOptions search;
   // What `micro_batch_size: auto` was resolved to when the run began; 0: it begins now.
   int64_t microbatch_size = 0;

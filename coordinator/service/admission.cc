@@ -16,6 +16,7 @@
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/plan/plan_json.h"
+#include "common/plan/profile_estimate.h"
 #include "common/plan/profile_json.h"
 #include "coordinator/core/profiled_costs.h"
 #include "coordinator/planner/planner.h"
@@ -105,14 +106,20 @@ absl::StatusOr<JobSpec> ParseRequest(const JobRequest& request) {
   return ParseJobFile(request.yaml, request.path, overrides);
 }
 
-// What plans are compared by; null: the planner's own estimate.
-absl::StatusOr<CostFactory> CostsOf(const JobRequest& request, const AdmittedJob& admitted,
-                                    const MachineSpec& machine) {
-  if (request.profile.empty()) return CostFactory();
+// What plans are compared by: the profile, or the planner's own estimate.
+absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
+                      const MachineSpec& machine, PlannerOptions* options) {
+  if (request.profile.empty()) return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(Profile profile, ParseProfile(request.profile, request.profile_path));
   HARMONY_RETURN_IF_ERROR(
       CheckProfile(profile, request.profile_path, admitted.model, admitted.job, machine.devices));
-  return ProfiledCostFactory(std::make_shared<const Profile>(std::move(profile)), admitted.model);
+  if (profile.calibrated) {
+    options->basis = DescribeEstimate(profile, admitted.model, machine.devices);
+    options->rough = true;
+  }
+  options->costs =
+      ProfiledCostFactory(std::make_shared<const Profile>(std::move(profile)), admitted.model);
+  return absl::OkStatus();
 }
 
 absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
@@ -134,9 +141,8 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
     return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
         absl::StrCat("resume_from_checkpoint: ", status.message()));
   }
-  HARMONY_ASSIGN_OR_RETURN(const CostFactory costs, CostsOf(request, *admitted, machine));
   admitted->profile = request.profile;
-  options.costs = costs;
+  HARMONY_RETURN_IF_ERROR(SetCosts(request, *admitted, machine, &options));
   options.explain = request.explain;
   Plan given;
   if (!request.plan.empty()) {

@@ -94,6 +94,39 @@ class ProfileTest(harness.Scratch):
         self.assertEqual(harness.losses(out), harness.losses(reference))
         self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(reference / "final"))
 
+    def test_without_a_profile_speeds_are_calibrated_once(self):
+        job, out = self.job("c", micro_batch_size="auto")
+
+        def plan(*args, devices=DEVICES):
+            done = self.harmony("plan", job, "--devices", devices, "--json", *args)
+            return json.loads(done.stdout), done.stderr
+
+        blind, said = plan("--no-calibrate")
+        self.assertIn("guesses", blind["time_estimate"]["basis"])
+        self.assertEqual(said, "")
+        first, said = plan()
+        self.assertIn("measured how fast", said)
+        self.assertIn("GFLOP/s (calibrated)", first["time_estimate"]["basis"])
+        # The microbatch size is part of what fixes the result.
+        self.assertEqual(first["micro_batch_size"], blind["micro_batch_size"])
+        # Other memory, the same speeds; what is given counts.
+        again, said = plan(devices="sim*2:mem=16MiB,h2d=1GB/s")
+        self.assertEqual(said, "")
+        self.assertIn("copies in 1 GB/s (modelled), out", again["time_estimate"]["basis"])
+        self.assertIn("GFLOP/s (calibrated)", again["time_estimate"]["basis"])
+        # A run uses what is there, and would not measure for a job as short as this.
+        self.harmony("run", job, "--devices", DEVICES)
+        calibrated = harness.read_metrics(out)
+        self.assertGreater(calibrated[-1]["predicted_seconds"], 0)
+        self.harmony("run", job, "--devices", DEVICES, "--overwrite", "--no-calibrate")
+        self.assertNotIn("predicted_seconds", harness.read_metrics(out)[-1])
+        self.assertEqual([m["loss"] for m in calibrated], harness.losses(out))
+        for cached in (self.dir / "cache").rglob("*.json"):
+            cached.unlink()
+        self.harmony("run", job, "--devices", DEVICES, "--overwrite")
+        self.assertEqual(list((self.dir / "cache").rglob("*.json")), [])
+        self.assertEqual(list(self.runtime.rglob("*")), [], "processes leave nothing behind")
+
     def test_a_profile_that_does_not_fit_is_refused_by_file_and_field(self):
         job, out = self.job("p")
         _, p = self.profile(job, "--quick")

@@ -17,6 +17,7 @@ using Part = ProfileRequest::Part;
 constexpr uint32_t kGeneration = 1;
 constexpr Nanos kPartnersDeadline = Seconds(120);
 constexpr RepeatLimits kTogetherRepeats{5, 1000, Seconds(1)};
+constexpr RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
 
 absl::StatusOr<LayerProfiler> ProfilerOf(const ProgramContext& context, int device,
                                          const ProfileCall& call) {
@@ -69,8 +70,10 @@ absl::StatusOr<double> MeasureTogether(const ProgramContext& context, int device
   HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
   partners.Signal(1);
   HARMONY_RETURN_IF_ERROR(partners.WaitForAll(1));
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds,
-                           TimeRepeats(kTogetherRepeats, [&] { return profiler.RunOnce(); }));
+  HARMONY_ASSIGN_OR_RETURN(
+      std::vector<double> seconds,
+      TimeRepeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
+                  [&] { return profiler.RunOnce(); }));
   partners.Signal(2);
   while (!partners.AllHave(2)) HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
   return MeasuredOf(seconds).median;

@@ -1,0 +1,77 @@
+#include "client/commands/profile_cache.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/io/atomic_file.h"
+#include "common/plan/job_file.h"
+#include "common/plan/profile_json.h"
+
+namespace harmony {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxProfileBytes = 64 << 20;
+
+std::string CacheDirectory() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/harmony/profiles");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return "";
+  return absl::StrCat(home, "/.cache/harmony/profiles");
+}
+
+// A program that was built anew may be faster: its size and time stand for what it is.
+std::string IdentityOf(const std::string& program) {
+  std::error_code error;
+  const auto size = fs::file_size(program, error);
+  const auto time = fs::last_write_time(program, error).time_since_epoch().count();
+  return absl::StrCat(size, " ", time);
+}
+
+}  // namespace
+
+std::string MeasurersText(const std::string& bin_dir, const ProfileVersions& versions) {
+  return absl::StrCat(versions.harmony, " ", versions.torch, " ", versions.cpu_capability, " ",
+                      versions.cpu, " ", versions.cores, "\n",
+                      IdentityOf(bin_dir + "/harmony-worker"), "\n",
+                      IdentityOf(bin_dir + "/harmony-swapper"), "\n");
+}
+
+std::string CachePath(absl::string_view prefix, const std::string& fingerprint_text) {
+  const std::string directory = CacheDirectory();
+  return directory.empty()
+             ? ""
+             : absl::StrCat(directory, "/", prefix, ResultDigest(fingerprint_text), ".json");
+}
+
+bool AnythingCached(absl::string_view prefix) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(CacheDirectory(), error)) {
+    if (absl::StartsWith(entry.path().filename().string(), prefix)) return true;
+  }
+  return false;
+}
+
+std::optional<Profile> ReadCached(const std::string& path,
+                                  const std::function<void(const std::string&)>& say) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxProfileBytes);
+  if (!text.ok()) return std::nullopt;
+  absl::StatusOr<Profile> profile = ParseProfile(*text, path);
+  if (profile.ok()) return *std::move(profile);
+  say(absl::StrCat(path, " is damaged: measuring anew"));
+  return std::nullopt;
+}
+
+void WriteCached(const std::string& path, const Profile& profile,
+                 const std::function<void(const std::string&)>& say) {
+  std::error_code error;
+  fs::create_directories(ParentDirectory(path), error);
+  const absl::Status written = WriteFileAtomically(path, ProfileToJson(profile));
+  if (!written.ok()) say(absl::StrCat("not cached: ", written.message()));
+}
+
+}  // namespace harmony

@@ -1,0 +1,184 @@
+#include "common/plan/profile_estimate.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/model/model_config.h"
+
+namespace harmony {
+namespace {
+
+constexpr double kLongestForward = 2e9;       // FLOPs: a tenth of a second
+constexpr int64_t kLargestLayer = 8'000'000;  // parameters
+constexpr int64_t kTokens = 512;
+constexpr Bytes kMemory = MiB(256);
+constexpr char kStandIn[] = "gpt2-124m";
+constexpr int64_t kStandInTokens = 128;
+constexpr double kLayerOverhead = 30e-6;  // of a layer in a task, whatever its size
+constexpr double kBackwardForwards = 3;   // a backward with recompute
+constexpr double kMemoryBytes = 8e9;      // gradients zeroed and checked
+
+Measured Exactly(double value) { return {value, value, value}; }
+
+int BlockOf(const ModelSpec& model) {
+  const auto block =
+      std::find_if(model.layers.begin(), model.layers.end(),
+                   [](const LayerSpec& layer) { return layer.kind == LayerKind::kBlock; });
+  return block == model.layers.end() ? 0 : static_cast<int>(block - model.layers.begin());
+}
+
+int64_t ParametersOf(const ModelSpec& model, int layer) {
+  int64_t elements = 0;
+  for (int use : model.layers[layer].uses) {
+    elements += model.blocks[model.uses[use].block].elements;
+  }
+  return elements;
+}
+
+LinkProfile WithSpeed(LinkProfile link, BytesPerSecond given) {
+  if (given.value > 0) link.alone = link.duplex = link.together = Exactly(given.value);
+  return link;
+}
+
+LayerSizeProfile SizeOf(const ModelSpec& model, const JobSpec& job, const LayerShape& shape,
+                        int64_t samples, double flops) {
+  const int layer = shape.layers.front();
+  const int64_t tokens = job.sequence_length;
+  const double forward = ForwardFlops(model, layer, samples, tokens) / flops;
+  LayerSizeProfile size;
+  size.samples = samples;
+  if (shape.kind != LayerKind::kHead) {
+    size.forward = Exactly(kLayerOverhead + forward);
+    size.forward_workspace = ForwardWorkspaceBytes(model, {layer, layer}, samples, tokens);
+  }
+  size.backward = Exactly(kLayerOverhead + kBackwardForwards * forward);
+  size.backward_workspace = BackwardWorkspaceBytes(model, {layer, layer}, samples, tokens);
+  if (shape.kind == LayerKind::kBlock) {
+    size.backward_inner = size.backward;
+    size.activation_bytes = SavedActivationBytes(model, layer, samples, tokens);
+  }
+  return size;
+}
+
+std::vector<LayerProfile> LayersOf(const ModelSpec& model, const JobSpec& job, bool paced,
+                                   double flops) {
+  std::vector<LayerProfile> layers;
+  for (const LayerShape& shape : DistinctLayers(model)) {
+    LayerProfile layer;
+    layer.kind = KindName(shape.kind);
+    layer.layers = shape.layers;
+    const int first = shape.layers.front();
+    layer.parameter_bytes = Bytes(ParametersOf(model, first) * 4);
+    layer.input_bytes = BoundaryBytes(model, first, 1, job.sequence_length);
+    const double seconds =
+        paced ? 0 : static_cast<double>(layer.parameter_bytes.count()) / kMemoryBytes;
+    layer.zero = layer.check = Exactly(seconds);
+    for (int64_t samples : std::set<int64_t>{1, job.global_batch_size}) {
+      layer.sizes.push_back(SizeOf(model, job, shape, samples, flops));
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+}  // namespace
+
+absl::StatusOr<CalibrationWork> CalibrationWorkOf(const ModelSpec& model,
+                                                  const std::string& config_json,
+                                                  const JobSpec& job, size_t num_devices) {
+  CalibrationWork work{model, config_json, job, BlockOf(model), {}, 0};
+  int64_t samples = std::clamp<int64_t>(kTokens / job.sequence_length, 1, job.global_batch_size);
+  const double one = ForwardFlops(model, work.layer, 1, job.sequence_length);
+  if (one > kLongestForward || ParametersOf(model, work.layer) > kLargestLayer) {
+    HARMONY_ASSIGN_OR_RETURN(work.config_json, PresetConfigJson(kStandIn));
+    HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
+                             ParseModelConfig(work.config_json, kStandIn));
+    work.model = BuildModelSpec(config);
+    work.layer = BlockOf(work.model);
+    work.job.sequence_length = kStandInTokens;
+    samples = 1;
+  } else {
+    samples = std::clamp<int64_t>(static_cast<int64_t>(kLongestForward / one), 1, samples);
+  }
+  work.job.global_batch_size = work.job.micro_batch_size = samples;
+  work.forward_flops = ForwardFlops(work.model, work.layer, samples, work.job.sequence_length);
+  for (size_t d = 0; d < std::min(num_devices, kMostCalibrated); ++d) {
+    DeviceSpec device;
+    device.ordinal = static_cast<int>(d);
+    device.memory = kMemory;
+    work.devices.push_back(device);
+  }
+  return work;
+}
+
+Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds, const ModelSpec& model,
+                        const JobSpec& job, const std::vector<DeviceSpec>& devices) {
+  Profile profile;
+  profile.model_fingerprint = ModelFingerprint(model, job.sequence_length);
+  profile.model =
+      absl::StrCat(model.config.model_type, ", ", model.parameter_count(), " parameters");
+  profile.sequence_length = job.sequence_length;
+  profile.compute_threads = job.compute_threads;
+  profile.calibrated = true;
+  profile.versions = speeds.versions;
+  profile.host = speeds.host;
+  // More devices than were measured share the cores, too.
+  const auto count = static_cast<double>(devices.size());
+  const auto measured = static_cast<double>(speeds.devices.size());
+  const double crowd = measured >= speeds.versions.cores ? count / measured : 1;
+  for (const DeviceSpec& spec : devices) {
+    const DeviceProfile& like = speeds.devices[profile.devices.size() % speeds.devices.size()];
+    DeviceProfile device;
+    device.spec = ToString(spec);
+    device.memory = spec.memory;
+    const bool paced = spec.flops.value > 0;
+    const double flops = paced ? spec.flops.value
+                               : kBackwardForwards * work.forward_flops /
+                                     like.layers.front().sizes.front().backward.median / crowd;
+    device.layers = LayersOf(model, job, paced, flops);
+    device.h2d = WithSpeed(like.h2d, spec.h2d);
+    device.d2h = WithSpeed(like.d2h, spec.d2h);
+    if (devices.size() > 1) device.p2p = WithSpeed(like.p2p.value_or(like.h2d), spec.p2p);
+    profile.devices.push_back(std::move(device));
+  }
+  return profile;
+}
+
+std::string DescribeEstimate(const Profile& profile, const ModelSpec& model,
+                             const std::vector<DeviceSpec>& devices) {
+  const int block = BlockOf(model);
+  std::set<std::string> seen;  // devices alike are named once
+  std::vector<std::string> parts;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const DeviceProfile& device = profile.devices[d];
+    const LayerProfile* layer = &device.layers.front();
+    for (const LayerProfile& each : device.layers) {
+      if (std::find(each.layers.begin(), each.layers.end(), block) != each.layers.end()) {
+        layer = &each;
+      }
+    }
+    const LayerSizeProfile& size = layer->sizes.back();
+    const double flops = ForwardFlops(model, block, size.samples, profile.sequence_length) *
+                         kBackwardForwards / (size.backward.median - kLayerOverhead);
+    const auto rate = [&](const char* name, const LinkProfile& link, BytesPerSecond given) {
+      return absl::StrFormat("%s %.3g GB/s (%s)", name,
+                             (devices.size() > 1 ? link.together : link.duplex).median / 1e9,
+                             given.value > 0 ? "modelled" : "calibrated");
+    };
+    std::string part = absl::StrFormat(
+        "layers by their FLOPs at %.3g GFLOP/s (%s), %s, %s", flops / 1e9,
+        devices[d].flops.value > 0 ? "modelled" : "calibrated",
+        rate("copies in", device.h2d, devices[d].h2d), rate("out", device.d2h, devices[d].d2h));
+    if (device.p2p) absl::StrAppend(&part, ", ", rate("to devices", *device.p2p, devices[d].p2p));
+    if (seen.insert(device.spec).second) parts.push_back(std::move(part));
+  }
+  return absl::StrCat(absl::StrJoin(parts, "; "),
+                      absl::StrFormat("; updates at %.3g GB/s (calibrated)",
+                                      profile.host.update_rate.median / 1e9));
+}
+
+}  // namespace harmony
