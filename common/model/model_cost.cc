@@ -3,7 +3,9 @@
 //   C hidden, I intermediate, V vocabulary, H heads, K key/value heads, D head size, T tokens
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "common/model/model_spec.h"
 
@@ -83,6 +85,31 @@ BlockWorkspace LlamaWorkspace(const ModelConfig& c) {
   // Where attention is the widest, its many sizes leave holes: a quarter more.
   w.backward = std::max(w.kept + I, (attention + 2 * q + 2 * kv + 3 * pass) * 5 / 4);
   return w;
+}
+
+// Each tensor that a forward keeps, in the order of NewSaved (worker/models).
+std::vector<int64_t> KeptTensors(const ModelConfig& c) {
+  const int64_t C = c.hidden_size, I = c.intermediate_size, H = c.num_heads;
+  if (c.family == Family::kGpt2) return {1, 1, C, 3 * C, C, H, C, 1, 1, C, I, I};
+  const int64_t q = QueryWidth(c), kv = KvWidth(c), K = c.num_kv_heads;
+  std::vector<int64_t> tensors = {1, C, q, kv, kv};
+  if (c.qk_norm) tensors.insert(tensors.end(), {q, H, kv, K});
+  tensors.push_back(q);
+  for (int64_t pass = 0; pass < H / K; ++pass) tensors.push_back(K);  // log-sum-exp
+  tensors.insert(tensors.end(), {C, 1, C, I, I, I});
+  return tensors;
+}
+
+// The most of the workspace where what is kept lies elsewhere, as elements per token.
+int64_t KeepingForward(const ModelConfig& c) {
+  if (c.family == Family::kGpt2) return c.hidden_size + std::max<int64_t>(c.num_heads, 2);
+  return (KvWidth(c) < QueryWidth(c) ? KvWidth(c) : QueryWidth(c)) + c.num_heads;
+}
+int64_t KeptBackward(const ModelConfig& c) {
+  const int64_t C = c.hidden_size, I = c.intermediate_size;
+  if (c.family == Family::kGpt2) return std::max(I + C, 4 * C);
+  const int64_t q = QueryWidth(c), kv = KvWidth(c), pass = kv < q ? kv : 0;
+  return std::max(I + C, 2 * q + 2 * kv + 4 * pass);
 }
 
 BlockWorkspace WorkspaceOf(const ModelConfig& c) {
@@ -187,6 +214,52 @@ Bytes BackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t s
     bytes += Elements(kept, samples, tokens).count();
   }
   return Saturate(bytes + kFixedWorkspace.count());
+}
+
+namespace {
+
+long double InSlot(long double per_token, int64_t samples, int64_t tokens) {
+  return std::ceil(per_token * samples * tokens * 4 / kSlotAlignment) * kSlotAlignment;
+}
+
+long double KeptByBlock(const ModelConfig& config, int64_t samples, int64_t tokens) {
+  long double bytes = 0;
+  for (int64_t width : KeptTensors(config)) bytes += InSlot(width, samples, tokens);
+  return bytes;
+}
+
+}  // namespace
+
+Bytes KeptBlockBytes(const ModelConfig& config, int64_t samples, int64_t tokens) {
+  return Saturate(KeptByBlock(config, samples, tokens));
+}
+
+Bytes KeptActivationBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                          int64_t tokens) {
+  // A backward with recompute holds all of it, too.
+  if (model.measured != nullptr) return model.measured->BackwardWorkspace(range, samples);
+  const ModelConfig& c = model.config;
+  const int blocks = std::max(BlocksIn(model, range), 0);
+  return Saturate(KeptByBlock(c, samples, tokens) * blocks +
+                  InSlot(c.hidden_size, samples, tokens) * std::max(blocks - 1, 0));
+}
+
+Bytes KeptForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                                int64_t tokens) {
+  if (model.measured != nullptr) return model.measured->ForwardWorkspace(range, samples);
+  if (BlocksIn(model, range) <= 0) return kFixedWorkspace;
+  return Elements(KeepingForward(model.config), samples, tokens) + kFixedWorkspace;
+}
+
+Bytes KeptBackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                                 int64_t tokens) {
+  if (model.measured != nullptr) return model.measured->BackwardWorkspace(range, samples);
+  const ModelConfig& c = model.config;
+  const int blocks = BlocksIn(model, range);
+  if (blocks <= 0) return kFixedWorkspace;
+  // The gradient between blocks, on its way down: read and written, the first and last are bound.
+  const int hidden = std::clamp(blocks - (range.first == 0 ? 0 : 1), 0, 2);
+  return Elements(hidden * c.hidden_size + KeptBackward(c), samples, tokens) + kFixedWorkspace;
 }
 
 Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int64_t tokens,

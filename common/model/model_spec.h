@@ -132,12 +132,28 @@ Bytes ForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t sa
 Bytes BackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
                              int64_t tokens);
 
+// Where a forward leaves what its backward needs, so that nothing is recomputed
+// (LayerGroup::keep_activations): of each block of the range its tensors, each at a multiple of
+// kSlotAlignment, then, but for the last block, its output. The block's part of that by itself.
+Bytes KeptActivationBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                          int64_t tokens);
+Bytes KeptBlockBytes(const ModelConfig& config, int64_t samples, int64_t tokens);
+// The workspace of the tasks that do so, as above.
+Bytes KeptForwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                                int64_t tokens);
+Bytes KeptBackwardWorkspaceBytes(const ModelSpec& model, LayerRange range, int64_t samples,
+                                 int64_t tokens);
+
 // What such a task is expected to hold at its peak: never less than it does, and hardly more. The
 // bounds above have room for holes between allocations, too. REQUIRES: sizes that fit a machine.
 Bytes ForwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
                            int64_t tokens, int threads);
 Bytes BackwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
                             int64_t tokens, int threads);
+Bytes KeptForwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
+                               int64_t tokens, int threads);
+Bytes KeptBackwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
+                                int64_t tokens, int threads);
 
 // Section 1: weights + gradients + optimizer state + all activations that autograd saves for one
 // global batch without recompute, logits included.

@@ -17,6 +17,8 @@ struct Phase {
 struct BlockPhases {
   int64_t kept = 0;                      // from a forward to its backward, per token
   std::vector<Phase> forward, backward;  // of backward: what the block itself keeps included
+  // Where what is kept lies elsewhere.
+  std::vector<Phase> keeping_forward, kept_backward;
 };
 
 // Rounding of each allocation, sums of biases and the like.
@@ -51,6 +53,8 @@ BlockPhases Gpt2Phases(const ModelConfig& c, int64_t tokens, int threads) {
   p.backward = {{p.kept},
                 {6 * C + H + 2, attention},
                 {9 * C + H + 4, AttentionBackwardBuffers(tokens, threads)}};
+  p.keeping_forward = {{C + 2}, {C + H, attention}};
+  p.kept_backward = {{I + C}, {2 * C}, {4 * C, AttentionBackwardBuffers(tokens, threads)}};
   return p;
 }
 
@@ -72,6 +76,10 @@ BlockPhases LlamaPhases(const ModelConfig& c, int64_t samples, int64_t tokens, i
                 {inputs_and_output + C + pass + 1, forward_buffers},
                 {inputs_and_output + 2 * q + 2 * kv + 4 * pass + 2,
                  AttentionBackwardBuffers(tokens, threads)}};
+  p.keeping_forward = {{pass > 0 ? pass + c.num_kv_heads : q + H, forward_buffers}};
+  p.kept_backward = {{I + C},
+                     {I, stretch},
+                     {2 * q + 2 * kv + 4 * pass, AttentionBackwardBuffers(tokens, threads)}};
   return p;
 }
 
@@ -95,6 +103,11 @@ int64_t HeadMost(const ModelConfig& c, int64_t rows) {
 
 int BlocksIn(const ModelSpec& model, LayerRange range) {
   return std::max(std::min(range.last, model.num_layers() - 2) - std::max(range.first, 1) + 1, 0);
+}
+
+// The gradients between blocks, on their way down; the first and the last one are bound.
+int64_t GradientsUnderWay(LayerRange range, int blocks) {
+  return std::clamp(blocks - (range.first == 0 ? 0 : 1), 0, 2);
 }
 
 }  // namespace
@@ -126,6 +139,23 @@ Bytes BackwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t sa
   int64_t most = blocks > 0 ? Most(phases.backward, rows) - kept : 0;
   if (head) most = std::max(most, HeadMost(c, rows));
   return Bytes(hidden * c.hidden_size * rows * 4 + blocks * kept + most + kSmall);
+}
+
+Bytes KeptForwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
+                               int64_t tokens, int threads) {
+  if (BlocksIn(model, range) == 0) return Bytes(0);
+  const BlockPhases phases = PhasesOf(model.config, samples, tokens, threads);
+  return Bytes(Most(phases.keeping_forward, samples * tokens) + kSmall);
+}
+
+Bytes KeptBackwardWorkspacePeak(const ModelSpec& model, LayerRange range, int64_t samples,
+                                int64_t tokens, int threads) {
+  const int blocks = BlocksIn(model, range);
+  if (blocks == 0) return Bytes(kSmall);
+  const int64_t rows = samples * tokens;
+  const int64_t hidden = GradientsUnderWay(range, blocks) * model.config.hidden_size * rows * 4;
+  const BlockPhases phases = PhasesOf(model.config, samples, tokens, threads);
+  return Bytes(hidden + Most(phases.kept_backward, rows) + kSmall);
 }
 
 }  // namespace harmony

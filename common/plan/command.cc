@@ -37,6 +37,7 @@ std::string BodyText(const ComputeTask& task) {
     absl::StrAppend(&text, " out", output.boundary, "@", output.offset.count());
   }
   if (task.output_gradient) absl::StrAppend(&text, " dy@", task.output_gradient->count());
+  if (task.kept) absl::StrAppend(&text, " kept@", task.kept->count());
   if (task.input_gradient) absl::StrAppend(&text, " dx@", task.input_gradient->count());
   if (task.tokens) absl::StrAppend(&text, " tokens@", task.tokens->count());
   if (task.labels) absl::StrAppend(&text, " labels@", task.labels->count());

@@ -94,6 +94,9 @@ struct ComputeTask {
   bool last_microbatch = false;          // then weight gradients are checked to be finite
   // Forward: boundary layers.first. Backward: the stash, boundary StashBoundary(group).
   std::optional<Bytes> input;
+  // KeptActivationBytes of the layers. Forward: what the backward needs is left here. Backward: the
+  // forward left it here, nothing is recomputed; the task destroys it.
+  std::optional<Bytes> kept;
   std::vector<OutputBinding> outputs;    // forward: boundaries to write, the group's output last
   std::optional<Bytes> output_gradient;  // backward but not fused
   std::optional<Bytes> input_gradient;   // backward kinds; none when the group has layer 0

@@ -14,7 +14,8 @@ std::string GroupsText(const std::vector<LayerGroup>& groups) {
   for (const LayerGroup& group : groups) {
     absl::StrAppend(&text, text.empty() ? "" : " ", group.layers.first, "-", group.layers.last, "@",
                     group.device, group.keep_weights ? " (weights kept)" : "",
-                    group.keep_stash ? " (stash kept)" : "");
+                    group.keep_stash ? " (stash kept)" : "",
+                    group.keep_activations ? " (activations kept)" : "");
   }
   return text.empty() ? "none" : text;
 }
@@ -47,6 +48,42 @@ absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
   return absl::InvalidArgumentError(absl::StrCat(
       "plan: boundary tensors of a microbatch cannot be parts of forward tasks of ",
       plan.forward_span, " microbatches: their bytes are not a multiple of ", kSlotAlignment));
+}
+
+// The backward group of the same layers and device; -1: there is none.
+int TwinOf(const Plan& plan, const LayerGroup& forward_group) {
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+    const LayerGroup& group = plan.backward_groups[g];
+    if (group.layers != forward_group.layers) continue;
+    return group.device == forward_group.device ? static_cast<int>(g) : -1;
+  }
+  return -1;
+}
+
+absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
+  const std::string name = absl::StrCat("plan: the backward group of layers ", group.layers.first,
+                                        " to ", group.layers.last);
+  if ((group.keep_weights || group.keep_activations) && !CanKeepWeights(plan, group)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " keeps ",
+        group.keep_weights ? "weights (keep_weights)" : "activations (keep_activations)",
+        ", but no forward group of these layers runs on device ", group.device));
+  }
+  if (!group.keep_activations) return absl::OkStatus();
+  const std::string keeps = absl::StrCat(name, " keeps activations (keep_activations)");
+  if (StashBoundary(group) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(keeps, ", but the embedding has none"));
+  }
+  if (!group.keep_stash) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(keeps, ", but not its stash (keep_stash), which is the first of them"));
+  }
+  if (plan.forward_span > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(keeps, " of forward tasks of ", plan.forward_span,
+                     " microbatches at once (forward_span); only those of one can be kept"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -84,16 +121,7 @@ absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
   }
   HARMONY_RETURN_IF_ERROR(CheckSpan(model, plan));
   for (const LayerGroup& group : plan.backward_groups) {
-    if (!group.keep_weights) continue;
-    const bool loaded = std::any_of(
-        plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
-          return forward.layers == group.layers && forward.device == group.device;
-        });
-    if (loaded) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: the backward group of layers ", group.layers.first, " to ",
-                     group.layers.last, " keeps weights (keep_weights), but no forward group of ",
-                     "these layers runs on device ", group.device));
+    HARMONY_RETURN_IF_ERROR(CheckKept(plan, group));
   }
   return absl::OkStatus();
 }
@@ -128,12 +156,25 @@ bool SpansAllowed(const ModelSpec& model, const Plan& plan) {
 }
 
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group) {
-  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
-    const LayerGroup& group = plan.backward_groups[g];
-    if (group.layers != forward_group.layers) continue;
-    return group.keep_weights && group.device == forward_group.device ? static_cast<int>(g) : -1;
-  }
-  return -1;
+  const int group = TwinOf(plan, forward_group);
+  return group >= 0 && plan.backward_groups[group].keep_weights ? group : -1;
+}
+
+int ActivationKeeperOf(const Plan& plan, const LayerGroup& forward_group) {
+  const int group = TwinOf(plan, forward_group);
+  return group >= 0 && plan.backward_groups[group].keep_activations ? group : -1;
+}
+
+bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
+  return std::any_of(
+      plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
+        return forward.layers == backward_group.layers && forward.device == backward_group.device;
+      });
+}
+
+bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group) {
+  return plan.forward_span == 1 && StashBoundary(backward_group) > 0 &&
+         CanKeepWeights(plan, backward_group);
 }
 
 int StashBoundary(const LayerGroup& group) {

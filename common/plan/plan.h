@@ -25,6 +25,11 @@ struct LayerGroup {
   // and is not copied to the host; after a fault it is lost, and the step's forward runs again as
   // far as it is needed. Means nothing for a group that needs no stash.
   bool keep_stash = false;
+  // Backward groups only. What the forward group of the same layers and device computed on the way
+  // stays on the device, of every microbatch, until this backward, which then recomputes nothing.
+  // Needs keep_stash, for the group's input is the first of it, and forward tasks of one
+  // microbatch, so that each backward finds its own in one place.
+  bool keep_activations = false;
 };
 
 struct DevicePlan {
@@ -83,6 +88,12 @@ bool SpansAllowed(const ModelSpec& model, const Plan& plan);
 
 // The backward group that keeps the weights a forward group loads; -1: none does.
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group);
+// The one that keeps its activations; -1: none does.
+int ActivationKeeperOf(const Plan& plan, const LayerGroup& forward_group);
+// A forward group of the same layers runs on the same device: what it loads can be kept.
+bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group);
+// And what it computes.
+bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group);
 
 // The boundary whose tensor is kept (stashed) for the backward of a group: the first layer's input,
 // or the embedding's output (boundary 1) for a group that starts with layer 0. -1 when the group

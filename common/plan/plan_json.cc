@@ -23,6 +23,7 @@ Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
     if (backward) {
       one["keep_weights"] = group.keep_weights;
       one["keep_stash"] = group.keep_stash;
+      one["keep_activations"] = group.keep_activations;
     }
     json.push_back(std::move(one));
   }
@@ -34,7 +35,8 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
   int64_t next = 0;
   for (const JsonField& item : field.Items()) {
     if (backward) {
-      item.Only({"first_layer", "last_layer", "device", "keep_weights", "keep_stash"});
+      item.Only({"first_layer", "last_layer", "device", "keep_weights", "keep_stash",
+                 "keep_activations"});
     } else {
       item.Only({"first_layer", "last_layer", "device"});
     }
@@ -45,6 +47,8 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
     if (backward) {
       group.keep_weights = item.Get("keep_weights").Flag();
       group.keep_stash = item.Get("keep_stash").Flag();
+      // Plans of before there was a choice recompute.
+      group.keep_activations = item.Has("keep_activations") && item.Get("keep_activations").Flag();
     }
     if (!item.ok()) break;
     if (first != next) {

@@ -42,6 +42,9 @@ struct LayerSizeProfile {
   Measured backward;
   // The same with the layer's output recomputed, as all but the last layer of a group. Blocks only.
   std::optional<Measured> backward_inner;
+  // Of tasks that keep what the forward computed (LayerGroup::keep_activations): the forward, which
+  // leaves it behind, and the backward alone. Blocks only, where there was room to measure.
+  std::optional<Measured> keeping_forward, kept_backward;
   // Peaks of the worker's capped workspace.
   Bytes forward_workspace, backward_workspace;
   // What one more such layer in a group adds to the backward's peak. Blocks only, else 0.

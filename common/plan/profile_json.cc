@@ -24,6 +24,8 @@ Json ToJson(const LayerSizeProfile& size) {
   if (size.forward) json["forward_s"] = ToJson(*size.forward);
   json["backward_s"] = ToJson(size.backward);
   if (size.backward_inner) json["backward_inner_s"] = ToJson(*size.backward_inner);
+  if (size.keeping_forward) json["keeping_forward_s"] = ToJson(*size.keeping_forward);
+  if (size.kept_backward) json["kept_backward_s"] = ToJson(*size.kept_backward);
   json["forward_workspace_bytes"] = size.forward_workspace.count();
   json["backward_workspace_bytes"] = size.backward_workspace.count();
   json["activation_bytes"] = size.activation_bytes.count();
@@ -98,13 +100,16 @@ Measured ShortTime(const JsonField& field) {
 Bytes Size(const JsonField& field) { return Bytes(field.Integer(0)); }
 
 LayerSizeProfile ReadSize(const JsonField& field, absl::string_view kind) {
-  field.Only({"samples", "forward_s", "backward_s", "backward_inner_s", "forward_workspace_bytes",
-              "backward_workspace_bytes", "activation_bytes"});
+  field.Only({"samples", "forward_s", "backward_s", "backward_inner_s", "keeping_forward_s",
+              "kept_backward_s", "forward_workspace_bytes", "backward_workspace_bytes",
+              "activation_bytes"});
   LayerSizeProfile size;
   size.samples = field.Get("samples").Integer(1);
   if (kind != "head") size.forward = Time(field.Get("forward_s"));
   size.backward = Time(field.Get("backward_s"));
   if (field.Has("backward_inner_s")) size.backward_inner = Time(field.Get("backward_inner_s"));
+  if (field.Has("keeping_forward_s")) size.keeping_forward = Time(field.Get("keeping_forward_s"));
+  if (field.Has("kept_backward_s")) size.kept_backward = Time(field.Get("kept_backward_s"));
   size.forward_workspace = Size(field.Get("forward_workspace_bytes"));
   size.backward_workspace = Size(field.Get("backward_workspace_bytes"));
   size.activation_bytes = Size(field.Get("activation_bytes"));

@@ -81,6 +81,7 @@ void EncodeBody(const ComputeTask& task, v1::Command* command) {
     out->set_offset(output.offset.count());
   }
   if (task.input) wire->set_input(task.input->count());
+  if (task.kept) wire->set_kept(task.kept->count());
   if (task.output_gradient) wire->set_output_gradient(task.output_gradient->count());
   if (task.input_gradient) wire->set_input_gradient(task.input_gradient->count());
   if (task.tokens) wire->set_tokens(task.tokens->count());
@@ -92,6 +93,7 @@ void EncodeBody(const ComputeTask& task, v1::Command* command) {
 absl::Status DecodeComputeOffsets(const v1::ComputeTask& wire, ComputeTask* task) {
   HARMONY_RETURN_IF_ERROR(
       ReadOptionalOffset(wire.has_input(), wire.input(), "input", &task->input));
+  HARMONY_RETURN_IF_ERROR(ReadOptionalOffset(wire.has_kept(), wire.kept(), "kept", &task->kept));
   HARMONY_RETURN_IF_ERROR(ReadOptionalOffset(wire.has_output_gradient(), wire.output_gradient(),
                                              "output_gradient", &task->output_gradient));
   HARMONY_RETURN_IF_ERROR(ReadOptionalOffset(wire.has_input_gradient(), wire.input_gradient(),
@@ -247,6 +249,7 @@ void EncodeGroups(const std::vector<LayerGroup>& groups,
     out->set_device(group.device);
     out->set_keep_weights(group.keep_weights);
     out->set_keep_stash(group.keep_stash);
+    out->set_keep_activations(group.keep_activations);
   }
 }
 
@@ -262,8 +265,11 @@ absl::Status DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& w
     if (in.device() < 0 || in.device() >= num_devices) {
       return Bad(absl::StrCat(field, ".device"), in.device());
     }
-    groups->push_back(
-        {{in.first_layer(), in.last_layer()}, in.device(), in.keep_weights(), in.keep_stash()});
+    groups->push_back({{in.first_layer(), in.last_layer()},
+                       in.device(),
+                       in.keep_weights(),
+                       in.keep_stash(),
+                       in.keep_activations()});
     next = in.last_layer() + 1;
   }
   return absl::OkStatus();

@@ -6,7 +6,8 @@ namespace {
 // Guesses for what is not paced: one core's share of a small machine.
 constexpr double kFlops = 40e9, kCopy = 4e9, kHostBytes = 8e9;
 constexpr double kTaskOverhead = 20e-6, kCopyOverhead = 5e-6;
-constexpr double kRecomputeFactor = 3;  // backward with recompute against forward
+// Against forward: backward alone, with recompute; the fused task counts as the latter.
+constexpr double kBackwardFactor = 2, kRecomputeFactor = 3;
 
 double RateOr(double rate, double guess) { return rate > 0 ? rate : guess; }
 
@@ -35,7 +36,9 @@ Nanos AnalyticCosts::Duration(const Command& command) const {
       flops += flops_[layer];
     }
     flops *= static_cast<double>(task->samples) / microbatch_size_;
-    if (task->kind != TaskKind::kForward) flops *= kRecomputeFactor;
+    if (task->kind != TaskKind::kForward) {
+      flops *= task->kept ? kBackwardFactor : kRecomputeFactor;
+    }
     return Nanos::FromSeconds(kTaskOverhead + flops / rates_[lane.device].flops);
   }
   if (const auto* copy = std::get_if<Transfer>(&command.body)) {

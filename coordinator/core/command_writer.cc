@@ -101,6 +101,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
     task.input = visit.kept_input >= 0 ? kept_.Stash(visit.kept_input, m * visit.span)
                                        : InSlot(visit, position, visit.input_at);
   }
+  if (visit.activations >= 0) task.kept = kept_.Activations(visit.activations, m);
   if (visit.has_tokens) task.tokens = InSlot(visit, position, visit.tokens_at);
   if (visit.has_labels) {
     task.labels = InSlot(visit, position, visit.labels_at);

@@ -136,6 +136,8 @@ class Derivation {
       for (int f = groups - 1; f >= 0; --f) {
         const LayerRange layers = plan_.forward_groups[f].layers;
         int last = consumer && !Stashed(layers.last + 1, m) ? layers.last : -1;
+        const int keeper = ActivationKeeperOf(plan_, plan_.forward_groups[f]);
+        if (keeper >= 0 && work_.backward[keeper]) last = layers.last;  // forgotten, too
         for (int b = layers.first + 1; b <= layers.last + 1; ++b) {
           if (!wanted[b]) continue;
           const bool missing = kept[b] || !Stashed(b, m);

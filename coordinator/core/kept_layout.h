@@ -28,15 +28,24 @@ class KeptLayout {
   Bytes Stash(int boundary, int microbatch) const {
     return stashes_[boundary].begin + stashes_[boundary].stride * microbatch;
   }
+  // Offset, in its device's region, of what a backward group keeps of the forward of a microbatch.
+  // REQUIRES: LayerGroup::keep_activations.
+  Bytes Activations(int group, int microbatch) const {
+    return activations_[group].begin + activations_[group].stride * microbatch;
+  }
 
  private:
   struct StashPlace {
     int device = -1;
     Bytes begin, stride;
   };
+  struct ActivationPlace {
+    Bytes begin, stride;
+  };
   std::vector<Bytes> bytes_;                                 // by device
   std::vector<std::vector<std::pair<int, Bytes>>> weights_;  // by backward group: block, offset
   std::vector<StashPlace> stashes_;                          // by boundary
+  std::vector<ActivationPlace> activations_;                 // by backward group
 };
 
 }  // namespace harmony

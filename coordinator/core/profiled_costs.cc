@@ -1,5 +1,6 @@
 #include "coordinator/core/profiled_costs.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace harmony {
@@ -12,6 +13,16 @@ double ForwardOf(const LayerSizeProfile& size) { return size.forward ? size.forw
 double BackwardOf(const LayerSizeProfile& size) { return size.backward.median; }
 double InnerOf(const LayerSizeProfile& size) {
   return size.backward_inner ? size.backward_inner->median : size.backward.median;
+}
+
+double KeepingForwardOf(const LayerSizeProfile& size) {
+  return size.keeping_forward ? size.keeping_forward->median : ForwardOf(size);
+}
+// Where it was not measured: what is left without the recompute.
+double KeptBackwardOf(const LayerSizeProfile& size) {
+  if (size.kept_backward) return size.kept_backward->median;
+  if (!size.backward_inner) return size.backward.median;  // the embedding recomputes nothing
+  return std::max(size.backward_inner->median - ForwardOf(size), 0.0);
 }
 
 double Between(const std::vector<double>& sums, LayerRange range) {
@@ -38,7 +49,7 @@ ProfiledCosts::ProfiledCosts(const Profile& profile, const ModelSpec& model, con
       if (plan.num_microbatches % span != 0) continue;
       const int64_t samples = plan.microbatch_size * span;
       Sums sums = SumsOf(measured, samples);
-      if (span > 1) sums = {std::move(sums.forward), {}, {}, {}, {}};
+      if (span > 1) sums = {std::move(sums.forward), {}, {}, {}, {}, {}, {}};
       device.sums.emplace(samples, std::move(sums));
     }
     devices_.push_back(std::move(device));
@@ -47,7 +58,7 @@ ProfiledCosts::ProfiledCosts(const Profile& profile, const ModelSpec& model, con
 
 ProfiledCosts::Sums ProfiledCosts::SumsOf(const DeviceProfile& device, int64_t samples) const {
   struct Seconds {
-    double forward, backward, inner;
+    double forward, backward, inner, keeping, kept;
   };
   std::vector<Seconds> by_shape;
   std::vector<int> shape_of(model_.num_layers(), 0);
@@ -55,13 +66,17 @@ ProfiledCosts::Sums ProfiledCosts::SumsOf(const DeviceProfile& device, int64_t s
     for (int index : layer.layers) shape_of[index] = static_cast<int>(by_shape.size());
     by_shape.push_back({InterpolateSeconds(layer.sizes, samples, ForwardOf),
                         InterpolateSeconds(layer.sizes, samples, BackwardOf),
-                        InterpolateSeconds(layer.sizes, samples, InnerOf)});
+                        InterpolateSeconds(layer.sizes, samples, InnerOf),
+                        InterpolateSeconds(layer.sizes, samples, KeepingForwardOf),
+                        InterpolateSeconds(layer.sizes, samples, KeptBackwardOf)});
   }
-  Sums sums{{0}, {0}, {0}, {0}, {}};
+  Sums sums{{0}, {0}, {0}, {0}, {0}, {0}, {}};
   for (int shape : shape_of) {
     const Seconds& seconds = by_shape[shape];
     sums.forward.push_back(sums.forward.back() + seconds.forward);
     sums.backward_inner.push_back(sums.backward_inner.back() + seconds.inner);
+    sums.keeping_forward.push_back(sums.keeping_forward.back() + seconds.keeping);
+    sums.kept_backward.push_back(sums.kept_backward.back() + seconds.kept);
     sums.zero.push_back(sums.zero.back() + device.layers[shape].zero.median);
     sums.check.push_back(sums.check.back() + device.layers[shape].check.median);
     sums.backward.push_back(seconds.backward);
@@ -75,11 +90,12 @@ double ProfiledCosts::ComputeSeconds(const Device& device, const Sums& sums,
   double seconds = 0;
   switch (task.kind) {
     case TaskKind::kForward:
-      seconds = Between(sums.forward, range);
+      seconds = Between(task.kept ? sums.keeping_forward : sums.forward, range);
       break;
     case TaskKind::kBackward:
-      seconds =
-          Between(sums.backward_inner, {range.first, range.last - 1}) + sums.backward[range.last];
+      seconds = task.kept ? Between(sums.kept_backward, range)
+                          : Between(sums.backward_inner, {range.first, range.last - 1}) +
+                                sums.backward[range.last];
       break;
     case TaskKind::kForwardBackward:
       // As the backward of its blocks; the head is the last layer. The embedding's output, which a

@@ -27,7 +27,7 @@ class ProfiledCosts : public CostModel {
  private:
   // Seconds of layers [0, i) for one microbatch, by i.
   struct Sums {
-    std::vector<double> forward, backward_inner, zero, check;
+    std::vector<double> forward, backward_inner, keeping_forward, kept_backward, zero, check;
     std::vector<double> backward;  // of layer i alone, as the last of its group
   };
   struct Device {

@@ -28,6 +28,10 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
     });
     visit.own_blocks = static_cast<int>(own - visit.blocks.begin());
   }
+  visit.activations = forward                    ? ActivationKeeperOf(plan, planned)
+                      : planned.keep_activations ? group
+                                                 : -1;
+  if (layers != planned.layers) visit.activations = -1;  // only a stash is wanted
   visit.uses = UsesOf(model, layers);
   visit.has_tokens = layers.first == 0;
   visit.has_labels = kind == VisitKind::kFused;
@@ -90,6 +94,23 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
   sizes.push_back(visit.in_stride * visit.slots);
   sizes.push_back(visit.out_stride * visit.slots);
   return sizes;
+}
+
+Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit) {
+  const bool forward = visit.kind == VisitKind::kForward;
+  const auto bytes =
+      forward ? (visit.activations >= 0 ? KeptForwardWorkspaceBytes : ForwardWorkspaceBytes)
+              : (visit.activations >= 0 ? KeptBackwardWorkspaceBytes : BackwardWorkspaceBytes);
+  return bytes(model, visit.layers, plan.microbatch_size * visit.span, plan.sequence_length);
+}
+
+Bytes WorkspacePeakOf(const ModelSpec& model, const Plan& plan, const Visit& visit, int threads) {
+  const bool forward = visit.kind == VisitKind::kForward;
+  const auto peak =
+      forward ? (visit.activations >= 0 ? KeptForwardWorkspacePeak : ForwardWorkspacePeak)
+              : (visit.activations >= 0 ? KeptBackwardWorkspacePeak : BackwardWorkspacePeak);
+  return peak(model, visit.layers, plan.microbatch_size * visit.span, plan.sequence_length,
+              threads);
 }
 
 Bytes TotalOf(const std::vector<Bytes>& items) {

@@ -25,4 +25,9 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
 // Their sum, each at a multiple of kSlotAlignment.
 Bytes TotalOf(const std::vector<Bytes>& items);
 
+// The most that its tasks take of the worker's workspace: an upper bound.
+Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit);
+// What they are expected to take, where ATen runs so many threads: see ForwardWorkspacePeak.
+Bytes WorkspacePeakOf(const ModelSpec& model, const Plan& plan, const Visit& visit, int threads);
+
 }  // namespace harmony

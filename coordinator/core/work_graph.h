@@ -90,6 +90,7 @@ struct Visit {
   bool has_tokens = false, has_labels = false, has_input = false, has_output_gradient = false,
        has_input_gradient = false;
   int kept_input = -1;    // the input is read in the kept place of this boundary's stash
+  int activations = -1;   // the backward group whose activations this forward leaves, or its own
   int slots = 1;          // of each streaming kind
   int64_t consumer = -1;  // visit that takes the output (or the input gradient)
 

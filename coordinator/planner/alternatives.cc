@@ -74,6 +74,7 @@ void TryStashes(const Plan& plan, bool keep, Comparison& comparison) {
   for (LayerGroup& group : other.backward_groups) {
     changed = changed || group.keep_stash != keep;
     group.keep_stash = keep;
+    group.keep_activations = group.keep_activations && keep;
   }
   if (!changed) return;
   comparison.Try(keep ? "all stashes kept on the devices" : "all stashes on the host", other);
@@ -91,6 +92,19 @@ void TrySpans(const MoveRules& rules, const Plan& plan, Comparison& comparison) 
                                 plan.forward_size()),
                    other);
   }
+}
+
+void TryActivations(const Plan& plan, Comparison& comparison) {
+  Plan all = plan, none = plan;
+  bool more = false, less = false;
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+    less |= std::exchange(none.backward_groups[g].keep_activations, false);
+    LayerGroup& group = all.backward_groups[g];
+    if (group.keep_activations || !CanKeepActivations(plan, group)) continue;
+    group.keep_stash = group.keep_activations = more = true;
+  }
+  if (less) comparison.Try("every backward recomputes, no activations kept", none);
+  if (more) comparison.Try("nothing recomputed, activations kept where it can be", all);
 }
 
 }  // namespace
@@ -116,6 +130,7 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
   bool kept = false;
   for (LayerGroup& group : loaded.backward_groups) kept |= std::exchange(group.keep_weights, false);
   if (kept) comparison.Try("no weights kept from forward to backward", loaded);
+  if (MayKeepActivations(rules)) TryActivations(plan, comparison);
   if (rules.stash == StashPlacement::kAuto) {
     TryStashes(plan, false, comparison);
     TryStashes(plan, true, comparison);

@@ -167,7 +167,8 @@ class RelaxedStep {
     done.out.assign(count, kEarlier);
     done.gradient_out.assign(count, kEarlier);
     const auto duration = [&](bool first, bool last) {
-      return costs_.Compute(TaskOf(visit.kind), visit.layers, visit.device, first, last, span);
+      return costs_.Compute(TaskOf(visit.kind), visit.layers, visit.device, first, last, span,
+                            visit.activations >= 0);
     };
     const Nanos middle = duration(false, false);
     const bool chained = visit.kind == VisitKind::kBackward
@@ -350,23 +351,42 @@ PlanBound Bounds::OfPlan(const Plan& plan, const StepVisits& step) {
 }
 
 // Of a layer in a task of `span` microbatches.
-Nanos Bounds::Marginal(TaskKind kind, int layer, int device, int span) {
+Nanos Bounds::Marginal(TaskKind kind, int layer, int device, int span, bool kept) {
   const auto of = [&](LayerRange layers) {
-    return costs_.Compute(kind, layers, device, false, false, span);
+    return costs_.Compute(kind, layers, device, false, false, span, kept);
   };
   const Nanos one = of({layer, layer}), more = of({layer - 1, layer}) - of({layer - 1, layer - 1});
   return std::max(Nanos(0), std::min(one, more));
 }
 
-void Bounds::FindMarginals(const std::vector<int>& spans) {
+// Blocks whose activations the devices have room for, at the most. All blocks have one shape, so it
+// does not matter which of them these are.
+int64_t Bounds::RoomForActivations(const Plan& shape) const {
+  if (model_.measured != nullptr) return model_.num_layers();  // of any size
+  const Bytes block = KeptBlockBytes(model_.config, shape.microbatch_size, shape.sequence_length);
+  int64_t room = 0;
+  for (const DevicePlan& device : shape.devices) {
+    room += static_cast<int64_t>(static_cast<double>(device.memory.count()) /
+                                 static_cast<double>(block.count()) / shape.num_microbatches);
+  }
+  return room;
+}
+
+void Bounds::FindMarginals(const Plan& shape, const std::vector<int>& spans) {
+  const int64_t room = RoomForActivations(shape);
   marginal_.assign(model_.num_layers(), std::vector<Nanos>(costs_.num_devices()));
   for (int layer = 1; layer + 1 < model_.num_layers(); ++layer) {
     for (int d = 0; d < costs_.num_devices(); ++d) {
       Nanos least(std::numeric_limits<int64_t>::max());
       for (int span : spans) {
-        least = std::min(least, Nanos(Marginal(TaskKind::kForward, layer, d, span).count() / span));
+        const Nanos all = Marginal(TaskKind::kForward, layer, d, span, false);
+        least = std::min(least, Nanos(all.count() / span));
       }
-      marginal_[layer][d] = least + Marginal(TaskKind::kBackward, layer, d, 1);
+      Nanos& sum = marginal_[layer][d];
+      sum = least + Marginal(TaskKind::kBackward, layer, d, 1, false);
+      if (layer > room) continue;
+      sum = std::min(sum, Marginal(TaskKind::kForward, layer, d, 1, true) +
+                              Marginal(TaskKind::kBackward, layer, d, 1, true));
     }
   }
 }
@@ -394,7 +414,7 @@ Nanos Bounds::FusedFrom(const Plan& shape, int first) {
 
 Nanos Bounds::OfAnyPlan(const Plan& shape, const std::vector<int>& spans) {
   const int devices = costs_.num_devices(), layers = model_.num_layers();
-  FindMarginals(spans);
+  FindMarginals(shape, spans);
   Bytes largest;
   for (const DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
   Nanos best(std::numeric_limits<int64_t>::max());

@@ -43,14 +43,15 @@ class Bounds {
   Nanos OfAnyPlan(const Plan& shape, const std::vector<int>& spans);
 
  private:
-  Nanos Marginal(TaskKind kind, int layer, int device, int span);
-  void FindMarginals(const std::vector<int>& spans);
+  Nanos Marginal(TaskKind kind, int layer, int device, int span, bool kept);
+  int64_t RoomForActivations(const Plan& shape) const;
+  void FindMarginals(const Plan& shape, const std::vector<int>& spans);
   Nanos FusedFrom(const Plan& shape, int first);
 
   const ModelSpec& model_;
   TaskCosts& costs_;
-  // What forward and backward of a layer add to the time of a group, for a microbatch: by layer,
-  // device.
+  // What forward and backward of a layer add to the time of a group at least, for a microbatch: by
+  // layer, device.
   std::vector<std::vector<Nanos>> marginal_;
 };
 

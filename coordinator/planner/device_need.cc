@@ -21,10 +21,7 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kep
     Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
     sum += items[i].AlignUp(kSlotAlignment);
   }
-  need.workspace =
-      kind == VisitKind::kForward
-          ? ForwardWorkspaceBytes(model, visit.layers, plan.forward_size(), plan.sequence_length)
-          : BackwardWorkspaceBytes(model, visit.layers, plan.microbatch_size, plan.sequence_length);
+  need.workspace = WorkspaceOf(model, plan, visit);
   return need;
 }
 

@@ -61,12 +61,22 @@ class Enumeration {
       for (bool keep_stash : {false, true}) {
         if (keep_stash && (!stash || rules_.stash == StashPlacement::kHost)) continue;
         if (!keep_stash && stash && rules_.stash == StashPlacement::kDevice) continue;
-        group.keep_weights = keep_weights;
-        group.keep_stash = keep_stash;
-        Keeps(index + 1);
+        for (bool keep_activations : {false, true}) {
+          const bool can = keep_stash && MayKeepActivations(rules_);
+          if (keep_activations && !(can && CanKeepActivations(plan_, group))) continue;
+          group.keep_weights = keep_weights;
+          group.keep_stash = keep_stash;
+          group.keep_activations = keep_activations;
+          Keeps(index + 1);
+        }
       }
     }
-    group.keep_weights = group.keep_stash = false;
+    group.keep_weights = group.keep_stash = group.keep_activations = false;
+  }
+
+  bool KeepsActivations() const {
+    return std::any_of(plan_.backward_groups.begin(), plan_.backward_groups.end(),
+                       [](const LayerGroup& group) { return group.keep_activations; });
   }
 
   void Settings() {
@@ -77,10 +87,11 @@ class Enumeration {
       for (int slots = 1; slots <= rules_.most_slots; ++slots) {
         plan_.stream_slots = slots;
         for (int span : rules_.spans) {
-          if (span > 1 && plan_.forward_groups.empty()) continue;
+          if (span > 1 && (plan_.forward_groups.empty() || KeepsActivations())) continue;
           plan_.forward_span = span;
           visit_(plan_);
         }
+        plan_.forward_span = 1;
       }
     }
     plan_.update = given;

@@ -9,9 +9,9 @@
 
 namespace harmony {
 
-// Calls `visit` with every combination of backward groups, forward groups, devices of both, kept
-// weights, slots, spans and update mode that the rules leave open; plans that differ in the names
-// of equal devices only are one. `shape`: see PlanBuilder::Blank.
+// Calls `visit` with every combination of backward groups, forward groups, devices of both, what is
+// kept, slots, spans and update mode that the rules leave open; plans that differ in the names of
+// equal devices only are one. `shape`: see PlanBuilder::Blank.
 void EnumeratePlans(int layers, const Plan& shape, const MoveRules& rules,
                     const std::function<void(const Plan&)>& visit);
 

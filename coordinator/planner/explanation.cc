@@ -43,6 +43,11 @@ bool KeepsStash(const Plan& plan, const GroupNeed& need) {
   return need.kind != VisitKind::kForward && plan.backward_groups[need.group].keep_stash;
 }
 
+bool KeepsActivations(const Plan& plan, const GroupNeed& need) {
+  if (need.kind != VisitKind::kForward) return plan.backward_groups[need.group].keep_activations;
+  return ActivationKeeperOf(plan, plan.forward_groups[need.group]) >= 0;
+}
+
 // Without stashes and boundary commits; parameters counted once.
 double BytesPerParameter(const ModelSpec& model, const ArenaLayout& layout) {
   const Bytes bytes = layout.end() - layout.stash_and_boundary_bytes();
@@ -122,11 +127,12 @@ std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
     absl::StrAppendFormat(
         &text,
         "  %-16s %2d  layers %d-%d on device %d: weights %s, gradients %s, buffers %s, "
-        "workspace %s%s%s\n",
+        "workspace %s%s%s%s\n",
         KindName(need.kind), need.group, need.layers.first, need.layers.last, need.device,
         FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
         FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "",
-        KeepsStash(plan, need) ? ", stash kept" : "");
+        KeepsStash(plan, need) ? ", stash kept" : "",
+        KeepsActivations(plan, need) ? ", activations kept" : "");
   }
 
   absl::StrAppendFormat(&text, "Host arena %s", FormatBytes(layout.end()));
@@ -167,7 +173,8 @@ std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
         ", \"weights\": ", need.weights.count(), ", \"gradients\": ", need.gradients.count(),
         ", \"buffers\": ", need.streaming.count(), ", \"workspace\": ", need.workspace.count(),
         ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false",
-        ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false", "}");
+        ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false",
+        ", \"keep_activations\": ", KeepsActivations(plan, need) ? "true" : "false", "}");
   }
   const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
   for (size_t d = 0; d < uses.size(); ++d) {

@@ -92,8 +92,18 @@ bool Rotate(CounterRandom& random, int devices, Groups& groups) {
 
 bool ToggleKeep(const MoveRules& rules, CounterRandom& random, Plan& plan) {
   LayerGroup& group = plan.backward_groups[Pick(random, plan.backward_groups.size())];
-  if (rules.stash == StashPlacement::kAuto && random.Below(2) == 0) {
+  // One of what the rules leave open; weights always are.
+  const bool stash = rules.stash == StashPlacement::kAuto, activations = MayKeepActivations(rules);
+  const uint64_t others = (stash ? 1 : 0) + (activations ? 1 : 0);
+  const uint64_t what = others > 0 ? random.Below(others + 1) : 0;
+  if (stash && what == 0) {
     group.keep_stash = !group.keep_stash;
+    group.keep_activations = group.keep_activations && group.keep_stash;
+    return true;
+  }
+  if (activations && what + 1 == others && CanKeepActivations(plan, group)) {
+    group.keep_activations = !group.keep_activations;
+    group.keep_stash = group.keep_stash || group.keep_activations;
     return true;
   }
   if (!CanKeepWeights(plan, group)) return false;
@@ -177,6 +187,7 @@ void PlaceStashes(const MoveRules& rules, Plan* plan) {
   if (rules.stash == StashPlacement::kAuto) return;
   for (LayerGroup& group : plan->backward_groups) {
     group.keep_stash = rules.stash == StashPlacement::kDevice;
+    group.keep_activations = group.keep_activations && group.keep_stash;
   }
 }
 
@@ -190,19 +201,15 @@ void FitForward(Plan* plan) {
   }
   for (LayerGroup& group : plan->backward_groups) {
     group.keep_weights = group.keep_weights && CanKeepWeights(*plan, group);
+    group.keep_activations = group.keep_activations && CanKeepActivations(*plan, group);
   }
-}
-
-bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
-  return std::any_of(
-      plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
-        return forward.layers == backward_group.layers && forward.device == backward_group.device;
-      });
 }
 
 void MirrorForward(Plan* plan) {
   plan->forward_groups.assign(plan->backward_groups.begin(), plan->backward_groups.end() - 1);
-  for (LayerGroup& group : plan->forward_groups) group.keep_weights = group.keep_stash = false;
+  for (LayerGroup& group : plan->forward_groups) {
+    group.keep_weights = group.keep_stash = group.keep_activations = false;
+  }
 }
 
 void RenameDevices(Plan* plan) {
@@ -234,7 +241,8 @@ std::string KeyOf(const Plan& plan) {
     add(static_cast<int>(groups->size()));
     for (const LayerGroup& group : *groups) {
       add(group.layers.last);
-      add(group.device * 4 + (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0));
+      add(group.device * 8 + (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0) +
+          (group.keep_activations ? 4 : 0));
     }
   }
   return key;

@@ -12,9 +12,11 @@ namespace harmony {
 
 // What the search may change.
 struct MoveRules {
-  bool groups = true;                            // boundaries and devices
-  bool update = true;                            // eager or deferred
-  StashPlacement stash = StashPlacement::kAuto;  // auto: of each group by itself
+  bool groups = true;  // boundaries and devices
+  bool update = true;  // eager or deferred
+  // Auto: of each group by itself. With stashes on the host no activations stay on a device either.
+  StashPlacement stash = StashPlacement::kAuto;
+  bool activations = true;  // kept or recomputed; false: recomputed
   int most_slots = 3;
   std::vector<int> spans = {1};  // microbatches of a forward task (PlanBuilder::ForwardSpans)
   bool alike_devices = false;    // all devices are the same but for their names
@@ -25,15 +27,17 @@ struct MoveRules {
 // was changed.
 bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan);
 
-// Stashes stay on the devices where the rules say so, and nowhere where they say that.
+inline bool MayKeepActivations(const MoveRules& rules) {
+  return rules.activations && rules.stash != StashPlacement::kHost;
+}
+
+// Stashes stay on the devices where the rules say so, and nowhere where they say that (activations
+// neither, then).
 void PlaceStashes(const MoveRules& rules, Plan* plan);
 
 // Makes the forward groups end where the fused group begins; nothing is kept that no forward group
-// loads.
+// loads or computes.
 void FitForward(Plan* plan);
-
-// A forward group of the same layers runs on the same device: the weights can be kept.
-bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group);
 
 // The forward groups are the backward groups, without the fused one.
 void MirrorForward(Plan* plan);

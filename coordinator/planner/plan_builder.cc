@@ -15,13 +15,6 @@ constexpr int64_t kResidentGranule = 4096;
 // Such a part of the step has to be won.
 constexpr int64_t kWorthMoreHostMemory = 50;
 
-Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit) {
-  return visit.kind == VisitKind::kForward
-             ? ForwardWorkspaceBytes(model, visit.layers, plan.forward_size(), plan.sequence_length)
-             : BackwardWorkspaceBytes(model, visit.layers, plan.microbatch_size,
-                                      plan.sequence_length);
-}
-
 }  // namespace
 
 PlanBuilder::PlanBuilder(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,

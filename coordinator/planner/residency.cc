@@ -9,23 +9,16 @@ namespace {
 
 constexpr size_t kMostTries = 16;  // each is a run of the simulator
 
-// Backward groups whose weights a forward group loads on the same device, the last one first: it
-// keeps them for the shortest time.
-std::vector<size_t> Candidates(const Plan& plan) {
-  std::vector<size_t> result;
+using CanKeep = bool (*)(const Plan&, const LayerGroup&);
+using Keep = void (*)(LayerGroup&);
+
+// The last groups first: they keep it for the shortest time.
+Plan KeepMore(Plan plan, PlanTime time_of, CanKeep can_keep, Keep keep) {
+  std::vector<size_t> candidates;
   for (size_t g = plan.backward_groups.size(); g-- > 0;) {
-    for (const LayerGroup& forward : plan.forward_groups) {
-      const LayerGroup& group = plan.backward_groups[g];
-      if (forward.layers == group.layers && forward.device == group.device) result.push_back(g);
-    }
+    if (can_keep(plan, plan.backward_groups[g])) candidates.push_back(g);
   }
-  return result;
-}
-
-}  // namespace
-
-Plan KeepWeights(Plan plan, PlanTime time_of) {
-  const std::vector<size_t> candidates = Candidates(plan);
+  if (candidates.empty()) return plan;
   std::optional<Nanos> best = time_of(plan);
   if (!best) return plan;
   // All of them; else some at a time.
@@ -34,7 +27,7 @@ Plan KeepWeights(Plan plan, PlanTime time_of) {
     for (size_t first = 0; first < candidates.size(); first += count) {
       Plan next = plan;
       for (size_t i = first; i < std::min(first + count, candidates.size()); ++i) {
-        next.backward_groups[candidates[i]].keep_weights = true;
+        keep(next.backward_groups[candidates[i]]);
       }
       const std::optional<Nanos> time = time_of(next);
       if (!time || *time > *best) continue;
@@ -44,6 +37,18 @@ Plan KeepWeights(Plan plan, PlanTime time_of) {
     }
   }
   return plan;
+}
+
+}  // namespace
+
+Plan KeepWeights(Plan plan, PlanTime time_of) {
+  return KeepMore(std::move(plan), time_of, CanKeepWeights,
+                  [](LayerGroup& group) { group.keep_weights = true; });
+}
+
+Plan KeepActivations(Plan plan, PlanTime time_of) {
+  return KeepMore(std::move(plan), time_of, CanKeepActivations,
+                  [](LayerGroup& group) { group.keep_stash = group.keep_activations = true; });
 }
 
 }  // namespace harmony

@@ -1,6 +1,7 @@
 #pragma once
 
-// Which groups keep their weights on the device from forward to backward. PURE.
+// Which groups keep their weights, or their activations, on the device from forward to backward.
+// PURE.
 
 #include <optional>
 
@@ -14,5 +15,7 @@ using PlanTime = absl::FunctionRef<std::optional<Nanos>(const Plan&)>;
 
 // The plan with LayerGroup::keep_weights set wherever it still fits and is not slower.
 Plan KeepWeights(Plan plan, PlanTime time_of);
+// The same with LayerGroup::keep_activations (and the stashes of these groups).
+Plan KeepActivations(Plan plan, PlanTime time_of);
 
 }  // namespace harmony

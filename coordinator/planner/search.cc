@@ -99,6 +99,9 @@ class Search {
     candidate.plan = std::move(plan);
     if (rules_.alike_devices) RenameDevices(&candidate.plan);
     if (candidate.plan.forward_groups.empty()) candidate.plan.forward_span = 1;
+    if (candidate.plan.forward_span > 1) {
+      for (LayerGroup& group : candidate.plan.backward_groups) group.keep_activations = false;
+    }
     ++result_.report.bounded;
     StepVisits step;
     const bool fits = builder_.Complete(&candidate.plan, &step);
@@ -153,13 +156,22 @@ class Search {
     }
   }
 
-  // The best seeds again, with weights kept on the devices where there is room.
+  // The best seeds again, with weights and activations kept on the devices where there is room: the
+  // ones or the others have the first choice.
   void KeepWhatFits() {
+    const auto time_of = [this](const Plan& with) -> std::optional<Nanos> {
+      const std::optional<Candidate> candidate = Bound(with);
+      return candidate ? std::optional(candidate->score) : std::nullopt;
+    };
     for (Plan& plan : BestKept()) {
-      Consider(KeepWeights(std::move(plan), [this](const Plan& with) -> std::optional<Nanos> {
-        const std::optional<Candidate> candidate = Bound(with);
-        return candidate ? std::optional(candidate->score) : std::nullopt;
-      }));
+      const Plan weights = KeepWeights(plan, time_of);
+      Consider(weights);
+      if (!MayKeepActivations(rules_)) continue;
+      plan.forward_span = 1;  // or nothing can be kept
+      Plan single = weights;
+      single.forward_span = 1;
+      Consider(KeepActivations(std::move(single), time_of));
+      Consider(KeepWeights(KeepActivations(plan, time_of), time_of));
     }
   }
 

@@ -68,11 +68,12 @@ TaskCosts::Streams& TaskCosts::OfMany(int span) {
 }
 
 Nanos TaskCosts::Compute(TaskKind kind, LayerRange layers, int device, bool first, bool last,
-                         int span) {
+                         int span, bool kept) {
   const uint64_t edges = (first ? 1 : 0) | (last ? 2 : 0);
-  const uint64_t key =
-      static_cast<uint64_t>(kind) | edges << 2 | static_cast<uint64_t>(device) << 4 |
-      static_cast<uint64_t>(layers.first) << 16 | static_cast<uint64_t>(layers.last) << 40;
+  const uint64_t key = static_cast<uint64_t>(kind) | edges << 2 |
+                       static_cast<uint64_t>(device) << 4 |
+                       static_cast<uint64_t>(layers.first) << 16 |
+                       static_cast<uint64_t>(layers.last) << 40 | static_cast<uint64_t>(kept) << 63;
   const auto [entry, added] = Of(span).compute.try_emplace(key);
   if (!added) return entry->second;
   Command command;
@@ -81,6 +82,7 @@ Nanos TaskCosts::Compute(TaskKind kind, LayerRange layers, int device, bool firs
   task.kind = kind;
   task.layers = layers;
   task.samples = samples_ * span;
+  if (kept) task.kept = Bytes(0);
   task.first_microbatch = first;
   task.last_microbatch = last;
   command.body = std::move(task);

@@ -20,9 +20,10 @@ class TaskCosts {
   TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<CostModel> costs);
 
   // A task of a group, `first` or `last` of its step, over `span` microbatches (forwards; others
-  // have one). Backwards of a head only fused.
+  // have one). Backwards of a head only fused. `kept`: the forward keeps what it computes, the
+  // backward recomputes nothing.
   Nanos Compute(TaskKind kind, LayerRange layers, int device, bool first = false, bool last = false,
-                int span = 1);
+                int span = 1, bool kept = false);
   Nanos Load(int block, int device) const { return loads_[device][block]; }
   Nanos GradientOut(int use, int device) const { return gradients_[device][use]; }
   // One boundary tensor of so many microbatches.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/core/visits.h"
 #include "coordinator/sim/simulation.h"
 
 namespace harmony {
@@ -12,16 +13,13 @@ constexpr int kSteps = 8, kRunUp = 3;
 
 std::vector<Bytes> WorkspacePeaks(const ModelSpec& model, const Plan& plan, int threads) {
   std::vector<Bytes> peaks(plan.devices.size());
-  for (const LayerGroup& group : plan.forward_groups) {
-    peaks[group.device] =
-        std::max(peaks[group.device], ForwardWorkspacePeak(model, group.layers, plan.forward_size(),
-                                                           plan.sequence_length, threads));
-  }
-  for (const LayerGroup& group : plan.backward_groups) {
-    peaks[group.device] = std::max(peaks[group.device],
-                                   BackwardWorkspacePeak(model, group.layers, plan.microbatch_size,
-                                                         plan.sequence_length, threads));
-  }
+  const auto count = [&](VisitKind kind, size_t group) {
+    const Visit visit = PlannedVisit(model, plan, kind, static_cast<int>(group));
+    Bytes& peak = peaks[visit.device];
+    peak = std::max(peak, WorkspacePeakOf(model, plan, visit, threads));
+  };
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) count(VisitKind::kForward, f);
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) count(VisitKind::kBackward, g);
   return peaks;
 }
 

@@ -22,6 +22,7 @@ enum class Content : uint8_t {
   kGradient,          // index: use; microbatch: how many are summed, in order; version: step
   kTokens,
   kLabels,
+  kKept,  // index: first layer; version: step; what a forward left for its backward
   kLoss,  // one slot on a device; all of them (microbatch -1) in the arena
 };
 

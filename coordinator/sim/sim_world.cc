@@ -13,6 +13,9 @@ Tag Hidden(int boundary, int m, int64_t step) { return {Content::kActivation, bo
 Tag GradientOfBoundary(int boundary, int m, int64_t step) {
   return {Content::kBoundaryGradient, boundary, m, step};
 }
+Tag Kept(const ComputeTask& task, int64_t step) {
+  return {Content::kKept, task.layers.first, task.microbatch, step};
+}
 Tag Gradient(int use, int count, int64_t step) { return {Content::kGradient, use, count, step}; }
 
 // Ids of running commands are unique per lane and generation only; devices are cleared between
@@ -134,6 +137,13 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     HARMONY_RETURN_IF_ERROR(
         read(*task.output_gradient, BoundarySize(boundary), GradientOfBoundary(boundary, m, step)));
   }
+  if (task.kept) {  // a backward destroys it as it goes
+    const Bytes size = KeptBytes(task);
+    if (task.kind != TaskKind::kForward) {
+      HARMONY_RETURN_IF_ERROR(memory.Expect(*task.kept, size, Kept(task, step)));
+    }
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
+  }
   for (const WeightBinding& gradient : task.gradients) {
     const Bytes size = BlockSize(gradient.use);
     if (!task.first_microbatch) {
@@ -168,6 +178,9 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
       memory.Put(output.offset + size * i, size,
                  Hidden(output.boundary, m * SpanOf(task) + i, step));
     }
+  }
+  if (task.kept && task.kind == TaskKind::kForward) {
+    memory.Put(*task.kept, KeptBytes(task), Kept(task, step));
   }
   if (task.input_gradient) {
     memory.Put(*task.input_gradient, BoundarySize(task.layers.first),

@@ -59,6 +59,9 @@ class SimWorld {
   Bytes BoundarySize(int boundary) const {
     return BoundaryBytes(model_, boundary, plan_.microbatch_size, plan_.sequence_length);
   }
+  Bytes KeptBytes(const ComputeTask& task) const {
+    return KeptActivationBytes(model_, task.layers, task.samples, plan_.sequence_length);
+  }
   Bytes BlockSize(int use) const { return model_.blocks[model_.uses[use].block].size(); }
 
   const ModelSpec& model_;

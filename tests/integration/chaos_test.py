@@ -20,15 +20,18 @@ DEVICES = "sim*2:mem=8MiB"
 class ChaosTest(harness.Scratch):
     changes = {}
 
+    def more_arguments(self, job):
+        return []
+
     def undisturbed(self):
         job, out = self.job("calm", max_steps=10, **self.changes)
-        self.harmony("run", job, "--devices", DEVICES)
+        self.harmony("run", job, "--devices", DEVICES, *self.more_arguments(job))
         return harness.losses(out), harness.weights_digest(out / "final")
 
     def one_kill(self, index, who, expected):
         name = f"kill-{who[0]}{who[1]}-{index}"
         job, out = self.job(name, max_steps=10, **self.changes)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICES, *self.more_arguments(job))
         metrics = out / "metrics.jsonl"
         step = self.random.randrange(0, 9)
         harness.wait_for(lambda: process.poll() is not None or
@@ -117,6 +120,13 @@ class SummaryTest(harness.Scratch):
 
 class ChaosWithStashesOnDevicesTest(ChaosTest):
     changes = {"stash": "device", "layer_groups": [1, 1, 1, 1, 1, 1]}
+
+
+class ChaosWithActivationsKeptTest(ChaosTest):
+    changes = {"layer_groups": [1, 2, 2, 1]}
+
+    def more_arguments(self, job):
+        return ["--plan", self.kept_plan(job, DEVICES)]
 
 
 def lines(path):

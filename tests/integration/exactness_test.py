@@ -64,12 +64,31 @@ class ExactnessTest(harness.Scratch):
             plan = self.plan(job, f"sim*{devices}:mem=8MiB")["plan"]
             self.assertEqual((plan["micro_batch_size"], plan["num_microbatches"]), (2, 4))
             plan["forward_span"] = 2
+            for group in plan["backward_groups"]:
+                group["keep_activations"] = False  # of forward tasks of one microbatch only
             (self.dir / "plan.json").write_text(json.dumps(plan))
             self.harmony("run", job, "--devices", f"sim*{devices}:mem=8MiB", "--plan", self.dir / "plan.json",
                          "--trace", self.dir / "trace.json")
             self.assertIn("microbatches 3-4 of 4", (self.dir / "trace.json").read_text())
             self.assertEqual(harness.losses(out), harness.losses(plain))
             self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
+
+    def test_with_activations_kept_from_forward_to_backward(self):
+        changes = dict(layer_groups=[2, 2, 2])
+        job, _ = self.job("activations-plain", **changes)
+        plain = self.plain(job, self.dir / "activations-plain-out")
+        for devices in [1, 2, 3]:
+            with self.subTest(devices=devices):
+                machine = f"sim*{devices}:mem=8MiB"
+                job, out = self.job(f"activations-{devices}", **changes)
+                plan = self.kept_plan(job, machine)
+                said = json.loads(self.harmony("plan", job, "--devices", machine, "--plan", plan, "--json").stdout)
+                kept = [g["keep_activations"] for g in said["groups"] if g["kind"] == "backward"]
+                self.assertEqual(kept, [True, True])
+                self.harmony("run", job, "--devices", machine, "--plan", plan)
+                self.assertEqual(harness.losses(out), harness.losses(plain))
+                self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
+                self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
 
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)

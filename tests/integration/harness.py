@@ -117,6 +117,17 @@ class Scratch(unittest.TestCase):
                       f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}\n{self.replay}")
         return done
 
+    def kept_plan(self, job, devices):
+        """A plan file for the job: the planner's, but that all backwards but the last recompute nothing."""
+        plan = json.loads(self.harmony("plan", job, "--devices", devices, "--json").stdout)["plan"]
+        groups = plan["backward_groups"]
+        plan["forward_groups"] = [{k: g[k] for k in ("first_layer", "last_layer", "device")} for g in groups[:-1]]
+        for group in groups[:-1]:
+            group["keep_activations"] = group["keep_stash"] = group["last_layer"] > 0
+        path = self.dir / f"{pathlib.Path(job).stem}-plan.json"
+        path.write_text(json.dumps(plan))
+        return path
+
     def start(self, *args):
         log = open(self.dir / "run.log", "ab")
         self.addCleanup(log.close)

@@ -48,7 +48,9 @@ class UnevenSizes : public MeasuredSizes {
     return Bytes(static_cast<int64_t>(sizes_[boundary]) * samples);
   }
   Bytes ForwardWorkspace(LayerRange, int64_t) const override { return Bytes(0); }
-  Bytes BackwardWorkspace(LayerRange, int64_t) const override { return Bytes(0); }
+  Bytes BackwardWorkspace(LayerRange range, int64_t samples) const override {
+    return Bytes(128) * range.count() * samples;  // so much is kept where activations are
+  }
 
  private:
   std::vector<uint64_t> sizes_;
@@ -96,6 +98,9 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
         });
     group.keep_weights = twin && random.Below(3) == 0;
     group.keep_stash = random.Below(3) == 0;
+    if (CanKeepActivations(plan, group) && random.Below(3) == 0) {
+      group.keep_stash = group.keep_activations = true;
+    }
   }
   plan.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
   plan.clip = plan.update == UpdateMode::kDeferred && random.Below(2) == 0;

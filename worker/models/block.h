@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/base/units.h"
 #include "common/model/model_config.h"
 #include "worker/models/layer_params.h"
 
@@ -28,16 +29,32 @@ struct BlockSaved {
   virtual ~BlockSaved() = default;
 };
 
+// Cuts a place into tensors, one behind the other, each at a multiple of kSlotAlignment.
+class KeptPlace {
+ public:
+  explicit KeptPlace(float* begin) : begin_(begin) {}
+  at::Tensor Take(at::IntArrayRef shape);
+  Bytes size() const { return size_; }
+
+ private:
+  float* begin_;
+  Bytes size_;
+};
+
 class Block {
  public:
   virtual ~Block() = default;
 
-  // Writes y [N, C] from x [N, C]. With keep == false nothing is kept and null is returned; y is
-  // the same, bit for bit (of several microbatches: where rows of products are independent). With
-  // keep == true an undefined y means that only what is kept is wanted: the last projection is then
-  // left out.
-  virtual std::unique_ptr<BlockSaved> Forward(const LayerParams& params, BatchShape shape,
-                                              const at::Tensor& x, at::Tensor& y, bool keep) = 0;
+  // For a forward to fill: in memory that it takes as it goes or, where one is given, in a place of
+  // KeptBlockBytes. For the backward of such a forward: what it left there.
+  virtual std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const = 0;
+
+  // Writes y [N, C] from x [N, C]. `saved` gets what the backward needs; null: nothing is kept, and
+  // y is the same, bit for bit (of several microbatches: where rows of products are independent).
+  // With it an undefined y means that only what is kept is wanted: the last projection is then left
+  // out.
+  virtual void Forward(const LayerParams& params, BatchShape shape, const at::Tensor& x,
+                       at::Tensor& y, BlockSaved* saved) = 0;
 
   // Writes dx from dy, adds to the gradients. Frees what `saved` holds as it goes.
   virtual void Backward(const LayerParams& params, BatchShape shape, const at::Tensor& x,

@@ -3,6 +3,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/clamp_min.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
@@ -16,6 +17,7 @@
 #include <ATen/ops/threshold_backward.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/models/gemm.h"
@@ -27,16 +29,24 @@ namespace {
 // The weight as [in, out], whichever way it is stored.
 at::Tensor InOut(const at::Tensor& weight, bool in_out) { return in_out ? weight : weight.t(); }
 
+// Where LibTorch gives its result in a tensor of its own.
+void Put(at::Tensor& place, at::Tensor made) {
+  if (place.defined()) {
+    place.copy_(made);
+  } else {
+    place = std::move(made);
+  }
+}
+
 const char* GeluName(Activation kind) { return kind == Activation::kGeluTanh ? "tanh" : "none"; }
 
 }  // namespace
 
-at::Tensor Linear(const at::Tensor& x, const LinearParam& param) {
+void Linear(at::Tensor& y, const at::Tensor& x, const LinearParam& param) {
   const at::Tensor weight = InOut(param.weight.weight, param.in_out);
-  at::Tensor y = at::empty({x.size(0), weight.size(1)}, x.options());
+  if (!y.defined()) y = at::empty({x.size(0), weight.size(1)}, x.options());
   if (param.bias.weight.defined()) y.copy_(param.bias.weight.expand_as(y));
   MatMul(y, x, weight, /*accumulate=*/param.bias.weight.defined());
-  return y;
 }
 
 void LinearResidual(at::Tensor& y, const at::Tensor& residual, const at::Tensor& x,
@@ -78,22 +88,22 @@ NormParam GetNorm(const LayerParams& params, absl::string_view name, double epsi
   return norm;
 }
 
-at::Tensor Norm(const at::Tensor& x, const NormParam& param, NormSaved* saved) {
+void Norm(at::Tensor& y, const at::Tensor& x, const NormParam& param, NormSaved& saved) {
   const int64_t width = x.size(-1);
   if (param.bias.weight.defined()) {
-    auto [y, mean, rstd] =
+    auto [made, mean, rstd] =
         at::native_layer_norm(x, {width}, param.weight.weight, param.bias.weight, param.epsilon);
-    if (saved) *saved = NormSaved{mean, rstd};
-    return y;
+    Put(y, std::move(made));
+    Put(saved.mean, std::move(mean));
+    Put(saved.rstd, std::move(rstd));
+    return;
   }
   const int64_t rows = x.numel() / width;
-  at::Tensor y = at::empty_like(x);
-  at::Tensor rstd = at::empty({rows}, x.options());
+  if (!y.defined()) y = at::empty_like(x);
+  if (!saved.rstd.defined()) saved.rstd = at::empty({rows}, x.options());
   kernels::RmsNorm(x.const_data_ptr<float>(), param.weight.weight.const_data_ptr<float>(), rows,
                    width, static_cast<float>(param.epsilon), y.mutable_data_ptr<float>(),
-                   rstd.mutable_data_ptr<float>());
-  if (saved) saved->rstd = rstd;
-  return y;
+                   saved.rstd.mutable_data_ptr<float>());
 }
 
 at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& param,
@@ -116,17 +126,20 @@ at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& par
   return dy;
 }
 
-at::Tensor Activate(const at::Tensor& x, Activation kind) {
+void Activate(at::Tensor& y, const at::Tensor& x, Activation kind) {
+  if (!y.defined()) y = at::empty_like(x);
   switch (kind) {
     case Activation::kSilu:
-      return at::silu(x);
+      at::silu_out(y, x);
+      return;
     case Activation::kRelu:
-      return at::relu(x);
+      at::clamp_min_out(y, x, 0);  // what relu is
+      return;
     case Activation::kGeluTanh:
     case Activation::kGelu:
-      break;
+      at::gelu_out(y, x, GeluName(kind));
+      return;
   }
-  return at::gelu(x, GeluName(kind));
 }
 
 void ActivateInPlace(at::Tensor& x, Activation kind, int64_t rows) {
@@ -191,23 +204,24 @@ at::Tensor HeadsAsRows(const at::Tensor& heads) {
 
 }  // namespace
 
-AttentionSaved Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+void Attention(AttentionSaved& saved, const at::Tensor& q, const at::Tensor& k,
+               const at::Tensor& v) {
   const int64_t group = q.size(1) / k.size(1);
-  AttentionSaved saved;
+  const bool placed = saved.output.defined();
+  saved.logsumexp.resize(static_cast<size_t>(group));
   at::Tensor output;
-  if (group > 1) output = NewHeads(q);
+  if (group > 1) output = placed ? RowsAsHeads(saved.output, q) : NewHeads(q);
   for (int64_t r = 0; r < group; ++r) {
     auto [part, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         GroupMember(q, r, group), k, v, /*dropout_p=*/0.0, /*is_causal=*/true);
-    saved.logsumexp.push_back(logsumexp);
+    Put(saved.logsumexp[static_cast<size_t>(r)], std::move(logsumexp));
     if (group == 1) {
       output = part;
     } else {
       GroupMember(output, r, group).copy_(part);
     }
   }
-  saved.output = HeadsAsRows(output);
-  return saved;
+  if (!placed || group == 1) Put(saved.output, HeadsAsRows(output));
 }
 
 AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,

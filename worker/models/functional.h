@@ -1,7 +1,8 @@
 #pragma once
 
 // The pieces layers are made of, forward and hand-written backward. Every gradient of a parameter
-// is *added* to Param::gradient in place; no second dense gradient ever exists.
+// is *added* to Param::gradient in place; no second dense gradient ever exists. A forward's
+// results go into the tensors that it is given; those that are undefined are made.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,7 +15,7 @@ namespace harmony::functional {
 
 // ---- Projections: x [N, in] ----
 
-at::Tensor Linear(const at::Tensor& x, const LinearParam& param);  // [N, out]
+void Linear(at::Tensor& y, const at::Tensor& x, const LinearParam& param);  // y [N, out]
 // y = residual + Linear(x); y may be the residual itself.
 void LinearResidual(at::Tensor& y, const at::Tensor& residual, const at::Tensor& x,
                     const LinearParam& param);
@@ -36,14 +37,14 @@ struct NormSaved {
   at::Tensor rstd;
 };
 NormParam GetNorm(const LayerParams& params, absl::string_view name, double epsilon);
-at::Tensor Norm(const at::Tensor& x, const NormParam& param, NormSaved* saved);
+void Norm(at::Tensor& y, const at::Tensor& x, const NormParam& param, NormSaved& saved);
 // Returns dx; may use dy's memory for it.
 at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& param,
                         const NormSaved& saved);
 
 // ---- Activation functions ----
 
-at::Tensor Activate(const at::Tensor& x, Activation kind);
+void Activate(at::Tensor& y, const at::Tensor& x, Activation kind);
 // So many rows at a time: ATen's last few elements of a call may have other bits than the rest.
 void ActivateInPlace(at::Tensor& x, Activation kind, int64_t rows);
 // dy becomes the gradient of the function's input x.
@@ -56,7 +57,8 @@ struct AttentionSaved {
   at::Tensor output;                  // [N, H * D], contiguous
   std::vector<at::Tensor> logsumexp;  // kept for the backward, one for each pass (see .cc)
 };
-AttentionSaved Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+void Attention(AttentionSaved& saved, const at::Tensor& q, const at::Tensor& k,
+               const at::Tensor& v);
 
 struct AttentionGradients {
   at::Tensor dq;      // [b, H, T, D]

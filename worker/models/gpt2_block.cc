@@ -31,15 +31,34 @@ class Gpt2Block : public Block {
  public:
   explicit Gpt2Block(const ModelConfig& config) : config_(config) {}
 
-  std::unique_ptr<BlockSaved> Forward(const LayerParams& params, BatchShape shape,
-                                      const at::Tensor& x, at::Tensor& y, bool keep) override {
+  std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const override {
     auto saved = std::make_unique<Gpt2Saved>();
-    at::Tensor middle = keep ? at::empty_like(x) : y;
-    ForwardAttention(params, shape, x, middle, keep, *saved);
-    ForwardMlp(params, shape, middle, y, keep, *saved);
-    if (!keep) return nullptr;
-    saved->middle = middle;
+    if (place == nullptr) return saved;
+    const int64_t rows = shape.rows(), hidden = config_.hidden_size;
+    KeptPlace at(place);
+    saved->norm1 = {at.Take({rows, 1}), at.Take({rows, 1})};
+    saved->normed1 = at.Take({rows, hidden});
+    saved->qkv = at.Take({rows, 3 * hidden});
+    saved->attention.output = at.Take({rows, hidden});
+    saved->attention.logsumexp = {
+        at.Take({shape.samples, shape.tokens, config_.num_heads}).transpose(1, 2)};
+    saved->middle = at.Take({rows, hidden});
+    saved->norm2 = {at.Take({rows, 1}), at.Take({rows, 1})};
+    saved->normed2 = at.Take({rows, hidden});
+    saved->preactivation = at.Take({rows, config_.intermediate_size});
+    saved->activated = at.Take({rows, config_.intermediate_size});
+    TORCH_CHECK(at.size() == KeptBlockBytes(config_, shape.samples, shape.tokens));
     return saved;
+  }
+
+  void Forward(const LayerParams& params, BatchShape shape, const at::Tensor& x, at::Tensor& y,
+               BlockSaved* kept) override {
+    Gpt2Saved own;
+    Gpt2Saved& saved = kept != nullptr ? static_cast<Gpt2Saved&>(*kept) : own;
+    if (kept == nullptr) saved.middle = y;
+    if (!saved.middle.defined()) saved.middle = at::empty_like(x);
+    ForwardAttention(params, shape, x, kept != nullptr, saved);
+    ForwardMlp(params, shape, y, kept != nullptr, saved);
   }
 
   void Backward(const LayerParams& params, BatchShape shape, const at::Tensor& x,
@@ -67,36 +86,35 @@ class Gpt2Block : public Block {
   }
 
   // middle = x + projection(attention(norm(x)))
-  void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
-                        at::Tensor& middle, bool keep, Gpt2Saved& saved) const {
-    at::Tensor normed = functional::Norm(x, Norm1(params), &saved.norm1);
-    at::Tensor qkv = functional::Linear(normed, params.Linear("attn.c_attn", true));
-    if (keep) saved.normed1 = normed;
-    normed.reset();
-    AttentionSaved attention =
-        functional::Attention(Part(qkv, shape, 0), Part(qkv, shape, 1), Part(qkv, shape, 2));
-    if (keep) saved.qkv = qkv;
-    qkv.reset();
-    functional::LinearResidual(middle, x, attention.output, params.Linear("attn.c_proj", true));
-    if (keep) saved.attention = attention;
+  void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x, bool keep,
+                        Gpt2Saved& saved) const {
+    functional::Norm(saved.normed1, x, Norm1(params), saved.norm1);
+    functional::Linear(saved.qkv, saved.normed1, params.Linear("attn.c_attn", true));
+    if (!keep) saved.normed1.reset();
+    functional::Attention(saved.attention, Part(saved.qkv, shape, 0), Part(saved.qkv, shape, 1),
+                          Part(saved.qkv, shape, 2));
+    if (!keep) saved.qkv.reset();
+    functional::LinearResidual(saved.middle, x, saved.attention.output,
+                               params.Linear("attn.c_proj", true));
+    if (!keep) saved.attention = AttentionSaved();
   }
 
   // y = middle + projection(gelu(projection(norm(middle)))); y may be middle itself.
-  void ForwardMlp(const LayerParams& params, BatchShape shape, const at::Tensor& middle,
-                  at::Tensor& y, bool keep, Gpt2Saved& saved) const {
-    at::Tensor normed = functional::Norm(middle, Norm2(params), &saved.norm2);
-    at::Tensor activated = functional::Linear(normed, params.Linear("mlp.c_fc", true));
+  void ForwardMlp(const LayerParams& params, BatchShape shape, at::Tensor& y, bool keep,
+                  Gpt2Saved& saved) const {
+    functional::Norm(saved.normed2, saved.middle, Norm2(params), saved.norm2);
+    const LinearParam up = params.Linear("mlp.c_fc", true);
     if (keep) {
-      saved.normed2 = normed;
-      saved.preactivation = activated;
-      activated = functional::Activate(activated, config_.activation);
-      saved.activated = activated;
+      functional::Linear(saved.preactivation, saved.normed2, up);
+      functional::Activate(saved.activated, saved.preactivation, config_.activation);
     } else {
-      normed.reset();
-      functional::ActivateInPlace(activated, config_.activation, shape.microbatch_rows());
+      functional::Linear(saved.activated, saved.normed2, up);
+      saved.normed2.reset();
+      functional::ActivateInPlace(saved.activated, config_.activation, shape.microbatch_rows());
     }
     if (y.defined())
-      functional::LinearResidual(y, middle, activated, params.Linear("mlp.c_proj", true));
+      functional::LinearResidual(y, saved.middle, saved.activated,
+                                 params.Linear("mlp.c_proj", true));
   }
 
   // dx = gradient of `middle`.

@@ -53,7 +53,8 @@ absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const La
   HARMONY_RETURN_IF_ERROR(CheckLabels(labels, rows, vocabulary));
 
   NormSaved saved;
-  at::Tensor normed = functional::Norm(x, norm, &saved);  // [N, C]
+  at::Tensor normed;  // [N, C]
+  functional::Norm(normed, x, norm, saved);
   at::Tensor dnormed = at::empty_like(normed);
   const int64_t chunk_rows = std::min(rows, HeadChunkRows(config));
   at::Tensor buffer = at::empty({chunk_rows, vocabulary}, x.options());

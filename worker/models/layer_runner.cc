@@ -104,7 +104,11 @@ struct LayerRunner::State {
   }
   LayerKind KindOf(int layer) const { return model.layers[layer].kind; }
 
-  // The memory for the output of a layer: bound, or from the workspace.
+  // Where the forward of a layer leaves what its backward needs; null: nowhere.
+  float* KeptPlaceOf(const GroupBinding& b, int layer) const;
+  // Of a layer that is not the group's last: its output, behind that.
+  at::Tensor KeptOutputOf(const GroupBinding& b, int layer);
+  // The memory for the output of a layer: bound, kept, or from the workspace.
   at::Tensor OutputOf(const GroupBinding& b, int layer);
   absl::Status Embed(const GroupBinding& b, at::Tensor& y);
   void ZeroGradients(const GroupBinding& b);
@@ -125,7 +129,21 @@ struct LayerRunner::State {
   int64_t hidden_shape[2] = {0, 0};
 };
 
+float* LayerRunner::State::KeptPlaceOf(const GroupBinding& b, int layer) const {
+  if (b.kept == nullptr) return nullptr;
+  const Bytes hidden = BoundaryBytes(model, 1, b.samples, b.tokens).AlignUp(kSlotAlignment);
+  const Bytes each = KeptBlockBytes(model.config, b.samples, b.tokens) + hidden;
+  const int64_t floats = each.count() / static_cast<int64_t>(sizeof(float));
+  return b.kept + (layer - std::max(b.layers.first, 1)) * floats;
+}
+
+at::Tensor LayerRunner::State::KeptOutputOf(const GroupBinding& b, int layer) {
+  const Bytes block = KeptBlockBytes(model.config, b.samples, b.tokens);
+  return WrapHidden(b, KeptPlaceOf(b, layer) + block.count() / static_cast<int64_t>(sizeof(float)));
+}
+
 at::Tensor LayerRunner::State::OutputOf(const GroupBinding& b, int layer) {
+  if (b.kept != nullptr && layer > 0 && layer < b.layers.last) return KeptOutputOf(b, layer);
   for (const BoundaryOutput& output : b.outputs) {
     if (output.boundary == layer + 1) return WrapHidden(b, output.data);
   }
@@ -188,7 +206,9 @@ absl::Status LayerRunner::State::Forward(const GroupBinding& b) {
     if (layer == 0) {
       HARMONY_RETURN_IF_ERROR(Embed(b, y));
     } else {
-      block->Forward(Params(b, layer), Shape(b), x, y, /*keep=*/false);
+      std::unique_ptr<BlockSaved> saved;
+      if (b.kept != nullptr) saved = block->NewSaved(Shape(b), KeptPlaceOf(b, layer));
+      block->Forward(Params(b, layer), Shape(b), x, y, saved.get());
       if (!Finite(y)) return NonFiniteError(layer, "output");
     }
     x = std::move(y);
@@ -217,9 +237,15 @@ absl::Status LayerRunner::State::Backward(const GroupBinding& b) {
   if (b.layers.last > 0) x = WrapInput(b);
   for (int layer = std::max(b.layers.first, 1); layer <= b.layers.last; ++layer) {
     TORCH_CHECK(KindOf(layer) == LayerKind::kBlock, "the head runs in the fused task only");
-    at::Tensor y;  // the last layer's output is not needed
-    if (layer < b.layers.last) y = NewHidden(b);
-    kept.push_back({x, block->Forward(Params(b, layer), Shape(b), x, y, /*keep=*/true)});
+    kept.push_back({x, block->NewSaved(Shape(b), KeptPlaceOf(b, layer))});
+    const bool last = layer == b.layers.last;  // its output is not needed
+    if (b.kept != nullptr) {
+      if (!last) x = KeptOutputOf(b, layer);
+      continue;
+    }
+    at::Tensor y;
+    if (!last) y = NewHidden(b);
+    block->Forward(Params(b, layer), Shape(b), x, y, kept.back().saved.get());
     x = std::move(y);
   }
   BackwardBlocks(b, b.layers.last, WrapHidden(b, b.output_gradient), kept);
@@ -241,7 +267,8 @@ absl::Status LayerRunner::State::ForwardBackward(const GroupBinding& b) {
   std::vector<Kept> kept;
   for (int layer = std::max(b.layers.first, 1); layer < head; ++layer) {
     at::Tensor y = NewHidden(b);
-    kept.push_back({x, block->Forward(Params(b, layer), Shape(b), x, y, /*keep=*/true)});
+    kept.push_back({x, block->NewSaved(Shape(b), nullptr)});
+    block->Forward(Params(b, layer), Shape(b), x, y, kept.back().saved.get());
     if (!Finite(y)) return NonFiniteError(layer, "output");
     x = std::move(y);
   }

@@ -41,6 +41,9 @@ struct GroupBinding {
   // that is 0. Backward: the stash, i.e. the same, but boundary 1 when layers.first is 0.
   const float* input = nullptr;
   const int32_t* token_ids = nullptr;  // groups with layer 0
+  // Forward and backward: a place of KeptActivationBytes where the one leaves what it computed for
+  // the other, which then recomputes nothing and destroys it. Null: the backward recomputes.
+  float* kept = nullptr;
 
   std::vector<BoundaryOutput> outputs;     // forward
   const float* output_gradient = nullptr;  // backward: of boundary layers.last + 1
@@ -77,7 +80,8 @@ class LayerRunner {
   void set_padding_token(int64_t token);
 
   absl::Status RunForward(const GroupBinding& binding);
-  // Recomputes from the group's input, then goes back.
+  // Recomputes from the group's input (unless the forward's work was kept), then goes back. The
+  // same bits either way.
   absl::Status RunBackward(const GroupBinding& binding);
   // The last group: forward, loss and backward in one.
   absl::Status RunForwardBackward(const GroupBinding& binding);

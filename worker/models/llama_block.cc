@@ -44,16 +44,47 @@ class LlamaBlock : public Block {
  public:
   explicit LlamaBlock(const ModelConfig& config) : config_(config) {}
 
-  std::unique_ptr<BlockSaved> Forward(const LayerParams& params, BatchShape shape,
-                                      const at::Tensor& x, at::Tensor& y, bool keep) override {
-    PrepareRope(shape.tokens);
+  std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const override {
     auto saved = std::make_unique<LlamaSaved>();
-    at::Tensor middle = keep ? at::empty_like(x) : y;
-    ForwardAttention(params, shape, x, middle, keep, *saved);
-    ForwardMlp(params, shape, middle, y, keep, *saved);
-    if (!keep) return nullptr;
-    saved->middle = middle;
+    if (place == nullptr) return saved;
+    const int64_t rows = shape.rows(), hidden = config_.hidden_size;
+    const int64_t heads = config_.num_heads, kv_heads = config_.num_kv_heads;
+    KeptPlace at(place);
+    saved->norm1.rstd = at.Take({rows});
+    saved->normed1 = at.Take({rows, hidden});
+    saved->q.rows = at.Take({rows, heads * config_.head_dim});
+    saved->k.rows = at.Take({rows, kv_heads * config_.head_dim});
+    saved->v.rows = at.Take({rows, kv_heads * config_.head_dim});
+    if (config_.qk_norm) {
+      saved->q.raw = at.Take({rows, heads * config_.head_dim});
+      saved->q.norm.rstd = at.Take({rows * heads});
+      saved->k.raw = at.Take({rows, kv_heads * config_.head_dim});
+      saved->k.norm.rstd = at.Take({rows * kv_heads});
+    }
+    saved->attention.output = at.Take({rows, heads * config_.head_dim});
+    for (int64_t pass = 0; pass < heads / kv_heads; ++pass) {
+      saved->attention.logsumexp.push_back(
+          at.Take({shape.samples, shape.tokens, kv_heads}).transpose(1, 2));
+    }
+    saved->middle = at.Take({rows, hidden});
+    saved->norm2.rstd = at.Take({rows});
+    saved->normed2 = at.Take({rows, hidden});
+    saved->gate = at.Take({rows, config_.intermediate_size});
+    saved->up = at.Take({rows, config_.intermediate_size});
+    saved->gated = at.Take({rows, config_.intermediate_size});
+    TORCH_CHECK(at.size() == KeptBlockBytes(config_, shape.samples, shape.tokens));
     return saved;
+  }
+
+  void Forward(const LayerParams& params, BatchShape shape, const at::Tensor& x, at::Tensor& y,
+               BlockSaved* kept) override {
+    PrepareRope(shape.tokens);
+    LlamaSaved own;
+    LlamaSaved& saved = kept != nullptr ? static_cast<LlamaSaved&>(*kept) : own;
+    if (kept == nullptr) saved.middle = y;
+    if (!saved.middle.defined()) saved.middle = at::empty_like(x);
+    ForwardAttention(params, shape, x, kept != nullptr, saved);
+    ForwardMlp(params, shape, y, kept != nullptr, saved);
   }
 
   void Backward(const LayerParams& params, BatchShape shape, const at::Tensor& x,
@@ -83,14 +114,19 @@ class LlamaBlock : public Block {
   void ProjectRotated(const LayerParams& params, BatchShape shape, const at::Tensor& x,
                       absl::string_view projection, absl::string_view norm_name, bool keep,
                       Heads& heads) const {
-    at::Tensor rows = functional::Linear(x, params.Linear(projection, false));
-    if (config_.qk_norm) {
-      const at::Tensor per_head = rows.view({-1, config_.head_dim});
-      if (keep) heads.raw = rows;
-      rows = functional::Norm(per_head, Norm(params, norm_name), &heads.norm).view_as(rows);
+    const LinearParam linear = params.Linear(projection, false);
+    if (!config_.qk_norm) {
+      functional::Linear(heads.rows, x, linear);
+    } else {
+      functional::Linear(heads.raw, x, linear);
+      at::Tensor normed;  // a row for each head
+      if (heads.rows.defined()) normed = heads.rows.view({-1, config_.head_dim});
+      functional::Norm(normed, heads.raw.view({-1, config_.head_dim}), Norm(params, norm_name),
+                       heads.norm);
+      heads.rows = normed.view_as(heads.raw);
+      if (!keep) heads.raw.reset();
     }
-    Rotate(rows, shape, false);
-    heads.rows = rows;
+    Rotate(heads.rows, shape, false);
   }
 
   // [N, heads * D] -> [b, heads, T, D], a view.
@@ -102,43 +138,41 @@ class LlamaBlock : public Block {
     return heads.transpose(1, 2).reshape({shape.rows(), -1});
   }
 
-  void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
-                        at::Tensor& middle, bool keep, LlamaSaved& saved) const {
-    at::Tensor normed = functional::Norm(x, Norm(params, "input_layernorm"), &saved.norm1);
-    ProjectRotated(params, shape, normed, "self_attn.q_proj", "self_attn.q_norm", keep, saved.q);
-    ProjectRotated(params, shape, normed, "self_attn.k_proj", "self_attn.k_norm", keep, saved.k);
-    saved.v.rows = functional::Linear(normed, params.Linear("self_attn.v_proj", false));
-    if (keep) saved.normed1 = normed;
-    normed.reset();
-    AttentionSaved attention = functional::Attention(
-        AsHeads(saved.q.rows, shape), AsHeads(saved.k.rows, shape), AsHeads(saved.v.rows, shape));
+  void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x, bool keep,
+                        LlamaSaved& saved) const {
+    functional::Norm(saved.normed1, x, Norm(params, "input_layernorm"), saved.norm1);
+    ProjectRotated(params, shape, saved.normed1, "self_attn.q_proj", "self_attn.q_norm", keep,
+                   saved.q);
+    ProjectRotated(params, shape, saved.normed1, "self_attn.k_proj", "self_attn.k_norm", keep,
+                   saved.k);
+    functional::Linear(saved.v.rows, saved.normed1, params.Linear("self_attn.v_proj", false));
+    if (!keep) saved.normed1.reset();
+    functional::Attention(saved.attention, AsHeads(saved.q.rows, shape),
+                          AsHeads(saved.k.rows, shape), AsHeads(saved.v.rows, shape));
     if (!keep) saved.q = saved.k = saved.v = Heads();
-    functional::LinearResidual(middle, x, attention.output,
+    functional::LinearResidual(saved.middle, x, saved.attention.output,
                                params.Linear("self_attn.o_proj", false));
-    if (keep) saved.attention = attention;
+    if (!keep) saved.attention = AttentionSaved();
   }
 
-  void ForwardMlp(const LayerParams& params, BatchShape shape, const at::Tensor& middle,
-                  at::Tensor& y, bool keep, LlamaSaved& saved) const {
-    at::Tensor normed =
-        functional::Norm(middle, Norm(params, "post_attention_layernorm"), &saved.norm2);
-    at::Tensor gate = functional::Linear(normed, params.Linear("mlp.gate_proj", false));
-    at::Tensor up = functional::Linear(normed, params.Linear("mlp.up_proj", false));
-    at::Tensor gated;
+  void ForwardMlp(const LayerParams& params, BatchShape shape, at::Tensor& y, bool keep,
+                  LlamaSaved& saved) const {
+    functional::Norm(saved.normed2, saved.middle, Norm(params, "post_attention_layernorm"),
+                     saved.norm2);
+    functional::Linear(saved.gate, saved.normed2, params.Linear("mlp.gate_proj", false));
+    functional::Linear(saved.up, saved.normed2, params.Linear("mlp.up_proj", false));
     if (keep) {
-      saved.normed2 = normed;
-      saved.gate = gate;
-      saved.up = up;
-      gated = functional::Activate(gate, config_.activation).mul_(up);
-      saved.gated = gated;
+      functional::Activate(saved.gated, saved.gate, config_.activation);
     } else {
-      normed.reset();
-      functional::ActivateInPlace(gate, config_.activation, shape.microbatch_rows());
-      gated = gate.mul_(up);
-      up.reset();
+      saved.normed2.reset();
+      saved.gated = std::move(saved.gate);
+      functional::ActivateInPlace(saved.gated, config_.activation, shape.microbatch_rows());
     }
+    saved.gated.mul_(saved.up);
+    if (!keep) saved.up.reset();
     if (y.defined())
-      functional::LinearResidual(y, middle, gated, params.Linear("mlp.down_proj", false));
+      functional::LinearResidual(y, saved.middle, saved.gated,
+                                 params.Linear("mlp.down_proj", false));
   }
 
   // out = x * activation(gate), by stretches of rows: only a stretch of activations exists.
@@ -146,9 +180,9 @@ class LlamaBlock : public Block {
     constexpr int64_t kStretch = 64;
     for (int64_t begin = 0; begin < x.size(0); begin += kStretch) {
       const int64_t count = std::min(kStretch, x.size(0) - begin);
-      at::Tensor part = out.narrow(0, begin, count);
-      at::mul_out(part, x.narrow(0, begin, count),
-                  functional::Activate(gate.narrow(0, begin, count), config_.activation));
+      at::Tensor part = out.narrow(0, begin, count), activated;
+      functional::Activate(activated, gate.narrow(0, begin, count), config_.activation);
+      at::mul_out(part, x.narrow(0, begin, count), activated);
     }
   }
 

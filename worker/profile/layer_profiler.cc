@@ -89,6 +89,10 @@ class LayerProfiler::Binder {
     }
     if (first) compute.tokens = Ids();
     if (task.layers.last > 0 && !(first && !backward)) compute.input = Floats(hidden_, 1);
+    if (task.kept) {
+      compute.kept =
+          Floats(KeptActivationBytes(model_, task.layers, task.samples, tokens_ / task.samples), 0);
+    }
     if (forward) compute.outputs.push_back({task.layers.last + 1, Floats(hidden_, 0)});
     if (backward) compute.output_gradient = Floats(hidden_, 1e-3f);
     if (!forward && !first) compute.input_gradient = Floats(hidden_, 0);
@@ -250,6 +254,8 @@ absl::StatusOr<LayerSizeProfile> LayerProfiler::MeasureSize(const LayerShape& sh
   size.backward_workspace = backward.workspace;
   if (shape.kind == LayerKind::kBlock) {
     HARMONY_RETURN_IF_ERROR(MeasureInner(shape, smaller, size));
+    const absl::Status kept = MeasureKept(one, size);
+    if (!kept.ok() && !absl::IsResourceExhausted(kept)) return kept;
   }
   return size;
 }
@@ -279,6 +285,27 @@ absl::Status LayerProfiler::MeasureInner(const LayerShape& shape, const LayerSiz
     size.activation_bytes = SavedActivationBytes(job_.model, first, size.samples, tokens) +
                             BoundaryBytes(job_.model, 1, size.samples, tokens) * 2;
   }
+  return absl::OkStatus();
+}
+
+// In turn, for a backward destroys what the forward kept; the difference is the backward's time.
+absl::Status LayerProfiler::MeasureKept(LayerRange block, LayerSizeProfile& size) {
+  HARMONY_RETURN_IF_ERROR(Prepare({TaskKind::kBackward, block, size.samples, /*kept=*/true}));
+  Command forward = command_;
+  ComputeTask& task = std::get<ComputeTask>(forward.body);
+  task.kind = TaskKind::kForward;
+  task.gradients.clear();
+  task.outputs = {{block.last + 1, *task.input_gradient}};
+  task.input_gradient.reset();
+  task.output_gradient.reset();
+  HARMONY_ASSIGN_OR_RETURN(std::vector<double> alone,
+                           TimeRepeats(limits_, [&] { return worker_->Run(forward); }));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<double> both, TimeRepeats(limits_, [&]() -> absl::Status {
+                             HARMONY_RETURN_IF_ERROR(worker_->Run(forward));
+                             return RunOnce();
+                           }));
+  size.keeping_forward = MeasuredOf(alone);
+  size.kept_backward = Minus(MeasuredOf(both), size.keeping_forward->median);
   return absl::OkStatus();
 }
 

@@ -35,6 +35,7 @@ class LayerProfiler {
     TaskKind kind;
     LayerRange layers;
     int64_t samples;
+    bool kept = false;  // with what a forward kept
   };
   struct Timing {
     Measured seconds;
@@ -53,6 +54,8 @@ class LayerProfiler {
   // The part of a size that needs a group of two layers.
   absl::Status MeasureInner(const LayerShape& shape, const LayerSizeProfile* smaller,
                             LayerSizeProfile& size);
+  // A block's forward that keeps what it computes, and the backward by that.
+  absl::Status MeasureKept(LayerRange block, LayerSizeProfile& size);
   absl::Status MeasureGradients(LayerProfile& layer);
 
   DeviceSpec device_;

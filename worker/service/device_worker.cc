@@ -203,6 +203,9 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
         binder.At(gradients.offset, size, "gradients", &use_of(gradients.use).gradients));
   }
   HARMONY_RETURN_IF_ERROR(binder.At(task.input, hidden, "input", &binding.input));
+  HARMONY_RETURN_IF_ERROR(
+      binder.At(task.kept, KeptActivationBytes(model, task.layers, task.samples, binding.tokens),
+                "kept activations", &binding.kept));
   HARMONY_RETURN_IF_ERROR(binder.At(task.tokens, ids, "tokens", &binding.token_ids));
   for (const OutputBinding& output : task.outputs) {
     HARMONY_RETURN_IF_ERROR(
@@ -221,8 +224,8 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
   return binding;
 }
 
-// As the dispatcher modelled it; when it did not, backward with recompute counts as three forwards,
-// and so does the fused task, which needs no second one.
+// As the dispatcher modelled it; when it did not, backward counts as two forwards, with recompute
+// as three, and so does the fused task, which needs no second one.
 Nanos DeviceWorker::ModelledDuration(const Command& command, const ComputeTask& task) const {
   if (command.header.expected > Nanos(0)) return command.header.expected;
   double flops = 0;
@@ -230,7 +233,7 @@ Nanos DeviceWorker::ModelledDuration(const Command& command, const ComputeTask& 
     flops += ForwardFlops(job_->description.model, layer, task.samples,
                           job_->description.plan.sequence_length);
   }
-  const int forwards = task.kind == TaskKind::kForward ? 1 : 3;
+  const int forwards = task.kind == TaskKind::kForward ? 1 : task.kept ? 2 : 3;
   return Nanos::FromSeconds(flops * forwards / device_.flops.value);
 }
 

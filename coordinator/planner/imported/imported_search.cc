@@ -51,6 +51,7 @@ class SizeSearch {
       return ForwardWorkspaceBytes(imported.model, {0, 0}, samples * span, 1) >
              imported.machine.devices[0].memory;
     });
+    rules_.activations = false;  // what a backward takes without its recompute was not measured
   }
 
   // Balanced groups, wrapped around the devices; then the best of them with other settings.

@@ -113,6 +113,19 @@ TEST(ModelCostTest, WorkspaceGrowsWithTheRangeAndNeverOverflows) {
   EXPECT_GT(absurd, GiB(1 << 20));
 }
 
+TEST(ModelCostTest, KeptActivationsAreWhatTheBlocksSaveAndWhatLiesBetweenThem) {
+  const ModelSpec model = Preset("gpt2-124m");
+  const Bytes block = KeptBlockBytes(model.config, 2, 256);
+  EXPECT_EQ(block, SavedActivationBytes(model, 1, 2, 256));  // no rounding at this size
+  EXPECT_EQ(KeptActivationBytes(model, {1, 1}, 2, 256), block);
+  EXPECT_EQ(KeptActivationBytes(model, {0, 3}, 2, 256),
+            block * 3 + BoundaryBytes(model, 1, 2, 256) * 2);
+  EXPECT_EQ(KeptActivationBytes(model, {0, 0}, 2, 256), Bytes(0));
+  EXPECT_LT(KeptBackwardWorkspaceBytes(model, {1, 4}, 2, 256),
+            BackwardWorkspaceBytes(model, {1, 1}, 2, 256));
+  EXPECT_GT(KeptActivationBytes(model, {0, 12}, int64_t{1} << 40, int64_t{1} << 40), GiB(1 << 20));
+}
+
 TEST(ModelCostTest, FootprintCountsStateAndLogits) {
   const ModelSpec model = Preset("gpt2-124m");
   const Footprint footprint = ComputeFootprint(model, 32, 256, 2);

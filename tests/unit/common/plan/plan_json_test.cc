@@ -32,6 +32,8 @@ TEST(PlanJsonTest, RoundTrip) {
       EXPECT_EQ(read->backward_groups[g].device, plan.backward_groups[g].device);
       EXPECT_EQ(read->backward_groups[g].keep_weights, plan.backward_groups[g].keep_weights);
       EXPECT_EQ(read->backward_groups[g].keep_stash, plan.backward_groups[g].keep_stash);
+      EXPECT_EQ(read->backward_groups[g].keep_activations,
+                plan.backward_groups[g].keep_activations);
     }
     // As a part of all that is said of a plan.
     const absl::StatusOr<Plan> part =
@@ -70,6 +72,8 @@ TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
       {"{\"first_layer\": 0, \"last_layer\": 1, \"device\": 0}",
        "{\"first_layer\": 0, \"last_layer\": 0, \"device\": 0}", "forward groups end"},
       {"\"keep_weights\": false", "\"keep_weights\": 1", "keep_weights"},
+      {"\"keep_weights\": true", "\"keep_weights\": true, \"keep_activations\": \"yes\"",
+       "backward_groups[0].keep_activations"},
   };
   for (const Mistake& mistake : mistakes) {
     const std::string text = absl::StrReplaceAll(kGood, {{mistake.from, mistake.to}});

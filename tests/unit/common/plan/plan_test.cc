@@ -127,6 +127,32 @@ TEST(PlanTest, RefusesToKeepWhatNoForwardLoads) {
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("end before layer 1"));
 }
 
+TEST(PlanTest, KeepsActivationsOnlyWithTheirStashAndTheSameForward) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 2);
+  const auto mistake = [&] { return std::string(CheckPlan(model, plan).message()); };
+  EXPECT_TRUE(CanKeepActivations(plan, plan.backward_groups[1]));
+  plan.backward_groups[1].keep_activations = true;
+  EXPECT_THAT(mistake(), HasSubstr("layers 1 to 1 keeps activations (keep_activations), but not"));
+  plan.backward_groups[1].keep_stash = true;
+  EXPECT_TRUE(CheckPlan(model, plan).ok());
+  EXPECT_EQ(ActivationKeeperOf(plan, plan.forward_groups[1]), 1);
+  EXPECT_EQ(ActivationKeeperOf(plan, plan.forward_groups[0]), -1);
+  plan.forward_span = 2;
+  EXPECT_THAT(mistake(), HasSubstr("forward_span"));
+  EXPECT_FALSE(CanKeepActivations(plan, plan.backward_groups[1]));
+  plan.forward_span = 1;
+  plan.forward_groups[1].device = 0;
+  EXPECT_THAT(mistake(), HasSubstr("no forward group of these layers runs on device 1"));
+  EXPECT_FALSE(CanKeepActivations(plan, plan.backward_groups[1]));
+  plan = SmallPlan(model, 2);
+  plan.backward_groups[0].keep_activations = true;
+  EXPECT_THAT(mistake(), HasSubstr("the embedding has none"));
+  plan = SmallPlan(model, 2);
+  plan.backward_groups[2].keep_activations = true;  // fused
+  EXPECT_THAT(mistake(), HasSubstr("layers 2 to 2 keeps activations"));
+}
+
 TEST(PlanTest, ForwardTasksDivideTheStep) {
   const ModelSpec model = SmallModel();
   Plan plan = SmallPlan(model, 2);

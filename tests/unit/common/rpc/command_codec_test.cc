@@ -45,6 +45,7 @@ Command FullTask() {
   task.first_microbatch = true;
   task.outputs = {{3, Bytes(512)}};
   task.input = Bytes(0);
+  task.kept = Bytes(4096);
   task.labels = Bytes(1024);
   task.loss = Bytes(2048);
   task.total_labels = 77;
@@ -120,7 +121,7 @@ Plan SmallPlan() {
   plan.sequence_length = 16;
   plan.devices = {{MiB(64), MiB(32)}, {MiB(64), MiB(16)}};
   plan.forward_groups = {{{0, 1}, 0}};
-  plan.backward_groups = {{{0, 1}, 1, true, false}, {{2, 3}, 0, false, true}};
+  plan.backward_groups = {{{0, 1}, 1, true, false}, {{2, 3}, 0, false, true, true}};
   plan.update = UpdateMode::kDeferred;
   plan.arena_dynamic = MiB(7);
   plan.clip = true;
@@ -142,6 +143,8 @@ TEST(PlanCodecTest, RoundTrips) {
   EXPECT_FALSE(plan->backward_groups[1].keep_weights);
   EXPECT_FALSE(plan->backward_groups[0].keep_stash);
   EXPECT_TRUE(plan->backward_groups[1].keep_stash);
+  EXPECT_FALSE(plan->backward_groups[0].keep_activations);
+  EXPECT_TRUE(plan->backward_groups[1].keep_activations);
   EXPECT_EQ(plan->forward_span, 2);
   EXPECT_EQ(plan->optimizer_moments, 0);
   EXPECT_EQ(plan->gradient_ring, MiB(2));

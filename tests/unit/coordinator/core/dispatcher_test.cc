@@ -247,6 +247,30 @@ TEST_F(DispatcherTest, KeptStashesNeverLeaveTheDevice) {
   }
 }
 
+// Each microbatch's activations have a place of their own, which forward and backward name; nothing
+// of the group's input goes to the host.
+TEST_F(DispatcherTest, KeptActivationsHaveTheirPlaces) {
+  const ModelSpec model = SmallModel(2);
+  Plan plan = SmallPlan(model, 1);
+  plan.forward_groups = {{{0, 2}, 0}};
+  plan.backward_groups = {{{0, 2}, 0, false, true, true}, {{3, 3}, 0}};
+  plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
+  Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 2});
+  ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  std::map<int, std::vector<Bytes>> places;  // by microbatch
+  for (const Command& command : RunToEnd(dispatcher)) {
+    const auto* task = std::get_if<ComputeTask>(&command.body);
+    if (task == nullptr) continue;
+    EXPECT_EQ(task->kept.has_value(), task->layers.first == 0) << DebugString(command);
+    if (task->kept) places[task->microbatch].push_back(*task->kept);
+  }
+  const Bytes each = KeptActivationBytes(model, {0, 2}, 1, 4);
+  const Bytes begin = plan.devices[0].resident - each * 2;
+  EXPECT_THAT(places[0], ::testing::AllOf(::testing::SizeIs(4), ::testing::Each(begin)));
+  EXPECT_THAT(places[1], ::testing::AllOf(::testing::SizeIs(4), ::testing::Each(begin + each)));
+  EXPECT_GE(dispatcher.PeakBytes(0), each * 2);
+}
+
 // Forwards at twice the size of backwards: half as many, and the fused group gets slices.
 TEST_F(DispatcherTest, ForwardTasksOfTwoMicrobatches) {
   const ModelSpec model = SmallModel();
@@ -386,6 +410,19 @@ TEST_F(RecoveryTest, RunsTheForwardAgainForKeptStashes) {
   for (int m : {0, 1})
     Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(0, m));
   EXPECT_EQ(Recover(), "U2 F0.0 F0.1 B1.0 B1.1 B0.0 B0.1 U1 U0 save4");
+}
+
+// So are activations: the forward of the groups that kept them runs again, to its end.
+TEST_F(RecoveryTest, RunsTheForwardAgainForKeptActivations) {
+  plan_.backward_groups[1].keep_stash = plan_.backward_groups[1].keep_activations = true;
+  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+  Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
+  Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
+  SetBlock(2, 5, ObjectState::kUpdating);
+  Set({ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
+  for (int m : {0, 1})
+    Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(0, m));
+  EXPECT_EQ(Recover(), "U2 F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1 U1 U0 save4");
 }
 
 // A forward group that reaches above the unfinished ones: those layers' weights are new already.

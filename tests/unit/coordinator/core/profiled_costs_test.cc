@@ -38,6 +38,14 @@ class ProfiledCostsTest : public ::testing::Test {
     task.last_microbatch = last;
     return Seconds({LaneKind::kCompute, device}, task);
   }
+  double Kept(TaskKind kind, LayerRange layers) const {
+    ComputeTask task;
+    task.kind = kind;
+    task.layers = layers;
+    task.samples = 1;
+    task.kept = Bytes(0);
+    return Seconds({LaneKind::kCompute, 0}, task);
+  }
   double Copy(LaneKind lane, int64_t bytes) const {
     Transfer transfer;
     transfer.size = Bytes(bytes);
@@ -72,6 +80,21 @@ TEST_F(ProfiledCostsTest, TasksTakeTheSumOfTheirLayers) {
   // With the embedding, its forward comes on top.
   EXPECT_NEAR(Compute(0, TaskKind::kForwardBackward, {0, 3}),
               1.5e-3 + 4.5e-3 + 2 * 8.5e-3 + 10.5e-3, 1e-9);
+}
+
+TEST_F(ProfiledCostsTest, BackwardsOfKeptActivationsAreMeasuredOrWhatTheRecomputeLeaves) {
+  EXPECT_NEAR(Kept(TaskKind::kForward, {1, 2}), 2 * 2.5e-3, 1e-9);
+  EXPECT_NEAR(Kept(TaskKind::kBackward, {1, 2}), 2 * (8.5e-3 - 2.5e-3), 1e-9);
+  EXPECT_NEAR(Kept(TaskKind::kBackward, {0, 1}), 4.5e-3 + 6e-3, 1e-9);
+  for (LayerProfile& layer : profile_.devices[0].layers) {
+    if (layer.kind != "block") continue;
+    for (LayerSizeProfile& size : layer.sizes) {
+      size.keeping_forward = testing::Exactly(3e-3);
+      size.kept_backward = testing::Exactly(5e-3);
+    }
+  }
+  EXPECT_NEAR(Kept(TaskKind::kForward, {1, 2}), 6e-3, 1e-9);
+  EXPECT_NEAR(Kept(TaskKind::kBackward, {1, 2}), 10e-3, 1e-9);
 }
 
 TEST_F(ProfiledCostsTest, OtherMicrobatchSizesAreInterpolated) {

@@ -40,8 +40,9 @@ Instance RandomInstance(uint64_t seed) {
   job.global_batch_size = 1 + static_cast<int64_t>(random.Below(4));
   job.micro_batch_size = seed % 2;  // 0: forward tasks may have another size than backward tasks
   job.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
-  // Three layers: stashes of each group here or there; else on the host.
-  job.stash = size[0] == 3 ? StashPlacement::kAuto : StashPlacement::kHost;
+  // Few layers: stashes and activations of each group here or there; else on the host.
+  job.stash = size[0] == 3 || (size[0] == 4 && size[1] == 2) ? StashPlacement::kAuto
+                                                             : StashPlacement::kHost;
   const bool alike = random.Below(2) == 0;
   for (int d = 0; d < size[1]; ++d) {
     DeviceSpec device;
@@ -148,9 +149,23 @@ class BruteForce {
       for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
         plan.backward_groups[g].keep_stash = (keep >> g & 1) != 0;
       }
+      Activations(plan);
+    }
+  }
+
+  void Activations(Plan plan) {
+    std::vector<size_t> keepers;
+    for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+      const LayerGroup& group = plan.backward_groups[g];
+      if (group.keep_stash && CanKeepActivations(plan, group)) keepers.push_back(g);
+    }
+    for (uint32_t keep = 0; keep < (1U << keepers.size()); ++keep) {
+      for (size_t i = 0; i < keepers.size(); ++i) {
+        plan.backward_groups[keepers[i]].keep_activations = (keep >> i & 1) != 0;
+      }
       for (int span = 1; span <= plan.num_microbatches; ++span) {
         if (plan.num_microbatches % span != 0) continue;
-        if (span > 1 && instance_.job.micro_batch_size > 0) continue;
+        if (span > 1 && (keep != 0 || instance_.job.micro_batch_size > 0)) continue;
         plan.forward_span = span;
         for (int slots = 1; slots <= 3; ++slots) {
           plan.stream_slots = slots;

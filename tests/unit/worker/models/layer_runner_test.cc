@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -330,6 +331,79 @@ TEST_P(LayerRunnerTest, ThePaddingTokenGetsNoGradientAsAnInput) {
     ASSERT_EQ(without.gradients(0)[i], padding ? 0 : with.gradients(0)[i]) << i;
   }
   EXPECT_NE(with.gradients(0)[3 * model_.config.hidden_size], 0);
+}
+
+// Several microbatches' activations are kept at a time; forwards and gradients have the bits of a
+// backward that recomputes.
+TEST_P(LayerRunnerTest, KeptActivationsChangeNoBit) {
+  constexpr int kMicrobatches = 3, kSamples = 2;
+  constexpr LayerRange layers{0, 3};
+  const int64_t hidden = kSamples * kTokens * model_.config.hidden_size;
+  CounterRandom random(19);
+  const auto noise = [&](int64_t count, float scale) {
+    AlignedFloats floats(count);
+    for (int64_t i = 0; i < count; ++i) {
+      floats.data()[i] = scale * static_cast<float>(random.NextDouble() - 0.5);
+    }
+    return floats;
+  };
+  std::vector<AlignedFloats> weights;
+  for (const ParamBlock& block : model_.blocks) weights.push_back(noise(block.elements, 0.3f));
+  std::vector<int32_t> ids(kSamples * kTokens);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random.Below(97));
+  const int64_t place = KeptActivationBytes(model_, layers, kSamples, kTokens).count() / 4;
+  std::vector<AlignedFloats> gradients[2], embedded, outputs, kept, douts;
+  for (int m = 0; m < kMicrobatches; ++m) {
+    douts.push_back(noise(hidden, 0.1f));
+    kept.push_back(noise(place, 1.0f));
+  }
+  LayerRunner runner(model_);
+  for (bool keep : {false, true}) {
+    for (const ParamUse& use : model_.uses) {
+      gradients[keep].emplace_back(model_.blocks[use.block].elements);
+    }
+    const auto bind = [&](int m) {
+      GroupBinding binding;
+      binding.layers = layers;
+      binding.samples = kSamples;
+      binding.tokens = kTokens;
+      binding.token_ids = ids.data();
+      for (int layer = layers.first; layer <= layers.last; ++layer) {
+        for (int use : model_.layers[layer].uses) {
+          binding.uses.push_back(
+              {use, weights[model_.uses[use].block].data(), gradients[keep][use].data()});
+        }
+      }
+      if (keep) binding.kept = kept[m].data();
+      return binding;
+    };
+    for (int m = 0; m < kMicrobatches; ++m) {
+      GroupBinding forward = bind(m);
+      ids[0] = m;  // each microbatch another input
+      embedded.emplace_back(hidden);
+      outputs.emplace_back(hidden);
+      forward.outputs = {{1, embedded.back().data()}, {4, outputs.back().data()}};
+      ASSERT_TRUE(runner.RunForward(forward).ok());
+    }
+    for (int m = 0; m < kMicrobatches; ++m) {
+      GroupBinding backward = bind(m);
+      ids[0] = m;
+      backward.input = embedded[embedded.size() - kMicrobatches + m].data();
+      backward.output_gradient = douts[m].data();
+      backward.first_microbatch = m == 0;
+      ASSERT_TRUE(runner.RunBackward(backward).ok());
+    }
+  }
+  for (int m = 0; m < kMicrobatches; ++m) {
+    EXPECT_EQ(0, std::memcmp(outputs[m].data(), outputs[m + kMicrobatches].data(), hidden * 4));
+  }
+  for (size_t use = 0; use < model_.uses.size(); ++use) {
+    if (model_.uses[use].layer > layers.last) continue;
+    const int64_t count = model_.blocks[model_.uses[use].block].elements;
+    EXPECT_EQ(0, std::memcmp(gradients[0][use].data(), gradients[1][use].data(), count * 4)) << use;
+    EXPECT_TRUE(std::any_of(gradients[0][use].data(), gradients[0][use].data() + count,
+                            [](float g) { return g != 0; }));
+  }
 }
 
 TEST_P(LayerRunnerTest, AMissingBindingIsAnError) {

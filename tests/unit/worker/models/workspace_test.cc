@@ -70,7 +70,8 @@ class Span {
   void* base_;
 };
 
-enum class Kind { kForward, kBackward, kFused };
+enum class Kind { kForward, kBackward, kFused, kKeepingForward, kKeptBackward };
+constexpr const char* kKindNames[] = {"forward", "backward", "fused", "keeping", "kept"};
 
 class WorkspaceTest : public ::testing::TestWithParam<Shape> {
  protected:
@@ -104,7 +105,12 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     b.total_labels = 1;
     b.input_gradient = hidden_[1].data();
     b.output_gradient = hidden_[2].data();
-    if (kind == Kind::kForward) {
+    if (kind == Kind::kKeepingForward || kind == Kind::kKeptBackward) {
+      kept_ = AlignedFloats(KeptActivationBytes(model_, range, b.samples, b.tokens).count() /
+                            sizeof(float));
+      b.kept = kept_.data();
+    }
+    if (kind == Kind::kForward || kind == Kind::kKeepingForward) {
       if (range.first == 0 && range.last > 0) b.outputs.push_back({1, hidden_[3].data()});
       b.outputs.push_back({range.last + 1, hidden_[4].data()});
     }
@@ -114,8 +120,10 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
   absl::Status Run(Kind kind, const GroupBinding& binding) {
     switch (kind) {
       case Kind::kForward:
+      case Kind::kKeepingForward:
         return runner_.RunForward(binding);
       case Kind::kBackward:
+      case Kind::kKeptBackward:
         return runner_.RunBackward(binding);
       case Kind::kFused:
         return runner_.RunForwardBackward(binding);
@@ -135,22 +143,31 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
   }
 
   void Check(Kind kind, LayerRange range) {
-    const Shape& shape = GetParam();
-    const Bytes formula = kind == Kind::kForward
-                              ? ForwardWorkspaceBytes(model_, range, shape.samples, shape.tokens)
-                              : BackwardWorkspaceBytes(model_, range, shape.samples, shape.tokens);
-    const std::string what = std::string(kind == Kind::kForward    ? "forward "
-                                         : kind == Kind::kBackward ? "backward "
-                                                                   : "fused ") +
+    const int64_t samples = GetParam().samples, tokens = GetParam().tokens;
+    const int threads = at::get_num_threads();
+    Bytes formula, predicted;
+    switch (kind) {
+      case Kind::kForward:
+        formula = ForwardWorkspaceBytes(model_, range, samples, tokens);
+        predicted = ForwardWorkspacePeak(model_, range, samples, tokens, threads);
+        break;
+      case Kind::kKeepingForward:
+        formula = KeptForwardWorkspaceBytes(model_, range, samples, tokens);
+        predicted = KeptForwardWorkspacePeak(model_, range, samples, tokens, threads);
+        break;
+      case Kind::kKeptBackward:
+        formula = KeptBackwardWorkspaceBytes(model_, range, samples, tokens);
+        predicted = KeptBackwardWorkspacePeak(model_, range, samples, tokens, threads);
+        break;
+      default:
+        formula = BackwardWorkspaceBytes(model_, range, samples, tokens);
+        predicted = BackwardWorkspacePeak(model_, range, samples, tokens, threads);
+    }
+    const std::string what = std::string(kKindNames[static_cast<int>(kind)]) + " " +
                              std::to_string(range.first) + ".." + std::to_string(range.last);
     SCOPED_TRACE(what);
     const SimAllocator::Usage free = RunIn(kind, range, Bytes(formula.count() * 4));
     const SimAllocator::Usage tight = RunIn(kind, range, formula);
-    const int threads = at::get_num_threads();
-    const Bytes predicted =
-        kind == Kind::kForward
-            ? ForwardWorkspacePeak(model_, range, shape.samples, shape.tokens, threads)
-            : BackwardWorkspacePeak(model_, range, shape.samples, shape.tokens, threads);
     std::printf("%-14s formula %8.2f MiB  peak %8.2f  predicted %8.2f  tight extent %8.2f\n",
                 what.c_str(), formula.count() / 1048576.0, free.peak.count() / 1048576.0,
                 predicted.count() / 1048576.0, tight.peak_extent.count() / 1048576.0);
@@ -164,6 +181,7 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
   const ModelSpec model_ = BuildModelSpec(GetParam().config);
   LayerRunner runner_{model_};
   std::vector<AlignedFloats> weights_, gradients_, hidden_;
+  AlignedFloats kept_{0};
   std::vector<int32_t> ids_;
   LossSlot loss_;
 };
@@ -172,6 +190,8 @@ TEST_P(WorkspaceTest, FormulaIsAnUpperBoundAndClose) {
   for (LayerRange range : {LayerRange{1, 1}, {2, 3}, {1, 4}, {0, 1}, {0, 3}}) {
     Check(Kind::kForward, range);
     Check(Kind::kBackward, range);
+    Check(Kind::kKeepingForward, range);
+    Check(Kind::kKeptBackward, range);
   }
   for (LayerRange range : {LayerRange{5, 5}, {4, 5}, {2, 5}, {0, 5}}) Check(Kind::kFused, range);
 }

@@ -42,6 +42,8 @@ TEST(LayerProfilerTest, MeasuresALayerOfEachShape) {
     EXPECT_EQ(size.samples, 4);
     EXPECT_EQ(size.forward.has_value(), layer.kind != "head");
     EXPECT_EQ(size.backward_inner.has_value(), layer.kind == "block");
+    EXPECT_EQ(size.keeping_forward.has_value(), layer.kind == "block");
+    EXPECT_EQ(size.kept_backward.has_value(), layer.kind == "block");
     EXPECT_GT(size.backward.median, 0);
     EXPECT_GT(layer.zero.median, 0);
     EXPECT_GT(layer.check.median, 0);
@@ -76,6 +78,9 @@ TEST(LayerProfilerTest, PacedTasksTakeTheirModelledTime) {
   EXPECT_GE(block.forward->median, modelled * 0.99);
   EXPECT_GE(block.backward.median, modelled * 2.97);
   EXPECT_GE(block.backward_inner->median, modelled * 2.9);
+  EXPECT_GE(block.keeping_forward->median, modelled * 0.99);
+  EXPECT_GE(block.kept_backward->median, modelled * 1.9);
+  EXPECT_LE(block.kept_backward->median, modelled * 2.5);
   EXPECT_EQ((*layers)[1].zero.median, 0);  // within the modelled time
 }
 

@@ -206,6 +206,45 @@ TEST_F(TrainingTest, ForwardTasksOfSeveralMicrobatches) {
   }
 }
 
+// Backwards without recompute, for some groups or all; also when a worker dies.
+class KeptActivationsTest : public TrainingTest {
+ protected:
+  explicit KeptActivationsTest(std::string config = kConfig) : TrainingTest(std::move(config)) {}
+
+  void RunAll() {
+    const Outcome expected = Plain(Job(1, {5}));
+    int recoveries = 0;
+    for (int devices : {1, 2}) {
+      for (const std::vector<size_t>& kept : {std::vector<size_t>{1}, {0, 1, 2}}) {
+        SCOPED_TRACE(::testing::Message() << devices << " devices, " << kept.size() << " kept");
+        testing::MiniJob job = Job(devices, {2, 3, 4, 5});
+        for (size_t group : kept) {
+          LayerGroup& keeper = job.plan.backward_groups[group];
+          keeper.keep_stash = keeper.keep_activations = true;
+        }
+        job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
+        testing::MiniCoordinator coordinator(job);
+        coordinator.OnEventNumber([&](int64_t number) {
+          if (number == 60) coordinator.Kill({Role::kWorker, 0});
+        });
+        ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+        recoveries += coordinator.generation() > 1;
+        ExpectSame(coordinator, expected);
+      }
+    }
+    EXPECT_GE(recoveries, 2);
+  }
+};
+
+TEST_F(KeptActivationsTest, ChangeNoBit) { RunAll(); }
+
+class Qwen3KeptActivationsTest : public KeptActivationsTest {
+ protected:
+  Qwen3KeptActivationsTest() : KeptActivationsTest(kQwen3Config) {}
+};
+
+TEST_F(Qwen3KeptActivationsTest, ChangeNoBit) { RunAll(); }
+
 TEST_F(TrainingTest, KilledProcessesChangeNothing) {
   constexpr uint64_t kSeed = 4242;
   const Outcome expected = Plain(Job(1, {5}));
