@@ -320,12 +320,7 @@ absl::StatusOr<ProfileVersions> AskVersions(const MeasureOptions& options) {
 
 absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
-  Profile profile;
-  profile.model_fingerprint = ModelFingerprint(options.model, options.job.sequence_length);
-  profile.model = absl::StrCat(options.model.config.model_type, ", ",
-                               options.model.parameter_count(), " parameters");
-  profile.sequence_length = options.job.sequence_length;
-  profile.compute_threads = options.job.compute_threads;
+  Profile profile = BlankProfile(options.model, options.job);
   profile.quick = options.quick;
   HARMONY_ASSIGN_OR_RETURN(const Profile versions, bench->AskOne({Part::kVersions}));
   profile.versions = versions.versions;
@@ -353,11 +348,8 @@ absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options) {
 
 absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const CalibrationWork& work) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
-  Profile speeds;
-  speeds.model_fingerprint = ModelFingerprint(work.model, work.job.sequence_length);
+  Profile speeds = BlankProfile(work.model, work.job);
   speeds.model = "a layer, to calibrate by";
-  speeds.sequence_length = work.job.sequence_length;
-  speeds.compute_threads = work.job.compute_threads;
   speeds.quick = true;
   HARMONY_ASSIGN_OR_RETURN(Profile links, bench->AskOne({Part::kLinks}));
   HARMONY_ASSIGN_OR_RETURN(const Profile host, bench->AskOne({Part::kHost}));
@@ -374,9 +366,8 @@ absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const Calib
     device.memory = work.devices[d].memory;
     LayerSizeProfile size;
     size.samples = work.job.global_batch_size;
-    const double seconds = answers[d].devices[0].together;
     // Only the backward is looked at.
-    size.backward = {seconds, seconds, seconds};
+    size.backward = Exactly(answers[d].devices[0].together);
     size.forward = size.backward_inner = size.backward;
     LayerProfile& layer = device.layers.emplace_back();
     layer.kind = KindName(LayerKind::kBlock);

@@ -28,6 +28,18 @@ double DecayFactor(const JobSpec& job, int64_t step, int64_t warmup) {
 
 }  // namespace
 
+const char* ToString(UpdateMode mode) {
+  switch (mode) {
+    case UpdateMode::kAuto:
+      return "auto";
+    case UpdateMode::kEager:
+      return "eager";
+    case UpdateMode::kDeferred:
+      return "deferred";
+  }
+  return "?";
+}
+
 int64_t JobSpec::ResolvedWarmupSteps() const {
   if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
   return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * warmup_steps));

@@ -19,6 +19,8 @@ enum class StashPlacement { kAuto, kDevice, kHost };
 enum class ReplanMode { kOff, kSuggest, kAuto };
 enum class InitMode { kRandom, kPretrained };
 
+const char* ToString(UpdateMode mode);  // as job and plan files have it
+
 struct JobSpec {
   std::string model_name_or_path;
   InitMode init = InitMode::kRandom;

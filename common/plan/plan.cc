@@ -93,8 +93,7 @@ std::string DebugString(const Plan& plan) {
       plan.num_microbatches, " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
       plan.forward_span > 1 ? absl::StrCat(", ", plan.forward_span, " at once in forward") : "",
       "; forward ", GroupsText(plan.forward_groups), "; backward ",
-      GroupsText(plan.backward_groups), "; ",
-      plan.update == UpdateMode::kEager ? "eager" : "deferred", plan.clip ? ", clipped" : "",
+      GroupsText(plan.backward_groups), "; ", ToString(plan.update), plan.clip ? ", clipped" : "",
       "; slots ", plan.stream_slots, "; arena ", FormatBytes(plan.arena_dynamic));
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     absl::StrAppend(&text, "; device ", i, " ", FormatBytes(plan.devices[i].resident), " of ",

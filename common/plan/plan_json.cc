@@ -109,7 +109,7 @@ std::string PlanFileText(const Plan& plan) {
   json["micro_batch_size"] = plan.microbatch_size;
   json["num_microbatches"] = plan.num_microbatches;
   json["sequence_length"] = plan.sequence_length;
-  json["update"] = plan.update == UpdateMode::kEager ? "eager" : "deferred";
+  json["update"] = ToString(plan.update);
   json["forward_span"] = plan.forward_span;
   json["stream_slots"] = plan.stream_slots;
   json["forward_groups"] = GroupsToJson(plan.forward_groups, false);

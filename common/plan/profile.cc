@@ -82,6 +82,16 @@ std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length) {
   return absl::StrFormat("%016x", Digest(ModelCostText(model, sequence_length)));
 }
 
+Profile BlankProfile(const ModelSpec& model, const JobSpec& job) {
+  Profile profile;
+  profile.model_fingerprint = ModelFingerprint(model, job.sequence_length);
+  profile.model =
+      absl::StrCat(model.config.model_type, ", ", model.parameter_count(), " parameters");
+  profile.sequence_length = job.sequence_length;
+  profile.compute_threads = job.compute_threads;
+  return profile;
+}
+
 std::vector<int64_t> ProfiledSizes(const JobSpec& job) {
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
   std::vector<int64_t> sizes;

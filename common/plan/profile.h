@@ -29,6 +29,8 @@ struct Measured {
   double median = 0, least = 0, most = 0;
   bool operator==(const Measured&) const = default;
 };
+// What was not repeated, or is a model.
+inline Measured Exactly(double value) { return {value, value, value}; }
 // Sorts. REQUIRES: not empty.
 Measured MeasuredOf(std::vector<double>& repeats);
 
@@ -132,6 +134,9 @@ std::vector<LayerShape> DistinctLayers(const ModelSpec& model);
 std::string ModelCostText(const ModelSpec& model, int64_t sequence_length);
 // Its digest, 16 hexadecimal digits.
 std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length);
+
+// A profile of the model as the job trains it, nothing measured yet.
+Profile BlankProfile(const ModelSpec& model, const JobSpec& job);
 
 // Microbatch sizes worth measuring, ascending: the job's own, or all divisors of the global batch.
 std::vector<int64_t> ProfiledSizes(const JobSpec& job);

@@ -22,8 +22,6 @@ constexpr double kLayerOverhead = 30e-6;  // of a layer in a task, whatever its 
 constexpr double kBackwardForwards = 3;   // a backward with recompute
 constexpr double kMemoryBytes = 8e9;      // gradients zeroed and checked
 
-Measured Exactly(double value) { return {value, value, value}; }
-
 int BlockOf(const ModelSpec& model) {
   const auto block =
       std::find_if(model.layers.begin(), model.layers.end(),
@@ -117,12 +115,7 @@ absl::StatusOr<CalibrationWork> CalibrationWorkOf(const ModelSpec& model,
 
 Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds, const ModelSpec& model,
                         const JobSpec& job, const std::vector<DeviceSpec>& devices) {
-  Profile profile;
-  profile.model_fingerprint = ModelFingerprint(model, job.sequence_length);
-  profile.model =
-      absl::StrCat(model.config.model_type, ", ", model.parameter_count(), " parameters");
-  profile.sequence_length = job.sequence_length;
-  profile.compute_threads = job.compute_threads;
+  Profile profile = BlankProfile(model, job);
   profile.calibrated = true;
   profile.versions = speeds.versions;
   profile.host = speeds.host;

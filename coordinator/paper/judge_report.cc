@@ -34,29 +34,6 @@ int64_t SwapBytes(const harmony::Estimate& estimate) {
   return sum;
 }
 
-std::string Explanation(const ModelSpec& model, const JudgeReport& report) {
-  std::string text =
-      "\n  phase             layers   GPU  weights     gradients   buffers     kept        "
-      "workspace\n";
-  for (const GroupNeed& need : NeedOfGroups(model, report.plan)) {
-    absl::StrAppendFormat(
-        &text, "  %-16s  %-7s  %3d  %-10s  %-10s  %-10s  %-10s  %s\n", harmony::KindName(need.kind),
-        absl::StrCat(need.layers.first, "-", need.layers.last), need.device,
-        FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
-        FormatBytes(need.kept), FormatBytes(need.workspace));
-  }
-  text += "\n  busy, of the step:";
-  const LaneTable lanes(static_cast<int>(report.plan.devices.size()));
-  for (size_t lane = 0; lane < report.estimate.lanes.size(); ++lane) {
-    const LaneUse& use = report.estimate.lanes[lane];
-    if (use.busy.count() == 0) continue;
-    absl::StrAppendFormat(&text, "\n  %-14s %6.1f%%",
-                          DebugString(lanes.LaneAt(static_cast<int>(lane))),
-                          100 * use.busy.seconds() / report.estimate.step.seconds());
-  }
-  return text + "\n";
-}
-
 }  // namespace
 
 std::string ToJsonText(const LayerProfile& profile, const JudgeReport& report) {
@@ -87,8 +64,7 @@ std::string ToJsonText(const LayerProfile& profile, const JudgeReport& report) {
   return json.dump(2);
 }
 
-std::string ToText(const LayerProfile& profile, const ModelSpec& model, const JudgeReport& report,
-                   bool explain) {
+std::string ToText(const LayerProfile& profile, const JudgeReport& report) {
   const Plan& plan = report.plan;
   std::string text =
       absl::StrFormat("%s, %s on %d GPUs of %s, minibatch %d, by our own dispatcher\n",
@@ -98,8 +74,7 @@ std::string ToText(const LayerProfile& profile, const ModelSpec& model, const Ju
                   "; groups:", GroupsText(plan.forward_groups), "\n");
   absl::StrAppend(&text, "  backward  microbatch ", plan.microbatch_size,
                   "; groups:", GroupsText(plan.backward_groups), "\n");
-  absl::StrAppend(&text, "  updates ", plan.update == UpdateMode::kEager ? "eager" : "deferred",
-                  ", ", plan.stream_slots, " slots\n");
+  absl::StrAppend(&text, "  updates ", ToString(plan.update), ", ", plan.stream_slots, " slots\n");
   absl::StrAppendFormat(&text, "  step      %.6f s%s\n", report.estimate.step.seconds(),
                         report.fits ? ""
                                     : "; does not fit by our count of memory, and was given what "
@@ -115,8 +90,30 @@ std::string ToText(const LayerProfile& profile, const ModelSpec& model, const Ju
                           report.lower_bound_s,
                           100 * (report.estimate.step.seconds() / report.lower_bound_s - 1));
   }
-  if (explain) text += Explanation(model, report);
   return text;
+}
+
+std::string Explanation(const ModelSpec& model, const JudgeReport& report) {
+  std::string text =
+      "\n  phase             layers   GPU  weights     gradients   buffers     kept        "
+      "workspace\n";
+  for (const GroupNeed& need : NeedOfGroups(model, report.plan)) {
+    absl::StrAppendFormat(
+        &text, "  %-16s  %-7s  %3d  %-10s  %-10s  %-10s  %-10s  %s\n", harmony::KindName(need.kind),
+        absl::StrCat(need.layers.first, "-", need.layers.last), need.device,
+        FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
+        FormatBytes(need.kept), FormatBytes(need.workspace));
+  }
+  text += "\n  busy, of the step:";
+  const LaneTable lanes(static_cast<int>(report.plan.devices.size()));
+  for (size_t lane = 0; lane < report.estimate.lanes.size(); ++lane) {
+    const LaneUse& use = report.estimate.lanes[lane];
+    if (use.busy.count() == 0) continue;
+    absl::StrAppendFormat(&text, "\n  %-14s %6.1f%%",
+                          DebugString(lanes.LaneAt(static_cast<int>(lane))),
+                          100 * use.busy.seconds() / report.estimate.step.seconds());
+  }
+  return text + "\n";
 }
 
 }  // namespace harmony::paper

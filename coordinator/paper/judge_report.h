@@ -25,8 +25,8 @@ struct JudgeReport {
 
 // Keys as in the reference data where they have one; "plan" is a plan as it can be stored.
 std::string ToJsonText(const LayerProfile& profile, const JudgeReport& report);
-// `explain` adds each group with its memory, and how busy each lane is. `model`: as imported.
-std::string ToText(const LayerProfile& profile, const ModelSpec& model, const JudgeReport& report,
-                   bool explain);
+std::string ToText(const LayerProfile& profile, const JudgeReport& report);
+// Each group with its memory, and how busy each lane is. `model`: as imported.
+std::string Explanation(const ModelSpec& model, const JudgeReport& report);
 
 }  // namespace harmony::paper

@@ -79,13 +79,19 @@ absl::Status FindSchedule(const LayerProfile& profile, const Options& options, P
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
+// What both reports begin with.
+template <typename Report>
+absl::StatusOr<LayerProfile> ReadCase(const Options& options, Report* report) {
+  HARMONY_ASSIGN_OR_RETURN(report->machine, ReadMachine(options));
+  HARMONY_ASSIGN_OR_RETURN(report->mode, ParseMode(options.mode));
+  report->minibatch = options.minibatch;
+  return ReadLayerProfile(options.profile);
+}
+
 // By the published planner's cost model.
 absl::Status PlanByPaper(const Options& options) {
   PlanReport report;
-  HARMONY_ASSIGN_OR_RETURN(report.machine, ReadMachine(options));
-  HARMONY_ASSIGN_OR_RETURN(report.mode, ParseMode(options.mode));
-  report.minibatch = options.minibatch;
-  HARMONY_ASSIGN_OR_RETURN(const LayerProfile profile, ReadLayerProfile(options.profile));
+  HARMONY_ASSIGN_OR_RETURN(const LayerProfile profile, ReadCase(options, &report));
   if (options.schedule.empty()) {
     HARMONY_RETURN_IF_ERROR_CTX(FindSchedule(profile, options, &report), options.profile);
   } else {
@@ -137,18 +143,16 @@ absl::Status FindPlan(const LayerProfile& profile, const Options& options, Judge
 // By our own: the dispatcher under the virtual clock.
 absl::Status PlanByDispatcher(const Options& options) {
   JudgeReport report;
-  HARMONY_ASSIGN_OR_RETURN(report.machine, ReadMachine(options));
-  HARMONY_ASSIGN_OR_RETURN(report.mode, ParseMode(options.mode));
-  report.minibatch = options.minibatch;
-  HARMONY_ASSIGN_OR_RETURN(const LayerProfile profile, ReadLayerProfile(options.profile));
+  HARMONY_ASSIGN_OR_RETURN(const LayerProfile profile, ReadCase(options, &report));
   HARMONY_RETURN_IF_ERROR(options.schedule.empty() ? FindPlan(profile, options, &report)
                                                    : JudgeGiven(profile, options, &report));
+  Print(options.json ? ToJsonText(profile, report) + "\n" : ToText(profile, report));
+  if (options.json || !options.explain) return absl::OkStatus();
   const int64_t samples = SamplesPerTask(report.mode, report.machine.gpus, report.minibatch);
   HARMONY_ASSIGN_OR_RETURN(
       const ImportedModel imported,
       ImportModel(profile, report.machine, static_cast<int>(report.plan.devices.size()), samples));
-  Print(options.json ? ToJsonText(profile, report) + "\n"
-                     : ToText(profile, imported.model, report, options.explain));
+  Print(Explanation(imported.model, report));
   return absl::OkStatus();
 }
 

@@ -55,8 +55,7 @@ double BytesPerParameter(const ModelSpec& model, const ArenaLayout& layout) {
 }
 
 const char* UpdateName(const Plan& plan) {
-  if (plan.update == UpdateMode::kEager) return "eager";
-  return plan.clip ? "deferred, clipped" : "deferred";
+  return plan.clip ? "deferred, clipped" : ToString(plan.update);
 }
 
 const char* StashName(const Plan& plan) {
@@ -191,9 +190,8 @@ std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
       ", \"num_microbatches\": ", plan.num_microbatches,
       ", \"micro_batch_size\": ", plan.microbatch_size,
       ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",
-      plan.update == UpdateMode::kEager ? "eager" : "deferred",
-      "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"", StashName(plan),
-      "\", \"footprint\": {\"weights\": ", footprint.weights.count(),
+      ToString(plan.update), "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"",
+      StashName(plan), "\", \"footprint\": {\"weights\": ", footprint.weights.count(),
       ", \"gradients\": ", footprint.gradients.count(),
       ", \"optimizer_state\": ", footprint.optimizer_state.count(),
       ", \"activations\": ", footprint.activations.count(),

@@ -36,8 +36,8 @@ absl::Status CheckAgainstJob(const JobSpec& job, const Plan& given) {
     return absl::InvalidArgumentError("update: eager, but the job clips gradients (max_grad_norm)");
   }
   if (job.update != UpdateMode::kAuto && job.update != given.update) {
-    return absl::InvalidArgumentError(absl::StrCat("update: ", eager ? "eager" : "deferred",
-                                                   ", but the job says the other (update)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("update: ", ToString(given.update), ", but the job says the other (update)"));
   }
   return absl::OkStatus();
 }

@@ -126,8 +126,8 @@ std::string OutlineOf(const Plan& plan) {
       "%d forward and %d backward layer groups on %d device%s, updates %s, weights of %d and "
       "stashes of %d kept on devices",
       plan.forward_groups.size(), plan.backward_groups.size(), plan.devices.size(),
-      plan.devices.size() == 1 ? "" : "s", plan.update == UpdateMode::kEager ? "eager" : "deferred",
-      kept(&LayerGroup::keep_weights), kept(&LayerGroup::keep_stash));
+      plan.devices.size() == 1 ? "" : "s", ToString(plan.update), kept(&LayerGroup::keep_weights),
+      kept(&LayerGroup::keep_stash));
 }
 
 }  // namespace harmony

@@ -6,12 +6,10 @@
 // Default: 20 thousand schedules; a tenth of that under sanitizers.
 
 #include <cstdio>
-#include <cstdlib>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
+#include "tests/support/arguments.h"
 
 namespace harmony {
 namespace {
@@ -73,21 +71,10 @@ TEST(SchedulesTest, MoveNoMoreThanNecessary) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    bool good = true;
-    if (absl::ConsumePrefix(&argument, "--first_seed=")) {
-      good = absl::SimpleAtoi(argument, &harmony::first_seed);
-    } else if (absl::ConsumePrefix(&argument, "--seeds=")) {
-      good = absl::SimpleAtoi(argument, &harmony::seeds);
-    } else {
-      good = argument == "--check_derivable";
-      harmony::check_derivable = good;
-    }
-    if (!good) {
-      std::fprintf(stderr, "unknown argument %s\n", argv[i]);
-      return 2;
-    }
-  }
-  return RUN_ALL_TESTS();
+  const bool known = harmony::testing::ReadArguments(
+      argc, argv,
+      {{.name = "first_seed", .number = &harmony::first_seed},
+       {.name = "seeds", .number = &harmony::seeds},
+       {.name = "check_derivable", .on = &harmony::check_derivable}});
+  return known ? RUN_ALL_TESTS() : 2;
 }

@@ -8,17 +8,11 @@
 
 namespace harmony::testing {
 
-inline Measured Exactly(double value) { return {value, value, value}; }
-
 // Forward of a layer with number n takes 1 ms (n counted in shapes, from 1: n ms) a sequence and
 // 0.5 ms a task; backward thrice that; a block inside a group 1 ms more. Links: 1 ms and 1 GB/s.
 inline Profile SampleProfile(const ModelSpec& model, const JobSpec& job,
                              const std::vector<DeviceSpec>& devices) {
-  Profile profile;
-  profile.model_fingerprint = ModelFingerprint(model, job.sequence_length);
-  profile.model = model.config.model_type;
-  profile.sequence_length = job.sequence_length;
-  profile.compute_threads = job.compute_threads;
+  Profile profile = BlankProfile(model, job);
   profile.versions = {"0", "2", "AVX2", "a processor", 2};
   profile.host = {OptimizerName(job.optim), Exactly(4e9),  Exactly(8e9), Exactly(1e9), Exactly(2e9),
                   Exactly(50e-6),           Exactly(20e-6)};

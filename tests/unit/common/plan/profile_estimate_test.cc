@@ -10,7 +10,6 @@
 namespace harmony {
 namespace {
 
-using testing::Exactly;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

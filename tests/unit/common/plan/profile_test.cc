@@ -174,7 +174,7 @@ TEST(ProfileTest, TimesBetweenMeasuredSizesLieOnTheLine) {
   const double seconds[] = {1, 2, 3};
   for (int i = 0; i < 3; ++i) {
     sizes[i].samples = samples[i];
-    sizes[i].backward = testing::Exactly(seconds[i]);
+    sizes[i].backward = Exactly(seconds[i]);
   }
   const auto time = [](const LayerSizeProfile& size) { return size.backward.median; };
   EXPECT_DOUBLE_EQ(InterpolateSeconds(sizes, 1, time), 0.5);

@@ -89,8 +89,8 @@ TEST_F(ProfiledCostsTest, BackwardsOfKeptActivationsAreMeasuredOrWhatTheRecomput
   for (LayerProfile& layer : profile_.devices[0].layers) {
     if (layer.kind != "block") continue;
     for (LayerSizeProfile& size : layer.sizes) {
-      size.keeping_forward = testing::Exactly(3e-3);
-      size.kept_backward = testing::Exactly(5e-3);
+      size.keeping_forward = Exactly(3e-3);
+      size.kept_backward = Exactly(5e-3);
     }
   }
   EXPECT_NEAR(Kept(TaskKind::kForward, {1, 2}), 6e-3, 1e-9);
@@ -123,8 +123,8 @@ TEST_F(ProfiledCostsTest, DevicesThatShareCoresAreSlowerTogether) {
 }
 
 TEST_F(ProfiledCostsTest, TransfersTakeLatencyAndBytesOfTheirLink) {
-  profile_.devices[1].d2h.latency = testing::Exactly(2e-3);
-  profile_.devices[1].p2p->together = testing::Exactly(1e8);
+  profile_.devices[1].d2h.latency = Exactly(2e-3);
+  profile_.devices[1].p2p->together = Exactly(1e8);
   EXPECT_NEAR(Copy(LaneKind::kH2DBulk, 500'000), 2e-3, 1e-9);  // 5e8 a second, all together
   EXPECT_NEAR(Copy(LaneKind::kH2DStream, 0), 1e-3, 1e-9);
   EXPECT_NEAR(Copy(LaneKind::kD2H, 500'000), 3e-3, 1e-9);

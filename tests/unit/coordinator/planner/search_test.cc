@@ -6,11 +6,10 @@
 
 #include <functional>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/bounds.h"
 #include "gtest/gtest.h"
+#include "tests/support/arguments.h"
 #include "tests/unit/coordinator/core/small_case.h"
 
 namespace harmony {
@@ -242,14 +241,7 @@ TEST(SearchTest, BruteForceFindsNothingBetter) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    if (absl::ConsumePrefix(&argument, "--instances=") &&
-        absl::SimpleAtoi(argument, &harmony::instances)) {
-      continue;
-    }
-    std::fprintf(stderr, "unknown argument %s\n", argv[i]);
-    return 2;
-  }
-  return RUN_ALL_TESTS();
+  const bool known = harmony::testing::ReadArguments(
+      argc, argv, {{.name = "instances", .number = &harmony::instances}});
+  return known ? RUN_ALL_TESTS() : 2;
 }
