@@ -30,7 +30,7 @@ python3 tests/tidy/tidy.py
 
 build release build all
 say "release tests"
-ctest --test-dir build --output-on-failure --no-tests=error
+ctest --test-dir build -j "$(nproc)" --output-on-failure --no-tests=error
 if [ "$quick" = 0 ]; then
   for preset in asan tsan; do
     build "$preset" "build/$preset" sanitized_tests
