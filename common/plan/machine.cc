@@ -37,6 +37,10 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
     if (device.flops.value <= 0) return absl::InvalidArgumentError("must be above 0");
     return absl::OkStatus();
   }
+  if (key == "context") {
+    HARMONY_ASSIGN_OR_RETURN(device.context, ParseBytes(value));
+    return absl::OkStatus();
+  }
   if (key == "root") {
     if (value.empty() || !absl::c_all_of(value, [](char c) { return absl::ascii_isalnum(c); })) {
       return absl::InvalidArgumentError("must be a name of letters and digits");
@@ -49,7 +53,8 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
                          : key == "p2p" ? &device.p2p
                                         : nullptr;
   if (rate == nullptr) {
-    return absl::InvalidArgumentError("unknown key (known: mem, flops, h2d, d2h, p2p, root)");
+    return absl::InvalidArgumentError(
+        "unknown key (known: mem, context, flops, h2d, d2h, p2p, root)");
   }
   HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
   if (rate->value <= 0) return absl::InvalidArgumentError("must be above 0");
@@ -105,6 +110,7 @@ absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
   }
   if (parts.size() == 2) HARMONY_RETURN_IF_ERROR(ApplyOptions(text, parts[1], device));
   if (device.memory.count() == 0) return Wrong(text, "a sim device needs mem=");
+  if (device.usable() < MiB(1)) return Wrong(text, "context= leaves less than 1MiB of mem=");
   if (!device.root.empty() && (device.h2d.value <= 0 || device.d2h.value <= 0)) {
     return Wrong(text, "devices that share a root= need h2d= and d2h=, the speed of its link");
   }
@@ -154,10 +160,12 @@ std::string ToString(const DeviceSpec& device) {
         "cuda:", device.cuda_ordinal,
         device.memory.count() == 0 ? "" : absl::StrCat(",mem=", device.memory.count()));
   }
-  return absl::StrCat("sim:mem=", device.memory.count(), Rate("flops", device.flops.value, ""),
-                      Rate("h2d", device.h2d.value, "B/s"), Rate("d2h", device.d2h.value, "B/s"),
-                      Rate("p2p", device.p2p.value, "B/s"),
-                      device.root.empty() ? "" : absl::StrCat(",root=", device.root));
+  return absl::StrCat(
+      "sim:mem=", device.memory.count(),
+      device.context.count() == 0 ? "" : absl::StrCat(",context=", device.context.count()),
+      Rate("flops", device.flops.value, ""), Rate("h2d", device.h2d.value, "B/s"),
+      Rate("d2h", device.d2h.value, "B/s"), Rate("p2p", device.p2p.value, "B/s"),
+      device.root.empty() ? "" : absl::StrCat(",root=", device.root));
 }
 
 bool HasSpeeds(const DeviceSpec& device) {

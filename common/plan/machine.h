@@ -14,12 +14,17 @@ namespace harmony {
 enum class DeviceKind { kSim, kCuda };
 
 // One device; `sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s` gives four of them,
-// which share their link to the host with `,root=NAME` added.
+// which share their link to the host with `,root=NAME` added, and of whose memory nothing else can
+// use what `,context=BYTES` takes.
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::kSim;
   int ordinal = 0;  // position in the machine's list; for cuda see cuda_ordinal
   int cuda_ordinal = -1;
-  Bytes memory;          // the hard cap: residency region and workspace together
+  Bytes memory;  // of the device
+  Bytes
+      context;  // of it, what a process takes before it computes anything, as a GPU's context does
+  // The hard cap: residency region and workspace together.
+  Bytes usable() const { return memory - context; }
   FlopsPerSecond flops;  // pacing; 0: none
   BytesPerSecond h2d, d2h, p2p;
   // Devices of the same root share one paced link to the host: in each direction it carries one

@@ -112,9 +112,13 @@ std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
       absl::StrAppendFormat(&text, "  %d  %s: runs no group\n", d, name);
       continue;
     }
-    absl::StrAppendFormat(&text, "  %d  %s: needs %s + %s workspace of %s (%s): fits\n", d, name,
-                          FormatBytes(uses[d].resident), FormatBytes(uses[d].workspace),
-                          FormatBytes(plan.devices[d].memory), uses[d].hungriest);
+    const Bytes context = d < machine.devices.size() ? machine.devices[d].context : Bytes(0);
+    absl::StrAppendFormat(
+        &text, "  %d  %s: needs %s + %s workspace of %s%s (%s): fits\n", d, name,
+        FormatBytes(uses[d].resident), FormatBytes(uses[d].workspace),
+        FormatBytes(plan.devices[d].memory),
+        context.count() > 0 ? absl::StrCat(" beside a context of ", FormatBytes(context)) : "",
+        uses[d].hungriest);
     if (uses[d].kept.count() > 0) {
       absl::StrAppendFormat(&text, "     keeps %s of it from forward to backward\n",
                             FormatBytes(uses[d].kept));

@@ -64,35 +64,47 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
     resident[need.device] = std::max(resident[need.device], need.resident());
     workspace[need.device] = std::max(workspace[need.device], need.workspace);
   }
-  for (const GroupNeed& need : needs) {
-    const Bytes memory = plan.devices[need.device].memory;
-    const Bytes room = resident[need.device] + workspace[need.device] + Bytes(kResidentGranule);
-    if (need.resident() < resident[need.device] || room <= memory) continue;
-    std::string text = absl::StrCat(
-        KindName(need.kind), " of layers ", need.layers.first, " to ", need.layers.last,
-        " does not fit device ", need.device, " (", FormatBytesExact(memory), "): weights ",
-        FormatBytes(need.weights), ", gradients ", FormatBytes(need.gradients), ", activations ",
-        FormatBytes(need.streaming), ", workspace ", FormatBytes(workspace[need.device]),
-        need.kept.count() > 0 ? absl::StrCat(", stashes of all its groups ", FormatBytes(need.kept))
-                              : "",
-        "; ", FormatBytesExact(room - memory), " missing. It fits with mem=", room.count());
-    const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
-      return job.global_batch_size % size == 0 && Fits(model, job, machine, size, finest);
-    });
-    if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
-    const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
-      JobSpec other = job;
-      other.sequence_length = length;
-      return Fits(model, other, machine, microbatch, finest);
-    });
-    if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
-    if (need.kept.count() > 0) absl::StrAppend(&text, ", or with stash: host");
-    if (!partition.empty() && need.layers.count() > 1) {
-      absl::StrAppend(&text, ", or with fewer layers in that group (layer_groups)");
-    }
-    return absl::ResourceExhaustedError(text);
+  const auto room_of = [&](const GroupNeed& need) {
+    return resident[need.device] + workspace[need.device] + Bytes(kResidentGranule);
+  };
+  // What lacks most: with that much more all groups of its device fit, and of those like it.
+  const GroupNeed* need = nullptr;
+  Bytes missing;
+  for (const GroupNeed& each : needs) {
+    const Bytes lacks = room_of(each) - plan.devices[each.device].memory;
+    if (each.resident() < resident[each.device] || lacks <= missing) continue;
+    need = &each;
+    missing = lacks;
   }
-  return absl::InternalError(absl::StrCat("no plan runs under the simulator: ", DebugString(plan)));
+  if (need == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("no plan runs under the simulator: ", DebugString(plan)));
+  }
+  std::string text = absl::StrCat(
+      KindName(need->kind), " of layers ", need->layers.first, " to ", need->layers.last,
+      " does not fit device ", need->device, " (",
+      FormatBytesExact(plan.devices[need->device].memory), "): weights ",
+      FormatBytes(need->weights), ", gradients ", FormatBytes(need->gradients), ", activations ",
+      FormatBytes(need->streaming), ", workspace ", FormatBytes(workspace[need->device]),
+      need->kept.count() > 0 ? absl::StrCat(", stashes of all its groups ", FormatBytes(need->kept))
+                             : "",
+      "; ", FormatBytesExact(missing), " missing. It fits with mem=",
+      (room_of(*need) + machine.devices[need->device].context).count());
+  const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
+    return job.global_batch_size % size == 0 && Fits(model, job, machine, size, finest);
+  });
+  if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
+  const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
+    JobSpec other = job;
+    other.sequence_length = length;
+    return Fits(model, other, machine, microbatch, finest);
+  });
+  if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
+  if (need->kept.count() > 0) absl::StrAppend(&text, ", or with stash: host");
+  if (!partition.empty() && need->layers.count() > 1) {
+    absl::StrAppend(&text, ", or with fewer layers in that group (layer_groups)");
+  }
+  return absl::ResourceExhaustedError(text);
 }
 
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,

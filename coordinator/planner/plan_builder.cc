@@ -41,7 +41,7 @@ Plan PlanBuilder::Blank() const {
     }
     const auto root = absl::c_find(roots, device.root);
     const int number = device.root.empty() ? 0 : static_cast<int>(root - roots.begin()) + 1;
-    plan.devices.push_back({device.memory, {}, number});
+    plan.devices.push_back({device.usable(), {}, number});
   }
   return plan;
 }

@@ -28,8 +28,9 @@ TEST(ParseDevicesTest, JoinsSeveral) {
 }
 
 TEST(ParseDevicesTest, PrintedDevicesParseToThemselves) {
-  for (const char* text : {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3",
-                           "cuda:1,mem=20GiB", "sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=left0"}) {
+  for (const char* text :
+       {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3", "cuda:1,mem=20GiB",
+        "sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=left0", "sim:mem=80GiB,context=500MB,flops=1T"}) {
     const auto once = ParseDevices(text);
     ASSERT_TRUE(once.ok()) << text;
     const auto twice = ParseDevices(ToString(once->front()));
@@ -53,6 +54,7 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
            {"sim:mem=1GiB,mem=1GiB", "twice"},
            {"sim:mem=1GiB,speed=3", "unknown key"},
            {"sim:mem=1GiB,h2d=0", "above 0"},
+           {"sim:mem=1GiB,context=1GiB", "leaves less than 1MiB"},
            {"sim:mem=1GiB,h2d=1GB/s,root=a", "need h2d= and d2h="},
            {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=a b", "unknown kind"},
            {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=a_b", "letters and digits"},

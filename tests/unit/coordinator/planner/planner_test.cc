@@ -1,5 +1,6 @@
 #include "coordinator/planner/planner.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/grouping.h"
@@ -66,18 +67,30 @@ TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
 
 TEST(PlannerTest, SaysWhatIsMissingAndWhatWouldFit) {
   const ModelSpec model = Gpt2();
-  const absl::StatusOr<PlanResult> planned =
-      MakePlan(model, Gpt2Job(), Machine("sim*2:mem=256MiB"));
-  ASSERT_EQ(planned.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(planned.status().message(), HasSubstr("layers 13 to 13"));
-  EXPECT_THAT(planned.status().message(), HasSubstr("missing"));
-  const std::string message(planned.status().message());
-  const size_t at = message.find("mem=");
-  ASSERT_NE(at, std::string::npos) << message;
-  const std::string memory =
-      message.substr(at + 4, message.find_first_not_of("0123456789", at + 4) - at - 4);
-  MachineSpec machine = Machine("sim*2:mem=" + memory);
-  EXPECT_TRUE(MakePlan(model, Gpt2Job(), machine).ok()) << message;
+  for (const char* context : {"", ",context=100MiB"}) {
+    const absl::StatusOr<PlanResult> planned =
+        MakePlan(model, Gpt2Job(), Machine(absl::StrCat("sim*2:mem=256MiB", context)));
+    ASSERT_EQ(planned.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(planned.status().message(), HasSubstr("layers 13 to 13"));
+    EXPECT_THAT(planned.status().message(), HasSubstr("missing"));
+    const std::string message(planned.status().message());
+    const size_t at = message.find("mem=");
+    ASSERT_NE(at, std::string::npos) << message;
+    const std::string memory =
+        message.substr(at + 4, message.find_first_not_of("0123456789", at + 4) - at - 4);
+    const MachineSpec machine = Machine(absl::StrCat("sim*2:mem=", memory, context));
+    EXPECT_TRUE(MakePlan(model, Gpt2Job(), machine).ok()) << message;
+  }
+}
+
+TEST(PlannerTest, WhatAContextTakesIsNotPlannedWith) {
+  const ModelSpec model = Gpt2();
+  const auto plan_on = [&](absl::string_view devices) {
+    const absl::StatusOr<PlanResult> planned = MakePlan(model, Gpt2Job(), Machine(devices));
+    return planned.ok() ? DebugString(planned->plan) : planned.status().ToString();
+  };
+  EXPECT_EQ(plan_on("sim*2:mem=600MiB,context=88MiB"), plan_on("sim*2:mem=512MiB"));
+  EXPECT_NE(plan_on("sim*2:mem=600MiB"), plan_on("sim*2:mem=512MiB"));
 }
 
 TEST(PlannerTest, RefusesAHostThatIsTooSmall) {
