@@ -108,6 +108,7 @@ void AddJobCommands(CLI::App& app, Arguments& args) {
   CLI::App* submit = app.add_subcommand("submit", "Queue a job");
   AddJob(submit, args.submit, /*overwrite=*/true);
   AddProfile(submit, args.submit);
+  AddCalibration(submit, args.submit);
   submit->callback([&] { args.command = [&] { return SubmitCommand(args.global, args.submit); }; });
 
   CLI::App* list = app.add_subcommand("list", "All jobs");

@@ -1,7 +1,5 @@
 #include "client/commands/calibration.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -23,18 +21,6 @@ namespace {
 constexpr double kWorthIt = 30;
 constexpr double kGuessedFlops = 40e9;
 constexpr char kPrefix[] = "speeds-";  // of cached ones
-
-// As the signals were.
-class SignalMask {
- public:
-  SignalMask() { sigprocmask(SIG_SETMASK, nullptr, &before_); }
-  ~SignalMask() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  SignalMask(const SignalMask&) = delete;
-  SignalMask& operator=(const SignalMask&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // All devices are emulated, and one of them leaves a speed open.
 bool LeavesSpeedsOpen(const std::vector<DeviceSpec>& devices) {
@@ -72,7 +58,7 @@ bool IsOf(const Profile& speeds, const CalibrationWork& work) {
 
 absl::StatusOr<std::optional<Profile>> SpeedsOf(const MeasureOptions& measure,
                                                 const CalibrationWork& work, bool may_measure) {
-  const SignalMask as_before;
+  const SignalMask as_before({});
   HARMONY_ASSIGN_OR_RETURN(const ProfileVersions versions, AskVersions(measure));
   const std::string path = CachePath(kPrefix, FingerprintOf(measure, work, versions));
   std::optional<Profile> cached;
@@ -99,7 +85,8 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
   absl::StatusOr<MeasureOptions> measure = MeasureOptionsOf(global, job, request);
   if (!measure.ok()) return "";
   const bool may_measure =
-      when == CalibrateWhen::kAlways || IsWorthIt(measure->model, measure->job);
+      when == CalibrateWhen::kAlways ||
+      (when == CalibrateWhen::kIfWorthIt && IsWorthIt(measure->model, measure->job));
   if (!may_measure && !AnythingCached(kPrefix)) return "";
   measure->say = say;
   const ModelSpec model = measure->model;

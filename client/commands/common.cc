@@ -33,6 +33,13 @@ absl::StatusOr<std::string> ReadText(const std::string& what, const std::string&
 
 }  // namespace
 
+SignalMask::SignalMask(std::initializer_list<int> block) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : block) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, &before_);
+}
+
 int Fail(const absl::Status& status) {
   std::string message(status.message());
   if (message.empty()) message = status.ToString();

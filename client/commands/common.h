@@ -3,6 +3,9 @@
 // What the commands of `harmony` share. A command is a function from its options to the exit code:
 // 0, 2 for bad usage or input, 1 for a failure at run time.
 
+#include <signal.h>
+
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -34,6 +37,18 @@ struct JobOptions {
 // What makes a set of processes, from the command line.
 struct ClusterOptions {
   std::string config, devices, host_memory;
+};
+
+// Blocks signals for the calling thread and those it starts; as they were when it ends.
+class SignalMask {
+ public:
+  explicit SignalMask(std::initializer_list<int> block);
+  ~SignalMask() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  SignalMask(const SignalMask&) = delete;
+  SignalMask& operator=(const SignalMask&) = delete;
+
+ private:
+  sigset_t before_;
 };
 
 // Prints "error: ..." to standard error and returns the exit code.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/commands/calibration.h"
+#include "client/launcher/cluster.h"
 #include "client/progress/render.h"
 #include "client/progress/view.h"
 #include "client/rpc/job_follower.h"
@@ -158,9 +161,39 @@ int JobAction(const GlobalOptions& global, const std::string& job_id,
   return 0;
 }
 
-absl::StatusOr<v1::SubmitResponse> Submit(const RuntimePaths& paths, const JobOptions& options) {
+bool AnythingRuns(CoordinatorClient& client) {
+  const absl::StatusOr<v1::ListResponse> list = client.List({});
+  return !list.ok() || std::any_of(list->jobs().begin(), list->jobs().end(),
+                                   [](const v1::Job& job) { return !IsFinal(job.state()); });
+}
+
+// Speeds to plan by, of the devices that are up. Not measured beside a job: both would be slower.
+absl::Status Calibrate(const GlobalOptions& global, const RuntimePaths& paths,
+                       const JobOptions& options, CoordinatorClient& client,
+                       v1::SubmitRequest* request) {
+  const absl::StatusOr<ProcessList> processes = ReadProcessList(paths);
+  if (!processes.ok()) return absl::OkStatus();  // others supervise it: the devices are not known
+  Cluster cluster;
+  cluster.devices = processes->devices;
+  HARMONY_ASSIGN_OR_RETURN(cluster.specs, ParseDevices(cluster.devices));
+  HARMONY_ASSIGN_OR_RETURN(
+      const std::string profile,
+      CalibratedProfile(global, options, *request, cluster,
+                        AnythingRuns(client) ? CalibrateWhen::kNever : CalibrateWhen::kIfWorthIt,
+                        [](const std::string& text) { fprintf(stderr, "%s\n", text.c_str()); }));
+  if (profile.empty()) return absl::OkStatus();
+  request->set_profile(profile);
+  request->set_profile_path(kCalibration);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SubmitResponse> Submit(const GlobalOptions& global, const RuntimePaths& paths,
+                                          const JobOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest request, MakeSubmitRequest(options));
+  // The client's threads must not take what stops a calibration.
+  const SignalMask mask({SIGINT, SIGTERM, SIGHUP});
   HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
   return client->Submit(request);
 }
 
@@ -196,7 +229,7 @@ absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePat
 int SubmitCommand(const GlobalOptions& global, const JobOptions& options) {
   absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
   if (!paths.ok()) return Fail(paths.status());
-  absl::StatusOr<v1::SubmitResponse> response = Submit(*paths, options);
+  absl::StatusOr<v1::SubmitResponse> response = Submit(global, *paths, options);
   if (!response.ok()) {
     int code = Fail(response.status());
     return absl::IsResourceExhausted(response.status()) ? 2 : code;

@@ -116,7 +116,7 @@ absl::Status RunSession::Prepare() {
                         [&said](const std::string& text) { said.push_back(text); }));
   if (!profile.empty()) {
     request_.set_profile(profile);
-    request_.set_profile_path("calibration");
+    request_.set_profile_path(kCalibration);
   }
   signals_ = TakeOverSignals();
   std::string dir = global_.runtime_dir;

@@ -127,6 +127,19 @@ class ProfileTest(harness.Scratch):
         self.assertEqual(list((self.dir / "cache").rglob("*.json")), [])
         self.assertEqual(list(self.runtime.rglob("*")), [], "processes leave nothing behind")
 
+    def test_a_long_job_that_is_submitted_is_calibrated_where_nothing_else_runs(self):
+        self.harmony("up", "--detach", "--devices", DEVICES)
+        self.addCleanup(self.harmony, "down")
+        job, out = self.job("first", max_steps=1_000_000)
+        self.assertIn("measured how fast", self.harmony("submit", job).stderr)
+        harness.wait_for(lambda: (out / "metrics.jsonl").exists() and harness.read_metrics(out), "a step")
+        self.assertGreater(harness.read_metrics(out)[0]["predicted_seconds"], 0)
+        for cached in (self.dir / "cache").rglob("*.json"):
+            cached.unlink()
+        job, _ = self.job("second", max_steps=1_000_000)
+        self.assertEqual(self.harmony("submit", job).stderr, "")
+        self.assertEqual(list((self.dir / "cache").rglob("*.json")), [])
+
     def test_a_profile_that_does_not_fit_is_refused_by_file_and_field(self):
         job, out = self.job("p")
         _, p = self.profile(job, "--quick")
