@@ -88,6 +88,21 @@ absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
 
 }  // namespace
 
+const char* ToString(ParallelMode mode) {
+  return mode == ParallelMode::kData ? "harmony-dp" : "harmony-pp";
+}
+
+int Plan::num_shares() const {
+  if (mode == ParallelMode::kPipeline) return 1;
+  int shares = std::min(replicas, static_cast<int>(devices.size()));
+  while (shares > 1 && replicas % shares != 0) --shares;
+  return std::max(shares, 1);
+}
+
+int DeviceOf(const Plan& plan, const LayerGroup& group, int share) {
+  return plan.mode == ParallelMode::kData ? share : group.device;
+}
+
 std::string DebugString(const Plan& plan) {
   std::string text = absl::StrCat(
       plan.num_microbatches, " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,

@@ -17,7 +17,7 @@ namespace harmony {
 
 struct LayerGroup {
   LayerRange layers;
-  int device = 0;
+  int device = 0;  // pipeline mode
   // Backward groups only. The weights that the forward group of the same layers and device loaded
   // stay on the device until this backward: one load a step instead of two.
   bool keep_weights = false;
@@ -32,6 +32,13 @@ struct LayerGroup {
   bool keep_activations = false;
 };
 
+// How the microbatches of a step are spread over the devices.
+enum class ParallelMode {
+  kPipeline,  // a layer group runs on its device, with all microbatches (wrap-around pipeline)
+  kData,      // each device runs all groups, with its share of the microbatches
+};
+const char* ToString(ParallelMode mode);  // harmony-pp, harmony-dp
+
 struct DevicePlan {
   Bytes memory;    // the cap
   Bytes resident;  // [0, resident) holds bindings; [resident, memory) is the worker's workspace
@@ -39,6 +46,11 @@ struct DevicePlan {
 };
 
 struct Plan {
+  ParallelMode mode = ParallelMode::kPipeline;
+  // The microbatches of a step are divided into that many ranges of equal length, in order.
+  // Gradients are summed over the microbatches of a replica, in order; then those of the replicas,
+  // in order. Determines the result (of the job, never changed), whatever the mode and the devices.
+  int replicas = 1;
   int num_microbatches = 1;
   int64_t microbatch_size = 1;  // sequences; of backward (and fused) tasks
   // A forward task runs that many microbatches at once. Divides num_microbatches; above 1 only
@@ -68,10 +80,19 @@ struct Plan {
 
   int64_t global_batch() const { return num_microbatches * microbatch_size; }
   int num_forwards() const { return num_microbatches / forward_span; }  // of each forward group
+  int replica_microbatches() const { return num_microbatches / replicas; }
+  // A group runs that often in a phase: once for each share, a range of whole replicas, each on a
+  // device of its own. Pipeline: 1. Data: the largest divisor of `replicas` that is not above the
+  // number of devices; share i on device i.
+  int num_shares() const;
+  int share_microbatches() const { return num_microbatches / num_shares(); }
   int64_t forward_size() const { return microbatch_size * forward_span; }
 };
 
 std::string DebugString(const Plan& plan);
+
+// Where a share of a group runs. (In data mode LayerGroup::device is 0 and means nothing.)
+int DeviceOf(const Plan& plan, const LayerGroup& group, int share);
 
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
 // there is not, when one keeps what it cannot keep, and when sizes do not divide each other.
