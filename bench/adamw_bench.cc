@@ -2,10 +2,10 @@
 // each instruction set, beside PyTorch's fused CPU AdamW (in turns: bench/adamw_pytorch.py
 // --against build/bin/adamw_bench).
 //
-//   build/bin/adamw_bench [--parameters 67108864] [--threads 2] [--rounds 7]
+//   build/bin/adamw_bench [--parameters 67108864] [--threads 2] [--rounds 7] [--gradients 1]
 //
-// A line each: name, parameters/s (median, spread), GB/s (28 bytes a parameter: w, m, v read and
-// written, g read).
+// A line each: name, parameters/s (median, spread), GB/s (24 bytes a parameter: w, m, v read and
+// written; 4 for each gradient that is read).
 
 #include <algorithm>
 #include <cstdio>
@@ -26,9 +26,10 @@ struct Options {
   int64_t parameters = 64 << 20;
   int threads = 2;
   int rounds = 7;
+  int gradients = 1;  // replicas, added up in the loop
 };
 
-ModelSpec MakeModel(int64_t parameters) {
+ModelSpec MakeModel(int64_t parameters, int gradients) {
   ModelSpec model;
   ParamBlock block;
   block.name = "bench";
@@ -37,9 +38,9 @@ ModelSpec MakeModel(int64_t parameters) {
   tensor.elements = block.elements = parameters;
   tensor.weight_decay = true;
   block.tensors.push_back(tensor);
-  block.uses = {0};
+  for (int use = 0; use < gradients; ++use) block.uses.push_back(use);
   model.blocks.push_back(block);
-  model.uses.resize(1);
+  model.uses.resize(gradients);
   model.layers.resize(1);
   return model;
 }
@@ -48,7 +49,7 @@ class Bench {
  public:
   explicit Bench(const Options& options)
       : options_(options),
-        model_(MakeModel(options.parameters)),
+        model_(MakeModel(options.parameters, options.gradients)),
         layout_(model_, 1),
         pool_(options.threads) {}
 
@@ -58,18 +59,23 @@ class Bench {
     job.record_count = layout_.size();
     job.cursor_count = CursorCount(model_);
     job.persistent = PersistentBytes(model_, 2);
-    job.extent = job.persistent + model_.blocks[0].size().AlignUp(64);
+    job.extent = job.persistent + gradient_size() * options_.gradients;
     auto segment = Segment::Create(job.extent + MiB(64));
     if (!segment.ok()) return segment.status();
     segment_ = std::make_unique<Segment>(*std::move(segment));
     if (absl::Status status = segment_->AllocateJob(job); !status.ok()) return status;
-    gradient_ = reinterpret_cast<float*>(segment_->Arena(job.persistent));
+    for (int use = 0; use < options_.gradients; ++use) {
+      gradients_.push_back(Gradient(use));
+      records_.push_back(layout_.IndexOf({ObjectKind::kGradient, use, 0}));
+    }
     state_ = {At(ObjectKind::kParameter), At(ObjectKind::kMoment1), At(ObjectKind::kMoment2)};
     pool_.ParallelFor(UpdateChunks(options_.parameters), [&](int64_t chunk) {
       const int64_t size = static_cast<int64_t>(kUpdateChunkElements);
       for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
         state_.w[i] = 0.02f * static_cast<float>(i % 101 - 50);
-        gradient_[i] = 1e-3f * static_cast<float>(i % 13 - 6);
+        for (int use = 0; use < options_.gradients; ++use) {
+          Gradient(use)[i] = 1e-3f * static_cast<float>(i % 13 - 6);
+        }
         state_.m[i] = state_.v[i] = 0;
       }
     });
@@ -89,11 +95,17 @@ class Bench {
     std::sort(rates.begin(), rates.end());
     const double median = rates[rates.size() / 2];
     std::printf("%-22s %.4g parameters/s (%.4g .. %.4g), %.1f GB/s, %d threads\n", name.c_str(),
-                median, rates.front(), rates.back(), median * 28e-9, options_.threads);
+                median, rates.front(), rates.back(), median * (24 + 4 * options_.gradients) * 1e-9,
+                options_.threads);
     std::fflush(stdout);
   }
 
  private:
+  Bytes gradient_size() const { return model_.blocks[0].size().AlignUp(64); }
+  Bytes GradientOffset(int use) const { return PersistentBytes(model_, 2) + gradient_size() * use; }
+  float* Gradient(int use) {
+    return reinterpret_cast<float*>(segment_->Arena(GradientOffset(use)));
+  }
   float* At(ObjectKind kind) {
     return reinterpret_cast<float*>(segment_->Arena(PersistentOffset(model_, {kind, 0, 0})));
   }
@@ -104,20 +116,20 @@ class Bench {
                         {key, PersistentOffset(model_, key), model_.blocks[0].size(), version,
                          ObjectState::kClean});
     }
-    const ObjectKey key{ObjectKind::kGradient, 0, 0};
-    segment_->Publish(layout_.IndexOf(key),
-                      {key, PersistentBytes(model_, 2), model_.blocks[0].size(), version + 1,
-                       ObjectState::kClean});
+    for (int use = 0; use < options_.gradients; ++use) {
+      const ObjectKey key{ObjectKind::kGradient, use, 0};
+      segment_->Publish(layout_.IndexOf(key), {key, GradientOffset(use), model_.blocks[0].size(),
+                                               version + 1, ObjectState::kClean});
+    }
   }
   void Step(Isa isa, bool is_protected) {
     const StepHyper hyper{step_, 1e-3, 1.0};
     if (!is_protected) {
-      UpdateBlock(model_.blocks[0], settings_, hyper, state_, {gradient_, nullptr}, pool_, isa);
+      UpdateBlock(model_.blocks[0], settings_, hyper, state_, gradients_, pool_, isa);
       return;
     }
-    const int record = layout_.IndexOf({ObjectKind::kGradient, 0, 0});
     const absl::Status status =
-        UpdateObject(*segment_, model_, layout_, settings_, {0, hyper, {&record, 1}}, pool_, isa);
+        UpdateObject(*segment_, model_, layout_, settings_, {0, hyper, records_}, pool_, isa);
     if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   }
 
@@ -127,7 +139,8 @@ class Bench {
   const OptimizerSettings settings_{OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
   ThreadPool pool_;
   std::unique_ptr<Segment> segment_;
-  float* gradient_ = nullptr;
+  BlockGradient gradients_;
+  std::vector<int> records_;
   BlockState state_;
   int64_t step_ = 0;
 };
@@ -144,11 +157,13 @@ int Main(int argc, char** argv) {
     }
     const bool ok = (flag == "--parameters" && absl::SimpleAtoi(value, &options.parameters)) ||
                     (flag == "--threads" && absl::SimpleAtoi(value, &options.threads)) ||
-                    (flag == "--rounds" && absl::SimpleAtoi(value, &options.rounds));
-    if (!ok || options.parameters < 1 || options.threads < 1 || options.rounds < 1) {
+                    (flag == "--rounds" && absl::SimpleAtoi(value, &options.rounds)) ||
+                    (flag == "--gradients" && absl::SimpleAtoi(value, &options.gradients));
+    if (!ok || options.parameters < 1 || options.threads < 1 || options.rounds < 1 ||
+        options.gradients < 1) {
       std::fprintf(stderr,
                    "usage: adamw_bench [--best] [--parameters N] [--threads N]"
-                   " [--rounds N]\n");
+                   " [--rounds N] [--gradients N]\n");
       return 2;
     }
     ++i;

@@ -62,6 +62,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
     manifest.step = json.at("step").get<int64_t>();
     manifest.result_keys = json.at("result_keys").get<std::string>();
     manifest.micro_batch_size = json.at("micro_batch_size").get<int64_t>();
+    manifest.virtual_replicas = json.value("virtual_replicas", 1);  // there was no choice before
     manifest.details_json = json.at("details").dump();
     for (const nlohmann::json& in : json.at("files")) {
       CheckpointManifest::FileEntry entry;
@@ -101,6 +102,7 @@ absl::Status WriteManifest(const std::string& directory, CheckpointManifest mani
   nlohmann::ordered_json json;
   json["step"] = manifest.step;
   json["micro_batch_size"] = manifest.micro_batch_size;
+  json["virtual_replicas"] = manifest.virtual_replicas;
   json["result_keys"] = manifest.result_keys;
   json["details"] = nlohmann::json::parse(manifest.details_json, nullptr, false);
   if (!json["details"].is_object()) {

@@ -25,6 +25,7 @@ struct CheckpointManifest {
   int64_t step = 0;
   std::string result_keys;          // ResultKeysText of the job
   int64_t micro_batch_size = 0;     // as resolved
+  int virtual_replicas = 1;         // as resolved
   std::string details_json = "{}";  // an object of the writer's own
   std::vector<FileEntry> files;     // sorted by name
 };

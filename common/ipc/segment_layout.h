@@ -126,9 +126,9 @@ struct UpdateCursor {
   double learning_rate;
   double clip_coefficient;      // 1 without clipping
   uint64_t elements;            // of the chunk
-  int32_t gradient_records[2];  // -1: none
-  uint64_t reserved;
-  uint64_t checksum;  // XXH3-64 of the bytes before it
+  int32_t gradient_records[2];  // the first two; -1: none
+  uint64_t more_gradients;      // XXH3-64 of the other records' numbers (int32 each); 0: none
+  uint64_t checksum;            // XXH3-64 of the bytes before it
   alignas(64) std::atomic<uint64_t> position;
   alignas(64) UndoSlot slots[2];
 };

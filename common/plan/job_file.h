@@ -29,8 +29,8 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
 // ---- Canonical texts ----
 
 // The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and
-// output_dir/run.json keep this text. Taken of the job as parsed: `micro_batch_size: auto` stays
-// `auto`, whatever it was resolved to.
+// output_dir/run.json keep this text. Taken of the job as parsed: `micro_batch_size: auto` and
+// `virtual_replicas: auto` stay `auto`, whatever they were resolved to.
 std::string ResultKeysText(const JobSpec& job);
 // 32 hexadecimal digits (XXH3, 128 bits) of such a text.
 std::string ResultDigest(absl::string_view result_keys_text);

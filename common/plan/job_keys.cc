@@ -147,6 +147,18 @@ absl::Status ReadMicroBatch(const JobKey& key, const JobValue& value, JobSpec& j
   return status.ok() ? status : Wrong(key, value, "auto or a whole number of sequences from 1");
 }
 
+absl::Status ReadReplicas(const JobKey& key, const JobValue& value, JobSpec& job) {
+  job.virtual_replicas = 0;
+  if (IsAuto(value)) return absl::OkStatus();
+  int64_t replicas = 0;
+  if (!ReadInt(key, value, 1, 1 << 20, &replicas).ok()) {
+    return Wrong(key, value,
+                 "auto or a whole number from 1 that divides the microbatches of a step");
+  }
+  job.virtual_replicas = static_cast<int>(replicas);
+  return absl::OkStatus();
+}
+
 absl::Status ReadWarmup(const JobKey& key, const JobValue& value, JobSpec& job) {
   constexpr absl::string_view kMust = "a whole number of steps, or below 1 a share of max_steps";
   HARMONY_RETURN_IF_ERROR(ReadDouble(key, value, 0, 1e12, kMust, &job.warmup_steps));
@@ -180,8 +192,8 @@ absl::Status ReadMode(const JobKey& key, const JobValue& value, JobSpec& job) {
       std::find(kModes.begin(), kModes.end(), value.text) == kModes.end()) {
     return Wrong(key, value, absl::StrCat("one of: ", absl::StrJoin(kModes, ", ")));
   }
-  if (value.text != "auto" && value.text != "harmony-pp") {
-    return NotBuilt(key, value, "auto or harmony-pp");
+  if (value.text != "auto" && value.text != "harmony-pp" && value.text != "harmony-dp") {
+    return NotBuilt(key, value, "auto, harmony-pp or harmony-dp");
   }
   job.mode = value.text;
   return absl::OkStatus();
@@ -310,7 +322,7 @@ const JobKey kKeys[] = {
      }},
     {"min_lr_rate", kLiteral, kOptional, kResult, Share<&J::min_lr_rate>,
      PrintReal<&J::min_lr_rate>},
-    // Both modes that can be had are the same; another one will have to count.
+    // The result is fixed by virtual_replicas, whatever the mode.
     {"mode", kText, kOptional, kNoResult, ReadMode, PrintText<&J::mode>},
     {"model_name_or_path", JobKey::Type::kModel, kRequired, kResult, Text<&J::model_name_or_path>,
      PrintText<&J::model_name_or_path>},
@@ -336,14 +348,17 @@ const JobKey kKeys[] = {
     {"stash", kText, kOptional, kNoResult, ReadStash, PrintOneOf<&J::stash, kStashes>},
     {"update", kText, kOptional, kNoResult, OneOf<&J::update, kUpdates>,
      PrintOneOf<&J::update, kUpdates>},
+    {"virtual_replicas", kLiteral, kOptional, kResult, ReadReplicas,
+     [](const J& job) -> std::string {
+       return job.virtual_replicas == 0 ? "auto" : absl::StrCat(job.virtual_replicas);
+     }},
     {"warmup_steps", kLiteral, kOptional, kResult, ReadWarmup, PrintReal<&J::warmup_steps>},
     {"weight_decay", kLiteral, kOptional, kResult, NotNegative<&J::weight_decay>,
      PrintReal<&J::weight_decay>},
 };
 
-constexpr std::array<string_view, 8> kLaterKeys = {
-    "virtual_replicas", "plan",          "pipeline", "eval_data",
-    "eval_steps",       "eval_strategy", "profile",  "activations"};
+constexpr std::array<string_view, 7> kLaterKeys = {
+    "plan", "pipeline", "eval_data", "eval_steps", "eval_strategy", "profile", "activations"};
 
 // What other trainers call it, and what to write here.
 constexpr std::array<pair<string_view, string_view>, 7> kOtherNames = {
@@ -420,6 +435,16 @@ absl::Status CheckJob(const JobSpec& job, absl::string_view where) {
         absl::StrCat(where, ": micro_batch_size ", micro, " does not divide global_batch_size ",
                      batch, "; the nearest that do: ", below,
                      above <= batch && above != below ? absl::StrCat(" and ", above) : ""));
+  }
+  const int64_t microbatches = batch / std::max<int64_t>(micro, 1);
+  if (job.virtual_replicas > 0 && microbatches % job.virtual_replicas != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": virtual_replicas ", job.virtual_replicas, " does not divide ",
+        micro > 0
+            ? absl::StrCat("the ", microbatches, " microbatches of a step (global_batch_size ",
+                           batch, ", micro_batch_size ", micro, ")")
+            : absl::StrCat("global_batch_size ", batch),
+        ": each replica needs the same number of whole microbatches"));
   }
   if (job.update == UpdateMode::kEager && job.max_grad_norm > 0) {
     return absl::InvalidArgumentError(

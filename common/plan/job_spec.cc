@@ -45,6 +45,12 @@ int64_t JobSpec::ResolvedWarmupSteps() const {
   return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * warmup_steps));
 }
 
+int JobSpec::AutoReplicas(int64_t microbatch) const {
+  if (microbatch == 0) microbatch = std::max<int64_t>(micro_batch_size, 1);
+  const int64_t microbatches = global_batch_size / microbatch;
+  return microbatches % 4 == 0 ? 4 : microbatches % 2 == 0 ? 2 : 1;
+}
+
 double LearningRateAt(const JobSpec& job, int64_t step_index) {
   // `constant` ignores warmup_steps, as transformers does.
   const int64_t warmup =

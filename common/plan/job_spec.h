@@ -47,6 +47,7 @@ struct JobSpec {
   double max_grad_norm = 0;
   uint64_t seed = 0;
   std::string mode = "auto";
+  int virtual_replicas = 0;  // 0: auto
   std::string output_dir;
   int64_t save_steps = 0;
   int64_t save_total_limit = 2;
@@ -56,6 +57,9 @@ struct JobSpec {
 
   // Steps of warm-up, shares resolved (rounded up, as transformers does).
   int64_t ResolvedWarmupSteps() const;
+  // What `virtual_replicas: auto` is in data-parallel mode: the largest of 4, 2 and 1 that leaves
+  // whole microbatches to each; of size `microbatch`, or (0) of the job's, where it has one.
+  int AutoReplicas(int64_t microbatch = 0) const;
   // True when gradients must all be committed before any update (section 3).
   bool DeferredUpdates() const { return update == UpdateMode::kDeferred || max_grad_norm > 0; }
 };

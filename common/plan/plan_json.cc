@@ -1,5 +1,6 @@
 #include "common/plan/plan_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMostDevices = 1024;
+constexpr int64_t kMostMicrobatches = 1 << 20;
 
 Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
   Json json = Json::array();
@@ -56,8 +58,9 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
     } else if (last < first || last >= (1 << 20)) {
       item.Get("last_layer").Wrong(absl::StrCat("is ", last, ", the group begins with ", first));
     } else if (device >= num_devices) {
-      item.Get("device").Wrong(
-          absl::StrCat("is ", device, "; the plan is for ", num_devices, " devices, from 0"));
+      item.Get("device").Wrong(num_devices == 1 ? absl::StrCat("is ", device, "; it can only be 0")
+                                                : absl::StrCat("is ", device, "; the plan is for ",
+                                                               num_devices, " devices, from 0"));
     }
     group.layers = {static_cast<int>(first), static_cast<int>(last)};
     group.device = static_cast<int>(device);
@@ -66,9 +69,34 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
   return groups;
 }
 
+int CountOf(const JsonField& field) {
+  const int64_t count = field.Integer(1);
+  if (count > kMostMicrobatches) field.Wrong(absl::StrCat("is ", count, ", which is too large"));
+  return static_cast<int>(std::min(count, kMostMicrobatches));
+}
+
+// Plans of before there was a choice have neither.
+void ReadMode(const JsonField& field, Plan* plan) {
+  if (field.Has("mode")) {
+    const std::string mode = field.Get("mode").Text();
+    if (mode == ToString(ParallelMode::kData)) plan->mode = ParallelMode::kData;
+    if (field.ok() && mode != ToString(plan->mode)) {
+      field.Get("mode").Wrong(absl::StrCat("is '", mode, "'; known are harmony-pp, harmony-dp"));
+    }
+  }
+  if (!field.Has("replicas")) return;
+  plan->replicas = CountOf(field.Get("replicas"));
+  if (field.ok() && plan->num_microbatches % plan->replicas != 0) {
+    field.Get("replicas")
+        .Wrong(absl::StrCat("is ", plan->replicas, "; it must divide num_microbatches, ",
+                            plan->num_microbatches));
+  }
+}
+
 Plan PlanOf(const JsonField& field) {
-  field.Only({"schema", "devices", "micro_batch_size", "num_microbatches", "sequence_length",
-              "update", "forward_span", "stream_slots", "forward_groups", "backward_groups"});
+  field.Only({"schema", "mode", "replicas", "devices", "micro_batch_size", "num_microbatches",
+              "sequence_length", "update", "forward_span", "stream_slots", "forward_groups",
+              "backward_groups"});
   Plan plan;
   const std::string schema = field.Get("schema").Text();
   if (field.ok() && schema != kPlanSchema) {
@@ -78,22 +106,25 @@ Plan PlanOf(const JsonField& field) {
   if (devices > kMostDevices) field.Get("devices").Wrong("is too large");
   plan.devices.resize(field.ok() ? devices : 0);
   plan.microbatch_size = field.Get("micro_batch_size").Integer(1);
-  plan.num_microbatches = static_cast<int>(field.Get("num_microbatches").Integer(1));
+  plan.num_microbatches = CountOf(field.Get("num_microbatches"));
   plan.sequence_length = field.Get("sequence_length").Integer(1);
+  ReadMode(field, &plan);
   const std::string update = field.Get("update").Text();
   plan.update = update == "deferred" ? UpdateMode::kDeferred : UpdateMode::kEager;
   if (field.ok() && update != "deferred" && update != "eager") {
     field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
   }
-  plan.forward_span = static_cast<int>(field.Get("forward_span").Integer(1));
+  plan.forward_span = CountOf(field.Get("forward_span"));
   if (field.ok() && plan.num_microbatches % plan.forward_span != 0) {
     field.Get("forward_span")
         .Wrong(absl::StrCat("is ", plan.forward_span, "; it must divide num_microbatches, ",
                             plan.num_microbatches));
   }
   plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1));
-  plan.forward_groups = GroupsOf(field.Get("forward_groups"), static_cast<int>(devices), false);
-  plan.backward_groups = GroupsOf(field.Get("backward_groups"), static_cast<int>(devices), true);
+  // Where each device runs all groups, there is no device to name but 0.
+  const int choice = plan.mode == ParallelMode::kData ? 1 : static_cast<int>(devices);
+  plan.forward_groups = GroupsOf(field.Get("forward_groups"), choice, false);
+  plan.backward_groups = GroupsOf(field.Get("backward_groups"), choice, true);
   if (field.ok() && plan.backward_groups.empty()) {
     field.Get("backward_groups").Wrong("has no group");
   }
@@ -105,6 +136,8 @@ Plan PlanOf(const JsonField& field) {
 std::string PlanFileText(const Plan& plan) {
   Json json;
   json["schema"] = kPlanSchema;
+  json["mode"] = ToString(plan.mode);
+  json["replicas"] = plan.replicas;
   json["devices"] = plan.devices.size();
   json["micro_batch_size"] = plan.microbatch_size;
   json["num_microbatches"] = plan.num_microbatches;
@@ -123,7 +156,7 @@ absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view whe
   const JsonField root(&json, where, &status);
   const bool whole = json.is_object() && json.contains("plan");
   if (whole) {
-    root.Only({"mode", "fits", "plan", "num_microbatches", "micro_batch_size",
+    root.Only({"mode", "virtual_replicas", "fits", "plan", "num_microbatches", "micro_batch_size",
                "forward_micro_batch_size", "update", "clip", "stash", "footprint", "devices",
                "groups", "host", "minimal_swap", "time_estimate"});
   }

@@ -341,6 +341,8 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   wire->set_gradient_ring(plan.gradient_ring.count());
   wire->set_boundary_banks(plan.boundary_banks);
   wire->set_forward_span(plan.forward_span);
+  wire->set_mode(static_cast<int32_t>(plan.mode));
+  wire->set_replicas(plan.replicas);
 }
 
 absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
@@ -351,6 +353,11 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   plan.forward_span = wire.forward_span() == 0 ? 1 : wire.forward_span();  // 0: an older plan
   if (plan.forward_span < 1 || wire.num_microbatches() % plan.forward_span != 0) {
     return Bad("plan: forward_span", wire.forward_span());
+  }
+  HARMONY_RETURN_IF_ERROR(ReadEnum(wire.mode(), ParallelMode::kData, "plan: mode", &plan.mode));
+  plan.replicas = wire.replicas() == 0 ? 1 : wire.replicas();
+  if (plan.replicas < 1 || wire.num_microbatches() % plan.replicas != 0) {
+    return Bad("plan: replicas", wire.replicas());
   }
   plan.num_microbatches = wire.num_microbatches();
   plan.microbatch_size = wire.microbatch_size();

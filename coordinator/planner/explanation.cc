@@ -66,6 +66,27 @@ const char* StashName(const Plan& plan) {
   return kept == static_cast<int64_t>(stashes.size()) ? "device" : "host and device";
 }
 
+// How the batch is divided, in words; nothing where it is not.
+std::string ModeText(const Plan& plan) {
+  std::string text;
+  if (plan.mode == ParallelMode::kData) {
+    const int shares = plan.num_shares(), devices = static_cast<int>(plan.devices.size());
+    absl::StrAppendFormat(&text,
+                          "Data parallel: %d device%s each all layer groups with %d of the %d "
+                          "microbatches%s\n",
+                          shares, shares == 1 ? " runs" : "s run", plan.share_microbatches(),
+                          plan.num_microbatches,
+                          shares < devices ? absl::StrFormat("; %d idle", devices - shares) : "");
+  }
+  if (plan.replicas > 1) {
+    absl::StrAppendFormat(&text,
+                          "%d replicas of %d microbatches each (virtual_replicas): a gradient is "
+                          "added up over each of them, then over them, in order\n",
+                          plan.replicas, plan.replica_microbatches());
+  }
+  return text;
+}
+
 std::string Row(absl::string_view name, Bytes bytes) {
   return absl::StrFormat("  %-18s %s\n", name, FormatBytes(bytes));
 }
@@ -88,13 +109,14 @@ std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
   Bytes devices;
   for (const DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
-      "harmony-pp on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
+      "%s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
       "%s, "
       "stashes on the %s\n",
-      plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
-      plan.microbatch_size, plan.sequence_length,
+      ToString(plan.mode), plan.devices.size(), plan.devices.size() == 1 ? "" : "s",
+      plan.num_microbatches, plan.microbatch_size, plan.sequence_length,
       plan.forward_span > 1 ? absl::StrCat(" (", plan.forward_span, " at once in forward)") : "",
       plan.backward_groups.size(), UpdateName(plan), StashName(plan));
+  text += ModeText(plan);
   absl::StrAppendFormat(&text, "Footprint %s; device memory together %s (%.0f%% of it)\n",
                         FormatBytes(footprint.total()), FormatBytes(devices),
                         100.0 * static_cast<double>(devices.count()) /
@@ -190,7 +212,8 @@ std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
   }
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);
   return absl::StrCat(
-      "{\"mode\": \"harmony-pp\", \"fits\": true, \"plan\": ", PlanFileText(plan),
+      "{\"mode\": \"", ToString(plan.mode), "\", \"virtual_replicas\": ", plan.replicas,
+      ", \"fits\": true, \"plan\": ", PlanFileText(plan),
       ", \"num_microbatches\": ", plan.num_microbatches,
       ", \"micro_batch_size\": ", plan.microbatch_size,
       ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",

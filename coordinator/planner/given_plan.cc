@@ -26,6 +26,13 @@ absl::Status CheckAgainstJob(const JobSpec& job, const Plan& given) {
         "forward_span: ", given.forward_span, ", but the job has micro_batch_size: ",
         job.micro_batch_size, ", which forward and backward both use (auto leaves it ", "open)"));
   }
+  if (job.mode != "auto" && job.mode != ToString(given.mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mode: ", ToString(given.mode), ", but the job has mode: ", job.mode));
+  }
+  if (job.virtual_replicas > 0 && given.replicas != job.virtual_replicas) {
+    return wrong("replicas", given.replicas, "virtual_replicas", job.virtual_replicas);
+  }
   if (job.global_batch_size % given.microbatch_size != 0 ||
       job.global_batch_size / given.microbatch_size != given.num_microbatches) {
     return wrong("num_microbatches, times micro_batch_size", given.global_batch(),

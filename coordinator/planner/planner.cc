@@ -16,7 +16,12 @@ namespace {
 absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
   if (machine.devices.empty()) return absl::InvalidArgumentError("devices: there is none");
   if (job.mode != "auto" && job.mode != "harmony-pp") {
-    return absl::UnimplementedError(absl::StrCat("mode: ", job.mode, " is not built yet"));
+    return absl::UnimplementedError(
+        absl::StrCat("mode: ", job.mode, " is not built yet; use auto or harmony-pp"));
+  }
+  if (job.virtual_replicas > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("virtual_replicas: ", job.virtual_replicas, " is not built yet; use 1"));
   }
   if (job.micro_batch_size > 0 && job.global_batch_size % job.micro_batch_size != 0) {
     return absl::InvalidArgumentError(absl::StrCat("micro_batch_size: ", job.micro_batch_size,

@@ -30,6 +30,8 @@ struct PlannerOptions {
   SearchOptions search;
   // What `micro_batch_size: auto` was resolved to when the run began; 0: it begins now.
   int64_t microbatch_size = 0;
+  // The same of `virtual_replicas: auto`.
+  int replicas = 0;
   // What to say of it in detail is wanted: the timeline of a step, and what loses by how much.
   bool explain = false;
   // A plan that is given (ParsePlanFile), nothing is searched; and the name of its file.

@@ -68,9 +68,10 @@ absl::Status CheckMoments(const std::string& checkpoint, const ModelSpec& model)
   return absl::OkStatus();
 }
 
-// The checkpoint that the job names must be whole and of this model; `auto` microbatches, of which
-// `*microbatch` says what they are (0: not known yet), are its.
-absl::Status CheckNamedCheckpoint(const ModelSpec& model, const JobSpec& job, int64_t* microbatch) {
+// The checkpoint that the job names must be whole and of this model; `auto` microbatches and
+// replicas, of which `options` say what they are (0: not known yet), are its.
+absl::Status CheckNamedCheckpoint(const ModelSpec& model, const JobSpec& job,
+                                  PlannerOptions* options) {
   const std::string& path = job.resume_from_checkpoint;
   if (path == "auto" || path == "none") return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, VerifyCheckpoint(path));
@@ -83,13 +84,23 @@ absl::Status CheckNamedCheckpoint(const ModelSpec& model, const JobSpec& job, in
         absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job.max_steps));
   }
   const int64_t micro = manifest.micro_batch_size;
-  const int64_t wanted = job.micro_batch_size != 0 ? job.micro_batch_size : *microbatch;
+  const int64_t wanted =
+      job.micro_batch_size != 0 ? job.micro_batch_size : options->microbatch_size;
   if (micro < 1 || job.global_batch_size % micro != 0 || (wanted != 0 && wanted != micro)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": was made with micro_batch_size ", micro,
                      ", which this job cannot use: results would differ"));
   }
-  *microbatch = micro;
+  const int replicas = manifest.virtual_replicas;
+  const int wanted_replicas = job.virtual_replicas != 0 ? job.virtual_replicas : options->replicas;
+  if (replicas < 1 || (job.global_batch_size / micro) % replicas != 0 ||
+      (wanted_replicas != 0 && wanted_replicas != replicas)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": was made with virtual_replicas ", replicas,
+                     ", which this job cannot use: results would differ"));
+  }
+  options->microbatch_size = micro;
+  options->replicas = replicas;
   return absl::OkStatus();
 }
 
@@ -134,9 +145,11 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
   PlannerOptions options;
   // `auto` was resolved when the run began, and belongs to it.
-  if (admitted->output.same_run) options.microbatch_size = admitted->output.micro_batch_size;
-  if (absl::Status status =
-          CheckNamedCheckpoint(admitted->model, admitted->job, &options.microbatch_size);
+  if (admitted->output.same_run) {
+    options.microbatch_size = admitted->output.micro_batch_size;
+    options.replicas = admitted->output.virtual_replicas;
+  }
+  if (absl::Status status = CheckNamedCheckpoint(admitted->model, admitted->job, &options);
       !status.ok()) {
     return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
         absl::StrCat("resume_from_checkpoint: ", status.message()));

@@ -260,7 +260,8 @@ void Coordinator::FinishRecord(JobRecord& record) {
   // The runner has finished only when the last checkpoint and final/ have been written.
   if (run_->runner().state() == JobRunner::State::kFinished &&
       record.completed_steps >= record.max_steps) {
-    const RunFile run{record.result_keys, run_->setup().plan.microbatch_size, true};
+    const Plan& plan = run_->setup().plan;
+    const RunFile run{record.result_keys, plan.microbatch_size, plan.replicas, true};
     if (absl::Status status = WriteRunFile(record.output_dir, run); !status.ok()) {
       return Fail(record, status);
     }

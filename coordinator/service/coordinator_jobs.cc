@@ -32,7 +32,8 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
     return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
                                                  other.id(), ", which is ", ToString(other.state)));
   }
-  const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, false};
+  const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, admitted.plan.replicas,
+                    false};
   std::string moved_to;
   HARMONY_RETURN_IF_ERROR(
       PrepareOutputDir(admitted.job.output_dir, admitted.output, run, &moved_to));

@@ -55,6 +55,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   try {
     run.result_keys = json.at("result_keys").get<std::string>();
     run.micro_batch_size = json.at("micro_batch_size").get<int64_t>();
+    run.virtual_replicas = json.value("virtual_replicas", 1);  // there was no choice before
     run.finished = json.at("finished").get<bool>();
   } catch (const nlohmann::json::exception& error) {
     return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
@@ -66,6 +67,7 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
   nlohmann::ordered_json json;
   json["digest"] = ResultDigest(run.result_keys);
   json["micro_batch_size"] = run.micro_batch_size;
+  json["virtual_replicas"] = run.virtual_replicas;
   json["finished"] = run.finished;
   json["result_keys"] = run.result_keys;
   return WriteFileAtomically(JoinPath(output_dir, kRunFile), json.dump(1) + "\n");
@@ -89,6 +91,7 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
       state.must_move = overwrite;
       state.finished = !overwrite && run->finished && fs::exists(output_dir + "/final");
       state.micro_batch_size = overwrite ? 0 : run->micro_batch_size;
+      state.virtual_replicas = overwrite ? 0 : run->virtual_replicas;
       return state;
     }
     why = absl::StrCat("holds another run; these keys differ: ", absl::StrJoin(keys, ", "));

@@ -17,6 +17,7 @@ namespace harmony {
 struct RunFile {
   std::string result_keys;       // ResultKeysText of the job
   int64_t micro_batch_size = 0;  // as resolved
+  int virtual_replicas = 1;      // as resolved
   bool finished = false;
 };
 // NotFound when there is none; DataLoss when it cannot be read.
@@ -29,6 +30,7 @@ struct OutputDirState {
   bool finished = false;         // ... and it is complete
   bool must_move = false;        // holds another run, and --overwrite was given
   int64_t micro_batch_size = 0;  // of that run; 0: none
+  int virtual_replicas = 0;      // of that run; 0: none
 };
 // FailedPrecondition names the keys that differ when it holds another run and `overwrite` is false.
 absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,

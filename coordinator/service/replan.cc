@@ -21,6 +21,7 @@ constexpr double kCheckpointBytesPerParameter = 12;
 absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {
   PlannerOptions options;
   options.microbatch_size = request.plan.microbatch_size;
+  options.replicas = request.plan.replicas;
   options.costs = CalibratedCostFactory(
       request.profile != nullptr ? ProfiledCostFactory(request.profile, request.model)
                                  : AnalyticCostFactory(request.model, request.machine.devices),

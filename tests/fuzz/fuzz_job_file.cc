@@ -23,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   FUZZ_CHECK(job->global_batch_size > 0 && job->sequence_length > 0);
   FUZZ_CHECK(job->micro_batch_size == 0 || job->global_batch_size % job->micro_batch_size == 0);
+  FUZZ_CHECK(job->virtual_replicas == 0 || job->global_batch_size % job->virtual_replicas == 0);
   FUZZ_CHECK(LearningRateAt(*job, 0) >= 0);
   const std::string json = JobSpecToJson(*job);
   const auto again = JobSpecFromJson(json, "database");

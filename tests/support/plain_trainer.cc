@@ -25,6 +25,9 @@ PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
       job_(job),
       groups_(std::move(groups)),
       runner_(model),
+      replicas_(job.virtual_replicas > 0   ? job.virtual_replicas
+                : job.mode == "harmony-dp" ? job.AutoReplicas()
+                                           : 1),
       embedding_stash_(0),
       optimizer_threads_(optimizer_threads) {
   if (groups_.empty()) groups_ = {{0, model.num_layers() - 1}};
@@ -34,7 +37,11 @@ PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
     moments1_.emplace_back(moments > 0 ? block.elements : 0);
     moments2_.emplace_back(moments > 1 ? block.elements : 0);
   }
-  for (const ParamUse& use : model.uses) gradients_.emplace_back(model.blocks[use.block].elements);
+  for (const ParamUse& use : model.uses) {
+    for (int replica = 0; replica < replicas_; ++replica) {
+      gradients_.emplace_back(model.blocks[use.block].elements);
+    }
+  }
   const int64_t hidden = job.micro_batch_size * job.sequence_length * model.config.hidden_size;
   for (size_t g = 1; g < groups_.size(); ++g) {
     boundaries_.emplace_back(hidden);
@@ -58,12 +65,14 @@ GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
   b.layers = groups_[group];
   b.samples = job_.micro_batch_size;
   b.tokens = job_.sequence_length;
-  b.first_microbatch = microbatch == 0;
-  b.last_microbatch = microbatch + 1 == static_cast<int>(losses_.size());
+  const int share = static_cast<int>(losses_.size()) / replicas_;
+  b.first_microbatch = microbatch % share == 0;
+  b.last_microbatch = (microbatch + 1) % share == 0;
   for (size_t use = 0; use < model_.uses.size(); ++use) {
     if (!b.layers.contains(model_.uses[use].layer)) continue;
-    b.uses.push_back(
-        {static_cast<int>(use), weights_[model_.uses[use].block].data(), gradients_[use].data()});
+    const size_t gradient = GradientIndex(static_cast<int>(use), microbatch / share);
+    b.uses.push_back({static_cast<int>(use), weights_[model_.uses[use].block].data(),
+                      gradients_[gradient].data()});
   }
   if (group > 0) b.input = boundaries_[group - 1].data();
   return b;
@@ -129,8 +138,12 @@ absl::StatusOr<StepResult> PlainTrainer::Step(absl::Span<const int32_t> tokens,
 }
 
 BlockGradient PlainTrainer::GradientOf(const ParamBlock& block) const {
-  BlockGradient gradient{gradients_[block.uses.back()].data(), nullptr};
-  if (block.uses.size() > 1) gradient.first_use = gradients_[block.uses.front()].data();
+  BlockGradient gradient;
+  for (auto use = block.uses.rbegin(); use != block.uses.rend(); ++use) {
+    for (int replica = 0; replica < replicas_; ++replica) {
+      gradient.push_back(gradients_[GradientIndex(*use, replica)].data());
+    }
+  }
   return gradient;
 }
 

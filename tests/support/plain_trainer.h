@@ -1,7 +1,8 @@
 #pragma once
 
 // The yardstick of exactness and of speed: the same layers and the same optimizer in one process,
-// microbatch gradients accumulated in order, everything in memory, nothing swapped.
+// microbatch gradients accumulated in order (with several replicas: per replica, then those added
+// up in order), everything in memory, nothing swapped.
 
 #include <cstdint>
 #include <memory>
@@ -41,11 +42,12 @@ struct StepResult {
   double learning_rate = 0;
 };
 
-// One thread. Memory: weights, a gradient per use, two moments per block, boundary tensors.
+// One thread. Memory: weights, a gradient per use and replica, two moments per block, boundary
+// tensors.
 class PlainTrainer {
  public:
   // `groups` covers all layers in order; empty: one group of all. Fields of the job used: batch
-  // sizes, sequence length, optimizer, schedule, clipping.
+  // sizes, replicas (auto: those of its mode), sequence length, optimizer, schedule, clipping.
   // `optimizer_threads` change no bit.
   PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {},
                int optimizer_threads = 1);
@@ -54,7 +56,10 @@ class PlainTrainer {
 
   const ModelSpec& model() const { return model_; }
   absl::Span<float> weights(int block) { return weights_[block].span(); }
-  absl::Span<float> gradients(int use) { return gradients_[use].span(); }
+  // Of one replica's microbatches.
+  absl::Span<float> gradients(int use, int replica = 0) {
+    return gradients_[GradientIndex(use, replica)].span();
+  }
 
   // As the host worker does (worker/host/init.h): same seed, same bits.
   void InitializeRandom(uint64_t seed);
@@ -72,14 +77,18 @@ class PlainTrainer {
   absl::Status RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
                              int64_t total_labels);
   GroupBinding Bind(int group, int microbatch) const;
+  size_t GradientIndex(int use, int replica) const {
+    return static_cast<size_t>(use * replicas_ + replica);
+  }
 
   ModelSpec model_;
   JobSpec job_;
   std::vector<LayerRange> groups_;
   LayerRunner runner_;
   std::vector<AlignedFloats> weights_, moments1_, moments2_;  // by block
-  mutable std::vector<AlignedFloats> gradients_;              // by use
-  std::vector<AlignedFloats> boundaries_;  // of each group but the first: its input
+  const int replicas_;
+  mutable std::vector<AlignedFloats> gradients_;  // by use, then replica
+  std::vector<AlignedFloats> boundaries_;         // of each group but the first: its input
   std::vector<AlignedFloats> boundary_gradients_;
   AlignedFloats embedding_stash_;  // boundary 1, of a first group that is not the last
   std::vector<LossSlot> losses_;

@@ -76,6 +76,7 @@ CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
   manifest.step = version;
   manifest.result_keys = ResultKeysText(job.spec);
   manifest.micro_batch_size = job.plan.microbatch_size;
+  manifest.virtual_replicas = job.plan.replicas;
   manifest.details_json = ToJson(details);
   return manifest;
 }
@@ -84,7 +85,8 @@ absl::StatusOr<bool> IsThereAlready(const HostContext& context, const std::strin
                                     const CheckpointManifest& manifest) {
   const absl::StatusOr<CheckpointManifest> found = ReadManifest(path);
   if (!found.ok() || found->step != manifest.step || found->result_keys != manifest.result_keys ||
-      found->micro_batch_size != manifest.micro_batch_size) {
+      found->micro_batch_size != manifest.micro_batch_size ||
+      found->virtual_replicas != manifest.virtual_replicas) {
     return false;
   }
   const absl::Status verified = VerifyCheckpoint(path, context.job.cancelled).status();

@@ -54,10 +54,12 @@ absl::Status FindSource(HostContext& context) {
   if (!job.resume_checkpoint.empty()) {
     const std::string& path = job.resume_checkpoint;
     HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, FindManifest(job));
-    if (manifest.micro_batch_size != job.plan.microbatch_size) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, ": was made with micro_batch_size ", manifest.micro_batch_size,
-                       ", the plan has ", job.plan.microbatch_size, ": results would differ"));
+    if (manifest.micro_batch_size != job.plan.microbatch_size ||
+        manifest.virtual_replicas != job.plan.replicas) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, ": was made with micro_batch_size ", manifest.micro_batch_size,
+          " and virtual_replicas ", manifest.virtual_replicas, ", the plan has ",
+          job.plan.microbatch_size, " and ", job.plan.replicas, ": results would differ"));
     }
     HARMONY_ASSIGN_OR_RETURN(const CheckpointDetails details,
                              CheckpointDetailsFromJson(manifest.details_json, path));

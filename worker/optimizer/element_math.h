@@ -12,10 +12,14 @@
 namespace harmony {
 namespace {
 
+inline float SumOfGradients(const float* const* gradients, int count, int64_t i) {
+  float g = gradients[0][i];
+  for (int j = 1; j < count; ++j) g = g + gradients[j][i];
+  return g;
+}
+
 inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
-  const float g =
-      r.second_gradient != nullptr ? r.gradient[i] + r.second_gradient[i] : r.gradient[i];
-  return g * clip;
+  return SumOfGradients(r.gradients, r.num_gradients, i) * clip;
 }
 
 inline void AdamWElement(const UpdateRange& r, const AdamWConstants& c, int64_t i) {
@@ -64,9 +68,10 @@ inline void SgdElements(const UpdateRange& r, const SgdConstants& c, int64_t i, 
 struct NormLanes {
   double lane[kVectorElements] = {};
 
-  void Add(const float* a, const float* b, int64_t i) {
-    const double g = b != nullptr ? a[i] + b[i] : a[i];
-    lane[i % static_cast<int64_t>(kVectorElements)] += g * g;  // g * g is exact in double
+  // The sum of the gradients at element `i`, the `k`-th of the range.
+  void Add(const float* const* gradients, int count, int64_t i, int64_t k) {
+    const double g = SumOfGradients(gradients, count, i);
+    lane[k % static_cast<int64_t>(kVectorElements)] += g * g;  // g * g is exact in double
   }
   double Sum() const {
     double sum = 0;

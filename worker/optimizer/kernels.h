@@ -24,8 +24,8 @@ struct UpdateRange {
   float* w = nullptr;
   float* m = nullptr;  // null for SGD, as is v
   float* v = nullptr;
-  const float* gradient = nullptr;         // of the last use
-  const float* second_gradient = nullptr;  // of the first use, added to it; null when not tied
+  const float* const* gradients = nullptr;  // added up from the first to the last, in fp32
+  int num_gradients = 1;                    // at least 1
   int64_t begin = 0;
   int64_t end = 0;
   // Protected updates: the cursor's position and slots, and the element that position 1 stands for.
@@ -35,7 +35,7 @@ struct UpdateRange {
 };
 
 // AdamW in PyTorch's order, element by element:
-//   g = (g_last + g_first) * clip
+//   g = (((g[0] + g[1]) + g[2]) + ...) * clip
 //   w = w * decay                                  decay = 1 - lr * weight_decay, or 1
 //   m = m + (1 - beta1) * (g - m)                  from the gradient's side when beta1 <= 0.5
 //   v = v * beta2 + ((1 - beta2) * g) * g
@@ -52,7 +52,7 @@ struct AdamWConstants {
   float epsilon = 0;
 };
 
-// SGD: g = (g_last + g_first) * clip + weight_decay * w;  w = w - lr * g.
+// SGD: g = (((g[0] + g[1]) + g[2]) + ...) * clip + weight_decay * w;  w = w - lr * g.
 struct SgdConstants {
   float clip = 1;
   float weight_decay = 0;  // 0 where it does not apply
@@ -62,9 +62,10 @@ struct SgdConstants {
 struct Kernels {
   void (*adamw)(const UpdateRange&, const AdamWConstants&);
   void (*sgd)(const UpdateRange&, const SgdConstants&);
-  // Sum of (a[i] + b[i])^2 (b may be null) in fp64: element i goes to lane i mod kVectorElements,
-  // lanes are added up in order.
-  double (*squared_norm)(const float* a, const float* b, int64_t elements);
+  // Sum in fp64 of the squares of elements [begin, end) of the gradients' sum (as in an update):
+  // element i goes to lane (i - begin) mod kVectorElements, lanes are added up in order.
+  double (*squared_norm)(const float* const* gradients, int num_gradients, int64_t begin,
+                         int64_t end);
 };
 
 // REQUIRES: IsaSupported(isa).

@@ -21,9 +21,9 @@ void Sgd(const UpdateRange& r, const SgdConstants& c) {
   }
 }
 
-double SquaredNorm(const float* a, const float* b, int64_t elements) {
+double SquaredNorm(const float* const* gradients, int count, int64_t begin, int64_t end) {
   NormLanes lanes;
-  for (int64_t i = 0; i < elements; ++i) lanes.Add(a, b, i);
+  for (int64_t i = begin; i < end; ++i) lanes.Add(gradients, count, i, i - begin);
   return lanes.Sum();
 }
 

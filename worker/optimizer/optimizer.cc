@@ -85,8 +85,8 @@ void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, con
     range.w = state.w;
     range.m = state.m;
     range.v = state.v;
-    range.gradient = gradient.last_use;
-    range.second_gradient = gradient.first_use;
+    range.gradients = gradient.data();
+    range.num_gradients = static_cast<int>(gradient.size());
     range.begin = i * chunk;
     range.end = std::min(block.elements, range.begin + chunk);
     UpdateElements(block, settings, hyper, range, kernels);
@@ -108,10 +108,9 @@ double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, 
   const Kernels& kernels = KernelsFor(isa);
   pool.ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
     const Piece& piece = pieces[static_cast<size_t>(i)];
-    const float* second =
-        gradient.first_use != nullptr ? gradient.first_use + piece.begin : nullptr;
     sums[static_cast<size_t>(i)] =
-        kernels.squared_norm(gradient.last_use + piece.begin, second, piece.elements);
+        kernels.squared_norm(gradient.data(), static_cast<int>(gradient.size()), piece.begin,
+                             piece.begin + piece.elements);
   });
   // Chunks within a tensor first, then tensors.
   double total = 0, tensor_sum = 0;

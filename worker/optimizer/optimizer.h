@@ -5,6 +5,7 @@
 // the same loops, the same bits, for any number of threads and any instruction set.
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
@@ -40,11 +41,9 @@ struct BlockState {
   float* v = nullptr;
 };
 
-// A block's gradient: of its last use and, when it is tied, of its first use, which is added.
-struct BlockGradient {
-  const float* last_use = nullptr;
-  const float* first_use = nullptr;
-};
+// A block's gradient is the sum of these, added up in this order: of its last use, then (tied) of
+// its first use; of each use those of the replicas, ascending. At least one.
+using BlockGradient = std::vector<const float*>;
 
 // One step, in place. Weight decay goes to the tensors that ask for it.
 void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, const StepHyper& hyper,

@@ -117,11 +117,11 @@ class BlockUpdate {
     cursor->learning_rate = update_.hyper.learning_rate;
     cursor->clip_coefficient = update_.hyper.clip_coefficient;
     cursor->elements = static_cast<uint64_t>(End(chunk) - Begin(chunk));
-    for (size_t i = 0; i < 2; ++i) {
-      cursor->gradient_records[i] =
-          i < update_.gradient_records.size() ? update_.gradient_records[i] : -1;
-    }
-    cursor->reserved = 0;
+    const absl::Span<const int> records = update_.gradient_records;
+    for (size_t i = 0; i < 2; ++i)
+      cursor->gradient_records[i] = i < records.size() ? records[i] : -1;
+    const absl::Span<const int> more = records.subspan(std::min<size_t>(records.size(), 2));
+    cursor->more_gradients = more.empty() ? 0 : XXH3_64bits(more.data(), more.size() * sizeof(int));
     cursor->checksum = XXH3_64bits(cursor, offsetof(UpdateCursor, checksum));
   }
 
@@ -160,8 +160,8 @@ class BlockUpdate {
     range.w = Buffer(0);
     range.m = Buffer(1);
     range.v = Buffer(2);
-    range.gradient = gradient_.last_use;
-    range.second_gradient = gradient_.first_use;
+    range.gradients = gradient_.data();
+    range.num_gradients = static_cast<int>(gradient_.size());
     range.begin = begin;
     range.end = end;
     range.cursor = cursor;
@@ -199,21 +199,19 @@ class BlockUpdate {
 
 absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
                                                   absl::Span<const int> records, uint64_t version) {
-  if (records.empty() || records.size() > 2) {
-    return absl::InternalError(
-        absl::StrCat("'", block.name, "' has ", records.size(), " gradients, expected 1 or 2"));
+  if (records.empty()) {
+    return absl::InternalError(absl::StrCat("'", block.name, "' has no gradient"));
   }
   BlockGradient gradient;
-  for (size_t i = 0; i < records.size(); ++i) {
-    HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(records[i]));
+  for (const int record : records) {
+    HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(record));
     if (view.state != ObjectState::kClean || view.version != version || view.size != block.size()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "gradient of '", block.name, "' in record ", records[i], " is not committed for version ",
+          "gradient of '", block.name, "' in record ", record, " is not committed for version ",
           version, " (state ", static_cast<int>(view.state), ", version ", view.version, ", ",
           view.size.count(), " bytes of ", block.size().count(), ")"));
     }
-    const float* data = reinterpret_cast<const float*>(segment.Arena(view.offset));
-    (i == 0 ? gradient.last_use : gradient.first_use) = data;
+    gradient.push_back(reinterpret_cast<const float*>(segment.Arena(view.offset)));
   }
   return gradient;
 }

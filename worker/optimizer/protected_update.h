@@ -25,7 +25,7 @@ namespace harmony {
 struct ProtectedUpdate {
   int block = 0;
   StepHyper hyper;                         // leads to version hyper.step
-  absl::Span<const int> gradient_records;  // last use first
+  absl::Span<const int> gradient_records;  // in the order that they are added up
 };
 
 // FailedPrecondition when records are not in a state the update can start or go on from (names the
@@ -34,7 +34,7 @@ absl::Status UpdateObject(Segment& segment, const ModelSpec& model, const Object
                           const OptimizerSettings& settings, const ProtectedUpdate& update,
                           ThreadPool& pool, Isa isa = BestIsa());
 
-// The gradient of a block, from its committed records (last use first). FailedPrecondition unless
+// The gradient of a block, from its committed records . FailedPrecondition unless
 // all are clean at `version` and have the block's size.
 absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
                                                   absl::Span<const int> records, uint64_t version);

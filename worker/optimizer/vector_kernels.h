@@ -19,12 +19,36 @@ inline int64_t WholeVectorsEnd(const UpdateRange& r) {
   return r.begin + (r.end - r.begin) / kVector * kVector;
 }
 
-template <typename V, bool kTwoGradients>
-inline typename V::Floats LoadGradient(const UpdateRange& r, int64_t i, typename V::Floats clip) {
-  typename V::Floats g = V::Load(r.gradient + i);
-  if (kTwoGradients) g = V::Add(g, V::Load(r.second_gradient + i));
-  return V::Mul(g, clip);
-}
+// The gradients of a loop, added up in order. One and two (tied blocks), by far the most common
+// numbers, have loops of their own that keep the pointers in registers; kCount 0 is any number.
+template <typename V, int kCount>
+class Gradients {
+ public:
+  Gradients(const float* const* all, int count)
+      : first_(all[0]), second_(kCount == 2 ? all[1] : nullptr), all_(all), count_(count) {}
+
+  typename V::Floats Load(int64_t i) const {
+    typename V::Floats g = V::Load(first_ + i);
+    if (kCount == 2) g = V::Add(g, V::Load(second_ + i));
+    if (kCount == 0) {
+      for (int j = 1; j < count_; ++j) g = V::Add(g, V::Load(all_[j] + i));
+    }
+    return g;
+  }
+  void Prefetch(int64_t i) const {
+    __builtin_prefetch(first_ + i, 0);
+    if (kCount == 2) __builtin_prefetch(second_ + i, 0);
+    if (kCount == 0) {
+      for (int j = 1; j < count_; ++j) __builtin_prefetch(all_[j] + i, 0);
+    }
+  }
+
+ private:
+  const float* const first_;
+  const float* const second_;
+  const float* const* const all_;
+  const int count_;
+};
 
 // As SaveElements, for a whole vector.
 template <typename V, bool kMoments>
@@ -41,10 +65,11 @@ inline void SaveVector(const UpdateRange& r, int64_t i) {
   asm volatile("" ::: "memory");
 }
 
-template <typename V, bool kTwoGradients, bool kProtected>
+template <typename V, int kGradients, bool kProtected>
 void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
   using F = typename V::Floats;
   const UpdateRange r = range;  // a copy: stores through float pointers cannot touch it
+  const Gradients<V, kGradients> gradients(r.gradients, r.num_gradients);
   const F clip = V::Set(c.clip), decay = V::Set(c.decay), beta2 = V::Set(c.beta2);
   const F one_minus_beta2 = V::Set(c.one_minus_beta2), step_size = V::Set(c.step_size);
   const F bias2_sqrt = V::Set(c.bias2_sqrt), epsilon = V::Set(c.epsilon);
@@ -55,11 +80,10 @@ void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
     __builtin_prefetch(r.w + i + kPrefetchElements, 1);
     __builtin_prefetch(r.m + i + kPrefetchElements, 1);
     __builtin_prefetch(r.v + i + kPrefetchElements, 1);
-    __builtin_prefetch(r.gradient + i + kPrefetchElements, 0);
-    if (kTwoGradients) __builtin_prefetch(r.second_gradient + i + kPrefetchElements, 0);
+    gradients.Prefetch(i + kPrefetchElements);
     if (kProtected) SaveVector<V, true>(r, i);
     for (int64_t k = i; k < i + kVector; k += V::kWidth) {
-      const F g = LoadGradient<V, kTwoGradients>(r, k, clip);
+      const F g = V::Mul(gradients.Load(k), clip);
       const F old_m = V::Load(r.m + k);
       const F w = V::Mul(V::Load(r.w + k), decay);
       const F m = V::Add(from_moment ? old_m : g, V::Mul(weight, V::Sub(g, old_m)));
@@ -73,10 +97,11 @@ void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
   AdamWElements(r, c, end, r.end);
 }
 
-template <typename V, bool kTwoGradients, bool kProtected>
+template <typename V, int kGradients, bool kProtected>
 void SgdLoop(const UpdateRange& range, const SgdConstants& c) {
   using F = typename V::Floats;
   const UpdateRange r = range;
+  const Gradients<V, kGradients> gradients(r.gradients, r.num_gradients);
   const F clip = V::Set(c.clip), weight_decay = V::Set(c.weight_decay);
   const F learning_rate = V::Set(c.learning_rate);
   const int64_t end = WholeVectorsEnd(r);
@@ -84,48 +109,61 @@ void SgdLoop(const UpdateRange& range, const SgdConstants& c) {
     if (kProtected) SaveVector<V, false>(r, i);
     for (int64_t k = i; k < i + kVector; k += V::kWidth) {
       const F w = V::Load(r.w + k);
-      const F g = V::Add(LoadGradient<V, kTwoGradients>(r, k, clip), V::Mul(weight_decay, w));
+      const F g = V::Add(V::Mul(gradients.Load(k), clip), V::Mul(weight_decay, w));
       V::Store(r.w + k, V::Sub(w, V::Mul(learning_rate, g)));
     }
   }
   SgdElements(r, c, end, r.end);
 }
 
+template <typename V, int kGradients>
+void AdamWOf(const UpdateRange& r, const AdamWConstants& c) {
+  r.cursor != nullptr ? AdamWLoop<V, kGradients, true>(r, c)
+                      : AdamWLoop<V, kGradients, false>(r, c);
+}
+
+template <typename V, int kGradients>
+void SgdOf(const UpdateRange& r, const SgdConstants& c) {
+  r.cursor != nullptr ? SgdLoop<V, kGradients, true>(r, c) : SgdLoop<V, kGradients, false>(r, c);
+}
+
 template <typename V>
 void AdamW(const UpdateRange& r, const AdamWConstants& c) {
-  if (r.second_gradient != nullptr) {
-    r.cursor != nullptr ? AdamWLoop<V, true, true>(r, c) : AdamWLoop<V, true, false>(r, c);
-  } else {
-    r.cursor != nullptr ? AdamWLoop<V, false, true>(r, c) : AdamWLoop<V, false, false>(r, c);
-  }
+  if (r.num_gradients == 1) return AdamWOf<V, 1>(r, c);
+  if (r.num_gradients == 2) return AdamWOf<V, 2>(r, c);
+  AdamWOf<V, 0>(r, c);
 }
 
 template <typename V>
 void Sgd(const UpdateRange& r, const SgdConstants& c) {
-  if (r.second_gradient != nullptr) {
-    r.cursor != nullptr ? SgdLoop<V, true, true>(r, c) : SgdLoop<V, true, false>(r, c);
-  } else {
-    r.cursor != nullptr ? SgdLoop<V, false, true>(r, c) : SgdLoop<V, false, false>(r, c);
-  }
+  if (r.num_gradients == 1) return SgdOf<V, 1>(r, c);
+  if (r.num_gradients == 2) return SgdOf<V, 2>(r, c);
+  SgdOf<V, 0>(r, c);
 }
 
-template <typename V>
-double SquaredNorm(const float* a, const float* b, int64_t elements) {
+template <typename V, int kGradients>
+double SquaredNormOf(const float* const* all, int count, int64_t begin, int64_t end) {
   constexpr int kRegisters = static_cast<int>(kVector) / V::kDoubleWidth;
   typename V::Doubles sums[kRegisters];
   for (auto& sum : sums) sum = V::SetDouble(0);
-  const int64_t end = elements / kVector * kVector;
-  for (int64_t i = 0; i < end; i += kVector) {
+  const Gradients<V, kGradients> gradients(all, count);
+  const int64_t whole = begin + (end - begin) / kVector * kVector;
+  for (int64_t i = begin; i < whole; i += kVector) {
     for (int64_t k = 0; k < kVector; k += V::kWidth) {
-      typename V::Floats g = V::Load(a + i + k);
-      if (b != nullptr) g = V::Add(g, V::Load(b + i + k));
-      V::AddSquare(&sums[k / V::kDoubleWidth], g);
+      V::AddSquare(&sums[k / V::kDoubleWidth], gradients.Load(i + k));
     }
   }
   NormLanes lanes;
   for (int j = 0; j < kRegisters; ++j) V::StoreDoubles(lanes.lane + j * V::kDoubleWidth, sums[j]);
-  for (int64_t i = end; i < elements; ++i) lanes.Add(a, b, i);
+  for (int64_t i = whole; i < end; ++i) lanes.Add(all, count, i, i - begin);
   return lanes.Sum();
+}
+
+template <typename V>
+double SquaredNorm(const float* const* gradients, int count, int64_t begin, int64_t end) {
+  if (count == 1) return SquaredNormOf<V, 1>(gradients, count, begin, end);
+  if (count == 2) return SquaredNormOf<V, 2>(gradients, count, begin, end);
+  return SquaredNormOf<V, 0>(gradients, count, begin, end);
 }
 
 }  // namespace

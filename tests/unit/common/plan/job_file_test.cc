@@ -102,11 +102,27 @@ TEST(JobFileTest, UnknownKeysGetTheNearestKnownOne) {
 TEST(JobFileTest, LaterFeaturesAreRefusedByName) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
   for (const char* line :
-       {"virtual_replicas: 4", "plan: x", "pipeline: {}", "eval_data: x", "bf16: true",
-        "dropout: config", "mode: harmony-dp", "mode: zero-offload"}) {
+       {"plan: x", "pipeline: {}", "eval_data: x", "bf16: true", "dropout: config", "mode: dp-swap",
+        "mode: pp-swap", "mode: zero-offload"}) {
     const std::string key(absl::string_view(line).substr(0, absl::string_view(line).find(':')));
     ExpectError(Parse(line).status(), kUnimplemented, {"/jobs/job.yaml:4", key, "not there yet"});
   }
+}
+
+TEST(JobFileTest, ReplicasAreWholeMicrobatches) {
+  const auto job = Parse("mode: harmony-dp\nglobal_batch_size: 24\nvirtual_replicas: 3");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->mode, "harmony-dp");
+  EXPECT_EQ(job->virtual_replicas, 3);
+  const auto automatic = Parse("global_batch_size: 24\nvirtual_replicas: auto");
+  ASSERT_TRUE(automatic.ok()) << automatic.status();
+  EXPECT_EQ(automatic->virtual_replicas, 0);
+  EXPECT_EQ(automatic->AutoReplicas(), 4);
+  EXPECT_EQ(automatic->AutoReplicas(4), 2);
+  EXPECT_EQ(automatic->AutoReplicas(8), 1);
+  // They fix the result; the mode does not.
+  EXPECT_EQ(DifferingKeys(ResultKeysText(*automatic), ResultKeysText(*job)),
+            std::vector<std::string>{"virtual_replicas (auto -> 3)"});
 }
 
 TEST(JobFileTest, WrongTypesAndRangesNameKeyAndLine) {
@@ -128,6 +144,9 @@ TEST(JobFileTest, WrongTypesAndRangesNameKeyAndLine) {
                            "init: zero",
                            "micro_batch_size: some",
                            "micro_batch_size: 0",
+                           "virtual_replicas: 0",
+                           "virtual_replicas: 1.5",
+                           "virtual_replicas: many",
                            "layer_groups: 3",
                            "layer_groups: []",
                            "layer_groups: [1, 0]",
@@ -183,6 +202,10 @@ TEST(JobFileTest, QuotedAutoIsAuto) {
 TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
   ExpectError(Parse("global_batch_size: 32\nmicro_batch_size: 5").status(),
               absl::StatusCode::kInvalidArgument, {"micro_batch_size 5", "32", "4 and 8"});
+  ExpectError(Parse("global_batch_size: 24\nmicro_batch_size: 2\nvirtual_replicas: 8").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 8", "12 microbatches", "24"});
+  ExpectError(Parse("global_batch_size: 6\nvirtual_replicas: 4").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 4", "global_batch_size 6"});
   ExpectError(Parse("global_batch_size: 8\nmicro_batch_size: 12").status(),
               absl::StatusCode::kInvalidArgument, {"nearest that do: 8"});
   ExpectError(Parse("update: eager\nmax_grad_norm: 1").status(), absl::StatusCode::kInvalidArgument,

@@ -23,6 +23,8 @@ TEST(PlanJsonTest, RoundTrip) {
     const absl::StatusOr<Plan> read = ParsePlanFile(text, "plan.json");
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;
     EXPECT_EQ(PlanFileText(*read), text);
+    EXPECT_EQ(read->mode, plan.mode);
+    EXPECT_EQ(read->replicas, plan.replicas);
     EXPECT_EQ(read->update, plan.update);
     EXPECT_EQ(read->stream_slots, plan.stream_slots);
     EXPECT_EQ(read->forward_span, plan.forward_span);
@@ -52,8 +54,23 @@ constexpr char kGood[] =
           {"first_layer": 2, "last_layer": 3, "device": 1, "keep_weights": false, "keep_stash": false}
         ]})";
 
+TEST(PlanJsonTest, DataParallelPlans) {
+  const std::string text = absl::StrReplaceAll(
+      kGood, {{"\"update\"", "\"mode\": \"harmony-dp\", \"replicas\": 2, \"update\""},
+              {"\"device\": 1", "\"device\": 0"}});
+  const absl::StatusOr<Plan> plan = ParsePlanFile(text, "p.json");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->mode, ParallelMode::kData);
+  EXPECT_EQ(plan->replicas, 2);
+  EXPECT_EQ(plan->num_shares(), 2);
+  EXPECT_EQ(PlanFileText(*ParsePlanFile(PlanFileText(*plan), "p.json")), PlanFileText(*plan));
+}
+
 TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
-  ASSERT_TRUE(ParsePlanFile(kGood, "p.json").ok()) << ParsePlanFile(kGood, "p.json").status();
+  const absl::StatusOr<Plan> good = ParsePlanFile(kGood, "p.json");
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(good->mode, ParallelMode::kPipeline);  // a plan of before there was a choice
+  EXPECT_EQ(good->replicas, 1);
   struct Mistake {
     const char *from, *to, *says;
   };
@@ -64,6 +81,7 @@ TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
       {"\"stream_slots\": 2", "\"stream_slots\": -1", "stream_slots"},
       {"\"stream_slots\": 2", "\"stream_slots\": 2, \"colour\": 3", "colour"},
       {"\"forward_span\": 1", "\"forward_span\": 3", "forward_span: is 3"},
+      {"\"forward_span\": 1", "\"forward_span\": 4294967296", "forward_span: is 4294967296"},
       {"\"forward_span\": 1,", "", "forward_span"},
       {"harmony-plan/1", "harmony-plan/9", "schema"},
       {"\"first_layer\": 2", "\"first_layer\": 3", "backward_groups[1].first_layer"},
@@ -72,6 +90,10 @@ TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
       {"{\"first_layer\": 0, \"last_layer\": 1, \"device\": 0}",
        "{\"first_layer\": 0, \"last_layer\": 0, \"device\": 0}", "forward groups end"},
       {"\"keep_weights\": false", "\"keep_weights\": 1", "keep_weights"},
+      {"\"update\"", "\"replicas\": 3, \"update\"", "replicas: is 3"},
+      {"\"update\"", "\"replicas\": 0, \"update\"", "replicas"},
+      {"\"update\"", "\"mode\": \"dp-swap\", \"update\"", "mode: is 'dp-swap'"},
+      {"\"update\"", "\"mode\": \"harmony-dp\", \"update\"", "backward_groups[1].device"},
       {"\"keep_weights\": true", "\"keep_weights\": true, \"keep_activations\": \"yes\"",
        "backward_groups[0].keep_activations"},
   };

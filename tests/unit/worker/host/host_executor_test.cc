@@ -100,8 +100,8 @@ TEST_P(HostStepsTest, GiveTheBitsOfThePlainOptimizer) {
       gradients.push_back(GradientOf(job_.model.blocks[block], step, static_cast<int>(use)));
     }
     const auto gradient_of = [&](const ParamBlock& block) {
-      BlockGradient g{gradients[static_cast<size_t>(block.uses.back())].data(), nullptr};
-      if (block.uses.size() > 1) g.first_use = gradients[static_cast<size_t>(block.uses[0])].data();
+      BlockGradient g{gradients[static_cast<size_t>(block.uses.back())].data()};
+      if (block.uses.size() > 1) g.push_back(gradients[static_cast<size_t>(block.uses[0])].data());
       return g;
     };
     std::vector<double> squares;

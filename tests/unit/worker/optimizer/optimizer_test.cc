@@ -45,13 +45,23 @@ ParamBlock MakeBlock(const std::vector<int64_t>& sizes) {
 
 struct Buffers {
   Floats w, m, v, g, g2;
+  std::vector<Floats> more;  // gradients, for sums of up to eight
   explicit Buffers(int64_t n)
       : w(RandomFloats(n, 1, 0.1f)),
         m(RandomFloats(n, 2, 0.01f)),
         v(RandomFloats(n, 3, 0.01f, true)),
         g(RandomFloats(n, 4, 0.3f)),
-        g2(RandomFloats(n, 5, 0.3f)) {}
+        g2(RandomFloats(n, 5, 0.3f)) {
+    for (uint64_t i = 0; i < 6; ++i) more.push_back(RandomFloats(n, 6 + i, 0.3f));
+  }
   BlockState state() { return {w.data(), m.data(), v.data()}; }
+  // The first `count` of the gradients, at most eight.
+  BlockGradient gradient(int count) const {
+    BlockGradient all = {g.data(), g2.data()};
+    for (const Floats& one : more) all.push_back(one.data());
+    all.resize(static_cast<size_t>(count));
+    return all;
+  }
 };
 
 bool SameBits(const Floats& a, const Floats& b) {
@@ -61,6 +71,8 @@ bool SameBits(const Floats& a, const Floats& b) {
 const std::vector<std::vector<int64_t>> kShapes = {
     {1},          {15},   {16}, {17, 1, 31}, {1000, 7, 513}, {48, 48, 48, 5}, {300000, 3, 262143},
     {262144, 16}, {70000}};
+
+const std::vector<int> kGradientCounts = {1, 2, 3, 4, 8};
 
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
@@ -73,20 +85,19 @@ TEST_P(IsaTest, AdamWHasTheBitsOfTheReference) {
   ThreadPool one(1), three(3);
   for (const auto& shape : kShapes) {
     const ParamBlock block = MakeBlock(shape);
-    for (const bool tied : {false, true}) {
+    for (const int count : kGradientCounts) {
       for (const double beta1 : {0.9, 0.3}) {
         Buffers expected(block.elements);
         Buffers actual = expected;
         const OptimizerSettings settings{OptimizerKind::kAdamW, 0.1, beta1, 0.95, 1e-8};
         for (int64_t step = 1; step <= 3; ++step) {
           const StepHyper hyper{step, 1e-3 / static_cast<double>(step), step == 2 ? 0.37 : 1.0};
-          const float* second = tied ? expected.g2.data() : nullptr;
-          UpdateBlock(block, settings, hyper, expected.state(), {expected.g.data(), second}, one,
+          UpdateBlock(block, settings, hyper, expected.state(), expected.gradient(count), one,
                       Isa::kScalar);
-          UpdateBlock(block, settings, hyper, actual.state(), {expected.g.data(), second}, three,
+          UpdateBlock(block, settings, hyper, actual.state(), expected.gradient(count), three,
                       GetParam());
         }
-        EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << " tied " << tied;
+        EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << ", " << count;
         EXPECT_TRUE(SameBits(expected.m, actual.m));
         EXPECT_TRUE(SameBits(expected.v, actual.v));
       }
@@ -98,17 +109,39 @@ TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
   ThreadPool one(1), three(3);
   for (const auto& shape : kShapes) {
     const ParamBlock block = MakeBlock(shape);
-    for (const bool tied : {false, true}) {
+    for (const int count : kGradientCounts) {
       Buffers expected(block.elements);
       Buffers actual = expected;
       const OptimizerSettings settings{OptimizerKind::kSgd, 0.1, 0, 0, 0};
-      const float* second = tied ? expected.g2.data() : nullptr;
-      const BlockGradient gradient{expected.g.data(), second};
+      const BlockGradient gradient = expected.gradient(count);
       UpdateBlock(block, settings, {1, 0.1, 0.5}, {expected.w.data(), nullptr, nullptr}, gradient,
                   one, Isa::kScalar);
       UpdateBlock(block, settings, {1, 0.1, 0.5}, {actual.w.data(), nullptr, nullptr}, gradient,
                   three, GetParam());
-      EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << " tied " << tied;
+      EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << ", " << count;
+    }
+  }
+}
+
+TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
+  ThreadPool pool(2);
+  const OptimizerSettings settings{OptimizerKind::kSgd, 0, 0, 0, 0};
+  for (const auto& shape : kShapes) {
+    const ParamBlock block = MakeBlock(shape);
+    for (const int count : kGradientCounts) {
+      Buffers buffers(block.elements);
+      Floats summed = buffers.g, expected = buffers.w;
+      const BlockGradient all = buffers.gradient(count);
+      for (size_t j = 1; j < all.size(); ++j) {
+        for (size_t i = 0; i < summed.size(); ++i) summed[i] = summed[i] + all[j][i];
+      }
+      UpdateBlock(block, settings, {1, 0.1, 0.5}, {expected.data(), nullptr, nullptr},
+                  {summed.data()}, pool, Isa::kScalar);
+      UpdateBlock(block, settings, {1, 0.1, 0.5}, {buffers.w.data(), nullptr, nullptr}, all, pool,
+                  GetParam());
+      EXPECT_TRUE(SameBits(expected, buffers.w)) << block.elements << ", " << count;
+      EXPECT_EQ(BlockSquaredNorm(block, all, pool, GetParam()),
+                BlockSquaredNorm(block, {summed.data()}, pool, Isa::kScalar));
     }
   }
 }
@@ -118,8 +151,8 @@ TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
   for (const auto& shape : kShapes) {
     const ParamBlock block = MakeBlock(shape);
     const Buffers buffers(block.elements);
-    for (const float* second : {static_cast<const float*>(nullptr), buffers.g2.data()}) {
-      const BlockGradient gradient{buffers.g.data(), second};
+    for (const int count : {1, 2}) {
+      const BlockGradient gradient = buffers.gradient(count);
       const double expected = BlockSquaredNorm(block, gradient, one, Isa::kScalar);
       const double actual = BlockSquaredNorm(block, gradient, three, GetParam());
       EXPECT_EQ(expected, actual) << block.elements;
@@ -127,7 +160,7 @@ TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
       for (const TensorSpec& tensor : block.tensors) {
         for (int64_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
           const size_t k = static_cast<size_t>(i);
-          const double g = second != nullptr ? buffers.g[k] + second[k] : buffers.g[k];
+          const double g = count == 2 ? buffers.g[k] + buffers.g2[k] : buffers.g[k];
           plain += g * g;
         }
       }
@@ -144,8 +177,7 @@ TEST_P(IsaTest, NonFiniteGradientsShowInTheNorm) {
     for (const size_t at : {0u, 50u, 99u, 112u, 151u}) {
       Buffers buffers(block.elements);
       buffers.g[at] = bad;
-      EXPECT_FALSE(
-          std::isfinite(BlockSquaredNorm(block, {buffers.g.data(), nullptr}, pool, GetParam())));
+      EXPECT_FALSE(std::isfinite(BlockSquaredNorm(block, {buffers.g.data()}, pool, GetParam())));
     }
   }
 }

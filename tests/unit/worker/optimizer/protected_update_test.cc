@@ -21,8 +21,8 @@ using Floats = std::vector<float>;
 
 constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
 
-// One layer with one block, used once or twice.
-ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, bool tied) {
+// One layer with one block that has so many gradients, each of a use of its own.
+ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients) {
   ModelSpec model;
   ParamBlock block;
   block.name = "layer.0";
@@ -36,9 +36,9 @@ ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, bool tied) {
     if (i + 1 == tensor_sizes.size()) block.elements = tensor.offset + tensor.elements;
     block.tensors.push_back(tensor);
   }
-  block.uses = tied ? std::vector<int>{0, 1} : std::vector<int>{0};
+  for (int use = 0; use < gradients; ++use) block.uses.push_back(use);
   model.blocks.push_back(block);
-  model.uses.resize(tied ? 2 : 1);
+  model.uses.resize(static_cast<size_t>(gradients));
   model.layers.resize(1);
   return model;
 }
@@ -55,7 +55,7 @@ class Arena {
     job.record_count = layout_.size();
     job.cursor_count = CursorCount(model_);
     job.persistent = persistent;
-    job.extent = persistent + gradient * 2;
+    job.extent = persistent + gradient * static_cast<int64_t>(model_.uses.size());
     auto segment = Segment::Create(job.extent + MiB(4));
     EXPECT_TRUE(segment.ok()) << segment.status();
     segment_ = std::make_unique<Segment>(*std::move(segment));
@@ -118,6 +118,7 @@ class Arena {
   }
   std::byte* Base() const { return segment_->Arena(Bytes(0)) - segment_->constants().data.offset; }
   const ParamBlock& block() const { return model_.blocks[0]; }
+  void DropGradient(int index) { gradients_.erase(gradients_.begin() + index); }
   Segment& segment() { return *segment_; }
   const ObjectTableLayout& layout() const { return layout_; }
 
@@ -163,10 +164,10 @@ class ProtectedUpdateTest : public testing::TestWithParam<Isa> {
 
 TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    for (const bool tied : {false, true}) {
+    for (const int gradients : {1, 2, 3, 4, 8}) {
       for (const std::vector<int64_t>& sizes :
            std::vector<std::vector<int64_t>>{{3}, {16}, {1000, 7, 33}, {262144, 3, 300001}}) {
-        Arena arena(MakeModel(sizes, tied), kind);
+        Arena arena(MakeModel(sizes, gradients), kind);
         const auto expected = arena.Expected();
         ASSERT_TRUE(arena.Update(2, GetParam()).ok());
         ExpectDone(arena, expected, "first");
@@ -225,9 +226,10 @@ void ResumeAfterEachInstruction(const ModelSpec& model, OptimizerKind kind, Isa 
 }
 
 TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
-  ResumeAfterEachInstruction(MakeModel({50, 33}, false), OptimizerKind::kAdamW, GetParam());
-  ResumeAfterEachInstruction(MakeModel({50, 33}, true), OptimizerKind::kAdamW, GetParam());
-  ResumeAfterEachInstruction(MakeModel({50, 33}, false), OptimizerKind::kSgd, GetParam());
+  for (const int gradients : {1, 2, 5}) {
+    ResumeAfterEachInstruction(MakeModel({50, 33}, gradients), OptimizerKind::kAdamW, GetParam());
+  }
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 1), OptimizerKind::kSgd, GetParam());
 }
 
 #endif
@@ -240,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(All, ProtectedUpdateTest,
 // another instruction set and thread count goes on, perhaps killed too, until one gets through.
 TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
   constexpr uint64_t kSeeds = kSanitized ? 10 : 200;
-  const ModelSpec model = MakeModel({700000, 768, 100001}, true);
+  const ModelSpec model = MakeModel({700000, 768, 100001}, 4);
   const Arena pristine(model, OptimizerKind::kAdamW);
   const auto expected = pristine.Expected();
   Arena arena(model, OptimizerKind::kAdamW);
@@ -275,7 +277,7 @@ TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
 }
 
 TEST(ProtectedUpdateErrorTest, WrongStatesAreRefusedAndNothingIsTouched) {
-  Arena arena(MakeModel({100}, false), OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 1), OptimizerKind::kAdamW);
   const auto before = arena.State();
   const int gradient = arena.layout().IndexOf({ObjectKind::kGradient, 0, 0});
   const ObjectView good = *arena.segment().ReadRecord(gradient);
@@ -297,8 +299,33 @@ TEST(ProtectedUpdateErrorTest, WrongStatesAreRefusedAndNothingIsTouched) {
   EXPECT_EQ(arena.State(), before);
 }
 
+TEST(ProtectedUpdateErrorTest, EveryGradientMustBeCommitted) {
+  Arena arena(MakeModel({100}, 5), OptimizerKind::kAdamW);
+  const auto before = arena.State();
+  const int gradient = arena.layout().IndexOf({ObjectKind::kGradient, 0, 0});
+  const ObjectView good = *arena.segment().ReadRecord(gradient);
+  arena.segment().SetFree(gradient);
+  EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(arena.State(), before);
+  arena.segment().Publish(gradient, good);
+  EXPECT_TRUE(arena.Update(1, BestIsa()).ok());
+}
+
+// The cursors name all gradients: an update does not go on with others than it began with.
+TEST(ProtectedUpdateErrorTest, OtherGradientsAreDataLoss) {
+  Arena arena(MakeModel({100}, 5), OptimizerKind::kAdamW);
+  ASSERT_TRUE(arena.Update(1, BestIsa()).ok());
+  for (int part = 2; part >= 0; --part) {
+    ObjectView view = arena.Record(part);
+    view.state = ObjectState::kUpdating;
+    arena.segment().Publish(arena.layout().IndexOf(view.key), view);
+  }
+  arena.DropGradient(3);
+  EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(ProtectedUpdateErrorTest, AForeignCursorIsDataLoss) {
-  Arena arena(MakeModel({100}, false), OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 1), OptimizerKind::kAdamW);
   for (int part = 2; part >= 0; --part) {
     ObjectView view = arena.Record(part);
     view.version = kVersion;
