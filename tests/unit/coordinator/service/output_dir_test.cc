@@ -31,7 +31,7 @@ class OutputDirTest : public ::testing::Test {
   void Prepare(const std::string& keys, bool overwrite = false) {
     const auto state = InspectOutputDir(out_, keys, overwrite);
     ASSERT_TRUE(state.ok()) << state.status();
-    ASSERT_TRUE(PrepareOutputDir(out_, *state, {keys, 2, false}, &moved_to_).ok());
+    ASSERT_TRUE(PrepareOutputDir(out_, *state, {keys, 2, 4, false}, &moved_to_).ok());
   }
   void MakeCheckpoint(int64_t step, const std::string& keys) {
     const std::string path = absl::StrCat(out_, "/", CheckpointName(step));
@@ -59,7 +59,8 @@ TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
   EXPECT_TRUE(state->same_run);
   EXPECT_FALSE(state->finished);
   EXPECT_EQ(state->micro_batch_size, 2);
-  ASSERT_TRUE(WriteRunFile(out_, {kKeys, 2, true}).ok());
+  EXPECT_EQ(state->virtual_replicas, 4);
+  ASSERT_TRUE(WriteRunFile(out_, {kKeys, 2, 4, true}).ok());
   EXPECT_FALSE(InspectOutputDir(out_, kKeys, false)->finished) << "without final/ it is not";
   fs::create_directory(out_ + "/final");
   EXPECT_TRUE(InspectOutputDir(out_, kKeys, false)->finished);
