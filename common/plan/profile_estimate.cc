@@ -103,6 +103,7 @@ absl::StatusOr<CalibrationWork> CalibrationWorkOf(const ModelSpec& model,
     samples = std::clamp<int64_t>(static_cast<int64_t>(kLongestForward / one), 1, samples);
   }
   work.job.global_batch_size = work.job.micro_batch_size = samples;
+  work.job.virtual_replicas = 0;  // one task is measured
   work.forward_flops = ForwardFlops(work.model, work.layer, samples, work.job.sequence_length);
   for (size_t d = 0; d < std::min(num_devices, kMostCalibrated); ++d) {
     DeviceSpec device;
