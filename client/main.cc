@@ -30,8 +30,16 @@ struct Arguments {
   std::function<int()> command;
 };
 
+// An empty value is a slip of a shell script, not a wish for the default.
+std::string CheckNotEmpty(const std::string& value) {
+  return value.empty() ? "must not be empty" : "";
+}
+
 void AddJob(CLI::App* app, JobOptions& job, bool overwrite) {
-  app->add_option("job", job.path, "Job file (YAML)")->required()->type_name("JOB.yaml");
+  app->add_option("job", job.path, "Job file (YAML)")
+      ->required()
+      ->type_name("JOB.yaml")
+      ->check(CheckNotEmpty);
   app->add_option("--set", job.overrides, "Override a key of the job file")
       ->type_name("key=value")
       ->allow_extra_args(false);
@@ -42,9 +50,11 @@ void AddJob(CLI::App* app, JobOptions& job, bool overwrite) {
 
 void AddProfile(CLI::App* app, JobOptions& job) {
   app->add_option("--profile", job.profile, "Plan by measured times (see `harmony profile`)")
-      ->type_name("P.json");
+      ->type_name("P.json")
+      ->check(CheckNotEmpty);
   app->add_option("--plan", job.plan, "This plan instead of a search (`harmony plan --json`)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(CheckNotEmpty);
 }
 
 void AddCalibration(CLI::App* app, JobOptions& job) {
@@ -54,11 +64,15 @@ void AddCalibration(CLI::App* app, JobOptions& job) {
 
 void AddCluster(CLI::App* app, ClusterOptions& cluster) {
   app->add_option("--config", cluster.config, "Devices and host memory from a file")
-      ->type_name("CLUSTER.yaml");
-  app->add_option("--devices", cluster.devices, "e.g. sim*4:mem=256MiB")->type_name("SPEC");
+      ->type_name("CLUSTER.yaml")
+      ->check(CheckNotEmpty);
+  app->add_option("--devices", cluster.devices, "e.g. sim*4:mem=256MiB")
+      ->type_name("SPEC")
+      ->check(CheckNotEmpty);
   app->add_option("--host-memory", cluster.host_memory,
                   "Virtual size of the host segment (default: 80% of what is available)")
-      ->type_name("BYTES");
+      ->type_name("BYTES")
+      ->check(CheckNotEmpty);
 }
 
 // A command about one job, named on the command line.

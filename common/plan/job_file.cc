@@ -175,6 +175,13 @@ void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
   value.text = folder + value.text;
 }
 
+absl::Status IsMissing(absl::string_view path, absl::string_view key, bool some_data) {
+  const bool all_data = !some_data && absl::StartsWith(key, "data.");
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": the key '", all_data ? "data" : key, "' is missing; it must be given",
+      all_data ? " as {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}" : ""));
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
@@ -188,14 +195,14 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   const std::string file_folder = FolderOf(path);
   const std::string set_folder =
       overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");
+  const auto given = [&](const char* name) { return set.contains(name) || values.contains(name); };
   JobSpec job;
   for (const JobKey& key : JobKeys()) {
     const std::string name(key.name);
     const bool is_set = set.contains(name);
     if (!is_set && !values.contains(name)) {
       if (!key.required) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": the key '", name, "' is missing; it must be given"));
+      return IsMissing(path, name, given("data.path") || given("data.format"));
     }
     JobValue& value = is_set ? set[name] : values[name];
     Resolve(key, is_set ? set_folder : file_folder, value);

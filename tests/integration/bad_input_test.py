@@ -127,7 +127,7 @@ class BadInputTest(harness.Scratch):
     def test_device_strings(self):
         job, out = self.job("devices")
         for spec, word in (("sym*2:mem=8MiB", "sym"), ("sim*2:men=8MiB", "men"), ("sim*0:mem=8MiB", "0"),
-                           ("sim:mem=abc", "abc")):
+                           ("sim:mem=abc", "abc"), ("", "--devices: must not be empty")):
             with self.subTest(spec):
                 self.refused(job, word, devices=spec, out=out)
 

@@ -189,7 +189,9 @@ TEST(JobFileTest, TextThatIsNoJobFileIsRefused) {
   ExpectError(Parse("? [a]\n: 1").status(), kInvalid, {"a key must be"});
   ExpectError(ParseJobFile("data: 3", "j.yaml").status(), kInvalid, {"data must be a map"});
   ExpectError(ParseJobFile("output_dir: x\nmodel_name_or_path: gpt2-mini", "j.yaml").status(),
-              kInvalid, {"'data.format' is missing"});
+              kInvalid, {"'data' is missing"});
+  ExpectError(ParseJobFile("output_dir: x\ndata: {path: x}", "j.yaml").status(), kInvalid,
+              {"'data.format' is missing"});
 }
 
 TEST(JobFileTest, QuotedAutoIsAuto) {
