@@ -46,12 +46,15 @@ function(harmony_program name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} harmony_warnings)
 endfunction()
 
-# What the sanitizer presets build and run: the tests labelled pure or sanitize.
+# What the sanitizer presets build and run: the tests labelled pure or sanitize. For ThreadSanitizer
+# those labelled sanitize are enough.
 add_custom_target(sanitized_tests)
+add_custom_target(threaded_tests)
 
 # harmony_test(NAME SOURCES a.cc ... [DEPS t ...] [LABELS l ...] [TIMEOUT seconds])
-# A GoogleTest binary, registered with ctest as one test. Labels: pure (no threads, also run under the
-# sanitizer presets), sanitize (has threads or processes, also run under them), torch, process (starts real processes).
+# A GoogleTest binary, registered with ctest as one test. Labels: pure (no threads, also run under
+# AddressSanitizer), sanitize (has threads or processes, also run under both sanitizers), torch,
+# process (starts real processes).
 function(harmony_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -68,5 +71,8 @@ function(harmony_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   if("pure" IN_LIST ARG_LABELS OR "sanitize" IN_LIST ARG_LABELS)
     add_dependencies(sanitized_tests ${name})
+  endif()
+  if("sanitize" IN_LIST ARG_LABELS)
+    add_dependencies(threaded_tests ${name})
   endif()
 endfunction()

@@ -32,12 +32,14 @@ build release build all
 say "release tests"
 ctest --test-dir build -j "$(nproc)" --output-on-failure --no-tests=error
 if [ "$quick" = 0 ]; then
-  for preset in asan tsan; do
-    build "$preset" "build/$preset" sanitized_tests
-    say "$preset tests"
+  sanitized() {  # preset, target, labels of its tests
+    build "$1" "build/$1" "$2"
+    say "$1 tests"
     TSAN_OPTIONS=halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-      ctest --test-dir "build/$preset" -j "$(nproc)" -L "pure|sanitize" --output-on-failure --no-tests=error
-  done
+      ctest --test-dir "build/$1" -j "$(nproc)" -L "$3" --output-on-failure --no-tests=error
+  }
+  sanitized asan sanitized_tests "pure|sanitize"
+  sanitized tsan threaded_tests sanitize
   say "fuzz targets"
   tests/fuzz/run.sh
 fi

@@ -2,7 +2,7 @@ harmony_test(client_test
   SOURCES client/commands/common_test.cc client/launcher/cluster_test.cc
           client/launcher/restart_policy_test.cc client/progress/render_test.cc
           client/progress/view_test.cc client/rpc/proto_json_test.cc
-  DEPS harmony_commands LABELS pure)
+  DEPS harmony_commands LABELS sanitize)
 
 harmony_test(launcher_files_test
   SOURCES client/launcher/child_process_test.cc client/launcher/runtime_dir_test.cc

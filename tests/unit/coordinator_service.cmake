@@ -11,4 +11,4 @@ harmony_test(coordinator_service_test
           coordinator/service/process_handle_test.cc coordinator/service/replan_test.cc
           coordinator/service/server_lock_test.cc
           coordinator/service/timeline_test.cc
-  DEPS harmony_coordinator_service LABELS pure)
+  DEPS harmony_coordinator_service LABELS sanitize)

@@ -15,7 +15,11 @@
 namespace harmony {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__)
+uint64_t instances = 4;
+#else
 uint64_t instances = 12;
+#endif
 
 struct Instance {
   ModelSpec model;
