@@ -28,6 +28,17 @@ std::string GroupsText(const std::vector<LayerGroup>& groups) {
   return text.empty() ? " none (the one backward group runs it)" : text;
 }
 
+// The whole plan: that of a data-parallel step is known by the part of one GPU.
+Plan WholePlan(const JudgeReport& report) {
+  Plan plan = report.plan;
+  if (report.mode != Mode::kDataParallel) return plan;
+  plan.mode = ParallelMode::kData;
+  plan.replicas = report.machine.gpus;
+  plan.num_microbatches *= plan.replicas;
+  plan.devices.resize(static_cast<size_t>(plan.replicas), plan.devices.front());
+  return plan;
+}
+
 int64_t SwapBytes(const harmony::Estimate& estimate) {
   int64_t sum = 0;
   for (int64_t bytes : estimate.bytes) sum += bytes;
@@ -52,7 +63,7 @@ std::string ToJsonText(const LayerProfile& profile, const JudgeReport& report) {
                {"fits", report.fits},
                {"swap_bytes", SwapBytes(report.estimate)},
                {"p2p_bytes", report.estimate.peer_bytes},
-               {"plan", Json::parse(PlanFileText(plan))}};
+               {"plan", Json::parse(PlanFileText(WholePlan(report)))}};
   if (report.searched) {
     json["lower_bound_s"] = report.lower_bound_s;
     json["gap"] = report.estimate.step.seconds() / report.lower_bound_s - 1;
@@ -79,9 +90,11 @@ std::string ToText(const LayerProfile& profile, const JudgeReport& report) {
                         report.fits ? ""
                                     : "; does not fit by our count of memory, and was given what "
                                       "it lacks");
-  absl::StrAppend(&text, "  moved     host and GPUs ",
-                  FormatBytes(Bytes(SwapBytes(report.estimate))), ", GPU to GPU ",
-                  FormatBytes(Bytes(report.estimate.peer_bytes)), "\n");
+  absl::StrAppend(
+      &text, "  moved     ",
+      report.mode == Mode::kDataParallel ? "by each GPU: host and GPU " : "host and GPUs ",
+      FormatBytes(Bytes(SwapBytes(report.estimate))), ", GPU to GPU ",
+      FormatBytes(Bytes(report.estimate.peer_bytes)), "\n");
   if (report.searched) {
     absl::StrAppendFormat(&text,
                           "  search    %.2f s, %d plans bounded, %d simulated, of %d microbatch "

@@ -118,16 +118,11 @@ absl::Status JudgeGiven(const LayerProfile& profile, const Options& options, Jud
 }
 
 absl::Status FindPlan(const LayerProfile& profile, const Options& options, JudgeReport* report) {
-  if (report->mode != Mode::kPipeline) {
-    return absl::UnimplementedError(
-        "--mode vDP: our planner has no data-parallel mode to search; judge a schedule of it with "
-        "--schedule FILE, or plan with vPP");
-  }
   ImportedSearchOptions search;
   search.for_each = ForEach;
   const Nanos begin = MonotonicClock().Now();
   absl::StatusOr<ImportedResult> found =
-      SearchImported(profile, report->machine, report->minibatch, search);
+      SearchImported(profile, report->machine, report->mode, report->minibatch, search);
   HARMONY_RETURN_IF_ERROR_CTX(found.status(), options.profile);
   report->search_s = (MonotonicClock().Now() - begin).seconds();
   report->searched = true;

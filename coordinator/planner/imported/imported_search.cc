@@ -291,12 +291,19 @@ absl::Status NothingFits(const ImportedModel& imported, int64_t samples) {
 }  // namespace
 
 absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile,
-                                              const paper::Machine& machine, int64_t minibatch,
+                                              const paper::Machine& machine, paper::Mode mode,
+                                              int64_t minibatch,
                                               const ImportedSearchOptions& options) {
+  if (mode == paper::Mode::kDataParallel && minibatch % machine.gpus != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("minibatch ", minibatch, " does not divide over ", machine.gpus, " GPUs"));
+  }
+  const int devices = mode == paper::Mode::kPipeline ? machine.gpus : 1;
+  const int64_t step_samples = paper::SamplesPerTask(mode, machine.gpus, minibatch);
   HARMONY_ASSIGN_OR_RETURN(const ImportedModel imported,
-                           ImportModel(profile, machine, machine.gpus, minibatch));
+                           ImportModel(profile, machine, devices, step_samples));
   std::vector<std::unique_ptr<SizeSearch>> sizes;
-  for (int64_t samples : ImportedSizes(profile, minibatch)) {
+  for (int64_t samples : ImportedSizes(profile, step_samples)) {
     sizes.push_back(std::make_unique<SizeSearch>(imported, samples));
   }
   const int64_t smallest = sizes[0]->samples();
@@ -310,7 +317,7 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
     paper::SearchOptions search;
     search.steps = kScheduleSteps;
     absl::StatusOr<paper::SearchResult> found =
-        paper::Search(profile, smaller, paper::Mode::kPipeline, minibatch, search);
+        paper::Search(profile, smaller, mode, minibatch, search);
     if (found.ok()) schedules[static_cast<size_t>(i)] = std::move(found->schedule);
   });
   options.for_each(static_cast<int>(sizes.size()), [&](int i) {

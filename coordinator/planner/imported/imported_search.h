@@ -24,17 +24,20 @@ struct ImportedSearchOptions {
 };
 
 struct ImportedResult {
-  Plan plan;
+  Plan plan;  // data parallel: of one GPU
   Estimate estimate;
   Nanos lower_bound;  // of all plans of its microbatch size
   int64_t bounded = 0, simulations = 0;
   int sizes = 0;  // microbatch sizes that fit
 };
 
-// The fastest plan of a step on the machine's GPUs (pipeline mode; there is no other). Depends on
-// its arguments only. ResourceExhausted: nothing fits.
+// The fastest plan of a step on the machine's GPUs. Data parallel: a GPU each runs the same plan on
+// its share of the samples and of the host link, and the gradients are added up in no time (as
+// JudgeSchedule has it): the result is the plan of one GPU. Depends on its arguments only.
+// ResourceExhausted: nothing fits.
 absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile,
-                                              const paper::Machine& machine, int64_t minibatch,
+                                              const paper::Machine& machine, paper::Mode mode,
+                                              int64_t minibatch,
                                               const ImportedSearchOptions& options = {});
 
 }  // namespace harmony

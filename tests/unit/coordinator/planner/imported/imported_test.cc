@@ -238,7 +238,7 @@ TEST(ListedPlanTest, OneGpuStandsForAllInDataParallel) {
 TEST(ImportedSearchTest, BeatsTheListedScheduleWithinTheMemory) {
   const paper::LayerProfile profile = Excerpt();
   const paper::Machine machine = TwoGpus(int64_t{6} << 30);
-  const auto found = SearchImported(profile, machine, 8);
+  const auto found = SearchImported(profile, machine, paper::Mode::kPipeline, 8);
   ASSERT_TRUE(found.ok()) << found.status();
   for (int64_t u : {1, 2, 4}) {
     const auto judged = JudgeSchedule(profile, machine, paper::Mode::kPipeline, 8, Listed(u, u));
@@ -264,8 +264,27 @@ TEST(ImportedSearchTest, BeatsTheListedScheduleWithinTheMemory) {
   EXPECT_NEAR(step / found->estimate.step.seconds(), 1, 0.04);
 }
 
+TEST(ImportedSearchTest, BeatsTheListedDataParallelSchedule) {
+  const paper::LayerProfile profile = Excerpt();
+  const paper::Machine machine = TwoGpus(int64_t{6} << 30);
+  const auto found = SearchImported(profile, machine, paper::Mode::kDataParallel, 8);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->plan.devices.size(), 1u);
+  EXPECT_EQ(found->plan.global_batch(), 4);
+  EXPECT_LE(found->lower_bound, found->estimate.step);
+  for (int64_t u : {1, 2, 4}) {
+    const auto judged =
+        JudgeSchedule(profile, machine, paper::Mode::kDataParallel, 8, Listed(u, u));
+    ASSERT_TRUE(judged.ok()) << judged.status();
+    EXPECT_LE(found->estimate.step, judged->estimate.step) << "u " << u;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      SearchImported(profile, machine, paper::Mode::kDataParallel, 7).status()));
+}
+
 TEST(ImportedSearchTest, SaysWhatDoesNotFit) {
-  const auto found = SearchImported(Excerpt(), TwoGpus(int64_t{1} << 30), 8);
+  const auto found =
+      SearchImported(Excerpt(), TwoGpus(int64_t{1} << 30), paper::Mode::kPipeline, 8);
   EXPECT_TRUE(absl::IsResourceExhausted(found.status())) << found.status();
   EXPECT_THAT(std::string(found.status().message()), HasSubstr("layer"));
 }
