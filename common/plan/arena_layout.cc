@@ -25,12 +25,14 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
       token_bytes_(plan.microbatch_size * plan.sequence_length * 4),
       stashes_(model.num_layers() + 1),
       is_stashed_(model.num_layers() + 1, false),
-      gradient_(model.uses.size(), Bytes(-1)) {
+      gradient_(model.uses.size(), Bytes(-1)),
+      gradient_stride_(model.uses.size()) {
   Bytes end = persistent_;
   batch_bytes_ = (token_bytes_ * (2 * num_microbatches_)).AlignUp(kSlotAlignment);
   small_begin_ = Take(end, batch_bytes_ * 2);
   scalars_begin_ = Take(end, Bytes(sizeof(StepScalars)) * 2);
   norms_begin_ = Take(end, Bytes(sizeof(NormSlot)) * static_cast<int64_t>(model.blocks.size()));
+  loss_bytes_ = Bytes(sizeof(LossSlot)) * plan.replica_microbatches();
   loss_begin_ = Take(end, Bytes(sizeof(LossSlot)) * num_microbatches_);
 
   const auto bytes_of = [&](int boundary) {
@@ -43,10 +45,12 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
     place.task = (place.microbatch * forward_span_).AlignUp(kSlotAlignment);
     place.begin = Take(end, place.task * plan.num_forwards());
   };
-  std::vector<int> kept_on(model.num_layers() + 1, -1);
+  std::vector<int> keeper(model.num_layers() + 1, -1);  // backward group that keeps the stash
   for (const StashSpec& stash : StashesOf(plan)) {
-    kept_on[stash.boundary] = stash.kept_on;
-    if (stash.kept_on >= 0) continue;
+    if (stash.kept) {
+      keeper[stash.boundary] = stash.group;
+      continue;
+    }
     add_stash(stash.boundary);
     is_stashed_[stash.boundary] = true;
   }
@@ -54,7 +58,8 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
     const int boundary = plan.forward_groups[f].layers.last + 1;
     const LayerGroup& reader = f + 1 < plan.forward_groups.size() ? plan.forward_groups[f + 1]
                                                                   : plan.backward_groups.back();
-    if (kept_on[boundary] == reader.device) continue;  // read where it is kept
+    const int group = keeper[boundary];  // read where it is kept
+    if (group >= 0 && plan.backward_groups[group].device == reader.device) continue;
     if (!HasStash(boundary)) add_stash(boundary);
   }
   for (const LayerGroup& group : plan.backward_groups) {
@@ -70,7 +75,8 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   const bool deferred = plan.update != UpdateMode::kEager;
   for (size_t use = 0; use < model.uses.size(); ++use) {
     if (!deferred && !IsTied(model, static_cast<int>(use))) continue;
-    gradient_[use] = Take(end, model.blocks[model.uses[use].block].size());
+    gradient_stride_[use] = model.blocks[model.uses[use].block].size().AlignUp(kSlotAlignment);
+    gradient_[use] = Take(end, gradient_stride_[use] * plan.replicas);
   }
   ring_bytes_ = deferred ? Bytes(0) : plan.gradient_ring;
   ring_begin_ = Take(end, ring_bytes_);
@@ -103,7 +109,7 @@ Bytes ArenaLayout::MinimalRing(const ModelSpec& model, const Plan& plan) {
       if (IsTied(model, use)) continue;
       sum += model.blocks[model.uses[use].block].size().AlignUp(kSlotAlignment);
     }
-    most = std::max(most, sum);
+    most = std::max(most, sum * plan.replicas);
   }
   return most;
 }
@@ -114,7 +120,7 @@ Bytes ArenaLayout::DefaultRing(const ModelSpec& model, const Plan& plan) {
     if (block.uses.size() == 1) all += block.size();
   }
   const Bytes half = Bytes(all.count() / 2).AlignUp(kSlotAlignment);
-  return std::max(MinimalRing(model, plan), half);
+  return std::max(MinimalRing(model, plan), half * plan.replicas);
 }
 
 }  // namespace harmony

@@ -5,13 +5,14 @@
 //
 // Behind the persistent objects (objects.h) come, each slot at a multiple of kSlotAlignment:
 //   small     two batches, two step scalars, a norm per block, the loss slots of a step
+//             (those of a replica follow each other)
 //   stash     one slot per (boundary stashed on the host or passed on through the arena,
 //             forward task): at the end of forward all exist at once
 //   banks     `boundary_banks` banks of one boundary tensor per microbatch, each as large as the
 //             largest; backward group number i from the top commits its input gradient into bank
 //             i mod boundary_banks
-//   gradients deferred: a slot per use. Eager: a slot per use of a tied block, and a ring for the
-//             rest, which the dispatcher assigns from
+//   gradients deferred: a slot per use and replica. Eager: a slot per replica and use of a tied
+//             block, and a ring for the rest, which the dispatcher assigns from
 
 #include <vector>
 
@@ -42,7 +43,8 @@ class ArenaLayout {
   Bytes token_bytes() const { return token_bytes_; }  // of one microbatch; labels alike
   Bytes Scalars(int parity) const { return scalars_begin_ + Bytes(sizeof(StepScalars)) * parity; }
   Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(NormSlot)) * block; }
-  Bytes Loss() const { return loss_begin_; }
+  Bytes Loss(int replica = 0) const { return loss_begin_ + loss_bytes_ * replica; }
+  Bytes loss_bytes() const { return loss_bytes_; }  // of a replica's LossSlots
   bool HasStash(int boundary) const { return stashes_[boundary].begin.count() >= 0; }
   // Always stashed here, for the backward; the other boundaries that have a stash only pass
   // through.
@@ -51,12 +53,15 @@ class ArenaLayout {
   Bytes Stash(int boundary, int microbatch) const;
   Bytes BoundaryGradient(int bank, int microbatch) const;
   bool UseHasOwnGradientSlot(int use) const { return gradient_[use].count() >= 0; }
-  Bytes Gradient(int use) const { return gradient_[use]; }  // REQUIRES: UseHasOwnGradientSlot
+  // REQUIRES: UseHasOwnGradientSlot
+  Bytes Gradient(int use, int replica = 0) const {
+    return gradient_[use] + gradient_stride_[use] * replica;
+  }
   Bytes ring_begin() const { return ring_begin_; }
   Bytes ring_bytes() const { return ring_bytes_; }
 
-  // Smallest ring that can work (the largest group's gradients), and the one that keeps the arena
-  // at 14 bytes a parameter: two bytes for each.
+  // Smallest ring that can work (the largest group's gradients, of every replica), and the one that
+  // keeps the arena at 14 bytes a parameter: two bytes for each, a replica.
   static Bytes MinimalRing(const ModelSpec& model, const Plan& plan);
   static Bytes DefaultRing(const ModelSpec& model, const Plan& plan);
 
@@ -67,11 +72,12 @@ class ArenaLayout {
   };
   int num_microbatches_, forward_span_;
   Bytes persistent_, small_begin_, batch_bytes_, token_bytes_, scalars_begin_, norms_begin_,
-      loss_begin_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_,
+      loss_begin_, loss_bytes_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_,
       ring_bytes_, end_;
   std::vector<StashPlace> stashes_;  // by boundary
   std::vector<bool> is_stashed_;     // by boundary
   std::vector<Bytes> gradient_;      // by use; -1: from the ring
+  std::vector<Bytes> gradient_stride_;  // by use: from replica to replica
 };
 
 }  // namespace harmony

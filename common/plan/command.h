@@ -90,8 +90,8 @@ struct ComputeTask {
   int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; accumulated in place
-  bool first_microbatch = false;         // gradients are set, not added to
-  bool last_microbatch = false;          // then weight gradients are checked to be finite
+  bool first_microbatch = false;  // of its replica: gradients are set, not added to
+  bool last_microbatch = false;   // of its replica: then weight gradients are checked to be finite
   // Forward: boundary layers.first. Backward: the stash, boundary StashBoundary(group).
   std::optional<Bytes> input;
   // KeptActivationBytes of the layers. Forward: what the backward needs is left here. Backward: the
@@ -170,7 +170,8 @@ struct HostTask {
   HostTaskKind kind = HostTaskKind::kLoadBatch;
   int block = -1;  // norm, update
   Bytes offset;    // batch, scalars, norm: where in the arena the object is (to be) placed
-  std::vector<int> gradient_records;  // norm, update: in the order they are summed (last use first)
+  // Norm, update: in the order they are summed: last use first, of each use its replicas ascending.
+  std::vector<int> gradient_records;
   // kUpdate commits version step+1; kCheckpoint saves version step+1 ("checkpoint-<step+1>").
 };
 

@@ -17,11 +17,12 @@ template <typename Fn>
 void ForEachSpan(const ObjectTableLayout& layout, Fn&& fn) {
   const int blocks = layout.num_blocks(), uses = layout.num_uses();
   const int boundaries = layout.num_boundaries(), microbatches = layout.num_microbatches();
+  const int replicas = layout.replicas();
   const Span spans[] = {{ObjectKind::kParameter, blocks, 1},
                         {ObjectKind::kMoment1, blocks, 1},
                         {ObjectKind::kMoment2, blocks, 1},
-                        {ObjectKind::kGradient, uses, 1},
-                        {ObjectKind::kLoss, 1, 1},
+                        {ObjectKind::kGradient, uses, replicas},
+                        {ObjectKind::kLoss, 1, replicas},
                         {ObjectKind::kBatch, 2, 1},
                         {ObjectKind::kStepScalars, 2, 1},
                         {ObjectKind::kNorm, blocks, 1},
@@ -43,15 +44,18 @@ std::string DebugString(const ObjectKey& key) {
   std::string text = absl::StrCat(kNames[static_cast<int>(key.kind)], "(", key.index);
   if (key.kind == ObjectKind::kStash || key.kind == ObjectKind::kBoundaryGradient) {
     absl::StrAppend(&text, ", microbatch ", key.microbatch);
+  } else if (key.microbatch > 0) {
+    absl::StrAppend(&text, ", replica ", key.microbatch);
   }
   return text + ")";
 }
 
-ObjectTableLayout::ObjectTableLayout(const ModelSpec& model, int num_microbatches)
+ObjectTableLayout::ObjectTableLayout(const ModelSpec& model, int num_microbatches, int replicas)
     : num_blocks_(static_cast<int>(model.blocks.size())),
       num_uses_(static_cast<int>(model.uses.size())),
       num_boundaries_(model.num_layers()),
       num_microbatches_(num_microbatches),
+      replicas_(replicas),
       size_(0) {
   ForEachSpan(*this, [&](const Span& span, int start) {
     size_ = start + span.count();

@@ -3,8 +3,8 @@
 // Names of the objects that live in the host arena, and where their records stand in the object
 // table. PURE.
 //
-// Every object of a job has a fixed record index, a function of the model, the number of
-// microbatches and the plan's stash boundaries only; so any process finds any object, after any
+// Every object of a job has a fixed record index, a function of the model and of the numbers of
+// microbatches and replicas only; so any process finds any object, after any
 // crash, without a directory. Where its *data* lie is written in the record (parameters and moments
 // are laid out once; the others move from step to step).
 
@@ -21,12 +21,13 @@ enum class ObjectKind : uint8_t {
                // worker
   kMoment1,    // index: block; AdamW m, or SGD's (unused) slot. Writer: host worker
   kMoment2,    // index: block; AdamW v. Writer: host worker
-  kGradient,   // index: use; version s+1 for step index s. Writer: swapper
+  kGradient,   // index: use, microbatch: replica; version s+1 for step index s. Writer: swapper
   kStash,      // index: layer boundary, microbatch: number of the forward task, which may have run
                // several; version s+1. Writer: swapper
   kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
                       // swapper
-  kLoss,              // all microbatches' LossSlots of a step, s+1. Writer: swapper
+  kLoss,  // microbatch: replica; the LossSlots of its microbatches; s+1. Those of all replicas
+          // follow each other in the arena. Writer: swapper
   kBatch,  // index: 0/1 (step parity): tokens and labels of the global batch; s+1. Writer: host
            // worker
   kStepScalars,  // index: 0/1 (step parity): see StepScalars; version s+1. Writer: host worker
@@ -36,7 +37,8 @@ enum class ObjectKind : uint8_t {
 struct ObjectKey {
   ObjectKind kind = ObjectKind::kParameter;
   int32_t index = 0;       // block, use, layer boundary or parity, by kind
-  int32_t microbatch = 0;  // stash and boundary gradient only
+  // Stash and boundary gradient: the microbatch (see there). Gradient and loss: the replica.
+  int32_t microbatch = 0;
   auto operator<=>(const ObjectKey&) const = default;
 };
 std::string DebugString(const ObjectKey& key);
@@ -81,7 +83,7 @@ Bytes PersistentOffset(const ModelSpec& model, const ObjectKey& key);
 // Record indices.
 class ObjectTableLayout {
  public:
-  ObjectTableLayout(const ModelSpec& model, int num_microbatches);
+  ObjectTableLayout(const ModelSpec& model, int num_microbatches, int replicas = 1);
 
   int IndexOf(const ObjectKey& key) const;  // REQUIRES: a key of this job
   ObjectKey KeyOf(int index) const;         // REQUIRES: 0 <= index < size()
@@ -91,9 +93,10 @@ class ObjectTableLayout {
   int num_uses() const { return num_uses_; }
   int num_boundaries() const { return num_boundaries_; }
   int num_microbatches() const { return num_microbatches_; }
+  int replicas() const { return replicas_; }
 
  private:
-  int num_blocks_, num_uses_, num_boundaries_, num_microbatches_;
+  int num_blocks_, num_uses_, num_boundaries_, num_microbatches_, replicas_;
   int size_;
 };
 

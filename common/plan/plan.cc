@@ -38,11 +38,30 @@ absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
   return absl::OkStatus();
 }
 
+absl::Status CheckReplicas(const Plan& plan) {
+  if (plan.replicas >= 1 && plan.num_microbatches % plan.replicas == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: ", plan.replicas, " replicas do not divide the ", plan.num_microbatches,
+                   " microbatches of a step"));
+}
+
+// All groups on all devices: groups name none.
+absl::Status CheckNoDevice(const std::vector<LayerGroup>& groups, absl::string_view field) {
+  for (const LayerGroup& group : groups) {
+    if (group.device == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: ", field, " of layers ", group.layers.first, " to ", group.layers.last,
+        " on device ", group.device, "; with harmony-dp every device runs all groups"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
-  if (plan.forward_span < 1 || plan.num_microbatches % plan.forward_span != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("plan: forward tasks of ", plan.forward_span,
-                                                   " microbatches at once do not ", "divide the ",
-                                                   plan.num_microbatches, " of a step"));
+  if (plan.forward_span < 1 || plan.replica_microbatches() % plan.forward_span != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: forward tasks of ", plan.forward_span,
+                     " microbatches at once do not divide the ", plan.replica_microbatches(),
+                     plan.replicas > 1 ? " of a replica" : " of a step"));
   }
   if (plan.forward_span == 1 || SpansAllowed(model, plan)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -105,7 +124,8 @@ int DeviceOf(const Plan& plan, const LayerGroup& group, int share) {
 
 std::string DebugString(const Plan& plan) {
   std::string text = absl::StrCat(
-      plan.num_microbatches, " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
+      plan.mode == ParallelMode::kData ? "harmony-dp, " : "",
+      plan.replicas > 1 ? absl::StrCat(plan.replicas, " replicas, ") : "", plan.num_microbatches, " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
       plan.forward_span > 1 ? absl::StrCat(", ", plan.forward_span, " at once in forward") : "",
       "; forward ", GroupsText(plan.forward_groups), "; backward ",
       GroupsText(plan.backward_groups), "; ", ToString(plan.update), plan.clip ? ", clipped" : "",
@@ -133,6 +153,11 @@ absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
                                                    plan.backward_groups.back().layers.last, " of ",
                                                    model.num_layers()));
   }
+  if (plan.mode == ParallelMode::kData) {
+    HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.forward_groups, "forward group"));
+    HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.backward_groups, "backward group"));
+  }
+  HARMONY_RETURN_IF_ERROR(CheckReplicas(plan));
   HARMONY_RETURN_IF_ERROR(CheckSpan(model, plan));
   for (const LayerGroup& group : plan.backward_groups) {
     HARMONY_RETURN_IF_ERROR(CheckKept(plan, group));
@@ -203,7 +228,7 @@ std::vector<StashSpec> StashesOf(const Plan& plan) {
     const bool fused = i + 1 == plan.backward_groups.size();
     const int boundary = fused ? group.layers.first : StashBoundary(group);
     if (boundary <= 0) continue;
-    result.push_back({boundary, static_cast<int>(i), group.keep_stash ? group.device : -1});
+    result.push_back({boundary, static_cast<int>(i), group.keep_stash});
   }
   return result;
 }
@@ -231,7 +256,9 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
   MinimalSwap swap;
   const int64_t samples = plan.global_batch();
   auto load = [&](LayerRange layers, bool backward) {
-    for (int block : BlocksOf(model, layers, backward)) swap.weights += model.blocks[block].size();
+    for (int block : BlocksOf(model, layers, backward)) {
+      swap.weights += model.blocks[block].size() * plan.num_shares();
+    }
   };
   for (const LayerGroup& group : plan.forward_groups) load(group.layers, false);
   for (size_t i = 0; i < plan.backward_groups.size(); ++i) {
@@ -248,10 +275,12 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
     }
   }
   for (const StashSpec& stash : StashesOf(plan)) {
-    if (stash.kept_on >= 0) continue;
+    if (stash.kept) continue;
     swap.stash += BoundaryBytes(model, stash.boundary, samples, plan.sequence_length);  // out
   }
-  for (const ParamUse& use : model.uses) swap.gradients += model.blocks[use.block].size();
+  for (const ParamUse& use : model.uses) {
+    swap.gradients += model.blocks[use.block].size() * plan.replicas;
+  }
   // Tokens for the forward and for the embedding's gradient (fused: once), and the labels.
   const int64_t reads = plan.backward_groups.size() == 1 ? 2 : 3;
   swap.tokens = Bytes(samples * plan.sequence_length * 4) * reads;

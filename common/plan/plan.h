@@ -95,7 +95,8 @@ std::string DebugString(const Plan& plan);
 int DeviceOf(const Plan& plan, const LayerGroup& group, int share);
 
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
-// there is not, when one keeps what it cannot keep, and when sizes do not divide each other.
+// there is not, when one keeps what it cannot keep, and when sizes or numbers do not divide each
+// other.
 absl::Status CheckPlan(const ModelSpec& model, const Plan& plan);
 
 // What carries out the commands of a lane, by LaneTable index: of those whose number is the same,
@@ -127,7 +128,7 @@ int StashBoundary(const LayerGroup& group);
 struct StashSpec {
   int boundary = 0;
   int group = 0;
-  int kept_on = -1;  // the device that keeps it; -1: the host
+  bool kept = false;  // on the device of the group (of each share, its part); else on the host
 };
 std::vector<StashSpec> StashesOf(const Plan& plan);  // boundaries ascending
 // The uses of a range of layers, in layer order; blocks used by them, each once, in order of first

@@ -58,7 +58,7 @@ int CommandWriter::OutputNumber(const Visit& visit, int boundary) const {
 }
 
 Bytes CommandWriter::WeightPlace(const Visit& visit, int i) const {
-  if (i >= visit.own_blocks) return kept_.Weights(visit.keeper, visit.blocks[i]);
+  if (i >= visit.own_blocks) return kept_.Weights(visit.keeper, visit.share, visit.blocks[i]);
   return memory_[visit.device].offset(visit.first_weight + i);
 }
 
@@ -93,8 +93,8 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
       task.gradients.push_back(
           {visit.uses[i], memory.offset(visit.first_gradient + static_cast<int64_t>(i))});
     }
-    task.first_microbatch = position == 0;
-    task.last_microbatch = position + 1 == static_cast<int>(visit.microbatches.size());
+    task.first_microbatch = m % plan_.replica_microbatches() == 0;
+    task.last_microbatch = (m + 1) % plan_.replica_microbatches() == 0;
     task.total_labels = plan_.global_batch() * plan_.sequence_length;
   }
   if (visit.has_input) {
@@ -105,7 +105,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
   if (visit.has_tokens) task.tokens = InSlot(visit, position, visit.tokens_at);
   if (visit.has_labels) {
     task.labels = InSlot(visit, position, visit.labels_at);
-    task.loss = memory.offset(visit.loss) + Bytes(sizeof(LossSlot)) * m;
+    task.loss = memory.offset(visit.loss) + Bytes(sizeof(LossSlot)) * InShare(m);
   }
   if (visit.has_output_gradient) {
     task.output_gradient = InSlot(visit, position, visit.output_gradient_at);
@@ -198,7 +198,7 @@ Transfer CommandWriter::ToKeeper(const Node& node) const {
   const Visit& visit = graph_.visit(node.visit);
   Transfer copy;
   copy.source = {visit.device, OutputPlace(visit, node.position, OutputNumber(visit, node.index))};
-  copy.destination = {kept_.StashDevice(node.index),
+  copy.destination = {kept_.StashDevice(node.index, visit.share),
                       kept_.Stash(node.index, FirstMicrobatch(visit, node.position))};
   copy.size = Hidden(node.index) * visit.span;
   copy.traffic = TrafficClass::kBoundary;
@@ -255,13 +255,15 @@ Transfer CommandWriter::ToArena(const Node& node, Bytes gradient_slot, Placing& 
                  {ObjectKind::kBoundaryGradient, node.index, m}, placing);
     }
     case NodeKind::kLossOut:
-      return Out(visit, memory.offset(visit.loss), layout_.Loss(),
-                 Bytes(sizeof(LossSlot)) * plan_.num_microbatches, TrafficClass::kLoss,
-                 {ObjectKind::kLoss, 0, 0}, placing);
+      return Out(visit,
+                 memory.offset(visit.loss) +
+                     Bytes(sizeof(LossSlot)) * InShare(node.replica * plan_.replica_microbatches()),
+                 layout_.Loss(node.replica), layout_.loss_bytes(), TrafficClass::kLoss,
+                 {ObjectKind::kLoss, 0, node.replica}, placing);
     default:  // kGradientOut
       return Out(visit, memory.offset(visit.first_gradient + node.position), gradient_slot,
                  model_.blocks[model_.uses[node.index].block].size(), TrafficClass::kGradients,
-                 {ObjectKind::kGradient, node.index, 0}, placing);
+                 {ObjectKind::kGradient, node.index, node.replica}, placing);
   }
 }
 
@@ -294,7 +296,9 @@ HostTask CommandWriter::Host(const Node& node) const {
       task.offset = norm ? layout_.Norm(node.index) : layout_.Scalars(parity);
       const std::vector<int>& uses = model_.blocks[node.index].uses;
       for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
-        task.gradient_records.push_back(Record({ObjectKind::kGradient, *use, 0}));
+        for (int replica = 0; replica < plan_.replicas; ++replica) {
+          task.gradient_records.push_back(Record({ObjectKind::kGradient, *use, replica}));
+        }
       }
     }
   }

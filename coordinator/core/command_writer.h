@@ -50,6 +50,7 @@ class CommandWriter {
   // Where a forward's output lies: in its slot, or where it is kept.
   Bytes OutputPlace(const Visit& visit, int position, int output) const;
   Bytes Hidden(int boundary) const;  // of one microbatch
+  int InShare(int microbatch) const { return microbatch % plan_.share_microbatches(); }
   static int FirstMicrobatch(const Visit& visit, int position);
   int OutputNumber(const Visit& visit, int boundary) const;
   // Of the visit's block number `i`, in its device's region.

@@ -17,7 +17,7 @@ class Dispatcher::Impl {
              options,
              ArenaLayout(model, plan),
              KeptLayout(model, plan),
-             ObjectTableLayout(model, plan.num_microbatches),
+             ObjectTableLayout(model, plan.num_microbatches, plan.replicas),
              options.end_step,
              options.first_step > 0 ? options.first_step : -1,
              false},

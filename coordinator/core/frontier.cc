@@ -61,9 +61,12 @@ class Derivation {
              const Frontier& frontier, int64_t step)
       : model_(model), plan_(plan), layout_(layout), frontier_(frontier) {
     work_.step = step;
-    work_.forward.resize(plan.forward_groups.size());
-    work_.forward_last.assign(plan.forward_groups.size(), -1);
-    work_.backward.assign(plan.backward_groups.size(), false);
+    work_.shares.resize(plan.num_shares());
+    for (ShareWork& share : work_.shares) {
+      share.forward.resize(plan.forward_groups.size());
+      share.forward_last.assign(plan.forward_groups.size(), -1);
+      share.backward.assign(plan.backward_groups.size(), false);
+    }
     work_.update.assign(model.blocks.size(), false);
   }
 
@@ -75,11 +78,15 @@ class Derivation {
     const bool deferred = plan_.update != UpdateMode::kEager;
     work_.scalars = Any(work_.update) && (deferred || !Holds(ObjectKind::kStepScalars, Parity()));
     if (Any(work_.update)) {
-      Backward();
-      Forward();
+      for (int share = 0; share < plan_.num_shares(); ++share) {
+        Backward(share);
+        Forward(share);
+      }
     }
     work_.load_batch = NeedsTokens() && !Holds(ObjectKind::kBatch, Parity());
-    if (absl::Status status = CheckWeights(); !status.ok()) return status;
+    for (const ShareWork& share : work_.shares) {
+      if (absl::Status status = CheckWeights(share); !status.ok()) return status;
+    }
     return std::move(work_);
   }
 
@@ -91,53 +98,65 @@ class Derivation {
   bool Holds(ObjectKind kind, int index, int microbatch = 0) const {
     return frontier_.Holds({kind, index, microbatch}, work_.step + 1);
   }
-  bool HoldsAll(ObjectKind kind, int index) const {
-    for (int m = 0; m < plan_.num_microbatches; ++m) {
+  // Of a range of microbatches or replicas.
+  bool HoldsAll(ObjectKind kind, int index, int begin, int count) const {
+    for (int m = begin; m < begin + count; ++m) {
       if (!Holds(kind, index, m)) return false;
     }
     return true;
   }
+  bool HoldsReplicas(ObjectKind kind, int index, int share) const {
+    const int count = plan_.replicas / plan_.num_shares();
+    return HoldsAll(kind, index, share * count, count);
+  }
 
-  bool GradientsDone(const LayerGroup& group) const {
+  bool GradientsDone(const LayerGroup& group, int share) const {
     for (int use : UsesOf(model_, group.layers)) {
-      if (work_.update[model_.uses[use].block] && !Holds(ObjectKind::kGradient, use)) return false;
+      if (work_.update[model_.uses[use].block] &&
+          !HoldsReplicas(ObjectKind::kGradient, use, share)) {
+        return false;
+      }
     }
     return true;
   }
 
-  void Backward() {
+  void Backward(int share) {
+    std::vector<bool>& backward = work_.shares[share].backward;
     const int groups = static_cast<int>(plan_.backward_groups.size());
-    const int fused = groups - 1;
-    for (int g = 0; g < groups; ++g) work_.backward[g] = !GradientsDone(plan_.backward_groups[g]);
-    if (work_.scalars && !Holds(ObjectKind::kLoss, 0)) work_.backward[fused] = true;
+    const int fused = groups - 1, count = plan_.share_microbatches();
+    for (int g = 0; g < groups; ++g) backward[g] = !GradientsDone(plan_.backward_groups[g], share);
+    if (work_.scalars && !HoldsReplicas(ObjectKind::kLoss, 0, share)) backward[fused] = true;
     // What runs needs the gradient of its output: committed, or computed once more from above.
     for (int g = 0; g < fused; ++g) {
       const int boundary = plan_.backward_groups[g + 1].layers.first;
-      if (work_.backward[g] && !HoldsAll(ObjectKind::kBoundaryGradient, boundary)) {
-        work_.backward[g + 1] = true;
+      if (backward[g] &&
+          !HoldsAll(ObjectKind::kBoundaryGradient, boundary, share * count, count)) {
+        backward[g + 1] = true;
       }
     }
-    for (size_t g = 0; g < work_.backward.size(); ++g) work_.resumed |= !work_.backward[g];
+    for (size_t g = 0; g < backward.size(); ++g) work_.resumed |= !backward[g];
   }
 
   // A group's forward runs as far as it is needed: to its end for the group above, or to the last
   // stash that is wanted. So it never needs weights of groups above an unfinished one.
-  void Forward() {
+  void Forward(int share) {
+    ShareWork& work = work_.shares[share];
     const int groups = static_cast<int>(plan_.forward_groups.size());
     std::vector<bool> wanted(model_.num_layers() + 1, false);  // stashes that backward will read
     std::vector<bool> kept(model_.num_layers() + 1, false);    // on a device: forgotten
     for (const StashSpec& stash : StashesOf(plan_)) {
       const bool fused = stash.group + 1 == static_cast<int>(plan_.backward_groups.size());
-      wanted[stash.boundary] = !fused && work_.backward[stash.group];
-      kept[stash.boundary] = stash.kept_on >= 0;
+      wanted[stash.boundary] = !fused && work.backward[stash.group];
+      kept[stash.boundary] = stash.kept;
     }
-    for (int m = 0; m < plan_.num_forwards(); ++m) {
-      bool consumer = work_.backward.back();
+    const int tasks = plan_.share_microbatches() / plan_.forward_span;
+    for (int m = share * tasks; m < (share + 1) * tasks; ++m) {
+      bool consumer = work.backward.back();
       for (int f = groups - 1; f >= 0; --f) {
         const LayerRange layers = plan_.forward_groups[f].layers;
         int last = consumer && !Stashed(layers.last + 1, m) ? layers.last : -1;
         const int keeper = ActivationKeeperOf(plan_, plan_.forward_groups[f]);
-        if (keeper >= 0 && work_.backward[keeper]) last = layers.last;  // forgotten, too
+        if (keeper >= 0 && work.backward[keeper]) last = layers.last;  // forgotten, too
         for (int b = layers.first + 1; b <= layers.last + 1; ++b) {
           if (!wanted[b]) continue;
           const bool missing = kept[b] || !Stashed(b, m);
@@ -146,8 +165,8 @@ class Derivation {
         }
         consumer = last >= 0;
         if (!consumer) continue;
-        work_.forward[f].push_back(m);
-        work_.forward_last[f] = std::max(work_.forward_last[f], last);
+        work.forward[f].push_back(m);
+        work.forward_last[f] = std::max(work.forward_last[f], last);
       }
     }
   }
@@ -157,20 +176,22 @@ class Derivation {
   }
 
   bool NeedsTokens() const {
-    if (work_.backward.front() || work_.backward.back()) return true;
-    return !work_.forward.empty() && !work_.forward.front().empty();
+    return std::any_of(work_.shares.begin(), work_.shares.end(), [](const ShareWork& share) {
+      if (share.backward.front() || share.backward.back()) return true;
+      return !share.forward.empty() && !share.forward.front().empty();
+    });
   }
 
-  absl::Status CheckWeights() const {
+  absl::Status CheckWeights(const ShareWork& work) const {
     for (size_t g = 0; g < plan_.backward_groups.size(); ++g) {
-      if (!work_.backward[g]) continue;
+      if (!work.backward[g]) continue;
       for (int block : BlocksOf(model_, plan_.backward_groups[g].layers, false)) {
         if (frontier_.Touched(block, work_.step)) return Lost(block);
       }
     }
     for (size_t f = 0; f < plan_.forward_groups.size(); ++f) {
-      if (work_.forward[f].empty()) continue;
-      const LayerRange layers{plan_.forward_groups[f].layers.first, work_.forward_last[f]};
+      if (work.forward[f].empty()) continue;
+      const LayerRange layers{plan_.forward_groups[f].layers.first, work.forward_last[f]};
       for (int block : BlocksOf(model_, layers, false)) {
         if (frontier_.Touched(block, work_.step)) return Lost(block);
       }

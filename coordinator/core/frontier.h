@@ -50,21 +50,29 @@ class Frontier {
   std::vector<Bytes> offset_;           // by record
 };
 
-// What is left to do of one step.
+// What is left to do of one step's share.
+struct ShareWork {
+  std::vector<std::vector<int>> forward;  // by forward group: the tasks to run, ascending
+  std::vector<int> forward_last;          // by forward group: the last layer to run
+  // By backward group, the last one is the fused one: it runs, for all microbatches of the share.
+  std::vector<bool> backward;
+};
+
+// Of one step.
 struct StepWork {
   int64_t step = 0;
   bool resumed = false;  // records of this step exist: it was under way when the generation began
   bool load_batch = false;
-  std::vector<std::vector<int>> forward;  // by forward group: the tasks to run, ascending
-  std::vector<int> forward_last;          // by forward group: the last layer to run
-  std::vector<bool> backward;             // by backward group; the last one is the fused one
+  std::vector<ShareWork> shares;
   bool scalars = false;
   std::vector<bool> update;  // by block
 };
 
-// Derives it, top down: a group whose gradients are not all committed runs from its stash and the
-// committed gradient of its output; where that is missing, the group above (the forward) runs
-// again. What devices kept is forgotten: the forward that makes it runs again. Internal when a
+// Derives it, share by share and top down: a group whose gradients of the share's replicas are not
+// all committed runs from its stash and the committed gradient of its output; where that is
+// missing, the group above (the forward) runs again. So one share may be groups ahead of another,
+// and keeps its lead. What devices kept is forgotten: the forward that makes it runs again. Internal
+// when a
 // group would have to run whose old weights are gone: the records then contradict the rules of
 // section 3.
 absl::StatusOr<StepWork> DeriveStepWork(const ModelSpec& model, const Plan& plan,

@@ -98,12 +98,7 @@ absl::Status Generation::AppendStep(int64_t step) {
       if (node.kind == NodeKind::kUpdate) ++count.updates_left;
     }
   }
-  if (job_.layout.ring_bytes().count() > 0) {
-    for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-      const int64_t visit = builder_.backward_visits()[g];
-      if (visit >= 0 && RingBlocks(g, work.update) > 0) ring_queue_.push_back(visit);
-    }
-  }
+  if (job_.layout.ring_bytes().count() > 0) RequestRing(work);
   for (DeviceMemory& memory : memory_) memory.Admit();
   return absl::OkStatus();
 }
@@ -117,23 +112,54 @@ int Generation::RingBlocks(int backward_group, const std::vector<bool>& updates)
   return count;
 }
 
+Bytes Generation::RingBytes(int backward_group, int uses) const {
+  Bytes sum;
+  for (int use : UsesOf(model_, plan_.backward_groups[backward_group].layers)) {
+    if (--uses < 0) break;
+    if (job_.layout.UseHasOwnGradientSlot(use)) continue;
+    sum += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
+  }
+  return sum;
+}
+
+void Generation::RequestRing(const StepWork& work) {
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    RingRequest request{work.step, g, {}};
+    for (int64_t visit : builder_.backward_visits()[g]) {
+      if (visit >= 0) request.visits.push_back(visit);
+    }
+    const bool pinned = work.step == frontier_.step() && grants_[g].held;
+    if (request.visits.empty() || pinned || RingBlocks(g, work.update) == 0) continue;
+    ring_queue_.push_back(std::move(request));
+  }
+}
+
+// Where an earlier generation put a group's gradients of this step, if any is still there.
+std::optional<Bytes> Generation::PieceInUse(int backward_group, int64_t step) const {
+  const std::vector<int> uses = UsesOf(model_, plan_.backward_groups[backward_group].layers);
+  for (int i = 0; i < static_cast<int>(uses.size()); ++i) {
+    if (job_.layout.UseHasOwnGradientSlot(uses[i])) continue;
+    for (int replica = 0; replica < plan_.replicas; ++replica) {
+      const ObjectKey key{ObjectKind::kGradient, uses[i], replica};
+      if (!frontier_.Holds(key, step + 1)) continue;
+      return frontier_.OffsetOf(key) - RingBytes(backward_group) * replica -
+             RingBytes(backward_group, i);
+    }
+  }
+  return std::nullopt;
+}
+
 // Gradients that an earlier generation committed and whose updates are still to come keep their
-// places.
+// places, and those that are missing beside them take theirs in the same piece: it was the group's
+// until the last of its updates was issued, and as long as one of its gradients is there it stays.
 void Generation::PinGradients(const StepWork& work) {
   if (job_.layout.ring_bytes().count() == 0 || !frontier_.initialized()) return;
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
     const int updates = RingBlocks(g, work.update);
-    if (work.backward[g] || updates == 0) continue;
-    Bytes begin(INT64_MAX), end;
-    for (int use : UsesOf(model_, plan_.backward_groups[g].layers)) {
-      const int block = model_.uses[use].block;
-      if (model_.blocks[block].uses.size() > 1 || !work.update[block]) continue;
-      const Bytes offset = frontier_.OffsetOf({ObjectKind::kGradient, use, 0});
-      begin = std::min(begin, offset);
-      end = std::max(end, (offset + model_.blocks[block].size()).AlignUp(kSlotAlignment));
-    }
-    ring_.Pin(begin, end);
-    grants_[g] = {true, begin, {}, updates};
+    const std::optional<Bytes> begin = PieceInUse(g, work.step);
+    if (updates == 0 || !begin) continue;
+    ring_.Pin(*begin, *begin + RingBytes(g) * plan_.replicas);
+    grants_[g] = {true, *begin, {}, updates};
   }
 }
 
@@ -171,7 +197,7 @@ void Generation::Stop() {
                      checkpoints_.end());
   for (LaneState& lane : lanes_) lane.ready = false;
   ring_queue_.erase(std::remove_if(ring_queue_.begin(), ring_queue_.end(),
-                                   [&](int64_t id) { return graph_.visit(id).step >= end; }),
+                                   [&](const RingRequest& request) { return request.step >= end; }),
                     ring_queue_.end());
   while (!steps_.empty() && steps_.back().step >= end) steps_.pop_back();
   next_step_ = std::max(next_step_, end);

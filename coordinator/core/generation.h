@@ -3,6 +3,7 @@
 // The issuing engine of one generation: from the frontier to a stream of commands. See dispatcher.h
 // for what it does; this is its state. PURE.
 
+#include <climits>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -59,12 +60,19 @@ class Generation {
     Nanos start;
     std::deque<Command> outstanding;
   };
-  // A backward group's piece of the gradient ring.
+  // A backward group's piece of the gradient ring: its gradients of one replica after those of the
+  // other.
   struct RingGrant {
     bool held = false;
     Bytes begin;
     Users waits;           // for the first to write into it
     int updates_left = 0;  // that read from it
+  };
+  // A group that has no piece yet.
+  struct RingRequest {
+    int64_t step = 0;
+    int group = 0;
+    std::vector<int64_t> visits;  // of its shares
   };
   struct StepCount {
     int64_t step = 0;
@@ -76,7 +84,11 @@ class Generation {
   absl::Status AppendStep(int64_t step);
   bool CheckpointDue(int64_t step) const;  // after this step
   void PinGradients(const StepWork& work);
+  void RequestRing(const StepWork& work);
+  std::optional<Bytes> PieceInUse(int backward_group, int64_t step) const;
   int RingBlocks(int backward_group, const std::vector<bool>& updates) const;
+  // Of a group's gradients of a replica in its piece, the first `uses` of them: bytes.
+  Bytes RingBytes(int backward_group, int uses = INT_MAX) const;
   StepCount* CountOf(int64_t step);
 
   // Choosing.
@@ -93,12 +105,15 @@ class Generation {
   void IssueHead(int lane, std::vector<Command>& commands);
   void FillWaits(const Node& node, Users& users, Command& command) const;
   Bytes GradientSlot(const Node& node) const;
+  // Of a visit of the backward: nothing more of its loss slots or gradients is copied.
+  bool OfLastReplica(const Node& node, const Visit& visit) const;
   void AfterIssue(const Node& node);
   void AfterCompute(const Node& node);
   void AfterUpdate(const Node& node);
   void ReleaseOutputs(Visit& visit);
   void Release(const Visit& visit, int64_t item, const Users& users);
   void GrantRing();
+  bool NeedsRing(const RingRequest& request) const;
   absl::Status Stuck() const;
   Users UsersOf(const Node& node) const;
 
@@ -118,7 +133,7 @@ class Generation {
   const std::vector<int> links_;                        // by lane: what carries it
   std::vector<Nanos> link_free_;                        // by link; modelled
   std::vector<RingGrant> grants_;                       // by backward group
-  std::deque<int64_t> ring_queue_;                      // backward visits that have no piece yet
+  std::deque<RingRequest> ring_queue_;                  // in the order of the groups
   std::deque<StepCount> steps_;                         // built, not completed
   std::deque<std::pair<int64_t, uint64_t>> finishing_;  // (step, value of its last update)
   std::vector<StepWork> works_;  // of steps that the records say something about

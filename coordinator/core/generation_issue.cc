@@ -123,9 +123,10 @@ void Generation::CollectUsers(const Node& node, Users& users) const {
 
 bool Generation::GradientHasSlot(const Node& node) const {
   if (job_.layout.UseHasOwnGradientSlot(node.index)) return true;
-  const bool queued =
-      std::find(ring_queue_.begin(), ring_queue_.end(), node.visit) != ring_queue_.end();
-  return !queued;
+  const int group = graph_.visit(node.visit).group;
+  return std::none_of(ring_queue_.begin(), ring_queue_.end(), [&](const RingRequest& request) {
+    return request.step == node.step && request.group == group;
+  });
 }
 
 void Generation::Settle(const Node& node) {
@@ -234,16 +235,16 @@ void Generation::FillWaits(const Node& node, Users& users, Command& command) con
   std::sort(command.header.waits.begin(), command.header.waits.end());
 }
 
+bool Generation::OfLastReplica(const Node& node, const Visit& visit) const {
+  return visit.microbatches.back() / plan_.replica_microbatches() == node.replica;
+}
+
 Bytes Generation::GradientSlot(const Node& node) const {
-  if (job_.layout.UseHasOwnGradientSlot(node.index)) return job_.layout.Gradient(node.index);
-  const Visit& visit = graph_.visit(node.visit);
-  Bytes at = grants_[visit.group].begin;
-  for (int i = 0; i < node.position; ++i) {
-    const int use = visit.uses[i];
-    if (job_.layout.UseHasOwnGradientSlot(use)) continue;
-    at += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
+  if (job_.layout.UseHasOwnGradientSlot(node.index)) {
+    return job_.layout.Gradient(node.index, node.replica);
   }
-  return at;
+  const int group = graph_.visit(node.visit).group;
+  return grants_[group].begin + RingBytes(group) * node.replica + RingBytes(group, node.position);
 }
 
 void Generation::AfterIssue(const Node& node) {
@@ -266,12 +267,14 @@ void Generation::AfterIssue(const Node& node) {
     }
     case NodeKind::kLossOut: {
       const Visit& visit = graph_.visit(node.visit);
-      Release(visit, visit.loss, UsersOf(node));
+      if (OfLastReplica(node, visit)) Release(visit, visit.loss, UsersOf(node));
       break;
     }
     case NodeKind::kGradientOut: {
       const Visit& visit = graph_.visit(node.visit);
-      Release(visit, visit.first_gradient + node.position, UsersOf(node));
+      if (OfLastReplica(node, visit)) {
+        Release(visit, visit.first_gradient + node.position, UsersOf(node));
+      }
       break;
     }
     case NodeKind::kUpdate:
@@ -285,7 +288,10 @@ void Generation::AfterIssue(const Node& node) {
 void Generation::AfterCompute(const Node& node) {
   Visit& visit = graph_.visit(node.visit);
   visit.out_users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
-  if (--visit.compute_left > 0) return;
+  if (--visit.compute_left > 0) {
+    GrantRing();
+    return;
+  }
   const Users users = UsersOf(node);
   for (int64_t item = visit.first_weight; item < visit.first_gradient; ++item) {
     Release(visit, item, users);
@@ -323,20 +329,27 @@ void Generation::AfterUpdate(const Node& node) {
   }
 }
 
-// Pieces of the ring are given in the order of the visits, each once its tasks have been issued.
+// The tasks of a replica have been issued: gradients are to be copied.
+bool Generation::NeedsRing(const RingRequest& request) const {
+  return std::any_of(request.visits.begin(), request.visits.end(), [&](int64_t id) {
+    const Visit& visit = graph_.visit(id);
+    const int issued = static_cast<int>(visit.microbatches.size()) - visit.compute_left;
+    return issued >= plan_.replica_microbatches();
+  });
+}
+
+// Pieces of the ring are given in the order of the groups.
 void Generation::GrantRing() {
   while (!ring_queue_.empty()) {
-    const Visit& visit = graph_.visit(ring_queue_.front());
-    RingGrant& grant = grants_[visit.group];
-    if (visit.compute_left > 0 || grant.held) return;
-    Bytes size;
+    const RingRequest& request = ring_queue_.front();
+    RingGrant& grant = grants_[request.group];
+    if (!NeedsRing(request) || grant.held) return;
     int blocks = 0;
-    for (int use : visit.uses) {
-      if (job_.layout.UseHasOwnGradientSlot(use)) continue;
-      size += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
-      ++blocks;
+    for (int use : UsesOf(model_, plan_.backward_groups[request.group].layers)) {
+      blocks += job_.layout.UseHasOwnGradientSlot(use) ? 0 : 1;
     }
-    std::optional<GradientRing::Piece> piece = ring_.Take(size);
+    std::optional<GradientRing::Piece> piece =
+        ring_.Take(RingBytes(request.group) * plan_.replicas);
     if (!piece) return;
     grant = {true, piece->begin, std::move(piece->waits), blocks};
     ring_queue_.pop_front();

@@ -45,7 +45,7 @@ class JobRunner::Impl {
   Impl(const ModelSpec& model, const Plan& plan, const CostModel& costs, RunnerOptions options)
       : options_(options),
         dispatcher_(model, plan, costs, options.dispatch),
-        table_(model, plan.num_microbatches),
+        table_(model, plan.num_microbatches, plan.replicas),
         lanes_(static_cast<int>(plan.devices.size())),
         completed_(lanes_.size(), 0),
         heads_(lanes_.size()),

@@ -19,33 +19,40 @@ class KeptLayout {
 
   // Taken from the end of the device's region.
   Bytes bytes(int device) const { return bytes_[device]; }
-  // Offset in the device's region of a block that a backward group keeps. REQUIRES: it does.
-  Bytes Weights(int group, int block) const;
-  // The device that keeps the stash of a boundary; -1: none does.
-  int StashDevice(int boundary) const { return stashes_[boundary].device; }
-  // Offset in that device's region; microbatches follow each other. REQUIRES:
-  // StashDevice(boundary) >= 0.
+  // Offset in the region of the share's device of a block that a backward group keeps. REQUIRES: it
+  // does.
+  Bytes Weights(int group, int share, int block) const;
+  // The device that keeps a share's stash of a boundary; -1: none does.
+  int StashDevice(int boundary, int share) const { return of_share(share).stashes[boundary].device; }
+  // Offset in that device's region; microbatches follow each other. REQUIRES: a device keeps it.
   Bytes Stash(int boundary, int microbatch) const {
-    return stashes_[boundary].begin + stashes_[boundary].stride * microbatch;
+    const Place& place = of_share(microbatch / share_microbatches_).stashes[boundary];
+    return place.begin + place.stride * (microbatch % share_microbatches_);
   }
   // Offset, in its device's region, of what a backward group keeps of the forward of a microbatch.
   // REQUIRES: LayerGroup::keep_activations.
   Bytes Activations(int group, int microbatch) const {
-    return activations_[group].begin + activations_[group].stride * microbatch;
+    const Place& place = of_share(microbatch / share_microbatches_).activations[group];
+    return place.begin + place.stride * (microbatch % share_microbatches_);
   }
 
  private:
-  struct StashPlace {
+  // Of the microbatches of a share.
+  struct Place {
     int device = -1;
     Bytes begin, stride;
   };
-  struct ActivationPlace {
-    Bytes begin, stride;
+  struct Share {
+    std::vector<std::vector<std::pair<int, Bytes>>> weights;  // by backward group: block, offset
+    std::vector<Place> stashes;                               // by boundary
+    std::vector<Place> activations;                           // by backward group
   };
-  std::vector<Bytes> bytes_;                                 // by device
-  std::vector<std::vector<std::pair<int, Bytes>>> weights_;  // by backward group: block, offset
-  std::vector<StashPlace> stashes_;                          // by boundary
-  std::vector<ActivationPlace> activations_;                 // by backward group
+  void AddShare(const ModelSpec& model, const Plan& plan, int number);
+  const Share& of_share(int number) const { return shares_[static_cast<size_t>(number)]; }
+
+  int share_microbatches_;
+  std::vector<Bytes> bytes_;  // by device
+  std::vector<Share> shares_;
 };
 
 }  // namespace harmony

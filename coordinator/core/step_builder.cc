@@ -67,49 +67,53 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   step_ = work.step;
   work_ = &work;
   status_ = absl::OkStatus();
-  batch_ = loss_ = kNoNode;
-  producer_ = -1;
+  batch_ = kNoNode;
+  losses_.clear();
+  const int shares = plan_.num_shares();
+  producer_.assign(shares, -1);
   kept_loads_.clear();
   forward_visits_.clear();
-  backward_visits_.assign(plan_.backward_groups.size(), -1);
+  backward_visits_.assign(plan_.backward_groups.size(), std::vector<int64_t>(shares, -1));
   if (work.load_batch) {
     batch_ = Add(NodeKind::kLoadBatch, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0, {fused_started_});
   }
   if (checkpoint_first) AddCheckpoint(work.step - 1);
-  for (size_t f = 0; f < plan_.forward_groups.size(); ++f) AddForward(work, static_cast<int>(f));
+  for (int f = 0; f < static_cast<int>(plan_.forward_groups.size()); ++f) {
+    for (int share = 0; share < shares; ++share) AddForward(work.shares[share], f, share);
+  }
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    AddBackward(work, g);
+    for (int share = 0; share < shares; ++share) AddBackward(work.shares[share], g, share);
   }
   AddHostTasks(work);
   return status_;
 }
 
-void StepBuilder::AddForward(const StepWork& work, int group) {
+void StepBuilder::AddForward(const ShareWork& work, int group, int share) {
   if (work.forward[group].empty()) {
-    producer_ = -1;
+    producer_[share] = -1;
     return;
   }
-  Visit visit = PlannedVisit(model_, plan_, VisitKind::kForward, group, work.forward_last[group]);
+  Visit visit =
+      PlannedVisit(model_, plan_, VisitKind::kForward, group, share, work.forward_last[group]);
   visit.microbatches = work.forward[group];
-  producer_ = BeginVisit(std::move(visit));
-  forward_visits_.push_back(producer_);
-  if (!ReachesEnd(graph_.visit(producer_))) producer_ = -1;
+  const int64_t id = BeginVisit(std::move(visit));
+  forward_visits_.push_back(id);
+  producer_[share] = ReachesEnd(graph_.visit(id)) ? id : -1;
 }
 
 bool StepBuilder::ReachesEnd(const Visit& visit) const {
   return visit.layers.last == plan_.forward_groups[visit.group].layers.last;
 }
 
-void StepBuilder::AddBackward(const StepWork& work, int group) {
+void StepBuilder::AddBackward(const ShareWork& work, int group, int share) {
   if (!work.backward[group]) {
-    producer_ = -1;
+    producer_[share] = -1;
     return;
   }
   const bool fused = group + 1 == static_cast<int>(plan_.backward_groups.size());
   Visit visit =
-      PlannedVisit(model_, plan_, fused ? VisitKind::kFused : VisitKind::kBackward, group);
-  producer_ = backward_visits_[group] = BeginVisit(std::move(visit));
-  AddTail(producer_);
+      PlannedVisit(model_, plan_, fused ? VisitKind::kFused : VisitKind::kBackward, group, share);
+  producer_[share] = backward_visits_[group][share] = BeginVisit(std::move(visit));
 }
 
 int64_t StepBuilder::BeginVisit(Visit visit) {
@@ -120,24 +124,35 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
   visit.positions.resize(count);
   if (absl::Status status = AddItems(visit); !status.ok() && status_.ok()) status_ = status;
   const int64_t id = graph_.AddVisit(std::move(visit));
-  if (producer_ >= 0) graph_.visit(producer_).consumer = id;
-  const int bulk = LaneOf(LaneKind::kH2DBulk, graph_.visit(id).device);
-  const int keeper = graph_.visit(id).keeper;
-  for (int i = 0; i < static_cast<int>(graph_.visit(id).blocks.size()); ++i) {
-    const int block = graph_.visit(id).blocks[i];
-    const bool own = i < graph_.visit(id).own_blocks;
-    NodeId unused = kNoNode;
-    NodeId& kept = own ? unused : kept_loads_.try_emplace({keeper, block}, kNoNode).first->second;
-    if (kept == kNoNode) {
-      kept = Add(NodeKind::kLoadWeights, bulk, id, i, block, {last_update_[block]});
-    }
-    graph_.visit(id).loads.push_back(kept);
+  const int64_t producer = producer_[graph_.visit(id).share];
+  if (producer >= 0) graph_.visit(producer).consumer = id;
+  AddLoads(id);
+  const bool sums = graph_.visit(id).kind != VisitKind::kForward;
+  for (int position = 0; position < count; ++position) {
+    AddPosition(id, position);
+    if (sums && Ends(graph_.visit(id), position)) AddReplicaTail(id, position);
   }
-  for (int position = 0; position < count; ++position) AddPosition(id, position);
   if (graph_.visit(id).kind == VisitKind::kFused) {
     fused_started_ = graph_.visit(id).positions[0].compute;
   }
   return id;
+}
+
+void StepBuilder::AddLoads(int64_t visit_id) {
+  Visit& visit = graph_.visit(visit_id);
+  const int bulk = LaneOf(LaneKind::kH2DBulk, visit.device);
+  for (int i = 0; i < static_cast<int>(visit.blocks.size()); ++i) {
+    const int block = visit.blocks[i];
+    NodeId own = kNoNode;
+    NodeId& load = i < visit.own_blocks
+                       ? own
+                       : kept_loads_.try_emplace({visit.share, visit.keeper, block}, kNoNode)
+                             .first->second;
+    if (load == kNoNode) {
+      load = Add(NodeKind::kLoadWeights, bulk, visit_id, i, block, {last_update_[block]});
+    }
+    visit.loads.push_back(load);
+  }
 }
 
 absl::Status StepBuilder::AddItems(Visit& visit) {
@@ -170,6 +185,9 @@ void StepBuilder::AddPosition(int64_t visit_id, int position) {
   AddInputs(visit_id, position, deps);
   const Visit& visit = graph_.visit(visit_id);
   if (position == 0) deps.insert(deps.end(), visit.loads.begin(), visit.loads.end());
+  if (position > 0 && visit.kind != VisitKind::kForward && Begins(visit, position)) {
+    deps.push_back(visit.last_d2h);  // the gradients of the replica before have left the device
+  }
   if (position >= visit.slots) {  // the output slot is free again
     const Visit::Position& before = visit.positions[position - visit.slots];
     deps.insert(deps.end(), before.outs.begin(), before.outs.end());
@@ -194,26 +212,28 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
   if (visit.has_tokens) add(NodeKind::kTokensIn, batch_);
   if (visit.has_labels) add(NodeKind::kLabelsIn, batch_);
   if (visit.kept_input >= 0) {
-    deps.push_back(StashMaker(visit.kept_input, m));
+    deps.push_back(StashMaker(visit, visit.kept_input, m));
   } else if (visit.kind == VisitKind::kBackward && visit.has_input) {
-    add(NodeKind::kStashIn, StashMaker(StashBoundary(plan_.backward_groups[visit.group]), m));
+    const int boundary = StashBoundary(plan_.backward_groups[visit.group]);
+    add(NodeKind::kStashIn, StashMaker(visit, boundary, m));
   }
   const bool chained = visit.kind == VisitKind::kBackward ? visit.has_output_gradient
                                                           : visit.has_input && visit.kept_input < 0;
   if (!chained) return;
   const NodeKind kind =
       visit.kind == VisitKind::kBackward ? NodeKind::kGradientIn : NodeKind::kInputIn;
-  const int at = producer_ < 0 ? -1 : PositionOf(graph_.visit(producer_), m);
+  const int64_t producer = producer_[visit.share];
+  const int at = producer < 0 ? -1 : PositionOf(graph_.visit(producer), m);
   if (at < 0) {  // committed in an earlier generation
     add(kind, kNoNode);
     return;
   }
-  const Visit::Position& made = graph_.visit(producer_).positions[at];
+  const Visit::Position& made = graph_.visit(producer).positions[at];
   const NodeId input = Add(kind, stream, visit_id, position, 0, {made.passed_on, slot_free});
   deps.push_back(input);
   graph_.visit(visit_id).positions[position].input = input;
   if (made.egresses.empty()) return;
-  const NodeId id = made.egresses[m % graph_.visit(producer_).span / visit.span];
+  const NodeId id = made.egresses[m % graph_.visit(producer).span / visit.span];
   Node& egress = graph_.node(id);
   egress.index = position;
   egress.other_way_in = input;
@@ -221,12 +241,12 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
   deps.push_back(id);
 }
 
-NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
-  const int kept_on = kept_.StashDevice(boundary);
+NodeId StepBuilder::StashMaker(const Visit& reader, int boundary, int microbatch) const {
+  const int kept_on = kept_.StashDevice(boundary, reader.share);
   const NodeKind kind = kept_on >= 0 ? NodeKind::kKeep : NodeKind::kStashOut;
   for (int64_t id : forward_visits_) {
     const Visit& visit = graph_.visit(id);
-    if (!visit.layers.contains(boundary - 1)) continue;
+    if (visit.share != reader.share || !visit.layers.contains(boundary - 1)) continue;
     const int at = PositionOf(visit, microbatch);
     if (at < 0) return kNoNode;  // committed in an earlier generation
     if (kept_on == visit.device) return visit.positions[at].compute;
@@ -237,7 +257,7 @@ NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
   return kNoNode;
 }
 
-bool StepBuilder::ConsumerRuns(const StepWork& work, const Visit& visit, int microbatch) const {
+bool StepBuilder::ConsumerRuns(const ShareWork& work, const Visit& visit, int microbatch) const {
   if (visit.kind != VisitKind::kForward) return visit.group > 0 && work.backward[visit.group - 1];
   if (!ReachesEnd(visit)) return false;
   if (visit.group + 1 == static_cast<int>(plan_.forward_groups.size())) return work.backward.back();
@@ -248,17 +268,20 @@ bool StepBuilder::ConsumerRuns(const StepWork& work, const Visit& visit, int mic
 // Copies of the outputs of one task: to the arena, to devices that keep them, to the next visit.
 void StepBuilder::AddOutputs(int64_t visit_id, int position) {
   const Visit& visit = graph_.visit(visit_id);
+  const ShareWork& work = work_->shares[visit.share];
   const LayerGroup* next =
-      ConsumerRuns(*work_, visit, visit.microbatches[position]) ? NextGroup(visit) : nullptr;
+      ConsumerRuns(work, visit, visit.microbatches[position]) ? NextGroup(visit) : nullptr;
   Visit::Position& made = graph_.visit(visit_id).positions[position];
   NodeId optional = kNoNode;
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
-    const int boundary = visit.outputs[i], kept_on = kept_.StashDevice(boundary);
+    const int boundary = visit.outputs[i], kept_on = kept_.StashDevice(boundary, visit.share);
     if (kept_on >= 0 && !visit.output_kept[i]) {
       made.outs.push_back(AddCopy(NodeKind::kKeep, LaneKind::kP2P, visit_id, position, boundary));
     }
     const bool last = i + 1 == visit.outputs.size();
-    if (last && next != nullptr && next->device == kept_on) next = nullptr;  // reads it there
+    if (last && next != nullptr && DeviceOfGroup(*next, visit) == kept_on) {
+      next = nullptr;  // reads it there
+    }
     const bool passed_on = last && next != nullptr;
     if (!layout_.IsStashed(boundary) && !passed_on) continue;
     made.outs.push_back(AddCopy(NodeKind::kStashOut, LaneKind::kD2H, visit_id, position, boundary));
@@ -273,7 +296,7 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
     AddBankRelease(visit_id, made.passed_on);
     graph_.visit(visit_id).last_d2h = made.passed_on;
   }
-  if (next != nullptr && next->device != visit.device) {
+  if (next != nullptr && DeviceOfGroup(*next, visit) != visit.device) {
     // To the fused group in slices. (Then nothing is optional: its input is stashed or kept.)
     const int slices = next == &plan_.backward_groups.back() ? visit.span : 1;
     for (int slice = 0; slice < slices; ++slice) {
@@ -298,9 +321,10 @@ void StepBuilder::AddBankRelease(int64_t visit_id, NodeId out) {
   // The bank is free once the group that read what is in it has committed all that it makes.
   const int groups = static_cast<int>(plan_.backward_groups.size());
   const int banks = std::min(plan_.boundary_banks, groups - 1);
-  const int maker = graph_.visit(visit_id).group + banks;
-  if (maker >= groups || backward_visits_[maker - 1] < 0) return;
-  graph_.AddDep(out, graph_.visit(backward_visits_[maker - 1]).last_d2h);
+  const Visit& visit = graph_.visit(visit_id);
+  const int maker = visit.group + banks;
+  if (maker >= groups || backward_visits_[maker - 1][visit.share] < 0) return;
+  graph_.AddDep(out, graph_.visit(backward_visits_[maker - 1][visit.share]).last_d2h);
 }
 
 const LayerGroup* StepBuilder::NextGroup(const Visit& visit) const {
@@ -312,16 +336,19 @@ const LayerGroup* StepBuilder::NextGroup(const Visit& visit) const {
                                             : &plan_.backward_groups.back();
 }
 
-void StepBuilder::AddTail(int64_t visit_id) {
-  const int d2h = LaneOf(LaneKind::kD2H, graph_.visit(visit_id).device);
-  const NodeId last = graph_.visit(visit_id).positions.back().compute;
-  if (graph_.visit(visit_id).kind == VisitKind::kFused) {
-    loss_ = Add(NodeKind::kLossOut, d2h, visit_id, 0, 0, {last});
+void StepBuilder::AddReplicaTail(int64_t visit_id, int position) {
+  Visit& visit = graph_.visit(visit_id);
+  const int d2h = LaneOf(LaneKind::kD2H, visit.device);
+  const NodeId last = visit.positions[position].compute;
+  const int replica = visit.microbatches[position] / plan_.replica_microbatches();
+  if (visit.kind == VisitKind::kFused) {
+    losses_.push_back(Add(NodeKind::kLossOut, d2h, visit_id, 0, 0, {last}));
+    graph_.node(losses_.back()).replica = replica;
   }
-  const std::vector<int> uses = graph_.visit(visit_id).uses;
-  for (size_t i = 0; i < uses.size(); ++i) {
-    graph_.visit(visit_id).last_d2h =
-        Add(NodeKind::kGradientOut, d2h, visit_id, static_cast<int>(i), uses[i], {last});
+  for (size_t i = 0; i < visit.uses.size(); ++i) {
+    visit.last_d2h =
+        Add(NodeKind::kGradientOut, d2h, visit_id, static_cast<int>(i), visit.uses[i], {last});
+    graph_.node(visit.last_d2h).replica = replica;
   }
 }
 
@@ -337,10 +364,15 @@ void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
 
 void StepBuilder::AddHostTasks(const StepWork& work) {
   const int lane = LaneOf(LaneKind::kHostCompute, 0);
-  if (work.scalars) Add(NodeKind::kStepScalars, lane, -1, 0, 0, {loss_});
+  if (work.scalars) {
+    const NodeId scalars = Add(NodeKind::kStepScalars, lane, -1, 0, 0, {});
+    for (NodeId loss : losses_) graph_.AddDep(scalars, loss);
+  }
   std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    if (backward_visits_[g] >= 0) after.push_back(graph_.visit(backward_visits_[g]).last_d2h);
+    for (int64_t visit : backward_visits_[g]) {
+      if (visit >= 0) after.push_back(graph_.visit(visit).last_d2h);
+    }
     // Blocks whose gradients are complete with this group's: a tied one's with its first use.
     for (int block = static_cast<int>(model_.blocks.size()) - 1; block >= 0; --block) {
       const int layer = model_.uses[model_.blocks[block].uses.front()].layer;

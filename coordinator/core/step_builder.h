@@ -3,12 +3,13 @@
 // Appends what is left of one step to the work graph. PURE.
 //
 // Order within each lane follows the order of visits (forward ascending, the fused group, backward
-// descending) and, within a visit, of microbatches: the order in which one could also run them one
-// after the other. That is why FIFO lanes and in-order memory cannot lock each other up.
+// descending, of each group its shares) and, within a visit, of microbatches: the order in which
+// one could also run them one after the other. That is why FIFO lanes and in-order memory cannot lock each other up.
 
 #include <array>
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,30 +36,43 @@ class StepBuilder {
   absl::Status AddStep(const StepWork& work, bool checkpoint_first);
   // Of the state after `step`, one of those added.
   void AddCheckpoint(int64_t step);
-  const std::vector<int64_t>& backward_visits() const { return backward_visits_; }
+  // Of the step added last: by backward group, then share; -1: does not run.
+  const std::vector<std::vector<int64_t>>& backward_visits() const { return backward_visits_; }
 
  private:
-  void AddForward(const StepWork& work, int group);
-  void AddBackward(const StepWork& work, int group);
+  void AddForward(const ShareWork& work, int group, int share);
+  void AddBackward(const ShareWork& work, int group, int share);
   int64_t BeginVisit(Visit visit);
+  void AddLoads(int64_t visit_id);
   absl::Status AddItems(Visit& visit);
   void AddPosition(int64_t visit_id, int position);
   void AddInputs(int64_t visit_id, int position, absl::InlinedVector<NodeId, 8>& deps);
   void AddOutputs(int64_t visit_id, int position);
-  void AddTail(int64_t visit_id);
+  // After the last microbatch of a replica.
+  void AddReplicaTail(int64_t visit_id, int position);
   void AddHostTasks(const StepWork& work);
   // Waits for the nodes in `after` and empties it.
   void AddUpdate(int block, std::vector<NodeId>& after);
   void AddBankRelease(int64_t visit_id, NodeId out);
   // What puts a stash in its place in this step; kNoNode when it was committed before.
-  NodeId StashMaker(int boundary, int microbatch) const;
+  NodeId StashMaker(const Visit& reader, int boundary, int microbatch) const;
   NodeId AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int position, int index);
   bool ReachesEnd(const Visit& forward) const;  // runs all layers of its group
   const LayerGroup* NextGroup(const Visit& visit) const;
   NodeId Add(NodeKind kind, int lane, int64_t visit, int position, int index,
              std::initializer_list<NodeId> deps);
   int LaneOf(LaneKind kind, int device) const { return lanes_.IndexOf({kind, device}); }
-  bool ConsumerRuns(const StepWork& work, const Visit& visit, int microbatch) const;
+  int DeviceOfGroup(const LayerGroup& group, const Visit& visit) const {
+    return DeviceOf(plan_, group, visit.share);
+  }
+  // The first microbatch of a replica, or the last.
+  bool Begins(const Visit& visit, int position) const {
+    return visit.microbatches[position] * visit.span % plan_.replica_microbatches() == 0;
+  }
+  bool Ends(const Visit& visit, int position) const {
+    return (visit.microbatches[position] + 1) * visit.span % plan_.replica_microbatches() == 0;
+  }
+  bool ConsumerRuns(const ShareWork& work, const Visit& visit, int microbatch) const;
 
   const ModelSpec& model_;
   const Plan& plan_;
@@ -72,11 +86,14 @@ class StepBuilder {
   int64_t step_ = 0;
   const StepWork* work_ = nullptr;
   absl::Status status_;
-  int64_t producer_ = -1;  // visit before, whose output the next one takes; -1: it does not run
-  std::vector<int64_t> forward_visits_;   // those that run
-  std::vector<int64_t> backward_visits_;  // by backward group; -1: does not run
-  NodeId batch_ = kNoNode, loss_ = kNoNode;
-  std::map<std::pair<int, int>, NodeId> kept_loads_;  // in this step, by keeper and block
+  // By share: visit before, whose output the next one takes; -1: it does not run.
+  std::vector<int64_t> producer_;
+  std::vector<int64_t> forward_visits_;                // those that run
+  std::vector<std::vector<int64_t>> backward_visits_;  // by backward group, share; -1: does not run
+  NodeId batch_ = kNoNode;
+  std::vector<NodeId> losses_;
+  // In this step, by share, keeper and block.
+  std::map<std::tuple<int, int, int>, NodeId> kept_loads_;
   // Across steps.
   std::vector<NodeId> last_update_;  // by block
   NodeId last_checkpoint_ = kNoNode, fused_started_ = kNoNode, initialized_ = kNoNode;

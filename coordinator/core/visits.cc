@@ -5,18 +5,21 @@
 
 namespace harmony {
 
-Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group, int last) {
+Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group,
+                   int share, int last) {
   const bool forward = kind == VisitKind::kForward;
   const LayerGroup& planned = forward ? plan.forward_groups[group] : plan.backward_groups[group];
   const LayerRange layers{planned.layers.first, std::min(planned.layers.last, last)};
   Visit visit;
   visit.kind = kind;
   visit.group = group;
-  visit.device = planned.device;
+  visit.share = share;
+  visit.device = DeviceOf(plan, planned, share);
   visit.layers = layers;
   visit.span = forward ? plan.forward_span : 1;
-  visit.microbatches.resize(plan.num_microbatches / visit.span);
-  std::iota(visit.microbatches.begin(), visit.microbatches.end(), 0);
+  visit.microbatches.resize(plan.share_microbatches() / visit.span);
+  std::iota(visit.microbatches.begin(), visit.microbatches.end(),
+            share * static_cast<int>(visit.microbatches.size()));
   visit.slots = std::min(plan.stream_slots, static_cast<int>(visit.microbatches.size()));
   visit.blocks = BlocksOf(model, layers, kind == VisitKind::kBackward);
   visit.keeper = forward ? KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
@@ -39,18 +42,20 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
   visit.has_output_gradient = kind == VisitKind::kBackward;
   visit.has_input_gradient = !forward && layers.first > 0;
   const int input = kind == VisitKind::kBackward ? StashBoundary(planned) : layers.first;
-  int output_kept_on = -1;
-  auto add_output = [&](int boundary, int kept_on) {
+  bool last_kept = false;
+  auto add_output = [&](int boundary, bool kept) {
     visit.outputs.push_back(boundary);
-    visit.output_kept.push_back(kept_on == visit.device);
+    visit.output_kept.push_back(kept);
   };
   for (const StashSpec& stash : StashesOf(plan)) {
-    if (stash.boundary == input && stash.kept_on == visit.device) visit.kept_input = input;
+    const bool kept_here =
+        stash.kept && DeviceOf(plan, plan.backward_groups[stash.group], share) == visit.device;
+    if (stash.boundary == input && kept_here) visit.kept_input = input;
     if (!forward || stash.boundary <= layers.first) continue;
-    if (stash.boundary <= layers.last) add_output(stash.boundary, stash.kept_on);
-    if (stash.boundary == layers.last + 1) output_kept_on = stash.kept_on;
+    if (stash.boundary <= layers.last) add_output(stash.boundary, kept_here);
+    if (stash.boundary == layers.last + 1) last_kept = kept_here;
   }
-  if (forward) add_output(layers.last + 1, output_kept_on);
+  if (forward) add_output(layers.last + 1, last_kept);
   return visit;
 }
 
@@ -90,7 +95,7 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
   if (visit.kind != VisitKind::kForward) {
     for (int use : visit.uses) sizes.push_back(model.blocks[model.uses[use].block].size());
   }
-  if (visit.has_labels) sizes.push_back(Bytes(sizeof(LossSlot)) * plan.num_microbatches);
+  if (visit.has_labels) sizes.push_back(Bytes(sizeof(LossSlot)) * plan.share_microbatches());
   sizes.push_back(visit.in_stride * visit.slots);
   sizes.push_back(visit.out_stride * visit.slots);
   return sizes;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a layer group of a plan needs on its device in one phase: which tensors, and how they are
+// What a share of a layer group needs on its device in one phase: which tensors, and how they are
 // laid out. PURE; used by the dispatcher and by the planner, so that they cannot disagree.
 
 #include <climits>
@@ -11,11 +11,11 @@
 
 namespace harmony {
 
-// The visit with everything that follows from the plan filled in; microbatches are all of them.
-// `group` counts forward groups for kForward, backward groups otherwise. A forward may end early,
-// with layer `last`, when only stashes are wanted of it.
+// The visit with everything that follows from the plan filled in; microbatches are all of the
+// share. `group` counts forward groups for kForward, backward groups otherwise. A forward may end
+// early, with layer `last`, when only stashes are wanted of it.
 Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group,
-                   int last = INT_MAX);
+                   int share = 0, int last = INT_MAX);
 
 // Sizes of its memory items, in this order: a block each (its own weights), a use each (gradients;
 // backward kinds), loss slots (fused), streaming slots in, streaming slots out. Fills in the

@@ -31,7 +31,7 @@ enum class NodeKind : uint8_t {
   kKeep,         // index: boundary; a stash to the device that keeps it, from another
   kBoundaryOut,  // input gradient to the arena
   kLossOut,
-  kGradientOut,  // index: use
+  kGradientOut,  // index: use; position: its number in the visit's list of uses
   kStepScalars,
   kNorm,  // index: block
   kClip,
@@ -55,8 +55,9 @@ struct Node {
   int lane = 0;
   int64_t step = 0;
   int64_t visit = -1;  // number of its visit; -1: a host task
-  int position = 0;    // in the visit's list of microbatches
+  int position = 0;    // in the visit's list of microbatches, mostly
   int index = 0;       // by kind
+  int replica = 0;     // kLossOut, kGradientOut
   // kEgress: the node at the consumer that fetches the tensor from the arena instead, and the one
   // that brings it there where nothing else does.
   NodeId other_way_in = kNoNode, other_way_out = kNoNode;
@@ -68,10 +69,11 @@ struct Node {
 
 enum class VisitKind : uint8_t { kForward, kBackward, kFused };
 
-// A layer group in one phase of one step, on its device.
+// A share of a layer group in one phase of one step, on its device.
 struct Visit {
   VisitKind kind = VisitKind::kForward;
   int group = 0;
+  int share = 0;
   int device = 0;
   int64_t step = 0;
   LayerRange layers;

@@ -35,7 +35,8 @@ class RelaxedStep {
         stash_(model.num_layers() + 1, kNotStashed),
         stash_made_(model.num_layers() + 1) {
     for (const StashSpec& stash : StashesOf(plan)) {
-      stash_[stash.boundary] = stash.kept_on >= 0 ? stash.kept_on : kOnHost;
+      stash_[stash.boundary] =
+          stash.kept ? DeviceOf(plan, plan.backward_groups[stash.group], 0) : kOnHost;
     }
   }
 
@@ -333,13 +334,18 @@ StepVisits VisitsOf(const ModelSpec& model, const Plan& plan) {
   StepVisits step;
   const int forwards = static_cast<int>(plan.forward_groups.size());
   const int backwards = static_cast<int>(plan.backward_groups.size());
-  step.visits.reserve(forwards + backwards);
+  const int shares = plan.num_shares();
+  step.visits.reserve((forwards + backwards) * shares);
   for (int f = 0; f < forwards; ++f) {
-    step.visits.push_back(PlannedVisit(model, plan, VisitKind::kForward, f));
+    for (int share = 0; share < shares; ++share) {
+      step.visits.push_back(PlannedVisit(model, plan, VisitKind::kForward, f, share));
+    }
   }
   for (int g = backwards - 1; g >= 0; --g) {
     const VisitKind kind = g + 1 == backwards ? VisitKind::kFused : VisitKind::kBackward;
-    step.visits.push_back(PlannedVisit(model, plan, kind, g));
+    for (int share = 0; share < shares; ++share) {
+      step.visits.push_back(PlannedVisit(model, plan, kind, g, share));
+    }
   }
   step.items.reserve(step.visits.size());
   for (Visit& visit : step.visits) step.items.push_back(LayOutItems(model, plan, visit));

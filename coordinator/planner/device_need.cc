@@ -6,8 +6,8 @@ namespace harmony {
 namespace {
 
 GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kept, VisitKind kind,
-                 int group) {
-  Visit visit = PlannedVisit(model, plan, kind, group);
+                 int group, int share) {
+  Visit visit = PlannedVisit(model, plan, kind, group, share);
   const std::vector<Bytes> items = LayOutItems(model, plan, visit);
   GroupNeed need;
   need.kind = kind;
@@ -30,13 +30,14 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kep
 std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan) {
   std::vector<GroupNeed> needs;
   const KeptLayout kept(model, plan);
-  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
-    needs.push_back(NeedOf(model, plan, kept, VisitKind::kForward, static_cast<int>(f)));
-  }
+  const auto add = [&](VisitKind kind, size_t group) {
+    for (int share = 0; share < plan.num_shares(); ++share) {
+      needs.push_back(NeedOf(model, plan, kept, kind, static_cast<int>(group), share));
+    }
+  };
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) add(VisitKind::kForward, f);
   for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
-    const bool fused = g + 1 == plan.backward_groups.size();
-    needs.push_back(NeedOf(model, plan, kept, fused ? VisitKind::kFused : VisitKind::kBackward,
-                           static_cast<int>(g)));
+    add(g + 1 == plan.backward_groups.size() ? VisitKind::kFused : VisitKind::kBackward, g);
   }
   return needs;
 }

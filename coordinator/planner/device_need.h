@@ -21,7 +21,7 @@ struct GroupNeed {
   Bytes total() const { return resident() + workspace; }
 };
 
-// Every group of the plan: forward, then backward (the last is fused).
+// Every share of every group of the plan: forward, then backward (the last is fused).
 std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan);
 
 const char* KindName(VisitKind kind);

@@ -61,7 +61,7 @@ const char* UpdateName(const Plan& plan) {
 const char* StashName(const Plan& plan) {
   const std::vector<StashSpec> stashes = StashesOf(plan);
   const auto kept = std::count_if(stashes.begin(), stashes.end(),
-                                  [](const StashSpec& stash) { return stash.kept_on >= 0; });
+                                  [](const StashSpec& stash) { return stash.kept; });
   if (kept == 0) return "host";
   return kept == static_cast<int64_t>(stashes.size()) ? "device" : "host and device";
 }

@@ -208,7 +208,7 @@ absl::Status CheckHost(const ModelSpec& model, const Plan& plan, const MachineSp
     return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
                      "Free some, or train a smaller model or batch");
   }
-  const ObjectTableLayout table(model, plan.num_microbatches);
+  const ObjectTableLayout table(model, plan.num_microbatches, plan.replicas);
   if (limits.records > 0 && table.size() > limits.records) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the job has ", table.size(), " objects; the object table of the segment has room for ",

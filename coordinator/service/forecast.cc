@@ -14,9 +14,11 @@ constexpr int kSteps = 8, kRunUp = 3;
 std::vector<Bytes> WorkspacePeaks(const ModelSpec& model, const Plan& plan, int threads) {
   std::vector<Bytes> peaks(plan.devices.size());
   const auto count = [&](VisitKind kind, size_t group) {
-    const Visit visit = PlannedVisit(model, plan, kind, static_cast<int>(group));
-    Bytes& peak = peaks[visit.device];
-    peak = std::max(peak, WorkspacePeakOf(model, plan, visit, threads));
+    for (int share = 0; share < plan.num_shares(); ++share) {
+      const Visit visit = PlannedVisit(model, plan, kind, static_cast<int>(group), share);
+      Bytes& peak = peaks[visit.device];
+      peak = std::max(peak, WorkspacePeakOf(model, plan, visit, threads));
+    }
   };
   for (size_t f = 0; f < plan.forward_groups.size(); ++f) count(VisitKind::kForward, f);
   for (size_t g = 0; g < plan.backward_groups.size(); ++g) count(VisitKind::kBackward, g);

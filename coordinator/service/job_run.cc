@@ -47,7 +47,7 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       segment_(segment),
       members_(members),
       events_(std::move(events)),
-      table_(setup_.model, setup_.plan.num_microbatches),
+      table_(setup_.model, setup_.plan.num_microbatches, setup_.plan.replicas),
       costs_(MakeCosts(setup_.profile.get(), setup_.replan.calibration, setup_.model, setup_.plan,
                        machine.devices)),
       minimal_(ComputeMinimalSwap(setup_.model, setup_.plan)),

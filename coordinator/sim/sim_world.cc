@@ -16,7 +16,9 @@ Tag GradientOfBoundary(int boundary, int m, int64_t step) {
 Tag Kept(const ComputeTask& task, int64_t step) {
   return {Content::kKept, task.layers.first, task.microbatch, step};
 }
-Tag Gradient(int use, int count, int64_t step) { return {Content::kGradient, use, count, step}; }
+// With all microbatches of a replica below `end`.
+Tag Gradient(int use, int end, int64_t step) { return {Content::kGradient, use, end, step}; }
+Tag Losses(int replica, int64_t step) { return {Content::kLoss, replica, -1, step}; }
 
 // Ids of running commands are unique per lane and generation only; devices are cleared between
 // generations, and so are uses.
@@ -29,7 +31,7 @@ SimWorld::SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step)
       plan_(plan),
       first_step_(first_step),
       layout_(model, plan),
-      table_(model, plan.num_microbatches),
+      table_(model, plan.num_microbatches, plan.replicas),
       lanes_(static_cast<int>(plan.devices.size())),
       arena_(layout_.end()),
       records_(table_.size()),
@@ -59,11 +61,10 @@ absl::Status SimWorld::Start(const Command& command) {
     auto& carried = in_flight_[command.header.lane];
     carried = MemoryOf(copy->source).Contents(copy->source.offset, copy->size);
     if (copy->commit && copy->commit->key.kind == ObjectKind::kLoss) {
-      HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset,
-                                       static_cast<int64_t>(copy->commit->version) - 1));
-      carried = {{Bytes(0),
-                  copy->size,
-                  {Content::kLoss, 0, -1, static_cast<int64_t>(copy->commit->version) - 1}}};
+      const int replica = copy->commit->key.microbatch;
+      const int64_t of = static_cast<int64_t>(copy->commit->version) - 1;
+      HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset, replica, of));
+      carried = {{Bytes(0), copy->size, Losses(replica, of)}};
     }
     if (carried.empty()) {
       return absl::InternalError("copies a range that holds no whole object");
@@ -149,8 +150,10 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     if (!task.first_microbatch) {
       HARMONY_RETURN_IF_ERROR(
           memory.Expect(gradient.offset, size, Gradient(gradient.use, m, step)));
-    } else if (m != 0) {
-      return absl::InternalError("accumulation starts with a later microbatch");
+    }
+    if (task.first_microbatch != (m % plan_.replica_microbatches() == 0) ||
+        task.last_microbatch != ((m + 1) % plan_.replica_microbatches() == 0)) {
+      return absl::InternalError("accumulation does not begin and end with its replica");
     }
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset, size));
   }
@@ -194,11 +197,12 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
 
 // ---- Copies ----
 
-absl::Status SimWorld::ReadLoss(int device, Bytes offset, int64_t step) const {
-  for (int m = 0; m < plan_.num_microbatches; ++m) {
-    HARMONY_RETURN_IF_ERROR(devices_[device].Expect(offset + Bytes(sizeof(LossSlot)) * m,
-                                                    Bytes(sizeof(LossSlot)),
-                                                    {Content::kLoss, 0, m, step}));
+absl::Status SimWorld::ReadLoss(int device, Bytes offset, int replica, int64_t step) const {
+  const int count = plan_.replica_microbatches();
+  for (int m = 0; m < count; ++m) {
+    HARMONY_RETURN_IF_ERROR(
+        devices_[device].Expect(offset + Bytes(sizeof(LossSlot)) * m, Bytes(sizeof(LossSlot)),
+                                {Content::kLoss, 0, replica * count + m, step}));
   }
   return absl::OkStatus();
 }
@@ -245,7 +249,7 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
   Tag tag;
   switch (key.kind) {
     case ObjectKind::kGradient:
-      tag = Gradient(key.index, plan_.num_microbatches, step);
+      tag = Gradient(key.index, EndOf(key.microbatch), step);
       break;
     case ObjectKind::kStash:
       for (int i = 0; i < plan_.forward_span; ++i) {
@@ -258,7 +262,7 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
       tag = GradientOfBoundary(key.index, key.microbatch, step);
       break;
     default:
-      tag = {Content::kLoss, 0, -1, step};
+      tag = Losses(key.microbatch, step);
   }
   if (tag.content != Content::kNothing) {
     HARMONY_RETURN_IF_ERROR(arena_.Expect(copy.destination.offset, copy.size, tag));
@@ -282,11 +286,30 @@ void SimWorld::SetBlock(int block, uint64_t version, ObjectState state) {
 }
 
 absl::Status SimWorld::CheckGradients(const HostTask& task, int64_t step) const {
-  for (int index : task.gradient_records) {
-    const ObjectView& record = records_[index];
-    HARMONY_RETURN_IF_ERROR(ExpectClean(record.key, step + 1));
-    HARMONY_RETURN_IF_ERROR(arena_.Expect(
-        record.offset, record.size, Gradient(record.key.index, plan_.num_microbatches, step)));
+  // All replicas of all uses, in the order that makes the sum.
+  const std::vector<int>& uses = model_.blocks[task.block].uses;
+  auto next = task.gradient_records.begin();
+  for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
+    for (int replica = 0; replica < plan_.replicas; ++replica, ++next) {
+      const ObjectKey key{ObjectKind::kGradient, *use, replica};
+      if (next == task.gradient_records.end() || *next != table_.IndexOf(key)) {
+        return absl::InternalError(absl::StrCat(DebugString(key), " is not where it is summed"));
+      }
+      const ObjectView& record = records_[*next];
+      HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
+      HARMONY_RETURN_IF_ERROR(
+          arena_.Expect(record.offset, record.size, Gradient(*use, EndOf(replica), step)));
+    }
+  }
+  if (next == task.gradient_records.end()) return absl::OkStatus();
+  return absl::InternalError("sums more gradients than there are");
+}
+
+absl::Status SimWorld::CheckLosses(int64_t step) const {
+  for (int replica = 0; replica < plan_.replicas; ++replica) {
+    HARMONY_RETURN_IF_ERROR(ExpectClean({ObjectKind::kLoss, 0, replica}, step + 1));
+    HARMONY_RETURN_IF_ERROR(
+        arena_.Expect(layout_.Loss(replica), layout_.loss_bytes(), Losses(replica, step)));
   }
   return absl::OkStatus();
 }
@@ -303,7 +326,7 @@ absl::Status SimWorld::StartHost(uint64_t id, const HostTask& task, int64_t step
       Record({ObjectKind::kBatch, parity, 0}).state = ObjectState::kFree;
       return arena_.BeginWrite(id, layout_.Batch(parity), layout_.batch_bytes());
     case HostTaskKind::kStepScalars:
-      return ExpectClean({ObjectKind::kLoss, 0, 0}, step + 1);
+      return CheckLosses(step);
     case HostTaskKind::kNorm:
       return CheckGradients(task, step);
     case HostTaskKind::kClip:

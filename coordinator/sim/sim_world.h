@@ -45,7 +45,9 @@ class SimWorld {
   absl::Status StartHost(uint64_t id, const HostTask& task, int64_t step);
   absl::Status CompleteHost(const HostTask& task, int64_t step);
   absl::Status CheckGradients(const HostTask& task, int64_t step) const;
-  absl::Status ReadLoss(int device, Bytes offset, int64_t step) const;
+  absl::Status CheckLosses(int64_t step) const;
+  absl::Status ReadLoss(int device, Bytes offset, int replica, int64_t step) const;
+  int EndOf(int replica) const { return (replica + 1) * plan_.replica_microbatches(); }
   ShadowMemory& MemoryOf(const Endpoint& end) {
     return end.device < 0 ? arena_ : devices_[end.device];
   }

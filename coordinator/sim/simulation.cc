@@ -224,7 +224,7 @@ class Simulation {
     }
     reported_ = action.step + 1;
     result_.step_ends.push_back(now_);
-    const ObjectTableLayout table(model_, plan_.num_microbatches);
+    const ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
     const ObjectView& scalars = world_.records()[table.IndexOf(
         {ObjectKind::kStepScalars, static_cast<int32_t>(action.step & 1), 0})];
     if (scalars.state != ObjectState::kClean ||

@@ -36,7 +36,7 @@ class MiniCoordinator::Impl : public v1::Attach::Service {
         devices_(*ParseDevices(job_.devices)),
         costs_(model_, job_.plan, devices_),
         layout_(model_, job_.plan),
-        table_(model_, job_.plan.num_microbatches),
+        table_(model_, job_.plan.num_microbatches, job_.plan.replicas),
         segment_(*Segment::Create(layout_.end() + MiB(32))),
         losses(static_cast<size_t>(job_.steps)) {
     SegmentJob extent;

@@ -299,7 +299,7 @@ HostExecutor::~HostExecutor() = default;
 
 absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(Segment& segment, HostJob job) {
   HARMONY_ASSIGN_OR_RETURN(const SegmentJob allocated, segment.ReadJob());
-  const ObjectTableLayout table(job.model, job.plan.num_microbatches);
+  const ObjectTableLayout table(job.model, job.plan.num_microbatches, job.plan.replicas);
   if (allocated.record_count < table.size() || allocated.cursor_count < CursorCount(job.model) ||
       allocated.extent < PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
     return absl::InternalError("the shared segment was not allocated for this job");

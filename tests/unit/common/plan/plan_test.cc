@@ -101,8 +101,8 @@ TEST(PlanTest, KeptStashesStayOffTheHost) {
   Plan plan = SmallPlan(model, 2);
   const Bytes hidden = BoundaryBytes(model, 1, 2, 4);
   plan.backward_groups[1].keep_stash = true;
-  EXPECT_EQ(StashesOf(plan)[0].kept_on, 1);
-  EXPECT_EQ(StashesOf(plan)[1].kept_on, -1);
+  EXPECT_TRUE(StashesOf(plan)[0].kept);
+  EXPECT_FALSE(StashesOf(plan)[1].kept);
   EXPECT_EQ(ComputeMinimalSwap(model, plan).stash, hidden);  // the fused group's, out
   const ArenaLayout layout(model, plan);
   EXPECT_FALSE(layout.HasStash(1));  // its forward reads it where it is kept
