@@ -72,11 +72,11 @@ class ArenaLayout {
   };
   int num_microbatches_, forward_span_;
   Bytes persistent_, small_begin_, batch_bytes_, token_bytes_, scalars_begin_, norms_begin_,
-      loss_begin_, loss_bytes_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_,
-      ring_bytes_, end_;
-  std::vector<StashPlace> stashes_;  // by boundary
-  std::vector<bool> is_stashed_;     // by boundary
-  std::vector<Bytes> gradient_;      // by use; -1: from the ring
+      loss_begin_, loss_bytes_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_,
+      ring_begin_, ring_bytes_, end_;
+  std::vector<StashPlace> stashes_;     // by boundary
+  std::vector<bool> is_stashed_;        // by boundary
+  std::vector<Bytes> gradient_;         // by use; -1: from the ring
   std::vector<Bytes> gradient_stride_;  // by use: from replica to replica
 };
 

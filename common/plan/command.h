@@ -90,8 +90,8 @@ struct ComputeTask {
   int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; accumulated in place
-  bool first_microbatch = false;  // of its replica: gradients are set, not added to
-  bool last_microbatch = false;   // of its replica: then weight gradients are checked to be finite
+  bool first_microbatch = false;         // of its replica: gradients are set, not added to
+  bool last_microbatch = false;  // of its replica: then weight gradients are checked to be finite
   // Forward: boundary layers.first. Backward: the stash, boundary StashBoundary(group).
   std::optional<Bytes> input;
   // KeptActivationBytes of the layers. Forward: what the backward needs is left here. Backward: the

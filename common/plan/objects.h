@@ -26,8 +26,8 @@ enum class ObjectKind : uint8_t {
                // several; version s+1. Writer: swapper
   kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
                       // swapper
-  kLoss,  // microbatch: replica; the LossSlots of its microbatches; s+1. Those of all replicas
-          // follow each other in the arena. Writer: swapper
+  kLoss,   // microbatch: replica; the LossSlots of its microbatches; s+1. Those of all replicas
+           // follow each other in the arena. Writer: swapper
   kBatch,  // index: 0/1 (step parity): tokens and labels of the global batch; s+1. Writer: host
            // worker
   kStepScalars,  // index: 0/1 (step parity): see StepScalars; version s+1. Writer: host worker
@@ -36,7 +36,7 @@ enum class ObjectKind : uint8_t {
 
 struct ObjectKey {
   ObjectKind kind = ObjectKind::kParameter;
-  int32_t index = 0;       // block, use, layer boundary or parity, by kind
+  int32_t index = 0;  // block, use, layer boundary or parity, by kind
   // Stash and boundary gradient: the microbatch (see there). Gradient and loss: the replica.
   int32_t microbatch = 0;
   auto operator<=>(const ObjectKey&) const = default;

@@ -40,9 +40,9 @@ absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
 
 absl::Status CheckReplicas(const Plan& plan) {
   if (plan.replicas >= 1 && plan.num_microbatches % plan.replicas == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: ", plan.replicas, " replicas do not divide the ", plan.num_microbatches,
-                   " microbatches of a step"));
+  return absl::InvalidArgumentError(absl::StrCat("plan: ", plan.replicas,
+                                                 " replicas do not divide the ",
+                                                 plan.num_microbatches, " microbatches of a step"));
 }
 
 // All groups on all devices: groups name none.
@@ -58,10 +58,9 @@ absl::Status CheckNoDevice(const std::vector<LayerGroup>& groups, absl::string_v
 
 absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
   if (plan.forward_span < 1 || plan.replica_microbatches() % plan.forward_span != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: forward tasks of ", plan.forward_span,
-                     " microbatches at once do not divide the ", plan.replica_microbatches(),
-                     plan.replicas > 1 ? " of a replica" : " of a step"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: forward tasks of ", plan.forward_span, " microbatches at once do not divide the ",
+        plan.replica_microbatches(), plan.replicas > 1 ? " of a replica" : " of a step"));
   }
   if (plan.forward_span == 1 || SpansAllowed(model, plan)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -125,7 +124,8 @@ int DeviceOf(const Plan& plan, const LayerGroup& group, int share) {
 std::string DebugString(const Plan& plan) {
   std::string text = absl::StrCat(
       plan.mode == ParallelMode::kData ? "harmony-dp, " : "",
-      plan.replicas > 1 ? absl::StrCat(plan.replicas, " replicas, ") : "", plan.num_microbatches, " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
+      plan.replicas > 1 ? absl::StrCat(plan.replicas, " replicas, ") : "", plan.num_microbatches,
+      " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
       plan.forward_span > 1 ? absl::StrCat(", ", plan.forward_span, " at once in forward") : "",
       "; forward ", GroupsText(plan.forward_groups), "; backward ",
       GroupsText(plan.backward_groups), "; ", ToString(plan.update), plan.clip ? ", clipped" : "",

@@ -129,8 +129,7 @@ class Derivation {
     // What runs needs the gradient of its output: committed, or computed once more from above.
     for (int g = 0; g < fused; ++g) {
       const int boundary = plan_.backward_groups[g + 1].layers.first;
-      if (backward[g] &&
-          !HoldsAll(ObjectKind::kBoundaryGradient, boundary, share * count, count)) {
+      if (backward[g] && !HoldsAll(ObjectKind::kBoundaryGradient, boundary, share * count, count)) {
         backward[g + 1] = true;
       }
     }

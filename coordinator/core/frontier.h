@@ -71,10 +71,9 @@ struct StepWork {
 // Derives it, share by share and top down: a group whose gradients of the share's replicas are not
 // all committed runs from its stash and the committed gradient of its output; where that is
 // missing, the group above (the forward) runs again. So one share may be groups ahead of another,
-// and keeps its lead. What devices kept is forgotten: the forward that makes it runs again. Internal
-// when a
-// group would have to run whose old weights are gone: the records then contradict the rules of
-// section 3.
+// and keeps its lead. What devices kept is forgotten: the forward that makes it runs again.
+// Internal when a group would have to run whose old weights are gone: the records then contradict
+// the rules of section 3.
 absl::StatusOr<StepWork> DeriveStepWork(const ModelSpec& model, const Plan& plan,
                                         const ArenaLayout& layout, const Frontier& frontier,
                                         int64_t step);

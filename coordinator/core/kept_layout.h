@@ -23,7 +23,9 @@ class KeptLayout {
   // does.
   Bytes Weights(int group, int share, int block) const;
   // The device that keeps a share's stash of a boundary; -1: none does.
-  int StashDevice(int boundary, int share) const { return of_share(share).stashes[boundary].device; }
+  int StashDevice(int boundary, int share) const {
+    return of_share(share).stashes[boundary].device;
+  }
   // Offset in that device's region; microbatches follow each other. REQUIRES: a device keeps it.
   Bytes Stash(int boundary, int microbatch) const {
     const Place& place = of_share(microbatch / share_microbatches_).stashes[boundary];

@@ -144,10 +144,10 @@ void StepBuilder::AddLoads(int64_t visit_id) {
   for (int i = 0; i < static_cast<int>(visit.blocks.size()); ++i) {
     const int block = visit.blocks[i];
     NodeId own = kNoNode;
-    NodeId& load = i < visit.own_blocks
-                       ? own
-                       : kept_loads_.try_emplace({visit.share, visit.keeper, block}, kNoNode)
-                             .first->second;
+    NodeId& load =
+        i < visit.own_blocks
+            ? own
+            : kept_loads_.try_emplace({visit.share, visit.keeper, block}, kNoNode).first->second;
     if (load == kNoNode) {
       load = Add(NodeKind::kLoadWeights, bulk, visit_id, i, block, {last_update_[block]});
     }

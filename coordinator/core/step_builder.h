@@ -4,7 +4,8 @@
 //
 // Order within each lane follows the order of visits (forward ascending, the fused group, backward
 // descending, of each group its shares) and, within a visit, of microbatches: the order in which
-// one could also run them one after the other. That is why FIFO lanes and in-order memory cannot lock each other up.
+// one could also run them one after the other. That is why FIFO lanes and in-order memory cannot
+// lock each other up.
 
 #include <array>
 #include <cstdint>

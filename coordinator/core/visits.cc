@@ -5,8 +5,8 @@
 
 namespace harmony {
 
-Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group,
-                   int share, int last) {
+Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group, int share,
+                   int last) {
   const bool forward = kind == VisitKind::kForward;
   const LayerGroup& planned = forward ? plan.forward_groups[group] : plan.backward_groups[group];
   const LayerRange layers{planned.layers.first, std::min(planned.layers.last, last)};

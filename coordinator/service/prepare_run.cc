@@ -39,7 +39,8 @@ SegmentJob AllocationOf(const JobRecord& record, const RunSetup& setup) {
   SegmentJob allocation;
   allocation.id = record.id();
   allocation.digest = SegmentDigestOf(record);
-  allocation.record_count = ObjectTableLayout(setup.model, setup.plan.num_microbatches, setup.plan.replicas).size();
+  allocation.record_count =
+      ObjectTableLayout(setup.model, setup.plan.num_microbatches, setup.plan.replicas).size();
   allocation.cursor_count = CursorCount(setup.model);
   allocation.extent = layout.end();
   allocation.persistent = layout.persistent_bytes();

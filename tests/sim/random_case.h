@@ -72,14 +72,52 @@ inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, i
   return groups;
 }
 
-inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
+// One replica and pipeline as often as not; else replicas, on devices whose number divides theirs
+// or does not, in either mode.
+inline void DrawReplicas(CounterRandom random, Plan& plan) {
+  if (random.Below(2) == 0) return;
+  plan.replicas = 1 << random.Below(3);
+  plan.num_microbatches = plan.replicas * (1 + static_cast<int>(random.Below(3)));
+  if (random.Below(3) > 0) plan.mode = ParallelMode::kData;
+}
+
+// Room for the largest visit on each device, and for what is kept; memory of this size, or more.
+inline void DrawDevices(CounterRandom& random, const ModelSpec& model, Plan& plan) {
+  auto need = [&](VisitKind kind, int group) {
+    for (int share = 0; share < plan.num_shares(); ++share) {
+      Visit visit = PlannedVisit(model, plan, kind, group, share);
+      DevicePlan& device = plan.devices[visit.device];
+      device.resident = std::max(device.resident, TotalOf(LayOutItems(model, plan, visit)));
+    }
+  };
+  const int groups = static_cast<int>(plan.backward_groups.size());
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
+    need(VisitKind::kForward, static_cast<int>(f));
+  }
+  for (int g = 0; g < groups; ++g) {
+    need(g + 1 == groups ? VisitKind::kFused : VisitKind::kBackward, g);
+  }
+  const KeptLayout kept(model, plan);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    DevicePlan& device = plan.devices[d];
+    device.resident += kept.bytes(static_cast<int>(d));
+    const uint64_t slack = random.Below(3);  // none, some, plenty
+    device.resident += Bytes(device.resident.count() * static_cast<int64_t>(slack) *
+                             static_cast<int64_t>(random.Below(100)) / 100);
+    device.memory = device.resident;
+    device.root = static_cast<int>(random.Below(3));
+  }
+}
+
+inline Plan RandomPlan(CounterRandom& random, uint64_t seed, const ModelSpec& model) {
   Plan plan;
   const int devices = 1 + static_cast<int>(random.Below(4));
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
+  DrawReplicas(CounterRandom(seed, 4), plan);
   plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
   if (random.Below(2) == 0) {
-    plan.forward_span = 1 + static_cast<int>(random.Below(plan.num_microbatches));
-    while (plan.num_microbatches % plan.forward_span != 0) --plan.forward_span;
+    plan.forward_span = 1 + static_cast<int>(random.Below(plan.replica_microbatches()));
+    while (plan.replica_microbatches() % plan.forward_span != 0) --plan.forward_span;
   }
   plan.optimizer_moments = random.Below(4) == 0 ? 0 : 2;
   plan.sequence_length = 4;
@@ -90,6 +128,10 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
     plan.forward_groups = RandomGroups(random, fused_first, devices, placement);
   } else {
     plan.forward_groups.assign(plan.backward_groups.begin(), plan.backward_groups.end() - 1);
+  }
+  if (plan.mode == ParallelMode::kData) {
+    for (LayerGroup& group : plan.backward_groups) group.device = 0;
+    for (LayerGroup& group : plan.forward_groups) group.device = 0;
   }
   for (LayerGroup& group : plan.backward_groups) {
     const bool twin = std::any_of(
@@ -109,28 +151,7 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   plan.gradient_ring = ArenaLayout::MinimalRing(model, plan);
   if (random.Below(2) == 0) plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
   plan.devices.resize(devices);
-  auto need = [&](VisitKind kind, int group) {
-    Visit visit = PlannedVisit(model, plan, kind, group);
-    DevicePlan& device = plan.devices[visit.device];
-    device.resident = std::max(device.resident, TotalOf(LayOutItems(model, plan, visit)));
-  };
-  const int groups = static_cast<int>(plan.backward_groups.size());
-  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
-    need(VisitKind::kForward, static_cast<int>(f));
-  }
-  for (int g = 0; g < groups; ++g) {
-    need(g + 1 == groups ? VisitKind::kFused : VisitKind::kBackward, g);
-  }
-  const KeptLayout kept(model, plan);
-  for (int d = 0; d < devices; ++d) {
-    DevicePlan& device = plan.devices[d];
-    device.resident += kept.bytes(d);
-    const uint64_t slack = random.Below(3);  // none, some, plenty
-    device.resident += Bytes(device.resident.count() * static_cast<int64_t>(slack) *
-                             static_cast<int64_t>(random.Below(100)) / 100);
-    device.memory = device.resident;
-    device.root = static_cast<int>(random.Below(3));
-  }
+  DrawDevices(random, model, plan);
   plan.arena_dynamic = ArenaLayout(model, plan).dynamic_bytes();
   return plan;
 }
@@ -143,7 +164,7 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
     result.model.measured =
         std::make_shared<UnevenSizes>(CounterRandom(seed, 3), result.model.num_layers());
   }
-  result.plan = RandomPlan(random, result.model);
+  result.plan = RandomPlan(random, seed, result.model);
   std::vector<DeviceSpec> devices(result.plan.devices.size());
   for (DeviceSpec& device : devices) {
     // Durations of tasks and copies of the same order, so that all kinds of races happen.
