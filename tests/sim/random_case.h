@@ -74,7 +74,7 @@ inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, i
 
 // One replica and pipeline as often as not; else replicas, on devices whose number divides theirs
 // or does not, in either mode.
-inline void DrawReplicas(CounterRandom random, Plan& plan) {
+inline void DrawReplicas(CounterRandom& random, Plan& plan) {
   if (random.Below(2) == 0) return;
   plan.replicas = 1 << random.Below(3);
   plan.num_microbatches = plan.replicas * (1 + static_cast<int>(random.Below(3)));
@@ -109,11 +109,11 @@ inline void DrawDevices(CounterRandom& random, const ModelSpec& model, Plan& pla
   }
 }
 
-inline Plan RandomPlan(CounterRandom& random, uint64_t seed, const ModelSpec& model) {
+inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   Plan plan;
   const int devices = 1 + static_cast<int>(random.Below(4));
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
-  DrawReplicas(CounterRandom(seed, 4), plan);
+  DrawReplicas(random, plan);
   plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
   if (random.Below(2) == 0) {
     plan.forward_span = 1 + static_cast<int>(random.Below(plan.replica_microbatches()));
@@ -164,7 +164,7 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
     result.model.measured =
         std::make_shared<UnevenSizes>(CounterRandom(seed, 3), result.model.num_layers());
   }
-  result.plan = RandomPlan(random, seed, result.model);
+  result.plan = RandomPlan(random, result.model);
   std::vector<DeviceSpec> devices(result.plan.devices.size());
   for (DeviceSpec& device : devices) {
     // Durations of tasks and copies of the same order, so that all kinds of races happen.

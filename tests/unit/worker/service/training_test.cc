@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <tuple>
 
 #include "common/base/random.h"
 #include "common/plan/arena_layout.h"
@@ -244,6 +245,56 @@ class Qwen3KeptActivationsTest : public KeptActivationsTest {
 };
 
 TEST_F(Qwen3KeptActivationsTest, ChangeNoBit) { RunAll(); }
+
+// Four replicas of two microbatches, each device with its share of them, or in a pipeline; weights,
+// stashes and activations kept or not; also when a worker dies. The plain trainer sums as they do.
+class ReplicasTrainingTest : public TrainingTest {
+ protected:
+  testing::MiniJob ReplicaJob(ParallelMode mode, int devices, bool keeps, double max_grad_norm) {
+    const bool data = mode == ParallelMode::kData;
+    testing::MiniJob job = Job(devices, {1, 2, 4, 5}, max_grad_norm);
+    job.spec.global_batch_size = 8;
+    job.spec.micro_batch_size = 1;
+    job.spec.virtual_replicas = 4;
+    Plan& plan = job.plan;
+    plan.mode = mode;
+    plan.replicas = 4;
+    plan.microbatch_size = 1;
+    plan.num_microbatches = 8;
+    for (std::vector<LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
+      for (LayerGroup& group : *groups) group.device = data ? 0 : group.device;
+    }
+    LayerGroup& keeper = plan.backward_groups[2];
+    keeper.keep_weights = keeper.keep_stash = keeper.keep_activations = keeps;
+    plan.gradient_ring = ArenaLayout::MinimalRing(model_, plan);
+    plan.arena_dynamic = ArenaLayout(model_, plan).dynamic_bytes();
+    return job;
+  }
+};
+
+TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
+  const Outcome expected = Plain(ReplicaJob(ParallelMode::kData, 1, false, 0));
+  for (const auto& [mode, devices, kill] : {std::tuple(ParallelMode::kData, 1, false),
+                                            {ParallelMode::kData, 2, true},
+                                            {ParallelMode::kData, 4, false},
+                                            {ParallelMode::kPipeline, 2, true}}) {
+    SCOPED_TRACE(::testing::Message() << ToString(mode) << " on " << devices);
+    testing::MiniCoordinator coordinator(ReplicaJob(mode, devices, devices == 2, 0));
+    coordinator.OnEventNumber([&, kills = kill](int64_t number) {
+      if (kills && number == 90) coordinator.Kill({Role::kWorker, 1});
+    });
+    ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+    EXPECT_EQ(coordinator.generation() > 1, kill);
+    ExpectSame(coordinator, expected);
+  }
+}
+
+TEST_F(ReplicasTrainingTest, Clipping) {
+  const testing::MiniJob job = ReplicaJob(ParallelMode::kData, 2, true, 0.5);
+  testing::MiniCoordinator coordinator(job);
+  ASSERT_EQ(coordinator.Run(), absl::OkStatus());
+  ExpectSame(coordinator, Plain(job));
+}
 
 TEST_F(TrainingTest, KilledProcessesChangeNothing) {
   constexpr uint64_t kSeed = 4242;
