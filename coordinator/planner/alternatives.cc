@@ -136,7 +136,7 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
     TryStashes(plan, true, comparison);
   }
   if (rules.groups) {
-    const int devices = static_cast<int>(plan.devices.size());
+    const int devices = DeviceChoices(plan);
     const int layers = builder.model().num_layers();
     for (int rounds : {1, 2, 4}) {
       const int groups = std::min(rounds * devices, layers);
@@ -149,7 +149,8 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
       WrapAround(devices, 0, &other.backward_groups);
       MirrorForward(&other);
       PlaceStashes(rules, &other);
-      comparison.Try(absl::StrCat(groups, " equal groups wrapped around, forward = backward"),
+      comparison.Try(absl::StrCat(groups, " equal groups", devices > 1 ? " wrapped around" : "",
+                                  ", forward = backward"),
                      other);
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "coordinator/core/kept_layout.h"
@@ -28,15 +29,14 @@ class RelaxedStep {
         step_(step),
         costs_(costs),
         eager_(plan.update == UpdateMode::kEager),
-        microbatches_(plan.num_microbatches),
+        shares_(plan.num_shares()),
         devices_(plan.devices.size()),
         kept_(model, plan),
         links_(LinksOfLanes(plan)),
         stash_(model.num_layers() + 1, kNotStashed),
         stash_made_(model.num_layers() + 1) {
     for (const StashSpec& stash : StashesOf(plan)) {
-      stash_[stash.boundary] =
-          stash.kept ? DeviceOf(plan, plan.backward_groups[stash.group], 0) : kOnHost;
+      stash_[stash.boundary] = stash.kept ? stash.group : kOnHost;
     }
   }
 
@@ -61,7 +61,7 @@ class RelaxedStep {
   }
 
  private:
-  static constexpr int kNotStashed = -2, kOnHost = -1;  // else the device that keeps it
+  static constexpr int kNotStashed = -2, kOnHost = -1;  // else the backward group that keeps it
 
   struct Lane {
     Nanos free = kEarlier, busy;
@@ -137,7 +137,7 @@ class RelaxedStep {
       if (i < visit.own_blocks) {
         stacked += items[item++].AlignUp(kSlotAlignment);
         place = PlaceFree(device, resident, Bytes(0), stacked);
-      } else if (!kept_loads_.insert({visit.keeper, block}).second) {
+      } else if (!kept_loads_.insert({visit.share, visit.keeper, block}).second) {
         continue;  // the forward has loaded it
       }
       const Nanos from = std::max(available_[block], place);
@@ -153,7 +153,6 @@ class RelaxedStep {
     // The first task needs all of it.
     const Nanos place = PlaceFree(device, resident, Bytes(0), done.total);
     Stream(v, std::max(loaded, place), in_free);
-    RunTail(visit, done);
     device.before = device.last;
     device.last = static_cast<int>(v);
   }
@@ -161,7 +160,8 @@ class RelaxedStep {
   // All tasks of a visit.
   void Stream(size_t v, Nanos ready, Nanos in_free) {
     const Visit& visit = step_.visits[v];
-    const int span = visit.span, count = microbatches_ / span;
+    const int span = visit.span, count = plan_.share_microbatches() / span;
+    const int replica = plan_.replica_microbatches() / span;  // its tasks
     Device& device = devices_[visit.device];
     Done& done = done_[v];
     done.compute.resize(count);
@@ -178,7 +178,7 @@ class RelaxedStep {
     const Nanos gradient_out = costs_.HiddenOut(visit.layers.first, visit.device, 1);
     const Nanos tokens_in = costs_.TokensIn(visit.device, span);
     for (int task = 0; task < count; ++task) {
-      const int m = task * span;
+      const int m = FirstOf(visit) + task * span;
       const bool fresh = task < visit.slots;
       const Nanos slot = fresh ? in_free : done.compute[task - visit.slots];
       Nanos from = task == 0 ? ready : kEarlier;
@@ -193,17 +193,21 @@ class RelaxedStep {
       }
       if (chained) from = std::max(from, Arrival(v, m, slot));
       if (!fresh) from = std::max(from, done.out[task - visit.slots]);
-      const bool edge = task == 0 || task + 1 == count;
+      const bool begins = task % replica == 0, ends = (task + 1) % replica == 0;
+      if (begins) from = std::max(from, done.gradients);  // those of the replica before are out
       done.compute[task] =
-          device.compute.Run(from, edge ? duration(task == 0, task + 1 == count) : middle);
+          device.compute.Run(from, begins || ends ? duration(begins, ends) : middle);
 
       for (int boundary : visit.outputs) MakeStash(visit, boundary, task, done);
       if (visit.has_input_gradient && eager_) {
         done.gradient_out[task] = device.d2h.Run(done.compute[task], gradient_out);
         done.Out(task, done.gradient_out[task]);
       }
+      if (ends) EndReplica(visit, done.compute[task], done);
     }
   }
+
+  int FirstOf(const Visit& visit) const { return visit.share * plan_.share_microbatches(); }
 
   // That of microbatch m.
   Nanos StashMade(int boundary, int m) const {
@@ -212,8 +216,10 @@ class RelaxedStep {
   }
 
   void MakeStash(const Visit& visit, int boundary, int task, Done& done) {
-    const int place = stash_[boundary];
-    if (place == kNotStashed) return;
+    const int keeper = stash_[boundary];
+    if (keeper == kNotStashed) return;
+    const int place =
+        keeper == kOnHost ? kOnHost : DeviceOf(plan_, plan_.backward_groups[keeper], visit.share);
     Device& device = devices_[visit.device];
     Nanos made = done.compute[task];
     if (place == kOnHost) {
@@ -223,17 +229,17 @@ class RelaxedStep {
     }
     if (place != visit.device) done.Out(task, made);
     std::vector<Nanos>& all = stash_made_[boundary];
-    if (all.empty()) all.resize(done.compute.size());
-    all[task] = made;
+    if (all.empty()) all.resize(done.compute.size() * shares_);
+    all[FirstOf(visit) / visit.span + task] = made;
   }
 
   // The tensor of the task that begins with microbatch m, which the visit before passes on: device
   // to device, or by way of the arena.
   Nanos Arrival(size_t v, int m, Nanos slot) {
     const Visit& visit = step_.visits[v];
-    const Visit& maker = step_.visits[v - 1];
-    const Done& made = done_[v - 1];
-    const int task = m / maker.span;
+    const Visit& maker = step_.visits[v - shares_];  // of the same share
+    const Done& made = done_[v - shares_];
+    const int task = (m - FirstOf(visit)) / maker.span;
     const bool forward = maker.kind == VisitKind::kForward;
     const int boundary = forward ? maker.layers.last + 1 : maker.layers.first;
     const Nanos in = costs_.HiddenIn(boundary, visit.device, visit.span);
@@ -251,13 +257,15 @@ class RelaxedStep {
                              costs_.HiddenTo(boundary, maker.device, visit.device, visit.span));
   }
 
-  void RunTail(const Visit& visit, Done& done) {
-    Lane& d2h = devices_[visit.device].d2h;
-    const Nanos last = done.compute.back();
-    if (visit.kind == VisitKind::kFused) loss_ = d2h.Run(last, costs_.LossOut(visit.device));
+  void EndReplica(const Visit& visit, Nanos last, Done& done) {
     if (visit.kind == VisitKind::kForward) return;
-    for (int use : visit.uses)
+    Lane& d2h = devices_[visit.device].d2h;
+    if (visit.kind == VisitKind::kFused) {
+      loss_ = std::max(loss_, d2h.Run(last, costs_.LossOut(visit.device)));
+    }
+    for (int use : visit.uses) {
       done.gradients = d2h.Run(last, costs_.GradientOut(use, visit.device));
+    }
   }
 
   Nanos HostRun(Nanos from, Nanos duration) {
@@ -269,18 +277,22 @@ class RelaxedStep {
   Nanos RunHost() {
     HostRun(loss_, costs_.Host(HostTaskKind::kStepScalars, -1));
     const int blocks = static_cast<int>(model_.blocks.size());
-    for (size_t v = 0; v < step_.visits.size(); ++v) {
+    for (size_t v = 0; v < step_.visits.size(); v += static_cast<size_t>(shares_)) {
       const Visit& visit = step_.visits[v];
       if (visit.kind == VisitKind::kForward) continue;
+      Nanos gradients = kEarlier;
+      for (int share = 0; share < shares_; ++share) {
+        gradients = std::max(gradients, done_[v + static_cast<size_t>(share)].gradients);
+      }
       for (int block = blocks - 1; block >= 0; --block) {
         const int layer = model_.uses[model_.blocks[block].uses.front()].layer;
         if (!visit.layers.contains(layer)) continue;
-        if (eager_) HostRun(done_[v].gradients, costs_.Update(block));
+        if (eager_) HostRun(gradients, costs_.Update(block));
         if (!eager_ && plan_.clip) {
-          HostRun(done_[v].gradients, costs_.Host(HostTaskKind::kNorm, block));
+          HostRun(gradients, costs_.Host(HostTaskKind::kNorm, block));
         }
       }
-      host_free_ = std::max(host_free_, done_[v].gradients);
+      host_free_ = std::max(host_free_, gradients);
     }
     if (eager_) return host_free_;
     if (plan_.clip) HostRun(kEarlier, costs_.Host(HostTaskKind::kClip, -1));
@@ -294,39 +306,17 @@ class RelaxedStep {
   const StepVisits& step_;
   TaskCosts& costs_;
   const bool eager_;
-  const int microbatches_;
+  const int shares_;
   std::vector<Device> devices_;
   const KeptLayout kept_;
-  const std::vector<int> links_;                // LinksOfLanes
-  std::set<std::pair<int, int>> kept_loads_;    // keeper, block
-  std::vector<int> stash_;                      // by boundary: where
-  std::vector<std::vector<Nanos>> stash_made_;  // by boundary, microbatch
-  std::vector<Done> done_;                      // by visit
-  std::vector<Nanos> available_;                // by block
+  const std::vector<int> links_;                    // LinksOfLanes
+  std::set<std::tuple<int, int, int>> kept_loads_;  // share, keeper, block
+  std::vector<int> stash_;                          // by boundary: where
+  std::vector<std::vector<Nanos>> stash_made_;      // by boundary, forward task
+  std::vector<Done> done_;                          // by visit
+  std::vector<Nanos> available_;                    // by block
   Nanos host_free_, host_busy_, loss_;
 };
-
-// The least time in which machines that take cost(item, machine) can share items out among them,
-// even in parts: for all weights of the machines that add up to 1, no schedule is shorter than the
-// sum of min over machines of weight * cost.
-template <typename Cost>
-double Shared(int items, int machines, const Cost& cost) {
-  std::vector<double> weights(machines, 0);
-  double sum = 0;
-  for (int d = 0; d < machines; ++d) {
-    for (int i = 0; i < items; ++i) weights[d] += cost(i, d);
-    if (weights[d] <= 0) return 0;
-    weights[d] = 1 / weights[d];
-    sum += weights[d];
-  }
-  double total = 0;
-  for (int i = 0; i < items; ++i) {
-    double least = std::numeric_limits<double>::infinity();
-    for (int d = 0; d < machines; ++d) least = std::min(least, weights[d] / sum * cost(i, d));
-    total += least;
-  }
-  return total;
-}
 
 }  // namespace
 
@@ -354,103 +344,6 @@ StepVisits VisitsOf(const ModelSpec& model, const Plan& plan) {
 
 PlanBound Bounds::OfPlan(const Plan& plan, const StepVisits& step) {
   return RelaxedStep(model_, plan, step, costs_).Run();
-}
-
-// Of a layer in a task of `span` microbatches.
-Nanos Bounds::Marginal(TaskKind kind, int layer, int device, int span, bool kept) {
-  const auto of = [&](LayerRange layers) {
-    return costs_.Compute(kind, layers, device, false, false, span, kept);
-  };
-  const Nanos one = of({layer, layer}), more = of({layer - 1, layer}) - of({layer - 1, layer - 1});
-  return std::max(Nanos(0), std::min(one, more));
-}
-
-// Blocks whose activations the devices have room for, at the most. All blocks have one shape, so it
-// does not matter which of them these are.
-int64_t Bounds::RoomForActivations(const Plan& shape) const {
-  if (model_.measured != nullptr) return model_.num_layers();  // of any size
-  const Bytes block = KeptBlockBytes(model_.config, shape.microbatch_size, shape.sequence_length);
-  int64_t room = 0;
-  for (const DevicePlan& device : shape.devices) {
-    room += static_cast<int64_t>(static_cast<double>(device.memory.count()) /
-                                 static_cast<double>(block.count()) / shape.num_microbatches);
-  }
-  return room;
-}
-
-void Bounds::FindMarginals(const Plan& shape, const std::vector<int>& spans) {
-  const int64_t room = RoomForActivations(shape);
-  marginal_.assign(model_.num_layers(), std::vector<Nanos>(costs_.num_devices()));
-  for (int layer = 1; layer + 1 < model_.num_layers(); ++layer) {
-    for (int d = 0; d < costs_.num_devices(); ++d) {
-      Nanos least(std::numeric_limits<int64_t>::max());
-      for (int span : spans) {
-        const Nanos all = Marginal(TaskKind::kForward, layer, d, span, false);
-        least = std::min(least, Nanos(all.count() / span));
-      }
-      Nanos& sum = marginal_[layer][d];
-      sum = least + Marginal(TaskKind::kBackward, layer, d, 1, false);
-      if (layer > room) continue;
-      sum = std::min(sum, Marginal(TaskKind::kForward, layer, d, 1, true) +
-                              Marginal(TaskKind::kBackward, layer, d, 1, true));
-    }
-  }
-}
-
-// With layers from `first` on in the fused group.
-Nanos Bounds::FusedFrom(const Plan& shape, int first) {
-  const int devices = costs_.num_devices(), last = model_.num_layers() - 1;
-  std::vector<std::vector<double>> work(first + 1, std::vector<double>(devices));
-  Nanos fused, chain;
-  for (int item = 0; item <= first; ++item) {
-    Nanos least(std::numeric_limits<int64_t>::max());
-    for (int d = 0; d < devices; ++d) {
-      const Nanos one = item < first ? marginal_[item][d]
-                                     : costs_.Compute(TaskKind::kForwardBackward, {first, last}, d);
-      work[item][d] = static_cast<double>(one.count()) * shape.num_microbatches;
-      least = std::min(least, one);
-    }
-    chain += least;
-    fused = least;
-  }
-  const double compute = Shared(first + 1, devices, [&](int i, int d) { return work[i][d]; });
-  return std::max({Nanos(static_cast<int64_t>(compute)), fused * shape.num_microbatches,
-                   chain + costs_.Update(0)});
-}
-
-Nanos Bounds::OfAnyPlan(const Plan& shape, const std::vector<int>& spans) {
-  const int devices = costs_.num_devices(), layers = model_.num_layers();
-  FindMarginals(shape, spans);
-  Bytes largest;
-  for (const DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
-  Nanos best(std::numeric_limits<int64_t>::max());
-  Bytes fused;
-  for (int first = layers - 1; first >= 0; --first) {
-    for (int use : model_.layers[first].uses) fused += model_.blocks[model_.uses[use].block].size();
-    // Gradients are there for each use, weights for each block; this is no more than either.
-    const bool fits =
-        fused + BackwardWorkspaceBytes(model_, {first, layers - 1}, shape.microbatch_size,
-                                       shape.sequence_length) <=
-        largest;
-    if (!fits && first < layers - 1) break;
-    best = std::min(best, FusedFrom(shape, first));
-  }
-  const auto each = [&](int count, auto duration) {
-    return Nanos(static_cast<int64_t>(Shared(count, devices, [&](int i, int d) {
-      return static_cast<double>(duration(i, d).count());
-    })));
-  };
-  // Weights come in once at least, gradients go out once a use.
-  best = std::max(best, each(static_cast<int>(model_.blocks.size()),
-                             [&](int block, int d) { return costs_.Load(block, d); }));
-  best = std::max(best, each(static_cast<int>(model_.uses.size()),
-                             [&](int use, int d) { return costs_.GradientOut(use, d); }));
-  Nanos host = costs_.Host(HostTaskKind::kStepScalars, -1);
-  for (size_t block = 0; block < model_.blocks.size(); ++block) {
-    host += costs_.Update(static_cast<int>(block));
-    if (shape.clip) host += costs_.Host(HostTaskKind::kNorm, static_cast<int>(block));
-  }
-  return std::max(best, host);
 }
 
 }  // namespace harmony

@@ -15,7 +15,7 @@
 namespace harmony {
 
 // The visits of one step in the order of execution (forward ascending, the fused one, backward
-// descending), and the sizes of their memory items.
+// descending; of each group its shares), and the sizes of their memory items.
 struct StepVisits {
   std::vector<Visit> visits;
   std::vector<std::vector<Bytes>> items;
@@ -37,9 +37,9 @@ class Bounds {
   // REQUIRES: each visit fits the resident region of its device.
   PlanBound OfPlan(const Plan& plan, const StepVisits& step);
 
-  // Of all plans of the same microbatches, optimizer and devices whose forward tasks have one of
-  // these spans, whatever their groups. REQUIRES: the time of a group is a constant and a sum over
-  // its layers.
+  // Of all plans of the same mode, microbatches, optimizer and devices whose forward tasks have one
+  // of these spans, whatever their groups. REQUIRES: the time of a group is a constant and a sum
+  // over its layers.
   Nanos OfAnyPlan(const Plan& shape, const std::vector<int>& spans);
 
  private:
@@ -47,6 +47,8 @@ class Bounds {
   int64_t RoomForActivations(const Plan& shape) const;
   void FindMarginals(const Plan& shape, const std::vector<int>& spans);
   Nanos FusedFrom(const Plan& shape, int first);
+  Nanos SharesFusedFrom(const Plan& shape, int first);
+  Nanos CopiesOfAnyPlan(const Plan& shape);
 
   const ModelSpec& model_;
   TaskCosts& costs_;

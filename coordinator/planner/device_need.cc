@@ -12,6 +12,7 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kep
   GroupNeed need;
   need.kind = kind;
   need.group = group;
+  need.share = share;
   need.layers = visit.layers;
   need.device = visit.device;
   need.kept = kept.bytes(visit.device);

@@ -12,6 +12,7 @@ namespace harmony {
 struct GroupNeed {
   VisitKind kind = VisitKind::kForward;
   int group = 0;
+  int share = 0;
   LayerRange layers;
   int device = 0;
   Bytes weights, gradients, streaming;  // resident

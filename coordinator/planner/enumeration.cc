@@ -10,7 +10,7 @@ class Enumeration {
   Enumeration(int layers, const Plan& shape, const MoveRules& rules,
               const std::function<void(const Plan&)>& visit)
       : layers_(layers), plan_(shape), rules_(rules), visit_(visit) {
-    num_devices_ = static_cast<int>(shape.devices.size());
+    num_devices_ = DeviceChoices(shape);
   }
 
   void Run() { Backward(0, 0); }
@@ -112,7 +112,7 @@ void EnumeratePlans(int layers, const Plan& shape, const MoveRules& rules,
 }
 
 int64_t CountPlans(int layers, const Plan& shape, const MoveRules& rules, int64_t enough) {
-  const auto devices = static_cast<int64_t>(shape.devices.size());
+  const int64_t devices = DeviceChoices(shape);
   const int64_t settings =
       rules.most_slots * (rules.update ? 2 : 1) * static_cast<int64_t>(rules.spans.size());
   // Groups of n layers on devices: devices * (devices + 1) ^ (n - 1); of backward groups there are

@@ -149,11 +149,13 @@ std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
 
   text += "Groups\n";
   for (const GroupNeed& need : needs) {
+    if (need.share > 0) continue;  // the same on each device
     absl::StrAppendFormat(
         &text,
-        "  %-16s %2d  layers %d-%d on device %d: weights %s, gradients %s, buffers %s, "
+        "  %-16s %2d  layers %d-%d on %s: weights %s, gradients %s, buffers %s, "
         "workspace %s%s%s%s\n",
-        KindName(need.kind), need.group, need.layers.first, need.layers.last, need.device,
+        KindName(need.kind), need.group, need.layers.first, need.layers.last,
+        plan.num_shares() > 1 ? "each device" : absl::StrCat("device ", need.device),
         FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
         FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "",
         KeepsStash(plan, need) ? ", stash kept" : "",

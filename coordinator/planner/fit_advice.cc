@@ -21,14 +21,14 @@ Plan PlanOf(const PlanBuilder& builder, StashPlacement stash,
     group.layers = layers;
     group.keep_stash = stash == StashPlacement::kDevice;
   }
-  WrapAround(static_cast<int>(plan.devices.size()), 0, &plan.backward_groups);
+  WrapAround(DeviceChoices(plan), 0, &plan.backward_groups);
   MirrorForward(&plan);
   return plan;
 }
 
 bool Fits(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-          int64_t microbatch, const std::vector<LayerRange>& partition) {
-  const PlanBuilder builder(model, job, machine, microbatch);
+          int64_t microbatch, Division division, const std::vector<LayerRange>& partition) {
+  const PlanBuilder builder(model, job, machine, microbatch, division);
   Plan plan = PlanOf(builder, job.stash, partition);
   StepVisits step;
   return builder.Complete(&plan, &step);
@@ -48,12 +48,13 @@ int64_t Smaller(int64_t present, bool divisors, const Fit& fits) {
 }  // namespace
 
 absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-                            int64_t microbatch, const std::vector<LayerRange>& partition) {
+                            int64_t microbatch, Division division,
+                            const std::vector<LayerRange>& partition) {
   std::vector<LayerRange> finest = partition;
   for (int layer = 0; partition.empty() && layer < model.num_layers(); ++layer) {
     finest.push_back({layer, layer});
   }
-  const PlanBuilder builder(model, job, machine, microbatch);
+  const PlanBuilder builder(model, job, machine, microbatch, division);
   Plan plan = PlanOf(builder, job.stash, finest);
   StepVisits step;
   builder.Complete(&plan, &step);
@@ -91,13 +92,14 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
       "; ", FormatBytesExact(missing), " missing. It fits with mem=",
       (room_of(*need) + machine.devices[need->device].context).count());
   const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
-    return job.global_batch_size % size == 0 && Fits(model, job, machine, size, finest);
+    return job.global_batch_size % (size * division.replicas) == 0 &&
+           Fits(model, job, machine, size, division, finest);
   });
   if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
   const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
     JobSpec other = job;
     other.sequence_length = length;
-    return Fits(model, other, machine, microbatch, finest);
+    return Fits(model, other, machine, microbatch, division, finest);
   });
   if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
   if (need->kept.count() > 0) absl::StrAppend(&text, ", or with stash: host");
@@ -109,7 +111,7 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
 
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
                           const Plan& plan) {
-  const PlanBuilder builder(model, job, machine, plan.microbatch_size);
+  const PlanBuilder builder(model, job, machine, plan.microbatch_size, {plan.mode, plan.replicas});
   const Bytes need = builder.ArenaBytes(plan);
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
   const auto fits = [&](Plan other) {
@@ -130,7 +132,8 @@ absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const Mach
   const int64_t batch = Smaller(job.global_batch_size, /*divisors=*/false, [&](int64_t size) {
     Plan other = plan;
     other.num_microbatches = static_cast<int>(size / plan.microbatch_size);
-    return size % plan.microbatch_size == 0 && other.num_microbatches > 0 && fits(other);
+    return size % (plan.microbatch_size * plan.replicas) == 0 && other.num_microbatches > 0 &&
+           fits(other);
   });
   if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -14,7 +14,8 @@ namespace harmony {
 // ResourceExhausted: the group that needs most of its device, in the finest grouping there is (or
 // in `partition`, where that is given), the bytes that are missing, and settings that fit.
 absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-                            int64_t microbatch, const std::vector<LayerRange>& partition);
+                            int64_t microbatch, Division division,
+                            const std::vector<LayerRange>& partition);
 
 // ResourceExhausted: what the arena of this plan needs, and what needs less.
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,

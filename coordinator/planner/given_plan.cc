@@ -97,7 +97,8 @@ absl::StatusOr<Plan> AdoptPlan(const ModelSpec& model, const JobSpec& job,
   HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.forward_groups, "forward_groups", devices), where);
   HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.backward_groups, "backward_groups", devices),
                               where);
-  const PlanBuilder builder(model, job, machine, given.microbatch_size);
+  const PlanBuilder builder(model, job, machine, given.microbatch_size,
+                            {given.mode, given.replicas});
   Plan plan = builder.Blank();
   plan.update = given.update;
   plan.forward_span = given.forward_span;

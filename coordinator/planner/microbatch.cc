@@ -44,14 +44,15 @@ class ReferenceCosts : public CostModel {
 
 // The least bound of the balanced plans of this size, on the reference machine.
 std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
-                                   const MachineSpec& machine, const CostFactory& costs,
-                                   int64_t size) {
+                                   const MachineSpec& machine, Division division,
+                                   const CostFactory& costs, int64_t size) {
   const auto largest = std::max_element(
       machine.devices.begin(), machine.devices.end(),
       [](const DeviceSpec& a, const DeviceSpec& b) { return a.memory < b.memory; });
   MachineSpec reference;
   reference.devices.assign(kReferenceDevices, *largest);
-  const PlanBuilder builder(model, job, reference, size), real(model, job, machine, size);
+  const PlanBuilder builder(model, job, reference, size, division);
+  const PlanBuilder real(model, job, machine, size, division);
   const Plan shape = builder.Blank(), real_shape = real.Blank();
   TaskCosts tasks(model, shape,
                   std::make_unique<ReferenceCosts>(
@@ -84,12 +85,12 @@ std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
 }  // namespace
 
 std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
-                                     const MachineSpec& machine, const CostFactory& costs,
-                                     bool informed) {
+                                     const MachineSpec& machine, Division division,
+                                     const CostFactory& costs, bool informed) {
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
-  const int64_t batch = job.global_batch_size;
-  const int64_t most =
-      informed ? batch : std::clamp<int64_t>(batch / 4, 1, kLargestBlindMicrobatch);
+  const int64_t batch = job.global_batch_size / division.replicas;  // of a replica
+  const int64_t large = division.mode == ParallelMode::kData ? batch : batch / 4;
+  const int64_t most = informed ? batch : std::clamp<int64_t>(large, 1, kLargestBlindMicrobatch);
   std::vector<int64_t> sizes;
   for (int64_t size = most; size >= 1; --size) {
     if (batch % size == 0) sizes.push_back(size);
@@ -99,8 +100,8 @@ std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
   std::vector<std::pair<int64_t, Nanos>> times;
   Nanos best;
   for (int64_t size : sizes) {
-    if (batch / size > kMostMicrobatches && !times.empty()) break;
-    const std::optional<Nanos> time = ReferenceTime(model, job, machine, costs, size);
+    if (job.global_batch_size / size > kMostMicrobatches && !times.empty()) break;
+    const std::optional<Nanos> time = ReferenceTime(model, job, machine, division, costs, size);
     if (!time) continue;
     best = times.empty() ? *time : std::min(best, *time);
     times.emplace_back(size, *time);

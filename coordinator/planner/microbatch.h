@@ -10,14 +10,16 @@
 #include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
 #include "coordinator/core/analytic_costs.h"
+#include "coordinator/planner/plan_builder.h"
 
 namespace harmony {
 
 // Sizes to try, best first; the first for which there is a plan is taken. The job's own size alone
-// where it has one. `informed`: the costs are measured or those of paced devices, else nothing is
-// known of small tasks and large ones are preferred.
+// where it has one. Each leaves whole microbatches to every replica. `informed`: the costs are
+// measured or those of paced devices, else nothing is known of small tasks and large ones are
+// preferred.
 std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
-                                     const MachineSpec& machine, const CostFactory& costs,
-                                     bool informed);
+                                     const MachineSpec& machine, Division division,
+                                     const CostFactory& costs, bool informed);
 
 }  // namespace harmony

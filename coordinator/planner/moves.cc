@@ -131,7 +131,7 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
     return random.Below(3) > 0 ? ToggleKeep(rules, random, *plan)
                                : MoveSettings(rules, random, plan);
   }
-  const int devices = static_cast<int>(plan->devices.size());
+  const int devices = DeviceChoices(*plan);
   const bool forward = random.Below(2) == 0;
   Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
   bool moved = false;
@@ -165,7 +165,7 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
       break;
     case 13:
       WrapAround(devices, Pick(random, devices), &groups);
-      moved = true;
+      moved = devices > 1;
       break;
     case 14:
       MirrorForward(plan);

@@ -35,6 +35,11 @@ inline bool MayKeepActivations(const MoveRules& rules) {
 // neither, then).
 void PlaceStashes(const MoveRules& rules, Plan* plan);
 
+// Devices that a group can be put on: where every device runs all groups there is no choice.
+inline int DeviceChoices(const Plan& plan) {
+  return plan.mode == ParallelMode::kData ? 1 : static_cast<int>(plan.devices.size());
+}
+
 // Makes the forward groups end where the fused group begins; nothing is kept that no forward group
 // loads or computes.
 void FitForward(Plan* plan);

@@ -18,8 +18,8 @@ constexpr int64_t kWorthMoreHostMemory = 50;
 }  // namespace
 
 PlanBuilder::PlanBuilder(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-                         int64_t microbatch)
-    : model_(model), job_(job), machine_(machine), microbatch_(microbatch) {
+                         int64_t microbatch, Division division)
+    : model_(model), job_(job), machine_(machine), microbatch_(microbatch), division_(division) {
   for (const ParamBlock& block : model.blocks) {
     if (block.uses.size() == 1) untied_ += block.size();
   }
@@ -27,13 +27,17 @@ PlanBuilder::PlanBuilder(const ModelSpec& model, const JobSpec& job, const Machi
 
 Plan PlanBuilder::Blank() const {
   Plan plan;
+  plan.mode = division_.mode;
+  plan.replicas = division_.replicas;
   plan.microbatch_size = microbatch_;
   plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch_);
   plan.sequence_length = job_.sequence_length;
   plan.update = job_.DeferredUpdates() ? UpdateMode::kDeferred : UpdateMode::kEager;
   plan.clip = job_.max_grad_norm > 0;
   plan.optimizer_moments = job_.optim == OptimizerKind::kAdamW ? 2 : 0;
-  plan.boundary_banks = static_cast<int>(machine_.devices.size()) + 2;
+  // A device that runs all groups has one of them at work.
+  const bool data = division_.mode == ParallelMode::kData;
+  plan.boundary_banks = (data ? 1 : static_cast<int>(machine_.devices.size())) + 2;
   std::vector<std::string> roots;
   for (const DeviceSpec& device : machine_.devices) {
     if (!device.root.empty() && !absl::c_linear_search(roots, device.root)) {
@@ -50,8 +54,9 @@ std::vector<int> PlanBuilder::ForwardSpans() const {
   const Plan shape = Blank();
   std::vector<int> spans = {1};
   if (job_.micro_batch_size > 0 || !SpansAllowed(model_, shape)) return spans;
-  for (int span = 2; span <= shape.num_microbatches; ++span) {
-    if (shape.num_microbatches % span == 0) spans.push_back(span);
+  const int most = shape.replica_microbatches();
+  for (int span = 2; span <= most; ++span) {
+    if (most % span == 0) spans.push_back(span);
   }
   return spans;
 }
@@ -88,10 +93,15 @@ bool PlanBuilder::FitsHost(const Plan& plan) const {
 }
 
 Nanos PlanBuilder::Score(const Plan& plan, Nanos step) const {
-  const bool large = plan.update == UpdateMode::kEager
-                         ? plan.gradient_ring > Bytes(untied_.count() / 2).AlignUp(kSlotAlignment)
-                         : !job_.DeferredUpdates();
-  return large ? Nanos(step.count() + step.count() / kWorthMoreHostMemory) : step;
+  const bool large =
+      plan.update == UpdateMode::kEager
+          ? plan.gradient_ring > Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.replicas
+          : !job_.DeferredUpdates();
+  return large ? WithMoreHostMemory(step) : step;
+}
+
+Nanos PlanBuilder::WithMoreHostMemory(Nanos step) {
+  return Nanos(step.count() + step.count() / kWorthMoreHostMemory);
 }
 
 }  // namespace harmony

@@ -9,17 +9,24 @@
 
 namespace harmony {
 
+// How the microbatches of a step are divided: see Plan.
+struct Division {
+  ParallelMode mode = ParallelMode::kPipeline;
+  int replicas = 1;
+};
+
 class PlanBuilder {
  public:
-  // All must outlive it. REQUIRES: the microbatch divides the job's batch.
+  // All must outlive it. REQUIRES: the microbatch divides the job's batch, the replicas the number
+  // of microbatches.
   PlanBuilder(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-              int64_t microbatch);
+              int64_t microbatch, Division division = {});
 
   // A plan without groups: microbatches, devices, eager or deferred as the job says (eager when it
   // leaves that open), two slots.
   Plan Blank() const;
-  // Microbatches that a forward task may run, ascending: what divides a step's; 1 alone where the
-  // job gives the size.
+  // Microbatches that a forward task may run, ascending: what divides those of a replica; 1 alone
+  // where the job gives the size.
   std::vector<int> ForwardSpans() const;
 
   // Fills in what follows from the groups: residents, gradient ring, arena. False when a group does
@@ -30,8 +37,11 @@ class PlanBuilder {
   Bytes ArenaBytes(const Plan& plan) const;
   bool FitsHost(const Plan& plan) const;
   // What plans are compared by: the step, and a little more for a plan that takes more than 14
-  // bytes of the arena a parameter (deferred updates, or a large gradient ring) and has no need to.
+  // bytes of the arena a parameter (deferred updates, or a large gradient ring; with replicas two
+  // bytes more for each) and has no need to.
   Nanos Score(const Plan& plan, Nanos step) const;
+  // What the step of a plan that takes more of it counts as.
+  static Nanos WithMoreHostMemory(Nanos step);
 
   const ModelSpec& model() const { return model_; }
   const MachineSpec& machine() const { return machine_; }
@@ -41,6 +51,7 @@ class PlanBuilder {
   const JobSpec& job_;
   const MachineSpec& machine_;
   int64_t microbatch_;
+  Division division_;
   Bytes untied_;  // of all blocks with one use
 };
 

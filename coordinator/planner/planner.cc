@@ -15,13 +15,9 @@ namespace {
 
 absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
   if (machine.devices.empty()) return absl::InvalidArgumentError("devices: there is none");
-  if (job.mode != "auto" && job.mode != "harmony-pp") {
+  if (job.mode != "auto" && job.mode != "harmony-pp" && job.mode != "harmony-dp") {
     return absl::UnimplementedError(
-        absl::StrCat("mode: ", job.mode, " is not built yet; use auto or harmony-pp"));
-  }
-  if (job.virtual_replicas > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("virtual_replicas: ", job.virtual_replicas, " is not built yet; use 1"));
+        absl::StrCat("mode: ", job.mode, " is not built yet; use auto, harmony-pp or harmony-dp"));
   }
   if (job.micro_batch_size > 0 && job.global_batch_size % job.micro_batch_size != 0) {
     return absl::InvalidArgumentError(absl::StrCat("micro_batch_size: ", job.micro_batch_size,
@@ -85,6 +81,12 @@ absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const Machine
                        const CostFactory& costs, const PlannerOptions& options,
                        PlanResult* result) {
   const int64_t size = options.given->microbatch_size;
+  const int replicas = options.given->replicas;
+  if (job.virtual_replicas == 0 && options.replicas > 0 && replicas != options.replicas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.given_path, ": replicas: ", replicas, ", but the run was begun with ",
+                     options.replicas, " (virtual_replicas), which fixes its result"));
+  }
   if (job.micro_batch_size == 0 && options.microbatch_size > 0 && size != options.microbatch_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.given_path, ": micro_batch_size: ", size, ", but the run was begun with ",
@@ -93,7 +95,7 @@ absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const Machine
   HARMONY_ASSIGN_OR_RETURN(result->plan,
                            AdoptPlan(model, job, machine, *options.given, options.given_path));
   result->searched = false;
-  const PlanBuilder builder(model, job, machine, size);
+  const PlanBuilder builder(model, job, machine, size, {options.given->mode, replicas});
   const MoveRules rules = RulesOf(job, builder);
   HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
   const Plan shape = builder.Blank();
@@ -102,6 +104,117 @@ absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const Machine
   return absl::OkStatus();
 }
 
+// What the job leaves open of the mode; the first one is the default. The replicas fix the result.
+std::vector<Division> DivisionsOf(const JobSpec& job, const MachineSpec& machine,
+                                  const PlannerOptions& options) {
+  const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
+  std::vector<Division> divisions;
+  if (job.mode != "harmony-dp") {
+    divisions.push_back({ParallelMode::kPipeline, std::max(given, 1)});
+  }
+  const Division data{ParallelMode::kData,
+                      given > 0 ? given : job.AutoReplicas(options.microbatch_size)};
+  const bool worth_a_try = machine.devices.size() > 1 && data.replicas > 1;
+  if (job.mode == "harmony-dp" || (job.mode == "auto" && worth_a_try)) divisions.push_back(data);
+  return divisions;
+}
+
+// The search in one mode.
+struct Candidate {
+  Division division;
+  int64_t microbatch = 0;
+  SearchResult found;
+  bool fits_host = false;
+};
+
+class Planning {
+ public:
+  Planning(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+           const CostFactory& costs, const PlannerOptions& options)
+      : model_(model), job_(job), machine_(machine), costs_(costs), options_(options) {}
+
+  absl::StatusOr<PlanResult> Run() {
+    if (!job_.layer_groups.empty()) {
+      HARMONY_ASSIGN_OR_RETURN(partition_, FixedPartition(model_, job_.layer_groups));
+    }
+    std::vector<Candidate> all;
+    for (const Division& division : DivisionsOf(job_, machine_, options_)) {
+      all.push_back(Search(division));
+    }
+    const Candidate* best = &all.front();
+    for (const Candidate& other : all) {
+      if (Better(other, *best)) best = &other;
+    }
+    if (!best->found.found) {
+      return DeviceTooSmall(model_, job_, machine_, best->microbatch, best->division, partition_);
+    }
+    PlanResult result;
+    result.plan = best->found.best.plan;
+    result.report = best->found.report;
+    if (!best->fits_host) return HostTooSmall(model_, job_, machine_, result.plan);
+    const PlanBuilder builder = BuilderOf(*best);
+    HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(job_, builder), costs_, options_, &result));
+    for (const Candidate& other : all) {
+      if (options_.explain && &other != best) Add(other, *best, &result.alternatives);
+    }
+    return result;
+  }
+
+ private:
+  PlanBuilder BuilderOf(const Candidate& candidate) const {
+    return PlanBuilder(model_, job_, machine_, candidate.microbatch, candidate.division);
+  }
+
+  Candidate Search(Division division) const {
+    Candidate candidate{division, 0, {}, false};
+    std::vector<int64_t> sizes = {options_.microbatch_size};
+    if (job_.micro_batch_size > 0 || options_.microbatch_size == 0) {
+      sizes = MicrobatchSizes(model_, job_, machine_, division, costs_,
+                              Paced(machine_) || (options_.costs && !options_.rough));
+    }
+    for (int64_t size : sizes) {
+      candidate.microbatch = size;
+      const PlanBuilder builder = BuilderOf(candidate);
+      candidate.found =
+          SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
+      if (!candidate.found.found) continue;
+      candidate.fits_host = builder.FitsHost(candidate.found.best.plan);
+      break;
+    }
+    return candidate;
+  }
+
+  // Modes with fewer replicas, which need less of the host's memory, come first.
+  static bool Better(const Candidate& a, const Candidate& b) {
+    if (a.found.found != b.found.found) return a.found.found;
+    if (a.fits_host != b.fits_host) return a.fits_host;
+    const Nanos worth_it = a.division.replicas > b.division.replicas
+                               ? PlanBuilder::WithMoreHostMemory(a.found.best.score)
+                               : a.found.best.score;
+    return worth_it < b.found.best.score;
+  }
+
+  // The mode that was not taken.
+  static void Add(const Candidate& other, const Candidate& best, std::vector<Alternative>* all) {
+    Alternative mode;
+    mode.what = absl::StrCat("mode: ", ToString(other.division.mode),
+                             ", virtual_replicas: ", other.division.replicas);
+    mode.fits = other.found.found && other.fits_host;
+    mode.step = other.found.best.step;
+    mode.why = !mode.fits                         ? "does not fit the memory"
+               : mode.step > best.found.best.step ? "the best plan of that mode takes longer"
+                                                  : "not faster by what more host memory is worth";
+    all->insert(all->begin(), std::move(mode));
+  }
+
+  const ModelSpec& model_;
+  const JobSpec& job_;
+  const MachineSpec& machine_;
+  const CostFactory& costs_;
+  const PlannerOptions& options_;
+  std::vector<LayerRange> partition_;
+};
+
 }  // namespace
 
 absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
@@ -109,32 +222,12 @@ absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
   HARMONY_RETURN_IF_ERROR(CheckKeys(job, machine));
   const CostFactory costs =
       options.costs ? options.costs : AnalyticCostFactory(model, machine.devices);
-  PlanResult result;
   if (options.given != nullptr) {
+    PlanResult result;
     HARMONY_RETURN_IF_ERROR(TakeGiven(model, job, machine, costs, options, &result));
     return result;
   }
-  std::vector<LayerRange> partition;
-  if (!job.layer_groups.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(partition, FixedPartition(model, job.layer_groups));
-  }
-  std::vector<int64_t> sizes = {options.microbatch_size};
-  if (job.micro_batch_size > 0 || options.microbatch_size == 0) {
-    sizes = MicrobatchSizes(model, job, machine, costs,
-                            Paced(machine) || (options.costs && !options.rough));
-  }
-  for (int64_t size : sizes) {
-    const PlanBuilder builder(model, job, machine, size);
-    const MoveRules rules = RulesOf(job, builder);
-    SearchResult found = SearchPlans(builder, rules, partition, costs, options.search);
-    if (!found.found) continue;
-    result.plan = std::move(found.best.plan);
-    if (!builder.FitsHost(result.plan)) return HostTooSmall(model, job, machine, result.plan);
-    result.report = std::move(found.report);
-    HARMONY_RETURN_IF_ERROR(Evaluate(builder, rules, costs, options, &result));
-    return result;
-  }
-  return DeviceTooSmall(model, job, machine, sizes.back(), partition);
+  return Planning(model, job, machine, costs, options).Run();
 }
 
 }  // namespace harmony

@@ -55,7 +55,8 @@ class Search {
     } else {
       for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) {
         // From few groups to many.
-        const bool many = seed.backward_groups.size() > kManyRounds * shape_.devices.size();
+        const bool many =
+            seed.backward_groups.size() > kManyRounds * static_cast<size_t>(DeviceChoices(shape_));
         if (!kept_.empty() && (many || tasks_ > options_.tasks / 8)) break;
         Consider(std::move(seed));
       }

@@ -17,7 +17,7 @@ class Seeds {
       : builder_(builder),
         model_(builder.model()),
         rules_(rules),
-        devices_(static_cast<int>(builder.machine().devices.size())) {
+        devices_(DeviceChoices(builder.Blank())) {
     const int layers = model_.num_layers();
     const Plan shape = builder.Blank();
     speed_.assign(devices_, 0);

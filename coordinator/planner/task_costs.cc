@@ -11,7 +11,7 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
       tokens_(shape.sequence_length),
       costs_(std::move(costs)) {
   const int devices = lanes_.num_devices();
-  const Bytes losses = Bytes(sizeof(LossSlot)) * shape.num_microbatches;
+  const Bytes losses = Bytes(sizeof(LossSlot)) * shape.replica_microbatches();
   loads_.resize(devices);
   gradients_.resize(devices);
   for (int d = 0; d < devices; ++d) {

@@ -55,6 +55,72 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
   }
 }
 
+constexpr char kFourPaced[] = "sim*4:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s";
+
+TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.mode = "harmony-dp";
+  const MachineSpec machine = Machine(kFourPaced);
+  const absl::StatusOr<PlanResult> planned = MakePlan(model, job, machine);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan& plan = planned->plan;
+  EXPECT_EQ(plan.mode, ParallelMode::kData);
+  EXPECT_EQ(plan.replicas, 4);
+  EXPECT_EQ(plan.num_shares(), 4);
+  EXPECT_LE(planned->report.lower_bound, planned->estimate.step);
+  const std::string text = ExplainPlan(model, *planned, machine);
+  EXPECT_THAT(text, HasSubstr("harmony-dp on 4 devices"));
+  EXPECT_THAT(text, HasSubstr("4 devices run each all layer groups with 4 of the 16"));
+  EXPECT_THAT(text, HasSubstr("4 replicas of 4 microbatches"));
+  EXPECT_THAT(PlanToJson(model, *planned, machine), HasSubstr("\"virtual_replicas\": 4"));
+
+  job.virtual_replicas = 2;
+  const absl::StatusOr<PlanResult> two = MakePlan(model, job, machine);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->plan.num_shares(), 2);
+  EXPECT_THAT(ExplainPlan(model, *two, machine), HasSubstr("2 idle"));
+}
+
+TEST(PlannerTest, ReplicasAreThoseTheRunBeganWith) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  PlannerOptions options;
+  options.replicas = 2;
+  options.microbatch_size = 2;
+  for (const char* mode : {"auto", "harmony-pp", "harmony-dp"}) {
+    job.mode = mode;
+    const absl::StatusOr<PlanResult> planned =
+        MakePlan(model, job, Machine("sim*2:mem=2GiB"), options);
+    ASSERT_TRUE(planned.ok()) << mode << ": " << planned.status();
+    EXPECT_EQ(planned->plan.replicas, 2) << mode;
+  }
+}
+
+TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  const MachineSpec machine = Machine(kFourPaced);
+  PlannerOptions options;
+  options.explain = true;
+  const absl::StatusOr<PlanResult> planned = MakePlan(model, job, machine, options);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const bool data = planned->plan.mode == ParallelMode::kData;
+  ASSERT_FALSE(planned->alternatives.empty());
+  const Alternative& other = planned->alternatives.front();
+  EXPECT_THAT(other.what, HasSubstr(data ? "harmony-pp" : "harmony-dp"));
+  job.mode = data ? "harmony-pp" : "harmony-dp";
+  const absl::StatusOr<PlanResult> asked = MakePlan(model, job, machine);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(other.step, asked->estimate.step);
+  // A job on one device stays as it is.
+  job.mode = "auto";
+  const absl::StatusOr<PlanResult> one = MakePlan(model, job, Machine("sim:mem=2GiB"));
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->plan.mode, ParallelMode::kPipeline);
+  EXPECT_EQ(one->plan.replicas, 1);
+}
+
 TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
   const ModelSpec model = Gpt2();
   JobSpec job = Gpt2Job();

@@ -22,6 +22,7 @@ uint64_t instances = 12;
 #endif
 
 struct Instance {
+  Division division;
   ModelSpec model;
   JobSpec job;
   MachineSpec machine;
@@ -29,7 +30,7 @@ struct Instance {
 };
 
 // Layers, devices and microbatches so that all plans can be looked at in a moment.
-Instance RandomInstance(uint64_t seed) {
+Instance RandomInstance(uint64_t seed, ParallelMode mode) {
   static constexpr int kSizes[][3] = {
       // layers, devices, free placement
       {3, 2, 1}, {4, 2, 1}, {8, 1, 1}, {6, 2, 0}, {7, 3, 0}, {4, 3, 1}, {5, 2, 1}, {8, 3, 0}};
@@ -41,6 +42,10 @@ Instance RandomInstance(uint64_t seed) {
   JobSpec& job = instance.job;
   job.sequence_length = 16;
   job.global_batch_size = 1 + static_cast<int64_t>(random.Below(4));
+  if (mode == ParallelMode::kData) {
+    job.global_batch_size = random.Below(2) == 0 ? 2 : 4;
+    instance.division = {mode, random.Below(2) == 0 ? 2 : static_cast<int>(job.global_batch_size)};
+  }
   job.micro_batch_size = seed % 2;  // 0: forward tasks may have another size than backward tasks
   job.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
   // Few layers: stashes and activations of each group here or there; else on the host.
@@ -83,7 +88,8 @@ void ForEachPartition(int end, const std::function<void(const std::vector<LayerR
 // Every placement of the partition's groups.
 void ForEachPlacement(const Instance& instance, const std::vector<LayerRange>& partition,
                       const std::function<void(const std::vector<LayerGroup>&)>& visit) {
-  const int devices = static_cast<int>(instance.machine.devices.size());
+  const bool data = instance.division.mode == ParallelMode::kData;
+  const int devices = data ? 1 : static_cast<int>(instance.machine.devices.size());
   int64_t count = devices;
   for (size_t i = 1; instance.free_placement && i < partition.size(); ++i) count *= devices;
   if (partition.empty()) count = 1;
@@ -166,8 +172,8 @@ class BruteForce {
       for (size_t i = 0; i < keepers.size(); ++i) {
         plan.backward_groups[keepers[i]].keep_activations = (keep >> i & 1) != 0;
       }
-      for (int span = 1; span <= plan.num_microbatches; ++span) {
-        if (plan.num_microbatches % span != 0) continue;
+      for (int span = 1; span <= plan.replica_microbatches(); ++span) {
+        if (plan.replica_microbatches() % span != 0) continue;
         if (span > 1 && (keep != 0 || instance_.job.micro_batch_size > 0)) continue;
         plan.forward_span = span;
         for (int slots = 1; slots <= 3; ++slots) {
@@ -202,11 +208,11 @@ class BruteForce {
   int64_t looked_at_ = 0, simulated_ = 0;
 };
 
-TEST(SearchTest, BruteForceFindsNothingBetter) {
+void CompareWithBruteForce(ParallelMode mode) {
   int feasible = 0;
   for (uint64_t seed = 1; seed <= instances; ++seed) {
-    const Instance instance = RandomInstance(seed);
-    const PlanBuilder builder(instance.model, instance.job, instance.machine, 1);
+    const Instance instance = RandomInstance(seed, mode);
+    const PlanBuilder builder(instance.model, instance.job, instance.machine, 1, instance.division);
     MoveRules rules;
     rules.update = false;
     rules.stash = instance.job.stash;
@@ -229,15 +235,21 @@ TEST(SearchTest, BruteForceFindsNothingBetter) {
                            << DebugString(found.best.plan) << "\n"
                            << DebugString(brute.plan());
     std::printf(
-        "seed %2llu: %zu layers, %zu devices: %lld plans, %lld simulated; the search: %lld "
+        "%s, seed %2llu: %zu layers, %zu devices: %lld plans, %lld simulated; the search: %lld "
         "bounded, %lld simulated, forward tasks of %d%s\n",
-        static_cast<unsigned long long>(seed), instance.model.layers.size(),
+        ToString(mode), static_cast<unsigned long long>(seed), instance.model.layers.size(),
         instance.machine.devices.size(), static_cast<long long>(brute.looked_at()),
         static_cast<long long>(brute.simulated()), static_cast<long long>(found.report.bounded),
         static_cast<long long>(found.report.simulations), found.best.plan.forward_span,
         found.report.exhaustive ? ", proved" : "");
   }
   EXPECT_GE(feasible * 4, static_cast<int>(instances) * 3);
+}
+
+TEST(SearchTest, BruteForceFindsNothingBetter) { CompareWithBruteForce(ParallelMode::kPipeline); }
+
+TEST(SearchTest, BruteForceFindsNothingBetterInDataMode) {
+  CompareWithBruteForce(ParallelMode::kData);
 }
 
 }  // namespace
