@@ -17,7 +17,8 @@ AnalyticCosts::AnalyticCosts(const ModelSpec& model, const Plan& plan,
                              const std::vector<DeviceSpec>& devices)
     : model_(model),
       lanes_(static_cast<int>(plan.devices.size())),
-      microbatch_size_(static_cast<double>(plan.microbatch_size)) {
+      microbatch_size_(static_cast<double>(plan.microbatch_size)),
+      replicas_(static_cast<double>(plan.replicas)) {
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const DeviceSpec spec = d < devices.size() ? devices[d] : DeviceSpec();
     rates_.push_back({RateOr(spec.flops.value, kFlops), RateOr(spec.h2d.value, kCopy),
@@ -52,8 +53,8 @@ Nanos AnalyticCosts::Duration(const Command& command) const {
   double bytes = 0;
   if (host.kind == HostTaskKind::kUpdate || host.kind == HostTaskKind::kNorm) {
     const double size = static_cast<double>(model_.blocks[host.block].size().count());
-    bytes =
-        size * (host.kind == HostTaskKind::kUpdate ? 7 : 1);  // reads w, m, v, g; writes w, m, v
+    // Reads g of each replica; an update reads and writes w, m, v, too.
+    bytes = size * (replicas_ + (host.kind == HostTaskKind::kUpdate ? 6 : 0));
   } else if (host.kind == HostTaskKind::kCheckpoint || host.kind == HostTaskKind::kInitialize) {
     bytes = static_cast<double>(model_.parameter_count()) * 12;
   }

@@ -32,6 +32,7 @@ class AnalyticCosts : public CostModel {
   LaneTable lanes_;
   std::vector<Rates> rates_;
   double microbatch_size_;
+  double replicas_;
   std::vector<double> flops_;  // forward, by layer, one microbatch
 };
 

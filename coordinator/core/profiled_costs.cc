@@ -124,15 +124,19 @@ double ProfiledCosts::TransferSeconds(const Device& device, LaneKind lane, Bytes
 double ProfiledCosts::HostSeconds(const HostTask& task) const {
   const HostProfile& host = profile_.host;
   const auto at = [](Bytes size, double rate) { return static_cast<double>(size.count()) / rate; };
+  // The gradients of a replica.
+  const auto gradients = [](const ParamBlock& block) {
+    return block.size() * static_cast<int64_t>(block.uses.size());
+  };
   switch (task.kind) {
-    case HostTaskKind::kUpdate:
-      return host.task.median +
-             at(UpdateBytes(model_.blocks[task.block], optimizer_), host.update_rate.median);
-    case HostTaskKind::kNorm: {
+    case HostTaskKind::kUpdate: {
       const ParamBlock& block = model_.blocks[task.block];
-      return host.task.median +
-             at(block.size() * static_cast<int64_t>(block.uses.size()), host.norm_rate.median);
+      const Bytes more = gradients(block) * (plan_.replicas - 1);
+      return host.task.median + at(UpdateBytes(block, optimizer_) + more, host.update_rate.median);
     }
+    case HostTaskKind::kNorm:
+      return host.task.median +
+             at(gradients(model_.blocks[task.block]) * plan_.replicas, host.norm_rate.median);
     case HostTaskKind::kLoadBatch:
       return host.task.median +
              at(Bytes(plan_.global_batch() * plan_.sequence_length * 8), host.batch_rate.median);
