@@ -97,11 +97,7 @@ Nanos PlanBuilder::Score(const Plan& plan, Nanos step) const {
       plan.update == UpdateMode::kEager
           ? plan.gradient_ring > Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.replicas
           : !job_.DeferredUpdates();
-  return large ? WithMoreHostMemory(step) : step;
-}
-
-Nanos PlanBuilder::WithMoreHostMemory(Nanos step) {
-  return Nanos(step.count() + step.count() / kWorthMoreHostMemory);
+  return large ? Nanos(step.count() + step.count() / kWorthMoreHostMemory) : step;
 }
 
 }  // namespace harmony

@@ -40,8 +40,6 @@ class PlanBuilder {
   // bytes of the arena a parameter (deferred updates, or a large gradient ring; with replicas two
   // bytes more for each) and has no need to.
   Nanos Score(const Plan& plan, Nanos step) const;
-  // What the step of a plan that takes more of it counts as.
-  static Nanos WithMoreHostMemory(Nanos step);
 
   const ModelSpec& model() const { return model_; }
   const MachineSpec& machine() const { return machine_; }

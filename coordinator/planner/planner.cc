@@ -1,6 +1,7 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,12 @@ absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
     return absl::InvalidArgumentError(absl::StrCat("micro_batch_size: ", job.micro_batch_size,
                                                    " does not divide global_batch_size ",
                                                    job.global_batch_size));
+  }
+  const int64_t microbatches = job.global_batch_size / std::max<int64_t>(job.micro_batch_size, 1);
+  if (job.virtual_replicas > 0 && microbatches % job.virtual_replicas != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("virtual_replicas: ", job.virtual_replicas,
+                                                   " does not divide the ", microbatches,
+                                                   " microbatches of a step"));
   }
   if (job.update == UpdateMode::kEager && job.max_grad_norm > 0) {
     return absl::InvalidArgumentError(
@@ -104,19 +111,29 @@ absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const Machine
   return absl::OkStatus();
 }
 
-// What the job leaves open of the mode; the first one is the default. The replicas fix the result.
+// The modes that the job leaves open, the default first. Replicas fix the result, which must not
+// depend on how many devices there happen to be: where nobody asks for them there is one, which is
+// a pipeline's.
 std::vector<Division> DivisionsOf(const JobSpec& job, const MachineSpec& machine,
                                   const PlannerOptions& options) {
   const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
-  std::vector<Division> divisions;
-  if (job.mode != "harmony-dp") {
-    divisions.push_back({ParallelMode::kPipeline, std::max(given, 1)});
+  if (job.mode == "harmony-dp") {
+    return {{ParallelMode::kData, given > 0 ? given : job.AutoReplicas(options.microbatch_size)}};
   }
-  const Division data{ParallelMode::kData,
-                      given > 0 ? given : job.AutoReplicas(options.microbatch_size)};
-  const bool worth_a_try = machine.devices.size() > 1 && data.replicas > 1;
-  if (job.mode == "harmony-dp" || (job.mode == "auto" && worth_a_try)) divisions.push_back(data);
+  std::vector<Division> divisions = {{ParallelMode::kPipeline, std::max(given, 1)}};
+  if (job.mode == "auto" && given > 1 && machine.devices.size() > 1) {
+    divisions.push_back({ParallelMode::kData, given});
+  }
   return divisions;
+}
+
+// What the job could have by asking for it, to be named beside what it gets.
+std::optional<Division> OnRequest(const JobSpec& job, const MachineSpec& machine,
+                                  const PlannerOptions& options) {
+  const bool open = job.mode == "auto" && job.virtual_replicas == 0 && options.replicas == 0;
+  const Division data{ParallelMode::kData, job.AutoReplicas(options.microbatch_size)};
+  if (!options.explain || !open || machine.devices.size() == 1 || data.replicas == 1) return {};
+  return data;
 }
 
 // The search in one mode.
@@ -137,10 +154,11 @@ class Planning {
     if (!job_.layer_groups.empty()) {
       HARMONY_ASSIGN_OR_RETURN(partition_, FixedPartition(model_, job_.layer_groups));
     }
+    const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_);
+    // The size fixes the result as well: it must not depend on the mode that wins.
+    const std::vector<int64_t> sizes = SizesOf(divisions.front());
     std::vector<Candidate> all;
-    for (const Division& division : DivisionsOf(job_, machine_, options_)) {
-      all.push_back(Search(division));
-    }
+    for (const Division& division : divisions) all.push_back(Search(division, sizes));
     const Candidate* best = &all.front();
     for (const Candidate& other : all) {
       if (Better(other, *best)) best = &other;
@@ -157,6 +175,9 @@ class Planning {
     for (const Candidate& other : all) {
       if (options_.explain && &other != best) Add(other, *best, &result.alternatives);
     }
+    if (const std::optional<Division> division = OnRequest(job_, machine_, options_)) {
+      Add(Search(*division, SizesOf(*division)), *best, &result.alternatives);
+    }
     return result;
   }
 
@@ -165,13 +186,17 @@ class Planning {
     return PlanBuilder(model_, job_, machine_, candidate.microbatch, candidate.division);
   }
 
-  Candidate Search(Division division) const {
-    Candidate candidate{division, 0, {}, false};
-    std::vector<int64_t> sizes = {options_.microbatch_size};
-    if (job_.micro_batch_size > 0 || options_.microbatch_size == 0) {
-      sizes = MicrobatchSizes(model_, job_, machine_, division, costs_,
-                              Paced(machine_) || (options_.costs && !options_.rough));
+  std::vector<int64_t> SizesOf(Division division) const {
+    if (job_.micro_batch_size == 0 && options_.microbatch_size > 0) {
+      return {options_.microbatch_size};
     }
+    return MicrobatchSizes(model_, job_, machine_, division, costs_,
+                           Paced(machine_) || (options_.costs && !options_.rough));
+  }
+
+  // By the first size for which there is a plan.
+  Candidate Search(Division division, const std::vector<int64_t>& sizes) const {
+    Candidate candidate{division, 0, {}, false};
     for (int64_t size : sizes) {
       candidate.microbatch = size;
       const PlanBuilder builder = BuilderOf(candidate);
@@ -184,14 +209,10 @@ class Planning {
     return candidate;
   }
 
-  // Modes with fewer replicas, which need less of the host's memory, come first.
   static bool Better(const Candidate& a, const Candidate& b) {
     if (a.found.found != b.found.found) return a.found.found;
     if (a.fits_host != b.fits_host) return a.fits_host;
-    const Nanos worth_it = a.division.replicas > b.division.replicas
-                               ? PlanBuilder::WithMoreHostMemory(a.found.best.score)
-                               : a.found.best.score;
-    return worth_it < b.found.best.score;
+    return a.found.best.score < b.found.best.score;
   }
 
   // The mode that was not taken.
@@ -203,7 +224,9 @@ class Planning {
     mode.step = other.found.best.step;
     mode.why = !mode.fits                         ? "does not fit the memory"
                : mode.step > best.found.best.step ? "the best plan of that mode takes longer"
-                                                  : "not faster by what more host memory is worth";
+               : other.division.replicas != best.division.replicas
+                   ? "its sums have other last bits, so it has to be asked for"
+                   : "a copy of the weights for each device moves more bytes";
     all->insert(all->begin(), std::move(mode));
   }
 

@@ -100,6 +100,7 @@ TEST(PlannerTest, ReplicasAreThoseTheRunBeganWith) {
 TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
   const ModelSpec model = Gpt2();
   JobSpec job = Gpt2Job();
+  job.virtual_replicas = 4;
   const MachineSpec machine = Machine(kFourPaced);
   PlannerOptions options;
   options.explain = true;
@@ -113,12 +114,24 @@ TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
   const absl::StatusOr<PlanResult> asked = MakePlan(model, job, machine);
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_EQ(other.step, asked->estimate.step);
-  // A job on one device stays as it is.
-  job.mode = "auto";
-  const absl::StatusOr<PlanResult> one = MakePlan(model, job, Machine("sim:mem=2GiB"));
-  ASSERT_TRUE(one.ok()) << one.status();
-  EXPECT_EQ(one->plan.mode, ParallelMode::kPipeline);
-  EXPECT_EQ(one->plan.replicas, 1);
+}
+
+// The result of a job that asks for nothing does not depend on the number of devices.
+TEST(PlannerTest, ReplicasAreOnRequest) {
+  const ModelSpec model = Gpt2();
+  PlannerOptions options;
+  options.explain = true;
+  for (const char* devices : {"sim:mem=2GiB", kFourPaced}) {
+    const absl::StatusOr<PlanResult> planned =
+        MakePlan(model, Gpt2Job(), Machine(devices), options);
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->plan.mode, ParallelMode::kPipeline);
+    EXPECT_EQ(planned->plan.replicas, 1);
+    ASSERT_FALSE(planned->alternatives.empty());
+    const bool named =
+        planned->alternatives.front().what == "mode: harmony-dp, virtual_replicas: 4";
+    EXPECT_EQ(named, planned->plan.devices.size() > 1) << planned->alternatives.front().what;
+  }
 }
 
 TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
