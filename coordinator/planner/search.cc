@@ -112,7 +112,7 @@ class Search {
       ++result_.report.not_fitting;
       return std::nullopt;
     }
-    tasks_ += visits * candidate.plan.num_microbatches;
+    tasks_ += visits * candidate.plan.share_microbatches();
     candidate.bound = bounds_.OfPlan(candidate.plan, step);
     const PlanBound& bound = candidate.bound;
     candidate.score = builder_.Score(candidate.plan, bound.step);

@@ -33,7 +33,8 @@ struct HostContext {
   }
 
   // The record of an object that must be committed at `version`; FailedPrecondition otherwise.
-  absl::StatusOr<ObjectView> Committed(ObjectKind kind, int index, uint64_t version) const;
+  absl::StatusOr<ObjectView> Committed(ObjectKind kind, int index, uint64_t version,
+                                       int replica = 0) const;
 };
 
 }  // namespace harmony

@@ -90,9 +90,9 @@ bool IsNonFiniteResult(const absl::Status& status) {
   return status.GetPayload(kNonFinitePayload).has_value();
 }
 
-absl::StatusOr<ObjectView> HostContext::Committed(ObjectKind kind, int index,
-                                                  uint64_t version) const {
-  const ObjectKey key{kind, index, 0};
+absl::StatusOr<ObjectView> HostContext::Committed(ObjectKind kind, int index, uint64_t version,
+                                                  int replica) const {
+  const ObjectKey key{kind, index, replica};
   HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(table.IndexOf(key)));
   if (view.state != ObjectState::kClean || view.version != version) {
     return absl::FailedPreconditionError(
@@ -180,6 +180,23 @@ class HostExecutor::Impl {
     });
   }
 
+  // Of the microbatches of a replica.
+  absl::Status AddLosses(const ObjectView& loss, int replica, StepScalars* scalars) const {
+    const auto* slots = reinterpret_cast<const LossSlot*>(context_.segment.Arena(loss.offset));
+    const int count = job().plan.replica_microbatches();
+    for (int m = 0; m < count; ++m) {
+      if (!std::isfinite(slots[m].loss_sum)) {
+        return NonFiniteResult(
+            job().model.num_layers() - 1,
+            absl::StrCat("the loss of step ", scalars->step + 1, ", microbatch ",
+                         replica * count + m, " is not finite (", slots[m].loss_sum, ")"));
+      }
+      scalars->loss_sum += slots[m].loss_sum;
+      scalars->label_count += slots[m].label_count;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status SumLosses(const HostTask& task, int64_t step) {
     const ObjectView view{{ObjectKind::kStepScalars, ParityOf(step), 0},
                           task.offset,
@@ -187,22 +204,15 @@ class HostExecutor::Impl {
                           VersionOf(step),
                           ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
-      HARMONY_ASSIGN_OR_RETURN(const ObjectView loss,
-                               context_.Committed(ObjectKind::kLoss, 0, VersionOf(step)));
-      const LossSlot* slots =
-          reinterpret_cast<const LossSlot*>(context_.segment.Arena(loss.offset));
       StepScalars scalars;
       scalars.step = step;
       scalars.learning_rate = LearningRateAt(job().spec, step);
       scalars.tokens = job().plan.global_batch() * job().plan.sequence_length;
-      for (int m = 0; m < job().plan.num_microbatches; ++m) {
-        if (!std::isfinite(slots[m].loss_sum)) {
-          return NonFiniteResult(job().model.num_layers() - 1,
-                                 absl::StrCat("the loss of step ", step + 1, ", microbatch ", m,
-                                              " is not finite (", slots[m].loss_sum, ")"));
-        }
-        scalars.loss_sum += slots[m].loss_sum;
-        scalars.label_count += slots[m].label_count;
+      for (int replica = 0; replica < job().plan.replicas; ++replica) {
+        HARMONY_ASSIGN_OR_RETURN(
+            const ObjectView loss,
+            context_.Committed(ObjectKind::kLoss, 0, VersionOf(step), replica));
+        HARMONY_RETURN_IF_ERROR(AddLosses(loss, replica, &scalars));
       }
       std::memcpy(data, &scalars, sizeof(scalars));
       return absl::OkStatus();
