@@ -73,6 +73,7 @@ CASES = [
     Case("gpt2-3-clip", "gpt2", 3, 0.6, 24, 4, gflops=7, settings=("max_grad_norm=1",)),
     Case("gpt2-4", "gpt2", 4, 0.8, 32, 4, gflops=6),
     Case("gpt2-4-root", "gpt2", 4, 0.5, 32, 4, gflops=6, root="a"),
+    Case("gpt2-4-data", "gpt2", 4, 1.0, 32, 4, gflops=6, settings=("mode=harmony-dp",)),
     Case("llama-1-tenth", "llama", 1, 0.1, 16, 4),
     Case("llama-2", "llama", 2, 0.6, 16, 4, gflops=8, links=ASYMMETRIC),
     Case("llama-3-slow", "llama", 3, 0.5, 24, 4, gflops=7, links=SLOW),
