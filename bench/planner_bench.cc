@@ -25,6 +25,7 @@ struct Case {
   int64_t tokens, batch, microbatch;
   const char* devices;
   const char* host_memory;
+  int replicas = 0;  // 0: a pipeline with one; else data parallel
 };
 
 constexpr char kServer[] = ",flops=10T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s";
@@ -33,6 +34,8 @@ const Case kCases[] = {
     {"gpt2-124m 1 device", "gpt2-124m", 0, 0, 256, 32, 2, "sim:mem=512MiB", ""},
     {"gpt2-124m 4 devices", "gpt2-124m", 0, 0, 256, 32, 2, "sim*4:mem=512MiB", ""},
     {"gpt2-124m 4 devices, microbatch auto", "gpt2-124m", 0, 0, 256, 32, 0, "sim*4:mem=512MiB", ""},
+    {"gpt2-124m 4 devices, data parallel", "gpt2-124m", 0, 0, 256, 32, 2, "sim*4:mem=512MiB", "",
+     4},
     {"gpt2-1.5b 4 devices of 11 GB", "gpt2-1.5b", 0, 0, 1024, 64, 1, "sim*4:mem=11GB", ""},
     {"gpt2-1.5b 3 unequal devices", "gpt2-1.5b", 0, 0, 1024, 32, 1,
      "sim:mem=11GB,flops=20T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s "
@@ -42,6 +45,7 @@ const Case kCases[] = {
     {"deep: 1000 layers, batch 1024, 8 devices", "", 1000, 1024, 512, 1024, 8, "sim*8:mem=16GB",
      ""},
     {"deep: 1000 layers, microbatch auto", "", 1000, 1024, 512, 1024, 0, "sim*8:mem=16GB", ""},
+    {"deep: 1000 layers, data parallel", "", 1000, 1024, 512, 1024, 8, "sim*8:mem=16GB", "", 8},
     {"1t: 8 devices of 80 GB, host 2 TB", "", 128, 25600, 1024, 8, 1, "sim*8:mem=80GB", "2TB"},
     {"1t: the same with a host of 16 TB", "", 128, 25600, 1024, 8, 1, "sim*8:mem=80GB", "16TB"},
 };
@@ -75,6 +79,8 @@ void Run(const Case& c) {
   job.sequence_length = c.tokens;
   job.global_batch_size = c.batch;
   job.micro_batch_size = c.microbatch;
+  if (c.replicas > 0) job.mode = "harmony-dp";
+  job.virtual_replicas = c.replicas;
   MachineSpec machine;
   const std::string spec = c.devices;
   machine.devices = *ParseDevices(absl::StrContains(spec, "flops") ? spec : spec + kServer);
