@@ -1,6 +1,7 @@
 #include "common/plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -70,12 +71,13 @@ absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
 
 // The backward group of the same layers and device; -1: there is none.
 int TwinOf(const Plan& plan, const LayerGroup& forward_group) {
-  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
-    const LayerGroup& group = plan.backward_groups[g];
-    if (group.layers != forward_group.layers) continue;
-    return group.device == forward_group.device ? static_cast<int>(g) : -1;
-  }
-  return -1;
+  const std::vector<LayerGroup>& groups = plan.backward_groups;
+  const auto at = std::partition_point(groups.begin(), groups.end(), [&](const LayerGroup& group) {
+    return group.layers.first < forward_group.layers.first;
+  });
+  const bool twin = at != groups.end() && at->layers == forward_group.layers &&
+                    at->device == forward_group.device;
+  return twin ? static_cast<int>(at - groups.begin()) : -1;
 }
 
 absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
@@ -205,10 +207,12 @@ int ActivationKeeperOf(const Plan& plan, const LayerGroup& forward_group) {
 }
 
 bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
-  return std::any_of(
-      plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
-        return forward.layers == backward_group.layers && forward.device == backward_group.device;
-      });
+  const std::vector<LayerGroup>& groups = plan.forward_groups;
+  const auto at = std::partition_point(groups.begin(), groups.end(), [&](const LayerGroup& group) {
+    return group.layers.first < backward_group.layers.first;
+  });
+  return at != groups.end() && at->layers == backward_group.layers &&
+         at->device == backward_group.device;
 }
 
 bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group) {
@@ -222,13 +226,22 @@ int StashBoundary(const LayerGroup& group) {
 }
 
 std::vector<StashSpec> StashesOf(const Plan& plan) {
+  return StashesOf(plan, 0, std::numeric_limits<int>::max());
+}
+
+std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last) {
   std::vector<StashSpec> result;
-  for (size_t i = 0; i < plan.backward_groups.size(); ++i) {
-    const LayerGroup& group = plan.backward_groups[i];
-    const bool fused = i + 1 == plan.backward_groups.size();
-    const int boundary = fused ? group.layers.first : StashBoundary(group);
-    if (boundary <= 0) continue;
-    result.push_back({boundary, static_cast<int>(i), group.keep_stash});
+  const std::vector<LayerGroup>& groups = plan.backward_groups;
+  // The boundary of a group is its first layer, or in the first group the layer behind.
+  const auto begin = std::partition_point(
+      groups.begin(), groups.end(),
+      [first](const LayerGroup& group) { return group.layers.first + 1 < first; });
+  for (auto group = begin; group != groups.end(); ++group) {
+    const bool fused = group + 1 == groups.end();
+    const int boundary = fused ? group->layers.first : StashBoundary(*group);
+    if (boundary > last) break;
+    if (boundary <= 0 || boundary < first) continue;
+    result.push_back({boundary, static_cast<int>(group - groups.begin()), group->keep_stash});
   }
   return result;
 }

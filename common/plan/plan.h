@@ -131,6 +131,8 @@ struct StashSpec {
   bool kept = false;  // on the device of the group (of each share, its part); else on the host
 };
 std::vector<StashSpec> StashesOf(const Plan& plan);  // boundaries ascending
+// Those of boundaries from `first` to `last`.
+std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last);
 // The uses of a range of layers, in layer order; blocks used by them, each once, in order of first
 // use. `backward`: only what the backward of these layers needs.
 std::vector<int> UsesOf(const ModelSpec& model, LayerRange layers);

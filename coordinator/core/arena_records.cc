@@ -1,46 +1,53 @@
 #include "coordinator/core/arena_records.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace harmony {
 
-ArenaRecords::ArenaRecords(const ObjectTableLayout& table, absl::Span<const ObjectView> records) {
+ArenaRecords::ArenaRecords(const ObjectTableLayout& table, absl::Span<const ObjectView> records)
+    : standing_(table.size(), Bytes(-1)) {
   for (int i = 0; i < static_cast<int>(records.size()); ++i) {
     const ObjectKind kind = table.KeyOf(i).kind;
     if (records[i].state == ObjectState::kFree) continue;
     if (kind != ObjectKind::kGradient && kind != ObjectKind::kBoundaryGradient) continue;
-    claims_.push_back({i, records[i].offset, records[i].offset + records[i].size, {}});
+    Add(i, records[i].offset, records[i].offset + records[i].size);
   }
+}
+
+void ArenaRecords::Add(int record, Bytes begin, Bytes end) {
+  claims_.insert_or_assign(begin, Claim{record, end, {}});
+  standing_[record] = begin;
 }
 
 std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_t lane,
                                      uint64_t value, Users& after) {
   std::vector<int> retire = {record};
-  std::vector<Claim> kept;
-  kept.reserve(claims_.size() + 2);
-  for (Claim& claim : claims_) {
-    const bool overlaps = claim.begin < end && begin < claim.end;
-    const bool own = claim.record == record && claim.freed_by.value == 0;
-    if (!overlaps && !own) {
-      kept.push_back(claim);
-      continue;
+  if (const auto own = claims_.find(standing_[record]); own != claims_.end()) {
+    own->second.freed_by = {lane, value};  // wherever it is
+  }
+  standing_[record] = Bytes(-1);
+  auto at = claims_.lower_bound(begin);
+  if (at != claims_.begin() && std::prev(at)->second.end > begin) --at;
+  while (at != claims_.end() && at->first < end) {
+    const auto [from, claim] = *at;
+    at = claims_.erase(at);
+    SemaphoreWait freed_by = claim.freed_by;
+    if (freed_by.value == 0) {
+      retire.push_back(claim.record);
+      standing_[claim.record] = Bytes(-1);
+      freed_by = {lane, value};
+    } else if (freed_by != SemaphoreWait{lane, value}) {
+      after.Add(freed_by.semaphore, freed_by.value, Nanos());
     }
-    if (claim.freed_by.value == 0) {
-      if (!own) retire.push_back(claim.record);
-      claim.freed_by = {lane, value};
-    } else {
-      after.Add(claim.freed_by.semaphore, claim.freed_by.value, Nanos());
-    }
-    if (claim.begin < std::min(claim.end, begin)) {
-      kept.push_back({claim.record, claim.begin, std::min(claim.end, begin), claim.freed_by});
-    }
-    if (std::max(claim.begin, end) < claim.end) {
-      kept.push_back({claim.record, std::max(claim.begin, end), claim.end, claim.freed_by});
+    // What this copy does not overwrite orders others behind it.
+    if (from < begin) claims_.insert_or_assign(from, Claim{claim.record, begin, freed_by});
+    if (end < claim.end) {
+      at = claims_.insert_or_assign(end, Claim{claim.record, claim.end, freed_by}).first;
     }
   }
-  kept.push_back({record, begin, end, {}});
-  claims_ = std::move(kept);
+  Add(record, begin, end);
   return retire;
 }
 

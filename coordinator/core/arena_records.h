@@ -3,6 +3,7 @@
 // Which of the swapper's records claim data in the recycled parts of the arena (boundary banks,
 // gradient ring), so that the copy that overwrites data first frees their records. PURE.
 
+#include <map>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -26,12 +27,17 @@ class ArenaRecords {
  private:
   struct Claim {
     int record;
-    Bytes begin, end;
+    Bytes end;
     // The copy that frees the record; value 0: none yet. Then the claim lives on, to order others
     // behind that copy, until all of its range is overwritten.
     SemaphoreWait freed_by;
   };
-  std::vector<Claim> claims_;
+  using Claims = std::map<Bytes, Claim>;  // by where they begin; they do not overlap
+  // A claim on [begin, end) that is not freed yet.
+  void Add(int record, Bytes begin, Bytes end);
+
+  Claims claims_;
+  std::vector<Bytes> standing_;  // by record: where its claim that is not freed begins; -1: none
 };
 
 }  // namespace harmony

@@ -9,11 +9,10 @@ void DeviceMemory::BeginVisit() {
 
 int64_t DeviceMemory::AddItem(Bytes size) {
   const Bytes aligned = size.AlignUp(kSlotAlignment);
-  Item item;
+  Item& item = items_.emplace_back();
   item.begin = from_top_ ? resident_ - stacked_ - aligned : stacked_;
   item.end = item.begin + aligned;
   stacked_ += aligned;
-  items_.push_back(std::move(item));
   return items() - 1;
 }
 

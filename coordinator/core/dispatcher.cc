@@ -76,6 +76,12 @@ absl::StatusOr<std::vector<Command>> Dispatcher::NextCommands() {
   return commands;
 }
 
+absl::StatusOr<Rehearsal> Dispatcher::Rehearse() {
+  Rehearsal rehearsal;
+  HARMONY_RETURN_IF_ERROR(impl_->generation_->Rehearse(rehearsal));
+  return rehearsal;
+}
+
 void Dispatcher::StopAfterCurrentStep() {
   if (impl_->stop_) return;
   impl_->stop_ = true;

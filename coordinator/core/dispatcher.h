@@ -39,6 +39,13 @@ struct DispatchOptions {
   int window = 64;         // commands outstanding per lane
 };
 
+// A run by the modelled times alone.
+struct Rehearsal {
+  std::vector<Nanos> step_ends;  // of the last update, by step
+  std::vector<Nanos> busy;       // in the last step, by link (LinksOfLanes)
+  int64_t commands = 0;
+};
+
 class Dispatcher {
  public:
   // `model`, `plan` and `costs` must outlive it.
@@ -59,6 +66,12 @@ class Dispatcher {
   // issued, nothing is outstanding and the job is not done: the plan does not fit; the message
   // names device, bytes missing and what asked for them.
   absl::StatusOr<std::vector<Command>> NextCommands();
+
+  // Instead of NextCommands and OnLaneProgress: issues all steps in the same order with the same
+  // memory, each command completing as modelled, without writing the commands down. REQUIRES: a new
+  // generation on an empty table; a command's duration depends on nothing but its lane, its size
+  // and, of a task, its layers, its samples and whether it is its replica's first or last.
+  absl::StatusOr<Rehearsal> Rehearse();
 
   // No step after `step_index` is started; a checkpoint is written after it. Idempotent, only ever
   // lowers the end. Steps already issued are finished.

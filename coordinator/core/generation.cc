@@ -100,6 +100,7 @@ absl::Status Generation::AppendStep(int64_t step) {
   }
   if (job_.layout.ring_bytes().count() > 0) RequestRing(work);
   for (DeviceMemory& memory : memory_) memory.Admit();
+  ++changes_;
   return absl::OkStatus();
 }
 
@@ -159,7 +160,9 @@ void Generation::PinGradients(const StepWork& work) {
     const std::optional<Bytes> begin = PieceInUse(g, work.step);
     if (updates == 0 || !begin) continue;
     ring_.Pin(*begin, *begin + RingBytes(g) * plan_.replicas);
-    grants_[g] = {true, *begin, {}, updates};
+    grants_[g].held = true;
+    grants_[g].begin = *begin;
+    grants_[g].updates_left = updates;
   }
 }
 
@@ -177,6 +180,10 @@ void Generation::OnLaneProgress(int index, uint64_t value) {
     lane.outstanding.pop_front();
     ++lane.completed;
   }
+  FinishSteps();
+}
+
+void Generation::FinishSteps() {
   const LaneState& host = lanes_[lane_table_.IndexOf({LaneKind::kHostCompute, 0})];
   while (!finishing_.empty() && finishing_.front().second <= host.completed) {
     completed_steps_ = finishing_.front().first + 1;
@@ -195,7 +202,11 @@ void Generation::Stop() {
   checkpoints_.erase(std::remove_if(checkpoints_.begin(), checkpoints_.end(),
                                     [&](int64_t step) { return step >= end; }),
                      checkpoints_.end());
-  for (LaneState& lane : lanes_) lane.ready = false;
+  for (LaneState& lane : lanes_) {
+    lane.ready = false;
+    lane.blocked_on = kNoNode;
+  }
+  ++changes_;
   ring_queue_.erase(std::remove_if(ring_queue_.begin(), ring_queue_.end(),
                                    [&](const RingRequest& request) { return request.step >= end; }),
                     ring_queue_.end());

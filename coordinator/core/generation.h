@@ -3,6 +3,7 @@
 // The issuing engine of one generation: from the frontier to a stream of commands. See dispatcher.h
 // for what it does; this is its state. PURE.
 
+#include <array>
 #include <climits>
 #include <cstdint>
 #include <deque>
@@ -43,6 +44,7 @@ class Generation {
 
   absl::Status Begin();
   absl::Status Issue(std::vector<Command>& commands);
+  absl::Status Rehearse(Rehearsal& rehearsal);
   void OnLaneProgress(int lane, uint64_t value);
   void Stop();
 
@@ -55,8 +57,10 @@ class Generation {
  private:
   struct LaneState {
     uint64_t issued = 0, completed = 0;
-    Nanos free_at;       // modelled
-    bool ready = false;  // the head can be issued, from `start` on
+    Nanos free_at;                // modelled
+    bool ready = false;           // the head can be issued, from `start` on
+    NodeId blocked_on = kNoNode;  // it cannot before this has been issued
+    int64_t checked = 0;          // it could not when changes_ stood at this
     Nanos start;
     std::deque<Command> outstanding;
   };
@@ -93,16 +97,21 @@ class Generation {
 
   // Choosing.
   int PickLane();
-  bool Evaluate(const Node& node, Nanos& start) const;
+  bool Evaluate(const Node& node, LaneState& lane) const;
   bool HasMemory(const Node& node, Nanos& start) const;
   void CollectUsers(const Node& node, Users& users) const;
   bool GradientHasSlot(const Node& node) const;
-  void Settle(const Node& node);
+  void Settle(NodeId id);
   void Decide(NodeId id);
   void Drop(NodeId id);
 
   // Issuing.
   void IssueHead(int lane, std::vector<Command>& commands);
+  void WriteHead(int lane, Users& users, Command& command);
+  // As modelled; takes it off its lane.
+  void Issued(int lane, Nanos start, Nanos duration);
+  Nanos DurationOf(int lane);
+  void FinishSteps();
   void FillWaits(const Node& node, Users& users, Command& command) const;
   Bytes GradientSlot(const Node& node) const;
   // Of a visit of the backward: nothing more of its loss slots or gradients is copied.
@@ -142,7 +151,17 @@ class Generation {
   int64_t completed_steps_ = 0;
   int64_t last_host_step_ = -1;       // highest step of which a host_compute command was issued
   std::vector<int64_t> checkpoints_;  // steps after which a checkpoint is in the graph
+  // Counts whatever may let a lane's head be issued, other than that nodes are issued or dropped:
+  // memory and decisions.
+  int64_t changes_ = 1;
   uint64_t next_id_ = 1;
+  // Rehearsals: the last duration of each kind of node, by lane and kind.
+  struct LastDuration {
+    int64_t visit = -2;
+    int index = -1, edge = -1;
+    Nanos duration;
+  };
+  std::vector<std::array<LastDuration, kNodeKinds>> last_durations_;
 };
 
 }  // namespace harmony

@@ -24,13 +24,17 @@ int Generation::PickLane() {
   NodeId best_id = kNoNode;
   for (int index = 0; index < graph_.num_lanes(); ++index) {
     std::deque<NodeId>& queue = graph_.lane(index);
-    while (!queue.empty() && graph_.node(queue.front()).state == NodeState::kDropped) {
-      queue.pop_front();
-    }
-    if (queue.empty()) continue;
     LaneState& lane = lanes_[index];
-    if (!lane.ready) lane.ready = Evaluate(graph_.node(queue.front()), lane.start);
-    if (!lane.ready) continue;
+    if (!lane.ready) {
+      if (lane.blocked_on != kNoNode || lane.checked == changes_) continue;
+      while (!queue.empty() && graph_.node(queue.front()).state == NodeState::kDropped) {
+        queue.pop_front();
+      }
+      if (queue.empty()) continue;
+      lane.ready = Evaluate(graph_.node(queue.front()), lane);
+      lane.checked = changes_;
+      if (!lane.ready) continue;
+    }
     const Nanos start = std::max(lane.start, lane.free_at);
     if (best < 0 || start < best_start || (start == best_start && queue.front() < best_id)) {
       best = index;
@@ -41,14 +45,20 @@ int Generation::PickLane() {
   return best;
 }
 
-bool Generation::Evaluate(const Node& node, Nanos& start) const {
+bool Generation::Evaluate(const Node& node, LaneState& lane) const {
+  lane.blocked_on = kNoNode;
   if (node.state == NodeState::kUndecided && node.kind != NodeKind::kEgress) return false;
-  start = Nanos();
+  lane.start = Nanos();
   for (NodeId dep : node.deps) {
-    if (!graph_.Settled(dep)) return false;
-    if (!graph_.Forgotten(dep)) start = std::max(start, graph_.node(dep).finish);
+    if (graph_.Forgotten(dep)) continue;
+    const Node& before = graph_.node(dep);
+    if (before.state != NodeState::kIssued && before.state != NodeState::kDropped) {
+      lane.blocked_on = dep;
+      return false;
+    }
+    lane.start = std::max(lane.start, before.finish);
   }
-  return HasMemory(node, start);
+  return HasMemory(node, lane.start);
 }
 
 bool Generation::HasMemory(const Node& node, Nanos& start) const {
@@ -129,8 +139,13 @@ bool Generation::GradientHasSlot(const Node& node) const {
   });
 }
 
-void Generation::Settle(const Node& node) {
-  if (StepCount* count = CountOf(node.step)) --count->nodes_left;
+void Generation::Settle(NodeId id) {
+  if (StepCount* count = CountOf(graph_.node(id).step)) --count->nodes_left;
+  for (LaneState& lane : lanes_) {
+    if (lane.blocked_on != id) continue;
+    lane.blocked_on = kNoNode;
+    lane.checked = 0;
+  }
 }
 
 // An output goes from device to device when the consumer has its memory and a slot that is free, or
@@ -139,6 +154,8 @@ void Generation::Settle(const Node& node) {
 // hold up its producer's device, and nothing can lock up.
 void Generation::Decide(NodeId id) {
   Node& egress = graph_.node(id);
+  lanes_[egress.lane].ready = false;
+  ++changes_;
   const Visit& consumer = graph_.visit(graph_.visit(egress.visit).consumer);
   const NodeId slot_user = egress.index >= consumer.slots
                                ? consumer.positions[egress.index - consumer.slots].compute
@@ -162,7 +179,7 @@ void Generation::Decide(NodeId id) {
 void Generation::Drop(NodeId id) {
   Node& node = graph_.node(id);
   node.state = NodeState::kDropped;
-  Settle(node);
+  Settle(id);
   if (node.kind == NodeKind::kInputIn || node.kind == NodeKind::kGradientIn) return;
   Visit& visit = graph_.visit(node.visit);
   --visit.outs_left;
@@ -181,7 +198,6 @@ absl::Status Generation::Issue(std::vector<Command>& commands) {
     const Node& node = graph_.node(id);
     if (node.state == NodeState::kUndecided) {
       Decide(id);
-      lane.ready = false;
       continue;
     }
     if (lane.issued - lane.completed >= static_cast<uint64_t>(job_.options.window)) break;
@@ -192,33 +208,44 @@ absl::Status Generation::Issue(std::vector<Command>& commands) {
 }
 
 void Generation::IssueHead(int index, std::vector<Command>& commands) {
-  LaneState& lane = lanes_[index];
-  const NodeId id = graph_.lane(index).front();
-  Node& node = graph_.node(id);
+  Users users;
   Command command;
+  WriteHead(index, users, command);
+  FillWaits(graph_.node(graph_.lane(index).front()), users, command);
+  command.header.expected = job_.costs.Duration(command);
+  Issued(index, std::max(lanes_[index].start, users.finish), command.header.expected);
+  lanes_[index].outstanding.push_back(command);
+  commands.push_back(std::move(command));
+}
+
+// All but what it waits for; what it has to wait for in addition to `node.deps` is in `users`.
+void Generation::WriteHead(int index, Users& users, Command& command) {
+  const Node& node = graph_.node(graph_.lane(index).front());
   command.header.id = next_id_++;
   command.header.lane = static_cast<uint32_t>(index);
-  command.header.signal_value = ++lane.issued;
+  command.header.signal_value = lanes_[index].issued + 1;
   command.header.step = node.step;
   const bool recovery =
       std::find(resumed_steps_.begin(), resumed_steps_.end(), node.step) != resumed_steps_.end();
-  Users users;
   writer_.WriteBody(node, node.kind == NodeKind::kGradientOut ? GradientSlot(node) : Bytes(0),
                     recovery, command, users);
-  FillWaits(node, users, command);
-  command.header.expected = job_.costs.Duration(command);
-  node.value = lane.issued;
+}
+
+void Generation::Issued(int index, Nanos start, Nanos duration) {
+  LaneState& lane = lanes_[index];
+  const NodeId id = graph_.lane(index).front();
+  Node& node = graph_.node(id);
+  node.value = ++lane.issued;
   Nanos& link_free = link_free_[links_[index]];
-  node.finish = std::max({lane.start, lane.free_at, link_free}) + command.header.expected;
+  node.finish = std::max({start, lane.free_at, link_free}) + duration;
   link_free = node.finish;
   node.state = NodeState::kIssued;
   lane.free_at = node.finish;
   lane.ready = false;
+  lane.checked = 0;
   graph_.lane(index).pop_front();
-  Settle(node);
+  Settle(id);
   AfterIssue(node);
-  lane.outstanding.push_back(command);
-  commands.push_back(std::move(command));
 }
 
 void Generation::FillWaits(const Node& node, Users& users, Command& command) const {
@@ -311,6 +338,7 @@ void Generation::ReleaseOutputs(Visit& visit) {
 void Generation::Release(const Visit& visit, int64_t item, const Users& users) {
   memory_[visit.device].Release(item, users);
   memory_[visit.device].Admit();
+  ++changes_;
 }
 
 void Generation::AfterUpdate(const Node& node) {
@@ -351,8 +379,12 @@ void Generation::GrantRing() {
     std::optional<GradientRing::Piece> piece =
         ring_.Take(RingBytes(request.group) * plan_.replicas);
     if (!piece) return;
-    grant = {true, piece->begin, std::move(piece->waits), blocks};
+    grant.held = true;
+    grant.begin = piece->begin;
+    grant.waits = std::move(piece->waits);
+    grant.updates_left = blocks;
     ring_queue_.pop_front();
+    ++changes_;
   }
 }
 

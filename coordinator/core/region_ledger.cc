@@ -32,8 +32,12 @@ Users RegionLedger::Hold(Bytes begin, Bytes end) {
   kept.reserve(pieces_.size() + 2);
   bool placed = false;
   auto place = [&] {
-    if (!placed) kept.push_back({begin, end, true, {}});
+    if (placed) return;
     placed = true;
+    Piece& piece = kept.emplace_back();
+    piece.begin = begin;
+    piece.end = end;
+    piece.held = true;
   };
   for (Piece& piece : pieces_) {
     if (piece.begin >= end) place();
@@ -42,10 +46,14 @@ Users RegionLedger::Hold(Bytes begin, Bytes end) {
       continue;
     }
     users.Merge(piece.users);
-    if (piece.begin < begin) kept.push_back({piece.begin, begin, false, piece.users});
+    if (piece.begin < begin) {
+      kept.push_back(piece);
+      kept.back().end = begin;
+    }
     if (piece.end > end) {
       place();
-      kept.push_back({end, piece.end, false, std::move(piece.users)});
+      kept.push_back(std::move(piece));
+      kept.back().begin = end;
     }
   }
   place();

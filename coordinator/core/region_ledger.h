@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "common/base/units.h"
 #include "common/plan/command.h"
 
@@ -14,7 +15,7 @@ namespace harmony {
 // Commands that used a piece of memory last: what a later user has to wait for, and the modelled
 // time when all of them will have finished.
 struct Users {
-  std::vector<SemaphoreWait> waits;  // one per semaphore, the highest value
+  absl::InlinedVector<SemaphoreWait, 4> waits;  // one per semaphore, the highest value
   Nanos finish;
 
   void Add(uint32_t semaphore, uint64_t value, Nanos at);
@@ -36,7 +37,7 @@ class RegionLedger {
  private:
   struct Piece {
     Bytes begin, end;
-    bool held;
+    bool held = false;
     Users users;  // of a released piece
   };
   std::vector<Piece> pieces_;  // disjoint, ascending; what no piece covers was never used

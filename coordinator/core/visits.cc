@@ -47,7 +47,7 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
     visit.outputs.push_back(boundary);
     visit.output_kept.push_back(kept);
   };
-  for (const StashSpec& stash : StashesOf(plan)) {
+  for (const StashSpec& stash : StashesOf(plan, input, layers.last + 1)) {
     const bool kept_here =
         stash.kept && DeviceOf(plan, plan.backward_groups[stash.group], share) == visit.device;
     if (stash.boundary == input && kept_here) visit.kept_input = input;

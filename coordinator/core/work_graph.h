@@ -38,6 +38,7 @@ enum class NodeKind : uint8_t {
   kUpdate,  // index: block
   kCheckpoint,
 };
+inline constexpr int kNodeKinds = static_cast<int>(NodeKind::kCheckpoint) + 1;
 
 enum class NodeState : uint8_t {
   kPending,    // will be issued

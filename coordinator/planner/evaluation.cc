@@ -112,4 +112,15 @@ absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
   return Clock(model, plan, costs, options).Run();
 }
 
+absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
+                                           const CostModel& costs, int steps) {
+  Dispatcher dispatcher(model, plan, costs, {0, steps, 0, kWindow});
+  HARMONY_RETURN_IF_ERROR(dispatcher.BeginGeneration(1, {}));
+  HARMONY_ASSIGN_OR_RETURN(const Rehearsal rehearsal, dispatcher.Rehearse());
+  const Nanos all = rehearsal.step_ends.back() - rehearsal.step_ends.front();
+  RehearsedPlan result{Nanos(all.count() / (steps - 1)), rehearsal.commands};
+  for (Nanos busy : rehearsal.busy) result.step = std::max(result.step, busy);
+  return result;
+}
+
 }  // namespace harmony

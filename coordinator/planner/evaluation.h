@@ -43,4 +43,13 @@ struct EvaluateOptions {
 absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, const EvaluateOptions& options = {});
 
+// The step's time alone, several times as quick: a rehearsal of the dispatcher
+// (Dispatcher::Rehearse, which says what it asks of the costs).
+struct RehearsedPlan {
+  Nanos step;
+  int64_t commands = 0;
+};
+absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
+                                           const CostModel& costs, int steps = 3);
+
 }  // namespace harmony

@@ -19,6 +19,21 @@ bool ShiftAt(int i, int by, Groups& groups) {
   return true;
 }
 
+// Moves the boundaries below groups `first` to `last` together. False where that would take a whole
+// group.
+bool ShiftRun(int first, int last, int by, Groups& groups) {
+  LayerRange &below = groups[first - 1].layers, &above = groups[last].layers;
+  if (below.count() + by < 1) return false;
+  if (above.count() - by < 1) return false;
+  below.last += by;
+  for (int i = first; i < last; ++i) {
+    groups[i].layers.first += by;
+    groups[i].layers.last += by;
+  }
+  above.first += by;
+  return true;
+}
+
 int RandomShift(CounterRandom& random) {
   static constexpr int kSteps[] = {1, 1, 1, 1, 2, 2, 3, 5, 8};
   const int by = kSteps[Pick(random, std::size(kSteps))];
@@ -44,6 +59,27 @@ bool ShiftBoth(CounterRandom& random, Plan& plan) {
   return true;
 }
 
+// A run of backward boundaries, or of forward ones, or of both: then those that lie between the
+// same layers.
+bool ShiftRuns(CounterRandom& random, Plan& plan) {
+  const uint64_t which = random.Below(3);
+  Groups& groups = which == 0 ? plan.forward_groups : plan.backward_groups;
+  if (groups.size() < 3) return false;
+  const int count = static_cast<int>(groups.size());
+  const int first = 1 + Pick(random, groups.size() - 1);
+  const int last = std::min(first + 1 + Pick(random, groups.size()), count - 1);
+  const int by = random.Below(2) == 0 ? 1 : -1;
+  const int from = groups[first].layers.first, to = groups[last].layers.first;
+  if (!ShiftRun(first, last, by, groups)) return false;
+  if (which != 2) return true;
+  Groups& forward = plan.forward_groups;
+  int begin = 1;
+  while (begin < static_cast<int>(forward.size()) && forward[begin].layers.first < from) ++begin;
+  int end = begin;
+  while (end < static_cast<int>(forward.size()) && forward[end].layers.first <= to) ++end;
+  return begin < end ? ShiftRun(begin, end - 1, by, forward) : true;
+}
+
 bool Merge(CounterRandom& random, Groups& groups) {
   if (groups.size() < 2) return false;
   const int i = 1 + Pick(random, groups.size() - 1);
@@ -67,6 +103,45 @@ bool Split(CounterRandom& random, int devices, Groups& groups) {
   return true;
 }
 
+// A boundary that forward and backward groups share goes, or a new one comes; the devices take
+// turns again.
+bool MergeBoth(CounterRandom& random, Plan& plan) {
+  Groups& groups = plan.backward_groups;
+  if (groups.size() < 2) return false;
+  const int at = groups[1 + Pick(random, groups.size() - 1)].layers.first;
+  const auto merge = [at](Groups& of) {
+    for (size_t i = 1; i < of.size(); ++i) {
+      if (of[i].layers.first != at) continue;
+      of[i - 1].layers.last = of[i].layers.last;
+      of.erase(of.begin() + static_cast<ptrdiff_t>(i));
+      return;
+    }
+  };
+  merge(plan.backward_groups);
+  merge(plan.forward_groups);
+  return true;
+}
+
+bool SplitBoth(CounterRandom& random, Plan& plan) {
+  const int layers = plan.backward_groups.back().layers.last + 1;
+  if (layers < 2) return false;
+  const int at = 1 + Pick(random, layers - 1);
+  const auto split = [at](Groups& of) {
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (!of[i].layers.contains(at)) continue;
+      if (of[i].layers.first == at) return false;
+      LayerGroup above = of[i];
+      above.layers.first = at;
+      of[i].layers.last = at - 1;
+      of.insert(of.begin() + static_cast<ptrdiff_t>(i) + 1, above);
+      return true;
+    }
+    return false;
+  };
+  const bool backward = split(plan.backward_groups);
+  return split(plan.forward_groups) || backward;
+}
+
 bool Relocate(CounterRandom& random, int devices, Groups& groups) {
   if (groups.empty() || devices < 2) return false;
   LayerGroup& group = groups[Pick(random, groups.size())];
@@ -88,6 +163,28 @@ bool Rotate(CounterRandom& random, int devices, Groups& groups) {
   const int by = 1 + Pick(random, devices - 1);
   for (LayerGroup& group : groups) group.device = (group.device + by) % devices;
   return !groups.empty();
+}
+
+// Several changes that only together are for the better.
+bool MoveTogether(CounterRandom& random, int devices, Groups& groups, Plan* plan) {
+  switch (random.Below(4)) {
+    case 0:
+      return ShiftRuns(random, *plan);
+    case 1:
+      if (!(random.Below(2) == 0 ? MergeBoth(random, *plan) : SplitBoth(random, *plan))) {
+        return false;
+      }
+      FitForward(plan);
+      TakeTurns(devices, plan);
+      return true;
+    case 2:
+      TakeTurns(devices, plan);
+      return true;
+    default:  // two groups become one, anywhere
+      if (!Merge(random, groups)) return false;
+      groups[Pick(random, groups.size())].device = Pick(random, devices);
+      return true;
+  }
 }
 
 bool ToggleKeep(const MoveRules& rules, CounterRandom& random, Plan& plan) {
@@ -135,7 +232,7 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
   const bool forward = random.Below(2) == 0;
   Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
   bool moved = false;
-  switch (random.Below(18)) {
+  switch (random.Below(rules.together ? 22 : 18)) {
     case 0:
     case 1:
     case 2:
@@ -175,8 +272,11 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
     case 16:
       moved = ToggleKeep(rules, random, *plan);
       break;
-    default:
+    case 17:
       moved = MoveSettings(rules, random, plan);
+      break;
+    default:
+      moved = MoveTogether(random, devices, groups, plan);
   }
   FitForward(plan);
   PlaceStashes(rules, plan);
@@ -226,6 +326,15 @@ void RenameDevices(Plan* plan) {
 
 void WrapAround(int num_devices, int first, std::vector<LayerGroup>* groups) {
   for (LayerGroup& group : *groups) group.device = first++ % num_devices;
+}
+
+void TakeTurns(int num_devices, Plan* plan) {
+  int task = 0;
+  for (LayerGroup& group : plan->forward_groups) group.device = task++ % num_devices;
+  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
+       ++group) {
+    group->device = task++ % num_devices;
+  }
 }
 
 std::string KeyOf(const Plan& plan) {

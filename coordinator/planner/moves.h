@@ -20,6 +20,7 @@ struct MoveRules {
   int most_slots = 3;
   std::vector<int> spans = {1};  // microbatches of a forward task (PlanBuilder::ForwardSpans)
   bool alike_devices = false;    // all devices are the same but for their names
+  bool together = false;         // several changes at once, too, for plans of many groups
 };
 
 // Changes one thing at random: a boundary, the device of a group, the groups' number, ... Only what
@@ -53,6 +54,10 @@ void RenameDevices(Plan* plan);
 
 // Group g on device (first + g) mod N.
 void WrapAround(int num_devices, int first, std::vector<LayerGroup>* groups);
+
+// Tasks in the order of a step, forward groups, then backward groups from the last: task number j
+// on device j mod N.
+void TakeTurns(int num_devices, Plan* plan);
 
 // Tells plans apart that Complete would make different.
 std::string KeyOf(const Plan& plan);

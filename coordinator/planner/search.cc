@@ -221,7 +221,8 @@ class Search {
   bool Simulate(const Candidate& candidate) {
     SearchReport& report = result_.report;
     done_.insert(std::get<std::string>(candidate.rank));
-    const absl::StatusOr<Estimate> estimate = EvaluatePlan(model_, candidate.plan, costs_.model());
+    const absl::StatusOr<RehearsedPlan> estimate =
+        RehearsePlan(model_, candidate.plan, costs_.model());
     if (!estimate.ok()) return false;
     ++report.simulations;
     report.commands += estimate->commands;

@@ -2,10 +2,10 @@
 
 // Our search on an imported profile. PURE.
 //
-// What our search under the published cost model finds is a seed; for each microbatch size balanced
-// groups in many numbers are simulated, the best of them with other settings. For the sizes that
-// look best the ordinary search (search.h) follows, and random changes of the best plan, judged by
-// simulation.
+// For each microbatch size: seeds (what our search under the published cost model finds, balanced
+// groups in many numbers), and random changes of the best of them, judged by an estimate
+// (step_estimate.h). The most promising sizes are searched further; the best plans are rehearsed by
+// the dispatcher, changed and rehearsed again, and the very best simulated whole.
 
 #include <cstdint>
 #include <functional>

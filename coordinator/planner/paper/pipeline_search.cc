@@ -17,7 +17,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Work of a search, in row steps: below a second on two cores of a machine of 2020; more for chains
 // on which one evaluation takes as long as ten of a short one.
-constexpr int64_t kSteps = 450'000'000, kStepsOfLongChain = 900'000'000;
+constexpr int64_t kSteps = 600'000'000, kStepsOfLongChain = 900'000'000;
 constexpr int kLongChain = 400;
 
 // One pair of microbatch sizes: its bound, and the best cuts seen.

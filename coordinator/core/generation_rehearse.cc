@@ -1,0 +1,69 @@
+// Issuing without commands: what the modelled times alone say.
+
+#include <algorithm>
+
+#include "common/base/status.h"
+#include "coordinator/core/generation.h"
+
+namespace harmony {
+
+absl::Status Generation::Rehearse(Rehearsal& rehearsal) {
+  last_durations_.resize(lanes_.size());
+  rehearsal.step_ends.resize(static_cast<size_t>(job_.end_step));
+  rehearsal.busy.resize(lanes_.size());
+  const int host = lane_table_.IndexOf({LaneKind::kHostCompute, 0});
+  for (;;) {
+    HARMONY_RETURN_IF_ERROR(AppendSteps());
+    const int index = PickLane();
+    if (index < 0) return graph_.empty() ? absl::OkStatus() : Stuck();
+    LaneState& lane = lanes_[index];
+    const NodeId id = graph_.lane(index).front();
+    const Node& node = graph_.node(id);
+    if (node.state == NodeState::kUndecided) {
+      Decide(id);
+      continue;
+    }
+    const Nanos duration = DurationOf(index);
+    if (node.step + 1 == job_.end_step && node.kind != NodeKind::kInitialize &&
+        node.kind != NodeKind::kCheckpoint) {
+      rehearsal.busy[links_[index]] += duration;
+    }
+    // The others' users are in `start` already.
+    Users users;
+    if (node.kind == NodeKind::kEgress) CollectUsers(node, users);
+    Issued(index, std::max(lane.start, users.finish), duration);
+    ++rehearsal.commands;
+    lane.completed = lane.issued;
+    if (index != host) continue;
+    if (node.kind == NodeKind::kUpdate) {
+      Nanos& end = rehearsal.step_ends[static_cast<size_t>(node.step)];
+      end = std::max(end, node.finish);
+    }
+    FinishSteps();
+  }
+}
+
+// Of the head: most are like the one before.
+Nanos Generation::DurationOf(int index) {
+  const Node& node = graph_.node(graph_.lane(index).front());
+  int edge = 0;
+  if (node.kind == NodeKind::kCompute) {
+    const Visit& visit = graph_.visit(node.visit);
+    const int m = visit.microbatches[node.position] * visit.span;
+    edge = (m % plan_.replica_microbatches() == 0 ? 1 : 0) +
+           ((m + visit.span) % plan_.replica_microbatches() == 0 ? 2 : 0);
+  }
+  // An egress's index is where its tensor goes, no part of its size.
+  const int what = node.kind == NodeKind::kEgress ? 0 : node.index;
+  LastDuration& last = last_durations_[index][static_cast<size_t>(node.kind)];
+  if (node.visit >= 0 && last.visit == node.visit && last.index == what && last.edge == edge) {
+    return last.duration;
+  }
+  Users users;
+  Command command;
+  WriteHead(index, users, command);
+  last = {node.visit, what, edge, job_.costs.Duration(command)};
+  return last.duration;
+}
+
+}  // namespace harmony

@@ -1,0 +1,84 @@
+#pragma once
+
+// Plans of one microbatch size, changed at random: judged by an estimate (step_estimate.h), the
+// best of them by a rehearsal of the dispatcher. PURE.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "coordinator/planner/evaluation.h"
+#include "coordinator/planner/imported/imported_model.h"
+#include "coordinator/planner/moves.h"
+#include "coordinator/planner/plan_builder.h"
+#include "coordinator/planner/step_estimate.h"
+
+namespace harmony {
+
+class Walker {
+ public:
+  // `imported` must outlive it. Walks of the same microbatch size and another `stream` differ.
+  Walker(const ImportedModel& imported, int64_t samples, uint64_t stream);
+
+  // Balanced groups in many numbers, and these schedules, each with several settings.
+  void TrySeeds(const std::vector<paper::Schedule>& schedules);
+  // What another walker of the same size has found.
+  void Adopt(const Walker& other) {
+    kept_ = other.kept_;
+    begun_with_ = other.begun_with_;
+  }
+  // Random changes of the best plan, worse ones accepted less and less. `effort`: tasks of plans to
+  // estimate. `hot`: what is accepted at first, as a part of a step's time.
+  void Walk(int64_t effort, double hot);
+  // Rehearses the best plans, then small changes of the best of these. `effort`: commands.
+  void Rehearse(int64_t effort);
+
+  bool found() const { return !kept_.empty(); }
+  Nanos estimate() const { return kept_.begin()->first.first; }  // REQUIRES: found()
+  const std::optional<Plan>& best() const { return best_; }      // after Rehearse
+  Nanos time() const { return best_time_; }                      // of it, as rehearsed
+  int64_t samples() const { return samples_; }
+  int64_t estimates() const { return estimates_; }
+  int64_t rehearsals() const { return rehearsals_; }
+  Nanos LowerBound();  // of all plans of this size
+
+ private:
+  using Rank = std::pair<Nanos, std::string>;  // the estimate, the plan's key
+
+  int Devices() const { return static_cast<int>(imported_.machine.devices.size()); }
+  std::vector<double> LayerTimes();
+  std::vector<int> GroupCounts() const;
+  std::vector<LayerGroup> Filled(double share) const;
+  Bytes BytesOf(LayerRange range) const;
+  std::vector<Plan> Best(size_t most) const;  // by their estimates
+  void TryUpdates(const Plan& plan);
+  void TrySettings(const Plan& plan);
+  void TryForwards(const Plan& plan);
+  std::optional<Nanos> Try(Plan* plan);  // and keeps it
+  std::optional<Nanos> Estimate(Plan* plan);
+  void Keep(Nanos time, const Plan& plan);
+  std::optional<Nanos> RehearsedStep(const Plan& plan);
+  bool TakeIfBetter(const Plan& plan);
+
+  const ImportedModel& imported_;
+  const int64_t samples_;
+  const PlanBuilder builder_;
+  const std::unique_ptr<CostModel> costs_;
+  TaskCosts task_costs_;
+  StepEstimator estimator_;
+  MoveRules rules_;
+  CounterRandom random_;
+  StepVisits step_;
+  std::map<Rank, Plan> kept_;
+  std::vector<Plan> begun_with_;  // each walk
+  absl::flat_hash_set<std::string> rehearsed_;
+  std::optional<Plan> best_;
+  Nanos best_time_;
+  int64_t work_ = 0, commands_ = 0, estimates_ = 0, rehearsals_ = 0;
+};
+
+}  // namespace harmony
