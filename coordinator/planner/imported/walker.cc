@@ -137,6 +137,8 @@ void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules) {
     TakeTurns(Devices(), &plan);
     TryUpdates(plan);
   }
+  // Estimates may be wrong for some of them.
+  begun_with_ = Best(kMostVaried + 2);
   for (const Plan& plan : Best(kMostVaried)) {
     if (work_ < kSeedTasks) TrySettings(plan);
   }
@@ -267,8 +269,8 @@ bool Walker::TakeIfBetter(const Plan& plan) {
 }
 
 void Walker::Rehearse(int64_t effort) {
-  const int64_t begin = commands_;
   for (const Plan& plan : begun_with_) TakeIfBetter(plan);
+  const int64_t begin = commands_;
   for (const auto& [rank, plan] : kept_) {
     if (best_ && commands_ - begin > effort / 2) break;
     TakeIfBetter(plan);
