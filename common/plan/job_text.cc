@@ -61,7 +61,16 @@ std::string ResultDigest(absl::string_view result_keys_text) {
 }
 
 std::vector<std::string> DifferingKeys(absl::string_view before, absl::string_view after) {
-  const auto old_lines = Lines(before), new_lines = Lines(after);
+  auto old_lines = Lines(before), new_lines = Lines(after);
+  // What an earlier version did not know yet was as it is by default.
+  for (const JobKey& key : JobKeys()) {
+    if (!key.determines_result || key.required) continue;
+    const std::string name(key.name), usual = key.print(JobSpec());
+    if (old_lines.contains(name) != new_lines.contains(name)) {
+      old_lines.try_emplace(name, usual);
+      new_lines.try_emplace(name, usual);
+    }
+  }
   std::map<std::string, std::pair<std::string, std::string>> all;
   for (const auto& [key, value] : old_lines) all[key].first = value;
   for (const auto& [key, value] : new_lines) all[key].second = value;
@@ -94,6 +103,7 @@ absl::StatusOr<JobSpec> JobSpecFromJson(absl::string_view json, absl::string_vie
   JobSpec job;
   for (const JobKey& key : JobKeys()) {
     const auto it = parsed.find(std::string(key.name));
+    if (it == parsed.end() && !key.required) continue;  // stored by an earlier version
     if (it == parsed.end()) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": '", key.name, "' is missing"));
     }

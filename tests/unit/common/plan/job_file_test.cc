@@ -251,6 +251,26 @@ TEST(JobTextTest, DigestCoversWhatDeterminesTheResult) {
   EXPECT_THAT(DifferingKeys("a: 1\n", "b: 2\n"), ElementsAre("a (1 -> absent)", "b (absent -> 2)"));
 }
 
+TEST(JobTextTest, AKeyThatAnEarlierVersionDidNotKnowHadItsDefault) {
+  JobSpec job = *Parse("");
+  const std::string now = ResultKeysText(job), line = "virtual_replicas: auto\n";
+  const size_t at = now.find(line);
+  ASSERT_NE(at, std::string::npos) << now;
+  std::string before = now;
+  before.erase(at, line.size());
+  EXPECT_THAT(DifferingKeys(before, now), ElementsAre());
+  job.virtual_replicas = 4;
+  EXPECT_THAT(DifferingKeys(before, ResultKeysText(job)),
+              ElementsAre("virtual_replicas (auto -> 4)"));
+  std::string json = JobSpecToJson(*Parse("seed: 3"));
+  const std::string field = "\"virtual_replicas\":\"auto\",";
+  ASSERT_NE(json.find(field), std::string::npos) << json;
+  json.erase(json.find(field), field.size());
+  const absl::StatusOr<JobSpec> stored = JobSpecFromJson(json, "database");
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(ResultKeysText(*stored), ResultKeysText(*Parse("seed: 3")));
+}
+
 TEST(JobTextTest, StoredJsonIsChecked) {
   for (const char* text : {"", "[]", "{}", R"({"seed": 1})"}) {
     EXPECT_FALSE(JobSpecFromJson(text, "database").ok()) << text;
