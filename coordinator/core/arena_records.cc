@@ -7,7 +7,7 @@
 namespace harmony {
 
 ArenaRecords::ArenaRecords(const ObjectTableLayout& table, absl::Span<const ObjectView> records)
-    : standing_(table.size(), Bytes(-1)) {
+    : standing_(table.size(), Bytes(-1)), freed_by_(table.size()) {
   for (int i = 0; i < static_cast<int>(records.size()); ++i) {
     const ObjectKind kind = table.KeyOf(i).kind;
     if (records[i].state == ObjectState::kFree) continue;
@@ -28,6 +28,8 @@ std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_
     own->second.freed_by = {lane, value};  // wherever it is
   }
   standing_[record] = Bytes(-1);
+  const SemaphoreWait freed = std::exchange(freed_by_[record], {});
+  if (freed.value != 0 && freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());
   auto at = claims_.lower_bound(begin);
   if (at != claims_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != claims_.end() && at->first < end) {
@@ -37,7 +39,7 @@ std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_
     if (freed_by.value == 0) {
       retire.push_back(claim.record);
       standing_[claim.record] = Bytes(-1);
-      freed_by = {lane, value};
+      freed_by = freed_by_[claim.record] = {lane, value};
     } else if (freed_by != SemaphoreWait{lane, value}) {
       after.Add(freed_by.semaphore, freed_by.value, Nanos());
     }

@@ -20,7 +20,8 @@ class ArenaRecords {
 
   // The copy that signals (`lane`, `value`) will put `record`'s data into [begin, end). Returns the
   // records that it frees first, itself included. Where another copy, which is issued already,
-  // frees a record whose data this one overwrites too, that copy is added to `after`.
+  // frees a record whose data this one overwrites too, or `record` itself (it would free what this
+  // copy has committed), that copy is added to `after`.
   std::vector<int> Place(int record, Bytes begin, Bytes end, uint32_t lane, uint64_t value,
                          Users& after);
 
@@ -38,6 +39,7 @@ class ArenaRecords {
 
   Claims claims_;
   std::vector<Bytes> standing_;  // by record: where its claim that is not freed begins; -1: none
+  std::vector<SemaphoreWait> freed_by_;  // by record: the last copy of another that freed it
 };
 
 }  // namespace harmony

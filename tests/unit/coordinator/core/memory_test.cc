@@ -158,6 +158,24 @@ TEST(ArenaRecordsTest, FreesWhatIsOverwrittenOnceAndOrdersTheOthersBehind) {
   EXPECT_THAT(after.waits, ElementsAre(SemaphoreWait{2, 4}));
 }
 
+TEST(ArenaRecordsTest, ACopyWaitsForTheOneThatFreesItsRecordWhereverItPutsIt) {
+  const ModelSpec model = SmallModel();
+  const ObjectTableLayout table(model, 2);
+  ArenaRecords records(table, {});
+  Users after;
+  records.Place(9, Bytes(0), Bytes(100), 1, 1, after);
+  EXPECT_THAT(records.Place(10, Bytes(0), Bytes(100), 2, 4, after), UnorderedElementsAre(10, 9));
+  EXPECT_TRUE(after.waits.empty());
+  // Else (2, 4) could begin after it, and free what it has committed.
+  EXPECT_THAT(records.Place(9, Bytes(300), Bytes(400), 1, 2, after), ElementsAre(9));
+  EXPECT_THAT(after.waits, ElementsAre(SemaphoreWait{2, 4}));
+  // Its own lane is in order.
+  Users own;
+  EXPECT_THAT(records.Place(11, Bytes(300), Bytes(400), 1, 3, own), UnorderedElementsAre(11, 9));
+  records.Place(9, Bytes(500), Bytes(600), 1, 4, own);
+  EXPECT_TRUE(own.waits.empty());
+}
+
 TEST(ArenaRecordsTest, KnowsTheClaimsOfTheTable) {
   const ModelSpec model = SmallModel();
   const ObjectTableLayout table(model, 2);
