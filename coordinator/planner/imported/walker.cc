@@ -20,6 +20,8 @@ constexpr int64_t kSeedTasks = 2'000'000;
 constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 4;
 constexpr double kCold = 1e-4;  // against a step's time
 constexpr int64_t kTasksPerMove = 20;
+// Of a walker's rehearsals, begun while there are fewer: for steps of very many microbatches.
+constexpr int64_t kMostCommands = 400'000;
 // A change is rehearsed when its estimate is not above that of the best plan by more.
 constexpr double kPromising = 0.002;
 
@@ -269,8 +271,13 @@ bool Walker::TakeIfBetter(const Plan& plan) {
 }
 
 void Walker::Rehearse(int64_t effort) {
-  for (const Plan& plan : begun_with_) TakeIfBetter(plan);
+  const int64_t first = commands_;
+  for (const Plan& plan : begun_with_) {
+    if (best_ && commands_ - first > kMostCommands / 2) break;
+    TakeIfBetter(plan);
+  }
   const int64_t begin = commands_;
+  effort = std::min(effort, kMostCommands - (begin - first));
   for (const auto& [rank, plan] : kept_) {
     if (best_ && commands_ - begin > effort / 2) break;
     TakeIfBetter(plan);
