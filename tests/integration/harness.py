@@ -128,6 +128,12 @@ class Scratch(unittest.TestCase):
         path.write_text(json.dumps(plan))
         return path
 
+    def up(self, *args):
+        """Starts the processes; they end with the test, however that ends."""
+        done = self.harmony("up", "--detach", *args)
+        self.addCleanup(self.harmony, "down", check=None)
+        return done
+
     def start(self, *args):
         log = open(self.dir / "run.log", "ab")
         self.addCleanup(log.close)

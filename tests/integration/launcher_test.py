@@ -284,7 +284,7 @@ class RunTest(Launcher):
                                 (["run", self.job_file, "--devices", "sum:mem=1MiB"], "sum"),
                                 (["run", self.job_file, "--devices", "sim:mem=1MiB", "--host-memory", "x"], "host_memory"),
                                 (["run"], "job"), ([], "subcommand"), (["list"], "harmony up"),
-                                (["profile", self.job_file, "-o", "p.json"], "data.format"),
+                                (["profile", self.job_file, "-o", "p.json"], "the key 'data' is missing"),
                                 (["export", "1", "there"], "not there yet")):
             with self.subTest(arguments):
                 code = 1 if arguments == ["list"] else 2

@@ -80,7 +80,7 @@ class LifecycleTest(harness.Scratch):
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
     def test_up_submit_watch_down(self):
-        up = json.loads(self.harmony("up", "--detach", "--devices", DEVICES, "--json").stdout)
+        up = json.loads(self.up("--devices", DEVICES, "--json").stdout)
         self.assertEqual(up["devices"], DEVICES)
         again = self.harmony("up", "--detach", "--devices", DEVICES, check=2)
         self.assertIn("already", again.stderr + again.stdout)

@@ -128,8 +128,7 @@ class ProfileTest(harness.Scratch):
         self.assertEqual(list(self.runtime.rglob("*")), [], "processes leave nothing behind")
 
     def test_a_long_job_that_is_submitted_is_calibrated_where_nothing_else_runs(self):
-        self.harmony("up", "--detach", "--devices", DEVICES)
-        self.addCleanup(self.harmony, "down")
+        self.up("--devices", DEVICES)
         job, out = self.job("first", max_steps=1_000_000)
         self.assertIn("measured how fast", self.harmony("submit", job).stderr)
         harness.wait_for(lambda: (out / "metrics.jsonl").exists() and harness.read_metrics(out), "a step")

@@ -74,11 +74,12 @@ class TraceTest(harness.Scratch):
         self.assertEqual(predicted["swap_bytes_per_step"], harness.read_metrics(out)[5]["swap_bytes"])
 
     def test_of_running_and_of_finished_jobs(self):
-        self.harmony("up", "--detach", "--devices", DEVICES)
+        self.up("--devices", DEVICES)
         first, _ = self.job("first")
         first_id = json.loads(self.harmony("submit", first, "--json").stdout)["job_id"]
         self.harmony("watch", first_id)
-        long, out = self.job("long", max_steps=100000, logging_steps=1)
+        # Something on every lane, whatever the speeds: submit measures them for a job as long as this.
+        long, out = self.job("long", max_steps=100000, logging_steps=1, layer_groups=[2, 2, 2], stash="host")
         long_id = json.loads(self.harmony("submit", long, "--json").stdout)["job_id"]
         harness.wait_for(lambda: (out / "metrics.jsonl").exists() and
                          len((out / "metrics.jsonl").read_text().splitlines()) >= 30, "30 steps")
