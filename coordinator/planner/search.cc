@@ -65,7 +65,12 @@ class Search {
       Anneal();
     }
     report.exhaustive = SimulateKept() && all;
-    if (!all && result_.found) Refine();
+    if (!all && result_.found) {
+      Refine(rules_);
+      MoveRules together = rules_;
+      together.together = true;
+      if (rules_.groups) Refine(together);
+    }
     PreferSmallArena();
     std::sort(report.simulated.begin(), report.simulated.end(), Better);
     if (report.simulated.size() > kMostReported) report.simulated.resize(kMostReported);
@@ -250,13 +255,14 @@ class Search {
   }
 
   // Changes of the best plan, judged by simulation.
-  void Refine() {
+  void Refine(const MoveRules& rules) {
     options_.commands += options_.commands / 4;
+    options_.tasks += options_.tasks / 16;
     for (int fruitless = 0; fruitless < kFruitlessMoves && WorkLeft() && CommandsLeft();) {
       ++fruitless;
       Plan changed = result_.best.plan;
-      if (!RandomMove(rules_, random_, &changed)) continue;
-      if (random_.Below(3) == 0) RandomMove(rules_, random_, &changed);
+      if (!RandomMove(rules, random_, &changed)) continue;
+      if (random_.Below(3) == 0) RandomMove(rules, random_, &changed);
       const std::optional<Candidate> next = Bound(std::move(changed));
       if (!next || !CanWin(*next) || done_.contains(std::get<std::string>(next->rank))) continue;
       if (Simulate(*next)) fruitless = 0;
