@@ -31,16 +31,14 @@ Nanos StepEstimator::Estimate(const Plan& plan, const StepVisits& step, int micr
     FinishVisit(v);
   }
   Nanos result = EndOfUpdates();
-  std::vector<Nanos> roots(devices_.size() + 1);
+  std::vector<Nanos> roots;
   for (size_t d = 0; d < devices_.size(); ++d) {
     const Device& device = devices_[d];
     result = std::max({result, device.compute_busy, device.p2p_busy, host_busy_});
-    const int root = plan.devices[d].root;
-    if (root == 0) {
-      result = std::max({result, device.link_busy, device.d2h_busy});
-    } else {
-      roots[static_cast<size_t>(root)] += device.link_busy + device.d2h_busy;
-    }
+    const auto root = static_cast<size_t>(plan.devices[d].root);
+    roots.resize(std::max(roots.size(), root + 1));
+    if (root > 0) roots[root] += device.link_busy + device.d2h_busy;
+    if (root == 0) result = std::max({result, device.link_busy, device.d2h_busy});
   }
   for (Nanos busy : roots) result = std::max(result, busy);
   return result;
