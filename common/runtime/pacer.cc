@@ -13,32 +13,47 @@ namespace {
 // before starts at that end, so that lateness does not add up over a run.
 constexpr Nanos kTimerJitter = Nanos(200'000);
 
-// From the end of one paced task to the begin of the next a thread has real-time priority, where
-// the system allows it: it sleeps, signals and waits, and has to be in time though others compute.
-thread_local bool real_time = false;
+// An idle processor of a virtual machine takes this long to wake up; the clock is watched
+// meanwhile.
+constexpr Nanos kWakeUp = Nanos(200'000);
 
-void SetRealTime(bool wanted) {
-  const sched_param parameters{.sched_priority = wanted ? 1 : 0};
-  if (wanted == real_time || (wanted && sched_getscheduler(0) != SCHED_OTHER)) return;
-  if (sched_setscheduler(0, wanted ? SCHED_RR : SCHED_OTHER, &parameters) == 0) real_time = wanted;
+// Waiting for a processor takes longer than computations that are modelled this short.
+constexpr Nanos kShort = Nanos(1'000'000);
+
+// Except where it computes for long, the thread of a paced lane has real-time priority, where the
+// system allows it: it has to be in time though others compute, and though others copy.
+enum Priority { kOrdinary, kWorks, kWaits };  // the numbers that the system takes
+thread_local Priority priority = kOrdinary;
+
+void SetPriority(Priority wanted) {
+  // What was given from outside stays.
+  if (wanted == priority || (priority == kOrdinary && sched_getscheduler(0) != SCHED_OTHER)) return;
+  const sched_param parameters{.sched_priority = wanted};
+  const int policy = wanted == kOrdinary ? SCHED_OTHER : SCHED_RR;
+  if (sched_setscheduler(0, policy, &parameters) == 0) priority = wanted;
 }
 
 void SleepUntilMonotonic(Nanos deadline) {
-  SetRealTime(true);
+  SetPriority(kWaits);
+  const int64_t wake_up = (deadline - kWakeUp).count();
   timespec until;
-  until.tv_sec = deadline.count() / 1'000'000'000;
-  until.tv_nsec = deadline.count() % 1'000'000'000;
+  until.tv_sec = wake_up / 1'000'000'000;
+  until.tv_nsec = wake_up % 1'000'000'000;
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+  while (MonotonicClock().Now() < deadline) {
   }
 }
 
 }  // namespace
 
-Pacer::Pacer(const Clock* clock, SleepUntil sleep_until)
-    : clock_(clock), sleep_until_(sleep_until != nullptr ? sleep_until : &SleepUntilMonotonic) {}
+Pacer::Pacer(PacedWork work, const Clock* clock, SleepUntil sleep_until)
+    : work_(work),
+      clock_(clock),
+      sleep_until_(sleep_until != nullptr ? sleep_until : &SleepUntilMonotonic) {}
 
 Pacer::Reservation Pacer::Reserve(Nanos duration) {
-  SetRealTime(false);
+  SetPriority(work_ == PacedWork::kCopy || duration < kShort ? kWorks : kOrdinary);
   const Nanos now = clock_->Now();
   std::lock_guard lock(mutex_);
   const Nanos start = now - free_at_ <= kTimerJitter ? free_at_ : now;

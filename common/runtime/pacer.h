@@ -9,6 +9,10 @@
 
 namespace harmony {
 
+// What is done within the modelled time. Computations share the processors with everything else; a
+// copy is done at once, as by a copy engine, which does not wait for processors.
+enum class PacedWork { kCompute, kCopy };
+
 // Makes work on a modelled resource (one direction of a link, a device's arithmetic) take at least
 // its modelled time, so that a server can be studied on a smaller machine. The resource serves one
 // reservation after the other, in the order they are made; two lanes that share a link share its
@@ -19,7 +23,8 @@ class Pacer {
  public:
   // `sleep_until` (REQUIRES: sleeps until the given time of `clock`) is replaced in tests.
   using SleepUntil = void (*)(Nanos deadline);
-  explicit Pacer(const Clock* clock = &MonotonicClock(), SleepUntil sleep_until = nullptr);
+  explicit Pacer(PacedWork work, const Clock* clock = &MonotonicClock(),
+                 SleepUntil sleep_until = nullptr);
 
   struct Reservation {
     Nanos deadline;  // when the modelled work ends
@@ -38,6 +43,7 @@ class Pacer {
   uint64_t overruns() const { return overruns_.load(std::memory_order_relaxed); }
 
  private:
+  const PacedWork work_;
   const Clock* const clock_;
   const SleepUntil sleep_until_;
   std::mutex mutex_;

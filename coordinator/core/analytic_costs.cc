@@ -4,7 +4,7 @@ namespace harmony {
 namespace {
 
 // Guesses for what is not paced: one core's share of a small machine.
-constexpr double kFlops = 40e9, kCopy = 4e9, kHostBytes = 8e9;
+constexpr double kFlops = 40e9, kCopy = 4e9, kHostBytes = 4e9;
 constexpr double kTaskOverhead = 20e-6, kCopyOverhead = 5e-6;
 // Against forward: backward alone, with recompute; the fused task counts as the latter.
 constexpr double kBackwardFactor = 2, kRecomputeFactor = 3;

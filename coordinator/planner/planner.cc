@@ -61,9 +61,9 @@ bool Paced(const MachineSpec& machine) {
 std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
   if (options.costs) return options.basis;
   if (Paced(machine)) {
-    return "modelled: the speeds given for the devices; the host's is a guess (8 GB/s)";
+    return "modelled: the speeds given for the devices; the host's is a guess (4 GB/s)";
   }
-  return "guesses, since no speeds are given (a device 40 GFLOP/s and 4 GB/s, the host 8 GB/s): "
+  return "guesses, since no speeds are given (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): "
          "plans are compared by them, but the time can be far off. Measure with `harmony profile`, "
          "or give flops=, h2d=, d2h=, p2p=";
 }

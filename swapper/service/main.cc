@@ -21,8 +21,9 @@ class SwapperHandler : public AttachedHandler {
   SwapperHandler(HostArena* arena, SimCopyEngine* engine) : arena_(arena), engine_(engine) {}
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
-  absl::Status SetUpJob(const AttachedJob&) override {
+  absl::Status SetUpJob(const AttachedJob& job) override {
     HARMONY_RETURN_IF_ERROR(arena_->Refresh());
+    engine_->MakePresent(job.plan);
     prefault_.Start(arena_->data(), arena_->extent());
     return absl::OkStatus();
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/ipc/prefault.h"
 
 namespace harmony {
 namespace {
@@ -13,6 +14,10 @@ namespace {
 // One memcpy of megabytes leaves the cached path of the C library; pieces of this size kept it and
 // were 20% faster between shared mappings (22 against 18 GB/s; streaming stores gave 23).
 constexpr size_t kCopyPiece = 256 * 1024;
+
+// Of each end of a device's memory, what is made present before it is used.
+constexpr Bytes kPresentEnd(int64_t{64} << 20);
+constexpr int64_t kPage = 4096;
 
 void CopyBytes(std::byte* to, const std::byte* from, Bytes size) {
   size_t left = static_cast<size_t>(size.count());
@@ -146,6 +151,17 @@ absl::Status SimCopyEngine::Execute(const Transfer& transfer, const Route& route
   }
   counters_.Add(route.device, route.direction, transfer.traffic, transfer.size);
   return absl::OkStatus();
+}
+
+void SimCopyEngine::MakePresent(const Plan& plan) {
+  for (size_t d = 0; d < std::min(regions_.size(), plan.devices.size()); ++d) {
+    if (devices_[d].flops.value == 0) continue;
+    const Bytes resident = std::min(plan.devices[d].resident, regions_[d].size());
+    const Bytes end = std::min(kPresentEnd, resident);
+    const Bytes top((resident - end).count() / kPage * kPage);
+    MapPages(regions_[d].data(), end);
+    MapPages(regions_[d].data() + top.count(), resident - top);
+  }
 }
 
 BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {

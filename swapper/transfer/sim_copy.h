@@ -12,6 +12,7 @@
 #include "common/ipc/fd_passing.h"
 #include "common/plan/command.h"
 #include "common/plan/machine.h"
+#include "common/plan/plan.h"
 #include "common/runtime/pacer.h"
 #include "swapper/core/slot_ledger.h"
 #include "swapper/memory/host_arena.h"
@@ -38,6 +39,11 @@ class SimCopyEngine {
   // lane. Messages name the command.
   absl::Status Run(const Command& command);
 
+  // The memory of a paced device is there before a copy into it begins, and does not come page by
+  // page during the copy. At both ends of the resident part, where the dispatcher stacks what it
+  // places; a bounded part, for a device may be far larger than the job.
+  void MakePresent(const Plan& plan);
+
   const TrafficCounters& counters() const { return counters_; }
   uint64_t paced_transfers() const;
   uint64_t overruns() const;
@@ -51,7 +57,7 @@ class SimCopyEngine {
     LinkDirection direction = LinkDirection::kH2D;
   };
   struct Links {
-    Pacer h2d, d2h, p2p;
+    Pacer h2d{PacedWork::kCopy}, d2h{PacedWork::kCopy}, p2p{PacedWork::kCopy};
   };
 
   absl::Status RunTransfer(const Command& command, const Transfer& transfer);

@@ -31,10 +31,9 @@ class TraceTest(harness.Scratch):
     def check(self, path, first, last):
         """Measured and planned rows are there and hold the same commands, of these steps."""
         found = rows(path)
-        for place in ("device 0", "device 1"):
-            for queue in ("compute", "h2d weights", "h2d activations", "d2h", "p2p out"):
-                self.assertIn((place, queue + ", measured"), found)
-        self.assertIn(("host", "updates, measured"), found)
+        measured = {row for _, row in found if row.endswith(", measured")}
+        for queue in ("compute", "h2d weights", "h2d activations", "d2h", "p2p out", "updates"):
+            self.assertIn(queue + ", measured", measured)
         for (place, row), commands in found.items():
             if not row.endswith(", measured") or row.startswith("data"):
                 continue

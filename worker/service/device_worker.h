@@ -58,7 +58,7 @@ class DeviceWorker {
 
   const DeviceSpec device_;
   const MappedRegion region_;
-  Pacer pacer_;
+  Pacer pacer_{PacedWork::kCompute};
   mutable std::mutex mutex_;  // guards the pointer job_, for stats
   std::unique_ptr<Job> job_;
   int threads_ = 0;  // LibTorch's, as set by the lane; 0: not yet

@@ -75,7 +75,7 @@ class HostHandler : public AttachedHandler {
  private:
   Segment* const segment_;
   const bool paced_;
-  Pacer pacer_;  // of host_compute
+  Pacer pacer_{PacedWork::kCompute};  // of host_compute
   std::atomic<bool> cancelled_{false};
   std::unique_ptr<HostExecutor> executor_;
   Prefault prefault_;

@@ -1,6 +1,7 @@
 #include "common/runtime/pacer.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 namespace harmony {
 namespace {
@@ -17,7 +18,7 @@ class PacerTest : public ::testing::Test {
  protected:
   PacerTest() { FakeClock::now = Seconds(10); }
   FakeClock clock_;
-  Pacer pacer_{&clock_, &FakeSleep};
+  Pacer pacer_{PacedWork::kCompute, &clock_, &FakeSleep};
 };
 
 TEST_F(PacerTest, TakesAtLeastTheModelledTime) {
@@ -54,11 +55,30 @@ TEST_F(PacerTest, CountsOverruns) {
 }
 
 TEST_F(PacerTest, ALateWakeUpIsAnOverrunToo) {
-  Pacer pacer(&clock_, [](Nanos deadline) { FakeClock::now = deadline + Millis(3); });
+  Pacer pacer(PacedWork::kCompute, &clock_,
+              [](Nanos deadline) { FakeClock::now = deadline + Millis(3); });
   pacer.FinishAt(pacer.Reserve(Millis(100)));
   EXPECT_EQ(pacer.overruns(), 1);
   pacer.FinishAt(pacer.Reserve(Millis(200)));
   EXPECT_EQ(pacer.overruns(), 1) << "within 2%";
+}
+
+// Only long computations leave the processors to others.
+TEST_F(PacerTest, CopiesAndShortTasksAreDoneAtOnce) {
+  const sched_param real_time{.sched_priority = 1};
+  if (sched_setscheduler(0, SCHED_RR, &real_time) != 0) {
+    GTEST_SKIP() << "real-time priority is not allowed here";
+  }
+  const sched_param ordinary{.sched_priority = 0};
+  ASSERT_EQ(sched_setscheduler(0, SCHED_OTHER, &ordinary), 0);
+  pacer_.Reserve(Nanos(500'000));
+  EXPECT_EQ(sched_getscheduler(0), SCHED_RR);
+  pacer_.Reserve(Millis(30));
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+  Pacer(PacedWork::kCopy, &clock_, &FakeSleep).Reserve(Millis(30));
+  EXPECT_EQ(sched_getscheduler(0), SCHED_RR);
+  pacer_.Reserve(Millis(30));
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
 }
 
 TEST_F(PacerTest, ModelledDurationOfATransfer) {

@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <string>
+#include <vector>
 
 #include "common/base/random.h"
 #include "common/ipc/segment.h"
@@ -73,6 +76,12 @@ class SimCopyTest : public ::testing::Test {
   static void Fill(std::byte* data, Bytes size, uint64_t seed) {
     CounterRandom random(seed);
     for (int64_t i = 0; i < size.count(); ++i) data[i] = static_cast<std::byte>(random.Next64());
+  }
+  static int64_t PagesOf(Bytes size) { return size.count() / sysconf(_SC_PAGESIZE); }
+  static int64_t PagesPresent(std::byte* data, Bytes size) {
+    std::vector<unsigned char> present(static_cast<size_t>(PagesOf(size)));
+    EXPECT_EQ(mincore(data, static_cast<size_t>(size.count()), present.data()), 0);
+    return std::count_if(present.begin(), present.end(), [](unsigned char c) { return c & 1; });
   }
   static bool Same(const std::byte* a, const std::byte* b, Bytes size) {
     return std::memcmp(a, b, static_cast<size_t>(size.count())) == 0;
@@ -320,6 +329,28 @@ TEST_F(SimCopyTest, AKilledCopyLeavesNoRecordOfHalfWrittenData) {
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(segment_.ReadRecord(1)->state, ObjectState::kFree);
   EXPECT_EQ(segment_.ReadRecord(2)->state, ObjectState::kFree);
+}
+
+// Of paced devices only: 64 MiB at each end of the resident part.
+TEST_F(SimCopyTest, MakesPresentWhatAJobUsesFirst) {
+  DeviceSpec paced = Sim(1);
+  paced.flops = {1e9};
+  paced.memory = MiB(300);
+  MakeEngine({Sim(0), paced});
+  if (madvise(memory_[0], 1, MADV_POPULATE_READ) != 0) {
+    GTEST_SKIP() << "this kernel cannot map pages ahead";
+  }
+  MakeEngine({Sim(0), paced});
+  Plan plan;
+  plan.devices.resize(2);
+  plan.devices[0].resident = MiB(4);
+  plan.devices[1].resident = MiB(200);
+  engine_->MakePresent(plan);
+  EXPECT_EQ(PagesPresent(memory_[0], MiB(4)), 0);
+  EXPECT_EQ(PagesPresent(memory_[1], MiB(64)), PagesOf(MiB(64)));
+  EXPECT_EQ(PagesPresent(memory_[1] + MiB(64).count(), MiB(72)), 0);
+  EXPECT_EQ(PagesPresent(memory_[1] + MiB(136).count(), MiB(64)), PagesOf(MiB(64)));
+  EXPECT_EQ(PagesPresent(memory_[1] + MiB(200).count(), MiB(100)), 0);
 }
 
 }  // namespace
