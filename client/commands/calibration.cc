@@ -58,7 +58,7 @@ bool IsOf(const Profile& speeds, const CalibrationWork& work) {
 
 absl::StatusOr<std::optional<Profile>> SpeedsOf(const MeasureOptions& measure,
                                                 const CalibrationWork& work, bool may_measure) {
-  const SignalMask as_before({});
+  const SignalMask as_before;
   HARMONY_ASSIGN_OR_RETURN(const ProfileVersions versions, AskVersions(measure));
   const std::string path = CachePath(kPrefix, FingerprintOf(measure, work, versions));
   std::optional<Profile> cached;

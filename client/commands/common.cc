@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/signalfd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -33,11 +34,12 @@ absl::StatusOr<std::string> ReadText(const std::string& what, const std::string&
 
 }  // namespace
 
-SignalMask::SignalMask(std::initializer_list<int> block) {
+UniqueFd TakeOverSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : block) sigaddset(&set, signal);
-  sigprocmask(SIG_BLOCK, &set, &before_);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 int Fail(const absl::Status& status) {

@@ -5,7 +5,6 @@
 
 #include <signal.h>
 
-#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -39,10 +38,14 @@ struct ClusterOptions {
   std::string config, devices, host_memory;
 };
 
-// Blocks signals for the calling thread and those it starts; as they were when it ends.
+// Blocks the signals that stop a run, for this thread and every one to come; they are read from the
+// descriptor.
+UniqueFd TakeOverSignals();
+
+// Signals are as they were when it ends.
 class SignalMask {
  public:
-  explicit SignalMask(std::initializer_list<int> block);
+  SignalMask() { sigprocmask(SIG_SETMASK, nullptr, &before_); }
   ~SignalMask() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
   SignalMask(const SignalMask&) = delete;
   SignalMask& operator=(const SignalMask&) = delete;

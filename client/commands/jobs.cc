@@ -191,7 +191,8 @@ absl::StatusOr<v1::SubmitResponse> Submit(const GlobalOptions& global, const Run
                                           const JobOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest request, MakeSubmitRequest(options));
   // The client's threads must not take what stops a calibration.
-  const SignalMask mask({SIGINT, SIGTERM, SIGHUP});
+  const SignalMask as_before;
+  const UniqueFd signals = TakeOverSignals();
   HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
   HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
   return client->Submit(request);

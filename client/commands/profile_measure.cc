@@ -100,11 +100,7 @@ class Bench {
           bench->devices_.emplace_back(),
           CreateDeviceRegion(static_cast<int>(d), options.cluster.specs[d].memory));
     }
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
-    sigprocmask(SIG_BLOCK, &signals, nullptr);
-    bench->signals_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    bench->signals_ = TakeOverSignals();
     return bench;
   }
   ~Bench() { KillAll(); }

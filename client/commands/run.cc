@@ -32,15 +32,6 @@ namespace fs = std::filesystem;
 // How often a cancel is tried again while the coordinator is away.
 constexpr int kCancelRetryMs = 500;
 
-// Blocks the signals that stop a run, for every thread to come, and reads them from a descriptor.
-UniqueFd TakeOverSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-  sigprocmask(SIG_BLOCK, &set, nullptr);
-  return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
 // One `harmony run` from start to end, on the main thread.
 class RunSession {
  public:

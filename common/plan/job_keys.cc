@@ -322,7 +322,8 @@ const JobKey kKeys[] = {
      }},
     {"min_lr_rate", kLiteral, kOptional, kResult, Share<&J::min_lr_rate>,
      PrintReal<&J::min_lr_rate>},
-    // The result is fixed by virtual_replicas, whatever the mode.
+    // The result is fixed by virtual_replicas, whatever the mode; what `auto` of them was resolved
+    // to is kept with the run.
     {"mode", kText, kOptional, kNoResult, ReadMode, PrintText<&J::mode>},
     {"model_name_or_path", JobKey::Type::kModel, kRequired, kResult, Text<&J::model_name_or_path>,
      PrintText<&J::model_name_or_path>},

@@ -20,9 +20,8 @@ struct DeviceSpec {
   DeviceKind kind = DeviceKind::kSim;
   int ordinal = 0;  // position in the machine's list; for cuda see cuda_ordinal
   int cuda_ordinal = -1;
-  Bytes memory;  // of the device
-  Bytes
-      context;  // of it, what a process takes before it computes anything, as a GPU's context does
+  Bytes memory;   // of the device
+  Bytes context;  // of it, what a process takes before it computes, as a GPU's context does
   // The hard cap: residency region and workspace together.
   Bytes usable() const { return memory - context; }
   FlopsPerSecond flops;  // pacing; 0: none

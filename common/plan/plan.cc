@@ -69,14 +69,13 @@ absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
       plan.forward_span, " microbatches: their bytes are not a multiple of ", kSlotAlignment));
 }
 
-// The backward group of the same layers and device; -1: there is none.
-int TwinOf(const Plan& plan, const LayerGroup& forward_group) {
-  const std::vector<LayerGroup>& groups = plan.backward_groups;
+// That of `groups` with the same layers and device as a group of the other phase; -1: there is
+// none.
+int TwinOf(const std::vector<LayerGroup>& groups, const LayerGroup& other) {
   const auto at = std::partition_point(groups.begin(), groups.end(), [&](const LayerGroup& group) {
-    return group.layers.first < forward_group.layers.first;
+    return group.layers.first < other.layers.first;
   });
-  const bool twin = at != groups.end() && at->layers == forward_group.layers &&
-                    at->device == forward_group.device;
+  const bool twin = at != groups.end() && at->layers == other.layers && at->device == other.device;
   return twin ? static_cast<int>(at - groups.begin()) : -1;
 }
 
@@ -184,6 +183,12 @@ std::vector<int> LinksOfLanes(const Plan& plan) {
   return links;
 }
 
+Nanos BusiestLink(const std::vector<int>& links, const std::vector<Nanos>& busy) {
+  std::vector<Nanos> sums(links.size());
+  for (size_t lane = 0; lane < links.size(); ++lane) sums[links[lane]] += busy[lane];
+  return *std::max_element(sums.begin(), sums.end());
+}
+
 bool SpansAllowed(const ModelSpec& model, const Plan& plan) {
   // What never runs has no bits; but slices of what is kept must lie where they are looked for.
   const bool keeps = std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
@@ -197,22 +202,17 @@ bool SpansAllowed(const ModelSpec& model, const Plan& plan) {
 }
 
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group) {
-  const int group = TwinOf(plan, forward_group);
+  const int group = TwinOf(plan.backward_groups, forward_group);
   return group >= 0 && plan.backward_groups[group].keep_weights ? group : -1;
 }
 
 int ActivationKeeperOf(const Plan& plan, const LayerGroup& forward_group) {
-  const int group = TwinOf(plan, forward_group);
+  const int group = TwinOf(plan.backward_groups, forward_group);
   return group >= 0 && plan.backward_groups[group].keep_activations ? group : -1;
 }
 
 bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
-  const std::vector<LayerGroup>& groups = plan.forward_groups;
-  const auto at = std::partition_point(groups.begin(), groups.end(), [&](const LayerGroup& group) {
-    return group.layers.first < backward_group.layers.first;
-  });
-  return at != groups.end() && at->layers == backward_group.layers &&
-         at->device == backward_group.device;
+  return TwinOf(plan.forward_groups, backward_group) >= 0;
 }
 
 bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group) {

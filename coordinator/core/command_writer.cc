@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/visits.h"
+
 namespace harmony {
 
 CommandWriter::CommandWriter(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
@@ -76,9 +78,7 @@ ComputeTask CommandWriter::Compute(const Node& node) const {
   const DeviceMemory& memory = memory_[visit.device];
   const int position = node.position, m = visit.microbatches[position];
   ComputeTask task;
-  task.kind = visit.kind == VisitKind::kForward    ? TaskKind::kForward
-              : visit.kind == VisitKind::kBackward ? TaskKind::kBackward
-                                                   : TaskKind::kForwardBackward;
+  task.kind = TaskOf(visit.kind);
   task.layers = visit.layers;
   task.microbatch = m;
   task.samples = plan_.microbatch_size * visit.span;

@@ -113,10 +113,9 @@ int Generation::RingBlocks(int backward_group, const std::vector<bool>& updates)
   return count;
 }
 
-Bytes Generation::RingBytes(int backward_group, int uses) const {
+Bytes Generation::RingBytes(absl::Span<const int> uses) const {
   Bytes sum;
-  for (int use : UsesOf(model_, plan_.backward_groups[backward_group].layers)) {
-    if (--uses < 0) break;
+  for (int use : uses) {
     if (job_.layout.UseHasOwnGradientSlot(use)) continue;
     sum += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
   }
@@ -138,13 +137,13 @@ void Generation::RequestRing(const StepWork& work) {
 // Where an earlier generation put a group's gradients of this step, if any is still there.
 std::optional<Bytes> Generation::PieceInUse(int backward_group, int64_t step) const {
   const std::vector<int> uses = UsesOf(model_, plan_.backward_groups[backward_group].layers);
-  for (int i = 0; i < static_cast<int>(uses.size()); ++i) {
+  for (size_t i = 0; i < uses.size(); ++i) {
     if (job_.layout.UseHasOwnGradientSlot(uses[i])) continue;
     for (int replica = 0; replica < plan_.replicas; ++replica) {
       const ObjectKey key{ObjectKind::kGradient, uses[i], replica};
       if (!frontier_.Holds(key, step + 1)) continue;
-      return frontier_.OffsetOf(key) - RingBytes(backward_group) * replica -
-             RingBytes(backward_group, i);
+      return frontier_.OffsetOf(key) - RingBytes(uses) * replica -
+             RingBytes(absl::MakeConstSpan(uses).first(i));
     }
   }
   return std::nullopt;
@@ -159,7 +158,8 @@ void Generation::PinGradients(const StepWork& work) {
     const int updates = RingBlocks(g, work.update);
     const std::optional<Bytes> begin = PieceInUse(g, work.step);
     if (updates == 0 || !begin) continue;
-    ring_.Pin(*begin, *begin + RingBytes(g) * plan_.replicas);
+    const Bytes bytes = RingBytes(UsesOf(model_, plan_.backward_groups[g].layers));
+    ring_.Pin(*begin, *begin + bytes * plan_.replicas);
     grants_[g].held = true;
     grants_[g].begin = *begin;
     grants_[g].updates_left = updates;

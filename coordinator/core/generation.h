@@ -4,13 +4,14 @@
 // for what it does; this is its state. PURE.
 
 #include <array>
-#include <climits>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/arena_records.h"
 #include "coordinator/core/command_writer.h"
@@ -91,11 +92,13 @@ class Generation {
   void RequestRing(const StepWork& work);
   std::optional<Bytes> PieceInUse(int backward_group, int64_t step) const;
   int RingBlocks(int backward_group, const std::vector<bool>& updates) const;
-  // Of a group's gradients of a replica in its piece, the first `uses` of them: bytes.
-  Bytes RingBytes(int backward_group, int uses = INT_MAX) const;
+  // Of gradients of one replica, those that pass through the ring.
+  Bytes RingBytes(absl::Span<const int> uses) const;
   StepCount* CountOf(int64_t step);
 
   // Choosing.
+  // Whose head is to be issued next; -1: nothing is left.
+  absl::StatusOr<int> NextLane();
   int PickLane();
   bool Evaluate(const Node& node, LaneState& lane) const;
   bool HasMemory(const Node& node, Nanos& start) const;

@@ -188,18 +188,23 @@ void Generation::Drop(NodeId id) {
 
 // ---- Issuing ----
 
-absl::Status Generation::Issue(std::vector<Command>& commands) {
+absl::StatusOr<int> Generation::NextLane() {
   for (;;) {
     HARMONY_RETURN_IF_ERROR(AppendSteps());
     const int index = PickLane();
-    if (index < 0) return graph_.empty() ? absl::OkStatus() : Stuck();
-    LaneState& lane = lanes_[index];
+    if (index < 0) return graph_.empty() ? absl::StatusOr<int>(-1) : Stuck();
     const NodeId id = graph_.lane(index).front();
-    const Node& node = graph_.node(id);
-    if (node.state == NodeState::kUndecided) {
-      Decide(id);
-      continue;
-    }
+    if (graph_.node(id).state != NodeState::kUndecided) return index;
+    Decide(id);
+  }
+}
+
+absl::Status Generation::Issue(std::vector<Command>& commands) {
+  for (;;) {
+    HARMONY_ASSIGN_OR_RETURN(const int index, NextLane());
+    if (index < 0) break;
+    const LaneState& lane = lanes_[index];
+    const Node& node = graph_.node(graph_.lane(index).front());
     if (lane.issued - lane.completed >= static_cast<uint64_t>(job_.options.window)) break;
     if (node.step > completed_steps_ + 1) break;
     IssueHead(index, commands);
@@ -270,8 +275,10 @@ Bytes Generation::GradientSlot(const Node& node) const {
   if (job_.layout.UseHasOwnGradientSlot(node.index)) {
     return job_.layout.Gradient(node.index, node.replica);
   }
-  const int group = graph_.visit(node.visit).group;
-  return grants_[group].begin + RingBytes(group) * node.replica + RingBytes(group, node.position);
+  const Visit& visit = graph_.visit(node.visit);
+  const absl::Span<const int> uses = visit.uses;
+  return grants_[visit.group].begin + RingBytes(uses) * node.replica +
+         RingBytes(uses.first(static_cast<size_t>(node.position)));
 }
 
 void Generation::AfterIssue(const Node& node) {
@@ -373,11 +380,9 @@ void Generation::GrantRing() {
     RingGrant& grant = grants_[request.group];
     if (!NeedsRing(request) || grant.held) return;
     int blocks = 0;
-    for (int use : UsesOf(model_, plan_.backward_groups[request.group].layers)) {
-      blocks += job_.layout.UseHasOwnGradientSlot(use) ? 0 : 1;
-    }
-    std::optional<GradientRing::Piece> piece =
-        ring_.Take(RingBytes(request.group) * plan_.replicas);
+    const std::vector<int>& uses = graph_.visit(request.visits.front()).uses;
+    for (int use : uses) blocks += job_.layout.UseHasOwnGradientSlot(use) ? 0 : 1;
+    std::optional<GradientRing::Piece> piece = ring_.Take(RingBytes(uses) * plan_.replicas);
     if (!piece) return;
     grant.held = true;
     grant.begin = piece->begin;

@@ -13,16 +13,10 @@ absl::Status Generation::Rehearse(Rehearsal& rehearsal) {
   rehearsal.busy.resize(lanes_.size());
   const int host = lane_table_.IndexOf({LaneKind::kHostCompute, 0});
   for (;;) {
-    HARMONY_RETURN_IF_ERROR(AppendSteps());
-    const int index = PickLane();
-    if (index < 0) return graph_.empty() ? absl::OkStatus() : Stuck();
+    HARMONY_ASSIGN_OR_RETURN(const int index, NextLane());
+    if (index < 0) return absl::OkStatus();
     LaneState& lane = lanes_[index];
-    const NodeId id = graph_.lane(index).front();
-    const Node& node = graph_.node(id);
-    if (node.state == NodeState::kUndecided) {
-      Decide(id);
-      continue;
-    }
+    const Node& node = graph_.node(graph_.lane(index).front());
     const Nanos duration = DurationOf(index);
     if (node.step + 1 == job_.end_step && node.kind != NodeKind::kInitialize &&
         node.kind != NodeKind::kCheckpoint) {

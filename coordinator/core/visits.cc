@@ -59,6 +59,12 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
   return visit;
 }
 
+TaskKind TaskOf(VisitKind kind) {
+  return kind == VisitKind::kForward    ? TaskKind::kForward
+         : kind == VisitKind::kBackward ? TaskKind::kBackward
+                                        : TaskKind::kForwardBackward;
+}
+
 std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& visit) {
   Bytes in, out;
   const auto take = [](Bytes& end, Bytes size) {

@@ -17,6 +17,9 @@ namespace harmony {
 Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group,
                    int share = 0, int last = INT_MAX);
 
+// What its tasks are.
+TaskKind TaskOf(VisitKind kind);
+
 // Sizes of its memory items, in this order: a block each (its own weights), a use each (gradients;
 // backward kinds), loss slots (fused), streaming slots in, streaming slots out. Fills in the
 // strides and offsets of `visit`.

@@ -1,24 +1,15 @@
 #include "coordinator/planner/bounds.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "coordinator/core/kept_layout.h"
+#include "coordinator/core/visits.h"
 
 namespace harmony {
 namespace {
-
-// Long before the step.
-constexpr Nanos kEarlier(std::numeric_limits<int64_t>::min() / 4);
-
-TaskKind TaskOf(VisitKind kind) {
-  return kind == VisitKind::kForward    ? TaskKind::kForward
-         : kind == VisitKind::kBackward ? TaskKind::kBackward
-                                        : TaskKind::kForwardBackward;
-}
 
 // The schedule of one step. Time 0: the update of block 0 of the step before has completed.
 class RelaxedStep {
@@ -45,18 +36,19 @@ class RelaxedStep {
     done_.resize(step_.visits.size());
     for (size_t v = 0; v < step_.visits.size(); ++v) RunVisit(v);
     const Nanos chain = RunHost();
-    Nanos lane = host_busy_, copies;
-    std::vector<Nanos> links(links_.size());
+    Nanos copies;
+    std::vector<Nanos> busy(links_.size());
     const LaneTable table(static_cast<int>(devices_.size()));
     for (int d = 0; d < table.num_devices(); ++d) {
       const Device& device = devices_[d];
+      busy[table.IndexOf({LaneKind::kCompute, d})] = device.compute.busy;
+      busy[table.IndexOf({LaneKind::kH2DBulk, d})] = device.bulk.busy;
+      busy[table.IndexOf({LaneKind::kH2DStream, d})] = device.stream.busy;
+      busy[table.IndexOf({LaneKind::kD2H, d})] = device.d2h.busy;
+      busy[table.IndexOf({LaneKind::kP2P, d})] = device.p2p.busy;
       copies += device.bulk.busy + device.stream.busy + device.d2h.busy;
-      lane = std::max({lane, device.compute.busy, device.p2p.busy});
-      links[links_[table.IndexOf({LaneKind::kH2DBulk, d})]] +=
-          device.bulk.busy + device.stream.busy;
-      links[links_[table.IndexOf({LaneKind::kD2H, d})]] += device.d2h.busy;
     }
-    for (Nanos busy : links) lane = std::max(lane, busy);
+    const Nanos lane = std::max(host_busy_, BusiestLink(links_, busy));
     return {std::max(chain, lane), chain, lane, copies};
   }
 

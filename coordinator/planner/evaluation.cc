@@ -85,11 +85,9 @@ class Clock {
     const size_t last = step_ends_.size() - 1;
     const Nanos all = step_ends_[last] - step_ends_[0];
     estimate_.step = Nanos(all.count() / static_cast<int64_t>(last));
-    std::vector<Nanos> busy(links_.size());
-    for (size_t lane = 0; lane < links_.size(); ++lane) {
-      busy[links_[lane]] += estimate_.lanes[lane].busy;
-    }
-    estimate_.step = std::max(estimate_.step, *std::max_element(busy.begin(), busy.end()));
+    std::vector<Nanos> busy;
+    for (const LaneUse& lane : estimate_.lanes) busy.push_back(lane.busy);
+    estimate_.step = std::max(estimate_.step, BusiestLink(links_, busy));
     estimate_.links = links_;
     estimate_.step_begin = step_ends_[last - 1];
     estimate_.step_end = step_ends_[last];

@@ -1,21 +1,12 @@
 #include "coordinator/planner/step_estimate.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "coordinator/core/kept_layout.h"
+#include "coordinator/core/visits.h"
 
 namespace harmony {
 namespace {
-
-// Long before the step.
-constexpr Nanos kEarlier(std::numeric_limits<int64_t>::min() / 4);
-
-TaskKind TaskOf(VisitKind kind) {
-  return kind == VisitKind::kForward    ? TaskKind::kForward
-         : kind == VisitKind::kBackward ? TaskKind::kBackward
-                                        : TaskKind::kForwardBackward;
-}
 
 Nanos Run(Nanos& lane, Nanos from, Nanos duration) {
   lane = std::max(lane, from) + duration;
@@ -30,18 +21,17 @@ Nanos StepEstimator::Estimate(const Plan& plan, const StepVisits& step, int micr
     Advance(v, states_[v].tasks - 1);
     FinishVisit(v);
   }
-  Nanos result = EndOfUpdates();
-  std::vector<Nanos> roots;
-  for (size_t d = 0; d < devices_.size(); ++d) {
+  const Nanos end = EndOfUpdates();
+  std::vector<Nanos> busy(links_.size());
+  const LaneTable table(static_cast<int>(devices_.size()));
+  for (int d = 0; d < table.num_devices(); ++d) {
     const Device& device = devices_[d];
-    result = std::max({result, device.compute_busy, device.p2p_busy, host_busy_});
-    const auto root = static_cast<size_t>(plan.devices[d].root);
-    roots.resize(std::max(roots.size(), root + 1));
-    if (root > 0) roots[root] += device.link_busy + device.d2h_busy;
-    if (root == 0) result = std::max({result, device.link_busy, device.d2h_busy});
+    busy[table.IndexOf({LaneKind::kCompute, d})] = device.compute_busy;
+    busy[table.IndexOf({LaneKind::kH2DBulk, d})] = device.link_busy;
+    busy[table.IndexOf({LaneKind::kD2H, d})] = device.d2h_busy;
+    busy[table.IndexOf({LaneKind::kP2P, d})] = device.p2p_busy;
   }
-  for (Nanos busy : roots) result = std::max(result, busy);
-  return result;
+  return std::max({end, host_busy_, BusiestLink(links_, busy)});
 }
 
 // ---- The plan ----
@@ -51,6 +41,7 @@ void StepEstimator::Prepare(const Plan& plan, const StepVisits& step, int microb
   step_ = &step;
   microbatches_ = microbatches;
   eager_ = plan.update == UpdateMode::kEager;
+  links_ = LinksOfLanes(plan);
   devices_.resize(plan.devices.size());
   for (size_t d = 0; d < devices_.size(); ++d) {
     Device& device = devices_[d];

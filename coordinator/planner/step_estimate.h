@@ -97,6 +97,7 @@ class StepEstimator {
   const StepVisits* step_ = nullptr;
   int microbatches_ = 0;
   bool eager_ = true;
+  std::vector<int> links_;  // by lane
   std::vector<Device> devices_;
   std::vector<State> states_;
   std::vector<int64_t> offsets_;  // by visit, item: where it begins in what the visit stacks

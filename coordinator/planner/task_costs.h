@@ -4,6 +4,7 @@
 // PURE.
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "coordinator/core/dispatcher.h"
 
 namespace harmony {
+
+// Long before a step that begins at 0.
+inline constexpr Nanos kEarlier(std::numeric_limits<int64_t>::min() / 4);
 
 class TaskCosts {
  public:

@@ -34,7 +34,7 @@ absl::Status UpdateObject(Segment& segment, const ModelSpec& model, const Object
                           const OptimizerSettings& settings, const ProtectedUpdate& update,
                           ThreadPool& pool, Isa isa = BestIsa());
 
-// The gradient of a block, from its committed records . FailedPrecondition unless
+// The gradient of a block, from its committed records. FailedPrecondition unless
 // all are clean at `version` and have the block's size.
 absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
                                                   absl::Span<const int> records, uint64_t version);

@@ -324,6 +324,17 @@ class RecoveryTest : public DispatcherTest {
            ObjectState state = ObjectState::kClean) {
     records_[table_.IndexOf(key)] = {key, offset, Bytes(1024), version, state};
   }
+  // Died in step 5, in the update of the topmost group: below it, nothing but forwards was done.
+  void SetTopGroupUpdating() {
+    Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
+    Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
+    Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
+    SetBlock(2, 5, ObjectState::kUpdating);
+    Set({ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
+    for (int m : {0, 1}) {
+      Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(0, m));
+    }
+  }
   // What has to be computed and updated, in issue order, and what is loaded for it.
   std::string Recover(int64_t end_step = 5) {
     Dispatcher dispatcher(model_, plan_, costs_, {.first_step = 0, .end_step = end_step});
@@ -402,26 +413,14 @@ TEST_F(RecoveryTest, LoadsKeptWeightsForABackwardWithoutItsForward) {
 // Stashes on devices are lost: the forward runs again, as far as a stash is wanted, and no further.
 TEST_F(RecoveryTest, RunsTheForwardAgainForKeptStashes) {
   for (LayerGroup& group : plan_.backward_groups) group.keep_stash = true;
-  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
-  Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
-  Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
-  SetBlock(2, 5, ObjectState::kUpdating);
-  Set({ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
-  for (int m : {0, 1})
-    Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(0, m));
+  SetTopGroupUpdating();
   EXPECT_EQ(Recover(), "U2 F0.0 F0.1 B1.0 B1.1 B0.0 B0.1 U1 U0 save4");
 }
 
 // So are activations: the forward of the groups that kept them runs again, to its end.
 TEST_F(RecoveryTest, RunsTheForwardAgainForKeptActivations) {
   plan_.backward_groups[1].keep_stash = plan_.backward_groups[1].keep_activations = true;
-  Set({ObjectKind::kBatch, 0, 0}, 5, layout_.Batch(0));
-  Set({ObjectKind::kLoss, 0, 0}, 5, layout_.Loss());
-  Set({ObjectKind::kStepScalars, 0, 0}, 5, layout_.Scalars(0));
-  SetBlock(2, 5, ObjectState::kUpdating);
-  Set({ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
-  for (int m : {0, 1})
-    Set({ObjectKind::kBoundaryGradient, 2, m}, 5, layout_.BoundaryGradient(0, m));
+  SetTopGroupUpdating();
   EXPECT_EQ(Recover(), "U2 F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1 U1 U0 save4");
 }
 

@@ -35,15 +35,19 @@ std::vector<DeviceSpec> RandomDevices(CounterRandom& random, size_t count) {
   return devices;
 }
 
+std::unique_ptr<AnalyticCosts> RandomCosts(const RandomCase& c, uint64_t seed) {
+  CounterRandom random(seed, 5);
+  return std::make_unique<AnalyticCosts>(c.model, c.plan,
+                                         RandomDevices(random, c.plan.devices.size()));
+}
+
 TEST(BoundsTest, NoSimulatedStepIsShorter) {
   double tightness = 0, any_tightness = 0;
   int data = 0;
   constexpr uint64_t kCases = 1500;
   for (uint64_t seed = 1; seed <= kCases; ++seed) {
     const RandomCase c = MakeRandomCase(seed);
-    CounterRandom random(seed, 5);
-    const auto devices = RandomDevices(random, c.plan.devices.size());
-    auto costs = std::make_unique<AnalyticCosts>(c.model, c.plan, devices);
+    auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
     ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
     TaskCosts tasks(c.model, c.plan, std::move(costs));
@@ -129,13 +133,11 @@ TEST(RehearsalTest, HasTheTimesOfTheCommands) {
   int different = 0;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     const RandomCase c = MakeRandomCase(seed);
-    CounterRandom random(seed, 5);
-    const auto devices = RandomDevices(random, c.plan.devices.size());
-    const AnalyticCosts costs(c.model, c.plan, devices);
+    const auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate =
-        EvaluatePlan(c.model, c.plan, costs, {.steps = kSteps});
+        EvaluatePlan(c.model, c.plan, *costs, {.steps = kSteps});
     ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
-    const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, costs, kSteps);
+    const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, *costs, kSteps);
     ASSERT_TRUE(rehearsed.ok()) << "seed " << seed << ": " << rehearsed.status();
     EXPECT_EQ(rehearsed->commands, estimate->commands) << "seed " << seed;
     EXPECT_LE(rehearsed->step, estimate->step) << "seed " << seed;
@@ -154,9 +156,7 @@ TEST(StepEstimatorTest, IsCloseToTheSimulation) {
     const RandomCase c = MakeRandomCase(seed);
     if (c.plan.mode == ParallelMode::kData || c.plan.replicas > 1) continue;
     ++cases;
-    CounterRandom random(seed, 5);
-    const auto devices = RandomDevices(random, c.plan.devices.size());
-    auto costs = std::make_unique<AnalyticCosts>(c.model, c.plan, devices);
+    auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
     ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
     TaskCosts tasks(c.model, c.plan, std::move(costs));
