@@ -28,7 +28,9 @@ struct Case {
   int replicas = 0;  // 0: a pipeline with one; else data parallel
 };
 
-constexpr char kServer[] = ",flops=10T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s";
+constexpr char kServer[] = ",flops=10T,h2d=12GB/s,d2h=12GB/s,p2p=10GB/s,host=30GB/s";
+constexpr char kLargeServer[] =
+    "sim*8:mem=80GB,context=500MB,flops=300T,h2d=25GB/s,d2h=25GB/s,p2p=25GB/s,host=100GB/s";
 
 const Case kCases[] = {
     {"gpt2-124m 1 device", "gpt2-124m", 0, 0, 256, 32, 2, "sim:mem=512MiB", ""},
@@ -46,8 +48,8 @@ const Case kCases[] = {
      ""},
     {"deep: 1000 layers, microbatch auto", "", 1000, 1024, 512, 1024, 0, "sim*8:mem=16GB", ""},
     {"deep: 1000 layers, data parallel", "", 1000, 1024, 512, 1024, 8, "sim*8:mem=16GB", "", 8},
-    {"1t: 8 devices of 80 GB, host 2 TB", "", 128, 25600, 1024, 8, 1, "sim*8:mem=80GB", "2TB"},
-    {"1t: the same with a host of 16 TB", "", 128, 25600, 1024, 8, 1, "sim*8:mem=80GB", "16TB"},
+    {"1t: 8 devices of 80 GB, host 2 TB", "", 128, 25600, 1024, 8, 1, kLargeServer, "2TB"},
+    {"1t: the same with a host of 16 TB", "", 128, 25600, 1024, 8, 1, kLargeServer, "16TB"},
 };
 
 ModelSpec ModelOf(const Case& c) {

@@ -48,13 +48,14 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
     device.root = std::string(value);
     return absl::OkStatus();
   }
-  BytesPerSecond* rate = key == "h2d"   ? &device.h2d
-                         : key == "d2h" ? &device.d2h
-                         : key == "p2p" ? &device.p2p
-                                        : nullptr;
+  BytesPerSecond* rate = key == "h2d"    ? &device.h2d
+                         : key == "d2h"  ? &device.d2h
+                         : key == "p2p"  ? &device.p2p
+                         : key == "host" ? &device.host
+                                         : nullptr;
   if (rate == nullptr) {
     return absl::InvalidArgumentError(
-        "unknown key (known: mem, context, flops, h2d, d2h, p2p, root)");
+        "unknown key (known: mem, context, flops, h2d, d2h, p2p, root, host)");
   }
   HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
   if (rate->value <= 0) return absl::InvalidArgumentError("must be above 0");
@@ -117,6 +118,19 @@ absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
   return device;
 }
 
+// All devices belong to one host.
+absl::Status ShareHost(std::vector<DeviceSpec>& devices) {
+  const BytesPerSecond rate = HostRate(devices);
+  for (DeviceSpec& device : devices) {
+    if (device.host.value > 0 && device.host.value != rate.value) {
+      return Wrong(ToString(device),
+                   "host= differs from that of another device; all belong to one host");
+    }
+    device.host = rate;
+  }
+  return absl::OkStatus();
+}
+
 std::string Rate(absl::string_view key, double value, absl::string_view unit) {
   return value == 0 ? "" : absl::StrCat(",", key, "=", absl::StrFormat("%.17g", value), unit);
 }
@@ -151,6 +165,7 @@ absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec) {
   if (devices.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("devices: none given; ", kExamples));
   }
+  HARMONY_RETURN_IF_ERROR(ShareHost(devices));
   return devices;
 }
 
@@ -165,11 +180,18 @@ std::string ToString(const DeviceSpec& device) {
       device.context.count() == 0 ? "" : absl::StrCat(",context=", device.context.count()),
       Rate("flops", device.flops.value, ""), Rate("h2d", device.h2d.value, "B/s"),
       Rate("d2h", device.d2h.value, "B/s"), Rate("p2p", device.p2p.value, "B/s"),
-      device.root.empty() ? "" : absl::StrCat(",root=", device.root));
+      device.root.empty() ? "" : absl::StrCat(",root=", device.root),
+      Rate("host", device.host.value, "B/s"));
 }
 
 bool HasSpeeds(const DeviceSpec& device) {
   return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0;
+}
+
+BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices) {
+  const auto given =
+      absl::c_find_if(devices, [](const DeviceSpec& device) { return device.host.value > 0; });
+  return given == devices.end() ? BytesPerSecond() : given->host;
 }
 
 }  // namespace harmony

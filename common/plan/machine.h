@@ -15,7 +15,7 @@ enum class DeviceKind { kSim, kCuda };
 
 // One device; `sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s` gives four of them,
 // which share their link to the host with `,root=NAME` added, and of whose memory nothing else can
-// use what `,context=BYTES` takes.
+// use what `,context=BYTES` takes; `,host=50GB/s` is how fast the host updates parameters.
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::kSim;
   int ordinal = 0;  // position in the machine's list; for cuda see cuda_ordinal
@@ -29,6 +29,9 @@ struct DeviceSpec {
   // Devices of the same root share one paced link to the host: in each direction it carries one
   // copy after the other. Empty: a link of its own.
   std::string root;
+  // Of the host that all devices of a machine belong to: bytes a second that its updates move; 0:
+  // not given.
+  BytesPerSecond host;
 };
 
 struct MachineSpec {
@@ -42,5 +45,7 @@ absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec);
 std::string ToString(const DeviceSpec& device);
 // Whether arithmetic and the links to the host are paced.
 bool HasSpeeds(const DeviceSpec& device);
+// As given with any of the devices; 0: with none.
+BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices);
 
 }  // namespace harmony

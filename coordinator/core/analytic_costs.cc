@@ -17,8 +17,10 @@ AnalyticCosts::AnalyticCosts(const ModelSpec& model, const Plan& plan,
                              const std::vector<DeviceSpec>& devices)
     : model_(model),
       lanes_(static_cast<int>(plan.devices.size())),
+      host_(RateOr(HostRate(devices).value, kHostBytes)),
       microbatch_size_(static_cast<double>(plan.microbatch_size)),
-      replicas_(static_cast<double>(plan.replicas)) {
+      replicas_(static_cast<double>(plan.replicas)),
+      moments_(static_cast<double>(plan.optimizer_moments)) {
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const DeviceSpec spec = d < devices.size() ? devices[d] : DeviceSpec();
     rates_.push_back({RateOr(spec.flops.value, kFlops), RateOr(spec.h2d.value, kCopy),
@@ -53,12 +55,12 @@ Nanos AnalyticCosts::Duration(const Command& command) const {
   double bytes = 0;
   if (host.kind == HostTaskKind::kUpdate || host.kind == HostTaskKind::kNorm) {
     const double size = static_cast<double>(model_.blocks[host.block].size().count());
-    // Reads g of each replica; an update reads and writes w, m, v, too.
-    bytes = size * (replicas_ + (host.kind == HostTaskKind::kUpdate ? 6 : 0));
+    // Reads g of each replica; an update reads and writes the weights and moments, too.
+    bytes = size * (replicas_ + (host.kind == HostTaskKind::kUpdate ? 2 * (1 + moments_) : 0));
   } else if (host.kind == HostTaskKind::kCheckpoint || host.kind == HostTaskKind::kInitialize) {
     bytes = static_cast<double>(model_.parameter_count()) * 12;
   }
-  return Nanos::FromSeconds(kTaskOverhead + bytes / kHostBytes);
+  return Nanos::FromSeconds(kTaskOverhead + bytes / host_);
 }
 
 CostFactory AnalyticCostFactory(const ModelSpec& model, const std::vector<DeviceSpec>& devices) {

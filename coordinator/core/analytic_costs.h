@@ -31,8 +31,9 @@ class AnalyticCosts : public CostModel {
   const ModelSpec& model_;
   LaneTable lanes_;
   std::vector<Rates> rates_;
+  double host_;  // bytes a second
   double microbatch_size_;
-  double replicas_;
+  double replicas_, moments_;
   std::vector<double> flops_;  // forward, by layer, one microbatch
 };
 

@@ -61,7 +61,10 @@ bool Paced(const MachineSpec& machine) {
 std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
   if (options.costs) return options.basis;
   if (Paced(machine)) {
-    return "modelled: the speeds given for the devices; the host's is a guess (4 GB/s)";
+    return HostRate(machine.devices).value > 0
+               ? "modelled: the speeds given for the devices and the host"
+               : "modelled: the speeds given for the devices; the host's is a guess (4 GB/s; host= "
+                 "of a device gives it)";
   }
   return "guesses, since no speeds are given (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): "
          "plans are compared by them, but the time can be far off. Measure with `harmony profile`, "

@@ -27,10 +27,18 @@ TEST(ParseDevicesTest, JoinsSeveral) {
   EXPECT_EQ((*devices)[2].memory, GiB(20));
 }
 
+TEST(ParseDevicesTest, AllDevicesBelongToOneHost) {
+  const auto devices = ParseDevices("sim:mem=1GiB sim:mem=2GiB,host=50GB/s");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ(devices->front().host.value, 50e9);
+  EXPECT_EQ(HostRate(*devices).value, 50e9);
+  EXPECT_EQ(HostRate(*ParseDevices("sim*2:mem=1GiB")).value, 0);
+}
+
 TEST(ParseDevicesTest, PrintedDevicesParseToThemselves) {
-  for (const char* text :
-       {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3", "cuda:1,mem=20GiB",
-        "sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=left0", "sim:mem=80GiB,context=500MB,flops=1T"}) {
+  for (const char* text : {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3",
+                           "cuda:1,mem=20GiB", "sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=left0",
+                           "sim:mem=80GiB,context=500MB,flops=1T", "sim:mem=1GiB,host=50GB/s"}) {
     const auto once = ParseDevices(text);
     ASSERT_TRUE(once.ok()) << text;
     const auto twice = ParseDevices(ToString(once->front()));
@@ -56,6 +64,8 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
            {"sim:mem=1GiB,h2d=0", "above 0"},
            {"sim:mem=1GiB,context=1GiB", "leaves less than 1MiB"},
            {"sim:mem=1GiB,h2d=1GB/s,root=a", "need h2d= and d2h="},
+           {"sim:mem=1GiB,host=0GB/s", "above 0"},
+           {"sim:mem=1GiB,host=5GB/s sim:mem=2GiB sim:mem=2GiB,host=6GB/s", "one host"},
            {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=a b", "unknown kind"},
            {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=a_b", "letters and digits"},
            {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=", "letters and digits"},

@@ -139,6 +139,23 @@ TEST_F(OneDeviceProfiledCostsTest, OneDeviceHasItsLinkToItself) {
   EXPECT_NEAR(Compute(0, TaskKind::kForward, {0, 0}), 1.5e-3, 1e-9);
 }
 
+TEST_F(ProfiledCostsTest, WithoutAProfileHostTasksTakeTheirBytesAtTheGivenRate) {
+  HostTask task;
+  task.kind = HostTaskKind::kUpdate;
+  task.block = 1;
+  Command command;
+  command.header.lane = LaneTable(2).IndexOf({LaneKind::kHostCompute, 0});
+  command.body = task;
+  const auto seconds = [&](const char* devices) {
+    return AnalyticCosts(model_, plan_, *ParseDevices(devices)).Duration(command).seconds();
+  };
+  const double bytes = static_cast<double>(model_.blocks[1].size().count());
+  EXPECT_NEAR(seconds("sim:mem=1MiB sim:mem=1MiB,host=1MB/s"), 20e-6 + 7 * bytes / 1e6, 1e-9);
+  EXPECT_NEAR(seconds("sim*2:mem=1MiB"), 20e-6 + 7 * bytes / 4e9, 1e-9);
+  plan_.optimizer_moments = 0;
+  EXPECT_NEAR(seconds("sim*2:mem=1MiB"), 20e-6 + 3 * bytes / 4e9, 1e-9);
+}
+
 TEST_F(ProfiledCostsTest, HostTasksTakeAFixedPartAndTheirBytes) {
   const double bytes = static_cast<double>(model_.blocks[1].size().count());
   EXPECT_NEAR(Host(HostTaskKind::kUpdate, 1), kTask + 7 * bytes / 4e9, 1e-9);
