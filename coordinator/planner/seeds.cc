@@ -1,6 +1,7 @@
 #include "coordinator/planner/seeds.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "coordinator/planner/grouping.h"
@@ -17,13 +18,13 @@ class Seeds {
       : builder_(builder),
         model_(builder.model()),
         rules_(rules),
-        devices_(DeviceChoices(builder.Blank())) {
+        choices_(DeviceChoices(builder.Blank())) {
     const int layers = model_.num_layers();
     const Plan shape = builder.Blank();
-    speed_.assign(devices_, 0);
+    speed_.assign(choices_, 0);
     for (int layer = 0; layer < layers; ++layer) {
       Nanos sum;
-      for (int d = 0; d < devices_; ++d) {
+      for (int d = 0; d < choices_; ++d) {
         const LayerRange range{layer, layer};
         const Nanos one = layer + 1 == layers ? costs.Compute(TaskKind::kForwardBackward, range, d)
                                               : costs.Compute(TaskKind::kForward, range, d) +
@@ -52,21 +53,45 @@ class Seeds {
   }
 
   std::vector<Plan> Run(const std::vector<LayerRange>& partition) {
-    if (!partition.empty()) {
-      Add(partition);
-    } else {
-      for (int groups : Counts()) AddBalanced(groups);
+    for (std::vector<int>& devices : DeviceSets()) {
+      devices_ = std::move(devices);
+      added_.clear();
+      if (!partition.empty()) {
+        Add(partition);
+      } else {
+        for (int groups : Counts()) AddBalanced(groups);
+      }
     }
     return std::move(plans_);
   }
 
  private:
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+
+  // All devices; then, where they are unlike, ever fewer, those with the most memory: a small one
+  // may have no room for any group.
+  std::vector<std::vector<int>> DeviceSets() const {
+    std::vector<int> all(choices_);
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<std::vector<int>> sets = {all};
+    if (rules_.alike_devices) return sets;
+    const std::vector<DevicePlan> devices = builder_.Blank().devices;
+    std::stable_sort(all.begin(), all.end(),
+                     [&](int a, int b) { return devices[a].memory > devices[b].memory; });
+    while (all.size() > 1) {
+      all.pop_back();
+      std::vector<int>& fewer = sets.emplace_back(all);
+      std::sort(fewer.begin(), fewer.end());
+    }
+    return sets;
+  }
+
   std::vector<int> Counts() const {
     const int layers = model_.num_layers();
     std::set<int> counts;
     if (layers > kMostLayersToBalance * 2) {  // each of them takes long
       for (int rounds : {1, 2, 4, 8, 16, 32, layers}) {
-        counts.insert(std::min(rounds * devices_, layers));
+        counts.insert(std::min(rounds * num_devices(), layers));
       }
       return {counts.begin(), counts.end()};
     }
@@ -75,7 +100,7 @@ class Seeds {
       for (int count = 1; count <= layers; ++count) counts.insert(count);
     }
     for (int rounds : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
-      counts.insert({rounds * devices_, rounds * devices_ + 1});
+      counts.insert({rounds * num_devices(), rounds * num_devices() + 1});
     }
     std::vector<int> result;
     for (int count : counts) {
@@ -92,7 +117,7 @@ class Seeds {
     std::vector<double> shares(groups, 1);
     Add(ProportionalPartition(time_, shares));
     Add(ProportionalPartition(memory_, shares));
-    for (int g = 0; g < groups; ++g) shares[g] = speed_[g % devices_];
+    for (int g = 0; g < groups; ++g) shares[g] = speed_[devices_[g % num_devices()]];
     Add(ProportionalPartition(time_, shares));
   }
 
@@ -100,7 +125,8 @@ class Seeds {
     if (!added_.insert(partition).second) return;
     Plan plan = builder_.Blank();
     for (const LayerRange& layers : partition) plan.backward_groups.emplace_back().layers = layers;
-    WrapAround(devices_, 0, &plan.backward_groups);
+    WrapAround(num_devices(), 0, &plan.backward_groups);
+    for (LayerGroup& group : plan.backward_groups) group.device = devices_[group.device];
     MirrorForward(&plan);
     for (StashPlacement stash : {StashPlacement::kHost, StashPlacement::kDevice}) {
       if (rules_.stash != StashPlacement::kAuto && stash != rules_.stash) continue;
@@ -122,7 +148,8 @@ class Seeds {
   const PlanBuilder& builder_;
   const ModelSpec& model_;
   const MoveRules& rules_;
-  const int devices_;
+  const int choices_;         // of devices, for a group
+  std::vector<int> devices_;  // that groups are wrapped around
   std::vector<double> time_, memory_, speed_;
   RangeCosts tables_[2];
   std::set<std::vector<LayerRange>> added_;

@@ -50,6 +50,7 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       table_(setup_.model, setup_.plan.num_microbatches, setup_.plan.replicas),
       costs_(MakeCosts(setup_.profile.get(), setup_.replan.calibration, setup_.model, setup_.plan,
                        machine.devices)),
+      pace_(setup_.model, setup_.plan, machine.devices),
       minimal_(ComputeMinimalSwap(setup_.model, setup_.plan)),
       runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
@@ -323,10 +324,9 @@ void JobRun::CarrySend(const Send& send) {
   for (const Command& command : send.commands) {
     v1::Command* const wire = commands->add_commands();
     EncodeCommand(command, wire);
-    // Paced devices keep the pace that they were given, whatever was measured since.
-    const Nanos modelled = costs_->base().Duration(command);
-    wire->set_expected_ns(modelled.count());
-    monitor_.OnIssued(command, modelled, now);
+    // Paced devices keep the pace that they were given, whatever was measured.
+    wire->set_expected_ns(pace_.Duration(command).count());
+    monitor_.OnIssued(command, costs_->base().Duration(command), now);
   }
   if (Member* member = members_->Find(send.process)) member->link->Send(std::move(message));
 }

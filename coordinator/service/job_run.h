@@ -157,7 +157,8 @@ class JobRun {
   const RunEvents events_;
   const ObjectTableLayout table_;
   const std::unique_ptr<const CalibratedCosts>
-      costs_;  // as the planner's, so that the order is, too
+      costs_;                 // as the planner's, so that the order is, too
+  const AnalyticCosts pace_;  // of paced devices: as they are specified
   const MinimalSwap minimal_;
   JobRunner runner_;
   LaneMonitor monitor_;

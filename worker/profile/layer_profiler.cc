@@ -175,7 +175,7 @@ absl::Status LayerProfiler::Prepare(const Task& task) {
       LaneTable(device_.ordinal + 1).IndexOf({LaneKind::kCompute, device_.ordinal}));
   command_.body = std::move(compute);
   job_.plan.microbatch_size = task.samples;
-  job_.plan.devices.back() = {device_.memory, binder.end()};
+  job_.plan.devices.back() = {device_.usable(), binder.end()};
   return worker_->SetUpJob(job_);
 }
 

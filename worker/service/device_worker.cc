@@ -105,10 +105,10 @@ absl::Status DeviceWorker::SetUpJob(const AttachedJob& job) {
                                                    " devices, this is number ", ordinal));
   }
   const DevicePlan& plan = job.plan.devices[ordinal];
-  if (plan.memory != device_.memory || plan.resident < Bytes(0) || plan.resident > plan.memory ||
+  if (plan.memory != device_.usable() || plan.resident < Bytes(0) || plan.resident > plan.memory ||
       plan.resident.count() % kSlotAlignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the plan splits device ", ordinal, ", ", FormatBytesExact(device_.memory), ", at ",
+        "the plan splits device ", ordinal, ", ", FormatBytesExact(device_.usable()), ", at ",
         FormatBytesExact(plan.resident), " of ", FormatBytesExact(plan.memory)));
   }
   EndJob();  // first: two workspaces cannot be LibTorch's at once

@@ -55,6 +55,20 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
   }
 }
 
+// Whatever their order.
+TEST(PlannerTest, DevicesThatAreTooSmallRunNothing) {
+  const ModelSpec model = Gpt2();
+  for (const char* devices : {"sim:mem=1MiB sim:mem=600MiB", "sim:mem=600MiB sim:mem=1MiB",
+                              "sim:mem=600MiB sim:mem=20MiB sim:mem=512MiB"}) {
+    const MachineSpec machine = Machine(devices);
+    const absl::StatusOr<PlanResult> planned = MakePlan(model, Gpt2Job(), machine);
+    ASSERT_TRUE(planned.ok()) << devices << ": " << planned.status();
+    for (const LayerGroup& group : planned->plan.backward_groups) {
+      EXPECT_GT(machine.devices[group.device].memory, MiB(20)) << devices;
+    }
+  }
+}
+
 constexpr char kFourPaced[] = "sim*4:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s";
 
 TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {

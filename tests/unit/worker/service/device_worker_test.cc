@@ -174,6 +174,16 @@ TEST_F(DeviceWorkerTest, RefusesAPlanOfAnotherDevice) {
   EXPECT_EQ(worker_->SetUpJob(job).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(DeviceWorkerTest, TheContextOfADeviceIsNotPlannedWith) {
+  device_.context = KiB(64);
+  const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
+  worker_.reset();
+  worker_ = *DeviceWorker::Create(device_, *MappedRegion::Map(fd.get()));
+  EXPECT_EQ(worker_->SetUpJob(job_).code(), absl::StatusCode::kInvalidArgument);
+  job_.plan.devices[0].memory = device_.usable();
+  EXPECT_TRUE(worker_->SetUpJob(job_).ok());
+}
+
 TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
   device_.flops = FlopsPerSecond{1e9};
   const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
