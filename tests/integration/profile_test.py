@@ -84,6 +84,23 @@ class ProfileTest(harness.Scratch):
         self.assertTrue(0.95 < size["backward_s"]["median"] / (3 * modelled) < 3, done.stdout)
         self.assertNotIn("p2p", device)
 
+    def test_paced_devices_keep_their_pace_whatever_a_profile_says(self):
+        devices = "sim:mem=8MiB,flops=200M,h2d=200MB/s,d2h=200MB/s"
+        job, out = self.job("p", max_steps=4)
+        self.harmony("profile", job, "--quick", "-o", self.dir / "P.json", "--devices", devices)
+        p = json.loads((self.dir / "P.json").read_text())
+        for layer in p["devices"][0]["layers"]:
+            for size in layer["sizes"]:
+                for key, value in size.items():
+                    if key.endswith("_s") and isinstance(value, dict):
+                        size[key] = {k: v / 10 for k, v in value.items()}
+        (self.dir / "P.json").write_text(json.dumps(p))
+        self.harmony("run", job, "--devices", devices, "--profile", self.dir / "P.json")
+        rows, width = harness.BASE_JOB["global_batch_size"] * 32, 32
+        least = 3 * 4 * rows * 2 * 12 * width * width / 200e6  # products of four blocks, forward and backward
+        for line in harness.read_metrics(out):
+            self.assertGreater(line["seconds"], least)
+
     def test_plans_and_runs_go_by_it_with_the_same_bits(self):
         job, out = self.job("p")
         self.profile(job, "--quick")
