@@ -11,6 +11,7 @@
 #include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
 #include "common/plan/job_file.h"
+#include "common/plan/plan_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/service/prepare_run.h"
 #include "coordinator/service/step_line.h"
@@ -197,6 +198,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   }
   if (cold_stop || terminated_) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
+  KeepPlan(record);
   if (record.stop != StopIntent::kNone) run_->Stop();
 }
 
@@ -281,6 +283,13 @@ void Coordinator::FinishRecord(JobRecord& record) {
       record.stop = StopIntent::kNone;
       return SetState(record, JobState::kQueued);
   }
+}
+
+// Of every start: the plan may be another one by now.
+void Coordinator::KeepPlan(const JobRecord& record) {
+  const absl::Status status =
+      WriteFileAtomically(record.output_dir + "/plan.json", PlanFileText(run_->setup().plan));
+  if (!status.ok()) book_.Report(record, absl::StrCat("no plan.json: ", status.message()));
 }
 
 void Coordinator::KeepSummary(JobRecord& record) {

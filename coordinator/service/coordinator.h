@@ -93,6 +93,8 @@ class Coordinator {
   void ChangePlan(JobRecord& record);
   void OnRunEnded(const absl::Status& status);
   void FinishRecord(JobRecord& record);
+  // output_dir/plan.json and summary.json.
+  void KeepPlan(const JobRecord& record);
   void KeepSummary(JobRecord& record);
   void Fail(JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.

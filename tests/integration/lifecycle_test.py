@@ -79,6 +79,20 @@ class LifecycleTest(harness.Scratch):
         self.assertNotEqual(harness.weights_digest(out / "final"), before)
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
+    def test_the_plan_of_a_run_is_kept_and_can_be_run_again(self):
+        job, out = self.job("kept", layer_groups=[1, 2, 3], update="deferred")
+        self.harmony("run", job, "--devices", DEVICES)
+        plan = json.loads((out / "plan.json").read_text())
+        self.assertEqual([g["last_layer"] for g in plan["backward_groups"]], [0, 2, 5])
+        # Without the keys that fixed them, the planner would choose other groups.
+        free, again = self.job("again")
+        self.harmony("run", free, "--devices", DEVICES, "--plan", out / "plan.json")
+        self.assertEqual(json.loads((again / "plan.json").read_text()), plan)
+        self.assertEqual(harness.losses(again), harness.losses(out))
+        other, chosen = self.job("chosen")
+        self.harmony("run", other, "--devices", DEVICES)
+        self.assertNotEqual(json.loads((chosen / "plan.json").read_text()), plan)
+
     def test_up_submit_watch_down(self):
         up = json.loads(self.up("--devices", DEVICES, "--json").stdout)
         self.assertEqual(up["devices"], DEVICES)

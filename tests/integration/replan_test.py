@@ -57,6 +57,9 @@ class ReplanTest(harness.Scratch):
         summary = json.loads((out / "summary.json").read_text())
         self.assertEqual(summary["replanned_after_step"], after)
         self.assertNotIn("recovered", done.stdout)
+        # The plan that is kept is the one that was changed to.
+        planned = self.harmony("plan", job, "--devices", DEVICES, "--profile", self.dir / "wrong.json", "--json")
+        self.assertNotEqual(json.loads((out / "plan.json").read_text()), json.loads(planned.stdout)["plan"])
 
     def test_suggest_says_what_would_be_faster_and_goes_on(self):
         job, out = self.job("suggest", replan="suggest", max_steps=STEPS)
