@@ -208,6 +208,7 @@ RunEvents Coordinator::EventsOfRun() {
   events.report = [this](const std::string& text) { book_.Report(*current(), text); };
   events.state_changed = [this] { OnRunStateChanged(); };
   events.drifts = [this] { OnDrift(); };
+  events.change_judged = [this] { KeepReplanState(); };
   // Posted: a run must not be taken down while one of its methods runs.
   events.ended = [this](const absl::Status& status) {
     mailbox_->Post([this, status] { OnRunEnded(status); });

@@ -90,6 +90,7 @@ class Coordinator {
   // Searches a plan by what the run has measured; `answer` comes on the loop.
   void OnDrift();
   void OnReplanned(const Calibration& calibration, const ReplanAnswer& answer);
+  void KeepReplanState();
   void ChangePlan(JobRecord& record);
   void OnRunEnded(const absl::Status& status);
   void FinishRecord(JobRecord& record);

@@ -20,9 +20,14 @@ void Coordinator::OnDrift() {
       record.stop != StopIntent::kNone) {
     return;
   }
-  ReplanRequest request{
-      setup.model, setup.job, setup.plan, setup.profile, run_->MeasuredCalibration(),
-      machine_,    Limits()};
+  ReplanRequest request{setup.model,
+                        setup.job,
+                        setup.plan,
+                        setup.profile,
+                        run_->MeasuredCalibration(),
+                        machine_,
+                        Limits(),
+                        run_->MedianSecondsPerStep(kStepsToJudge)};
   // What the plan in force takes of the host is given back before the next one takes its part.
   request.limits.available = AvailableHostMemory() + ArenaLayout(setup.model, setup.plan).end();
   book_.Report(record, absl::StrCat("replan: searching by measured times: ",
@@ -41,12 +46,11 @@ void Coordinator::OnReplanned(const Calibration& calibration, const ReplanAnswer
   const RunSetup& setup = run_->setup();
   std::optional<Suggestion> suggestion;
   if (answer.then) suggestion = Suggestion{answer.then->step_seconds, answer.now->step_seconds};
-  run_->OnSearched(answer.now, suggestion);
+  run_->OnSearched(answer.now, calibration, suggestion);
+  KeepReplanState();
   if (!answer.status.ok()) {
     return book_.Report(record, absl::StrCat("replan: found nothing: ", answer.status.message()));
   }
-  record.replan = ReplanStateToText({run_->completed_steps(), setup.replan.changed, calibration});
-  book_.Save(record);
   if (!answer.then) {
     return book_.Report(
         record, absl::StrFormat("replan: no plan is %.0f%% faster than the one in force, which is "
@@ -71,16 +75,18 @@ void Coordinator::OnReplanned(const Calibration& calibration, const ReplanAnswer
                             written.ok() ? "for --plan: " + file : std::string(written.message())));
 }
 
+void Coordinator::KeepReplanState() {
+  current()->replan = ReplanStateToText(run_->replan());
+  book_.Save(*current());
+}
+
 // The checkpoint has been written. Whoever takes the job up from here on, this process or a
 // successor, goes on from it: with the old plan until the record is saved, with the new one after.
 void Coordinator::ChangePlan(JobRecord& record) {
   const ReplanAnswer next = *std::exchange(next_plan_, std::nullopt);
-  absl::StatusOr<ReplanState> state = ReplanStateFromText(record.replan, record.id());
-  if (state.ok()) {
-    state->changed = true;
-    state->step = record.completed_steps;
-    record.replan = ReplanStateToText(*state);
-  }
+  ReplanState state = run_->replan();
+  CountChange(record.completed_steps, next.measured_seconds, &state);
+  record.replan = ReplanStateToText(state);
   record.plan = SerializePlan(next.plan);
   record.plan_text = next.plan_text;
   record.stop = StopIntent::kNone;

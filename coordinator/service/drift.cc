@@ -16,8 +16,11 @@ std::optional<std::string> DriftMonitor::OnStep(double seconds) {
   std::sort(sorted.begin(), sorted.end());
   const double median = sorted[kSteps / 2];
   drift_ = median / predicted_ - 1;
-  const bool drifts =
-      median > predicted_ * (1 + kTolerance) || median * (1 + kTolerance) < predicted_;
+  const auto off_by = [&](double tolerance) {
+    return median > predicted_ * (1 + tolerance) || median * (1 + tolerance) < predicted_;
+  };
+  steps_back_ = off_by(kToleranceBack) ? 0 : steps_back_ + 1;
+  const bool drifts = drifting_ ? steps_back_ < kStepsBack : off_by(kTolerance);
   if (drifts == drifting_) return std::nullopt;
   drifting_ = drifts;
   const std::string figures =

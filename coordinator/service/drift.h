@@ -9,11 +9,14 @@
 
 namespace harmony {
 
-// Steps drift when the median of the last few is off by more than 15%. Owner: JobRun.
+// Steps drift when the median of the last few is off by more than 15%, and no longer when it is off
+// by less than 10% for a while: steps between the two, or close to one, are not told of all the
+// time. Owner: JobRun.
 class DriftMonitor {
  public:
   static constexpr size_t kSteps = 5;
-  static constexpr double kTolerance = 0.15;
+  static constexpr double kTolerance = 0.15, kToleranceBack = 0.10;
+  static constexpr int kStepsBack = 20;
 
   explicit DriftMonitor(double predicted_seconds) : predicted_(predicted_seconds) {}
 
@@ -31,6 +34,7 @@ class DriftMonitor {
   std::deque<double> seconds_;
   double drift_ = 0;
   bool drifting_ = false;
+  int steps_back_ = 0;  // in a row within kToleranceBack
 };
 
 }  // namespace harmony

@@ -56,8 +56,8 @@ JobRun::JobRun(RunSetup setup, const MachineSpec& machine, Segment* segment, Mem
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
       workspace_peaks_(setup_.plan.devices.size(), 0),
       forecast_(setup_.forecast),
-      next_search_(setup_.replan.step < 0 ? 0 : setup_.replan.step + kStepsBetweenSearches),
-      last_step_time_(Now()),
+      replan_(setup_.replan),
+      last_step_end_(Now()),
       gathering_since_(Now()) {
   for (const DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
   if (forecast_) drift_.emplace(forecast_->step_seconds);
@@ -223,11 +223,12 @@ void JobRun::FinishStep() {
   if (!ended_) Feed(StopRequested{});
 }
 
-void JobRun::OnSearched(const std::optional<Forecast>& now,
+void JobRun::OnSearched(const std::optional<Forecast>& now, const Calibration& calibration,
                         const std::optional<Suggestion>& suggestion) {
-  next_search_ = completed_steps() + kStepsBetweenSearches;
+  replan_.step = completed_steps();
   suggestion_ = suggestion;
   if (!now) return;
+  replan_.calibration = calibration;
   forecast_->step_seconds = now->step_seconds;
   drift_.emplace(now->step_seconds);
 }
@@ -255,9 +256,10 @@ Bytes JobRun::PeakBytes(int device) const {
   return runner_.dispatcher().PeakBytes(device) + Bytes(workspace_peaks_[device]);
 }
 
-double JobRun::MedianSecondsPerStep() const {
+double JobRun::MedianSecondsPerStep(int64_t steps) const {
   if (step_seconds_.empty()) return 0;
-  std::vector<float> sorted = step_seconds_;
+  std::vector<float> sorted(step_seconds_.end() - std::min(steps, steps_seen()),
+                            step_seconds_.end());
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
   return *middle;
@@ -300,7 +302,7 @@ void JobRun::Carry(const Action& action) {
   } else if (const auto* start = std::get_if<StartGeneration>(&action)) {
     monitor_.BeginGeneration(start->generation, Now());
     ++generations_;
-    last_step_time_ = Now();
+    last_step_end_ = Now();
     first_of_generation_ = true;
     v1::ToProcess message;
     message.mutable_start()->set_generation(start->generation);
@@ -379,17 +381,19 @@ absl::StatusOr<StepScalars> JobRun::ReadScalars(int64_t step) const {
 absl::Status JobRun::WriteStep(int64_t step) {
   HARMONY_ASSIGN_OR_RETURN(const StepScalars scalars, ReadScalars(step));
   StepMetrics metrics;
-  const Nanos now = Now();
+  // This loop may come to it late, and to two of them at once.
+  Nanos end = monitor_.EndOfStep(step).value_or(Nanos());
+  if (end <= last_step_end_) end = Now();  // completed before a fault
   metrics.step = step + 1;
   metrics.loss = scalars.loss_sum / static_cast<double>(scalars.label_count);
   if (setup_.plan.clip) metrics.grad_norm = scalars.grad_norm;
   metrics.learning_rate = scalars.learning_rate;
-  metrics.seconds = (now - last_step_time_).seconds();
+  metrics.seconds = (end - last_step_end_).seconds();
   metrics.tokens_per_second = static_cast<double>(scalars.tokens) / metrics.seconds;
   if (drift_) metrics.predicted_seconds = drift_->predicted_seconds();
   metrics.suggestion = suggestion_;
   metrics.swap = monitor_.TakeStep(step);
-  last_step_time_ = now;
+  last_step_end_ = end;
   recent_seconds_ =
       recent_seconds_ == 0 ? metrics.seconds : 0.8 * recent_seconds_ + 0.2 * metrics.seconds;
   if (IsLogged(step)) {
@@ -411,7 +415,12 @@ absl::Status JobRun::WriteStep(int64_t step) {
 void JobRun::WatchDrift(double seconds) {
   if (!drift_) return;
   if (const auto line = drift_->OnStep(seconds)) events_.report(*line);
-  if (drift_->drifting() && completed_steps() >= next_search_) events_.drifts();
+  // The first step of a start is not like the others.
+  if (replan_.seconds_before > 0 && steps_seen() > kStepsToJudge) {
+    events_.report("replan: " + JudgeChange(MedianSecondsPerStep(kStepsToJudge), &replan_));
+    events_.change_judged();
+  }
+  if (drift_->drifting() && completed_steps() >= NextSearch(replan_)) events_.drifts();
 }
 
 }  // namespace harmony

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -73,6 +74,8 @@ struct RunEvents {
   std::function<void()> state_changed;
   // Steps drift from what the plan says, and the last search is a while ago.
   std::function<void()> drifts;
+  // What replan() says is another thing now, and to be kept.
+  std::function<void()> change_judged;
   // Nothing is issued any more; the run has left the segment's generation. OK: all steps, or
   // stopped as asked.
   std::function<void(const absl::Status&)> ended;
@@ -99,8 +102,9 @@ class JobRun {
   // The same, but waits for processes that are missing as long as it takes: no step may be lost.
   void FinishStep();
   // A plan was searched again after OnStep said `drifts`. `now`: what the plan in force is
-  // predicted to take, as calibrated; steps are held against it from now on.
-  void OnSearched(const std::optional<Forecast>& now, const std::optional<Suggestion>& suggestion);
+  // predicted to take by `calibration`; steps are held against it from now on.
+  void OnSearched(const std::optional<Forecast>& now, const Calibration& calibration,
+                  const std::optional<Suggestion>& suggestion);
 
   const RunSetup& setup() const { return setup_; }
   const JobRunner& runner() const { return runner_; }
@@ -108,6 +112,7 @@ class JobRun {
   // What the run is held against.
   const std::optional<Forecast>& forecast() const { return forecast_; }
   const std::optional<Suggestion>& suggestion() const { return suggestion_; }
+  const ReplanState& replan() const { return replan_; }
   // Of the last steps, against the model without any calibration.
   Calibration MeasuredCalibration() const;
   const MinimalSwap& minimal_swap() const { return minimal_; }
@@ -125,8 +130,8 @@ class JobRun {
   double drift() const { return drift_ ? drift_->drift() : 0; }
   // Completed since this was made, in whatever generation.
   int64_t steps_seen() const { return static_cast<int64_t>(step_seconds_.size()); }
-  // Of the steps run here; 0 when there are none.
-  double MedianSecondsPerStep() const;
+  // Of the last `steps` run here; 0 when there are none.
+  double MedianSecondsPerStep(int64_t steps = std::numeric_limits<int64_t>::max()) const;
   Pacing pacing() const;  // of this run
   const std::vector<int64_t>& workspace_peaks() const { return workspace_peaks_; }
   // True when the lane's oldest command has all it waits for.
@@ -172,11 +177,11 @@ class JobRun {
   std::optional<Forecast> forecast_;
   std::optional<DriftMonitor> drift_;
   std::optional<Suggestion> suggestion_;
-  int64_t next_search_;  // not before so many steps are complete
+  ReplanState replan_;
   int generations_ = 0;
   bool first_of_generation_ = true;
   std::optional<StepMetrics> last_step_;
-  Nanos last_step_time_, last_sync_;
+  Nanos last_step_end_, last_sync_;
   double recent_seconds_ = 0;
   std::vector<float> step_seconds_;
   Nanos gathering_since_;

@@ -144,6 +144,15 @@ SwapTotals LaneMonitor::TakeStep(int64_t step) {
   return totals;
 }
 
+std::optional<Nanos> LaneMonitor::EndOfStep(int64_t step) const {
+  const auto& done = lanes_[table_.IndexOf({LaneKind::kHostCompute, 0})].timeline;
+  const auto found = std::find_if(done.rbegin(), done.rend(), [&](const MeasuredCommand& command) {
+    return command.label.step == step;
+  });
+  if (found == done.rend()) return std::nullopt;
+  return found->end;
+}
+
 LaneUsage LaneMonitor::Usage(int index, Nanos now) const {
   const LaneState& lane = lanes_[index];
   LaneUsage usage = lane.usage;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,8 @@ class LaneMonitor {
   // Bytes of a step that has completed, its transfers that are not reported yet included (they are
   // complete all the same). Forgets the step.
   SwapTotals TakeStep(int64_t step);
+  // When the last update of a completed step ended; nothing: none is kept.
+  std::optional<Nanos> EndOfStep(int64_t step) const;
   const SwapTotals& total() const { return total_; }
 
   LaneUsage Usage(int lane, Nanos now) const;

@@ -17,6 +17,7 @@ namespace {
 // A change of plans: what it takes at least, and the pace of a checkpoint's bytes, both ways.
 constexpr double kChangeSeconds = 1, kCheckpointBytesPerSecond = 500e6;
 constexpr double kCheckpointBytesPerParameter = 12;
+constexpr int kMostDoublings = 20;
 
 absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {
   PlannerOptions options;
@@ -59,8 +60,12 @@ nlohmann::json ToJson(const Calibration& calibration) {
 }  // namespace
 
 std::string ReplanStateToText(const ReplanState& state) {
-  return nlohmann::json{
-      {"step", state.step}, {"changed", state.changed}, {"calibration", ToJson(state.calibration)}}
+  return nlohmann::json{{"step", state.step},
+                        {"changes", state.changes},
+                        {"changed_at", state.changed_at},
+                        {"seconds_before", state.seconds_before},
+                        {"in_vain", state.in_vain},
+                        {"calibration", ToJson(state.calibration)}}
       .dump();
 }
 
@@ -70,7 +75,10 @@ absl::StatusOr<ReplanState> ReplanStateFromText(absl::string_view text, absl::st
   try {
     const auto json = nlohmann::json::parse(text.begin(), text.end());
     state.step = json.at("step").get<int64_t>();
-    state.changed = json.at("changed").get<bool>();
+    state.changes = json.at("changes").get<int>();
+    state.changed_at = json.at("changed_at").get<int64_t>();
+    state.seconds_before = json.at("seconds_before").get<double>();
+    state.in_vain = json.at("in_vain").get<bool>();
     const auto& scales = json.at("calibration");
     state.calibration.updates = scales.at("updates").get<double>();
     state.calibration.data = scales.at("data").get<double>();
@@ -85,9 +93,34 @@ absl::StatusOr<ReplanState> ReplanStateFromText(absl::string_view text, absl::st
   return state;
 }
 
+int64_t NextSearch(const ReplanState& state) {
+  if (state.step < 0) return 0;
+  const int64_t wait = kStepsBetweenSearches << std::min(state.changes, kMostDoublings);
+  return state.step + wait * (state.in_vain ? kPatienceAfterNothing : 1);
+}
+
+void CountChange(int64_t step, double seconds_before, ReplanState* state) {
+  state->step = state->changed_at = step;
+  state->seconds_before = seconds_before;
+  state->in_vain = false;
+  ++state->changes;
+}
+
+std::string JudgeChange(double seconds, ReplanState* state) {
+  const double before = std::exchange(state->seconds_before, 0);
+  state->in_vain = seconds > before * (1 - kWorthTheChange);
+  const std::string figures =
+      absl::StrFormat("%.3g s in the median of %d, %.3g s before (%+.0f%%)", seconds, kStepsToJudge,
+                      before, 100 * (seconds / before - 1));
+  if (!state->in_vain) return "steps are shorter since the change: " + figures;
+  return absl::StrCat("the change made steps no shorter: ", figures,
+                      "; nothing is searched before step ", NextSearch(*state));
+}
+
 ReplanAnswer SearchAgain(const ReplanRequest& request) {
   const Nanos begin = MonotonicClock().Now();
   ReplanAnswer answer;
+  answer.measured_seconds = request.measured_seconds;
   answer.status = Search(request, &answer);
   answer.seconds = (MonotonicClock().Now() - begin).seconds();
   return answer;

@@ -19,18 +19,34 @@
 
 namespace harmony {
 
-// What is kept of the last search with the job.
+// What is kept of searches and changes with the job.
 struct ReplanState {
-  int64_t step = -1;     // steps that were complete then; -1: nothing was searched again
-  bool changed = false;  // the plan in force was found so
+  int64_t step = -1;        // steps that were complete at the last of them; -1: there was none
+  int changes = 0;          // of the plan, so far
+  int64_t changed_at = -1;  // steps that were complete at the last one
+  // A step before it, in the median; 0: what the change brought is known already.
+  double seconds_before = 0;
+  bool in_vain = false;  // it made steps no shorter
   Calibration calibration;
 };
 std::string ReplanStateToText(const ReplanState& state);
 // An empty text: none. Internal when it is damaged.
 absl::StatusOr<ReplanState> ReplanStateFromText(absl::string_view text, absl::string_view where);
 
-// Steps between two searches, at least: a machine that changes all the time is not followed.
-inline constexpr int64_t kStepsBetweenSearches = 50;
+// Steps between two searches, at least. Each change of plan doubles them, and one in vain makes
+// them this many times more: a machine that changes all the time is not followed.
+inline constexpr int64_t kStepsBetweenSearches = 50, kPatienceAfterNothing = 10;
+// By how many steps a change is judged, and what of their time it must have saved.
+inline constexpr int64_t kStepsToJudge = 20;
+inline constexpr double kWorthTheChange = 0.03;
+// Not before so many steps are complete.
+int64_t NextSearch(const ReplanState& state);
+// The plan was changed after `step` steps, which had taken `seconds_before` each.
+void CountChange(int64_t step, double seconds_before, ReplanState* state);
+// Holds the median of steps since the last change against those before it. A line for the user.
+// REQUIRES: state->seconds_before > 0.
+std::string JudgeChange(double seconds, ReplanState* state);
+
 // What a plan must save to be worth a word, by its prediction.
 inline constexpr double kWorthAWord = 0.05;
 
@@ -42,6 +58,7 @@ struct ReplanRequest {
   Calibration calibration;
   MachineSpec machine;
   HostLimits limits;
+  double measured_seconds = 0;  // a step, in the median
 };
 
 struct ReplanAnswer {
@@ -51,7 +68,8 @@ struct ReplanAnswer {
   std::optional<Forecast> then;
   Plan plan;
   std::string plan_text;
-  double seconds = 0;  // that it took
+  double seconds = 0;           // that it took
+  double measured_seconds = 0;  // as the request has it
   // What it saves of a step's time, 0 to 1. REQUIRES: `then`.
   double gain() const { return 1 - then->step_seconds / now->step_seconds; }
 };

@@ -141,10 +141,10 @@ RunSummary SummarizeRun(const JobRun& run, double seconds) {
                           "%.2f%% of the time\n",
                           d, FormatBytes(peak), FormatBytes(cap), 100 * busy, 100 * starved);
   }
-  if (setup.replan.changed) {
-    json["replanned_after_step"] = setup.replan.step;
+  if (setup.replan.changes > 0) {
+    json["replanned_after_step"] = setup.replan.changed_at;
     absl::StrAppendFormat(&summary.text, "by the plan that was found after step %d\n",
-                          setup.replan.step);
+                          setup.replan.changed_at);
   }
   AddForecast(run, &json, &summary.text);
   AddPacing(run, &json, &summary.text);

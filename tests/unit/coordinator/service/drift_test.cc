@@ -19,9 +19,24 @@ TEST(DriftMonitorTest, SaysOnceWhenStepsDriftAndOnceWhenTheyCeaseTo) {
               Optional(HasSubstr("drift from what the plan says: 2.6 s in the median of the last "
                                  "5, 2 s predicted (+30%)")));
   EXPECT_EQ(monitor.OnStep(2.6), std::nullopt);
-  EXPECT_EQ(monitor.OnStep(2.0), std::nullopt);
-  EXPECT_EQ(monitor.OnStep(2.0), std::nullopt);
+  // From the third on the median is as predicted.
+  for (int i = 1; i < DriftMonitor::kStepsBack + 2; ++i) {
+    EXPECT_EQ(monitor.OnStep(2.0), std::nullopt);
+  }
+  EXPECT_TRUE(monitor.drifting());
   EXPECT_THAT(monitor.OnStep(2.0), Optional(HasSubstr("as the plan says again")));
+  EXPECT_FALSE(monitor.drifting());
+}
+
+// Of 400 such steps each crossing was a line once.
+TEST(DriftMonitorTest, StepsAroundTheToleranceAreOneLine) {
+  DriftMonitor monitor(1.0);
+  int lines = 0;
+  for (int i = 0; i < 400; ++i) {
+    const double now = i / 15 % 3 == 0 ? 1.08 : i / 15 % 3 == 1 ? 1.13 : 1.2;
+    lines += monitor.OnStep(now).has_value();
+  }
+  EXPECT_EQ(lines, 1);
 }
 
 TEST(DriftMonitorTest, FasterThanPredictedIsDriftToo) {

@@ -55,6 +55,31 @@ TEST(LaneMonitorTest, KnowsHowLongTheNextCommandWasNotThere) {
   EXPECT_EQ(monitor.Timeline(lane)[2].command_wait, Nanos(0));
 }
 
+// Reported in one message, however late, steps have taken what their updates say.
+TEST(LaneMonitorTest, AStepEndsWithItsLastUpdate) {
+  LaneMonitor monitor(1, 10);
+  const int lane = LaneTable(1).IndexOf({LaneKind::kHostCompute, 0});
+  monitor.BeginGeneration(1, Nanos(0));
+  for (uint64_t value = 1; value <= 4; ++value) {
+    Command command;
+    command.header.lane = static_cast<uint32_t>(lane);
+    command.header.signal_value = value;
+    command.header.step = value <= 2 ? 7 : 8;
+    HostTask update;
+    update.kind = HostTaskKind::kUpdate;
+    command.body = update;
+    monitor.OnIssued(command, Nanos(), Nanos(0));
+  }
+  EXPECT_EQ(monitor.EndOfStep(7), std::nullopt);
+  const auto at = [](uint64_t value, int64_t end) {
+    return ReportedTiming{value, Nanos(1), Nanos(end - 2), Nanos(end)};
+  };
+  monitor.OnProgress(lane, 4, {at(1, 10), at(2, 20), at(3, 30), at(4, 40)}, Nanos(99));
+  EXPECT_EQ(monitor.EndOfStep(7), Nanos(20));
+  EXPECT_EQ(monitor.EndOfStep(8), Nanos(40));
+  EXPECT_EQ(monitor.EndOfStep(9), std::nullopt);
+}
+
 TEST(LaneMonitorTest, AStepIsWholeOnceItsLastCommandIsReported) {
   LaneMonitor monitor(1, 10);
   const int lane = LaneTable(1).IndexOf({LaneKind::kH2DBulk, 0});

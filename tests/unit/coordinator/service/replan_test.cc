@@ -1,5 +1,6 @@
 #include "coordinator/service/replan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "coordinator/core/profiled_costs.h"
@@ -9,6 +10,8 @@
 
 namespace harmony {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Runs steps of a plan on a lane monitor: every command takes what `real` says.
 class FakeRun {
@@ -116,14 +119,54 @@ TEST_F(ReplanTest, AChangeMustPayOff) {
   EXPECT_TRUE(PaysOff(model_, answer, 50));
 }
 
+TEST(ReplanPaceTest, EachChangeDoublesTheWait) {
+  ReplanState state;
+  EXPECT_EQ(NextSearch(state), 0);
+  state.step = 5;
+  EXPECT_EQ(NextSearch(state), 55);
+  CountChange(7, 2.0, &state);
+  EXPECT_EQ(NextSearch(state), 107);
+  EXPECT_THAT(JudgeChange(1.0, &state), HasSubstr("shorter since the change: 1 s"));
+  EXPECT_EQ(NextSearch(state), 107);
+  CountChange(200, 1.0, &state);
+  EXPECT_EQ(NextSearch(state), 400);
+  for (int i = 0; i < 100; ++i) CountChange(200, 1.0, &state);
+  EXPECT_GT(NextSearch(state), 10'000'000);
+}
+
+TEST(ReplanPaceTest, AChangeThatSavedNothingIsFollowedByNoneForLong) {
+  ReplanState state;
+  CountChange(100, 1.0, &state);
+  EXPECT_THAT(JudgeChange(0.98, &state), HasSubstr("no shorter: 0.98 s in the median of 20, 1 s "
+                                                   "before (-2%); nothing is searched before step "
+                                                   "1100"));
+  EXPECT_EQ(state.seconds_before, 0) << "it is judged once";
+  EXPECT_EQ(NextSearch(state), 1100);
+  CountChange(1200, 1.0, &state);
+  EXPECT_EQ(NextSearch(state), 1400) << "a new change, a new judgement";
+}
+
+// The steps that a changing machine costs: a search finds another plan whenever it is asked.
+TEST(ReplanPaceTest, ChangesInVainAreFew) {
+  ReplanState state;
+  for (int64_t step = 5; step < 10'000; ++step) {
+    if (step >= NextSearch(state)) CountChange(step, 1.0, &state);
+    if (state.seconds_before > 0 && step > state.changed_at + kStepsToJudge) JudgeChange(1, &state);
+  }
+  EXPECT_LE(state.changes, 4);
+}
+
 TEST_F(ReplanTest, ItsStateRoundTrips) {
-  ReplanState state{17, true, {}};
+  ReplanState state{17, 3, 12, 0.25, true, {}};
   state.calibration.devices = {{2, 3, 4, 5, 1.0 / 3}, {}};
   state.calibration.updates = 0.1;
   const auto read = ReplanStateFromText(ReplanStateToText(state), "job-1");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->step, 17);
-  EXPECT_TRUE(read->changed);
+  EXPECT_EQ(read->changes, 3);
+  EXPECT_EQ(read->changed_at, 12);
+  EXPECT_EQ(read->seconds_before, 0.25);
+  EXPECT_TRUE(read->in_vain);
   EXPECT_EQ(read->calibration, state.calibration);
   EXPECT_EQ(ReplanStateFromText("", "job-1")->step, -1);
   EXPECT_FALSE(ReplanStateFromText("{", "job-1").ok());
