@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/commands/output_file.h"
 #include "client/commands/profile_cache.h"
 #include "client/commands/profile_measure.h"
 #include "client/progress/render.h"
@@ -43,6 +44,8 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
     return absl::NotFoundError(
         absl::StrCat("cannot write ", options.output, ": there is no such folder"));
   }
+  HARMONY_RETURN_IF_ERROR(
+      CheckOutputFile("-o", options.output, {options.job.path, options.cluster.config}));
   measure.quick = options.quick;
   const bool quiet = global.json;
   measure.say = [quiet](const std::string& text) {

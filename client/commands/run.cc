@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/calibration.h"
+#include "client/commands/output_file.h"
 #include "client/commands/supervisor_process.h"
 #include "client/commands/trace.h"
 #include "client/launcher/launch.h"
@@ -97,6 +98,11 @@ int RunSession::Execute() {
 
 absl::Status RunSession::Prepare() {
   HARMONY_ASSIGN_OR_RETURN(request_, MakeSubmitRequest(options_.job));
+  if (!options_.trace.empty()) {
+    const JobOptions& job = options_.job;
+    HARMONY_RETURN_IF_ERROR(CheckOutputFile(
+        "--trace", options_.trace, {job.path, job.profile, job.plan, options_.cluster.config}));
+  }
   HARMONY_ASSIGN_OR_RETURN(cluster_,
                            ResolveCluster(options_.cluster.config, options_.cluster.devices,
                                           options_.cluster.host_memory, AvailableHostMemory()));

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands/output_file.h"
 #include "client/progress/chrome_trace.h"
 #include "common/base/status.h"
 
@@ -31,6 +32,7 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 }
 
 absl::Status Trace(const GlobalOptions& global, const TraceOptions& options) {
+  HARMONY_RETURN_IF_ERROR(CheckOutputFile("-o", options.output, {}));
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));

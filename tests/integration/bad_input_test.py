@@ -131,6 +131,28 @@ class BadInputTest(harness.Scratch):
             with self.subTest(spec):
                 self.refused(job, word, devices=spec, out=out)
 
+    def test_outputs_that_cannot_be_written_are_told_before_anything_starts(self):
+        job, out = self.job("outputs", max_steps=100000)
+        text = job.read_text()
+        file = self.dir / "data.txt"
+        cases = ((self.dir, "is a directory"), (self.dir / "data.txt" / "T.json", "cannot|no such folder"),
+                 ("/proc/zz/T.json", "cannot|no such folder"), (job, "this command reads"), ("", "not be empty"))
+        for path, words in cases:
+            for command, option in (("run", "--trace"), ("profile", "--output")):
+                with self.subTest(command, path=str(path)):
+                    done = self.harmony(command, job, "--devices", DEVICES, option, path, check=2)
+                    self.assertRegex(done.stderr, words)
+                    self.assertNotIn("measur", done.stdout + done.stderr)
+        self.assertFalse(out.exists())
+        self.assertEqual(job.read_text(), text)
+
+    def test_options_that_do_not_go_together_or_are_out_of_range(self):
+        job, _ = self.job("options")
+        done = self.harmony("plan", job, "--devices", DEVICES, "--json", "--explain", check=2)
+        self.assertIn("--explain", done.stderr)
+        done = self.harmony("trace", "job-1", "-o", self.dir / "t.json", "--last-steps", "-5", check=2)
+        self.assertIn("--last-steps: must be 0 or more", done.stderr)
+
     def test_a_loss_that_is_not_finite_stops_the_job_and_names_step_and_layers(self):
         job, out = self.job("nan", learning_rate=1e30, optim="sgd", max_steps=20)
         done = self.harmony("run", job, "--devices", DEVICES, check=1)

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace harmony {
+
+// Before work whose result is to be written to `path`, as `option` says: InvalidArgument when that
+// will not be possible, or would overwrite one of `inputs` (empty ones are no files). Leaves
+// nothing behind; what is there stays as it is.
+absl::Status CheckOutputFile(absl::string_view option, const std::string& path,
+                             const std::vector<std::string>& inputs);
+
+}  // namespace harmony
