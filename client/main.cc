@@ -172,6 +172,10 @@ void AddPaperPlan(CLI::App* plan, PaperPlanOptions& paper) {
                        "Plan the layers of this profile (layer-profile/1) instead of a job")
           ->type_name("FILE")
           ->excludes("job");
+  for (const char* of_a_job : {"--set", "--profile", "--plan", "--no-calibrate", "--config",
+                               "--devices", "--host-memory"}) {
+    profile->excludes(of_a_job);
+  }
   const auto add = [&](const std::string& name, const std::string& help, const char* type) {
     plan->add_option(name, paper.values[name], help)->type_name(type)->needs(profile);
   };

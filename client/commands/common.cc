@@ -1,17 +1,15 @@
 #include "client/commands/common.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/signalfd.h>
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/io/file.h"
 #include "common/plan/plan_json.h"
 #include "common/plan/profile_json.h"
 
@@ -23,13 +21,9 @@ absl::StatusOr<std::string> ReadText(const std::string& what, const std::string&
   if (std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(absl::StrCat(what, " ", path, " is a directory"));
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return absl::NotFoundError(
-        absl::StrCat("cannot read ", what, " ", path, ": ", strerror(errno)));
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  absl::StatusOr<std::string> text = ReadWholeFile(path, limits::kMostFileBytes);
+  if (!text.ok()) return WithContext(text.status(), what);
+  return text;
 }
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <fstream>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/launcher/host_memory.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/io/file.h"
 
 namespace harmony {
 namespace {
@@ -33,8 +35,12 @@ absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
   ConfigFile config;
   if (root.IsNull()) return config;
   if (!root.IsMap()) return absl::InvalidArgumentError("keys and values are expected");
+  std::set<std::string> seen;
   for (const auto& entry : root) {
     std::string key = entry.first.Scalar();
+    if (!seen.insert(key).second) {
+      return absl::InvalidArgumentError(absl::StrCat("the key '", key, "' is given twice"));
+    }
     if (key == "devices") {
       HARMONY_ASSIGN_OR_RETURN(config.devices, DevicesOf(entry.second));
     } else if (key == "host_memory") {
@@ -48,10 +54,10 @@ absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
 }
 
 absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  absl::StatusOr<std::string> text = ReadWholeFile(path, limits::kMostFileBytes);
+  if (!text.ok()) return WithContext(text.status(), "--config");
   try {
-    absl::StatusOr<ConfigFile> config = ReadNode(YAML::Load(file));
+    absl::StatusOr<ConfigFile> config = ReadNode(YAML::Load(*text));
     if (!config.ok()) return WithContext(config.status(), path);
     return config;
   } catch (const YAML::Exception& error) {
@@ -92,6 +98,10 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
     if (*parsed < MiB(1)) {
       return absl::InvalidArgumentError(
           absl::StrCat("host_memory: ", size, " is too little: give 1MiB at least"));
+    }
+    if (parsed->count() > limits::kMostBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "host_memory: ", size, " is too much: at most ", FormatBytes(Bytes(limits::kMostBytes))));
     }
     cluster.host_memory = *parsed;
   }

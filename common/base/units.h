@@ -48,8 +48,12 @@ class Nanos {
  public:
   constexpr Nanos() = default;
   constexpr explicit Nanos(int64_t count) : count_(count) {}
+  // Saturates at a million seconds either way, which is also what NaN gives: an absurdly slow
+  // device must not come out as a fast one.
   static constexpr Nanos FromSeconds(double s) {
-    return Nanos(static_cast<int64_t>(s * 1e9 + 0.5));
+    constexpr double kMost = 1e6;
+    const double bounded = s < kMost ? (s > -kMost ? s : -kMost) : kMost;
+    return Nanos(static_cast<int64_t>(bounded * 1e9 + 0.5));
   }
   constexpr int64_t count() const { return count_; }
   constexpr double seconds() const { return static_cast<double>(count_) * 1e-9; }

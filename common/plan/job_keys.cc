@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 
 namespace harmony {
@@ -297,8 +298,8 @@ const JobKey kKeys[] = {
     {"data.path", kPath, kRequired, kResult, Text<&J::data_path>, PrintText<&J::data_path>},
     {"dropout", kLiteral, kOptional, kResult, ReadDropout,
      [](const J&) -> std::string { return "0"; }},
-    {"global_batch_size", kLiteral, kOptional, kResult, Int<&J::global_batch_size, 1, 1 << 20>,
-     PrintNumber<&J::global_batch_size>},
+    {"global_batch_size", kLiteral, kOptional, kResult,
+     Int<&J::global_batch_size, 1, limits::kMostSequences>, PrintNumber<&J::global_batch_size>},
     {"init", kText, kOptional, kResult, OneOf<&J::init, kInits>, PrintOneOf<&J::init, kInits>},
     {"layer_groups", kLiteral, kOptional, kNoResult, ReadLayerGroups,
      [](const J& job) -> std::string {
@@ -339,8 +340,8 @@ const JobKey kKeys[] = {
     {"save_total_limit", kLiteral, kOptional, kNoResult, Int<&J::save_total_limit, 1, kMaxInt64>,
      PrintNumber<&J::save_total_limit>},
     {"seed", kLiteral, kOptional, kResult, ReadSeed, PrintNumber<&J::seed>},
-    {"sequence_length", kLiteral, kOptional, kResult, Int<&J::sequence_length, 1, 1 << 24>,
-     PrintNumber<&J::sequence_length>},
+    {"sequence_length", kLiteral, kOptional, kResult,
+     Int<&J::sequence_length, 1, limits::kMostTokens>, PrintNumber<&J::sequence_length>},
     {"shuffle", kLiteral, kOptional, kResult,
      [](const JobKey& key, const JobValue& value, J& job) {
        return ReadBool(key, value, &job.shuffle);
@@ -438,6 +439,17 @@ absl::Status CheckJob(const JobSpec& job, absl::string_view where) {
                      above <= batch && above != below ? absl::StrCat(" and ", above) : ""));
   }
   const int64_t microbatches = batch / std::max<int64_t>(micro, 1);
+  if (micro != 0 && microbatches > limits::kMostMicrobatches) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": global_batch_size ", batch, " with micro_batch_size ", micro, " is ",
+                     microbatches, " microbatches a step, more than ", limits::kMostMicrobatches,
+                     ": raise micro_batch_size, or lower global_batch_size"));
+  }
+  if (job.virtual_replicas > limits::kMostMicrobatches) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": virtual_replicas ", job.virtual_replicas, " is more than ",
+        limits::kMostMicrobatches, ", the most microbatches that a step may have; lower it"));
+  }
   if (job.virtual_replicas > 0 && microbatches % job.virtual_replicas != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         where, ": virtual_replicas ", job.virtual_replicas, " does not divide ",

@@ -107,16 +107,18 @@ bool JsonField::Flag() const {
   return false;
 }
 
-int64_t JsonField::Integer(int64_t least) const {
+int64_t JsonField::Integer(int64_t least, int64_t most) const {
   if (value_ == nullptr) return least;
-  if (!value_->is_number_integer() ||
-      (value_->is_number_unsigned() && value_->get<uint64_t>() > uint64_t{1} << 62)) {
+  if (!value_->is_number_integer()) {
     Wrong(absl::StrCat("must be a whole number, is ", value_->dump()));
     return least;
   }
-  const int64_t number = value_->get<int64_t>();
-  if (number >= least) return number;
-  Wrong(absl::StrCat("must be at least ", least, ", is ", number));
+  const bool huge =
+      value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(most);
+  const int64_t number = huge ? most : value_->get<int64_t>();
+  if (!huge && number >= least && number <= most) return number;
+  Wrong(absl::StrCat("must be at ", huge || number > most ? "most " : "least ",
+                     huge || number > most ? most : least, ", is ", value_->dump()));
   return least;
 }
 
@@ -132,15 +134,18 @@ double JsonField::Number() const {
   return 1;
 }
 
-double JsonField::NotNegative() const {
+double JsonField::NotNegative(double most) const {
   const double number = Number();
   if (number < 0) Wrong(absl::StrCat("must not be negative, is ", number));
+  if (number > most) Wrong(absl::StrCat("must be at most ", most, ", is ", number));
   return number;
 }
 
-double JsonField::Positive() const {
+double JsonField::Positive(double least, double most) const {
   const double number = Number();
   if (number <= 0) Wrong(absl::StrCat("must be above 0, is ", number));
+  if (number < least) Wrong(absl::StrCat("must be at least ", least, ", is ", number));
+  if (number > most) Wrong(absl::StrCat("must be at most ", most, ", is ", number));
   return number;
 }
 

@@ -4,7 +4,9 @@
 // field ("devices[0].h2d.alone.median"). The first one counts; after it every value reads as zero,
 // so a reader is straight code with one check at its end. Private to this folder.
 
+#include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -35,9 +37,11 @@ class JsonField {
 
   std::string Text() const;
   bool Flag() const;
-  int64_t Integer(int64_t least) const;
-  double NotNegative() const;  // finite, as is
-  double Positive() const;
+  int64_t Integer(int64_t least, int64_t most = int64_t{1} << 62) const;
+  // Finite, as are all numbers.
+  double NotNegative(double most = std::numeric_limits<double>::max()) const;
+  // Above 0, and within the bounds.
+  double Positive(double least = 0, double most = std::numeric_limits<double>::max()) const;
 
   // Records a mistake in this field, if it is the first.
   void Wrong(absl::string_view why) const;

@@ -1,5 +1,6 @@
 #include "common/plan/machine.h"
 
+#include <map>
 #include <set>
 
 #include "absl/algorithm/container.h"
@@ -9,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 
 namespace harmony {
 namespace {
 
-constexpr int kMaxDevices = 64;
 constexpr absl::string_view kExamples =
     "write it like sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s or cuda:0,mem=20GiB";
 
@@ -23,19 +24,31 @@ absl::Status Wrong(absl::string_view device, absl::string_view why) {
       absl::StrCat("devices: '", device, "': ", why, " (", kExamples, ")"));
 }
 
+absl::Status CheckMemory(Bytes memory) {
+  if (memory < MiB(1)) return absl::InvalidArgumentError("must be at least 1MiB");
+  if (memory.count() <= limits::kMostBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("must be at most ", FormatBytes(Bytes(limits::kMostBytes))));
+}
+
+absl::Status CheckRate(double rate, double least, double most, absl::string_view range) {
+  if (rate <= 0) return absl::InvalidArgumentError("must be above 0");
+  if (rate >= least && rate <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("must be ", range));
+}
+
 absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceSpec& device) {
   if (key == "mem") {
     HARMONY_ASSIGN_OR_RETURN(device.memory, ParseBytes(value));
-    if (device.memory < MiB(1)) return absl::InvalidArgumentError("must be at least 1MiB");
-    return absl::OkStatus();
+    return CheckMemory(device.memory);
   }
   if (device.kind == DeviceKind::kCuda) {
     return absl::InvalidArgumentError("a cuda device takes only mem");
   }
   if (key == "flops") {
     HARMONY_ASSIGN_OR_RETURN(device.flops, ParseFlops(value));
-    if (device.flops.value <= 0) return absl::InvalidArgumentError("must be above 0");
-    return absl::OkStatus();
+    return CheckRate(device.flops.value, limits::kLeastFlops, limits::kMostFlops,
+                     "from 1M to 1000P (floating-point operations per second)");
   }
   if (key == "context") {
     HARMONY_ASSIGN_OR_RETURN(device.context, ParseBytes(value));
@@ -58,8 +71,8 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
         "unknown key (known: mem, context, flops, h2d, d2h, p2p, root, host)");
   }
   HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
-  if (rate->value <= 0) return absl::InvalidArgumentError("must be above 0");
-  return absl::OkStatus();
+  return CheckRate(rate->value, limits::kLeastBytesPerSecond, limits::kMostBytesPerSecond,
+                   "from 1kB/s to 1e18B/s");
 }
 
 // "mem=64MiB,flops=20G"
@@ -104,9 +117,9 @@ absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
   *count = 1;
   if (!parts[0].empty()) {
     if (parts[0][0] != '*' || !absl::SimpleAtoi(parts[0].substr(1), count) || *count < 1 ||
-        *count > kMaxDevices) {
-      return Wrong(text, absl::StrCat("after 'sim' may follow *N with N from 1 to ", kMaxDevices,
-                                      ", then ':' and options"));
+        *count > limits::kMostDevices) {
+      return Wrong(text, absl::StrCat("after 'sim' may follow *N with N from 1 to ",
+                                      limits::kMostDevices, ", then ':' and options"));
     }
   }
   if (parts.size() == 2) HARMONY_RETURN_IF_ERROR(ApplyOptions(text, parts[1], device));
@@ -116,6 +129,21 @@ absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
     return Wrong(text, "devices that share a root= need h2d= and d2h=, the speed of its link");
   }
   return device;
+}
+
+// Devices of one root have one link.
+absl::Status CheckRoots(const std::vector<DeviceSpec>& devices) {
+  std::map<absl::string_view, const DeviceSpec*> first;
+  for (const DeviceSpec& device : devices) {
+    if (device.root.empty()) continue;
+    const DeviceSpec& other = *first.emplace(device.root, &device).first->second;
+    if (device.h2d == other.h2d && device.d2h == other.d2h) continue;
+    return Wrong(
+        ToString(device),
+        absl::StrCat("device ", device.ordinal, " has another h2d= or d2h= than device ",
+                     other.ordinal, ", but both have root=", device.root, ", which is one link"));
+  }
+  return absl::OkStatus();
 }
 
 // All devices belong to one host.
@@ -158,13 +186,14 @@ absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec) {
       device.ordinal = static_cast<int>(devices.size());
       devices.push_back(device);
     }
-    if (devices.size() > kMaxDevices) {
-      return Wrong(text, absl::StrCat("more than ", kMaxDevices, " devices in all"));
+    if (devices.size() > limits::kMostDevices) {
+      return Wrong(text, absl::StrCat("more than ", limits::kMostDevices, " devices in all"));
     }
   }
   if (devices.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("devices: none given; ", kExamples));
   }
+  HARMONY_RETURN_IF_ERROR(CheckRoots(devices));
   HARMONY_RETURN_IF_ERROR(ShareHost(devices));
   return devices;
 }

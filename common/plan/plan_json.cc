@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/plan/json_fields.h"
 
@@ -12,8 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostDevices = 1024;
-constexpr int64_t kMostMicrobatches = 1 << 20;
+constexpr int64_t kMostSlots = 1024;
 
 Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
   Json json = Json::array();
@@ -42,8 +42,8 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
     } else {
       item.Only({"first_layer", "last_layer", "device"});
     }
-    const int64_t first = item.Get("first_layer").Integer(0);
-    const int64_t last = item.Get("last_layer").Integer(0);
+    const int64_t first = item.Get("first_layer").Integer(0, limits::kMostLayers);
+    const int64_t last = item.Get("last_layer").Integer(0, limits::kMostLayers);
     const int64_t device = item.Get("device").Integer(0);
     LayerGroup& group = groups.emplace_back();
     if (backward) {
@@ -55,7 +55,7 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
     if (!item.ok()) break;
     if (first != next) {
       item.Get("first_layer").Wrong(absl::StrCat("is ", first, "; layer ", next, " is next"));
-    } else if (last < first || last >= (1 << 20)) {
+    } else if (last < first) {
       item.Get("last_layer").Wrong(absl::StrCat("is ", last, ", the group begins with ", first));
     } else if (device >= num_devices) {
       item.Get("device").Wrong(num_devices == 1 ? absl::StrCat("is ", device, "; it can only be 0")
@@ -70,9 +70,7 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
 }
 
 int CountOf(const JsonField& field) {
-  const int64_t count = field.Integer(1);
-  if (count > kMostMicrobatches) field.Wrong(absl::StrCat("is ", count, ", which is too large"));
-  return static_cast<int>(std::min(count, kMostMicrobatches));
+  return static_cast<int>(field.Integer(1, limits::kMostMicrobatches));
 }
 
 // Plans of before there was a choice have neither.
@@ -102,12 +100,11 @@ Plan PlanOf(const JsonField& field) {
   if (field.ok() && schema != kPlanSchema) {
     field.Get("schema").Wrong(absl::StrCat("is '", schema, "'; this is ", kPlanSchema));
   }
-  const int64_t devices = field.Get("devices").Integer(1);
-  if (devices > kMostDevices) field.Get("devices").Wrong("is too large");
+  const int64_t devices = field.Get("devices").Integer(1, limits::kMostDevices);
   plan.devices.resize(field.ok() ? devices : 0);
-  plan.microbatch_size = field.Get("micro_batch_size").Integer(1);
+  plan.microbatch_size = field.Get("micro_batch_size").Integer(1, limits::kMostSequences);
   plan.num_microbatches = CountOf(field.Get("num_microbatches"));
-  plan.sequence_length = field.Get("sequence_length").Integer(1);
+  plan.sequence_length = field.Get("sequence_length").Integer(1, limits::kMostTokens);
   ReadMode(field, &plan);
   const std::string update = field.Get("update").Text();
   plan.update = update == "deferred" ? UpdateMode::kDeferred : UpdateMode::kEager;
@@ -120,7 +117,7 @@ Plan PlanOf(const JsonField& field) {
         .Wrong(absl::StrCat("is ", plan.forward_span, "; it must divide num_microbatches, ",
                             plan.num_microbatches));
   }
-  plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1));
+  plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1, kMostSlots));
   // Where each device runs all groups, there is no device to name but 0.
   const int choice = plan.mode == ParallelMode::kData ? 1 : static_cast<int>(devices);
   plan.forward_groups = GroupsOf(field.Get("forward_groups"), choice, false);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status.h"
 
 namespace harmony {
 namespace {
@@ -38,6 +39,28 @@ absl::Status Differs(absl::string_view where, absl::string_view field, absl::str
   return absl::InvalidArgumentError(
       absl::StrCat(where, ": ", field, ": the profile is of ", found, ", this is ", wanted,
                    "; make one with `harmony profile` for this job and these devices"));
+}
+
+absl::Status CheckLayer(const LayerProfile& layer, absl::string_view where,
+                        const std::string& field, const ModelSpec& model, const JobSpec& job) {
+  const int index = layer.layers.front();
+  const char* kind = KindName(model.layers[index].kind);
+  if (layer.kind != kind) {
+    return Differs(where, field + ".kind", layer.kind, kind);
+  }
+  const Bytes parameters = ParameterBytes(model, index);
+  if (layer.parameter_bytes != parameters) {
+    return Differs(where, field + ".parameter_bytes",
+                   absl::StrCat(layer.parameter_bytes.count(), " bytes"),
+                   absl::StrCat("a layer with ", parameters.count()));
+  }
+  const Bytes input = BoundaryBytes(model, index, 1, job.sequence_length);
+  if (layer.input_bytes != input) {
+    return Differs(where, field + ".input_bytes_per_sample",
+                   absl::StrCat(layer.input_bytes.count(), " bytes"),
+                   absl::StrCat("a layer with ", input.count()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -80,6 +103,12 @@ std::string ModelCostText(const ModelSpec& model, int64_t sequence_length) {
 
 std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length) {
   return absl::StrFormat("%016x", Digest(ModelCostText(model, sequence_length)));
+}
+
+Bytes ParameterBytes(const ModelSpec& model, int layer) {
+  Bytes bytes;
+  for (int use : model.layers[layer].uses) bytes += model.blocks[model.uses[use].block].size();
+  return bytes;
 }
 
 Profile BlankProfile(const ModelSpec& model, const JobSpec& job) {
@@ -192,7 +221,11 @@ absl::Status CheckProfile(const Profile& profile, absl::string_view where, const
   for (size_t d = 0; d < devices.size(); ++d) {
     for (size_t s = 0; s < shapes.size(); ++s) {
       const std::vector<LayerProfile>& layers = profile.devices[d].layers;
-      if (s < layers.size() && layers[s].layers == shapes[s].layers) continue;
+      if (s < layers.size() && layers[s].layers == shapes[s].layers) {
+        const std::string field = absl::StrCat("devices[", d, "].layers[", s, "]");
+        HARMONY_RETURN_IF_ERROR(CheckLayer(layers[s], where, field, model, job));
+        continue;
+      }
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": devices[", d, "].layers: there are no times of layer ",
                        shapes[s].layers.front(), " (", KindName(shapes[s].kind),

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/model/model_config.h"
 
@@ -42,6 +43,9 @@ LinkProfile WithSpeed(LinkProfile link, BytesPerSecond given) {
   return link;
 }
 
+// What a profile may say.
+double Bounded(double seconds) { return std::min(seconds, limits::kMostSeconds); }
+
 LayerSizeProfile SizeOf(const ModelSpec& model, const JobSpec& job, const LayerShape& shape,
                         int64_t samples, double flops) {
   const int layer = shape.layers.front();
@@ -50,10 +54,10 @@ LayerSizeProfile SizeOf(const ModelSpec& model, const JobSpec& job, const LayerS
   LayerSizeProfile size;
   size.samples = samples;
   if (shape.kind != LayerKind::kHead) {
-    size.forward = Exactly(kLayerOverhead + forward);
+    size.forward = Exactly(Bounded(kLayerOverhead + forward));
     size.forward_workspace = ForwardWorkspaceBytes(model, {layer, layer}, samples, tokens);
   }
-  size.backward = Exactly(kLayerOverhead + kBackwardForwards * forward);
+  size.backward = Exactly(Bounded(kLayerOverhead + kBackwardForwards * forward));
   size.backward_workspace = BackwardWorkspaceBytes(model, {layer, layer}, samples, tokens);
   if (shape.kind == LayerKind::kBlock) {
     size.backward_inner = size.backward;
@@ -70,12 +74,13 @@ std::vector<LayerProfile> LayersOf(const ModelSpec& model, const JobSpec& job, b
     layer.kind = KindName(shape.kind);
     layer.layers = shape.layers;
     const int first = shape.layers.front();
-    layer.parameter_bytes = Bytes(ParametersOf(model, first) * 4);
+    layer.parameter_bytes = ParameterBytes(model, first);
     layer.input_bytes = BoundaryBytes(model, first, 1, job.sequence_length);
     const double seconds =
-        paced ? 0 : static_cast<double>(layer.parameter_bytes.count()) / kMemoryBytes;
+        paced ? 0 : Bounded(static_cast<double>(layer.parameter_bytes.count()) / kMemoryBytes);
     layer.zero = layer.check = Exactly(seconds);
-    for (int64_t samples : std::set<int64_t>{1, job.global_batch_size}) {
+    // Times are linear in the size: two give the line.
+    for (int64_t samples : std::set<int64_t>{1, std::min<int64_t>(job.global_batch_size, 2)}) {
       layer.sizes.push_back(SizeOf(model, job, shape, samples, flops));
     }
     layers.push_back(std::move(layer));

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/plan/json_fields.h"
 
@@ -84,30 +85,43 @@ Json ToJson(const ProfileVersions& versions) {
 
 // ---- Reading ----
 
-Measured Rate(const JsonField& field) {
-  field.Only({"median", "least", "most"});
-  return {field.Get("median").Positive(), field.Get("least").Positive(),
-          field.Get("most").Positive()};
+Measured InOrder(const JsonField& field, const Measured& measured) {
+  if (measured.median < measured.least) field.Get("median").Wrong("is below least");
+  if (measured.median > measured.most) field.Get("median").Wrong("is above most");
+  return measured;
 }
-Measured Time(const JsonField& field) { return Rate(field); }
+Measured Above0(const JsonField& field, double least, double most) {
+  field.Only({"median", "least", "most"});
+  return InOrder(field, {field.Get("median").Positive(least, most), field.Get("least").Positive(),
+                         field.Get("most").Positive()});
+}
+Measured Rate(const JsonField& field) {
+  return Above0(field, limits::kLeastBytesPerSecond, limits::kMostBytesPerSecond);
+}
+Measured Time(const JsonField& field) { return Above0(field, 0, limits::kMostSeconds); }
 // Of what may take no time that can be seen.
 Measured ShortTime(const JsonField& field) {
   field.Only({"median", "least", "most"});
-  return {field.Get("median").NotNegative(), field.Get("least").NotNegative(),
-          field.Get("most").NotNegative()};
+  return InOrder(field, {field.Get("median").NotNegative(limits::kMostSeconds),
+                         field.Get("least").NotNegative(), field.Get("most").NotNegative()});
 }
 
-Bytes Size(const JsonField& field) { return Bytes(field.Integer(0)); }
+Bytes Size(const JsonField& field) { return Bytes(field.Integer(0, limits::kMostBytes)); }
+double Together(const JsonField& field) {
+  return field.Positive(limits::kLeastTogether, limits::kMostTogether);
+}
 
 LayerSizeProfile ReadSize(const JsonField& field, absl::string_view kind) {
   field.Only({"samples", "forward_s", "backward_s", "backward_inner_s", "keeping_forward_s",
               "kept_backward_s", "forward_workspace_bytes", "backward_workspace_bytes",
               "activation_bytes"});
   LayerSizeProfile size;
-  size.samples = field.Get("samples").Integer(1);
+  size.samples = field.Get("samples").Integer(1, limits::kMostSequences);
   if (kind != "head") size.forward = Time(field.Get("forward_s"));
   size.backward = Time(field.Get("backward_s"));
-  if (field.Has("backward_inner_s")) size.backward_inner = Time(field.Get("backward_inner_s"));
+  if (kind == "block" || field.Has("backward_inner_s")) {
+    size.backward_inner = Time(field.Get("backward_inner_s"));
+  }
   if (field.Has("keeping_forward_s")) size.keeping_forward = Time(field.Get("keeping_forward_s"));
   if (field.Has("kept_backward_s")) size.kept_backward = Time(field.Get("kept_backward_s"));
   size.forward_workspace = Size(field.Get("forward_workspace_bytes"));
@@ -126,7 +140,7 @@ LayerProfile ReadLayer(const JsonField& field) {
         absl::StrCat("must be embedding, block or head, is '", layer.kind, "'"));
   }
   for (const JsonField& index : field.Get("layers").Items()) {
-    layer.layers.push_back(static_cast<int>(index.Integer(0)));
+    layer.layers.push_back(static_cast<int>(index.Integer(0, limits::kMostLayers)));
   }
   layer.parameter_bytes = Size(field.Get("parameter_bytes"));
   layer.input_bytes = Size(field.Get("input_bytes_per_sample"));
@@ -178,7 +192,7 @@ DeviceProfile ReadDevice(const JsonField& field) {
           absl::StrCat("is ", device.memory.count(), ", the device's spec says ", device.spec));
     }
   }
-  device.together = field.Get("together").Positive();
+  device.together = Together(field.Get("together"));
   ReadLinks(field, device);
   device.layers = ReadLayers(field.Get("layers"));
   return device;
@@ -205,7 +219,7 @@ ProfileVersions ReadVersions(const JsonField& field) {
   versions.torch = field.Get("torch").Text();
   versions.cpu_capability = field.Get("cpu_capability").Text();
   versions.cpu = field.Get("cpu").Text();
-  versions.cores = static_cast<int>(field.Get("cores").Integer(1));
+  versions.cores = static_cast<int>(field.Get("cores").Integer(1, 1 << 20));
   return versions;
 }
 
@@ -262,8 +276,8 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text, absl::string_view w
   model.Only({"fingerprint", "name", "sequence_length"});
   profile.model_fingerprint = model.Get("fingerprint").Text();
   profile.model = model.Get("name").Text();
-  profile.sequence_length = model.Get("sequence_length").Integer(1);
-  profile.compute_threads = static_cast<int>(root.Get("compute_threads").Integer(1));
+  profile.sequence_length = model.Get("sequence_length").Integer(1, limits::kMostTokens);
+  profile.compute_threads = static_cast<int>(root.Get("compute_threads").Integer(1, 1024));
   profile.quick = root.Get("quick").Flag();
   if (root.Has("calibrated")) profile.calibrated = root.Get("calibrated").Flag();
   profile.versions = ReadVersions(root.Get("versions"));
@@ -304,7 +318,7 @@ absl::StatusOr<ProfileRequest> ParseProfileRequest(absl::string_view text,
   request.job_json = root.Get("job").Text();
   request.config_json = root.Get("config").Text();
   request.quick = root.Get("quick").Flag();
-  request.layer = static_cast<int>(root.Get("layer").Integer(0));
+  request.layer = static_cast<int>(root.Get("layer").Integer(0, limits::kMostLayers));
   request.samples = root.Get("samples").Integer(0);
   request.output = root.Get("output").Text();
   HARMONY_RETURN_IF_ERROR(status);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "coordinator/paper/judge_report.h"
@@ -38,6 +39,10 @@ absl::Status ReadSpeed(const std::string& text, absl::string_view option, double
   if (text.empty()) return absl::OkStatus();
   absl::StatusOr<BytesPerSecond> speed = ParseBytesPerSecond(text);
   if (!speed.ok()) return WithContext(speed.status(), option);
+  if (speed->value < limits::kLeastBytesPerSecond || speed->value > limits::kMostBytesPerSecond) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, ": '", text, "': must be from 1kB/s to 1e18B/s"));
+  }
   *bytes_per_s = speed->value;
   return absl::OkStatus();
 }
@@ -47,6 +52,10 @@ absl::StatusOr<Machine> ReadMachine(const Options& options) {
   machine.gpus = options.gpus;
   absl::StatusOr<Bytes> memory = ParseBytes(options.memory);
   if (!memory.ok()) return WithContext(memory.status(), "--memory");
+  if (memory->count() > limits::kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--memory: must be at most ", FormatBytes(Bytes(limits::kMostBytes))));
+  }
   machine.memory_bytes = memory->count();
   HARMONY_RETURN_IF_ERROR(ReadSpeed(options.swap, "--swap-bandwidth", &machine.swap_bytes_per_s));
   HARMONY_RETURN_IF_ERROR(ReadSpeed(options.peer, "--peer-bandwidth", &machine.peer_bytes_per_s));
@@ -84,6 +93,11 @@ template <typename Report>
 absl::StatusOr<LayerProfile> ReadCase(const Options& options, Report* report) {
   HARMONY_ASSIGN_OR_RETURN(report->machine, ReadMachine(options));
   HARMONY_ASSIGN_OR_RETURN(report->mode, ParseMode(options.mode));
+  // Its divisors are tried, of which 1 is one.
+  if (options.minibatch < 1 || options.minibatch > limits::kMostMicrobatches) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--minibatch: is ", options.minibatch, "; it must lie in 1..", limits::kMostMicrobatches));
+  }
   report->minibatch = options.minibatch;
   return ReadLayerProfile(options.profile);
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "coordinator/planner/seeds.h"
 
 namespace harmony {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int kReferenceDevices = 4;
 constexpr int64_t kLargestBlindMicrobatch = 8;
-constexpr int64_t kMostMicrobatches = 256;
+constexpr int64_t kMostCompared = 256;
 // A larger size is preferred to one that is better by less than this.
 constexpr double kWorthIt = 1.005;
 
@@ -90,9 +91,14 @@ std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
   const int64_t batch = job.global_batch_size / division.replicas;  // of a replica
   const int64_t large = division.mode == ParallelMode::kData ? batch : batch / 4;
-  const int64_t most = informed ? batch : std::clamp<int64_t>(large, 1, kLargestBlindMicrobatch);
+  // Smaller ones would make more microbatches than a step may have.
+  int64_t least =
+      (job.global_batch_size + limits::kMostMicrobatches - 1) / limits::kMostMicrobatches;
+  while (least < batch && batch % least != 0) ++least;
+  const int64_t most =
+      informed ? batch : std::max(std::clamp<int64_t>(large, 1, kLargestBlindMicrobatch), least);
   std::vector<int64_t> sizes;
-  for (int64_t size = most; size >= 1; --size) {
+  for (int64_t size = most; size >= least; --size) {
     if (batch % size == 0) sizes.push_back(size);
   }
   if (!informed) return sizes;
@@ -100,7 +106,7 @@ std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
   std::vector<std::pair<int64_t, Nanos>> times;
   Nanos best;
   for (int64_t size : sizes) {
-    if (job.global_batch_size / size > kMostMicrobatches && !times.empty()) break;
+    if (job.global_batch_size / size > kMostCompared && !times.empty()) break;
     const std::optional<Nanos> time = ReferenceTime(model, job, machine, division, costs, size);
     if (!time) continue;
     best = times.empty() ? *time : std::min(best, *time);

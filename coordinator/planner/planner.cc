@@ -5,11 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "coordinator/planner/fit_advice.h"
 #include "coordinator/planner/given_plan.h"
 #include "coordinator/planner/grouping.h"
 #include "coordinator/planner/microbatch.h"
+#include "coordinator/planner/task_costs.h"
 
 namespace harmony {
 namespace {
@@ -38,6 +41,40 @@ absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
   return absl::OkStatus();
 }
 
+// A step must not take longer than times can count: all that it does, one after the other, each
+// layer a group of its own.
+absl::Status CheckTimes(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
+                        const CostFactory& costs, int64_t microbatch) {
+  constexpr double kMostSeconds = 1e9;
+  const PlanBuilder builder(model, job, machine, microbatch);
+  const Plan shape = builder.Blank();
+  TaskCosts tasks(model, shape, costs(shape));
+  double most = 0, update = 0;
+  for (size_t block = 0; block < model.blocks.size(); ++block) {
+    update += tasks.Update(static_cast<int>(block)).seconds();
+  }
+  for (int d = 0; d < tasks.num_devices(); ++d) {
+    double each = 0, once = update;  // of a microbatch, of a step
+    for (int layer = 0; layer < model.num_layers(); ++layer) {
+      const bool head = layer + 1 == model.num_layers();
+      const LayerRange one{layer, layer};
+      each += tasks.HiddenIn(layer, d, 1).seconds() + tasks.HiddenOut(layer, d, 1).seconds();
+      if (!head) each += tasks.Compute(TaskKind::kForward, one, d).seconds();
+      each +=
+          tasks.Compute(head ? TaskKind::kForwardBackward : TaskKind::kBackward, one, d).seconds();
+      for (int use : model.layers[layer].uses) {
+        once += 2 * tasks.Load(model.uses[use].block, d).seconds();
+        once += tasks.GradientOut(use, d).seconds();
+      }
+    }
+    most = std::max(most, each * shape.num_microbatches + once);
+  }
+  if (most <= kMostSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a step would take more than 30 years (", most, " s on one device): check the speeds of the ",
+      "devices (flops=, h2d=, d2h=, host=) or the profile, and global_batch_size"));
+}
+
 MoveRules RulesOf(const JobSpec& job, const PlanBuilder& builder) {
   const MachineSpec& machine = builder.machine();
   MoveRules rules;
@@ -58,6 +95,27 @@ bool Paced(const MachineSpec& machine) {
   return std::all_of(machine.devices.begin(), machine.devices.end(), HasSpeeds);
 }
 
+// Those that some device has not: "h2d= of device 1, d2h= of device 1". Empty: none is given.
+std::string MissingSpeeds(const std::vector<DeviceSpec>& devices) {
+  std::vector<std::string> missing;
+  bool any = false;
+  for (const DeviceSpec& device : devices) {
+    const std::pair<const char*, double> speeds[] = {
+        {"flops=", device.flops.value}, {"h2d=", device.h2d.value}, {"d2h=", device.d2h.value}};
+    for (const auto& [name, value] : speeds) {
+      any |= value > 0;
+      if (value > 0) continue;
+      missing.push_back(absl::StrCat(name, " of device ", device.ordinal));
+    }
+  }
+  if (!any) return "";
+  constexpr size_t kShown = 6;
+  const size_t more = missing.size() - std::min(missing.size(), kShown);
+  missing.resize(missing.size() - more);
+  return absl::StrCat(absl::StrJoin(missing, ", "),
+                      more > 0 ? absl::StrCat(" (and ", more, " more)") : "");
+}
+
 std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
   if (options.costs) return options.basis;
   if (Paced(machine)) {
@@ -66,9 +124,11 @@ std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
                : "modelled: the speeds given for the devices; the host's is a guess (4 GB/s; host= "
                  "of a device gives it)";
   }
-  return "guesses, since no speeds are given (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): "
-         "plans are compared by them, but the time can be far off. Measure with `harmony profile`, "
-         "or give flops=, h2d=, d2h=, p2p=";
+  const std::string missing = MissingSpeeds(machine.devices);
+  return absl::StrCat(
+      "guesses, since ", missing.empty() ? "no speeds are" : absl::StrCat(missing, " is not"),
+      " given (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): plans are compared by them, but ",
+      "the time can be far off. Measure with `harmony profile`, or give flops=, h2d=, d2h=, p2p=");
 }
 
 // All that is to be said of the result's plan.
@@ -248,6 +308,13 @@ absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
   HARMONY_RETURN_IF_ERROR(CheckKeys(job, machine));
   const CostFactory costs =
       options.costs ? options.costs : AnalyticCostFactory(model, machine.devices);
+  const int64_t least =
+      (job.global_batch_size + limits::kMostMicrobatches - 1) / limits::kMostMicrobatches;
+  const int64_t size = options.given != nullptr      ? options.given->microbatch_size
+                       : job.micro_batch_size > 0    ? job.micro_batch_size
+                       : options.microbatch_size > 0 ? options.microbatch_size
+                                                     : least;
+  HARMONY_RETURN_IF_ERROR(CheckTimes(model, job, machine, costs, size));
   if (options.given != nullptr) {
     PlanResult result;
     HARMONY_RETURN_IF_ERROR(TakeGiven(model, job, machine, costs, options, &result));

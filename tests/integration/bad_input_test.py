@@ -1,5 +1,6 @@
 """Bad input: a clear error that names the key or file, exit code 2, nothing half-done."""
 import json
+import os
 import struct
 import unittest
 
@@ -152,6 +153,53 @@ class BadInputTest(harness.Scratch):
         self.assertIn("--explain", done.stderr)
         done = self.harmony("trace", "job-1", "-o", self.dir / "t.json", "--last-steps", "-5", check=2)
         self.assertIn("--last-steps: must be 0 or more", done.stderr)
+
+    def test_files_that_are_none_are_refused_at_once(self):
+        job, out = self.job("files")
+        fifo = self.dir / "fifo"
+        os.mkfifo(fifo)
+        for path in (fifo, "/dev/zero", self.dir):
+            for args in ((path, "--devices", DEVICES), (job, "--devices", DEVICES, "--plan", path),
+                         (job, "--devices", DEVICES, "--profile", path), (job, "--config", path)):
+                done = self.harmony("plan", *args, check=2)
+                self.assertRegex(done.stderr, f"{path}.*(not a regular file|is a directory)")
+        for command in (("profile", job, "-o", self.dir / "P.json"), ("up",)):
+            self.assertIn("not a regular file", self.harmony(*command, "--config", self.dir, check=2).stderr)
+
+    def test_steps_of_too_many_microbatches_name_the_keys(self):
+        for change, words in (({"global_batch_size": 1000000, "micro_batch_size": 4}, ("micro_batch_size 4", "16384")),
+                              ({"global_batch_size": 1000000, "micro_batch_size": "auto", "virtual_replicas": 250000},
+                               ("virtual_replicas 250000", "16384"))):
+            job, _ = self.job("many", **change)
+            done = self.harmony("plan", job, "--devices", DEVICES, check=2)
+            for word in words:
+                self.assertIn(word, done.stderr)
+
+    def test_plan_files_name_the_field_that_is_out_of_range(self):
+        job, _ = self.job("plan")
+        plan = json.loads(self.harmony("plan", job, "--devices", DEVICES, "--no-calibrate", "--json").stdout)["plan"]
+        path = self.dir / "plan.json"
+        for field, value in (("stream_slots", 2**31), ("stream_slots", 2**32 + 1), ("stream_slots", 10**17),
+                             ("forward_span", 2**32 + 1), ("devices", 2**32 + 2), ("num_microbatches", 2**32 + 4)):
+            path.write_text(json.dumps(dict(plan, **{field: value})))
+            done = self.harmony("plan", job, "--devices", DEVICES, "--plan", path, check=2)
+            self.assertIn(f"plan.json: {field}: must be at most", done.stderr)
+
+    def test_an_imported_profile_has_no_job_and_no_devices(self):
+        for args in (("--devices", DEVICES), ("--host-memory", "1GiB"), ("--set", "seed=1"), ("--config", "c.yaml"),
+                     ("--profile", "P.json"), ("--plan", "plan.json"), ("--no-calibrate",)):
+            done = self.harmony("plan", "--import-profile", "I.json", "--gpus", 4, "--minibatch", 8, "--memory",
+                                "9GB", *args, check=2)
+            self.assertIn(args[0], done.stderr + done.stdout)
+        for option in ("--swap-bandwidth", "--peer-bandwidth", "--message-bandwidth"):
+            for speed in ("0", "1e-30", "999B/s", "1e30"):
+                done = self.harmony("plan", "--import-profile", "I.json", "--gpus", 4, "--minibatch", 8, "--memory",
+                                    "9GB", option, speed, check=2)
+                self.assertIn(f"{option}: '{speed}': must be from 1kB/s", done.stderr)
+        for minibatch in (0, 16385, 10**12):
+            done = self.harmony("plan", "--import-profile", "I.json", "--gpus", 4, "--minibatch", minibatch,
+                                "--memory", "9GB", check=2)
+            self.assertIn("--minibatch", done.stderr)
 
     def test_a_loss_that_is_not_finite_stops_the_job_and_names_step_and_layers(self):
         job, out = self.job("nan", learning_rate=1e30, optim="sgd", max_steps=20)

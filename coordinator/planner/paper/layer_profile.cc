@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 
 namespace harmony::paper {
@@ -11,7 +12,6 @@ namespace {
 
 // No real figure comes near; sums of them stay exact or at least finite.
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
-constexpr double kMaxSeconds = 1e9;
 
 absl::Status Wrong(absl::string_view field, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", problem));
@@ -30,8 +30,9 @@ absl::Status CheckBytes(const std::string& field, int64_t value) {
 }
 
 absl::Status CheckSeconds(const std::string& field, double value) {
-  if (std::isfinite(value) && value >= 0 && value <= kMaxSeconds) return absl::OkStatus();
-  return Wrong(field, absl::StrCat("is ", value, ": times must be finite, not negative, seconds"));
+  if (std::isfinite(value) && value >= 0 && value <= limits::kMostSeconds) return absl::OkStatus();
+  return Wrong(field, absl::StrCat("is ", value, ": times must be finite, not negative, at most ",
+                                   limits::kMostSeconds, " seconds"));
 }
 
 absl::Status CheckBytesPerLayer(absl::string_view field, const std::vector<int64_t>& values,

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -45,6 +46,26 @@ TEST(MakeSubmitRequest, ReadsTheProfileAndRefusesADamagedOne) {
   EXPECT_TRUE(absl::IsInvalidArgument(status(dir + "/P.json")));
   EXPECT_THAT(std::string(status(dir + "/P.json").message()),
               ::testing::HasSubstr("P.json: schema: 'harmony-profile/0' is not known"));
+}
+
+TEST(MakeSubmitRequest, ReadsOnlyRegularFiles) {
+  std::string dir = std::filesystem::temp_directory_path() / "harmony-job.XXXXXX";
+  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  const std::string fifo = dir + "/fifo", job = dir + "/job.yaml", huge = dir + "/huge";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::ofstream(job) << "max_steps: 1\n";
+  std::ofstream(huge).close();
+  std::filesystem::resize_file(huge, uint64_t{1} << 40);
+  const auto message = [](const JobOptions& options) {
+    return std::string(MakeSubmitRequest(options).status().message());
+  };
+  for (const std::string& path : {fifo, std::string("/dev/zero")}) {
+    EXPECT_EQ(message({path, {}, false}), "job file: " + path + ": is not a regular file");
+    EXPECT_EQ(message({job, {}, false, path}), "profile: " + path + ": is not a regular file");
+    EXPECT_EQ(message({job, {}, false, "", path}), "plan: " + path + ": is not a regular file");
+  }
+  EXPECT_THAT(message({huge, {}, false}), ::testing::HasSubstr("more than the 64.00 MiB"));
+  std::filesystem::remove_all(dir);
 }
 
 TEST(ExitCodeOfJob, BadInputIsTwoOnlyBeforeTheFirstStep) {

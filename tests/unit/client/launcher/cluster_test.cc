@@ -74,6 +74,13 @@ TEST_F(ClusterTest, MistakesAreNamed) {
               HasSubstr("host_memory"));
   EXPECT_THAT(Refusal("devices: [unclosed\n"), HasSubstr("cluster.yaml"));
   EXPECT_THAT(Refusal("devices: 'cuda:0,mem=1GiB'\n"), HasSubstr("CUDA"));
+  EXPECT_THAT(Refusal("devices: 'sim:mem=1MiB'\ndevices: 'sim:mem=2MiB'\n"),
+              HasSubstr("the key 'devices' is given twice"));
+  EXPECT_THAT(Refusal("host_memory: 1e18\n"), HasSubstr("host_memory: 1e18 is too much"));
+  for (const std::string& path : {dir_.string(), std::string("/dev/zero")}) {
+    EXPECT_THAT(std::string(ResolveCluster(path, "", "", GiB(16)).status().message()),
+                HasSubstr(path + ": is not a regular file"));
+  }
   EXPECT_TRUE(absl::IsNotFound(ResolveCluster("/nowhere.yaml", "", "", GiB(1)).status()));
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace harmony {
 namespace {
 
@@ -17,6 +19,14 @@ TEST(UnitsTest, RefusesWhatIsNoSize) {
   for (const char* text : {"", "abc", "12XB", "-1MiB", "nan", "1e300GiB"}) {
     EXPECT_FALSE(ParseBytes(text).ok()) << text;
   }
+}
+
+TEST(UnitsTest, SecondsSaturate) {
+  EXPECT_EQ(Nanos::FromSeconds(1.5), Nanos(1'500'000'000));
+  EXPECT_EQ(Nanos::FromSeconds(1e10), Seconds(1'000'000));
+  EXPECT_EQ(Nanos::FromSeconds(1e300), Seconds(1'000'000));
+  EXPECT_EQ(Nanos::FromSeconds(std::numeric_limits<double>::infinity()), Seconds(1'000'000));
+  EXPECT_EQ(Nanos::FromSeconds(std::numeric_limits<double>::quiet_NaN()), Seconds(1'000'000));
 }
 
 TEST(UnitsTest, AlignsUp) {

@@ -208,6 +208,13 @@ TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
               absl::StatusCode::kInvalidArgument, {"virtual_replicas 8", "12 microbatches", "24"});
   ExpectError(Parse("global_batch_size: 6\nvirtual_replicas: 4").status(),
               absl::StatusCode::kInvalidArgument, {"virtual_replicas 4", "global_batch_size 6"});
+  ExpectError(
+      Parse("global_batch_size: 32770\nmicro_batch_size: 1").status(),
+      absl::StatusCode::kInvalidArgument,
+      {"global_batch_size 32770", "micro_batch_size 1 ", "16384", "raise micro_batch_size"});
+  EXPECT_TRUE(Parse("global_batch_size: 32768\nmicro_batch_size: 2").ok());
+  ExpectError(Parse("global_batch_size: 1000000\nvirtual_replicas: 250000").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 250000", "16384", "lower it"});
   ExpectError(Parse("global_batch_size: 8\nmicro_batch_size: 12").status(),
               absl::StatusCode::kInvalidArgument, {"nearest that do: 8"});
   ExpectError(Parse("update: eager\nmax_grad_norm: 1").status(), absl::StatusCode::kInvalidArgument,

@@ -82,6 +82,35 @@ std::vector<Damage> Damages() {
        "devices[0].layers[0].sizes[1].samples", "ascend"},
       {"unknown field", [](Json& j) { j["host"]["updates"] = 1; }, "host", "'updates'"},
       {"list for an object", [](Json& j) { j["host"] = Json::array(); }, "host", "an object"},
+      {"block without inner backward",
+       [](Json& j) { j["devices"][0]["layers"][1]["sizes"][0].erase("backward_inner_s"); },
+       "devices[0].layers[1].sizes[0].backward_inner_s", "is missing"},
+      {"median above most",
+       [](Json& j) { j["devices"][0]["layers"][1]["sizes"][0]["forward_s"]["median"] = 2; },
+       "devices[0].layers[1].sizes[0].forward_s.median", "above most"},
+      {"median below least", [](Json& j) { j["host"]["wake_s"]["median"] = 0; },
+       "host.wake_s.median", "below least"},
+      {"endless time",
+       [](Json& j) { j["devices"][0]["layers"][1]["sizes"][0]["forward_s"]["median"] = 1e300; },
+       "devices[0].layers[1].sizes[0].forward_s.median", "at most 86400"},
+      {"endless copy",
+       [](Json& j) { j["devices"][1]["h2d"]["alone_bytes_per_s"]["median"] = 1e-30; },
+       "devices[1].h2d.alone_bytes_per_s.median", "at least 1000"},
+      {"together", [](Json& j) { j["devices"][0]["together"] = 1e30; }, "devices[0].together",
+       "at most 1000"},
+      {"samples", [](Json& j) { j["devices"][0]["layers"][0]["sizes"][2]["samples"] = 1e18; },
+       "devices[0].layers[0].sizes[2].samples", "whole number"},
+      {"many samples",
+       [](Json& j) { j["devices"][0]["layers"][0]["sizes"][2]["samples"] = 1000000000000000000; },
+       "devices[0].layers[0].sizes[2].samples", "at most 1048576"},
+      {"workspace",
+       [](Json& j) {
+         j["devices"][0]["layers"][0]["sizes"][2]["forward_workspace_bytes"] = 1000000000000000000;
+       },
+       "devices[0].layers[0].sizes[2].forward_workspace_bytes", "at most"},
+      {"a layer that no int holds",
+       [](Json& j) { j["devices"][0]["layers"][0]["layers"][0] = int64_t{1} << 32; },
+       "devices[0].layers[0].layers[0]", "at most"},
       {"unknown kind", [](Json& j) { j["devices"][0]["layers"][0]["kind"] = "conv"; },
        "devices[0].layers[0].kind", "conv"},
   };
@@ -147,6 +176,21 @@ TEST(ProfileTest, OfAnotherModelJobOrMachineItIsRefusedByField) {
   expect(CheckedFor(Model(), Job(), "sim*3:mem=64MiB,flops=20G"), "devices");
   expect(CheckedFor(Model(), Job(), "sim:mem=64MiB,flops=20G;sim:mem=32MiB,flops=20G"),
          "devices[1].spec");
+}
+
+TEST(ProfileTest, LayersOfOtherSizesThanTheModelsAreRefusedByField) {
+  const auto check = [](const std::function<void(LayerProfile&)>& change) {
+    Profile profile = testing::SampleProfile(Model(), Job(), Devices());
+    change(profile.devices[1].layers[1]);
+    return std::string(CheckProfile(profile, "P.json", Model(), Job(), Devices()).message());
+  };
+  EXPECT_EQ(check([](LayerProfile&) {}), "");
+  EXPECT_THAT(check([](LayerProfile& layer) { layer.parameter_bytes += Bytes(4); }),
+              HasSubstr("P.json: devices[1].layers[1].parameter_bytes: "));
+  EXPECT_THAT(check([](LayerProfile& layer) { layer.input_bytes = Bytes(64); }),
+              HasSubstr("P.json: devices[1].layers[1].input_bytes_per_sample: "));
+  EXPECT_THAT(check([](LayerProfile& layer) { layer.kind = "head"; }),
+              HasSubstr("P.json: devices[1].layers[1].kind: "));
 }
 
 TEST(ProfileTest, LayersOfOneShapeAreMeasuredOnce) {

@@ -4,6 +4,7 @@
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/grouping.h"
+#include "coordinator/planner/microbatch.h"
 #include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +13,7 @@ namespace harmony {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ModelSpec Gpt2() {
   const std::string json = *PresetConfigJson("gpt2-124m");
@@ -277,6 +279,53 @@ TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
   const Plan* plan = &planned->plan;
   EXPECT_EQ(plan->microbatch_size, 3);
   EXPECT_EQ(plan->num_microbatches, 4);
+}
+
+TEST(PlannerTest, AutoMicrobatchesAreNotTooMany) {
+  ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.global_batch_size = 1'000'000;
+  job.micro_batch_size = 0;
+  const MachineSpec machine = Machine("sim:mem=64GiB");
+  const CostFactory costs = AnalyticCostFactory(model, machine.devices);
+  for (const bool informed : {false, true}) {
+    for (int replicas : {1, 4, 10'000}) {
+      const std::vector<int64_t> sizes = MicrobatchSizes(
+          model, job, machine, {ParallelMode::kPipeline, replicas}, costs, informed);
+      ASSERT_FALSE(sizes.empty());
+      for (int64_t size : sizes) EXPECT_LE(job.global_batch_size / size, 16384);
+    }
+  }
+}
+
+TEST(PlannerTest, SaysWhichSpeedsAreNotGiven) {
+  const auto basis = [](const char* devices) {
+    const absl::StatusOr<PlanResult> planned = MakePlan(Gpt2(), Gpt2Job(), Machine(devices));
+    return planned.ok() ? planned->basis : std::string(planned.status().message());
+  };
+  EXPECT_THAT(basis("sim*2:mem=2GiB"), HasSubstr("since no speeds are given"));
+  EXPECT_THAT(basis("sim:mem=2GiB,flops=5G"),
+              HasSubstr("since h2d= of device 0, d2h= of device 0 is not given"));
+  EXPECT_THAT(basis("sim:mem=2GiB,flops=5G,h2d=1GB/s,d2h=1GB/s;sim:mem=2GiB,h2d=1GB/s,d2h=1GB/s"),
+              HasSubstr("since flops= of device 1 is not given"));
+}
+
+TEST(PlannerTest, RefusesAStepThatTakesLongerThanClocksCount) {
+  const JobSpec job = Gpt2Job();
+  const auto plan = [&](const char* devices) {
+    const absl::StatusOr<PlanResult> planned = MakePlan(Gpt2(), job, Machine(devices));
+    return planned.ok() ? absl::StrCat(planned->estimate.step.seconds())
+                        : std::string(planned.status().message());
+  };
+  EXPECT_THAT(plan("sim:mem=2GiB,flops=1M,h2d=1kB/s,d2h=1kB/s"), Not(HasSubstr("years")));
+  JobSpec large = job;
+  large.global_batch_size = 1 << 14;
+  large.micro_batch_size = 1;
+  large.sequence_length = 1024;
+  const absl::Status status =
+      MakePlan(Gpt2(), large, Machine("sim:mem=2GiB,flops=1M,h2d=1kB/s,d2h=1kB/s")).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("30 years"));
 }
 
 // A model of 60 blocks is planned in a moment, too.
