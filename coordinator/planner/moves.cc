@@ -175,10 +175,10 @@ bool MoveTogether(CounterRandom& random, int devices, Groups& groups, Plan* plan
         return false;
       }
       FitForward(plan);
-      TakeTurns(devices, plan);
+      TakeTurns(devices, Pick(random, devices), plan);
       return true;
     case 2:
-      TakeTurns(devices, plan);
+      TakeTurns(devices, Pick(random, devices), plan);
       return true;
     default:  // two groups become one, anywhere
       if (!Merge(random, groups)) return false;
@@ -328,8 +328,8 @@ void WrapAround(int num_devices, int first, std::vector<LayerGroup>* groups) {
   for (LayerGroup& group : *groups) group.device = first++ % num_devices;
 }
 
-void TakeTurns(int num_devices, Plan* plan) {
-  int task = 0;
+void TakeTurns(int num_devices, int first, Plan* plan) {
+  int task = first;
   for (LayerGroup& group : plan->forward_groups) group.device = task++ % num_devices;
   for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
        ++group) {

@@ -56,8 +56,8 @@ void RenameDevices(Plan* plan);
 void WrapAround(int num_devices, int first, std::vector<LayerGroup>* groups);
 
 // Tasks in the order of a step, forward groups, then backward groups from the last: task number j
-// on device j mod N.
-void TakeTurns(int num_devices, Plan* plan);
+// on device (first + j) mod N.
+void TakeTurns(int num_devices, int first, Plan* plan);
 
 // Tells plans apart that Complete would make different.
 std::string KeyOf(const Plan& plan);

@@ -11,6 +11,7 @@
 #include "coordinator/planner/enumeration.h"
 #include "coordinator/planner/residency.h"
 #include "coordinator/planner/seeds.h"
+#include "coordinator/planner/step_estimate.h"
 
 namespace harmony {
 namespace {
@@ -19,6 +20,9 @@ constexpr size_t kMostKept = 64;  // plans that wait for a simulation
 constexpr size_t kMostReported = 16;
 constexpr size_t kWalks = 8;
 constexpr int kFruitlessMoves = 400;
+constexpr size_t kWanders = 8;
+constexpr int64_t kLeastWander = 100;     // simulations, or there is none
+constexpr int64_t kBoundsOfWander = 100;  // tasks for each command
 // All plans are looked at when there are no more than this.
 constexpr int64_t kFewPlans = 20'000;
 // Setting up a plan takes about as long as bounding so many of its tasks, for each group.
@@ -36,6 +40,7 @@ class Search {
         shape_(builder.Blank()),
         costs_(model_, shape_, costs(shape_)),
         bounds_(model_, costs_),
+        estimator_(model_, costs_),
         options_(options),
         random_(1, 7) {
     const int64_t layers = model_.num_layers();
@@ -53,6 +58,7 @@ class Search {
       most_kept_ = kFewPlans;
       EnumeratePlans(model_.num_layers(), shape_, rules_, [this](Plan plan) { Consider(plan); });
     } else {
+      estimates_ = shape_.mode == ParallelMode::kPipeline && shape_.replicas == 1;
       for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) {
         // From few groups to many.
         const bool many =
@@ -63,9 +69,11 @@ class Search {
       TrySpans();
       KeepWhatFits();
       Anneal();
+      SimulatePromising();
     }
     report.exhaustive = SimulateKept() && all;
     if (!all && result_.found) {
+      Wander();
       Refine(rules_);
       MoveRules together = rules_;
       together.together = true;
@@ -79,10 +87,12 @@ class Search {
 
  private:
   using Rank = std::tuple<bool, Nanos, Nanos, Nanos, std::string>;  // the last one is the key
+  using Promise = std::tuple<bool, Nanos, Rank>;
   struct Candidate {
     Plan plan;
     PlanBound bound;
-    Nanos score;  // of the bound
+    Nanos score;     // of the bound
+    Nanos estimate;  // the score of the estimate; where none is made: of the bound
     bool fits_host = true;
     Rank rank;
   };
@@ -121,6 +131,13 @@ class Search {
     candidate.bound = bounds_.OfPlan(candidate.plan, step);
     const PlanBound& bound = candidate.bound;
     candidate.score = builder_.Score(candidate.plan, bound.step);
+    candidate.estimate = candidate.score;
+    if (estimates_) {
+      candidate.estimate = builder_.Score(
+          candidate.plan,
+          std::max(bound.step,
+                   estimator_.Estimate(candidate.plan, step, candidate.plan.num_microbatches)));
+    }
     candidate.fits_host = builder_.FitsHost(candidate.plan);
     candidate.rank = {!candidate.fits_host, candidate.score, bound.chain, bound.copies,
                       KeyOf(candidate.plan)};
@@ -128,6 +145,11 @@ class Search {
   }
 
   void Keep(const Candidate& candidate) {
+    if (estimates_) {
+      promising_.emplace(Promise(!candidate.fits_host, candidate.estimate, candidate.rank),
+                         candidate);
+      if (promising_.size() > kMostKept) promising_.erase(std::prev(promising_.end()));
+    }
     if (kept_.size() >= most_kept_ && candidate.rank >= kept_.rbegin()->first) {
       dropped_ = true;
       return;
@@ -143,11 +165,18 @@ class Search {
     if (const std::optional<Candidate> candidate = Bound(std::move(plan))) Keep(*candidate);
   }
 
+  template <typename Candidates>
+  static std::vector<Candidate> Best(const Candidates& candidates, size_t most) {
+    std::vector<Candidate> best;
+    for (const auto& [rank, candidate] : candidates) {
+      if (best.size() < most) best.push_back(candidate);
+    }
+    return best;
+  }
+
   std::vector<Plan> BestKept() const {
     std::vector<Plan> plans;
-    for (const auto& [rank, candidate] : kept_) {
-      if (plans.size() < kWalks) plans.push_back(candidate.plan);
-    }
+    for (const Candidate& candidate : Best(kept_, kWalks)) plans.push_back(candidate.plan);
     return plans;
   }
 
@@ -182,22 +211,27 @@ class Search {
   }
 
   // Random changes from the best seeds, worse ones accepted less and less; some walks stay close to
-  // the ground, some go far.
+  // the ground, some go far. Half of them go by bounds, half by estimates, where there are any:
+  // what an estimate has wrong about a kind of plans misleads a whole walk.
   void Anneal() {
-    std::vector<Candidate> seeds;
-    for (const auto& [rank, candidate] : kept_) {
-      if (seeds.size() < kWalks / 2) seeds.push_back(candidate);
-    }
+    const std::vector<Candidate> seeds = Best(kept_, kWalks / 2),
+                                 promising = Best(promising_, kWalks / 2);
     if (seeds.empty()) return;
     const int64_t begin = tasks_,
                   share = (options_.tasks - begin) * 3 / 4 / static_cast<int64_t>(kWalks);
     for (size_t walk = 0; walk < kWalks; ++walk) {
-      Walk(seeds[walk % seeds.size()], begin + share * static_cast<int64_t>(walk), share,
-           walk % 2 == 0 ? 0.02 : 0.2);
+      const bool by_estimate = walk >= kWalks / 2 && !promising.empty();
+      const std::vector<Candidate>& starts = by_estimate ? promising : seeds;
+      Walk(starts[walk % starts.size()], begin + share * static_cast<int64_t>(walk), share,
+           walk % 2 == 0 ? 0.02 : 0.2, by_estimate);
     }
   }
 
-  void Walk(Candidate current, int64_t from, int64_t share, double warmth) {
+  void Walk(Candidate current, int64_t from, int64_t share, double warmth, bool by_estimate) {
+    const auto cost = [&](const Candidate& c) {
+      return static_cast<double>((by_estimate ? c.estimate : c.score).count()) +
+             1e-3 * static_cast<double>(c.bound.chain.count());
+    };
     while (tasks_ < from + share) {
       const double left = 1 - static_cast<double>(tasks_ - from) / static_cast<double>(share);
       Plan changed = current.plan;
@@ -206,18 +240,14 @@ class Search {
       std::optional<Candidate> next = Bound(std::move(changed));
       if (!next || next->fits_host < current.fits_host) continue;
       Keep(*next);
-      if (next->fits_host > current.fits_host || Accept(*next, current, warmth * left * left)) {
+      if (next->fits_host > current.fits_host ||
+          Accept(cost(*next) / cost(current) - 1, warmth * left * left)) {
         current = *std::move(next);
       }
     }
   }
 
-  bool Accept(const Candidate& next, const Candidate& current, double warmth) {
-    const auto cost = [](const Candidate& c) {
-      return static_cast<double>(c.score.count()) +
-             1e-3 * static_cast<double>(c.bound.chain.count());
-    };
-    const double worse = cost(next) / cost(current) - 1;
+  bool Accept(double worse, double warmth) {
     if (worse <= 0) return true;
     return random_.NextDouble() < std::exp(-worse / std::max(warmth, 1e-9));
   }
@@ -242,6 +272,15 @@ class Search {
     return better;
   }
 
+  // With half of what may be simulated.
+  void SimulatePromising() {
+    const int64_t most = options_.commands / 2;
+    for (const auto& [promise, candidate] : promising_) {
+      if (result_.found && result_.report.commands >= most) return;
+      if (CanWin(candidate)) Simulate(candidate);
+    }
+  }
+
   // True when nothing that is left can win.
   bool SimulateKept() {
     while (!kept_.empty()) {
@@ -249,9 +288,55 @@ class Search {
       kept_.erase(kept_.begin());
       if (!CanWin(candidate)) return true;
       if (result_.found && !CommandsLeft()) return false;
-      Simulate(candidate);
+      if (!done_.contains(std::get<std::string>(candidate.rank))) Simulate(candidate);
     }
     return !dropped_;
+  }
+
+  // Random changes judged by simulation, worse ones accepted less and less: for plans that are
+  // simulated in a moment, about which the bound says too little.
+  void Wander() {
+    SearchReport& report = result_.report;
+    const int64_t share = options_.commands / static_cast<int64_t>(kWanders);
+    if (report.simulations == 0 || report.commands / report.simulations > share / kLeastWander) {
+      return;
+    }
+    const std::vector<ScoredPlan> starts = report.simulated;
+    for (size_t walk = 0; walk < kWanders; ++walk) {
+      const bool from_best = walk % 2 == 0;
+      MoveRules rules = rules_;
+      rules.together = !from_best && rules_.groups;
+      Wander(rules, from_best ? result_.best : starts[random_.Below(starts.size())], share,
+             from_best ? 0.05 : 0.3);
+    }
+  }
+
+  void Wander(const MoveRules& rules, ScoredPlan current, int64_t share, double warmth) {
+    const SearchReport& report = result_.report;
+    const int64_t from = report.commands;
+    options_.commands = std::max(options_.commands, from + share);
+    options_.tasks = std::max(options_.tasks, tasks_ + share * kBoundsOfWander);
+    while (report.commands < from + share && WorkLeft()) {
+      const double left =
+          1 - static_cast<double>(report.commands - from) / static_cast<double>(share);
+      Plan changed = current.plan;
+      tasks_ += 20;  // so that it ends when nothing can be changed
+      bool moved = RandomMove(rules, random_, &changed);
+      while (random_.Below(2) == 0) moved |= RandomMove(rules, random_, &changed);
+      if (!moved) continue;
+      const std::optional<Candidate> next = Bound(std::move(changed));
+      if (!next || next->fits_host < current.fits_host) continue;
+      const auto above = [&](Nanos score) {
+        return static_cast<double>(score.count()) / static_cast<double>(current.score.count()) - 1;
+      };
+      const double most = -std::log(1 - random_.NextDouble()) * warmth * left * left;
+      if (above(next->score) > most || done_.contains(std::get<std::string>(next->rank))) continue;
+      const size_t simulated = report.simulated.size();
+      Simulate(*next);
+      if (report.simulated.size() == simulated) continue;
+      const ScoredPlan& scored = report.simulated.back();
+      if (scored.fits_host >= current.fits_host && above(scored.score) <= most) current = scored;
+    }
   }
 
   // Changes of the best plan, judged by simulation.
@@ -288,13 +373,16 @@ class Search {
   const Plan shape_;
   TaskCosts costs_;
   Bounds bounds_;
+  StepEstimator estimator_;
   SearchOptions options_;
   CounterRandom random_;
   int64_t tasks_ = 0;
   size_t most_kept_ = kMostKept;
   bool dropped_ = false;  // plans that were not worth keeping
   std::map<Rank, Candidate> kept_;
-  absl::flat_hash_set<std::string> done_;  // keys of plans that were simulated
+  bool estimates_ = false;
+  std::map<Promise, Candidate> promising_;  // by their estimates
+  absl::flat_hash_set<std::string> done_;   // keys of plans that were simulated
   SearchResult result_;
 };
 

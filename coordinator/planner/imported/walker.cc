@@ -136,7 +136,7 @@ void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules) {
     WrapAround(Devices(), 0, &plan.backward_groups);
     MirrorForward(&plan);
     TryUpdates(plan);
-    TakeTurns(Devices(), &plan);
+    TakeTurns(Devices(), 0, &plan);
     TryUpdates(plan);
   }
   // Estimates may be wrong for some of them.
@@ -190,7 +190,7 @@ void Walker::TryForwards(const Plan& plan) {
         if (i % parts == 0) groups.push_back(plan.forward_groups[i]);
         groups.back().layers.last = plan.forward_groups[i].layers.last;
       }
-      TakeTurns(Devices(), &changed);
+      TakeTurns(Devices(), 0, &changed);
       FitForward(&changed);
     }
     for (int span : rules_.spans) {
