@@ -126,9 +126,10 @@ std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
   }
   const std::string missing = MissingSpeeds(machine.devices);
   return absl::StrCat(
-      "guesses, since ", missing.empty() ? "no speeds are" : absl::StrCat(missing, " is not"),
-      " given (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): plans are compared by them, but ",
-      "the time can be far off. Measure with `harmony profile`, or give flops=, h2d=, d2h=, p2p=");
+      missing.empty() ? "guesses, since no speeds are given"
+                      : absl::StrCat("guesses where no speed is given, which is ", missing),
+      " (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): plans are compared by them, but the ",
+      "time can be far off. Measure with `harmony profile`, or give flops=, h2d=, d2h=, p2p=");
 }
 
 // All that is to be said of the result's plan.
