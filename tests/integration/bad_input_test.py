@@ -30,7 +30,7 @@ class BadInputTest(harness.Scratch):
             "missing model": ({"model_name_or_path": "/nowhere/model"}, ["/nowhere/model"]),
             "unknown optimizer": ({"optim": "adam"}, ["optim", "adamw"]),
             "too long": ({"sequence_length": 128}, ["sequence_length", "64"]),
-            "too few tokens": ({"global_batch_size": 100000, "micro_batch_size": 1}, ["data.txt"]),
+            "too few tokens": ({"global_batch_size": 100000, "micro_batch_size": 100}, ["data.txt"]),
             "layer groups": ({"layer_groups": [1, 2]}, ["layer_groups", "6"]),
             "bf16": ({"bf16": True}, ["bf16"]),
         }
