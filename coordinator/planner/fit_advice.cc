@@ -31,7 +31,7 @@ bool Fits(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine
   const PlanBuilder builder(model, job, machine, microbatch, division);
   Plan plan = PlanOf(builder, job.stash, partition);
   StepVisits step;
-  return builder.Complete(&plan, &step);
+  return builder.Complete(&plan, &step) && builder.FitsHost(plan);
 }
 
 // The largest value below the present one for which `fits` holds, among its divisors or halves.
@@ -102,9 +102,18 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
     return Fits(model, other, machine, microbatch, division, finest);
   });
   if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
-  if (need->kept.count() > 0) absl::StrAppend(&text, ", or with stash: host");
+  JobSpec on_host = job;
+  on_host.stash = StashPlacement::kHost;
+  if (need->kept.count() > 0 && Fits(model, on_host, machine, microbatch, division, finest)) {
+    absl::StrAppend(&text, ", or with stash: host");
+  }
   if (!partition.empty() && need->layers.count() > 1) {
     absl::StrAppend(&text, ", or with fewer layers in that group (layer_groups)");
+  }
+  if (!builder.FitsHost(plan)) {
+    absl::StrAppend(&text, ". The host arena of such a plan needs ",
+                    FormatBytesExact(builder.ArenaBytes(plan)), " as well, host_memory is ",
+                    FormatBytesExact(machine.host_memory));
   }
   return absl::ResourceExhaustedError(text);
 }

@@ -1,6 +1,7 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -258,19 +259,32 @@ class Planning {
                            Paced(machine_) || (options_.costs && !options_.rough));
   }
 
-  // By the first size for which there is a plan.
+  // By the first size for which there is a plan; where none fits the host, the one that needs the
+  // least of it. Smaller microbatches allow larger groups, which stash less.
   Candidate Search(Division division, const std::vector<int64_t>& sizes) const {
-    Candidate candidate{division, 0, {}, false};
+    Candidate best{division, 0, {}, false};
+    Bytes least;
+    int64_t most = std::numeric_limits<int64_t>::max();
     for (int64_t size : sizes) {
-      candidate.microbatch = size;
+      if (size > most) continue;
+      Candidate candidate{division, size, {}, false};
       const PlanBuilder builder = BuilderOf(candidate);
       candidate.found =
           SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
-      if (!candidate.found.found) continue;
+      if (!candidate.found.found) {
+        if (!best.found.found) best.microbatch = size;
+        continue;
+      }
+      most = size / 2;
       candidate.fits_host = builder.FitsHost(candidate.found.best.plan);
-      break;
+      const Bytes arena = builder.ArenaBytes(candidate.found.best.plan);
+      if (!best.found.found || arena < least) {
+        least = arena;
+        best = std::move(candidate);
+      }
+      if (best.fits_host) break;
     }
-    return candidate;
+    return best;
   }
 
   static bool Better(const Candidate& a, const Candidate& b) {

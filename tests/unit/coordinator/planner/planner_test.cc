@@ -190,6 +190,30 @@ TEST(PlannerTest, WhatAContextTakesIsNotPlannedWith) {
   EXPECT_NE(plan_on("sim*2:mem=600MiB"), plan_on("sim*2:mem=512MiB"));
 }
 
+// Large microbatches leave room for small groups only, and these have many stashes.
+TEST(PlannerTest, AutomaticMicrobatchesAreSmallerWhereTheHostIs) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.micro_batch_size = 0;
+  job.global_batch_size = 256;
+  MachineSpec machine =
+      Machine("sim:mem=512MiB,flops=1000T,h2d=100GB/s,d2h=100GB/s,p2p=100GB/s,host=10TB/s");
+  job.micro_batch_size = 1;
+  const absl::StatusOr<PlanResult> smallest = MakePlan(model, job, machine);
+  ASSERT_TRUE(smallest.ok()) << smallest.status();
+  job.micro_batch_size = 0;
+  machine.host_memory = ArenaLayout(model, smallest->plan).end();
+  const absl::StatusOr<PlanResult> tight = MakePlan(model, job, machine);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_LE(ArenaLayout(model, tight->plan).end(), machine.host_memory);
+  machine.host_memory = GiB(100);
+  const absl::StatusOr<PlanResult> roomy = MakePlan(model, job, machine);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  EXPECT_LT(tight->plan.microbatch_size, roomy->plan.microbatch_size)
+      << ArenaLayout(model, tight->plan).end().count() << " of "
+      << ArenaLayout(model, roomy->plan).end().count();
+}
+
 TEST(PlannerTest, RefusesAHostThatIsTooSmall) {
   MachineSpec machine = Machine("sim:mem=2GiB");
   machine.host_memory = GiB(1);
