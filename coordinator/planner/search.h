@@ -3,9 +3,10 @@
 // The search for a plan of one microbatch size. PURE: effort is counted in work, not in seconds, so
 // that the same job gets the same plan everywhere.
 //
-// Plans are made (all of them where they are few, else from balanced partitions by random small
-// changes that lower their bound), and simulated in the order of their bounds until the next bound
-// is above the best simulated time: from there on no plan that was looked at can win.
+// Plans are made (all of them where they are few, else from balanced partitions by random changes
+// that lower their bound or their estimate), and simulated, the most promising first and then in
+// the order of their bounds until the next bound is above the best simulated time. Random changes
+// that are judged by simulation follow, as far as simulations are cheap.
 
 #include <cstdint>
 #include <string>
