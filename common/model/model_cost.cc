@@ -141,6 +141,12 @@ Bytes BoundaryBytes(const ModelSpec& model, int boundary, int64_t samples, int64
   return Elements(boundary == 0 ? 1 : model.config.hidden_size, samples, tokens);
 }
 
+Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
+  Bytes bytes;
+  for (int use : model.layers[layer].uses) bytes += model.blocks[model.uses[use].block].size();
+  return bytes;
+}
+
 double ForwardFlops(const ModelSpec& model, int layer, int64_t samples, int64_t tokens) {
   const ModelConfig& c = model.config;
   const double rows = static_cast<double>(samples) * static_cast<double>(tokens);

@@ -117,6 +117,9 @@ int64_t HeadChunkRows(const ModelConfig& config);
 // Bytes of boundary `b` (see above).
 Bytes BoundaryBytes(const ModelSpec& model, int boundary, int64_t samples, int64_t tokens);
 
+// Bytes of the parameters that a layer uses, a block as often as it does.
+Bytes LayerParameterBytes(const ModelSpec& model, int layer);
+
 // Floating-point operations of a layer's forward (multiply-adds count as two); backward with
 // recompute is about three times that.
 double ForwardFlops(const ModelSpec& model, int layer, int64_t samples, int64_t tokens);

@@ -48,7 +48,7 @@ absl::Status CheckLayer(const LayerProfile& layer, absl::string_view where,
   if (layer.kind != kind) {
     return Differs(where, field + ".kind", layer.kind, kind);
   }
-  const Bytes parameters = ParameterBytes(model, index);
+  const Bytes parameters = LayerParameterBytes(model, index);
   if (layer.parameter_bytes != parameters) {
     return Differs(where, field + ".parameter_bytes",
                    absl::StrCat(layer.parameter_bytes.count(), " bytes"),
@@ -103,12 +103,6 @@ std::string ModelCostText(const ModelSpec& model, int64_t sequence_length) {
 
 std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length) {
   return absl::StrFormat("%016x", Digest(ModelCostText(model, sequence_length)));
-}
-
-Bytes ParameterBytes(const ModelSpec& model, int layer) {
-  Bytes bytes;
-  for (int use : model.layers[layer].uses) bytes += model.blocks[model.uses[use].block].size();
-  return bytes;
 }
 
 Profile BlankProfile(const ModelSpec& model, const JobSpec& job) {

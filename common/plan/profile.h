@@ -135,9 +135,6 @@ std::string ModelCostText(const ModelSpec& model, int64_t sequence_length);
 // Its digest, 16 hexadecimal digits.
 std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length);
 
-// Of all uses of a layer.
-Bytes ParameterBytes(const ModelSpec& model, int layer);
-
 // A profile of the model as the job trains it, nothing measured yet.
 Profile BlankProfile(const ModelSpec& model, const JobSpec& job);
 

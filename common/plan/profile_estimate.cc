@@ -13,8 +13,8 @@
 namespace harmony {
 namespace {
 
-constexpr double kLongestForward = 2e9;       // FLOPs: a tenth of a second
-constexpr int64_t kLargestLayer = 8'000'000;  // parameters
+constexpr double kLongestForward = 2e9;     // FLOPs: a tenth of a second
+constexpr Bytes kLargestLayer(32'000'000);  // of parameters
 constexpr int64_t kTokens = 512;
 constexpr Bytes kMemory = MiB(256);
 constexpr char kStandIn[] = "gpt2-124m";
@@ -28,14 +28,6 @@ int BlockOf(const ModelSpec& model) {
       std::find_if(model.layers.begin(), model.layers.end(),
                    [](const LayerSpec& layer) { return layer.kind == LayerKind::kBlock; });
   return block == model.layers.end() ? 0 : static_cast<int>(block - model.layers.begin());
-}
-
-int64_t ParametersOf(const ModelSpec& model, int layer) {
-  int64_t elements = 0;
-  for (int use : model.layers[layer].uses) {
-    elements += model.blocks[model.uses[use].block].elements;
-  }
-  return elements;
 }
 
 LinkProfile WithSpeed(LinkProfile link, BytesPerSecond given) {
@@ -74,7 +66,7 @@ std::vector<LayerProfile> LayersOf(const ModelSpec& model, const JobSpec& job, b
     layer.kind = KindName(shape.kind);
     layer.layers = shape.layers;
     const int first = shape.layers.front();
-    layer.parameter_bytes = ParameterBytes(model, first);
+    layer.parameter_bytes = LayerParameterBytes(model, first);
     layer.input_bytes = BoundaryBytes(model, first, 1, job.sequence_length);
     const double seconds =
         paced ? 0 : Bounded(static_cast<double>(layer.parameter_bytes.count()) / kMemoryBytes);
@@ -96,7 +88,7 @@ absl::StatusOr<CalibrationWork> CalibrationWorkOf(const ModelSpec& model,
   CalibrationWork work{model, config_json, job, BlockOf(model), {}, 0};
   int64_t samples = std::clamp<int64_t>(kTokens / job.sequence_length, 1, job.global_batch_size);
   const double one = ForwardFlops(model, work.layer, 1, job.sequence_length);
-  if (one > kLongestForward || ParametersOf(model, work.layer) > kLargestLayer) {
+  if (one > kLongestForward || LayerParameterBytes(model, work.layer) > kLargestLayer) {
     HARMONY_ASSIGN_OR_RETURN(work.config_json, PresetConfigJson(kStandIn));
     HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
                              ParseModelConfig(work.config_json, kStandIn));

@@ -146,7 +146,7 @@ Nanos Bounds::OfAnyPlan(const Plan& shape, const std::vector<int>& spans) {
   Nanos best(std::numeric_limits<int64_t>::max());
   Bytes fused;
   for (int first = layers - 1; first >= 0; --first) {
-    for (int use : model_.layers[first].uses) fused += model_.blocks[model_.uses[use].block].size();
+    fused += LayerParameterBytes(model_, first);
     // Gradients are there for each use, weights for each block; this is no more than either.
     const bool fits =
         fused + BackwardWorkspaceBytes(model_, {first, layers - 1}, shape.microbatch_size,

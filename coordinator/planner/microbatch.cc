@@ -63,6 +63,7 @@ std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
   MoveRules rules;
   rules.update = false;
   rules.most_slots = 2;
+  rules.alike_devices = true;
   std::optional<Nanos> best;
   Plan best_plan;
   const auto consider = [&](Plan plan) {
@@ -85,15 +86,17 @@ std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
 
 }  // namespace
 
+int64_t LeastMicrobatch(const JobSpec& job) {
+  return (job.global_batch_size + limits::kMostMicrobatches - 1) / limits::kMostMicrobatches;
+}
+
 std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
                                      const MachineSpec& machine, Division division,
                                      const CostFactory& costs, bool informed) {
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
   const int64_t batch = job.global_batch_size / division.replicas;  // of a replica
   const int64_t large = division.mode == ParallelMode::kData ? batch : batch / 4;
-  // Smaller ones would make more microbatches than a step may have.
-  int64_t least =
-      (job.global_batch_size + limits::kMostMicrobatches - 1) / limits::kMostMicrobatches;
+  int64_t least = LeastMicrobatch(job);
   while (least < batch && batch % least != 0) ++least;
   const int64_t most =
       informed ? batch : std::max(std::clamp<int64_t>(large, 1, kLargestBlindMicrobatch), least);

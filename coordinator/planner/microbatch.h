@@ -14,6 +14,9 @@
 
 namespace harmony {
 
+// Smaller ones would make more microbatches than a step may have.
+int64_t LeastMicrobatch(const JobSpec& job);
+
 // Sizes to try, best first; the first for which there is a plan is taken. The job's own size alone
 // where it has one. Each leaves whole microbatches to every replica. `informed`: the costs are
 // measured or those of paced devices, else nothing is known of small tasks and large ones are

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "coordinator/planner/fit_advice.h"
 #include "coordinator/planner/given_plan.h"
@@ -57,12 +56,8 @@ absl::Status CheckTimes(const ModelSpec& model, const JobSpec& job, const Machin
   for (int d = 0; d < tasks.num_devices(); ++d) {
     double each = 0, once = update;  // of a microbatch, of a step
     for (int layer = 0; layer < model.num_layers(); ++layer) {
-      const bool head = layer + 1 == model.num_layers();
-      const LayerRange one{layer, layer};
       each += tasks.HiddenIn(layer, d, 1).seconds() + tasks.HiddenOut(layer, d, 1).seconds();
-      if (!head) each += tasks.Compute(TaskKind::kForward, one, d).seconds();
-      each +=
-          tasks.Compute(head ? TaskKind::kForwardBackward : TaskKind::kBackward, one, d).seconds();
+      each += tasks.ComputeAlone(layer, d).seconds();
       for (int use : model.layers[layer].uses) {
         once += 2 * tasks.Load(model.uses[use].block, d).seconds();
         once += tasks.GradientOut(use, d).seconds();
@@ -323,12 +318,10 @@ absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
   HARMONY_RETURN_IF_ERROR(CheckKeys(job, machine));
   const CostFactory costs =
       options.costs ? options.costs : AnalyticCostFactory(model, machine.devices);
-  const int64_t least =
-      (job.global_batch_size + limits::kMostMicrobatches - 1) / limits::kMostMicrobatches;
   const int64_t size = options.given != nullptr      ? options.given->microbatch_size
                        : job.micro_batch_size > 0    ? job.micro_batch_size
                        : options.microbatch_size > 0 ? options.microbatch_size
-                                                     : least;
+                                                     : LeastMicrobatch(job);
   HARMONY_RETURN_IF_ERROR(CheckTimes(model, job, machine, costs, size));
   if (options.given != nullptr) {
     PlanResult result;

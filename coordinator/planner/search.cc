@@ -87,7 +87,7 @@ class Search {
 
  private:
   using Rank = std::tuple<bool, Nanos, Nanos, Nanos, std::string>;  // the last one is the key
-  using Promise = std::tuple<bool, Nanos, Rank>;
+  using Promise = std::tuple<bool, Nanos, Rank>;  // the same, by the estimate first
   struct Candidate {
     Plan plan;
     PlanBound bound;
@@ -146,19 +146,21 @@ class Search {
 
   void Keep(const Candidate& candidate) {
     if (estimates_) {
-      promising_.emplace(Promise(!candidate.fits_host, candidate.estimate, candidate.rank),
-                         candidate);
-      if (promising_.size() > kMostKept) promising_.erase(std::prev(promising_.end()));
+      const Promise promise(!candidate.fits_host, candidate.estimate, candidate.rank);
+      KeepBest(promise, candidate, kMostKept, &promising_);
     }
-    if (kept_.size() >= most_kept_ && candidate.rank >= kept_.rbegin()->first) {
-      dropped_ = true;
-      return;
-    }
-    if (done_.contains(std::get<std::string>(candidate.rank))) return;
-    kept_.emplace(candidate.rank, candidate);
-    if (kept_.size() <= most_kept_) return;
-    kept_.erase(std::prev(kept_.end()));
-    dropped_ = true;
+    if (!KeepBest(candidate.rank, candidate, most_kept_, &kept_)) dropped_ = true;
+  }
+
+  // False when one was not worth keeping: this one, or the last of them, in whose place it is.
+  template <typename Key>
+  static bool KeepBest(const Key& key, const Candidate& candidate, size_t most,
+                       std::map<Key, Candidate>* best) {
+    if (best->size() >= most && key >= best->rbegin()->first) return false;
+    best->emplace(key, candidate);
+    if (best->size() <= most) return true;
+    best->erase(std::prev(best->end()));
+    return false;
   }
 
   void Consider(Plan plan) {
@@ -305,7 +307,7 @@ class Search {
     for (size_t walk = 0; walk < kWanders; ++walk) {
       const bool from_best = walk % 2 == 0;
       MoveRules rules = rules_;
-      rules.together = !from_best && rules_.groups;
+      rules.together = !from_best;
       Wander(rules, from_best ? result_.best : starts[random_.Below(starts.size())], share,
              from_best ? 0.05 : 0.3);
     }

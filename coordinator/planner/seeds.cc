@@ -25,19 +25,14 @@ class Seeds {
     for (int layer = 0; layer < layers; ++layer) {
       Nanos sum;
       for (int d = 0; d < choices_; ++d) {
-        const LayerRange range{layer, layer};
-        const Nanos one = layer + 1 == layers ? costs.Compute(TaskKind::kForwardBackward, range, d)
-                                              : costs.Compute(TaskKind::kForward, range, d) +
-                                                    costs.Compute(TaskKind::kBackward, range, d);
+        const Nanos one = costs.ComputeAlone(layer, d);
         sum += one;
         speed_[d] += one.seconds();
       }
       time_.push_back(sum.seconds());
-      Bytes bytes = BackwardWorkspaceBytes(model_, {layer, layer}, shape.microbatch_size,
-                                           shape.sequence_length);
-      for (int use : model_.layers[layer].uses) {
-        bytes += model_.blocks[model_.uses[use].block].size() * 2;
-      }
+      const Bytes bytes = BackwardWorkspaceBytes(model_, {layer, layer}, shape.microbatch_size,
+                                                 shape.sequence_length) +
+                          LayerParameterBytes(model_, layer) * 2;
       memory_.push_back(static_cast<double>(bytes.count()));
     }
     for (double& speed : speed_) speed = speed > 0 ? 1 / speed : 1;

@@ -37,6 +37,12 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
   one_ = MakeStreams(1);
 }
 
+Nanos TaskCosts::ComputeAlone(int layer, int device) {
+  const LayerRange alone{layer, layer};
+  if (layer + 1 == spec_.num_layers()) return Compute(TaskKind::kForwardBackward, alone, device);
+  return Compute(TaskKind::kForward, alone, device) + Compute(TaskKind::kBackward, alone, device);
+}
+
 TaskCosts::Hidden TaskCosts::MakeHidden(Bytes size) const {
   Hidden hidden;
   const int devices = lanes_.num_devices();

@@ -28,6 +28,8 @@ class TaskCosts {
   // backward recomputes nothing.
   Nanos Compute(TaskKind kind, LayerRange layers, int device, bool first = false, bool last = false,
                 int span = 1, bool kept = false);
+  // Forward and backward of a layer that is a group of its own, one microbatch.
+  Nanos ComputeAlone(int layer, int device);
   Nanos Load(int block, int device) const { return loads_[device][block]; }
   Nanos GradientOut(int use, int device) const { return gradients_[device][use]; }
   // One boundary tensor of so many microbatches.

@@ -29,7 +29,7 @@ inline Profile SampleProfile(const ModelSpec& model, const JobSpec& job,
       LayerProfile layer;
       layer.kind = KindName(shape.kind);
       layer.layers = shape.layers;
-      layer.parameter_bytes = ParameterBytes(model, shape.layers[0]);
+      layer.parameter_bytes = LayerParameterBytes(model, shape.layers[0]);
       layer.input_bytes = BoundaryBytes(model, shape.layers[0], 1, job.sequence_length);
       layer.zero = Exactly(2e-3);
       layer.check = Exactly(1e-3);

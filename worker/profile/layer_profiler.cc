@@ -207,9 +207,7 @@ absl::StatusOr<LayerProfile> LayerProfiler::MeasureShape(const LayerShape& shape
   LayerProfile layer;
   layer.kind = KindName(shape.kind);
   layer.layers = shape.layers;
-  for (int use : job_.model.layers[index].uses) {
-    layer.parameter_bytes += job_.model.blocks[job_.model.uses[use].block].size();
-  }
+  layer.parameter_bytes = LayerParameterBytes(job_.model, index);
   layer.input_bytes = BoundaryBytes(job_.model, index, 1, job_.plan.sequence_length);
   absl::Status no_room;
   for (int64_t samples : sizes_) {
