@@ -2,7 +2,8 @@
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # What a precompiled header needs to be cached.
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
@@ -51,6 +52,28 @@ endfunction()
 add_custom_target(sanitized_tests)
 add_custom_target(threaded_tests)
 
+function(harmony_test_options name)
+  target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main harmony_warnings)
+  target_compile_options(${name} PRIVATE -pthread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${name} PRIVATE -fpch-preprocess)  # for ccache
+  endif()
+  if(HARMONY_SANITIZE AND NOT HARMONY_FUZZ)
+    # What is tested is optimised; optimising the tests costs more than they gain.
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+endfunction()
+
+# Half of what a test's compilation takes is GoogleTest's headers: precompiled, for all tests. For
+# the libraries it does not pay. An executable, since compiled as such.
+function(harmony_test_headers)
+  add_executable(harmony_test_headers ${CMAKE_SOURCE_DIR}/tests/support/test_headers.cc)
+  harmony_test_options(harmony_test_headers)
+  target_precompile_headers(harmony_test_headers PRIVATE
+    <string> <vector> [["absl/status/statusor.h"]] [["absl/strings/str_cat.h"]]
+    [["gmock/gmock.h"]] [["gtest/gtest.h"]])
+endfunction()
+
 # harmony_test(NAME SOURCES a.cc ... [DEPS t ...] [LABELS l ...] [TIMEOUT seconds])
 # A GoogleTest binary, registered with ctest as one test. Labels: pure (no threads, also run under
 # AddressSanitizer), sanitize (has threads or processes, also run under both sanitizers), torch,
@@ -58,11 +81,9 @@ add_custom_target(threaded_tests)
 function(harmony_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main harmony_warnings)
-  if(HARMONY_SANITIZE AND NOT HARMONY_FUZZ)
-    # What is tested is optimised; optimising the tests costs more than they gain.
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
+  harmony_test_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  target_precompile_headers(${name} REUSE_FROM harmony_test_headers)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)

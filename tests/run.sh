@@ -12,7 +12,7 @@ quick=0
 
 deploy/setup.sh --no-build --with-tests
 export CCACHE_DIR="${CCACHE_DIR:-$PWD/.cache/ccache}" CCACHE_MAXSIZE=10G
-export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
 say() { echo "[tests] $(date +%H:%M:%S) $*"; }
 
