@@ -13,6 +13,7 @@ STEPS = 40
 
 
 class ReplanTest(harness.Scratch):
+    profile = expected = None  # the same for all tests; made by the first
 
     def setUp(self):
         super().setUp()
@@ -21,18 +22,22 @@ class ReplanTest(harness.Scratch):
     def wrong_profile(self, job):
         """As measured, but with the first device's links for both."""
         path = self.dir / "wrong.json"
-        self.harmony("profile", job, "--quick", "--devices", DEVICES, "-o", path)
-        profile = json.loads(path.read_text())
-        for link in ("h2d", "d2h", "p2p"):
-            profile["devices"][1][link] = profile["devices"][0][link]
-        path.write_text(json.dumps(profile))
+        if not self.profile:
+            self.harmony("profile", job, "--quick", "--devices", DEVICES, "-o", path)
+            profile = json.loads(path.read_text())
+            for link in ("h2d", "d2h", "p2p"):
+                profile["devices"][1][link] = profile["devices"][0][link]
+            type(self).profile = json.dumps(profile)
+        path.write_text(self.profile)
         return path
 
     def reference(self):
         """Another machine and no profile: the bits are the same."""
-        job, out = self.job("reference", max_steps=STEPS)
-        self.harmony("run", job, "--devices", "sim:mem=8MiB")
-        return harness.losses(out), harness.weights_digest(out / "final")
+        if not self.expected:
+            job, out = self.job("reference", max_steps=STEPS)
+            self.harmony("run", job, "--devices", "sim:mem=8MiB")
+            type(self).expected = harness.losses(out), harness.weights_digest(out / "final")
+        return self.expected
 
     def check_result(self, out, expected):
         metrics = harness.read_metrics(out)
