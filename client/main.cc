@@ -68,10 +68,12 @@ void AddCalibration(CLI::App* app, JobOptions& job) {
 }
 
 void AddCluster(CLI::App* app, ClusterOptions& cluster) {
-  app->add_option("--config", cluster.config, "Devices and host memory from a file")
+  app->add_option("--config", cluster.config,
+                  "File with the keys devices (a SPEC or a list of them) and host_memory")
       ->type_name("CLUSTER.yaml")
       ->check(CheckNotEmpty);
-  app->add_option("--devices", cluster.devices, "e.g. sim*4:mem=256MiB")
+  app->add_option("--devices", cluster.devices,
+                  "e.g. sim*4:mem=256MiB; unequal ones: 'sim:mem=1GiB; sim:mem=512MiB'")
       ->type_name("SPEC")
       ->check(CheckNotEmpty);
   app->add_option("--host-memory", cluster.host_memory,
