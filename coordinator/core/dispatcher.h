@@ -68,7 +68,8 @@ class Dispatcher {
   absl::StatusOr<std::vector<Command>> NextCommands();
 
   // Instead of NextCommands and OnLaneProgress: issues all steps in the same order with the same
-  // memory, each command completing as modelled, without writing the commands down. REQUIRES: a new
+  // memory, each command completing as modelled, without writing the commands down. (Of commands
+  // that want a link at one time it does not always know which comes first.) REQUIRES: a new
   // generation on an empty table; a command's duration depends on nothing but its lane, its size
   // and, of a task, its layers, its samples and whether it is its replica's first or last.
   absl::StatusOr<Rehearsal> Rehearse();

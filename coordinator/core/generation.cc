@@ -21,7 +21,7 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       writer_(job.model, job.plan, job.layout, job.kept, job.table, graph_, memory_, records_),
       lanes_(lane_table_.size()),
       links_(LinksOfLanes(plan_)),
-      link_free_(lane_table_.size()),
+      link_clocks_(lane_table_.size()),
       grants_(job.plan.backward_groups.size()) {
   for (size_t d = 0; d < plan_.devices.size(); ++d) {
     memory_.emplace_back(plan_.devices[d].resident - job.kept.bytes(static_cast<int>(d)));
@@ -206,6 +206,7 @@ void Generation::Stop() {
     lane.ready = false;
     lane.blocked_on = kNoNode;
   }
+  held_back_ = -1;
   ++changes_;
   ring_queue_.erase(std::remove_if(ring_queue_.begin(), ring_queue_.end(),
                                    [&](const RingRequest& request) { return request.step >= end; }),

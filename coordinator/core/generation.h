@@ -20,6 +20,7 @@
 #include "coordinator/core/frontier.h"
 #include "coordinator/core/gradient_ring.h"
 #include "coordinator/core/kept_layout.h"
+#include "coordinator/core/link_clock.h"
 #include "coordinator/core/step_builder.h"
 #include "coordinator/core/work_graph.h"
 
@@ -64,6 +65,14 @@ class Generation {
     int64_t checked = 0;          // it could not when changes_ stood at this
     Nanos start;
     std::deque<Command> outstanding;
+    // When the last commands will finish, as modelled; those before have done so long ago.
+    static constexpr uint64_t kRecent = 1024;
+    std::vector<Nanos> finishes = std::vector<Nanos>(kRecent);  // by value, modulo their number
+
+    void SetFinish(Nanos at) { finishes[issued % kRecent] = at; }
+    Nanos FinishOf(uint64_t value) const {
+      return issued - value < kRecent ? finishes[value % kRecent] : Nanos();
+    }
   };
   // A backward group's piece of the gradient ring: its gradients of one replica after those of the
   // other.
@@ -113,7 +122,7 @@ class Generation {
   void WriteHead(int lane, Users& users, Command& command);
   // As modelled; takes it off its lane.
   void Issued(int lane, Nanos start, Nanos duration);
-  Nanos DurationOf(int lane);
+  Nanos DurationOf(int lane, Users& users);
   void FinishSteps();
   void FillWaits(const Node& node, Users& users, Command& command) const;
   Bytes GradientSlot(const Node& node) const;
@@ -143,7 +152,7 @@ class Generation {
 
   std::vector<LaneState> lanes_;
   const std::vector<int> links_;                        // by lane: what carries it
-  std::vector<Nanos> link_free_;                        // by link; modelled
+  std::vector<LinkClock> link_clocks_;                  // by link
   std::vector<RingGrant> grants_;                       // by backward group
   std::deque<RingRequest> ring_queue_;                  // in the order of the groups
   std::deque<StepCount> steps_;                         // built, not completed
@@ -158,6 +167,7 @@ class Generation {
   // memory and decisions.
   int64_t changes_ = 1;
   uint64_t next_id_ = 1;
+  int held_back_ = -1;  // the lane that is next, until it may have more outstanding
   // Rehearsals: the last duration of each kind of node, by lane and kind.
   struct LastDuration {
     int64_t visit = -2;

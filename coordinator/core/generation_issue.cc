@@ -83,6 +83,9 @@ bool Generation::HasMemory(const Node& node, Nanos& start) const {
     case NodeKind::kGradientOut:
       if (!GradientHasSlot(node)) return false;
       break;
+    case NodeKind::kEgress:
+      if (node.state == NodeState::kUndecided) return true;
+      break;
     default:
       return true;
   }
@@ -201,15 +204,18 @@ absl::StatusOr<int> Generation::NextLane() {
 
 absl::Status Generation::Issue(std::vector<Command>& commands) {
   for (;;) {
-    HARMONY_ASSIGN_OR_RETURN(const int index, NextLane());
-    if (index < 0) break;
+    if (held_back_ < 0) {
+      HARMONY_ASSIGN_OR_RETURN(held_back_, NextLane());
+    }
+    const int index = held_back_;
+    if (index < 0) return absl::OkStatus();
     const LaneState& lane = lanes_[index];
     const Node& node = graph_.node(graph_.lane(index).front());
-    if (lane.issued - lane.completed >= static_cast<uint64_t>(job_.options.window)) break;
-    if (node.step > completed_steps_ + 1) break;
+    const bool full = lane.issued - lane.completed >= static_cast<uint64_t>(job_.options.window);
+    if (full || node.step > completed_steps_ + 1) return absl::OkStatus();
+    held_back_ = -1;
     IssueHead(index, commands);
   }
-  return absl::OkStatus();
 }
 
 void Generation::IssueHead(int index, std::vector<Command>& commands) {
@@ -234,6 +240,9 @@ void Generation::WriteHead(int index, Users& users, Command& command) {
       std::find(resumed_steps_.begin(), resumed_steps_.end(), node.step) != resumed_steps_.end();
   writer_.WriteBody(node, node.kind == NodeKind::kGradientOut ? GradientSlot(node) : Bytes(0),
                     recovery, command, users);
+  for (const SemaphoreWait& wait : users.waits) {
+    users.finish = std::max(users.finish, lanes_[wait.semaphore].FinishOf(wait.value));
+  }
 }
 
 void Generation::Issued(int index, Nanos start, Nanos duration) {
@@ -241,11 +250,10 @@ void Generation::Issued(int index, Nanos start, Nanos duration) {
   const NodeId id = graph_.lane(index).front();
   Node& node = graph_.node(id);
   node.value = ++lane.issued;
-  Nanos& link_free = link_free_[links_[index]];
-  node.finish = std::max({start, lane.free_at, link_free}) + duration;
-  link_free = node.finish;
+  node.finish = link_clocks_[links_[index]].Serve(std::max(start, lane.free_at), duration);
   node.state = NodeState::kIssued;
   lane.free_at = node.finish;
+  lane.SetFinish(node.finish);
   lane.ready = false;
   lane.checked = 0;
   graph_.lane(index).pop_front();

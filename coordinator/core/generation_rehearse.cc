@@ -17,14 +17,12 @@ absl::Status Generation::Rehearse(Rehearsal& rehearsal) {
     if (index < 0) return absl::OkStatus();
     LaneState& lane = lanes_[index];
     const Node& node = graph_.node(graph_.lane(index).front());
-    const Nanos duration = DurationOf(index);
+    Users users;
+    const Nanos duration = DurationOf(index, users);
     if (node.step + 1 == job_.end_step && node.kind != NodeKind::kInitialize &&
         node.kind != NodeKind::kCheckpoint) {
       rehearsal.busy[links_[index]] += duration;
     }
-    // The others' users are in `start` already.
-    Users users;
-    if (node.kind == NodeKind::kEgress) CollectUsers(node, users);
     Issued(index, std::max(lane.start, users.finish), duration);
     ++rehearsal.commands;
     lane.completed = lane.issued;
@@ -37,8 +35,9 @@ absl::Status Generation::Rehearse(Rehearsal& rehearsal) {
   }
 }
 
-// Of the head: most are like the one before.
-Nanos Generation::DurationOf(int index) {
+// Of the head: most are like the one before. What it waits for besides what makes it ready is added
+// to `users`: copies that free records in the arena's shared places.
+Nanos Generation::DurationOf(int index, Users& users) {
   const Node& node = graph_.node(graph_.lane(index).front());
   int edge = 0;
   if (node.kind == NodeKind::kCompute) {
@@ -50,12 +49,13 @@ Nanos Generation::DurationOf(int index) {
   // An egress's index is where its tensor goes, no part of its size.
   const int what = node.kind == NodeKind::kEgress ? 0 : node.index;
   LastDuration& last = last_durations_[index][static_cast<size_t>(node.kind)];
-  if (node.visit >= 0 && last.visit == node.visit && last.index == what && last.edge == edge) {
-    return last.duration;
-  }
-  Users users;
+  const bool known =
+      node.visit >= 0 && last.visit == node.visit && last.index == what && last.edge == edge;
+  const bool claims = node.kind == NodeKind::kBoundaryOut || node.kind == NodeKind::kGradientOut;
+  if (known && !claims) return last.duration;
   Command command;
   WriteHead(index, users, command);
+  if (known) return last.duration;
   last = {node.visit, what, edge, job_.costs.Duration(command)};
   return last.duration;
 }

@@ -1,6 +1,9 @@
 #include "coordinator/planner/evaluation.h"
 
 #include <algorithm>
+#include <deque>
+#include <functional>
+#include <queue>
 #include <utility>
 
 #include "common/base/status.h"
@@ -8,63 +11,106 @@
 namespace harmony {
 namespace {
 
-// Only the order of issue depends on it, and that hardly: it bounds what is kept in memory.
-constexpr int kWindow = 256;
-
 class Clock {
  public:
   Clock(const ModelSpec& model, const Plan& plan, const CostModel& costs,
         const EvaluateOptions& options)
       : options_(options),
-        dispatcher_(model, plan, costs, {0, options.steps, 0, kWindow}),
+        dispatcher_(model, plan, costs, {.end_step = options.steps}),
         links_(LinksOfLanes(plan)),
         link_free_(links_.size()),
-        finishes_(links_.size()),
+        lanes_(links_.size()),
         step_ends_(options.steps) {
-    estimate_.lanes.resize(finishes_.size());
+    estimate_.lanes.resize(lanes_.size());
   }
 
   absl::StatusOr<Estimate> Run() {
     HARMONY_RETURN_IF_ERROR(dispatcher_.BeginGeneration(1, {}));
-    while (!dispatcher_.done()) {
-      HARMONY_ASSIGN_OR_RETURN(std::vector<Command> commands, dispatcher_.NextCommands());
-      if (commands.empty()) return absl::InternalError("the dispatcher stands still");
-      estimate_.commands += static_cast<int64_t>(commands.size());
-      for (Command& command : commands) Execute(std::move(command));
-      // Completions only pace the dispatcher: all that was issued counts as done.
-      for (size_t lane = 0; lane < finishes_.size(); ++lane) {
-        dispatcher_.OnLaneProgress(static_cast<int>(lane), finishes_[lane].size());
-      }
+    for (;;) {
+      HARMONY_RETURN_IF_ERROR(Receive());
+      StartHeads();
+      if (running_.empty()) break;
+      now_ = running_.top().first;
+      while (!running_.empty() && running_.top().first == now_) CompleteNext();
     }
+    if (!dispatcher_.done()) return absl::InternalError("the dispatcher stands still");
     return Summarize();
   }
 
  private:
-  void Execute(Command command) {
-    const CommandHeader& header = command.header;
-    std::vector<Nanos>& lane = finishes_[header.lane];
-    Nanos start = lane.empty() ? Nanos() : lane.back();
-    for (const SemaphoreWait& wait : header.waits) {
-      start = std::max(start, finishes_[wait.semaphore][wait.value - 1]);
+  struct LaneState {
+    std::deque<Command> queue;  // the head may be running
+    bool running = false;
+    uint64_t completed = 0;
+    int waits_for = -1;  // of the head: a lane whose semaphore is not there yet
+  };
+
+  // What the dispatcher issues now.
+  absl::Status Receive() {
+    HARMONY_ASSIGN_OR_RETURN(std::vector<Command> commands, dispatcher_.NextCommands());
+    estimate_.commands += static_cast<int64_t>(commands.size());
+    for (Command& command : commands) {
+      const int index = static_cast<int>(command.header.lane);
+      lanes_[index].queue.push_back(std::move(command));
+      if (lanes_[index].queue.size() == 1) changed_.push_back(index);
     }
-    // Commands are issued in the order in which all that they wait for is there, by the
-    // dispatcher's reckoning, which is this one: so a link serves them in that order.
-    Nanos& link_free = link_free_[links_[header.lane]];
-    start = std::max(start, link_free);
-    const Nanos finish = start + header.expected;
-    link_free = finish;
-    lane.push_back(finish);
+    return absl::OkStatus();
+  }
+
+  // Of all heads whose time is now, what was issued first gets a link first.
+  void StartHeads() {
+    std::erase_if(changed_, [this](int index) { return !CanStart(lanes_[index]); });
+    std::sort(changed_.begin(), changed_.end(),
+              [this](int a, int b) { return HeadId(a) < HeadId(b); });
+    changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
+    for (int index : changed_) Start(index);
+    changed_.clear();
+  }
+
+  uint64_t HeadId(int index) const { return lanes_[index].queue.front().header.id; }
+
+  bool CanStart(LaneState& lane) const {
+    lane.waits_for = -1;
+    if (lane.running || lane.queue.empty()) return false;
+    for (const SemaphoreWait& wait : lane.queue.front().header.waits) {
+      if (lanes_[wait.semaphore].completed >= wait.value) continue;
+      lane.waits_for = static_cast<int>(wait.semaphore);
+      return false;
+    }
+    return true;
+  }
+
+  void Start(int index) {
+    LaneState& lane = lanes_[index];
+    lane.running = true;
+    const Command& command = lane.queue.front();
+    Nanos& link_free = link_free_[links_[index]];
+    const Nanos start = std::max(now_, link_free);
+    link_free = start + command.header.expected;
+    running_.emplace(link_free, index);
     const auto* host = std::get_if<HostTask>(&command.body);
     if (host != nullptr && host->kind == HostTaskKind::kUpdate) {
-      Nanos& end = step_ends_[static_cast<size_t>(header.step)];
-      end = std::max(end, finish);
+      Nanos& end = step_ends_[static_cast<size_t>(command.header.step)];
+      end = std::max(end, link_free);
     }
     const bool once = host != nullptr && (host->kind == HostTaskKind::kInitialize ||
                                           host->kind == HostTaskKind::kCheckpoint);
-    if (!once && header.step + 1 == options_.steps) Count(command);
-    if (!options_.keep_timeline) return;
-    const int index = static_cast<int>(header.lane);
-    estimate_.events.push_back({index, start, finish, std::move(command)});
+    if (!once && command.header.step + 1 == options_.steps) Count(command);
+    if (options_.keep_timeline) estimate_.events.push_back({index, start, link_free, command});
+  }
+
+  void CompleteNext() {
+    const int index = running_.top().second;
+    running_.pop();
+    LaneState& lane = lanes_[index];
+    lane.queue.pop_front();
+    lane.running = false;
+    dispatcher_.OnLaneProgress(index, ++lane.completed);
+    for (int other = 0; other < static_cast<int>(lanes_.size()); ++other) {
+      if (other != index && lanes_[other].waits_for != index) continue;
+      lanes_[other].waits_for = -1;
+      changed_.push_back(other);
+    }
   }
 
   void Count(const Command& command) {
@@ -96,10 +142,14 @@ class Clock {
 
   const EvaluateOptions options_;
   Dispatcher dispatcher_;
-  const std::vector<int> links_;              // by lane
-  std::vector<Nanos> link_free_;              // by link
-  std::vector<std::vector<Nanos>> finishes_;  // by lane, of value i + 1
-  std::vector<Nanos> step_ends_;              // of the last update
+  const std::vector<int> links_;  // by lane
+  std::vector<Nanos> link_free_;  // by link
+  std::vector<LaneState> lanes_;
+  Nanos now_;
+  using Completion = std::pair<Nanos, int>;  // when, of which lane
+  std::priority_queue<Completion, std::vector<Completion>, std::greater<>> running_;
+  std::vector<int> changed_;      // lanes whose head may start
+  std::vector<Nanos> step_ends_;  // of the last update
   Estimate estimate_;
 };
 
@@ -112,7 +162,7 @@ absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
 
 absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
                                            const CostModel& costs, int steps) {
-  Dispatcher dispatcher(model, plan, costs, {0, steps, 0, kWindow});
+  Dispatcher dispatcher(model, plan, costs, {.end_step = steps});
   HARMONY_RETURN_IF_ERROR(dispatcher.BeginGeneration(1, {}));
   HARMONY_ASSIGN_OR_RETURN(const Rehearsal rehearsal, dispatcher.Rehearse());
   const Nanos all = rehearsal.step_ends.back() - rehearsal.step_ends.front();

@@ -2,8 +2,8 @@
 
 // What a plan costs: the real dispatcher under a virtual clock, without processes, messages and
 // faults. Each command starts when its lane is free and what it waits for has completed, and takes
-// its modelled time; lanes that share a link take turns. (coordinator/sim runs the same commands
-// with everything else around them.) PURE.
+// its modelled time; lanes that share a link take turns, in the order in which their commands'
+// time comes. (coordinator/sim runs the same commands with everything else around them.) PURE.
 
 #include <array>
 #include <cstdint>
@@ -43,7 +43,7 @@ struct EvaluateOptions {
 absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, const EvaluateOptions& options = {});
 
-// The step's time alone, several times as quick: a rehearsal of the dispatcher
+// The step's time alone, nearly, and several times as quick: a rehearsal of the dispatcher
 // (Dispatcher::Rehearse, which says what it asks of the costs).
 struct RehearsedPlan {
   Nanos step;

@@ -25,7 +25,8 @@ class Agenda {
 
   void Add(Nanos at, What what) { entries_.push({at, next_order_++, std::move(what)}); }
   bool empty() const { return entries_.empty(); }
-  Entry TakeNext() {  // REQUIRES: !empty()
+  Nanos next() const { return entries_.top().at; }  // REQUIRES: !empty()
+  Entry TakeNext() {                                // REQUIRES: !empty()
     Entry entry = entries_.top();
     entries_.pop();
     return entry;

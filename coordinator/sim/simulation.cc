@@ -352,17 +352,24 @@ class Simulation {
       duration = Nanos(static_cast<int64_t>(static_cast<double>(duration.count()) *
                                             (0.5 + 1.5 * random_.NextDouble())));
     }
-    const Nanos end = EndOf(lane, duration);
+    Nanos& link_free = link_free_[links_[lane]];
+    const Nanos end = link_free = std::max(now_, link_free) + duration;
     if (options_.keep_timeline) result_.timeline.push_back({lane, now_, end, *head});
     queue.BeginHead();
     Schedule(end, Kind::kLaneDone, lane, ++stamps_[lane]);
   }
 
-  // When work of this duration that starts now on a lane ends: its link may be taken.
-  Nanos EndOf(int lane, Nanos duration) {
-    Nanos& free = link_free_[links_[lane]];
-    free = std::max(now_, free) + duration;
-    return free;
+  // At the end of a moment: of all heads that may start now, what was issued first gets a link
+  // first.
+  void StartHeads() {
+    if (!signalled_ || (!events_.empty() && events_.next() == now_)) return;
+    signalled_ = false;
+    std::vector<std::pair<uint64_t, int>> heads;
+    for (int lane = 0; lane < lanes_.size(); ++lane) {
+      if (const Command* head = queues_[lane].Head()) heads.emplace_back(head->header.id, lane);
+    }
+    std::sort(heads.begin(), heads.end());
+    for (const auto& [id, lane] : heads) TryStart(lane);
   }
 
   void FinishLane(int lane) {
@@ -381,7 +388,7 @@ class Simulation {
       semaphores_[lane] = value;
       Process& process = processes_[owner_[lane]];
       if (process.connected) Tell(owner_[lane], LaneProgress{generation, lane, value});
-      for (int other = 0; other < lanes_.size(); ++other) TryStart(other);
+      signalled_ = true;
     }
     MaybeAnswer(owner_[lane]);
   }
@@ -424,6 +431,7 @@ class Simulation {
         Schedule(now_ + kTickPeriod, Kind::kTick, 0);
         break;
     }
+    StartHeads();
     if (result_.events == options_.stop_at_event) {
       stop_requested_ = true;
       if (runner_ != nullptr) Inform(StopRequested{});
@@ -474,6 +482,7 @@ class Simulation {
   std::vector<int64_t> kill_at_;  // event numbers, the next one last
   Nanos now_;
   int64_t reported_;
+  bool signalled_ = false;  // at this moment: heads may start
   bool stop_requested_ = false;
   std::optional<absl::Status> ended_;
   absl::Status status_;

@@ -1,4 +1,6 @@
 // Bounds and the evaluation, held against simulations of random plans.
+//
+//   build/tests/bounds_test --instances=N --first=SEED     more random plans than CI has time for
 
 #include "coordinator/planner/bounds.h"
 
@@ -7,10 +9,16 @@
 #include "coordinator/planner/step_estimate.h"
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
+#include "tests/support/arguments.h"
 #include "tests/unit/coordinator/core/small_case.h"
 
 namespace harmony {
 namespace {
+
+uint64_t instances = 0;  // 0: as many as each test says
+uint64_t first = 1;
+
+uint64_t Instances(uint64_t usual) { return instances > 0 ? instances : usual; }
 
 std::vector<int> AllSpans(const Plan& plan) {
   std::vector<int> spans;
@@ -44,8 +52,8 @@ std::unique_ptr<AnalyticCosts> RandomCosts(const RandomCase& c, uint64_t seed) {
 TEST(BoundsTest, NoSimulatedStepIsShorter) {
   double tightness = 0, any_tightness = 0;
   int data = 0;
-  constexpr uint64_t kCases = 1500;
-  for (uint64_t seed = 1; seed <= kCases; ++seed) {
+  const uint64_t cases = Instances(1500);
+  for (uint64_t seed = first; seed < first + cases; ++seed) {
     const RandomCase c = MakeRandomCase(seed);
     auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
@@ -65,10 +73,11 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
     tightness += bound.step.seconds() / estimate->step.seconds();
     any_tightness += any.seconds() / estimate->step.seconds();
   }
-  std::printf("bound / simulated: %.3f of a plan, %.3f of any plan\n", tightness / kCases,
-              any_tightness / kCases);
-  EXPECT_GT(tightness / kCases, 0.9);              // or the search would simulate too much
-  EXPECT_GT(data, static_cast<int>(kCases) / 20);  // of both modes
+  const auto count = static_cast<double>(cases);
+  std::printf("bound / simulated: %.3f of a plan, %.3f of any plan\n", tightness / count,
+              any_tightness / count);
+  EXPECT_GT(tightness / count, 0.9);                 // or the search would simulate too much
+  EXPECT_GT(static_cast<double>(data), count / 20);  // of both modes
 }
 
 // So slow that what messages take does not count.
@@ -95,10 +104,10 @@ double StepsTogether(const std::vector<TimelineEntry>& timeline, int steps) {
   return (ends.back() - ends.front()).seconds();
 }
 
-// The fast evaluation is the simulator without its messages.
+// The fast evaluation is the simulator without its messages, which are all that they differ by.
 TEST(EvaluationTest, AgreesWithTheSimulator) {
   double worst = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = first; seed < first + Instances(300); ++seed) {
     const RandomCase c = MakeRandomCase(seed);
     const Slower slower(*c.costs);
     EvaluateOptions evaluate;
@@ -113,10 +122,8 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
     const double simulated = StepsTogether(result.timeline, evaluate.steps);
     const double evaluated = StepsTogether(estimate->events, evaluate.steps);
     worst = std::max(worst, std::abs(1 - evaluated / simulated));
-    // What is left out (two steps at most are in flight) is little. Who comes first of two that
-    // want a link at the same moment is not the same.
-    EXPECT_LE(evaluated, simulated * 1.05) << "seed " << seed;
-    EXPECT_GE(evaluated, simulated * 0.95) << "seed " << seed;
+    EXPECT_LE(evaluated, simulated * 1.001) << "seed " << seed;
+    EXPECT_GE(evaluated, simulated * 0.999) << "seed " << seed;
     for (int i = 0; i < 8; ++i) {
       // Which way a boundary tensor takes may change from step to step.
       if (i == static_cast<int>(TrafficClass::kBoundary)) continue;
@@ -126,12 +133,14 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
   std::printf("evaluated and simulated differ by %.2f%% at most\n", 100 * worst);
 }
 
-// A rehearsal issues the same commands, and its times are those that follow from them. It does not
-// see a copy into the arena wait for one on another lane that frees a record there, which is rare.
-TEST(RehearsalTest, HasTheTimesOfTheCommands) {
+// A rehearsal issues the same commands in the same order, with the times that the dispatcher
+// models: of commands that want a link at one time it does not always know which comes first.
+TEST(RehearsalTest, HasNearlyTheTimesOfTheCommands) {
   constexpr int kSteps = 3;
-  int different = 0;
-  for (uint64_t seed = 1; seed <= 500; ++seed) {
+  const uint64_t cases = Instances(500);
+  uint64_t different = 0;
+  double off = 0, worst = 0;
+  for (uint64_t seed = first; seed < first + cases; ++seed) {
     const RandomCase c = MakeRandomCase(seed);
     const auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate =
@@ -140,19 +149,24 @@ TEST(RehearsalTest, HasTheTimesOfTheCommands) {
     const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, *costs, kSteps);
     ASSERT_TRUE(rehearsed.ok()) << "seed " << seed << ": " << rehearsed.status();
     EXPECT_EQ(rehearsed->commands, estimate->commands) << "seed " << seed;
-    EXPECT_LE(rehearsed->step, estimate->step) << "seed " << seed;
-    EXPECT_GT(rehearsed->step.seconds(), estimate->step.seconds() * 0.85) << "seed " << seed;
-    different += rehearsed->step != estimate->step ? 1 : 0;
+    const double error = std::abs(1 - rehearsed->step.seconds() / estimate->step.seconds());
+    EXPECT_LT(error, 0.1) << "seed " << seed;
+    off += error;
+    worst = std::max(worst, error);
+    different += error > 0.001 ? 1 : 0;
   }
-  EXPECT_LE(different, 10);
+  std::printf("rehearsed and evaluated differ by %.3f%%, at most %.2f%%; %llu by more than 0.1%%\n",
+              100 * off / static_cast<double>(cases), 100 * worst,
+              static_cast<unsigned long long>(different));
+  EXPECT_LE(different * 40, cases);
 }
 
 // For choosing what to simulate: close mostly, though single plans may be far off.
 TEST(StepEstimatorTest, IsCloseToTheSimulation) {
   double off = 0, worst = 0;
-  constexpr uint64_t kCases = 1000;
+  const uint64_t wanted = Instances(1000);
   uint64_t cases = 0;
-  for (uint64_t seed = 1; cases < kCases; ++seed) {
+  for (uint64_t seed = first; cases < wanted; ++seed) {
     const RandomCase c = MakeRandomCase(seed);
     if (c.plan.mode == ParallelMode::kData || c.plan.replicas > 1) continue;
     ++cases;
@@ -167,9 +181,9 @@ TEST(StepEstimatorTest, IsCloseToTheSimulation) {
     off += error;
     worst = std::max(worst, error);
   }
-  std::printf("estimated and simulated differ by %.2f%%, at most %.1f%%\n", 100 * off / kCases,
-              100 * worst);
-  EXPECT_LT(off / kCases, 0.03);
+  off /= static_cast<double>(wanted);
+  std::printf("estimated and simulated differ by %.2f%%, at most %.1f%%\n", 100 * off, 100 * worst);
+  EXPECT_LT(off, 0.03);
 }
 
 // Two layers a device, one microbatch: what a step takes can be counted by hand.
@@ -229,3 +243,12 @@ TEST(EvaluationTest, SaysWhatDoesNotRun) {
 
 }  // namespace
 }  // namespace harmony
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const bool known =
+      harmony::testing::ReadArguments(argc, argv,
+                                      {{.name = "instances", .number = &harmony::instances},
+                                       {.name = "first", .number = &harmony::first}});
+  return known ? RUN_ALL_TESTS() : 2;
+}
