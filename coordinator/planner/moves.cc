@@ -228,7 +228,8 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
     return random.Below(3) > 0 ? ToggleKeep(rules, random, *plan)
                                : MoveSettings(rules, random, plan);
   }
-  const int devices = DeviceChoices(*plan);
+  const int devices =
+      static_cast<int>(std::min(static_cast<size_t>(DeviceChoices(*plan)), rules.most_devices));
   const bool forward = random.Below(2) == 0;
   Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
   bool moved = false;

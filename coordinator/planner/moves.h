@@ -2,6 +2,7 @@
 
 // Small changes of a plan: what the search tries next. PURE.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,10 @@ struct MoveRules {
   StashPlacement stash = StashPlacement::kAuto;
   bool activations = true;  // kept or recomputed; false: recomputed
   int most_slots = 3;
-  std::vector<int> spans = {1};  // microbatches of a forward task (PlanBuilder::ForwardSpans)
-  bool alike_devices = false;    // all devices are the same but for their names
-  bool together = false;         // several changes at once, too, for plans of many groups
+  std::vector<int> spans = {1};    // microbatches of a forward task (PlanBuilder::ForwardSpans)
+  bool alike_devices = false;      // all devices are the same but for their names
+  size_t most_devices = SIZE_MAX;  // groups are moved to the first so many
+  bool together = false;           // several changes at once, too, for plans of many groups
 };
 
 // Changes one thing at random: a boundary, the device of a group, the groups' number, ... Only what

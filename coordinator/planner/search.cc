@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "coordinator/planner/candidate.h"
 #include "coordinator/planner/enumeration.h"
+#include "coordinator/planner/neighbours.h"
 #include "coordinator/planner/residency.h"
 #include "coordinator/planner/seeds.h"
 #include "coordinator/planner/step_estimate.h"
@@ -21,12 +25,20 @@ constexpr size_t kMostReported = 16;
 constexpr size_t kWalks = 8;
 constexpr int kFruitlessMoves = 400;
 constexpr size_t kWanders = 8;
+// Plans whose neighbours are looked at: as many as that without finding a better one; where all the
+// effort is not enough for so many, none.
+constexpr int kFruitlessExpansions = 300;
+constexpr int64_t kLeastExpansions = 20;
 constexpr int64_t kLeastWander = 100;     // simulations, or there is none
 constexpr int64_t kBoundsOfWander = 100;  // tasks for each command
 // All plans are looked at when there are no more than this.
 constexpr int64_t kFewPlans = 20'000;
 // Setting up a plan takes about as long as bounding so many of its tasks, for each group.
 constexpr int64_t kTasksPerGroup = 60;
+// A rehearsal at less than so many times the best may be that of a better plan: it is evaluated,
+// where its commands are no more than such a part of all that may be simulated.
+constexpr double kNearly = 1.03;
+constexpr int64_t kFewCommands = 100;
 constexpr size_t kManyRounds = 16;   // around the devices; more only where fewer do not fit
 constexpr int64_t kManyVisits = 64;  // then also for each pair of groups
 
@@ -63,7 +75,8 @@ class Search {
         // From few groups to many.
         const bool many =
             seed.backward_groups.size() > kManyRounds * static_cast<size_t>(DeviceChoices(shape_));
-        if (!kept_.empty() && (many || tasks_ > options_.tasks / 8)) break;
+        if (!kept_.empty() && tasks_ > options_.tasks / 8) break;
+        if (!kept_.empty() && many) continue;
         Consider(std::move(seed));
       }
       TrySpans();
@@ -74,6 +87,7 @@ class Search {
     report.exhaustive = SimulateKept() && all;
     if (!all && result_.found) {
       Wander();
+      Expand();
       Refine(rules_);
       MoveRules together = rules_;
       together.together = true;
@@ -86,16 +100,7 @@ class Search {
   }
 
  private:
-  using Rank = std::tuple<bool, Nanos, Nanos, Nanos, std::string>;  // the last one is the key
-  using Promise = std::tuple<bool, Nanos, Rank>;  // the same, by the estimate first
-  struct Candidate {
-    Plan plan;
-    PlanBound bound;
-    Nanos score;     // of the bound
-    Nanos estimate;  // the score of the estimate; where none is made: of the bound
-    bool fits_host = true;
-    Rank rank;
-  };
+  using Promise = Candidate::Promise;
 
   static bool Better(const ScoredPlan& a, const ScoredPlan& b) {
     return std::tuple(!a.fits_host, a.score, a.bound.copies) <
@@ -110,14 +115,18 @@ class Search {
     return candidate.score < result_.best.score;
   }
 
+  // Of plans that are the same in the end there is one.
+  void Normalize(Plan* plan) const {
+    if (rules_.alike_devices) RenameDevices(plan);
+    if (plan->forward_groups.empty()) plan->forward_span = 1;
+    if (plan->forward_span == 1) return;
+    for (LayerGroup& group : plan->backward_groups) group.keep_activations = false;
+  }
+
   std::optional<Candidate> Bound(Plan plan) {
+    Normalize(&plan);
     Candidate candidate;
     candidate.plan = std::move(plan);
-    if (rules_.alike_devices) RenameDevices(&candidate.plan);
-    if (candidate.plan.forward_groups.empty()) candidate.plan.forward_span = 1;
-    if (candidate.plan.forward_span > 1) {
-      for (LayerGroup& group : candidate.plan.backward_groups) group.keep_activations = false;
-    }
     ++result_.report.bounded;
     StepVisits step;
     const bool fits = builder_.Complete(&candidate.plan, &step);
@@ -146,25 +155,33 @@ class Search {
 
   void Keep(const Candidate& candidate) {
     if (estimates_) {
-      const Promise promise(!candidate.fits_host, candidate.estimate, candidate.rank);
-      KeepBest(promise, candidate, kMostKept, &promising_);
+      KeepBest(candidate.By(candidate.estimate), candidate, kMostKept, &promising_);
     }
     if (!KeepBest(candidate.rank, candidate, most_kept_, &kept_)) dropped_ = true;
   }
 
-  // False when one was not worth keeping: this one, or the last of them, in whose place it is.
-  template <typename Key>
-  static bool KeepBest(const Key& key, const Candidate& candidate, size_t most,
-                       std::map<Key, Candidate>* best) {
-    if (best->size() >= most && key >= best->rbegin()->first) return false;
-    best->emplace(key, candidate);
-    if (best->size() <= most) return true;
-    best->erase(std::prev(best->end()));
-    return false;
+  void Consider(Plan plan) {
+    const std::optional<Candidate> candidate = Bound(std::move(plan));
+    if (!candidate) return;
+    Keep(*candidate);
+    if (!estimates_) return;
+    KeepBest(candidate->By(candidate->estimate), *candidate, 1,
+             &best_of_kind_[KindOf(candidate->plan)]);
   }
 
-  void Consider(Plan plan) {
-    if (const std::optional<Candidate> candidate = Bound(std::move(plan))) Keep(*candidate);
+  // Devices, and about how often the groups go round them.
+  using Kind = std::pair<std::set<int>, int>;
+  static Kind KindOf(const Plan& plan) {
+    const std::set<int> devices = UsedBy(plan);
+    return {devices, std::ilogb(static_cast<double>(plan.backward_groups.size()) /
+                                static_cast<double>(devices.size()))};
+  }
+
+  static std::set<int> UsedBy(const Plan& plan) {
+    std::set<int> devices;
+    for (const LayerGroup& group : plan.forward_groups) devices.insert(group.device);
+    for (const LayerGroup& group : plan.backward_groups) devices.insert(group.device);
+    return devices;
   }
 
   template <typename Candidates>
@@ -216,8 +233,9 @@ class Search {
   // the ground, some go far. Half of them go by bounds, half by estimates, where there are any:
   // what an estimate has wrong about a kind of plans misleads a whole walk.
   void Anneal() {
-    const std::vector<Candidate> seeds = Best(kept_, kWalks / 2),
-                                 promising = Best(promising_, kWalks / 2);
+    const std::vector<Candidate> seeds = Best(kept_, kWalks / 2);
+    std::vector<Candidate> promising = Best(promising_, kWalks / 2);
+    StartElsewhere(&promising);
     if (seeds.empty()) return;
     const int64_t begin = tasks_,
                   share = (options_.tasks - begin) * 3 / 4 / static_cast<int64_t>(kWalks);
@@ -229,7 +247,24 @@ class Search {
     }
   }
 
+  // The walks that go far begin with the best of other kinds: with fewer devices, or with more or
+  // fewer groups, which a walk hardly finds out by itself.
+  void StartElsewhere(std::vector<Candidate>* starts) const {
+    if (starts->empty()) return;
+    std::map<Promise, Candidate> others;
+    for (const auto& [kind, best] : best_of_kind_) {
+      if (kind != KindOf(starts->front().plan)) others.insert(*best.begin());
+    }
+    size_t at = 1;
+    for (const Candidate& other : Best(others, starts->size() / 2)) {
+      (*starts)[at] = other;
+      at += 2;
+    }
+  }
+
   void Walk(Candidate current, int64_t from, int64_t share, double warmth, bool by_estimate) {
+    MoveRules rules = rules_;
+    if (by_estimate && rules.alike_devices) rules.most_devices = UsedBy(current.plan).size();
     const auto cost = [&](const Candidate& c) {
       return static_cast<double>((by_estimate ? c.estimate : c.score).count()) +
              1e-3 * static_cast<double>(c.bound.chain.count());
@@ -238,7 +273,7 @@ class Search {
       const double left = 1 - static_cast<double>(tasks_ - from) / static_cast<double>(share);
       Plan changed = current.plan;
       tasks_ += 20;  // so that it ends when nothing can be changed
-      if (!RandomMove(rules_, random_, &changed)) continue;
+      if (!RandomMove(rules, random_, &changed)) continue;
       std::optional<Candidate> next = Bound(std::move(changed));
       if (!next || next->fits_host < current.fits_host) continue;
       Keep(*next);
@@ -257,21 +292,38 @@ class Search {
   // False when the plan does not run.
   bool Simulate(const Candidate& candidate) {
     SearchReport& report = result_.report;
-    done_.insert(std::get<std::string>(candidate.rank));
-    const absl::StatusOr<RehearsedPlan> estimate =
+    done_.insert(candidate.key());
+    const absl::StatusOr<RehearsedPlan> rehearsed =
         RehearsePlan(model_, candidate.plan, costs_.model());
-    if (!estimate.ok()) return false;
+    if (!rehearsed.ok()) return false;
     ++report.simulations;
-    report.commands += estimate->commands;
-    ScoredPlan scored{candidate.plan, candidate.bound, estimate->step,
-                      builder_.Score(candidate.plan, estimate->step), candidate.fits_host};
+    report.commands += rehearsed->commands;
+    rehearsed_ += rehearsed->commands;
+    Nanos step = rehearsed->step;
+    if (MayBeBest(builder_.Score(candidate.plan, step), rehearsed->commands)) {
+      const absl::StatusOr<Estimate> evaluated =
+          EvaluatePlan(model_, candidate.plan, costs_.model());
+      if (!evaluated.ok()) return false;
+      report.commands += evaluated->commands;
+      step = evaluated->step;
+    }
+    ScoredPlan scored{candidate.plan, candidate.bound, step, builder_.Score(candidate.plan, step),
+                      candidate.fits_host};
     const bool better = !result_.found || Better(scored, result_.best);
     if (better) {
       result_.found = true;
       result_.best = scored;
     }
+    KeepBest(candidate.By(scored.score), candidate, kMostKept, &simulated_);
     report.simulated.push_back(std::move(scored));
     return better;
+  }
+
+  // By a rehearsal, which is only nearly right, of so many commands.
+  bool MayBeBest(Nanos rehearsed, int64_t commands) const {
+    if (commands > options_.commands / kFewCommands) return false;
+    return !result_.found || static_cast<double>(rehearsed.count()) <
+                                 static_cast<double>(result_.best.score.count()) * kNearly;
   }
 
   // With half of what may be simulated.
@@ -290,7 +342,7 @@ class Search {
       kept_.erase(kept_.begin());
       if (!CanWin(candidate)) return true;
       if (result_.found && !CommandsLeft()) return false;
-      if (!done_.contains(std::get<std::string>(candidate.rank))) Simulate(candidate);
+      if (!done_.contains(candidate.key())) Simulate(candidate);
     }
     return !dropped_;
   }
@@ -300,7 +352,7 @@ class Search {
   void Wander() {
     SearchReport& report = result_.report;
     const int64_t share = options_.commands / static_cast<int64_t>(kWanders);
-    if (report.simulations == 0 || report.commands / report.simulations > share / kLeastWander) {
+    if (report.simulations == 0 || rehearsed_ / report.simulations > share / kLeastWander) {
       return;
     }
     const std::vector<ScoredPlan> starts = report.simulated;
@@ -332,12 +384,51 @@ class Search {
         return static_cast<double>(score.count()) / static_cast<double>(current.score.count()) - 1;
       };
       const double most = -std::log(1 - random_.NextDouble()) * warmth * left * left;
-      if (above(next->score) > most || done_.contains(std::get<std::string>(next->rank))) continue;
+      if (above(next->score) > most || done_.contains(next->key())) continue;
       const size_t simulated = report.simulated.size();
       Simulate(*next);
       if (report.simulated.size() == simulated) continue;
       const ScoredPlan& scored = report.simulated.back();
       if (scored.fits_host >= current.fits_host && above(scored.score) <= most) current = scored;
+    }
+  }
+
+  // Every small change of the plans that promise most, by their bounds, by their estimates and by
+  // their simulated times in turn, again and again; what may win is simulated when its turn comes.
+  void Expand() {
+    const SearchReport& report = result_.report;
+    const int64_t neighbours =
+        static_cast<int64_t>(model_.num_layers()) * DeviceChoices(shape_) * 8;
+    if (neighbours * (tasks_ / report.bounded) > options_.tasks / kLeastExpansions) return;
+    Frontier frontier;
+    const auto add = [&frontier](const auto& plans) {
+      for (const auto& [order, candidate] : plans) {
+        frontier.Add(std::make_shared<const Candidate>(candidate));
+      }
+    };
+    add(kept_);
+    add(promising_);
+    add(simulated_);
+    for (const auto& [promise, candidate] : simulated_) {
+      frontier.AddSimulated(std::make_shared<const Candidate>(candidate), std::get<Nanos>(promise));
+    }
+    const int64_t tasks = tasks_ + options_.tasks / 4,
+                  commands = report.commands + options_.commands / 2;
+    absl::flat_hash_set<std::string> seen;
+    for (int fruitless = 0;
+         fruitless < kFruitlessExpansions && tasks_ < tasks && report.commands < commands;
+         ++fruitless) {
+      const Frontier::Shared next = frontier.Next();
+      if (next == nullptr) break;
+      if (CanWin(*next) && !done_.contains(next->key()) && Simulate(*next)) fruitless = 0;
+      ForEachNeighbour(rules_, next->plan, [&](Plan plan) {
+        Normalize(&plan);
+        tasks_ += 20;
+        if (!seen.insert(KeyOf(plan)).second) return;
+        if (const std::optional<Candidate> neighbour = Bound(std::move(plan))) {
+          frontier.Add(std::make_shared<const Candidate>(*neighbour));
+        }
+      });
     }
   }
 
@@ -351,7 +442,7 @@ class Search {
       if (!RandomMove(rules, random_, &changed)) continue;
       if (random_.Below(3) == 0) RandomMove(rules, random_, &changed);
       const std::optional<Candidate> next = Bound(std::move(changed));
-      if (!next || !CanWin(*next) || done_.contains(std::get<std::string>(next->rank))) continue;
+      if (!next || !CanWin(*next) || done_.contains(next->key())) continue;
       if (Simulate(*next)) fruitless = 0;
     }
   }
@@ -378,13 +469,15 @@ class Search {
   StepEstimator estimator_;
   SearchOptions options_;
   CounterRandom random_;
-  int64_t tasks_ = 0;
+  int64_t tasks_ = 0, rehearsed_ = 0;
   size_t most_kept_ = kMostKept;
   bool dropped_ = false;  // plans that were not worth keeping
-  std::map<Rank, Candidate> kept_;
+  std::map<Candidate::Rank, Candidate> kept_;
   bool estimates_ = false;
-  std::map<Promise, Candidate> promising_;  // by their estimates
-  absl::flat_hash_set<std::string> done_;   // keys of plans that were simulated
+  std::map<Promise, Candidate> promising_;                     // by their estimates
+  std::map<Kind, std::map<Promise, Candidate>> best_of_kind_;  // of the seeds
+  std::map<Promise, Candidate> simulated_;                     // the best
+  absl::flat_hash_set<std::string> done_;                      // keys of plans that were simulated
   SearchResult result_;
 };
 

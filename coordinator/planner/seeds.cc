@@ -63,13 +63,12 @@ class Seeds {
  private:
   int num_devices() const { return static_cast<int>(devices_.size()); }
 
-  // All devices; then, where they are unlike, ever fewer, those with the most memory: a small one
-  // may have no room for any group.
+  // All devices; then ever fewer, which may wait less for each other. Where they are unlike those
+  // with the most memory: a small one may have no room for any group.
   std::vector<std::vector<int>> DeviceSets() const {
     std::vector<int> all(choices_);
     std::iota(all.begin(), all.end(), 0);
     std::vector<std::vector<int>> sets = {all};
-    if (rules_.alike_devices) return sets;
     const std::vector<DevicePlan> devices = builder_.Blank().devices;
     std::stable_sort(all.begin(), all.end(),
                      [&](int a, int b) { return devices[a].memory > devices[b].memory; });

@@ -2,12 +2,16 @@
 //
 //   build/tests/search_test --instances=N     more random instances than CI has time for
 
-#include "coordinator/planner/search.h"
-
+#include <cmath>
 #include <functional>
+#include <set>
 
+#include "absl/algorithm/container.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/bounds.h"
+#include "coordinator/planner/moves.h"
+#include "coordinator/planner/neighbours.h"
+#include "coordinator/planner/planner.h"
 #include "gtest/gtest.h"
 #include "tests/support/arguments.h"
 #include "tests/unit/coordinator/core/small_case.h"
@@ -16,9 +20,9 @@ namespace harmony {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-uint64_t instances = 4;
+uint64_t instances = 3;
 #else
-uint64_t instances = 12;
+uint64_t instances = 9;
 #endif
 uint64_t first = 1;
 
@@ -30,46 +34,76 @@ struct Instance {
   bool free_placement = true;  // of every group; else wrap-around from each device
 };
 
+double Between(CounterRandom& random, double least, double most) {
+  return least + random.NextDouble() * (most - least);
+}
+
+// The fixed workspace, and room for all layers or for two.
+Bytes RandomMemory(CounterRandom& random) {
+  return MiB(4) + KiB(8) * static_cast<int64_t>(2 + random.Below(10));
+}
+
+// Alike, of unequal memory, or unequal altogether; with links and a host of their own or shared.
+std::vector<DeviceSpec> RandomDevices(CounterRandom& random, int count) {
+  const uint64_t unequal = random.Below(3);
+  const bool one_root = random.Below(4) == 0, context = random.Below(4) == 0;
+  // From much slower than the links to much quicker.
+  const double host = random.Below(2) == 0 ? 0 : 2e7 * std::exp(Between(random, 0, std::log(50.0)));
+  std::vector<DeviceSpec> devices;
+  for (int d = 0; d < count; ++d) {
+    DeviceSpec device;
+    if (d > 0 && unequal < 2) {
+      device = devices.front();
+      if (unequal == 1) device.memory = RandomMemory(random) + device.context;
+    } else {
+      device.context = context ? KiB(static_cast<int64_t>(random.Below(100))) : Bytes(0);
+      device.memory = RandomMemory(random) + device.context;
+      device.flops = {Between(random, 4e7, 32e7)};
+      device.h2d = {Between(random, 1e7, 8e7)};
+      device.d2h = {Between(random, 1e7, 8e7)};
+      device.p2p = {Between(random, 1e7, 8e7)};
+      device.host = {host};
+    }
+    device.ordinal = d;
+    if (one_root && d < 2) device.root = std::string("a");
+    devices.push_back(device);
+  }
+  return devices;
+}
+
 // Layers, devices and microbatches so that all plans can be looked at in a moment.
 Instance RandomInstance(uint64_t seed, ParallelMode mode) {
   static constexpr int kSizes[][3] = {// layers, devices, free placement
                                       {3, 2, 1}, {4, 2, 1}, {8, 1, 1}, {6, 2, 0},
                                       {7, 3, 0}, {4, 3, 1}, {5, 2, 1}, {8, 3, 0},
                                       {3, 3, 1}, {6, 2, 1}, {5, 3, 0}, {7, 1, 1}};
-  CounterRandom random(seed, 11);
+  CounterRandom random(seed, 13);
   const auto& size = kSizes[seed % std::size(kSizes)];
   Instance instance;
   instance.model = SmallModel(size[0] - 2, random.Below(2) == 0);
   instance.free_placement = size[2] == 1;
   JobSpec& job = instance.job;
+  job.mode = mode == ParallelMode::kData ? "harmony-dp" : "harmony-pp";
   job.sequence_length = 16;
   job.global_batch_size = 1 + static_cast<int64_t>(random.Below(4));
   if (mode == ParallelMode::kData) {
     job.global_batch_size = random.Below(2) == 0 ? 2 : 4;
     instance.division = {mode, random.Below(2) == 0 ? 2 : static_cast<int>(job.global_batch_size)};
+    job.virtual_replicas = instance.division.replicas;
   }
-  job.micro_batch_size = seed % 2;  // 0: forward tasks may have another size than backward tasks
-  job.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
-  // Few layers: stashes and activations of each group here or there; else on the host.
-  job.stash = size[0] <= 4 || (size[0] == 5 && size[1] == 2) ? StashPlacement::kAuto
-                                                             : StashPlacement::kHost;
-  const bool alike = random.Below(2) == 0;
-  for (int d = 0; d < size[1]; ++d) {
-    DeviceSpec device;
-    if (alike && d > 0) {
-      device = instance.machine.devices[0];
-    } else {
-      const auto rate = [&](double least) { return least * (1 + random.NextDouble() * 7); };
-      // The fixed workspace, and room for all layers or for two.
-      device.memory = MiB(4) + KiB(8) * static_cast<int64_t>(2 + random.Below(10));
-      device.flops = {rate(4e7)};
-      device.h2d = {rate(1e7)};
-      device.d2h = {rate(1e7)};
-      device.p2p = {rate(1e7)};
-    }
-    device.ordinal = d;
-    instance.machine.devices.push_back(device);
-  }
+  // 0: forward tasks may have another size than backward tasks.
+  job.micro_batch_size = static_cast<int64_t>(random.Below(2));
+  static constexpr UpdateMode kUpdates[] = {UpdateMode::kEager, UpdateMode::kDeferred,
+                                            UpdateMode::kAuto};
+  job.update = kUpdates[random.Below(size[0] <= 4 ? 3 : 2)];
+  if (job.update != UpdateMode::kEager && random.Below(4) == 0) job.max_grad_norm = 1;
+  if (random.Below(4) == 0) job.optim = OptimizerKind::kSgd;
+  // Few layers: stashes and activations of each group here or there.
+  const bool few = size[0] <= 4 || (size[0] == 5 && size[1] == 2);
+  static constexpr StashPlacement kStashes[] = {StashPlacement::kHost, StashPlacement::kDevice,
+                                                StashPlacement::kAuto, StashPlacement::kAuto};
+  job.stash = kStashes[few ? random.Below(4) : random.Below(8) / 7];
+  instance.machine.devices = RandomDevices(random, size[1]);
   return instance;
 }
 
@@ -114,6 +148,7 @@ class BruteForce {
       : instance_(instance),
         builder_(builder),
         shape_(builder.Blank()),
+        alike_(Alike(instance.machine.devices)),
         tasks_(instance.model, shape_,
                std::make_unique<AnalyticCosts>(instance.model, shape_, instance.machine.devices)),
         bounds_(instance.model, tasks_) {}
@@ -128,6 +163,7 @@ class BruteForce {
             Plan plan = shape_;
             plan.backward_groups = backward_groups;
             plan.forward_groups = forward_groups;
+            if (alike_ && Renamed(plan)) return;
             Settings(plan);
           });
         });
@@ -140,7 +176,29 @@ class BruteForce {
   const Plan& plan() const { return plan_; }
 
  private:
+  static bool Alike(const std::vector<DeviceSpec>& devices) {
+    return absl::c_all_of(devices, [&](DeviceSpec device) {
+      device.ordinal = 0;
+      return ToString(device) == ToString(devices.front());
+    });
+  }
+
+  // The same plan with other names of the devices is looked at as well.
+  static bool Renamed(const Plan& plan) {
+    Plan first = plan;
+    RenameDevices(&first);
+    return KeyOf(first) != KeyOf(plan);
+  }
+
   void Settings(Plan plan) {
+    const bool open = instance_.job.update == UpdateMode::kAuto && instance_.job.max_grad_norm == 0;
+    Weights(plan);
+    if (!open) return;
+    plan.update = UpdateMode::kDeferred;
+    Weights(plan);
+  }
+
+  void Weights(Plan plan) {
     std::vector<size_t> keepers;
     for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
       if (CanKeepWeights(plan, plan.backward_groups[g])) keepers.push_back(g);
@@ -154,9 +212,9 @@ class BruteForce {
   }
 
   void Stashes(Plan plan) {
-    const bool host = instance_.job.stash == StashPlacement::kHost;
-    const uint32_t all = host ? 1 : 1U << plan.backward_groups.size();
-    for (uint32_t keep = 0; keep < all; ++keep) {
+    const StashPlacement where = instance_.job.stash;
+    const uint32_t end = where == StashPlacement::kHost ? 1 : 1U << plan.backward_groups.size();
+    for (uint32_t keep = where == StashPlacement::kDevice ? end - 1 : 0; keep < end; ++keep) {
       for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
         plan.backward_groups[g].keep_stash = (keep >> g & 1) != 0;
       }
@@ -203,6 +261,7 @@ class BruteForce {
   const Instance& instance_;
   const PlanBuilder& builder_;
   const Plan shape_;
+  const bool alike_;
   TaskCosts tasks_;
   Bounds bounds_;
   Nanos best_;
@@ -215,37 +274,64 @@ void CompareWithBruteForce(ParallelMode mode) {
   for (uint64_t seed = first; seed < first + instances; ++seed) {
     const Instance instance = RandomInstance(seed, mode);
     const PlanBuilder builder(instance.model, instance.job, instance.machine, 1, instance.division);
-    MoveRules rules;
-    rules.update = false;
-    rules.stash = instance.job.stash;
-    rules.spans = builder.ForwardSpans();
-    const SearchResult found = SearchPlans(
-        builder, rules, {}, AnalyticCostFactory(instance.model, instance.machine.devices), {});
+    PlannerOptions options;
+    options.microbatch_size = 1;
+    const absl::StatusOr<PlanResult> found =
+        MakePlan(instance.model, instance.job, instance.machine, options);
     BruteForce brute(instance, builder);
-    if (!found.found) {
+    if (!found.ok()) {
       brute.Run(Seconds(1000));
       EXPECT_EQ(brute.simulated(), 0) << "seed " << seed << ": " << DebugString(brute.plan());
       continue;
     }
     ++feasible;
-    const double score = static_cast<double>(found.best.score.count());
+    const Nanos scored = builder.Score(found->plan, found->estimate.step);
     // As far as plans that are equally fast are told apart.
-    const Nanos limit(static_cast<int64_t>(score / (1 + kEquallyFast)));
+    const Nanos limit(
+        static_cast<int64_t>(static_cast<double>(scored.count()) / (1 + kEquallyFast)));
     const Nanos best = brute.Run(limit);
-    EXPECT_EQ(best, limit) << "seed " << seed << ": " << score * 1e-9 << " s by the search, "
+    EXPECT_EQ(best, limit) << "seed " << seed << ": " << scored.seconds() << " s by the search, "
                            << best.seconds() << " s by brute force:\n"
-                           << DebugString(found.best.plan) << "\n"
+                           << DebugString(found->plan) << "\n"
                            << DebugString(brute.plan());
     std::printf(
         "%s, seed %2llu: %zu layers, %zu devices: %lld plans, %lld simulated; the search: %lld "
         "bounded, %lld simulated, forward tasks of %d%s\n",
         ToString(mode), static_cast<unsigned long long>(seed), instance.model.layers.size(),
         instance.machine.devices.size(), static_cast<long long>(brute.looked_at()),
-        static_cast<long long>(brute.simulated()), static_cast<long long>(found.report.bounded),
-        static_cast<long long>(found.report.simulations), found.best.plan.forward_span,
-        found.report.exhaustive ? ", proved" : "");
+        static_cast<long long>(brute.simulated()), static_cast<long long>(found->report.bounded),
+        static_cast<long long>(found->report.simulations), found->plan.forward_span,
+        found->report.exhaustive ? ", proved" : "");
   }
   EXPECT_GE(feasible * 4, static_cast<int>(instances) * 3);
+}
+
+// All small changes, and nothing that is not a whole plan.
+TEST(NeighboursTest, HaveWhatARandomMoveMakes) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    CounterRandom random(seed, 17);
+    Plan plan = SmallPlan(SmallModel(4), 3);
+    MoveRules rules;
+    rules.spans = {1, 2};
+    for (int i = 0; i < 20; ++i) RandomMove(rules, random, &plan);
+    for (LayerGroup& group : plan.backward_groups) {  // a part of it keeps nothing
+      group.keep_weights = group.keep_stash = group.keep_activations = false;
+    }
+    std::set<std::string> neighbours = {KeyOf(plan)};
+    ForEachNeighbour(rules, plan, [&](Plan neighbour) {
+      EXPECT_EQ(neighbour.backward_groups.back().layers.last, 5);
+      EXPECT_EQ(neighbour.forward_groups.empty() ? -1 : neighbour.forward_groups.back().layers.last,
+                neighbour.backward_groups.back().layers.first - 1);
+      neighbours.insert(KeyOf(neighbour));
+    });
+    for (int i = 0; i < 50; ++i) {
+      Plan changed = plan;
+      RandomMove(rules, random, &changed);
+      EXPECT_TRUE(neighbours.contains(KeyOf(changed))) << "seed " << seed << ":\n"
+                                                       << DebugString(plan) << "\n"
+                                                       << DebugString(changed);
+    }
+  }
 }
 
 TEST(SearchTest, BruteForceFindsNothingBetter) { CompareWithBruteForce(ParallelMode::kPipeline); }
