@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/planner/device_need.h"
+#include "coordinator/planner/imported/long_step.h"
+#include "coordinator/planner/imported/seed_groups.h"
 #include "coordinator/planner/imported/walker.h"
 #include "coordinator/planner/paper/search.h"
 #include "coordinator/planner/plan_builder.h"
@@ -15,25 +17,27 @@ namespace harmony {
 namespace {
 
 // Of the search under the published cost model, and of its GPUs' memory.
-constexpr int64_t kScheduleSteps = 20'000'000;
-constexpr double kShares[] = {1, 0.95};
-// Of the first walks, one of each size, together, and of each of the walks that follow: tasks to
-// estimate; commands to rehearse.
-constexpr int64_t kFirstTasks = 8'000'000, kTasks = 7'000'000, kCommands = 200'000;
+constexpr int64_t kScheduleSteps = 12'000'000;
+constexpr double kShares[] = {1, 0.95, 0.8, 0.6};
+// Tasks to estimate: of the seeds of all sizes and of each; of the first walks, one of each size,
+// and of each; of each of the walks that follow, and commands to rehearse.
+constexpr int64_t kSeedTasks = 7'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
+constexpr int64_t kFirstTasks = 8'000'000, kMostFirstTasks = 3'000'000;
+constexpr int64_t kTasks = 8'000'000, kCommands = 200'000;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated.
 constexpr double kMayBeBest = 1.0005;
-// Walks of the best size, the second best, ...
-constexpr int kWalks[] = {2, 1, 1};
+// Walks of the best size, the second best, ..., by the number of sizes.
+constexpr int kWalks[][3] = {{4, 0, 0}, {2, 2, 0}, {2, 1, 1}};
 
 using Walkers = std::vector<std::unique_ptr<Walker>>;
 
-// At the same capacity by the published count of memory, and at a little less, for what we count
-// beyond that.
+// At the same capacity by the published count of memory, and at less, for what we count beyond that
+// and because what is best with less is another plan worth a try. The best of each first.
 std::vector<paper::Schedule> SchedulesOf(const paper::LayerProfile& profile,
                                          const paper::Machine& machine, paper::Mode mode,
                                          int64_t minibatch, const ImportedSearchOptions& options) {
-  std::vector<std::optional<paper::Schedule>> found(std::size(kShares));
+  std::vector<std::vector<paper::Schedule>> found(std::size(kShares));
   options.for_each(static_cast<int>(std::size(kShares)), [&](int i) {
     paper::Machine smaller = machine;
     smaller.memory_bytes =
@@ -42,11 +46,16 @@ std::vector<paper::Schedule> SchedulesOf(const paper::LayerProfile& profile,
     search.steps = kScheduleSteps;
     absl::StatusOr<paper::SearchResult> result =
         paper::Search(profile, smaller, mode, minibatch, search);
-    if (result.ok()) found[static_cast<size_t>(i)] = std::move(result->schedule);
+    if (!result.ok()) return;
+    std::vector<paper::Schedule>& schedules = found[static_cast<size_t>(i)];
+    schedules = std::move(result->others);
+    schedules.insert(schedules.begin(), std::move(result->schedule));
   });
   std::vector<paper::Schedule> schedules;
-  for (std::optional<paper::Schedule>& schedule : found) {
-    if (schedule) schedules.push_back(*std::move(schedule));
+  for (size_t rank = 0; rank <= paper::kMostOthers; ++rank) {
+    for (std::vector<paper::Schedule>& of_share : found) {
+      if (rank < of_share.size()) schedules.push_back(std::move(of_share[rank]));
+    }
   }
   return schedules;
 }
@@ -55,10 +64,12 @@ std::vector<paper::Schedule> SchedulesOf(const paper::LayerProfile& profile,
 Walkers MoreWalkers(const ImportedModel& imported, Walkers sizes) {
   std::stable_sort(sizes.begin(), sizes.end(),
                    [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
+  const auto& walks = kWalks[std::min(sizes.size(), std::size(kWalks)) - 1];
   Walkers walkers;
-  for (size_t i = 0; i < std::min(sizes.size(), std::size(kWalks)); ++i) {
-    for (int stream = 1; stream < kWalks[i]; ++stream) {
-      walkers.push_back(std::make_unique<Walker>(imported, sizes[i]->samples(), stream));
+  for (size_t i = 0; i < std::min(sizes.size(), std::size(walks)); ++i) {
+    for (int stream = 1; stream < walks[i]; ++stream) {
+      walkers.push_back(
+          std::make_unique<Walker>(imported, sizes[i]->samples(), static_cast<uint64_t>(stream)));
       walkers.back()->Adopt(*sizes[i]);
     }
     walkers.push_back(std::move(sizes[i]));
@@ -75,11 +86,17 @@ absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
   for (const auto& walker : walkers) {
     if (walker->best() && (!least || walker->time() < *least)) least = walker->time();
   }
+  const auto same = [&](const Walker& a, const Walker& b) {
+    return a.samples() == b.samples() && b.best() && KeyOf(*a.best()) == KeyOf(*b.best());
+  };
   options.for_each(static_cast<int>(walkers.size()), [&](int i) {
     const Walker& walker = *walkers[static_cast<size_t>(i)];
     const std::optional<Plan>& plan = walker.best();
     if (!plan || walker.time().seconds() > least->seconds() * kMayBeBest) return;
-    estimates[static_cast<size_t>(i)] = EvaluatePlan(imported.model, *plan, *imported.costs(*plan));
+    for (int other = 0; other < i; ++other) {
+      if (same(walker, *walkers[static_cast<size_t>(other)])) return;
+    }
+    estimates[static_cast<size_t>(i)] = EvaluateStep(imported.model, *plan, *imported.costs(*plan));
   });
   std::optional<size_t> best;
   for (size_t i = 0; i < walkers.size(); ++i) {
@@ -87,30 +104,43 @@ absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
     ++result->simulations;
     if (!best || estimates[i]->step < estimates[*best]->step) best = i;
   }
-  if (!best) return estimates[0].status();
+  if (!best) return absl::InternalError("no plan that fits runs");
   result->plan = *walkers[*best]->best();
   result->estimate = *std::move(estimates[*best]);
   result->lower_bound = walkers[*best]->LowerBound();
   return absl::OkStatus();
 }
 
-// The layer that needs most when each is a group by itself.
+// What is missing when each layer is a group by itself.
 absl::Status NothingFits(const ImportedModel& imported, int64_t samples) {
   Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, samples).Blank();
   plan.stream_slots = 1;
-  for (int layer = 0; layer < imported.model.num_layers(); ++layer) {
-    plan.backward_groups.push_back({{layer, layer}, 0});
-  }
+  plan.backward_groups = EqualGroups(imported.model.num_layers(), 1);
   MirrorForward(&plan);
-  GroupNeed most;
+  SpreadByNeed(imported, std::vector<double>(static_cast<size_t>(imported.model.num_layers())),
+               &plan);
+  // A device's memory is divided once for all that runs there.
+  std::vector<GroupNeed> resident(plan.devices.size()), workspace(plan.devices.size());
   for (const GroupNeed& need : NeedOfGroups(imported.model, plan)) {
-    if (need.total() > most.total()) most = need;
+    const auto d = static_cast<size_t>(need.device);
+    if (need.resident() > resident[d].resident()) resident[d] = need;
+    if (need.workspace > workspace[d].workspace) workspace[d] = need;
   }
+  size_t most = 0;
+  const auto total = [&](size_t d) { return resident[d].resident() + workspace[d].workspace; };
+  for (size_t d = 1; d < plan.devices.size(); ++d) {
+    if (total(d) > total(most)) most = d;
+  }
+  const auto of = [](const GroupNeed& need) {
+    return absl::StrCat("layer ", need.layers.first, " in ", KindName(need.kind));
+  };
   return absl::ResourceExhaustedError(absl::StrCat(
-      "no plan fits ", FormatBytesExact(imported.machine.devices[0].memory), " a GPU: layer ",
-      most.layers.first, " alone needs ", FormatBytesExact(most.total()), " in ",
-      KindName(most.kind), " at a microbatch of ", samples, ", ", FormatBytesExact(most.workspace),
-      " of it workspace"));
+      "no plan fits ", FormatBytesExact(imported.machine.devices[0].memory),
+      " a GPU: with each layer by itself, at a microbatch of ", samples, ", a GPU needs ",
+      FormatBytesExact(total(most)), ", workspace of ", FormatBytesExact(workspace[most].workspace),
+      " for ", of(workspace[most]), " and ", FormatBytesExact(resident[most].resident()),
+      " beside it for ", of(resident[most]),
+      "; give more memory, or a minibatch with a smaller divisor if that is none"));
 }
 
 }  // namespace
@@ -134,8 +164,10 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   const int64_t smallest = walkers[0]->samples();
   const std::vector<paper::Schedule> schedules =
       SchedulesOf(profile, machine, mode, minibatch, options);
+  const int64_t effort = std::clamp(kSeedTasks / static_cast<int64_t>(walkers.size()),
+                                    kLeastSeedTasks, kMostSeedTasks);
   options.for_each(static_cast<int>(walkers.size()),
-                   [&](int i) { walkers[static_cast<size_t>(i)]->TrySeeds(schedules); });
+                   [&](int i) { walkers[static_cast<size_t>(i)]->TrySeeds(schedules, effort); });
   ImportedResult result;
   std::erase_if(walkers, [&](const auto& walker) {
     if (!walker->found()) result.bounded += walker->estimates();
@@ -144,7 +176,8 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   if (walkers.empty()) return NothingFits(imported, smallest);
   result.sizes = static_cast<int>(walkers.size());
   options.for_each(result.sizes, [&](int i) {
-    walkers[static_cast<size_t>(i)]->Walk(kFirstTasks / result.sizes, kFirstHot);
+    walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / result.sizes, kMostFirstTasks),
+                                          kFirstHot);
   });
   walkers = MoreWalkers(imported, std::move(walkers));
   options.for_each(static_cast<int>(walkers.size()), [&](int i) {

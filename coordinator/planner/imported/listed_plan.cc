@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/planner/device_need.h"
+#include "coordinator/planner/imported/long_step.h"
 #include "coordinator/planner/plan_builder.h"
 
 namespace harmony {
@@ -15,6 +16,8 @@ namespace {
 constexpr int kMostSlots = 3;
 // The dispatcher's regions are whole pages.
 constexpr int64_t kPage = 4096;
+// A plan whose rehearsed time is longer is not simulated.
+constexpr double kMayBeBest = 1.003;
 
 // What the groups of a plan need together on each device.
 std::vector<Bytes> NeedOfDevices(const ModelSpec& model, const Plan& plan) {
@@ -40,27 +43,51 @@ std::vector<int> SpansOf(const paper::Schedule& schedule, int microbatches) {
   return below == above ? std::vector<int>{below} : std::vector<int>{below, above};
 }
 
-absl::Status Judge(const ImportedModel& imported, Plan plan, std::optional<JudgedSchedule>* best) {
+// One of the plans that a schedule may mean.
+struct Reading {
+  Plan plan;
+  bool fits = true;
+  Nanos rehearsed;
+};
+
+absl::Status Read(const ImportedModel& imported, Plan plan, std::vector<Reading>* readings) {
   MachineSpec machine = imported.machine;
   const std::vector<Bytes> need = NeedOfDevices(imported.model, plan);
-  JudgedSchedule judged;
+  Reading reading;
   StepVisits step;
   for (;;) {
     const PlanBuilder builder(imported.model, imported.job, machine, plan.microbatch_size);
     plan.devices = builder.Blank().devices;
     if (builder.Complete(&plan, &step)) break;
-    if (!judged.fits) return absl::InternalError("the plan's need is not what it needs");
-    judged.fits = false;
+    if (!reading.fits) return absl::InternalError("the plan's need is not what it needs");
+    reading.fits = false;
     for (size_t d = 0; d < need.size(); ++d) {
       machine.devices[d].memory = std::max(machine.devices[d].memory, need[d]);
     }
   }
   HARMONY_RETURN_IF_ERROR(CheckPlan(imported.model, plan));
-  const std::unique_ptr<CostModel> costs = imported.costs(plan);
-  HARMONY_ASSIGN_OR_RETURN(judged.estimate, EvaluatePlan(imported.model, plan, *costs));
-  judged.plan = std::move(plan);
-  if (!*best || judged.estimate.step < (*best)->estimate.step) *best = std::move(judged);
+  HARMONY_ASSIGN_OR_RETURN(const RehearsedPlan rehearsed,
+                           RehearseStep(imported.model, plan, *imported.costs(plan)));
+  reading.rehearsed = rehearsed.step;
+  reading.plan = std::move(plan);
+  readings->push_back(std::move(reading));
   return absl::OkStatus();
+}
+
+// Simulates those that may be the best.
+absl::StatusOr<JudgedSchedule> BestOf(const ImportedModel& imported,
+                                      std::vector<Reading> readings) {
+  Nanos least = readings[0].rehearsed;
+  for (const Reading& reading : readings) least = std::min(least, reading.rehearsed);
+  std::optional<JudgedSchedule> best;
+  for (Reading& reading : readings) {
+    if (reading.rehearsed.seconds() > least.seconds() * kMayBeBest) continue;
+    HARMONY_ASSIGN_OR_RETURN(Estimate estimate, EvaluateStep(imported.model, reading.plan,
+                                                             *imported.costs(reading.plan)));
+    if (best && estimate.step >= best->estimate.step) continue;
+    best = JudgedSchedule{std::move(reading.plan), std::move(estimate), reading.fits};
+  }
+  return *std::move(best);
 }
 
 }  // namespace
@@ -88,19 +115,21 @@ absl::StatusOr<JudgedSchedule> JudgeSchedule(const paper::LayerProfile& profile,
       ImportModel(profile, machine, devices, paper::SamplesPerTask(mode, machine.gpus, minibatch)));
   Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, schedule.u_bwd).Blank();
   SetGroups(schedule, devices, &plan);
-  std::optional<JudgedSchedule> best;
+  std::vector<Reading> readings;
   for (int span : SpansOf(schedule, plan.num_microbatches)) {
     plan.forward_span = span;
     if (!paper::Covers(profile.forward, plan.forward_size())) continue;
     for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
       plan.update = update;
       for (plan.stream_slots = 1; plan.stream_slots <= kMostSlots; ++plan.stream_slots) {
-        HARMONY_RETURN_IF_ERROR(Judge(imported, plan, &best));
+        HARMONY_RETURN_IF_ERROR(Read(imported, plan, &readings));
       }
     }
   }
-  if (!best) return absl::InvalidArgumentError("u_fwd: our planner has no such forward tasks");
-  return *std::move(best);
+  if (readings.empty()) {
+    return absl::InvalidArgumentError("u_fwd: our planner has no such forward tasks");
+  }
+  return BestOf(imported, std::move(readings));
 }
 
 }  // namespace harmony

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "coordinator/planner/bounds.h"
-#include "coordinator/planner/grouping.h"
 #include "coordinator/planner/imported/listed_plan.h"
+#include "coordinator/planner/imported/seed_groups.h"
 
 namespace harmony {
 namespace {
@@ -14,12 +15,18 @@ namespace {
 constexpr int kMostSlots = 3;
 constexpr size_t kMostKept = 24;
 constexpr size_t kMostVaried = 4;  // seeds that are tried with other settings
-// For seeds and their variants.
-constexpr int64_t kSeedTasks = 2'000'000;
+// Seeds that are rehearsed, where the estimate is not worse than the best one's by more.
+constexpr size_t kMostRehearsed = 8;
+constexpr double kNear = 0.08;
 // Setting up a plan takes as long as so many tasks of each of its visits.
-constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 4;
+constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 7;
+// A command to rehearse takes as long.
+constexpr int64_t kTasksPerCommand = 12;
+// A step of more tasks is estimated by two shorter ones.
+constexpr int64_t kMostTasks = 3'000;
+constexpr int kShortStep = 24, kShortStepPerDevice = 3;
 constexpr double kCold = 1e-4;  // against a step's time
-constexpr int64_t kTasksPerMove = 20;
+constexpr int64_t kTasksPerMove = 20, kCommandsPerMove = 20;
 // Of a walker's rehearsals, begun while there are fewer: for steps of very many microbatches.
 constexpr int64_t kMostCommands = 400'000;
 // A change is rehearsed when its estimate is not above that of the best plan by more.
@@ -30,11 +37,19 @@ constexpr double kPromising = 0.002;
 Walker::Walker(const ImportedModel& imported, int64_t samples, uint64_t stream)
     : imported_(imported),
       samples_(samples),
+      stream_(stream),
       builder_(imported.model, imported.job, imported.machine, samples),
       costs_(imported.costs(builder_.Blank())),
       task_costs_(imported.model, builder_.Blank(), imported.costs(builder_.Blank())),
       estimator_(imported.model, task_costs_),
       random_(1, static_cast<uint64_t>(samples) + (stream << 32)) {
+  const Plan blank = builder_.Blank();
+  const int fewer = std::max(kShortStep, kShortStepPerDevice * Devices());
+  if (blank.num_microbatches > 3 * fewer) {
+    for (int microbatches : {fewer, 2 * fewer}) {
+      short_.push_back(std::make_unique<ShortStep>(imported, blank, microbatches, *costs_));
+    }
+  }
   rules_.most_slots = kMostSlots;
   rules_.alike_devices = true;
   rules_.together = true;
@@ -64,104 +79,105 @@ std::vector<double> Walker::LayerTimes() {
   return times;
 }
 
-std::vector<int> Walker::GroupCounts() const {
-  const int layers = imported_.model.num_layers(), devices = Devices();
-  std::vector<int> counts;
-  for (int rounds : {1, 2, 3, 4, 6, 8, 12, 24}) {
-    for (int more : {0, 1}) counts.push_back(std::min(rounds * devices + more, layers));
-  }
-  std::sort(counts.begin(), counts.end());
-  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-  return counts;
-}
-
-// From the last layer down, as much in each group as takes a share of a device.
-std::vector<LayerGroup> Walker::Filled(double share) const {
-  const auto memory = static_cast<double>(imported_.machine.devices[0].memory.count()) * share;
-  std::vector<LayerGroup> result;
-  for (int last = imported_.model.num_layers() - 1; last >= 0;
-       last = result.back().layers.first - 1) {
-    int first = last;
-    while (first > 0 && static_cast<double>(BytesOf({first - 1, last}).count()) <= memory) --first;
-    result.push_back({{first, last}, 0});
-  }
-  std::reverse(result.begin(), result.end());
-  return result;
-}
-
-// Of a backward group with double buffers.
-Bytes Walker::BytesOf(LayerRange range) const {
-  const ModelSpec& model = imported_.model;
-  Bytes bytes = BackwardWorkspaceBytes(model, range, samples_, imported_.job.sequence_length);
-  for (int layer = range.first; layer <= range.last; ++layer) {
-    bytes += model.blocks[layer].size() * 2;
-  }
-  if (range.first > 0) bytes += model.measured->Boundary(range.first, samples_) * 4;
-  if (range.last + 1 < model.num_layers()) {
-    bytes += model.measured->Boundary(range.last + 1, samples_) * 2;
-  }
-  return bytes;
-}
-
-void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules) {
-  const std::vector<double> times = LayerTimes();
-  std::vector<std::vector<LayerGroup>> all;
-  for (int groups : GroupCounts()) {
-    std::vector<LayerGroup>& balanced = all.emplace_back();
-    for (const LayerRange& layers :
-         ProportionalPartition(times, std::vector<double>(static_cast<size_t>(groups), 1))) {
-      balanced.push_back({layers, 0});
+void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t effort) {
+  const int layers = imported_.model.num_layers();
+  const auto enough = [&] { return found() && work_ > effort; };
+  // What has these sizes comes first.
+  for (bool same_size : {true, false}) {
+    for (const paper::Schedule& schedule : schedules) {
+      if ((schedule.u_bwd == samples_) == same_size && !enough()) TrySchedule(schedule);
     }
+    if (same_size) TryGroups(EqualGroups(layers, 1));
   }
+  if (!found()) TrySmallest();
+  std::vector<std::vector<LayerGroup>> all =
+      BalancedGroups(LayerTimes(), GroupCounts(layers, Devices()));
   for (double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1}) {
-    all.push_back(Filled(share));
+    all.push_back(FilledGroups(imported_, samples_, share));
   }
-  std::vector<LayerGroup>& alone = all.emplace_back();  // fits when anything does
-  for (int layer = 0; layer < imported_.model.num_layers(); ++layer) {
-    alone.push_back({{layer, layer}, 0});
-  }
-  for (const paper::Schedule& schedule : schedules) {
-    if (schedule.u_bwd != samples_) continue;
-    Plan plan = builder_.Blank();
-    if (schedule.u_fwd % schedule.u_bwd == 0) {
-      plan.forward_span = static_cast<int>(schedule.u_fwd / schedule.u_bwd);
-    }
-    SetGroups(schedule, Devices(), &plan);
-    TryUpdates(plan);
+  for (int size : {2, 3, 4, 6, 8}) {
+    if (size < layers) all.push_back(EqualGroups(layers, size));
   }
   for (std::vector<LayerGroup>& groups : all) {
-    if (found() && work_ > kSeedTasks) break;
-    Plan plan = builder_.Blank();
-    plan.backward_groups = std::move(groups);
-    WrapAround(Devices(), 0, &plan.backward_groups);
-    MirrorForward(&plan);
-    TryUpdates(plan);
-    TakeTurns(Devices(), 0, &plan);
-    TryUpdates(plan);
+    if (!enough()) TryGroups(std::move(groups));
   }
-  // Estimates may be wrong for some of them.
-  begun_with_ = Best(kMostVaried + 2);
-  for (const Plan& plan : Best(kMostVaried)) {
-    if (work_ < kSeedTasks) TrySettings(plan);
-  }
-  for (const Plan& plan : Best(kMostVaried)) {
-    if (work_ < kSeedTasks) TryForwards(plan);
-  }
+  RankSeeds();
+  const size_t varied = std::min(seeds_.size(), kMostVaried);
+  for (size_t i = 0; i < varied && work_ < effort; ++i) TrySettings(seeds_[i].plan);
+  for (size_t i = 0; i < varied && work_ < effort; ++i) TryForwards(seeds_[i].plan);
 }
 
-std::vector<Plan> Walker::Best(size_t most) const {
-  std::vector<Plan> best;
-  for (const auto& [rank, plan] : kept_) {
-    if (best.size() < most) best.push_back(plan);
+void Walker::TrySchedule(const paper::Schedule& schedule) {
+  Plan plan = builder_.Blank();
+  SetGroups(schedule, Devices(), &plan);
+  if (schedule.u_fwd % samples_ == 0) {
+    const int span = static_cast<int>(schedule.u_fwd / samples_);
+    if (std::find(rules_.spans.begin(), rules_.spans.end(), span) != rules_.spans.end()) {
+      plan.forward_span = span;
+    }
   }
-  return best;
+  TrySeed(plan);
 }
 
-void Walker::TryUpdates(const Plan& plan) {
+// The forward groups are the same; the devices take turns in the order of the groups or in that of
+// the tasks.
+void Walker::TryGroups(std::vector<LayerGroup> groups) {
+  Plan plan = builder_.Blank();
+  plan.backward_groups = std::move(groups);
+  WrapAround(Devices(), 0, &plan.backward_groups);
+  MirrorForward(&plan);
+  TrySeed(plan);
+  TakeTurns(Devices(), 0, &plan);
+  TrySeed(plan);
+}
+
+// What fits when anything does, nearly.
+void Walker::TrySmallest() {
+  Plan plan = builder_.Blank();
+  plan.stream_slots = 1;
+  plan.backward_groups = EqualGroups(imported_.model.num_layers(), 1);
+  MirrorForward(&plan);
+  SpreadByNeed(imported_, LayerTimes(), &plan);
+  TrySeed(plan);
+}
+
+// With fewer slots, too, where it does not fit.
+void Walker::TrySeed(const Plan& plan) {
+  std::optional<Seed> best;
   for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
     Plan changed = plan;
     changed.update = update;
-    Try(&changed);
+    std::optional<Nanos> time = Try(&changed);
+    while (!time && changed.stream_slots > 1) {
+      --changed.stream_slots;
+      time = Try(&changed);
+    }
+    if (time && (!best || *time < best->time)) best = Seed{*time, std::move(changed)};
+  }
+  if (best) seeds_.push_back(*std::move(best));
+}
+
+void Walker::RankSeeds() {
+  std::stable_sort(seeds_.begin(), seeds_.end(),
+                   [](const Seed& a, const Seed& b) { return a.time < b.time; });
+  std::set<std::string> seen;
+  std::erase_if(seeds_, [&](const Seed& seed) { return !seen.insert(KeyOf(seed.plan)).second; });
+  for (size_t i = 0; i < std::min(seeds_.size(), kMostRehearsed); ++i) {
+    if (seeds_[i].time.seconds() > seeds_[0].time.seconds() * (1 + kNear)) break;
+    begun_with_.push_back(seeds_[i].plan);
+  }
+}
+
+void Walker::Adopt(const Walker& other) {
+  kept_ = other.kept_;
+  begun_with_ = other.begun_with_;
+  if (stream_ % 2 == 0) return;
+  const auto best = static_cast<int>(other.kept_.begin()->second.backward_groups.size());
+  for (const Seed& seed : other.seeds_) {
+    const auto groups = static_cast<int>(seed.plan.backward_groups.size());
+    if (4 * std::abs(groups - best) < best) continue;
+    if (seed.time.seconds() < other.estimate().seconds() * (1 + kNear)) begin_ = seed;
+    break;
   }
 }
 
@@ -211,8 +227,21 @@ std::optional<Nanos> Walker::Estimate(Plan* plan) {
   work_ += static_cast<int64_t>(step_.visits.size()) * kTasksPerVisit +
            static_cast<int64_t>(imported_.model.num_layers()) * kTasksPerLayer;
   if (!fits) return std::nullopt;
-  work_ += static_cast<int64_t>(step_.visits.size()) * plan->num_forwards();
-  return estimator_.Estimate(*plan, step_, plan->num_microbatches);
+  const auto estimate = [&](StepEstimator& estimator, int microbatches) {
+    const int64_t tasks =
+        static_cast<int64_t>(plan->forward_groups.size()) * microbatches / plan->forward_span +
+        static_cast<int64_t>(plan->backward_groups.size()) * microbatches;
+    work_ += tasks * 2;
+    return estimator.Estimate(*plan, step_, microbatches);
+  };
+  const int span = plan->forward_span, all = plan->num_microbatches;
+  const int fewer = short_.empty() ? 0 : (short_[0]->microbatches + span - 1) / span * span;
+  if (fewer == 0 || 2 * fewer > all || !ShortStepsFor(*plan, kMostTasks)) {
+    return estimate(estimator_, all);
+  }
+  const Nanos of_fewer = estimate(short_[0]->estimator, fewer);
+  const Nanos of_more = estimate(short_[1]->estimator, 2 * fewer);
+  return Nanos(ShortSteps{fewer, 2 * fewer}.Extend(of_fewer.count(), of_more.count(), all));
 }
 
 void Walker::Keep(Nanos time, const Plan& plan) {
@@ -229,11 +258,11 @@ std::optional<Nanos> Walker::Try(Plan* plan) {
 
 void Walker::Walk(int64_t effort, double hot) {
   if (kept_.empty()) return;
-  Plan current = kept_.begin()->second;
+  Plan current = begin_ ? begin_->plan : kept_.begin()->second;
   // Where the estimate is wrong for once, a walk may end there: what it began with is rehearsed,
   // too.
   begun_with_.push_back(current);
-  Nanos now = kept_.begin()->first.first;
+  Nanos now = begin_ ? begin_->time : kept_.begin()->first.first;
   const auto start = static_cast<double>(now.count());
   const int64_t begin = work_;
   while (work_ < begin + effort) {
@@ -254,7 +283,7 @@ void Walker::Walk(int64_t effort, double hot) {
 // ---- Rehearsals ----
 
 std::optional<Nanos> Walker::RehearsedStep(const Plan& plan) {
-  const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(imported_.model, plan, *costs_, 2);
+  const absl::StatusOr<RehearsedPlan> rehearsed = RehearseStep(imported_.model, plan, *costs_);
   if (!rehearsed.ok()) return std::nullopt;
   ++rehearsals_;
   commands_ += rehearsed->commands;
@@ -270,6 +299,19 @@ bool Walker::TakeIfBetter(const Plan& plan) {
   return true;
 }
 
+// The estimate may be wrong about the best plan's slots and updates.
+void Walker::RehearseSettings() {
+  const Plan best = *best_;
+  for (int slots = 1; slots <= kMostSlots; ++slots) {
+    for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+      Plan changed = best;
+      changed.stream_slots = slots;
+      changed.update = update;
+      if (Estimate(&changed)) TakeIfBetter(changed);
+    }
+  }
+}
+
 void Walker::Rehearse(int64_t effort) {
   const int64_t first = commands_;
   for (const Plan& plan : begun_with_) {
@@ -283,18 +325,22 @@ void Walker::Rehearse(int64_t effort) {
     TakeIfBetter(plan);
   }
   if (!best_) return;
+  RehearseSettings();
   Plan best = *best_;
   std::optional<Nanos> estimate = Estimate(&best);
   while (estimate && commands_ - begin < effort) {
-    commands_ += 100;  // so that it ends when nothing can be changed
+    commands_ += kCommandsPerMove;  // so that it ends when nothing can be changed
     Plan changed = *best_;
     if (!RandomMove(rules_, random_, &changed)) continue;
     if (random_.Below(3) == 0) RandomMove(rules_, random_, &changed);
+    const int64_t work = work_;
     const std::optional<Nanos> time = Estimate(&changed);
+    commands_ += (work_ - work) / kTasksPerCommand;
     const double limit = static_cast<double>(estimate->count()) * (1 + kPromising);
     if (!time || static_cast<double>(time->count()) > limit) continue;
     if (TakeIfBetter(changed)) estimate = time;
   }
+  RehearseSettings();
 }
 
 }  // namespace harmony

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "coordinator/planner/evaluation.h"
 #include "coordinator/planner/imported/imported_model.h"
+#include "coordinator/planner/imported/long_step.h"
 #include "coordinator/planner/moves.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/planner/step_estimate.h"
@@ -24,13 +25,13 @@ class Walker {
   // `imported` must outlive it. Walks of the same microbatch size and another `stream` differ.
   Walker(const ImportedModel& imported, int64_t samples, uint64_t stream);
 
-  // Balanced groups in many numbers, and these schedules, each with several settings.
-  void TrySeeds(const std::vector<paper::Schedule>& schedules);
-  // What another walker of the same size has found.
-  void Adopt(const Walker& other) {
-    kept_ = other.kept_;
-    begun_with_ = other.begun_with_;
-  }
+  // These schedules, groups of one layer, balanced groups in many numbers and others, each with
+  // several settings. `effort`: tasks of plans to estimate; when that many are done and some plan
+  // fits, the rest is left out.
+  void TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t effort);
+  // What another walker of the same size has found. With an odd stream this one begins with the
+  // best plan of quite other groups.
+  void Adopt(const Walker& other);
   // Random changes of the best plan, worse ones accepted less and less. `effort`: tasks of plans to
   // estimate. `hot`: what is accepted at first, as a part of a step's time.
   void Walk(int64_t effort, double hot);
@@ -50,12 +51,31 @@ class Walker {
   using Rank = std::pair<Nanos, std::string>;  // the estimate, the plan's key
 
   int Devices() const { return static_cast<int>(imported_.machine.devices.size()); }
+  // The best plan of the same groups, among the seeds.
+  struct Seed {
+    Nanos time;
+    Plan plan;
+  };
+
+  // Two stand for a step of many microbatches (long_step.h).
+  struct ShortStep {
+    ShortStep(const ImportedModel& imported, const Plan& blank, int microbatches,
+              const CostModel& costs)
+        : microbatches(microbatches),
+          costs(imported.model, blank,
+                CostsOfShortStep(imported.model, blank, microbatches, costs)),
+          estimator(imported.model, this->costs) {}
+    const int microbatches;
+    TaskCosts costs;
+    StepEstimator estimator;
+  };
+
   std::vector<double> LayerTimes();
-  std::vector<int> GroupCounts() const;
-  std::vector<LayerGroup> Filled(double share) const;
-  Bytes BytesOf(LayerRange range) const;
-  std::vector<Plan> Best(size_t most) const;  // by their estimates
-  void TryUpdates(const Plan& plan);
+  void TrySchedule(const paper::Schedule& schedule);
+  void TryGroups(std::vector<LayerGroup> groups);
+  void TrySmallest();
+  void TrySeed(const Plan& plan);
+  void RankSeeds();
   void TrySettings(const Plan& plan);
   void TryForwards(const Plan& plan);
   std::optional<Nanos> Try(Plan* plan);  // and keeps it
@@ -63,17 +83,22 @@ class Walker {
   void Keep(Nanos time, const Plan& plan);
   std::optional<Nanos> RehearsedStep(const Plan& plan);
   bool TakeIfBetter(const Plan& plan);
+  void RehearseSettings();
 
   const ImportedModel& imported_;
   const int64_t samples_;
+  const uint64_t stream_;
   const PlanBuilder builder_;
   const std::unique_ptr<CostModel> costs_;
   TaskCosts task_costs_;
   StepEstimator estimator_;
+  std::vector<std::unique_ptr<ShortStep>> short_;
   MoveRules rules_;
   CounterRandom random_;
   StepVisits step_;
   std::map<Rank, Plan> kept_;
+  std::vector<Seed> seeds_;       // best first
+  std::optional<Seed> begin_;     // else the walk begins with the best kept
   std::vector<Plan> begun_with_;  // each walk
   absl::flat_hash_set<std::string> rehearsed_;
   std::optional<Plan> best_;

@@ -1,5 +1,6 @@
 #include "coordinator/planner/paper/enumeration.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace harmony::paper {
@@ -19,7 +20,7 @@ unsigned MasksOf(int layers) { return layers > 0 ? 1u << (layers - 1) : 1; }
 
 }  // namespace
 
-EnumerationResult TryAllCuts(const PackCosts& costs, int gpus) {
+EnumerationResult TryAllCuts(const PackCosts& costs, int gpus, double cutoff) {
   PipelineEvaluator evaluator(costs, gpus);
   EnumerationResult best;
   best.time_s = std::numeric_limits<double>::infinity();
@@ -31,8 +32,9 @@ EnumerationResult TryAllCuts(const PackCosts& costs, int gpus) {
       cuts.forward = StartsOf(forward, forward_layers);
       if (!Fits(cuts, costs)) continue;
       ++best.evaluations;
-      const double time = evaluator.Evaluate(cuts, best.time_s);
-      if (time >= best.time_s) continue;
+      const double limit = std::min(best.time_s, cutoff);
+      const double time = evaluator.Evaluate(cuts, limit);
+      if (time >= limit) continue;
       best.time_s = time;
       best.cuts = cuts;
     }

@@ -2,6 +2,8 @@
 
 // Every way to cut a short chain. PURE.
 
+#include <limits>
+
 #include "coordinator/planner/paper/pack_costs.h"
 #include "coordinator/planner/paper/pipeline_evaluator.h"
 
@@ -12,11 +14,12 @@ inline constexpr int kEnumerableLayers = 9;
 
 struct EnumerationResult {
   Cuts cuts;
-  double time_s = 0;  // infinity when nothing fits
+  double time_s = 0;  // infinity when nothing fits, or nothing takes less than `cutoff`
   int64_t evaluations = 0;
 };
 
 // The best of all cuts that fit. REQUIRES: costs.layers <= kEnumerableLayers, gpus >= 2.
-EnumerationResult TryAllCuts(const PackCosts& costs, int gpus);
+EnumerationResult TryAllCuts(const PackCosts& costs, int gpus,
+                             double cutoff = std::numeric_limits<double>::infinity());
 
 }  // namespace harmony::paper

@@ -19,11 +19,18 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // on which one evaluation takes as long as ten of a short one.
 constexpr int64_t kSteps = 600'000'000, kStepsOfLongChain = 900'000'000;
 constexpr int kLongChain = 400;
+// Cuts are tried for so many pairs of sizes at a time, then only for those that may come near the
+// best, and in all for no more than a part of the work, by so many pairs.
+constexpr size_t kWave = 16;
+constexpr double kNear = 1.15;
+constexpr int64_t kPartOfStart = 2;
+constexpr int kMostShares = 64;
 
 // One pair of microbatch sizes: its bound, and the best cuts seen.
 struct Candidate {
   const PackCosts* costs = nullptr;
   double bound = kInfinity;
+  bool tried = false;  // with time at infinity: what fits takes too long
   Cuts cuts;
   double time = kInfinity;
   int64_t evaluations = 0;
@@ -40,18 +47,22 @@ std::set<int> PackCounts(int fewest, int gpus, int layers) {
   return counts;
 }
 
-// Times cuts that shrink towards layer 0 in several ways.
-void TryTapered(int gpus, Candidate* candidate) {
+// Times cuts that shrink towards layer 0 in several ways. Only what takes less than `limit` counts;
+// ends after so many row steps.
+void TryTapered(int gpus, double limit, int64_t steps, Candidate* candidate) {
   const PackCosts& costs = *candidate->costs;
   const std::vector<int> forward = FewestPacks(costs, Phase::kForward);
   const std::vector<int> backward = FewestPacks(costs, Phase::kBackward);
   if (backward[costs.layers] == kNoPacks) return;
   PipelineEvaluator evaluator(costs, gpus);
   const auto consider = [&](const Cuts& cuts) {
+    if (candidate->tried && evaluator.steps() > steps) return;
     if (!Fits(cuts, costs)) return;
+    candidate->tried = true;
     ++candidate->evaluations;
-    const double time = evaluator.Evaluate(cuts, candidate->time);
-    if (time >= candidate->time) return;
+    const double cutoff = std::min(candidate->time, limit);
+    const double time = evaluator.Evaluate(cuts, cutoff);
+    if (time >= cutoff) return;
     candidate->time = time;
     candidate->cuts = cuts;
   };
@@ -73,7 +84,7 @@ void TryTapered(int gpus, Candidate* candidate) {
       }
     }
   }
-  if (candidate->time < kInfinity) return;
+  if (candidate->tried) return;
   // Layers so uneven that only odd cuts fit: the fewest packs.
   for (int end = costs.layers - 1; end >= 0; --end) {
     if (forward[end] == kNoPacks || backward[end] == kNoPacks) continue;
@@ -95,32 +106,46 @@ struct Trial {
 class Race {
  public:
   Race(const std::vector<PackCosts>& pairs, int gpus, const SearchOptions& options)
-      : gpus_(gpus), options_(options) {
+      : gpus_(gpus), layers_(pairs.front().layers), options_(options) {
     candidates_.resize(pairs.size());
     for (size_t p = 0; p < pairs.size(); ++p) candidates_[p].costs = &pairs[p];
   }
   SearchResult Run();
 
  private:
+  int64_t Steps() const;
+  double Best() const;
   void Enumerate();
   void Start();
   void Anneal();
   void Rank(size_t keep);
   void Round(size_t keep, int trials_each, int64_t steps, double hot);
 
-  const int gpus_;
+  const int gpus_, layers_;
   const SearchOptions& options_;
   std::vector<Candidate> candidates_;  // after the start: those that fit
   int64_t evaluations_ = 0;
   uint64_t trials_ = 0;
 };
 
+// The pairs with the least bounds first.
 void Race::Start() {
   options_.for_each(static_cast<int>(candidates_.size()), [&](int c) {
-    Candidate& candidate = candidates_[c];
-    candidate.bound = PipelineLowerBound(*candidate.costs, gpus_);
-    if (candidate.bound < kInfinity) TryTapered(gpus_, &candidate);
+    candidates_[c].bound = PipelineLowerBound(*candidates_[c].costs, gpus_);
   });
+  std::erase_if(candidates_, [](const Candidate& c) { return c.bound == kInfinity; });
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.bound < b.bound; });
+  const int64_t steps =
+      Steps() / kPartOfStart / std::clamp(static_cast<int>(candidates_.size()), 1, kMostShares);
+  for (size_t begin = 0; begin < candidates_.size(); begin += kWave) {
+    const double best = Best();
+    if (candidates_[begin].bound >= best) break;
+    const size_t count = std::min(kWave, candidates_.size() - begin);
+    options_.for_each(static_cast<int>(count), [&](int i) {
+      TryTapered(gpus_, best * kNear, steps, &candidates_[begin + static_cast<size_t>(i)]);
+    });
+  }
 }
 
 // Best first, those that cannot win dropped, and all but `keep`.
@@ -153,21 +178,36 @@ void Race::Round(size_t keep, int trials_each, int64_t steps, double hot) {
   }
 }
 
+// Of the pairs that can still win, the best cuts; what is left has been proved.
 void Race::Enumerate() {
-  options_.for_each(static_cast<int>(candidates_.size()), [&](int c) {
-    Candidate& candidate = candidates_[c];
-    EnumerationResult best = TryAllCuts(*candidate.costs, gpus_);
-    candidate.cuts = std::move(best.cuts);
-    candidate.time = candidate.bound = best.time_s;
-    candidate.evaluations = best.evaluations;
-  });
+  for (size_t begin = 0; begin < candidates_.size(); begin += kWave) {
+    const size_t count = std::min(kWave, candidates_.size() - begin);
+    const double best = Best();
+    options_.for_each(static_cast<int>(count), [&](int i) {
+      Candidate& candidate = candidates_[begin + static_cast<size_t>(i)];
+      if (candidate.bound >= best) return;
+      EnumerationResult found = TryAllCuts(*candidate.costs, gpus_, best);
+      candidate.evaluations += found.evaluations;
+      if (found.time_s >= std::min(best, candidate.time)) return;
+      candidate.cuts = std::move(found.cuts);
+      candidate.time = found.time_s;
+    });
+  }
+}
+
+double Race::Best() const {
+  double best = kInfinity;
+  for (const Candidate& candidate : candidates_) best = std::min(best, candidate.time);
+  return best;
+}
+
+int64_t Race::Steps() const {
+  if (options_.steps > 0) return options_.steps;
+  return layers_ > kLongChain ? kStepsOfLongChain : kSteps;
 }
 
 void Race::Anneal() {
-  const bool long_chain = candidates_.front().costs->layers > kLongChain;
-  const int64_t steps = options_.steps > 0 ? options_.steps
-                        : long_chain       ? kStepsOfLongChain
-                                           : kSteps;
+  const int64_t steps = Steps();
   Round(12, 1, steps / 4, 1e-2);
   Round(4, 2, steps / 3, 1e-2);
   Round(2, 3, steps - steps / 4 - steps / 3, 5e-3);
@@ -175,22 +215,23 @@ void Race::Anneal() {
 
 SearchResult Race::Run() {
   SearchResult result;
-  const bool enumerable = candidates_.front().costs->layers <= kEnumerableLayers;
-  if (enumerable) {
-    Enumerate();
-  } else {
-    Start();
+  const bool enumerable = layers_ <= kEnumerableLayers;
+  Start();
+  if (enumerable) Enumerate();
+  result.lower_bound_s = enumerable ? Best() : kInfinity;
+  for (const Candidate& candidate : candidates_) {
+    evaluations_ += candidate.evaluations;
+    result.lower_bound_s = std::min(result.lower_bound_s, candidate.bound);
   }
-  for (const Candidate& candidate : candidates_) evaluations_ += candidate.evaluations;
   std::erase_if(candidates_, [](const Candidate& c) { return c.time == kInfinity; });
   if (candidates_.empty()) return result;
   result.size_pairs = static_cast<int>(candidates_.size());
-  result.lower_bound_s = kInfinity;
-  for (const Candidate& candidate : candidates_) {
-    result.lower_bound_s = std::min(result.lower_bound_s, candidate.bound);
-  }
   if (!enumerable) Anneal();
-  Rank(1);
+  Rank(kMostOthers + 1);
+  for (const Candidate& candidate : candidates_) {
+    result.others.push_back(ToSchedule(candidate.cuts, *candidate.costs));
+  }
+  result.others.erase(result.others.begin());
   result.time_s = candidates_.front().time;
   result.schedule = ToSchedule(candidates_.front().cuts, *candidates_.front().costs);
   result.evaluations = evaluations_;

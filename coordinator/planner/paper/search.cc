@@ -64,9 +64,10 @@ absl::StatusOr<SearchResult> SearchSerial(const LayerProfile& profile, const Mac
     forward.push_back(PlanSerialForward(costs, serial));
   }
   SearchResult result;
-  result.time_s = std::numeric_limits<double>::infinity();
+  std::vector<std::pair<double, Schedule>> found;  // the best of each backward size
   for (int64_t u_bwd : sizes.backward) {
     SerialBackward backward;
+    double best = std::numeric_limits<double>::infinity();
     for (size_t f = 0; f < sizes.forward.size(); ++f) {
       HARMONY_ASSIGN_OR_RETURN(const PackCosts costs,
                                MakePackCosts(profile, machine, samples, sizes.forward[f], u_bwd));
@@ -79,12 +80,19 @@ absl::StatusOr<SearchResult> SearchSerial(const LayerProfile& profile, const Mac
       const SerialPlan plan = JoinSerial(costs, serial, forward[f], backward);
       if (plan.time_s == std::numeric_limits<double>::infinity()) continue;
       ++result.size_pairs;
-      if (plan.time_s >= result.time_s) continue;
-      result.time_s = plan.time_s;
-      result.schedule = ToSchedule(plan.cuts, costs);
+      if (plan.time_s >= best) continue;
+      if (best == std::numeric_limits<double>::infinity()) found.emplace_back();
+      best = plan.time_s;
+      found.back() = {best, ToSchedule(plan.cuts, costs)};
     }
   }
-  result.lower_bound_s = result.time_s;
+  if (found.empty()) return result;
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  result.lower_bound_s = result.time_s = found[0].first;
+  result.schedule = std::move(found[0].second);
+  for (size_t i = 1; i < std::min(found.size(), kMostOthers + 1); ++i)
+    result.others.push_back(std::move(found[i].second));
   return result;
 }
 

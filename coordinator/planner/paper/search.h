@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/paper/layer_profile.h"
@@ -24,12 +25,16 @@ struct SearchOptions {
       };
 };
 
+inline constexpr size_t kMostOthers = 12;
+
 struct SearchResult {
   Schedule schedule;
   double time_s = 0;
   double lower_bound_s = 0;  // of every schedule with these microbatch rules; equals time_s in vDP
   int64_t evaluations = 0;   // schedules timed (vDP: labels of the dynamic programme)
-  int size_pairs = 0;        // pairs of microbatch sizes that fit
+  int size_pairs = 0;        // pairs of microbatch sizes for which a schedule was found
+  // The best found with other pairs of sizes, best first; what cannot win may be missing.
+  std::vector<Schedule> others;
 };
 
 // Microbatch sizes are the divisors of a task's samples that the profile covers.

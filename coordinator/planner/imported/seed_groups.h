@@ -1,0 +1,30 @@
+#pragma once
+
+// Groups that a search on an imported profile begins with. PURE.
+
+#include <vector>
+
+#include "coordinator/planner/imported/imported_model.h"
+
+namespace harmony {
+
+// Groups by time: as many as each of these numbers, all of about the same time. `times`: of layers.
+std::vector<std::vector<LayerGroup>> BalancedGroups(const std::vector<double>& times,
+                                                    const std::vector<int>& counts);
+// Numbers of groups worth a try: each up to a few for every device, then fewer of them.
+std::vector<int> GroupCounts(int layers, int devices);
+
+// From the last layer down, as much in each group as takes a share of a device's memory in
+// backward, double buffers included.
+std::vector<LayerGroup> FilledGroups(const ImportedModel& imported, int64_t samples, double share);
+
+// `size` layers each; a remainder at the front.
+std::vector<LayerGroup> EqualGroups(int layers, int size);
+
+// Puts the plan's groups, one by one, where they fit with those that are there already: those of
+// most workspace first, each on the device with the least to do of those that have room; where none
+// has, on the one that lacks least. For memory so small that groups of much workspace and groups of
+// much weight must not share a device.
+void SpreadByNeed(const ImportedModel& imported, const std::vector<double>& times, Plan* plan);
+
+}  // namespace harmony
