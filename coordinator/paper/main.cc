@@ -191,7 +191,7 @@ int Run(int argc, char** argv) {
   }
   const absl::Status status =
       options.cost_model == "paper" ? PlanByPaper(options) : PlanByDispatcher(options);
-  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
   // Nothing has run: what does not fit is bad input.
   return absl::IsResourceExhausted(status) ? 2 : ExitCodeOf(status);
 }

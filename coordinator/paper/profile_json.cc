@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
 #include "common/model/strict_json.h"
@@ -171,7 +172,10 @@ absl::StatusOr<LayerProfile> ParseLayerProfile(absl::string_view text, absl::str
     Json::sax_parse(text.data(), text.data() + text.size(), &finder);
     if (finder.field().empty()) return json.status();
     return absl::InvalidArgumentError(
-        absl::StrCat(json.status().message(), "; the trouble is in ", finder.field()));
+        absl::StrCat(where, ": ", finder.field(),
+                     " is no JSON value: write a finite number, as measured, where it ",
+                     "has NaN, Infinity or one out of range (",
+                     absl::StripPrefix(json.status().message(), absl::StrCat(where, ": ")), ")"));
   }
   if (!json->is_object()) return Wrong(where, "is not a JSON object");
   LayerProfile profile;

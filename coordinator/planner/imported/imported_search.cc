@@ -27,6 +27,9 @@ constexpr int64_t kTasks = 8'000'000, kCommands = 200'000;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated.
 constexpr double kMayBeBest = 1.0005;
+// Of the GPUs' memory: a plan for less memory is one for more, too, and with less to choose from a
+// walk goes elsewhere.
+constexpr double kSmallerMemory = 0.6;
 // Walks of the best size, the second best, ..., by the number of sizes.
 constexpr int kWalks[][3] = {{4, 0, 0}, {2, 2, 0}, {2, 1, 1}};
 
@@ -60,17 +63,23 @@ std::vector<paper::Schedule> SchedulesOf(const paper::LayerProfile& profile,
   return schedules;
 }
 
-// The most promising sizes first, each with its walkers.
-Walkers MoreWalkers(const ImportedModel& imported, Walkers sizes) {
+// The most promising sizes first, each with its walkers, every second one on the smaller GPUs.
+Walkers MoreWalkers(const ImportedModel& imported, const ImportedModel& smaller, Walkers sizes) {
   std::stable_sort(sizes.begin(), sizes.end(),
                    [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
   const auto& walks = kWalks[std::min(sizes.size(), std::size(kWalks)) - 1];
   Walkers walkers;
   for (size_t i = 0; i < std::min(sizes.size(), std::size(walks)); ++i) {
     for (int stream = 1; stream < walks[i]; ++stream) {
-      walkers.push_back(
-          std::make_unique<Walker>(imported, sizes[i]->samples(), static_cast<uint64_t>(stream)));
-      walkers.back()->Adopt(*sizes[i]);
+      auto walker = std::make_unique<Walker>(stream % 2 == 1 ? smaller : imported,
+                                             sizes[i]->samples(), static_cast<uint64_t>(stream));
+      walker->Adopt(*sizes[i]);
+      if (!walker->found()) {  // then on the same ones
+        walker =
+            std::make_unique<Walker>(imported, sizes[i]->samples(), static_cast<uint64_t>(stream));
+        walker->Adopt(*sizes[i]);
+      }
+      walkers.push_back(std::move(walker));
     }
     walkers.push_back(std::move(sizes[i]));
   }
@@ -107,7 +116,7 @@ absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
   if (!best) return absl::InternalError("no plan that fits runs");
   result->plan = *walkers[*best]->best();
   result->estimate = *std::move(estimates[*best]);
-  result->lower_bound = walkers[*best]->LowerBound();
+  result->lower_bound = Walker(imported, walkers[*best]->samples(), 0).LowerBound();
   return absl::OkStatus();
 }
 
@@ -115,10 +124,9 @@ absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
 absl::Status NothingFits(const ImportedModel& imported, int64_t samples) {
   Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, samples).Blank();
   plan.stream_slots = 1;
-  plan.backward_groups = EqualGroups(imported.model.num_layers(), 1);
+  plan.backward_groups = EqualGroups(imported.model.num_layers(), 1, 1);
   MirrorForward(&plan);
-  SpreadByNeed(imported, std::vector<double>(static_cast<size_t>(imported.model.num_layers())),
-               &plan);
+  SpreadByNeed(imported, {}, &plan);
   // A device's memory is divided once for all that runs there.
   std::vector<GroupNeed> resident(plan.devices.size()), workspace(plan.devices.size());
   for (const GroupNeed& need : NeedOfGroups(imported.model, plan)) {
@@ -157,6 +165,11 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   const int64_t step_samples = paper::SamplesPerTask(mode, machine.gpus, minibatch);
   HARMONY_ASSIGN_OR_RETURN(const ImportedModel imported,
                            ImportModel(profile, machine, devices, step_samples));
+  paper::Machine small = machine;
+  small.memory_bytes =
+      static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kSmallerMemory);
+  HARMONY_ASSIGN_OR_RETURN(const ImportedModel smaller,
+                           ImportModel(profile, small, devices, step_samples));
   Walkers walkers;
   for (int64_t samples : ImportedSizes(profile, step_samples)) {
     walkers.push_back(std::make_unique<Walker>(imported, samples, 0));
@@ -179,7 +192,7 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
     walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / result.sizes, kMostFirstTasks),
                                           kFirstHot);
   });
-  walkers = MoreWalkers(imported, std::move(walkers));
+  walkers = MoreWalkers(imported, smaller, std::move(walkers));
   options.for_each(static_cast<int>(walkers.size()), [&](int i) {
     walkers[static_cast<size_t>(i)]->Walk(kTasks, kHot);
     walkers[static_cast<size_t>(i)]->Rehearse(kCommands);

@@ -10,8 +10,6 @@
 namespace harmony {
 namespace {
 
-// Tasks of a step that is followed as it is.
-constexpr int64_t kMostSimulated = 16'000, kMostRehearsed = 6'000;
 // A device is always at the same when the pipeline is full.
 constexpr int kFewestPerDevice = 3;
 constexpr int kRehearsedSteps = 2;
@@ -118,7 +116,7 @@ std::unique_ptr<CostModel> CostsOfShortStep(const ModelSpec& model, const Plan& 
 
 absl::StatusOr<Estimate> EvaluateStep(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs) {
-  const std::optional<ShortSteps> steps = ShortStepsFor(plan, kMostSimulated);
+  const std::optional<ShortSteps> steps = ShortStepsFor(plan, kMostTasksOfAStep);
   if (!steps) return EvaluatePlan(model, plan, costs);
   const auto evaluate = [&](int microbatches) {
     return EvaluatePlan(model, Shortened(model, plan, microbatches),
@@ -131,8 +129,8 @@ absl::StatusOr<Estimate> EvaluateStep(const ModelSpec& model, const Plan& plan,
 }
 
 absl::StatusOr<RehearsedPlan> RehearseStep(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs) {
-  const std::optional<ShortSteps> steps = ShortStepsFor(plan, kMostRehearsed);
+                                           const CostModel& costs, int64_t most_tasks) {
+  const std::optional<ShortSteps> steps = ShortStepsFor(plan, most_tasks);
   if (!steps) return RehearsePlan(model, plan, costs, kRehearsedSteps);
   const auto rehearse = [&](int microbatches) {
     return RehearsePlan(model, Shortened(model, plan, microbatches),

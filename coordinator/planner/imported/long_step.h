@@ -15,6 +15,9 @@
 
 namespace harmony {
 
+// Tasks of a step that is followed as it is.
+inline constexpr int64_t kMostTasksOfAStep = 16'000;
+
 // Numbers of microbatches that stand for all of a plan's.
 struct ShortSteps {
   int fewer = 0, more = 0;
@@ -32,10 +35,12 @@ std::unique_ptr<CostModel> CostsOfShortStep(const ModelSpec& model, const Plan& 
                                             int microbatches, const CostModel& costs);
 
 // EvaluatePlan and RehearsePlan, of a plan that has been completed. A long step takes no less than
-// any lane or link is busy in it.
+// any lane or link is busy in it. With fewer tasks a rehearsal is quicker and may be some percent
+// off.
 absl::StatusOr<Estimate> EvaluateStep(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs);
 absl::StatusOr<RehearsedPlan> RehearseStep(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs);
+                                           const CostModel& costs,
+                                           int64_t most_tasks = kMostTasksOfAStep);
 
 }  // namespace harmony

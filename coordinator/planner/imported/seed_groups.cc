@@ -66,9 +66,9 @@ std::vector<LayerGroup> FilledGroups(const ImportedModel& imported, int64_t samp
   return result;
 }
 
-std::vector<LayerGroup> EqualGroups(int layers, int size) {
-  std::vector<LayerGroup> result;
-  for (int last = layers - 1; last >= 0; last -= size) {
+std::vector<LayerGroup> EqualGroups(int layers, int size, int tail) {
+  std::vector<LayerGroup> result = {{{layers - tail, layers - 1}, 0}};
+  for (int last = layers - tail - 1; last >= 0; last -= size) {
     result.push_back({{std::max(last - size + 1, 0), last}, 0});
   }
   std::reverse(result.begin(), result.end());
@@ -100,7 +100,7 @@ void SpreadByNeed(const ImportedModel& imported, const std::vector<double>& time
     Device& device = devices[static_cast<size_t>(best)];
     device.workspace = std::max(device.workspace, need.workspace);
     device.resident = std::max(device.resident, need.resident());
-    for (int layer = need.layers.first; layer <= need.layers.last; ++layer) {
+    for (int layer = need.layers.first; layer <= need.layers.last && !times.empty(); ++layer) {
       device.busy += times[static_cast<size_t>(layer)];
     }
     const auto group = static_cast<size_t>(need.group);

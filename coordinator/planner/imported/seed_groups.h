@@ -18,13 +18,14 @@ std::vector<int> GroupCounts(int layers, int devices);
 // backward, double buffers included.
 std::vector<LayerGroup> FilledGroups(const ImportedModel& imported, int64_t samples, double share);
 
-// `size` layers each; a remainder at the front.
-std::vector<LayerGroup> EqualGroups(int layers, int size);
+// `size` layers each, with a remainder at the front; the last group has `tail`. REQUIRES: tail <=
+// layers.
+std::vector<LayerGroup> EqualGroups(int layers, int size, int tail);
 
 // Puts the plan's groups, one by one, where they fit with those that are there already: those of
-// most workspace first, each on the device with the least to do of those that have room; where none
-// has, on the one that lacks least. For memory so small that groups of much workspace and groups of
-// much weight must not share a device.
+// most workspace first, each on the device with the least to do of those that have room (without
+// times on the first of them); where none has, on the one that lacks least. For memory so small
+// that groups of much workspace and groups of much weight must not share a device.
 void SpreadByNeed(const ImportedModel& imported, const std::vector<double>& times, Plan* plan);
 
 }  // namespace harmony

@@ -24,6 +24,7 @@ constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 7;
 constexpr int64_t kTasksPerCommand = 12;
 // A step of more tasks is estimated by two shorter ones.
 constexpr int64_t kMostTasks = 3'000;
+constexpr int64_t kMostTasksToRehearse = 6'000;
 constexpr int kShortStep = 24, kShortStepPerDevice = 3;
 constexpr double kCold = 1e-4;  // against a step's time
 constexpr int64_t kTasksPerMove = 20, kCommandsPerMove = 20;
@@ -37,7 +38,6 @@ constexpr double kPromising = 0.002;
 Walker::Walker(const ImportedModel& imported, int64_t samples, uint64_t stream)
     : imported_(imported),
       samples_(samples),
-      stream_(stream),
       builder_(imported.model, imported.job, imported.machine, samples),
       costs_(imported.costs(builder_.Blank())),
       task_costs_(imported.model, builder_.Blank(), imported.costs(builder_.Blank())),
@@ -87,7 +87,7 @@ void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t eff
     for (const paper::Schedule& schedule : schedules) {
       if ((schedule.u_bwd == samples_) == same_size && !enough()) TrySchedule(schedule);
     }
-    if (same_size) TryGroups(EqualGroups(layers, 1));
+    if (same_size) TryEqual(1, effort);
   }
   if (!found()) TrySmallest();
   std::vector<std::vector<LayerGroup>> all =
@@ -95,11 +95,11 @@ void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t eff
   for (double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1}) {
     all.push_back(FilledGroups(imported_, samples_, share));
   }
-  for (int size : {2, 3, 4, 6, 8}) {
-    if (size < layers) all.push_back(EqualGroups(layers, size));
-  }
   for (std::vector<LayerGroup>& groups : all) {
     if (!enough()) TryGroups(std::move(groups));
+  }
+  for (int size : {2, 3, 4, 6, 8}) {
+    if (!enough()) TryEqual(size, effort);
   }
   RankSeeds();
   const size_t varied = std::min(seeds_.size(), kMostVaried);
@@ -121,28 +121,48 @@ void Walker::TrySchedule(const paper::Schedule& schedule) {
 
 // The forward groups are the same; the devices take turns in the order of the groups or in that of
 // the tasks.
-void Walker::TryGroups(std::vector<LayerGroup> groups) {
+std::optional<Nanos> Walker::TryGroups(std::vector<LayerGroup> groups) {
   Plan plan = builder_.Blank();
   plan.backward_groups = std::move(groups);
   WrapAround(Devices(), 0, &plan.backward_groups);
   MirrorForward(&plan);
-  TrySeed(plan);
+  const std::optional<Nanos> wrapped = TrySeed(plan);
   TakeTurns(Devices(), 0, &plan);
-  TrySeed(plan);
+  const std::optional<Nanos> turned = TrySeed(plan);
+  return wrapped && turned ? std::min(wrapped, turned) : wrapped ? wrapped : turned;
+}
+
+// Groups of `size` layers, and a last group that grows for as long as that is for the better.
+void Walker::TryEqual(int size, int64_t effort) {
+  const int layers = imported_.model.num_layers();
+  std::optional<Nanos> best;
+  for (int tail = std::min(size, layers), worse = 0; tail <= layers && worse < 3; ++tail) {
+    if (found() && work_ > effort) return;
+    const std::optional<Nanos> time = TryGroups(EqualGroups(layers, size, tail));
+    if (time && (!best || *time < *best)) {
+      best = time;
+      worse = 0;
+    } else {
+      ++worse;
+    }
+  }
 }
 
 // What fits when anything does, nearly.
 void Walker::TrySmallest() {
   Plan plan = builder_.Blank();
   plan.stream_slots = 1;
-  plan.backward_groups = EqualGroups(imported_.model.num_layers(), 1);
+  plan.backward_groups = EqualGroups(imported_.model.num_layers(), 1, 1);
   MirrorForward(&plan);
+  Plan packed = plan;
   SpreadByNeed(imported_, LayerTimes(), &plan);
   TrySeed(plan);
+  SpreadByNeed(imported_, {}, &packed);
+  TrySeed(packed);
 }
 
 // With fewer slots, too, where it does not fit.
-void Walker::TrySeed(const Plan& plan) {
+std::optional<Nanos> Walker::TrySeed(const Plan& plan) {
   std::optional<Seed> best;
   for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
     Plan changed = plan;
@@ -154,7 +174,9 @@ void Walker::TrySeed(const Plan& plan) {
     }
     if (time && (!best || *time < best->time)) best = Seed{*time, std::move(changed)};
   }
-  if (best) seeds_.push_back(*std::move(best));
+  if (!best) return std::nullopt;
+  seeds_.push_back(*std::move(best));
+  return seeds_.back().time;
 }
 
 void Walker::RankSeeds() {
@@ -169,16 +191,18 @@ void Walker::RankSeeds() {
 }
 
 void Walker::Adopt(const Walker& other) {
-  kept_ = other.kept_;
-  begun_with_ = other.begun_with_;
-  if (stream_ % 2 == 0) return;
-  const auto best = static_cast<int>(other.kept_.begin()->second.backward_groups.size());
-  for (const Seed& seed : other.seeds_) {
-    const auto groups = static_cast<int>(seed.plan.backward_groups.size());
-    if (4 * std::abs(groups - best) < best) continue;
-    if (seed.time.seconds() < other.estimate().seconds() * (1 + kNear)) begin_ = seed;
-    break;
+  if (&imported_ == &other.imported_) {
+    kept_ = other.kept_;
+    begun_with_ = other.begun_with_;
+    return;
   }
+  const auto adopt = [&](Plan plan) {
+    plan.devices = builder_.Blank().devices;
+    TrySeed(plan);
+  };
+  for (const auto& [rank, plan] : other.kept_) adopt(plan);
+  for (const Seed& seed : other.seeds_) adopt(seed.plan);
+  RankSeeds();
 }
 
 void Walker::TrySettings(const Plan& plan) {
@@ -258,11 +282,11 @@ std::optional<Nanos> Walker::Try(Plan* plan) {
 
 void Walker::Walk(int64_t effort, double hot) {
   if (kept_.empty()) return;
-  Plan current = begin_ ? begin_->plan : kept_.begin()->second;
+  Plan current = kept_.begin()->second;
   // Where the estimate is wrong for once, a walk may end there: what it began with is rehearsed,
   // too.
   begun_with_.push_back(current);
-  Nanos now = begin_ ? begin_->time : kept_.begin()->first.first;
+  Nanos now = kept_.begin()->first.first;
   const auto start = static_cast<double>(now.count());
   const int64_t begin = work_;
   while (work_ < begin + effort) {
@@ -283,7 +307,8 @@ void Walker::Walk(int64_t effort, double hot) {
 // ---- Rehearsals ----
 
 std::optional<Nanos> Walker::RehearsedStep(const Plan& plan) {
-  const absl::StatusOr<RehearsedPlan> rehearsed = RehearseStep(imported_.model, plan, *costs_);
+  const absl::StatusOr<RehearsedPlan> rehearsed =
+      RehearseStep(imported_.model, plan, *costs_, kMostTasksToRehearse);
   if (!rehearsed.ok()) return std::nullopt;
   ++rehearsals_;
   commands_ += rehearsed->commands;

@@ -29,8 +29,7 @@ class Walker {
   // several settings. `effort`: tasks of plans to estimate; when that many are done and some plan
   // fits, the rest is left out.
   void TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t effort);
-  // What another walker of the same size has found. With an odd stream this one begins with the
-  // best plan of quite other groups.
+  // What another walker of the same size has found, as far as it fits this one's machine.
   void Adopt(const Walker& other);
   // Random changes of the best plan, worse ones accepted less and less. `effort`: tasks of plans to
   // estimate. `hot`: what is accepted at first, as a part of a step's time.
@@ -72,9 +71,10 @@ class Walker {
 
   std::vector<double> LayerTimes();
   void TrySchedule(const paper::Schedule& schedule);
-  void TryGroups(std::vector<LayerGroup> groups);
+  std::optional<Nanos> TryGroups(std::vector<LayerGroup> groups);
+  void TryEqual(int size, int64_t effort);
   void TrySmallest();
-  void TrySeed(const Plan& plan);
+  std::optional<Nanos> TrySeed(const Plan& plan);
   void RankSeeds();
   void TrySettings(const Plan& plan);
   void TryForwards(const Plan& plan);
@@ -87,7 +87,6 @@ class Walker {
 
   const ImportedModel& imported_;
   const int64_t samples_;
-  const uint64_t stream_;
   const PlanBuilder builder_;
   const std::unique_ptr<CostModel> costs_;
   TaskCosts task_costs_;
@@ -98,7 +97,6 @@ class Walker {
   StepVisits step_;
   std::map<Rank, Plan> kept_;
   std::vector<Seed> seeds_;       // best first
-  std::optional<Seed> begin_;     // else the walk begins with the best kept
   std::vector<Plan> begun_with_;  // each walk
   absl::flat_hash_set<std::string> rehearsed_;
   std::optional<Plan> best_;

@@ -10,10 +10,10 @@
 namespace harmony::paper {
 
 // `pairs`: the profile at each pair of microbatch sizes. size_pairs is 0 in the result when at none
-// of them any cuts fit. Method: many tapered cuts per pair are timed; pairs whose lower bound the
-// best of them beats are dropped; annealing runs are spent on the rest in rounds, each round on
-// fewer pairs with more steps; a last descent tries every single change of the best cuts. REQUIRES:
-// gpus >= 2.
+// of them any cuts fit. Method: many tapered cuts per pair are timed, the pairs of the least lower
+// bounds first; pairs whose lower bound the best of them beats are dropped; short chains are
+// enumerated, for others annealing runs are spent on the rest in rounds, each round on fewer pairs
+// with more steps. REQUIRES: gpus >= 2.
 SearchResult SearchPipeline(const std::vector<PackCosts>& pairs, int gpus,
                             const SearchOptions& options);
 

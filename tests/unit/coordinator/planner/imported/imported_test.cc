@@ -9,6 +9,8 @@
 #include "coordinator/planner/imported/imported_model.h"
 #include "coordinator/planner/imported/imported_search.h"
 #include "coordinator/planner/imported/listed_plan.h"
+#include "coordinator/planner/imported/long_step.h"
+#include "coordinator/planner/plan_builder.h"
 #include "coordinator/sim/simulation.h"
 
 namespace harmony {
@@ -235,6 +237,81 @@ TEST(ListedPlanTest, OneGpuStandsForAllInDataParallel) {
   EXPECT_EQ(judged->plan.global_batch(), 4);
 }
 
+// Every layer by itself.
+paper::Schedule Single(int64_t u) {
+  paper::Schedule schedule;
+  schedule.u_fwd = schedule.u_bwd = u;
+  for (int layer = 0; layer <= kLoss; ++layer) {
+    if (layer < kLoss) schedule.forward.push_back({layer, layer});
+    schedule.backward.push_back({layer, layer});
+  }
+  return schedule;
+}
+
+// Enough microbatches that two shorter steps stand for one, and few enough to follow it, too.
+TEST(LongStepTest, TakesAsLongAsTheWholeOne) {
+  const paper::LayerProfile profile = Excerpt();
+  const auto imported = ImportModel(profile, TwoGpus(int64_t{6} << 30), 2, 1024);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const PlanBuilder builder(imported->model, imported->job, imported->machine, 1);
+  for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+    Plan plan = builder.Blank();
+    plan.update = update;
+    SetGroups(Single(1), 2, &plan);
+    StepVisits step;
+    ASSERT_TRUE(builder.Complete(&plan, &step));
+    const auto costs = imported->costs(plan);
+    const auto whole = EvaluatePlan(imported->model, plan, *costs);
+    const auto by_two = EvaluateStep(imported->model, plan, *costs);
+    const auto rehearsed = RehearseStep(imported->model, plan, *costs);
+    ASSERT_TRUE(whole.ok() && by_two.ok() && rehearsed.ok());
+    EXPECT_LT(by_two->commands, whole->commands * 7 / 8);
+    EXPECT_NEAR(by_two->step.seconds() / whole->step.seconds(), 1, 0.002);
+    EXPECT_NEAR(rehearsed->step.seconds() / whole->step.seconds(), 1, 0.002);
+    for (size_t lane = 0; lane < whole->lanes.size(); ++lane) {
+      const double bytes = static_cast<double>(whole->lanes[lane].bytes);
+      EXPECT_NEAR(static_cast<double>(by_two->lanes[lane].bytes), bytes, bytes * 0.01) << lane;
+    }
+  }
+}
+
+TEST(LongStepTest, ShortStepsAreFollowed) {
+  Plan plan;
+  plan.num_microbatches = 100;
+  plan.devices.resize(4);
+  plan.backward_groups.resize(10);
+  EXPECT_FALSE(ShortStepsFor(plan, 1000));
+  plan.forward_groups.resize(1);
+  const auto steps = ShortStepsFor(plan, 1000);
+  ASSERT_TRUE(steps);
+  EXPECT_EQ(steps->fewer, 30);
+  EXPECT_EQ(steps->more, 60);
+  EXPECT_EQ(steps->Extend(130, 160, 100), 200);
+  EXPECT_EQ(steps->Extend(130, 120, 100), 120);  // never less than the longer one
+  plan.forward_span = 50;
+  EXPECT_FALSE(ShortStepsFor(plan, 1000));  // no two such steps are much shorter
+}
+
+// Whatever fits by our own count, a plan is found that is not slower.
+TEST(ImportedSearchTest, FindsAPlanWhereLayersAloneFit) {
+  const paper::LayerProfile profile = Excerpt();
+  int fitting = 0;
+  for (int64_t mebibytes : {2100, 4000}) {
+    for (int gpus : {1, 2, 5}) {
+      paper::Machine machine = TwoGpus(mebibytes << 20);
+      machine.gpus = gpus;
+      const auto judged = JudgeSchedule(profile, machine, paper::Mode::kPipeline, 1, Single(1));
+      ASSERT_TRUE(judged.ok()) << judged.status();
+      const auto found = SearchImported(profile, machine, paper::Mode::kPipeline, 1);
+      if (!judged->fits) continue;
+      ++fitting;
+      ASSERT_TRUE(found.ok()) << mebibytes << " MiB, " << gpus << " GPUs: " << found.status();
+      EXPECT_LE(found->estimate.step, judged->estimate.step) << mebibytes << " MiB, " << gpus;
+    }
+  }
+  EXPECT_GE(fitting, 3);
+}
+
 TEST(ImportedSearchTest, BeatsTheListedScheduleWithinTheMemory) {
   const paper::LayerProfile profile = Excerpt();
   const paper::Machine machine = TwoGpus(int64_t{6} << 30);
@@ -283,10 +360,10 @@ TEST(ImportedSearchTest, BeatsTheListedDataParallelSchedule) {
 }
 
 TEST(ImportedSearchTest, SaysWhatDoesNotFit) {
-  const auto found =
-      SearchImported(Excerpt(), TwoGpus(int64_t{1} << 30), paper::Mode::kPipeline, 8);
+  const auto found = SearchImported(Excerpt(), TwoGpus(1'000'000'000), paper::Mode::kPipeline, 8);
   EXPECT_TRUE(absl::IsResourceExhausted(found.status())) << found.status();
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("layer"));
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("workspace of"));
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("for layer 8 in backward"));
 }
 
 }  // namespace
