@@ -23,7 +23,7 @@ constexpr int kLongChain = 400;
 // best, and in all for no more than a part of the work, by so many pairs.
 constexpr size_t kWave = 16;
 constexpr double kNear = 1.15;
-constexpr int64_t kPartOfStart = 2;
+constexpr int64_t kPartOfStart = 8;
 constexpr int kMostShares = 64;
 
 // One pair of microbatch sizes: its bound, and the best cuts seen.
