@@ -1,6 +1,9 @@
 #include "coordinator/planner/alternatives.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,26 +13,59 @@
 namespace harmony {
 namespace {
 
+// In words, "device 1 computes" for so much longer. Lanes that do the same thing go together.
+std::string DoesLonger(const Lane& lane, const std::string& longer) {
+  const std::string device = absl::StrCat("device ", lane.device);
+  switch (lane.kind) {
+    case LaneKind::kCompute:
+      return absl::StrCat(device, " computes ", longer);
+    case LaneKind::kH2DBulk:
+    case LaneKind::kH2DStream:
+      return absl::StrCat("copies from the host to ", device, " take ", longer);
+    case LaneKind::kD2H:
+      return absl::StrCat("copies from ", device, " to the host take ", longer);
+    case LaneKind::kP2P:
+      return absl::StrCat("copies from ", device, " to other devices take ", longer);
+    case LaneKind::kHostCompute:
+      return absl::StrCat("the host's updates take ", longer);
+    case LaneKind::kHostIo:
+      return absl::StrCat("reading the data takes ", longer);
+  }
+  return "";
+}
+
+Bytes HostCopies(const Estimate& estimate) {
+  return Bytes(std::accumulate(estimate.bytes.begin(), estimate.bytes.end(), int64_t{0}));
+}
+
 class Comparison {
  public:
-  Comparison(const PlanBuilder& builder, const Estimate& estimate, const CostModel& costs)
-      : builder_(builder), estimate_(estimate), costs_(costs) {}
+  Comparison(const PlanBuilder& builder, const Plan& plan, const Estimate& estimate,
+             const CostModel& costs)
+      : builder_(builder), plan_(plan), estimate_(estimate), costs_(costs), known_{KeyOf(plan)} {}
 
+  // Nothing is said of what is the plan itself, was said already, or is as good.
   void Try(std::string what, Plan plan) {
+    StepVisits step;
+    const bool fits_devices = builder_.Complete(&plan, &step);
+    if (!known_.insert(KeyOf(plan)).second) return;
     Alternative other;
     other.what = std::move(what);
-    StepVisits step;
-    other.fits = builder_.Complete(&plan, &step) && builder_.FitsHost(plan);
-    absl::StatusOr<Estimate> estimate = absl::ResourceExhaustedError("");
-    if (other.fits) estimate = EvaluatePlan(builder_.model(), plan, costs_);
-    other.fits = other.fits && estimate.ok();
-    if (other.fits) {
+    other.fits = false;
+    if (!fits_devices) {
+      other.why = "does not fit the memory of the devices";
+    } else if (!builder_.FitsHost(plan)) {
+      other.why = "does not fit the memory of the host";
+    } else if (const absl::StatusOr<Estimate> estimate =
+                   EvaluatePlan(builder_.model(), plan, costs_, {.steps = StepsToRun(plan)});
+               estimate.ok()) {
+      other.fits = true;
       other.step = estimate->step;
-      other.why = Why(*estimate);
+      other.why = Why(plan, *estimate);
     } else {
-      other.why = "does not fit the memory";
+      other.why = "its groups do not get their memory one after the other";
     }
-    found_.push_back(std::move(other));
+    if (!other.why.empty()) found_.push_back(std::move(other));
   }
 
   std::vector<Alternative> Take() {
@@ -40,44 +76,65 @@ class Comparison {
   }
 
  private:
-  // The lane that has got most more to do.
-  std::string Why(const Estimate& other) const {
-    if (other.step <= estimate_.step) {
-      return "not slower, but it takes more of the host's memory or moves more bytes";
+  // Empty: no reason, it is as good.
+  std::string Why(const Plan& plan, const Estimate& other) const {
+    const double ratio = other.step.seconds() / estimate_.step.seconds();
+    if (ratio > 1 + kEqual) return WhySlower(other);
+    const std::string fast = ratio < 1 - kEqual ? "faster, but " : "as fast, but ";
+    const Bytes memory = builder_.ArenaBytes(plan) - builder_.ArenaBytes(plan_);
+    if (memory.count() > 0 &&
+        builder_.Score(plan, other.step) >= builder_.Score(plan_, estimate_.step)) {
+      return absl::StrCat(fast, "takes ", FormatBytes(memory), " more of the host's memory");
     }
-    const LaneTable table((static_cast<int>(estimate_.lanes.size()) - 2) / 5);
-    Nanos most;
-    int lane = -1;
-    for (size_t i = 0; i < estimate_.lanes.size(); ++i) {
-      const Nanos more = other.lanes[i].busy - estimate_.lanes[i].busy;
-      if (more <= most) continue;
-      most = more;
-      lane = static_cast<int>(i);
+    if (ratio < 1 - kEqual) return "faster: the search did not come across it";
+    const Bytes copies = HostCopies(other) - HostCopies(estimate_);
+    if (static_cast<double>(copies.count()) > kEqual * HostCopies(estimate_).count()) {
+      return absl::StrCat(fast, "copies ", FormatBytes(copies), " more a step");
     }
-    // Small changes do not explain a longer step.
-    if (lane < 0 || most * 10 < other.step - estimate_.step) {
-      return "tasks and copies wait longer for each other";
-    }
-    return absl::StrCat(DebugString(table.LaneAt(lane)), " has ", FormatDuration(most),
-                        " more to do");
+    return "";
   }
 
+  // What takes longer, if that is most of it.
+  std::string WhySlower(const Estimate& other) const {
+    const LaneTable table((static_cast<int>(estimate_.lanes.size()) - 2) / 5);
+    std::map<Lane, Nanos> longer;
+    for (int i = 0; i < table.size(); ++i) {
+      Lane lane = table.LaneAt(i);
+      if (lane.kind == LaneKind::kH2DStream) lane.kind = LaneKind::kH2DBulk;  // one link
+      longer[lane] += other.lanes[i].busy - estimate_.lanes[i].busy;
+    }
+    const auto most =
+        std::max_element(longer.begin(), longer.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most->second * 2 < other.step - estimate_.step) {
+      return "tasks and copies wait longer for each other";
+    }
+    return DoesLonger(most->first, absl::StrCat(FormatDuration(most->second), " longer"));
+  }
+
+  static constexpr double kEqual = 5e-4;  // or both are printed the same
+
   const PlanBuilder& builder_;
+  const Plan& plan_;
   const Estimate& estimate_;
   const CostModel& costs_;
+  std::set<std::string> known_;
   std::vector<Alternative> found_;
 };
 
 void TryStashes(const Plan& plan, bool keep, Comparison& comparison) {
   Plan other = plan;
-  bool changed = false;
+  bool changed = false, recomputes = false;
   for (LayerGroup& group : other.backward_groups) {
     changed = changed || group.keep_stash != keep;
     group.keep_stash = keep;
-    group.keep_activations = group.keep_activations && keep;
+    if (!keep) recomputes |= std::exchange(group.keep_activations, false);
   }
   if (!changed) return;
-  comparison.Try(keep ? "all stashes kept on the devices" : "all stashes on the host", other);
+  comparison.Try(keep         ? "all stashes kept on the devices"
+                 : recomputes ? "all stashes on the host, every backward recomputes"
+                              : "all stashes on the host",
+                 other);
 }
 
 // The next smaller and the next larger forward tasks.
@@ -112,7 +169,7 @@ void TryActivations(const Plan& plan, Comparison& comparison) {
 std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const MoveRules& rules,
                                              const Plan& plan, const Estimate& estimate,
                                              const CostModel& costs) {
-  Comparison comparison(builder, estimate, costs);
+  Comparison comparison(builder, plan, estimate, costs);
   if (rules.update) {
     Plan other = plan;
     const bool eager = plan.update == UpdateMode::kEager;
@@ -123,7 +180,9 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
     if (slots < 1 || slots > rules.most_slots) continue;
     Plan other = plan;
     other.stream_slots = slots;
-    comparison.Try(absl::StrCat(slots, " buffer slots instead of ", plan.stream_slots), other);
+    comparison.Try(absl::StrCat(slots, slots == 1 ? " buffer" : " buffers",
+                                " for each kind of activations instead of ", plan.stream_slots),
+                   other);
   }
   TrySpans(rules, plan, comparison);
   Plan loaded = plan;
@@ -149,9 +208,8 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
       WrapAround(devices, 0, &other.backward_groups);
       MirrorForward(&other);
       PlaceStashes(rules, &other);
-      comparison.Try(absl::StrCat(groups, " equal groups", devices > 1 ? " wrapped around" : "",
-                                  ", forward = backward"),
-                     other);
+      comparison.Try(
+          absl::StrCat(groups, groups == 1 ? " group" : " groups of equally many layers"), other);
     }
   }
   return comparison.Take();

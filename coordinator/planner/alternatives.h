@@ -18,7 +18,8 @@ struct Alternative {
   std::string why;  // it loses
 };
 
-// The same plan with one decision changed, and plain balanced groups; the fastest first.
+// The same plan with one decision changed, and plain balanced groups; the fastest first. Nothing
+// twice, and nothing that is as good as the plan.
 std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const MoveRules& rules,
                                              const Plan& plan, const Estimate& estimate,
                                              const CostModel& costs);

@@ -1,6 +1,7 @@
 #include "coordinator/planner/bounds.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -14,9 +15,11 @@ namespace {
 // The schedule of one step. Time 0: the update of block 0 of the step before has completed.
 class RelaxedStep {
  public:
-  RelaxedStep(const ModelSpec& model, const Plan& plan, const StepVisits& step, TaskCosts& costs)
+  RelaxedStep(const ModelSpec& model, const Plan& plan, const StepVisits& step, TaskCosts& costs,
+              int microbatches)
       : model_(model),
         plan_(plan),
+        microbatches_(microbatches),
         step_(step),
         costs_(costs),
         eager_(plan.update == UpdateMode::kEager),
@@ -35,7 +38,8 @@ class RelaxedStep {
     FindWeights();
     done_.resize(step_.visits.size());
     for (size_t v = 0; v < step_.visits.size(); ++v) RunVisit(v);
-    const Nanos chain = RunHost();
+    Nanos chain = RunHost();
+    if (microbatches_ < plan_.share_microbatches()) chain = std::max(chain, Through());
     Nanos copies;
     std::vector<Nanos> busy(links_.size());
     const LaneTable table(static_cast<int>(devices_.size()));
@@ -66,6 +70,8 @@ class RelaxedStep {
   struct Device {
     Lane compute, bulk, stream, d2h, p2p;
     int last = -1, before = -1;  // visits
+    Nanos begun;                 // the first task
+    std::array<Nanos*, 4> Streamed() { return {&compute.busy, &stream.busy, &d2h.busy, &p2p.busy}; }
   };
   // When what a visit made is there.
   struct Done {
@@ -152,24 +158,32 @@ class RelaxedStep {
   // All tasks of a visit.
   void Stream(size_t v, Nanos ready, Nanos in_free) {
     const Visit& visit = step_.visits[v];
-    const int span = visit.span, count = plan_.share_microbatches() / span;
-    const int replica = plan_.replica_microbatches() / span;  // its tasks
+    const int span = visit.span, count = microbatches_ / span;
+    const int replica = std::min(plan_.replica_microbatches() / span, count);  // its tasks
     Device& device = devices_[visit.device];
     Done& done = done_[v];
     done.compute.resize(count);
     done.out.assign(count, kEarlier);
     done.gradient_out.assign(count, kEarlier);
-    const auto duration = [&](bool first, bool last) {
-      return costs_.Compute(TaskOf(visit.kind), visit.layers, visit.device, first, last, span,
-                            visit.activations >= 0);
-    };
+    const auto duration = [&](bool first, bool last) { return Duration(visit, first, last); };
     const Nanos middle = duration(false, false);
     const bool chained = visit.kind == VisitKind::kBackward
                              ? visit.has_output_gradient
                              : visit.has_input && visit.kept_input < 0;
     const Nanos gradient_out = costs_.HiddenOut(visit.layers.first, visit.device, 1);
     const Nanos tokens_in = costs_.TokensIn(visit.device, span);
+    const int more =
+        plan_.share_microbatches() / span - count;  // tasks, like the one in the middle
+    std::array<Nanos, 4> busy{};
     for (int task = 0; task < count; ++task) {
+      if (more > 0 && (task == 1 || task == 2)) {
+        for (size_t i = 0; i < busy.size(); ++i) {
+          Nanos& sum = *device.Streamed()[i];
+          const Nanos now = sum;
+          if (task == 2) sum += (now - busy[i]) * more;
+          busy[i] = now;
+        }
+      }
       const int m = FirstOf(visit) + task * span;
       const bool fresh = task < visit.slots;
       const Nanos slot = fresh ? in_free : done.compute[task - visit.slots];
@@ -187,8 +201,10 @@ class RelaxedStep {
       if (!fresh) from = std::max(from, done.out[task - visit.slots]);
       const bool begins = task % replica == 0, ends = (task + 1) % replica == 0;
       if (begins) from = std::max(from, done.gradients);  // those of the replica before are out
-      done.compute[task] =
-          device.compute.Run(from, begins || ends ? duration(begins, ends) : middle);
+      const Nanos takes = begins || ends ? duration(begins, ends) : middle;
+      const bool first = device.compute.busy == Nanos();
+      done.compute[task] = device.compute.Run(from, takes);
+      if (first) device.begun = done.compute[task] - takes;
 
       for (int boundary : visit.outputs) MakeStash(visit, boundary, task, done);
       if (visit.has_input_gradient && eager_) {
@@ -260,6 +276,28 @@ class RelaxedStep {
     }
   }
 
+  Nanos Duration(const Visit& visit, bool first, bool last) {
+    return costs_.Compute(TaskOf(visit.kind), visit.layers, visit.device, first, last, visit.span,
+                          visit.activations >= 0);
+  }
+
+  // By the devices: from a device's first task to its last is no less than all of them; behind the
+  // last one, the last microbatch runs through all other groups.
+  Nanos Through() {
+    Nanos left = costs_.Update(0), most;
+    for (int use : step_.visits.back().uses) {
+      left += costs_.GradientOut(use, step_.visits.back().device);
+    }
+    std::vector<bool> seen(devices_.size());
+    for (auto visit = step_.visits.rbegin(); visit != step_.visits.rend(); ++visit) {
+      const Device& device = devices_[visit->device];
+      if (!seen[visit->device]) most = std::max(most, device.begun + device.compute.busy + left);
+      seen[visit->device] = true;
+      left += Duration(*visit, false, true);
+    }
+    return most;
+  }
+
   Nanos HostRun(Nanos from, Nanos duration) {
     host_busy_ += duration;
     return host_free_ = std::max(host_free_, from) + duration;
@@ -295,6 +333,7 @@ class RelaxedStep {
 
   const ModelSpec& model_;
   const Plan& plan_;
+  const int microbatches_;
   const StepVisits& step_;
   TaskCosts& costs_;
   const bool eager_;
@@ -334,8 +373,18 @@ StepVisits VisitsOf(const ModelSpec& model, const Plan& plan) {
   return step;
 }
 
-PlanBound Bounds::OfPlan(const Plan& plan, const StepVisits& step) {
-  return RelaxedStep(model_, plan, step, costs_).Run();
+int SampleOfMicrobatches(const Plan& plan) {
+  constexpr int kMany = 2048, kLeast = 512, kPart = 16, kLeastTasks = 4;
+  const int all = plan.num_microbatches, span = plan.forward_span;
+  if (all <= kMany || plan.mode != ParallelMode::kPipeline || plan.replicas > 1) return all;
+  const int tasks = std::max({kLeast, all / kPart, kLeastTasks * span}) / span;
+  const int sample = (tasks + tasks % 2) * span;
+  return sample < all / 2 ? sample : all;
+}
+
+PlanBound Bounds::OfPlan(const Plan& plan, const StepVisits& step, int microbatches) {
+  const int sample = microbatches > 0 ? microbatches : SampleOfMicrobatches(plan);
+  return RelaxedStep(model_, plan, step, costs_, std::min(sample, plan.share_microbatches())).Run();
 }
 
 }  // namespace harmony

@@ -22,6 +22,22 @@ struct StepVisits {
 };
 StepVisits VisitsOf(const ModelSpec& model, const Plan& plan);
 
+// Of a step of very many microbatches, so many are looked at where the rest is more of the same: a
+// multiple of twice the forward tasks' size. Else all of them.
+int SampleOfMicrobatches(const Plan& plan);
+
+// A time of the whole step, from that of its first microbatches: where they are a sample, it grows
+// with the rest as between half of the sample and the sample.
+template <typename TimeOf>
+Nanos OfAllMicrobatches(const Plan& plan, const TimeOf& time_of) {
+  const int sample = SampleOfMicrobatches(plan);
+  const Nanos time = time_of(sample);
+  const int64_t more = plan.num_microbatches - sample;
+  if (more == 0) return time;
+  const int half = sample / 2;
+  return time + Nanos((time - time_of(half)).count() * more / half);
+}
+
 struct PlanBound {
   Nanos step;    // the larger of the two
   Nanos chain;   // from the update of layer 0 to the next
@@ -34,8 +50,11 @@ class Bounds {
   // Both must outlive it.
   Bounds(const ModelSpec& model, TaskCosts& costs) : model_(model), costs_(costs) {}
 
-  // REQUIRES: each visit fits the resident region of its device.
-  PlanBound OfPlan(const Plan& plan, const StepVisits& step);
+  // REQUIRES: each visit fits the resident region of its device. The schedule is that of the first
+  // `microbatches` only, and the others are added as work of the lanes. All of them or, of a
+  // pipeline with one replica, a multiple of forward_span, four times as large at least; 0: a
+  // sample.
+  PlanBound OfPlan(const Plan& plan, const StepVisits& step, int microbatches = 0);
 
   // Of all plans of the same mode, microbatches, optimizer and devices whose forward tasks have one
   // of these spans, whatever their groups. REQUIRES: the time of a group is a constant and a sum

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "coordinator/core/kept_layout.h"
+#include "coordinator/planner/bounds.h"
 
 namespace harmony {
 namespace {
@@ -95,7 +97,7 @@ class Clock {
     }
     const bool once = host != nullptr && (host->kind == HostTaskKind::kInitialize ||
                                           host->kind == HostTaskKind::kCheckpoint);
-    if (!once && command.header.step + 1 == options_.steps) Count(command);
+    if (!once && command.header.step + 2 == options_.steps) Count(command);
     if (options_.keep_timeline) estimate_.events.push_back({index, start, link_free, command});
   }
 
@@ -135,6 +137,9 @@ class Clock {
     for (const LaneUse& lane : estimate_.lanes) busy.push_back(lane.busy);
     estimate_.step = std::max(estimate_.step, BusiestLink(links_, busy));
     estimate_.links = links_;
+    for (size_t d = 0; d < (lanes_.size() - 2) / 5; ++d) {
+      estimate_.peak_resident.push_back(dispatcher_.PeakBytes(static_cast<int>(d)));
+    }
     estimate_.step_begin = step_ends_[last - 1];
     estimate_.step_end = step_ends_[last];
     return std::move(estimate_);
@@ -153,7 +158,36 @@ class Clock {
   Estimate estimate_;
 };
 
+absl::StatusOr<RehearsedPlan> RehearseAll(const ModelSpec& model, const Plan& plan,
+                                          const CostModel& costs, int steps) {
+  Dispatcher dispatcher(model, plan, costs, {.end_step = steps});
+  HARMONY_RETURN_IF_ERROR(dispatcher.BeginGeneration(1, {}));
+  HARMONY_ASSIGN_OR_RETURN(const Rehearsal rehearsal, dispatcher.Rehearse());
+  const Nanos all = rehearsal.step_ends.back() - rehearsal.step_ends.front();
+  RehearsedPlan result{Nanos(all.count() / (steps - 1)), rehearsal.commands};
+  for (Nanos busy : rehearsal.busy) result.step = std::max(result.step, busy);
+  return result;
+}
+
+// The plan of a shorter step, with as much memory beside what is kept.
+Plan WithMicrobatches(const ModelSpec& model, Plan plan, int microbatches) {
+  const KeptLayout before(model, plan);
+  plan.num_microbatches = microbatches;
+  const KeptLayout after(model, plan);
+  for (int d = 0; d < static_cast<int>(plan.devices.size()); ++d) {
+    plan.devices[d].resident -= before.bytes(d) - after.bytes(d);
+  }
+  return plan;
+}
+
 }  // namespace
+
+int StepsToRun(const Plan& plan) {
+  constexpr int64_t kManyTasks = 100'000;
+  const auto groups =
+      static_cast<int64_t>(plan.forward_groups.size() + plan.backward_groups.size());
+  return groups * plan.num_microbatches > kManyTasks ? 2 : 3;
+}
 
 absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, const EvaluateOptions& options) {
@@ -162,12 +196,20 @@ absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
 
 absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
                                            const CostModel& costs, int steps) {
-  Dispatcher dispatcher(model, plan, costs, {.end_step = steps});
-  HARMONY_RETURN_IF_ERROR(dispatcher.BeginGeneration(1, {}));
-  HARMONY_ASSIGN_OR_RETURN(const Rehearsal rehearsal, dispatcher.Rehearse());
-  const Nanos all = rehearsal.step_ends.back() - rehearsal.step_ends.front();
-  RehearsedPlan result{Nanos(all.count() / (steps - 1)), rehearsal.commands};
-  for (Nanos busy : rehearsal.busy) result.step = std::max(result.step, busy);
+  if (steps == 0) steps = StepsToRun(plan);
+  absl::Status status;
+  RehearsedPlan result;
+  result.step = OfAllMicrobatches(plan, [&](int microbatches) {
+    const absl::StatusOr<RehearsedPlan> part =
+        microbatches == plan.num_microbatches
+            ? RehearseAll(model, plan, costs, steps)
+            : RehearseAll(model, WithMicrobatches(model, plan, microbatches), costs, steps);
+    status.Update(part.status());
+    if (!part.ok()) return Nanos();
+    result.commands += part->commands;
+    return part->step;
+  });
+  HARMONY_RETURN_IF_ERROR(status);
   return result;
 }
 

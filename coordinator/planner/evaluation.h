@@ -21,6 +21,7 @@ struct LaneUse {
   int64_t commands = 0;
 };
 
+// "Per step" is of the last one that has a successor.
 struct Estimate {
   // Of a step in the middle of a run: the distance of the ends of steps, and never less than any
   // lane or link is busy per step.
@@ -30,9 +31,14 @@ struct Estimate {
   std::array<int64_t, 8> bytes{};     // per step over CPU-GPU links, by TrafficClass
   int64_t peer_bytes = 0;             // per step, device to device
   int64_t commands = 0;               // that were simulated
+  std::vector<Bytes> peak_resident;   // by device
   Nanos step_begin, step_end;         // of the step in the timeline
   std::vector<TimelineEntry> events;  // of all steps; with `keep_timeline` only
 };
+
+// The first is a warm-up: three steps; two where they are so long that what is left of the one
+// before hardly counts.
+int StepsToRun(const Plan& plan);
 
 struct EvaluateOptions {
   int steps = 3;  // at least 2; the first is a warm-up
@@ -45,11 +51,12 @@ absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
 
 // The step's time alone, nearly, and several times as quick: a rehearsal of the dispatcher
 // (Dispatcher::Rehearse, which says what it asks of the costs).
+// Of a step of very many microbatches a sample is rehearsed. `steps`: 0: StepsToRun.
 struct RehearsedPlan {
   Nanos step;
   int64_t commands = 0;
 };
 absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs, int steps = 3);
+                                           const CostModel& costs, int steps = 0);
 
 }  // namespace harmony

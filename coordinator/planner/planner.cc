@@ -133,6 +133,7 @@ absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules, const 
                       const PlannerOptions& options, PlanResult* result) {
   EvaluateOptions evaluate;
   evaluate.keep_timeline = options.explain;
+  evaluate.steps = StepsToRun(result->plan);
   const std::unique_ptr<CostModel> time = costs(result->plan);
   HARMONY_ASSIGN_OR_RETURN(result->estimate,
                            EvaluatePlan(builder.model(), result->plan, *time, evaluate));
@@ -295,11 +296,13 @@ class Planning {
                              ", virtual_replicas: ", other.division.replicas);
     mode.fits = other.found.found && other.fits_host;
     mode.step = other.found.best.step;
-    mode.why = !mode.fits                         ? "does not fit the memory"
+    mode.why = !mode.fits                         ? "no plan of that mode fits the memory"
                : mode.step > best.found.best.step ? "the best plan of that mode takes longer"
                : other.division.replicas != best.division.replicas
                    ? "its sums have other last bits, so it has to be asked for"
-                   : "a copy of the weights for each device moves more bytes";
+               : other.found.best.score > mode.step
+                   ? "it is not faster by so much as to take more of the host's memory"
+                   : "it is as fast";
     all->insert(all->begin(), std::move(mode));
   }
 

@@ -39,6 +39,8 @@ constexpr int64_t kTasksPerGroup = 60;
 // where its commands are no more than such a part of all that may be simulated.
 constexpr double kNearly = 1.03;
 constexpr int64_t kFewCommands = 100;
+// Of a task of a sample of microbatches: there are three more in all.
+constexpr int64_t kWorkOfSample = 3;
 constexpr size_t kManyRounds = 16;   // around the devices; more only where fewer do not fit
 constexpr int64_t kManyVisits = 64;  // then also for each pair of groups
 
@@ -57,7 +59,7 @@ class Search {
         random_(1, 7) {
     const int64_t layers = model_.num_layers();
     if (options_.commands == 0) options_.commands = 600'000 + 600 * layers;
-    if (options_.tasks == 0) options_.tasks = 36'000'000 + 100'000 * layers;
+    if (options_.tasks == 0) options_.tasks = 36'000'000 + 50'000 * layers;
     if (!rules.groups) options_.tasks /= 10;  // there is little to change
   }
 
@@ -84,7 +86,8 @@ class Search {
       Anneal();
       SimulatePromising();
     }
-    report.exhaustive = SimulateKept() && all;
+    const bool whole = SampleOfMicrobatches(shape_) == shape_.num_microbatches;
+    report.exhaustive = SimulateKept() && all && whole;
     if (!all && result_.found) {
       Wander();
       Expand();
@@ -136,7 +139,9 @@ class Search {
       ++result_.report.not_fitting;
       return std::nullopt;
     }
-    tasks_ += visits * candidate.plan.share_microbatches();
+    const int sample = SampleOfMicrobatches(candidate.plan);
+    const bool all = sample == candidate.plan.num_microbatches;
+    tasks_ += visits * (all ? candidate.plan.share_microbatches() : kWorkOfSample * sample);
     candidate.bound = bounds_.OfPlan(candidate.plan, step);
     const PlanBound& bound = candidate.bound;
     candidate.score = builder_.Score(candidate.plan, bound.step);
@@ -144,8 +149,9 @@ class Search {
     if (estimates_) {
       candidate.estimate = builder_.Score(
           candidate.plan,
-          std::max(bound.step,
-                   estimator_.Estimate(candidate.plan, step, candidate.plan.num_microbatches)));
+          std::max(bound.step, OfAllMicrobatches(candidate.plan, [&](int microbatches) {
+                     return estimator_.Estimate(candidate.plan, step, microbatches);
+                   })));
     }
     candidate.fits_host = builder_.FitsHost(candidate.plan);
     candidate.rank = {!candidate.fits_host, candidate.score, bound.chain, bound.copies,

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
+#include "common/base/status.h"
 #include "coordinator/core/visits.h"
-#include "coordinator/sim/simulation.h"
+#include "coordinator/planner/evaluation.h"
 
 namespace harmony {
 namespace {
 
-// The first steps fill the pipeline and the last one has no successor to prefetch for.
-constexpr int kSteps = 8, kRunUp = 3;
+// For what is moved in a step: which way a tensor takes may change in the first ones.
+constexpr int kSteps = 5;
 
 std::vector<Bytes> WorkspacePeaks(const ModelSpec& model, const Plan& plan, int threads) {
   std::vector<Bytes> peaks(plan.devices.size());
@@ -29,20 +30,16 @@ std::vector<Bytes> WorkspacePeaks(const ModelSpec& model, const Plan& plan, int 
 
 absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, int threads) {
-  SimOptions options;
-  options.end_step = kSteps;
-  options.keep_timeline = true;
-  const SimResult result = Simulate(model, plan, costs, options);
-  if (!result.status.ok()) return result.status;
+  const int steps = StepsToRun(plan);
+  HARMONY_ASSIGN_OR_RETURN(Estimate estimate, EvaluatePlan(model, plan, costs, {.steps = steps}));
   Forecast forecast;
-  const Nanos steady = result.step_ends[kSteps - 2] - result.step_ends[kRunUp - 1];
-  forecast.step_seconds = steady.seconds() / (kSteps - 1 - kRunUp);
-  for (const TimelineEntry& entry : result.timeline) {
-    const auto* transfer = std::get_if<Transfer>(&entry.command.body);
-    if (transfer == nullptr || entry.command.header.step != kRunUp) continue;
-    forecast.swap[static_cast<size_t>(transfer->traffic)] += transfer->size.count();
+  forecast.step_seconds = estimate.step.seconds();  // as `harmony plan` says
+  if (steps > 2) {
+    HARMONY_ASSIGN_OR_RETURN(estimate, EvaluatePlan(model, plan, costs, {.steps = kSteps}));
   }
-  forecast.device_peak = result.peak_resident;
+  forecast.swap = estimate.bytes;
+  forecast.swap[static_cast<size_t>(TrafficClass::kBoundary)] += estimate.peer_bytes;
+  forecast.device_peak = estimate.peak_resident;
   const std::vector<Bytes> workspace = WorkspacePeaks(model, plan, threads);
   for (size_t d = 0; d < workspace.size(); ++d) forecast.device_peak[d] += workspace[d];
   return forecast;

@@ -20,9 +20,8 @@ struct Forecast {
   Bytes host;                      // of the shared segment
 };
 
-// From the dispatcher under the simulator's clock; all but `host`. `threads`: of a worker's
-// computing. Takes a while for large jobs. Internal or ResourceExhausted when the plan does not run
-// there.
+// From the planner's evaluation, so the same as a plan says; all but `host`. `threads`: of a
+// worker's computing. ResourceExhausted when the plan does not run.
 absl::StatusOr<Forecast> MakeForecast(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, int threads);
 

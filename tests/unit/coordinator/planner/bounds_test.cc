@@ -80,6 +80,33 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
   EXPECT_GT(static_cast<double>(data), count / 20);  // of both modes
 }
 
+// So are bounds that look at the first microbatches only.
+TEST(BoundsTest, NoSimulatedStepIsShorterThanTheBoundOfASample) {
+  constexpr int kSample = 4;
+  double tightness = 0;
+  int count = 0;
+  for (uint64_t seed = first; seed < first + Instances(3000); ++seed) {
+    RandomCase c = MakeRandomCase(seed);
+    if (c.plan.mode == ParallelMode::kData || c.plan.replicas > 1) continue;
+    if (c.plan.forward_span > 1 || c.plan.num_microbatches <= kSample) continue;
+    auto costs = RandomCosts(c, seed);
+    const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
+    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    TaskCosts tasks(c.model, c.plan, std::move(costs));
+    Bounds bounds(c.model, tasks);
+    const StepVisits step = VisitsOf(c.model, c.plan);
+    const PlanBound all = bounds.OfPlan(c.plan, step), bound = bounds.OfPlan(c.plan, step, kSample);
+    ASSERT_LE(bound.step, estimate->step) << "seed " << seed << "\n" << DebugString(c.plan);
+    EXPECT_EQ(bound.lane, all.lane) << "seed " << seed;
+    EXPECT_EQ(bound.copies, all.copies) << "seed " << seed;
+    ++count;
+    tightness += bound.step.seconds() / estimate->step.seconds();
+  }
+  std::printf("bound of a sample / simulated: %.3f\n", tightness / count);
+  EXPECT_GT(count, 100);
+  EXPECT_GT(tightness / count, 0.85);
+}
+
 // So slow that what messages take does not count.
 class Slower : public CostModel {
  public:

@@ -1,5 +1,8 @@
 #include "coordinator/planner/planner.h"
 
+#include <set>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/analytic_costs.h"
@@ -137,6 +140,36 @@ TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
   const absl::StatusOr<PlanResult> asked = PlanQuickly(model, job, machine);
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_EQ(other.step, asked->estimate.step);
+}
+
+// In plain words, each once, and nothing that is as good as the plan without a word why not.
+TEST(PlannerTest, AlternativesSayWhyTheyLose) {
+  const ModelSpec model = Gpt2();
+  PlannerOptions options;
+  options.explain = true;
+  bool recomputes = false;
+  for (const char* devices :
+       {"sim:mem=512MiB,flops=100G,h2d=1GB/s,d2h=1GB/s",
+        "sim:mem=8GiB,flops=100G,h2d=20GB/s,d2h=20GB/s,host=50GB/s", kFourPaced}) {
+    const absl::StatusOr<PlanResult> planned =
+        PlanQuickly(model, Gpt2Job(), Machine(devices), options);
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    std::set<std::string> seen;
+    for (const Alternative& other : planned->alternatives) {
+      const std::string said = absl::StrCat(other.what, ": ", other.why);
+      EXPECT_TRUE(seen.insert(other.what).second) << said;
+      EXPECT_FALSE(other.why.empty()) << said;
+      EXPECT_THAT(said.substr(said.find(": ", 6)), Not(HasSubstr("_"))) << "the name of a lane";
+      if (!other.fits || absl::StartsWith(other.what, "mode")) continue;
+      const double ratio = other.step.seconds() / planned->estimate.step.seconds();
+      EXPECT_EQ(absl::StrContains(other.why, "longer"), ratio > 1.0005) << said;
+      EXPECT_EQ(absl::StartsWith(other.why, "faster"), ratio < 0.9995) << said;
+      if (other.what != "every backward recomputes, no activations kept") continue;
+      recomputes = true;
+      EXPECT_THAT(other.why, HasSubstr("device 0 computes ")) << said;
+    }
+  }
+  EXPECT_TRUE(recomputes);
 }
 
 // The result of a job that asks for nothing does not depend on the number of devices.
