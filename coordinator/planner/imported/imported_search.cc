@@ -1,7 +1,10 @@
 #include "coordinator/planner/imported/imported_search.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,12 +24,13 @@ constexpr int64_t kScheduleSteps = 12'000'000;
 constexpr double kShares[] = {1, 0.95, 0.8, 0.6};
 // Tasks to estimate: of the seeds of all sizes and of each; of the first walks, one of each size,
 // and of each; of each of the walks that follow, and commands to rehearse.
-constexpr int64_t kSeedTasks = 7'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
+constexpr int64_t kSeedTasks = 9'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
 constexpr int64_t kFirstTasks = 8'000'000, kMostFirstTasks = 3'000'000;
-constexpr int64_t kTasks = 8'000'000, kCommands = 200'000;
+constexpr int64_t kTasks = 7'500'000, kCommands = 200'000;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
-// A plan whose rehearsed time is longer is not simulated.
-constexpr double kMayBeBest = 1.0005;
+// A plan whose rehearsed time is longer is not simulated, nor one after so many tasks.
+constexpr double kMayBeBest = 1.04;
+constexpr int64_t kTasksToSimulate = 70'000;
 // Of the GPUs' memory: a plan for less memory is one for more, too, and with less to choose from a
 // walk goes elsewhere.
 constexpr double kSmallerMemory = 0.6;
@@ -86,37 +90,40 @@ Walkers MoreWalkers(const ImportedModel& imported, const ImportedModel& smaller,
   return walkers;
 }
 
-// The best of the walkers' plans, those that may be it simulated whole.
+// The best of the walkers' plans: a rehearsal may be some percent off, so those that may be it are
+// simulated whole, as far as the work allows.
 absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
                     const ImportedSearchOptions& options, ImportedResult* result) {
-  std::vector<absl::StatusOr<Estimate>> estimates(walkers.size(),
-                                                  absl::NotFoundError("no plan runs"));
-  std::optional<Nanos> least;
+  std::map<std::tuple<Nanos, int64_t, std::string>, const Plan*> ranked;  // time, size, key
   for (const auto& walker : walkers) {
-    if (walker->best() && (!least || walker->time() < *least)) least = walker->time();
-  }
-  const auto same = [&](const Walker& a, const Walker& b) {
-    return a.samples() == b.samples() && b.best() && KeyOf(*a.best()) == KeyOf(*b.best());
-  };
-  options.for_each(static_cast<int>(walkers.size()), [&](int i) {
-    const Walker& walker = *walkers[static_cast<size_t>(i)];
-    const std::optional<Plan>& plan = walker.best();
-    if (!plan || walker.time().seconds() > least->seconds() * kMayBeBest) return;
-    for (int other = 0; other < i; ++other) {
-      if (same(walker, *walkers[static_cast<size_t>(other)])) return;
+    for (const auto& [rank, plan] : walker->rehearsed()) {
+      ranked.emplace(std::tuple(rank.first, walker->samples(), rank.second), &plan);
     }
-    estimates[static_cast<size_t>(i)] = EvaluateStep(imported.model, *plan, *imported.costs(*plan));
+  }
+  std::vector<const Plan*> plans;
+  int64_t tasks = 0;
+  for (const auto& [rank, plan] : ranked) {
+    const double least = std::get<0>(ranked.begin()->first).seconds();
+    if (std::get<0>(rank).seconds() > least * kMayBeBest || tasks > kTasksToSimulate) break;
+    tasks += std::min(kMostTasksOfAStep, static_cast<int64_t>(plan->backward_groups.size()) * 2 *
+                                             plan->num_microbatches);
+    plans.push_back(plan);
+  }
+  std::vector<absl::StatusOr<Estimate>> estimates(plans.size(), absl::UnknownError(""));
+  options.for_each(static_cast<int>(plans.size()), [&](int i) {
+    const Plan& plan = *plans[static_cast<size_t>(i)];
+    estimates[static_cast<size_t>(i)] = EvaluateStep(imported.model, plan, *imported.costs(plan));
   });
   std::optional<size_t> best;
-  for (size_t i = 0; i < walkers.size(); ++i) {
+  for (size_t i = 0; i < plans.size(); ++i) {
     if (!estimates[i].ok()) continue;
     ++result->simulations;
     if (!best || estimates[i]->step < estimates[*best]->step) best = i;
   }
   if (!best) return absl::InternalError("no plan that fits runs");
-  result->plan = *walkers[*best]->best();
+  result->plan = *plans[*best];
   result->estimate = *std::move(estimates[*best]);
-  result->lower_bound = Walker(imported, walkers[*best]->samples(), 0).LowerBound();
+  result->lower_bound = Walker(imported, result->plan.microbatch_size, 0).LowerBound();
   return absl::OkStatus();
 }
 

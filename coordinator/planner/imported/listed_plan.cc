@@ -17,7 +17,7 @@ constexpr int kMostSlots = 3;
 // The dispatcher's regions are whole pages.
 constexpr int64_t kPage = 4096;
 // A plan whose rehearsed time is longer is not simulated.
-constexpr double kMayBeBest = 1.003;
+constexpr double kMayBeBest = 1.05;
 
 // What the groups of a plan need together on each device.
 std::vector<Bytes> NeedOfDevices(const ModelSpec& model, const Plan& plan) {

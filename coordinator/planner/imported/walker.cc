@@ -17,7 +17,8 @@ constexpr size_t kMostKept = 24;
 constexpr size_t kMostVaried = 4;  // seeds that are tried with other settings
 // Seeds that are rehearsed, where the estimate is not worse than the best one's by more.
 constexpr size_t kMostRehearsed = 8;
-constexpr double kNear = 0.08;
+constexpr size_t kMostFinalists = 6;
+constexpr double kNear = 0.08, kHopeless = 1.25;
 // Setting up a plan takes as long as so many tasks of each of its visits.
 constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 7;
 // A command to rehearse takes as long.
@@ -82,25 +83,25 @@ std::vector<double> Walker::LayerTimes() {
 void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t effort) {
   const int layers = imported_.model.num_layers();
   const auto enough = [&] { return found() && work_ > effort; };
-  // What has these sizes comes first.
-  for (bool same_size : {true, false}) {
+  const auto try_schedules = [&](bool of_this_size) {
     for (const paper::Schedule& schedule : schedules) {
-      if ((schedule.u_bwd == samples_) == same_size && !enough()) TrySchedule(schedule);
+      if ((schedule.u_bwd == samples_) == of_this_size && !enough()) TrySchedule(schedule);
     }
-    if (same_size) TryEqual(1, effort);
-  }
+  };
+  try_schedules(true);
+  TryEqual(1, effort / 4);
   if (!found()) TrySmallest();
-  std::vector<std::vector<LayerGroup>> all =
-      BalancedGroups(LayerTimes(), GroupCounts(layers, Devices()));
   for (double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1}) {
-    all.push_back(FilledGroups(imported_, samples_, share));
-  }
-  for (std::vector<LayerGroup>& groups : all) {
-    if (!enough()) TryGroups(std::move(groups));
+    if (!enough()) TryGroups(FilledGroups(imported_, samples_, share));
   }
   for (int size : {2, 3, 4, 6, 8}) {
     if (!enough()) TryEqual(size, effort);
   }
+  for (std::vector<LayerGroup>& groups :
+       BalancedGroups(LayerTimes(), GroupCounts(layers, Devices()))) {
+    if (!enough()) TryGroups(std::move(groups));
+  }
+  try_schedules(false);
   RankSeeds();
   const size_t varied = std::min(seeds_.size(), kMostVaried);
   for (size_t i = 0; i < varied && work_ < effort; ++i) TrySettings(seeds_[i].plan);
@@ -119,6 +120,11 @@ void Walker::TrySchedule(const paper::Schedule& schedule) {
   TrySeed(plan);
 }
 
+// So much slower than the best that other updates or devices do not help.
+bool Walker::Hopeless(Nanos time) const {
+  return time.seconds() > estimate().seconds() * kHopeless;
+}
+
 // The forward groups are the same; the devices take turns in the order of the groups or in that of
 // the tasks.
 std::optional<Nanos> Walker::TryGroups(std::vector<LayerGroup> groups) {
@@ -127,6 +133,7 @@ std::optional<Nanos> Walker::TryGroups(std::vector<LayerGroup> groups) {
   WrapAround(Devices(), 0, &plan.backward_groups);
   MirrorForward(&plan);
   const std::optional<Nanos> wrapped = TrySeed(plan);
+  if (wrapped && Hopeless(*wrapped)) return wrapped;
   TakeTurns(Devices(), 0, &plan);
   const std::optional<Nanos> turned = TrySeed(plan);
   return wrapped && turned ? std::min(wrapped, turned) : wrapped ? wrapped : turned;
@@ -173,6 +180,7 @@ std::optional<Nanos> Walker::TrySeed(const Plan& plan) {
       time = Try(&changed);
     }
     if (time && (!best || *time < best->time)) best = Seed{*time, std::move(changed)};
+    if (best && Hopeless(best->time)) break;
   }
   if (!best) return std::nullopt;
   seeds_.push_back(*std::move(best));
@@ -318,7 +326,10 @@ std::optional<Nanos> Walker::RehearsedStep(const Plan& plan) {
 bool Walker::TakeIfBetter(const Plan& plan) {
   if (!rehearsed_.insert(KeyOf(plan)).second) return false;
   const std::optional<Nanos> time = RehearsedStep(plan);
-  if (!time || (best_ && *time >= best_time_)) return false;
+  if (!time) return false;
+  finalists_.emplace(Rank(*time, KeyOf(plan)), plan);
+  if (finalists_.size() > kMostFinalists) finalists_.erase(std::prev(finalists_.end()));
+  if (best_ && *time >= best_time_) return false;
   best_ = plan;
   best_time_ = *time;
   return true;
@@ -343,6 +354,7 @@ void Walker::Rehearse(int64_t effort) {
     if (best_ && commands_ - first > kMostCommands / 2) break;
     TakeIfBetter(plan);
   }
+  first_finalists_ = finalists_;
   const int64_t begin = commands_;
   effort = std::min(effort, kMostCommands - (begin - first));
   for (const auto& [rank, plan] : kept_) {
@@ -366,6 +378,7 @@ void Walker::Rehearse(int64_t effort) {
     if (TakeIfBetter(changed)) estimate = time;
   }
   RehearseSettings();
+  finalists_.merge(first_finalists_);
 }
 
 }  // namespace harmony

@@ -39,8 +39,8 @@ class Walker {
 
   bool found() const { return !kept_.empty(); }
   Nanos estimate() const { return kept_.begin()->first.first; }  // REQUIRES: found()
-  const std::optional<Plan>& best() const { return best_; }      // after Rehearse
-  Nanos time() const { return best_time_; }                      // of it, as rehearsed
+  // After Rehearse: the best as rehearsed, and what it began with as far as it was.
+  const std::map<std::pair<Nanos, std::string>, Plan>& rehearsed() const { return finalists_; }
   int64_t samples() const { return samples_; }
   int64_t estimates() const { return estimates_; }
   int64_t rehearsals() const { return rehearsals_; }
@@ -72,6 +72,7 @@ class Walker {
   std::vector<double> LayerTimes();
   void TrySchedule(const paper::Schedule& schedule);
   std::optional<Nanos> TryGroups(std::vector<LayerGroup> groups);
+  bool Hopeless(Nanos time) const;
   void TryEqual(int size, int64_t effort);
   void TrySmallest();
   std::optional<Nanos> TrySeed(const Plan& plan);
@@ -101,6 +102,7 @@ class Walker {
   absl::flat_hash_set<std::string> rehearsed_;
   std::optional<Plan> best_;
   Nanos best_time_;
+  std::map<Rank, Plan> finalists_, first_finalists_;
   int64_t work_ = 0, commands_ = 0, estimates_ = 0, rehearsals_ = 0;
 };
 
