@@ -24,13 +24,13 @@ constexpr int64_t kScheduleSteps = 12'000'000;
 constexpr double kShares[] = {1, 0.95, 0.8, 0.6};
 // Tasks to estimate: of the seeds of all sizes and of each; of the first walks, one of each size,
 // and of each; of each of the walks that follow, and commands to rehearse.
-constexpr int64_t kSeedTasks = 9'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
-constexpr int64_t kFirstTasks = 8'000'000, kMostFirstTasks = 3'000'000;
-constexpr int64_t kTasks = 7'500'000, kCommands = 200'000;
+constexpr int64_t kSeedTasks = 7'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
+constexpr int64_t kFirstTasks = 7'000'000, kMostFirstTasks = 3'000'000;
+constexpr int64_t kTasks = 6'500'000, kCommands = 160'000;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated, nor one after so many tasks.
 constexpr double kMayBeBest = 1.04;
-constexpr int64_t kTasksToSimulate = 70'000;
+constexpr int64_t kTasksToSimulate = 40'000;
 // Of the GPUs' memory: a plan for less memory is one for more, too, and with less to choose from a
 // walk goes elsewhere.
 constexpr double kSmallerMemory = 0.6;
