@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -37,6 +38,14 @@ bool KeepBest(const Key& key, const Kept& candidate, size_t most, std::map<Key, 
   if (best->size() <= most) return true;
   best->erase(std::prev(best->end()));
   return false;
+}
+
+// Devices that a plan's groups run on.
+inline std::set<int> UsedBy(const Plan& plan) {
+  std::set<int> devices;
+  for (const LayerGroup& group : plan.forward_groups) devices.insert(group.device);
+  for (const LayerGroup& group : plan.backward_groups) devices.insert(group.device);
+  return devices;
 }
 
 // Plans whose neighbours are to be looked at; each comes out once.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "coordinator/planner/candidate.h"
 #include "coordinator/planner/enumeration.h"
@@ -24,7 +26,8 @@ constexpr size_t kMostKept = 64;  // plans that wait for a simulation
 constexpr size_t kMostReported = 16;
 constexpr size_t kWalks = 8;
 constexpr int kFruitlessMoves = 400;
-constexpr size_t kWanders = 8;
+constexpr size_t kWanders = 16;
+constexpr int64_t kPartOfWander = 8;  // of what may be simulated anyway, each
 // Plans whose neighbours are looked at: as many as that without finding a better one; where all the
 // effort is not enough for so many, none.
 constexpr int kFruitlessExpansions = 300;
@@ -68,11 +71,11 @@ class Search {
     report.lower_bound = bounds_.OfAnyPlan(shape_, rules_.spans);
     const bool all =
         rules_.groups && CountPlans(model_.num_layers(), shape_, rules_, kFewPlans) <= kFewPlans;
+    estimates_ = shape_.mode == ParallelMode::kPipeline && shape_.replicas == 1;
     if (all) {
       most_kept_ = kFewPlans;
       EnumeratePlans(model_.num_layers(), shape_, rules_, [this](Plan plan) { Consider(plan); });
     } else {
-      estimates_ = shape_.mode == ParallelMode::kPipeline && shape_.replicas == 1;
       for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) {
         // From few groups to many.
         const bool many =
@@ -84,11 +87,11 @@ class Search {
       TrySpans();
       KeepWhatFits();
       Anneal();
-      SimulatePromising();
     }
-    const bool whole = SampleOfMicrobatches(shape_) == shape_.num_microbatches;
-    report.exhaustive = SimulateKept() && all && whole;
-    if (!all && result_.found) {
+    SimulatePromising();
+    const bool proved = SimulateKept() && all;
+    report.exhaustive = proved && SampleOfMicrobatches(shape_) == shape_.num_microbatches;
+    if (!proved && result_.found) {
       Wander();
       Expand();
       Refine(rules_);
@@ -118,7 +121,6 @@ class Search {
     return candidate.score < result_.best.score;
   }
 
-  // Of plans that are the same in the end there is one.
   void Normalize(Plan* plan) const {
     if (rules_.alike_devices) RenameDevices(plan);
     if (plan->forward_groups.empty()) plan->forward_span = 1;
@@ -181,13 +183,6 @@ class Search {
     const std::set<int> devices = UsedBy(plan);
     return {devices, std::ilogb(static_cast<double>(plan.backward_groups.size()) /
                                 static_cast<double>(devices.size()))};
-  }
-
-  static std::set<int> UsedBy(const Plan& plan) {
-    std::set<int> devices;
-    for (const LayerGroup& group : plan.forward_groups) devices.insert(group.device);
-    for (const LayerGroup& group : plan.backward_groups) devices.insert(group.device);
-    return devices;
   }
 
   template <typename Candidates>
@@ -357,10 +352,8 @@ class Search {
   // simulated in a moment, about which the bound says too little.
   void Wander() {
     SearchReport& report = result_.report;
-    const int64_t share = options_.commands / static_cast<int64_t>(kWanders);
-    if (report.simulations == 0 || rehearsed_ / report.simulations > share / kLeastWander) {
-      return;
-    }
+    const int64_t share = options_.commands / kPartOfWander;
+    if (rehearsed_ > report.simulations * (share / kLeastWander)) return;
     const std::vector<ScoredPlan> starts = report.simulated;
     for (size_t walk = 0; walk < kWanders; ++walk) {
       const bool from_best = walk % 2 == 0;
@@ -384,13 +377,19 @@ class Search {
       bool moved = RandomMove(rules, random_, &changed);
       while (random_.Below(2) == 0) moved |= RandomMove(rules, random_, &changed);
       if (!moved) continue;
-      const std::optional<Candidate> next = Bound(std::move(changed));
-      if (!next || next->fits_host < current.fits_host) continue;
+      Normalize(&changed);
       const auto above = [&](Nanos score) {
         return static_cast<double>(score.count()) / static_cast<double>(current.score.count()) - 1;
       };
       const double most = -std::log(1 - random_.NextDouble()) * warmth * left * left;
-      if (above(next->score) > most || done_.contains(next->key())) continue;
+      std::string key = KeyOf(changed);
+      // Most changes have been tried before.
+      const auto known = wandered_.find(key);
+      if (done_.contains(key) || (known != wandered_.end() && above(known->second) > most))
+        continue;
+      const std::optional<Candidate> next = Bound(std::move(changed));
+      wandered_[std::move(key)] = next ? next->score : Nanos(std::numeric_limits<int64_t>::max());
+      if (!next || next->fits_host < current.fits_host || above(next->score) > most) continue;
       const size_t simulated = report.simulated.size();
       Simulate(*next);
       if (report.simulated.size() == simulated) continue;
@@ -483,7 +482,9 @@ class Search {
   std::map<Promise, Candidate> promising_;                     // by their estimates
   std::map<Kind, std::map<Promise, Candidate>> best_of_kind_;  // of the seeds
   std::map<Promise, Candidate> simulated_;                     // the best
-  absl::flat_hash_set<std::string> done_;                      // keys of plans that were simulated
+  absl::flat_hash_map<std::string, Nanos>
+      wandered_;                           // scores of bounds by keys; none fits: the most
+  absl::flat_hash_set<std::string> done_;  // keys of plans that were simulated
   SearchResult result_;
 };
 
