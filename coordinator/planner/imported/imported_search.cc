@@ -27,6 +27,8 @@ constexpr double kShares[] = {1, 0.95, 0.8, 0.6};
 constexpr int64_t kSeedTasks = 7'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
 constexpr int64_t kFirstTasks = 7'000'000, kMostFirstTasks = 3'000'000;
 constexpr int64_t kTasks = 6'500'000, kCommands = 160'000;
+// Sizes that are walked: those of the best seeds.
+constexpr size_t kMostSizes = 8;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated, nor one after so many tasks.
 constexpr double kMayBeBest = 1.04;
@@ -195,8 +197,12 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   });
   if (walkers.empty()) return NothingFits(imported, smallest);
   result.sizes = static_cast<int>(walkers.size());
-  options.for_each(result.sizes, [&](int i) {
-    walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / result.sizes, kMostFirstTasks),
+  std::stable_sort(walkers.begin(), walkers.end(),
+                   [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
+  if (walkers.size() > kMostSizes) walkers.resize(kMostSizes);
+  const int sizes = static_cast<int>(walkers.size());
+  options.for_each(sizes, [&](int i) {
+    walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / sizes, kMostFirstTasks),
                                           kFirstHot);
   });
   walkers = MoreWalkers(imported, smaller, std::move(walkers));
