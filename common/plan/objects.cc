@@ -104,4 +104,14 @@ Bytes PersistentOffset(const ModelSpec& model, const ObjectKey& key) {
          ParameterBytes(model, static_cast<size_t>(key.index));
 }
 
+std::vector<Bytes> ParameterOffsets(const ModelSpec& model) {
+  std::vector<Bytes> offsets;
+  Bytes next;
+  for (const ParamBlock& block : model.blocks) {
+    offsets.push_back(next);
+    next += block.size().AlignUp(kSlotAlignment);
+  }
+  return offsets;
+}
+
 }  // namespace harmony

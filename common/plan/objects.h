@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/base/units.h"
 #include "common/model/model_spec.h"
@@ -79,6 +80,8 @@ static_assert(sizeof(NormSlot) == 64);
 Bytes PersistentBytes(const ModelSpec& model, int moments);
 // REQUIRES: a key of kind kParameter, kMoment1 or kMoment2.
 Bytes PersistentOffset(const ModelSpec& model, const ObjectKey& key);
+// Of the parameters of each block.
+std::vector<Bytes> ParameterOffsets(const ModelSpec& model);
 
 // Record indices.
 class ObjectTableLayout {

@@ -18,7 +18,8 @@ CommandWriter::CommandWriter(const ModelSpec& model, const Plan& plan, const Are
       table_(table),
       graph_(graph),
       memory_(memory),
-      records_(records) {}
+      records_(records),
+      parameters_(ParameterOffsets(model)) {}
 
 void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recovery,
                               Command& command, Users& after) {
@@ -168,7 +169,7 @@ Transfer CommandWriter::LoadWeights(const Node& node) const {
   const Visit& visit = graph_.visit(node.visit);
   const ObjectKey key{ObjectKind::kParameter, node.index, 0};
   Transfer copy;
-  copy.source = {-1, PersistentOffset(model_, key)};
+  copy.source = {-1, parameters_[node.index]};
   copy.destination = {visit.device, WeightPlace(visit, node.position)};
   copy.size = model_.blocks[node.index].size();
   copy.expect = Expect{Record(key), static_cast<uint64_t>(node.step)};

@@ -66,6 +66,7 @@ class CommandWriter {
   const WorkGraph& graph_;
   const std::vector<DeviceMemory>& memory_;
   ArenaRecords& records_;
+  const std::vector<Bytes> parameters_;  // where they lie in the arena, by block
 };
 
 }  // namespace harmony

@@ -72,7 +72,7 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   const int shares = plan_.num_shares();
   producer_.assign(shares, -1);
   kept_loads_.clear();
-  forward_visits_.clear();
+  forward_visits_.assign(shares, std::vector<int64_t>(model_.num_layers(), -1));
   backward_visits_.assign(plan_.backward_groups.size(), std::vector<int64_t>(shares, -1));
   if (work.load_batch) {
     batch_ = Add(NodeKind::kLoadBatch, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0, {fused_started_});
@@ -97,7 +97,9 @@ void StepBuilder::AddForward(const ShareWork& work, int group, int share) {
       PlannedVisit(model_, plan_, VisitKind::kForward, group, share, work.forward_last[group]);
   visit.microbatches = work.forward[group];
   const int64_t id = BeginVisit(std::move(visit));
-  forward_visits_.push_back(id);
+  const LayerRange layers = graph_.visit(id).layers;
+  std::fill(forward_visits_[share].begin() + layers.first,
+            forward_visits_[share].begin() + layers.last + 1, id);
   producer_[share] = ReachesEnd(graph_.visit(id)) ? id : -1;
 }
 
@@ -244,15 +246,14 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
 NodeId StepBuilder::StashMaker(const Visit& reader, int boundary, int microbatch) const {
   const int kept_on = kept_.StashDevice(boundary, reader.share);
   const NodeKind kind = kept_on >= 0 ? NodeKind::kKeep : NodeKind::kStashOut;
-  for (int64_t id : forward_visits_) {
-    const Visit& visit = graph_.visit(id);
-    if (visit.share != reader.share || !visit.layers.contains(boundary - 1)) continue;
-    const int at = PositionOf(visit, microbatch);
-    if (at < 0) return kNoNode;  // committed in an earlier generation
-    if (kept_on == visit.device) return visit.positions[at].compute;
-    for (NodeId out : visit.positions[at].outs) {
-      if (graph_.node(out).kind == kind && graph_.node(out).index == boundary) return out;
-    }
+  const int64_t id = forward_visits_[reader.share][boundary - 1];
+  if (id < 0) return kNoNode;
+  const Visit& visit = graph_.visit(id);
+  const int at = PositionOf(visit, microbatch);
+  if (at < 0) return kNoNode;  // committed in an earlier generation
+  if (kept_on == visit.device) return visit.positions[at].compute;
+  for (NodeId out : visit.positions[at].outs) {
+    if (graph_.node(out).kind == kind && graph_.node(out).index == boundary) return out;
   }
   return kNoNode;
 }

@@ -89,7 +89,7 @@ class StepBuilder {
   absl::Status status_;
   // By share: visit before, whose output the next one takes; -1: it does not run.
   std::vector<int64_t> producer_;
-  std::vector<int64_t> forward_visits_;                // those that run
+  std::vector<std::vector<int64_t>> forward_visits_;   // by share, layer; -1: does not run
   std::vector<std::vector<int64_t>> backward_visits_;  // by backward group, share; -1: does not run
   NodeId batch_ = kNoNode;
   std::vector<NodeId> losses_;
