@@ -72,7 +72,7 @@ class Neighbours {
 
  private:
   template <typename Change>
-  void Change_(Which which, Change change) {
+  void GiveChanged(Which which, Change change) {
     Plan plan = plan_;
     if (which != Which::kBackward) change(plan.forward_groups);
     if (which != Which::kForward) change(plan.backward_groups);
@@ -94,17 +94,17 @@ class Neighbours {
     for (size_t i = 1; i < groups.size(); ++i) {
       const int at = groups[i].layers.first;
       for (int to = groups[i - 1].layers.first + 1; to <= groups[i].layers.last; ++to) {
-        if (to != at) Change_(which, [&](Groups& of) { MoveBoundary(of, at, to); });
+        if (to != at) GiveChanged(which, [&](Groups& of) { MoveBoundary(of, at, to); });
       }
       for (bool upper : {false, true}) {
-        Change_(which, [&](Groups& of) { RemoveBoundary(of, at, upper); });
+        GiveChanged(which, [&](Groups& of) { RemoveBoundary(of, at, upper); });
       }
     }
     for (int at = 1; at < layers_; ++at) {
       if (BeginningAt(groups, at) != 0) continue;
       for (bool upper : {false, true}) {
         for (int d = 0; d < devices_; ++d) {
-          Change_(which, [&](Groups& of) { AddBoundary(of, at, upper, d); });
+          GiveChanged(which, [&](Groups& of) { AddBoundary(of, at, upper, d); });
         }
       }
       if (which == Which::kBoth) NewForward(at);
@@ -132,7 +132,7 @@ class Neighbours {
     for (const LayerGroup& group : groups) {
       for (int d = 0; d < devices_; ++d) {
         if (d == group.device) continue;
-        Change_(which, [&](Groups& of) {
+        GiveChanged(which, [&](Groups& of) {
           for (LayerGroup& other : of) {
             if (other.layers == group.layers) other.device = d;
           }
@@ -141,11 +141,11 @@ class Neighbours {
     }
     for (int by = 0; by < devices_; ++by) {
       if (by > 0) {
-        Change_(which, [&](Groups& of) {
+        GiveChanged(which, [&](Groups& of) {
           for (LayerGroup& group : of) group.device = (group.device + by) % devices_;
         });
       }
-      Change_(which, [&](Groups& of) { WrapAround(devices_, by, &of); });
+      GiveChanged(which, [&](Groups& of) { WrapAround(devices_, by, &of); });
     }
   }
 
