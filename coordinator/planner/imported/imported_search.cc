@@ -26,9 +26,11 @@ constexpr double kShares[] = {1, 0.95, 0.8, 0.6};
 // and of each; of each of the walks that follow, and commands to rehearse.
 constexpr int64_t kSeedTasks = 7'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
 constexpr int64_t kFirstTasks = 7'000'000, kMostFirstTasks = 3'000'000;
-constexpr int64_t kTasks = 6'500'000, kCommands = 160'000;
+constexpr int64_t kTasks = 6'500'000, kCommands = 160'000, kManyLayers = 300;
 // Sizes that are walked: those of the best seeds.
 constexpr size_t kMostSizes = 8;
+// A listed schedule that is no slower than so many times the best is varied.
+constexpr double kNearBest = 1.002;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated, nor one after so many tasks.
 constexpr double kMayBeBest = 1.04;
@@ -90,6 +92,33 @@ Walkers MoreWalkers(const ImportedModel& imported, const ImportedModel& smaller,
     walkers.push_back(std::move(sizes[i]));
   }
   return walkers;
+}
+
+// With the best schedule under the published cost model as it is, of which an estimate may think
+// too little. Null where it does not fit.
+std::unique_ptr<Walker> ListedWalker(const ImportedModel& imported,
+                                     const std::vector<paper::Schedule>& schedules,
+                                     const std::vector<int64_t>& sizes) {
+  constexpr uint64_t kStream = 100;
+  if (schedules.empty()) return nullptr;
+  const paper::Schedule& best = schedules.front();
+  if (std::find(sizes.begin(), sizes.end(), best.u_bwd) == sizes.end()) return nullptr;
+  auto walker = std::make_unique<Walker>(imported, best.u_bwd, kStream);
+  walker->TrySeeds({best}, 0);
+  return walker->found() ? std::move(walker) : nullptr;
+}
+
+// The first walker, which has rehearsed what it began with only, goes on where that is near the
+// best.
+void RehearseMore(const Walkers& walkers, int64_t commands) {
+  const auto time = [](const Walker& walker) { return walker.rehearsed().begin()->first.first; };
+  Walker& listed = *walkers.front();
+  if (listed.rehearsed().empty()) return;
+  for (const auto& walker : walkers) {
+    if (walker->rehearsed().empty()) continue;
+    if (time(*walker).seconds() * kNearBest < time(listed).seconds()) return;
+  }
+  listed.Rehearse(commands);
 }
 
 // The best of the walkers' plans: a rehearsal may be some percent off, so those that may be it are
@@ -180,7 +209,8 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   HARMONY_ASSIGN_OR_RETURN(const ImportedModel smaller,
                            ImportModel(profile, small, devices, step_samples));
   Walkers walkers;
-  for (int64_t samples : ImportedSizes(profile, step_samples)) {
+  const std::vector<int64_t> all_sizes = ImportedSizes(profile, step_samples);
+  for (int64_t samples : all_sizes) {
     walkers.push_back(std::make_unique<Walker>(imported, samples, 0));
   }
   const int64_t smallest = walkers[0]->samples();
@@ -206,10 +236,17 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
                                           kFirstHot);
   });
   walkers = MoreWalkers(imported, smaller, std::move(walkers));
+  std::unique_ptr<Walker> listed = ListedWalker(imported, schedules, all_sizes);
+  const int first = listed != nullptr ? 1 : 0;
+  if (listed != nullptr) walkers.insert(walkers.begin(), std::move(listed));
+  // Of models of many layers each task and command takes longer.
+  const int64_t part = std::max<int64_t>(1, profile.layers() / kManyLayers);
   options.for_each(static_cast<int>(walkers.size()), [&](int i) {
-    walkers[static_cast<size_t>(i)]->Walk(kTasks, kHot);
-    walkers[static_cast<size_t>(i)]->Rehearse(kCommands);
+    Walker& walker = *walkers[static_cast<size_t>(i)];
+    if (i >= first) walker.Walk(kTasks / part, kHot);
+    walker.Rehearse(i >= first ? kCommands / part : 0);
   });
+  if (first > 0) RehearseMore(walkers, kCommands / part);
   for (const auto& walker : walkers) {
     result.bounded += walker->estimates();
     result.simulations += walker->rehearsals();

@@ -361,7 +361,7 @@ void Walker::Rehearse(int64_t effort) {
     if (best_ && commands_ - begin > effort / 2) break;
     TakeIfBetter(plan);
   }
-  if (!best_) return;
+  if (!best_ || effort <= 0) return;
   RehearseSettings();
   Plan best = *best_;
   std::optional<Nanos> estimate = Estimate(&best);
