@@ -200,6 +200,7 @@ TEST(PlanWithProfileTest, ThePlannerUsesIt) {
   int made = 0;
   const CostFactory inner = ProfiledCostFactory(profile, model);
   PlannerOptions options;
+  options.search = {20'000, 1'000'000};  // any plan will do
   options.costs = [&](const Plan& candidate) {
     ++made;
     return inner(candidate);
