@@ -85,10 +85,13 @@ ObjectKey ObjectTableLayout::KeyOf(int index) const {
 
 namespace {
 
-// Bytes of the first `blocks` parameter blocks, each on a slot boundary.
+// Each block begins on a slot boundary.
+Bytes RoomOf(const ParamBlock& block) { return block.size().AlignUp(kSlotAlignment); }
+
+// Bytes of the first `blocks` parameter blocks.
 Bytes ParameterBytes(const ModelSpec& model, size_t blocks) {
   Bytes total;
-  for (size_t i = 0; i < blocks; ++i) total += model.blocks[i].size().AlignUp(kSlotAlignment);
+  for (size_t i = 0; i < blocks; ++i) total += RoomOf(model.blocks[i]);
   return total;
 }
 
@@ -109,7 +112,7 @@ std::vector<Bytes> ParameterOffsets(const ModelSpec& model) {
   Bytes next;
   for (const ParamBlock& block : model.blocks) {
     offsets.push_back(next);
-    next += block.size().AlignUp(kSlotAlignment);
+    next += RoomOf(block);
   }
   return offsets;
 }

@@ -96,7 +96,7 @@ class Comparison {
 
   // What takes longer, if that is most of it.
   std::string WhySlower(const Estimate& other) const {
-    const LaneTable table((static_cast<int>(estimate_.lanes.size()) - 2) / 5);
+    const LaneTable table(static_cast<int>(plan_.devices.size()));
     std::map<Lane, Nanos> longer;
     for (int i = 0; i < table.size(); ++i) {
       Lane lane = table.LaneAt(i);

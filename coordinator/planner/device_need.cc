@@ -43,6 +43,16 @@ std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan) {
   return needs;
 }
 
+std::vector<DeviceNeed> NeedOfDevices(const Plan& plan, const std::vector<GroupNeed>& needs) {
+  std::vector<DeviceNeed> devices(plan.devices.size());
+  for (const GroupNeed& need : needs) {
+    DeviceNeed& device = devices[static_cast<size_t>(need.device)];
+    if (need.resident() > device.resident.resident()) device.resident = need;
+    if (need.workspace > device.workspace.workspace) device.workspace = need;
+  }
+  return devices;
+}
+
 const char* KindName(VisitKind kind) {
   static constexpr const char* kNames[] = {"forward", "backward", "forward+backward"};
   return kNames[static_cast<int>(kind)];

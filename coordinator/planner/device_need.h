@@ -25,6 +25,15 @@ struct GroupNeed {
 // Every share of every group of the plan: forward, then backward (the last is fused).
 std::vector<GroupNeed> NeedOfGroups(const ModelSpec& model, const Plan& plan);
 
+// A device's memory is divided once for all groups that run there: room for the most resident and
+// for the most workspace.
+struct DeviceNeed {
+  GroupNeed resident, workspace;  // the groups that need most of each
+  Bytes total() const { return resident.resident() + workspace.workspace; }
+};
+// By device. `needs`: of all groups of the plan.
+std::vector<DeviceNeed> NeedOfDevices(const Plan& plan, const std::vector<GroupNeed>& needs);
+
 const char* KindName(VisitKind kind);
 
 }  // namespace harmony

@@ -18,6 +18,7 @@ class Clock {
   Clock(const ModelSpec& model, const Plan& plan, const CostModel& costs,
         const EvaluateOptions& options)
       : options_(options),
+        num_devices_(static_cast<int>(plan.devices.size())),
         dispatcher_(model, plan, costs, {.end_step = options.steps}),
         links_(LinksOfLanes(plan)),
         link_free_(links_.size()),
@@ -137,8 +138,8 @@ class Clock {
     for (const LaneUse& lane : estimate_.lanes) busy.push_back(lane.busy);
     estimate_.step = std::max(estimate_.step, BusiestLink(links_, busy));
     estimate_.links = links_;
-    for (size_t d = 0; d < (lanes_.size() - 2) / 5; ++d) {
-      estimate_.peak_resident.push_back(dispatcher_.PeakBytes(static_cast<int>(d)));
+    for (int d = 0; d < num_devices_; ++d) {
+      estimate_.peak_resident.push_back(dispatcher_.PeakBytes(d));
     }
     estimate_.step_begin = step_ends_[last - 1];
     estimate_.step_end = step_ends_[last];
@@ -146,6 +147,7 @@ class Clock {
   }
 
   const EvaluateOptions options_;
+  const int num_devices_;
   Dispatcher dispatcher_;
   const std::vector<int> links_;  // by lane
   std::vector<Nanos> link_free_;  // by link
@@ -169,17 +171,6 @@ absl::StatusOr<RehearsedPlan> RehearseAll(const ModelSpec& model, const Plan& pl
   return result;
 }
 
-// The plan of a shorter step, with as much memory beside what is kept.
-Plan WithMicrobatches(const ModelSpec& model, Plan plan, int microbatches) {
-  const KeptLayout before(model, plan);
-  plan.num_microbatches = microbatches;
-  const KeptLayout after(model, plan);
-  for (int d = 0; d < static_cast<int>(plan.devices.size()); ++d) {
-    plan.devices[d].resident -= before.bytes(d) - after.bytes(d);
-  }
-  return plan;
-}
-
 }  // namespace
 
 int StepsToRun(const Plan& plan) {
@@ -192,6 +183,16 @@ int StepsToRun(const Plan& plan) {
 absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, const EvaluateOptions& options) {
   return Clock(model, plan, costs, options).Run();
+}
+
+Plan WithMicrobatches(const ModelSpec& model, Plan plan, int microbatches) {
+  const KeptLayout before(model, plan);
+  plan.num_microbatches = microbatches;
+  const KeptLayout after(model, plan);
+  for (int d = 0; d < static_cast<int>(plan.devices.size()); ++d) {
+    plan.devices[d].resident -= before.bytes(d) - after.bytes(d);
+  }
+  return plan;
 }
 
 absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,

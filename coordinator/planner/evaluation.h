@@ -49,6 +49,9 @@ struct EvaluateOptions {
 absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs, const EvaluateOptions& options = {});
 
+// The plan of a shorter step, with as much memory on the devices beside what is kept there.
+Plan WithMicrobatches(const ModelSpec& model, Plan plan, int microbatches);
+
 // The step's time alone, nearly, and several times as quick: a rehearsal of the dispatcher
 // (Dispatcher::Rehearse, which says what it asks of the costs).
 // Of a step of very many microbatches a sample is rehearsed. `steps`: 0: StepsToRun.

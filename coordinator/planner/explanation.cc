@@ -13,26 +13,6 @@
 namespace harmony {
 namespace {
 
-struct DeviceUse {
-  Bytes resident, workspace;  // the most of any group, with what the device keeps
-  Bytes kept;
-  std::string hungriest;  // group that needs most resident
-};
-
-std::vector<DeviceUse> UseOfDevices(const Plan& plan, const std::vector<GroupNeed>& needs) {
-  std::vector<DeviceUse> uses(plan.devices.size());
-  for (const GroupNeed& need : needs) {
-    DeviceUse& use = uses[need.device];
-    use.workspace = std::max(use.workspace, need.workspace);
-    use.kept = need.kept;
-    if (need.resident() <= use.resident) continue;
-    use.resident = need.resident();
-    use.hungriest =
-        absl::StrCat(KindName(need.kind), " of layers ", need.layers.first, "-", need.layers.last);
-  }
-  return uses;
-}
-
 // The group works with weights that stay on its device from forward to backward.
 bool KeepsWeights(const Plan& plan, const GroupNeed& need) {
   if (need.kind == VisitKind::kForward) return KeeperOf(plan, plan.forward_groups[need.group]) >= 0;
@@ -126,24 +106,25 @@ std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
           Row("activations", footprint.activations);
 
   text += "Devices\n";
-  const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
+  const std::vector<DeviceNeed> uses = NeedOfDevices(plan, needs);
   for (size_t d = 0; d < uses.size(); ++d) {
     const std::string name =
         d < machine.devices.size() ? ToString(machine.devices[d]) : absl::StrCat("device ", d);
-    if (uses[d].hungriest.empty()) {
+    const GroupNeed& hungriest = uses[d].resident;
+    if (hungriest.resident() == Bytes(0)) {
       absl::StrAppendFormat(&text, "  %d  %s: runs no group\n", d, name);
       continue;
     }
     const Bytes context = d < machine.devices.size() ? machine.devices[d].context : Bytes(0);
     absl::StrAppendFormat(
-        &text, "  %d  %s: needs %s + %s workspace of %s%s (%s): fits\n", d, name,
-        FormatBytes(uses[d].resident), FormatBytes(uses[d].workspace),
+        &text, "  %d  %s: needs %s + %s workspace of %s%s (%s of layers %d-%d): fits\n", d, name,
+        FormatBytes(hungriest.resident()), FormatBytes(uses[d].workspace.workspace),
         FormatBytes(plan.devices[d].memory),
         context.count() > 0 ? absl::StrCat(" beside a context of ", FormatBytes(context)) : "",
-        uses[d].hungriest);
-    if (uses[d].kept.count() > 0) {
+        KindName(hungriest.kind), hungriest.layers.first, hungriest.layers.last);
+    if (hungriest.kept.count() > 0) {
       absl::StrAppendFormat(&text, "     keeps %s of it from forward to backward\n",
-                            FormatBytes(uses[d].kept));
+                            FormatBytes(hungriest.kept));
     }
   }
 
@@ -203,14 +184,15 @@ std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
         ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false",
         ", \"keep_activations\": ", KeepsActivations(plan, need) ? "true" : "false", "}");
   }
-  const std::vector<DeviceUse> uses = UseOfDevices(plan, needs);
+  const std::vector<DeviceNeed> uses = NeedOfDevices(plan, needs);
   for (size_t d = 0; d < uses.size(); ++d) {
     absl::StrAppend(&devices, d == 0 ? "" : ", ", "{\"device\": ", d,
                     ", \"memory\": ", plan.devices[d].memory.count(),
                     ", \"resident\": ", plan.devices[d].resident.count(),
-                    ", \"need_resident\": ", uses[d].resident.count(),
-                    ", \"kept\": ", uses[d].kept.count(),
-                    ", \"need_workspace\": ", uses[d].workspace.count(), ", \"fits\": true}");
+                    ", \"need_resident\": ", uses[d].resident.resident().count(),
+                    ", \"kept\": ", uses[d].resident.kept.count(),
+                    ", \"need_workspace\": ", uses[d].workspace.workspace.count(),
+                    ", \"fits\": true}");
   }
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);
   return absl::StrCat(

@@ -58,22 +58,17 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
   Plan plan = PlanOf(builder, job.stash, finest);
   StepVisits step;
   builder.Complete(&plan, &step);
-  // Room for it: the most resident and the most workspace of the groups of a device together.
-  std::vector<Bytes> resident(plan.devices.size()), workspace(plan.devices.size());
   const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
-  for (const GroupNeed& need : needs) {
-    resident[need.device] = std::max(resident[need.device], need.resident());
-    workspace[need.device] = std::max(workspace[need.device], need.workspace);
-  }
+  const std::vector<DeviceNeed> of_device = NeedOfDevices(plan, needs);
   const auto room_of = [&](const GroupNeed& need) {
-    return resident[need.device] + workspace[need.device] + Bytes(kResidentGranule);
+    return of_device[need.device].total() + Bytes(kResidentGranule);
   };
   // What lacks most: with that much more all groups of its device fit, and of those like it.
   const GroupNeed* need = nullptr;
   Bytes missing;
   for (const GroupNeed& each : needs) {
     const Bytes lacks = room_of(each) - plan.devices[each.device].memory;
-    if (each.resident() < resident[each.device] || lacks <= missing) continue;
+    if (each.resident() < of_device[each.device].resident.resident() || lacks <= missing) continue;
     need = &each;
     missing = lacks;
   }
@@ -86,7 +81,8 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
       " does not fit device ", need->device, " (",
       FormatBytesExact(plan.devices[need->device].memory), "): weights ",
       FormatBytes(need->weights), ", gradients ", FormatBytes(need->gradients), ", activations ",
-      FormatBytes(need->streaming), ", workspace ", FormatBytes(workspace[need->device]),
+      FormatBytes(need->streaming), ", workspace ",
+      FormatBytes(of_device[need->device].workspace.workspace),
       need->kept.count() > 0 ? absl::StrCat(", stashes of all its groups ", FormatBytes(need->kept))
                              : "",
       "; ", FormatBytesExact(missing), " missing. It fits with mem=",

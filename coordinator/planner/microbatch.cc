@@ -63,7 +63,6 @@ std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
   MoveRules rules;
   rules.update = false;
   rules.most_slots = 2;
-  rules.alike_devices = true;
   std::optional<Nanos> best;
   Plan best_plan;
   const auto consider = [&](Plan plan) {

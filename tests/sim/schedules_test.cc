@@ -70,11 +70,9 @@ TEST(SchedulesTest, MoveNoMoreThanNecessary) {
 }  // namespace harmony
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  const bool known = harmony::testing::ReadArguments(
+  return harmony::testing::RunAllTests(
       argc, argv,
       {{.name = "first_seed", .number = &harmony::first_seed},
        {.name = "seeds", .number = &harmony::seeds},
        {.name = "check_derivable", .on = &harmony::check_derivable}});
-  return known ? RUN_ALL_TESTS() : 2;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
 
 namespace harmony::testing {
 
@@ -30,7 +31,7 @@ inline bool TakeArgument(absl::string_view text, std::initializer_list<Argument>
   return false;
 }
 
-// False, and a line on stderr, for one that is not known. Call it after InitGoogleTest.
+// False, and a line on stderr, for one that is not known.
 inline bool ReadArguments(int argc, char** argv, std::initializer_list<Argument> known) {
   for (int i = 1; i < argc; ++i) {
     if (TakeArgument(argv[i], known)) continue;
@@ -38,6 +39,12 @@ inline bool ReadArguments(int argc, char** argv, std::initializer_list<Argument>
     return false;
   }
   return true;
+}
+
+// What a main() of such a program does: returns its exit code.
+inline int RunAllTests(int argc, char** argv, std::initializer_list<Argument> known) {
+  ::testing::InitGoogleTest(&argc, argv);
+  return ReadArguments(argc, argv, known) ? RUN_ALL_TESTS() : 2;
 }
 
 }  // namespace harmony::testing

@@ -165,28 +165,20 @@ absl::Status NothingFits(const ImportedModel& imported, int64_t samples) {
   plan.backward_groups = EqualGroups(imported.model.num_layers(), 1, 1);
   MirrorForward(&plan);
   SpreadByNeed(imported, {}, &plan);
-  // A device's memory is divided once for all that runs there.
-  std::vector<GroupNeed> resident(plan.devices.size()), workspace(plan.devices.size());
-  for (const GroupNeed& need : NeedOfGroups(imported.model, plan)) {
-    const auto d = static_cast<size_t>(need.device);
-    if (need.resident() > resident[d].resident()) resident[d] = need;
-    if (need.workspace > workspace[d].workspace) workspace[d] = need;
-  }
-  size_t most = 0;
-  const auto total = [&](size_t d) { return resident[d].resident() + workspace[d].workspace; };
-  for (size_t d = 1; d < plan.devices.size(); ++d) {
-    if (total(d) > total(most)) most = d;
-  }
+  const std::vector<DeviceNeed> devices = NeedOfDevices(plan, NeedOfGroups(imported.model, plan));
+  const DeviceNeed& most = *std::max_element(
+      devices.begin(), devices.end(),
+      [](const DeviceNeed& a, const DeviceNeed& b) { return a.total() < b.total(); });
   const auto of = [](const GroupNeed& need) {
     return absl::StrCat("layer ", need.layers.first, " in ", KindName(need.kind));
   };
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no plan fits ", FormatBytesExact(imported.machine.devices[0].memory),
-      " a GPU: with each layer by itself, at a microbatch of ", samples, ", a GPU needs ",
-      FormatBytesExact(total(most)), ", workspace of ", FormatBytesExact(workspace[most].workspace),
-      " for ", of(workspace[most]), " and ", FormatBytesExact(resident[most].resident()),
-      " beside it for ", of(resident[most]),
-      "; give more memory, or a minibatch with a smaller divisor if that is none"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no plan fits ", FormatBytesExact(imported.machine.devices[0].memory),
+                   " a GPU: with each layer by itself, at a microbatch of ", samples,
+                   ", a GPU needs ", FormatBytesExact(most.total()), ", workspace of ",
+                   FormatBytesExact(most.workspace.workspace), " for ", of(most.workspace), " and ",
+                   FormatBytesExact(most.resident.resident()), " beside it for ", of(most.resident),
+                   "; give more memory, or a minibatch with a smaller divisor if that is none"));
 }
 
 }  // namespace

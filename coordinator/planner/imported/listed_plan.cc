@@ -19,19 +19,6 @@ constexpr int64_t kPage = 4096;
 // A plan whose rehearsed time is longer is not simulated.
 constexpr double kMayBeBest = 1.05;
 
-// What the groups of a plan need together on each device.
-std::vector<Bytes> NeedOfDevices(const ModelSpec& model, const Plan& plan) {
-  std::vector<Bytes> resident(plan.devices.size()), workspace(plan.devices.size());
-  for (const GroupNeed& need : NeedOfGroups(model, plan)) {
-    resident[need.device] = std::max(resident[need.device], need.resident());
-    workspace[need.device] = std::max(workspace[need.device], need.workspace);
-  }
-  for (size_t d = 0; d < resident.size(); ++d) {
-    resident[d] = (resident[d] + workspace[d]).AlignUp(kPage) + Bytes(kPage);
-  }
-  return resident;
-}
-
 // Numbers of microbatches that a forward task may run.
 std::vector<int> SpansOf(const paper::Schedule& schedule, int microbatches) {
   int below = 1, above = microbatches;
@@ -52,7 +39,7 @@ struct Reading {
 
 absl::Status Read(const ImportedModel& imported, Plan plan, std::vector<Reading>* readings) {
   MachineSpec machine = imported.machine;
-  const std::vector<Bytes> need = NeedOfDevices(imported.model, plan);
+  const std::vector<DeviceNeed> needs = NeedOfDevices(plan, NeedOfGroups(imported.model, plan));
   Reading reading;
   StepVisits step;
   for (;;) {
@@ -61,8 +48,9 @@ absl::Status Read(const ImportedModel& imported, Plan plan, std::vector<Reading>
     if (builder.Complete(&plan, &step)) break;
     if (!reading.fits) return absl::InternalError("the plan's need is not what it needs");
     reading.fits = false;
-    for (size_t d = 0; d < need.size(); ++d) {
-      machine.devices[d].memory = std::max(machine.devices[d].memory, need[d]);
+    for (size_t d = 0; d < needs.size(); ++d) {
+      machine.devices[d].memory =
+          std::max(machine.devices[d].memory, needs[d].total().AlignUp(kPage) + Bytes(kPage));
     }
   }
   HARMONY_RETURN_IF_ERROR(CheckPlan(imported.model, plan));

@@ -5,7 +5,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
 #include "common/plan/arena_layout.h"
-#include "coordinator/core/kept_layout.h"
 
 namespace harmony {
 namespace {
@@ -13,11 +12,6 @@ namespace {
 // A device is always at the same when the pipeline is full.
 constexpr int kFewestPerDevice = 3;
 constexpr int kRehearsedSteps = 2;
-
-int64_t TasksOf(const Plan& plan, int microbatches) {
-  return static_cast<int64_t>(plan.forward_groups.size()) * (microbatches / plan.forward_span) +
-         static_cast<int64_t>(plan.backward_groups.size()) * microbatches;
-}
 
 class ShortStepCosts : public CostModel {
  public:
@@ -57,15 +51,8 @@ class ShortStepCosts : public CostModel {
   absl::flat_hash_set<int64_t> blocks_;  // sizes
 };
 
-// The plan with fewer microbatches, and with no more memory than it has beside what it keeps.
 Plan Shortened(const ModelSpec& model, const Plan& plan, int microbatches) {
-  Plan shorter = plan;
-  shorter.num_microbatches = microbatches;
-  const KeptLayout kept(model, plan), kept_now(model, shorter);
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    const int device = static_cast<int>(d);
-    shorter.devices[d].resident -= kept.bytes(device) - kept_now.bytes(device);
-  }
+  Plan shorter = WithMicrobatches(model, plan, microbatches);
   shorter.arena_dynamic = ArenaLayout(model, shorter).dynamic_bytes();
   return shorter;
 }
@@ -92,6 +79,11 @@ void ExtendFrom(const Estimate& fewer, const ShortSteps& steps, int microbatches
 }
 
 }  // namespace
+
+int64_t TasksOf(const Plan& plan, int microbatches) {
+  return static_cast<int64_t>(plan.forward_groups.size()) * (microbatches / plan.forward_span) +
+         static_cast<int64_t>(plan.backward_groups.size()) * microbatches;
+}
 
 int64_t ShortSteps::Extend(int64_t of_fewer, int64_t of_more, int microbatches) const {
   const int64_t grown = std::max<int64_t>(of_more - of_fewer, 0), by = more - fewer;

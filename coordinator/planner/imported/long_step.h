@@ -18,6 +18,9 @@ namespace harmony {
 // Tasks of a step that is followed as it is.
 inline constexpr int64_t kMostTasksOfAStep = 16'000;
 
+// Forward and backward tasks of so many microbatches, a multiple of a forward task's.
+int64_t TasksOf(const Plan& plan, int microbatches);
+
 // Numbers of microbatches that stand for all of a plan's.
 struct ShortSteps {
   int fewer = 0, more = 0;

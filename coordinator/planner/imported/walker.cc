@@ -260,10 +260,7 @@ std::optional<Nanos> Walker::Estimate(Plan* plan) {
            static_cast<int64_t>(imported_.model.num_layers()) * kTasksPerLayer;
   if (!fits) return std::nullopt;
   const auto estimate = [&](StepEstimator& estimator, int microbatches) {
-    const int64_t tasks =
-        static_cast<int64_t>(plan->forward_groups.size()) * microbatches / plan->forward_span +
-        static_cast<int64_t>(plan->backward_groups.size()) * microbatches;
-    work_ += tasks * 2;
+    work_ += TasksOf(*plan, microbatches) * 2;
     return estimator.Estimate(*plan, step_, microbatches);
   };
   const int span = plan->forward_span, all = plan->num_microbatches;

@@ -3,6 +3,7 @@
 #include "coordinator/planner/planner.h"
 #include "coordinator/sim/simulation.h"
 #include "gtest/gtest.h"
+#include "tests/support/quick_search.h"
 #include "tests/support/sample_profile.h"
 #include "tests/unit/coordinator/core/small_case.h"
 
@@ -200,7 +201,7 @@ TEST(PlanWithProfileTest, ThePlannerUsesIt) {
   int made = 0;
   const CostFactory inner = ProfiledCostFactory(profile, model);
   PlannerOptions options;
-  options.search = {20'000, 1'000'000};  // any plan will do
+  options.search = testing::kQuickSearch;
   options.costs = [&](const Plan& candidate) {
     ++made;
     return inner(candidate);

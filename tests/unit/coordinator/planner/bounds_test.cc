@@ -272,10 +272,7 @@ TEST(EvaluationTest, SaysWhatDoesNotRun) {
 }  // namespace harmony
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  const bool known =
-      harmony::testing::ReadArguments(argc, argv,
-                                      {{.name = "instances", .number = &harmony::instances},
-                                       {.name = "first", .number = &harmony::first}});
-  return known ? RUN_ALL_TESTS() : 2;
+  return harmony::testing::RunAllTests(argc, argv,
+                                       {{.name = "instances", .number = &harmony::instances},
+                                        {.name = "first", .number = &harmony::first}});
 }

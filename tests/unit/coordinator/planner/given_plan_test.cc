@@ -6,6 +6,7 @@
 #include "coordinator/planner/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/quick_search.h"
 #include "tests/unit/coordinator/core/small_case.h"
 
 namespace harmony {
@@ -21,7 +22,7 @@ class GivenPlanTest : public ::testing::Test {
     job_.global_batch_size = 4;
     job_.micro_batch_size = 1;
     machine_.devices = *ParseDevices("sim*2:mem=8MiB,flops=100M,h2d=10MB/s,d2h=10MB/s,p2p=10MB/s");
-    quick_.search = {20'000, 1'000'000};
+    quick_.search = testing::kQuickSearch;
     result_ = *MakePlan(model_, job_, machine_, quick_);
     given_ = result_.plan;
   }

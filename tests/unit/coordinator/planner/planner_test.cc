@@ -11,6 +11,7 @@
 #include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/quick_search.h"
 
 namespace harmony {
 namespace {
@@ -40,7 +41,7 @@ MachineSpec Machine(absl::string_view devices) {
 // These tests are about what the planner keeps to and says, not about how good a plan is.
 absl::StatusOr<PlanResult> PlanQuickly(const ModelSpec& model, const JobSpec& job,
                                        const MachineSpec& machine, PlannerOptions options = {}) {
-  options.search = {20'000, 1'000'000};
+  options.search = testing::kQuickSearch;
   return MakePlan(model, job, machine, options);
 }
 
