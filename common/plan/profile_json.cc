@@ -92,8 +92,9 @@ Measured InOrder(const JsonField& field, const Measured& measured) {
 }
 Measured Above0(const JsonField& field, double least, double most) {
   field.Only({"median", "least", "most"});
-  return InOrder(field, {field.Get("median").Positive(least, most), field.Get("least").Positive(),
-                         field.Get("most").Positive()});
+  return InOrder(field,
+                 {field.Get("median").Positive(least, most), field.Get("least").Positive(0, most),
+                  field.Get("most").Positive(0, most)});
 }
 Measured Rate(const JsonField& field) {
   return Above0(field, limits::kLeastBytesPerSecond, limits::kMostBytesPerSecond);
@@ -103,7 +104,8 @@ Measured Time(const JsonField& field) { return Above0(field, 0, limits::kMostSec
 Measured ShortTime(const JsonField& field) {
   field.Only({"median", "least", "most"});
   return InOrder(field, {field.Get("median").NotNegative(limits::kMostSeconds),
-                         field.Get("least").NotNegative(), field.Get("most").NotNegative()});
+                         field.Get("least").NotNegative(limits::kMostSeconds),
+                         field.Get("most").NotNegative(limits::kMostSeconds)});
 }
 
 Bytes Size(const JsonField& field) { return Bytes(field.Integer(0, limits::kMostBytes)); }

@@ -4,6 +4,9 @@
 
 #include "coordinator/planner/bounds.h"
 
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
 #include "coordinator/planner/evaluation.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/planner/step_estimate.h"
@@ -43,10 +46,41 @@ std::vector<DeviceSpec> RandomDevices(CounterRandom& random, size_t count) {
   return devices;
 }
 
-std::unique_ptr<AnalyticCosts> RandomCosts(const RandomCase& c, uint64_t seed) {
+// Tasks of several samples take less than each by itself, as measured ones do.
+class Sublinear : public CostModel {
+ public:
+  explicit Sublinear(std::unique_ptr<CostModel> costs) : costs_(std::move(costs)) {}
+  Nanos Duration(const Command& command) const override {
+    const Nanos all = costs_->Duration(command);
+    const auto* task = std::get_if<ComputeTask>(&command.body);
+    if (task == nullptr) return all;
+    const double saved = std::pow(static_cast<double>(task->samples), -0.4);
+    return Nanos(static_cast<int64_t>(static_cast<double>(all.count()) * saved));
+  }
+
+ private:
+  const std::unique_ptr<CostModel> costs_;
+};
+
+std::unique_ptr<CostModel> RandomCosts(const RandomCase& c, uint64_t seed) {
   CounterRandom random(seed, 5);
-  return std::make_unique<AnalyticCosts>(c.model, c.plan,
-                                         RandomDevices(random, c.plan.devices.size()));
+  std::unique_ptr<CostModel> costs = std::make_unique<AnalyticCosts>(
+      c.model, c.plan, RandomDevices(random, c.plan.devices.size()));
+  if (random.Below(2) == 0) costs = std::make_unique<Sublinear>(std::move(costs));
+  return costs;
+}
+
+// Of a plan's devices: random plans are made of what is resident alone.
+void AddWorkspace(const ModelSpec& model, const StepVisits& step, Plan* plan) {
+  std::vector<Bytes> most(plan->devices.size());
+  for (const Visit& visit : step.visits) {
+    most[visit.device] = std::max(most[visit.device], WorkspaceOf(model, *plan, visit));
+  }
+  for (size_t d = 0; d < most.size(); ++d) plan->devices[d].memory += most[d];
+}
+
+std::string Seed(uint64_t seed) {
+  return absl::StrCat("seed ", seed, " (bounds_test --first=", seed, " --instances=1)");
 }
 
 TEST(BoundsTest, NoSimulatedStepIsShorter) {
@@ -57,18 +91,18 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
     const RandomCase c = MakeRandomCase(seed);
     auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
-    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     TaskCosts tasks(c.model, c.plan, std::move(costs));
     Bounds bounds(c.model, tasks);
-    const PlanBound bound = bounds.OfPlan(c.plan, VisitsOf(c.model, c.plan));
-    ASSERT_LE(bound.step, estimate->step) << "seed " << seed << " chain " << bound.chain.count()
-                                          << " lane " << bound.lane.count() << "\n"
-                                          << DebugString(c.plan);
+    const StepVisits step = VisitsOf(c.model, c.plan);
+    const PlanBound bound = bounds.OfPlan(c.plan, step);
+    ASSERT_LE(bound.step, estimate->step)
+        << Seed(seed) << " chain " << bound.chain.count() << " lane " << bound.lane.count() << "\n"
+        << DebugString(c.plan);
     Plan shape = c.plan;
-    // Room for anything: the least of all plans is less still.
-    for (DevicePlan& device : shape.devices) device.memory = GiB(1);
+    AddWorkspace(c.model, step, &shape);
     const Nanos any = bounds.OfAnyPlan(shape, AllSpans(c.plan));
-    ASSERT_LE(any, estimate->step) << "seed " << seed << "\n" << DebugString(c.plan);
+    ASSERT_LE(any, estimate->step) << Seed(seed) << "\n" << DebugString(c.plan);
     data += c.plan.mode == ParallelMode::kData && c.plan.num_shares() > 1 ? 1 : 0;
     tightness += bound.step.seconds() / estimate->step.seconds();
     any_tightness += any.seconds() / estimate->step.seconds();
@@ -91,14 +125,14 @@ TEST(BoundsTest, NoSimulatedStepIsShorterThanTheBoundOfASample) {
     if (c.plan.forward_span > 1 || c.plan.num_microbatches <= kSample) continue;
     auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
-    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     TaskCosts tasks(c.model, c.plan, std::move(costs));
     Bounds bounds(c.model, tasks);
     const StepVisits step = VisitsOf(c.model, c.plan);
     const PlanBound all = bounds.OfPlan(c.plan, step), bound = bounds.OfPlan(c.plan, step, kSample);
-    ASSERT_LE(bound.step, estimate->step) << "seed " << seed << "\n" << DebugString(c.plan);
-    EXPECT_EQ(bound.lane, all.lane) << "seed " << seed;
-    EXPECT_EQ(bound.copies, all.copies) << "seed " << seed;
+    ASSERT_LE(bound.step, estimate->step) << Seed(seed) << "\n" << DebugString(c.plan);
+    EXPECT_EQ(bound.lane, all.lane) << Seed(seed);
+    EXPECT_EQ(bound.copies, all.copies) << Seed(seed);
     ++count;
     tightness += bound.step.seconds() / estimate->step.seconds();
   }
@@ -140,21 +174,21 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
     EvaluateOptions evaluate;
     evaluate.keep_timeline = true;
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, slower, evaluate);
-    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     SimOptions options;
     options.end_step = evaluate.steps;
     options.keep_timeline = true;
     const SimResult result = Simulate(c.model, c.plan, slower, options);
-    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
+    ASSERT_TRUE(result.status.ok()) << Seed(seed) << ": " << result.status;
     const double simulated = StepsTogether(result.timeline, evaluate.steps);
     const double evaluated = StepsTogether(estimate->events, evaluate.steps);
     worst = std::max(worst, std::abs(1 - evaluated / simulated));
-    EXPECT_LE(evaluated, simulated * 1.001) << "seed " << seed;
-    EXPECT_GE(evaluated, simulated * 0.999) << "seed " << seed;
+    EXPECT_LE(evaluated, simulated * 1.001) << Seed(seed);
+    EXPECT_GE(evaluated, simulated * 0.999) << Seed(seed);
     for (int i = 0; i < 8; ++i) {
       // Which way a boundary tensor takes may change from step to step.
       if (i == static_cast<int>(TrafficClass::kBoundary)) continue;
-      EXPECT_EQ(estimate->bytes[i] * evaluate.steps, result.moved_bytes[i]) << "seed " << seed;
+      EXPECT_EQ(estimate->bytes[i] * evaluate.steps, result.moved_bytes[i]) << Seed(seed);
     }
   }
   std::printf("evaluated and simulated differ by %.2f%% at most\n", 100 * worst);
@@ -172,12 +206,12 @@ TEST(RehearsalTest, HasNearlyTheTimesOfTheCommands) {
     const auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate =
         EvaluatePlan(c.model, c.plan, *costs, {.steps = kSteps});
-    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, *costs, kSteps);
-    ASSERT_TRUE(rehearsed.ok()) << "seed " << seed << ": " << rehearsed.status();
-    EXPECT_EQ(rehearsed->commands, estimate->commands) << "seed " << seed;
+    ASSERT_TRUE(rehearsed.ok()) << Seed(seed) << ": " << rehearsed.status();
+    EXPECT_EQ(rehearsed->commands, estimate->commands) << Seed(seed);
     const double error = std::abs(1 - rehearsed->step.seconds() / estimate->step.seconds());
-    EXPECT_LT(error, 0.1) << "seed " << seed;
+    EXPECT_LT(error, 0.1) << Seed(seed);
     off += error;
     worst = std::max(worst, error);
     different += error > 0.001 ? 1 : 0;
@@ -199,7 +233,7 @@ TEST(StepEstimatorTest, IsCloseToTheSimulation) {
     ++cases;
     auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
-    ASSERT_TRUE(estimate.ok()) << "seed " << seed << ": " << estimate.status();
+    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     TaskCosts tasks(c.model, c.plan, std::move(costs));
     StepEstimator estimator(c.model, tasks);
     const Nanos step =

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/bounds.h"
 #include "coordinator/planner/moves.h"
@@ -269,6 +270,10 @@ class BruteForce {
   int64_t looked_at_ = 0, simulated_ = 0;
 };
 
+std::string Seed(uint64_t seed) {
+  return absl::StrCat("seed ", seed, " (search_test --first=", seed, " --instances=1)");
+}
+
 void CompareWithBruteForce(ParallelMode mode) {
   int feasible = 0;
   for (uint64_t seed = first; seed < first + instances; ++seed) {
@@ -281,7 +286,7 @@ void CompareWithBruteForce(ParallelMode mode) {
     BruteForce brute(instance, builder);
     if (!found.ok()) {
       brute.Run(Seconds(1000));
-      EXPECT_EQ(brute.simulated(), 0) << "seed " << seed << ": " << DebugString(brute.plan());
+      EXPECT_EQ(brute.simulated(), 0) << Seed(seed) << ": " << DebugString(brute.plan());
       continue;
     }
     ++feasible;
@@ -290,7 +295,7 @@ void CompareWithBruteForce(ParallelMode mode) {
     const Nanos limit(
         static_cast<int64_t>(static_cast<double>(scored.count()) / (1 + kEquallyFast)));
     const Nanos best = brute.Run(limit);
-    EXPECT_EQ(best, limit) << "seed " << seed << ": " << scored.seconds() << " s by the search, "
+    EXPECT_EQ(best, limit) << Seed(seed) << ": " << scored.seconds() << " s by the search, "
                            << best.seconds() << " s by brute force:\n"
                            << DebugString(found->plan) << "\n"
                            << DebugString(brute.plan());
