@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/device_need.h"
-#include "coordinator/planner/moves.h"
 
 namespace harmony {
 namespace {
@@ -114,6 +113,24 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
   return absl::ResourceExhaustedError(text);
 }
 
+Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, Plan plan) {
+  constexpr size_t kMostTries = 4000, kMostVisits = 400'000;
+  const size_t visits = plan.forward_groups.size() + plan.backward_groups.size();
+  CounterRandom random(/*seed=*/1, /*stream=*/29);
+  Bytes least = builder.ArenaBytes(plan);
+  for (size_t left = std::min(kMostTries, kMostVisits / visits); left > 0; --left) {
+    Plan next = plan;
+    if (!RandomMove(rules, random, &next) || !CheckPlan(builder.model(), next).ok()) continue;
+    StepVisits step;
+    if (!builder.Complete(&next, &step)) continue;
+    const Bytes need = builder.ArenaBytes(next);
+    if (need > least) continue;
+    least = need;
+    plan = std::move(next);
+  }
+  return plan;
+}
+
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
                           const Plan& plan) {
   const PlanBuilder builder(model, job, machine, plan.microbatch_size, {plan.mode, plan.replicas});
@@ -141,6 +158,12 @@ absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const Mach
            fits(other);
   });
   if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
+  const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
+    Plan other = plan;
+    other.sequence_length = length;
+    return fits(other);
+  });
+  if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
   return absl::ResourceExhaustedError(absl::StrCat(
       "the host arena needs ", FormatBytesExact(need), ", host_memory is ",
       FormatBytesExact(machine.host_memory), ": ", FormatBytesExact(need - machine.host_memory),

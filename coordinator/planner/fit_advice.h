@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
+#include "coordinator/planner/moves.h"
 #include "coordinator/planner/plan_builder.h"
 
 namespace harmony {
@@ -16,6 +17,9 @@ namespace harmony {
 absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
                             int64_t microbatch, Division division,
                             const std::vector<LayerRange>& partition);
+
+// The plan after small changes that need less of the host, as far as they lead.
+Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, Plan plan);
 
 // ResourceExhausted: what the arena of this plan needs, and what needs less.
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,

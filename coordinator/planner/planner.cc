@@ -265,14 +265,15 @@ class Planning {
       if (size > most) continue;
       Candidate candidate{division, size, {}, false};
       const PlanBuilder builder = BuilderOf(candidate);
-      candidate.found =
-          SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
+      const MoveRules rules = RulesOf(job_, builder);
+      candidate.found = SearchPlans(builder, rules, partition_, costs_, options_.search);
       if (!candidate.found.found) {
         if (!best.found.found) best.microbatch = size;
         continue;
       }
       most = size / 2;
       candidate.fits_host = builder.FitsHost(candidate.found.best.plan);
+      if (!candidate.fits_host) SaveHostMemory(builder, rules, &candidate);
       const Bytes arena = builder.ArenaBytes(candidate.found.best.plan);
       if (!best.found.found || arena < least) {
         least = arena;
@@ -281,6 +282,21 @@ class Planning {
       if (best.fits_host) break;
     }
     return best;
+  }
+
+  // The search goes by time.
+  void SaveHostMemory(const PlanBuilder& builder, const MoveRules& rules,
+                      Candidate* candidate) const {
+    ScoredPlan& best = candidate->found.best;
+    Plan plan = WithLeastOfHost(builder, rules, best.plan);
+    if (builder.FitsHost(plan)) {
+      const absl::StatusOr<RehearsedPlan> time = RehearsePlan(model_, plan, *costs_(plan));
+      if (!time.ok()) return;
+      best.step = time->step;
+      best.score = builder.Score(plan, time->step);
+      candidate->fits_host = true;
+    }
+    best.plan = std::move(plan);
   }
 
   static bool Better(const Candidate& a, const Candidate& b) {

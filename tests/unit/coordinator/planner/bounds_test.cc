@@ -180,6 +180,12 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
     options.keep_timeline = true;
     const SimResult result = Simulate(c.model, c.plan, slower, options);
     ASSERT_TRUE(result.status.ok()) << Seed(seed) << ": " << result.status;
+    int64_t between = 0;
+    for (int d = 0; d < static_cast<int>(c.plan.devices.size()); ++d) {
+      const LaneTable lanes(static_cast<int>(c.plan.devices.size()));
+      between += estimate->lanes[lanes.IndexOf({LaneKind::kP2P, d})].bytes;
+    }
+    EXPECT_EQ(estimate->peer_bytes, between) << Seed(seed);
     const double simulated = StepsTogether(result.timeline, evaluate.steps);
     const double evaluated = StepsTogether(estimate->events, evaluate.steps);
     worst = std::max(worst, std::abs(1 - evaluated / simulated));
