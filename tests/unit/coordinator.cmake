@@ -12,8 +12,8 @@ harmony_test(bounds_test
   SOURCES coordinator/planner/bounds_test.cc
   DEPS harmony_planner LABELS pure)
 harmony_test(planner_test
-  SOURCES coordinator/planner/given_plan_test.cc coordinator/planner/planner_test.cc
-          common/plan/plan_json_test.cc
+  SOURCES coordinator/planner/fit_advice_test.cc coordinator/planner/given_plan_test.cc
+          coordinator/planner/planner_test.cc common/plan/plan_json_test.cc
   DEPS harmony_planner LABELS pure)
 harmony_test(paper_import_test
   SOURCES coordinator/paper/profile_json_test.cc coordinator/paper/reference_test.cc

@@ -7,13 +7,16 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planner/device_need.h"
 #include "coordinator/planner/evaluation.h"
+#include "coordinator/planner/moves.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/planner/step_estimate.h"
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
 #include "tests/support/arguments.h"
 #include "tests/unit/coordinator/core/small_case.h"
+#include "tests/unit/coordinator/planner/gpt2_case.h"
 
 namespace harmony {
 namespace {
@@ -112,6 +115,60 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
               any_tightness / count);
   EXPECT_GT(tightness / count, 0.9);                 // or the search would simulate too much
   EXPECT_GT(static_cast<double>(data), count / 20);  // of both modes
+}
+
+// A forward task takes the same time whatever it runs, so all microbatches at once are best.
+TEST(BoundsTest, OfAnyPlanKnowsOfForwardTasksOfManyMicrobatches) {
+  class ByLayer : public CostModel {
+   public:
+    Nanos Duration(const Command& command) const override {
+      const auto* task = std::get_if<ComputeTask>(&command.body);
+      if (task == nullptr) return Nanos(1);
+      return Nanos(1000) * (task->layers.count() * (task->kind == TaskKind::kForward ? 2 : 1));
+    }
+  };
+  const ModelSpec model = SmallModel(6);
+  Plan plan = SmallPlan(model, 1);
+  plan.num_microbatches = plan.forward_span = 4;
+  plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
+  plan.arena_dynamic = ArenaLayout(model, plan).dynamic_bytes();
+  const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, plan, ByLayer());
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  TaskCosts tasks(model, plan, std::make_unique<ByLayer>());
+  const Nanos any = Bounds(model, tasks).OfAnyPlan(plan, AllSpans(plan));
+  EXPECT_LE(any, estimate->step);
+  EXPECT_GT(any.seconds(), 0.8 * estimate->step.seconds());
+}
+
+// A device with just the memory for it keeps all activations: the bound must not say less room.
+TEST(BoundsTest, OfAnyPlanKnowsOfActivationsThatAreKept) {
+  const ModelSpec model = Gpt2();
+  JobSpec job = Gpt2Job();
+  job.stash = StashPlacement::kDevice;
+  MachineSpec machine = Machine("sim:mem=1TB,flops=20G,h2d=100GB/s,d2h=100GB/s,host=1TB/s");
+  Plan plan;
+  StepVisits step;
+  for (int pass = 0; pass < 2; ++pass) {  // then with no more memory than it takes
+    const PlanBuilder builder(model, job, machine, job.micro_batch_size, {});
+    plan = builder.Blank();
+    for (int layer = 0; layer < model.num_layers(); ++layer) {
+      plan.backward_groups.push_back({{layer, layer}, 0});
+    }
+    MirrorForward(&plan);
+    for (LayerGroup& group : plan.backward_groups) {
+      group.keep_stash = true;
+      group.keep_activations = CanKeepActivations(plan, group);
+    }
+    ASSERT_TRUE(builder.Complete(&plan, &step));
+    machine.devices[0].memory = NeedOfDevices(plan, NeedOfGroups(model, plan))[0].total() + KiB(4);
+  }
+  auto costs = std::make_unique<AnalyticCosts>(model, plan, machine.devices);
+  const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, plan, *costs);
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  TaskCosts tasks(model, plan, std::move(costs));
+  const Nanos any = Bounds(model, tasks).OfAnyPlan(plan, {1});
+  EXPECT_LE(any, estimate->step);
+  EXPECT_GT(any.seconds(), 0.9 * estimate->step.seconds());
 }
 
 // So are bounds that look at the first microbatches only.
