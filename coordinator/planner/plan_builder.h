@@ -43,6 +43,7 @@ class PlanBuilder {
 
   const ModelSpec& model() const { return model_; }
   const MachineSpec& machine() const { return machine_; }
+  const JobSpec& job() const { return job_; }
 
  private:
   const ModelSpec& model_;

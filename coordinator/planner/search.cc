@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,18 +9,22 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "coordinator/planner/appraiser.h"
 #include "coordinator/planner/candidate.h"
 #include "coordinator/planner/enumeration.h"
 #include "coordinator/planner/neighbours.h"
 #include "coordinator/planner/residency.h"
 #include "coordinator/planner/seeds.h"
-#include "coordinator/planner/step_estimate.h"
 
 namespace harmony {
 namespace {
 
+// The search may take such a part of the least time of the run, as far as that is more than what
+// any run is worth; but only so many tasks, which a model of 1000 layers is worth anyway.
+constexpr double kPartOfRun = 0.01;
+constexpr double kSecondsOfTask = 3e-8;  // about
+constexpr double kMostTasks = 86e6;
 constexpr size_t kMostKept = 64;  // plans that wait for a simulation
 constexpr size_t kMostReported = 16;
 constexpr size_t kWalks = 8;
@@ -32,20 +35,19 @@ constexpr int64_t kPartOfWander = 8;  // of what may be simulated anyway, each
 // effort is not enough for so many, none.
 constexpr int kFruitlessExpansions = 300;
 constexpr int64_t kLeastExpansions = 20;
-constexpr int64_t kLeastWander = 100;     // simulations, or there is none
-constexpr int64_t kBoundsOfWander = 100;  // tasks for each command
+constexpr int64_t kLeastWander = 100;  // simulations, or there is none
+constexpr int kMostKnown = 5000;  // changes in a row that have all been tried: there is no other
+// Tasks that take as long to bound as a command to rehearse.
+constexpr double kTasksPerCommand = 30;
 // All plans are looked at when there are no more than this.
 constexpr int64_t kFewPlans = 20'000;
-// Setting up a plan takes about as long as bounding so many of its tasks, for each group.
-constexpr int64_t kTasksPerGroup = 60;
+// A change of a plan that is not bounded takes about as long as bounding so many tasks.
+constexpr int64_t kTasksPerMove = 20;
 // A rehearsal at less than so many times the best may be that of a better plan: it is evaluated,
 // where its commands are no more than such a part of all that may be simulated.
 constexpr double kNearly = 1.03;
 constexpr int64_t kFewCommands = 100;
-// Of a task of a sample of microbatches: there are three more in all.
-constexpr int64_t kWorkOfSample = 3;
-constexpr size_t kManyRounds = 16;   // around the devices; more only where fewer do not fit
-constexpr int64_t kManyVisits = 64;  // then also for each pair of groups
+constexpr size_t kManyRounds = 16;  // around the devices; more only where fewer do not fit
 
 class Search {
  public:
@@ -55,32 +57,26 @@ class Search {
         model_(builder.model()),
         rules_(rules),
         shape_(builder.Blank()),
-        costs_(model_, shape_, costs(shape_)),
-        bounds_(model_, costs_),
-        estimator_(model_, costs_),
+        appraiser_(builder, rules_, costs),
         options_(options),
         random_(1, 7) {
-    const int64_t layers = model_.num_layers();
-    if (options_.commands == 0) options_.commands = 600'000 + 600 * layers;
-    if (options_.tasks == 0) options_.tasks = 36'000'000 + 50'000 * layers;
-    if (!rules.groups) options_.tasks /= 10;  // there is little to change
+    result_.report.lower_bound = appraiser_.BoundOfAnyPlan();
+    LimitWork();
   }
 
   SearchResult Run(const std::vector<LayerRange>& partition) {
     SearchReport& report = result_.report;
-    report.lower_bound = bounds_.OfAnyPlan(shape_, rules_.spans);
     const bool all =
         rules_.groups && CountPlans(model_.num_layers(), shape_, rules_, kFewPlans) <= kFewPlans;
-    estimates_ = shape_.mode == ParallelMode::kPipeline && shape_.replicas == 1;
     if (all) {
       most_kept_ = kFewPlans;
       EnumeratePlans(model_.num_layers(), shape_, rules_, [this](Plan plan) { Consider(plan); });
     } else {
-      for (Plan& seed : SeedPlans(builder_, costs_, rules_, partition)) {
+      for (Plan& seed : SeedPlans(builder_, appraiser_.costs(), rules_, partition)) {
         // From few groups to many.
         const bool many =
             seed.backward_groups.size() > kManyRounds * static_cast<size_t>(DeviceChoices(shape_));
-        if (!kept_.empty() && tasks_ > options_.tasks / 8) break;
+        if (!kept_.empty() && Tasks() > options_.tasks / 8) break;
         if (!kept_.empty() && many) continue;
         Consider(std::move(seed));
       }
@@ -100,6 +96,8 @@ class Search {
       if (rules_.groups) Refine(together);
     }
     PreferSmallArena();
+    report.bounded = appraiser_.counts().plans;
+    report.not_fitting = appraiser_.counts().not_fitting;
     std::sort(report.simulated.begin(), report.simulated.end(), Better);
     if (report.simulated.size() > kMostReported) report.simulated.resize(kMostReported);
     return std::move(result_);
@@ -107,13 +105,31 @@ class Search {
 
  private:
   using Promise = Candidate::Promise;
+  using Judgement = Appraiser::Judgement;
+
+  // As much as such a model needs, and more for a long run, which is worth it.
+  void LimitWork() {
+    const int64_t layers = model_.num_layers();
+    const int64_t tasks = 36'000'000 + 50'000 * layers, commands = 600'000 + 600 * layers;
+    const double worth = static_cast<double>(builder_.job().max_steps) *
+                         result_.report.lower_bound.seconds() * kPartOfRun / kSecondsOfTask;
+    const double more =
+        std::clamp(std::min(worth, kMostTasks) / static_cast<double>(tasks), 1.0, kMostTasks);
+    if (options_.tasks == 0)
+      options_.tasks = static_cast<int64_t>(static_cast<double>(tasks) * more);
+    if (options_.commands == 0) {
+      options_.commands = static_cast<int64_t>(static_cast<double>(commands) * more);
+    }
+    if (!rules_.groups) options_.tasks /= 10;  // there is little to change
+  }
 
   static bool Better(const ScoredPlan& a, const ScoredPlan& b) {
     return std::tuple(!a.fits_host, a.score, a.bound.copies) <
            std::tuple(!b.fits_host, b.score, b.bound.copies);
   }
 
-  bool WorkLeft() const { return tasks_ < options_.tasks; }
+  int64_t Tasks() const { return appraiser_.counts().tasks + tries_; }
+  bool WorkLeft() const { return Tasks() < options_.tasks; }
   bool CommandsLeft() const { return result_.report.commands < options_.commands; }
   bool CanWin(const Candidate& candidate) const {
     if (!result_.found) return true;
@@ -121,58 +137,33 @@ class Search {
     return candidate.score < result_.best.score;
   }
 
-  void Normalize(Plan* plan) const {
-    if (rules_.alike_devices) RenameDevices(plan);
-    if (plan->forward_groups.empty()) plan->forward_span = 1;
-    if (plan->forward_span == 1) return;
-    for (LayerGroup& group : plan->backward_groups) group.keep_activations = false;
-  }
-
-  std::optional<Candidate> Bound(Plan plan) {
-    Normalize(&plan);
-    Candidate candidate;
-    candidate.plan = std::move(plan);
-    ++result_.report.bounded;
-    StepVisits step;
-    const bool fits = builder_.Complete(&candidate.plan, &step);
-    const auto visits = static_cast<int64_t>(step.visits.size());
-    tasks_ += visits * (kTasksPerGroup + (visits > kManyVisits ? visits : 0));
-    if (!fits) {
-      ++result_.report.not_fitting;
-      return std::nullopt;
+  // Of a normalized plan, which is kept if it is new: walks come by the same plans again and again.
+  // The work is counted each time, so that the length of a walk does not depend on where others
+  // have been.
+  Judgement Judge(const Plan& plan) {
+    const std::string key = KeyOf(plan);
+    if (const Judgement* known = appraiser_.Remembered(key)) {
+      tries_ += known->work;
+      return *known;
     }
-    const int sample = SampleOfMicrobatches(candidate.plan);
-    const bool all = sample == candidate.plan.num_microbatches;
-    tasks_ += visits * (all ? candidate.plan.share_microbatches() : kWorkOfSample * sample);
-    candidate.bound = bounds_.OfPlan(candidate.plan, step);
-    const PlanBound& bound = candidate.bound;
-    candidate.score = builder_.Score(candidate.plan, bound.step);
-    candidate.estimate = candidate.score;
-    if (estimates_) {
-      candidate.estimate = builder_.Score(
-          candidate.plan,
-          std::max(bound.step, OfAllMicrobatches(candidate.plan, [&](int microbatches) {
-                     return estimator_.Estimate(candidate.plan, step, microbatches);
-                   })));
+    if (const std::optional<Candidate> candidate = appraiser_.BoundAndRemember(plan, key)) {
+      Keep(*candidate);
     }
-    candidate.fits_host = builder_.FitsHost(candidate.plan);
-    candidate.rank = {!candidate.fits_host, candidate.score, bound.chain, bound.copies,
-                      KeyOf(candidate.plan)};
-    return candidate;
+    return *appraiser_.Remembered(key);
   }
 
   void Keep(const Candidate& candidate) {
-    if (estimates_) {
+    if (appraiser_.estimates()) {
       KeepBest(candidate.By(candidate.estimate), candidate, kMostKept, &promising_);
     }
     if (!KeepBest(candidate.rank, candidate, most_kept_, &kept_)) dropped_ = true;
   }
 
   void Consider(Plan plan) {
-    const std::optional<Candidate> candidate = Bound(std::move(plan));
+    const std::optional<Candidate> candidate = appraiser_.Bound(std::move(plan));
     if (!candidate) return;
     Keep(*candidate);
-    if (!estimates_) return;
+    if (!appraiser_.estimates()) return;
     KeepBest(candidate->By(candidate->estimate), *candidate, 1,
              &best_of_kind_[KindOf(candidate->plan)]);
   }
@@ -215,7 +206,7 @@ class Search {
   // ones or the others have the first choice.
   void KeepWhatFits() {
     const auto time_of = [this](const Plan& with) -> std::optional<Nanos> {
-      const std::optional<Candidate> candidate = Bound(with);
+      const std::optional<Candidate> candidate = appraiser_.Bound(with);
       return candidate ? std::optional(candidate->score) : std::nullopt;
     };
     for (Plan& plan : BestKept()) {
@@ -238,7 +229,7 @@ class Search {
     std::vector<Candidate> promising = Best(promising_, kWalks / 2);
     StartElsewhere(&promising);
     if (seeds.empty()) return;
-    const int64_t begin = tasks_,
+    const int64_t begin = Tasks(),
                   share = (options_.tasks - begin) * 3 / 4 / static_cast<int64_t>(kWalks);
     for (size_t walk = 0; walk < kWalks; ++walk) {
       const bool by_estimate = walk >= kWalks / 2 && !promising.empty();
@@ -263,24 +254,27 @@ class Search {
     }
   }
 
-  void Walk(Candidate current, int64_t from, int64_t share, double warmth, bool by_estimate) {
+  void Walk(const Candidate& start, int64_t from, int64_t share, double warmth, bool by_estimate) {
     MoveRules rules = rules_;
-    if (by_estimate && rules.alike_devices) rules.most_devices = UsedBy(current.plan).size();
-    const auto cost = [&](const Candidate& c) {
-      return static_cast<double>((by_estimate ? c.estimate : c.score).count()) +
-             1e-3 * static_cast<double>(c.bound.chain.count());
+    if (by_estimate && rules.alike_devices) rules.most_devices = UsedBy(start.plan).size();
+    const auto cost = [&](const Judgement& plan) {
+      return static_cast<double>((by_estimate ? plan.estimate : plan.score).count()) +
+             1e-3 * static_cast<double>(plan.chain.count());
     };
-    while (tasks_ < from + share) {
-      const double left = 1 - static_cast<double>(tasks_ - from) / static_cast<double>(share);
-      Plan changed = current.plan;
-      tasks_ += 20;  // so that it ends when nothing can be changed
+    Plan plan = start.plan;
+    Judgement current = Judge(plan);
+    while (Tasks() < from + share) {
+      const double left = 1 - static_cast<double>(Tasks() - from) / static_cast<double>(share);
+      Plan changed = plan;
+      tries_ += kTasksPerMove;  // so that it ends when nothing can be changed
       if (!RandomMove(rules, random_, &changed)) continue;
-      std::optional<Candidate> next = Bound(std::move(changed));
-      if (!next || next->fits_host < current.fits_host) continue;
-      Keep(*next);
-      if (next->fits_host > current.fits_host ||
-          Accept(cost(*next) / cost(current) - 1, warmth * left * left)) {
-        current = *std::move(next);
+      appraiser_.Normalize(&changed);
+      const Judgement next = Judge(changed);
+      if (!next.fits || next.fits_host < current.fits_host) continue;
+      if (next.fits_host > current.fits_host ||
+          Accept(cost(next) / cost(current) - 1, warmth * left * left)) {
+        current = next;
+        plan = std::move(changed);
       }
     }
   }
@@ -295,7 +289,7 @@ class Search {
     SearchReport& report = result_.report;
     done_.insert(candidate.key());
     const absl::StatusOr<RehearsedPlan> rehearsed =
-        RehearsePlan(model_, candidate.plan, costs_.model());
+        RehearsePlan(model_, candidate.plan, appraiser_.costs().model());
     if (!rehearsed.ok()) return false;
     ++report.simulations;
     report.commands += rehearsed->commands;
@@ -303,7 +297,7 @@ class Search {
     Nanos step = rehearsed->step;
     if (MayBeBest(builder_.Score(candidate.plan, step), rehearsed->commands)) {
       const absl::StatusOr<Estimate> evaluated =
-          EvaluatePlan(model_, candidate.plan, costs_.model());
+          EvaluatePlan(model_, candidate.plan, appraiser_.costs().model());
       if (!evaluated.ok()) return false;
       report.commands += evaluated->commands;
       step = evaluated->step;
@@ -366,30 +360,33 @@ class Search {
 
   void Wander(const MoveRules& rules, ScoredPlan current, int64_t share, double warmth) {
     const SearchReport& report = result_.report;
-    const int64_t from = report.commands;
+    const int64_t from = report.commands, tasks_from = Tasks();
     options_.commands = std::max(options_.commands, from + share);
-    options_.tasks = std::max(options_.tasks, tasks_ + share * kBoundsOfWander);
-    while (report.commands < from + share && WorkLeft()) {
-      const double left =
-          1 - static_cast<double>(report.commands - from) / static_cast<double>(share);
+    for (int known_ones = 0; known_ones < kMostKnown; ++known_ones) {
+      const double spent = static_cast<double>(report.commands - from) +
+                           static_cast<double>(Tasks() - tasks_from) / kTasksPerCommand;
+      const double left = 1 - spent / static_cast<double>(share);
+      if (left <= 0) break;
       Plan changed = current.plan;
-      tasks_ += 20;  // so that it ends when nothing can be changed
+      tries_ += kTasksPerMove;
       bool moved = RandomMove(rules, random_, &changed);
       while (random_.Below(2) == 0) moved |= RandomMove(rules, random_, &changed);
       if (!moved) continue;
-      Normalize(&changed);
+      appraiser_.Normalize(&changed);
       const auto above = [&](Nanos score) {
         return static_cast<double>(score.count()) / static_cast<double>(current.score.count()) - 1;
       };
       const double most = -std::log(1 - random_.NextDouble()) * warmth * left * left;
-      std::string key = KeyOf(changed);
+      const std::string key = KeyOf(changed);
+      const auto may_follow = [&](const Judgement& plan) {
+        return plan.fits && plan.fits_host >= current.fits_host && above(plan.score) <= most;
+      };
       // Most changes have been tried before.
-      const auto known = wandered_.find(key);
-      if (done_.contains(key) || (known != wandered_.end() && above(known->second) > most))
-        continue;
-      const std::optional<Candidate> next = Bound(std::move(changed));
-      wandered_[std::move(key)] = next ? next->score : Nanos(std::numeric_limits<int64_t>::max());
-      if (!next || next->fits_host < current.fits_host || above(next->score) > most) continue;
+      const Judgement* known = appraiser_.Remembered(key);
+      if (done_.contains(key) || (known != nullptr && !may_follow(*known))) continue;
+      const std::optional<Candidate> next = appraiser_.BoundAndRemember(changed, key);
+      known_ones = 0;
+      if (!next || !may_follow(*appraiser_.Remembered(key))) continue;
       const size_t simulated = report.simulated.size();
       Simulate(*next);
       if (report.simulated.size() == simulated) continue;
@@ -404,7 +401,8 @@ class Search {
     const SearchReport& report = result_.report;
     const int64_t neighbours =
         static_cast<int64_t>(model_.num_layers()) * DeviceChoices(shape_) * 8;
-    if (neighbours * (tasks_ / report.bounded) > options_.tasks / kLeastExpansions) return;
+    const Appraiser::Counts& counts = appraiser_.counts();
+    if (neighbours * (counts.tasks / counts.plans) > options_.tasks / kLeastExpansions) return;
     Frontier frontier;
     const auto add = [&frontier](const auto& plans) {
       for (const auto& [order, candidate] : plans) {
@@ -417,20 +415,20 @@ class Search {
     for (const auto& [promise, candidate] : simulated_) {
       frontier.AddSimulated(std::make_shared<const Candidate>(candidate), std::get<Nanos>(promise));
     }
-    const int64_t tasks = tasks_ + options_.tasks / 4,
+    const int64_t tasks = Tasks() + options_.tasks / 4,
                   commands = report.commands + options_.commands / 2;
     absl::flat_hash_set<std::string> seen;
     for (int fruitless = 0;
-         fruitless < kFruitlessExpansions && tasks_ < tasks && report.commands < commands;
+         fruitless < kFruitlessExpansions && Tasks() < tasks && report.commands < commands;
          ++fruitless) {
       const Frontier::Shared next = frontier.Next();
       if (next == nullptr) break;
       if (CanWin(*next) && !done_.contains(next->key()) && Simulate(*next)) fruitless = 0;
       ForEachNeighbour(rules_, next->plan, [&](Plan plan) {
-        Normalize(&plan);
-        tasks_ += 20;
+        appraiser_.Normalize(&plan);
+        tries_ += kTasksPerMove;
         if (!seen.insert(KeyOf(plan)).second) return;
-        if (const std::optional<Candidate> neighbour = Bound(std::move(plan))) {
+        if (const std::optional<Candidate> neighbour = appraiser_.Bound(std::move(plan))) {
           frontier.Add(std::make_shared<const Candidate>(*neighbour));
         }
       });
@@ -440,13 +438,13 @@ class Search {
   // Changes of the best plan, judged by simulation.
   void Refine(const MoveRules& rules) {
     options_.commands += options_.commands / 4;
-    options_.tasks += options_.tasks / 16;
+    options_.tasks = std::max(options_.tasks, Tasks()) + options_.tasks / 16;
     for (int fruitless = 0; fruitless < kFruitlessMoves && WorkLeft() && CommandsLeft();) {
       ++fruitless;
       Plan changed = result_.best.plan;
       if (!RandomMove(rules, random_, &changed)) continue;
       if (random_.Below(3) == 0) RandomMove(rules, random_, &changed);
-      const std::optional<Candidate> next = Bound(std::move(changed));
+      const std::optional<Candidate> next = appraiser_.Bound(std::move(changed));
       if (!next || !CanWin(*next) || done_.contains(next->key())) continue;
       if (Simulate(*next)) fruitless = 0;
     }
@@ -469,22 +467,18 @@ class Search {
   const ModelSpec& model_;
   const MoveRules rules_;
   const Plan shape_;
-  TaskCosts costs_;
-  Bounds bounds_;
-  StepEstimator estimator_;
+  Appraiser appraiser_;
   SearchOptions options_;
   CounterRandom random_;
-  int64_t tasks_ = 0, rehearsed_ = 0;
+  int64_t tries_ = 0;  // tasks that moves took so long as
+  int64_t rehearsed_ = 0;
   size_t most_kept_ = kMostKept;
   bool dropped_ = false;  // plans that were not worth keeping
   std::map<Candidate::Rank, Candidate> kept_;
-  bool estimates_ = false;
   std::map<Promise, Candidate> promising_;                     // by their estimates
   std::map<Kind, std::map<Promise, Candidate>> best_of_kind_;  // of the seeds
   std::map<Promise, Candidate> simulated_;                     // the best
-  absl::flat_hash_map<std::string, Nanos>
-      wandered_;                           // scores of bounds by keys; none fits: the most
-  absl::flat_hash_set<std::string> done_;  // keys of plans that were simulated
+  absl::flat_hash_set<std::string> done_;                      // keys of plans that were simulated
   SearchResult result_;
 };
 

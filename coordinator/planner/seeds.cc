@@ -113,6 +113,13 @@ class Seeds {
     Add(ProportionalPartition(memory_, shares));
     for (int g = 0; g < groups; ++g) shares[g] = speed_[devices_[g % num_devices()]];
     Add(ProportionalPartition(time_, shares));
+    // The first groups ever smaller towards layer 0, where a pipeline fills and drains.
+    if (groups <= num_devices()) return;
+    for (double taper : {0.75, 0.5}) {
+      shares.assign(groups, 1);
+      for (int g = num_devices() - 1; g >= 0; --g) shares[g] = shares[g + 1] * taper;
+      Add(ProportionalPartition(time_, shares));
+    }
   }
 
   void Add(const std::vector<LayerRange>& partition) {
