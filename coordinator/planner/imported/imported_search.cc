@@ -1,6 +1,7 @@
 #include "coordinator/planner/imported/imported_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "common/base/status.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/imported/long_step.h"
+#include "coordinator/planner/imported/published_packs.h"
 #include "coordinator/planner/imported/seed_groups.h"
 #include "coordinator/planner/imported/walker.h"
 #include "coordinator/planner/paper/search.h"
@@ -21,19 +23,25 @@ namespace {
 
 // Of the search under the published cost model, and of its GPUs' memory.
 constexpr int64_t kScheduleSteps = 12'000'000;
-constexpr double kShares[] = {1, 0.95, 0.8, 0.6};
+constexpr double kShares[] = {1, 0.8, 0.95, 0.6};
+constexpr size_t kSharesOfManyLayers = 2;
 // Tasks to estimate: of the seeds of all sizes and of each; of the first walks, one of each size,
 // and of each; of each of the walks that follow, and commands to rehearse.
-constexpr int64_t kSeedTasks = 7'000'000, kLeastSeedTasks = 150'000, kMostSeedTasks = 2'000'000;
+constexpr int64_t kSeedTasks = 4'000'000, kLeastSeedTasks = 100'000, kMostSeedTasks = 1'000'000;
 constexpr int64_t kFirstTasks = 7'000'000, kMostFirstTasks = 3'000'000;
-constexpr int64_t kTasks = 6'500'000, kCommands = 160'000, kManyLayers = 300;
-// Sizes that are walked: those of the best seeds.
+constexpr int64_t kTasks = 6'500'000, kCommands = 160'000;
+constexpr int kManyLayers = 300;
+// Forward microbatches of the published planner's schedules, against backward ones.
+constexpr int64_t kMostForward = 4;
+// Sizes of which more seeds are tried, and that are walked: those of the best seeds that do not
+// take so many times longer than the best.
 constexpr size_t kMostSizes = 8;
+constexpr double kFairSize = 1.6, kHopelessSize = 1.3;
 // A listed schedule that is no slower than so many times the best is varied.
 constexpr double kNearBest = 1.002;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated, nor one after so many tasks.
-constexpr double kMayBeBest = 1.04;
+constexpr double kMayBeBest = 1.015;
 constexpr int64_t kTasksToSimulate = 40'000;
 // Of the GPUs' memory: a plan for less memory is one for more, too, and with less to choose from a
 // walk goes elsewhere.
@@ -48,8 +56,9 @@ using Walkers = std::vector<std::unique_ptr<Walker>>;
 std::vector<paper::Schedule> SchedulesOf(const paper::LayerProfile& profile,
                                          const paper::Machine& machine, paper::Mode mode,
                                          int64_t minibatch, const ImportedSearchOptions& options) {
-  std::vector<std::vector<paper::Schedule>> found(std::size(kShares));
-  options.for_each(static_cast<int>(std::size(kShares)), [&](int i) {
+  const bool many = profile.layers() > kManyLayers;
+  std::vector<std::vector<paper::Schedule>> found(many ? kSharesOfManyLayers : std::size(kShares));
+  options.for_each(static_cast<int>(found.size()), [&](int i) {
     paper::Machine smaller = machine;
     smaller.memory_bytes =
         static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kShares[i]);
@@ -69,6 +78,32 @@ std::vector<paper::Schedule> SchedulesOf(const paper::LayerProfile& profile,
     }
   }
   return schedules;
+}
+
+// What the published planner makes of a size of backward microbatches, the smallest forward ones
+// first.
+std::vector<paper::Schedule> PublishedOf(const paper::LayerProfile& profile,
+                                         const paper::Machine& machine, int64_t step_samples,
+                                         int64_t u_bwd) {
+  std::vector<paper::Schedule> schedules;
+  for (int64_t u_fwd = u_bwd; u_fwd <= kMostForward * u_bwd; ++u_fwd) {
+    if (step_samples % u_fwd != 0 || !paper::Covers(profile.forward, u_fwd)) continue;
+    absl::StatusOr<std::vector<paper::Schedule>> more =
+        PublishedSchedules(profile, machine, step_samples, u_fwd, u_bwd);
+    if (!more.ok()) continue;
+    std::move(more->begin(), more->end(), std::back_inserter(schedules));
+  }
+  return schedules;
+}
+
+// The best first; without those that take so many times longer than the best.
+void KeepBestSizes(double longer, Walkers* walkers) {
+  std::stable_sort(walkers->begin(), walkers->end(),
+                   [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
+  std::erase_if(*walkers, [&, least = walkers->front()->estimate().seconds()](const auto& walker) {
+    return walker->estimate().seconds() > least * longer;
+  });
+  if (walkers->size() > kMostSizes) walkers->resize(kMostSizes);
 }
 
 // The most promising sizes first, each with its walkers, every second one on the smaller GPUs.
@@ -104,7 +139,8 @@ std::unique_ptr<Walker> ListedWalker(const ImportedModel& imported,
   const paper::Schedule& best = schedules.front();
   if (std::find(sizes.begin(), sizes.end(), best.u_bwd) == sizes.end()) return nullptr;
   auto walker = std::make_unique<Walker>(imported, best.u_bwd, kStream);
-  walker->TrySeeds({best}, 0);
+  walker->TrySeeds({best}, {}, 0);
+  walker->VarySeeds(0);
   return walker->found() ? std::move(walker) : nullptr;
 }
 
@@ -208,20 +244,27 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   const int64_t smallest = walkers[0]->samples();
   const std::vector<paper::Schedule> schedules =
       SchedulesOf(profile, machine, mode, minibatch, options);
-  const int64_t effort = std::clamp(kSeedTasks / static_cast<int64_t>(walkers.size()),
-                                    kLeastSeedTasks, kMostSeedTasks);
-  options.for_each(static_cast<int>(walkers.size()),
-                   [&](int i) { walkers[static_cast<size_t>(i)]->TrySeeds(schedules, effort); });
   ImportedResult result;
-  std::erase_if(walkers, [&](const auto& walker) {
-    if (!walker->found()) result.bounded += walker->estimates();
-    return !walker->found();
-  });
-  if (walkers.empty()) return NothingFits(imported, smallest);
-  result.sizes = static_cast<int>(walkers.size());
-  std::stable_sort(walkers.begin(), walkers.end(),
-                   [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
-  if (walkers.size() > kMostSizes) walkers.resize(kMostSizes);
+  // Little of all sizes, more of those that are left.
+  for (const bool all : {true, false}) {
+    const int64_t effort = std::clamp(kSeedTasks / static_cast<int64_t>(walkers.size()),
+                                      kLeastSeedTasks, kMostSeedTasks);
+    options.for_each(static_cast<int>(walkers.size()), [&](int i) {
+      Walker& walker = *walkers[static_cast<size_t>(i)];
+      walker.TrySeeds(schedules, PublishedOf(profile, machine, step_samples, walker.samples()),
+                      effort);
+      if (!all) walker.VarySeeds(effort / 2);
+    });
+    for (auto& walker : walkers) {
+      if (walker->found()) continue;
+      result.bounded += walker->estimates();
+      walker = nullptr;
+    }
+    std::erase(walkers, nullptr);
+    if (walkers.empty()) return NothingFits(imported, smallest);
+    if (all) result.sizes = static_cast<int>(walkers.size());
+    KeepBestSizes(all ? kFairSize : kHopelessSize, &walkers);
+  }
   const int sizes = static_cast<int>(walkers.size());
   options.for_each(sizes, [&](int i) {
     walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / sizes, kMostFirstTasks),
@@ -232,13 +275,14 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   const int first = listed != nullptr ? 1 : 0;
   if (listed != nullptr) walkers.insert(walkers.begin(), std::move(listed));
   // Of models of many layers each task and command takes longer.
-  const int64_t part = std::max<int64_t>(1, profile.layers() / kManyLayers);
+  const int64_t layers = std::max(profile.layers(), kManyLayers);
+  const int64_t tasks = kTasks * kManyLayers / layers, commands = kCommands * kManyLayers / layers;
   options.for_each(static_cast<int>(walkers.size()), [&](int i) {
     Walker& walker = *walkers[static_cast<size_t>(i)];
-    if (i >= first) walker.Walk(kTasks / part, kHot);
-    walker.Rehearse(i >= first ? kCommands / part : 0);
+    if (i >= first) walker.Walk(tasks, kHot);
+    walker.Rehearse(i >= first ? commands : 0);
   });
-  if (first > 0) RehearseMore(walkers, kCommands / part);
+  if (first > 0) RehearseMore(walkers, commands);
   for (const auto& walker : walkers) {
     result.bounded += walker->estimates();
     result.simulations += walker->rehearsals();

@@ -19,17 +19,6 @@ constexpr int64_t kPage = 4096;
 // A plan whose rehearsed time is longer is not simulated.
 constexpr double kMayBeBest = 1.05;
 
-// Numbers of microbatches that a forward task may run.
-std::vector<int> SpansOf(const paper::Schedule& schedule, int microbatches) {
-  int below = 1, above = microbatches;
-  for (int span = 1; span <= microbatches; ++span) {
-    if (microbatches % span != 0) continue;
-    if (span * schedule.u_bwd <= schedule.u_fwd) below = span;
-    if (span * schedule.u_bwd >= schedule.u_fwd) above = std::min(above, span);
-  }
-  return below == above ? std::vector<int>{below} : std::vector<int>{below, above};
-}
-
 // One of the plans that a schedule may mean.
 struct Reading {
   Plan plan;
@@ -80,6 +69,16 @@ absl::StatusOr<JudgedSchedule> BestOf(const ImportedModel& imported,
 
 }  // namespace
 
+std::vector<int> ForwardSpansOf(int64_t u_fwd, int64_t u_bwd, int microbatches) {
+  int below = 1, above = microbatches;
+  for (int span = 1; span <= microbatches; ++span) {
+    if (microbatches % span != 0) continue;
+    if (span * u_bwd <= u_fwd) below = span;
+    if (span * u_bwd >= u_fwd) above = std::min(above, span);
+  }
+  return below == above ? std::vector<int>{below} : std::vector<int>{below, above};
+}
+
 void SetGroups(const paper::Schedule& schedule, int devices, Plan* plan) {
   int task = 0;
   for (const paper::Pack& pack : schedule.forward) {
@@ -104,7 +103,7 @@ absl::StatusOr<JudgedSchedule> JudgeSchedule(const paper::LayerProfile& profile,
   Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, schedule.u_bwd).Blank();
   SetGroups(schedule, devices, &plan);
   std::vector<Reading> readings;
-  for (int span : SpansOf(schedule, plan.num_microbatches)) {
+  for (int span : ForwardSpansOf(schedule.u_fwd, schedule.u_bwd, plan.num_microbatches)) {
     plan.forward_span = span;
     if (!paper::Covers(profile.forward, plan.forward_size())) continue;
     for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {

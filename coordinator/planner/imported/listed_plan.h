@@ -16,6 +16,10 @@ struct JudgedSchedule {
   bool fits = true;
 };
 
+// Numbers of a step's microbatches of u_bwd that a forward task of u_fwd may stand for: u_fwd /
+// u_bwd, or where that is none that divides them, the next one below and the next one above.
+std::vector<int> ForwardSpansOf(int64_t u_fwd, int64_t u_bwd, int microbatches);
+
 // The groups of a pipeline schedule, wrapped around the devices; nothing else of the plan.
 void SetGroups(const paper::Schedule& schedule, int devices, Plan* plan);
 

@@ -121,8 +121,8 @@ absl::StatusOr<Estimate> EvaluateStep(const ModelSpec& model, const Plan& plan,
 }
 
 absl::StatusOr<RehearsedPlan> RehearseStep(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs, int64_t most_tasks) {
-  const std::optional<ShortSteps> steps = ShortStepsFor(plan, most_tasks);
+                                           const CostModel& costs) {
+  const std::optional<ShortSteps> steps = ShortStepsFor(plan, kMostTasksOfAStep);
   if (!steps) return RehearsePlan(model, plan, costs, kRehearsedSteps);
   const auto rehearse = [&](int microbatches) {
     return RehearsePlan(model, Shortened(model, plan, microbatches),

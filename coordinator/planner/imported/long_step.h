@@ -38,12 +38,10 @@ std::unique_ptr<CostModel> CostsOfShortStep(const ModelSpec& model, const Plan& 
                                             int microbatches, const CostModel& costs);
 
 // EvaluatePlan and RehearsePlan, of a plan that has been completed. A long step takes no less than
-// any lane or link is busy in it. With fewer tasks a rehearsal is quicker and may be some percent
-// off.
+// any lane or link is busy in it.
 absl::StatusOr<Estimate> EvaluateStep(const ModelSpec& model, const Plan& plan,
                                       const CostModel& costs);
 absl::StatusOr<RehearsedPlan> RehearseStep(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs,
-                                           int64_t most_tasks = kMostTasksOfAStep);
+                                           const CostModel& costs);
 
 }  // namespace harmony

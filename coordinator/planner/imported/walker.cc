@@ -24,13 +24,14 @@ constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 7;
 // A command to rehearse takes as long.
 constexpr int64_t kTasksPerCommand = 12;
 // A step of more tasks is estimated by two shorter ones.
-constexpr int64_t kMostTasks = 3'000;
-constexpr int64_t kMostTasksToRehearse = 6'000;
+constexpr int64_t kMostTasks = 12'000;
 constexpr int kShortStep = 24, kShortStepPerDevice = 3;
+// Two shorter steps, of n and 2n microbatches, are looked at when there are at least as many n.
+constexpr int kWorthShortening = 5;
 constexpr double kCold = 1e-4;  // against a step's time
 constexpr int64_t kTasksPerMove = 20, kCommandsPerMove = 20;
 // Of a walker's rehearsals, begun while there are fewer: for steps of very many microbatches.
-constexpr int64_t kMostCommands = 400'000;
+constexpr int64_t kMostCommands = 200'000;
 // A change is rehearsed when its estimate is not above that of the best plan by more.
 constexpr double kPromising = 0.002;
 
@@ -44,13 +45,6 @@ Walker::Walker(const ImportedModel& imported, int64_t samples, uint64_t stream)
       task_costs_(imported.model, builder_.Blank(), imported.costs(builder_.Blank())),
       estimator_(imported.model, task_costs_),
       random_(1, static_cast<uint64_t>(samples) + (stream << 32)) {
-  const Plan blank = builder_.Blank();
-  const int fewer = std::max(kShortStep, kShortStepPerDevice * Devices());
-  if (blank.num_microbatches > 3 * fewer) {
-    for (int microbatches : {fewer, 2 * fewer}) {
-      short_.push_back(std::make_unique<ShortStep>(imported, blank, microbatches, *costs_));
-    }
-  }
   rules_.most_slots = kMostSlots;
   rules_.alike_devices = true;
   rules_.together = true;
@@ -80,44 +74,51 @@ std::vector<double> Walker::LayerTimes() {
   return times;
 }
 
-void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t effort) {
+void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules,
+                      const std::vector<paper::Schedule>& published, int64_t effort) {
   const int layers = imported_.model.num_layers();
-  const auto enough = [&] { return found() && work_ > effort; };
+  const int64_t begin = work_;
+  const auto enough = [&](int64_t part) { return found() && work_ - begin > effort / part; };
   const auto try_schedules = [&](bool of_this_size) {
     for (const paper::Schedule& schedule : schedules) {
-      if ((schedule.u_bwd == samples_) == of_this_size && !enough()) TrySchedule(schedule);
+      if ((schedule.u_bwd == samples_) == of_this_size && !enough(1)) TrySchedule(schedule);
     }
   };
   try_schedules(true);
-  TryEqual(1, effort / 4);
+  for (const paper::Schedule& schedule : published) {
+    if (!enough(2)) TrySchedule(schedule);
+  }
+  TryEqual(1, begin + effort * 3 / 4);
   if (!found()) TrySmallest();
   for (double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1}) {
-    if (!enough()) TryGroups(FilledGroups(imported_, samples_, share));
+    if (!enough(1)) TryGroups(FilledGroups(imported_, samples_, share));
   }
   for (int size : {2, 3, 4, 6, 8}) {
-    if (!enough()) TryEqual(size, effort);
+    if (!enough(1)) TryEqual(size, begin + effort);
   }
   for (std::vector<LayerGroup>& groups :
        BalancedGroups(LayerTimes(), GroupCounts(layers, Devices()))) {
-    if (!enough()) TryGroups(std::move(groups));
+    if (!enough(1)) TryGroups(std::move(groups));
   }
   try_schedules(false);
+}
+
+void Walker::VarySeeds(int64_t effort) {
   RankSeeds();
+  const int64_t end = work_ + effort;
   const size_t varied = std::min(seeds_.size(), kMostVaried);
-  for (size_t i = 0; i < varied && work_ < effort; ++i) TrySettings(seeds_[i].plan);
-  for (size_t i = 0; i < varied && work_ < effort; ++i) TryForwards(seeds_[i].plan);
+  for (size_t i = 0; i < varied && work_ < end; ++i) TrySettings(seeds_[i].plan);
+  for (size_t i = 0; i < varied && work_ < end; ++i) TryForwards(seeds_[i].plan);
 }
 
 void Walker::TrySchedule(const paper::Schedule& schedule) {
   Plan plan = builder_.Blank();
   SetGroups(schedule, Devices(), &plan);
-  if (schedule.u_fwd % samples_ == 0) {
-    const int span = static_cast<int>(schedule.u_fwd / samples_);
-    if (std::find(rules_.spans.begin(), rules_.spans.end(), span) != rules_.spans.end()) {
-      plan.forward_span = span;
-    }
+  for (int span : ForwardSpansOf(schedule.u_fwd, samples_, plan.num_microbatches)) {
+    if (std::find(rules_.spans.begin(), rules_.spans.end(), span) == rules_.spans.end()) continue;
+    plan.forward_span = span;
+    TrySeed(plan);
   }
-  TrySeed(plan);
 }
 
 // So much slower than the best that other updates or devices do not help.
@@ -139,12 +140,13 @@ std::optional<Nanos> Walker::TryGroups(std::vector<LayerGroup> groups) {
   return wrapped && turned ? std::min(wrapped, turned) : wrapped ? wrapped : turned;
 }
 
-// Groups of `size` layers, and a last group that grows for as long as that is for the better.
-void Walker::TryEqual(int size, int64_t effort) {
+// Groups of `size` layers, and a last group that grows for as long as that is for the better, until
+// so much work is done.
+void Walker::TryEqual(int size, int64_t end) {
   const int layers = imported_.model.num_layers();
   std::optional<Nanos> best;
   for (int tail = std::min(size, layers), worse = 0; tail <= layers && worse < 3; ++tail) {
-    if (found() && work_ > effort) return;
+    if (found() && work_ > end) return;
     const std::optional<Nanos> time = TryGroups(EqualGroups(layers, size, tail));
     if (time && (!best || *time < *best)) {
       best = time;
@@ -170,6 +172,8 @@ void Walker::TrySmallest() {
 
 // With fewer slots, too, where it does not fit.
 std::optional<Nanos> Walker::TrySeed(const Plan& plan) {
+  const auto [tried, added] = tried_.try_emplace(KeyOf(plan));
+  if (!added) return tried->second;
   std::optional<Seed> best;
   for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
     Plan changed = plan;
@@ -183,6 +187,7 @@ std::optional<Nanos> Walker::TrySeed(const Plan& plan) {
     if (best && Hopeless(best->time)) break;
   }
   if (!best) return std::nullopt;
+  tried->second = best->time;
   seeds_.push_back(*std::move(best));
   return seeds_.back().time;
 }
@@ -259,18 +264,35 @@ std::optional<Nanos> Walker::Estimate(Plan* plan) {
   work_ += static_cast<int64_t>(step_.visits.size()) * kTasksPerVisit +
            static_cast<int64_t>(imported_.model.num_layers()) * kTasksPerLayer;
   if (!fits) return std::nullopt;
-  const auto estimate = [&](StepEstimator& estimator, int microbatches) {
+  const auto estimate = [&](int microbatches) {
     work_ += TasksOf(*plan, microbatches) * 2;
-    return estimator.Estimate(*plan, step_, microbatches);
+    return EstimatorOf(microbatches).Estimate(*plan, step_, microbatches);
   };
-  const int span = plan->forward_span, all = plan->num_microbatches;
-  const int fewer = short_.empty() ? 0 : (short_[0]->microbatches + span - 1) / span * span;
-  if (fewer == 0 || 2 * fewer > all || !ShortStepsFor(*plan, kMostTasks)) {
-    return estimate(estimator_, all);
-  }
-  const Nanos of_fewer = estimate(short_[0]->estimator, fewer);
-  const Nanos of_more = estimate(short_[1]->estimator, 2 * fewer);
+  const int all = plan->num_microbatches, fewer = FewerMicrobatches(*plan);
+  if (fewer == 0) return estimate(all);
+  const Nanos of_fewer = estimate(fewer), of_more = estimate(2 * fewer);
   return Nanos(ShortSteps{fewer, 2 * fewer}.Extend(of_fewer.count(), of_more.count(), all));
+}
+
+// Of the shorter of two steps that stand for the plan's; 0 where it is followed as it is. As many
+// as the work allows, of few numbers: each has costs of its own.
+int Walker::FewerMicrobatches(const Plan& plan) const {
+  const int span = plan.forward_span, all = plan.num_microbatches;
+  if (TasksOf(plan, all) <= kMostTasks) return 0;
+  const auto multiple = [span](int count) { return (count + span - 1) / span * span; };
+  int fewer = std::max(kShortStep, kShortStepPerDevice * Devices());
+  while (3 * TasksOf(plan, multiple(2 * fewer)) <= kMostTasks) fewer *= 2;
+  fewer = multiple(fewer);
+  return kWorthShortening * fewer <= all ? fewer : 0;
+}
+
+StepEstimator& Walker::EstimatorOf(int microbatches) {
+  if (microbatches == builder_.Blank().num_microbatches) return estimator_;
+  std::unique_ptr<ShortStep>& step = short_[microbatches];
+  if (step == nullptr) {
+    step = std::make_unique<ShortStep>(imported_, builder_.Blank(), microbatches, *costs_);
+  }
+  return step->estimator;
 }
 
 void Walker::Keep(Nanos time, const Plan& plan) {
@@ -312,8 +334,7 @@ void Walker::Walk(int64_t effort, double hot) {
 // ---- Rehearsals ----
 
 std::optional<Nanos> Walker::RehearsedStep(const Plan& plan) {
-  const absl::StatusOr<RehearsedPlan> rehearsed =
-      RehearseStep(imported_.model, plan, *costs_, kMostTasksToRehearse);
+  const absl::StatusOr<RehearsedPlan> rehearsed = RehearseStep(imported_.model, plan, *costs_);
   if (!rehearsed.ok()) return std::nullopt;
   ++rehearsals_;
   commands_ += rehearsed->commands;

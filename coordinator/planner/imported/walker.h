@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "coordinator/planner/evaluation.h"
 #include "coordinator/planner/imported/imported_model.h"
@@ -25,10 +26,13 @@ class Walker {
   // `imported` must outlive it. Walks of the same microbatch size and another `stream` differ.
   Walker(const ImportedModel& imported, int64_t samples, uint64_t stream);
 
-  // These schedules, groups of one layer, balanced groups in many numbers and others, each with
-  // several settings. `effort`: tasks of plans to estimate; when that many are done and some plan
-  // fits, the rest is left out.
-  void TrySeeds(const std::vector<paper::Schedule>& schedules, int64_t effort);
+  // These schedules, those that the published planner makes of this size, groups of one layer,
+  // balanced groups in many numbers and others. `effort`: tasks of plans to estimate; when that
+  // many are done and some plan fits, the rest is left out. Another time it goes on from there.
+  void TrySeeds(const std::vector<paper::Schedule>& schedules,
+                const std::vector<paper::Schedule>& published, int64_t effort);
+  // The best seeds with several settings.
+  void VarySeeds(int64_t effort);
   // What another walker of the same size has found, as far as it fits this one's machine.
   void Adopt(const Walker& other);
   // Random changes of the best plan, worse ones accepted less and less. `effort`: tasks of plans to
@@ -60,11 +64,9 @@ class Walker {
   struct ShortStep {
     ShortStep(const ImportedModel& imported, const Plan& blank, int microbatches,
               const CostModel& costs)
-        : microbatches(microbatches),
-          costs(imported.model, blank,
+        : costs(imported.model, blank,
                 CostsOfShortStep(imported.model, blank, microbatches, costs)),
           estimator(imported.model, this->costs) {}
-    const int microbatches;
     TaskCosts costs;
     StepEstimator estimator;
   };
@@ -73,7 +75,7 @@ class Walker {
   void TrySchedule(const paper::Schedule& schedule);
   std::optional<Nanos> TryGroups(std::vector<LayerGroup> groups);
   bool Hopeless(Nanos time) const;
-  void TryEqual(int size, int64_t effort);
+  void TryEqual(int size, int64_t end);
   void TrySmallest();
   std::optional<Nanos> TrySeed(const Plan& plan);
   void RankSeeds();
@@ -81,6 +83,8 @@ class Walker {
   void TryForwards(const Plan& plan);
   std::optional<Nanos> Try(Plan* plan);  // and keeps it
   std::optional<Nanos> Estimate(Plan* plan);
+  int FewerMicrobatches(const Plan& plan) const;
+  StepEstimator& EstimatorOf(int microbatches);
   void Keep(Nanos time, const Plan& plan);
   std::optional<Nanos> RehearsedStep(const Plan& plan);
   bool TakeIfBetter(const Plan& plan);
@@ -92,12 +96,14 @@ class Walker {
   const std::unique_ptr<CostModel> costs_;
   TaskCosts task_costs_;
   StepEstimator estimator_;
-  std::vector<std::unique_ptr<ShortStep>> short_;
+  std::map<int, std::unique_ptr<ShortStep>> short_;  // by microbatches
   MoveRules rules_;
   CounterRandom random_;
   StepVisits step_;
   std::map<Rank, Plan> kept_;
-  std::vector<Seed> seeds_;       // best first
+  std::vector<Seed> seeds_;  // best first
+  // Of seeds, by their keys as they were given.
+  absl::flat_hash_map<std::string, std::optional<Nanos>> tried_;
   std::vector<Plan> begun_with_;  // each walk
   absl::flat_hash_set<std::string> rehearsed_;
   std::optional<Plan> best_;

@@ -5,11 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/imported/imported_model.h"
 #include "coordinator/planner/imported/imported_search.h"
 #include "coordinator/planner/imported/listed_plan.h"
 #include "coordinator/planner/imported/long_step.h"
+#include "coordinator/planner/imported/published_packs.h"
+#include "coordinator/planner/paper/event_simulator.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/sim/simulation.h"
 
@@ -237,6 +241,41 @@ TEST(ListedPlanTest, OneGpuStandsForAllInDataParallel) {
   EXPECT_EQ(judged->plan.global_batch(), 4);
 }
 
+TEST(PublishedPacksTest, AreSchedulesThatFit) {
+  const paper::LayerProfile profile = Excerpt();
+  for (int64_t gibibytes : {2, 3, 6}) {
+    const paper::Machine machine = TwoGpus(gibibytes << 30);
+    const auto schedules = PublishedSchedules(profile, machine, 8, 2, 1);
+    ASSERT_TRUE(schedules.ok()) << schedules.status();
+    EXPECT_FALSE(schedules->empty());
+    for (const paper::Schedule& schedule : *schedules) {
+      const absl::Status status =
+          paper::CheckSchedule(profile, paper::Mode::kPipeline, 2, 8, schedule);
+      EXPECT_TRUE(status.ok()) << status;
+      const auto memory = paper::MaxPackMemory(profile, schedule);
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      EXPECT_LE(std::max(memory->forward_bytes, memory->backward_bytes), machine.memory_bytes);
+    }
+  }
+}
+
+TEST(PublishedPacksTest, FollowItsWaysToPack) {
+  const auto schedules = PublishedSchedules(Excerpt(), TwoGpus(int64_t{100} << 30), 8, 1, 1);
+  ASSERT_TRUE(schedules.ok()) << schedules.status();
+  const auto has = [&](const std::vector<paper::Pack>& forward,
+                       const std::vector<paper::Pack>& backward) {
+    return std::find(schedules->begin(), schedules->end(),
+                     paper::Schedule{1, 1, forward, backward}) != schedules->end();
+  };
+  EXPECT_TRUE(has({}, {{0, kLoss}}));  // the fewest that fit
+  EXPECT_TRUE(has({{0, 2}, {3, 5}, {6, 8}}, {{0, 2}, {3, 5}, {6, 8}, {9, kLoss}}));  // by hand
+  // No room for all in one: cut before the layer that reaches half of the time.
+  const auto full = PublishedSchedules(Excerpt(), TwoGpus(4'300'000'000), 8, 1, 1);
+  ASSERT_TRUE(full.ok()) << full.status();
+  for (const paper::Schedule& schedule : *full) EXPECT_GE(schedule.backward.size(), 2u);
+  EXPECT_EQ(full->front().backward, (std::vector<paper::Pack>{{0, 3}, {4, kLoss}}));
+}
+
 // Every layer by itself.
 paper::Schedule Single(int64_t u) {
   paper::Schedule schedule;
@@ -357,6 +396,23 @@ TEST(ImportedSearchTest, BeatsTheListedDataParallelSchedule) {
   }
   EXPECT_TRUE(absl::IsInvalidArgument(
       SearchImported(profile, machine, paper::Mode::kDataParallel, 7).status()));
+}
+
+// So many microbatches that a plan in few groups is followed whole and one in many is not.
+TEST(ImportedSearchTest, BeatsPublishedSchedulesOfManyMicrobatches) {
+  const paper::LayerProfile profile = Excerpt();
+  const paper::Machine machine = TwoGpus(int64_t{4} << 30);
+  constexpr int64_t kMinibatch = 1200;
+  const auto found = SearchImported(profile, machine, paper::Mode::kPipeline, kMinibatch);
+  ASSERT_TRUE(found.ok()) << found.status();
+  for (int64_t u : {1, 2}) {
+    const auto schedules = PublishedSchedules(profile, machine, kMinibatch, u, u);
+    ASSERT_TRUE(schedules.ok()) << schedules.status();
+    const auto judged =
+        JudgeSchedule(profile, machine, paper::Mode::kPipeline, kMinibatch, schedules->front());
+    ASSERT_TRUE(judged.ok()) << judged.status();
+    EXPECT_LE(found->estimate.step, judged->estimate.step) << "u " << u;
+  }
 }
 
 TEST(ImportedSearchTest, SaysWhatDoesNotFit) {
