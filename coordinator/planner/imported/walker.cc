@@ -31,7 +31,7 @@ constexpr int kWorthShortening = 5;
 constexpr double kCold = 1e-4;  // against a step's time
 constexpr int64_t kTasksPerMove = 20, kCommandsPerMove = 20;
 // Of a walker's rehearsals, begun while there are fewer: for steps of very many microbatches.
-constexpr int64_t kMostCommands = 200'000;
+constexpr int64_t kMostCommands = 300'000;
 // A change is rehearsed when its estimate is not above that of the best plan by more.
 constexpr double kPromising = 0.002;
 
@@ -354,10 +354,11 @@ bool Walker::TakeIfBetter(const Plan& plan) {
 }
 
 // The estimate may be wrong about the best plan's slots and updates.
-void Walker::RehearseSettings() {
+void Walker::RehearseSettings(int64_t end) {
   const Plan best = *best_;
   for (int slots = 1; slots <= kMostSlots; ++slots) {
     for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+      if (commands_ > end) return;
       Plan changed = best;
       changed.stream_slots = slots;
       changed.update = update;
@@ -367,20 +368,20 @@ void Walker::RehearseSettings() {
 }
 
 void Walker::Rehearse(int64_t effort) {
-  const int64_t first = commands_;
+  const int64_t end = commands_ + kMostCommands;
   for (const Plan& plan : begun_with_) {
-    if (best_ && commands_ - first > kMostCommands / 2) break;
+    if (best_ && commands_ > end - kMostCommands / 2) break;
     TakeIfBetter(plan);
   }
   first_finalists_ = finalists_;
   const int64_t begin = commands_;
-  effort = std::min(effort, kMostCommands - (begin - first));
+  effort = std::min(effort, end - begin);
   for (const auto& [rank, plan] : kept_) {
     if (best_ && commands_ - begin > effort / 2) break;
     TakeIfBetter(plan);
   }
   if (!best_ || effort <= 0) return;
-  RehearseSettings();
+  RehearseSettings(end);
   Plan best = *best_;
   std::optional<Nanos> estimate = Estimate(&best);
   while (estimate && commands_ - begin < effort) {
@@ -395,7 +396,7 @@ void Walker::Rehearse(int64_t effort) {
     if (!time || static_cast<double>(time->count()) > limit) continue;
     if (TakeIfBetter(changed)) estimate = time;
   }
-  RehearseSettings();
+  RehearseSettings(end);
   finalists_.merge(first_finalists_);
 }
 

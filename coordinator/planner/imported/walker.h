@@ -88,7 +88,7 @@ class Walker {
   void Keep(Nanos time, const Plan& plan);
   std::optional<Nanos> RehearsedStep(const Plan& plan);
   bool TakeIfBetter(const Plan& plan);
-  void RehearseSettings();
+  void RehearseSettings(int64_t end);
 
   const ImportedModel& imported_;
   const int64_t samples_;
