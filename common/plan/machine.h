@@ -47,5 +47,10 @@ std::string ToString(const DeviceSpec& device);
 bool HasSpeeds(const DeviceSpec& device);
 // As given with any of the devices; 0: with none.
 BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices);
+// Of a host that nothing is known of.
+inline constexpr BytesPerSecond kHostGuess{4e9};
+// Paced devices belong to a machine whose host is modelled, too: HostRate, or the guess. 0: the
+// host is not paced.
+BytesPerSecond PacedHostRate(const std::vector<DeviceSpec>& devices);
 
 }  // namespace harmony
