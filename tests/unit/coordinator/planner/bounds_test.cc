@@ -268,6 +268,57 @@ TEST(RehearsalTest, HasNearlyTheTimesOfTheCommands) {
   EXPECT_LE(different * 40, cases);
 }
 
+// A long step: of microbatches so large that what is kept of each for the loss does not count. What
+// the plan's devices have beside what they need is multiplied by `more_room`.
+void Lengthen(const ModelSpec& model, int microbatches, int64_t more_room, Plan* plan) {
+  const auto need = [&] { return NeedOfDevices(*plan, NeedOfGroups(model, *plan)); };
+  const std::vector<DeviceNeed> before = need();
+  plan->num_microbatches = microbatches;
+  plan->microbatch_size = 1 << 16;
+  const std::vector<DeviceNeed> after = need();
+  for (size_t d = 0; d < plan->devices.size(); ++d) {
+    Bytes& resident = plan->devices[d].resident;
+    resident =
+        after[d].resident.resident() + (resident - before[d].resident.resident()) * more_room;
+  }
+  plan->arena_dynamic = ArenaLayout(model, *plan).dynamic_bytes();
+}
+
+// Of steps of very many microbatches a sample is rehearsed. Where the sample has just enough memory
+// for another way to run than the whole, it can be far off.
+TEST(RehearsalTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
+  constexpr int kMicrobatches = 2304;
+  const uint64_t wanted = Instances(40);
+  uint64_t cases = 0, different = 0, near = 0;
+  double off = 0, worst = 0;
+  for (uint64_t seed = first; cases < wanted; ++seed) {
+    RandomCase c = MakeRandomCase(seed);
+    if (c.plan.mode == ParallelMode::kData || c.plan.replicas > 1) continue;
+    if (kMicrobatches % c.plan.forward_span != 0) continue;
+    ++cases;
+    Lengthen(c.model, kMicrobatches, int64_t{1} << CounterRandom(seed, 6).Below(12), &c.plan);
+    ASSERT_LT(SampleOfMicrobatches(c.plan), kMicrobatches);
+    const auto costs = RandomCosts(c, seed);
+    const absl::StatusOr<Estimate> estimate =
+        EvaluatePlan(c.model, c.plan, *costs, {.steps = StepsToRun(c.plan)});
+    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
+    const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, *costs);
+    ASSERT_TRUE(rehearsed.ok()) << Seed(seed) << ": " << rehearsed.status();
+    const double error = std::abs(1 - rehearsed->step.seconds() / estimate->step.seconds());
+    EXPECT_GT(rehearsed->step, Nanos()) << Seed(seed);
+    worst = std::max(worst, error);
+    (error > 0.05 ? different : near) += 1;
+    if (error <= 0.05) off += error;
+  }
+  off /= static_cast<double>(near);
+  std::printf(
+      "a sample rehearsed and all evaluated differ by %.3f%%; %llu by more than 5%%, at most "
+      "%.2f%%\n",
+      100 * off, static_cast<unsigned long long>(different), 100 * worst);
+  EXPECT_LE(different * 40, wanted);
+  EXPECT_LT(off, 0.002);
+}
+
 // For choosing what to simulate: close mostly, though single plans may be far off.
 TEST(StepEstimatorTest, IsCloseToTheSimulation) {
   double off = 0, worst = 0;
