@@ -101,8 +101,7 @@ absl::StatusOr<Profile> Measure(ProgramContext& context, int device, const Profi
     }
     case Part::kHost: {
       HARMONY_ASSIGN_OR_RETURN(
-          profile.host, MeasureHost(context.segment, call, ParentDirectory(call.request.output),
-                                    PacedHostRate(context.devices)));
+          profile.host, MeasureHost(context.segment, call, ParentDirectory(call.request.output)));
       break;
     }
     case Part::kLinks:

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,6 +29,7 @@ constexpr size_t kSharesOfManyLayers = 2;
 // Tasks to estimate: of the seeds of all sizes and of each; of the first walks, one of each size,
 // and of each; of each of the walks that follow, and commands to rehearse.
 constexpr int64_t kSeedTasks = 4'000'000, kLeastSeedTasks = 100'000, kMostSeedTasks = 1'000'000;
+constexpr int64_t kVaried = 2;  // times as many for variants of the seeds
 constexpr int64_t kFirstTasks = 7'000'000, kMostFirstTasks = 3'000'000;
 constexpr int64_t kTasks = 6'500'000, kCommands = 160'000;
 constexpr int kManyLayers = 300;
@@ -37,7 +39,7 @@ constexpr int64_t kMostForward = 4;
 // take so many times longer than the best.
 constexpr size_t kMostSizes = 8;
 constexpr double kFairSize = 1.6, kHopelessSize = 1.3;
-// A listed schedule that is no slower than so many times the best is varied.
+// A listed schedule that is no slower than so many times the best is varied, a seed simulated.
 constexpr double kNearBest = 1.002;
 constexpr double kFirstHot = 0.005, kHot = 0.01;
 // A plan whose rehearsed time is longer is not simulated, nor one after so many tasks.
@@ -157,25 +159,48 @@ void RehearseMore(const Walkers& walkers, int64_t commands) {
   listed.Rehearse(commands);
 }
 
-// The best of the walkers' plans: a rehearsal may be some percent off, so those that may be it are
-// simulated whole, as far as the work allows.
-absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
-                    const ImportedSearchOptions& options, ImportedResult* result) {
-  std::map<std::tuple<Nanos, int64_t, std::string>, const Plan*> ranked;  // time, size, key
+using Ranked = std::map<std::tuple<Nanos, int64_t, std::string>, const Plan*>;  // time, size, key
+
+// Adds the best that take at most `limit`, as far as the work allows.
+void TakeBest(const Ranked& ranked, double limit, int64_t tasks, std::vector<const Plan*>* plans) {
+  for (const auto& [rank, plan] : ranked) {
+    if (std::get<0>(rank).seconds() > limit || tasks < 0) return;
+    tasks -= std::min(kMostTasksOfAStep, static_cast<int64_t>(plan->backward_groups.size()) * 2 *
+                                             plan->num_microbatches);
+    plans->push_back(plan);
+  }
+}
+
+// What may be the best: a rehearsal may be some percent off, the estimate of a seed, too.
+std::vector<const Plan*> MayBeBest(const Walkers& walkers) {
+  Ranked rehearsed, seeds;
+  std::set<std::string> known;
   for (const auto& walker : walkers) {
     for (const auto& [rank, plan] : walker->rehearsed()) {
-      ranked.emplace(std::tuple(rank.first, walker->samples(), rank.second), &plan);
+      rehearsed.emplace(std::tuple(rank.first, walker->samples(), rank.second), &plan);
+      if (walker->stream() == 0) known.insert(rank.second);
     }
   }
   std::vector<const Plan*> plans;
-  int64_t tasks = 0;
-  for (const auto& [rank, plan] : ranked) {
-    const double least = std::get<0>(ranked.begin()->first).seconds();
-    if (std::get<0>(rank).seconds() > least * kMayBeBest || tasks > kTasksToSimulate) break;
-    tasks += std::min(kMostTasksOfAStep, static_cast<int64_t>(plan->backward_groups.size()) * 2 *
-                                             plan->num_microbatches);
-    plans.push_back(plan);
+  if (rehearsed.empty()) return plans;
+  const double least = std::get<0>(rehearsed.begin()->first).seconds();
+  TakeBest(rehearsed, least * kMayBeBest, kTasksToSimulate, &plans);
+  for (const auto& walker : walkers) {
+    if (walker->stream() != 0) continue;
+    for (const Walker::Seed& seed : walker->seeds()) {
+      const std::string key = KeyOf(seed.plan);
+      if (!known.contains(key))
+        seeds.emplace(std::tuple(seed.time, walker->samples(), key), &seed.plan);
+    }
   }
+  TakeBest(seeds, least * kNearBest, kTasksToSimulate / 2, &plans);
+  return plans;
+}
+
+// The best of the walkers' plans and seeds: those that may be it are simulated whole.
+absl::Status Choose(const ImportedModel& imported, const Walkers& walkers,
+                    const ImportedSearchOptions& options, ImportedResult* result) {
+  const std::vector<const Plan*> plans = MayBeBest(walkers);
   std::vector<absl::StatusOr<Estimate>> estimates(plans.size(), absl::UnknownError(""));
   options.for_each(static_cast<int>(plans.size()), [&](int i) {
     const Plan& plan = *plans[static_cast<size_t>(i)];
@@ -253,7 +278,7 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
       Walker& walker = *walkers[static_cast<size_t>(i)];
       walker.TrySeeds(schedules, PublishedOf(profile, machine, step_samples, walker.samples()),
                       effort);
-      if (!all) walker.VarySeeds(effort / 2);
+      if (!all) walker.VarySeeds(effort * kVaried);
     });
     for (auto& walker : walkers) {
       if (walker->found()) continue;
@@ -267,8 +292,10 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   }
   const int sizes = static_cast<int>(walkers.size());
   options.for_each(sizes, [&](int i) {
-    walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / sizes, kMostFirstTasks),
-                                          kFirstHot);
+    for (size_t from : {0, 1}) {
+      walkers[static_cast<size_t>(i)]->Walk(std::min(kFirstTasks / sizes, kMostFirstTasks) / 2,
+                                            kFirstHot, from);
+    }
   });
   walkers = MoreWalkers(imported, smaller, std::move(walkers));
   std::unique_ptr<Walker> listed = ListedWalker(imported, schedules, all_sizes);
@@ -279,7 +306,7 @@ absl::StatusOr<ImportedResult> SearchImported(const paper::LayerProfile& profile
   const int64_t tasks = kTasks * kManyLayers / layers, commands = kCommands * kManyLayers / layers;
   options.for_each(static_cast<int>(walkers.size()), [&](int i) {
     Walker& walker = *walkers[static_cast<size_t>(i)];
-    if (i >= first) walker.Walk(tasks, kHot);
+    if (i >= first) walker.Walk(tasks, kHot, walker.stream() % 2);
     walker.Rehearse(i >= first ? commands : 0);
   });
   if (first > 0) RehearseMore(walkers, commands);

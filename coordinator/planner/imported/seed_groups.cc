@@ -1,7 +1,9 @@
 #include "coordinator/planner/imported/seed_groups.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/grouping.h"
@@ -23,7 +25,45 @@ Bytes BytesOf(const ImportedModel& imported, int64_t samples, LayerRange range) 
   return bytes;
 }
 
+// Groups of up to `full` seconds, but for the ramp.
+std::vector<LayerGroup> UpTo(double full, const std::vector<double>& times, int end, int ramp,
+                             double taper) {
+  std::vector<LayerGroup> groups;
+  for (int layer = 0; layer < end;) {
+    const int small = std::max(ramp - static_cast<int>(groups.size()), 0);
+    const double limit = full * std::pow(taper, small);
+    double sum = times[static_cast<size_t>(layer)];
+    const int first = layer++;
+    while (layer < end && sum + times[static_cast<size_t>(layer)] <= limit) {
+      sum += times[static_cast<size_t>(layer++)];
+    }
+    groups.push_back({{first, layer - 1}, 0});
+  }
+  return groups;
+}
+
 }  // namespace
+
+std::vector<LayerGroup> RampedGroups(const std::vector<double>& times, int end, int count, int ramp,
+                                     double taper) {
+  double low = 0, high = 0;
+  for (int layer = 0; layer < end; ++layer) high += times[static_cast<size_t>(layer)];
+  // One group, if that is what is asked for.
+  high = high * 1.001 / std::pow(taper, count == 1 ? ramp : 0);
+  std::vector<LayerGroup> best = UpTo(high, times, end, ramp, taper);
+  constexpr int kBisections = 16;
+  for (int round = 0; round < kBisections; ++round) {
+    const double middle = (low + high) / 2;
+    std::vector<LayerGroup> groups = UpTo(middle, times, end, ramp, taper);
+    if (static_cast<int>(groups.size()) <= count) {
+      high = middle;
+      best = std::move(groups);
+    } else {
+      low = middle;
+    }
+  }
+  return best;
+}
 
 std::vector<std::vector<LayerGroup>> BalancedGroups(const std::vector<double>& times,
                                                     const std::vector<int>& counts) {

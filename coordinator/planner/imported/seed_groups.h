@@ -14,6 +14,13 @@ std::vector<std::vector<LayerGroup>> BalancedGroups(const std::vector<double>& t
 // Numbers of groups worth a try: each up to a few for every device, then fewer of them.
 std::vector<int> GroupCounts(int layers, int devices);
 
+// `count` groups or somewhat fewer of the layers before `end`, by time: `ramp` groups that grow
+// towards the rest, each so many times (`taper`, at most 1) as long as the one above it, where the
+// pipeline fills and drains; the others about as long as each other. More than `count` where the
+// ramp alone is.
+std::vector<LayerGroup> RampedGroups(const std::vector<double>& times, int end, int count, int ramp,
+                                     double taper);
+
 // From the last layer down, as much in each group as takes a share of a device's memory in
 // backward, double buffers included.
 std::vector<LayerGroup> FilledGroups(const ImportedModel& imported, int64_t samples, double share);

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kMostSlots = 3;
 constexpr size_t kMostKept = 24;
-constexpr size_t kMostVaried = 4;  // seeds that are tried with other settings
+// Seeds that are tried with other settings, and with other forward groups.
+constexpr size_t kMostSet = 8, kMostVaried = 4;
 // Seeds that are rehearsed, where the estimate is not worse than the best one's by more.
 constexpr size_t kMostRehearsed = 8;
 constexpr size_t kMostFinalists = 6;
@@ -28,6 +29,12 @@ constexpr int64_t kMostTasks = 12'000;
 constexpr int kShortStep = 24, kShortStepPerDevice = 3;
 // Two shorter steps, of n and 2n microbatches, are looked at when there are at least as many n.
 constexpr int kWorthShortening = 5;
+// Of groups that grow towards the others.
+constexpr double kTapers[] = {0.4, 0.7, 1};
+// One of so many random changes is of all forward or backward groups.
+constexpr uint64_t kMovesPerRamp = 12;
+// A walk begins with a plan that is at most so many times longer than the best.
+constexpr double kWorthWalk = 1.05;
 constexpr double kCold = 1e-4;  // against a step's time
 constexpr int64_t kTasksPerMove = 20, kCommandsPerMove = 20;
 // Of a walker's rehearsals, begun while there are fewer: for steps of very many microbatches.
@@ -40,11 +47,14 @@ constexpr double kPromising = 0.002;
 Walker::Walker(const ImportedModel& imported, int64_t samples, uint64_t stream)
     : imported_(imported),
       samples_(samples),
+      stream_(stream),
       builder_(imported.model, imported.job, imported.machine, samples),
       costs_(imported.costs(builder_.Blank())),
       task_costs_(imported.model, builder_.Blank(), imported.costs(builder_.Blank())),
       estimator_(imported.model, task_costs_),
-      random_(1, static_cast<uint64_t>(samples) + (stream << 32)) {
+      random_(1, static_cast<uint64_t>(samples) + (stream << 32)),
+      forward_times_(TimesOf(TaskKind::kForward)),
+      backward_times_(TimesOf(TaskKind::kBackward)) {
   rules_.most_slots = kMostSlots;
   rules_.alike_devices = true;
   rules_.together = true;
@@ -62,16 +72,43 @@ Nanos Walker::LowerBound() {
 
 // ---- Seeds ----
 
-std::vector<double> Walker::LayerTimes() {
+std::vector<double> Walker::TimesOf(TaskKind kind) {
   std::vector<double> times;
   for (int layer = 0; layer < imported_.model.num_layers(); ++layer) {
-    double both = 0;
-    for (TaskKind kind : {TaskKind::kForward, TaskKind::kBackward}) {
-      both += task_costs_.Compute(kind, {layer, layer}, 0).seconds();
-    }
-    times.push_back(both);
+    times.push_back(task_costs_.Compute(kind, {layer, layer}, 0).seconds());
   }
   return times;
+}
+
+std::vector<double> Walker::LayerTimes() {
+  std::vector<double> times = forward_times_;
+  for (size_t layer = 0; layer < times.size(); ++layer) times[layer] += backward_times_[layer];
+  return times;
+}
+
+// Other forward or backward groups, all at once; the devices take turns.
+void Walker::Ramp(bool forward, int count, int ramp, double taper, Plan* plan) {
+  if (forward) {
+    plan->forward_groups =
+        RampedGroups(forward_times_, plan->backward_groups.back().layers.first, count, ramp, taper);
+  } else {
+    plan->backward_groups =
+        RampedGroups(backward_times_, imported_.model.num_layers(), count, ramp, taper);
+  }
+  FitForward(plan);
+  TakeTurns(Devices(), 0, plan);
+}
+
+bool Walker::RandomRamp(Plan* plan) {
+  const bool forward = random_.Below(2) == 0;
+  const std::vector<LayerGroup>& groups = forward ? plan->forward_groups : plan->backward_groups;
+  if (groups.empty()) return false;
+  const auto count = static_cast<uint64_t>(groups.size());
+  // Half to twice as many.
+  const auto other = static_cast<int>((count + 1) / 2 + random_.Below(count + count / 2 + 1));
+  const int ramp = static_cast<int>(random_.Below(static_cast<uint64_t>(2 * Devices())));
+  Ramp(forward, other, ramp, 0.3 + 0.7 * random_.NextDouble(), plan);
+  return true;
 }
 
 void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules,
@@ -84,11 +121,11 @@ void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules,
       if ((schedule.u_bwd == samples_) == of_this_size && !enough(1)) TrySchedule(schedule);
     }
   };
-  try_schedules(true);
   for (const paper::Schedule& schedule : published) {
     if (!enough(2)) TrySchedule(schedule);
   }
-  TryEqual(1, begin + effort * 3 / 4);
+  try_schedules(true);
+  TryEqual(1, begin + effort);
   if (!found()) TrySmallest();
   for (double share : {1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1}) {
     if (!enough(1)) TryGroups(FilledGroups(imported_, samples_, share));
@@ -100,15 +137,25 @@ void Walker::TrySeeds(const std::vector<paper::Schedule>& schedules,
        BalancedGroups(LayerTimes(), GroupCounts(layers, Devices()))) {
     if (!enough(1)) TryGroups(std::move(groups));
   }
+  for (int count : GroupCounts(layers, Devices())) {
+    for (double taper : kTapers) {
+      if (!enough(1)) {
+        TryGroups(RampedGroups(LayerTimes(), layers, count, Devices(), taper));
+      }
+    }
+  }
   try_schedules(false);
 }
 
 void Walker::VarySeeds(int64_t effort) {
-  RankSeeds();
+  SortSeeds();
   const int64_t end = work_ + effort;
-  const size_t varied = std::min(seeds_.size(), kMostVaried);
-  for (size_t i = 0; i < varied && work_ < end; ++i) TrySettings(seeds_[i].plan);
-  for (size_t i = 0; i < varied && work_ < end; ++i) TryForwards(seeds_[i].plan);
+  const size_t set = std::min(seeds_.size(), kMostSet), varied = std::min(set, kMostVaried);
+  for (size_t i = 0; i < set && work_ < end; ++i) TrySettings(&seeds_[i]);
+  RankSeeds();
+  for (size_t i = 0; i < std::min(seeds_.size(), varied) && work_ < end; ++i) {
+    TryForwards(seeds_[i].plan, end);
+  }
 }
 
 void Walker::TrySchedule(const paper::Schedule& schedule) {
@@ -192,9 +239,13 @@ std::optional<Nanos> Walker::TrySeed(const Plan& plan) {
   return seeds_.back().time;
 }
 
-void Walker::RankSeeds() {
+void Walker::SortSeeds() {
   std::stable_sort(seeds_.begin(), seeds_.end(),
                    [](const Seed& a, const Seed& b) { return a.time < b.time; });
+}
+
+void Walker::RankSeeds() {
+  SortSeeds();
   std::set<std::string> seen;
   std::erase_if(seeds_, [&](const Seed& seed) { return !seen.insert(KeyOf(seed.plan)).second; });
   for (size_t i = 0; i < std::min(seeds_.size(), kMostRehearsed); ++i) {
@@ -206,6 +257,7 @@ void Walker::RankSeeds() {
 void Walker::Adopt(const Walker& other) {
   if (&imported_ == &other.imported_) {
     kept_ = other.kept_;
+    best_of_span_ = other.best_of_span_;
     begun_with_ = other.begun_with_;
     return;
   }
@@ -218,7 +270,8 @@ void Walker::Adopt(const Walker& other) {
   RankSeeds();
 }
 
-void Walker::TrySettings(const Plan& plan) {
+void Walker::TrySettings(Seed* seed) {
+  const Plan plan = seed->plan;
   for (int slots = 1; slots <= kMostSlots; ++slots) {
     for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
       for (bool keep : {false, true}) {
@@ -226,14 +279,28 @@ void Walker::TrySettings(const Plan& plan) {
         changed.stream_slots = slots;
         changed.update = update;
         for (LayerGroup& group : changed.backward_groups) group.keep_stash = keep;
-        Try(&changed);
+        const std::optional<Nanos> time = Try(&changed);
+        if (time && *time < seed->time) *seed = {*time, std::move(changed)};
       }
     }
   }
 }
 
-// Fewer, larger forward groups, and larger forward tasks.
-void Walker::TryForwards(const Plan& plan) {
+// Fewer, larger forward groups, ramps of them, and larger forward tasks.
+void Walker::TryForwards(const Plan& plan, int64_t end) {
+  const int layers = plan.backward_groups.back().layers.first;
+  if (layers == 0) return;
+  for (int span : rules_.spans) {
+    for (int count : GroupCounts(layers, Devices())) {
+      if (work_ > end) return;
+      for (double taper : kTapers) {
+        Plan changed = plan;
+        changed.forward_span = span;
+        Ramp(true, count, Devices(), taper, &changed);
+        Try(&changed);
+      }
+    }
+  }
   for (size_t parts : {1, 2, 3, 4}) {
     Plan changed = plan;
     if (parts > 1) {
@@ -296,6 +363,8 @@ StepEstimator& Walker::EstimatorOf(int microbatches) {
 }
 
 void Walker::Keep(Nanos time, const Plan& plan) {
+  const auto [of_span, added] = best_of_span_.try_emplace(plan.forward_span, Seed{time, plan});
+  if (!added && time < of_span->second.time) of_span->second = Seed{time, plan};
   if (kept_.size() >= kMostKept && time >= kept_.rbegin()->first.first) return;
   kept_.emplace(Rank(time, KeyOf(plan)), plan);
   if (kept_.size() > kMostKept) kept_.erase(std::prev(kept_.end()));
@@ -307,13 +376,25 @@ std::optional<Nanos> Walker::Try(Plan* plan) {
   return time;
 }
 
-void Walker::Walk(int64_t effort, double hot) {
+// By time; one that is far from the best is not worth a walk.
+const Walker::Seed& Walker::Start(size_t from) const {
+  std::vector<const Seed*> starts;
+  for (const auto& [span, seed] : best_of_span_) starts.push_back(&seed);
+  std::stable_sort(starts.begin(), starts.end(),
+                   [](const Seed* a, const Seed* b) { return a->time < b->time; });
+  const double limit = starts[0]->time.seconds() * kWorthWalk;
+  const bool worth = from < starts.size() && starts[from]->time.seconds() <= limit;
+  return *starts[worth ? from : 0];
+}
+
+void Walker::Walk(int64_t effort, double hot, size_t from) {
   if (kept_.empty()) return;
-  Plan current = kept_.begin()->second;
+  const Seed& seed = Start(from);
+  Plan current = seed.plan;
   // Where the estimate is wrong for once, a walk may end there: what it began with is rehearsed,
   // too.
   begun_with_.push_back(current);
-  Nanos now = kept_.begin()->first.first;
+  Nanos now = seed.time;
   const auto start = static_cast<double>(now.count());
   const int64_t begin = work_;
   while (work_ < begin + effort) {
@@ -321,7 +402,8 @@ void Walker::Walk(int64_t effort, double hot) {
     const double done = static_cast<double>(work_ - begin) / static_cast<double>(effort);
     const double temperature = start * hot * std::pow(kCold / hot, done);
     Plan changed = current;
-    if (!RandomMove(rules_, random_, &changed)) continue;
+    const bool ramp = random_.Below(kMovesPerRamp) == 0;
+    if (!(ramp ? RandomRamp(&changed) : RandomMove(rules_, random_, &changed))) continue;
     const std::optional<Nanos> time = Try(&changed);
     if (!time) continue;
     const double worse = static_cast<double>((*time - now).count());

@@ -23,6 +23,12 @@ namespace harmony {
 
 class Walker {
  public:
+  // The best plan of the same groups and forward tasks.
+  struct Seed {
+    Nanos time;
+    Plan plan;
+  };
+
   // `imported` must outlive it. Walks of the same microbatch size and another `stream` differ.
   Walker(const ImportedModel& imported, int64_t samples, uint64_t stream);
 
@@ -35,9 +41,10 @@ class Walker {
   void VarySeeds(int64_t effort);
   // What another walker of the same size has found, as far as it fits this one's machine.
   void Adopt(const Walker& other);
-  // Random changes of the best plan, worse ones accepted less and less. `effort`: tasks of plans to
-  // estimate. `hot`: what is accepted at first, as a part of a step's time.
-  void Walk(int64_t effort, double hot);
+  // Random changes of the best plan (`from` 0), or of the best with other forward tasks (1), worse
+  // ones accepted less and less. `effort`: tasks of plans to estimate. `hot`: what is accepted at
+  // first, as a part of a step's time.
+  void Walk(int64_t effort, double hot, size_t from);
   // Rehearses the best plans, then small changes of the best of these. `effort`: commands.
   void Rehearse(int64_t effort);
 
@@ -45,7 +52,10 @@ class Walker {
   Nanos estimate() const { return kept_.begin()->first.first; }  // REQUIRES: found()
   // After Rehearse: the best as rehearsed, and what it began with as far as it was.
   const std::map<std::pair<Nanos, std::string>, Plan>& rehearsed() const { return finalists_; }
+  // The seeds as estimated, the best first.
+  const std::vector<Seed>& seeds() const { return seeds_; }
   int64_t samples() const { return samples_; }
+  uint64_t stream() const { return stream_; }
   int64_t estimates() const { return estimates_; }
   int64_t rehearsals() const { return rehearsals_; }
   Nanos LowerBound();  // of all plans of this size
@@ -54,12 +64,6 @@ class Walker {
   using Rank = std::pair<Nanos, std::string>;  // the estimate, the plan's key
 
   int Devices() const { return static_cast<int>(imported_.machine.devices.size()); }
-  // The best plan of the same groups, among the seeds.
-  struct Seed {
-    Nanos time;
-    Plan plan;
-  };
-
   // Two stand for a step of many microbatches (long_step.h).
   struct ShortStep {
     ShortStep(const ImportedModel& imported, const Plan& blank, int microbatches,
@@ -72,26 +76,32 @@ class Walker {
   };
 
   std::vector<double> LayerTimes();
+  std::vector<double> TimesOf(TaskKind kind);
+  void Ramp(bool forward, int count, int ramp, double taper, Plan* plan);
+  bool RandomRamp(Plan* plan);
   void TrySchedule(const paper::Schedule& schedule);
   std::optional<Nanos> TryGroups(std::vector<LayerGroup> groups);
   bool Hopeless(Nanos time) const;
   void TryEqual(int size, int64_t end);
   void TrySmallest();
   std::optional<Nanos> TrySeed(const Plan& plan);
+  void SortSeeds();
   void RankSeeds();
-  void TrySettings(const Plan& plan);
-  void TryForwards(const Plan& plan);
+  void TrySettings(Seed* seed);
+  void TryForwards(const Plan& plan, int64_t end);
   std::optional<Nanos> Try(Plan* plan);  // and keeps it
   std::optional<Nanos> Estimate(Plan* plan);
   int FewerMicrobatches(const Plan& plan) const;
   StepEstimator& EstimatorOf(int microbatches);
   void Keep(Nanos time, const Plan& plan);
+  const Seed& Start(size_t from) const;
   std::optional<Nanos> RehearsedStep(const Plan& plan);
   bool TakeIfBetter(const Plan& plan);
   void RehearseSettings(int64_t end);
 
   const ImportedModel& imported_;
   const int64_t samples_;
+  const uint64_t stream_;
   const PlanBuilder builder_;
   const std::unique_ptr<CostModel> costs_;
   TaskCosts task_costs_;
@@ -101,7 +111,9 @@ class Walker {
   CounterRandom random_;
   StepVisits step_;
   std::map<Rank, Plan> kept_;
-  std::vector<Seed> seeds_;  // best first
+  std::map<int, Seed> best_of_span_;                          // by forward_span
+  const std::vector<double> forward_times_, backward_times_;  // of the layers
+  std::vector<Seed> seeds_;                                   // best first
   // Of seeds, by their keys as they were given.
   absl::flat_hash_map<std::string, std::optional<Nanos>> tried_;
   std::vector<Plan> begun_with_;  // each walk

@@ -13,6 +13,7 @@
 #include "coordinator/planner/imported/listed_plan.h"
 #include "coordinator/planner/imported/long_step.h"
 #include "coordinator/planner/imported/published_packs.h"
+#include "coordinator/planner/imported/seed_groups.h"
 #include "coordinator/planner/paper/event_simulator.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/sim/simulation.h"
@@ -274,6 +275,28 @@ TEST(PublishedPacksTest, FollowItsWaysToPack) {
   ASSERT_TRUE(full.ok()) << full.status();
   for (const paper::Schedule& schedule : *full) EXPECT_GE(schedule.backward.size(), 2u);
   EXPECT_EQ(full->front().backward, (std::vector<paper::Pack>{{0, 3}, {4, kLoss}}));
+}
+
+TEST(SeedGroupsTest, RampsGrow) {
+  const std::vector<double> times(40, 0.5);
+  const auto sizes = [&](int end, int count, int ramp, double taper) {
+    std::vector<int> result;
+    int next = 0;
+    for (const LayerGroup& group : RampedGroups(times, end, count, ramp, taper)) {
+      EXPECT_EQ(group.layers.first, next);
+      next = group.layers.last + 1;
+      result.push_back(group.layers.count());
+    }
+    EXPECT_EQ(next, end);
+    return result;
+  };
+  EXPECT_THAT(sizes(40, 5, 4, 1), ElementsAre(8, 8, 8, 8, 8));
+  EXPECT_THAT(sizes(40, 1, 4, 0.5), ElementsAre(40));
+  const std::vector<int> ramp = sizes(36, 6, 3, 0.5);
+  EXPECT_LE(ramp.size(), 6u);
+  EXPECT_TRUE(std::is_sorted(ramp.begin(), ramp.end() - 1)) << testing::PrintToString(ramp);
+  EXPECT_LT(ramp.front() * 3, ramp[ramp.size() - 2]);
+  EXPECT_TRUE(sizes(0, 3, 2, 0.5).empty());
 }
 
 // Every layer by itself.
