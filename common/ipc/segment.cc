@@ -19,6 +19,10 @@ namespace {
 
 uint64_t PageUp(uint64_t bytes) { return (bytes + kSegmentPage - 1) / kSegmentPage * kSegmentPage; }
 
+uint64_t PageDown(Bytes bytes) {
+  return static_cast<uint64_t>(bytes.count()) / kSegmentPage * kSegmentPage;
+}
+
 // XXH3-64 of a structure's bytes from `from` up to `to`.
 uint64_t ChecksumOf(const void* base, size_t from, size_t to) {
   return XXH3_64bits(static_cast<const char*>(base) + from, to - from);
@@ -95,8 +99,25 @@ uint64_t RecordChecksum(uint64_t offset, uint64_t size, uint64_t key) {
 
 }  // namespace
 
+Segment::Capacity Segment::CapacityOf(Bytes total) {
+  const SegmentConstants constants = PlanAreas(PageDown(total));
+  return {Bytes(static_cast<int64_t>(constants.data.bytes)),
+          static_cast<int64_t>(constants.records.count),
+          static_cast<int64_t>(constants.cursors.count)};
+}
+
+Bytes Segment::SizeFor(Bytes arena) {
+  Bytes total = arena.AlignUp(kSegmentPage);
+  // The tables grow far less than the segment, so this comes to an end.
+  for (;;) {
+    const Bytes lacks = arena - CapacityOf(total).arena;
+    if (lacks <= Bytes(0)) return total;
+    total += lacks.AlignUp(kSegmentPage);
+  }
+}
+
 absl::StatusOr<Segment> Segment::Create(Bytes total) {
-  const uint64_t bytes = static_cast<uint64_t>(total.count()) / kSegmentPage * kSegmentPage;
+  const uint64_t bytes = PageDown(total);
   const SegmentConstants constants = PlanAreas(bytes);
   if (constants.data.bytes == 0) {
     return absl::ResourceExhaustedError(absl::StrCat(

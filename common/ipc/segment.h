@@ -38,6 +38,14 @@ class Segment {
   // areas take memory. `total` is rounded down to pages. ResourceExhausted when too small to hold
   // an arena.
   static absl::StatusOr<Segment> Create(Bytes total);
+  // What one of this size would hold; no arena where there is no room for one.
+  struct Capacity {
+    Bytes arena;
+    int64_t records = 0, cursors = 0;
+  };
+  static Capacity CapacityOf(Bytes total);
+  // The smallest size with such an arena.
+  static Bytes SizeFor(Bytes arena);
 
   // Maps an existing one. DataLoss says what does not fit: magic, version, sizes or checksum.
   // `writable` false: for dumps; then nothing that writes may be called.

@@ -223,4 +223,12 @@ BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices) {
   return given == devices.end() ? BytesPerSecond() : given->host;
 }
 
+BytesPerSecond PacedHostRate(const std::vector<DeviceSpec>& devices) {
+  const bool paced =
+      absl::c_all_of(devices, [](const DeviceSpec& device) { return device.flops.value > 0; });
+  if (!paced) return BytesPerSecond();
+  const BytesPerSecond given = HostRate(devices);
+  return given.value > 0 ? given : kHostGuess;
+}
+
 }  // namespace harmony

@@ -2,6 +2,7 @@
 
 // The machine as the planner sees it. PURE.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct DeviceSpec {
 struct MachineSpec {
   std::vector<DeviceSpec> devices;
   Bytes host_memory;  // virtual size of the host segment
+  // The least of it that has an arena of so many bytes, for it holds tables, too; none: just those.
+  std::function<Bytes(Bytes arena)> segment_for;
 };
 
 // Parses a device string (DESIGN section 8); several may be joined with ';' or spaces.
@@ -47,5 +50,10 @@ std::string ToString(const DeviceSpec& device);
 bool HasSpeeds(const DeviceSpec& device);
 // As given with any of the devices; 0: with none.
 BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices);
+// Of a host that nothing is known of.
+inline constexpr BytesPerSecond kHostGuess{4e9};
+// Paced devices belong to a machine whose host is modelled, too: HostRate, or the guess. 0: the
+// host is not paced.
+BytesPerSecond PacedHostRate(const std::vector<DeviceSpec>& devices);
 
 }  // namespace harmony

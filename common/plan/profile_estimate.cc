@@ -117,6 +117,9 @@ Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds, cons
   profile.calibrated = true;
   profile.versions = speeds.versions;
   profile.host = speeds.host;
+  if (const BytesPerSecond paced = PacedHostRate(devices); paced.value > 0) {
+    profile.host.update_rate = profile.host.norm_rate = Exactly(paced.value);
+  }
   // More devices than were measured share the cores, too.
   const auto count = static_cast<double>(devices.size());
   const auto measured = static_cast<double>(speeds.devices.size());
@@ -167,9 +170,10 @@ std::string DescribeEstimate(const Profile& profile, const ModelSpec& model,
     if (device.p2p) absl::StrAppend(&part, ", ", rate("to devices", *device.p2p, devices[d].p2p));
     if (seen.insert(device.spec).second) parts.push_back(std::move(part));
   }
-  return absl::StrCat(absl::StrJoin(parts, "; "),
-                      absl::StrFormat("; updates at %.3g GB/s (calibrated)",
-                                      profile.host.update_rate.median / 1e9));
+  return absl::StrCat(
+      absl::StrJoin(parts, "; "),
+      absl::StrFormat("; updates at %.3g GB/s (%s)", profile.host.update_rate.median / 1e9,
+                      PacedHostRate(devices).value > 0 ? "modelled" : "calibrated"));
 }
 
 }  // namespace harmony

@@ -4,7 +4,7 @@ namespace harmony {
 namespace {
 
 // Guesses for what is not paced: one core's share of a small machine.
-constexpr double kFlops = 40e9, kCopy = 4e9, kHostBytes = 4e9;
+constexpr double kFlops = 40e9, kCopy = 4e9;
 constexpr double kTaskOverhead = 20e-6, kCopyOverhead = 5e-6;
 // Against forward: backward alone, with recompute; the fused task counts as the latter.
 constexpr double kBackwardFactor = 2, kRecomputeFactor = 3;
@@ -17,7 +17,7 @@ AnalyticCosts::AnalyticCosts(const ModelSpec& model, const Plan& plan,
                              const std::vector<DeviceSpec>& devices)
     : model_(model),
       lanes_(static_cast<int>(plan.devices.size())),
-      host_(RateOr(HostRate(devices).value, kHostBytes)),
+      host_(RateOr(HostRate(devices).value, kHostGuess.value)),
       microbatch_size_(static_cast<double>(plan.microbatch_size)),
       replicas_(static_cast<double>(plan.replicas)),
       moments_(static_cast<double>(plan.optimizer_moments)) {

@@ -47,6 +47,7 @@ class FieldFinder : public nlohmann::json_sax<Json> {
   }
 
  private:
+  static constexpr size_t kDeepest = 64;
   struct Level {
     int64_t index = -1;  // of the value that comes next in an array
     std::string key;     // in an object
@@ -56,6 +57,7 @@ class FieldFinder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool Open(int64_t index) {
+    if (path_.size() == kDeepest) return false;  // no field that anybody would look for
     path_.push_back({index, ""});
     return true;
   }

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
-#include "common/model/strict_json.h"
+#include "common/plan/json_fields.h"
 
 namespace harmony::paper {
 namespace {
@@ -64,7 +64,7 @@ absl::StatusOr<Schedule> FromJson(const Json& json) {
 }  // namespace
 
 absl::StatusOr<Schedule> ParseSchedule(absl::string_view text, absl::string_view where) {
-  HARMONY_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(text, where));
+  HARMONY_ASSIGN_OR_RETURN(const Json json, ParseJsonFields(text, where));
   absl::StatusOr<Schedule> schedule = FromJson(json);
   if (!schedule.ok()) return WithContext(schedule.status(), where);
   return schedule;

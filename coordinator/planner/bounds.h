@@ -7,6 +7,7 @@
 // in use, the step begins with empty lanes. What is left out can only make a step longer, so no
 // simulated step is shorter; tests hold it against simulations of random plans.
 
+#include <algorithm>
 #include <vector>
 
 #include "coordinator/core/visits.h"
@@ -35,7 +36,8 @@ Nanos OfAllMicrobatches(const Plan& plan, const TimeOf& time_of) {
   const int64_t more = plan.num_microbatches - sample;
   if (more == 0) return time;
   const int half = sample / 2;
-  return time + Nanos((time - time_of(half)).count() * more / half);
+  const Nanos grown = std::max(time - time_of(half), Nanos());
+  return time + Nanos(grown.count() * more / half);
 }
 
 struct PlanBound {

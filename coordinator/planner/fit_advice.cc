@@ -107,7 +107,7 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
   }
   if (!builder.FitsHost(plan)) {
     absl::StrAppend(&text, ". The host arena of such a plan needs ",
-                    FormatBytesExact(builder.ArenaBytes(plan)), " as well, host_memory is ",
+                    FormatBytesExact(builder.SegmentBytes(plan)), " as well, host_memory is ",
                     FormatBytesExact(machine.host_memory));
   }
   return absl::ResourceExhaustedError(text);
@@ -134,7 +134,7 @@ Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, Plan pl
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
                           const Plan& plan) {
   const PlanBuilder builder(model, job, machine, plan.microbatch_size, {plan.mode, plan.replicas});
-  const Bytes need = builder.ArenaBytes(plan);
+  const Bytes need = builder.SegmentBytes(plan), tables = need - builder.ArenaBytes(plan);
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
   const auto fits = [&](Plan other) {
     StepVisits step;
@@ -165,10 +165,11 @@ absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const Mach
   });
   if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the host arena needs ", FormatBytesExact(need), ", host_memory is ",
-      FormatBytesExact(machine.host_memory), ": ", FormatBytesExact(need - machine.host_memory),
-      " too little. It fits with ", absl::StrJoin(ways, ", or with "),
-      ". Storage (NVMe) is not counted: it is not built yet"));
+      "the host arena needs ", FormatBytesExact(need),
+      tables.count() > 0 ? absl::StrCat(" (", FormatBytes(tables), " of it for tables)") : "",
+      ", host_memory is ", FormatBytesExact(machine.host_memory), ": ",
+      FormatBytesExact(need - machine.host_memory), " too little. It fits with ",
+      absl::StrJoin(ways, ", or with "), ". Storage (NVMe) is not counted: it is not built yet"));
 }
 
 }  // namespace harmony

@@ -88,8 +88,13 @@ bool PlanBuilder::Complete(Plan* plan, StepVisits* step) const {
 
 Bytes PlanBuilder::ArenaBytes(const Plan& plan) const { return ArenaLayout(model_, plan).end(); }
 
+Bytes PlanBuilder::SegmentBytes(const Plan& plan) const {
+  const Bytes arena = ArenaBytes(plan);
+  return machine_.segment_for ? machine_.segment_for(arena) : arena;
+}
+
 bool PlanBuilder::FitsHost(const Plan& plan) const {
-  return machine_.host_memory.count() == 0 || ArenaBytes(plan) <= machine_.host_memory;
+  return machine_.host_memory.count() == 0 || SegmentBytes(plan) <= machine_.host_memory;
 }
 
 Nanos PlanBuilder::Score(const Plan& plan, Nanos step) const {

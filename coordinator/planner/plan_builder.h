@@ -35,6 +35,7 @@ class PlanBuilder {
 
   // Host memory, where the machine's is known.
   Bytes ArenaBytes(const Plan& plan) const;
+  Bytes SegmentBytes(const Plan& plan) const;  // that has such an arena
   bool FitsHost(const Plan& plan) const;
   // What plans are compared by: the step, and a little more for a plan that takes more than 14
   // bytes of the arena a parameter (deferred updates, or a large gradient ring; with replicas two

@@ -66,6 +66,7 @@ absl::StatusOr<MachineSpec> ResolveMachine(const Options& options) {
   } else {
     HARMONY_ASSIGN_OR_RETURN(machine.host_memory, ParseBytes(options.host_memory));
   }
+  machine.segment_for = Segment::SizeFor;
   return machine;
 }
 
@@ -78,7 +79,7 @@ absl::StatusOr<Segment> OpenSegment(MachineSpec* machine) {
   }
   HARMONY_ASSIGN_OR_RETURN(UniqueFd fd, InheritedSegmentFd());
   HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Open(std::move(fd)));
-  machine->host_memory = segment.arena_size();
+  machine->host_memory = Bytes(static_cast<int64_t>(segment.constants().total_bytes));
   return segment;
 }
 
@@ -99,7 +100,10 @@ absl::Status PlanOnce(const Options& options) {
   }
   request.explain = options.explain;
   HostLimits limits;
-  limits.arena = machine.host_memory;
+  const Segment::Capacity capacity = Segment::CapacityOf(machine.host_memory);
+  limits.arena = capacity.arena;
+  limits.records = capacity.records;
+  limits.cursors = capacity.cursors;
   limits.available = options.host_memory.empty() ? AvailableHostMemory() : Bytes();
   HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(request, machine, limits));
   const std::string& text = options.json ? admitted.plan_json : admitted.plan_text;

@@ -1,6 +1,7 @@
 """Bad input: a clear error that names the key or file, exit code 2, nothing half-done."""
 import json
 import os
+import re
 import struct
 import unittest
 
@@ -124,6 +125,13 @@ class BadInputTest(harness.Scratch):
     def test_a_device_that_is_too_small_is_told_by_how_much(self):
         job, out = self.job("small")
         self.refused(job, "does not fit device", "missing", devices="sim*2:mem=1MiB", out=out)
+
+    def test_a_host_that_is_too_small_is_told_what_is_enough_for_a_run(self):
+        job, out = self.job("host")
+        text = self.harmony("plan", job, "--devices", DEVICES, "--host-memory", "1MiB", check=2).stderr
+        enough = re.search(r"It fits with --host-memory (\d+)", text)
+        self.assertIsNotNone(enough, text)
+        self.harmony("run", job, "--devices", DEVICES, "--host-memory", enough[1])
 
     def test_device_strings(self):
         job, out = self.job("devices")

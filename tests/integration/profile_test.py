@@ -70,7 +70,7 @@ class ProfileTest(harness.Scratch):
     def test_paced_devices_are_measured_at_their_modelled_rates(self):
         job, _ = self.job("p")
         done = self.harmony("profile", job, "--quick", "-o", self.dir / "P.json", "--devices",
-                            "sim:mem=8MiB,flops=50M,h2d=20MB/s,d2h=10MB/s")
+                            "sim:mem=8MiB,flops=50M,h2d=20MB/s,d2h=10MB/s,host=10MB/s")
         p = json.loads((self.dir / "P.json").read_text())
         device = p["devices"][0]
         # Never faster than modelled; how much slower depends on what else the machine does.
@@ -83,6 +83,8 @@ class ProfileTest(harness.Scratch):
         self.assertTrue(0.95 < size["forward_s"]["median"] / modelled < 3, done.stdout)
         self.assertTrue(0.95 < size["backward_s"]["median"] / (3 * modelled) < 3, done.stdout)
         self.assertNotIn("p2p", device)
+        for rate in ("update_bytes_per_s", "norm_bytes_per_s"):
+            self.assertTrue(2e6 < p["host"][rate]["median"] <= 10e6, done.stdout)
 
     def test_paced_devices_keep_their_pace_whatever_a_profile_says(self):
         devices = "sim:mem=8MiB,flops=200M,h2d=200MB/s,d2h=200MB/s"

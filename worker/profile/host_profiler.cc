@@ -20,10 +20,11 @@ constexpr Nanos kWakeDeadline = Seconds(10);
 // Runs the host tasks of step after step, keeping the time of each kind.
 class HostMeter {
  public:
-  HostMeter(Segment& segment, HostWorkload work, const JobSpec& job)
+  HostMeter(Segment& segment, HostWorkload work, const JobSpec& job, BytesPerSecond paced)
       : segment_(segment),
         work_(std::move(work)),
         optimizer_(job.optim),
+        paced_(paced),
         layout_(work_.model, work_.plan),
         table_(work_.model, work_.plan.num_microbatches) {}
 
@@ -73,8 +74,8 @@ class HostMeter {
       update += NetOf(seconds, task);
       update_bytes += UpdateBytes(work_.model.blocks[block], optimizer_);
     }
-    norm_.push_back(Rate(norm_bytes, norm));
-    update_.push_back(Rate(update_bytes, update));
+    norm_.push_back(Paced(Rate(norm_bytes, norm)));
+    update_.push_back(Paced(Rate(update_bytes, update)));
     return absl::OkStatus();
   }
 
@@ -98,6 +99,7 @@ class HostMeter {
   static double Rate(Bytes bytes, double seconds) {
     return static_cast<double>(bytes.count()) / std::max(seconds, 1e-9);
   }
+  double Paced(double rate) const { return paced_.value > 0 ? std::min(rate, paced_.value) : rate; }
   // Without the fixed part, which a task of a tiny block consists of almost wholly.
   static double NetOf(double seconds, double fixed) {
     return std::max(seconds - fixed, seconds / 10);
@@ -137,6 +139,7 @@ class HostMeter {
   Segment& segment_;
   const HostWorkload work_;
   const OptimizerKind optimizer_;
+  const BytesPerSecond paced_;
   const ArenaLayout layout_;
   const ObjectTableLayout table_;
   std::unique_ptr<HostExecutor> executor_;
@@ -167,9 +170,9 @@ absl::StatusOr<Measured> MeasureWakes(Segment& segment) {
 }  // namespace
 
 absl::StatusOr<HostProfile> MeasureHost(Segment& segment, const ProfileCall& call,
-                                        const std::string& scratch) {
+                                        const std::string& scratch, BytesPerSecond paced) {
   HARMONY_ASSIGN_OR_RETURN(const Measured wake, MeasureWakes(segment));
-  HostMeter meter(segment, HostWorkloadOf(call.model, call.job), call.job);
+  HostMeter meter(segment, HostWorkloadOf(call.model, call.job), call.job, paced);
   HARMONY_RETURN_IF_ERROR(meter.Open(call, scratch));
   const RepeatLimits limits = call.request.quick ? kQuickRepeats : RepeatLimits{5, 50, Seconds(1)};
   const Nanos start = MonotonicClock().Now();

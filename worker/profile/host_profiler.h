@@ -13,8 +13,9 @@
 namespace harmony {
 
 // `segment` holds a job for HostWorkloadOf(call) and a generation 1 that has begun. `scratch`: an
-// existing directory that only this process uses.
+// existing directory that only this process uses. `paced`: norms and updates are no faster, as in a
+// run; 0: as fast as they are.
 absl::StatusOr<HostProfile> MeasureHost(Segment& segment, const ProfileCall& call,
-                                        const std::string& scratch);
+                                        const std::string& scratch, BytesPerSecond paced);
 
 }  // namespace harmony

@@ -101,7 +101,8 @@ absl::StatusOr<Profile> Measure(ProgramContext& context, int device, const Profi
     }
     case Part::kHost: {
       HARMONY_ASSIGN_OR_RETURN(
-          profile.host, MeasureHost(context.segment, call, ParentDirectory(call.request.output)));
+          profile.host, MeasureHost(context.segment, call, ParentDirectory(call.request.output),
+                                    PacedHostRate(context.devices)));
       break;
     }
     case Part::kLinks:

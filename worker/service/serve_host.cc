@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -13,12 +12,6 @@
 
 namespace harmony {
 namespace {
-
-// Paced devices belong to a machine whose host is modelled, too.
-bool HostIsPaced(const std::vector<DeviceSpec>& devices) {
-  return std::all_of(devices.begin(), devices.end(),
-                     [](const DeviceSpec& device) { return device.flops.value > 0; });
-}
 
 // Both lanes use the executor at once; it is replaced only while they are idle.
 class HostHandler : public AttachedHandler {
@@ -84,7 +77,7 @@ class HostHandler : public AttachedHandler {
 }  // namespace
 
 absl::Status ServeHost(ProgramContext& context, TerminationSignals& signals) {
-  HostHandler handler(&context.segment, HostIsPaced(context.devices));
+  HostHandler handler(&context.segment, PacedHostRate(context.devices).value > 0);
   SegmentSemaphores semaphores(&context.segment);
   const LaneTable table(static_cast<int>(context.devices.size()));
   std::vector<LaneDefinition> lanes;

@@ -81,8 +81,8 @@ int64_t SamplesPerTask(Mode mode, int gpus, int64_t minibatch) {
 
 absl::Status CheckSchedule(const LayerProfile& profile, Mode mode, int gpus, int64_t minibatch,
                            const Schedule& schedule) {
-  HARMONY_RETURN_IF_ERROR(CheckPacks("backward", schedule.backward, profile.layers()));
-  HARMONY_RETURN_IF_ERROR(CheckPacks("forward", schedule.forward, schedule.backward.back().first));
+  HARMONY_RETURN_IF_ERROR(CheckPacks("pack_bwd", schedule.backward, profile.layers()));
+  HARMONY_RETURN_IF_ERROR(CheckPacks("pack_fwd", schedule.forward, schedule.backward.back().first));
   if (mode == Mode::kDataParallel && minibatch % gpus != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("minibatch ", minibatch, " does not divide over ", gpus, " GPUs"));

@@ -51,6 +51,18 @@ TEST(SegmentTest, OpensAgainFromTheDescriptor) {
   EXPECT_LT(AllocatedBytes(segment.fd()), 256 << 10) << "sparse";
 }
 
+TEST(SegmentTest, SizesForAnArenaAreTheSmallest) {
+  for (Bytes arena : {Bytes(1), KiB(100), MiB(3), MiB(64) + Bytes(1), GiB(3)}) {
+    const Bytes size = Segment::SizeFor(arena);
+    EXPECT_GE(Segment::CapacityOf(size).arena, arena);
+    EXPECT_LT(Segment::CapacityOf(size - Bytes(kSegmentPage)).arena, arena);
+    const Segment segment = *Segment::Create(size);
+    EXPECT_EQ(segment.arena_size(), Segment::CapacityOf(size).arena);
+    EXPECT_EQ(segment.record_capacity(), Segment::CapacityOf(size).records);
+    EXPECT_EQ(segment.cursor_capacity(), Segment::CapacityOf(size).cursors);
+  }
+}
+
 TEST(SegmentTest, TooSmallIsRefused) {
   EXPECT_EQ(Segment::Create(KiB(64)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Segment::Create(GiB(1 << 20)).status().code(), absl::StatusCode::kInvalidArgument);

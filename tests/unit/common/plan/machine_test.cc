@@ -35,6 +35,13 @@ TEST(ParseDevicesTest, AllDevicesBelongToOneHost) {
   EXPECT_EQ(HostRate(*ParseDevices("sim*2:mem=1GiB")).value, 0);
 }
 
+TEST(ParseDevicesTest, TheHostOfPacedDevicesIsPaced) {
+  EXPECT_EQ(PacedHostRate(*ParseDevices("sim*2:mem=1GiB,host=1GB/s")).value, 0);
+  EXPECT_EQ(PacedHostRate(*ParseDevices("sim:mem=1GiB,flops=1G sim:mem=1GiB")).value, 0);
+  EXPECT_EQ(PacedHostRate(*ParseDevices("sim*2:mem=1GiB,flops=1G")).value, kHostGuess.value);
+  EXPECT_EQ(PacedHostRate(*ParseDevices("sim*2:mem=1GiB,flops=1G,host=1GB/s")).value, 1e9);
+}
+
 TEST(ParseDevicesTest, PrintedDevicesParseToThemselves) {
   for (const char* text : {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3",
                            "cuda:1,mem=20GiB", "sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=left0",

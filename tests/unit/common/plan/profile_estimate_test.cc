@@ -98,6 +98,16 @@ TEST(ProfileEstimateTest, SpeedsThatAreGivenComeFirst) {
   EXPECT_THAT(text, HasSubstr("at 10 GFLOP/s (calibrated), copies in 1 GB/s (modelled)"));
 }
 
+TEST(ProfileEstimateTest, TheHostOfPacedDevicesHasItsModelledSpeed) {
+  const ModelSpec model = Preset("gpt2-mini");
+  const std::vector<DeviceSpec> devices = *ParseDevices("sim*2:mem=64MiB,flops=1G,host=1GB/s");
+  const auto work = CalibrationWorkOf(model, *PresetConfigJson("gpt2-mini"), Job(), 2);
+  ASSERT_TRUE(work.ok()) << work.status();
+  const Profile profile = EstimateProfile(*work, SpeedsOf(*work), model, Job(), devices);
+  EXPECT_EQ(profile.host.norm_rate.median, 1e9);
+  EXPECT_THAT(DescribeEstimate(profile, model, devices), HasSubstr("updates at 1 GB/s (modelled)"));
+}
+
 // Eight devices on two cores: four were measured, each then has half of what it had.
 TEST(ProfileEstimateTest, MoreDevicesThanWereMeasuredShareTheCores) {
   const ModelSpec model = Preset("gpt2-mini");

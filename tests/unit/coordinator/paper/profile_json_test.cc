@@ -91,6 +91,9 @@ TEST(ProfileJsonTest, NamesTheFieldOfWhatIsNotJson) {
     EXPECT_THAT(message, StartsWith("p.json: fwd.time_s[0][0] is no JSON value")) << number;
     EXPECT_THAT(message, HasSubstr("write a finite number")) << number;
   }
+  const std::string deep(1000, '[');
+  EXPECT_THAT(std::string(ParseLayerProfile(deep, "p.json").status().message()),
+              StartsWith("p.json: nested deeper"));
 }
 
 TEST(ScheduleJsonTest, ReadsAFourTupleAndNamesWhatIsWrong) {
@@ -103,6 +106,8 @@ TEST(ScheduleJsonTest, ReadsAFourTupleAndNamesWhatIsWrong) {
   EXPECT_THAT(
       std::string(ParseSchedule(R"({"u_fwd": 2, "pack_fwd": [[0]]})", "s").status().message()),
       HasSubstr("pack_fwd[0]"));
+  EXPECT_THAT(std::string(ParseSchedule(R"({"u_fwd": 1e999})", "s").status().message()),
+              StartsWith("s: u_fwd"));
 }
 
 }  // namespace

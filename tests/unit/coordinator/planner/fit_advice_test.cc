@@ -97,6 +97,7 @@ TEST(FitTest, WhatAContextTakesIsNotPlannedWith) {
 TEST(FitTest, RefusesAHostThatIsTooSmall) {
   MachineSpec machine = Machine("sim:mem=2GiB");
   machine.host_memory = GiB(1);
+  machine.segment_for = [](Bytes arena) { return arena + MiB(10); };
   const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), Gpt2Job(), machine);
   ASSERT_EQ(planned.status().code(), absl::StatusCode::kResourceExhausted);
   const std::string message(planned.status().message());

@@ -265,7 +265,7 @@ TEST(EventSimulatorTest, RefusesWhatMakesNoSense) {
             .message());
   };
   EXPECT_EQ(error(good), "");
-  EXPECT_THAT(error({2, 2, {{0, 4}}, {{0, 5}, {6, 9}}}), testing::HasSubstr("forward covers 5"));
+  EXPECT_THAT(error({2, 2, {{0, 4}}, {{0, 5}, {6, 9}}}), testing::HasSubstr("pack_fwd covers 5"));
   EXPECT_THAT(error({2, 2, {{0, 5}}, {{0, 4}, {6, 9}}}), testing::HasSubstr("[6,9]"));
   EXPECT_THAT(error({3, 2, {{0, 5}}, {{0, 5}, {6, 9}}}), testing::HasSubstr("u_fwd 3"));
   EXPECT_THAT(error({2, 16, {{0, 5}}, {{0, 5}, {6, 9}}}, {}, 16), testing::HasSubstr("u_bwd 16"));
