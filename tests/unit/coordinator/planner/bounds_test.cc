@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planner/device_need.h"
 #include "coordinator/planner/evaluation.h"
 #include "coordinator/planner/plan_builder.h"
 #include "coordinator/planner/step_estimate.h"
