@@ -98,10 +98,17 @@ std::vector<paper::Schedule> PublishedOf(const paper::LayerProfile& profile,
   return schedules;
 }
 
+// The best first, which has been checked.
+void Sort(Walkers* walkers) {
+  do {
+    std::stable_sort(walkers->begin(), walkers->end(),
+                     [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
+  } while (walkers->front()->Check());
+}
+
 // The best first; without those that take so many times longer than the best.
 void KeepBestSizes(double longer, Walkers* walkers) {
-  std::stable_sort(walkers->begin(), walkers->end(),
-                   [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
+  Sort(walkers);
   std::erase_if(*walkers, [&, least = walkers->front()->estimate().seconds()](const auto& walker) {
     return walker->estimate().seconds() > least * longer;
   });
@@ -110,8 +117,7 @@ void KeepBestSizes(double longer, Walkers* walkers) {
 
 // The most promising sizes first, each with its walkers, every second one on the smaller GPUs.
 Walkers MoreWalkers(const ImportedModel& imported, const ImportedModel& smaller, Walkers sizes) {
-  std::stable_sort(sizes.begin(), sizes.end(),
-                   [](const auto& a, const auto& b) { return a->estimate() < b->estimate(); });
+  Sort(&sizes);
   const auto& walks = kWalks[std::min(sizes.size(), std::size(kWalks)) - 1];
   Walkers walkers;
   for (size_t i = 0; i < std::min(sizes.size(), std::size(walks)); ++i) {

@@ -12,18 +12,14 @@
 namespace harmony {
 namespace {
 
-constexpr int kMostSlots = 3;
 constexpr size_t kMostKept = 24;
 // Seeds that are tried with other settings, and with other forward groups.
 constexpr size_t kMostSet = 8, kMostVaried = 4;
 // Seeds that are rehearsed, where the estimate is not worse than the best one's by more.
 constexpr size_t kMostRehearsed = 8;
-constexpr size_t kMostFinalists = 6;
 constexpr double kNear = 0.08, kHopeless = 1.25;
 // Setting up a plan takes as long as so many tasks of each of its visits.
 constexpr int64_t kTasksPerVisit = 16, kTasksPerLayer = 7;
-// A command to rehearse takes as long.
-constexpr int64_t kTasksPerCommand = 12;
 // A step of more tasks is estimated by two shorter ones.
 constexpr int64_t kMostTasks = 12'000;
 constexpr int kShortStep = 24, kShortStepPerDevice = 3;
@@ -36,11 +32,7 @@ constexpr uint64_t kMovesPerRamp = 12;
 // A walk begins with a plan that is at most so many times longer than the best.
 constexpr double kWorthWalk = 1.05;
 constexpr double kCold = 1e-4;  // against a step's time
-constexpr int64_t kTasksPerMove = 20, kCommandsPerMove = 20;
-// Of a walker's rehearsals, begun while there are fewer: for steps of very many microbatches.
-constexpr int64_t kMostCommands = 300'000;
-// A change is rehearsed when its estimate is not above that of the best plan by more.
-constexpr double kPromising = 0.002;
+constexpr int64_t kTasksPerMove = 20;
 
 }  // namespace
 
@@ -338,7 +330,16 @@ std::optional<Nanos> Walker::Estimate(Plan* plan) {
   const int all = plan->num_microbatches, fewer = FewerMicrobatches(*plan);
   if (fewer == 0) return estimate(all);
   const Nanos of_fewer = estimate(fewer), of_more = estimate(2 * fewer);
-  return Nanos(ShortSteps{fewer, 2 * fewer}.Extend(of_fewer.count(), of_more.count(), all));
+  const int64_t extended =
+      ShortSteps{fewer, 2 * fewer}.Extend(of_fewer.count(), of_more.count(), all);
+  return std::max(Nanos(extended), BoundOf(*plan));
+}
+
+// What the lanes have to do: a short step may wait for other things, a long one does not. REQUIRES:
+// the visits at hand are the plan's.
+Nanos Walker::BoundOf(const Plan& plan) {
+  constexpr int kTasks = 4;
+  return Bounds(imported_.model, task_costs_).OfPlan(plan, step_, kTasks * plan.forward_span).step;
 }
 
 // Of the shorter of two steps that stand for the plan's; 0 where it is followed as it is. As many
@@ -411,75 +412,6 @@ void Walker::Walk(int64_t effort, double hot, size_t from) {
     current = std::move(changed);
     now = *time;
   }
-}
-
-// ---- Rehearsals ----
-
-std::optional<Nanos> Walker::RehearsedStep(const Plan& plan) {
-  const absl::StatusOr<RehearsedPlan> rehearsed = RehearseStep(imported_.model, plan, *costs_);
-  if (!rehearsed.ok()) return std::nullopt;
-  ++rehearsals_;
-  commands_ += rehearsed->commands;
-  return rehearsed->step;
-}
-
-bool Walker::TakeIfBetter(const Plan& plan) {
-  if (!rehearsed_.insert(KeyOf(plan)).second) return false;
-  const std::optional<Nanos> time = RehearsedStep(plan);
-  if (!time) return false;
-  finalists_.emplace(Rank(*time, KeyOf(plan)), plan);
-  if (finalists_.size() > kMostFinalists) finalists_.erase(std::prev(finalists_.end()));
-  if (best_ && *time >= best_time_) return false;
-  best_ = plan;
-  best_time_ = *time;
-  return true;
-}
-
-// The estimate may be wrong about the best plan's slots and updates.
-void Walker::RehearseSettings(int64_t end) {
-  const Plan best = *best_;
-  for (int slots = 1; slots <= kMostSlots; ++slots) {
-    for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
-      if (commands_ > end) return;
-      Plan changed = best;
-      changed.stream_slots = slots;
-      changed.update = update;
-      if (Estimate(&changed)) TakeIfBetter(changed);
-    }
-  }
-}
-
-void Walker::Rehearse(int64_t effort) {
-  const int64_t end = commands_ + kMostCommands;
-  for (const Plan& plan : begun_with_) {
-    if (best_ && commands_ > end - kMostCommands / 2) break;
-    TakeIfBetter(plan);
-  }
-  first_finalists_ = finalists_;
-  const int64_t begin = commands_;
-  effort = std::min(effort, end - begin);
-  for (const auto& [rank, plan] : kept_) {
-    if (best_ && commands_ - begin > effort / 2) break;
-    TakeIfBetter(plan);
-  }
-  if (!best_ || effort <= 0) return;
-  RehearseSettings(end);
-  Plan best = *best_;
-  std::optional<Nanos> estimate = Estimate(&best);
-  while (estimate && commands_ - begin < effort) {
-    commands_ += kCommandsPerMove;  // so that it ends when nothing can be changed
-    Plan changed = *best_;
-    if (!RandomMove(rules_, random_, &changed)) continue;
-    if (random_.Below(3) == 0) RandomMove(rules_, random_, &changed);
-    const int64_t work = work_;
-    const std::optional<Nanos> time = Estimate(&changed);
-    commands_ += (work_ - work) / kTasksPerCommand;
-    const double limit = static_cast<double>(estimate->count()) * (1 + kPromising);
-    if (!time || static_cast<double>(time->count()) > limit) continue;
-    if (TakeIfBetter(changed)) estimate = time;
-  }
-  RehearseSettings(end);
-  finalists_.merge(first_finalists_);
 }
 
 }  // namespace harmony

@@ -49,7 +49,14 @@ class Walker {
   void Rehearse(int64_t effort);
 
   bool found() const { return !kept_.empty(); }
-  Nanos estimate() const { return kept_.begin()->first.first; }  // REQUIRES: found()
+  // Of the best plan; as much longer as Check found. REQUIRES: found()
+  Nanos estimate() const {
+    const Nanos time = kept_.begin()->first.first;
+    return longer_ > 1 ? Nanos::FromSeconds(time.seconds() * longer_) : time;
+  }
+  // The best plan is rehearsed where shorter steps stand for it, which may promise too much. False:
+  // it has been. REQUIRES: found()
+  bool Check();
   // After Rehearse: the best as rehearsed, and what it began with as far as it was.
   const std::map<std::pair<Nanos, std::string>, Plan>& rehearsed() const { return finalists_; }
   // The seeds as estimated, the best first.
@@ -61,6 +68,7 @@ class Walker {
   Nanos LowerBound();  // of all plans of this size
 
  private:
+  static constexpr int kMostSlots = 3;
   using Rank = std::pair<Nanos, std::string>;  // the estimate, the plan's key
 
   int Devices() const { return static_cast<int>(imported_.machine.devices.size()); }
@@ -92,6 +100,7 @@ class Walker {
   std::optional<Nanos> Try(Plan* plan);  // and keeps it
   std::optional<Nanos> Estimate(Plan* plan);
   int FewerMicrobatches(const Plan& plan) const;
+  Nanos BoundOf(const Plan& plan);
   StepEstimator& EstimatorOf(int microbatches);
   void Keep(Nanos time, const Plan& plan);
   const Seed& Start(size_t from) const;
@@ -111,6 +120,8 @@ class Walker {
   CounterRandom random_;
   StepVisits step_;
   std::map<Rank, Plan> kept_;
+  std::string checked_;  // key of a plan
+  double longer_ = 1;
   std::map<int, Seed> best_of_span_;                          // by forward_span
   const std::vector<double> forward_times_, backward_times_;  // of the layers
   std::vector<Seed> seeds_;                                   // best first
