@@ -30,8 +30,8 @@ constexpr size_t kSharesOfManyLayers = 2;
 // and of each; of each of the walks that follow, and commands to rehearse.
 constexpr int64_t kSeedTasks = 4'000'000, kLeastSeedTasks = 100'000, kMostSeedTasks = 1'000'000;
 constexpr int64_t kVaried = 2;  // times as many for variants of the seeds
-constexpr int64_t kFirstTasks = 7'000'000, kMostFirstTasks = 3'000'000;
-constexpr int64_t kTasks = 6'500'000, kCommands = 160'000;
+constexpr int64_t kFirstTasks = 5'500'000, kMostFirstTasks = 3'000'000;
+constexpr int64_t kTasks = 5'000'000, kCommands = 130'000;
 constexpr int kManyLayers = 300;
 // Forward microbatches of the published planner's schedules, against backward ones.
 constexpr int64_t kMostForward = 4;
