@@ -3,6 +3,7 @@
 //
 //   build/bin/planner_bench            all cases
 //   build/bin/planner_bench deep 1t    only those whose names contain one of these
+//   build/bin/planner_bench speed      only the simulator
 
 #include <sys/resource.h>
 
@@ -151,12 +152,13 @@ void SimulatorSpeed() {
 }  // namespace harmony
 
 int main(int argc, char** argv) {
-  bool all = argc == 1;
+  bool all = argc == 1, speed = all;
+  for (int i = 1; i < argc; ++i) speed = speed || absl::StrContains("speed", argv[i]);
   for (const harmony::Case& c : harmony::kCases) {
     bool wanted = all;
     for (int i = 1; i < argc; ++i) wanted = wanted || absl::StrContains(c.name, argv[i]);
     if (wanted) harmony::Run(c);
   }
-  if (all) harmony::SimulatorSpeed();
+  if (speed) harmony::SimulatorSpeed();
   return 0;
 }
