@@ -113,13 +113,12 @@ class Search {
     const int64_t tasks = 36'000'000 + 50'000 * layers, commands = 600'000 + 600 * layers;
     const double worth = static_cast<double>(builder_.job().max_steps) *
                          result_.report.lower_bound.seconds() * kPartOfRun / kSecondsOfTask;
-    const double more =
-        std::clamp(std::min(worth, kMostTasks) / static_cast<double>(tasks), 1.0, kMostTasks);
-    if (options_.tasks == 0)
-      options_.tasks = static_cast<int64_t>(static_cast<double>(tasks) * more);
-    if (options_.commands == 0) {
-      options_.commands = static_cast<int64_t>(static_cast<double>(commands) * more);
-    }
+    const double more = std::max(std::min(worth, kMostTasks) / static_cast<double>(tasks), 1.0);
+    const auto times_more = [more](int64_t work) {
+      return static_cast<int64_t>(static_cast<double>(work) * more);
+    };
+    if (options_.tasks == 0) options_.tasks = times_more(tasks);
+    if (options_.commands == 0) options_.commands = times_more(commands);
     if (!rules_.groups) options_.tasks /= 10;  // there is little to change
   }
 

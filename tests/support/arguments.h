@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 
@@ -39,6 +40,11 @@ inline bool ReadArguments(int argc, char** argv, std::initializer_list<Argument>
     return false;
   }
   return true;
+}
+
+// A seed, and the command that replays it alone: for programs that know `first` and `instances`.
+inline std::string Replay(absl::string_view program, uint64_t seed) {
+  return absl::StrCat("seed ", seed, " (", program, " --first=", seed, " --instances=1)");
 }
 
 // What a main() of such a program does: returns its exit code.

@@ -323,11 +323,12 @@ std::optional<Nanos> Walker::Estimate(Plan* plan) {
   work_ += static_cast<int64_t>(step_.visits.size()) * kTasksPerVisit +
            static_cast<int64_t>(imported_.model.num_layers()) * kTasksPerLayer;
   if (!fits) return std::nullopt;
+  const int all = plan->num_microbatches, fewer = FewerMicrobatches(*plan);
   const auto estimate = [&](int microbatches) {
     work_ += TasksOf(*plan, microbatches) * 2;
-    return EstimatorOf(microbatches).Estimate(*plan, step_, microbatches);
+    StepEstimator& estimator = microbatches == all ? estimator_ : EstimatorOf(microbatches);
+    return estimator.Estimate(*plan, step_, microbatches);
   };
-  const int all = plan->num_microbatches, fewer = FewerMicrobatches(*plan);
   if (fewer == 0) return estimate(all);
   const Nanos of_fewer = estimate(fewer), of_more = estimate(2 * fewer);
   const int64_t extended =
@@ -355,7 +356,6 @@ int Walker::FewerMicrobatches(const Plan& plan) const {
 }
 
 StepEstimator& Walker::EstimatorOf(int microbatches) {
-  if (microbatches == builder_.Blank().num_microbatches) return estimator_;
   std::unique_ptr<ShortStep>& step = short_[microbatches];
   if (step == nullptr) {
     step = std::make_unique<ShortStep>(imported_, builder_.Blank(), microbatches, *costs_);

@@ -101,7 +101,7 @@ class Walker {
   std::optional<Nanos> Estimate(Plan* plan);
   int FewerMicrobatches(const Plan& plan) const;
   Nanos BoundOf(const Plan& plan);
-  StepEstimator& EstimatorOf(int microbatches);
+  StepEstimator& EstimatorOf(int microbatches);  // of a shorter step
   void Keep(Nanos time, const Plan& plan);
   const Seed& Start(size_t from) const;
   std::optional<Nanos> RehearsedStep(const Plan& plan);

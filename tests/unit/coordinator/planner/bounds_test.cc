@@ -6,7 +6,6 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/evaluation.h"
 #include "coordinator/planner/plan_builder.h"
@@ -73,17 +72,14 @@ std::unique_ptr<CostModel> RandomCosts(const RandomCase& c, uint64_t seed) {
 }
 
 // Of a plan's devices: random plans are made of what is resident alone.
-void AddWorkspace(const ModelSpec& model, const StepVisits& step, Plan* plan) {
-  std::vector<Bytes> most(plan->devices.size());
-  for (const Visit& visit : step.visits) {
-    most[visit.device] = std::max(most[visit.device], WorkspaceOf(model, *plan, visit));
+void AddWorkspace(const ModelSpec& model, Plan* plan) {
+  const std::vector<DeviceNeed> needs = NeedOfDevices(*plan, NeedOfGroups(model, *plan));
+  for (size_t d = 0; d < needs.size(); ++d) {
+    plan->devices[d].memory += needs[d].workspace.workspace;
   }
-  for (size_t d = 0; d < most.size(); ++d) plan->devices[d].memory += most[d];
 }
 
-std::string Seed(uint64_t seed) {
-  return absl::StrCat("seed ", seed, " (bounds_test --first=", seed, " --instances=1)");
-}
+std::string Seed(uint64_t seed) { return testing::Replay("bounds_test", seed); }
 
 TEST(BoundsTest, NoSimulatedStepIsShorter) {
   double tightness = 0, any_tightness = 0;
@@ -102,7 +98,7 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
         << Seed(seed) << " chain " << bound.chain.count() << " lane " << bound.lane.count() << "\n"
         << DebugString(c.plan);
     Plan shape = c.plan;
-    AddWorkspace(c.model, step, &shape);
+    AddWorkspace(c.model, &shape);
     const Nanos any = bounds.OfAnyPlan(shape, AllSpans(c.plan));
     ASSERT_LE(any, estimate->step) << Seed(seed) << "\n" << DebugString(c.plan);
     data += c.plan.mode == ParallelMode::kData && c.plan.num_shares() > 1 ? 1 : 0;

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/str_cat.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/bounds.h"
 #include "coordinator/planner/moves.h"
@@ -270,9 +269,7 @@ class BruteForce {
   int64_t looked_at_ = 0, simulated_ = 0;
 };
 
-std::string Seed(uint64_t seed) {
-  return absl::StrCat("seed ", seed, " (search_test --first=", seed, " --instances=1)");
-}
+std::string Seed(uint64_t seed) { return testing::Replay("search_test", seed); }
 
 void CompareWithBruteForce(ParallelMode mode) {
   int feasible = 0;
