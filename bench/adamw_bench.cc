@@ -35,9 +35,9 @@ ModelSpec MakeModel(int64_t parameters, int gradients) {
   block.name = "bench";
   TensorSpec tensor;
   tensor.name = "weight";
-  tensor.elements = block.elements = parameters;
+  tensor.shape = {parameters};
   tensor.weight_decay = true;
-  block.tensors.push_back(tensor);
+  AddTensor(block, std::move(tensor));
   for (int use = 0; use < gradients; ++use) block.uses.push_back(use);
   model.blocks.push_back(block);
   model.uses.resize(gradients);
@@ -101,7 +101,7 @@ class Bench {
   }
 
  private:
-  Bytes gradient_size() const { return model_.blocks[0].size().AlignUp(64); }
+  Bytes gradient_size() const { return model_.blocks[0].weight_bytes.AlignUp(kSlotAlignment); }
   Bytes GradientOffset(int use) const { return PersistentBytes(model_, 2) + gradient_size() * use; }
   float* Gradient(int use) {
     return reinterpret_cast<float*>(segment_->Arena(GradientOffset(use)));
@@ -113,13 +113,14 @@ class Bench {
     for (int part = 0; part < 3; ++part) {
       const ObjectKey key{static_cast<ObjectKind>(part), 0, 0};
       segment_->Publish(layout_.IndexOf(key),
-                        {key, PersistentOffset(model_, key), model_.blocks[0].size(), version,
+                        {key, PersistentOffset(model_, key), model_.blocks[0].weight_bytes, version,
                          ObjectState::kClean});
     }
     for (int use = 0; use < options_.gradients; ++use) {
       const ObjectKey key{ObjectKind::kGradient, use, 0};
-      segment_->Publish(layout_.IndexOf(key), {key, GradientOffset(use), model_.blocks[0].size(),
-                                               version + 1, ObjectState::kClean});
+      segment_->Publish(layout_.IndexOf(key),
+                        {key, GradientOffset(use), model_.blocks[0].weight_bytes, version + 1,
+                         ObjectState::kClean});
     }
   }
   void Step(Isa isa, bool is_protected) {

@@ -26,6 +26,7 @@
 #include "common/io/sequence_order.h"
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
+#include "common/model/families/causal_lm.h"
 #include "common/model/padding_token.h"
 #include "common/plan/job_file.h"
 #include "tests/support/plain_trainer.h"
@@ -83,8 +84,8 @@ absl::StatusOr<WeightMap> LoadWeights(const JobSpec& job, const ModelSource& sou
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     for (const TensorSpec& tensor : model.blocks[b].tensors) {
       HARMONY_RETURN_IF_ERROR(reader.ReadF32(
-          names.of(tensor).name,
-          trainer.weights(static_cast<int>(b)).subspan(tensor.offset, tensor.elements)));
+          names.of(tensor).name, trainer.weights(static_cast<int>(b))
+                                     .subspan(tensor.weight.first_element(), tensor.elements)));
     }
   }
   return names;
@@ -135,11 +136,11 @@ absl::Status Run(const Options& options) {
   HARMONY_ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options));
   SetComputeThreads(job.compute_threads);
   HARMONY_ASSIGN_OR_RETURN(const ModelSource source, OpenModelSource(job.model_name_or_path));
-  const ModelSpec model = BuildModelSpec(source.config);
+  const ModelSpec model = BuildModelSpec(source.config, job.sequence_length);
   HARMONY_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(job.data_path, job.data_format));
   HARMONY_RETURN_IF_ERROR(
       file.Validate(source.config.vocab_size, job.sequence_length, job.global_batch_size));
-  PlainTrainer trainer(model, job, Groups(options, job, model),
+  PlainTrainer trainer(source.config, job, Groups(options, job, model),
                        static_cast<int>(std::thread::hardware_concurrency()));
   trainer.set_padding_token(PaddingToken(source.config_json));
   HARMONY_ASSIGN_OR_RETURN(const WeightMap names, LoadWeights(job, source, trainer));
@@ -152,7 +153,8 @@ absl::Status Run(const Options& options) {
   if (options.no_output) return absl::OkStatus();
   const auto values = [&](const ParamBlock& block, const TensorSpec& tensor) {
     const int index = static_cast<int>(&block - trainer.model().blocks.data());
-    return absl::Span<const float>(trainer.weights(index).subspan(tensor.offset, tensor.elements));
+    return absl::Span<const float>(
+        trainer.weights(index).subspan(tensor.weight.first_element(), tensor.elements));
   };
   return ExportModel(job.output_dir + "/final", trainer.model(), names, values, source.config_json,
                      source.directory);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/model/families/causal_lm.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/planner.h"
 
@@ -65,7 +66,7 @@ const Case kCases[] = {
 
 ModelSpec ModelOf(const Case& c) {
   if (c.preset[0] != '\0') {
-    return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(c.preset), c.preset));
+    return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(c.preset), c.preset), c.tokens);
   }
   ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), c.name);
   config.hidden_size = c.hidden;
@@ -73,7 +74,7 @@ ModelSpec ModelOf(const Case& c) {
   config.num_heads = config.num_kv_heads = static_cast<int>(c.hidden / 128);
   config.head_dim = 128;
   config.num_layers = static_cast<int>(c.layers - 2);
-  return BuildModelSpec(config);
+  return BuildModelSpec(config, c.tokens);
 }
 
 double Seconds(const std::chrono::steady_clock::time_point& since) {
@@ -109,10 +110,11 @@ void Run(const Case& c) {
   const Plan& plan = result->plan;
   const SearchReport& report = result->report;
   std::printf(
-      "%7lld bounded %5lld simulated  step %10.4f s  gap %5.1f%%  %zu+%zu groups, "
+      "%7lld bounded %5lld run dry  step %10.4f s, its bound %10.4f s  gap %5.1f%%  %zu+%zu "
+      "groups, "
       "microbatch %lld, peak %ld MB%s\n",
       static_cast<long long>(report.bounded), static_cast<long long>(report.simulations),
-      result->estimate.step.seconds(),
+      result->estimate.step.seconds(), report.simulated.front().bound.step.seconds(),
       100 * (1 - report.lower_bound.seconds() / result->estimate.step.seconds()),
       plan.forward_groups.size(), plan.backward_groups.size(),
       static_cast<long long>(plan.microbatch_size), PeakMegabytes(),

@@ -22,7 +22,6 @@ struct Arguments {
   JobOptions submit;
   PlanOptions plan;
   ProfileOptions profile;
-  PaperPlanOptions paper;
   LogsOptions logs;
   TraceOptions trace;
   std::string job_id;
@@ -153,42 +152,7 @@ int RunPlan(const Arguments& args) {
   if (args.global.json && args.plan.explain) {
     return Fail(absl::InvalidArgumentError("plan: --explain is text for people: not with --json"));
   }
-  if (!args.paper.profile.empty() || args.paper.cost_model == "paper") {
-    return PaperPlanCommand(args.global, args.paper, args.plan.explain);
-  }
-  if (args.plan.job.path.empty()) {
-    return Fail(absl::InvalidArgumentError("plan: needs JOB.yaml, or --import-profile FILE"));
-  }
   return PlanCommand(args.global, args.plan);
-}
-
-// An imported profile: no job, no devices.
-void AddPaperPlan(CLI::App* plan, PaperPlanOptions& paper) {
-  plan->get_option("job")->required(false);
-  plan->add_option("--cost-model", paper.cost_model,
-                   "Imported profile: by our own dispatcher, or 'paper': the published planner's")
-      ->check(CLI::IsMember({"harmony", "paper"}))
-      ->capture_default_str();
-  CLI::Option* profile =
-      plan->add_option("--import-profile", paper.profile,
-                       "Plan the layers of this profile (layer-profile/1) instead of a job")
-          ->type_name("FILE")
-          ->excludes("job");
-  for (const char* of_a_job : {"--set", "--profile", "--plan", "--no-calibrate", "--config",
-                               "--devices", "--host-memory"}) {
-    profile->excludes(of_a_job);
-  }
-  const auto add = [&](const std::string& name, const std::string& help, const char* type) {
-    plan->add_option(name, paper.values[name], help)->type_name(type)->needs(profile);
-  };
-  add("--gpus", "Imported profile: number of GPUs", "N");
-  add("--minibatch", "Imported profile: samples of one iteration", "D");
-  add("--mode", "Imported profile: vPP (default) or vDP", "MODE");
-  add("--memory", "Imported profile: of one GPU, e.g. 10GiB", "BYTES");
-  add("--schedule", "Imported profile: time this four-tuple instead of searching", "FILE");
-  add("--swap-bandwidth", "Imported profile: host link, shared", "SPEED");
-  add("--peer-bandwidth", "Imported profile: GPU to GPU", "SPEED");
-  add("--message-bandwidth", "Imported profile: host process to process", "SPEED");
 }
 
 void AddInspection(CLI::App& app, Arguments& args) {
@@ -206,7 +170,6 @@ void AddInspection(CLI::App& app, Arguments& args) {
   AddCluster(plan, args.plan.cluster);
   plan->add_flag("--explain", args.plan.explain,
                  "Say why: what binds, a step in time, and what was not taken");
-  AddPaperPlan(plan, args.paper);
   plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
 
   CLI::App* trace =

@@ -24,6 +24,17 @@ if(HARMONY_SANITIZE)
   add_link_options(-fsanitize=${HARMONY_SANITIZE})
 endif()
 
+if(CMAKE_BUILD_TYPE STREQUAL Debug)
+  add_compile_definitions(_GLIBCXX_ASSERTIONS)
+endif()
+
+if(HARMONY_CHECK_ODR)
+  # The linker sees the types of all objects of a program only where they carry the compiler's own
+  # form of the code.
+  add_compile_options(-g1 -flto=auto -fno-fat-lto-objects)
+  add_link_options(-flto=auto -Wodr -Werror=odr -O0)
+endif()
+
 if(HARMONY_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang)
     message(FATAL_ERROR "HARMONY_FUZZ needs clang: use the preset 'fuzz'")
@@ -51,6 +62,8 @@ endfunction()
 # those labelled sanitize are enough.
 add_custom_target(sanitized_tests)
 add_custom_target(threaded_tests)
+# What the debug preset builds and runs: the tests labelled pure.
+add_custom_target(pure_tests)
 
 function(harmony_test_options name)
   target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main harmony_warnings)
@@ -76,8 +89,8 @@ endfunction()
 
 # harmony_test(NAME SOURCES a.cc ... [DEPS t ...] [LABELS l ...] [TIMEOUT seconds])
 # A GoogleTest binary, registered with ctest as one test. Labels: pure (no threads, also run under
-# AddressSanitizer), sanitize (has threads or processes, also run under both sanitizers), torch,
-# process (starts real processes).
+# AddressSanitizer), long (not run without optimisation), sanitize (has threads
+# or processes, also run under both sanitizers), torch, process (starts real processes).
 function(harmony_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -89,12 +102,16 @@ function(harmony_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  if(HARMONY_SANITIZE)  # several times as slow, and other machines are slower still
+  # Instrumented or unoptimised code is several times as slow, and other machines are slower still.
+  if(HARMONY_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL Debug)
     math(EXPR ARG_TIMEOUT "3 * ${ARG_TIMEOUT}")
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   if("pure" IN_LIST ARG_LABELS OR "sanitize" IN_LIST ARG_LABELS)
     add_dependencies(sanitized_tests ${name})
+  endif()
+  if("pure" IN_LIST ARG_LABELS)
+    add_dependencies(pure_tests ${name})
   endif()
   if("sanitize" IN_LIST ARG_LABELS)
     add_dependencies(threaded_tests ${name})

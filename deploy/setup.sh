@@ -21,7 +21,7 @@ done
 
 packages=(build-essential cmake ninja-build mold ccache pkg-config git python3 python3-venv
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
-  libgtest-dev libgmock-dev libbenchmark-dev libsqlite3-dev libspdlog-dev libcli11-dev libyaml-cpp-dev
+  libgtest-dev libgmock-dev libsqlite3-dev libsqlitecpp-dev libspdlog-dev libcli11-dev libyaml-cpp-dev
   nlohmann-json3-dev libxxhash-dev)
 test_packages=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 
@@ -88,7 +88,7 @@ if [ "$build" = 1 ]; then
   mkdir -p build
   cmake --preset release > build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
   say "building (release); progress is in build/build.log, the first time takes a while"
-  ninja -C build harmony harmony-coordinator harmony-paper-planner harmony-worker harmony-swapper > build/build.log 2>&1 ||
+  ninja -C build harmony harmony-coordinator harmony-worker harmony-swapper > build/build.log 2>&1 ||
     { tail -60 build/build.log >&2; exit 1; }
 fi
 say "ready"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs all tests: formatting and rules of the source tree, the release build's tests (real
-# processes included), the project's own code under AddressSanitizer+UBSan and ThreadSanitizer, and each
-# fuzz target for a short time. Does its own set-up; quick when run again.
+# processes included), the pure logic without optimisation and every program's types linked under
+# -Wodr, the project's own code under AddressSanitizer+UBSan and ThreadSanitizer, and each fuzz target
+# for a short time. Does its own set-up; quick when run again.
 #
 #   tests/run.sh            everything
 #   tests/run.sh --quick    the release build's tests only
@@ -32,11 +33,17 @@ build release build all
 say "release tests"
 ctest --test-dir build -j "$(nproc)" --output-on-failure --no-tests=error
 if [ "$quick" = 0 ]; then
+  build debug build/debug pure_tests harmony harmony-coordinator harmony-swapper
+  say "debug tests"
+  # Whole searches and many schedules take minutes without optimisation; what they are made of is in the other tests.
+  ctest --test-dir build/debug -j "$(nproc)" -L pure -LE long --output-on-failure --no-tests=error
+  # These plan whole jobs for minutes when instrumented; bounds_test and any_chain_test run the same code.
+  whole_searches='^(search_test|planner_test|published_planner_test)$'
   sanitized() {  # preset, target, labels of its tests
     build "$1" "build/$1" "$2"
     say "$1 tests"
     TSAN_OPTIONS=halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-      ctest --test-dir "build/$1" -j "$(nproc)" -L "$3" --output-on-failure --no-tests=error
+      ctest --test-dir "build/$1" -j "$(nproc)" -L "$3" -E "$whole_searches" --output-on-failure --no-tests=error
   }
   sanitized asan sanitized_tests "pure|sanitize"
   sanitized tsan threaded_tests sanitize

@@ -41,8 +41,7 @@ bool IsWorthIt(const ModelSpec& model, const JobSpec& job) {
 
 std::string FingerprintOf(const MeasureOptions& measure, const CalibrationWork& work,
                           const ProfileVersions& versions) {
-  return absl::StrCat(kProfileSchema, " calibration\n",
-                      ModelCostText(work.model, work.job.sequence_length), "samples ",
+  return absl::StrCat(kProfileSchema, " calibration\n", ModelCostText(work.model), "samples ",
                       work.job.global_batch_size, " devices ", work.devices.size(), " ",
                       OptimizerName(work.job.optim), " threads ", work.job.compute_threads, "\n",
                       MeasurersText(measure.bin_dir, versions));
@@ -52,7 +51,7 @@ std::string FingerprintOf(const MeasureOptions& measure, const CalibrationWork& 
 bool IsOf(const Profile& speeds, const CalibrationWork& work) {
   const DeviceProfile& device = speeds.devices.front();
   return speeds.devices.size() == work.devices.size() &&
-         speeds.model_fingerprint == ModelFingerprint(work.model, work.job.sequence_length) &&
+         speeds.model_fingerprint == ModelFingerprint(work.model) &&
          device.layers.front().sizes.front().samples == work.job.global_batch_size;
 }
 

@@ -85,21 +85,6 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
   return Become(std::move(arguments));
 }
 
-absl::Status PaperPlan(const GlobalOptions& global, const PaperPlanOptions& options, bool explain) {
-  if (options.profile.empty()) {
-    return absl::InvalidArgumentError("--cost-model paper: needs --import-profile FILE");
-  }
-  std::vector<std::string> arguments = {ProgramPath(global, "harmony-paper-planner"),
-                                        "--cost-model", options.cost_model, "--import-profile",
-                                        options.profile};
-  for (const auto& [name, value] : options.values) {
-    if (!value.empty()) arguments.insert(arguments.end(), {name, value});
-  }
-  if (explain) arguments.push_back("--explain");
-  if (global.json) arguments.push_back("--json");
-  return Become(std::move(arguments));
-}
-
 absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest submit, MakeSubmitRequest(options.job));
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
@@ -195,10 +180,6 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (status.ok()) return 0;
   int code = Fail(status);
   return absl::IsResourceExhausted(status) ? 2 : code;
-}
-
-int PaperPlanCommand(const GlobalOptions& global, const PaperPlanOptions& options, bool explain) {
-  return Fail(PaperPlan(global, options, explain));
 }
 
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {

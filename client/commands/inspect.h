@@ -2,7 +2,6 @@
 
 // Commands that show what there is besides jobs: plans and logs.
 
-#include <map>
 #include <string>
 
 #include "client/commands/common.h"
@@ -17,15 +16,6 @@ struct PlanOptions {
 // With --devices, or where no coordinator is up: plans for itself (`harmony-coordinator
 // --plan-once`). Else asks the coordinator, for the devices it has.
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
-
-// An imported profile, by the published planner's cost model or by ours. `values` are options of
-// harmony-paper-planner, by name, empty when not given.
-struct PaperPlanOptions {
-  std::string cost_model = "harmony", profile;
-  std::map<std::string, std::string> values;
-};
-// Becomes `harmony-paper-planner`.
-int PaperPlanCommand(const GlobalOptions& global, const PaperPlanOptions& options, bool explain);
 
 struct LogsOptions {
   std::string job_id;   // what the coordinator reported of this job, instead of the processes' logs

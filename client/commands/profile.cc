@@ -57,10 +57,10 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
 // All that the measured times depend on.
 std::string FingerprintText(const MeasureOptions& measure, const ProfileVersions& versions) {
   std::string text =
-      absl::StrCat(kProfileSchema, "\n", ModelCostText(measure.model, measure.job.sequence_length),
-                   "sizes ", absl::StrJoin(ProfiledSizes(measure.job), " "), " quick ",
-                   measure.quick, "\n", OptimizerName(measure.job.optim), " threads ",
-                   measure.job.compute_threads, "\n", MeasurersText(measure.bin_dir, versions));
+      absl::StrCat(kProfileSchema, "\n", ModelCostText(measure.model), "sizes ",
+                   absl::StrJoin(ProfiledSizes(measure.job), " "), " quick ", measure.quick, "\n",
+                   OptimizerName(measure.job.optim), " threads ", measure.job.compute_threads, "\n",
+                   MeasurersText(measure.bin_dir, versions));
   for (const DeviceSpec& device : measure.cluster.specs) {
     absl::StrAppend(&text, ToString(device), "\n");
   }

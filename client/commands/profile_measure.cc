@@ -23,6 +23,8 @@
 #include "common/io/hf_directory.h"
 #include "common/io/token_file.h"
 #include "common/ipc/segment.h"
+#include "common/model/families/causal_lm.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/plan/profile_json.h"
@@ -235,13 +237,14 @@ class Bench {
 };
 
 // The backward of a block that all devices have measured, not larger than the quick one.
-Question TogetherOf(const Profile& profile, const JobSpec& job) {
+Question TogetherOf(const Profile& profile, const ModelSpec& model, const JobSpec& job) {
+  const int typical = TypicalLayer(model);
   Question question;
   question.part = Part::kTogether;
   question.samples = QuickSize(job);
   for (const DeviceProfile& device : profile.devices) {
     for (const LayerProfile& layer : device.layers) {
-      if (layer.kind != KindName(LayerKind::kBlock)) continue;
+      if (layer.layers.front() != typical) continue;
       question.layer = layer.layers.front();
       int64_t most = layer.sizes.front().samples;
       for (const LayerSizeProfile& size : layer.sizes) {
@@ -267,7 +270,7 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profil
   options.say("measuring all devices at once");
   std::vector<Question> questions;
   for (size_t d = 0; d < profile.devices.size(); ++d) {
-    questions.push_back(TogetherOf(profile, options.job));
+    questions.push_back(TogetherOf(profile, options.model, options.job));
     questions.back().device = static_cast<int>(d);
   }
   HARMONY_ASSIGN_OR_RETURN(const std::vector<Profile> answers, bench.Ask(questions));
@@ -298,7 +301,7 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
   HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
                            OpenModelSource(measure.job.model_name_or_path));
   HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, measure.job.sequence_length));
-  measure.model = BuildModelSpec(source.config);
+  measure.model = BuildModelSpec(source.config, measure.job.sequence_length);
   measure.config_json = source.config_json;
   HARMONY_ASSIGN_OR_RETURN(const TokenFile data,
                            TokenFile::Open(measure.job.data_path, measure.job.data_format));
@@ -366,9 +369,9 @@ absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const Calib
     size.backward = Exactly(answers[d].devices[0].together);
     size.forward = size.backward_inner = size.backward;
     LayerProfile& layer = device.layers.emplace_back();
-    layer.kind = KindName(LayerKind::kBlock);
+    layer.kind = work.model.cost_of(work.layer).name;
     layer.layers = {work.layer};
-    layer.input_bytes = BoundaryBytes(work.model, work.layer, 1, work.job.sequence_length);
+    layer.input_bytes = LayerInputBytes(work.model, work.layer, 1);
     layer.sizes.push_back(size);
   }
   return speeds;

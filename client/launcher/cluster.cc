@@ -1,7 +1,5 @@
 #include "client/launcher/cluster.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +7,8 @@
 #include "client/launcher/host_memory.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/document/nearest_name.h"
+#include "common/document/yaml_document.h"
 #include "common/io/file.h"
 
 namespace harmony {
@@ -37,6 +37,7 @@ absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
   if (!root.IsMap()) return absl::InvalidArgumentError("keys and values are expected");
   std::set<std::string> seen;
   for (const auto& entry : root) {
+    if (!entry.first.IsScalar()) return absl::InvalidArgumentError("a key must be a plain text");
     std::string key = entry.first.Scalar();
     if (!seen.insert(key).second) {
       return absl::InvalidArgumentError(absl::StrCat("the key '", key, "' is given twice"));
@@ -46,8 +47,7 @@ absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
     } else if (key == "host_memory") {
       config.host_memory = entry.second.IsScalar() ? entry.second.Scalar() : "?";
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown key '", key, "'; known are devices, host_memory"));
+      return absl::InvalidArgumentError(UnknownName("key", key, {"devices", "host_memory"}));
     }
   }
   return config;
@@ -56,13 +56,10 @@ absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
 absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
   absl::StatusOr<std::string> text = ReadWholeFile(path, limits::kMostFileBytes);
   if (!text.ok()) return WithContext(text.status(), "--config");
-  try {
-    absl::StatusOr<ConfigFile> config = ReadNode(YAML::Load(*text));
-    if (!config.ok()) return WithContext(config.status(), path);
-    return config;
-  } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
-  }
+  HARMONY_ASSIGN_OR_RETURN(const YAML::Node root, ParseYaml(*text, path));
+  absl::StatusOr<ConfigFile> config = ReadNode(root);
+  if (!config.ok()) return WithContext(config.status(), path);
+  return config;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/launcher/supervisor.h"
 #include "common/base/status.h"
+#include "common/document/json_fields.h"
 #include "common/ipc/fd_passing.h"
 #include "common/ipc/segment.h"
 
@@ -164,12 +165,14 @@ std::string EncodeLaunchReport(const absl::Status& status) {
 }
 
 absl::Status DecodeLaunchReport(const std::string& line) {
-  auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InternalError("the launcher died before it could say why");
-  }
-  return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
-                      json.value("message", ""));
+  int code = 0;
+  std::string message;
+  const absl::Status read = ReadJson(line, "launch report", [&](const JsonField& root) {
+    code = root.Get("code").Int(0);
+    message = root.Get("message").Text();
+  });
+  if (!read.ok()) return absl::InternalError("the launcher died before it could say why");
+  return absl::Status(static_cast<absl::StatusCode>(code), message);
 }
 
 // OpenMP must not spin, since several processes share the cores; freed

@@ -17,7 +17,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/document/json_fields.h"
+#include "common/io/file.h"
 #include "common/rpc/address.h"
 
 namespace harmony {
@@ -214,26 +217,26 @@ absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list
 }
 
 absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
-  std::ifstream file(paths.processes());
-  if (!file) return absl::NotFoundError(absl::StrCat("harmony is not up on ", paths.dir));
-  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::DataLossError(absl::StrCat(paths.processes(), " is not readable"));
-  }
+  const absl::StatusOr<std::string> text = ReadWholeFile(paths.processes(), limits::kMostFileBytes);
+  if (!text.ok()) return absl::NotFoundError(absl::StrCat("harmony is not up on ", paths.dir));
   ProcessList list;
-  list.supervisor = json.value("supervisor", 0);
-  list.socket = json.value("socket", "");
-  list.devices = json.value("devices", "");
-  list.state_dir = json.value("state_dir", "");
-  for (const auto& one : json.value("processes", nlohmann::json::array())) {
-    ProcessEntry entry;
-    entry.role = one.value("role", "");
-    entry.device = one.value("device", -1);
-    entry.pid = one.value("pid", 0);
-    entry.incarnation = one.value("incarnation", int64_t{0});
-    entry.log = one.value("log", "");
-    list.processes.push_back(std::move(entry));
-  }
+  const absl::Status read = ReadJson(*text, paths.processes(), [&](const JsonField& root) {
+    root.Only({"supervisor", "socket", "devices", "state_dir", "processes"});
+    list.supervisor = root.Get("supervisor").Int(0);
+    list.socket = root.Get("socket").Text();
+    list.devices = root.Get("devices").Text();
+    list.state_dir = root.Get("state_dir").Text();
+    for (const JsonField& item : root.Get("processes").Items()) {
+      item.Only({"role", "device", "pid", "incarnation", "log"});
+      ProcessEntry& entry = list.processes.emplace_back();
+      entry.role = item.Get("role").Text();
+      if (item.Has("device")) entry.device = item.Get("device").Int(0);
+      entry.pid = item.Get("pid").Int(0);
+      entry.incarnation = item.Get("incarnation").Integer(0);
+      entry.log = item.Get("log").Text();
+    }
+  });
+  if (!read.ok()) return absl::DataLossError(read.message());
   return list;
 }
 

@@ -2,7 +2,6 @@
 
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,6 +15,7 @@
 #include "client/rpc/coordinator_client.h"
 #include "client/rpc/proto_json.h"
 #include "common/base/clock.h"
+#include "common/document/yaml_document.h"
 
 namespace harmony {
 namespace {
@@ -116,11 +116,9 @@ std::unique_ptr<ProgressView> MakeProgressView(bool json, int64_t logging_steps)
 
 int64_t LoggingStepsOf(const std::string& job_yaml, const std::vector<std::string>& overrides) {
   int64_t steps = 1;
-  try {
-    YAML::Node root = YAML::Load(job_yaml);
-    if (root.IsMap() && root["logging_steps"]) steps = root["logging_steps"].as<int64_t>();
-  } catch (const YAML::Exception&) {
-  }
+  const absl::StatusOr<YAML::Node> root = ParseYaml(job_yaml, "job");
+  const YAML::Node given = root.ok() && root->IsMap() ? (*root)["logging_steps"] : YAML::Node();
+  if (given.IsDefined() && given.IsScalar()) (void)absl::SimpleAtoi(given.Scalar(), &steps);
   for (absl::string_view text : overrides) {
     if (absl::ConsumePrefix(&text, "logging_steps=")) (void)absl::SimpleAtoi(text, &steps);
   }

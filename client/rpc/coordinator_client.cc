@@ -3,10 +3,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <mutex>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
+#include "common/base/mutex.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
@@ -37,9 +37,9 @@ struct CoordinatorClient::Impl {
   }
 
   std::unique_ptr<v1::Coordinator::Stub> stub;
-  std::mutex mutex;
-  grpc::ClientContext* watching = nullptr;  // guarded by mutex
-  bool stopped = false;                     // guarded by mutex
+  Mutex mutex;
+  std::shared_ptr<grpc::ClientContext> watching ABSL_GUARDED_BY(mutex);
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
 };
 
 CoordinatorClient::CoordinatorClient(const std::string& socket_path)
@@ -79,30 +79,34 @@ absl::StatusOr<v1::GetLogResponse> CoordinatorClient::GetLog(const v1::GetLogReq
 
 absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
                                       const std::function<bool(const v1::Progress&)>& on_progress) {
-  grpc::ClientContext context;
+  const auto context = std::make_shared<grpc::ClientContext>();
   {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    MutexLock lock(impl_->mutex);
     if (impl_->stopped) return absl::CancelledError("stopped watching");
-    impl_->watching = &context;
+    impl_->watching = context;
   }
-  auto reader = impl_->stub->Watch(&context, request);
+  auto reader = impl_->stub->Watch(context.get(), request);
   v1::Progress progress;
   while (reader->Read(&progress)) {
     if (!on_progress(progress)) {
-      context.TryCancel();
+      context->TryCancel();
       break;
     }
   }
   grpc::Status status = reader->Finish();
-  std::lock_guard<std::mutex> lock(impl_->mutex);
+  MutexLock lock(impl_->mutex);
   impl_->watching = nullptr;
   return FromGrpcStatus(status);
 }
 
 void CoordinatorClient::StopWatching() {
-  std::lock_guard<std::mutex> lock(impl_->mutex);
-  impl_->stopped = true;
-  if (impl_->watching != nullptr) impl_->watching->TryCancel();
+  std::shared_ptr<grpc::ClientContext> watching;
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->stopped = true;
+    watching = impl_->watching;
+  }
+  if (watching != nullptr) watching->TryCancel();
 }
 
 bool IsFinal(v1::JobState state) {

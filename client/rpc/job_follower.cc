@@ -31,25 +31,28 @@ JobFollower::JobFollower(FollowOptions options)
 
 JobFollower::~JobFollower() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   client_.StopWatching();
   thread_.join();
 }
 
 std::vector<JobFollower::Event> JobFollower::TakeEvents() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  // First, so that what is pushed meanwhile is taken now or makes the descriptor readable again.
   uint64_t count;
   ssize_t ignored = read(event_fd_.get(), &count, sizeof(count));
   (void)ignored;
+  MutexLock lock(mutex_);
   return std::exchange(events_, {});
 }
 
 void JobFollower::Push(Event event) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  events_.push_back(std::move(event));
+  {
+    MutexLock lock(mutex_);
+    events_.push_back(std::move(event));
+  }
   uint64_t one = 1;
   ssize_t ignored = write(event_fd_.get(), &one, sizeof(one));
   (void)ignored;
@@ -125,16 +128,18 @@ std::optional<absl::Status> JobFollower::TryWatch() {
 bool JobFollower::WaitForCoordinator() {
   Nanos now = MonotonicClock().Now();
   if (!lost_since_) lost_since_ = now;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!stop_ && !std::exchange(said_lost_, true)) {
-    lock.unlock();
+    lock.Unlock();
     Event event;
     event.message = "lost the coordinator; connecting again";
     Push(std::move(event));
-    lock.lock();
+    lock.Lock();
   }
   if (options_.patience && now - *lost_since_ > *options_.patience) return false;
-  wake_.wait_for(lock, kRetryInterval, [this] { return stop_; });
+  const CondVar::Time deadline = CondVar::After(kRetryInterval);
+  while (!stop_ && wake_.WaitUntil(mutex_, deadline)) {
+  }
   return !stop_;
 }
 

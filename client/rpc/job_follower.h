@@ -2,9 +2,7 @@
 
 // Follows one job through everything, coordinator restarts included.
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "client/rpc/coordinator_client.h"
+#include "common/base/mutex.h"
 #include "common/base/units.h"
 #include "common/ipc/fd_passing.h"
 
@@ -70,10 +69,10 @@ class JobFollower {
   bool submitting_ = false, submit_was_sent_ = false, said_lost_ = false;
   std::optional<Nanos> lost_since_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stop_ = false;          // guarded by mutex_
-  std::vector<Event> events_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar wake_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -6,8 +6,10 @@
 
 namespace harmony {
 
-// A message as JSON: field names as in the .proto, every field present, 64-bit integers as numbers,
-// enum values as lower-case names without their common prefix ("running").
+// A message as JSON by protobuf's printer: field names as in the .proto, every field present.
+// Unlike its mapping, 64-bit integers are numbers, and enum values lower-case names without their
+// common prefix ("running"). A number that is not finite is the string "NaN", "Infinity" or
+// "-Infinity".
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
 }  // namespace harmony

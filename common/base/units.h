@@ -40,8 +40,9 @@ constexpr Bytes KiB(int64_t n) { return Bytes(n << 10); }
 constexpr Bytes MiB(int64_t n) { return Bytes(n << 20); }
 constexpr Bytes GiB(int64_t n) { return Bytes(n << 30); }
 
-// All device and arena slots start on such a boundary.
-inline constexpr int64_t kSlotAlignment = 64;
+// All device and arena slots start on such a boundary, and so does each tensor in a block: whole
+// cache lines, and what cuBLASLt needs of its operands to give the same bits at any address.
+inline constexpr int64_t kSlotAlignment = 256;
 
 // A duration, or a point on some clock, in nanoseconds.
 class Nanos {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/document/json_fields.h"
 
 namespace harmony {
 
@@ -19,20 +20,20 @@ std::string ToJson(const CheckpointDetails& details) {
 
 absl::StatusOr<CheckpointDetails> CheckpointDetailsFromJson(absl::string_view text,
                                                             absl::string_view where) {
-  const nlohmann::json json =
-      nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   CheckpointDetails details;
-  try {
-    json.at("data_position").get_to(details.data_position);
-    json.at("job").get_to(details.job_json);
-    json.at("weight_map").get_to(details.weight_map_json);
-    json.at("source_directory").get_to(details.source_directory);
-    json.at("compute_threads").get_to(details.compute_threads);
-    json.at("cpu_capability").get_to(details.cpu_capability);
-    json.at("seed").get_to(details.seed);
-  } catch (const nlohmann::json::exception& error) {
-    return absl::DataLossError(absl::StrCat(where, ": details of the checkpoint: ", error.what()));
-  }
+  const std::string place = absl::StrCat(where, ": details of the checkpoint");
+  const absl::Status read = ReadJson(text, place, [&](const JsonField& root) {
+    root.Only({"data_position", "job", "weight_map", "source_directory", "compute_threads",
+               "cpu_capability", "seed"});
+    details.data_position = root.Get("data_position").Integer(0);
+    details.job_json = root.Get("job").Text();
+    details.weight_map_json = root.Get("weight_map").Text();
+    details.source_directory = root.Get("source_directory").Text();
+    details.compute_threads = root.Get("compute_threads").Integer(0);
+    details.cpu_capability = root.Get("cpu_capability").Text();
+    details.seed = root.Get("seed").Unsigned();
+  });
+  if (!read.ok()) return absl::DataLossError(read.message());
   return details;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/cancel.h"
 #include "common/base/status.h"
+#include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
 
@@ -55,30 +56,30 @@ absl::Status Damaged(absl::string_view path, absl::string_view why) {
 }
 
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Damaged(path, "not a JSON object");
   CheckpointManifest manifest;
-  try {
-    manifest.step = json.at("step").get<int64_t>();
-    manifest.result_keys = json.at("result_keys").get<std::string>();
-    manifest.micro_batch_size = json.at("micro_batch_size").get<int64_t>();
-    manifest.virtual_replicas = json.value("virtual_replicas", 1);  // there was no choice before
-    manifest.details_json = json.at("details").dump();
-    for (const nlohmann::json& in : json.at("files")) {
-      CheckpointManifest::FileEntry entry;
-      entry.name = in.at("name").get<std::string>();
-      entry.size = in.at("size").get<int64_t>();
-      if (!absl::SimpleHexAtoi(in.at("xxh3").get<std::string>(), &entry.hash)) {
-        return Damaged(path, "a checksum is no number");
+  const absl::Status read = ReadJson(text, path, [&](const JsonField& root) {
+    root.Only({"step", "micro_batch_size", "virtual_replicas", "result_keys", "details", "files"});
+    manifest.step = root.Get("step").Integer(0);
+    manifest.result_keys = root.Get("result_keys").Text();
+    manifest.micro_batch_size = root.Get("micro_batch_size").Integer(0);
+    if (root.Has("virtual_replicas")) {  // there was no choice before
+      manifest.virtual_replicas = root.Get("virtual_replicas").Int(1);
+    }
+    manifest.details_json = root.Get("details").Source();
+    for (const JsonField& item : root.Get("files").Items()) {
+      item.Only({"name", "size", "xxh3"});
+      CheckpointManifest::FileEntry& entry = manifest.files.emplace_back();
+      entry.name = item.Get("name").Text();
+      entry.size = item.Get("size").Integer(0);
+      if (!absl::SimpleHexAtoi(item.Get("xxh3").Text(), &entry.hash)) {
+        item.Get("xxh3").Wrong("must be a hexadecimal number");
       }
       if (entry.name.empty() || absl::StrContains(entry.name, '/')) {
-        return Damaged(path, "a file name is not valid");
+        item.Get("name").Wrong("must be the name of a file");
       }
-      manifest.files.push_back(entry);
     }
-  } catch (const nlohmann::json::exception& error) {
-    return Damaged(path, error.what());
-  }
+  });
+  if (!read.ok()) return absl::DataLossError(read.message());
   return manifest;
 }
 

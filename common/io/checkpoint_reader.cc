@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/document/strict_json.h"
 #include "common/io/float_convert.h"
-#include "common/model/strict_json.h"
 
 namespace harmony {
 namespace {

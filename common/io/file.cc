@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "common/base/status.h"
@@ -15,7 +16,8 @@
 namespace harmony {
 
 absl::Status ErrnoStatus(int error, absl::string_view what, absl::string_view path) {
-  const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
+  const std::string message =
+      absl::StrCat(path, ": ", what, ": ", std::generic_category().message(error));
   switch (error) {
     case ENOENT:
       return absl::NotFoundError(message);

@@ -8,28 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/model/strict_json.h"
+#include "common/document/strict_json.h"
 
 namespace harmony {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr std::array<std::pair<absl::string_view, int64_t>, 15> kDTypes = {{{"F32", 4},
-                                                                            {"BF16", 2},
-                                                                            {"F16", 2},
-                                                                            {"F64", 8},
-                                                                            {"F8_E4M3", 1},
-                                                                            {"F8_E5M2", 1},
-                                                                            {"I64", 8},
-                                                                            {"U64", 8},
-                                                                            {"I32", 4},
-                                                                            {"U32", 4},
-                                                                            {"I16", 2},
-                                                                            {"U16", 2},
-                                                                            {"I8", 1},
-                                                                            {"U8", 1},
-                                                                            {"BOOL", 1}}};
 
 // A name from the file as messages show it.
 std::string Quote(absl::string_view name) {
@@ -96,10 +80,11 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
     return Bad(where, absl::StrCat(Quote(name), ": 'data_offsets' is no range within the ",
                                    data_size, " bytes of data (is the file truncated?)"));
   }
-  if (end - begin != elements * SizeOf(entry.dtype)) {
+  const int64_t needed = elements * SizeOf(entry.dtype).count();
+  if (end - begin != needed) {
     return Bad(where, absl::StrCat(Quote(name), ": has ", end - begin, " bytes, but its shape ",
                                    ShapeString(entry.shape), " and type ", ToString(entry.dtype),
-                                   " need ", elements * SizeOf(entry.dtype)));
+                                   " need ", needed));
   }
   entry.begin = data_begin + begin;
   entry.end = data_begin + end;
@@ -140,18 +125,6 @@ absl::Status CheckLayout(std::vector<SafetensorsEntry>& entries, int64_t data_be
 }
 
 }  // namespace
-
-int64_t SizeOf(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].second; }
-
-absl::string_view ToString(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].first; }
-
-absl::StatusOr<DType> ParseDType(absl::string_view name) {
-  for (size_t i = 0; i < kDTypes.size(); ++i) {
-    if (kDTypes[i].first == name) return static_cast<DType>(i);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", name.substr(0, 60), "' is not a type of the safetensors format"));
-}
 
 std::string ShapeString(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");

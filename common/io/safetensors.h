@@ -11,30 +11,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/dtype.h"
 
 namespace harmony {
 
-// All types of the format; values can be read and written of the first three only.
-enum class DType {
-  kF32,
-  kBF16,
-  kF16,
-  kF64,
-  kF8E4M3,
-  kF8E5M2,
-  kI64,
-  kU64,
-  kI32,
-  kU32,
-  kI16,
-  kU16,
-  kI8,
-  kU8,
-  kBool,
-};
-int64_t SizeOf(DType dtype);
-absl::string_view ToString(DType dtype);  // as the format writes it: "BF16"
-absl::StatusOr<DType> ParseDType(absl::string_view name);
+// Values can be read and written of these types only.
 inline bool IsFloatForUs(DType dtype) { return dtype <= DType::kF16; }
 
 struct SafetensorsEntry {
@@ -44,7 +25,7 @@ struct SafetensorsEntry {
   int64_t begin = 0;  // in bytes from the start of the *file*
   int64_t end = 0;
 
-  int64_t elements() const { return (end - begin) / SizeOf(dtype); }
+  int64_t elements() const { return (end - begin) / SizeOf(dtype).count(); }
 };
 
 struct SafetensorsHeader {

@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> LayOut(const std::vector<TensorToW
         return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' cannot be written as ",
                                                 ToString(tensor.dtype)));
       }
-      if (SizeOf(tensor.dtype) != width) continue;
+      if (SizeOf(tensor.dtype).count() != width) continue;
       int64_t elements = 1;
       for (int64_t n : tensor.shape) elements *= n;
       const int64_t end = position + elements * width;

@@ -1,10 +1,15 @@
 #include "common/io/token_file.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace harmony {
@@ -14,6 +19,37 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr int64_t kScanBytes = 1 << 20;
 constexpr int64_t kPieceTokens = 1 << 14;
+constexpr int64_t kWidthTokens = 4096;  // that are looked at to tell the type's width
+
+// How files of other kinds begin.
+struct Magic {
+  absl::string_view bytes, kind;
+};
+constexpr Magic kMagics[] = {
+    {"\x93NUMPY", "a NumPy array (.npy): write the bare numbers, array.tofile(FILE)"},
+    {"PK\x03\x04", "a zip archive (.npz, .zip, .pt): unpack it and write the bare numbers"},
+    {"\x1f\x8b", "compressed by gzip: unpack it"},
+    {absl::string_view("\x28\xb5\x2f\xfd", 4), "compressed by zstd: unpack it"},
+    {absl::string_view("BZh", 3), "compressed by bzip2: unpack it"},
+    {absl::string_view("\xfd"
+                       "7zXZ",
+                       5),
+     "compressed by xz: unpack it"},
+    {"PAR1", "a parquet file: write its tokens as bare numbers"},
+    {"ARROW1", "an Arrow file: write its tokens as bare numbers"},
+    {absl::string_view("\x80\x02\x8a\x0alF", 6), "a PyTorch pickle: write the bare numbers"},
+    {absl::string_view("\x89HDF\r\n", 6), "an HDF5 file: write its tokens as bare numbers"},
+    {"MMIDIDX", "the index of a Megatron data set: give its .bin file"},
+    {"version https://git-lfs", "a git-lfs pointer, not the file itself: run git lfs pull"},
+};
+
+// {u64 header size; '{"'...}: a length that fits the file, and JSON behind it.
+bool IsSafetensors(absl::string_view head, int64_t size) {
+  if (head.size() < 10 || head.substr(8, 2) != "{\"") return false;
+  uint64_t header = 0;
+  for (int i = 7; i >= 0; --i) header = header << 8 | static_cast<unsigned char>(head[i]);
+  return header <= static_cast<uint64_t>(size);
+}
 
 int64_t TokenBytes(DataFormat format) {
   switch (format) {
@@ -62,7 +98,73 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, DataFormat fo
         size == 0 ? "no data" : absl::StrCat("no whole number of ", width, "-byte tokens"),
         "; check data.format"));
   }
-  return TokenFile(*std::move(file), format, size / width);
+  TokenFile tokens(*std::move(file), format, size / width);
+  HARMONY_RETURN_IF_ERROR(tokens.CheckKind());
+  return tokens;
+}
+
+absl::Status TokenFile::CheckKind() const {
+  const int64_t size = token_count_ * TokenBytes(format_);
+  char buffer[32];
+  const int64_t length = std::min<int64_t>(size, sizeof(buffer));
+  HARMONY_RETURN_IF_ERROR(file_.ReadAt(0, buffer, length));
+  const absl::string_view head(buffer, static_cast<size_t>(length));
+  const auto refuse = [this](absl::string_view kind) {
+    return absl::InvalidArgumentError(absl::StrCat("data.path: ", path(), ": is ", kind));
+  };
+  for (const Magic& magic : kMagics) {
+    if (absl::StartsWith(head, magic.bytes)) return refuse(magic.kind);
+  }
+  if (IsSafetensors(head, size)) {
+    return refuse("a safetensors file: write its tokens as bare numbers");
+  }
+  return absl::OkStatus();
+}
+
+// Little-endian numbers of a wider type have zeros where a narrower one has tokens: every second
+// token, or all but every fourth. A file of real tokens has no such comb over thousands of them.
+absl::Status TokenFile::CheckWidth() const {
+  const int64_t width = TokenBytes(format_);
+  const int64_t count = std::min(token_count_, kWidthTokens) / 4 * 4;
+  if (width == 4 || count < 16) return absl::OkStatus();
+  std::vector<char> bytes(static_cast<size_t>(count * width));
+  HARMONY_RETURN_IF_ERROR(file_.ReadAt(0, bytes.data(), count * width));
+  bool zero[4] = {true, true, true, true};
+  for (int64_t i = 0; i < count * width; ++i) {
+    if (bytes[static_cast<size_t>(i)] != 0) zero[i / width % 4] = false;
+  }
+  if (!zero[1] || !zero[3] || (zero[0] && zero[2])) return absl::OkStatus();
+  const int64_t factor = zero[2] ? 4 : 2;
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.path: ", path(), ": of its first ", count, " tokens ",
+                   factor == 4 ? "all but every fourth are 0" : "every second one is 0",
+                   ", as in a file of numbers of ", factor * width, " bytes read as numbers of ",
+                   width, "; check data.format"));
+}
+
+absl::StatusOr<DataFingerprint> TokenFile::Fingerprint() const {
+  DataFingerprint result;
+  result.bytes = token_count_ * TokenBytes(format_);
+  const int64_t pieces = kHashedWhole / kScanBytes;
+  const auto buffer = std::make_unique<char[]>(kScanBytes);
+  XXH3_state_t* const state = XXH3_createState();
+  XXH3_64bits_reset(state);
+  absl::Status status;
+  const bool whole = result.bytes <= kHashedWhole;
+  for (int64_t i = 0; i < pieces && status.ok(); ++i) {
+    const int64_t at = whole ? i * kScanBytes : (result.bytes - kScanBytes) / (pieces - 1) * i;
+    if (at >= result.bytes) break;
+    // The last piece of a large file ends with the file.
+    const int64_t from = !whole && i == pieces - 1 ? result.bytes - kScanBytes : at;
+    const int64_t length = std::min(kScanBytes, result.bytes - from);
+    status = file_.ReadAt(from, buffer.get(), length);
+    XXH3_64bits_update(state, buffer.get(), static_cast<size_t>(length));
+    result.hashed_bytes += length;
+  }
+  result.hash = XXH3_64bits_digest(state);
+  XXH3_freeState(state);
+  if (!status.ok()) return status;
+  return result;
 }
 
 int64_t TokenFile::SequenceCount(int64_t sequence_length) const {
@@ -79,6 +181,7 @@ absl::Status TokenFile::Validate(int64_t vocab_size, int64_t sequence_length,
                      "; it needs at least ", sequence_length * global_batch + 1,
                      " tokens (or lower global_batch_size or sequence_length)"));
   }
+  HARMONY_RETURN_IF_ERROR(CheckWidth());
   return CheckTokens(vocab_size);
 }
 

@@ -13,11 +13,23 @@
 
 namespace harmony {
 
+// What tells one file of data from another: its size and a hash of its bytes. Of a file above
+// kHashedWhole the hash covers pieces at equal distances, the first and the last bytes among them.
+struct DataFingerprint {
+  int64_t bytes = 0;
+  int64_t hashed_bytes = 0;  // that the hash covers
+  uint64_t hash = 0;         // XXH3, 64 bits
+  bool operator==(const DataFingerprint&) const = default;
+};
+inline constexpr int64_t kHashedWhole = int64_t{64} << 20;
+
 // Immutable after Open; all methods may be called from several threads. Reads by pread, not by a
 // mapping: a file that is cut while a job runs is an error then, not a fatal signal.
 class TokenFile {
  public:
-  // InvalidArgument when the file is empty or not a whole number of tokens.
+  // InvalidArgument when the file is empty or not a whole number of tokens, or begins as a file of
+  // another kind does (a NumPy array, an archive, ...): read as tokens, that would train on nothing
+  // of sense.
   static absl::StatusOr<TokenFile> Open(const std::string& path, DataFormat format);
 
   const std::string& path() const { return file_.path(); }
@@ -25,10 +37,14 @@ class TokenFile {
   // Sequence k is tokens [k*T, k*T + T), its labels the next ones: (tokens - 1) / T sequences.
   int64_t SequenceCount(int64_t sequence_length) const;
 
-  // InvalidArgument when there is less than one batch (says how many tokens are missing), or when a
-  // token is not below vocab_size (names its position). Reads the whole file once, in pieces; not
-  // at all when the format cannot hold such a token.
+  // InvalidArgument when there is less than one batch (says how many tokens are missing), when a
+  // token is not below vocab_size (names its position), or when the tokens are those of a wider
+  // type (every second one, or three of four, are zero). Reads the whole file once, in pieces; only
+  // its beginning when the format cannot hold a token that is too large.
   absl::Status Validate(int64_t vocab_size, int64_t sequence_length, int64_t global_batch) const;
+
+  // Reads kHashedWhole bytes at most.
+  absl::StatusOr<DataFingerprint> Fingerprint() const;
 
   // Tokens of sequence k and the one after them: out.size() == sequence_length + 1.
   // REQUIRES: 0 <= k < SequenceCount(out.size() - 1).
@@ -38,6 +54,8 @@ class TokenFile {
   TokenFile(File file, DataFormat format, int64_t token_count)
       : file_(std::move(file)), format_(format), token_count_(token_count) {}
   absl::Status CheckTokens(int64_t vocab_size) const;
+  absl::Status CheckKind() const;
+  absl::Status CheckWidth() const;
 
   File file_;
   DataFormat format_;

@@ -1,5 +1,6 @@
 #include "common/io/weight_map.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -9,24 +10,26 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
-#include "common/model/strict_json.h"
+#include "common/document/json_fields.h"
 
 namespace harmony {
 namespace {
 
-constexpr absl::string_view kHeadName = "lm_head.weight";
-
-std::string WithoutPrefix(const TensorSpec& tensor, Family family) {
-  return std::string(
-      absl::StripPrefix(tensor.name, family == Family::kGpt2 ? "transformer." : "model."));
+bool IsIgnored(absl::string_view name, const CheckpointNames& names) {
+  return std::any_of(names.ignored_suffixes.begin(), names.ignored_suffixes.end(),
+                     [&](const std::string& suffix) { return absl::EndsWith(name, suffix); });
 }
 
-// Buffers that are no parameters: causal masks and rotary frequencies, computed anew by everyone.
-bool IsKnownBuffer(absl::string_view name, Family family) {
-  if (family == Family::kGpt2) {
-    return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias");
+// The tensor that is stored once more under an alias; null when there is none of that name.
+const TensorSpec* FindAlias(const ModelSpec& model, absl::string_view name) {
+  for (const ParamBlock& block : model.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      for (const std::string& alias : tensor.aliases) {
+        if (alias == name) return &tensor;
+      }
+    }
   }
-  return absl::EndsWith(name, ".rotary_emb.inv_freq");
+  return nullptr;
 }
 
 // "'a', 'b', 'c' and 4 more"
@@ -63,21 +66,20 @@ std::string AnyPath(const CheckpointReader& reader) {
 // Every tensor of the checkpoint must be one of the model's, or known to be harmless.
 absl::Status CheckUnexpected(const ModelSpec& model, const CheckpointReader& reader,
                              const std::set<std::string>& used) {
-  const ModelConfig& config = model.config;
   std::vector<std::string> unexpected;
   for (const auto& [name, entry] : reader.tensors()) {
-    if (used.contains(name) || IsKnownBuffer(name, config.family)) continue;
-    if (config.tie_word_embeddings && name == kHeadName) {
-      if (entry.shape == std::vector<int64_t>{config.vocab_size, config.hidden_size}) continue;
-      return absl::InvalidArgumentError(absl::StrCat(reader.PathOf(name), ": the tied head '", name,
+    if (used.contains(name) || IsIgnored(name, model.checkpoint_names)) continue;
+    if (const TensorSpec* tied = FindAlias(model, name); tied != nullptr) {
+      if (entry.shape == tied->shape) continue;
+      return absl::InvalidArgumentError(absl::StrCat(reader.PathOf(name), ": the tied '", name,
                                                      "' has the shape ", ShapeString(entry.shape),
-                                                     ", unlike the token table"));
+                                                     ", unlike '", tied->name, "'"));
     }
     unexpected.push_back(name);
   }
   if (unexpected.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(reader.PathOf(unexpected[0]), ": holds tensors that a ", config.model_type,
+      absl::StrCat(reader.PathOf(unexpected[0]), ": holds tensors that a ", model.name,
                    " model of this config.json does not have: ", ListNames(unexpected)));
 }
 
@@ -99,7 +101,8 @@ absl::StatusOr<WeightMap> WeightMap::Match(const ModelSpec& model, const Checkpo
   std::vector<std::string> missing;
   for (const ParamBlock& block : model.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
-      const std::string bare = WithoutPrefix(tensor, model.config.family);
+      const std::string bare(
+          absl::StripPrefix(tensor.name, model.checkpoint_names.optional_prefix));
       const SafetensorsEntry* entry = reader.Find(tensor.name);
       if (bare != tensor.name && reader.Find(bare) != nullptr) {
         if (entry != nullptr) {
@@ -135,21 +138,18 @@ std::string WeightMap::ToJson() const {
 
 absl::StatusOr<WeightMap> WeightMap::FromJson(absl::string_view json, const ModelSpec& model,
                                               absl::string_view where) {
-  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseStrictJson(json, where));
   WeightMap map = ForNewModel(model);
-  for (auto& [name, stored] : map.stored_) {
-    const auto entry = parsed.is_object() ? parsed.find(name) : parsed.end();
-    if (!parsed.is_object() || entry == parsed.end() || !entry->is_object() ||
-        !entry->contains("name") || !entry->at("name").is_string() || !entry->contains("dtype") ||
-        !entry->at("dtype").is_string()) {
-      return absl::DataLossError(absl::StrCat(where, ": no entry for tensor '", name, "'"));
+  const absl::Status read = ReadJson(json, where, [&](const JsonField& root) {
+    for (auto& [name, stored] : map.stored_) {
+      const JsonField entry = root.Get(name.c_str());
+      entry.Only({"name", "dtype"});
+      stored.name = entry.Get("name").Text();
+      const absl::StatusOr<DType> dtype = ParseDType(entry.Get("dtype").Text());
+      if (!dtype.ok() || !IsFloatForUs(*dtype)) entry.Get("dtype").Wrong("must be a float type");
+      stored.dtype = dtype.value_or(stored.dtype);
     }
-    stored.name = entry->at("name").get<std::string>();
-    HARMONY_ASSIGN_OR_RETURN(stored.dtype, ParseDType(entry->at("dtype").get<std::string>()));
-    if (!IsFloatForUs(stored.dtype)) {
-      return absl::DataLossError(absl::StrCat(where, ": tensor '", name, "' has no float type"));
-    }
-  }
+  });
+  if (!read.ok()) return absl::DataLossError(read.message());
   return map;
 }
 

@@ -25,10 +25,9 @@ class WeightMap {
   // Hugging Face's names, F32: for models that were not loaded.
   static WeightMap ForNewModel(const ModelSpec& model);
 
-  // Finds every tensor of the model in the checkpoint, by its name with or without the prefix
-  // "transformer." / "model.". InvalidArgument names tensors that are missing, of another shape or
-  // type, or not expected. Ignored: gpt2's mask buffers and llama's inv_freq of old checkpoints,
-  // and the projection of a tied head (which is the token table again).
+  // Finds every tensor of the model in the checkpoint, by its name with or without the optional
+  // prefix (CheckpointNames). InvalidArgument names tensors that are missing, of another shape or
+  // type, or not expected. Ignored: what CheckpointNames says, and aliases of tied tensors.
   static absl::StatusOr<WeightMap> Match(const ModelSpec& model, const CheckpointReader& reader);
 
   // REQUIRES: a tensor of the model.

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
@@ -51,8 +53,10 @@ SegmentConstants PlanAreas(uint64_t total) {
   c.semaphores = place(uint64_t{kSemaphoreBanks} * kSemaphoresPerBank, sizeof(SemaphoreCell));
   c.job = place(1, kJobAreaBytes);
   c.records = place(std::clamp<uint64_t>(total / 4096, 4096, 262144), sizeof(ObjectRecord));
+  const uint64_t chunk_bytes =
+      kUpdateChunkElements * static_cast<uint64_t>(SizeOf(DType::kF32).count());  // of masters
   // Every parameter that fits has a share of a chunk, and every block one that is not full.
-  c.cursors = place(total / (kUpdateChunkElements * sizeof(float)) + 1024, sizeof(UpdateCursor));
+  c.cursors = place(total / chunk_bytes + 1024, sizeof(UpdateCursor));
   if (next < total) c.data = place(total - next, 1);
   c.checksum = ChecksumOf(&c, 0, offsetof(SegmentConstants, checksum));
   return c;
@@ -182,7 +186,7 @@ absl::Status Segment::AllocatePages(const SegmentArea& area, uint64_t bytes, con
       0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("allocating ", FormatBytesExact(Bytes(static_cast<int64_t>(bytes))), " for ",
-                     what, ": ", strerror(errno)));
+                     what, ": ", std::generic_category().message(errno)));
   }
   return absl::OkStatus();
 }
@@ -405,7 +409,7 @@ int64_t UpdateChunks(int64_t elements) {
 int64_t CursorBase(const ModelSpec& model, int blocks) {
   int64_t base = 0;
   for (int b = 0; b < blocks; ++b) {
-    base += UpdateChunks(model.blocks[static_cast<size_t>(b)].elements);
+    base += UpdateChunks(model.blocks[static_cast<size_t>(b)].elements());
   }
   return base;
 }

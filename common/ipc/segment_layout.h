@@ -15,7 +15,7 @@
 namespace harmony {
 
 inline constexpr uint64_t kSegmentMagic = 0x4745534f4d524148;  // "HARMOSEG", little endian
-inline constexpr uint32_t kSegmentLayoutVersion = 1;
+inline constexpr uint32_t kSegmentLayoutVersion = 2;
 inline constexpr uint64_t kSegmentPage = 4096;
 inline constexpr uint32_t kSemaphoreBanks = 4;
 inline constexpr uint32_t kSemaphoresPerBank = 128;

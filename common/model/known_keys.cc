@@ -7,7 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "common/model/strict_json.h"
+#include "common/document/strict_json.h"
 
 namespace harmony {
 namespace {

@@ -5,9 +5,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/document/strict_json.h"
 #include "common/model/config_reader.h"
 #include "common/model/known_keys.h"
-#include "common/model/strict_json.h"
 
 namespace harmony {
 namespace {

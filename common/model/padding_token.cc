@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/model/strict_json.h"
+#include "common/document/strict_json.h"
 
 namespace harmony {
 

@@ -12,8 +12,8 @@ Bytes Take(Bytes& end, Bytes size) {
   return begin;
 }
 
-bool IsTied(const ModelSpec& model, int use) {
-  return model.blocks[model.uses[use].block].uses.size() > 1;
+const ParamBlock& BlockOf(const ModelSpec& model, int use) {
+  return model.blocks[model.uses[use].block];
 }
 
 }  // namespace
@@ -22,26 +22,25 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
     : num_microbatches_(plan.num_microbatches),
       forward_span_(plan.forward_span),
       persistent_(PersistentBytes(model, plan.optimizer_moments)),
-      token_bytes_(plan.microbatch_size * plan.sequence_length * 4),
+      batch_(LayOutBatch(model, plan.global_batch())),
       stashes_(model.num_layers() + 1),
       is_stashed_(model.num_layers() + 1, false),
       gradient_(model.uses.size(), Bytes(-1)),
       gradient_stride_(model.uses.size()) {
   Bytes end = persistent_;
-  batch_bytes_ = (token_bytes_ * (2 * num_microbatches_)).AlignUp(kSlotAlignment);
-  small_begin_ = Take(end, batch_bytes_ * 2);
+  for (size_t input = 0; input < model.inputs.size(); ++input) {
+    input_bytes_.push_back(InputBytes(model, static_cast<int>(input), plan.microbatch_size));
+  }
+  small_begin_ = Take(end, batch_.size * 2);
   scalars_begin_ = Take(end, Bytes(sizeof(StepScalars)) * 2);
   norms_begin_ = Take(end, Bytes(sizeof(NormSlot)) * static_cast<int64_t>(model.blocks.size()));
   loss_bytes_ = Bytes(sizeof(LossSlot)) * plan.replica_microbatches();
   loss_begin_ = Take(end, Bytes(sizeof(LossSlot)) * num_microbatches_);
 
-  const auto bytes_of = [&](int boundary) {
-    return BoundaryBytes(model, boundary, plan.microbatch_size, plan.sequence_length);
-  };
   stash_begin_ = end;
   const auto add_stash = [&](int boundary) {
     StashPlace& place = stashes_[boundary];
-    place.microbatch = bytes_of(boundary);
+    place.microbatch = BoundaryBytes(model, boundary, plan.microbatch_size);
     place.task = (place.microbatch * forward_span_).AlignUp(kSlotAlignment);
     place.begin = Take(end, place.task * plan.num_forwards());
   };
@@ -64,8 +63,8 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   }
   for (const LayerGroup& group : plan.backward_groups) {
     if (group.layers.first == 0) continue;
-    boundary_bytes_ =
-        std::max(boundary_bytes_, bytes_of(group.layers.first).AlignUp(kSlotAlignment));
+    const Bytes gradient = BoundaryGradientBytes(model, group.layers.first, plan.microbatch_size);
+    boundary_bytes_ = std::max(boundary_bytes_, gradient.AlignUp(kSlotAlignment));
   }
   const int banks =
       std::min<int>(plan.boundary_banks, static_cast<int>(plan.backward_groups.size()) - 1);
@@ -74,21 +73,14 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   gradients_begin_ = end;
   const bool deferred = plan.update != UpdateMode::kEager;
   for (size_t use = 0; use < model.uses.size(); ++use) {
-    if (!deferred && !IsTied(model, static_cast<int>(use))) continue;
-    gradient_stride_[use] = model.blocks[model.uses[use].block].size().AlignUp(kSlotAlignment);
+    const ParamBlock& block = BlockOf(model, static_cast<int>(use));
+    if (!deferred && !block.tied()) continue;
+    gradient_stride_[use] = block.gradient_bytes.AlignUp(kSlotAlignment);
     gradient_[use] = Take(end, gradient_stride_[use] * plan.replicas);
   }
   ring_bytes_ = deferred ? Bytes(0) : plan.gradient_ring;
   ring_begin_ = Take(end, ring_bytes_);
   end_ = end;
-}
-
-Bytes ArenaLayout::Tokens(int parity, int microbatch) const {
-  return Batch(parity) + token_bytes_ * microbatch;
-}
-
-Bytes ArenaLayout::Labels(int parity, int microbatch) const {
-  return Batch(parity) + token_bytes_ * (num_microbatches_ + microbatch);
 }
 
 Bytes ArenaLayout::Stash(int boundary, int microbatch) const {
@@ -106,8 +98,8 @@ Bytes ArenaLayout::MinimalRing(const ModelSpec& model, const Plan& plan) {
   for (const LayerGroup& group : plan.backward_groups) {
     Bytes sum;
     for (int use : UsesOf(model, group.layers)) {
-      if (IsTied(model, use)) continue;
-      sum += model.blocks[model.uses[use].block].size().AlignUp(kSlotAlignment);
+      const ParamBlock& block = BlockOf(model, use);
+      if (!block.tied()) sum += block.gradient_bytes.AlignUp(kSlotAlignment);
     }
     most = std::max(most, sum * plan.replicas);
   }
@@ -117,7 +109,7 @@ Bytes ArenaLayout::MinimalRing(const ModelSpec& model, const Plan& plan) {
 Bytes ArenaLayout::DefaultRing(const ModelSpec& model, const Plan& plan) {
   Bytes all;
   for (const ParamBlock& block : model.blocks) {
-    if (block.uses.size() == 1) all += block.size();
+    if (!block.tied()) all += block.gradient_bytes;
   }
   const Bytes half = Bytes(all.count() / 2).AlignUp(kSlotAlignment);
   return std::max(MinimalRing(model, plan), half * plan.replicas);

@@ -5,10 +5,10 @@
 //
 // Behind the persistent objects (objects.h) come, each slot at a multiple of kSlotAlignment:
 //   small     two batches, two step scalars, a norm per block, the loss slots of a step
-//             (those of a replica follow each other)
+//             (each kind in one slot, one record behind the other)
 //   stash     one slot per (boundary stashed on the host or passed on through the arena,
 //             forward task): at the end of forward all exist at once
-//   banks     `boundary_banks` banks of one boundary tensor per microbatch, each as large as the
+//   banks     `boundary_banks` banks of one boundary gradient per microbatch, each as large as the
 //             largest; backward group number i from the top commits its input gradient into bank
 //             i mod boundary_banks
 //   gradients deferred: a slot per use and replica. Eager: a slot per replica and use of a tied
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/model/model_sizes.h"
 #include "common/model/model_spec.h"
 #include "common/plan/objects.h"
 #include "common/plan/plan.h"
@@ -34,13 +35,13 @@ class ArenaLayout {
   Bytes stash_and_boundary_bytes() const { return gradients_begin_ - stash_begin_; }
 
   // Offsets from the start of the arena.
-  Bytes Batch(int parity) const { return small_begin_ + batch_bytes_ * parity; }
-  Bytes batch_bytes() const { return batch_bytes_; }
-  // Tokens (then, in a second half, labels) of a microbatch: int32 [samples, T], from the start of
-  // the arena.
-  Bytes Tokens(int parity, int microbatch) const;
-  Bytes Labels(int parity, int microbatch) const;
-  Bytes token_bytes() const { return token_bytes_; }  // of one microbatch; labels alike
+  Bytes Batch(int parity) const { return small_begin_ + batch_.size * parity; }
+  Bytes batch_bytes() const { return batch_.size; }
+  // A microbatch's part of a batch input.
+  Bytes Input(int parity, int input, int microbatch) const {
+    return Batch(parity) + batch_.offsets[input] + input_bytes_[input] * microbatch;
+  }
+  Bytes input_bytes(int input) const { return input_bytes_[input]; }  // of one microbatch
   Bytes Scalars(int parity) const { return scalars_begin_ + Bytes(sizeof(StepScalars)) * parity; }
   Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(NormSlot)) * block; }
   Bytes Loss(int replica = 0) const { return loss_begin_ + loss_bytes_ * replica; }
@@ -71,9 +72,10 @@ class ArenaLayout {
     Bytes task, microbatch;   // of one forward task, of one microbatch of it
   };
   int num_microbatches_, forward_span_;
-  Bytes persistent_, small_begin_, batch_bytes_, token_bytes_, scalars_begin_, norms_begin_,
-      loss_begin_, loss_bytes_, stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_,
-      ring_begin_, ring_bytes_, end_;
+  Bytes persistent_, small_begin_, scalars_begin_, norms_begin_, loss_begin_, loss_bytes_,
+      stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_, ring_bytes_, end_;
+  BatchLayout batch_;
+  std::vector<Bytes> input_bytes_;      // by batch input: of one microbatch
   std::vector<StashPlace> stashes_;     // by boundary
   std::vector<bool> is_stashed_;        // by boundary
   std::vector<Bytes> gradient_;         // by use; -1: from the ring

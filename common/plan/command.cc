@@ -1,11 +1,10 @@
 #include "common/plan/command.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/plan/lane_kinds.h"
 
 namespace harmony {
 namespace {
-
-constexpr int kLanesPerDevice = 5;
 
 std::string EndpointText(const Endpoint& end) {
   return end.device < 0 ? absl::StrCat("arena+", end.offset.count())
@@ -39,8 +38,9 @@ std::string BodyText(const ComputeTask& task) {
   if (task.output_gradient) absl::StrAppend(&text, " dy@", task.output_gradient->count());
   if (task.kept) absl::StrAppend(&text, " kept@", task.kept->count());
   if (task.input_gradient) absl::StrAppend(&text, " dx@", task.input_gradient->count());
-  if (task.tokens) absl::StrAppend(&text, " tokens@", task.tokens->count());
-  if (task.labels) absl::StrAppend(&text, " labels@", task.labels->count());
+  for (const InputBinding& input : task.inputs) {
+    absl::StrAppend(&text, " batch", input.input, "@", input.offset.count());
+  }
   if (task.loss) absl::StrAppend(&text, " loss@", task.loss->count());
   return text;
 }
@@ -70,26 +70,26 @@ std::string BodyText(const HostTask& task) {
 }  // namespace
 
 std::string DebugString(const Lane& lane) {
-  static constexpr const char* kNames[] = {"compute", "h2d_bulk",     "h2d_stream", "d2h",
-                                           "p2p",     "host_compute", "host_io"};
-  const char* name = kNames[static_cast<int>(lane.kind)];
+  const char* name = TraitsOf(lane.kind).name;
   return IsHostLane(lane) ? name : absl::StrCat(name, lane.device);
 }
 
-bool IsHostLane(const Lane& lane) {
-  return lane.kind == LaneKind::kHostCompute || lane.kind == LaneKind::kHostIo;
+bool IsHostLane(const Lane& lane) { return IsHostKind(lane.kind); }
+
+int LaneTable::size() const {
+  return num_devices_ * kDeviceLaneKinds + kLaneKinds - kDeviceLaneKinds;
 }
 
 int LaneTable::IndexOf(const Lane& lane) const {
-  if (lane.kind == LaneKind::kHostCompute) return num_devices_ * kLanesPerDevice;
-  if (lane.kind == LaneKind::kHostIo) return num_devices_ * kLanesPerDevice + 1;
-  return lane.device * kLanesPerDevice + static_cast<int>(lane.kind);
+  const int kind = static_cast<int>(lane.kind);
+  if (IsHostKind(lane.kind)) return (num_devices_ - 1) * kDeviceLaneKinds + kind;
+  return lane.device * kDeviceLaneKinds + kind;
 }
 
 Lane LaneTable::LaneAt(int index) const {
-  if (index == num_devices_ * kLanesPerDevice) return {LaneKind::kHostCompute, 0};
-  if (index == num_devices_ * kLanesPerDevice + 1) return {LaneKind::kHostIo, 0};
-  return {static_cast<LaneKind>(index % kLanesPerDevice), index / kLanesPerDevice};
+  const int host = index - num_devices_ * kDeviceLaneKinds;
+  if (host >= 0) return {static_cast<LaneKind>(kDeviceLaneKinds + host), 0};
+  return {static_cast<LaneKind>(index % kDeviceLaneKinds), index / kDeviceLaneKinds};
 }
 
 const char* ToString(TrafficClass traffic) {

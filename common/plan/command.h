@@ -45,7 +45,7 @@ bool IsHostLane(const Lane& lane);
 class LaneTable {
  public:
   explicit LaneTable(int num_devices) : num_devices_(num_devices) {}
-  int size() const { return num_devices_ * 5 + 2; }
+  int size() const;
   int IndexOf(const Lane& lane) const;
   Lane LaneAt(int index) const;
   int num_devices() const { return num_devices_; }
@@ -83,6 +83,11 @@ struct OutputBinding {
   Bytes offset;
 };
 
+struct InputBinding {
+  int input = 0;  // number of the batch input
+  Bytes offset;
+};
+
 struct ComputeTask {
   TaskKind kind = TaskKind::kForward;
   LayerRange layers;
@@ -100,8 +105,7 @@ struct ComputeTask {
   std::vector<OutputBinding> outputs;    // forward: boundaries to write, the group's output last
   std::optional<Bytes> output_gradient;  // backward but not fused
   std::optional<Bytes> input_gradient;   // backward kinds; none when the group has layer 0
-  std::optional<Bytes> tokens;           // groups with layer 0: int32 [samples, T]
-  std::optional<Bytes> labels;           // fused: int32 [samples, T]
+  std::vector<InputBinding> inputs;      // the batch inputs that its layers read, ascending
   std::optional<Bytes> loss;             // fused: a LossSlot
   int64_t total_labels = 0;              // of the global batch: gradients are of the mean over it
 };

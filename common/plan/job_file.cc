@@ -1,22 +1,19 @@
 #include "common/plan/job_file.h"
 
-#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/document/yaml_document.h"
 #include "common/model/model_config.h"
 #include "common/plan/job_keys.h"
 
 namespace harmony {
 namespace {
-
-constexpr size_t kMaxText = 1 << 20;
 
 using Values = std::map<std::string, JobValue>;  // by key, nested ones with a dot
 
@@ -71,58 +68,8 @@ absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::stri
   return absl::OkStatus();
 }
 
-// Events of a document that nobody wants.
-class IgnoreEvents : public YAML::EventHandler {
- public:
-  void OnDocumentStart(const YAML::Mark&) override {}
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                       YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                  YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-};
-
-absl::Status CheckCharacters(absl::string_view text, absl::string_view where) {
-  int line = 1;
-  for (const char c : text) {
-    line += c == '\n';
-    if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\r' || c == '\t') continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ":", line, ": not valid YAML: a control character"));
-  }
-  return absl::OkStatus();
-}
-
-// yaml-cpp throws; nothing of that leaves this file. Its LoadAll can loop for ever on a malformed
-// text: hence the second look for another document.
-absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view where) {
-  if (text.size() > kMaxText) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": is larger than 1 MiB"));
-  }
-  HARMONY_RETURN_IF_ERROR(CheckCharacters(text, where));
-  try {
-    const YAML::Node root = YAML::Load(std::string(text));
-    std::istringstream stream{std::string(text)};
-    YAML::Parser parser(stream);
-    IgnoreEvents ignore;
-    if (parser.HandleNextDocument(ignore) && parser.HandleNextDocument(ignore)) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": holds more than one document"));
-    }
-    return root;
-  } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ":", error.mark.line + 1, ": not valid YAML: ", error.msg));
-  }
-}
-
 absl::Status ReadFile(absl::string_view text, const std::string& path, Values& values) {
-  HARMONY_ASSIGN_OR_RETURN(const YAML::Node root, LoadYaml(text, path));
+  HARMONY_ASSIGN_OR_RETURN(const YAML::Node root, ParseYaml(text, path));
   if (!root.IsMap()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": must hold keys and values"));
   }
@@ -151,7 +98,7 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   value.text = parts[1];
   value.origin = origin;
   if (absl::StartsWith(parts[1], "[")) {
-    HARMONY_ASSIGN_OR_RETURN(const YAML::Node node, LoadYaml(parts[1], origin));
+    HARMONY_ASSIGN_OR_RETURN(const YAML::Node node, ParseYaml(parts[1], origin));
     value = ToValue(node, origin);
   }
   values[key] = std::move(value);

@@ -5,13 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/document/nearest_name.h"
 
 namespace harmony {
 namespace {
@@ -372,21 +372,6 @@ constexpr std::array<pair<string_view, string_view>, 7> kOtherNames = {
      {"fp16", "bf16"},
      {"block_size", "sequence_length"}}};
 
-// Levenshtein's distance.
-size_t EditDistance(string_view a, string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 absl::Span<const JobKey> JobKeys() { return kKeys; }
@@ -410,21 +395,9 @@ absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin) {
           absl::StrCat(origin, ": there is no key '", name, "'; use ", ours));
     }
   }
-  const JobKey* nearest = nullptr;
-  size_t best = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const JobKey& key : kKeys) {
-    const size_t distance = EditDistance(name, key.name);
-    if (distance < best) {
-      best = distance;
-      nearest = &key;
-    }
-  }
   std::vector<string_view> names;
   for (const JobKey& key : kKeys) names.push_back(key.name);
-  return absl::InvalidArgumentError(
-      absl::StrCat(origin, ": unknown key '", name, "'; ",
-                   nearest != nullptr ? absl::StrCat("did you mean '", nearest->name, "'?")
-                                      : absl::StrCat("known keys: ", absl::StrJoin(names, ", "))));
+  return absl::InvalidArgumentError(absl::StrCat(origin, ": ", UnknownName("key", name, names)));
 }
 
 absl::Status CheckJob(const JobSpec& job, absl::string_view where) {

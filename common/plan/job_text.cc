@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
-#include "common/model/strict_json.h"
+#include "common/document/strict_json.h"
 #include "common/plan/job_file.h"
 #include "common/plan/job_keys.h"
 

@@ -85,26 +85,30 @@ ObjectKey ObjectTableLayout::KeyOf(int index) const {
 
 namespace {
 
-// Each block begins on a slot boundary.
-Bytes RoomOf(const ParamBlock& block) { return block.size().AlignUp(kSlotAlignment); }
-
-// Bytes of the first `blocks` parameter blocks.
-Bytes ParameterBytes(const ModelSpec& model, size_t blocks) {
+// What the first `blocks` blocks take in one form, each from a slot boundary on.
+Bytes RoomOf(const ModelSpec& model, Bytes ParamBlock::*form, size_t blocks) {
   Bytes total;
-  for (size_t i = 0; i < blocks; ++i) total += RoomOf(model.blocks[i]);
+  for (size_t i = 0; i < blocks; ++i) total += (model.blocks[i].*form).AlignUp(kSlotAlignment);
   return total;
+}
+Bytes RoomOf(const ModelSpec& model, Bytes ParamBlock::*form) {
+  return RoomOf(model, form, model.blocks.size());
 }
 
 }  // namespace
 
 Bytes PersistentBytes(const ModelSpec& model, int moments) {
-  return ParameterBytes(model, model.blocks.size()) * (1 + moments);
+  return RoomOf(model, &ParamBlock::weight_bytes) +
+         RoomOf(model, &ParamBlock::moment_bytes) * moments;
 }
 
 Bytes PersistentOffset(const ModelSpec& model, const ObjectKey& key) {
-  const int part = static_cast<int>(key.kind) - static_cast<int>(ObjectKind::kParameter);
-  return ParameterBytes(model, model.blocks.size()) * part +
-         ParameterBytes(model, static_cast<size_t>(key.index));
+  const auto blocks = static_cast<size_t>(key.index);
+  if (key.kind == ObjectKind::kParameter) return RoomOf(model, &ParamBlock::weight_bytes, blocks);
+  const int moments = key.kind == ObjectKind::kMoment1 ? 0 : 1;  // before this one
+  return RoomOf(model, &ParamBlock::weight_bytes) +
+         RoomOf(model, &ParamBlock::moment_bytes) * moments +
+         RoomOf(model, &ParamBlock::moment_bytes, blocks);
 }
 
 std::vector<Bytes> ParameterOffsets(const ModelSpec& model) {
@@ -112,7 +116,7 @@ std::vector<Bytes> ParameterOffsets(const ModelSpec& model) {
   Bytes next;
   for (const ParamBlock& block : model.blocks) {
     offsets.push_back(next);
-    next += RoomOf(block);
+    next += block.weight_bytes.AlignUp(kSlotAlignment);
   }
   return offsets;
 }

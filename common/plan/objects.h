@@ -18,8 +18,7 @@
 namespace harmony {
 
 enum class ObjectKind : uint8_t {
-  kParameter,  // index: block; fp32 master weights. Version v: v updates are in it. Writer: host
-               // worker
+  kParameter,  // index: block; master weights. Version v: v updates are in it. Writer: host worker
   kMoment1,    // index: block; AdamW m, or SGD's (unused) slot. Writer: host worker
   kMoment2,    // index: block; AdamW v. Writer: host worker
   kGradient,   // index: use, microbatch: replica; version s+1 for step index s. Writer: swapper
@@ -29,7 +28,7 @@ enum class ObjectKind : uint8_t {
                       // swapper
   kLoss,   // microbatch: replica; the LossSlots of its microbatches; s+1. Those of all replicas
            // follow each other in the arena. Writer: swapper
-  kBatch,  // index: 0/1 (step parity): tokens and labels of the global batch; s+1. Writer: host
+  kBatch,  // index: 0/1 (step parity): inputs of the global batch (LayOutBatch); s+1. Writer: host
            // worker
   kStepScalars,  // index: 0/1 (step parity): see StepScalars; version s+1. Writer: host worker
   kNorm,         // index: block: squared gradient norm of a block; s+1. Writer: host worker
@@ -75,7 +74,7 @@ struct NormSlot {
 static_assert(sizeof(NormSlot) == 64);
 
 // Where parameters and optimizer moments lie: the front part of the arena, [0, PersistentBytes).
-// All parameters first, then m, then v, blocks in order, each on a 64-byte boundary. `moments` is
+// All parameters first, then m, then v, blocks in order, each on a slot boundary. `moments` is
 // the number of moments a parameter has (AdamW 2, SGD 0).
 Bytes PersistentBytes(const ModelSpec& model, int moments);
 // REQUIRES: a key of kind kParameter, kMoment1 or kMoment2.

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/command.h"
+#include "common/plan/lane_kinds.h"
 
 namespace harmony {
 namespace {
@@ -65,8 +67,9 @@ absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
   }
   if (plan.forward_span == 1 || SpansAllowed(model, plan)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "plan: boundary tensors of a microbatch cannot be parts of forward tasks of ",
-      plan.forward_span, " microbatches: their bytes are not a multiple of ", kSlotAlignment));
+      "plan: what crosses a boundary for a microbatch cannot be part of that of forward tasks of ",
+      plan.forward_span, " microbatches: it is not one tensor of a multiple of ", kSlotAlignment,
+      " bytes"));
 }
 
 // That of `groups` with the same layers and device as a group of the other phase; -1: there is
@@ -171,8 +174,12 @@ std::vector<int> LinksOfLanes(const Plan& plan) {
   std::vector<int> links(table.size());
   for (int index = 0; index < table.size(); ++index) {
     Lane lane = table.LaneAt(index);
-    if (lane.kind == LaneKind::kH2DStream) lane.kind = LaneKind::kH2DBulk;
-    if (lane.kind == LaneKind::kH2DBulk || lane.kind == LaneKind::kD2H) {
+    const LaneLink link = TraitsOf(lane.kind).link;
+    for (int kind = 0; link != LaneLink::kNone && kind < static_cast<int>(lane.kind); ++kind) {
+      if (TraitsOf(static_cast<LaneKind>(kind)).link == link)
+        lane.kind = static_cast<LaneKind>(kind);
+    }
+    if (link == LaneLink::kH2D || link == LaneLink::kD2H) {
       const int root = plan.devices[lane.device].root;
       for (int d = 0; root > 0 && d < lane.device; ++d) {
         if (plan.devices[d].root == root) lane.device = d;
@@ -190,15 +197,7 @@ Nanos BusiestLink(const std::vector<int>& links, const std::vector<Nanos>& busy)
 }
 
 bool SpansAllowed(const ModelSpec& model, const Plan& plan) {
-  // What never runs has no bits; but slices of what is kept must lie where they are looked for.
-  const bool keeps = std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
-                                 [](const LayerGroup& group) { return group.keep_stash; });
-  if (model.measured != nullptr && !keeps) return true;
-  for (int boundary = 1; boundary < model.num_layers(); ++boundary) {
-    const Bytes slice = BoundaryBytes(model, boundary, plan.microbatch_size, plan.sequence_length);
-    if (slice.count() % kSlotAlignment != 0) return false;
-  }
-  return true;
+  return BoundariesSplit(model, plan.microbatch_size);
 }
 
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group) {
@@ -268,35 +267,42 @@ std::vector<int> BlocksOf(const ModelSpec& model, LayerRange layers, bool backwa
 MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
   MinimalSwap swap;
   const int64_t samples = plan.global_batch();
+  // Microbatch by microbatch: between the tensors of a boundary there are gaps.
+  const auto boundary_bytes = [&](int boundary) {
+    return BoundaryBytes(model, boundary, plan.microbatch_size) * plan.num_microbatches;
+  };
   auto load = [&](LayerRange layers, bool backward) {
     for (int block : BlocksOf(model, layers, backward)) {
-      swap.weights += model.blocks[block].size() * plan.num_shares();
+      swap.weights += model.blocks[block].weight_bytes * plan.num_shares();
     }
   };
-  for (const LayerGroup& group : plan.forward_groups) load(group.layers, false);
+  const auto read_inputs = [&](LayerRange layers) {
+    for (int input : InputsOf(model, layers)) swap.tokens += InputBytes(model, input, samples);
+  };
+  for (const LayerGroup& group : plan.forward_groups) {
+    load(group.layers, false);
+    read_inputs(group.layers);
+  }
   for (size_t i = 0; i < plan.backward_groups.size(); ++i) {
     const LayerGroup& group = plan.backward_groups[i];
     const bool fused = i + 1 == plan.backward_groups.size();
     if (!group.keep_weights) load(group.layers, !fused);
+    read_inputs(group.layers);
     const int boundary = StashBoundary(group);
     if (!fused && boundary > 0 && !group.keep_stash) {
-      swap.stash += BoundaryBytes(model, boundary, samples, plan.sequence_length);  // back in
+      swap.stash += boundary_bytes(boundary);  // back in
     }
     if (plan.update == UpdateMode::kEager && group.layers.first > 0) {
-      swap.boundary_commit +=
-          BoundaryBytes(model, group.layers.first, samples, plan.sequence_length);
+      swap.boundary_commit += boundary_bytes(group.layers.first);
     }
   }
   for (const StashSpec& stash : StashesOf(plan)) {
     if (stash.kept) continue;
-    swap.stash += BoundaryBytes(model, stash.boundary, samples, plan.sequence_length);  // out
+    swap.stash += boundary_bytes(stash.boundary);  // out
   }
   for (const ParamUse& use : model.uses) {
-    swap.gradients += model.blocks[use.block].size() * plan.replicas;
+    swap.gradients += model.blocks[use.block].gradient_bytes * plan.replicas;
   }
-  // Tokens for the forward and for the embedding's gradient (fused: once), and the labels.
-  const int64_t reads = plan.backward_groups.size() == 1 ? 2 : 3;
-  swap.tokens = Bytes(samples * plan.sequence_length * 4) * reads;
   return swap;
 }
 

@@ -106,8 +106,8 @@ std::vector<int> LinksOfLanes(const Plan& plan);
 // The most that lanes of one link together are busy, of what each lane is.
 Nanos BusiestLink(const std::vector<int>& links, const std::vector<Nanos>& busy);
 
-// Forward tasks may run several microbatches: each one's part of a tensor begins at a whole cache
-// line, so that a backward task can read its slice and kernels give it the bits it gets alone.
+// Forward tasks may run several microbatches: each one's part of a boundary begins at a slot
+// boundary, so that a backward task can read its slice and kernels give it the bits it gets alone.
 bool SpansAllowed(const ModelSpec& model, const Plan& plan);
 
 // The backward group that keeps the weights a forward group loads; -1: none does.
@@ -143,7 +143,8 @@ std::vector<int> BlocksOf(const ModelSpec& model, LayerRange layers, bool backwa
 // Bytes per step of each class that any execution of the plan must move over CPU-GPU links
 // (section 7): the yardstick beside the measured counters.
 struct MinimalSwap {
-  Bytes weights, gradients, stash, boundary_commit, tokens;
+  Bytes weights, gradients, stash, boundary_commit;
+  Bytes tokens;  // batch inputs, by every task that reads them
 };
 MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan);
 

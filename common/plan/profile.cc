@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/model/model_sizes.h"
 
 namespace harmony {
 namespace {
@@ -16,12 +17,13 @@ constexpr int64_t kHostElements = 16 << 20, kHostBlockElements = 8 << 20;
 constexpr int64_t kLinkGranule = 4096;
 
 std::string ShapeText(const ModelSpec& model, const LayerSpec& layer) {
-  std::string text = KindName(layer.kind);
+  std::string text = model.costs[layer.cost].work;
   for (int use : layer.uses) {
     const ParamUse& used = model.uses[use];
     absl::StrAppend(&text, used.needed_in_backward ? " |" : " -");
     for (const TensorSpec& tensor : model.blocks[used.block].tensors) {
-      absl::StrAppend(&text, " ", absl::StrJoin(tensor.shape, "x"));
+      absl::StrAppend(&text, " ", ToString(tensor.weight.dtype), ":",
+                      absl::StrJoin(tensor.shape, "x"));
     }
   }
   return text;
@@ -42,19 +44,17 @@ absl::Status Differs(absl::string_view where, absl::string_view field, absl::str
 }
 
 absl::Status CheckLayer(const LayerProfile& layer, absl::string_view where,
-                        const std::string& field, const ModelSpec& model, const JobSpec& job) {
+                        const std::string& field, const ModelSpec& model) {
   const int index = layer.layers.front();
-  const char* kind = KindName(model.layers[index].kind);
-  if (layer.kind != kind) {
-    return Differs(where, field + ".kind", layer.kind, kind);
-  }
+  const std::string& kind = model.cost_of(index).name;
+  if (layer.kind != kind) return Differs(where, field + ".kind", layer.kind, kind);
   const Bytes parameters = LayerParameterBytes(model, index);
   if (layer.parameter_bytes != parameters) {
     return Differs(where, field + ".parameter_bytes",
                    absl::StrCat(layer.parameter_bytes.count(), " bytes"),
                    absl::StrCat("a layer with ", parameters.count()));
   }
-  const Bytes input = BoundaryBytes(model, index, 1, job.sequence_length);
+  const Bytes input = LayerInputBytes(model, index, 1);
   if (layer.input_bytes != input) {
     return Differs(where, field + ".input_bytes_per_sample",
                    absl::StrCat(layer.input_bytes.count(), " bytes"),
@@ -73,43 +73,43 @@ Measured MeasuredOf(std::vector<double>& repeats) {
   return {median, repeats.front(), repeats.back()};
 }
 
-const char* KindName(LayerKind kind) {
-  static constexpr const char* kNames[] = {"embedding", "block", "head"};
-  return kNames[static_cast<int>(kind)];
-}
-
 std::vector<LayerShape> DistinctLayers(const ModelSpec& model) {
   std::vector<LayerShape> shapes;
   std::map<std::string, size_t> known;
   for (const LayerSpec& layer : model.layers) {
     const auto [at, added] = known.emplace(ShapeText(model, layer), shapes.size());
-    if (added) shapes.push_back({layer.kind, {}});
+    if (added) shapes.push_back({model.costs[layer.cost].name, {}});
     shapes[at->second].layers.push_back(layer.index);
   }
   return shapes;
 }
 
-std::string ModelCostText(const ModelSpec& model, int64_t sequence_length) {
-  const ModelConfig& c = model.config;
-  std::string text =
-      absl::StrCat("family ", static_cast<int>(c.family), " vocabulary ", c.vocab_size, " hidden ",
-                   c.hidden_size, " heads ", c.num_heads, "/", c.num_kv_heads, "x", c.head_dim,
-                   " inner ", c.intermediate_size, " activation ", static_cast<int>(c.activation),
-                   " tied ", c.tie_word_embeddings, " bias ", c.qkv_bias, c.attention_output_bias,
-                   c.mlp_bias, " qk_norm ", c.qk_norm, " sequence ", sequence_length, "\n");
+bool Recomputes(const ModelSpec& model, int layer) {
+  return !model.cost_of(layer).kept_tensors.empty();
+}
+
+int TypicalLayer(const ModelSpec& model) {
+  int most = model.num_layers() > 2 ? 1 : 0;
+  for (int layer = most + 1; layer + 1 < model.num_layers(); ++layer) {
+    if (ForwardFlops(model, layer, 1) > ForwardFlops(model, most, 1)) most = layer;
+  }
+  return most;
+}
+
+std::string ModelCostText(const ModelSpec& model) {
+  std::string text;
   for (const LayerSpec& layer : model.layers) absl::StrAppend(&text, ShapeText(model, layer), "\n");
   return text;
 }
 
-std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length) {
-  return absl::StrFormat("%016x", Digest(ModelCostText(model, sequence_length)));
+std::string ModelFingerprint(const ModelSpec& model) {
+  return absl::StrFormat("%016x", Digest(ModelCostText(model)));
 }
 
 Profile BlankProfile(const ModelSpec& model, const JobSpec& job) {
   Profile profile;
-  profile.model_fingerprint = ModelFingerprint(model, job.sequence_length);
-  profile.model =
-      absl::StrCat(model.config.model_type, ", ", model.parameter_count(), " parameters");
+  profile.model_fingerprint = ModelFingerprint(model);
+  profile.model = absl::StrCat(model.name, ", ", model.parameter_count(), " parameters");
   profile.sequence_length = job.sequence_length;
   profile.compute_threads = job.compute_threads;
   return profile;
@@ -137,32 +137,36 @@ const char* OptimizerName(OptimizerKind kind) {
 }
 
 Bytes UpdateBytes(const ParamBlock& block, OptimizerKind optimizer) {
-  const int64_t kept = optimizer == OptimizerKind::kAdamW ? 3 : 1;
-  return block.size() * (2 * kept + static_cast<int64_t>(block.uses.size()));
+  const Bytes kept =
+      block.weight_bytes + block.moment_bytes * (optimizer == OptimizerKind::kAdamW ? 2 : 0);
+  return kept * 2 + block.gradient_bytes * static_cast<int64_t>(block.uses.size());
 }
 
 HostWorkload HostWorkloadOf(const ModelSpec& model, const JobSpec& job) {
   HostWorkload work;
-  work.model.config = model.config;
+  work.model.name = model.name;
+  work.model.inputs = model.inputs;
+  work.model.costs.resize(1);
   int64_t total = 0;
   for (const ParamBlock& block : model.blocks) {
     ParamBlock kept = block;
-    if (kept.elements > kHostBlockElements) {
-      kept.elements = kHostBlockElements;
-      kept.tensors.resize(1);
-      kept.tensors[0].shape = {kHostBlockElements};
-      kept.tensors[0].offset = 0;
-      kept.tensors[0].elements = kHostBlockElements;
+    kept.uses.clear();
+    if (kept.elements() > kHostBlockElements) {
+      TensorSpec tensor = block.tensors[0];
+      tensor.shape = {kHostBlockElements};
+      kept = ParamBlock();
+      kept.name = block.name;
+      AddTensor(kept, std::move(tensor));
     }
-    if (total > 0 && total + kept.elements > kHostElements) break;
-    total += kept.elements;
-    const int index = static_cast<int>(work.model.blocks.size());
+    if (total > 0 && total + kept.elements() > kHostElements) break;
+    total += kept.elements();
+    const int index = work.model.num_layers();
     kept.owner_layer = index;
-    kept.uses = {index};
-    work.model.blocks.push_back(std::move(kept));
-    work.model.uses.push_back({index, index, true});
-    work.model.layers.push_back({LayerKind::kBlock, index, {index}});
+    work.model.layers.push_back({index, 0, {}});
+    work.model.boundaries.emplace_back();
+    AddUse(work.model, index, AddBlock(work.model, std::move(kept)));
   }
+  work.model.boundaries.emplace_back();
   Plan& plan = work.plan;
   plan.microbatch_size = job.global_batch_size;
   plan.sequence_length = job.sequence_length;
@@ -186,13 +190,12 @@ absl::Status CheckProfile(const Profile& profile, absl::string_view where, const
                    absl::StrCat("sequences of ", profile.sequence_length),
                    absl::StrCat("a job with ", job.sequence_length));
   }
-  const std::string fingerprint = ModelFingerprint(model, job.sequence_length);
+  const std::string fingerprint = ModelFingerprint(model);
   if (profile.model_fingerprint != fingerprint) {
     return Differs(
         where, "model.fingerprint",
         absl::StrCat("another model (", profile.model_fingerprint, ", ", profile.model, ")"),
-        absl::StrCat(fingerprint, " (", model.config.model_type, ", ", model.parameter_count(),
-                     " parameters)"));
+        absl::StrCat(fingerprint, " (", model.name, ", ", model.parameter_count(), " parameters)"));
   }
   if (profile.compute_threads != job.compute_threads) {
     return Differs(where, "compute_threads", absl::StrCat(profile.compute_threads, " threads"),
@@ -217,12 +220,12 @@ absl::Status CheckProfile(const Profile& profile, absl::string_view where, const
       const std::vector<LayerProfile>& layers = profile.devices[d].layers;
       if (s < layers.size() && layers[s].layers == shapes[s].layers) {
         const std::string field = absl::StrCat("devices[", d, "].layers[", s, "]");
-        HARMONY_RETURN_IF_ERROR(CheckLayer(layers[s], where, field, model, job));
+        HARMONY_RETURN_IF_ERROR(CheckLayer(layers[s], where, field, model));
         continue;
       }
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": devices[", d, "].layers: there are no times of layer ",
-                       shapes[s].layers.front(), " (", KindName(shapes[s].kind),
+                       shapes[s].layers.front(), " (", shapes[s].name,
                        ") and those alike; make a profile anew with `harmony profile --again`"));
     }
   }

@@ -55,7 +55,7 @@ struct LayerSizeProfile {
 };
 
 struct LayerProfile {
-  std::string kind;         // "embedding", "block", "head"
+  std::string kind;         // LayerCost::name
   std::vector<int> layers;  // of the model, that have this shape
   Bytes parameter_bytes;    // of all its uses
   Bytes input_bytes;        // of the boundary tensor that enters it, one sequence
@@ -120,20 +120,27 @@ struct Profile {
 
 // ---- What is measured ----
 
-const char* KindName(LayerKind kind);
-
-// Layers of the same shape together, in the order of their first one.
+// Layers of the same cost and parameters together, in the order of their first one.
 struct LayerShape {
-  LayerKind kind = LayerKind::kBlock;
+  std::string name;  // LayerCost::name
   std::vector<int> layers;
 };
 std::vector<LayerShape> DistinctLayers(const ModelSpec& model);
 
-// Canonical text of everything that makes a model's layers cost what they cost, sequence length
-// included; two models with the same text have the same profile on the same machine.
-std::string ModelCostText(const ModelSpec& model, int64_t sequence_length);
+// Whether tasks of a layer recompute what its forward had made: it can keep that as well, and
+// within a group its backward makes its output, too.
+bool Recomputes(const ModelSpec& model, int layer);
+// Whether a layer runs in the fused task only: the last one.
+inline bool RunsFused(const ModelSpec& model, int layer) { return layer + 1 == model.num_layers(); }
+// The layer whose speed stands for the model's: the first of those with the most operations, first
+// and last layer apart.
+int TypicalLayer(const ModelSpec& model);
+
+// Canonical text of everything that makes a model's layers cost what they cost; two models with the
+// same text have the same profile on the same machine.
+std::string ModelCostText(const ModelSpec& model);
 // Its digest, 16 hexadecimal digits.
-std::string ModelFingerprint(const ModelSpec& model, int64_t sequence_length);
+std::string ModelFingerprint(const ModelSpec& model);
 
 // A profile of the model as the job trains it, nothing measured yet.
 Profile BlankProfile(const ModelSpec& model, const JobSpec& job);

@@ -8,7 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
-#include "common/model/model_config.h"
+#include "common/model/families/causal_lm.h"
+#include "common/model/model_sizes.h"
 
 namespace harmony {
 namespace {
@@ -23,13 +24,6 @@ constexpr double kLayerOverhead = 30e-6;  // of a layer in a task, whatever its 
 constexpr double kBackwardForwards = 3;   // a backward with recompute
 constexpr double kMemoryBytes = 8e9;      // gradients zeroed and checked
 
-int BlockOf(const ModelSpec& model) {
-  const auto block =
-      std::find_if(model.layers.begin(), model.layers.end(),
-                   [](const LayerSpec& layer) { return layer.kind == LayerKind::kBlock; });
-  return block == model.layers.end() ? 0 : static_cast<int>(block - model.layers.begin());
-}
-
 LinkProfile WithSpeed(LinkProfile link, BytesPerSecond given) {
   if (given.value > 0) link.alone = link.duplex = link.together = Exactly(given.value);
   return link;
@@ -38,22 +32,20 @@ LinkProfile WithSpeed(LinkProfile link, BytesPerSecond given) {
 // What a profile may say.
 double Bounded(double seconds) { return std::min(seconds, limits::kMostSeconds); }
 
-LayerSizeProfile SizeOf(const ModelSpec& model, const JobSpec& job, const LayerShape& shape,
-                        int64_t samples, double flops) {
-  const int layer = shape.layers.front();
-  const int64_t tokens = job.sequence_length;
-  const double forward = ForwardFlops(model, layer, samples, tokens) / flops;
+LayerSizeProfile SizeOf(const ModelSpec& model, int layer, int64_t samples, double flops) {
+  const LayerRange range{layer, layer};
+  const double forward = ForwardFlops(model, layer, samples) / flops;
   LayerSizeProfile size;
   size.samples = samples;
-  if (shape.kind != LayerKind::kHead) {
+  if (!RunsFused(model, layer)) {
     size.forward = Exactly(Bounded(kLayerOverhead + forward));
-    size.forward_workspace = ForwardWorkspaceBytes(model, {layer, layer}, samples, tokens);
+    size.forward_workspace = WorkspaceBound(model, WorkspaceOf::kForward, range, samples);
   }
   size.backward = Exactly(Bounded(kLayerOverhead + kBackwardForwards * forward));
-  size.backward_workspace = BackwardWorkspaceBytes(model, {layer, layer}, samples, tokens);
-  if (shape.kind == LayerKind::kBlock) {
+  size.backward_workspace = WorkspaceBound(model, WorkspaceOf::kBackward, range, samples);
+  if (Recomputes(model, layer)) {
     size.backward_inner = size.backward;
-    size.activation_bytes = SavedActivationBytes(model, layer, samples, tokens);
+    size.activation_bytes = TimesSaturated(model.cost_of(layer).saved_per_sample, samples);
   }
   return size;
 }
@@ -63,17 +55,17 @@ std::vector<LayerProfile> LayersOf(const ModelSpec& model, const JobSpec& job, b
   std::vector<LayerProfile> layers;
   for (const LayerShape& shape : DistinctLayers(model)) {
     LayerProfile layer;
-    layer.kind = KindName(shape.kind);
+    layer.kind = shape.name;
     layer.layers = shape.layers;
     const int first = shape.layers.front();
     layer.parameter_bytes = LayerParameterBytes(model, first);
-    layer.input_bytes = BoundaryBytes(model, first, 1, job.sequence_length);
+    layer.input_bytes = LayerInputBytes(model, first, 1);
     const double seconds =
         paced ? 0 : Bounded(static_cast<double>(layer.parameter_bytes.count()) / kMemoryBytes);
     layer.zero = layer.check = Exactly(seconds);
     // Times are linear in the size: two give the line.
     for (int64_t samples : std::set<int64_t>{1, std::min<int64_t>(job.global_batch_size, 2)}) {
-      layer.sizes.push_back(SizeOf(model, job, shape, samples, flops));
+      layer.sizes.push_back(SizeOf(model, first, samples, flops));
     }
     layers.push_back(std::move(layer));
   }
@@ -85,15 +77,15 @@ std::vector<LayerProfile> LayersOf(const ModelSpec& model, const JobSpec& job, b
 absl::StatusOr<CalibrationWork> CalibrationWorkOf(const ModelSpec& model,
                                                   const std::string& config_json,
                                                   const JobSpec& job, size_t num_devices) {
-  CalibrationWork work{model, config_json, job, BlockOf(model), {}, 0};
+  CalibrationWork work{model, config_json, job, TypicalLayer(model), {}, 0};
   int64_t samples = std::clamp<int64_t>(kTokens / job.sequence_length, 1, job.global_batch_size);
-  const double one = ForwardFlops(model, work.layer, 1, job.sequence_length);
+  const double one = ForwardFlops(model, work.layer, 1);
   if (one > kLongestForward || LayerParameterBytes(model, work.layer) > kLargestLayer) {
     HARMONY_ASSIGN_OR_RETURN(work.config_json, PresetConfigJson(kStandIn));
     HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
                              ParseModelConfig(work.config_json, kStandIn));
-    work.model = BuildModelSpec(config);
-    work.layer = BlockOf(work.model);
+    work.model = BuildModelSpec(config, kStandInTokens);
+    work.layer = TypicalLayer(work.model);
     work.job.sequence_length = kStandInTokens;
     samples = 1;
   } else {
@@ -101,7 +93,7 @@ absl::StatusOr<CalibrationWork> CalibrationWorkOf(const ModelSpec& model,
   }
   work.job.global_batch_size = work.job.micro_batch_size = samples;
   work.job.virtual_replicas = 0;  // one task is measured
-  work.forward_flops = ForwardFlops(work.model, work.layer, samples, work.job.sequence_length);
+  work.forward_flops = ForwardFlops(work.model, work.layer, samples);
   for (size_t d = 0; d < std::min(num_devices, kMostCalibrated); ++d) {
     DeviceSpec device;
     device.ordinal = static_cast<int>(d);
@@ -144,7 +136,7 @@ Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds, cons
 
 std::string DescribeEstimate(const Profile& profile, const ModelSpec& model,
                              const std::vector<DeviceSpec>& devices) {
-  const int block = BlockOf(model);
+  const int block = TypicalLayer(model);
   std::set<std::string> seen;  // devices alike are named once
   std::vector<std::string> parts;
   for (size_t d = 0; d < devices.size(); ++d) {
@@ -156,8 +148,8 @@ std::string DescribeEstimate(const Profile& profile, const ModelSpec& model,
       }
     }
     const LayerSizeProfile& size = layer->sizes.back();
-    const double flops = ForwardFlops(model, block, size.samples, profile.sequence_length) *
-                         kBackwardForwards / (size.backward.median - kLayerOverhead);
+    const double flops = ForwardFlops(model, block, size.samples) * kBackwardForwards /
+                         (size.backward.median - kLayerOverhead);
     const auto rate = [&](const char* name, const LinkProfile& link, BytesPerSecond given) {
       return absl::StrFormat("%s %.3g GB/s (%s)", name,
                              (devices.size() > 1 ? link.together : link.duplex).median / 1e9,

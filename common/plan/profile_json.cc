@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
-#include "common/plan/json_fields.h"
+#include "common/document/json_fields.h"
 
 namespace harmony {
 namespace {

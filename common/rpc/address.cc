@@ -71,9 +71,9 @@ absl::Status MakeSocketFolder(absl::string_view socket_path) {
   if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
   std::filesystem::create_directories(folder.parent_path(), error);
   if (error || (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot make the folder ", folder.string(),
-                     " for the socket: ", error ? error.message() : std::strerror(errno)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot make the folder ", folder.string(),
+        " for the socket: ", error ? error.message() : std::generic_category().message(errno)));
   }
   return absl::OkStatus();
 }

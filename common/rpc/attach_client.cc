@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 #include "harmony/v1/attach.grpc.pb.h"
@@ -45,21 +44,25 @@ class AttachClient::Impl {
   }
 
   void Send(v1::FromProcess message) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!up_ || stopping_) return;
     queue_.push_back(std::move(message));
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
   void Shutdown() {
+    std::shared_ptr<grpc::ClientContext> open;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
-      changed_.notify_all();
+      changed_.NotifyAll();
       // The writer sends what is queued and closes its half; the coordinator then ends the stream.
-      changed_.wait_for(lock, kDrainDeadline, [&] { return !up_; });
-      if (context_ != nullptr) context_->TryCancel();
+      const CondVar::Time deadline = CondVar::After(kDrainDeadline);
+      while (up_ && changed_.WaitUntil(mutex_, deadline)) {
+      }
+      open = context_;
     }
+    if (open != nullptr) open->TryCancel();
     if (reader_.joinable()) reader_.join();
   }
 
@@ -77,28 +80,31 @@ class AttachClient::Impl {
         callbacks_.on_lost();
         backoff = kFirstBackoff;
       }
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (changed_.wait_for(lock, backoff, [&] { return stopping_; })) return;
+      MutexLock lock(mutex_);
+      const CondVar::Time deadline = CondVar::After(backoff);
+      while (!stopping_ && changed_.WaitUntil(mutex_, deadline)) {
+      }
+      if (stopping_) return;
       backoff = std::min(backoff * 2, kLastBackoff);
     }
   }
 
   // One stream from dial to end.
   Outcome RunStream(absl::Status* status) {
-    grpc::ClientContext context;
+    const auto context = std::make_shared<grpc::ClientContext>();
     // A new channel each time: none of an old one's waiting between attempts is inherited.
     std::unique_ptr<v1::Attach::Stub> stub = v1::Attach::NewStub(MakeChannel(socket_path_));
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (stopping_) return Outcome::kNotReached;
-      context_ = &context;
+      context_ = context;
     }
-    std::unique_ptr<Stream> stream = stub->Attach(&context);
+    std::unique_ptr<Stream> stream = stub->Attach(context.get());
     v1::FromProcess hello;
     callbacks_.hello(hello.mutable_hello());
     hello.mutable_hello()->set_version(HarmonyVersion());
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       queue_.clear();
       queue_.push_back(std::move(hello));
       up_ = true;
@@ -111,38 +117,38 @@ class AttachClient::Impl {
       if (!stopping()) callbacks_.on_message(message);
     }
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       up_ = false;
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
     writer.join();
     *status = FromGrpcStatus(stream->Finish());
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     context_ = nullptr;
     if (IsRefusal(status->code())) return Outcome::kRefused;
     return welcomed ? Outcome::kLost : Outcome::kNotReached;
   }
 
   void WriteLoop(Stream& stream) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return !up_ || stopping_ || !queue_.empty(); });
+      while (up_ && !stopping_ && queue_.empty()) changed_.Wait(mutex_);
       if (!up_) return;
       if (queue_.empty()) {  // stopping
-        lock.unlock();
+        lock.Unlock();
         stream.WritesDone();
         return;
       }
       const v1::FromProcess message = std::move(queue_.front());
       queue_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       if (!stream.Write(message)) return;  // the reader sees the end of the stream too
-      lock.lock();
+      lock.Lock();
     }
   }
 
   bool stopping() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return stopping_;
   }
 
@@ -150,12 +156,12 @@ class AttachClient::Impl {
   const AttachCallbacks callbacks_;
   std::thread reader_;
 
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::deque<v1::FromProcess> queue_;
-  bool up_ = false;  // a stream is open and takes messages
-  bool stopping_ = false;
-  grpc::ClientContext* context_ = nullptr;  // of the open stream
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<v1::FromProcess> queue_ ABSL_GUARDED_BY(mutex_);
+  bool up_ ABSL_GUARDED_BY(mutex_) = false;  // a stream is open and takes messages
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // of the open stream
 };
 
 AttachClient::AttachClient(std::string socket_path, AttachCallbacks callbacks)

@@ -4,69 +4,64 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/rpc/wire_fields.h"
 #include "harmony/v1/attach.pb.h"
 
 namespace harmony {
 namespace {
 
-absl::Status Bad(absl::string_view field, int64_t value) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value));
-}
+static_assert(v1::TaskKind_MAX == static_cast<int>(TaskKind::kForwardBackward));
+static_assert(v1::HostTaskKind_MAX == static_cast<int>(HostTaskKind::kCheckpoint));
+static_assert(v1::TrafficClass_MAX == static_cast<int>(TrafficClass::kRecovery));
+static_assert(v1::ObjectKind_MAX == static_cast<int>(ObjectKind::kNorm));
+static_assert(v1::UpdateMode_MAX == static_cast<int>(UpdateMode::kDeferred));
+static_assert(v1::ParallelMode_MAX == static_cast<int>(ParallelMode::kData));
 
-// Reads an enumerator given as a number; the last value of the enumeration bounds it.
-template <typename Enum>
-absl::Status ReadEnum(int32_t raw, Enum last, absl::string_view field, Enum* value) {
-  if (raw < 0 || raw > static_cast<int32_t>(last)) return Bad(field, raw);
-  *value = static_cast<Enum>(raw);
-  return absl::OkStatus();
-}
-
-absl::Status ReadOffset(int64_t raw, absl::string_view field, Bytes* value) {
-  if (raw < 0) return Bad(field, raw);
-  *value = Bytes(raw);
-  return absl::OkStatus();
-}
-
-absl::Status ReadOptionalOffset(bool present, int64_t raw, absl::string_view field,
-                                std::optional<Bytes>* value) {
-  if (!present) return absl::OkStatus();
-  Bytes offset;
-  HARMONY_RETURN_IF_ERROR(ReadOffset(raw, field, &offset));
-  *value = offset;
-  return absl::OkStatus();
-}
-
-absl::Status ReadIndex(int32_t raw, absl::string_view field, int* value) {
-  if (raw < 0) return Bad(field, raw);
-  *value = raw;
-  return absl::OkStatus();
-}
+using Bindings = google::protobuf::RepeatedPtrField<v1::Binding>;
 
 // ---- Compute ----
 
-void EncodeBindings(const std::vector<WeightBinding>& bindings,
-                    google::protobuf::RepeatedPtrField<v1::Binding>* wire) {
-  for (const WeightBinding& binding : bindings) {
+// The places of a compute task's tensors: each may be absent, which is not the same as 0.
+struct TensorPlace {
+  const char* name;
+  std::optional<Bytes> ComputeTask::*ours;
+  bool (v1::ComputeTask::*has)() const;
+  int64_t (v1::ComputeTask::*get)() const;
+  void (v1::ComputeTask::*set)(int64_t);
+};
+#define HARMONY_PLACE(name)                                                          \
+  {                                                                                  \
+#name, &ComputeTask::name, &v1::ComputeTask::has_##name, &v1::ComputeTask::name, \
+        &v1::ComputeTask::set_##name                                                 \
+  }
+constexpr TensorPlace kTensorPlaces[] = {HARMONY_PLACE(input), HARMONY_PLACE(kept),
+                                         HARMONY_PLACE(output_gradient),
+                                         HARMONY_PLACE(input_gradient), HARMONY_PLACE(loss)};
+#undef HARMONY_PLACE
+
+// Of things with a number and a place.
+template <typename Binding>
+void EncodeBindings(const std::vector<Binding>& bindings, Bindings* wire) {
+  for (const auto& [id, offset] : bindings) {
     v1::Binding* out = wire->Add();
-    out->set_id(binding.use);
-    out->set_offset(binding.offset.count());
+    out->set_id(id);
+    out->set_offset(offset.count());
   }
 }
 
-absl::Status DecodeBindings(const google::protobuf::RepeatedPtrField<v1::Binding>& wire,
-                            absl::string_view field, std::vector<WeightBinding>* bindings) {
+template <typename Binding>
+std::vector<Binding> DecodeBindings(const Bindings& wire, absl::string_view field,
+                                    WireFields& read) {
+  std::vector<Binding> bindings;
   for (const v1::Binding& in : wire) {
-    WeightBinding binding;
-    HARMONY_RETURN_IF_ERROR(ReadIndex(in.id(), field, &binding.use));
-    HARMONY_RETURN_IF_ERROR(ReadOffset(in.offset(), field, &binding.offset));
-    bindings->push_back(binding);
+    bindings.push_back({read.Index(in.id(), field), read.Size(in.offset(), field)});
   }
-  return absl::OkStatus();
+  return bindings;
 }
 
 void EncodeBody(const ComputeTask& task, v1::Command* command) {
   v1::ComputeTask* wire = command->mutable_compute();
-  wire->set_kind(static_cast<int32_t>(task.kind));
+  wire->set_kind(ToWire<v1::TaskKind>(task.kind));
   wire->set_first_layer(task.layers.first);
   wire->set_last_layer(task.layers.last);
   wire->set_microbatch(task.microbatch);
@@ -75,59 +70,32 @@ void EncodeBody(const ComputeTask& task, v1::Command* command) {
   EncodeBindings(task.gradients, wire->mutable_gradients());
   wire->set_first_microbatch(task.first_microbatch);
   wire->set_last_microbatch(task.last_microbatch);
-  for (const OutputBinding& output : task.outputs) {
-    v1::Binding* out = wire->add_outputs();
-    out->set_id(output.boundary);
-    out->set_offset(output.offset.count());
+  EncodeBindings(task.outputs, wire->mutable_outputs());
+  EncodeBindings(task.inputs, wire->mutable_inputs());
+  for (const TensorPlace& place : kTensorPlaces) {
+    const std::optional<Bytes>& offset = task.*place.ours;
+    if (offset) (wire->*place.set)(offset->count());
   }
-  if (task.input) wire->set_input(task.input->count());
-  if (task.kept) wire->set_kept(task.kept->count());
-  if (task.output_gradient) wire->set_output_gradient(task.output_gradient->count());
-  if (task.input_gradient) wire->set_input_gradient(task.input_gradient->count());
-  if (task.tokens) wire->set_tokens(task.tokens->count());
-  if (task.labels) wire->set_labels(task.labels->count());
-  if (task.loss) wire->set_loss(task.loss->count());
   wire->set_total_labels(task.total_labels);
 }
 
-absl::Status DecodeComputeOffsets(const v1::ComputeTask& wire, ComputeTask* task) {
-  HARMONY_RETURN_IF_ERROR(
-      ReadOptionalOffset(wire.has_input(), wire.input(), "input", &task->input));
-  HARMONY_RETURN_IF_ERROR(ReadOptionalOffset(wire.has_kept(), wire.kept(), "kept", &task->kept));
-  HARMONY_RETURN_IF_ERROR(ReadOptionalOffset(wire.has_output_gradient(), wire.output_gradient(),
-                                             "output_gradient", &task->output_gradient));
-  HARMONY_RETURN_IF_ERROR(ReadOptionalOffset(wire.has_input_gradient(), wire.input_gradient(),
-                                             "input_gradient", &task->input_gradient));
-  HARMONY_RETURN_IF_ERROR(
-      ReadOptionalOffset(wire.has_tokens(), wire.tokens(), "tokens", &task->tokens));
-  HARMONY_RETURN_IF_ERROR(
-      ReadOptionalOffset(wire.has_labels(), wire.labels(), "labels", &task->labels));
-  return ReadOptionalOffset(wire.has_loss(), wire.loss(), "loss", &task->loss);
-}
-
-absl::StatusOr<ComputeTask> DecodeCompute(const v1::ComputeTask& wire) {
+ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
   ComputeTask task;
-  HARMONY_RETURN_IF_ERROR(
-      ReadEnum(wire.kind(), TaskKind::kForwardBackward, "compute.kind", &task.kind));
-  HARMONY_RETURN_IF_ERROR(ReadIndex(wire.first_layer(), "first_layer", &task.layers.first));
-  HARMONY_RETURN_IF_ERROR(ReadIndex(wire.last_layer(), "last_layer", &task.layers.last));
-  if (task.layers.count() < 1) return Bad("last_layer", wire.last_layer());
-  HARMONY_RETURN_IF_ERROR(ReadIndex(wire.microbatch(), "microbatch", &task.microbatch));
-  if (wire.samples() < 1) return Bad("samples", wire.samples());
-  task.samples = wire.samples();
-  HARMONY_RETURN_IF_ERROR(DecodeBindings(wire.weights(), "weights", &task.weights));
-  HARMONY_RETURN_IF_ERROR(DecodeBindings(wire.gradients(), "gradients", &task.gradients));
+  task.kind = read.Enumerator<TaskKind>(wire.kind(), "compute.kind");
+  task.layers.first = read.Index(wire.first_layer(), "first_layer");
+  task.layers.last = read.AtLeast(task.layers.first, wire.last_layer(), "last_layer");
+  task.microbatch = read.Index(wire.microbatch(), "microbatch");
+  task.samples = read.AtLeast(1, wire.samples(), "samples");
+  task.weights = DecodeBindings<WeightBinding>(wire.weights(), "weights", read);
+  task.gradients = DecodeBindings<WeightBinding>(wire.gradients(), "gradients", read);
   task.first_microbatch = wire.first_microbatch();
   task.last_microbatch = wire.last_microbatch();
-  for (const v1::Binding& in : wire.outputs()) {
-    OutputBinding output;
-    HARMONY_RETURN_IF_ERROR(ReadIndex(in.id(), "outputs", &output.boundary));
-    HARMONY_RETURN_IF_ERROR(ReadOffset(in.offset(), "outputs", &output.offset));
-    task.outputs.push_back(output);
+  task.outputs = DecodeBindings<OutputBinding>(wire.outputs(), "outputs", read);
+  task.inputs = DecodeBindings<InputBinding>(wire.inputs(), "inputs", read);
+  for (const TensorPlace& place : kTensorPlaces) {
+    if ((wire.*place.has)()) task.*place.ours = read.Size((wire.*place.get)(), place.name);
   }
-  HARMONY_RETURN_IF_ERROR(DecodeComputeOffsets(wire, &task));
-  if (wire.total_labels() < 0) return Bad("total_labels", wire.total_labels());
-  task.total_labels = wire.total_labels();
+  task.total_labels = read.AtLeast(0, wire.total_labels(), "total_labels");
   return task;
 }
 
@@ -140,10 +108,10 @@ void EncodeBody(const Transfer& transfer, v1::Command* command) {
   wire->set_destination_device(transfer.destination.device);
   wire->set_destination_offset(transfer.destination.offset.count());
   wire->set_size(transfer.size.count());
-  wire->set_traffic(static_cast<int32_t>(transfer.traffic));
+  wire->set_traffic(ToWire<v1::TrafficClass>(transfer.traffic));
   if (transfer.commit) {
     wire->set_commit_record(transfer.commit->record);
-    wire->set_commit_kind(static_cast<int32_t>(transfer.commit->key.kind));
+    wire->set_commit_kind(ToWire<v1::ObjectKind>(transfer.commit->key.kind));
     wire->set_commit_index(transfer.commit->key.index);
     wire->set_commit_microbatch(transfer.commit->key.microbatch);
     wire->set_commit_version(transfer.commit->version);
@@ -155,42 +123,26 @@ void EncodeBody(const Transfer& transfer, v1::Command* command) {
   for (int record : transfer.retire) wire->add_retire(record);
 }
 
-absl::Status DecodeCommit(const v1::Transfer& wire, Transfer* transfer) {
-  Commit commit;
-  HARMONY_RETURN_IF_ERROR(ReadIndex(wire.commit_record(), "commit_record", &commit.record));
-  HARMONY_RETURN_IF_ERROR(
-      ReadEnum(wire.commit_kind(), ObjectKind::kNorm, "commit_kind", &commit.key.kind));
-  HARMONY_RETURN_IF_ERROR(ReadIndex(wire.commit_index(), "commit_index", &commit.key.index));
-  HARMONY_RETURN_IF_ERROR(
-      ReadIndex(wire.commit_microbatch(), "commit_microbatch", &commit.key.microbatch));
-  commit.version = wire.commit_version();
-  transfer->commit = commit;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Transfer> DecodeTransfer(const v1::Transfer& wire) {
+Transfer Decode(const v1::Transfer& wire, WireFields& read) {
   Transfer transfer;
-  if (wire.source_device() < -1) return Bad("source_device", wire.source_device());
-  if (wire.destination_device() < -1) return Bad("destination_device", wire.destination_device());
-  transfer.source.device = wire.source_device();
-  transfer.destination.device = wire.destination_device();
-  HARMONY_RETURN_IF_ERROR(
-      ReadOffset(wire.source_offset(), "source_offset", &transfer.source.offset));
-  HARMONY_RETURN_IF_ERROR(
-      ReadOffset(wire.destination_offset(), "destination_offset", &transfer.destination.offset));
-  HARMONY_RETURN_IF_ERROR(ReadOffset(wire.size(), "size", &transfer.size));
-  HARMONY_RETURN_IF_ERROR(
-      ReadEnum(wire.traffic(), TrafficClass::kRecovery, "traffic", &transfer.traffic));
-  if (wire.has_commit_record()) HARMONY_RETURN_IF_ERROR(DecodeCommit(wire, &transfer));
+  transfer.source = {read.AtLeast(-1, wire.source_device(), "source_device"),
+                     read.Size(wire.source_offset(), "source_offset")};
+  transfer.destination = {read.AtLeast(-1, wire.destination_device(), "destination_device"),
+                          read.Size(wire.destination_offset(), "destination_offset")};
+  transfer.size = read.Size(wire.size(), "size");
+  transfer.traffic = read.Enumerator<TrafficClass>(wire.traffic(), "traffic");
+  if (wire.has_commit_record()) {
+    Commit& commit = transfer.commit.emplace();
+    commit.record = read.Index(wire.commit_record(), "commit_record");
+    commit.key.kind = read.Enumerator<ObjectKind>(wire.commit_kind(), "commit_kind");
+    commit.key.index = read.Index(wire.commit_index(), "commit_index");
+    commit.key.microbatch = read.Index(wire.commit_microbatch(), "commit_microbatch");
+    commit.version = wire.commit_version();
+  }
   if (wire.has_expect_record()) {
-    Expect expect;
-    HARMONY_RETURN_IF_ERROR(ReadIndex(wire.expect_record(), "expect_record", &expect.record));
-    expect.version = wire.expect_version();
-    transfer.expect = expect;
+    transfer.expect = {read.Index(wire.expect_record(), "expect_record"), wire.expect_version()};
   }
-  for (int32_t record : wire.retire()) {
-    HARMONY_RETURN_IF_ERROR(ReadIndex(record, "retire", &transfer.retire.emplace_back()));
-  }
+  for (int32_t record : wire.retire()) transfer.retire.push_back(read.Index(record, "retire"));
   return transfer;
 }
 
@@ -198,40 +150,34 @@ absl::StatusOr<Transfer> DecodeTransfer(const v1::Transfer& wire) {
 
 void EncodeBody(const HostTask& task, v1::Command* command) {
   v1::HostTask* wire = command->mutable_host();
-  wire->set_kind(static_cast<int32_t>(task.kind));
+  wire->set_kind(ToWire<v1::HostTaskKind>(task.kind));
   wire->set_block(task.block);
   wire->set_offset(task.offset.count());
   for (int record : task.gradient_records) wire->add_gradient_records(record);
 }
 
-absl::StatusOr<HostTask> DecodeHost(const v1::HostTask& wire) {
+HostTask Decode(const v1::HostTask& wire, WireFields& read) {
   HostTask task;
-  HARMONY_RETURN_IF_ERROR(
-      ReadEnum(wire.kind(), HostTaskKind::kCheckpoint, "host.kind", &task.kind));
-  if (wire.block() < -1) return Bad("block", wire.block());
-  task.block = wire.block();
-  HARMONY_RETURN_IF_ERROR(ReadOffset(wire.offset(), "offset", &task.offset));
+  task.kind = read.Enumerator<HostTaskKind>(wire.kind(), "host.kind");
+  task.block = read.AtLeast(-1, wire.block(), "block");
+  task.offset = read.Size(wire.offset(), "offset");
   for (int32_t record : wire.gradient_records()) {
-    HARMONY_RETURN_IF_ERROR(
-        ReadIndex(record, "gradient_records", &task.gradient_records.emplace_back()));
+    task.gradient_records.push_back(read.Index(record, "gradient_records"));
   }
   return task;
 }
 
-absl::Status DecodeBody(const v1::Command& wire, Command* command) {
+absl::Status DecodeBody(const v1::Command& wire, WireFields& read, Command* command) {
   switch (wire.body_case()) {
-    case v1::Command::kCompute: {
-      HARMONY_ASSIGN_OR_RETURN(command->body, DecodeCompute(wire.compute()));
-      return absl::OkStatus();
-    }
-    case v1::Command::kTransfer: {
-      HARMONY_ASSIGN_OR_RETURN(command->body, DecodeTransfer(wire.transfer()));
-      return absl::OkStatus();
-    }
-    case v1::Command::kHost: {
-      HARMONY_ASSIGN_OR_RETURN(command->body, DecodeHost(wire.host()));
-      return absl::OkStatus();
-    }
+    case v1::Command::kCompute:
+      command->body = Decode(wire.compute(), read);
+      return read.status();
+    case v1::Command::kTransfer:
+      command->body = Decode(wire.transfer(), read);
+      return read.status();
+    case v1::Command::kHost:
+      command->body = Decode(wire.host(), read);
+      return read.status();
     case v1::Command::BODY_NOT_SET:
       break;
   }
@@ -254,37 +200,32 @@ void EncodeGroups(const std::vector<LayerGroup>& groups,
 }
 
 // Groups must follow each other without a gap, and lie on devices there are.
-absl::Status DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& wire,
-                          int num_devices, absl::string_view field,
-                          std::vector<LayerGroup>* groups) {
+std::vector<LayerGroup> DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& wire,
+                                     int num_devices, absl::string_view field, WireFields& read) {
+  std::vector<LayerGroup> groups;
   int next = 0;
   for (const v1::Group& in : wire) {
     if (in.first_layer() != next || in.last_layer() < in.first_layer()) {
-      return Bad(absl::StrCat(field, ".first_layer"), in.first_layer());
+      read.Wrong(absl::StrCat(field, ".first_layer"), in.first_layer());
     }
     if (in.device() < 0 || in.device() >= num_devices) {
-      return Bad(absl::StrCat(field, ".device"), in.device());
+      read.Wrong(absl::StrCat(field, ".device"), in.device());
     }
-    groups->push_back({{in.first_layer(), in.last_layer()},
-                       in.device(),
-                       in.keep_weights(),
-                       in.keep_stash(),
-                       in.keep_activations()});
+    groups.push_back({{in.first_layer(), in.last_layer()},
+                      in.device(),
+                      in.keep_weights(),
+                      in.keep_stash(),
+                      in.keep_activations()});
     next = in.last_layer() + 1;
   }
-  return absl::OkStatus();
+  return groups;
 }
 
-absl::Status DecodeBuffers(const v1::Plan& wire, Plan* plan) {
-  if (wire.optimizer_moments() < 0 || wire.optimizer_moments() > 2) {
-    return Bad("plan: optimizer_moments", wire.optimizer_moments());
-  }
-  if (wire.stream_slots() < 1) return Bad("plan: stream_slots", wire.stream_slots());
-  if (wire.boundary_banks() < 1) return Bad("plan: boundary_banks", wire.boundary_banks());
-  plan->optimizer_moments = wire.optimizer_moments();
-  plan->stream_slots = wire.stream_slots();
-  plan->boundary_banks = wire.boundary_banks();
-  return ReadOffset(wire.gradient_ring(), "plan: gradient_ring", &plan->gradient_ring);
+// A divisor of `whole`; 0, as of an older plan, is 1.
+int DecodeDivisor(int raw, int whole, absl::string_view field, WireFields& read) {
+  const int divisor = raw == 0 ? 1 : raw;
+  if (divisor < 1 || whole % divisor != 0) read.Wrong(field, raw);
+  return divisor;
 }
 
 }  // namespace
@@ -306,18 +247,18 @@ void EncodeCommand(const Command& command, v1::Command* wire) {
 
 absl::StatusOr<Command> DecodeCommand(const v1::Command& wire) {
   Command command;
+  WireFields read;
   command.header.id = wire.id();
   command.header.lane = wire.lane();
   command.header.signal_value = wire.signal_value();
   for (const v1::Wait& wait : wire.waits()) {
     command.header.waits.push_back({wait.semaphore(), wait.value()});
   }
-  command.header.step = wire.step();
+  command.header.step = read.AtLeast(-1, wire.step(), "step");
   command.header.expected = Nanos(wire.expected_ns());
-  absl::Status status = DecodeBody(wire, &command);
-  if (status.ok() && wire.signal_value() == 0) status = Bad("signal_value", 0);
-  if (status.ok() && wire.step() < -1) status = Bad("step", wire.step());
-  if (!status.ok()) return WithContext(status, absl::StrCat("command ", wire.id()));
+  if (wire.signal_value() == 0) read.Wrong("signal_value", 0);
+  HARMONY_RETURN_IF_ERROR_CTX(DecodeBody(wire, read, &command),
+                              absl::StrCat("command ", wire.id()));
   return command;
 }
 
@@ -327,7 +268,7 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   wire->set_sequence_length(plan.sequence_length);
   EncodeGroups(plan.forward_groups, wire->mutable_forward_groups());
   EncodeGroups(plan.backward_groups, wire->mutable_backward_groups());
-  wire->set_update(static_cast<int32_t>(plan.update));
+  wire->set_update(ToWire<v1::UpdateMode>(plan.update));
   for (const DevicePlan& device : plan.devices) {
     v1::DevicePlan* out = wire->add_devices();
     out->set_memory(device.memory.count());
@@ -341,46 +282,38 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   wire->set_gradient_ring(plan.gradient_ring.count());
   wire->set_boundary_banks(plan.boundary_banks);
   wire->set_forward_span(plan.forward_span);
-  wire->set_mode(static_cast<int32_t>(plan.mode));
+  wire->set_mode(ToWire<v1::ParallelMode>(plan.mode));
   wire->set_replicas(plan.replicas);
 }
 
 absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   Plan plan;
-  if (wire.num_microbatches() < 1) return Bad("plan: num_microbatches", wire.num_microbatches());
-  if (wire.microbatch_size() < 1) return Bad("plan: microbatch_size", wire.microbatch_size());
-  if (wire.sequence_length() < 1) return Bad("plan: sequence_length", wire.sequence_length());
-  plan.forward_span = wire.forward_span() == 0 ? 1 : wire.forward_span();  // 0: an older plan
-  if (plan.forward_span < 1 || wire.num_microbatches() % plan.forward_span != 0) {
-    return Bad("plan: forward_span", wire.forward_span());
-  }
-  HARMONY_RETURN_IF_ERROR(ReadEnum(wire.mode(), ParallelMode::kData, "plan: mode", &plan.mode));
-  plan.replicas = wire.replicas() == 0 ? 1 : wire.replicas();
-  if (plan.replicas < 1 || wire.num_microbatches() % plan.replicas != 0) {
-    return Bad("plan: replicas", wire.replicas());
-  }
-  plan.num_microbatches = wire.num_microbatches();
-  plan.microbatch_size = wire.microbatch_size();
-  plan.sequence_length = wire.sequence_length();
+  WireFields read;
+  plan.num_microbatches = read.AtLeast(1, wire.num_microbatches(), "num_microbatches");
+  plan.microbatch_size = read.AtLeast(1, wire.microbatch_size(), "microbatch_size");
+  plan.sequence_length = read.AtLeast(1, wire.sequence_length(), "sequence_length");
+  plan.forward_span =
+      DecodeDivisor(wire.forward_span(), plan.num_microbatches, "forward_span", read);
+  plan.mode = read.Enumerator<ParallelMode>(wire.mode(), "mode");
+  plan.replicas = DecodeDivisor(wire.replicas(), plan.num_microbatches, "replicas", read);
   for (const v1::DevicePlan& in : wire.devices()) {
-    DevicePlan device{Bytes(in.memory()), Bytes(in.resident()), in.root()};
-    if (in.resident() < 0 || in.memory() < in.resident()) {
-      return Bad("plan: devices.resident", in.resident());
-    }
-    plan.devices.push_back(device);
+    const Bytes resident = read.Size(in.resident(), "devices.resident");
+    if (in.memory() < in.resident()) read.Wrong("devices.resident", in.resident());
+    plan.devices.push_back({Bytes(in.memory()), resident, in.root()});
   }
   const int num_devices = static_cast<int>(plan.devices.size());
-  HARMONY_RETURN_IF_ERROR(DecodeGroups(wire.forward_groups(), num_devices, "plan: forward_groups",
-                                       &plan.forward_groups));
-  HARMONY_RETURN_IF_ERROR(DecodeGroups(wire.backward_groups(), num_devices, "plan: backward_groups",
-                                       &plan.backward_groups));
-  HARMONY_RETURN_IF_ERROR(
-      ReadEnum(wire.update(), UpdateMode::kDeferred, "plan: update", &plan.update));
-  if (plan.update == UpdateMode::kAuto) return Bad("plan: update", wire.update());
-  HARMONY_RETURN_IF_ERROR(
-      ReadOffset(wire.arena_dynamic(), "plan: arena_dynamic", &plan.arena_dynamic));
+  plan.forward_groups = DecodeGroups(wire.forward_groups(), num_devices, "forward_groups", read);
+  plan.backward_groups = DecodeGroups(wire.backward_groups(), num_devices, "backward_groups", read);
+  plan.update = read.Enumerator<UpdateMode>(wire.update(), "update");
+  if (plan.update == UpdateMode::kAuto) read.Wrong("update", wire.update());
+  plan.arena_dynamic = read.Size(wire.arena_dynamic(), "arena_dynamic");
   plan.clip = wire.clip();
-  HARMONY_RETURN_IF_ERROR(DecodeBuffers(wire, &plan));
+  plan.optimizer_moments = read.Index(wire.optimizer_moments(), "optimizer_moments");
+  if (plan.optimizer_moments > 2) read.Wrong("optimizer_moments", wire.optimizer_moments());
+  plan.stream_slots = read.AtLeast(1, wire.stream_slots(), "stream_slots");
+  plan.boundary_banks = read.AtLeast(1, wire.boundary_banks(), "boundary_banks");
+  plan.gradient_ring = read.Size(wire.gradient_ring(), "gradient_ring");
+  HARMONY_RETURN_IF_ERROR_CTX(read.status(), "plan");
   return plan;
 }
 

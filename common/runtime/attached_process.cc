@@ -4,15 +4,14 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/model/model_config.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/job_file.h"
 #include "common/rpc/attach_client.h"
 #include "common/rpc/command_codec.h"
@@ -39,9 +38,8 @@ absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   job.job_json = setup.job_json();
   job.model_config_json = setup.model_config_json();
   HARMONY_ASSIGN_OR_RETURN(job.spec, JobSpecFromJson(setup.job_json(), "job"));
-  HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
-                           ParseModelConfig(setup.model_config_json(), "config.json"));
-  job.model = BuildModelSpec(config);
+  HARMONY_ASSIGN_OR_RETURN(job.config, ParseModelConfig(setup.model_config_json(), "config.json"));
+  job.model = BuildModelSpec(job.config, job.spec.sequence_length);
   HARMONY_ASSIGN_OR_RETURN(job.plan, ParsePlan(setup.plan()));
   job.resume_checkpoint = setup.resume_checkpoint();
   job.first_step = setup.first_step();
@@ -105,10 +103,10 @@ class AttachedProcess::Impl {
 
   void Stop() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
     }
-    stop_.notify_all();
+    stop_.NotifyAll();
     if (stats_thread_.joinable()) stats_thread_.join();
     client_.Shutdown();  // no message is handled after this
     Quiesce();           // so this thread may
@@ -254,9 +252,17 @@ class AttachedProcess::Impl {
   }
 
   void SendStats() {
-    std::unique_lock lock(mutex_);
     const std::chrono::nanoseconds interval(options_.stats_interval.count());
-    while (!stop_.wait_for(lock, interval, [&] { return stopping_; })) SendStatsOnce();
+    while (SleepUnlessStopped(interval)) SendStatsOnce();
+  }
+
+  // False: Stop has been called.
+  bool SleepUnlessStopped(std::chrono::nanoseconds interval) {
+    const CondVar::Time deadline = CondVar::After(interval);
+    MutexLock lock(mutex_);
+    while (!stopping_ && stop_.WaitUntil(mutex_, deadline)) {
+    }
+    return !stopping_;
   }
 
   void SendStatsOnce() {
@@ -272,9 +278,9 @@ class AttachedProcess::Impl {
   AttachClient client_;
   LaneExecutor executor_;  // destroyed before the client that its reports go to
 
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;  // mutex_
+  Mutex mutex_;
+  CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread stats_thread_;
 };
 

@@ -22,12 +22,12 @@ struct LaneExecutor::LaneState {
       : definition(std::move(definition)), queue(static_cast<int>(this->definition.lane)) {}
 
   const LaneDefinition definition;
-  std::mutex mutex;
-  std::condition_variable changed;
-  LaneQueue queue;  // mutex; a running command is read without it
-  // mutex; when what waits in the queue came. Dropped commands stay until the next generation.
-  std::deque<Nanos> received;
-  bool stopping = false;  // mutex
+  Mutex mutex;
+  CondVar changed;
+  LaneQueue queue ABSL_GUARDED_BY(mutex);  // a running command is read without it
+  // When what waits in the queue came. Dropped commands stay until the next generation.
+  std::deque<Nanos> received ABSL_GUARDED_BY(mutex);
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
   std::thread thread;
 };
 
@@ -47,17 +47,17 @@ LaneExecutor::~LaneExecutor() {
   Quiesce();
   for (auto& lane : lanes_) {
     {
-      std::lock_guard lock(lane->mutex);
+      MutexLock lock(lane->mutex);
       lane->stopping = true;
     }
-    lane->changed.notify_all();
+    lane->changed.NotifyAll();
     lane->thread.join();
   }
   {
-    std::lock_guard lock(report_mutex_);
+    MutexLock lock(report_mutex_);
     stopping_ = true;
   }
-  report_ready_.notify_all();
+  report_ready_.NotifyAll();
   reporter_.join();
 }
 
@@ -72,7 +72,7 @@ absl::Status LaneExecutor::StartGeneration(uint32_t generation) {
   }
   last_generation_ = generation;
   for (auto& lane : lanes_) {
-    std::lock_guard lock(lane->mutex);
+    MutexLock lock(lane->mutex);
     HARMONY_RETURN_IF_ERROR(lane->queue.Start(generation));
     lane->received.clear();
   }
@@ -106,12 +106,12 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
     }
     absl::Status taken;
     {
-      std::lock_guard lock(lane->mutex);
+      MutexLock lock(lane->mutex);
       taken = lane->queue.Push(generation, std::move(command));
       if (taken.ok()) lane->received.push_back(now);
     }
     if (taken.ok()) {
-      lane->changed.notify_all();
+      lane->changed.NotifyAll();
     } else if (absl::IsAborted(taken)) {
       dropped_.fetch_add(1, std::memory_order_relaxed);  // the lane has failed
     } else {
@@ -124,20 +124,20 @@ void LaneExecutor::Quiesce() {
   Cancel();
   generation_.store(0);
   for (auto& lane : lanes_) {
-    std::unique_lock lock(lane->mutex);
+    MutexLock lock(lane->mutex);
     lane->queue.Quiesce();
-    lane->changed.wait(lock, [&] { return !lane->queue.running(); });
+    while (lane->queue.running()) lane->changed.Wait(lane->mutex);
   }
-  std::unique_lock lock(report_mutex_);
+  MutexLock lock(report_mutex_);
   pending_.clear();
-  report_idle_.wait(lock, [&] { return !reporting_; });
+  while (reporting_) report_idle_.Wait(report_mutex_);
 }
 
 void LaneExecutor::RunLane(LaneState* lane) {
   NameThread(lane->definition.name);
-  std::unique_lock lock(lane->mutex);
+  MutexLock lock(lane->mutex);
   while (true) {
-    lane->changed.wait(lock, [&] { return lane->stopping || lane->queue.Head() != nullptr; });
+    while (!lane->stopping && lane->queue.Head() == nullptr) lane->changed.Wait(lane->mutex);
     if (lane->stopping) return;
     const uint32_t generation = lane->queue.generation();
     lane->queue.BeginHead();
@@ -145,10 +145,10 @@ void LaneExecutor::RunLane(LaneState* lane) {
     CompletedCommand completed;
     completed.received = lane->received.front();
     lane->received.pop_front();
-    lock.unlock();
+    lock.Unlock();
     bool over = false;
     const absl::Status status = RunCommand(*lane, generation, command, &completed, &over);
-    lock.lock();
+    lock.Lock();
     if (!status.ok()) lane->queue.Quiesce();  // nothing behind it may run
     const uint64_t due = command.header.signal_value;
     const uint64_t value = lane->queue.FinishHead();
@@ -159,7 +159,7 @@ void LaneExecutor::RunLane(LaneState* lane) {
     } else if (!status.ok() && !over) {
       ReportFailure(lane->definition.lane, generation, due, status);
     }
-    lane->changed.notify_all();
+    lane->changed.NotifyAll();
   }
 }
 
@@ -180,7 +180,7 @@ absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation
   if (quiesced()) return absl::AbortedError("quiesced");
   completed->value = command.header.signal_value;
   completed->start = options_.clock->Now();
-  const absl::Status status = lane.definition.body(command);
+  absl::Status status = lane.definition.body(command);
   completed->end = options_.clock->Now();
   // Whatever it came to, nobody wants it any more.
   if (quiesced()) return absl::AbortedError("quiesced");
@@ -191,7 +191,7 @@ absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation
 void LaneExecutor::FailLane(LaneState* lane, uint64_t value, const absl::Status& failure) {
   uint32_t generation = 0;
   {
-    std::lock_guard lock(lane->mutex);
+    MutexLock lock(lane->mutex);
     if (lane->queue.quiesced()) return;
     lane->queue.Quiesce();
     generation = lane->queue.generation();
@@ -212,46 +212,47 @@ LaneReport& LaneExecutor::PendingReport(uint32_t lane, uint32_t generation) {
 void LaneExecutor::ReportCompleted(uint32_t lane, uint32_t generation,
                                    const CompletedCommand& completed) {
   {
-    std::lock_guard lock(report_mutex_);
+    MutexLock lock(report_mutex_);
     PendingReport(lane, generation).completed.push_back(completed);
   }
-  report_ready_.notify_one();
+  report_ready_.NotifyOne();
 }
 
 void LaneExecutor::ReportFailure(uint32_t lane, uint32_t generation, uint64_t value,
                                  const absl::Status& failure) {
   {
-    std::lock_guard lock(report_mutex_);
+    MutexLock lock(report_mutex_);
     LaneReport& report = PendingReport(lane, generation);
     report.failure = failure;
     report.failed_value = value;
   }
-  report_ready_.notify_one();
+  report_ready_.NotifyOne();
 }
 
 void LaneExecutor::RunReporter() {
   NameThread("lane-reports");
   Nanos next_report;  // not before; on options_.clock
-  std::unique_lock lock(report_mutex_);
+  MutexLock lock(report_mutex_);
   while (true) {
-    report_ready_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
+    while (!stopping_ && pending_.empty()) report_ready_.Wait(report_mutex_);
     if (stopping_) return;
     const Nanos early = next_report - options_.clock->Now();
     if (early > Nanos(0)) {
-      report_ready_.wait_for(lock, std::chrono::nanoseconds(early.count()),
-                             [&] { return stopping_; });
+      const CondVar::Time due = CondVar::After(std::chrono::nanoseconds(early.count()));
+      while (!stopping_ && report_ready_.WaitUntil(report_mutex_, due)) {
+      }
       if (stopping_) return;
     }
     std::vector<LaneReport> reports = std::move(pending_);
     pending_.clear();
     if (reports.empty()) continue;  // dropped by Quiesce meanwhile
     reporting_ = true;
-    lock.unlock();
+    lock.Unlock();
     sink_(std::move(reports));
     next_report = options_.clock->Now() + options_.report_interval;
-    lock.lock();
+    lock.Lock();
     reporting_ = false;
-    report_idle_.notify_all();
+    report_idle_.NotifyAll();
   }
 }
 

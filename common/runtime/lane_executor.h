@@ -3,17 +3,16 @@
 // Runs the lanes of one process (swapper, worker, host worker): one thread a lane, strict FIFO.
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/units.h"
 #include "common/plan/command.h"
 #include "common/runtime/lane_semaphores.h"
@@ -108,7 +107,8 @@ class LaneExecutor {
   void ReportCompleted(uint32_t lane, uint32_t generation, const CompletedCommand& completed);
   void ReportFailure(uint32_t lane, uint32_t generation, uint64_t value,
                      const absl::Status& failure);
-  LaneReport& PendingReport(uint32_t lane, uint32_t generation);  // REQUIRES: report_mutex_
+  LaneReport& PendingReport(uint32_t lane, uint32_t generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   void FailLane(LaneState* lane, uint64_t value, const absl::Status& failure);
   LaneState* FindLane(uint32_t lane);
 
@@ -122,11 +122,11 @@ class LaneExecutor {
   std::atomic<uint64_t> dropped_{0};
   uint32_t last_generation_ = 0;  // owner's thread only
 
-  std::mutex report_mutex_;
-  std::condition_variable report_ready_, report_idle_;
-  std::vector<LaneReport> pending_;  // report_mutex_; at most one a lane
-  bool reporting_ = false;           // report_mutex_
-  bool stopping_ = false;            // report_mutex_
+  Mutex report_mutex_;
+  CondVar report_ready_, report_idle_;
+  std::vector<LaneReport> pending_ ABSL_GUARDED_BY(report_mutex_);  // at most one a lane
+  bool reporting_ ABSL_GUARDED_BY(report_mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(report_mutex_) = false;
   std::thread reporter_;
 };
 

@@ -55,7 +55,7 @@ Pacer::Pacer(PacedWork work, const Clock* clock, SleepUntil sleep_until)
 Pacer::Reservation Pacer::Reserve(Nanos duration) {
   SetPriority(work_ == PacedWork::kCopy || duration < kShort ? kWorks : kOrdinary);
   const Nanos now = clock_->Now();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Nanos start = now - free_at_ <= kTimerJitter ? free_at_ : now;
   free_at_ = start + duration;
   return {free_at_, duration};

@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/units.h"
 
 namespace harmony {
@@ -46,8 +46,8 @@ class Pacer {
   const PacedWork work_;
   const Clock* const clock_;
   const SleepUntil sleep_until_;
-  std::mutex mutex_;
-  Nanos free_at_;  // mutex_
+  Mutex mutex_;
+  Nanos free_at_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> paced_{0}, overruns_{0};
 };
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
@@ -41,7 +42,8 @@ absl::StatusOr<ProcessEnvironment> ReadProcessEnvironment() {
 absl::Status DieWithParent(int parent_pid) {
   if (parent_pid == 0) return absl::OkStatus();
   if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
-    return absl::InternalError(absl::StrCat("PR_SET_PDEATHSIG: ", strerror(errno)));
+    return absl::InternalError(
+        absl::StrCat("PR_SET_PDEATHSIG: ", std::generic_category().message(errno)));
   }
   // It may have died before the line above took effect.
   if (getppid() != parent_pid) {

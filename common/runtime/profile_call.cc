@@ -2,6 +2,7 @@
 
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/job_file.h"
 
 namespace harmony {
@@ -14,9 +15,8 @@ absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
   ProfileCall call;
   HARMONY_ASSIGN_OR_RETURN(call.request, ParseProfileRequest(text, path));
   HARMONY_ASSIGN_OR_RETURN(call.job, JobSpecFromJson(call.request.job_json, path));
-  HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
-                           ParseModelConfig(call.request.config_json, path));
-  call.model = BuildModelSpec(config);
+  HARMONY_ASSIGN_OR_RETURN(call.config, ParseModelConfig(call.request.config_json, path));
+  call.model = BuildModelSpec(call.config, call.job.sequence_length);
   return call;
 }
 

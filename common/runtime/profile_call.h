@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/model/model_config.h"
 #include "common/plan/job_spec.h"
 #include "common/plan/profile_json.h"
 
@@ -19,6 +20,7 @@ struct ProfileCall {
   ProfileRequest request;
   JobSpec job;
   ModelSpec model;
+  ModelConfig config;  // for the layers of the built-in families
 };
 
 // Reads the request at `path`, has it measured, and writes the request's part of what came out, or

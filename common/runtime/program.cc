@@ -5,9 +5,9 @@
 #include <sys/prctl.h>
 
 #include <CLI/CLI.hpp>
-#include <mutex>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/address.h"
 
@@ -101,12 +101,12 @@ int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
 absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneDefinition> lanes,
                                LaneSemaphores* semaphores, AttachedHandler* handler,
                                TerminationSignals& signals) {
-  std::mutex mutex;
+  Mutex mutex;
   absl::Status refused;  // mutex
   AttachedProcess process(options, std::move(lanes), semaphores, handler,
                           [&](const absl::Status& status) {
                             {
-                              std::lock_guard lock(mutex);
+                              MutexLock lock(mutex);
                               refused = status;
                             }
                             signals.RequestStop();
@@ -115,7 +115,7 @@ absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneD
   const int signal = signals.Wait();
   if (signal != 0) spdlog::info("signal {}: finishing what runs", signal);
   process.Stop();
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   return WithContext(refused, "refused by the coordinator");
 }
 

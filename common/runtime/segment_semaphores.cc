@@ -12,7 +12,7 @@ absl::Status SegmentSemaphores::Wait(uint32_t generation, uint32_t index, uint64
   const TimelineSemaphore semaphore = segment_->Semaphore(generation, index);
   while (true) {
     // A lost coordinator cancels without raising the generation word, so nobody is woken: look.
-    const absl::Status status = semaphore.WaitFor(value, segment_->Guard(generation), Millis(100));
+    absl::Status status = semaphore.WaitFor(value, segment_->Guard(generation), Millis(100));
     if (cancelled.load()) return absl::AbortedError("quiesced");
     if (!absl::IsDeadlineExceeded(status)) return status;
   }

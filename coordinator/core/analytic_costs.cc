@@ -1,5 +1,9 @@
 #include "coordinator/core/analytic_costs.h"
 
+#include "common/model/model_sizes.h"
+#include "common/plan/lane_kinds.h"
+#include "common/plan/objects.h"
+
 namespace harmony {
 namespace {
 
@@ -27,7 +31,7 @@ AnalyticCosts::AnalyticCosts(const ModelSpec& model, const Plan& plan,
                       RateOr(spec.d2h.value, kCopy), RateOr(spec.p2p.value, kCopy)});
   }
   for (int layer = 0; layer < model.num_layers(); ++layer) {
-    flops_.push_back(ForwardFlops(model, layer, plan.microbatch_size, plan.sequence_length));
+    flops_.push_back(ForwardFlops(model, layer, plan.microbatch_size));
   }
 }
 
@@ -46,19 +50,21 @@ Nanos AnalyticCosts::Duration(const Command& command) const {
   }
   if (const auto* copy = std::get_if<Transfer>(&command.body)) {
     const Rates& rates = rates_[lane.device];
-    const double rate = lane.kind == LaneKind::kP2P   ? rates.p2p
-                        : lane.kind == LaneKind::kD2H ? rates.d2h
-                                                      : rates.h2d;
+    const double rate = OfLink(TraitsOf(lane.kind).link, rates.h2d, rates.d2h, rates.p2p);
     return Nanos::FromSeconds(kCopyOverhead + static_cast<double>(copy->size.count()) / rate);
   }
   const auto& host = std::get<HostTask>(command.body);
   double bytes = 0;
   if (host.kind == HostTaskKind::kUpdate || host.kind == HostTaskKind::kNorm) {
-    const double size = static_cast<double>(model_.blocks[host.block].size().count());
+    const ParamBlock& block = model_.blocks[host.block];
     // Reads g of each replica; an update reads and writes the weights and moments, too.
-    bytes = size * (replicas_ + (host.kind == HostTaskKind::kUpdate ? 2 * (1 + moments_) : 0));
+    bytes = static_cast<double>(block.gradient_bytes.count()) * replicas_;
+    if (host.kind == HostTaskKind::kUpdate) {
+      bytes += 2 * (static_cast<double>(block.weight_bytes.count()) +
+                    static_cast<double>(block.moment_bytes.count()) * moments_);
+    }
   } else if (host.kind == HostTaskKind::kCheckpoint || host.kind == HostTaskKind::kInitialize) {
-    bytes = static_cast<double>(model_.parameter_count()) * 12;
+    bytes = static_cast<double>(PersistentBytes(model_, static_cast<int>(moments_)).count());
   }
   return Nanos::FromSeconds(kTaskOverhead + bytes / host_);
 }

@@ -30,19 +30,30 @@ std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_
   standing_[record] = Bytes(-1);
   const SemaphoreWait freed = std::exchange(freed_by_[record], {});
   if (freed.value != 0 && freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());
+  // What was there is gone; returns what frees its record.
+  const auto displace = [&](const Claim& claim) {
+    if (claim.freed_by.value == 0) {
+      retire.push_back(claim.record);
+      standing_[claim.record] = Bytes(-1);
+      return freed_by_[claim.record] = {lane, value};
+    }
+    if (claim.freed_by != SemaphoreWait{lane, value}) {
+      after.Add(claim.freed_by.semaphore, claim.freed_by.value, Nanos());
+    }
+    return claim.freed_by;
+  };
   auto at = claims_.lower_bound(begin);
+  if (at != claims_.end() && at->first == begin && at->second.end == end) {  // mostly
+    displace(at->second);
+    at->second = Claim{record, end, {}};
+    standing_[record] = begin;
+    return retire;
+  }
   if (at != claims_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != claims_.end() && at->first < end) {
     const auto [from, claim] = *at;
     at = claims_.erase(at);
-    SemaphoreWait freed_by = claim.freed_by;
-    if (freed_by.value == 0) {
-      retire.push_back(claim.record);
-      standing_[claim.record] = Bytes(-1);
-      freed_by = freed_by_[claim.record] = {lane, value};
-    } else if (freed_by != SemaphoreWait{lane, value}) {
-      after.Add(freed_by.semaphore, freed_by.value, Nanos());
-    }
+    const SemaphoreWait freed_by = displace(claim);
     // What this copy does not overwrite orders others behind it.
     if (from < begin) claims_.insert_or_assign(from, Claim{claim.record, begin, freed_by});
     if (end < claim.end) {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/plan/lane_kinds.h"
+
 namespace harmony {
 
 CalibratedCosts::CalibratedCosts(std::unique_ptr<const CostModel> base, Calibration calibration,
@@ -17,24 +19,11 @@ double CalibratedCosts::ScaleOf(const Command& command) const {
   }
   if (lane.device >= static_cast<int>(calibration_.devices.size())) return 1;
   const Calibration::Device& device = calibration_.devices[lane.device];
-  switch (lane.kind) {
-    case LaneKind::kCompute: {
-      const auto* task = std::get_if<ComputeTask>(&command.body);
-      const bool forward = task != nullptr && task->kind == TaskKind::kForward;
-      return forward ? device.forward : device.backward;
-    }
-    case LaneKind::kH2DBulk:
-    case LaneKind::kH2DStream:
-      return device.h2d;
-    case LaneKind::kD2H:
-      return device.d2h;
-    case LaneKind::kP2P:
-      return device.p2p;
-    case LaneKind::kHostCompute:
-    case LaneKind::kHostIo:
-      break;
-  }
-  return 1;
+  const LaneLink link = TraitsOf(lane.kind).link;
+  if (link != LaneLink::kNone) return OfLink(link, device.h2d, device.d2h, device.p2p);
+  const auto* task = std::get_if<ComputeTask>(&command.body);
+  const bool forward = task != nullptr && task->kind == TaskKind::kForward;
+  return forward ? device.forward : device.backward;
 }
 
 Nanos CalibratedCosts::Duration(const Command& command) const {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Turns a node of the work graph, once it has its memory, into the body of a command. PURE.
+// Turns a node of the work graph, once it has its memory, into the body of a command: one function
+// for each kind of node. Owner: Generation. PURE.
 
 #include <optional>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "common/plan/arena_layout.h"
 #include "common/plan/command.h"
 #include "coordinator/core/arena_records.h"
+#include "coordinator/core/binding_places.h"
 #include "coordinator/core/device_memory.h"
 #include "coordinator/core/kept_layout.h"
 #include "coordinator/core/work_graph.h"
@@ -32,30 +34,31 @@ class CommandWriter {
     uint64_t value;
     Users& after;
   };
+  // By kind of node.
   ComputeTask Compute(const Node& node) const;
-  Transfer Copy(const Node& node, Bytes gradient_slot, Placing& placing);
   Transfer LoadWeights(const Node& node) const;
-  Transfer ToConsumer(const Node& node) const;
-  Transfer ToKeeper(const Node& node) const;
-  Transfer FromArena(const Node& node) const;
-  Transfer ToArena(const Node& node, Bytes gradient_slot, Placing& placing);
-  HostTask Host(const Node& node) const;
-  Transfer In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,
-              TrafficClass traffic) const;
+  Transfer BatchIn(const Node& node) const;
+  Transfer InputIn(const Node& node) const;
+  Transfer GradientIn(const Node& node) const;
+  Transfer Send(const Node& node) const;
+  Transfer Keep(const Node& node) const;
+  Transfer StashOut(const Node& node, Placing& placing);
+  Transfer BoundaryOut(const Node& node, Placing& placing);
+  Transfer LossOut(const Node& node, Placing& placing);
+  Transfer GradientOut(const Node& node, Bytes slot, Placing& placing);
+
+  // From the arena into a streaming slot; from the arena's object `from`.
+  Transfer In(const Node& node, Bytes within_slot, Bytes arena, Bytes size, TrafficClass traffic,
+              const ObjectKey& from) const;
+  // From the device into the arena's object `key`.
   Transfer Out(const Visit& visit, Bytes device_offset, Bytes arena, Bytes size,
                TrafficClass traffic, const ObjectKey& key, Placing& placing);
-  // Offset of a part of the slot that a position streams through.
-  Bytes InSlot(const Visit& visit, int position, Bytes within) const;
-  Bytes OutSlot(const Visit& visit, int position, Bytes within) const;
-  // Where a forward's output lies: in its slot, or where it is kept.
-  Bytes OutputPlace(const Visit& visit, int position, int output) const;
+  std::vector<int> GradientRecords(int block) const;
+
+  BindingPlaces PlacesOf(const Visit& visit) const;
   Bytes Hidden(int boundary) const;  // of one microbatch
-  int InShare(int microbatch) const { return microbatch % plan_.share_microbatches(); }
-  static int FirstMicrobatch(const Visit& visit, int position);
-  int OutputNumber(const Visit& visit, int boundary) const;
-  // Of the visit's block number `i`, in its device's region.
-  Bytes WeightPlace(const Visit& visit, int i) const;
-  int Bank(int backward_group) const;
+  Bytes HiddenGradient(int boundary) const;
+  static int ParityOf(const Node& node) { return static_cast<int>(node.step & 1); }
   int Record(const ObjectKey& key) const { return table_.IndexOf(key); }
 
   const ModelSpec& model_;

@@ -11,15 +11,11 @@ namespace harmony {
 class Dispatcher::Impl {
  public:
   Impl(const ModelSpec& model, const Plan& plan, const CostModel& costs, DispatchOptions options)
-      : job_{model,
-             plan,
-             costs,
-             options,
-             ArenaLayout(model, plan),
-             KeptLayout(model, plan),
-             ObjectTableLayout(model, plan.num_microbatches, plan.replicas),
-             options.end_step,
-             options.first_step > 0 ? options.first_step : -1,
+      : job_{model, plan, costs, options, ArenaLayout(model, plan), KeptLayout(model, plan),
+             ObjectTableLayout(model, plan.num_microbatches, plan.replicas), options.end_step,
+             // A job that has no step left begins again only because its end was not written.
+             options.first_step > 0 && options.first_step < options.end_step ? options.first_step
+                                                                             : -1,
              false},
         peaks_(plan.devices.size()) {}
 
@@ -76,10 +72,10 @@ absl::StatusOr<std::vector<Command>> Dispatcher::NextCommands() {
   return commands;
 }
 
-absl::StatusOr<Rehearsal> Dispatcher::Rehearse() {
-  Rehearsal rehearsal;
-  HARMONY_RETURN_IF_ERROR(impl_->generation_->Rehearse(rehearsal));
-  return rehearsal;
+absl::StatusOr<DryRunTimes> Dispatcher::DryRun() {
+  DryRunTimes times;
+  HARMONY_RETURN_IF_ERROR(impl_->generation_->RunDry(times));
+  return times;
 }
 
 void Dispatcher::StopAfterCurrentStep() {

@@ -40,7 +40,7 @@ struct DispatchOptions {
 };
 
 // A run by the modelled times alone.
-struct Rehearsal {
+struct DryRunTimes {
   std::vector<Nanos> step_ends;  // of the last update, by step
   std::vector<Nanos> busy;       // in the last step, by link (LinksOfLanes)
   int64_t commands = 0;
@@ -72,7 +72,7 @@ class Dispatcher {
   // that want a link at one time it does not always know which comes first.) REQUIRES: a new
   // generation on an empty table; a command's duration depends on nothing but its lane, its size
   // and, of a task, its layers, its samples and whether it is its replica's first or last.
-  absl::StatusOr<Rehearsal> Rehearse();
+  absl::StatusOr<DryRunTimes> DryRun();
 
   // No step after `step_index` is started; a checkpoint is written after it. Idempotent, only ever
   // lowers the end. Steps already issued are finished.

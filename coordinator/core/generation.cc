@@ -5,8 +5,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/model_sizes.h"
 
 namespace harmony {
+namespace {
+
+std::vector<DeviceMemory> MemoryOfDevices(const Plan& plan, const KeptLayout& kept) {
+  std::vector<DeviceMemory> memory;
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    memory.emplace_back(plan.devices[d].resident - kept.bytes(static_cast<int>(d)));
+  }
+  return memory;
+}
+
+// Who uses the slot at the consumer before a send; kNoNode: it has not been used.
+NodeId SlotUser(const Visit& consumer, const Node& send) {
+  if (send.index < consumer.slots) return kNoNode;
+  return consumer.positions[static_cast<size_t>(send.index - consumer.slots)].compute;
+}
+
+}  // namespace
 
 Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const ObjectView> records)
     : job_(job),
@@ -14,32 +32,29 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       plan_(job.plan),
       frontier_(std::move(frontier)),
       lane_table_(static_cast<int>(job.plan.devices.size())),
+      update_lane_(lane_table_.IndexOf({TraitsOf(NodeKind::kUpdate).lane, 0})),
       graph_(lane_table_.size()),
+      memory_(MemoryOfDevices(job.plan, job.kept)),
+      gradient_slots_(job.model, job.plan, job.layout, graph_),
+      admission_(graph_, memory_, gradient_slots_),
+      clock_(job.plan),
+      heads_(lane_table_, graph_, admission_, clock_),
       records_(job.table, frontier_.initialized() ? records : absl::Span<const ObjectView>()),
-      ring_(job.layout.ring_begin(), job.layout.ring_bytes()),
-      builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_),
+      builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_, progress_),
       writer_(job.model, job.plan, job.layout, job.kept, job.table, graph_, memory_, records_),
-      lanes_(lane_table_.size()),
-      links_(LinksOfLanes(plan_)),
-      link_clocks_(lane_table_.size()),
-      grants_(job.plan.backward_groups.size()) {
-  for (size_t d = 0; d < plan_.devices.size(); ++d) {
-    memory_.emplace_back(plan_.devices[d].resident - job.kept.bytes(static_cast<int>(d)));
-  }
-}
+      outstanding_(lane_table_.size()),
+      durations_(lane_table_.size()) {}
 
-// ---- Building ----
+// ---- What is added to the graph ----
 
 absl::Status Generation::Begin() {
-  completed_steps_ = next_step_ = frontier_.step();
+  const int64_t first = frontier_.step();
+  progress_.Begin(first);
   if (!frontier_.initialized()) {
-    builder_.AddInitialize(next_step_);
-    steps_.push_back({next_step_, 1, 0});
+    progress_.Track(first);
+    builder_.AddInitialize(first);
   }
-  if (next_step_ >= job_.end_step && job_.saved_version < next_step_) {
-    builder_.AddCheckpoint(next_step_ - 1);
-    checkpoints_.push_back(next_step_ - 1);
-  }
+  if (first >= job_.end_step && job_.saved_version < first) AddCheckpoint(first - 1);
   return AppendSteps();
 }
 
@@ -50,30 +65,25 @@ bool Generation::CheckpointDue(int64_t step) const {
   return step + 1 == job_.end_step || (every > 0 && (step + 1) % every == 0);
 }
 
-Generation::StepCount* Generation::CountOf(int64_t step) {
-  for (StepCount& count : steps_) {
-    if (count.step == step) return &count;
-  }
-  return nullptr;
+void Generation::AddCheckpoint(int64_t step) {
+  builder_.AddCheckpoint(step);
+  checkpoints_.push_back(step);
 }
 
-// Two steps are being issued at a time.
 absl::Status Generation::AppendSteps() {
-  while (next_step_ < job_.end_step) {
-    const auto unissued = std::find_if(steps_.begin(), steps_.end(),
-                                       [](const StepCount& c) { return c.nodes_left > 0; });
-    if (unissued != steps_.end() && next_step_ > unissued->step + 1) break;
-    HARMONY_RETURN_IF_ERROR(AppendStep(next_step_++));
+  while (progress_.next() < job_.end_step && progress_.RoomForNext()) {
+    HARMONY_RETURN_IF_ERROR(AppendStep(progress_.next()));
   }
   return absl::OkStatus();
 }
 
 absl::Status Generation::AppendStep(int64_t step) {
-  graph_.ForgetBefore(completed_steps_ - 1);
+  graph_.ForgetBefore(progress_.completed() - 1);
+  progress_.BeginNext();
   HARMONY_ASSIGN_OR_RETURN(StepWork work,
                            DeriveStepWork(model_, plan_, job_.layout, frontier_, step));
   const bool first = step == frontier_.step();
-  if (first) PinGradients(work);
+  if (first) gradient_slots_.Pin(frontier_, work);
   if (work.resumed || (first && job_.resumed)) resumed_steps_.push_back(step);
   // Updates wait for a checkpoint of the state before them; so a state that is half updated has it.
   bool untouched = true;
@@ -82,153 +92,287 @@ absl::Status Generation::AppendStep(int64_t step) {
   }
   const bool save = CheckpointDue(step - 1) && step > 0 && untouched;
   if (save) checkpoints_.push_back(step - 1);
-  if (CountOf(step) == nullptr) steps_.push_back({step, 0, 0});
-  std::vector<size_t> before(graph_.num_lanes());
-  for (int lane = 0; lane < graph_.num_lanes(); ++lane) before[lane] = graph_.lane(lane).size();
   HARMONY_RETURN_IF_ERROR(builder_.AddStep(work, save));
-  if (step + 1 == job_.end_step && CheckpointDue(step)) {
-    builder_.AddCheckpoint(step);
-    checkpoints_.push_back(step);
-  }
-  StepCount& count = *CountOf(step);
-  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
-    for (size_t i = before[lane]; i < graph_.lane(lane).size(); ++i) {
-      const Node& node = graph_.node(graph_.lane(lane)[i]);
-      if (StepCount* of = CountOf(node.step)) ++of->nodes_left;
-      if (node.kind == NodeKind::kUpdate) ++count.updates_left;
-    }
-  }
-  if (job_.layout.ring_bytes().count() > 0) RequestRing(work);
-  for (DeviceMemory& memory : memory_) memory.Admit();
-  ++changes_;
+  if (step + 1 == job_.end_step && CheckpointDue(step)) AddCheckpoint(step);
+  gradient_slots_.Request(work, builder_.backward_visits());
+  admission_.Admit();
+  heads_.Changed();
   return absl::OkStatus();
 }
 
-// Blocks whose gradients a group holds in the ring, and whose update is to come.
-int Generation::RingBlocks(int backward_group, const std::vector<bool>& updates) const {
-  int count = 0;
-  for (int block : BlocksOf(model_, plan_.backward_groups[backward_group].layers, false)) {
-    count += model_.blocks[block].uses.size() == 1 && updates[block] ? 1 : 0;
-  }
-  return count;
-}
+// ---- What is issued next ----
 
-Bytes Generation::RingBytes(absl::Span<const int> uses) const {
-  Bytes sum;
-  for (int use : uses) {
-    if (job_.layout.UseHasOwnGradientSlot(use)) continue;
-    sum += model_.blocks[model_.uses[use].block].size().AlignUp(kSlotAlignment);
-  }
-  return sum;
-}
-
-void Generation::RequestRing(const StepWork& work) {
-  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    RingRequest request{work.step, g, {}};
-    for (int64_t visit : builder_.backward_visits()[g]) {
-      if (visit >= 0) request.visits.push_back(visit);
-    }
-    const bool pinned = work.step == frontier_.step() && grants_[g].held;
-    if (request.visits.empty() || pinned || RingBlocks(g, work.update) == 0) continue;
-    ring_queue_.push_back(std::move(request));
-  }
-}
-
-// Where an earlier generation put a group's gradients of this step, if any is still there.
-std::optional<Bytes> Generation::PieceInUse(int backward_group, int64_t step) const {
-  const std::vector<int> uses = UsesOf(model_, plan_.backward_groups[backward_group].layers);
-  for (size_t i = 0; i < uses.size(); ++i) {
-    if (job_.layout.UseHasOwnGradientSlot(uses[i])) continue;
-    for (int replica = 0; replica < plan_.replicas; ++replica) {
-      const ObjectKey key{ObjectKind::kGradient, uses[i], replica};
-      if (!frontier_.Holds(key, step + 1)) continue;
-      return frontier_.OffsetOf(key) - RingBytes(uses) * replica -
-             RingBytes(absl::MakeConstSpan(uses).first(i));
+absl::StatusOr<int> Generation::NextLane() {
+  for (;;) {
+    HARMONY_RETURN_IF_ERROR(AppendSteps());
+    const int lane = heads_.Pick();
+    if (lane < 0) return graph_.empty() ? absl::StatusOr<int>(-1) : Stuck();
+    Node& head = HeadOf(lane);
+    if (head.state != NodeState::kWayOpen) return lane;
+    heads_.Taken(lane);
+    if (ChooseWay(TimesOfWays(head)) == Way::kDirect) {
+      GoDirect(head);
+    } else {
+      GoByHost(head);
     }
   }
-  return std::nullopt;
 }
 
-// Gradients that an earlier generation committed and whose updates are still to come keep their
-// places, and those that are missing beside them take theirs in the same piece: it was the group's
-// until the last of its updates was issued, and as long as one of its gradients is there it stays.
-void Generation::PinGradients(const StepWork& work) {
-  if (job_.layout.ring_bytes().count() == 0 || !frontier_.initialized()) return;
-  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    const int updates = RingBlocks(g, work.update);
-    const std::optional<Bytes> begin = PieceInUse(g, work.step);
-    if (updates == 0 || !begin) continue;
-    const Bytes bytes = RingBytes(UsesOf(model_, plan_.backward_groups[g].layers));
-    ring_.Pin(*begin, *begin + bytes * plan_.replicas);
-    grants_[g].held = true;
-    grants_[g].begin = *begin;
-    grants_[g].updates_left = updates;
+// An output goes from device to device only when the consumer has its memory and a slot that is
+// free, or that a task which is issued will free; else by way of the host. So no visit ever waits
+// for a later one: a slow consumer does not hold up its producer's device, and nothing can lock up.
+WayTimes Generation::TimesOfWays(const Node& send) {
+  WayTimes times;
+  const Visit& visit = graph_.visit(send.visit);
+  const Visit& consumer = graph_.visit(visit.consumer);
+  const NodeId slot_user = SlotUser(consumer, send);
+  times.can_send =
+      admission_.HasAll(consumer) && (slot_user == kNoNode || graph_.Resolved(slot_user));
+  if (!times.can_send) return times;
+  const WayDurations& takes = DurationsOfWays(send);
+  Nanos slot_free;
+  if (slot_user == kNoNode) {
+    slot_free = admission_.InputSlotsFreeAt(consumer);
+  } else if (!graph_.Forgotten(slot_user)) {
+    slot_free = graph_.node(slot_user).finish;
   }
+  const Nanos made = heads_.ReadyAt(send.lane);
+  times.direct = clock_.FinishIfIssued(send.lane, std::max(made, slot_free), takes.send);
+  const Node& out = graph_.node(visit.positions[static_cast<size_t>(send.position)].passed_on);
+  const Nanos at_host = out.state == NodeState::kIssued
+                            ? out.finish
+                            : clock_.FinishIfIssued(out.lane, made, takes.out);
+  const int in_lane = graph_.node(send.host_in).lane;
+  times.by_host = clock_.FinishIfIssued(in_lane, std::max(at_host, slot_free), takes.in);
+  times.host_work = takes.in + (send.host_out == kNoNode ? Nanos() : takes.out);
+  return times;
+}
+
+const WayDurations& Generation::DurationsOfWays(const Node& send) {
+  Visit& visit = graph_.visit(send.visit);
+  if (visit.way_durations) return *visit.way_durations;
+  const Visit& consumer = graph_.visit(visit.consumer);
+  const Bytes size = visit.kind == VisitKind::kForward
+                         ? BoundaryBytes(model_, visit.layers.last + 1, plan_.microbatch_size)
+                         : BoundaryGradientBytes(model_, visit.layers.first, plan_.microbatch_size);
+  const auto takes = [&](LaneKind lane, int device, Endpoint from, Endpoint to, int microbatches) {
+    Command command;
+    command.header.lane = static_cast<uint32_t>(lane_table_.IndexOf({lane, device}));
+    Transfer copy;
+    copy.source = from;
+    copy.destination = to;
+    copy.size = size * microbatches;
+    copy.traffic = TrafficClass::kBoundary;
+    command.body = std::move(copy);
+    return job_.costs.Duration(command);
+  };
+  const Endpoint host, from{visit.device, Bytes()}, to{consumer.device, Bytes()};
+  visit.way_durations = {takes(LaneKind::kP2P, visit.device, from, to, consumer.span),
+                         takes(LaneKind::kD2H, visit.device, from, host, visit.span),
+                         takes(LaneKind::kH2DStream, consumer.device, host, to, consumer.span)};
+  return *visit.way_durations;
+}
+
+void Generation::GoDirect(Node& send) {
+  const NodeId slot_user = SlotUser(graph_.visit(graph_.visit(send.visit).consumer), send);
+  send.state = NodeState::kPending;
+  if (slot_user != kNoNode) send.deps.push_back(slot_user);
+  Drop(send.host_in);
+  if (send.host_out != kNoNode) Drop(send.host_out);
+}
+
+void Generation::GoByHost(Node& send) {
+  for (NodeId id : {send.host_in, send.host_out}) {
+    if (id == kNoNode) continue;
+    Node& node = graph_.node(id);
+    node.state = NodeState::kPending;
+    heads_.ChangedAt(node.lane);
+  }
+  Drop(graph_.lane(send.lane).front());
+}
+
+void Generation::Drop(NodeId id) {
+  Node& node = graph_.node(id);
+  node.state = NodeState::kDropped;
+  Resolved(node);
+  heads_.ChangedAt(node.lane);
+  if (admission_.AfterDrop(node)) heads_.ChangedOn(graph_.visit(node.visit).device);
+}
+
+void Generation::Resolved(Node& node) {
+  progress_.Resolved(node);
+  heads_.Resolved(node);
+}
+
+absl::Status Generation::Stuck() const {
+  std::string text = "nothing can be issued";
+  for (size_t d = 0; d < memory_.size(); ++d) {
+    const DeviceMemory& memory = memory_[d];
+    if (memory.items() == 0 || memory.admitted(memory.items() - 1)) continue;
+    absl::StrAppend(&text, "; device ", d, " holds ", FormatBytesExact(memory.held()), " of ",
+                    FormatBytesExact(memory.resident()), " and waits for more");
+  }
+  if (gradient_slots_.waiting()) {
+    absl::StrAppend(&text, "; gradients wait for the arena's ring of ",
+                    FormatBytesExact(ring().size()));
+  }
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
+    if (graph_.lane(lane).empty()) continue;
+    const Node& head = graph_.node(graph_.lane(lane).front());
+    absl::StrAppend(&text, "; ", DebugString(lane_table_.LaneAt(lane)), " has ",
+                    TraitsOf(head.kind).name, " of step ", head.step, " position ", head.position);
+    if (head.visit >= 0) absl::StrAppend(&text, " group ", graph_.visit(head.visit).group);
+  }
+  return absl::ResourceExhaustedError(text);
+}
+
+// ---- Issuing it ----
+
+absl::Status Generation::Issue(std::vector<Command>& commands) {
+  for (;;) {
+    if (held_back_ < 0) {
+      HARMONY_ASSIGN_OR_RETURN(held_back_, NextLane());
+    }
+    if (held_back_ < 0) return absl::OkStatus();
+    const auto window = static_cast<uint64_t>(job_.options.window);
+    const bool full = outstanding_.outstanding(held_back_) >= window;
+    if (full || HeadOf(held_back_).step > progress_.completed() + 1) return absl::OkStatus();
+    IssueHead(std::exchange(held_back_, -1), commands);
+  }
+}
+
+void Generation::IssueHead(int lane, std::vector<Command>& commands) {
+  const Node& node = HeadOf(lane);
+  Users users;
+  Command command;
+  WriteHead(node, users, command);
+  FillWaits(node, users, command);
+  command.header.expected = job_.costs.Duration(command);
+  outstanding_.Add(lane, command);
+  Issued(lane, users, command.header.expected);
+  commands.push_back(std::move(command));
+}
+
+void Generation::WriteHead(const Node& node, Users& users, Command& command) {
+  command.header.id = next_id_++;
+  command.header.lane = static_cast<uint32_t>(node.lane);
+  command.header.signal_value = outstanding_.issued(node.lane) + 1;
+  command.header.step = node.step;
+  const bool recovery =
+      std::find(resumed_steps_.begin(), resumed_steps_.end(), node.step) != resumed_steps_.end();
+  const bool gradient = TraitsOf(node.kind).writes == FirstWrite::kArenaGradient;
+  writer_.WriteBody(node, gradient ? gradient_slots_.SlotOf(node) : Bytes(0), recovery, command,
+                    users);
+  for (const SemaphoreWait& wait : users.waits) {
+    users.finish =
+        std::max(users.finish, clock_.FinishOf(static_cast<int>(wait.semaphore), wait.value));
+  }
+}
+
+void Generation::FillWaits(const Node& node, Users& users, Command& command) const {
+  admission_.CollectUsers(node, users);
+  for (NodeId dep : node.deps) {
+    if (graph_.Forgotten(dep)) continue;
+    const Node& before = graph_.node(dep);
+    if (before.state != NodeState::kDropped) AddUser(users, before);
+  }
+  for (const SemaphoreWait& wait : users.waits) {
+    if (wait.semaphore != static_cast<uint32_t>(node.lane)) command.header.waits.push_back(wait);
+  }
+  std::sort(command.header.waits.begin(), command.header.waits.end());
+}
+
+void Generation::Issued(int lane, const Users& users, Nanos duration) {
+  const Nanos ready = std::max(heads_.ReadyAt(lane), users.finish);
+  Node& node = HeadOf(lane);
+  node.value = outstanding_.issued(lane);
+  node.finish = clock_.Issue(lane, ready, duration);
+  node.state = NodeState::kIssued;
+  graph_.lane(lane).pop_front();
+  heads_.Taken(lane);
+  Resolved(node);
+  if (admission_.AfterIssue(node)) heads_.ChangedOn(graph_.visit(node.visit).device);
+  if (lane == update_lane_) last_host_step_ = std::max(last_host_step_, node.step);
+  bool slots = node.kind == NodeKind::kCompute && gradient_slots_.AfterCompute();
+  if (node.kind == NodeKind::kUpdate) {
+    progress_.AfterUpdate(node);
+    slots = gradient_slots_.AfterUpdate(node);
+  }
+  if (slots) heads_.Changed();
+}
+
+// ---- Issuing without commands: what the modelled times alone say ----
+
+absl::Status Generation::RunDry(DryRunTimes& times) {
+  times.step_ends.resize(static_cast<size_t>(job_.end_step));
+  times.busy.resize(static_cast<size_t>(lane_table_.size()));
+  for (;;) {
+    HARMONY_ASSIGN_OR_RETURN(const int lane, NextLane());
+    if (lane < 0) return absl::OkStatus();
+    const Node& node = HeadOf(lane);
+    Users users;
+    const Nanos duration = DurationOf(node, users);
+    if (node.step + 1 == job_.end_step && !TraitsOf(node.kind).once) {
+      times.busy[static_cast<size_t>(clock_.link_of(lane))] += duration;
+    }
+    outstanding_.Pass(lane);
+    Issued(lane, users, duration);
+    ++times.commands;
+    if (lane != update_lane_) continue;
+    if (node.kind == NodeKind::kUpdate) {
+      Nanos& end = times.step_ends[static_cast<size_t>(node.step)];
+      end = std::max(end, node.finish);
+    }
+    progress_.OnUpdatesCompleted(outstanding_.completed(lane));
+  }
+}
+
+Nanos Generation::DurationOf(const Node& node, Users& users) {
+  const ReplicaEdge edge =
+      node.kind == NodeKind::kCompute
+          ? EdgeOf(graph_.visit(node.visit), node.position, plan_.replica_microbatches())
+          : ReplicaEdge::kNone;
+  const Nanos* known = durations_.Find(node, edge);
+  if (known != nullptr && !TraitsOf(node.kind).shares_arena) return *known;
+  Command command;
+  WriteHead(node, users, command);
+  if (known != nullptr) return *known;
+  const Nanos duration = job_.costs.Duration(command);
+  durations_.Remember(node, edge, duration);
+  return duration;
 }
 
 // ---- Progress ----
 
-void Generation::OnLaneProgress(int index, uint64_t value) {
-  LaneState& lane = lanes_[index];
-  value = std::min(value, lane.issued);
-  while (lane.completed < value) {
-    const Command& command = lane.outstanding.front();
+void Generation::OnLaneProgress(int lane, uint64_t value) {
+  outstanding_.Complete(lane, value, [this](const Command& command) {
     const auto* host = std::get_if<HostTask>(&command.body);
     if (host != nullptr && host->kind == HostTaskKind::kCheckpoint) {
       job_.saved_version = std::max(job_.saved_version, command.header.step + 1);
     }
-    lane.outstanding.pop_front();
-    ++lane.completed;
-  }
-  FinishSteps();
-}
-
-void Generation::FinishSteps() {
-  const LaneState& host = lanes_[lane_table_.IndexOf({LaneKind::kHostCompute, 0})];
-  while (!finishing_.empty() && finishing_.front().second <= host.completed) {
-    completed_steps_ = finishing_.front().first + 1;
-    finishing_.pop_front();
-    while (!steps_.empty() && steps_.front().step < completed_steps_) steps_.pop_front();
-  }
+  });
+  progress_.OnUpdatesCompleted(outstanding_.completed(update_lane_));
 }
 
 void Generation::Stop() {
-  const int64_t current = std::max(completed_steps_, frontier_.step());
+  const int64_t current = std::max(progress_.completed(), frontier_.step());
   const int64_t end = last_host_step_ > current ? current + 2 : current + 1;
   if (end >= job_.end_step) return;
   job_.end_step = end;
-  if (next_step_ <= end - 1) return;  // AppendStep adds the checkpoint
+  if (progress_.next() <= end - 1) return;  // AppendStep adds the checkpoint
   graph_.CancelFrom(end);
   checkpoints_.erase(std::remove_if(checkpoints_.begin(), checkpoints_.end(),
                                     [&](int64_t step) { return step >= end; }),
                      checkpoints_.end());
-  for (LaneState& lane : lanes_) {
-    lane.ready = false;
-    lane.blocked_on = kNoNode;
-  }
+  gradient_slots_.CancelFrom(end);
+  progress_.CancelFrom(end);
+  if (CheckpointDue(end - 1)) AddCheckpoint(end - 1);
+  heads_.Restart();
   held_back_ = -1;
-  ++changes_;
-  ring_queue_.erase(std::remove_if(ring_queue_.begin(), ring_queue_.end(),
-                                   [&](const RingRequest& request) { return request.step >= end; }),
-                    ring_queue_.end());
-  while (!steps_.empty() && steps_.back().step >= end) steps_.pop_back();
-  next_step_ = std::max(next_step_, end);
-  if (CheckpointDue(end - 1)) {
-    builder_.AddCheckpoint(end - 1);
-    checkpoints_.push_back(end - 1);
-  }
 }
 
 bool Generation::done() const {
-  if (completed_steps_ < job_.end_step || !graph_.empty()) return false;
-  return std::all_of(lanes_.begin(), lanes_.end(),
-                     [](const LaneState& lane) { return lane.completed == lane.issued; });
-}
-
-const Command* Generation::Find(int lane, uint64_t value) const {
-  const LaneState& state = lanes_[lane];
-  if (value <= state.completed || value > state.issued) return nullptr;
-  return &state.outstanding[value - state.completed - 1];
+  return progress_.completed() >= job_.end_step && graph_.empty() && outstanding_.none();
 }
 
 }  // namespace harmony

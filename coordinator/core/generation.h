@@ -1,12 +1,13 @@
 #pragma once
 
 // The issuing engine of one generation: from the frontier to a stream of commands. See dispatcher.h
-// for what it does; this is its state. PURE.
+// for what it does. It has no rules of its own but which steps are added, when a state is saved,
+// and how the parts below, each with one concern, follow each other.
+//
+// Owner: Dispatcher; one generation at a time. Single-threaded. Invariant: the stream is a function
+// of plan, costs and records; completions and the window only pace it. PURE.
 
-#include <array>
 #include <cstdint>
-#include <deque>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,11 +18,16 @@
 #include "coordinator/core/command_writer.h"
 #include "coordinator/core/device_memory.h"
 #include "coordinator/core/dispatcher.h"
+#include "coordinator/core/duration_memo.h"
 #include "coordinator/core/frontier.h"
-#include "coordinator/core/gradient_ring.h"
+#include "coordinator/core/gradient_slots.h"
 #include "coordinator/core/kept_layout.h"
-#include "coordinator/core/link_clock.h"
+#include "coordinator/core/lane_heads.h"
+#include "coordinator/core/memory_admission.h"
+#include "coordinator/core/modelled_clock.h"
+#include "coordinator/core/outstanding_commands.h"
 #include "coordinator/core/step_builder.h"
+#include "coordinator/core/step_progress.h"
 #include "coordinator/core/work_graph.h"
 
 namespace harmony {
@@ -46,135 +52,72 @@ class Generation {
 
   absl::Status Begin();
   absl::Status Issue(std::vector<Command>& commands);
-  absl::Status Rehearse(Rehearsal& rehearsal);
+  absl::Status RunDry(DryRunTimes& times);
   void OnLaneProgress(int lane, uint64_t value);
   void Stop();
 
-  int64_t completed_steps() const { return completed_steps_; }
+  int64_t completed_steps() const { return progress_.completed(); }
   bool done() const;
-  const Command* Find(int lane, uint64_t value) const;
+  const Command* Find(int lane, uint64_t value) const { return outstanding_.Find(lane, value); }
   Bytes PeakBytes(int device) const { return memory_[device].peak() + job_.kept.bytes(device); }
-  const GradientRing& ring() const { return ring_; }
+  const GradientRing& ring() const { return gradient_slots_.ring(); }
 
  private:
-  struct LaneState {
-    uint64_t issued = 0, completed = 0;
-    Nanos free_at;                // modelled
-    bool ready = false;           // the head can be issued, from `start` on
-    NodeId blocked_on = kNoNode;  // it cannot before this has been issued
-    int64_t checked = 0;          // it could not when changes_ stood at this
-    Nanos start;
-    std::deque<Command> outstanding;
-    // When the last commands will finish, as modelled; those before have done so long ago.
-    static constexpr uint64_t kRecent = 1024;
-    std::vector<Nanos> finishes = std::vector<Nanos>(kRecent);  // by value, modulo their number
-
-    void SetFinish(Nanos at) { finishes[issued % kRecent] = at; }
-    Nanos FinishOf(uint64_t value) const {
-      return issued - value < kRecent ? finishes[value % kRecent] : Nanos();
-    }
-  };
-  // A backward group's piece of the gradient ring: its gradients of one replica after those of the
-  // other.
-  struct RingGrant {
-    bool held = false;
-    Bytes begin;
-    Users waits;           // for the first to write into it
-    int updates_left = 0;  // that read from it
-  };
-  // A group that has no piece yet.
-  struct RingRequest {
-    int64_t step = 0;
-    int group = 0;
-    std::vector<int64_t> visits;  // of its shares
-  };
-  struct StepCount {
-    int64_t step = 0;
-    int nodes_left = 0, updates_left = 0;
-  };
-
-  // Building.
+  // What is added to the graph.
   absl::Status AppendSteps();
   absl::Status AppendStep(int64_t step);
   bool CheckpointDue(int64_t step) const;  // after this step
-  void PinGradients(const StepWork& work);
-  void RequestRing(const StepWork& work);
-  std::optional<Bytes> PieceInUse(int backward_group, int64_t step) const;
-  int RingBlocks(int backward_group, const std::vector<bool>& updates) const;
-  // Of gradients of one replica, those that pass through the ring.
-  Bytes RingBytes(absl::Span<const int> uses) const;
-  StepCount* CountOf(int64_t step);
+  void AddCheckpoint(int64_t step);
 
-  // Choosing.
-  // Whose head is to be issued next; -1: nothing is left.
+  // What is issued next.
+  // The lane whose head is; -1: nothing is left.
   absl::StatusOr<int> NextLane();
-  int PickLane();
-  bool Evaluate(const Node& node, LaneState& lane) const;
-  bool HasMemory(const Node& node, Nanos& start) const;
-  void CollectUsers(const Node& node, Users& users) const;
-  bool GradientHasSlot(const Node& node) const;
-  void Settle(NodeId id);
-  void Decide(NodeId id);
+  Node& HeadOf(int lane) { return graph_.node(graph_.lane(lane).front()); }
+  // The way of an output to a consumer on another device: of a send whose turn has come.
+  WayTimes TimesOfWays(const Node& send);
+  void GoDirect(Node& send);
+  void GoByHost(Node& send);
+  const WayDurations& DurationsOfWays(const Node& send);
   void Drop(NodeId id);
-
-  // Issuing.
-  void IssueHead(int lane, std::vector<Command>& commands);
-  void WriteHead(int lane, Users& users, Command& command);
-  // As modelled; takes it off its lane.
-  void Issued(int lane, Nanos start, Nanos duration);
-  Nanos DurationOf(int lane, Users& users);
-  void FinishSteps();
-  void FillWaits(const Node& node, Users& users, Command& command) const;
-  Bytes GradientSlot(const Node& node) const;
-  // Of a visit of the backward: nothing more of its loss slots or gradients is copied.
-  bool OfLastReplica(const Node& node, const Visit& visit) const;
-  void AfterIssue(const Node& node);
-  void AfterCompute(const Node& node);
-  void AfterUpdate(const Node& node);
-  void ReleaseOutputs(Visit& visit);
-  void Release(const Visit& visit, int64_t item, const Users& users);
-  void GrantRing();
-  bool NeedsRing(const RingRequest& request) const;
+  void Resolved(Node& node);
   absl::Status Stuck() const;
-  Users UsersOf(const Node& node) const;
+
+  // Issuing it.
+  void IssueHead(int lane, std::vector<Command>& commands);
+  // All but what it waits for; what it has to wait for besides `node.deps` and the users of its
+  // memory is added to `users`.
+  void WriteHead(const Node& node, Users& users, Command& command);
+  void FillWaits(const Node& node, Users& users, Command& command) const;
+  // As modelled: takes the head off its lane, which is free for it when `users` have finished.
+  void Issued(int lane, const Users& users, Nanos duration);
+  // Of a dry run.
+  Nanos DurationOf(const Node& node, Users& users);
 
   JobContext& job_;
   const ModelSpec& model_;
   const Plan& plan_;
   Frontier frontier_;
-  LaneTable lane_table_;
+  const LaneTable lane_table_;
+  const int update_lane_;
+
   WorkGraph graph_;
-  std::vector<DeviceMemory> memory_;
+  std::vector<DeviceMemory> memory_;  // by device
+  GradientSlots gradient_slots_;
+  MemoryAdmission admission_;
+  ModelledClock clock_;
+  LaneHeads heads_;
+  StepProgress progress_;
   ArenaRecords records_;
-  GradientRing ring_;
   StepBuilder builder_;
   CommandWriter writer_;
+  OutstandingCommands outstanding_;
+  DurationMemo durations_;
 
-  std::vector<LaneState> lanes_;
-  const std::vector<int> links_;                        // by lane: what carries it
-  std::vector<LinkClock> link_clocks_;                  // by link
-  std::vector<RingGrant> grants_;                       // by backward group
-  std::deque<RingRequest> ring_queue_;                  // in the order of the groups
-  std::deque<StepCount> steps_;                         // built, not completed
-  std::deque<std::pair<int64_t, uint64_t>> finishing_;  // (step, value of its last update)
-  std::vector<StepWork> works_;  // of steps that the records say something about
   std::vector<int64_t> resumed_steps_;
-  int64_t next_step_ = 0;  // to be built
-  int64_t completed_steps_ = 0;
   int64_t last_host_step_ = -1;       // highest step of which a host_compute command was issued
   std::vector<int64_t> checkpoints_;  // steps after which a checkpoint is in the graph
-  // Counts whatever may let a lane's head be issued, other than that nodes are issued or dropped:
-  // memory and decisions.
-  int64_t changes_ = 1;
   uint64_t next_id_ = 1;
   int held_back_ = -1;  // the lane that is next, until it may have more outstanding
-  // Rehearsals: the last duration of each kind of node, by lane and kind.
-  struct LastDuration {
-    int64_t visit = -2;
-    int index = -1, edge = -1;
-    Nanos duration;
-  };
-  std::vector<std::array<LastDuration, kNodeKinds>> last_durations_;
 };
 
 }  // namespace harmony

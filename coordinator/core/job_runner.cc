@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/plan/lane_kinds.h"
 
 namespace harmony {
 namespace {
@@ -29,15 +30,15 @@ std::string DebugString(const ProcessId& process) {
 }
 
 ProcessId OwnerOf(const Lane& lane) {
-  switch (lane.kind) {
-    case LaneKind::kCompute:
+  switch (TraitsOf(lane.kind).owner) {
+    case LaneOwner::kWorker:
       return {Role::kWorker, lane.device};
-    case LaneKind::kHostCompute:
-    case LaneKind::kHostIo:
-      return {Role::kHostWorker, 0};
-    default:
+    case LaneOwner::kSwapper:
       return {Role::kSwapper, 0};
+    case LaneOwner::kHostWorker:
+      return {Role::kHostWorker, 0};
   }
+  return {};
 }
 
 class JobRunner::Impl {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/model_sizes.h"
+
 namespace harmony {
 
 KeptLayout::KeptLayout(const ModelSpec& model, const Plan& plan)
@@ -25,21 +27,19 @@ void KeptLayout::AddShare(const ModelSpec& model, const Plan& plan, int number) 
     const int device = DeviceOf(plan, group, number);
     if (group.keep_activations) {
       const Bytes stride =
-          KeptActivationBytes(model, group.layers, plan.microbatch_size, plan.sequence_length)
-              .AlignUp(kSlotAlignment);
+          KeptActivationBytes(model, group.layers, plan.microbatch_size).AlignUp(kSlotAlignment);
       share.activations[g] = {device, take(device, stride * share_microbatches_), stride};
     }
     if (!group.keep_weights) continue;
     for (int block : BlocksOf(model, group.layers, true)) {
-      share.weights[g].emplace_back(block, take(device, model.blocks[block].size()));
+      share.weights[g].emplace_back(block, take(device, model.blocks[block].weight_bytes));
     }
   }
   for (const StashSpec& stash : StashesOf(plan)) {
     if (!stash.kept) continue;
     const int device = DeviceOf(plan, plan.backward_groups[stash.group], number);
     const Bytes stride =
-        BoundaryBytes(model, stash.boundary, plan.microbatch_size, plan.sequence_length)
-            .AlignUp(kSlotAlignment);
+        BoundaryBytes(model, stash.boundary, plan.microbatch_size).AlignUp(kSlotAlignment);
     share.stashes[stash.boundary] = {device, take(device, stride * share_microbatches_), stride};
   }
   shares_.push_back(std::move(share));

@@ -17,12 +17,8 @@ class LinkClock {
   // Of a command whose lane is free, and whose waits are over, at `ready`: when it has been
   // carried.
   Nanos Serve(Nanos ready, Nanos duration) {
-    Nanos from = free_;
-    size_t later = 0;  // of the last ones, those that are ready after it: it comes before them
-    while (later < served_ && later < kRemembered && Last(later).ready > ready) {
-      from = Last(later++).free_before;
-    }
-    const Nanos end = std::max(ready, from) + duration;
+    const size_t later = LaterThan(ready);
+    const Nanos end = FinishBehind(later, ready, duration);
     if (later > 0) {
       // What has been said of these stays; the link is busy for as much longer.
       free_ += std::max(Nanos(), end - Last(later - 1).begin);
@@ -32,6 +28,10 @@ class LinkClock {
     free_ = end;
     return end;
   }
+  // What Serve would say.
+  Nanos FinishOf(Nanos ready, Nanos duration) const {
+    return FinishBehind(LaterThan(ready), ready, duration);
+  }
 
  private:
   struct Served {
@@ -39,6 +39,16 @@ class LinkClock {
   };
   static constexpr size_t kRemembered = 16;
   const Served& Last(size_t back) const { return last_[(served_ - 1 - back) % kRemembered]; }
+  // Of the last ones served, how many are ready after `ready`: a command comes before them.
+  size_t LaterThan(Nanos ready) const {
+    size_t later = 0;
+    while (later < served_ && later < kRemembered && Last(later).ready > ready) ++later;
+    return later;
+  }
+  Nanos FinishBehind(size_t later, Nanos ready, Nanos duration) const {
+    const Nanos from = later > 0 ? Last(later - 1).free_before : free_;
+    return std::max(ready, from) + duration;
+  }
 
   std::array<Served, kRemembered> last_;
   size_t served_ = 0;

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/model_sizes.h"
+#include "common/plan/lane_kinds.h"
+#include "common/plan/objects.h"
+
 namespace harmony {
 namespace {
 
@@ -113,10 +117,9 @@ double ProfiledCosts::ComputeSeconds(const Device& device, const Sums& sums,
 }
 
 double ProfiledCosts::TransferSeconds(const Device& device, LaneKind lane, Bytes size) const {
-  const LinkProfile& link = lane == LaneKind::kP2P   ? device.p2p
-                            : lane == LaneKind::kD2H ? device.d2h
-                                                     : device.h2d;
-  const bool takes_turns = device.shares_root && lane != LaneKind::kP2P;
+  const LaneLink kind = TraitsOf(lane).link;
+  const LinkProfile& link = OfLink(kind, device.h2d, device.d2h, device.p2p);
+  const bool takes_turns = device.shares_root && kind != LaneLink::kP2P;
   const Measured& rate = devices_.size() > 1 && !takes_turns ? link.together : link.duplex;
   return link.latency.median + static_cast<double>(size.count()) / rate.median;
 }
@@ -126,7 +129,7 @@ double ProfiledCosts::HostSeconds(const HostTask& task) const {
   const auto at = [](Bytes size, double rate) { return static_cast<double>(size.count()) / rate; };
   // The gradients of a replica.
   const auto gradients = [](const ParamBlock& block) {
-    return block.size() * static_cast<int64_t>(block.uses.size());
+    return block.gradient_bytes * static_cast<int64_t>(block.uses.size());
   };
   switch (task.kind) {
     case HostTaskKind::kUpdate: {
@@ -139,10 +142,10 @@ double ProfiledCosts::HostSeconds(const HostTask& task) const {
              at(gradients(model_.blocks[task.block]) * plan_.replicas, host.norm_rate.median);
     case HostTaskKind::kLoadBatch:
       return host.task.median +
-             at(Bytes(plan_.global_batch() * plan_.sequence_length * 8), host.batch_rate.median);
+             at(LayOutBatch(model_, plan_.global_batch()).size, host.batch_rate.median);
     case HostTaskKind::kInitialize:
     case HostTaskKind::kCheckpoint: {
-      const Bytes state(model_.parameter_count() * 4 * (1 + plan_.optimizer_moments));
+      const Bytes state = PersistentBytes(model_, plan_.optimizer_moments);
       return at(state, task.kind == HostTaskKind::kInitialize ? host.initialize_rate.median
                                                               : kCheckpointBytesPerSecond);
     }

@@ -21,24 +21,25 @@ int PositionOf(const Visit& visit, int microbatch) {
 
 StepBuilder::StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
                          const KeptLayout& kept, WorkGraph& graph,
-                         std::vector<DeviceMemory>& memory)
+                         std::vector<DeviceMemory>& memory, StepProgress& progress)
     : model_(model),
       plan_(plan),
       layout_(layout),
       kept_(kept),
       graph_(graph),
       memory_(memory),
+      progress_(progress),
       lanes_(static_cast<int>(plan.devices.size())),
       eager_(plan.update == UpdateMode::kEager),
       last_update_(model.blocks.size(), kNoNode) {
   end_of_updates_.fill({-1, kNoNode});
 }
 
-NodeId StepBuilder::Add(NodeKind kind, int lane, int64_t visit, int position, int index,
+NodeId StepBuilder::Add(NodeKind kind, int64_t visit, int position, int index,
                         std::initializer_list<NodeId> deps) {
   Node node;
   node.kind = kind;
-  node.lane = lane;
+  node.lane = lanes_.IndexOf({TraitsOf(kind).lane, visit < 0 ? 0 : graph_.visit(visit).device});
   node.step = step_;
   node.visit = visit;
   node.position = position;
@@ -46,20 +47,21 @@ NodeId StepBuilder::Add(NodeKind kind, int lane, int64_t visit, int position, in
   for (NodeId dep : deps) {
     if (dep != kNoNode) node.deps.push_back(dep);
   }
+  progress_.Added(node);
   return graph_.Add(std::move(node));
 }
 
 void StepBuilder::AddInitialize(int64_t step) {
   step_ = step;
-  initialized_ = Add(NodeKind::kInitialize, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0, {});
+  initialized_ = AddHost(NodeKind::kInitialize, 0, {});
   std::fill(last_update_.begin(), last_update_.end(), initialized_);
 }
 
 void StepBuilder::AddCheckpoint(int64_t step) {
   const int64_t current = std::exchange(step_, step);
   const auto& [updated, last_update] = end_of_updates_[static_cast<size_t>(step & 3)];
-  last_checkpoint_ = Add(NodeKind::kCheckpoint, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0,
-                         {updated == step ? last_update : initialized_});
+  last_checkpoint_ =
+      AddHost(NodeKind::kCheckpoint, 0, {updated == step ? last_update : initialized_});
   step_ = current;
 }
 
@@ -75,7 +77,7 @@ absl::Status StepBuilder::AddStep(const StepWork& work, bool checkpoint_first) {
   forward_visits_.assign(shares, std::vector<int64_t>(model_.num_layers(), -1));
   backward_visits_.assign(plan_.backward_groups.size(), std::vector<int64_t>(shares, -1));
   if (work.load_batch) {
-    batch_ = Add(NodeKind::kLoadBatch, LaneOf(LaneKind::kHostIo, 0), -1, 0, 0, {fused_started_});
+    batch_ = AddHost(NodeKind::kLoadBatch, 0, {fused_started_});
   }
   if (checkpoint_first) AddCheckpoint(work.step - 1);
   for (int f = 0; f < static_cast<int>(plan_.forward_groups.size()); ++f) {
@@ -142,7 +144,6 @@ int64_t StepBuilder::BeginVisit(Visit visit) {
 
 void StepBuilder::AddLoads(int64_t visit_id) {
   Visit& visit = graph_.visit(visit_id);
-  const int bulk = LaneOf(LaneKind::kH2DBulk, visit.device);
   for (int i = 0; i < static_cast<int>(visit.blocks.size()); ++i) {
     const int block = visit.blocks[i];
     NodeId own = kNoNode;
@@ -151,7 +152,7 @@ void StepBuilder::AddLoads(int64_t visit_id) {
             ? own
             : kept_loads_.try_emplace({visit.share, visit.keeper, block}, kNoNode).first->second;
     if (load == kNoNode) {
-      load = Add(NodeKind::kLoadWeights, bulk, visit_id, i, block, {last_update_[block]});
+      load = Add(NodeKind::kLoadWeights, visit_id, i, block, {last_update_[block]});
     }
     visit.loads.push_back(load);
   }
@@ -193,10 +194,9 @@ void StepBuilder::AddPosition(int64_t visit_id, int position) {
   if (position >= visit.slots) {  // the output slot is free again
     const Visit::Position& before = visit.positions[position - visit.slots];
     deps.insert(deps.end(), before.outs.begin(), before.outs.end());
-    deps.insert(deps.end(), before.egresses.begin(), before.egresses.end());
+    deps.insert(deps.end(), before.sends.begin(), before.sends.end());
   }
-  const NodeId compute =
-      Add(NodeKind::kCompute, LaneOf(LaneKind::kCompute, visit.device), visit_id, position, 0, {});
+  const NodeId compute = Add(NodeKind::kCompute, visit_id, position, 0, {});
   for (NodeId dep : deps) graph_.AddDep(compute, dep);
   graph_.visit(visit_id).positions[position].compute = compute;
   AddOutputs(visit_id, position);
@@ -205,14 +205,14 @@ void StepBuilder::AddPosition(int64_t visit_id, int position) {
 void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<NodeId, 8>& deps) {
   const Visit& visit = graph_.visit(visit_id);
   const int m = visit.microbatches[position] * visit.span;
-  const int stream = LaneOf(LaneKind::kH2DStream, visit.device);
   const NodeId slot_free =
       position >= visit.slots ? visit.positions[position - visit.slots].compute : kNoNode;
-  auto add = [&](NodeKind kind, NodeId from) {
-    deps.push_back(Add(kind, stream, visit_id, position, 0, {from, slot_free}));
+  auto add = [&](NodeKind kind, NodeId from, int index = 0) {
+    deps.push_back(Add(kind, visit_id, position, index, {from, slot_free}));
   };
-  if (visit.has_tokens) add(NodeKind::kTokensIn, batch_);
-  if (visit.has_labels) add(NodeKind::kLabelsIn, batch_);
+  for (size_t i = 0; i < visit.inputs.size(); ++i) {
+    add(NodeKind::kBatchIn, batch_, static_cast<int>(i));
+  }
   if (visit.kept_input >= 0) {
     deps.push_back(StashMaker(visit, visit.kept_input, m));
   } else if (visit.kind == VisitKind::kBackward && visit.has_input) {
@@ -231,15 +231,15 @@ void StepBuilder::AddInputs(int64_t visit_id, int position, absl::InlinedVector<
     return;
   }
   const Visit::Position& made = graph_.visit(producer).positions[at];
-  const NodeId input = Add(kind, stream, visit_id, position, 0, {made.passed_on, slot_free});
+  const NodeId input = Add(kind, visit_id, position, 0, {made.passed_on, slot_free});
   deps.push_back(input);
   graph_.visit(visit_id).positions[position].input = input;
-  if (made.egresses.empty()) return;
-  const NodeId id = made.egresses[m % graph_.visit(producer).span / visit.span];
-  Node& egress = graph_.node(id);
-  egress.index = position;
-  egress.other_way_in = input;
-  graph_.node(input).state = NodeState::kUndecided;
+  if (made.sends.empty()) return;
+  const NodeId id = made.sends[m % graph_.visit(producer).span / visit.span];
+  Node& send = graph_.node(id);
+  send.index = position;
+  send.host_in = input;
+  graph_.node(input).state = NodeState::kWayOpen;
   deps.push_back(id);
 }
 
@@ -277,7 +277,7 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
     const int boundary = visit.outputs[i], kept_on = kept_.StashDevice(boundary, visit.share);
     if (kept_on >= 0 && !visit.output_kept[i]) {
-      made.outs.push_back(AddCopy(NodeKind::kKeep, LaneKind::kP2P, visit_id, position, boundary));
+      made.outs.push_back(AddCopy(NodeKind::kKeep, visit_id, position, boundary));
     }
     const bool last = i + 1 == visit.outputs.size();
     if (last && next != nullptr && DeviceOfGroup(*next, visit) == kept_on) {
@@ -285,13 +285,12 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
     }
     const bool passed_on = last && next != nullptr;
     if (!layout_.IsStashed(boundary) && !passed_on) continue;
-    made.outs.push_back(AddCopy(NodeKind::kStashOut, LaneKind::kD2H, visit_id, position, boundary));
+    made.outs.push_back(AddCopy(NodeKind::kStashOut, visit_id, position, boundary));
     if (passed_on) made.passed_on = made.outs.back();
     if (!layout_.IsStashed(boundary)) optional = made.outs.back();
   }
   if (visit.has_input_gradient && (eager_ || next != nullptr)) {
-    made.passed_on =
-        AddCopy(NodeKind::kBoundaryOut, LaneKind::kD2H, visit_id, position, visit.layers.first);
+    made.passed_on = AddCopy(NodeKind::kBoundaryOut, visit_id, position, visit.layers.first);
     made.outs.push_back(made.passed_on);
     if (!eager_) optional = made.passed_on;
     AddBankRelease(visit_id, made.passed_on);
@@ -301,21 +300,19 @@ void StepBuilder::AddOutputs(int64_t visit_id, int position) {
     // To the fused group in slices. (Then nothing is optional: its input is stashed or kept.)
     const int slices = next == &plan_.backward_groups.back() ? visit.span : 1;
     for (int slice = 0; slice < slices; ++slice) {
-      const NodeId egress = AddCopy(NodeKind::kEgress, LaneKind::kP2P, visit_id, position, 0);
-      made.egresses.push_back(egress);
-      graph_.node(egress).state = NodeState::kUndecided;
-      graph_.node(egress).other_way_out = optional;
+      const NodeId send = AddCopy(NodeKind::kSend, visit_id, position, 0);
+      made.sends.push_back(send);
+      graph_.node(send).state = NodeState::kWayOpen;
+      graph_.node(send).host_out = optional;
     }
-    if (optional != kNoNode) graph_.node(optional).state = NodeState::kUndecided;
+    if (optional != kNoNode) graph_.node(optional).state = NodeState::kWayOpen;
   }
-  graph_.visit(visit_id).outs_left += static_cast<int>(made.outs.size() + made.egresses.size());
+  graph_.visit(visit_id).outs_left += static_cast<int>(made.outs.size() + made.sends.size());
 }
 
-NodeId StepBuilder::AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int position,
-                            int index) {
+NodeId StepBuilder::AddCopy(NodeKind kind, int64_t visit_id, int position, int index) {
   const Visit& visit = graph_.visit(visit_id);
-  return Add(kind, LaneOf(lane, visit.device), visit_id, position, index,
-             {visit.positions[position].compute});
+  return Add(kind, visit_id, position, index, {visit.positions[position].compute});
 }
 
 void StepBuilder::AddBankRelease(int64_t visit_id, NodeId out) {
@@ -339,24 +336,22 @@ const LayerGroup* StepBuilder::NextGroup(const Visit& visit) const {
 
 void StepBuilder::AddReplicaTail(int64_t visit_id, int position) {
   Visit& visit = graph_.visit(visit_id);
-  const int d2h = LaneOf(LaneKind::kD2H, visit.device);
   const NodeId last = visit.positions[position].compute;
   const int replica = visit.microbatches[position] / plan_.replica_microbatches();
   if (visit.kind == VisitKind::kFused) {
-    losses_.push_back(Add(NodeKind::kLossOut, d2h, visit_id, 0, 0, {last}));
+    losses_.push_back(Add(NodeKind::kLossOut, visit_id, 0, 0, {last}));
     graph_.node(losses_.back()).replica = replica;
   }
   for (size_t i = 0; i < visit.uses.size(); ++i) {
     visit.last_d2h =
-        Add(NodeKind::kGradientOut, d2h, visit_id, static_cast<int>(i), visit.uses[i], {last});
+        Add(NodeKind::kGradientOut, visit_id, static_cast<int>(i), visit.uses[i], {last});
     graph_.node(visit.last_d2h).replica = replica;
   }
 }
 
 void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
   if (!work_->update[block]) return;
-  const NodeId update = Add(NodeKind::kUpdate, LaneOf(LaneKind::kHostCompute, 0), -1, 0, block,
-                            {last_checkpoint_, initialized_});
+  const NodeId update = AddHost(NodeKind::kUpdate, block, {last_checkpoint_, initialized_});
   for (NodeId dep : after) graph_.AddDep(update, dep);
   after.clear();  // the lane is a FIFO: waiting once is enough
   last_update_[block] = update;
@@ -364,9 +359,8 @@ void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
 }
 
 void StepBuilder::AddHostTasks(const StepWork& work) {
-  const int lane = LaneOf(LaneKind::kHostCompute, 0);
   if (work.scalars) {
-    const NodeId scalars = Add(NodeKind::kStepScalars, lane, -1, 0, 0, {});
+    const NodeId scalars = AddHost(NodeKind::kStepScalars, 0, {});
     for (NodeId loss : losses_) graph_.AddDep(scalars, loss);
   }
   std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
@@ -381,14 +375,14 @@ void StepBuilder::AddHostTasks(const StepWork& work) {
       if (eager_) {
         AddUpdate(block, after);
       } else if (plan_.clip && work.scalars) {
-        const NodeId norm = Add(NodeKind::kNorm, lane, -1, 0, block, {});
+        const NodeId norm = AddHost(NodeKind::kNorm, block, {});
         for (NodeId dep : after) graph_.AddDep(norm, dep);
         after.clear();
       }
     }
   }
   if (eager_) return;
-  if (plan_.clip && work.scalars) Add(NodeKind::kClip, lane, -1, 0, 0, {});
+  if (plan_.clip && work.scalars) AddHost(NodeKind::kClip, 0, {});
   for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
     AddUpdate(block, after);
   }

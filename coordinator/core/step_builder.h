@@ -19,6 +19,7 @@
 #include "coordinator/core/device_memory.h"
 #include "coordinator/core/frontier.h"
 #include "coordinator/core/kept_layout.h"
+#include "coordinator/core/step_progress.h"
 #include "coordinator/core/work_graph.h"
 
 namespace harmony {
@@ -27,7 +28,8 @@ class StepBuilder {
  public:
   // All must outlive it. `memory`: one per device.
   StepBuilder(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
-              const KeptLayout& kept, WorkGraph& graph, std::vector<DeviceMemory>& memory);
+              const KeptLayout& kept, WorkGraph& graph, std::vector<DeviceMemory>& memory,
+              StepProgress& progress);
 
   void AddInitialize(int64_t step);
   // ResourceExhausted when a group of the plan cannot have its working set: names group, device and
@@ -57,12 +59,16 @@ class StepBuilder {
   void AddBankRelease(int64_t visit_id, NodeId out);
   // What puts a stash in its place in this step; kNoNode when it was committed before.
   NodeId StashMaker(const Visit& reader, int boundary, int microbatch) const;
-  NodeId AddCopy(NodeKind kind, LaneKind lane, int64_t visit_id, int position, int index);
+  // A copy of what the task at the position has made.
+  NodeId AddCopy(NodeKind kind, int64_t visit_id, int position, int index);
   bool ReachesEnd(const Visit& forward) const;  // runs all layers of its group
   const LayerGroup* NextGroup(const Visit& visit) const;
-  NodeId Add(NodeKind kind, int lane, int64_t visit, int position, int index,
+  // On the lane of its kind, of the visit's device.
+  NodeId Add(NodeKind kind, int64_t visit, int position, int index,
              std::initializer_list<NodeId> deps);
-  int LaneOf(LaneKind kind, int device) const { return lanes_.IndexOf({kind, device}); }
+  NodeId AddHost(NodeKind kind, int index, std::initializer_list<NodeId> deps) {
+    return Add(kind, -1, 0, index, deps);
+  }
   int DeviceOfGroup(const LayerGroup& group, const Visit& visit) const {
     return DeviceOf(plan_, group, visit.share);
   }
@@ -81,6 +87,7 @@ class StepBuilder {
   const KeptLayout& kept_;
   WorkGraph& graph_;
   std::vector<DeviceMemory>& memory_;
+  StepProgress& progress_;
   LaneTable lanes_;
   const bool eager_;
 

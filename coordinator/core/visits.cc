@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/model/model_sizes.h"
+
 namespace harmony {
 
 Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int group, int share,
@@ -36,8 +38,8 @@ Visit PlannedVisit(const ModelSpec& model, const Plan& plan, VisitKind kind, int
                                                  : -1;
   if (layers != planned.layers) visit.activations = -1;  // only a stash is wanted
   visit.uses = UsesOf(model, layers);
-  visit.has_tokens = layers.first == 0;
-  visit.has_labels = kind == VisitKind::kFused;
+  visit.inputs = InputsOf(model, layers);
+  visit.has_loss = kind == VisitKind::kFused;
   visit.has_input = kind == VisitKind::kBackward ? StashBoundary(planned) > 0 : layers.first > 0;
   visit.has_output_gradient = kind == VisitKind::kBackward;
   visit.has_input_gradient = !forward && layers.first > 0;
@@ -74,20 +76,22 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
   };
   const auto place = [&](Bytes size) { return take(in, size); };
   const int64_t samples = plan.microbatch_size * visit.span;
-  const auto hidden = [&](int boundary) {
-    return BoundaryBytes(model, boundary, samples, plan.sequence_length);
+  const auto hidden = [&](int boundary) { return BoundaryBytes(model, boundary, samples); };
+  const auto gradient = [&](int boundary) {
+    return BoundaryGradientBytes(model, boundary, samples);
   };
-  const Bytes tokens(samples * plan.sequence_length * 4);
-  if (visit.has_tokens) visit.tokens_at = place(tokens);
-  if (visit.has_labels) visit.labels_at = place(tokens);
+  visit.inputs_at.clear();
+  for (int input : visit.inputs) {
+    visit.inputs_at.push_back(place(InputBytes(model, input, samples)));
+  }
   if (visit.has_input && visit.kept_input < 0) {
     // That of a backward is its stash.
     const int least = visit.kind == VisitKind::kBackward ? 1 : 0;
     visit.input_at = place(hidden(std::max(visit.layers.first, least)));
   }
-  if (visit.has_output_gradient) visit.output_gradient_at = place(hidden(visit.layers.last + 1));
+  if (visit.has_output_gradient) visit.output_gradient_at = place(gradient(visit.layers.last + 1));
   visit.in_stride = in;
-  if (visit.has_input_gradient) take(out, hidden(visit.layers.first));
+  if (visit.has_input_gradient) take(out, gradient(visit.layers.first));
   visit.output_at.resize(visit.outputs.size());
   for (size_t i = 0; i < visit.outputs.size(); ++i) {
     if (!visit.output_kept[i]) visit.output_at[i] = take(out, hidden(visit.outputs[i]));
@@ -96,32 +100,37 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
 
   std::vector<Bytes> sizes;
   for (int i = 0; i < visit.own_blocks; ++i) {
-    sizes.push_back(model.blocks[visit.blocks[i]].size());
+    sizes.push_back(model.blocks[visit.blocks[i]].weight_bytes);
   }
   if (visit.kind != VisitKind::kForward) {
-    for (int use : visit.uses) sizes.push_back(model.blocks[model.uses[use].block].size());
+    for (int use : visit.uses) sizes.push_back(model.blocks[model.uses[use].block].gradient_bytes);
   }
-  if (visit.has_labels) sizes.push_back(Bytes(sizeof(LossSlot)) * plan.share_microbatches());
+  if (visit.has_loss) sizes.push_back(Bytes(sizeof(LossSlot)) * plan.share_microbatches());
   sizes.push_back(visit.in_stride * visit.slots);
   sizes.push_back(visit.out_stride * visit.slots);
   return sizes;
 }
 
-Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit) {
-  const bool forward = visit.kind == VisitKind::kForward;
-  const auto bytes =
-      forward ? (visit.activations >= 0 ? KeptForwardWorkspaceBytes : ForwardWorkspaceBytes)
-              : (visit.activations >= 0 ? KeptBackwardWorkspaceBytes : BackwardWorkspaceBytes);
-  return bytes(model, visit.layers, plan.microbatch_size * visit.span, plan.sequence_length);
+namespace {
+
+WorkspaceOf WorkspaceTaskOf(const Visit& visit) {
+  const bool keeps = visit.activations >= 0;
+  if (visit.kind == VisitKind::kForward) {
+    return keeps ? WorkspaceOf::kKeepingForward : WorkspaceOf::kForward;
+  }
+  return keeps ? WorkspaceOf::kKeptBackward : WorkspaceOf::kBackward;
+}
+
+}  // namespace
+
+Bytes WorkspaceBoundOf(const ModelSpec& model, const Plan& plan, const Visit& visit) {
+  return WorkspaceBound(model, WorkspaceTaskOf(visit), visit.layers,
+                        plan.microbatch_size * visit.span);
 }
 
 Bytes WorkspacePeakOf(const ModelSpec& model, const Plan& plan, const Visit& visit, int threads) {
-  const bool forward = visit.kind == VisitKind::kForward;
-  const auto peak =
-      forward ? (visit.activations >= 0 ? KeptForwardWorkspacePeak : ForwardWorkspacePeak)
-              : (visit.activations >= 0 ? KeptBackwardWorkspacePeak : BackwardWorkspacePeak);
-  return peak(model, visit.layers, plan.microbatch_size * visit.span, plan.sequence_length,
-              threads);
+  return WorkspacePeak(model, WorkspaceTaskOf(visit), visit.layers,
+                       plan.microbatch_size * visit.span, threads);
 }
 
 Bytes TotalOf(const std::vector<Bytes>& items) {

@@ -29,8 +29,8 @@ std::vector<Bytes> LayOutItems(const ModelSpec& model, const Plan& plan, Visit& 
 Bytes TotalOf(const std::vector<Bytes>& items);
 
 // The most that its tasks take of the worker's workspace: an upper bound.
-Bytes WorkspaceOf(const ModelSpec& model, const Plan& plan, const Visit& visit);
-// What they are expected to take, where ATen runs so many threads: see ForwardWorkspacePeak.
+Bytes WorkspaceBoundOf(const ModelSpec& model, const Plan& plan, const Visit& visit);
+// What they are expected to take, where so many threads compute: see WorkspacePeak.
 Bytes WorkspacePeakOf(const ModelSpec& model, const Plan& plan, const Visit& visit, int threads);
 
 }  // namespace harmony

@@ -6,45 +6,26 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "common/base/units.h"
 #include "common/model/model_spec.h"
 #include "common/plan/command.h"
+#include "coordinator/core/boundary_way.h"
+#include "coordinator/core/chunked_queue.h"
+#include "coordinator/core/node_kinds.h"
 #include "coordinator/core/region_ledger.h"
 
 namespace harmony {
 
-enum class NodeKind : uint8_t {
-  kInitialize,
-  kLoadBatch,
-  kLoadWeights,  // index: block
-  kTokensIn,
-  kLabelsIn,
-  kStashIn,     // a backward's stash
-  kInputIn,     // a forward's (or the fused task's) input, by way of the arena
-  kGradientIn,  // a backward's output gradient, by way of the arena
-  kCompute,
-  kEgress,       // an output to the next visit, device to device, if it can take it
-  kStashOut,     // index: boundary
-  kKeep,         // index: boundary; a stash to the device that keeps it, from another
-  kBoundaryOut,  // input gradient to the arena
-  kLossOut,
-  kGradientOut,  // index: use; position: its number in the visit's list of uses
-  kStepScalars,
-  kNorm,  // index: block
-  kClip,
-  kUpdate,  // index: block
-  kCheckpoint,
-};
-inline constexpr int kNodeKinds = static_cast<int>(NodeKind::kCheckpoint) + 1;
-
 enum class NodeState : uint8_t {
-  kPending,    // will be issued
-  kUndecided,  // depends on which way an output takes: kEgress decides when its turn comes
-  kIssued,     // `value`, `finish` are set
-  kDropped,    // the output took the other way
+  kPending,  // will be issued
+  kWayOpen,  // is issued or dropped by the way an output takes, chosen when the turn of its kSend
+             // comes
+  kIssued,   // `value`, `finish` are set
+  kDropped,  // the output took the other way
 };
 
 using NodeId = int64_t;
@@ -55,18 +36,29 @@ struct Node {
   NodeState state = NodeState::kPending;
   int lane = 0;
   int64_t step = 0;
-  int64_t visit = -1;  // number of its visit; -1: a host task
-  int position = 0;    // in the visit's list of microbatches, mostly
-  int index = 0;       // by kind
-  int replica = 0;     // kLossOut, kGradientOut
-  // kEgress: the node at the consumer that fetches the tensor from the arena instead, and the one
-  // that brings it there where nothing else does.
-  NodeId other_way_in = kNoNode, other_way_out = kNoNode;
-  absl::InlinedVector<NodeId, 4>
-      deps;  // to be issued (or dropped) before; the command waits for them
+  int64_t visit = -1;     // number of its visit; -1: a host task
+  int position = 0;       // in the visit's list of microbatches, mostly
+  int index = 0;          // by kind
+  int replica = 0;        // kLossOut, kGradientOut
+  int waiting_lane = -1;  // the first of the lanes whose head waits for this node (LaneHeads)
+  // kSend: the node at the consumer that fetches the tensor from the host instead, and the one that
+  // brings it there where nothing else does.
+  NodeId host_in = kNoNode, host_out = kNoNode;
+  // To be issued (or dropped) before; the command waits for them.
+  absl::InlinedVector<NodeId, 4> deps;
   uint64_t value = 0;
   Nanos finish;
 };
+
+// An issued node among those that use a piece of memory.
+inline void AddUser(Users& users, const Node& node) {
+  users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+}
+inline Users UsersOf(const Node& node) {
+  Users users;
+  AddUser(users, node);
+  return users;
+}
 
 enum class VisitKind : uint8_t { kForward, kBackward, kFused };
 
@@ -90,8 +82,9 @@ struct Visit {
   // By output: it is written straight into its kept place; else where it lies in a slot of `out`.
   std::vector<bool> output_kept;
   std::vector<Bytes> output_at;
-  bool has_tokens = false, has_labels = false, has_input = false, has_output_gradient = false,
-       has_input_gradient = false;
+  std::vector<int> inputs;       // batch inputs that its layers read
+  std::vector<Bytes> inputs_at;  // where they lie in a slot of `in`
+  bool has_loss = false, has_input = false, has_output_gradient = false, has_input_gradient = false;
   int kept_input = -1;    // the input is read in the kept place of this boundary's stash
   int activations = -1;   // the backward group whose activations this forward leaves, or its own
   int slots = 1;          // of each streaming kind
@@ -100,20 +93,21 @@ struct Visit {
   // Items of the device's memory.
   int64_t first_weight = 0, first_gradient = 0, loss = 0, in = 0, out = 0, end_item = 0;
   // Offsets within one slot of `in` and `out`.
-  Bytes in_stride, tokens_at, labels_at, input_at, output_gradient_at, out_stride;
+  Bytes in_stride, input_at, output_gradient_at, out_stride;
 
   struct Position {
     NodeId compute = kNoNode, input = kNoNode;
-    absl::InlinedVector<NodeId, 1> egresses;  // one for each task of the consumer
-    absl::InlinedVector<NodeId, 2> outs;      // copies of outputs to the arena and to kept places
-    NodeId passed_on = kNoNode;  // of them, what brings the chained output to the arena
+    absl::InlinedVector<NodeId, 1> sends;  // one for each task of the consumer
+    absl::InlinedVector<NodeId, 2> outs;   // copies of outputs to the arena and to kept places
+    NodeId passed_on = kNoNode;            // of them, what brings the chained output to the arena
   };
   std::vector<Position> positions;
   std::vector<NodeId> loads;
   NodeId last_d2h = kNoNode;
   int compute_left = 0;
-  int outs_left = 0;  // egresses and D2H copies of outputs not issued or dropped
-  Users out_users;    // who used `out` last
+  int outs_left = 0;                          // copies of outputs that are not resolved
+  Users out_users;                            // who used `out` last
+  std::optional<WayDurations> way_durations;  // of what it passes on; set when first asked for
 };
 
 class WorkGraph {
@@ -133,7 +127,7 @@ class WorkGraph {
   }
 
   // Issued or dropped; nodes of forgotten steps have long completed.
-  bool Settled(NodeId id) const {
+  bool Resolved(NodeId id) const {
     if (id < first_node_) return true;
     const NodeState state = node(id).state;
     return state == NodeState::kIssued || state == NodeState::kDropped;
@@ -151,7 +145,7 @@ class WorkGraph {
   bool empty() const;
 
  private:
-  std::deque<Node> nodes_;
+  ChunkedQueue<Node> nodes_;
   std::deque<Visit> visits_;
   NodeId first_node_ = 0;
   int64_t first_visit_ = 0;

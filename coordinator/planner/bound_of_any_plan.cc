@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/model/model_sizes.h"
 #include "coordinator/planner/bounds.h"
 
 namespace harmony {
@@ -41,11 +42,15 @@ Nanos Bounds::Marginal(TaskKind kind, int layer, int device, int span, bool kept
   return std::max(Nanos(0), std::min(one, more));
 }
 
-// Blocks whose activations the devices have room for, at the most; of all microbatches that run
-// there. All blocks have one shape, so it does not matter which of them these are.
+// Layers whose activations the devices have room for, at the most, were they all as small as the
+// smallest; of all microbatches that run there. So it does not matter which of them these are.
 int64_t Bounds::RoomForActivations(const Plan& shape) const {
-  if (model_.measured != nullptr) return model_.num_layers();  // of any size
-  const Bytes block = KeptBlockBytes(model_.config, shape.microbatch_size, shape.sequence_length);
+  Bytes block = kMostBytes;
+  for (const LayerCost& cost : model_.costs) {
+    if (cost.kept_tensors.empty()) continue;
+    block = std::min(block, KeptTensorBytes(cost, shape.microbatch_size));
+  }
+  if (block == Bytes()) return model_.num_layers();
   int64_t sum = 0, most = 0;
   for (const DevicePlan& device : shape.devices) {
     const auto room =
@@ -148,10 +153,9 @@ Nanos Bounds::OfAnyPlan(const Plan& shape, const std::vector<int>& spans) {
   for (int first = layers - 1; first >= 0; --first) {
     fused += LayerParameterBytes(model_, first);
     // Gradients are there for each use, weights for each block; this is no more than either.
-    const bool fits =
-        fused + BackwardWorkspaceBytes(model_, {first, layers - 1}, shape.microbatch_size,
-                                       shape.sequence_length) <=
-        largest;
+    const bool fits = fused + WorkspaceBound(model_, WorkspaceOf::kBackward, {first, layers - 1},
+                                             shape.microbatch_size) <=
+                      largest;
     if (!fits && first < layers - 1) break;
     best = std::min(best, data ? SharesFusedFrom(shape, first) : FusedFrom(shape, first));
   }

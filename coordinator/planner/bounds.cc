@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "coordinator/core/kept_layout.h"
 #include "coordinator/core/visits.h"
 
@@ -37,6 +38,18 @@ class RelaxedStep {
   PlanBound Run() {
     FindWeights();
     done_.resize(step_.visits.size());
+    size_t tasks = 0;
+    for (const Visit& visit : step_.visits)
+      tasks += static_cast<size_t>(microbatches_ / visit.span);
+    times_.assign(3 * tasks, kEarlier);
+    size_t at = 0;
+    for (size_t v = 0; v < done_.size(); ++v) {
+      const auto count = static_cast<size_t>(microbatches_ / step_.visits[v].span);
+      for (absl::Span<Nanos>* times : {&done_[v].compute, &done_[v].out, &done_[v].gradient_out}) {
+        *times = absl::MakeSpan(&times_[at], count);
+        at += count;
+      }
+    }
     for (size_t v = 0; v < step_.visits.size(); ++v) RunVisit(v);
     Nanos chain = RunHost();
     if (microbatches_ < plan_.share_microbatches()) chain = std::max(chain, Through());
@@ -75,9 +88,9 @@ class RelaxedStep {
   };
   // When what a visit made is there.
   struct Done {
-    std::vector<Nanos> compute;       // by task
-    std::vector<Nanos> out;           // the last certain copy of the task's outputs
-    std::vector<Nanos> gradient_out;  // of the input gradient, to the arena; with eager updates
+    absl::Span<Nanos> compute;       // by task
+    absl::Span<Nanos> out;           // the last certain copy of the task's outputs
+    absl::Span<Nanos> gradient_out;  // of the input gradient, to the arena; with eager updates
     bool certain_out = false;
     void Out(int task, Nanos at) {
       out[task] = std::max(out[task], at);
@@ -144,7 +157,7 @@ class RelaxedStep {
     const size_t gradients = visit.kind == VisitKind::kForward ? 0 : visit.uses.size();
     for (size_t i = 0; i < gradients; ++i) stacked += items[item++].AlignUp(kSlotAlignment);
     done.to_streams = stacked;
-    if (visit.has_labels) stacked += items[item++].AlignUp(kSlotAlignment);
+    if (visit.has_loss) stacked += items[item++].AlignUp(kSlotAlignment);
     done.to_outputs = stacked + items[item].AlignUp(kSlotAlignment);
     const Nanos in_free = PlaceFree(device, resident, stacked, done.to_outputs);
     done.total = done.to_outputs + items[item + 1].AlignUp(kSlotAlignment);
@@ -162,16 +175,12 @@ class RelaxedStep {
     const int replica = std::min(plan_.replica_microbatches() / span, count);  // its tasks
     Device& device = devices_[visit.device];
     Done& done = done_[v];
-    done.compute.resize(count);
-    done.out.assign(count, kEarlier);
-    done.gradient_out.assign(count, kEarlier);
     const auto duration = [&](bool first, bool last) { return Duration(visit, first, last); };
     const Nanos middle = duration(false, false);
     const bool chained = visit.kind == VisitKind::kBackward
                              ? visit.has_output_gradient
                              : visit.has_input && visit.kept_input < 0;
     const Nanos gradient_out = costs_.HiddenOut(visit.layers.first, visit.device, 1);
-    const Nanos tokens_in = costs_.TokensIn(visit.device, span);
     const int more =
         plan_.share_microbatches() / span - count;  // tasks, like the one in the middle
     std::array<Nanos, 4> busy{};
@@ -188,8 +197,10 @@ class RelaxedStep {
       const bool fresh = task < visit.slots;
       const Nanos slot = fresh ? in_free : done.compute[task - visit.slots];
       Nanos from = task == 0 ? ready : kEarlier;
-      const int tokens = (visit.has_tokens ? 1 : 0) + (visit.has_labels ? 1 : 0);
-      for (int i = 0; i < tokens; ++i) from = std::max(from, device.stream.Run(slot, tokens_in));
+      for (int input : visit.inputs) {
+        const Nanos copy = costs_.InputIn(input, visit.device, span);
+        from = std::max(from, device.stream.Run(slot, copy));
+      }
       if (visit.kept_input >= 0) {
         from = std::max(from, StashMade(visit.kept_input, m));
       } else if (visit.kind == VisitKind::kBackward && visit.has_input) {
@@ -344,6 +355,7 @@ class RelaxedStep {
   std::set<std::tuple<int, int, int>> kept_loads_;  // share, keeper, block
   std::vector<int> stash_;                          // by boundary: where
   std::vector<std::vector<Nanos>> stash_made_;      // by boundary, forward task
+  std::vector<Nanos> times_;                        // that `done_` points to
   std::vector<Done> done_;                          // by visit
   std::vector<Nanos> available_;                    // by block
   Nanos host_free_, host_busy_, loss_;

@@ -16,25 +16,32 @@
 namespace harmony {
 
 struct Candidate {
-  using Rank = std::tuple<bool, Nanos, Nanos, Nanos, std::string>;  // the last one is the key
-  using Promise = std::tuple<bool, Nanos, Rank>;  // the same, by another time first
+  // Best first: too large for the host, the score, chain and copies of the bound, and the key.
+  using Rank = std::tuple<bool, Nanos, Nanos, Nanos, std::string>;
 
   Plan plan;
   PlanBound bound;
-  Nanos score;     // of the bound
-  Nanos estimate;  // the score of the estimate; where none is made: of the bound
+  Nanos score;  // PlanBuilder::Score of the bound
   bool fits_host = true;
   Rank rank;
 
   const std::string& key() const { return std::get<std::string>(rank); }
-  Promise By(Nanos time) const { return {!fits_host, time, rank}; }
+  // The same rank by another score: that of a dry run.
+  Rank By(Nanos other_score) const {
+    Rank by = rank;
+    std::get<1>(by) = other_score;
+    return by;
+  }
 };
 
-// False when one was not worth keeping: this one, or the last of them, in whose place it is.
-template <typename Key, typename Kept>
-bool KeepBest(const Key& key, const Kept& candidate, size_t most, std::map<Key, Kept>* best) {
-  if (best->size() >= most && key >= best->rbegin()->first) return false;
-  best->emplace(key, candidate);
+using RankedCandidates = std::map<Candidate::Rank, Candidate>;
+
+// False when a candidate was not worth keeping: this one, or the last one, in whose place it is.
+template <typename Kept>
+bool KeepBest(const Candidate::Rank& rank, const Kept& candidate, size_t most,
+              std::map<Candidate::Rank, Kept>* best) {
+  if (best->size() >= most && rank >= best->rbegin()->first) return false;
+  best->emplace(rank, candidate);
   if (best->size() <= most) return true;
   best->erase(std::prev(best->end()));
   return false;
@@ -49,17 +56,16 @@ inline std::set<int> UsedBy(const Plan& plan) {
 }
 
 // Plans whose neighbours are to be looked at; each comes out once.
-class Frontier {
+class ExpansionQueue {
  public:
   using Shared = std::shared_ptr<const Candidate>;
 
-  void Add(const Shared& candidate) {
-    Add(candidate->score, candidate, &orders_[0]);
-    Add(candidate->estimate, candidate, &orders_[1]);
+  void Add(const Shared& candidate) { Add(candidate->rank, candidate, &orders_[0]); }
+  void AddDryRun(const Candidate::Rank& rank, const Candidate& candidate) {
+    Add(rank, std::make_shared<const Candidate>(candidate), &orders_[1]);
   }
-  void AddSimulated(const Shared& candidate, Nanos score) { Add(score, candidate, &orders_[2]); }
 
-  // The best by bounds, by estimates and by simulated times in turn; null: nothing is left.
+  // The best by bounds and by dry runs in turn; null: nothing is left.
   Shared Next() {
     for (size_t empty = 0; empty < orders_.size();) {
       auto& order = orders_[turn_++ % orders_.size()];
@@ -76,14 +82,14 @@ class Frontier {
   }
 
  private:
-  using Order = std::map<Candidate::Promise, Shared>;
+  using Order = std::map<Candidate::Rank, Shared>;
   static constexpr size_t kMost = 2000;  // in each order
 
-  void Add(Nanos time, const Shared& candidate, Order* order) {
-    if (!taken_.contains(candidate->key())) KeepBest(candidate->By(time), candidate, kMost, order);
+  void Add(const Candidate::Rank& rank, const Shared& candidate, Order* order) {
+    if (!taken_.contains(candidate->key())) KeepBest(rank, candidate, kMost, order);
   }
 
-  std::array<Order, 3> orders_;
+  std::array<Order, 2> orders_;
   size_t turn_ = 0;
   absl::flat_hash_set<std::string> taken_;
 };

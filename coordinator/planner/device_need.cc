@@ -22,7 +22,7 @@ GroupNeed NeedOf(const ModelSpec& model, const Plan& plan, const KeptLayout& kep
     Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
     sum += items[i].AlignUp(kSlotAlignment);
   }
-  need.workspace = WorkspaceOf(model, plan, visit);
+  need.workspace = WorkspaceBoundOf(model, plan, visit);
   return need;
 }
 

@@ -160,14 +160,14 @@ class Clock {
   Estimate estimate_;
 };
 
-absl::StatusOr<RehearsedPlan> RehearseAll(const ModelSpec& model, const Plan& plan,
-                                          const CostModel& costs, int steps) {
+absl::StatusOr<QuickDryRun> DryRunWhole(const ModelSpec& model, const Plan& plan,
+                                        const CostModel& costs, int steps) {
   Dispatcher dispatcher(model, plan, costs, {.end_step = steps});
   HARMONY_RETURN_IF_ERROR(dispatcher.BeginGeneration(1, {}));
-  HARMONY_ASSIGN_OR_RETURN(const Rehearsal rehearsal, dispatcher.Rehearse());
-  const Nanos all = rehearsal.step_ends.back() - rehearsal.step_ends.front();
-  RehearsedPlan result{Nanos(all.count() / (steps - 1)), rehearsal.commands};
-  for (Nanos busy : rehearsal.busy) result.step = std::max(result.step, busy);
+  HARMONY_ASSIGN_OR_RETURN(const DryRunTimes times, dispatcher.DryRun());
+  const Nanos all = times.step_ends.back() - times.step_ends.front();
+  QuickDryRun result{Nanos(all.count() / (steps - 1)), times.commands};
+  for (Nanos busy : times.busy) result.step = std::max(result.step, busy);
   return result;
 }
 
@@ -195,16 +195,16 @@ Plan WithMicrobatches(const ModelSpec& model, Plan plan, int microbatches) {
   return plan;
 }
 
-absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs, int steps) {
+absl::StatusOr<QuickDryRun> DryRunPlan(const ModelSpec& model, const Plan& plan,
+                                       const CostModel& costs, int steps) {
   if (steps == 0) steps = StepsToRun(plan);
   absl::Status status;
-  RehearsedPlan result;
+  QuickDryRun result;
   result.step = OfAllMicrobatches(plan, [&](int microbatches) {
-    const absl::StatusOr<RehearsedPlan> part =
+    const absl::StatusOr<QuickDryRun> part =
         microbatches == plan.num_microbatches
-            ? RehearseAll(model, plan, costs, steps)
-            : RehearseAll(model, WithMicrobatches(model, plan, microbatches), costs, steps);
+            ? DryRunWhole(model, plan, costs, steps)
+            : DryRunWhole(model, WithMicrobatches(model, plan, microbatches), costs, steps);
     status.Update(part.status());
     if (!part.ok()) return Nanos();
     result.commands += part->commands;

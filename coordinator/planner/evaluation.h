@@ -52,14 +52,14 @@ absl::StatusOr<Estimate> EvaluatePlan(const ModelSpec& model, const Plan& plan,
 // The plan of a shorter step, with as much memory on the devices beside what is kept there.
 Plan WithMicrobatches(const ModelSpec& model, Plan plan, int microbatches);
 
-// The step's time alone, nearly, and several times as quick: a rehearsal of the dispatcher
-// (Dispatcher::Rehearse, which says what it asks of the costs).
-// Of a step of very many microbatches a sample is rehearsed. `steps`: 0: StepsToRun.
-struct RehearsedPlan {
+// The step's time alone, nearly, and several times as quick: a dry run of the dispatcher without
+// commands (Dispatcher::DryRun, which says what it asks of the costs). Of a step of very many
+// microbatches a sample is run dry. `steps`: 0: StepsToRun.
+struct QuickDryRun {
   Nanos step;
   int64_t commands = 0;
 };
-absl::StatusOr<RehearsedPlan> RehearsePlan(const ModelSpec& model, const Plan& plan,
-                                           const CostModel& costs, int steps = 0);
+absl::StatusOr<QuickDryRun> DryRunPlan(const ModelSpec& model, const Plan& plan,
+                                       const CostModel& costs, int steps = 0);
 
 }  // namespace harmony

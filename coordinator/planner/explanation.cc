@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
 #include "coordinator/planner/device_need.h"
@@ -84,8 +85,7 @@ std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
   const Plan& plan = result.plan;
   const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
   const ArenaLayout layout(model, plan);
-  const Footprint footprint =
-      ComputeFootprint(model, plan.global_batch(), plan.sequence_length, plan.optimizer_moments);
+  const Footprint footprint = ComputeFootprint(model, plan.global_batch(), plan.optimizer_moments);
   Bytes devices;
   for (const DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
@@ -170,8 +170,7 @@ std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
   const Plan& plan = result.plan;
   const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
   const ArenaLayout layout(model, plan);
-  const Footprint footprint =
-      ComputeFootprint(model, plan.global_batch(), plan.sequence_length, plan.optimizer_moments);
+  const Footprint footprint = ComputeFootprint(model, plan.global_batch(), plan.optimizer_moments);
   std::string groups, devices;
   for (const GroupNeed& need : needs) {
     absl::StrAppend(

@@ -44,11 +44,20 @@ int64_t Smaller(int64_t present, bool divisors, const Fit& fits) {
   return 0;
 }
 
+// The longest sequence below the present one, among its halves, with which the model fits.
+template <typename Fit>
+int64_t SmallerLength(const JobSpec& job, const ModelOfLength& of_length, const Fit& fits) {
+  if (!of_length) return 0;
+  return Smaller(job.sequence_length, /*divisors=*/false,
+                 [&](int64_t length) { return fits(of_length(length)); });
+}
+
 }  // namespace
 
 absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
                             int64_t microbatch, Division division,
-                            const std::vector<LayerRange>& partition) {
+                            const std::vector<LayerRange>& partition,
+                            const ModelOfLength& of_length) {
   std::vector<LayerRange> finest = partition;
   for (int layer = 0; partition.empty() && layer < model.num_layers(); ++layer) {
     finest.push_back({layer, layer});
@@ -91,10 +100,8 @@ absl::Status DeviceTooSmall(const ModelSpec& model, const JobSpec& job, const Ma
            Fits(model, job, machine, size, division, finest);
   });
   if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
-  const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
-    JobSpec other = job;
-    other.sequence_length = length;
-    return Fits(model, other, machine, microbatch, division, finest);
+  const int64_t shorter = SmallerLength(job, of_length, [&](const ModelSpec& other) {
+    return Fits(other, job, machine, microbatch, division, finest);
   });
   if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
   JobSpec on_host = job;
@@ -132,15 +139,16 @@ Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, Plan pl
 }
 
 absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-                          const Plan& plan) {
+                          const Plan& plan, const ModelOfLength& of_length) {
   const PlanBuilder builder(model, job, machine, plan.microbatch_size, {plan.mode, plan.replicas});
   const Bytes need = builder.SegmentBytes(plan), tables = need - builder.ArenaBytes(plan);
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
-  const auto fits = [&](Plan other) {
+  const auto fits_with = [](const PlanBuilder& any, Plan other) {
     StepVisits step;
-    builder.Complete(&other, &step);
-    return builder.FitsHost(other);
+    any.Complete(&other, &step);
+    return any.FitsHost(other);
   };
+  const auto fits = [&](const Plan& other) { return fits_with(builder, other); };
   if (plan.optimizer_moments > 0) {
     Plan other = plan;
     other.optimizer_moments = 0;
@@ -158,10 +166,9 @@ absl::Status HostTooSmall(const ModelSpec& model, const JobSpec& job, const Mach
            fits(other);
   });
   if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
-  const int64_t shorter = Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
-    Plan other = plan;
-    other.sequence_length = length;
-    return fits(other);
+  const int64_t shorter = SmallerLength(job, of_length, [&](const ModelSpec& other) {
+    const Division division{plan.mode, plan.replicas};
+    return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, division), plan);
   });
   if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
   return absl::ResourceExhaustedError(absl::StrCat(

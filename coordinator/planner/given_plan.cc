@@ -90,7 +90,7 @@ absl::Status TooLarge(const ModelSpec& model, const Plan& plan, const StepVisits
 
 absl::StatusOr<Plan> AdoptPlan(const ModelSpec& model, const JobSpec& job,
                                const MachineSpec& machine, const Plan& given,
-                               absl::string_view where) {
+                               absl::string_view where, const ModelOfLength& of_length) {
   HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstJob(job, given), where);
   HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstModel(model, given), where);
   const size_t devices = machine.devices.size();
@@ -110,7 +110,7 @@ absl::StatusOr<Plan> AdoptPlan(const ModelSpec& model, const JobSpec& job,
   if (!builder.Complete(&plan, &step)) {
     HARMONY_RETURN_IF_ERROR_CTX(TooLarge(model, plan, step), where);
   }
-  if (!builder.FitsHost(plan)) return HostTooSmall(model, job, machine, plan);
+  if (!builder.FitsHost(plan)) return HostTooSmall(model, job, machine, plan, of_length);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/planner/fit_advice.h"
 #include "coordinator/planner/plan_builder.h"
 
 namespace harmony {
@@ -12,6 +13,6 @@ namespace harmony {
 // not fit, ResourceExhausted; both begin with `where` and name the field.
 absl::StatusOr<Plan> AdoptPlan(const ModelSpec& model, const JobSpec& job,
                                const MachineSpec& machine, const Plan& given,
-                               absl::string_view where);
+                               absl::string_view where, const ModelOfLength& of_length);
 
 }  // namespace harmony

@@ -70,6 +70,13 @@ std::vector<LayerRange> ProportionalPartition(const std::vector<double>& costs,
   return partition;
 }
 
+std::vector<LayerRange> TaperedPartition(const std::vector<double>& costs, int groups, int ramp,
+                                         double taper) {
+  std::vector<double> shares(groups, 1);
+  for (int g = ramp - 1; g >= 0; --g) shares[g] = shares[g + 1] * taper;
+  return ProportionalPartition(costs, shares);
+}
+
 absl::StatusOr<std::vector<LayerRange>> FixedPartition(const ModelSpec& model,
                                                        const std::vector<int>& layer_groups) {
   std::vector<int> counts = layer_groups;

@@ -23,6 +23,12 @@ std::vector<LayerRange> BalancedPartition(int groups, const RangeCosts& costs);
 std::vector<LayerRange> ProportionalPartition(const std::vector<double>& costs,
                                               const std::vector<double>& shares);
 
+// A partition into groups that take about the same part of the costs, but for the first `ramp` of
+// them: each of these takes `taper` times as much as the one above it, for towards layer 0 a
+// pipeline fills and drains. REQUIRES: 0 <= ramp < groups <= layers.
+std::vector<LayerRange> TaperedPartition(const std::vector<double>& costs, int groups, int ramp,
+                                         double taper);
+
 // The job's `layer_groups`: layers per group, which must add up to the model's layers; the
 // embedding and the head count as layers, or else belong to the first and to the last group.
 absl::StatusOr<std::vector<LayerRange>> FixedPartition(const ModelSpec& model,

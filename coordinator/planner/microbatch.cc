@@ -12,7 +12,9 @@ namespace {
 
 constexpr int kReferenceDevices = 4;
 constexpr int64_t kLargestBlindMicrobatch = 8;
-constexpr int64_t kMostCompared = 256;
+// The bound follows so many microbatches of a step and adds the others as work of the lanes, so
+// that the comparison does not take longer for larger batches.
+constexpr int kMostFollowed = 256;
 // A larger size is preferred to one that is better by less than this.
 constexpr double kWorthIt = 1.005;
 
@@ -43,6 +45,15 @@ class ReferenceCosts : public CostModel {
   std::unique_ptr<CostModel> costs_;
 };
 
+// Microbatches of a step that a bound follows: a multiple of a forward task's, where the others can
+// be added (Bounds::OfPlan).
+int Followed(const Plan& plan) {
+  const int all = plan.num_microbatches, span = plan.forward_span;
+  if (all <= kMostFollowed || plan.mode != ParallelMode::kPipeline || plan.replicas > 1) return 0;
+  const int followed = std::max(kMostFollowed / span, 4) * span;
+  return followed < all ? followed : 0;
+}
+
 // The least bound of the balanced plans of this size, on the reference machine.
 std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
                                    const MachineSpec& machine, Division division,
@@ -68,12 +79,14 @@ std::optional<Nanos> ReferenceTime(const ModelSpec& model, const JobSpec& job,
   const auto consider = [&](Plan plan) {
     StepVisits step;
     if (!builder.Complete(&plan, &step)) return;
-    const Nanos time = bounds.OfPlan(plan, step).step;
+    const Nanos time = bounds.OfPlan(plan, step, Followed(plan)).step;
     if (best && time >= *best) return;
     best = time;
     best_plan = std::move(plan);
   };
-  for (Plan& plan : SeedPlans(builder, tasks, rules, {})) consider(std::move(plan));
+  for (const Plan& seed : SeedPlans(builder, tasks, rules, {})) {
+    for (Plan& plan : WithSettings(seed, rules)) consider(std::move(plan));
+  }
   if (!best) return best;
   for (int span : builder.ForwardSpans()) {
     Plan plan = best_plan;
@@ -108,7 +121,6 @@ std::vector<int64_t> MicrobatchSizes(const ModelSpec& model, const JobSpec& job,
   std::vector<std::pair<int64_t, Nanos>> times;
   Nanos best;
   for (int64_t size : sizes) {
-    if (job.global_batch_size / size > kMostCompared && !times.empty()) break;
     const std::optional<Nanos> time = ReferenceTime(model, job, machine, division, costs, size);
     if (!time) continue;
     best = times.empty() ? *time : std::min(best, *time);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/planner/grouping.h"
+
 namespace harmony {
 namespace {
 
@@ -165,9 +167,34 @@ bool Rotate(CounterRandom& random, int devices, Groups& groups) {
   return !groups.empty();
 }
 
+// All forward or all backward groups are cut anew by their times, half to one and a half times as
+// many of them; the devices take turns again.
+bool Recut(const MoveRules& rules, CounterRandom& random, int devices, Plan* plan) {
+  const bool forward = random.Below(2) == 0;
+  const std::vector<double>& all = forward ? rules.forward_times : rules.backward_times;
+  Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
+  if (groups.empty() || all.empty()) return false;
+  const int end = groups.back().layers.last + 1, now = static_cast<int>(groups.size());
+  const int count = std::min((now + 1) / 2 + Pick(random, groups.size() + 1), end);
+  const int ramp = std::min(Pick(random, static_cast<size_t>(2 * devices)), count - 1);
+  const double taper = 0.3 + 0.7 * random.NextDouble();
+  groups.clear();
+  const std::vector<double> times(all.begin(), all.begin() + end);
+  for (const LayerRange& layers : TaperedPartition(times, count, ramp, taper)) {
+    groups.emplace_back().layers = layers;
+  }
+  FitForward(plan);
+  TakeTurns(devices, Pick(random, static_cast<size_t>(devices)), plan);
+  return true;
+}
+
 // Several changes that only together are for the better.
-bool MoveTogether(CounterRandom& random, int devices, Groups& groups, Plan* plan) {
-  switch (random.Below(4)) {
+bool MoveTogether(const MoveRules& rules, CounterRandom& random, int devices, Groups& groups,
+                  Plan* plan) {
+  switch (random.Below(6)) {
+    case 4:
+    case 5:
+      return Recut(rules, random, devices, plan);
     case 0:
       return ShiftRuns(random, *plan);
     case 1:
@@ -277,7 +304,7 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, Plan* plan) {
       moved = MoveSettings(rules, random, plan);
       break;
     default:
-      moved = MoveTogether(random, devices, groups, plan);
+      moved = MoveTogether(rules, random, devices, groups, plan);
   }
   FitForward(plan);
   PlaceStashes(rules, plan);

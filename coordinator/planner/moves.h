@@ -23,6 +23,8 @@ struct MoveRules {
   bool alike_devices = false;      // all devices are the same but for their names
   size_t most_devices = SIZE_MAX;  // groups are moved to the first so many
   bool together = false;           // several changes at once, too, for plans of many groups
+  // Of the layers, for changes that cut all groups anew; empty: there are none.
+  std::vector<double> forward_times, backward_times;
 };
 
 // Changes one thing at random: a boundary, the device of a group, the groups' number, ... Only what

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/kept_layout.h"
 
@@ -21,7 +22,7 @@ PlanBuilder::PlanBuilder(const ModelSpec& model, const JobSpec& job, const Machi
                          int64_t microbatch, Division division)
     : model_(model), job_(job), machine_(machine), microbatch_(microbatch), division_(division) {
   for (const ParamBlock& block : model.blocks) {
-    if (block.uses.size() == 1) untied_ += block.size();
+    if (!block.tied()) untied_ += block.gradient_bytes;
   }
 }
 
@@ -54,9 +55,15 @@ std::vector<int> PlanBuilder::ForwardSpans() const {
   const Plan shape = Blank();
   std::vector<int> spans = {1};
   if (job_.micro_batch_size > 0 || !SpansAllowed(model_, shape)) return spans;
+  Bytes largest;
+  for (const DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
+  // Where there are forward tasks at all, layer 0 is in one of them.
+  const auto fits = [&](int span) {
+    return WorkspaceBound(model_, WorkspaceOf::kForward, {0, 0}, microbatch_ * span) <= largest;
+  };
   const int most = shape.replica_microbatches();
   for (int span = 2; span <= most; ++span) {
-    if (most % span == 0) spans.push_back(span);
+    if (most % span == 0 && fits(span)) spans.push_back(span);
   }
   return spans;
 }
@@ -68,7 +75,7 @@ bool PlanBuilder::Complete(Plan* plan, StepVisits* step) const {
   for (size_t v = 0; v < step->visits.size(); ++v) {
     const Visit& visit = step->visits[v];
     Bytes& most = workspace[visit.device];
-    most = std::max(most, WorkspaceOf(model_, *plan, visit));
+    most = std::max(most, WorkspaceBoundOf(model_, *plan, visit));
     need[visit.device] = std::max(need[visit.device], TotalOf(step->items[v]));
   }
   bool fits = true;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/model/model_sizes.h"
 #include "coordinator/planner/fit_advice.h"
 #include "coordinator/planner/given_plan.h"
 #include "coordinator/planner/grouping.h"
@@ -78,6 +79,12 @@ MoveRules RulesOf(const JobSpec& job, const PlanBuilder& builder) {
   rules.groups = job.layer_groups.empty();
   rules.update = job.update == UpdateMode::kAuto && job.max_grad_norm == 0;
   rules.stash = job.stash;
+  // Of some models it is not known what a forward leaves for its backward.
+  const int64_t samples = builder.Blank().microbatch_size;
+  const std::vector<LayerCost>& costs = builder.model().costs;
+  rules.activations = std::all_of(costs.begin(), costs.end(), [&](const LayerCost& cost) {
+    return KeptTensorBytes(cost, samples) < kMostBytes;
+  });
   rules.alike_devices =
       std::all_of(machine.devices.begin(), machine.devices.end(), [&](DeviceSpec device) {
         device.ordinal = machine.devices.front().ordinal;
@@ -160,8 +167,8 @@ absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const Machine
         options.given_path, ": micro_batch_size: ", size, ", but the run was begun with ",
         options.microbatch_size, ", which fixes its result"));
   }
-  HARMONY_ASSIGN_OR_RETURN(result->plan,
-                           AdoptPlan(model, job, machine, *options.given, options.given_path));
+  HARMONY_ASSIGN_OR_RETURN(result->plan, AdoptPlan(model, job, machine, *options.given,
+                                                   options.given_path, options.model_of_length));
   result->searched = false;
   const PlanBuilder builder(model, job, machine, size, {options.given->mode, replicas});
   const MoveRules rules = RulesOf(job, builder);
@@ -225,12 +232,15 @@ class Planning {
       if (Better(other, *best)) best = &other;
     }
     if (!best->found.found) {
-      return DeviceTooSmall(model_, job_, machine_, best->microbatch, best->division, partition_);
+      return DeviceTooSmall(model_, job_, machine_, best->microbatch, best->division, partition_,
+                            options_.model_of_length);
     }
     PlanResult result;
     result.plan = best->found.best.plan;
     result.report = best->found.report;
-    if (!best->fits_host) return HostTooSmall(model_, job_, machine_, result.plan);
+    if (!best->fits_host) {
+      return HostTooSmall(model_, job_, machine_, result.plan, options_.model_of_length);
+    }
     const PlanBuilder builder = BuilderOf(*best);
     HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(job_, builder), costs_, options_, &result));
     for (const Candidate& other : all) {
@@ -290,7 +300,7 @@ class Planning {
     ScoredPlan& best = candidate->found.best;
     Plan plan = WithLeastOfHost(builder, rules, best.plan);
     if (builder.FitsHost(plan)) {
-      const absl::StatusOr<RehearsedPlan> time = RehearsePlan(model_, plan, *costs_(plan));
+      const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
       if (!time.ok()) return;
       best.step = time->step;
       best.score = builder.Score(plan, time->step);

@@ -15,6 +15,7 @@
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
 #include "coordinator/planner/alternatives.h"
+#include "coordinator/planner/fit_advice.h"
 #include "coordinator/planner/search.h"
 
 namespace harmony {
@@ -34,6 +35,8 @@ struct PlannerOptions {
   int replicas = 0;
   // What to say of it in detail is wanted: the timeline of a step, and what loses by how much.
   bool explain = false;
+  // For advice about shorter sequences where nothing fits.
+  ModelOfLength model_of_length;
   // A plan that is given (ParsePlanFile), nothing is searched; and the name of its file.
   const Plan* given = nullptr;
   std::string given_path;

@@ -9,44 +9,49 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "coordinator/planner/appraiser.h"
 #include "coordinator/planner/candidate.h"
 #include "coordinator/planner/enumeration.h"
 #include "coordinator/planner/neighbours.h"
 #include "coordinator/planner/residency.h"
+#include "coordinator/planner/scorer.h"
 #include "coordinator/planner/seeds.h"
 
 namespace harmony {
 namespace {
 
-// The search may take such a part of the least time of the run, as far as that is more than what
-// any run is worth; but only so many tasks, which a model of 1000 layers is worth anyway.
-constexpr double kPartOfRun = 0.01;
-constexpr double kSecondsOfTask = 3e-8;  // about
-constexpr double kMostTasks = 86e6;
-constexpr size_t kMostKept = 64;  // plans that wait for a simulation
-constexpr size_t kMostReported = 16;
-constexpr size_t kWalks = 8;
-constexpr int kFruitlessMoves = 400;
-constexpr size_t kWanders = 16;
-constexpr int64_t kPartOfWander = 8;  // of what may be simulated anyway, each
-// Plans whose neighbours are looked at: as many as that without finding a better one; where all the
-// effort is not enough for so many, none.
-constexpr int kFruitlessExpansions = 300;
-constexpr int64_t kLeastExpansions = 20;
-constexpr int64_t kLeastWander = 100;  // simulations, or there is none
-constexpr int kMostKnown = 5000;  // changes in a row that have all been tried: there is no other
-// Tasks that take as long to bound as a command to rehearse.
-constexpr double kTasksPerCommand = 30;
+// What a search of any run is worth, in tasks to bound; a long run is worth a part of its least
+// time, but no more than so many tasks.
+constexpr int64_t kTasks = 68'000'000, kTasksPerLayer = 100'000;
+constexpr double kPartOfRun = 0.01, kSecondsOfTask = 3e-8, kMostTasks = 140e6;
+// Measured: a command of a dry run takes as long as bounding so many tasks; a change of a plan that
+// is not bounded as so many.
+constexpr int64_t kTasksPerCommand = 20, kTasksPerMove = 20;
+// When the phases of a search end, as parts of its work.
+constexpr double kEndOfSeeds = 0.1, kEndOfBounds = 0.65, kEndOfBest = 0.8, kEndOfDryRuns = 0.9;
+
 // All plans are looked at when there are no more than this.
 constexpr int64_t kFewPlans = 20'000;
-// A change of a plan that is not bounded takes about as long as bounding so many tasks.
-constexpr int64_t kTasksPerMove = 20;
-// A rehearsal at less than so many times the best may be that of a better plan: it is evaluated,
-// where its commands are no more than such a part of all that may be simulated.
+constexpr size_t kMostKept = 1024;  // of each pool of plans that wait for a dry run
+constexpr size_t kMostReported = 16;
+constexpr size_t kVaried = 8;  // seeds that are tried with other settings
+// Of the annealing by bounds. Measured on gpt2-1.5b (4 equal and 3 unequal devices): hotter chains
+// and less work for them end with plans that are 0.5 to 4% slower.
+constexpr size_t kBoundChains = 8;
+constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
+// Of the annealing by dry runs: as many chains as have so many dry runs each, but one at least.
+constexpr int64_t kDryRunChains = 16, kDryRunsOfChain = 100;
+constexpr int kMostKnown = 5000;  // changes in a row that were all known: there is no other
+// Plans whose neighbours are looked at: as many as that without finding a better one; where all the
+// work is not enough for so many, none.
+constexpr int kFruitlessExpansions = 300;
+constexpr int64_t kLeastExpansions = 20;
+// A dry run without commands is only nearly exact: at less than so many times the best it is
+// repeated with them, where that takes no more than such a part of the work.
 constexpr double kNearly = 1.03;
-constexpr int64_t kFewCommands = 100;
+constexpr int64_t kFewCommands = 300;
+constexpr int kDryRunSteps = 2;     // the first is a warm-up
 constexpr size_t kManyRounds = 16;  // around the devices; more only where fewer do not fit
 
 class Search {
@@ -57,11 +62,12 @@ class Search {
         model_(builder.model()),
         rules_(rules),
         shape_(builder.Blank()),
-        appraiser_(builder, rules_, costs),
-        options_(options),
-        random_(1, 7) {
-    result_.report.lower_bound = appraiser_.BoundOfAnyPlan();
-    LimitWork();
+        scorer_(builder, rules_, costs),
+        random_(1, 7),
+        pools_(1) {
+    result_.report.lower_bound = scorer_.BoundOfAnyPlan();
+    LimitWork(options);
+    FindTimes();
   }
 
   SearchResult Run(const std::vector<LayerRange>& partition) {
@@ -71,101 +77,124 @@ class Search {
     if (all) {
       most_kept_ = kFewPlans;
       EnumeratePlans(model_.num_layers(), shape_, rules_, [this](Plan plan) { Consider(plan); });
+      most_work_ += Work();  // which leaves all of it for dry runs
     } else {
-      for (Plan& seed : SeedPlans(builder_, appraiser_.costs(), rules_, partition)) {
-        // From few groups to many.
-        const bool many =
-            seed.backward_groups.size() > kManyRounds * static_cast<size_t>(DeviceChoices(shape_));
-        if (!kept_.empty() && Tasks() > options_.tasks / 8) break;
-        if (!kept_.empty() && many) continue;
-        Consider(std::move(seed));
-      }
-      TrySpans();
+      TrySeeds(partition);
+      TrySettings();
       KeepWhatFits();
-      Anneal();
+      AnnealByBounds();
     }
-    SimulatePromising();
-    const bool proved = SimulateKept() && all;
+    const bool proved = DryRunBest(EndAt(kEndOfBest)) && all;
     report.exhaustive = proved && SampleOfMicrobatches(shape_) == shape_.num_microbatches;
     if (!proved && result_.found) {
-      Wander();
-      Expand();
-      Refine(rules_);
-      MoveRules together = rules_;
-      together.together = true;
-      if (rules_.groups) Refine(together);
+      const bool expands = CanExpand();
+      AnnealByDryRuns(EndAt(expands ? kEndOfDryRuns : 1));
+      if (expands) Expand(EndAt(1));
     }
     PreferSmallArena();
-    report.bounded = appraiser_.counts().plans;
-    report.not_fitting = appraiser_.counts().not_fitting;
+    report.bounded = scorer_.counts().plans;
+    report.not_fitting = scorer_.counts().not_fitting;
     std::sort(report.simulated.begin(), report.simulated.end(), Better);
     if (report.simulated.size() > kMostReported) report.simulated.resize(kMostReported);
     return std::move(result_);
   }
 
  private:
-  using Promise = Candidate::Promise;
-  using Judgement = Appraiser::Judgement;
+  // On devices that are alike: else a cut by the times of one of them fits none.
+  void FindTimes() {
+    if (!rules_.alike_devices) return;
+    const int last = model_.num_layers() - 1;
+    for (int layer = 0; layer <= last; ++layer) {
+      const auto time_of = [&](TaskKind kind) {
+        return scorer_.costs().Compute(kind, {layer, layer}, 0).seconds();
+      };
+      rules_.forward_times.push_back(layer < last ? time_of(TaskKind::kForward) : 0);
+      rules_.backward_times.push_back(
+          time_of(layer < last ? TaskKind::kBackward : TaskKind::kForwardBackward));
+    }
+  }
 
-  // As much as such a model needs, and more for a long run, which is worth it.
-  void LimitWork() {
-    const int64_t layers = model_.num_layers();
-    const int64_t tasks = 36'000'000 + 50'000 * layers, commands = 600'000 + 600 * layers;
+  // ---- Work ----
+
+  void LimitWork(const SearchOptions& options) {
+    const int64_t tasks = kTasks + kTasksPerLayer * model_.num_layers();
     const double worth = static_cast<double>(builder_.job().max_steps) *
                          result_.report.lower_bound.seconds() * kPartOfRun / kSecondsOfTask;
-    const double more = std::max(std::min(worth, kMostTasks) / static_cast<double>(tasks), 1.0);
-    const auto times_more = [more](int64_t work) {
-      return static_cast<int64_t>(static_cast<double>(work) * more);
-    };
-    if (options_.tasks == 0) options_.tasks = times_more(tasks);
-    if (options_.commands == 0) options_.commands = times_more(commands);
-    if (!rules_.groups) options_.tasks /= 10;  // there is little to change
+    most_work_ = std::max(tasks, static_cast<int64_t>(std::min(worth, kMostTasks)));
+    if (!rules_.groups) most_work_ /= 4;  // there is little to change
+    if (options.work > 0) most_work_ = options.work;
   }
+
+  int64_t Work() const { return scorer_.counts().tasks + other_work_; }
+  int64_t EndAt(double part) const {
+    return static_cast<int64_t>(static_cast<double>(most_work_) * part);
+  }
+
+  // ---- Plans ----
 
   static bool Better(const ScoredPlan& a, const ScoredPlan& b) {
     return std::tuple(!a.fits_host, a.score, a.bound.copies) <
            std::tuple(!b.fits_host, b.score, b.bound.copies);
   }
 
-  int64_t Tasks() const { return appraiser_.counts().tasks + tries_; }
-  bool WorkLeft() const { return Tasks() < options_.tasks; }
-  bool CommandsLeft() const { return result_.report.commands < options_.commands; }
   bool CanWin(const Candidate& candidate) const {
     if (!result_.found) return true;
     if (candidate.fits_host != result_.best.fits_host) return candidate.fits_host;
     return candidate.score < result_.best.score;
   }
 
-  // Of a normalized plan, which is kept if it is new: walks come by the same plans again and again.
-  // The work is counted each time, so that the length of a walk does not depend on where others
-  // have been.
-  Judgement Judge(const Plan& plan) {
-    const std::string key = KeyOf(plan);
-    if (const Judgement* known = appraiser_.Remembered(key)) {
-      tries_ += known->work;
-      return *known;
+  // The plan waits for a dry run in the newest pool, where it is worth that.
+  std::optional<Candidate> Consider(Plan plan) {
+    std::optional<Candidate> candidate = scorer_.Score(std::move(plan));
+    if (candidate && !KeepBest(candidate->rank, *candidate, most_kept_, &pools_.back())) {
+      dropped_ = true;
     }
-    if (const std::optional<Candidate> candidate = appraiser_.BoundAndRemember(plan, key)) {
-      Keep(*candidate);
-    }
-    return *appraiser_.Remembered(key);
+    return candidate;
   }
 
-  void Keep(const Candidate& candidate) {
-    if (appraiser_.estimates()) {
-      KeepBest(candidate.By(candidate.estimate), candidate, kMostKept, &promising_);
+  // The score by a dry run; null: the plan does not run.
+  std::optional<Nanos> DryRun(const Candidate& candidate) {
+    if (const auto known = dry_runs_.find(candidate.key()); known != dry_runs_.end()) {
+      return known->second;
     }
-    if (!KeepBest(candidate.rank, candidate, most_kept_, &kept_)) dropped_ = true;
+    std::optional<Nanos>& score = dry_runs_[candidate.key()];
+    SearchReport& report = result_.report;
+    const CostModel& costs = scorer_.costs().model();
+    const absl::StatusOr<QuickDryRun> dry_run =
+        DryRunPlan(model_, candidate.plan, costs, kDryRunSteps);
+    if (!dry_run.ok()) return score;
+    ++report.simulations;
+    Nanos step = dry_run->step;
+    Count(dry_run->commands);
+    if (MayBeBest(builder_.Score(candidate.plan, step), dry_run->commands)) {
+      const absl::StatusOr<Estimate> exact = EvaluatePlan(model_, candidate.plan, costs);
+      if (!exact.ok()) return score;
+      Count(exact->commands);
+      step = exact->step;
+    }
+    score = builder_.Score(candidate.plan, step);
+    ScoredPlan scored{candidate.plan, candidate.bound, step, *score, candidate.fits_host};
+    if (!result_.found || Better(scored, result_.best)) {
+      result_.found = true;
+      result_.best = scored;
+    }
+    KeepBest(candidate.By(*score), candidate, kMostKept, &dry_run_);
+    report.simulated.push_back(std::move(scored));
+    return score;
   }
 
-  void Consider(Plan plan) {
-    const std::optional<Candidate> candidate = appraiser_.Bound(std::move(plan));
-    if (!candidate) return;
-    Keep(*candidate);
-    if (!appraiser_.estimates()) return;
-    KeepBest(candidate->By(candidate->estimate), *candidate, 1,
-             &best_of_kind_[KindOf(candidate->plan)]);
+  void Count(int64_t commands) {
+    result_.report.commands += commands;
+    other_work_ += commands * kTasksPerCommand;
   }
+
+  bool MayBeBest(Nanos score, int64_t commands) const {
+    if (commands * kTasksPerCommand > most_work_ / kFewCommands) return false;
+    return !result_.found || static_cast<double>(score.count()) <
+                                 static_cast<double>(result_.best.score.count()) * kNearly;
+  }
+
+  // ---- Where a search starts ----
 
   // Devices, and about how often the groups go round them.
   using Kind = std::pair<std::set<int>, int>;
@@ -175,25 +204,55 @@ class Search {
                                 static_cast<double>(devices.size()))};
   }
 
-  template <typename Candidates>
-  static std::vector<Candidate> Best(const Candidates& candidates, size_t most) {
+  void ConsiderSeed(Plan plan) {
+    std::optional<Candidate> candidate = Consider(plan);
+    while (!candidate && plan.stream_slots > 1) {
+      --plan.stream_slots;
+      candidate = Consider(plan);
+    }
+    if (candidate) KeepBest(candidate->rank, *candidate, 1, &kinds_[KindOf(candidate->plan)]);
+  }
+
+  void TrySeeds(const std::vector<LayerRange>& partition) {
+    const int devices = DeviceChoices(shape_);
+    for (Plan& seed : SeedPlans(builder_, scorer_.costs(), rules_, partition)) {
+      // From few groups to many.
+      const bool many = seed.backward_groups.size() > kManyRounds * static_cast<size_t>(devices);
+      const bool fits = !pools_.front().empty();
+      if (fits && Work() > EndAt(kEndOfSeeds)) break;
+      if (fits && many) continue;
+      Plan turned = seed;
+      ConsiderSeed(std::move(seed));
+      if (!rules_.groups || devices == 1 || UsedBy(turned).size() < static_cast<size_t>(devices)) {
+        continue;
+      }
+      TakeTurns(devices, 0, &turned);
+      ConsiderSeed(std::move(turned));
+    }
+    if (!pools_.front().empty()) return;
+    // What does not fit with stashes on the host may fit with them on the devices, or the reverse.
+    for (const Plan& seed : SeedPlans(builder_, scorer_.costs(), rules_, partition)) {
+      for (Plan& plan : WithSettings(seed, rules_)) ConsiderSeed(std::move(plan));
+    }
+  }
+
+  std::vector<Candidate> Best(const RankedCandidates& candidates, size_t most) const {
     std::vector<Candidate> best;
     for (const auto& [rank, candidate] : candidates) {
-      if (best.size() < most) best.push_back(candidate);
+      if (best.size() == most) break;
+      best.push_back(candidate);
     }
     return best;
   }
 
-  std::vector<Plan> BestKept() const {
-    std::vector<Plan> plans;
-    for (const Candidate& candidate : Best(kept_, kWalks)) plans.push_back(candidate.plan);
-    return plans;
-  }
-
-  // The best seeds again, with other sizes of forward tasks.
-  void TrySpans() {
+  // The best seeds again, with other settings, and then with other sizes of forward tasks.
+  void TrySettings() {
+    for (const Candidate& seed : Best(pools_.front(), kVaried)) {
+      for (Plan& plan : WithSettings(seed.plan, rules_)) Consider(std::move(plan));
+    }
     if (rules_.spans.size() == 1) return;
-    for (Plan& plan : BestKept()) {
+    for (const Candidate& seed : Best(pools_.front(), kVaried)) {
+      Plan plan = seed.plan;
       for (int span : rules_.spans) {
         plan.forward_span = span;
         Consider(plan);
@@ -205,10 +264,11 @@ class Search {
   // ones or the others have the first choice.
   void KeepWhatFits() {
     const auto time_of = [this](const Plan& with) -> std::optional<Nanos> {
-      const std::optional<Candidate> candidate = appraiser_.Bound(with);
+      const std::optional<Candidate> candidate = scorer_.Score(with);
       return candidate ? std::optional(candidate->score) : std::nullopt;
     };
-    for (Plan& plan : BestKept()) {
+    for (const Candidate& seed : Best(pools_.front(), kVaried)) {
+      Plan plan = seed.plan;
       const Plan weights = KeepWeights(plan, time_of);
       Consider(weights);
       if (!MayKeepActivations(rules_)) continue;
@@ -220,232 +280,151 @@ class Search {
     }
   }
 
-  // Random changes from the best seeds, worse ones accepted less and less; some walks stay close to
-  // the ground, some go far. Half of them go by bounds, half by estimates, where there are any:
-  // what an estimate has wrong about a kind of plans misleads a whole walk.
-  void Anneal() {
-    const std::vector<Candidate> seeds = Best(kept_, kWalks / 2);
-    std::vector<Candidate> promising = Best(promising_, kWalks / 2);
-    StartElsewhere(&promising);
-    if (seeds.empty()) return;
-    const int64_t begin = Tasks(),
-                  share = (options_.tasks - begin) * 3 / 4 / static_cast<int64_t>(kWalks);
-    for (size_t walk = 0; walk < kWalks; ++walk) {
-      const bool by_estimate = walk >= kWalks / 2 && !promising.empty();
-      const std::vector<Candidate>& starts = by_estimate ? promising : seeds;
-      Walk(starts[walk % starts.size()], begin + share * static_cast<int64_t>(walk), share,
-           walk % 2 == 0 ? 0.02 : 0.2, by_estimate);
-    }
-  }
+  // ---- Annealing ----
 
-  // The walks that go far begin with the best of other kinds: with fewer devices, or with more or
-  // fewer groups, which a walk hardly finds out by itself.
-  void StartElsewhere(std::vector<Candidate>* starts) const {
-    if (starts->empty()) return;
-    std::map<Promise, Candidate> others;
-    for (const auto& [kind, best] : best_of_kind_) {
-      if (kind != KindOf(starts->front().plan)) others.insert(*best.begin());
-    }
-    size_t at = 1;
-    for (const Candidate& other : Best(others, starts->size() / 2)) {
-      (*starts)[at] = other;
-      at += 2;
-    }
-  }
+  struct Chain {
+    MoveRules rules;
+    int64_t work = 0;
+    double temperature = 0;  // at first, as a part of the score
+    bool dry_runs = false;   // else by bounds
+  };
 
-  void Walk(const Candidate& start, int64_t from, int64_t share, double warmth, bool by_estimate) {
-    MoveRules rules = rules_;
-    if (by_estimate && rules.alike_devices) rules.most_devices = UsedBy(start.plan).size();
-    const auto cost = [&](const Judgement& plan) {
-      return static_cast<double>((by_estimate ? plan.estimate : plan.score).count()) +
-             1e-3 * static_cast<double>(plan.chain.count());
-    };
-    Plan plan = start.plan;
-    Judgement current = Judge(plan);
-    while (Tasks() < from + share) {
-      const double left = 1 - static_cast<double>(Tasks() - from) / static_cast<double>(share);
+  // Random changes of a plan with that score; worse ones are accepted less and less.
+  void Anneal(Plan plan, bool fits_host, Nanos score, const Chain& chain) {
+    auto now = static_cast<double>(score.count());
+    const int64_t begin = Work();
+    for (int known_ones = 0; known_ones < kMostKnown; ++known_ones) {
+      const double left = 1 - static_cast<double>(Work() - begin) / static_cast<double>(chain.work);
+      if (left <= 0) return;
       Plan changed = plan;
-      tries_ += kTasksPerMove;  // so that it ends when nothing can be changed
-      if (!RandomMove(rules, random_, &changed)) continue;
-      appraiser_.Normalize(&changed);
-      const Judgement next = Judge(changed);
-      if (!next.fits || next.fits_host < current.fits_host) continue;
-      if (next.fits_host > current.fits_host ||
-          Accept(cost(next) / cost(current) - 1, warmth * left * left)) {
-        current = next;
-        plan = std::move(changed);
+      other_work_ += kTasksPerMove;  // so that it ends when nothing can be changed
+      bool moved = RandomMove(chain.rules, random_, &changed);
+      while (chain.dry_runs && random_.Below(2) == 0) {
+        moved |= RandomMove(chain.rules, random_, &changed);
       }
+      if (!moved) continue;
+      scorer_.Normalize(&changed);
+      const double worse = -std::log(1 - random_.NextDouble()) * chain.temperature * left * left;
+      const double most = now * (1 + worse);
+      const std::string key = KeyOf(changed);
+      const PlanScorer::Known* known = scorer_.Find(key);
+      const bool fresh = known == nullptr;
+      std::optional<Candidate> candidate;
+      if (fresh) {
+        known_ones = 0;
+        candidate = Consider(changed);
+        known = scorer_.Find(key);
+      }
+      if (!known->fits || known->fits_host < fits_host) continue;
+      const bool fits_better = known->fits_host > fits_host;
+      // Of plans that are bounded alike, the one with the shorter chain.
+      double next = static_cast<double>(known->score.count()) +
+                    (chain.dry_runs ? 0 : 1e-3 * static_cast<double>(known->chain.count()));
+      if (!fits_better && next > most) continue;
+      if (chain.dry_runs) {
+        if (!fresh && !dry_runs_.contains(key)) candidate = scorer_.Score(changed);
+        const std::optional<Nanos> dry = candidate ? DryRun(*candidate) : dry_runs_[key];
+        if (candidate) known_ones = 0;
+        if (!dry) continue;
+        next = static_cast<double>(dry->count());
+        if (!fits_better && next > most) continue;
+      }
+      now = next;
+      fits_host = fits_host || fits_better;
+      plan = std::move(changed);
     }
   }
 
-  bool Accept(double worse, double warmth) {
-    if (worse <= 0) return true;
-    return random_.NextDouble() < std::exp(-worse / std::max(warmth, 1e-9));
-  }
-
-  // False when the plan does not run.
-  bool Simulate(const Candidate& candidate) {
-    SearchReport& report = result_.report;
-    done_.insert(candidate.key());
-    const absl::StatusOr<RehearsedPlan> rehearsed =
-        RehearsePlan(model_, candidate.plan, appraiser_.costs().model());
-    if (!rehearsed.ok()) return false;
-    ++report.simulations;
-    report.commands += rehearsed->commands;
-    rehearsed_ += rehearsed->commands;
-    Nanos step = rehearsed->step;
-    if (MayBeBest(builder_.Score(candidate.plan, step), rehearsed->commands)) {
-      const absl::StatusOr<Estimate> evaluated =
-          EvaluatePlan(model_, candidate.plan, appraiser_.costs().model());
-      if (!evaluated.ok()) return false;
-      report.commands += evaluated->commands;
-      step = evaluated->step;
+  // Chains that stay near begin with the best seeds, those that go far with the best of other
+  // kinds: with fewer devices, or with more or fewer groups, which a chain hardly finds by itself.
+  void AnnealByBounds() {
+    const std::vector<Candidate> seeds = Best(pools_.front(), kBoundChains / 2);
+    if (seeds.empty()) return;
+    RankedCandidates of_kinds;
+    for (const auto& [kind, best] : kinds_) {
+      if (kind != KindOf(seeds.front().plan)) of_kinds.insert(*best.begin());
     }
-    ScoredPlan scored{candidate.plan, candidate.bound, step, builder_.Score(candidate.plan, step),
-                      candidate.fits_host};
-    const bool better = !result_.found || Better(scored, result_.best);
-    if (better) {
-      result_.found = true;
-      result_.best = scored;
-    }
-    KeepBest(candidate.By(scored.score), candidate, kMostKept, &simulated_);
-    report.simulated.push_back(std::move(scored));
-    return better;
-  }
-
-  // By a rehearsal, which is only nearly right, of so many commands.
-  bool MayBeBest(Nanos rehearsed, int64_t commands) const {
-    if (commands > options_.commands / kFewCommands) return false;
-    return !result_.found || static_cast<double>(rehearsed.count()) <
-                                 static_cast<double>(result_.best.score.count()) * kNearly;
-  }
-
-  // With half of what may be simulated.
-  void SimulatePromising() {
-    const int64_t most = options_.commands / 2;
-    for (const auto& [promise, candidate] : promising_) {
-      if (result_.found && result_.report.commands >= most) return;
-      if (CanWin(candidate)) Simulate(candidate);
+    const std::vector<Candidate> others = Best(of_kinds, kBoundChains / 2);
+    const int64_t share = (EndAt(kEndOfBounds) - Work()) / static_cast<int64_t>(kBoundChains);
+    for (size_t i = 0; i < kBoundChains; ++i) {
+      const bool near = i % 2 == 0 || others.empty();
+      const std::vector<Candidate>& starts = near ? seeds : others;
+      const Candidate& start = starts[i / 2 % starts.size()];
+      Chain chain{rules_, share, i % 2 == 0 ? kNear : kFar};
+      chain.rules.together = rules_.alike_devices && i % 4 != 0;
+      if (!near && rules_.alike_devices) chain.rules.most_devices = UsedBy(start.plan).size();
+      pools_.emplace_back();
+      Anneal(start.plan, start.fits_host, start.score, chain);
     }
   }
 
-  // True when nothing that is left can win.
-  bool SimulateKept() {
-    while (!kept_.empty()) {
-      const Candidate candidate = std::move(kept_.begin()->second);
-      kept_.erase(kept_.begin());
-      if (!CanWin(candidate)) return true;
-      if (result_.found && !CommandsLeft()) return false;
-      if (!done_.contains(candidate.key())) Simulate(candidate);
+  void AnnealByDryRuns(int64_t end) {
+    const std::vector<ScoredPlan> starts = result_.report.simulated;
+    const int64_t left = end - Work();
+    if (left <= 0) return;
+    const int64_t each = result_.report.commands / result_.report.simulations * kTasksPerCommand;
+    const int64_t chains = std::clamp<int64_t>(
+        left / (kDryRunsOfChain * std::max<int64_t>(each, 1)), 1, kDryRunChains);
+    for (int64_t i = 0; i < chains; ++i) {
+      const bool from_best = i % 2 == 0;
+      Chain chain{rules_, (end - Work()) / (chains - i), from_best ? 0.05 : 0.3, true};
+      if (chains == 1) chain.temperature = 0.003;
+      chain.rules.together = i % 4 != 0;
+      if (chain.work <= 0) return;
+      const ScoredPlan start = from_best ? result_.best : starts[random_.Below(starts.size())];
+      Anneal(start.plan, start.fits_host, start.score, chain);
+    }
+  }
+
+  // ---- Dry runs ----
+
+  // In the order of their bounds, of each pool in turn. True: nothing that is left can win.
+  bool DryRunBest(int64_t end) {
+    size_t without = 0;  // pools in a row that have nothing left
+    for (size_t turn = 0; without < pools_.size(); ++turn) {
+      RankedCandidates& pool = pools_[turn % pools_.size()];
+      if (pool.empty() || !CanWin(pool.begin()->second)) {
+        ++without;
+        continue;
+      }
+      if (result_.found && Work() >= end) return false;
+      without = 0;
+      DryRun(pool.extract(pool.begin()).mapped());
     }
     return !dropped_;
   }
 
-  // Random changes judged by simulation, worse ones accepted less and less: for plans that are
-  // simulated in a moment, about which the bound says too little.
-  void Wander() {
-    SearchReport& report = result_.report;
-    const int64_t share = options_.commands / kPartOfWander;
-    if (rehearsed_ > report.simulations * (share / kLeastWander)) return;
-    const std::vector<ScoredPlan> starts = report.simulated;
-    for (size_t walk = 0; walk < kWanders; ++walk) {
-      const bool from_best = walk % 2 == 0;
-      MoveRules rules = rules_;
-      rules.together = !from_best;
-      Wander(rules, from_best ? result_.best : starts[random_.Below(starts.size())], share,
-             from_best ? 0.05 : 0.3);
-    }
-  }
-
-  void Wander(const MoveRules& rules, ScoredPlan current, int64_t share, double warmth) {
-    const SearchReport& report = result_.report;
-    const int64_t from = report.commands, tasks_from = Tasks();
-    options_.commands = std::max(options_.commands, from + share);
-    for (int known_ones = 0; known_ones < kMostKnown; ++known_ones) {
-      const double spent = static_cast<double>(report.commands - from) +
-                           static_cast<double>(Tasks() - tasks_from) / kTasksPerCommand;
-      const double left = 1 - spent / static_cast<double>(share);
-      if (left <= 0) break;
-      Plan changed = current.plan;
-      tries_ += kTasksPerMove;
-      bool moved = RandomMove(rules, random_, &changed);
-      while (random_.Below(2) == 0) moved |= RandomMove(rules, random_, &changed);
-      if (!moved) continue;
-      appraiser_.Normalize(&changed);
-      const auto above = [&](Nanos score) {
-        return static_cast<double>(score.count()) / static_cast<double>(current.score.count()) - 1;
-      };
-      const double most = -std::log(1 - random_.NextDouble()) * warmth * left * left;
-      const std::string key = KeyOf(changed);
-      const auto may_follow = [&](const Judgement& plan) {
-        return plan.fits && plan.fits_host >= current.fits_host && above(plan.score) <= most;
-      };
-      // Most changes have been tried before.
-      const Judgement* known = appraiser_.Remembered(key);
-      if (done_.contains(key) || (known != nullptr && !may_follow(*known))) continue;
-      const std::optional<Candidate> next = appraiser_.BoundAndRemember(changed, key);
-      known_ones = 0;
-      if (!next || !may_follow(*appraiser_.Remembered(key))) continue;
-      const size_t simulated = report.simulated.size();
-      Simulate(*next);
-      if (report.simulated.size() == simulated) continue;
-      const ScoredPlan& scored = report.simulated.back();
-      if (scored.fits_host >= current.fits_host && above(scored.score) <= most) current = scored;
-    }
-  }
-
-  // Every small change of the plans that promise most, by their bounds, by their estimates and by
-  // their simulated times in turn, again and again; what may win is simulated when its turn comes.
-  void Expand() {
-    const SearchReport& report = result_.report;
+  bool CanExpand() const {
     const int64_t neighbours =
         static_cast<int64_t>(model_.num_layers()) * DeviceChoices(shape_) * 8;
-    const Appraiser::Counts& counts = appraiser_.counts();
-    if (neighbours * (counts.tasks / counts.plans) > options_.tasks / kLeastExpansions) return;
-    Frontier frontier;
-    const auto add = [&frontier](const auto& plans) {
-      for (const auto& [order, candidate] : plans) {
-        frontier.Add(std::make_shared<const Candidate>(candidate));
-      }
-    };
-    add(kept_);
-    add(promising_);
-    add(simulated_);
-    for (const auto& [promise, candidate] : simulated_) {
-      frontier.AddSimulated(std::make_shared<const Candidate>(candidate), std::get<Nanos>(promise));
-    }
-    const int64_t tasks = Tasks() + options_.tasks / 4,
-                  commands = report.commands + options_.commands / 2;
-    absl::flat_hash_set<std::string> seen;
-    for (int fruitless = 0;
-         fruitless < kFruitlessExpansions && Tasks() < tasks && report.commands < commands;
-         ++fruitless) {
-      const Frontier::Shared next = frontier.Next();
-      if (next == nullptr) break;
-      if (CanWin(*next) && !done_.contains(next->key()) && Simulate(*next)) fruitless = 0;
-      ForEachNeighbour(rules_, next->plan, [&](Plan plan) {
-        appraiser_.Normalize(&plan);
-        tries_ += kTasksPerMove;
-        if (!seen.insert(KeyOf(plan)).second) return;
-        if (const std::optional<Candidate> neighbour = appraiser_.Bound(std::move(plan))) {
-          frontier.Add(std::make_shared<const Candidate>(*neighbour));
-        }
-      });
-    }
+    const PlanScorer::Counts& counts = scorer_.counts();
+    return neighbours * (counts.tasks / counts.plans) <= most_work_ / 2 / kLeastExpansions;
   }
 
-  // Changes of the best plan, judged by simulation.
-  void Refine(const MoveRules& rules) {
-    options_.commands += options_.commands / 4;
-    options_.tasks = std::max(options_.tasks, Tasks()) + options_.tasks / 16;
-    for (int fruitless = 0; fruitless < kFruitlessMoves && WorkLeft() && CommandsLeft();) {
-      ++fruitless;
-      Plan changed = result_.best.plan;
-      if (!RandomMove(rules, random_, &changed)) continue;
-      if (random_.Below(3) == 0) RandomMove(rules, random_, &changed);
-      const std::optional<Candidate> next = appraiser_.Bound(std::move(changed));
-      if (!next || !CanWin(*next) || done_.contains(next->key())) continue;
-      if (Simulate(*next)) fruitless = 0;
+  // Every small change of the plans that promise most, by their bounds and by dry runs in turn,
+  // again and again; what may win is run dry when its turn comes.
+  void Expand(int64_t end) {
+    ExpansionQueue queue;
+    for (const RankedCandidates& pool : pools_) {
+      for (const auto& [rank, candidate] : pool) {
+        queue.Add(std::make_shared<const Candidate>(candidate));
+      }
+    }
+    for (const auto& [rank, candidate] : dry_run_) queue.AddDryRun(rank, candidate);
+    absl::flat_hash_set<std::string> seen;
+    for (int fruitless = 0; fruitless < kFruitlessExpansions && Work() < end; ++fruitless) {
+      const ExpansionQueue::Shared next = queue.Next();
+      if (next == nullptr) break;
+      const Nanos best = result_.best.score;
+      if (CanWin(*next) && DryRun(*next) && result_.best.score < best) fruitless = 0;
+      ForEachNeighbour(rules_, next->plan, [&](Plan plan) {
+        scorer_.Normalize(&plan);
+        other_work_ += kTasksPerMove;
+        if (!seen.insert(KeyOf(plan)).second) return;
+        if (const std::optional<Candidate> neighbour = scorer_.Score(std::move(plan))) {
+          queue.Add(std::make_shared<const Candidate>(*neighbour));
+        }
+      });
     }
   }
 
@@ -464,20 +443,18 @@ class Search {
 
   const PlanBuilder& builder_;
   const ModelSpec& model_;
-  const MoveRules rules_;
+  MoveRules rules_;
   const Plan shape_;
-  Appraiser appraiser_;
-  SearchOptions options_;
+  PlanScorer scorer_;
   CounterRandom random_;
-  int64_t tries_ = 0;  // tasks that moves took so long as
-  int64_t rehearsed_ = 0;
+  int64_t most_work_ = 0;
+  int64_t other_work_ = 0;  // beside the scorer's
   size_t most_kept_ = kMostKept;
-  bool dropped_ = false;  // plans that were not worth keeping
-  std::map<Candidate::Rank, Candidate> kept_;
-  std::map<Promise, Candidate> promising_;                     // by their estimates
-  std::map<Kind, std::map<Promise, Candidate>> best_of_kind_;  // of the seeds
-  std::map<Promise, Candidate> simulated_;                     // the best
-  absl::flat_hash_set<std::string> done_;                      // keys of plans that were simulated
+  bool dropped_ = false;                    // plans that were not worth keeping
+  std::vector<RankedCandidates> pools_;     // that wait for a dry run: seeds, then of each chain
+  std::map<Kind, RankedCandidates> kinds_;  // the best seed of each
+  RankedCandidates dry_run_;                // the best, by their dry runs
+  absl::flat_hash_map<std::string, std::optional<Nanos>> dry_runs_;  // scores, by keys
   SearchResult result_;
 };
 

@@ -3,10 +3,11 @@
 // The search for a plan of one microbatch size. PURE: effort is counted in work, not in seconds, so
 // that the same job gets the same plan everywhere.
 //
-// Plans are made (all of them where they are few, else from balanced partitions by random changes
-// that lower their bound or their estimate), and simulated, the most promising first and then in
-// the order of their bounds until the next bound is above the best simulated time. Random changes
-// that are judged by simulation follow, as far as simulations are cheap.
+// Plans are judged by two things only: a lower bound (bounds.h), which is quick, and a dry run of
+// the dispatcher (evaluation.h), which has the last word. Where plans are few, all of them are
+// bounded, and run dry in the order of their bounds until none that is left can win. Else balanced
+// partitions are changed at random (annealing) by their bounds, the best are run dry, then changed
+// by dry runs, and at last every small change of the best is looked at.
 
 #include <cstdint>
 #include <string>
@@ -20,8 +21,8 @@
 namespace harmony {
 
 struct SearchOptions {
-  // Commands to simulate, and tasks of plans to bound, at most. 0: by the size of the model.
-  int64_t commands = 0, tasks = 0;
+  // Tasks of plans to bound, or what takes as long. 0: by the size of the model and of the run.
+  int64_t work = 0;
 };
 
 struct ScoredPlan {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "common/model/model_sizes.h"
 #include "coordinator/planner/grouping.h"
 
 namespace harmony {
@@ -30,9 +31,9 @@ class Seeds {
         speed_[d] += one.seconds();
       }
       time_.push_back(sum.seconds());
-      const Bytes bytes = BackwardWorkspaceBytes(model_, {layer, layer}, shape.microbatch_size,
-                                                 shape.sequence_length) +
-                          LayerParameterBytes(model_, layer) * 2;
+      const Bytes bytes =
+          WorkspaceBound(model_, WorkspaceOf::kBackward, {layer, layer}, shape.microbatch_size) +
+          LayerParameterBytes(model_, layer) * 2;
       memory_.push_back(static_cast<double>(bytes.count()));
     }
     for (double& speed : speed_) speed = speed > 0 ? 1 / speed : 1;
@@ -115,11 +116,7 @@ class Seeds {
     Add(ProportionalPartition(time_, shares));
     // The first groups ever smaller towards layer 0, where a pipeline fills and drains.
     if (groups <= num_devices()) return;
-    for (double taper : {0.75, 0.5}) {
-      shares.assign(groups, 1);
-      for (int g = num_devices() - 1; g >= 0; --g) shares[g] = shares[g + 1] * taper;
-      Add(ProportionalPartition(time_, shares));
-    }
+    for (double taper : {0.75, 0.5}) Add(TaperedPartition(time_, groups, num_devices(), taper));
   }
 
   void Add(const std::vector<LayerRange>& partition) {
@@ -129,21 +126,9 @@ class Seeds {
     WrapAround(num_devices(), 0, &plan.backward_groups);
     for (LayerGroup& group : plan.backward_groups) group.device = devices_[group.device];
     MirrorForward(&plan);
-    for (StashPlacement stash : {StashPlacement::kHost, StashPlacement::kDevice}) {
-      if (rules_.stash != StashPlacement::kAuto && stash != rules_.stash) continue;
-      MoveRules rules = rules_;
-      rules.stash = stash;
-      PlaceStashes(rules, &plan);
-      const bool deep = model_.num_layers() > kMostLayersToBalance * 2;
-      for (int slots = 1; slots <= rules_.most_slots; ++slots) {
-        if (deep && slots != std::min(2, rules_.most_slots)) continue;
-        plan.stream_slots = slots;
-        plans_.push_back(plan);
-        if (!rules_.update) continue;
-        plans_.push_back(plan);
-        plans_.back().update = UpdateMode::kDeferred;
-      }
-    }
+    plan.stream_slots = std::min(2, rules_.most_slots);
+    PlaceStashes(rules_, &plan);
+    plans_.push_back(std::move(plan));
   }
 
   const PlanBuilder& builder_;
@@ -162,6 +147,26 @@ class Seeds {
 std::vector<Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs, const MoveRules& rules,
                             const std::vector<LayerRange>& partition) {
   return Seeds(builder, costs, rules).Run(partition);
+}
+
+std::vector<Plan> WithSettings(const Plan& plan, const MoveRules& rules) {
+  const bool deep = plan.backward_groups.back().layers.last >= kMostLayersToBalance * 2;
+  std::vector<Plan> plans;
+  for (StashPlacement stash : {StashPlacement::kHost, StashPlacement::kDevice}) {
+    if (rules.stash != StashPlacement::kAuto && stash != rules.stash) continue;
+    MoveRules placed = rules;
+    placed.stash = stash;
+    for (int slots = 1; slots <= rules.most_slots; ++slots) {
+      if (deep && slots != std::min(2, rules.most_slots)) continue;
+      plans.push_back(plan);
+      plans.back().stream_slots = slots;
+      PlaceStashes(placed, &plans.back());
+      if (!rules.update) continue;
+      plans.push_back(plans.back());
+      plans.back().update = UpdateMode::kDeferred;
+    }
+  }
+  return plans;
 }
 
 }  // namespace harmony

@@ -10,8 +10,13 @@
 namespace harmony {
 
 // Of `partition` (group boundaries that are given) or else of balanced partitions into few and many
-// groups; some may not fit.
+// groups, with one setting each: two slots, stashes on the host where the rules allow it, updates
+// as in a blank plan. Some may not fit.
 std::vector<Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs, const MoveRules& rules,
                             const std::vector<LayerRange>& partition);
+
+// The plan with every combination of slots, places of the stashes and updates that the rules leave
+// open. Plans of very many groups take so long to look at that their slots stay two.
+std::vector<Plan> WithSettings(const Plan& plan, const MoveRules& rules);
 
 }  // namespace harmony

@@ -2,13 +2,14 @@
 
 #include <utility>
 
+#include "common/model/model_sizes.h"
+
 namespace harmony {
 
 TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<CostModel> costs)
     : spec_(model),
       lanes_(static_cast<int>(shape.devices.size())),
       samples_(shape.microbatch_size),
-      tokens_(shape.sequence_length),
       costs_(std::move(costs)) {
   const int devices = lanes_.num_devices();
   const Bytes losses = Bytes(sizeof(LossSlot)) * shape.replica_microbatches();
@@ -16,11 +17,12 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
   gradients_.resize(devices);
   for (int d = 0; d < devices; ++d) {
     for (const ParamBlock& block : model.blocks) {
-      loads_[d].push_back(Copy(LaneKind::kH2DBulk, -1, d, block.size(), TrafficClass::kWeights));
+      loads_[d].push_back(
+          Copy(LaneKind::kH2DBulk, -1, d, block.weight_bytes, TrafficClass::kWeights));
     }
     for (const ParamUse& use : model.uses) {
-      gradients_[d].push_back(
-          Copy(LaneKind::kD2H, d, -1, model.blocks[use.block].size(), TrafficClass::kGradients));
+      gradients_[d].push_back(Copy(LaneKind::kD2H, d, -1, model.blocks[use.block].gradient_bytes,
+                                   TrafficClass::kGradients));
     }
     loss_out_.push_back(Copy(LaneKind::kD2H, d, -1, losses, TrafficClass::kLoss));
   }
@@ -29,7 +31,7 @@ TaskCosts::TaskCosts(const ModelSpec& model, const Plan& shape, std::unique_ptr<
   }
   std::map<Bytes, int> known;
   for (int boundary = 0; boundary < model.num_layers(); ++boundary) {
-    const Bytes size = BoundaryBytes(model, boundary, samples_, tokens_);
+    const Bytes size = BoundaryBytes(model, boundary, samples_);
     const auto [at, added] = known.emplace(size, static_cast<int>(sizes_.size()));
     if (added) sizes_.push_back(size);
     size_.push_back(at->second);
@@ -61,9 +63,12 @@ TaskCosts::Hidden TaskCosts::MakeHidden(Bytes size) const {
 TaskCosts::Streams TaskCosts::MakeStreams(int span) const {
   Streams streams;
   for (Bytes size : sizes_) streams.hidden.push_back(MakeHidden(size * span));
-  const Bytes ids(samples_ * span * tokens_ * 4);
-  for (int d = 0; d < lanes_.num_devices(); ++d) {
-    streams.tokens_in.push_back(Copy(LaneKind::kH2DStream, -1, d, ids, TrafficClass::kTokens));
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    const Bytes size = InputBytes(spec_, static_cast<int>(i), samples_ * span);
+    std::vector<Nanos>& copies = streams.inputs_in.emplace_back();
+    for (int d = 0; d < lanes_.num_devices(); ++d) {
+      copies.push_back(Copy(LaneKind::kH2DStream, -1, d, size, TrafficClass::kTokens));
+    }
   }
   return streams;
 }

@@ -41,7 +41,8 @@ class TaskCosts {
   Nanos HiddenTo(int boundary, int from, int to, int span) {
     return HiddenOf(boundary, span).to[from][to];
   }
-  Nanos TokensIn(int device, int span) { return Of(span).tokens_in[device]; }
+  // Of a batch input.
+  Nanos InputIn(int input, int device, int span) { return Of(span).inputs_in[input][device]; }
   Nanos LossOut(int device) const { return loss_out_[device]; }
   Nanos Host(HostTaskKind kind, int block) const;
   Nanos Update(int block) const { return updates_[block]; }
@@ -58,8 +59,8 @@ class TaskCosts {
   // What grows with the microbatches of a task.
   struct Streams {
     absl::flat_hash_map<uint64_t, Nanos> compute;
-    std::vector<Hidden> hidden;  // by size
-    std::vector<Nanos> tokens_in;
+    std::vector<Hidden> hidden;                 // by size
+    std::vector<std::vector<Nanos>> inputs_in;  // by batch input and device
   };
   Streams& Of(int span) { return span == 1 ? one_ : OfMany(span); }
   Streams& OfMany(int span);
@@ -70,7 +71,7 @@ class TaskCosts {
 
   const ModelSpec& spec_;
   LaneTable lanes_;
-  const int64_t samples_, tokens_;  // of a microbatch; of a sequence
+  const int64_t samples_;  // of a microbatch
   std::unique_ptr<CostModel> costs_;
   std::vector<Bytes> sizes_;  // that boundary tensors of a microbatch have
   std::vector<int> size_;     // of a boundary, in `sizes_`

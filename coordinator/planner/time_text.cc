@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/plan/plan_json.h"
-#include "coordinator/planner/roofline.h"
+#include "coordinator/planner/bottleneck.h"
 
 namespace harmony {
 namespace {
@@ -29,11 +29,11 @@ std::string SearchText(const PlanResult& result) {
 void AppendDetail(const PlanResult& result, std::string* text) {
   const Estimate& estimate = result.estimate;
   const int devices = static_cast<int>(result.plan.devices.size());
-  const Roofline roofline = RooflineOf(estimate, devices);
-  absl::StrAppend(text, "  ", roofline.verdict, "\n");
+  const Bottleneck bottleneck = BottleneckOf(estimate, devices);
+  absl::StrAppend(text, "  ", bottleneck.verdict, "\n");
   absl::StrAppendFormat(text, "  %-38s %10s %7s %12s %9s\n", "per step", "busy", "of it", "bytes",
                         "rate");
-  for (const LaneLoad& lane : roofline.lanes) {
+  for (const LaneLoad& lane : bottleneck.lanes) {
     const double seconds = lane.busy.seconds();
     absl::StrAppendFormat(
         text, "  %-38s %10s %6.1f%% %12s %9s\n", lane.name, FormatDuration(lane.busy),
@@ -101,9 +101,9 @@ std::string TimeJson(const PlanResult& result) {
   }
   json["peer_bytes"] = estimate.peer_bytes;
   if (estimate.events.empty()) return json.dump();
-  const Roofline roofline = RooflineOf(estimate, devices);
-  json["verdict"] = roofline.verdict;
-  for (const LaneLoad& lane : roofline.lanes) {
+  const Bottleneck bottleneck = BottleneckOf(estimate, devices);
+  json["verdict"] = bottleneck.verdict;
+  for (const LaneLoad& lane : bottleneck.lanes) {
     json["lanes"].push_back({{"name", lane.name},
                              {"busy_seconds", lane.busy.seconds()},
                              {"share", lane.share},

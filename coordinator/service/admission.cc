@@ -11,8 +11,8 @@
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
+#include "common/model/families/causal_lm.h"
 #include "common/model/known_keys.h"
-#include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/plan/plan_json.h"
@@ -24,9 +24,17 @@
 namespace harmony {
 namespace {
 
-absl::Status CheckData(const JobSpec& job, const ModelSpec& model) {
+// The data are fixed when a run begins: one that goes on must find them as they were.
+absl::Status CheckData(AdmittedJob* admitted) {
+  const JobSpec& job = admitted->job;
   HARMONY_ASSIGN_OR_RETURN(const TokenFile data, TokenFile::Open(job.data_path, job.data_format));
-  return data.Validate(model.config.vocab_size, job.sequence_length, job.global_batch_size);
+  HARMONY_ASSIGN_OR_RETURN(admitted->data, data.Fingerprint());
+  if (admitted->output.same_run) {
+    HARMONY_RETURN_IF_ERROR(
+        CheckDataUnchanged(admitted->output.data, job.data_path, admitted->data));
+  }
+  return data.Validate(admitted->model.inputs[kTokenIds].values_below, job.sequence_length,
+                       job.global_batch_size);
 }
 
 absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const ModelSpec& model) {
@@ -39,15 +47,21 @@ absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const M
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
                            CheckpointReader::OpenDirectory(source.directory));
   HARMONY_ASSIGN_OR_RETURN(const WeightMap map, WeightMap::Match(model, reader));
-  constexpr absl::string_view kHead = "lm_head.weight";
-  if (!model.config.tie_word_embeddings || reader.Find(kHead) == nullptr) return absl::OkStatus();
-  // transformers ties them only when they are equal.
-  const std::string& table = map.of(model.blocks[0].tensors[0]).name;
-  HARMONY_ASSIGN_OR_RETURN(const bool same, reader.SameBytes(table, kHead));
-  if (same) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(reader.PathOf(kHead), ": '", kHead, "' differs from '", table,
-                   "', but config.json ties them; set tie_word_embeddings to false there"));
+  // transformers ties tensors only when they are equal.
+  for (const ParamBlock& block : model.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      for (const std::string& alias : tensor.aliases) {
+        if (reader.Find(alias) == nullptr) continue;
+        const std::string& stored = map.of(tensor).name;
+        HARMONY_ASSIGN_OR_RETURN(const bool same, reader.SameBytes(stored, alias));
+        if (same) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(reader.PathOf(alias), ": '", alias, "' differs from '", stored,
+                         "', but config.json ties them; set tie_word_embeddings to false there"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckMoments(const std::string& checkpoint, const ModelSpec& model) {
@@ -138,12 +152,14 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
   HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
                            OpenModelSource(admitted->job.model_name_or_path));
   admitted->config_json = source.config_json;
-  admitted->model = BuildModelSpec(source.config);
-  HARMONY_RETURN_IF_ERROR(
-      CheckSequenceLength(admitted->model.config, admitted->job.sequence_length));
-  HARMONY_RETURN_IF_ERROR(CheckData(admitted->job, admitted->model));
+  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, admitted->job.sequence_length));
+  admitted->model = BuildModelSpec(source.config, admitted->job.sequence_length);
+  HARMONY_RETURN_IF_ERROR(CheckData(admitted));
   HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
   PlannerOptions options;
+  options.model_of_length = [&source](int64_t length) {
+    return BuildModelSpec(source.config, length);
+  };
   // `auto` was resolved when the run began, and belongs to it.
   if (admitted->output.same_run) {
     options.microbatch_size = admitted->output.micro_batch_size;
@@ -243,6 +259,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpe
   if (admitted.output.same_run && admitted.job.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
   }
+  if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.job));
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
   return admitted;
 }

@@ -45,6 +45,7 @@ struct AdmittedJob {
   std::string plan_text, plan_json;
   std::string profile;  // what the plan was made by; empty: an estimate
   std::string result_keys;
+  DataFingerprint data;
   OutputDirState output;
   std::vector<std::string> notes;  // for the log
 };

@@ -4,9 +4,9 @@
 
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/rpc/grpc_status.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/service/mailbox.h"
@@ -24,14 +24,14 @@ class StreamLink : public ProcessLink {
   explicit StreamLink(Reactor* reactor) : reactor_(reactor) {}
 
   void Send(v1::ToProcess message) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (reactor_ == nullptr || closing_) return;
     queue_.push_back(std::move(message));
     if (queue_.size() == 1) reactor_->StartWrite(&queue_.front());
   }
 
   void Close(absl::Status status) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (reactor_ == nullptr || closing_) return;
     closing_ = true;
     close_status_ = std::move(status);
@@ -39,7 +39,7 @@ class StreamLink : public ProcessLink {
   }
 
   void OnWriteDone(bool ok) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!ok) return FinishLocked(absl::UnavailableError("the stream broke"));
     queue_.pop_front();
     if (!queue_.empty()) {
@@ -50,29 +50,31 @@ class StreamLink : public ProcessLink {
   }
 
   void Finish(const absl::Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     FinishLocked(status);
   }
 
   void Detach() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     reactor_ = nullptr;
   }
 
  private:
-  void FinishLocked(const absl::Status& status) {
+  void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     closing_ = true;
     if (finished_) return;
     finished_ = true;
     reactor_->Finish(ToGrpcStatus(status));
   }
 
-  std::mutex mutex_;                 // guards all below
-  Reactor* reactor_;                 // null once it is gone
-  std::deque<v1::ToProcess> queue_;  // the front is being written
-  bool closing_ = false;             // nothing more is queued
-  bool finished_ = false;
-  absl::Status close_status_;
+  // Held in calls of the reactor, which could be gone otherwise. gRPC calls back from a thread of
+  // its own, never from within them.
+  Mutex mutex_;
+  Reactor* reactor_ ABSL_GUARDED_BY(mutex_);                 // null once it is gone
+  std::deque<v1::ToProcess> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;             // nothing more is queued
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status close_status_ ABSL_GUARDED_BY(mutex_);
 };
 
 // One stream; deletes itself when gRPC is done with it.

@@ -67,7 +67,10 @@ void Coordinator::SetState(JobRecord& record, JobState state) {
   if (record.state == state) return;
   spdlog::info("job={} state={}", record.id(), ToString(state));
   record.state = state;
-  if (IsEnded(state)) record.ended_at = TimeStamp();
+  if (IsEnded(state)) {
+    record.ended_at = TimeStamp();
+    output_locks_.erase(record.number);
+  }
   book_.Save(record);
   for (Watcher& watcher : watchers_) {
     if (watcher.job() == record.number) watcher.Hurry();
@@ -159,6 +162,10 @@ void Coordinator::Prepare(const JobRecord& record) {
   phase_ = Phase::kPreparing;
   devices_touched_ = true;
   auto prepared = std::make_shared<Prepared>();
+  if (absl::Status status = LockOutput(record); !status.ok()) {
+    prepared->status = status;
+    return mailbox_->Post([this, prepared] { OnPrepared(prepared); });
+  }
   Background([this, prepared, record] {
     absl::StatusOr<RunSetup> setup = SetupOf(record);
     prepared->status = setup.status();
@@ -168,6 +175,14 @@ void Coordinator::Prepare(const JobRecord& record) {
     }
     mailbox_->Post([this, prepared] { OnPrepared(prepared); });
   });
+}
+
+// Of a job from before this process started.
+absl::Status Coordinator::LockOutput(const JobRecord& record) {
+  if (output_locks_.contains(record.number)) return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(record.output_dir));
+  output_locks_.emplace(record.number, std::move(lock));
+  return absl::OkStatus();
 }
 
 void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
@@ -263,9 +278,13 @@ void Coordinator::FinishRecord(JobRecord& record) {
   // The runner has finished only when the last checkpoint and final/ have been written.
   if (run_->runner().state() == JobRunner::State::kFinished &&
       record.completed_steps >= record.max_steps) {
-    const Plan& plan = run_->setup().plan;
-    const RunFile run{record.result_keys, plan.microbatch_size, plan.replicas, true};
-    if (absl::Status status = WriteRunFile(record.output_dir, run); !status.ok()) {
+    absl::StatusOr<RunFile> run = ReadRunFile(record.output_dir);
+    if (!run.ok()) {  // somebody has removed it: what it said of the data is lost
+      const Plan& plan = run_->setup().plan;
+      run = RunFile{record.result_keys, plan.microbatch_size, plan.replicas, false, {}};
+    }
+    run->finished = true;
+    if (absl::Status status = WriteRunFile(record.output_dir, *run); !status.ok()) {
       return Fail(record, status);
     }
     book_.Report(record, absl::StrCat("finished after step ", record.completed_steps));

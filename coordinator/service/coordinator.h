@@ -83,6 +83,7 @@ class Coordinator {
   JobRecord* NextJob();
   void DropRun();
   void Prepare(const JobRecord& record);
+  absl::Status LockOutput(const JobRecord& record);
   void OnPrepared(std::shared_ptr<Prepared> prepared);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
@@ -110,6 +111,7 @@ class Coordinator {
   const MachineSpec machine_;
   Segment* const segment_;
   JobBook book_;
+  std::map<int64_t, OutputDirLock> output_locks_;  // by number, of jobs that have not ended
   Mailbox* const mailbox_;
   Members members_;
   ArenaFence fence_;

@@ -33,10 +33,11 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
                                                  other.id(), ", which is ", ToString(other.state)));
   }
   const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, admitted.plan.replicas,
-                    false};
+                    /*finished=*/false, admitted.data};
   std::string moved_to;
-  HARMONY_RETURN_IF_ERROR(
-      PrepareOutputDir(admitted.job.output_dir, admitted.output, run, &moved_to));
+  // A job of ours that was paused is not of this run (see above), and holds its own lock.
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, PrepareOutputDir(admitted.job.output_dir,
+                                                                admitted.output, run, &moved_to));
   JobRecord record;
   record.yaml = yaml;
   record.job_json = JobSpecToJson(admitted.job);
@@ -49,6 +50,7 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   record.max_steps = admitted.job.max_steps;
   record.submitted_at = TimeStamp();
   HARMONY_ASSIGN_OR_RETURN(JobRecord* const added, book_.Add(std::move(record)));
+  output_locks_.emplace(added->number, std::move(lock));
   for (const std::string& note : admitted.notes) book_.Report(*added, note);
   if (!moved_to.empty()) {
     book_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));

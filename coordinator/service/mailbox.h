@@ -4,10 +4,10 @@
 // need an answer, wait for it; nothing else is shared.
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
+
+#include "common/base/mutex.h"
 
 namespace harmony {
 
@@ -28,12 +28,12 @@ class Mailbox {
   void Close();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;  // queue_ or closed_
-  std::condition_variable done_;     // a PostAndWait has been served, or the mailbox was closed
-  std::deque<std::function<void()>> queue_;
-  bool closed_ = false;
-  bool idle_ = true;  // no message is being run
+  Mutex mutex_;
+  CondVar changed_;  // queue_ or closed_
+  CondVar done_;     // a PostAndWait has been served, or the mailbox was closed
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool idle_ ABSL_GUARDED_BY(mutex_) = true;  // no message is being run
 };
 
 }  // namespace harmony

@@ -1,13 +1,15 @@
 #include "coordinator/service/output_dir.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/io/atomic_file.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/file.h"
 #include "common/plan/job_file.h"
@@ -16,9 +18,6 @@ namespace harmony {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kRunFile[] = "run.json";
-constexpr int64_t kMaxRunFileBytes = 1 << 20;
 
 // Something that only a run leaves, without the run.json that says which.
 bool HasTracesOfARun(const std::string& output_dir) {
@@ -47,32 +46,6 @@ absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::stri
 
 }  // namespace
 
-absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
-  const std::string path = JoinPath(output_dir, kRunFile);
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  RunFile run;
-  try {
-    run.result_keys = json.at("result_keys").get<std::string>();
-    run.micro_batch_size = json.at("micro_batch_size").get<int64_t>();
-    run.virtual_replicas = json.value("virtual_replicas", 1);  // there was no choice before
-    run.finished = json.at("finished").get<bool>();
-  } catch (const nlohmann::json::exception& error) {
-    return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
-  }
-  return run;
-}
-
-absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
-  nlohmann::ordered_json json;
-  json["digest"] = ResultDigest(run.result_keys);
-  json["micro_batch_size"] = run.micro_batch_size;
-  json["virtual_replicas"] = run.virtual_replicas;
-  json["finished"] = run.finished;
-  json["result_keys"] = run.result_keys;
-  return WriteFileAtomically(JoinPath(output_dir, kRunFile), json.dump(1) + "\n");
-}
-
 absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
                                                 const std::string& result_keys, bool overwrite) {
   OutputDirState state;
@@ -92,6 +65,7 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
       state.finished = !overwrite && run->finished && fs::exists(output_dir + "/final");
       state.micro_batch_size = overwrite ? 0 : run->micro_batch_size;
       state.virtual_replicas = overwrite ? 0 : run->virtual_replicas;
+      if (!overwrite) state.data = run->data;
       return state;
     }
     why = absl::StrCat("holds another run; these keys differ: ", absl::StrJoin(keys, ", "));
@@ -111,17 +85,57 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
   return state;
 }
 
-absl::Status PrepareOutputDir(const std::string& output_dir, const OutputDirState& state,
-                              const RunFile& run, std::string* moved_to) {
+absl::StatusOr<OutputDirLock> OutputDirLock::Acquire(const std::string& output_dir) {
+  UniqueFd fd(open(output_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, "open", output_dir);
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return OutputDirLock(std::move(fd));
+  if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock", output_dir);
+  return absl::FailedPreconditionError(
+      absl::StrCat("output_dir ", output_dir, ": another coordinator is training into it: stop ",
+                   "that run first, or choose another output_dir"));
+}
+
+absl::Status CheckMayMove(const JobSpec& job) {
   std::error_code error;
-  if (state.must_move) {
+  const fs::path output = fs::weakly_canonical(job.output_dir, error);
+  const auto inside = [&](const std::string& path) {
+    if (path.empty() || !fs::exists(path, error)) return false;
+    const fs::path below = fs::weakly_canonical(path, error).lexically_relative(output);
+    return !below.empty() && *below.begin() != "..";
+  };
+  const std::pair<const char*, const std::string&> read[] = {
+      {"data.path", job.data_path},
+      {"model_name_or_path", job.model_name_or_path},
+      {"resume_from_checkpoint", job.resume_from_checkpoint}};
+  for (const auto& [key, path] : read) {
+    if (!inside(path)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(key, ": ", path, " lies in output_dir ", job.output_dir,
+                     ", which --overwrite would move aside: choose another output_dir"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
+                                               const OutputDirState& state, const RunFile& run,
+                                               std::string* moved_to) {
+  std::error_code error;
+  if (fs::exists(output_dir, error)) {
+    // Held while the folder is moved, then given up with the old folder.
+    HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
+    if (!state.must_move) {
+      HARMONY_RETURN_IF_ERROR(WriteRunFile(output_dir, run));
+      return lock;
+    }
     *moved_to = FreeNameBeside(output_dir);
     fs::rename(output_dir, *moved_to, error);
     if (error) return ErrnoStatus(error.value(), "move aside", output_dir);
   }
   fs::create_directories(output_dir, error);
   if (error) return ErrnoStatus(error.value(), "make", output_dir);
-  return WriteRunFile(output_dir, run);
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
+  HARMONY_RETURN_IF_ERROR(WriteRunFile(output_dir, run));
+  return lock;
 }
 
 absl::StatusOr<StartPoint> ChooseStartPoint(const JobSpec& job, const std::string& result_keys) {

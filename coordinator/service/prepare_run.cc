@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/model/model_config.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/plan/profile_json.h"
@@ -86,7 +86,7 @@ absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   setup.config_json = record.config_json;
   HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
                            ParseModelConfig(record.config_json, "config.json"));
-  setup.model = BuildModelSpec(config);
+  setup.model = BuildModelSpec(config, setup.job.sequence_length);
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, ParsePlan(record.plan));
   HARMONY_ASSIGN_OR_RETURN(setup.replan,

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
@@ -18,7 +19,8 @@ absl::StatusOr<ProcessHandle> ProcessHandle::Open(int pid) {
   handle.pid_ = pid;
   handle.fd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!handle.fd_.valid()) {
-    return absl::NotFoundError(absl::StrCat("process ", pid, ": ", std::strerror(errno)));
+    return absl::NotFoundError(
+        absl::StrCat("process ", pid, ": ", std::generic_category().message(errno)));
   }
   // gRPC does not tell who is at the other end of the socket: ask for the owner of the process
   // named.

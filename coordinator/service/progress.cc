@@ -45,15 +45,17 @@ ProgressStream::ProgressStream() = default;
 ProgressStream::~ProgressStream() = default;
 
 void ProgressStream::Push(v1::Progress progress, bool last) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   queue_.push_back(std::make_unique<v1::Progress>(std::move(progress)));
   ended_ = last;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 std::unique_ptr<v1::Progress> ProgressStream::Take(std::chrono::milliseconds patience) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, patience, [&] { return !queue_.empty() || ended_; });
+  MutexLock lock(mutex_);
+  const CondVar::Time deadline = CondVar::After(patience);
+  while (queue_.empty() && !ended_ && changed_.WaitUntil(mutex_, deadline)) {
+  }
   if (queue_.empty()) return nullptr;
   std::unique_ptr<v1::Progress> progress = std::move(queue_.front());
   queue_.pop_front();
@@ -61,17 +63,17 @@ std::unique_ptr<v1::Progress> ProgressStream::Take(std::chrono::milliseconds pat
 }
 
 bool ProgressStream::ended() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return ended_ && queue_.empty();
 }
 
 void ProgressStream::Abandon() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   abandoned_ = true;
 }
 
 bool ProgressStream::abandoned() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return abandoned_;
 }
 

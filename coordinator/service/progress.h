@@ -3,14 +3,13 @@
 // Snapshots for Watch: made on the loop, taken by the thread of the call.
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "coordinator/service/job_book.h"
 #include "coordinator/service/job_run.h"
 
@@ -36,11 +35,11 @@ class ProgressStream {
   bool abandoned();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::unique_ptr<v1::Progress>> queue_;
-  bool ended_ = false;
-  bool abandoned_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::unique_ptr<v1::Progress>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // One watcher, as the loop keeps it: when it is due, and what it saw last (shares and rates are

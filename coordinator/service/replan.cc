@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/document/json_fields.h"
 #include "coordinator/core/profiled_costs.h"
 #include "coordinator/planner/planner.h"
 
@@ -72,24 +73,25 @@ std::string ReplanStateToText(const ReplanState& state) {
 absl::StatusOr<ReplanState> ReplanStateFromText(absl::string_view text, absl::string_view where) {
   ReplanState state;
   if (text.empty()) return state;
-  try {
-    const auto json = nlohmann::json::parse(text.begin(), text.end());
-    state.step = json.at("step").get<int64_t>();
-    state.changes = json.at("changes").get<int>();
-    state.changed_at = json.at("changed_at").get<int64_t>();
-    state.seconds_before = json.at("seconds_before").get<double>();
-    state.in_vain = json.at("in_vain").get<bool>();
-    const auto& scales = json.at("calibration");
-    state.calibration.updates = scales.at("updates").get<double>();
-    state.calibration.data = scales.at("data").get<double>();
-    for (const auto& device : scales.at("devices")) {
-      const auto of = [&](const char* name) { return device.at(name).get<double>(); };
+  const absl::Status read = ReadJson(text, where, [&](const JsonField& root) {
+    root.Only({"step", "changes", "changed_at", "seconds_before", "in_vain", "calibration"});
+    state.step = root.Get("step").Integer(-1);
+    state.changes = root.Get("changes").Int(0);
+    state.changed_at = root.Get("changed_at").Integer(-1);
+    state.seconds_before = root.Get("seconds_before").Number();
+    state.in_vain = root.Get("in_vain").Flag();
+    const JsonField scales = root.Get("calibration");
+    scales.Only({"updates", "data", "devices"});
+    state.calibration.updates = scales.Get("updates").Number();
+    state.calibration.data = scales.Get("data").Number();
+    for (const JsonField& device : scales.Get("devices").Items()) {
+      device.Only({"forward", "backward", "h2d", "d2h", "p2p"});
+      const auto of = [&](const char* name) { return device.Get(name).Number(); };
       state.calibration.devices.push_back(
           {of("forward"), of("backward"), of("h2d"), of("d2h"), of("p2p")});
     }
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InternalError(absl::StrCat(where, ": ", error.what()));
-  }
+  });
+  if (!read.ok()) return absl::InternalError(read.message());
   return state;
 }
 

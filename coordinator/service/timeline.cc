@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/plan/lane_kinds.h"
 #include "coordinator/core/profiled_costs.h"
 #include "coordinator/sim/simulation.h"
 #include "harmony/v1/coordinator.pb.h"
@@ -14,31 +15,11 @@ namespace {
 // Simulated before the first step shown, so that it overlaps with its predecessor as it did.
 constexpr int64_t kStepsOfRunUp = 2;
 
-const char* QueueName(LaneKind kind) {
-  switch (kind) {
-    case LaneKind::kCompute:
-      return "compute";
-    case LaneKind::kH2DBulk:
-      return "h2d weights";
-    case LaneKind::kH2DStream:
-      return "h2d activations";
-    case LaneKind::kD2H:
-      return "d2h";
-    case LaneKind::kP2P:
-      return "p2p out";
-    case LaneKind::kHostCompute:
-      return "updates";
-    case LaneKind::kHostIo:
-      return "data and checkpoints";
-  }
-  return "";
-}
-
 v1::TimelineEvent EventOn(const Lane& lane, const CommandLabel& label, const Plan& plan) {
   v1::TimelineEvent event;
   event.set_lane(DebugString(lane));
   event.set_device(IsHostLane(lane) ? -1 : lane.device);
-  event.set_queue(QueueName(lane.kind));
+  event.set_queue(TraitsOf(lane.kind).title);
   event.set_name(Describe(label, plan));
   event.set_step(label.step);
   return event;

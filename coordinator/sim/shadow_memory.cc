@@ -8,9 +8,9 @@
 namespace harmony {
 
 std::string DebugString(const Tag& tag) {
-  static constexpr const char* kNames[] = {
-      "nothing", "parameter",        "activation", "boundary gradient", "gradient", "tokens",
-      "labels",  "kept activations", "loss"};
+  static constexpr const char* kNames[] = {"nothing",           "parameter", "activation",
+                                           "boundary gradient", "gradient",  "batch input",
+                                           "kept activations",  "loss"};
   return absl::StrCat(kNames[static_cast<int>(tag.content)], " ", tag.index, " microbatch ",
                       tag.microbatch, " version ", tag.version);
 }

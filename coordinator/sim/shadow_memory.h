@@ -19,12 +19,11 @@ enum class Content : uint8_t {
   kParameter,         // index: block; version: updates in it
   kActivation,        // index: boundary; version: step
   kBoundaryGradient,  // index: boundary; version: step
-  kGradient,  // index: use; microbatch: those of its replica below are summed, in order; version:
-              // step
-  kTokens,
-  kLabels,
-  kKept,  // index: first layer; version: step; what a forward left for its backward
-  kLoss,  // one slot on a device; in the arena all of a replica (index; microbatch -1)
+  kGradient,    // index: use; microbatch: those of its replica below are summed, in order; version:
+                // step
+  kBatchInput,  // index: its number; version: step
+  kKept,        // index: first layer; version: step; what a forward left for its backward
+  kLoss,        // one slot on a device; in the arena all of a replica (index; microbatch -1)
 };
 
 struct Tag {

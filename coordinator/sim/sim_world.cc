@@ -119,14 +119,13 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     return absl::OkStatus();
   };
   for (const WeightBinding& weight : task.weights) {
-    HARMONY_RETURN_IF_ERROR(read(weight.offset, BlockSize(weight.use),
+    HARMONY_RETURN_IF_ERROR(read(weight.offset, WeightSize(weight.use),
                                  {Content::kParameter, model_.uses[weight.use].block, 0, step}));
   }
-  const Bytes tokens = layout_.token_bytes();
-  if (task.tokens)
-    HARMONY_RETURN_IF_ERROR(read_all(*task.tokens, tokens, {Content::kTokens, 0, m * span, step}));
-  if (task.labels)
-    HARMONY_RETURN_IF_ERROR(read(*task.labels, tokens, {Content::kLabels, 0, m, step}));
+  for (const InputBinding& input : task.inputs) {
+    HARMONY_RETURN_IF_ERROR(read_all(input.offset, layout_.input_bytes(input.input),
+                                     {Content::kBatchInput, input.input, m * span, step}));
+  }
   if (task.input) {
     int boundary = task.layers.first;
     if (task.kind == TaskKind::kBackward) boundary = std::max(boundary, 1);
@@ -135,8 +134,8 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
   }
   if (task.output_gradient) {
     const int boundary = task.layers.last + 1;
-    HARMONY_RETURN_IF_ERROR(
-        read(*task.output_gradient, BoundarySize(boundary), GradientOfBoundary(boundary, m, step)));
+    HARMONY_RETURN_IF_ERROR(read(*task.output_gradient, BoundaryGradientSize(boundary),
+                                 GradientOfBoundary(boundary, m, step)));
   }
   if (task.kept) {  // a backward destroys it as it goes
     const Bytes size = KeptBytes(task);
@@ -146,7 +145,7 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
   }
   for (const WeightBinding& gradient : task.gradients) {
-    const Bytes size = BlockSize(gradient.use);
+    const Bytes size = GradientSize(gradient.use);
     if (!task.first_microbatch) {
       HARMONY_RETURN_IF_ERROR(
           memory.Expect(gradient.offset, size, Gradient(gradient.use, m, step)));
@@ -163,7 +162,7 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
   }
   if (task.input_gradient)
     HARMONY_RETURN_IF_ERROR(
-        memory.BeginWrite(id, *task.input_gradient, BoundarySize(task.layers.first)));
+        memory.BeginWrite(id, *task.input_gradient, BoundaryGradientSize(task.layers.first)));
   if (task.loss)
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.loss, Bytes(sizeof(LossSlot))));
   return absl::OkStatus();
@@ -173,7 +172,7 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
   ShadowMemory& memory = devices_[device];
   const int m = task.microbatch;
   for (const WeightBinding& gradient : task.gradients) {
-    memory.Put(gradient.offset, BlockSize(gradient.use), Gradient(gradient.use, m + 1, step));
+    memory.Put(gradient.offset, GradientSize(gradient.use), Gradient(gradient.use, m + 1, step));
   }
   for (const OutputBinding& output : task.outputs) {
     const Bytes size = BoundarySize(output.boundary);
@@ -186,7 +185,7 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
     memory.Put(*task.kept, KeptBytes(task), Kept(task, step));
   }
   if (task.input_gradient) {
-    memory.Put(*task.input_gradient, BoundarySize(task.layers.first),
+    memory.Put(*task.input_gradient, BoundaryGradientSize(task.layers.first),
                GradientOfBoundary(task.layers.first, m, step));
   }
   if (task.loss) {
@@ -261,8 +260,17 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
     case ObjectKind::kBoundaryGradient:
       tag = GradientOfBoundary(key.index, key.microbatch, step);
       break;
-    default:
+    case ObjectKind::kLoss:
       tag = Losses(key.microbatch, step);
+      break;
+    case ObjectKind::kParameter:
+    case ObjectKind::kMoment1:
+    case ObjectKind::kMoment2:
+    case ObjectKind::kBatch:
+    case ObjectKind::kStepScalars:
+    case ObjectKind::kNorm:
+      return absl::InternalError(
+          absl::StrCat("a copy commits ", DebugString(key), ", which the host worker writes"));
   }
   if (tag.content != Content::kNothing) {
     HARMONY_RETURN_IF_ERROR(arena_.Expect(copy.destination.offset, copy.size, tag));
@@ -281,7 +289,7 @@ void SimWorld::SetBlock(int block, uint64_t version, ObjectState state) {
     // An optimizer without moments has records of no size.
     if (kind != ObjectKind::kParameter && plan_.optimizer_moments == 0) continue;
     Record(key).offset = PersistentOffset(model_, key);
-    Record(key).size = model_.blocks[block].size();
+    Record(key).size = model_.blocks[block].weight_bytes;
   }
 }
 
@@ -346,14 +354,15 @@ absl::Status SimWorld::StartHost(uint64_t id, const HostTask& task, int64_t step
                          static_cast<int64_t>(Record(key).version) == step + 1;
       if (!again) HARMONY_RETURN_IF_ERROR(ExpectClean(key, step));
       SetBlock(task.block, static_cast<uint64_t>(step) + 1, ObjectState::kUpdating);
-      return arena_.BeginWrite(id, PersistentOffset(model_, key), model_.blocks[task.block].size());
+      return arena_.BeginWrite(id, PersistentOffset(model_, key),
+                               model_.blocks[task.block].weight_bytes);
     }
     case HostTaskKind::kCheckpoint:
       for (size_t b = 0; b < model_.blocks.size(); ++b) {
         const ObjectKey key{ObjectKind::kParameter, static_cast<int32_t>(b), 0};
         HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
         HARMONY_RETURN_IF_ERROR(
-            arena_.BeginRead(id, PersistentOffset(model_, key), model_.blocks[b].size()));
+            arena_.BeginRead(id, PersistentOffset(model_, key), model_.blocks[b].weight_bytes));
       }
       return absl::OkStatus();
   }
@@ -368,7 +377,7 @@ absl::Status SimWorld::CompleteHost(const HostTask& task, int64_t step) {
   };
   auto put = [&](int block, int64_t updates) {
     const ObjectKey key{ObjectKind::kParameter, block, 0};
-    arena_.Put(PersistentOffset(model_, key), model_.blocks[block].size(),
+    arena_.Put(PersistentOffset(model_, key), model_.blocks[block].weight_bytes,
                {Content::kParameter, block, 0, updates});
     SetBlock(block, static_cast<uint64_t>(updates), ObjectState::kClean);
   };
@@ -378,10 +387,10 @@ absl::Status SimWorld::CompleteHost(const HostTask& task, int64_t step) {
       break;
     case HostTaskKind::kLoadBatch:
       for (int m = 0; m < plan_.num_microbatches; ++m) {
-        arena_.Put(layout_.Tokens(parity, m), layout_.token_bytes(),
-                   {Content::kTokens, 0, m, step});
-        arena_.Put(layout_.Labels(parity, m), layout_.token_bytes(),
-                   {Content::kLabels, 0, m, step});
+        for (int i = 0; i < static_cast<int>(model_.inputs.size()); ++i) {
+          arena_.Put(layout_.Input(parity, i, m), layout_.input_bytes(i),
+                     {Content::kBatchInput, i, m, step});
+        }
       }
       commit({ObjectKind::kBatch, parity, 0}, layout_.batch_bytes());
       break;
@@ -415,7 +424,8 @@ absl::Status SimWorld::CheckFinal(int64_t version) const {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     const ObjectKey key{ObjectKind::kParameter, static_cast<int32_t>(b), 0};
     HARMONY_RETURN_IF_ERROR(ExpectClean(key, version));
-    HARMONY_RETURN_IF_ERROR(arena_.Expect(PersistentOffset(model_, key), model_.blocks[b].size(),
+    HARMONY_RETURN_IF_ERROR(arena_.Expect(PersistentOffset(model_, key),
+                                          model_.blocks[b].weight_bytes,
                                           {Content::kParameter, static_cast<int>(b), 0, version}));
   }
   if (saved_version_ == version) return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/command.h"
 #include "common/plan/objects.h"
@@ -59,12 +60,16 @@ class SimWorld {
   }
   // Of one microbatch.
   Bytes BoundarySize(int boundary) const {
-    return BoundaryBytes(model_, boundary, plan_.microbatch_size, plan_.sequence_length);
+    return BoundaryBytes(model_, boundary, plan_.microbatch_size);
+  }
+  Bytes BoundaryGradientSize(int boundary) const {
+    return BoundaryGradientBytes(model_, boundary, plan_.microbatch_size);
   }
   Bytes KeptBytes(const ComputeTask& task) const {
-    return KeptActivationBytes(model_, task.layers, task.samples, plan_.sequence_length);
+    return KeptActivationBytes(model_, task.layers, task.samples);
   }
-  Bytes BlockSize(int use) const { return model_.blocks[model_.uses[use].block].size(); }
+  Bytes WeightSize(int use) const { return model_.blocks[model_.uses[use].block].weight_bytes; }
+  Bytes GradientSize(int use) const { return model_.blocks[model_.uses[use].block].gradient_bytes; }
 
   const ModelSpec& model_;
   const Plan& plan_;

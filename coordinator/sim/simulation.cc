@@ -8,7 +8,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/plan/lane_queue.h"
-#include "coordinator/core/recording.h"
+#include "coordinator/core/action_text.h"
 #include "coordinator/sim/agenda.h"
 #include "coordinator/sim/sim_world.h"
 

@@ -1,7 +1,9 @@
 #include "coordinator/store/job_store.h"
 
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <sqlite3.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,234 +40,214 @@ ALTER TABLE jobs ADD COLUMN replan TEXT NOT NULL DEFAULT '';
 PRAGMA user_version = 3;
 )";
 
-constexpr char kColumns[] =
-    "state, stop, yaml, job_json, config_json, plan, plan_text, result_keys, output_dir, "
-    "max_steps, "
-    "completed_steps, last_loss, error, error_code, submitted_at, started_at, ended_at, summary, "
-    "summary_json, profile, replan";
-constexpr int kNumColumns = 21;
+// The columns of a job but its number, in one order, for all that reads or writes them.
+// `visit(name, value, is_blob)`.
+template <typename Record, typename Visit>
+void ForEachColumn(Record& record, Visit visit) {
+  visit("state", record.state, false);
+  visit("stop", record.stop, false);
+  visit("yaml", record.yaml, false);
+  visit("job_json", record.job_json, false);
+  visit("config_json", record.config_json, false);
+  visit("plan", record.plan, true);
+  visit("plan_text", record.plan_text, false);
+  visit("result_keys", record.result_keys, false);
+  visit("output_dir", record.output_dir, false);
+  visit("max_steps", record.max_steps, false);
+  visit("completed_steps", record.completed_steps, false);
+  visit("last_loss", record.last_loss, false);
+  visit("error", record.error, false);
+  visit("error_code", record.error_code, false);
+  visit("submitted_at", record.submitted_at, false);
+  visit("started_at", record.started_at, false);
+  visit("ended_at", record.ended_at, false);
+  visit("summary", record.summary, false);
+  visit("summary_json", record.summary_json, false);
+  visit("profile", record.profile, false);
+  visit("replan", record.replan, false);
+}
 
-absl::Status SqlError(sqlite3* db, absl::string_view what) {
-  const int code = sqlite3_errcode(db);
-  std::string text = absl::StrCat("job database: ", what, ": ", sqlite3_errmsg(db));
+// "state, stop, ...", and as many question marks.
+struct ColumnTexts {
+  std::string names, places;
+  ColumnTexts() {
+    const JobRecord none;
+    ForEachColumn(none, [this](const char* name, const auto&, bool) {
+      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+      absl::StrAppend(&places, places.empty() ? "?" : ", ?");
+    });
+  }
+};
+
+// Binds all columns, from the first place on; returns the next place.
+int BindColumns(const JobRecord& record, SQLite::Statement& statement) {
+  int place = 1;
+  ForEachColumn(record, [&](const char*, const auto& value, bool is_blob) {
+    using T = std::decay_t<decltype(value)>;
+    if constexpr (std::is_enum_v<T>) {
+      statement.bind(place++, static_cast<int64_t>(value));
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (is_blob) {
+        statement.bind(place++, value.data(), static_cast<int>(value.size()));
+      } else {
+        statement.bind(place++, value);
+      }
+    } else {
+      statement.bind(place++, value);
+    }
+  });
+  return place;
+}
+
+// Of a row of "SELECT number, <columns>".
+JobRecord ReadRow(SQLite::Statement& row) {
+  JobRecord record;
+  int column = 0;
+  record.number = row.getColumn(column++).getInt64();
+  ForEachColumn(record, [&](const char*, auto& value, bool) {
+    using T = std::decay_t<decltype(value)>;
+    const SQLite::Column cell = row.getColumn(column++);
+    if constexpr (std::is_same_v<T, std::string>) {
+      value = cell.getString();
+    } else if constexpr (std::is_same_v<T, double>) {
+      value = cell.getDouble();
+    } else {
+      value = static_cast<T>(cell.getInt64());
+    }
+  });
+  return record;
+}
+
+absl::Status StatusOf(const SQLite::Exception& error) {
+  const int code = error.getErrorCode();
+  const std::string text = absl::StrCat("job database: ", error.what());
   if (code == SQLITE_BUSY || code == SQLITE_LOCKED) {
     return absl::FailedPreconditionError(
         absl::StrCat(text, " (another coordinator uses this state directory)"));
   }
+  if (code == SQLITE_CANTOPEN) return absl::FailedPreconditionError(text);
   if (code == SQLITE_FULL) return absl::ResourceExhaustedError(text);
   if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) return absl::DataLossError(text);
   return absl::InternalError(text);
 }
 
-// A prepared statement; values are bound in order.
-class Statement {
- public:
-  Statement(sqlite3* db, const std::string& sql) : db_(db) {
-    sqlite3_prepare_v2(db, sql.c_str(), static_cast<int>(sql.size()), &statement_, nullptr);
+// The library throws where anything fails, each bind included; here, and only here, that becomes a
+// status.
+template <typename Body>
+absl::Status Try(Body body) {
+  try {
+    body();
+  } catch (const SQLite::Exception& error) {
+    return StatusOf(error);
   }
-  ~Statement() { sqlite3_finalize(statement_); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-
-  Statement& Bind(int64_t value) {
-    if (statement_ != nullptr) sqlite3_bind_int64(statement_, ++bound_, value);
-    return *this;
-  }
-  Statement& Bind(double value) {
-    if (statement_ != nullptr) sqlite3_bind_double(statement_, ++bound_, value);
-    return *this;
-  }
-  Statement& Bind(const std::string& value) {
-    if (statement_ != nullptr) {
-      sqlite3_bind_text(statement_, ++bound_, value.data(), static_cast<int>(value.size()),
-                        SQLITE_TRANSIENT);
-    }
-    return *this;
-  }
-  Statement& BindBlob(const std::string& value) {
-    if (statement_ != nullptr) {
-      sqlite3_bind_blob(statement_, ++bound_, value.data(), static_cast<int>(value.size()),
-                        SQLITE_TRANSIENT);
-    }
-    return *this;
-  }
-
-  // The next row: true when there is one.
-  absl::StatusOr<bool> Step() {
-    if (statement_ == nullptr) return SqlError(db_, "preparing");
-    const int code = sqlite3_step(statement_);
-    if (code == SQLITE_ROW) return true;
-    if (code == SQLITE_DONE) return false;
-    return SqlError(db_, "running");
-  }
-  absl::Status Run() { return Step().status(); }
-
-  int64_t Int(int column) { return sqlite3_column_int64(statement_, column); }
-  double Real(int column) { return sqlite3_column_double(statement_, column); }
-  std::string Text(int column) {
-    const void* data = sqlite3_column_blob(statement_, column);
-    const int size = sqlite3_column_bytes(statement_, column);
-    return data == nullptr ? "" : std::string(static_cast<const char*>(data), size);
-  }
-
- private:
-  sqlite3* db_;
-  sqlite3_stmt* statement_ = nullptr;
-  int bound_ = 0;
-};
-
-JobRecord ReadRow(Statement& row) {
-  JobRecord record;
-  int column = 0;
-  record.number = row.Int(column++);
-  record.state = static_cast<JobState>(row.Int(column++));
-  record.stop = static_cast<StopIntent>(row.Int(column++));
-  record.yaml = row.Text(column++);
-  record.job_json = row.Text(column++);
-  record.config_json = row.Text(column++);
-  record.plan = row.Text(column++);
-  record.plan_text = row.Text(column++);
-  record.result_keys = row.Text(column++);
-  record.output_dir = row.Text(column++);
-  record.max_steps = row.Int(column++);
-  record.completed_steps = row.Int(column++);
-  record.last_loss = row.Real(column++);
-  record.error = row.Text(column++);
-  record.error_code = static_cast<int>(row.Int(column++));
-  record.submitted_at = row.Text(column++);
-  record.started_at = row.Text(column++);
-  record.ended_at = row.Text(column++);
-  record.summary = row.Text(column++);
-  record.summary_json = row.Text(column++);
-  record.profile = row.Text(column++);
-  record.replan = row.Text(column++);
-  return record;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
+JobStore::JobStore(std::unique_ptr<SQLite::Database> db) : db_(std::move(db)) {}
+JobStore::~JobStore() = default;
+
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& state_dir) {
   const std::string path = state_dir + "/jobs.sqlite";
-  sqlite3* db = nullptr;
-  const int code =
-      sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
-  std::unique_ptr<JobStore> store(new JobStore(db));
-  if (code != SQLITE_OK) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot open ", path, ": ", sqlite3_errmsg(db)));
+  constexpr int kBusyMillis = 2000;  // a predecessor that is being killed still holds it
+  std::unique_ptr<JobStore> store;
+  int64_t version = 0;
+  const absl::Status opened = Try([&] {
+    store.reset(new JobStore(std::make_unique<SQLite::Database>(
+        path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, kBusyMillis)));
+    store->db_->exec(
+        "PRAGMA locking_mode = EXCLUSIVE;"
+        "PRAGMA journal_mode = WAL;"
+        "PRAGMA synchronous = NORMAL;"
+        "PRAGMA foreign_keys = ON;");
+    version = store->Migrate();
+  });
+  HARMONY_RETURN_IF_ERROR_CTX(opened, path);
+  if (version > kSchemaVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer program (schema ",
+                                                      version, ", this one knows ", kSchemaVersion,
+                                                      ")"));
   }
-  sqlite3_busy_timeout(db, 2000);  // a predecessor that is being killed still holds it
-  HARMONY_RETURN_IF_ERROR_CTX(store->Execute("PRAGMA locking_mode = EXCLUSIVE;"
-                                             "PRAGMA journal_mode = WAL;"
-                                             "PRAGMA synchronous = NORMAL;"
-                                             "PRAGMA foreign_keys = ON;"),
-                              path);
-  HARMONY_RETURN_IF_ERROR_CTX(store->Migrate(), path);
   return store;
 }
 
-JobStore::~JobStore() { sqlite3_close(db_); }
-
-absl::Status JobStore::Execute(const char* sql) {
-  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) != SQLITE_OK) return SqlError(db_, sql);
-  return absl::OkStatus();
-}
-
-absl::Status JobStore::Migrate() {
+int64_t JobStore::Migrate() {
   // Taken at once, so that a second process is told now and not at its first write.
-  HARMONY_RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
-  int64_t version = 0;
-  {
-    Statement query(db_, "PRAGMA user_version");
-    HARMONY_ASSIGN_OR_RETURN(const bool found, query.Step());
-    version = found ? query.Int(0) : 0;
-  }
-  if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "written by a newer program (schema ", version, ", this one knows ", kSchemaVersion, ")"));
-  }
-  if (version < 1) HARMONY_RETURN_IF_ERROR(Execute(kSchema));
-  if (version < 2) HARMONY_RETURN_IF_ERROR(Execute(kSchema2));
-  if (version < 3) HARMONY_RETURN_IF_ERROR(Execute(kSchema3));
-  return Execute("COMMIT");
-}
-
-absl::Status JobStore::Write(const JobRecord& record, bool insert) {
-  std::string sql;
-  if (insert) {
-    sql = absl::StrCat("INSERT INTO jobs (", kColumns, ") VALUES (?");
-    for (int i = 1; i < kNumColumns; ++i) sql += ", ?";
-    sql += ")";
-  } else {
-    sql = absl::StrCat("UPDATE jobs SET (", kColumns, ") = (?");
-    for (int i = 1; i < kNumColumns; ++i) sql += ", ?";
-    sql += ") WHERE number = ?";
-  }
-  Statement statement(db_, sql);
-  statement.Bind(static_cast<int64_t>(record.state))
-      .Bind(static_cast<int64_t>(record.stop))
-      .Bind(record.yaml)
-      .Bind(record.job_json)
-      .Bind(record.config_json)
-      .BindBlob(record.plan)
-      .Bind(record.plan_text)
-      .Bind(record.result_keys)
-      .Bind(record.output_dir)
-      .Bind(record.max_steps)
-      .Bind(record.completed_steps)
-      .Bind(record.last_loss)
-      .Bind(record.error)
-      .Bind(static_cast<int64_t>(record.error_code))
-      .Bind(record.submitted_at)
-      .Bind(record.started_at)
-      .Bind(record.ended_at)
-      .Bind(record.summary)
-      .Bind(record.summary_json)
-      .Bind(record.profile)
-      .Bind(record.replan);
-  if (!insert) statement.Bind(record.number);
-  return statement.Run();
+  SQLite::Transaction all(*db_, SQLite::TransactionBehavior::EXCLUSIVE);
+  const int64_t version = db_->execAndGet("PRAGMA user_version").getInt64();
+  if (version < 1) db_->exec(kSchema);
+  if (version < 2) db_->exec(kSchema2);
+  if (version < 3) db_->exec(kSchema3);
+  all.commit();
+  return version;
 }
 
 absl::Status JobStore::Insert(JobRecord* record) {
-  HARMONY_RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
-  const absl::Status written = Write(*record, /*insert=*/true);
-  record->number = sqlite3_last_insert_rowid(db_);
-  HARMONY_RETURN_IF_ERROR(Execute("PRAGMA synchronous = NORMAL"));
-  return written;
+  const ColumnTexts columns;
+  return Try([&] {
+    db_->exec("PRAGMA synchronous = FULL");
+    SQLite::Statement statement(
+        *db_, absl::StrCat("INSERT INTO jobs (", columns.names, ") VALUES (", columns.places, ")"));
+    BindColumns(*record, statement);
+    statement.exec();
+    record->number = db_->getLastInsertRowid();
+    db_->exec("PRAGMA synchronous = NORMAL");
+  });
 }
 
-absl::Status JobStore::Save(const JobRecord& record) { return Write(record, /*insert=*/false); }
+absl::Status JobStore::Save(const JobRecord& record) {
+  const ColumnTexts columns;
+  return Try([&] {
+    SQLite::Statement statement(*db_, absl::StrCat("UPDATE jobs SET (", columns.names, ") = (",
+                                                   columns.places, ") WHERE number = ?"));
+    statement.bind(BindColumns(record, statement), record.number);
+    statement.exec();
+  });
+}
 
 absl::Status JobStore::SaveProgress(int64_t number, int64_t completed_steps, double last_loss) {
-  Statement statement(db_, "UPDATE jobs SET completed_steps = ?, last_loss = ? WHERE number = ?");
-  return statement.Bind(completed_steps).Bind(last_loss).Bind(number).Run();
+  return Try([&] {
+    SQLite::Statement statement(
+        *db_, "UPDATE jobs SET completed_steps = ?, last_loss = ? WHERE number = ?");
+    statement.bind(1, completed_steps);
+    statement.bind(2, last_loss);
+    statement.bind(3, number);
+    statement.exec();
+  });
 }
 
 absl::StatusOr<std::vector<JobRecord>> JobStore::LoadAll() {
-  Statement query(db_, absl::StrCat("SELECT number, ", kColumns, " FROM jobs ORDER BY number"));
+  const ColumnTexts columns;
   std::vector<JobRecord> records;
-  for (;;) {
-    HARMONY_ASSIGN_OR_RETURN(const bool found, query.Step());
-    if (!found) return records;
-    records.push_back(ReadRow(query));
-  }
+  HARMONY_RETURN_IF_ERROR(Try([&] {
+    SQLite::Statement query(
+        *db_, absl::StrCat("SELECT number, ", columns.names, " FROM jobs ORDER BY number"));
+    while (query.executeStep()) records.push_back(ReadRow(query));
+  }));
+  return records;
 }
 
 absl::Status JobStore::AppendLog(int64_t number, const JobLogLine& line) {
-  Statement statement(db_, "INSERT INTO log (job, time, text) VALUES (?, ?, ?)");
-  return statement.Bind(number).Bind(line.time).Bind(line.text).Run();
+  return Try([&] {
+    SQLite::Statement statement(*db_, "INSERT INTO log (job, time, text) VALUES (?, ?, ?)");
+    statement.bind(1, number);
+    statement.bind(2, line.time);
+    statement.bind(3, line.text);
+    statement.exec();
+  });
 }
 
 absl::StatusOr<std::vector<JobLogLine>> JobStore::ReadLog(int64_t number) {
-  Statement query(db_, "SELECT time, text FROM log WHERE job = ? ORDER BY rowid");
-  query.Bind(number);
   std::vector<JobLogLine> lines;
-  for (;;) {
-    HARMONY_ASSIGN_OR_RETURN(const bool found, query.Step());
-    if (!found) return lines;
-    lines.push_back({query.Text(0), query.Text(1)});
-  }
+  HARMONY_RETURN_IF_ERROR(Try([&] {
+    SQLite::Statement query(*db_, "SELECT time, text FROM log WHERE job = ? ORDER BY rowid");
+    query.bind(1, number);
+    while (query.executeStep()) {
+      lines.push_back({query.getColumn(0).getString(), query.getColumn(1).getString()});
+    }
+  }));
+  return lines;
 }
 
 }  // namespace harmony

@@ -13,8 +13,9 @@
 #include "absl/status/statusor.h"
 #include "coordinator/store/job_record.h"
 
-struct sqlite3;
-struct sqlite3_stmt;
+namespace SQLite {
+class Database;
+}
 
 namespace harmony {
 
@@ -46,12 +47,11 @@ class JobStore {
   absl::StatusOr<std::vector<JobLogLine>> ReadLog(int64_t number);
 
  private:
-  explicit JobStore(sqlite3* db) : db_(db) {}
-  absl::Status Migrate();
-  absl::Status Execute(const char* sql);
-  absl::Status Write(const JobRecord& record, bool insert);
+  explicit JobStore(std::unique_ptr<SQLite::Database> db);
+  // Brings the schema up to date; returns the version it had. Throws as SQLiteCpp does.
+  int64_t Migrate();
 
-  sqlite3* db_;
+  std::unique_ptr<SQLite::Database> db_;
 };
 
 }  // namespace harmony

@@ -6,6 +6,8 @@
 
 #include "common/base/status.h"
 #include "common/ipc/prefault.h"
+#include "common/plan/lane_kinds.h"
+#include "common/rpc/wire_fields.h"
 #include "common/runtime/program.h"
 #include "common/runtime/segment_semaphores.h"
 #include "harmony/v1/attach.pb.h"
@@ -43,8 +45,8 @@ class SwapperHandler : public AttachedHandler {
     for (const TrafficCounters::Row& row : engine_->counters().Snapshot()) {
       v1::Traffic* traffic = stats->add_traffic();
       traffic->set_device(row.device);
-      traffic->set_direction(static_cast<int32_t>(row.direction));
-      traffic->set_traffic(static_cast<int32_t>(row.traffic));
+      traffic->set_direction(ToWire<v1::LinkDirection>(row.direction));
+      traffic->set_traffic(ToWire<v1::TrafficClass>(row.traffic));
       traffic->set_bytes(row.bytes.count());
       traffic->set_transfers(row.transfers);
     }
@@ -88,12 +90,11 @@ absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
   const LaneTable table(num_devices);
   std::vector<LaneDefinition> lanes;
   for (int device = 0; device < num_devices; ++device) {
-    for (LaneKind kind :
-         {LaneKind::kH2DBulk, LaneKind::kH2DStream, LaneKind::kD2H, LaneKind::kP2P}) {
+    ForEachLaneKindOf(LaneOwner::kSwapper, [&](LaneKind kind) {
       const Lane lane{kind, device};
       lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
                        [&engine](const Command& command) { return engine.Run(command); }});
-    }
+    });
   }
   AttachedOptions options = context.attached_options();
   options.role = AttachedRole::kSwapper;

@@ -7,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "common/ipc/prefault.h"
+#include "common/plan/lane_kinds.h"
 
 namespace harmony {
 namespace {
@@ -32,13 +33,14 @@ void CopyBytes(std::byte* to, const std::byte* from, Bytes size) {
 
 // The links that a lane may use.
 bool LaneServes(LaneKind lane, LinkDirection direction) {
+  const LaneLink link = TraitsOf(lane).link;
   switch (direction) {
     case LinkDirection::kH2D:
-      return lane == LaneKind::kH2DBulk || lane == LaneKind::kH2DStream;
+      return link == LaneLink::kH2D;
     case LinkDirection::kD2H:
-      return lane == LaneKind::kD2H;
+      return link == LaneLink::kD2H;
     case LinkDirection::kP2P:
-      return lane == LaneKind::kP2P;
+      return link == LaneLink::kP2P;
   }
   return false;
 }
@@ -76,12 +78,12 @@ absl::Status SimCopyEngine::RunTransfer(const Command& command, const Transfer& 
   HARMONY_ASSIGN_OR_RETURN(const Route route, Resolve(command.header.lane, transfer));
   SlotLedger::Token token = 0;
   {
-    std::lock_guard lock(ledger_mutex_);
+    MutexLock lock(ledger_mutex_);
     token = next_token_++;
     HARMONY_RETURN_IF_ERROR(ledger_.Open(token, route.source, route.destination));
   }
-  const absl::Status status = Execute(transfer, route);
-  std::lock_guard lock(ledger_mutex_);
+  absl::Status status = Execute(transfer, route);
+  MutexLock lock(ledger_mutex_);
   ledger_.Close(token);
   return status;
 }

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/ipc/fd_passing.h"
 #include "common/plan/command.h"
 #include "common/plan/machine.h"
@@ -76,9 +76,9 @@ class SimCopyEngine {
   std::vector<std::unique_ptr<Links>> links_;
   std::vector<size_t> root_of_;  // by device: whose links to the host it uses
 
-  std::mutex ledger_mutex_;
-  SlotLedger ledger_;                 // ledger_mutex_
-  SlotLedger::Token next_token_ = 1;  // ledger_mutex_
+  Mutex ledger_mutex_;
+  SlotLedger ledger_ ABSL_GUARDED_BY(ledger_mutex_);
+  SlotLedger::Token next_token_ ABSL_GUARDED_BY(ledger_mutex_) = 1;
 };
 
 }  // namespace harmony

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/model/families/causal_lm.h"
 #include "common/model/model_config.h"
+#include "common/model/model_sizes.h"
 #include "common/model/model_spec.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -16,19 +18,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (config->num_layers > 50) return 0;  // only slow
-  const ModelSpec model = BuildModelSpec(*config);
+  const ModelSpec model = BuildModelSpec(*config, 1 << 24);
   FUZZ_CHECK(model.parameter_count() > 0);
   FUZZ_CHECK(model.tied_parameter_count() < model.parameter_count());
   for (const ParamBlock& block : model.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
-      FUZZ_CHECK(tensor.elements > 0 && tensor.offset >= 0);
-      FUZZ_CHECK(tensor.offset + tensor.elements <= block.elements);
+      FUZZ_CHECK(tensor.elements > 0 && tensor.weight.offset >= Bytes());
+      FUZZ_CHECK(tensor.weight.first_element() + tensor.elements <= block.elements());
     }
   }
   const LayerRange all{0, model.num_layers() - 1};
-  FUZZ_CHECK(BackwardWorkspaceBytes(model, all, 1 << 20, 1 << 24) > Bytes(0));
-  FUZZ_CHECK(ForwardWorkspaceBytes(model, all, 1, 1) > Bytes(0));
-  FUZZ_CHECK(ComputeFootprint(model, 1 << 20, 1 << 24, 2).total() > Bytes(0));
+  FUZZ_CHECK(WorkspaceBound(model, WorkspaceOf::kBackward, all, 1 << 20) > Bytes(0));
+  FUZZ_CHECK(WorkspaceBound(model, WorkspaceOf::kForward, all, 1) > Bytes(0));
+  FUZZ_CHECK(ComputeFootprint(model, 1 << 20, 2).total() > Bytes(0));
   (void)CheckSequenceLength(*config, 1024);
   return 0;
 }

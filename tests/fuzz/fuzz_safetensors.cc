@@ -8,13 +8,14 @@
 #include "common/io/checkpoint_reader.h"
 #include "common/io/safetensors.h"
 #include "common/io/weight_map.h"
+#include "common/model/families/causal_lm.h"
 #include "common/model/model_spec.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace harmony;
-  static const ModelSpec* const model =
-      new ModelSpec(BuildModelSpec(*ParseModelConfig(*PresetConfigJson("gpt2-mini"), "preset")));
+  static const ModelSpec* const model = new ModelSpec(
+      BuildModelSpec(*ParseModelConfig(*PresetConfigJson("gpt2-mini"), "preset"), 64));
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
   const auto header = ParseSafetensorsHeader(bytes, static_cast<int64_t>(size), "f");
   const MemoryFile file(bytes);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/core/kept_layout.h"
@@ -23,6 +24,9 @@ struct RandomCase {
   std::unique_ptr<AnalyticCosts> costs;
 };
 
+// Of a sequence: the hidden states of one take a slot without gaps.
+inline constexpr int64_t kRandomTokens = 8;
+
 inline ModelSpec RandomModel(CounterRandom& random) {
   ModelConfig config;
   config.family = random.Below(2) == 0 ? Family::kGpt2 : Family::kLlama;
@@ -35,26 +39,35 @@ inline ModelSpec RandomModel(CounterRandom& random) {
   config.max_position_embeddings = 32;
   config.num_layers = static_cast<int64_t>(random.Below(6));
   config.tie_word_embeddings = random.Below(2) == 0;
-  return BuildModelSpec(config);
+  return BuildModelSpec(config, kRandomTokens);
 }
 
-// Boundary tensors of different sizes.
-class UnevenSizes : public MeasuredSizes {
- public:
-  UnevenSizes(CounterRandom random, int layers) {
-    for (int b = 0; b < layers; ++b) sizes_.push_back(64 * (1 + random.Below(6)));
+// The same chain with boundaries of different sizes, some of several tensors, a cost of its own for
+// each layer, and a mask that skips ahead to some of them.
+inline void MakeUneven(CounterRandom random, ModelSpec& model) {
+  constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kI64};
+  const int layers = model.num_layers();
+  const bool several = random.Below(2) == 0;
+  for (int b = 1; b < layers; ++b) {
+    const int64_t slots = 1 + static_cast<int64_t>(random.Below(6));
+    model.boundaries[b] = {{"values", DType::kU8, {slots * kSlotAlignment}}};
+    model.boundaries[b][0].dtype = DType::kF8E4M3;
+    for (uint64_t more = several ? random.Below(3) : 0; more > 0; --more) {
+      const int64_t numbers = 1 + static_cast<int64_t>(random.Below(200));
+      model.boundaries[b].push_back({"more", kTypes[random.Below(3)], {numbers}});
+    }
   }
-  Bytes Boundary(int boundary, int64_t samples) const override {
-    return Bytes(static_cast<int64_t>(sizes_[boundary]) * samples);
+  BatchInput mask{{"mask", DType::kBool, {37}}, 0, {}};
+  model.costs.clear();
+  for (LayerSpec& layer : model.layers) {
+    if (random.Below(3) == 0) mask.layers.push_back(layer.index);
+    layer.cost = layer.index;
+    LayerCost& cost = model.costs.emplace_back();
+    cost.forward_flops = static_cast<double>(1 + random.Below(20'000));
+    cost.kept_tensors = {BytesBySamples::Of(Bytes(1 + static_cast<int64_t>(random.Below(500))))};
   }
-  Bytes ForwardWorkspace(LayerRange, int64_t) const override { return Bytes(0); }
-  Bytes BackwardWorkspace(LayerRange range, int64_t samples) const override {
-    return Bytes(128) * range.count() * samples;  // so much is kept where activations are
-  }
-
- private:
-  std::vector<uint64_t> sizes_;
-};
+  model.inputs.push_back(std::move(mask));
+}
 
 // Cuts [0, layers) into consecutive groups.
 inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, int devices,
@@ -118,9 +131,10 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   if (random.Below(2) == 0) {
     plan.forward_span = 1 + static_cast<int>(random.Below(plan.replica_microbatches()));
     while (plan.replica_microbatches() % plan.forward_span != 0) --plan.forward_span;
+    if (!SpansAllowed(model, plan)) plan.forward_span = 1;
   }
   plan.optimizer_moments = random.Below(4) == 0 ? 0 : 2;
-  plan.sequence_length = 4;
+  plan.sequence_length = kRandomTokens;
   const int placement = static_cast<int>(random.Below(3));
   plan.backward_groups = RandomGroups(random, model.num_layers(), devices, placement);
   const int fused_first = plan.backward_groups.back().layers.first;
@@ -160,10 +174,7 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   CounterRandom random(seed, 2);
   RandomCase result;
   result.model = RandomModel(random);
-  if (seed % 3 == 0) {
-    result.model.measured =
-        std::make_shared<UnevenSizes>(CounterRandom(seed, 3), result.model.num_layers());
-  }
+  if (seed % 3 == 0) MakeUneven(CounterRandom(seed, 3), result.model);
   result.plan = RandomPlan(random, result.model);
   std::vector<DeviceSpec> devices(result.plan.devices.size());
   for (DeviceSpec& device : devices) {

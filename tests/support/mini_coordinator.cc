@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/ipc/segment.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
 #include "common/rpc/channel.h"
@@ -32,7 +33,8 @@ class MiniCoordinator::Impl : public v1::Attach::Service {
 
   explicit Impl(MiniJob job)
       : job_(std::move(job)),
-        model_(BuildModelSpec(*ParseModelConfig(job_.config_json, "config.json"))),
+        model_(BuildModelSpec(*ParseModelConfig(job_.config_json, "config.json"),
+                              job_.plan.sequence_length)),
         devices_(*ParseDevices(job_.devices)),
         costs_(model_, job_.plan, devices_),
         layout_(model_, job_.plan),

@@ -6,10 +6,16 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/model/families/causal_lm.h"
 #include "worker/host/init.h"
 #include "worker/optimizer/optimizer.h"
 
 namespace harmony::testing {
+
+std::unique_ptr<LayerRunner> MakeRunner(const ModelSpec& model, const BuiltinLayerOptions& options,
+                                        CpuDevice& device) {
+  return std::make_unique<LayerRunner>(model, MakeBuiltinLayers(model, options), device);
+}
 
 AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
   const Bytes size = Bytes(std::max<int64_t>(count, 1) * 4).AlignUp(kSlotAlignment);
@@ -19,30 +25,31 @@ AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
 
 void AlignedFloats::Free::operator()(float* p) const { std::free(p); }
 
-PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
+PlainTrainer::PlainTrainer(const ModelConfig& config, const JobSpec& job,
                            std::vector<LayerRange> groups, int optimizer_threads)
-    : model_(model),
+    : config_(config),
+      model_(BuildModelSpec(config, job.sequence_length)),
       job_(job),
       groups_(std::move(groups)),
-      runner_(model),
+      runner_(MakeRunner(model_, {.config = config, .tokens = job.sequence_length}, device_)),
       replicas_(job.virtual_replicas > 0   ? job.virtual_replicas
                 : job.mode == "harmony-dp" ? job.AutoReplicas()
                                            : 1),
       embedding_stash_(0),
       optimizer_threads_(optimizer_threads) {
-  if (groups_.empty()) groups_ = {{0, model.num_layers() - 1}};
+  if (groups_.empty()) groups_ = {{0, model_.num_layers() - 1}};
   const int moments = MomentsOf(job.optim);
-  for (const ParamBlock& block : model.blocks) {
-    weights_.emplace_back(block.elements);
-    moments1_.emplace_back(moments > 0 ? block.elements : 0);
-    moments2_.emplace_back(moments > 1 ? block.elements : 0);
+  for (const ParamBlock& block : model_.blocks) {
+    weights_.emplace_back(block.elements());
+    moments1_.emplace_back(moments > 0 ? block.elements() : 0);
+    moments2_.emplace_back(moments > 1 ? block.elements() : 0);
   }
-  for (const ParamUse& use : model.uses) {
+  for (const ParamUse& use : model_.uses) {
     for (int replica = 0; replica < replicas_; ++replica) {
-      gradients_.emplace_back(model.blocks[use.block].elements);
+      gradients_.emplace_back(model_.blocks[use.block].elements());
     }
   }
-  const int64_t hidden = job.micro_batch_size * job.sequence_length * model.config.hidden_size;
+  const int64_t hidden = job.micro_batch_size * job.sequence_length * config.hidden_size;
   for (size_t g = 1; g < groups_.size(); ++g) {
     boundaries_.emplace_back(hidden);
     boundary_gradients_.emplace_back(hidden);
@@ -51,11 +58,16 @@ PlainTrainer::PlainTrainer(const ModelSpec& model, const JobSpec& job,
   losses_.resize(job.global_batch_size / job.micro_batch_size);
 }
 
+void PlainTrainer::set_padding_token(int64_t token) {
+  runner_ = MakeRunner(
+      model_, {.config = config_, .tokens = job_.sequence_length, .padding_token = token}, device_);
+}
+
 void PlainTrainer::InitializeRandom(uint64_t seed) {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     for (const TensorSpec& tensor : model_.blocks[b].tensors) {
       InitializeTensor(tensor, static_cast<int>(b), seed,
-                       weights_[b].span().subspan(tensor.offset, tensor.elements));
+                       weights_[b].span().subspan(tensor.weight.first_element(), tensor.elements));
     }
   }
 }
@@ -64,17 +76,16 @@ GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
   GroupBinding b;
   b.layers = groups_[group];
   b.samples = job_.micro_batch_size;
-  b.tokens = job_.sequence_length;
   const int share = static_cast<int>(losses_.size()) / replicas_;
   b.first_microbatch = microbatch % share == 0;
   b.last_microbatch = (microbatch + 1) % share == 0;
   for (size_t use = 0; use < model_.uses.size(); ++use) {
     if (!b.layers.contains(model_.uses[use].layer)) continue;
     const size_t gradient = GradientIndex(static_cast<int>(use), microbatch / share);
-    b.uses.push_back({static_cast<int>(use), weights_[model_.uses[use].block].data(),
-                      gradients_[gradient].data()});
+    b.uses.push_back({static_cast<int>(use), weights_[model_.uses[use].block].address(),
+                      gradients_[gradient].address()});
   }
-  if (group > 0) b.input = boundaries_[group - 1].data();
+  if (group > 0) b.input = boundaries_[group - 1].address();
   return b;
 }
 
@@ -83,27 +94,25 @@ absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const
   const int last = static_cast<int>(groups_.size()) - 1;
   for (int g = 0; g < last; ++g) {
     GroupBinding b = Bind(g, index);
-    b.token_ids = tokens;
+    b.batch = {AddressOf(tokens), AddressOf(labels)};
     if (b.layers.first == 0 && b.layers.last > 0) {
-      b.outputs.push_back({1, embedding_stash_.data()});
+      b.outputs.push_back({1, embedding_stash_.address()});
     }
-    b.outputs.push_back({b.layers.last + 1, boundaries_[g].data()});
-    HARMONY_RETURN_IF_ERROR(runner_.RunForward(b));
+    b.outputs.push_back({b.layers.last + 1, boundaries_[g].address()});
+    HARMONY_RETURN_IF_ERROR(runner_->RunForward(b));
   }
   for (int g = last; g >= 0; --g) {
     GroupBinding b = Bind(g, index);
-    b.token_ids = tokens;
-    if (g > 0) b.input_gradient = boundary_gradients_[g - 1].data();
+    b.batch = {AddressOf(tokens), AddressOf(labels)};
+    if (g > 0) b.input_gradient = boundary_gradients_[g - 1].address();
     if (g == last) {
-      b.labels = labels;
-      b.loss = &losses_[index];
-      b.total_labels = total_labels;
-      HARMONY_RETURN_IF_ERROR(runner_.RunForwardBackward(b));
+      b.loss = {AddressOf(&losses_[index]), total_labels};
+      HARMONY_RETURN_IF_ERROR(runner_->RunForwardBackward(b));
       continue;
     }
-    if (g == 0) b.input = embedding_stash_.data();
-    b.output_gradient = boundary_gradients_[g].data();
-    HARMONY_RETURN_IF_ERROR(runner_.RunBackward(b));
+    if (g == 0) b.input = embedding_stash_.address();
+    b.output_gradient = boundary_gradients_[g].address();
+    HARMONY_RETURN_IF_ERROR(runner_->RunBackward(b));
   }
   return absl::OkStatus();
 }

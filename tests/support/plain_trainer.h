@@ -12,18 +12,27 @@
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "common/plan/job_spec.h"
-#include "worker/models/layer_runner.h"
+#include "common/plan/objects.h"
+#include "worker/device/cpu_device.h"
+#include "worker/device/cpu_memory.h"
+#include "worker/layers/layer_runner.h"
+#include "worker/models/builtin_layers.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/thread_pool.h"
 
 namespace harmony::testing {
 
-// Floats on a 64-byte boundary, zeroed.
+// A runner of a built-in family's layers, whose bindings are the caller's own memory (AddressOf).
+std::unique_ptr<LayerRunner> MakeRunner(const ModelSpec& model, const BuiltinLayerOptions& options,
+                                        CpuDevice& device);
+
+// Floats on a slot boundary, zeroed.
 class AlignedFloats {
  public:
   explicit AlignedFloats(int64_t count);
   float* data() { return data_.get(); }
   const float* data() const { return data_.get(); }
+  DeviceAddress address() const { return AddressOf(data_.get()); }
   int64_t size() const { return count_; }
   absl::Span<float> span() { return {data_.get(), static_cast<size_t>(count_)}; }
   absl::Span<const float> span() const { return {data_.get(), static_cast<size_t>(count_)}; }
@@ -49,10 +58,10 @@ class PlainTrainer {
   // `groups` covers all layers in order; empty: one group of all. Fields of the job used: batch
   // sizes, replicas (auto: those of its mode), sequence length, optimizer, schedule, clipping.
   // `optimizer_threads` change no bit.
-  PlainTrainer(const ModelSpec& model, const JobSpec& job, std::vector<LayerRange> groups = {},
+  PlainTrainer(const ModelConfig& config, const JobSpec& job, std::vector<LayerRange> groups = {},
                int optimizer_threads = 1);
 
-  void set_padding_token(int64_t token) { runner_.set_padding_token(token); }
+  void set_padding_token(int64_t token);
 
   const ModelSpec& model() const { return model_; }
   absl::Span<float> weights(int block) { return weights_[block].span(); }
@@ -81,10 +90,12 @@ class PlainTrainer {
     return static_cast<size_t>(use * replicas_ + replica);
   }
 
+  ModelConfig config_;
   ModelSpec model_;
   JobSpec job_;
   std::vector<LayerRange> groups_;
-  LayerRunner runner_;
+  CpuDevice device_;
+  std::unique_ptr<LayerRunner> runner_;
   std::vector<AlignedFloats> weights_, moments1_, moments2_;  // by block
   const int replicas_;
   mutable std::vector<AlignedFloats> gradients_;  // by use, then replica

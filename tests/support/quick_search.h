@@ -6,6 +6,6 @@
 
 namespace harmony::testing {
 
-inline constexpr SearchOptions kQuickSearch{.commands = 20'000, .tasks = 1'000'000};
+inline constexpr SearchOptions kQuickSearch{.work = 1'600'000};
 
 }  // namespace harmony::testing

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "common/model/model_sizes.h"
 #include "common/plan/profile.h"
 
 namespace harmony::testing {
@@ -27,22 +28,22 @@ inline Profile SampleProfile(const ModelSpec& model, const JobSpec& job,
     for (const LayerShape& shape : DistinctLayers(model)) {
       ms += 1e-3;
       LayerProfile layer;
-      layer.kind = KindName(shape.kind);
+      layer.kind = shape.name;
       layer.layers = shape.layers;
       layer.parameter_bytes = LayerParameterBytes(model, shape.layers[0]);
-      layer.input_bytes = BoundaryBytes(model, shape.layers[0], 1, job.sequence_length);
+      layer.input_bytes = LayerInputBytes(model, shape.layers[0], 1);
       layer.zero = Exactly(2e-3);
       layer.check = Exactly(1e-3);
       for (int64_t samples : {1, 2, 4}) {
         LayerSizeProfile size;
         size.samples = samples;
         const double forward = ms * static_cast<double>(samples) + 0.5e-3;
-        if (shape.kind != LayerKind::kHead) size.forward = Exactly(forward);
+        if (!RunsFused(model, shape.layers[0])) size.forward = Exactly(forward);
         size.backward = Exactly(3 * forward);
-        if (shape.kind == LayerKind::kBlock) size.backward_inner = Exactly(3 * forward + 1e-3);
+        if (Recomputes(model, shape.layers[0])) size.backward_inner = Exactly(3 * forward + 1e-3);
         size.forward_workspace = KiB(samples);
         size.backward_workspace = KiB(3 * samples);
-        size.activation_bytes = KiB(shape.kind == LayerKind::kBlock ? samples : 0);
+        size.activation_bytes = KiB(Recomputes(model, shape.layers[0]) ? samples : 0);
         layer.sizes.push_back(size);
       }
       device.layers.push_back(std::move(layer));

@@ -2,9 +2,10 @@ harmony_test(plan_test
   SOURCES common/plan/plan_test.cc
   DEPS harmony_dispatch_core LABELS pure)
 harmony_test(dispatch_core_test
-  SOURCES coordinator/core/dispatcher_test.cc coordinator/core/job_runner_test.cc
+  SOURCES coordinator/core/decisions_test.cc coordinator/core/dispatcher_test.cc
+          coordinator/core/job_runner_test.cc
           coordinator/core/memory_test.cc coordinator/core/replicas_test.cc
-  DEPS harmony_sim LABELS pure)
+  DEPS harmony_sim harmony_recording LABELS pure)
 harmony_test(profiled_costs_test
   SOURCES coordinator/core/profiled_costs_test.cc
   DEPS harmony_planner LABELS pure)
@@ -14,17 +15,7 @@ harmony_test(bounds_test
 harmony_test(planner_test
   SOURCES coordinator/planner/fit_advice_test.cc coordinator/planner/given_plan_test.cc
           coordinator/planner/planner_test.cc common/plan/plan_json_test.cc
-  DEPS harmony_planner LABELS pure)
-harmony_test(paper_import_test
-  SOURCES coordinator/paper/profile_json_test.cc coordinator/paper/reference_test.cc
-  DEPS harmony_paper_import LABELS pure)
-harmony_test(paper_planner_test
-  SOURCES coordinator/planner/paper/event_simulator_test.cc coordinator/planner/paper/layer_profile_test.cc
-          coordinator/planner/paper/pipeline_evaluator_test.cc coordinator/planner/paper/search_test.cc
-  DEPS harmony_paper_planner LABELS pure)
-harmony_test(imported_planner_test
-  SOURCES coordinator/planner/imported/imported_test.cc
-  DEPS harmony_imported_planner LABELS pure)
+  DEPS harmony_planner LABELS pure long)
 harmony_test(search_test
   SOURCES coordinator/planner/search_test.cc
-  DEPS harmony_planner LABELS pure)
+  DEPS harmony_planner LABELS pure long)

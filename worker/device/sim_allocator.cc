@@ -8,10 +8,11 @@
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace harmony {
 namespace {
@@ -27,15 +28,15 @@ class Registry {
   };
 
   void Add(const Entry& entry) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     entries_.push_back(entry);
   }
   void Remove(const c10::Allocator* allocator) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(entries_, [&](const Entry& entry) { return entry.allocator == allocator; });
   }
   c10::Allocator* Find(const void* data) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const Entry& entry : entries_) {
       if (entry.begin <= data && data < entry.end) return entry.allocator;
     }
@@ -47,8 +48,8 @@ class Registry {
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<Entry> entries_;
+  Mutex mutex_;
+  std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -57,7 +58,10 @@ class SimAllocator::Impl : public c10::Allocator {
  public:
   Impl(void* base, Bytes size) : base_(static_cast<char*>(base)) {
     capacity_ = size.count() & ~(kSlotAlignment - 1);
-    if (capacity_ > 0) AddFree(0, capacity_);
+    {
+      MutexLock lock(mutex_);
+      if (capacity_ > 0) AddFree(0, capacity_);
+    }
     Registry::Get().Add({base_, base_ + capacity_, this});
   }
   ~Impl() override { Registry::Get().Remove(this); }
@@ -65,7 +69,7 @@ class SimAllocator::Impl : public c10::Allocator {
   c10::DataPtr allocate(size_t n) override {
     if (n == 0) return {nullptr, nullptr, &Deleter, c10::Device(c10::kCPU)};
     const int64_t size = Bytes(static_cast<int64_t>(n)).AlignUp(kSlotAlignment).count();
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto hole = free_by_size_.lower_bound({size, 0});
     if (hole == free_by_size_.end()) RaiseOutOfMemory(size);
     const auto [hole_size, offset] = *hole;
@@ -86,13 +90,13 @@ class SimAllocator::Impl : public c10::Allocator {
   }
 
   Usage usage() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return Usage{Bytes(capacity_), Bytes(current_), Bytes(peak_), Bytes(peak_extent_),
                  Bytes(LargestFree())};
   }
 
   void ResetPeak() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     peak_ = current_;
     peak_extent_ = used_.empty() ? 0 : used_.rbegin()->first + used_.rbegin()->second;
   }
@@ -109,7 +113,7 @@ class SimAllocator::Impl : public c10::Allocator {
   }
 
   void Free(char* data) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = used_.find(data - base_);
     if (it == used_.end()) return;
     int64_t offset = it->first;
@@ -134,17 +138,19 @@ class SimAllocator::Impl : public c10::Allocator {
     AddFree(offset, size);
   }
 
-  void AddFree(int64_t offset, int64_t size) {
+  void AddFree(int64_t offset, int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     free_by_offset_[offset] = size;
     free_by_size_.insert({size, offset});
   }
-  void RemoveFree(int64_t offset, int64_t size) {
+  void RemoveFree(int64_t offset, int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     free_by_offset_.erase(offset);
     free_by_size_.erase({size, offset});
   }
-  int64_t LargestFree() const { return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first; }
+  int64_t LargestFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
+  }
 
-  [[noreturn]] void RaiseOutOfMemory(int64_t size) const {
+  [[noreturn]] void RaiseOutOfMemory(int64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     TORCH_CHECK_WITH(OutOfMemoryError, false,
                      "out of device memory: ", FormatBytesExact(Bytes(size)), " requested, ",
                      FormatBytesExact(Bytes(capacity_ - current_)), " free in a workspace of ",
@@ -156,11 +162,13 @@ class SimAllocator::Impl : public c10::Allocator {
   char* const base_;
   int64_t capacity_ = 0;
 
-  mutable std::mutex mutex_;                            // guards all below
-  std::map<int64_t, int64_t> used_;                     // offset -> size
-  std::map<int64_t, int64_t> free_by_offset_;           // offset -> size, never adjacent
-  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (size, offset)
-  int64_t current_ = 0, peak_ = 0, peak_extent_ = 0;
+  mutable Mutex mutex_;
+  std::map<int64_t, int64_t> used_ ABSL_GUARDED_BY(mutex_);  // offset -> size
+  // offset -> size, never adjacent; and (size, offset)
+  std::map<int64_t, int64_t> free_by_offset_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<int64_t, int64_t>> free_by_size_ ABSL_GUARDED_BY(mutex_);
+  int64_t current_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0, peak_extent_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 SimAllocator::SimAllocator(void* base, Bytes size) : impl_(std::make_unique<Impl>(base, size)) {}

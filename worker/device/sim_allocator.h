@@ -11,7 +11,7 @@
 namespace harmony {
 
 // Once activated, every tensor LibTorch allocates on the CPU comes out of the span: best fit, the
-// lowest address among equals, neighbours coalesced, 64-byte aligned. The same sequence of
+// lowest address among equals, neighbours coalesced, aligned to slots. The same sequence of
 // allocations gives the same addresses. What MKL, oneDNN and OpenMP allocate for themselves lies
 // outside (library overhead, not under the cap).
 //
@@ -19,7 +19,7 @@ namespace harmony {
 // activation are freed as they were allocated. Thread-safe.
 class SimAllocator {
  public:
-  // REQUIRES: base is 64-byte aligned. The memory is not touched until it is used.
+  // REQUIRES: base is aligned to slots. The memory is not touched until it is used.
   SimAllocator(void* base, Bytes size);
   ~SimAllocator();
   SimAllocator(const SimAllocator&) = delete;

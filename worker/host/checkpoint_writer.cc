@@ -89,7 +89,7 @@ absl::StatusOr<bool> IsThereAlready(const HostContext& context, const std::strin
       found->virtual_replicas != manifest.virtual_replicas) {
     return false;
   }
-  const absl::Status verified = VerifyCheckpoint(path, context.job.cancelled).status();
+  absl::Status verified = VerifyCheckpoint(path, context.job.cancelled).status();
   if (absl::IsAborted(verified)) return verified;
   return verified.ok();
 }

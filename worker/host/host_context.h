@@ -25,11 +25,12 @@ struct HostContext {
   const ParamBlock& block(int index) const { return job.model.blocks[static_cast<size_t>(index)]; }
   int RecordOf(ObjectKind kind, int index) const { return table.IndexOf({kind, index, 0}); }
 
-  // A tensor of a parameter or moment object, in the arena.
+  // A tensor of a parameter or moment object, in the arena; both are fp32.
   absl::Span<float> Values(ObjectKind kind, int block_index, const TensorSpec& tensor) const {
     const Bytes start = PersistentOffset(job.model, {kind, block_index, 0});
-    float* data = reinterpret_cast<float*>(segment.Arena(start)) + tensor.offset;
-    return {data, static_cast<size_t>(tensor.elements)};
+    const StoredAs& form = kind == ObjectKind::kParameter ? tensor.weight : tensor.moment;
+    return {reinterpret_cast<float*>(segment.Arena(start + form.offset)),
+            static_cast<size_t>(tensor.elements)};
   }
 
   // The record of an object that must be committed at `version`; FailedPrecondition otherwise.

@@ -14,8 +14,11 @@
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/file.h"
 #include "common/io/hf_directory.h"
+#include "common/io/run_file.h"
 #include "common/io/sequence_order.h"
 #include "common/io/token_file.h"
+#include "common/model/families/causal_lm.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/job_file.h"
 #include "worker/host/checkpoint_writer.h"
 #include "worker/host/host_context.h"
@@ -160,14 +163,18 @@ class HostExecutor::Impl {
 
   absl::Status LoadBatch(const HostTask& task, int64_t step) {
     const int64_t samples = job().plan.global_batch(), tokens = job().plan.sequence_length;
+    const BatchLayout layout = LayOutBatch(job().model, samples);
     const ObjectView view{{ObjectKind::kBatch, ParityOf(step), 0},
                           task.offset,
-                          Bytes(2 * samples * tokens * 4),
+                          layout.size,
                           VersionOf(step),
                           ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
-      int32_t* ids = reinterpret_cast<int32_t*>(data);  // [samples, tokens], then the labels
-      int32_t* labels = ids + samples * tokens;
+      const auto input = [&](int number) {  // int32 [samples, tokens]
+        return reinterpret_cast<int32_t*>(data + layout.offsets[number].count());
+      };
+      int32_t* const ids = input(kTokenIds);
+      int32_t* const labels = input(kLabels);
       const size_t row_bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
       std::vector<int32_t> sequence(static_cast<size_t>(tokens + 1));
       for (int64_t s = 0; s < samples; ++s) {
@@ -316,6 +323,10 @@ absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(Segment& segm
   }
   HARMONY_ASSIGN_OR_RETURN(TokenFile data,
                            TokenFile::Open(job.spec.data_path, job.spec.data_format));
+  if (const absl::StatusOr<RunFile> run = ReadRunFile(job.spec.output_dir); run.ok()) {
+    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data.Fingerprint());
+    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data.path(), now));
+  }
   const int64_t sequences = data.SequenceCount(job.plan.sequence_length);
   if (sequences < 1) {
     return absl::InvalidArgumentError(

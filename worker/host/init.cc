@@ -13,7 +13,7 @@ void InitializeRange(const TensorSpec& tensor, int block, uint64_t seed, int64_t
     return;
   }
   const uint64_t stream =
-      (static_cast<uint64_t>(block) << 32) + static_cast<uint64_t>(tensor.offset);
+      (static_cast<uint64_t>(block) << 32) + static_cast<uint64_t>(tensor.init_position);
   const float deviation = static_cast<float>(tensor.init_std);
   const int64_t end = begin + static_cast<int64_t>(out.size());
   // A draw gives two neighbours: elements 2k and 2k + 1.

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/cancel.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/checkpoint_reader.h"
@@ -25,17 +25,17 @@ using Work = std::function<absl::Status()>;
 
 // Runs all on the pool; the first error in list order wins, and others may then be skipped.
 absl::Status RunAll(const HostContext& context, const std::vector<Work>& work, ThreadPool& pool) {
-  std::mutex mutex;
+  Mutex mutex;
   std::optional<std::pair<int64_t, absl::Status>> first;
   pool.ParallelFor(static_cast<int64_t>(work.size()), [&](int64_t i) {
     {
-      std::lock_guard<std::mutex> lock(mutex);
+      MutexLock lock(mutex);
       if (first.has_value() && first->first < i) return;
     }
     absl::Status status = CheckNotCancelled(context.job.cancelled);
     if (status.ok()) status = work[static_cast<size_t>(i)]();
     if (status.ok()) return;
-    std::lock_guard<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     if (!first.has_value() || i < first->first) first = {i, std::move(status)};
   });
   return first.has_value() ? first->second : absl::OkStatus();
@@ -138,7 +138,8 @@ void CommitAll(const HostContext& context) {
       // An optimizer without moments has records of no size: "there, nothing to it".
       if (kind == ObjectKind::kParameter || context.moments() > 0) {
         view.offset = PersistentOffset(context.job.model, view.key);
-        view.size = context.block(block).size();
+        const ParamBlock& stored = context.block(block);
+        view.size = kind == ObjectKind::kParameter ? stored.weight_bytes : stored.moment_bytes;
       }
       context.segment.Publish(context.RecordOf(kind, block), view);
     }

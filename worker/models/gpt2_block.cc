@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "common/model/families/causal_lm.h"
 #include "worker/models/block.h"
 #include "worker/models/functional.h"
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/families/causal_lm.h"
 #include "common/model/model_spec.h"
 #include "worker/models/functional.h"
 #include "worker/models/gemm.h"

@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -132,16 +131,6 @@ HARMONY_CPU_LEVELS void RotateHead(float* x, const float* cosines, const float* 
   }
 }
 
-// Values with all exponent bits set.
-HARMONY_CPU_LEVELS bool AnyNonFinite(const float* x, int64_t n) {
-  constexpr uint32_t kExponent = 0x7f800000u;
-  uint32_t found = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    found |= (std::bit_cast<uint32_t>(x[i]) & kExponent) == kExponent ? 1u : 0u;
-  }
-  return found != 0;
-}
-
 }  // namespace
 
 int64_t GatherRows(const float* table, int64_t table_rows, const int32_t* ids, int64_t rows,
@@ -246,20 +235,6 @@ void CrossEntropy(float* logits, const int32_t* labels, int64_t rows, int64_t vo
       ScaleRow(row, vocabulary, static_cast<float>(static_cast<double>(scale) / sum));
       row[labels[i]] -= scale;
     }
-  });
-}
-
-bool AllFinite(const float* x, int64_t count) {
-  std::atomic<bool> finite{true};
-  at::parallel_for(0, count, kGrainElements, [&](int64_t begin, int64_t end) {
-    if (AnyNonFinite(x + begin, end - begin)) finite.store(false, std::memory_order_relaxed);
-  });
-  return finite.load(std::memory_order_relaxed);
-}
-
-void Zero(float* x, int64_t count) {
-  at::parallel_for(0, count, 8 * kGrainElements, [&](int64_t begin, int64_t end) {
-    std::memset(x + begin, 0, sizeof(float) * (end - begin));
   });
 }
 

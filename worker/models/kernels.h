@@ -48,9 +48,4 @@ void Rotate(float* x, const float* cosines, const float* sines, int64_t samples,
 void CrossEntropy(float* logits, const int32_t* labels, int64_t rows, int64_t vocabulary,
                   float scale, double* row_loss);
 
-// False when any value is infinite or not a number.
-bool AllFinite(const float* x, int64_t count);
-
-void Zero(float* x, int64_t count);
-
 }  // namespace harmony::kernels

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "absl/strings/str_cat.h"
+#include "worker/device/cpu_memory.h"
 
 namespace harmony {
 
@@ -10,10 +11,9 @@ at::Tensor WrapFloat(const float* data, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(data), shape, at::kFloat);
 }
 
-LayerParams::LayerParams(const ModelSpec& model, int layer,
-                         const std::vector<UseBinding>& bindings) {
+LayerParams::LayerParams(const ModelSpec& model, int layer, absl::Span<const UseBinding> bindings) {
   for (int use : model.layers[layer].uses) {
-    BoundBlock bound{&model.blocks[model.uses[use].block], {use, nullptr, nullptr}};
+    BoundBlock bound{&model.blocks[model.uses[use].block], {use, {}, {}}};
     for (const UseBinding& binding : bindings) {
       if (binding.use == use) bound.binding = binding;
     }
@@ -35,9 +35,11 @@ Param LayerParams::Find(absl::string_view suffix) const {
   const TensorSpec* tensor = nullptr;
   const BoundBlock* bound = Locate(suffix, &tensor);
   if (!bound) return param;
-  const UseBinding& data = bound->binding;
-  if (data.weights) param.weight = WrapFloat(data.weights + tensor->offset, tensor->shape);
-  if (data.gradients) param.gradient = WrapFloat(data.gradients + tensor->offset, tensor->shape);
+  const auto wrap = [tensor](DeviceAddress block, const StoredAs& form) {
+    return WrapFloat(HostPointer<const float>(block + form.offset), tensor->shape);
+  };
+  if (bound->binding.weights) param.weight = wrap(bound->binding.weights, tensor->weight);
+  if (bound->binding.gradients) param.gradient = wrap(bound->binding.gradients, tensor->gradient);
   return param;
 }
 

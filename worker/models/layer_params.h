@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/model/model_spec.h"
-#include "worker/models/layer_runner.h"
+#include "worker/layers/layer.h"
 
 namespace harmony {
 
@@ -27,10 +28,10 @@ struct LinearParam {
   bool in_out = false;
 };
 
-// Wraps pointers, owns nothing, lives as long as the binding's buffers. One thread.
+// Wraps the host's memory, owns nothing, lives as long as the binding's buffers. One thread.
 class LayerParams {
  public:
-  LayerParams(const ModelSpec& model, int layer, const std::vector<UseBinding>& bindings);
+  LayerParams(const ModelSpec& model, int layer, absl::Span<const UseBinding> bindings);
 
   // The tensor of this layer whose name ends with "." + suffix, or is it. Throws c10::Error when
   // there is none: a ModelSpec that does not fit the layer's code.
@@ -43,7 +44,7 @@ class LayerParams {
  private:
   struct BoundBlock {
     const ParamBlock* block = nullptr;
-    UseBinding binding;  // null pointers: not bound
+    UseBinding binding;  // without addresses: not bound
   };
   // The entry and tensor of a name; null when there is none.
   const BoundBlock* Locate(absl::string_view suffix, const TensorSpec** tensor) const;

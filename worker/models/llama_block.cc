@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "common/model/families/causal_lm.h"
 #include "worker/models/block.h"
 #include "worker/models/functional.h"
 #include "worker/models/kernels.h"

@@ -35,8 +35,9 @@ void ForEachDecayRun(const ParamBlock& block, int64_t begin, int64_t end, Fn&& f
   while (i < tensors.size()) {
     size_t next = i + 1;
     while (next < tensors.size() && tensors[next].weight_decay == tensors[i].weight_decay) ++next;
-    const int64_t run_end = next < tensors.size() ? tensors[next].offset : block.elements;
-    const int64_t from = std::max(begin, i == 0 ? int64_t{0} : tensors[i].offset);
+    const int64_t run_end =
+        next < tensors.size() ? tensors[next].weight.first_element() : block.elements();
+    const int64_t from = std::max(begin, i == 0 ? int64_t{0} : tensors[i].weight.first_element());
     const int64_t to = std::min(end, run_end);
     if (from < to) fn(from, to, tensors[i].weight_decay);
     i = next;
@@ -80,7 +81,7 @@ void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, con
                  Isa isa) {
   const Kernels& kernels = KernelsFor(isa);
   const int64_t chunk = static_cast<int64_t>(kUpdateChunkElements);
-  pool.ParallelFor((block.elements + chunk - 1) / chunk, [&](int64_t i) {
+  pool.ParallelFor((block.elements() + chunk - 1) / chunk, [&](int64_t i) {
     UpdateRange range;
     range.w = state.w;
     range.m = state.m;
@@ -88,7 +89,7 @@ void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, con
     range.gradients = gradient.data();
     range.num_gradients = static_cast<int>(gradient.size());
     range.begin = i * chunk;
-    range.end = std::min(block.elements, range.begin + chunk);
+    range.end = std::min(block.elements(), range.begin + chunk);
     UpdateElements(block, settings, hyper, range, kernels);
   });
 }
@@ -101,7 +102,8 @@ double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, 
   std::vector<Piece> pieces;
   for (const TensorSpec& tensor : block.tensors) {
     for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) {
-      pieces.push_back({tensor.offset + at, std::min(kNormChunkElements, tensor.elements - at)});
+      pieces.push_back({tensor.gradient.first_element() + at,
+                        std::min(kNormChunkElements, tensor.elements - at)});
     }
   }
   std::vector<double> sums(pieces.size());

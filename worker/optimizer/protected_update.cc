@@ -27,7 +27,8 @@ class BlockUpdate {
     for (int part = 0; part < parts; ++part) {
       const ObjectKey key{static_cast<ObjectKind>(static_cast<int>(ObjectKind::kParameter) + part),
                           update.block, 0};
-      views_.push_back({key, PersistentOffset(model, key), block_.size(), 0, ObjectState::kFree});
+      const Bytes size = part == 0 ? block_.weight_bytes : block_.moment_bytes;
+      views_.push_back({key, PersistentOffset(model, key), size, 0, ObjectState::kFree});
       records_.push_back(layout.IndexOf(key));
     }
   }
@@ -51,7 +52,7 @@ class BlockUpdate {
  private:
   enum class Stage { kNotStarted, kUnderWay, kDone };
 
-  int64_t num_chunks() const { return UpdateChunks(block_.elements); }
+  int64_t num_chunks() const { return UpdateChunks(block_.elements()); }
 
   // What the records say; the parameter's decides, its moments may only lag behind as the order of
   // the stores allows.
@@ -143,7 +144,7 @@ class BlockUpdate {
   }
 
   int64_t Begin(int64_t chunk) const { return chunk * static_cast<int64_t>(kUpdateChunkElements); }
-  int64_t End(int64_t chunk) const { return std::min(block_.elements, Begin(chunk + 1)); }
+  int64_t End(int64_t chunk) const { return std::min(block_.elements(), Begin(chunk + 1)); }
   float* Buffer(size_t part) const {
     return part < views_.size() ? reinterpret_cast<float*>(segment_.Arena(views_[part].offset))
                                 : nullptr;
@@ -177,7 +178,7 @@ class BlockUpdate {
   // The vector at range.begin may be half-written: put its old values back.
   static void RestoreVector(const UndoSlot& slot, const UpdateRange& range) {
     const int64_t count = std::min(static_cast<int64_t>(kVectorElements), range.end - range.begin);
-    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    const size_t bytes = static_cast<size_t>(count) * sizeof(slot.w[0]);
     std::memcpy(range.w + range.begin, slot.w, bytes);
     if (range.m != nullptr) std::memcpy(range.m + range.begin, slot.m, bytes);
     if (range.v != nullptr) std::memcpy(range.v + range.begin, slot.v, bytes);
@@ -205,11 +206,12 @@ absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const 
   BlockGradient gradient;
   for (const int record : records) {
     HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(record));
-    if (view.state != ObjectState::kClean || view.version != version || view.size != block.size()) {
+    if (view.state != ObjectState::kClean || view.version != version ||
+        view.size != block.gradient_bytes) {
       return absl::FailedPreconditionError(absl::StrCat(
           "gradient of '", block.name, "' in record ", record, " is not committed for version ",
           version, " (state ", static_cast<int>(view.state), ", version ", view.version, ", ",
-          view.size.count(), " bytes of ", block.size().count(), ")"));
+          view.size.count(), " bytes of ", block.gradient_bytes.count(), ")"));
     }
     gradient.push_back(reinterpret_cast<const float*>(segment.Arena(view.offset)));
   }

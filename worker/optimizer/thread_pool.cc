@@ -8,10 +8,10 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  start_.notify_all();
+  start_.NotifyAll();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -25,32 +25,32 @@ void ThreadPool::ParallelFor(int64_t count, const std::function<void(int64_t)>& 
     return;
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     fn_ = &fn;
     count_ = count;
     next_.store(0);
     running_ = static_cast<int>(workers_.size());
     ++round_;
   }
-  start_.notify_all();
+  start_.NotifyAll();
   Drain(fn, count);
-  std::unique_lock<std::mutex> lock(mutex_);
-  finish_.wait(lock, [this] { return running_ == 0; });
+  MutexLock lock(mutex_);
+  while (running_ != 0) finish_.Wait(mutex_);
 }
 
 void ThreadPool::WorkerLoop() {
   uint64_t seen = 0;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    start_.wait(lock, [&] { return stop_ || round_ != seen; });
+    while (!stop_ && round_ == seen) start_.Wait(mutex_);
     if (stop_) return;
     seen = round_;
     const std::function<void(int64_t)>* fn = fn_;
     const int64_t count = count_;
-    lock.unlock();
+    lock.Unlock();
     Drain(*fn, count);
-    lock.lock();
-    if (--running_ == 0) finish_.notify_one();
+    lock.Lock();
+    if (--running_ == 0) finish_.NotifyOne();
   }
 }
 

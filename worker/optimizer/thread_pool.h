@@ -4,12 +4,12 @@
 // spinning, no OpenMP), so they cost the device workers on the same cores nothing.
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "common/base/mutex.h"
 
 namespace harmony {
 
@@ -32,13 +32,13 @@ class ThreadPool {
   void WorkerLoop();
   void Drain(const std::function<void(int64_t)>& fn, int64_t count);
 
-  std::mutex mutex_;
-  std::condition_variable start_, finish_;
-  const std::function<void(int64_t)>* fn_ = nullptr;  // guarded by mutex_, as are those below
-  int64_t count_ = 0;
-  uint64_t round_ = 0;
-  int running_ = 0;
-  bool stop_ = false;
+  Mutex mutex_;
+  CondVar start_, finish_;
+  const std::function<void(int64_t)>* fn_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int64_t> next_ = 0;
   std::vector<std::thread> workers_;  // constant after construction
 };

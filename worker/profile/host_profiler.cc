@@ -41,7 +41,7 @@ class HostMeter {
     // Gradients: any values do.
     for (int use = 0; use < num_blocks(); ++use) {
       float* data = reinterpret_cast<float*>(segment_.Arena(layout_.Gradient(use)));
-      for (int64_t i = 0; i < work_.model.blocks[use].elements; ++i) {
+      for (int64_t i = 0; i < work_.model.blocks[use].elements(); ++i) {
         data[i] = 1e-3f * static_cast<float>(i % 17 - 8);
       }
     }
@@ -66,7 +66,7 @@ class HostMeter {
       HARMONY_ASSIGN_OR_RETURN(const double seconds,
                                Run(HostTaskKind::kNorm, block, layout_.Norm(block), step));
       norm += NetOf(seconds, task);
-      norm_bytes += work_.model.blocks[block].size();
+      norm_bytes += work_.model.blocks[block].gradient_bytes;
     }
     for (int block = 0; block < num_blocks(); ++block) {
       HARMONY_ASSIGN_OR_RETURN(const double seconds,
@@ -114,7 +114,7 @@ class HostMeter {
     Publish({ObjectKind::kLoss, 0, 0}, layout_.Loss(), Bytes(sizeof(LossSlot)), version);
     for (int use = 0; use < num_blocks(); ++use) {
       Publish({ObjectKind::kGradient, use, 0}, layout_.Gradient(use),
-              work_.model.blocks[use].size(), version);
+              work_.model.blocks[use].gradient_bytes, version);
     }
   }
   void Publish(const ObjectKey& key, Bytes offset, Bytes size, uint64_t version) {

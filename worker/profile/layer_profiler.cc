@@ -1,11 +1,13 @@
 #include "worker/profile/layer_profiler.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/models/kernels.h"
+#include "common/model/model_sizes.h"
+#include "worker/device/compute_device.h"
 
 namespace harmony {
 namespace {
@@ -16,7 +18,8 @@ constexpr double kLongestTask = 1.5;
 // A group of two layers is measured while one of them takes less than this.
 constexpr double kLongestForPairs = 0.3;
 constexpr Bytes kLeastWorkspace = KiB(64);
-constexpr double kLeastSeconds = 1e-9;  // of a difference of two times
+constexpr int64_t kValuesAtOnce = 1 << 16;  // that are written to a device
+constexpr double kLeastSeconds = 1e-9;      // of a difference of two times
 
 // Cheap noise in [-1, 1): what is measured depends on no value, but must stay finite and normal.
 class Noise {
@@ -49,57 +52,65 @@ Measured Times(const Measured& a, double factor) {
 // Gives the bindings of a task their places, one behind the other, and fills them.
 class LayerProfiler::Binder {
  public:
-  Binder(const AttachedJob& job, const MappedRegion& memory, const Task& task)
-      : model_(job.model), memory_(memory), tokens_(task.samples * job.plan.sequence_length) {
-    hidden_ = BoundaryBytes(model_, 1, task.samples, job.plan.sequence_length);
-  }
+  Binder(const AttachedJob& job, const Task& task)
+      : model_(job.model), task_(task), samples_(task.samples) {}
 
-  // ResourceExhausted when they do not fit; nothing is written then.
-  absl::Status Bind(const Task& task, ComputeTask& compute) {
-    for (bool fill : {false, true}) {
-      next_ = Bytes();
-      fill_ = fill;
-      Place(task, compute);
-      if (next_ + kLeastWorkspace > memory_.size()) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("weights, gradients and boundary tensors need ", FormatBytesExact(next_),
-                         " of ", FormatBytesExact(memory_.size())));
-      }
+  // The places only. ResourceExhausted when they do not fit so much memory.
+  absl::Status Bind(Bytes memory, ComputeTask& compute) {
+    Place(compute);
+    if (next_ + kLeastWorkspace > memory) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("weights, gradients and boundary tensors need ", FormatBytesExact(next_),
+                       " of ", FormatBytesExact(memory)));
     }
     return absl::OkStatus();
+  }
+  // Writes what lies there, after Bind.
+  absl::Status Fill(ComputeDevice& device) {
+    device_ = &device;
+    next_ = Bytes();
+    ComputeTask same;
+    Place(same);
+    return written_;
   }
   Bytes end() const { return next_; }
 
  private:
-  void Place(const Task& task, ComputeTask& compute) {
+  void Place(ComputeTask& compute) {
+    const Task& task = task_;
     compute = ComputeTask();
     compute.kind = task.kind;
     compute.layers = task.layers;
     compute.samples = task.samples;
-    compute.total_labels = tokens_;
+    compute.total_labels = samples_ * model_.labels_per_sample;
     const bool forward = task.kind == TaskKind::kForward;
     const bool backward = task.kind == TaskKind::kBackward;
     const bool first = task.layers.first == 0;
+    const int behind = task.layers.last + 1;
+    const auto hidden = [&](int boundary, float scale) {
+      return Floats(BoundaryBytes(model_, boundary, samples_), scale);
+    };
+    const auto gradient = [&](int boundary, float scale) {
+      return Floats(BoundaryGradientBytes(model_, boundary, samples_), scale);
+    };
     for (int use : UsesOf(model_, task.layers)) {
       const ParamBlock& block = model_.blocks[model_.uses[use].block];
       if (!backward || model_.uses[use].needed_in_backward) {
         compute.weights.push_back({use, Weights(block)});
       }
-      if (!forward) compute.gradients.push_back({use, Floats(block.size(), 0)});
+      if (!forward) compute.gradients.push_back({use, Floats(block.gradient_bytes, 0)});
     }
-    if (first) compute.tokens = Ids();
-    if (task.layers.last > 0 && !(first && !backward)) compute.input = Floats(hidden_, 1);
-    if (task.kept) {
-      compute.kept =
-          Floats(KeptActivationBytes(model_, task.layers, task.samples, tokens_ / task.samples), 0);
+    for (int input : InputsOf(model_, task.layers)) {
+      compute.inputs.push_back({input, Ids(model_.inputs[input])});
     }
-    if (forward) compute.outputs.push_back({task.layers.last + 1, Floats(hidden_, 0)});
-    if (backward) compute.output_gradient = Floats(hidden_, 1e-3f);
-    if (!forward && !first) compute.input_gradient = Floats(hidden_, 0);
-    if (task.kind == TaskKind::kForwardBackward) {
-      compute.labels = Ids();
-      compute.loss = Take(Bytes(sizeof(LossSlot)));
+    if (task.layers.last > 0 && !(first && !backward)) {
+      compute.input = hidden(std::max(task.layers.first, 1), 1);
     }
+    if (task.kept) compute.kept = Floats(KeptActivationBytes(model_, task.layers, samples_), 0);
+    if (forward) compute.outputs.push_back({behind, hidden(behind, 0)});
+    if (backward) compute.output_gradient = gradient(behind, 1e-3f);
+    if (!forward && !first) compute.input_gradient = gradient(task.layers.first, 0);
+    if (task.kind == TaskKind::kForwardBackward) compute.loss = Take(Bytes(sizeof(LossSlot)));
   }
 
   Bytes Take(Bytes size) {
@@ -107,55 +118,65 @@ class LayerProfiler::Binder {
     next_ = (next_ + size).AlignUp(kSlotAlignment);
     return at;
   }
-  template <typename T>
-  T* At(Bytes offset) const {
-    return reinterpret_cast<T*>(memory_.data() + offset.count());
+  // Writes so many values, which `next` makes, unless only places are wanted.
+  template <typename T, typename Next>
+  void Write(Bytes offset, int64_t count, Next next) {
+    if (device_ == nullptr) return;
+    std::vector<T> values;
+    for (int64_t done = 0; done < count && written_.ok(); done += std::ssize(values)) {
+      values.resize(static_cast<size_t>(std::min(count - done, kValuesAtOnce)));
+      for (T& value : values) value = next();
+      const DeviceAddress to =
+          device_->resident() + offset + Bytes(done * static_cast<int64_t>(sizeof(T)));
+      written_ = device_->Write(to, std::as_bytes(std::span<T>(values)));
+    }
   }
   Bytes Floats(Bytes size, float scale) {
     const Bytes at = Take(size);
-    if (!fill_) return at;
-    float* data = At<float>(at);
-    for (int64_t i = 0; i < size.count() / 4; ++i) data[i] = scale * noise_.Next();
+    Write<float>(at, size.count() / SizeOf(DType::kF32).count(),
+                 [&] { return scale * noise_.Next(); });
     return at;
   }
   Bytes Weights(const ParamBlock& block) {
-    const Bytes at = Floats(block.size(), 0.02f);
+    const Bytes at = Floats(block.weight_bytes, 0.02f);
     for (const TensorSpec& tensor : block.tensors) {
-      if (!fill_ || tensor.init != InitKind::kOnes) continue;
-      std::fill_n(At<float>(at) + tensor.offset, tensor.elements, 1.0f);
+      if (tensor.init != InitKind::kOnes) continue;
+      Write<float>(at + tensor.weight.offset, tensor.elements, [] { return 1.0f; });
     }
     return at;
   }
-  Bytes Ids() {
-    const Bytes at = Take(Bytes(tokens_ * 4));
-    for (int64_t i = 0; fill_ && i < tokens_; ++i) {
-      At<int32_t>(at)[i] = noise_.Below(model_.config.vocab_size);
-    }
+  // Of type int32, as all inputs of the built-in families.
+  Bytes Ids(const BatchInput& input) {
+    const Bytes size = TimesSaturated(input.tensor.per_sample(), samples_);
+    const Bytes at = Take(size);
+    Write<int32_t>(at, size.count() / SizeOf(DType::kI32).count(),
+                   [&] { return noise_.Below(input.values_below); });
     return at;
   }
 
   const ModelSpec& model_;
-  const MappedRegion& memory_;
-  const int64_t tokens_;
-  Bytes hidden_;
+  const Task& task_;
+  const int64_t samples_;
   Bytes next_;
-  bool fill_ = false;
+  ComputeDevice* device_ = nullptr;  // null: nothing is written
+  absl::Status written_;
   Noise noise_;
 };
 
-absl::StatusOr<LayerProfiler> LayerProfiler::Create(const DeviceSpec& device, MappedRegion workers,
-                                                    MappedRegion ours, const ProfileCall& call) {
+absl::StatusOr<LayerProfiler> LayerProfiler::Create(const DeviceSpec& device, MappedRegion region,
+                                                    const ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorker> worker,
-                           DeviceWorker::Create(device, std::move(workers)));
-  return LayerProfiler(device, std::move(worker), std::move(ours), call);
+                           DeviceWorker::Create(device, std::move(region)));
+  return LayerProfiler(device, std::move(worker), call);
 }
 
 LayerProfiler::LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
-                             MappedRegion ours, const ProfileCall& call)
-    : device_(device), worker_(std::move(worker)), memory_(std::move(ours)) {
+                             const ProfileCall& call)
+    : device_(device), worker_(std::move(worker)) {
   job_.id = "profile";
   job_.spec = call.job;
   job_.model = call.model;
+  job_.config = call.config;
   job_.plan.sequence_length = call.job.sequence_length;
   job_.plan.devices.resize(static_cast<size_t>(device.ordinal) + 1);
   if (call.request.quick) {
@@ -167,22 +188,23 @@ LayerProfiler::LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWor
 }
 
 absl::Status LayerProfiler::Prepare(const Task& task) {
-  Binder binder(job_, memory_, task);
+  Binder binder(job_, task);
   ComputeTask compute;
-  HARMONY_RETURN_IF_ERROR(binder.Bind(task, compute));
+  HARMONY_RETURN_IF_ERROR(binder.Bind(device_.memory, compute));
   command_ = Command();
   command_.header.lane = static_cast<uint32_t>(
       LaneTable(device_.ordinal + 1).IndexOf({LaneKind::kCompute, device_.ordinal}));
   command_.body = std::move(compute);
   job_.plan.microbatch_size = task.samples;
   job_.plan.devices.back() = {device_.usable(), binder.end()};
-  return worker_->SetUpJob(job_);
+  HARMONY_RETURN_IF_ERROR(worker_->SetUpJob(job_));
+  return binder.Fill(*worker_->device());
 }
 
 absl::Status LayerProfiler::PrepareBackward(int layer, int64_t samples) {
-  const bool head = job_.model.layers[layer].kind == LayerKind::kHead;
-  return Prepare(
-      {head ? TaskKind::kForwardBackward : TaskKind::kBackward, {layer, layer}, samples});
+  return Prepare({RunsFused(job_.model, layer) ? TaskKind::kForwardBackward : TaskKind::kBackward,
+                  {layer, layer},
+                  samples});
 }
 
 absl::Status LayerProfiler::RunOnce() { return worker_->Run(command_); }
@@ -205,10 +227,10 @@ absl::StatusOr<std::vector<LayerProfile>> LayerProfiler::MeasureAll() {
 absl::StatusOr<LayerProfile> LayerProfiler::MeasureShape(const LayerShape& shape) {
   const int index = shape.layers.front();
   LayerProfile layer;
-  layer.kind = KindName(shape.kind);
+  layer.kind = shape.name;
   layer.layers = shape.layers;
   layer.parameter_bytes = LayerParameterBytes(job_.model, index);
-  layer.input_bytes = BoundaryBytes(job_.model, index, 1, job_.plan.sequence_length);
+  layer.input_bytes = LayerInputBytes(job_.model, index, 1);
   absl::Status no_room;
   for (int64_t samples : sizes_) {
     const LayerSizeProfile* smaller = layer.sizes.empty() ? nullptr : &layer.sizes.back();
@@ -240,19 +262,19 @@ absl::StatusOr<LayerSizeProfile> LayerProfiler::MeasureSize(const LayerShape& sh
   const LayerRange one{shape.layers.front(), shape.layers.front()};
   LayerSizeProfile size;
   size.samples = samples;
-  if (shape.kind != LayerKind::kHead) {
+  const bool fused = RunsFused(job_.model, one.first);
+  if (!fused) {
     HARMONY_ASSIGN_OR_RETURN(const Timing forward, Time({TaskKind::kForward, one, samples}));
     size.forward = forward.seconds;
     size.forward_workspace = forward.workspace;
   }
-  const TaskKind kind =
-      shape.kind == LayerKind::kHead ? TaskKind::kForwardBackward : TaskKind::kBackward;
+  const TaskKind kind = fused ? TaskKind::kForwardBackward : TaskKind::kBackward;
   HARMONY_ASSIGN_OR_RETURN(const Timing backward, Time({kind, one, samples}));
   size.backward = backward.seconds;
   size.backward_workspace = backward.workspace;
-  if (shape.kind == LayerKind::kBlock) {
+  if (Recomputes(job_.model, one.first)) {
     HARMONY_RETURN_IF_ERROR(MeasureInner(shape, smaller, size));
-    const absl::Status kept = MeasureKept(one, size);
+    absl::Status kept = MeasureKept(one, size);
     if (!kept.ok() && !absl::IsResourceExhausted(kept)) return kept;
   }
   return size;
@@ -279,9 +301,9 @@ absl::Status LayerProfiler::MeasureInner(const LayerShape& shape, const LayerSiz
     size.activation_bytes =
         Bytes(smaller->activation_bytes.count() / smaller->samples * size.samples);
   } else {
-    const int64_t tokens = job_.plan.sequence_length;
-    size.activation_bytes = SavedActivationBytes(job_.model, first, size.samples, tokens) +
-                            BoundaryBytes(job_.model, 1, size.samples, tokens) * 2;
+    size.activation_bytes =
+        TimesSaturated(job_.model.cost_of(first).saved_per_sample, size.samples) +
+        BoundaryBytes(job_.model, first, size.samples) * 2;
   }
   return absl::OkStatus();
 }
@@ -310,21 +332,25 @@ absl::Status LayerProfiler::MeasureKept(LayerRange block, LayerSizeProfile& size
 absl::Status LayerProfiler::MeasureGradients(LayerProfile& layer) {
   if (device_.flops.value > 0) return absl::OkStatus();  // within the modelled time of a task
   HARMONY_RETURN_IF_ERROR(PrepareBackward(layer.layers.front(), layer.sizes.front().samples));
-  HARMONY_RETURN_IF_ERROR(RunOnce());  // sets the thread's number of threads
-  const ComputeTask& task = std::get<ComputeTask>(command_.body);
-  const auto for_each = [&](auto&& work) {
-    for (const WeightBinding& bound : task.gradients) {
-      work(reinterpret_cast<float*>(memory_.data() + bound.offset.count()),
-           job_.model.blocks[job_.model.uses[bound.use].block].elements);
-    }
-    return absl::OkStatus();
+  HARMONY_RETURN_IF_ERROR(RunOnce());  // readies the thread
+  ComputeDevice& device = *worker_->device();
+  const auto time = [&](auto&& work) -> absl::StatusOr<Measured> {
+    const auto repeat = [&]() -> absl::Status {
+      for (const WeightBinding& bound : std::get<ComputeTask>(command_.body).gradients) {
+        work(device.resident() + bound.offset,
+             job_.model.blocks[job_.model.uses[bound.use].block].gradient_bytes);
+      }
+      return device.Synchronize().status();
+    };
+    HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeRepeats(limits_, repeat));
+    return MeasuredOf(seconds);
   };
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> zero,
-                           TimeRepeats(limits_, [&] { return for_each(kernels::Zero); }));
-  layer.zero = MeasuredOf(zero);
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> check,
-                           TimeRepeats(limits_, [&] { return for_each(kernels::AllFinite); }));
-  layer.check = MeasuredOf(check);
+  HARMONY_ASSIGN_OR_RETURN(
+      layer.zero, time([&](DeviceAddress gradient, Bytes size) { device.Zero(gradient, size); }));
+  HARMONY_ASSIGN_OR_RETURN(layer.check, time([&](DeviceAddress gradient, Bytes size) {
+                             const int64_t count = size.count() / SizeOf(DType::kF32).count();
+                             device.CheckFinite({gradient, DType::kF32, {count}}, 0);
+                           }));
   return absl::OkStatus();
 }
 

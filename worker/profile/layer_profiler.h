@@ -18,9 +18,9 @@ namespace harmony {
 // One thread. Leaves what it likes in the device's memory.
 class LayerProfiler {
  public:
-  // Two mappings of the device's memory: the worker's, and one to fill its inputs by.
-  static absl::StatusOr<LayerProfiler> Create(const DeviceSpec& device, MappedRegion workers,
-                                              MappedRegion ours, const ProfileCall& call);
+  // `region` is the whole memory of the device.
+  static absl::StatusOr<LayerProfiler> Create(const DeviceSpec& device, MappedRegion region,
+                                              const ProfileCall& call);
 
   // Every distinct layer, over the sizes that fit and take no longer than about a second.
   // ResourceExhausted names a layer that fits at no size.
@@ -43,7 +43,7 @@ class LayerProfiler {
   };
   class Binder;
 
-  LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWorker> worker, MappedRegion ours,
+  LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
                 const ProfileCall& call);
 
   absl::Status Prepare(const Task& task);
@@ -60,7 +60,6 @@ class LayerProfiler {
 
   DeviceSpec device_;
   std::unique_ptr<DeviceWorker> worker_;
-  MappedRegion memory_;
   AttachedJob job_;
   RepeatLimits limits_;
   std::vector<int64_t> sizes_;

@@ -21,10 +21,9 @@ constexpr RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
 
 absl::StatusOr<LayerProfiler> ProfilerOf(const ProgramContext& context, int device,
                                          const ProfileCall& call) {
-  HARMONY_ASSIGN_OR_RETURN(MappedRegion workers, context.MapDevice(device));
-  HARMONY_ASSIGN_OR_RETURN(MappedRegion ours, context.MapDevice(device));
-  return LayerProfiler::Create(context.devices[static_cast<size_t>(device)], std::move(workers),
-                               std::move(ours), call);
+  HARMONY_ASSIGN_OR_RETURN(MappedRegion region, context.MapDevice(device));
+  return LayerProfiler::Create(context.devices[static_cast<size_t>(device)], std::move(region),
+                               call);
 }
 
 // Each worker's semaphore (of its compute lane): 1 when it is ready, 2 when it has measured.

@@ -1,11 +1,14 @@
 #include "worker/service/device_worker.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/model/padding_token.h"
+#include "common/model/model_sizes.h"
+#include "worker/service/device_backends.h"
 
 namespace harmony {
 namespace {
@@ -22,14 +25,15 @@ const char* NameOf(TaskKind kind) {
   return "task";
 }
 
-// Turns offsets into pointers; each must be aligned and, with its tensor, inside the resident part.
+// Turns offsets into addresses; each must be aligned and, with its tensors, inside the resident
+// part.
 class Binder {
  public:
-  Binder(std::byte* base, Bytes resident) : base_(base), resident_(resident) {}
+  Binder(DeviceAddress begin, Bytes resident) : begin_(begin), resident_(resident) {}
 
-  template <typename T>
-  absl::Status At(Bytes offset, Bytes size, const char* what, T** pointer) const {
-    if (offset.count() % kSlotAlignment != 0) {
+  absl::Status At(Bytes offset, Bytes size, const char* what, DeviceAddress& address,
+                  int64_t alignment = kSlotAlignment) const {
+    if (offset.count() % alignment != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("the ", what, " at ", offset.count(), " is not aligned"));
     }
@@ -38,53 +42,57 @@ class Binder {
           absl::StrCat("the ", what, ", ", FormatBytesExact(size), " at ", offset.count(),
                        ", lies outside the resident ", FormatBytesExact(resident_)));
     }
-    *pointer = reinterpret_cast<T*>(base_ + offset.count());
+    address = begin_ + offset;
     return absl::OkStatus();
   }
-  // Leaves the pointer null when there is no offset.
-  template <typename T>
+  // Leaves the address as it is when there is no offset.
   absl::Status At(const std::optional<Bytes>& offset, Bytes size, const char* what,
-                  T** pointer) const {
-    return offset.has_value() ? At(*offset, size, what, pointer) : absl::OkStatus();
+                  DeviceAddress& address) const {
+    return offset.has_value() ? At(*offset, size, what, address) : absl::OkStatus();
   }
 
  private:
-  std::byte* base_;
-  Bytes resident_;
+  const DeviceAddress begin_;
+  const Bytes resident_;
 };
+
+// The weights and gradients of a task.
+absl::Status BindUses(const ModelSpec& model, const ComputeTask& task, const Binder& binder,
+                      std::vector<UseBinding>& uses) {
+  const auto bind = [&](const WeightBinding& from, const char* what,
+                        DeviceAddress UseBinding::*place) -> absl::Status {
+    if (from.use < 0 || from.use >= static_cast<int>(model.uses.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("the model has no use ", from.use));
+    }
+    auto bound = std::find_if(uses.begin(), uses.end(),
+                              [&](const UseBinding& use) { return use.use == from.use; });
+    if (bound == uses.end()) bound = uses.insert(uses.end(), UseBinding{from.use, {}, {}});
+    const ParamBlock& block = model.blocks[model.uses[from.use].block];
+    const Bytes size = place == &UseBinding::weights ? block.weight_bytes : block.gradient_bytes;
+    return binder.At(from.offset, size, what, (*bound).*place);
+  };
+  for (const WeightBinding& weights : task.weights) {
+    HARMONY_RETURN_IF_ERROR(bind(weights, "weights", &UseBinding::weights));
+  }
+  for (const WeightBinding& gradients : task.gradients) {
+    HARMONY_RETURN_IF_ERROR(bind(gradients, "gradients", &UseBinding::gradients));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
-// The runner is destroyed before the workspace that its tensors lie in.
+// The runner, with its layers, is destroyed before the device.
 struct DeviceWorker::Job {
-  Job(const AttachedJob& description, Bytes resident, Workspace memory)
-      : description(description),
-        resident(resident),
-        workspace(std::move(memory)),
-        allocator(workspace.data(), workspace.size()) {
-    allocator.Activate();
-    runner = std::make_unique<LayerRunner>(description.model);
-    runner->set_padding_token(PaddingToken(description.model_config_json));
-  }
-  ~Job() {
-    runner.reset();
-    allocator.Deactivate();
-  }
-
   const AttachedJob description;
   const Bytes resident;
-  const Workspace workspace;
-  SimAllocator allocator;
-  std::unique_ptr<LayerRunner> runner;
+  const std::unique_ptr<ComputeDevice> device;
+  LayerRunner runner;
 };
 
 absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(const DeviceSpec& device,
                                                                    MappedRegion region) {
-  if (device.kind != DeviceKind::kSim) {
-    return absl::UnimplementedError(absl::StrCat(
-        "device ", ToString(device),
-        ": this build computes on sim devices only; the cuda plugin is not part of it"));
-  }
+  HARMONY_RETURN_IF_ERROR(CheckDeviceKind(device));
   if (region.size() != device.memory) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the memory of device ", device.ordinal, " has ", FormatBytesExact(region.size()),
@@ -111,18 +119,23 @@ absl::Status DeviceWorker::SetUpJob(const AttachedJob& job) {
         "the plan splits device ", ordinal, ", ", FormatBytesExact(device_.usable()), ", at ",
         FormatBytesExact(plan.resident), " of ", FormatBytesExact(plan.memory)));
   }
-  EndJob();  // first: two workspaces cannot be LibTorch's at once
+  EndJob();  // first: two jobs' workspaces are more than the device has
   // The region beyond the resident part stays untouched: the cap covers both together.
-  HARMONY_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Map(plan.memory - plan.resident));
-  auto next = std::make_unique<Job>(job, plan.resident, std::move(workspace));
-  std::lock_guard lock(mutex_);
-  job_ = std::move(next);
+  HARMONY_ASSIGN_OR_RETURN(
+      std::unique_ptr<ComputeDevice> device,
+      OpenComputeDevice(device_, region_, plan.memory - plan.resident, job.spec.compute_threads));
+  HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, device_));
+  ComputeDevice& opened = *device;
+  std::unique_ptr<Job> next(new Job{job, plan.resident, std::move(device),
+                                    LayerRunner(job.model, std::move(layers), opened)});
+  MutexLock lock(mutex_);
+  job_.swap(next);  // what was there goes when the lock is free again
   return absl::OkStatus();
 }
 
 void DeviceWorker::EndJob() {
   std::unique_ptr<Job> ended;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ended = std::move(job_);
 }
 
@@ -138,11 +151,6 @@ absl::Status DeviceWorker::Run(const Command& command) {
                    ", microbatch ", task->microbatch);
   if (job_ == nullptr)
     return absl::FailedPreconditionError(absl::StrCat(name, ": no job is set up"));
-  // LibTorch keeps the number of threads per calling thread, so the lane's own thread sets it.
-  if (const int threads = job_->description.spec.compute_threads; threads != threads_) {
-    SetComputeThreads(threads);
-    threads_ = threads;
-  }
   std::optional<Pacer::Reservation> reservation;
   if (device_.flops.value > 0) reservation = pacer_.Reserve(ModelledDuration(command, *task));
   HARMONY_RETURN_IF_ERROR_CTX(RunTask(*task), name);
@@ -154,11 +162,11 @@ absl::Status DeviceWorker::RunTask(const ComputeTask& task) {
   HARMONY_ASSIGN_OR_RETURN(const GroupBinding binding, Bind(task));
   switch (task.kind) {
     case TaskKind::kForward:
-      return job_->runner->RunForward(binding);
+      return job_->runner.RunForward(binding);
     case TaskKind::kBackward:
-      return job_->runner->RunBackward(binding);
+      return job_->runner.RunBackward(binding);
     case TaskKind::kForwardBackward:
-      return job_->runner->RunForwardBackward(binding);
+      return job_->runner.RunForwardBackward(binding);
   }
   return absl::InvalidArgumentError("unknown kind of task");
 }
@@ -171,54 +179,54 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
     return absl::InvalidArgumentError(
         absl::StrCat("the model has layers 0..", last_layer, ", samples: ", task.samples));
   }
-  const Binder binder(region_.data(), job_->resident);
+  const Binder binder(job_->device->resident(), job_->resident);
   GroupBinding binding;
   binding.layers = task.layers;
   binding.samples = task.samples;
-  binding.tokens = job_->description.plan.sequence_length;
   binding.microbatch = job_->description.plan.microbatch_size;
-  const Bytes ids(task.samples * binding.tokens * static_cast<int64_t>(sizeof(int32_t)));
-  const Bytes hidden = BoundaryBytes(model, 1, task.samples, binding.tokens);
+  const auto boundary_size = [&](int boundary) {
+    return BoundaryBytes(model, boundary, task.samples);
+  };
+  const auto gradient_size = [&](int boundary) {
+    return BoundaryGradientBytes(model, boundary, task.samples);
+  };
 
-  const auto use_of = [&binding](int use) -> UseBinding& {
-    for (UseBinding& bound : binding.uses) {
-      if (bound.use == use) return bound;
-    }
-    return binding.uses.emplace_back(UseBinding{.use = use});
-  };
-  const auto block_size = [&model](int use) -> absl::StatusOr<Bytes> {
-    if (use < 0 || use >= static_cast<int>(model.uses.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("the model has no use ", use));
-    }
-    return model.blocks[model.uses[use].block].size();
-  };
-  for (const WeightBinding& weights : task.weights) {
-    HARMONY_ASSIGN_OR_RETURN(const Bytes size, block_size(weights.use));
-    HARMONY_RETURN_IF_ERROR(
-        binder.At(weights.offset, size, "weights", &use_of(weights.use).weights));
-  }
-  for (const WeightBinding& gradients : task.gradients) {
-    HARMONY_ASSIGN_OR_RETURN(const Bytes size, block_size(gradients.use));
-    HARMONY_RETURN_IF_ERROR(
-        binder.At(gradients.offset, size, "gradients", &use_of(gradients.use).gradients));
-  }
-  HARMONY_RETURN_IF_ERROR(binder.At(task.input, hidden, "input", &binding.input));
+  HARMONY_RETURN_IF_ERROR(BindUses(model, task, binder, binding.uses));
+  const int first = task.layers.first;
+  const bool from_stash = task.kind == TaskKind::kBackward && first == 0;
   HARMONY_RETURN_IF_ERROR(
-      binder.At(task.kept, KeptActivationBytes(model, task.layers, task.samples, binding.tokens),
-                "kept activations", &binding.kept));
-  HARMONY_RETURN_IF_ERROR(binder.At(task.tokens, ids, "tokens", &binding.token_ids));
+      binder.At(task.input, boundary_size(from_stash ? 1 : first), "input", binding.input));
+  HARMONY_RETURN_IF_ERROR(binder.At(task.kept,
+                                    KeptActivationBytes(model, task.layers, task.samples),
+                                    "kept activations", binding.kept));
   for (const OutputBinding& output : task.outputs) {
+    if (output.boundary <= first || output.boundary > task.layers.last + 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("these layers have no output at boundary ", output.boundary));
+    }
+    BoundaryOutput& bound = binding.outputs.emplace_back(BoundaryOutput{output.boundary, {}});
     HARMONY_RETURN_IF_ERROR(
-        binder.At(output.offset, hidden, "output",
-                  &binding.outputs.emplace_back(BoundaryOutput{.boundary = output.boundary}).data));
+        binder.At(output.offset, boundary_size(output.boundary), "output", bound.address));
   }
-  HARMONY_RETURN_IF_ERROR(
-      binder.At(task.output_gradient, hidden, "output gradient", &binding.output_gradient));
-  HARMONY_RETURN_IF_ERROR(
-      binder.At(task.input_gradient, hidden, "input gradient", &binding.input_gradient));
-  HARMONY_RETURN_IF_ERROR(binder.At(task.labels, ids, "labels", &binding.labels));
-  HARMONY_RETURN_IF_ERROR(binder.At(task.loss, Bytes(sizeof(LossSlot)), "loss", &binding.loss));
-  binding.total_labels = task.total_labels;
+  HARMONY_RETURN_IF_ERROR(binder.At(task.output_gradient, gradient_size(task.layers.last + 1),
+                                    "output gradient", binding.output_gradient));
+  HARMONY_RETURN_IF_ERROR(binder.At(task.input_gradient, gradient_size(first), "input gradient",
+                                    binding.input_gradient));
+  binding.batch.resize(model.inputs.size());
+  for (const InputBinding& input : task.inputs) {
+    if (input.input < 0 || input.input >= std::ssize(model.inputs)) {
+      return absl::InvalidArgumentError(absl::StrCat("the model has no batch input ", input.input));
+    }
+    HARMONY_RETURN_IF_ERROR(binder.At(input.offset, InputBytes(model, input.input, task.samples),
+                                      model.inputs[input.input].tensor.name.c_str(),
+                                      binding.batch[input.input]));
+  }
+  if (task.loss) {  // those of a step follow each other
+    constexpr int64_t kSize = sizeof(LossSlot);
+    HARMONY_RETURN_IF_ERROR(
+        binder.At(*task.loss, Bytes(kSize), "loss", binding.loss.slot, /*alignment=*/kSize));
+  }
+  binding.loss.total_labels = task.total_labels;
   binding.first_microbatch = task.first_microbatch;
   binding.last_microbatch = task.last_microbatch;
   return binding;
@@ -230,20 +238,23 @@ Nanos DeviceWorker::ModelledDuration(const Command& command, const ComputeTask& 
   if (command.header.expected > Nanos(0)) return command.header.expected;
   double flops = 0;
   for (int layer = task.layers.first; layer <= task.layers.last; ++layer) {
-    flops += ForwardFlops(job_->description.model, layer, task.samples,
-                          job_->description.plan.sequence_length);
+    flops += ForwardFlops(job_->description.model, layer, task.samples);
   }
   const int forwards = task.kind == TaskKind::kForward ? 1 : task.kept ? 2 : 3;
   return Nanos::FromSeconds(flops * forwards / device_.flops.value);
+}
+
+ComputeDevice* DeviceWorker::device() const {
+  return job_ != nullptr ? job_->device.get() : nullptr;
 }
 
 DeviceWorker::Stats DeviceWorker::stats() const {
   Stats stats;
   stats.paced = pacer_.paced();
   stats.overruns = pacer_.overruns();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (job_ != nullptr) {
-    const SimAllocator::Usage usage = job_->allocator.usage();
+    const ComputeDevice::Usage usage = job_->device->usage();
     stats.workspace = usage.current;
     stats.workspace_peak = usage.peak;
   }

@@ -3,23 +3,24 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/ipc/fd_passing.h"
 #include "common/plan/command.h"
 #include "common/plan/machine.h"
 #include "common/runtime/attached_job.h"
 #include "common/runtime/pacer.h"
-#include "worker/device/sim_allocator.h"
-#include "worker/device/workspace.h"
-#include "worker/models/layer_runner.h"
+#include "worker/device/compute_device.h"
+#include "worker/layers/layer_runner.h"
 
 namespace harmony {
 
-// The compute of one sim device: its memory, split by the plan into bindings and workspace, and the
-// layers of the job that runs.
+// The compute of one device: its memory, split by the plan into bindings and workspace, and the
+// layers of the job that runs. It binds the offsets of commands to device addresses and hands them
+// to the LayerRunner; how memory is reached and layers compute is up to what device_backends.h
+// chooses.
 //
 // SetUpJob, EndJob come from the service's thread and REQUIRE that the compute lane is idle; Run
 // comes from the compute lane's thread; stats from any.
@@ -30,9 +31,9 @@ class DeviceWorker {
                                                               MappedRegion region);
   ~DeviceWorker();
 
-  // Builds the job's layers and gives LibTorch a workspace of what the resident part leaves of the
-  // device's memory. The same job again is a fresh start of it; another one replaces it.
-  // InvalidArgument when the plan does not fit the device.
+  // Builds the job's layers and makes what the resident part leaves of the device's memory their
+  // workspace. The same job again is a fresh start of it; another one replaces it. InvalidArgument
+  // when the plan does not fit the device.
   absl::Status SetUpJob(const AttachedJob& job);
   void EndJob();
 
@@ -47,6 +48,9 @@ class DeviceWorker {
   };
   Stats stats() const;
 
+  // The device as the job that is set up has it; null without a job. For the compute lane's thread.
+  ComputeDevice* device() const;
+
  private:
   struct Job;
 
@@ -59,9 +63,8 @@ class DeviceWorker {
   const DeviceSpec device_;
   const MappedRegion region_;
   Pacer pacer_{PacedWork::kCompute};
-  mutable std::mutex mutex_;  // guards the pointer job_, for stats
+  mutable Mutex mutex_;  // guards the pointer job_, for stats
   std::unique_ptr<Job> job_;
-  int threads_ = 0;  // LibTorch's, as set by the lane; 0: not yet
 };
 
 }  // namespace harmony

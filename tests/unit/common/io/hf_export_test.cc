@@ -5,6 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/random.h"
 #include "common/io/hf_directory.h"
+#include "common/model/families/causal_lm.h"
 #include "tests/unit/common/io/temp_dir.h"
 
 namespace harmony {
@@ -18,17 +19,18 @@ class ExportTest : public ::testing::TestWithParam<const char*> {
         *PresetConfigJson(GetParam()), {{"\"n_layer\": 12", "\"n_layer\": 2"},
                                         {"\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2"}});
     source_.config = *ParseModelConfig(source_.config_json, GetParam());
-    model_ = BuildModelSpec(source_.config);
+    model_ = BuildModelSpec(source_.config, 64);
     CounterRandom random(5);
     for (const ParamBlock& block : model_.blocks) {
-      std::vector<float>& data = data_.emplace_back(block.elements);
+      std::vector<float>& data = data_.emplace_back(block.elements());
       for (float& value : data) value = static_cast<float>(random.NextDouble() - 0.5);
     }
   }
   TensorValues Values() {
     return [this](const ParamBlock& block, const TensorSpec& tensor) {
       const size_t index = static_cast<size_t>(&block - model_.blocks.data());
-      return absl::MakeConstSpan(data_[index]).subspan(tensor.offset, tensor.elements);
+      return absl::MakeConstSpan(data_[index])
+          .subspan(tensor.weight.first_element(), tensor.elements);
     };
   }
   TempDir dir_;
@@ -56,7 +58,8 @@ TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
     for (const TensorSpec& tensor : model_.blocks[b].tensors) {
       std::vector<float> values(tensor.elements);
       ASSERT_TRUE(reader->ReadF32(map->of(tensor).name, absl::MakeSpan(values)).ok());
-      EXPECT_TRUE(std::equal(values.begin(), values.end(), data_[b].begin() + tensor.offset));
+      EXPECT_TRUE(std::equal(values.begin(), values.end(),
+                             data_[b].begin() + tensor.weight.first_element()));
     }
   }
   ASSERT_TRUE(ExportModel(second, model_, *map, Values(), again->config_json, first).ok());

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "tests/unit/common/io/temp_dir.h"
 
 namespace harmony {
@@ -84,6 +87,82 @@ TEST(TokenFileTest, TokensBeyondTheVocabularyAreNamedByPosition) {
   const auto u32 = TokenFile::Open(dir.File("t"), DataFormat::kTokensU32);
   EXPECT_THAT(std::string(u32->Validate(0x7fffffff, 8, 1).message()), HasSubstr(""));
   EXPECT_THAT(std::string(u32->Validate(50257, 8, 1).message()), HasSubstr("at position 0 "));
+}
+
+TEST(TokenFileTest, FilesOfOtherKindsAreCalledByTheirName) {
+  const TempDir dir;
+  const std::pair<std::string, const char*> files[] = {
+      {std::string("\x93NUMPY\x01\0", 8), "NumPy"},
+      {std::string("PK\x03\x04....", 8), "zip"},
+      {std::string("\x1f\x8b\x08.....", 8), "gzip"},
+      {std::string("PAR1....", 8), "parquet"},
+      {std::string("MMIDIDX\0\0", 9) + std::string(7, 'x'), ".bin"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 4\n", "git lfs pull"},
+      {std::string("\x20\0\0\0\0\0\0\0{\"a\":", 13) + std::string(51, ' '), "safetensors"}};
+  for (const auto& [bytes, name] : files) {
+    const auto file = TokenFile::Open(dir.Write("t", bytes), DataFormat::kTextBytes);
+    EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(file.status().message()), HasSubstr(name));
+  }
+  // Text that begins alike is text.
+  EXPECT_TRUE(TokenFile::Open(dir.Write("t", "PKW stands for car"), DataFormat::kTextBytes).ok());
+  EXPECT_TRUE(TokenFile::Open(dir.Write("t", "version https://"), DataFormat::kTextBytes).ok());
+}
+
+TEST(TokenFileTest, TokensOfAWiderTypeAreRefused) {
+  const TempDir dir;
+  std::string u16, u32, u64;
+  for (int i = 0; i < 1000; ++i) {
+    const auto low = static_cast<char>(i * 31 % 255 + 1), high = static_cast<char>(i * 7 % 255 + 1);
+    u16 += {low, high};
+    u32 += {low, high, 0, 0};
+    u64 += {low, high, 0, 0, 0, 0, 0, 0};
+  }
+  const auto check = [&](const std::string& bytes, DataFormat format) {
+    const auto file = TokenFile::Open(dir.Write("t", bytes), format);
+    return std::string(file->Validate(1 << 16, 8, 1).message());
+  };
+  EXPECT_EQ(check(u16, DataFormat::kTokensU16), "");
+  EXPECT_THAT(check(u32, DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
+  EXPECT_THAT(check(u64, DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
+  EXPECT_EQ(check(u32, DataFormat::kTokensU32), "");
+  // One token that is not zero among them, and zeros only, say nothing of the kind.
+  u32[2] = 1;
+  EXPECT_EQ(check(u32, DataFormat::kTokensU16), "");
+  EXPECT_EQ(check(std::string(4000, '\0'), DataFormat::kTokensU16), "");
+}
+
+TEST(TokenFileTest, TheFingerprintTellsAppendedAndChangedData) {
+  const TempDir dir;
+  const auto of = [&](const std::string& bytes) {
+    const auto file = TokenFile::Open(dir.Write("t", bytes), DataFormat::kTextBytes);
+    return *file->Fingerprint();
+  };
+  const std::string bytes(3'000'000, 'x');
+  const DataFingerprint whole = of(bytes);
+  EXPECT_EQ(whole.bytes, 3'000'000);
+  EXPECT_EQ(whole.hashed_bytes, 3'000'000);
+  EXPECT_EQ(of(bytes), whole);
+  EXPECT_NE(of(bytes + "x"), whole);
+  std::string changed = bytes;
+  changed[2'345'678] = 'y';
+  EXPECT_NE(of(changed), whole);
+}
+
+TEST(TokenFileTest, OfALargeFilePiecesAreHashedAndTheEnds) {
+  const TempDir dir;
+  const std::string path = dir.Write("t", "a");
+  const int64_t size = 2 * kHashedWhole + 12'345;
+  std::filesystem::resize_file(path, static_cast<uintmax_t>(size));  // sparse
+  const auto now = [&] { return *TokenFile::Open(path, DataFormat::kTextBytes)->Fingerprint(); };
+  const DataFingerprint before = now();
+  EXPECT_EQ(before.bytes, size);
+  EXPECT_EQ(before.hashed_bytes, kHashedWhole);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(size - 1);
+  file.put('z');
+  file.close();
+  EXPECT_NE(now(), before);
 }
 
 TEST(TokenFileTest, AFileThatShrinksIsAnErrorNotASignal) {

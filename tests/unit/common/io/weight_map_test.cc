@@ -7,6 +7,7 @@
 
 #include "absl/strings/strip.h"
 #include "common/io/safetensors_writer.h"
+#include "common/model/families/causal_lm.h"
 #include "tests/unit/common/io/temp_dir.h"
 
 namespace harmony {
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 ModelSpec Preset(absl::string_view name) {
   ModelConfig config = *ParseModelConfig(*PresetConfigJson(name), name);
   config.num_layers = 2;
-  return BuildModelSpec(config);
+  return BuildModelSpec(config, 64);
 }
 
 // A checkpoint of the model, changed by `edit`.
@@ -108,7 +109,7 @@ TEST(WeightMapTest, MismatchesAreNamed) {
       [](auto& tensors) {
         tensors.push_back({"lm_head.weight", DType::kF32, {257, 192}});
       },
-      "tied head");
+      "the tied 'lm_head.weight'");
 }
 
 TEST(WeightMapTest, StoredMapsAreChecked) {

@@ -1,4 +1,6 @@
 #include "common/model/model_spec.h"
+#include "common/model/families/causal_lm.h"
+#include "common/model/model_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +11,10 @@ namespace harmony {
 namespace {
 
 ModelSpec Preset(absl::string_view name) {
-  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(name), name));
+  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(name), name), 256);
+}
+ModelConfig ConfigOf(absl::string_view name) {
+  return *ParseModelConfig(*PresetConfigJson(name), name);
 }
 
 TEST(ModelSpecTest, Gpt2Has124MillionParameters) {
@@ -73,31 +78,142 @@ TEST(ModelSpecTest, TensorsAreAlignedUniqueAndDoNotOverlap) {
     const ModelSpec model = Preset(preset);
     std::set<std::string> names;
     for (const ParamBlock& block : model.blocks) {
-      int64_t end = 0;
+      Bytes end;
+      int64_t numbers = 0;
       for (const TensorSpec& tensor : block.tensors) {
         EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
-        EXPECT_EQ(tensor.offset % 16, 0);
-        EXPECT_GE(tensor.offset, end);
-        end = tensor.offset + tensor.elements;
+        EXPECT_EQ(tensor.weight.offset.count() % kSlotAlignment, 0);
+        EXPECT_GE(tensor.weight.offset, end);
+        EXPECT_GE(tensor.init_position, numbers);
+        end = tensor.weight.offset + Bytes(4 * tensor.elements);
+        numbers = tensor.init_position + tensor.elements;
       }
-      EXPECT_GE(block.elements, end);
-      EXPECT_EQ(block.elements % 16, 0);
+      EXPECT_GE(block.weight_bytes, end);
+      EXPECT_EQ(block.weight_bytes.count() % kSlotAlignment, 0);
+      EXPECT_EQ(block.elements() * 4, block.weight_bytes.count());
     }
   }
 }
 
+TEST(ModelSpecTest, EachFormOfABlockHasItsOwnTypes) {
+  ParamBlock block;
+  const auto add = [&](std::vector<int64_t> shape, DType weight, DType gradient) {
+    TensorSpec tensor;
+    tensor.shape = std::move(shape);
+    tensor.weight.dtype = weight;
+    tensor.gradient.dtype = gradient;
+    AddTensor(block, std::move(tensor));
+  };
+  add({3, 100}, DType::kBF16, DType::kF32);
+  add({5}, DType::kF32, DType::kBF16);
+  EXPECT_EQ(block.tensors[1].weight.offset, Bytes(768));      // 600, in whole slots
+  EXPECT_EQ(block.tensors[1].gradient.offset, Bytes(1280));   // 1200
+  EXPECT_EQ(block.tensors[1].gradient.first_element(), 640);  // of two bytes each
+  EXPECT_EQ(block.tensors[1].moment.offset, Bytes(1280));
+  EXPECT_EQ(block.tensors[1].init_position, 304);  // whatever the slots and types
+  EXPECT_EQ(block.weight_bytes, Bytes(1024));
+  EXPECT_EQ(block.gradient_bytes, Bytes(1536));
+}
+
 TEST(ModelCostTest, BoundariesAndChunks) {
   const ModelSpec model = Preset("gpt2-124m");
-  EXPECT_EQ(BoundaryBytes(model, 0, 2, 256), Bytes(2 * 256 * 4));
-  EXPECT_EQ(BoundaryBytes(model, 5, 2, 256), Bytes(2 * 256 * 768 * 4));
-  EXPECT_EQ(HeadChunkRows(model.config), 256);
-  EXPECT_EQ(HeadChunkRows(Preset("gpt2-mini").config), 1024);
+  EXPECT_EQ(BoundaryBytes(model, 0, 2), Bytes(0));
+  EXPECT_EQ(BoundaryBytes(model, 5, 2), Bytes(2 * 256 * 768 * 4));
+  EXPECT_EQ(BoundaryBytes(model, 14, 2), Bytes(0));
+  EXPECT_EQ(LayerInputBytes(model, 0, 2), Bytes(2 * 256 * 4));
+  EXPECT_EQ(LayerInputBytes(model, 13, 2), BoundaryBytes(model, 13, 2));
+  EXPECT_EQ(HeadChunkRows(ConfigOf("gpt2-124m")), 256);
+  EXPECT_EQ(HeadChunkRows(ConfigOf("gpt2-mini")), 1024);
+}
+
+TEST(ModelCostTest, SizesAreTheLargestPhaseOrWhatWasMeasured) {
+  BytesBySamples size;
+  EXPECT_EQ(size.At(5), Bytes(0));
+  // 100 a sample, and 50 more of each up to 120; or 1000, and 10 a thread.
+  size.phases = {{Bytes(100), Bytes(), Bytes(), Bytes(50), Bytes(120)},
+                 {Bytes(), Bytes(1000), Bytes(10), Bytes(), Bytes()}};
+  EXPECT_EQ(size.At(2), Bytes(1010));
+  EXPECT_EQ(size.At(2, /*threads=*/3), Bytes(1030));
+  EXPECT_EQ(size.At(9), Bytes(1020));
+  EXPECT_EQ(size.At(int64_t{1} << 62), kMostBytes);
+  BytesBySamples table;
+  table.table = {{1, Bytes(7)}, {4, Bytes(9)}};
+  EXPECT_EQ(table.At(4), Bytes(9));
+  EXPECT_EQ(table.At(2), kMostBytes);
+  EXPECT_EQ(table.At(5), kMostBytes);
+}
+
+// Three layers of different costs; boundary 1 has a tensor of bytes beside its floats, boundary 2
+// two tensors of different types; a mask skips ahead to the last two layers.
+ModelSpec MadeUpChain() {
+  ModelSpec model;
+  model.boundaries = {{},
+                      {{"x", DType::kBF16, {10, 10}}, {"kinds", DType::kI64, {3}}},
+                      {{"x", DType::kF32, {64}}, {"skipped", DType::kBF16, {10, 10}}},
+                      {}};
+  model.inputs = {{{"image", DType::kU8, {3, 7, 7}}, 0, {0}},
+                  {{"mask", DType::kBool, {5}}, 2, {1, 2}}};
+  for (int layer = 0; layer < 3; ++layer) {
+    model.layers.push_back({layer, layer, {}});
+    LayerCost& cost = model.costs.emplace_back();
+    LayerWorkspace& bound = cost.bound;
+    const int64_t n = 1 + layer;
+    bound.forward = BytesBySamples::Of(Bytes(1000 * n));
+    bound.kept = BytesBySamples::Of(Bytes(10'000 * n));
+    bound.backward = BytesBySamples::Of(Bytes(10'000 * n), Bytes(100'000 / n));
+    bound.keeping_forward = BytesBySamples::Of(Bytes(1), Bytes(n));
+    bound.kept_backward = BytesBySamples::Of(Bytes(2), Bytes(n));
+    cost.kept_tensors = {BytesBySamples::Of(Bytes(300)), BytesBySamples::Of(Bytes(1))};
+  }
+  return model;
+}
+
+TEST(ModelCostTest, TensorsOfABoundaryFollowEachOther) {
+  const ModelSpec model = MadeUpChain();
+  EXPECT_EQ(BoundaryBytes(model, 1, 1), Bytes(256 + 24));
+  EXPECT_EQ(BoundaryBytes(model, 1, 2), Bytes(512 + 48));  // 400 bytes take two slots
+  EXPECT_EQ(BoundaryGradientBytes(model, 1, 2), BoundaryBytes(model, 1, 2));
+  EXPECT_EQ(BoundaryGradientBytes(model, 2, 1), Bytes(256 + 200));
+  EXPECT_FALSE(BoundariesSplit(model, 1));
+  EXPECT_TRUE(BoundariesSplit(Preset("gpt2-124m"), 1));
+  EXPECT_EQ(InputsOf(model, {0, 0}), (std::vector<int>{0}));
+  EXPECT_EQ(InputsOf(model, {1, 1}), (std::vector<int>{1}));
+  EXPECT_EQ(InputsOf(model, {0, 2}), (std::vector<int>{0, 1}));
+  const BatchLayout batch = LayOutBatch(model, 4);
+  EXPECT_EQ(batch.offsets, (std::vector<Bytes>{Bytes(0), Bytes(768)}));  // 588 bytes of images
+  EXPECT_EQ(batch.size, Bytes(1024));
+}
+
+TEST(ModelCostTest, WorkspaceOfARangeFollowsFromItsLayers) {
+  const ModelSpec model = MadeUpChain();
+  const Bytes b1 = BoundaryBytes(model, 1, 2), b2 = BoundaryBytes(model, 2, 2);
+  const auto bound = [&](WorkspaceOf task, LayerRange range) {
+    return WorkspaceBound(model, task, range, 2);
+  };
+  EXPECT_EQ(bound(WorkspaceOf::kForward, {1, 1}), Bytes(4000));
+  // What leaves layer 0 is the group's stash, and bound.
+  EXPECT_EQ(bound(WorkspaceOf::kForward, {0, 1}), Bytes(4000));
+  // Inner inputs, all that is kept, the largest temporary, a gradient on its way.
+  EXPECT_EQ(bound(WorkspaceOf::kBackward, {1, 1}), Bytes(40'000 + 50'000));
+  EXPECT_EQ(bound(WorkspaceOf::kBackward, {0, 1}),
+            Bytes(20'000 + 40'000 + 100'000) + BoundaryGradientBytes(model, 1, 2));
+  EXPECT_EQ(bound(WorkspaceOf::kBackward, {1, 2}),
+            Bytes(40'000 + 60'000 + 50'000) + b2 + BoundaryGradientBytes(model, 2, 2));
+  // The fused task finds layer 0's output nowhere else.
+  EXPECT_EQ(bound(WorkspaceOf::kBackward, {0, 2}), Bytes(20'000 + 40'000 + 60'000 + 100'000) + b1 +
+                                                       b2 + BoundaryGradientBytes(model, 2, 2));
+  EXPECT_EQ(bound(WorkspaceOf::kKeepingForward, {0, 1}), Bytes(4));
+  EXPECT_EQ(bound(WorkspaceOf::kKeptBackward, {0, 1}),
+            Bytes(6) + BoundaryGradientBytes(model, 1, 2));
+  // Two tensors a layer, of 600 and 2 bytes; layer 0 keeps none.
+  EXPECT_EQ(KeptActivationBytes(model, {0, 1}, 2), Bytes(768 + 256));
+  EXPECT_EQ(KeptActivationBytes(model, {1, 2}, 2), Bytes(2 * (768 + 256)) + b2.AlignUp(256));
 }
 
 TEST(ModelCostTest, FlopsAreTwoPerWeightAndToken) {
   const ModelSpec model = Preset("gpt2-124m");
   double flops = 0;
-  for (const LayerSpec& layer : model.layers) flops += ForwardFlops(model, layer.index, 1, 256);
+  for (const LayerSpec& layer : model.layers) flops += ForwardFlops(model, layer.index, 1);
   // 12 blocks of 12 C^2 weights and the head, with a few percent for attention.
   const double weights = 12.0 * 12 * 768 * 768 + 50257.0 * 768;
   EXPECT_NEAR(flops / (2 * weights * 256), 1.0, 0.05);
@@ -105,30 +221,30 @@ TEST(ModelCostTest, FlopsAreTwoPerWeightAndToken) {
 
 TEST(ModelCostTest, WorkspaceGrowsWithTheRangeAndNeverOverflows) {
   const ModelSpec model = Preset("gpt2-124m");
-  EXPECT_LT(ForwardWorkspaceBytes(model, {1, 1}, 2, 256),
-            BackwardWorkspaceBytes(model, {1, 4}, 2, 256));
-  EXPECT_LT(BackwardWorkspaceBytes(model, {1, 1}, 2, 256),
-            BackwardWorkspaceBytes(model, {1, 2}, 2, 256));
-  const Bytes absurd = BackwardWorkspaceBytes(model, {0, 13}, int64_t{1} << 40, int64_t{1} << 40);
-  EXPECT_GT(absurd, GiB(1 << 20));
+  const auto backward = [&](LayerRange range, int64_t samples) {
+    return WorkspaceBound(model, WorkspaceOf::kBackward, range, samples);
+  };
+  EXPECT_LT(WorkspaceBound(model, WorkspaceOf::kForward, {1, 1}, 2), backward({1, 4}, 2));
+  EXPECT_LT(backward({1, 1}, 2), backward({1, 2}, 2));
+  EXPECT_GT(backward({0, 13}, int64_t{1} << 60), GiB(1 << 20));
 }
 
 TEST(ModelCostTest, KeptActivationsAreWhatTheBlocksSaveAndWhatLiesBetweenThem) {
   const ModelSpec model = Preset("gpt2-124m");
-  const Bytes block = KeptBlockBytes(model.config, 2, 256);
-  EXPECT_EQ(block, SavedActivationBytes(model, 1, 2, 256));  // no rounding at this size
-  EXPECT_EQ(KeptActivationBytes(model, {1, 1}, 2, 256), block);
-  EXPECT_EQ(KeptActivationBytes(model, {0, 3}, 2, 256),
-            block * 3 + BoundaryBytes(model, 1, 2, 256) * 2);
-  EXPECT_EQ(KeptActivationBytes(model, {0, 0}, 2, 256), Bytes(0));
-  EXPECT_LT(KeptBackwardWorkspaceBytes(model, {1, 4}, 2, 256),
-            BackwardWorkspaceBytes(model, {1, 1}, 2, 256));
-  EXPECT_GT(KeptActivationBytes(model, {0, 12}, int64_t{1} << 40, int64_t{1} << 40), GiB(1 << 20));
+  const Bytes block = KeptBlockBytes(ConfigOf("gpt2-124m"), 2, 256);
+  EXPECT_EQ(block, model.cost_of(1).saved_per_sample * 2);  // no rounding at this size
+  EXPECT_EQ(KeptTensorBytes(model.cost_of(1), 2), block);
+  EXPECT_EQ(KeptActivationBytes(model, {1, 1}, 2), block);
+  EXPECT_EQ(KeptActivationBytes(model, {0, 3}, 2), block * 3 + BoundaryBytes(model, 1, 2) * 2);
+  EXPECT_EQ(KeptActivationBytes(model, {0, 0}, 2), Bytes(0));
+  EXPECT_LT(WorkspaceBound(model, WorkspaceOf::kKeptBackward, {1, 4}, 2),
+            WorkspaceBound(model, WorkspaceOf::kBackward, {1, 1}, 2));
+  EXPECT_GT(KeptActivationBytes(model, {0, 12}, int64_t{1} << 60), GiB(1 << 20));
 }
 
 TEST(ModelCostTest, FootprintCountsStateAndLogits) {
   const ModelSpec model = Preset("gpt2-124m");
-  const Footprint footprint = ComputeFootprint(model, 32, 256, 2);
+  const Footprint footprint = ComputeFootprint(model, 32, 2);
   EXPECT_EQ(footprint.weights, footprint.gradients);
   EXPECT_EQ(footprint.optimizer_state, footprint.weights * 2);
   EXPECT_GT(footprint.activations, Bytes(int64_t{32} * 256 * 50257 * 4));

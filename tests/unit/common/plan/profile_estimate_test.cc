@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/families/causal_lm.h"
 #include "common/model/model_config.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/profile_json.h"
 #include "tests/support/sample_profile.h"
 
@@ -13,8 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ModelSpec Preset(const char* name) {
-  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(name), name));
+ModelSpec Preset(const char* name, int64_t tokens = 128) {
+  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(name), name), tokens);
 }
 
 JobSpec Job() {
@@ -47,15 +49,14 @@ TEST(ProfileEstimateTest, WhatIsMeasuredIsAMatterOfMoments) {
     JobSpec job = Job();
     job.sequence_length = 256;
     job.global_batch_size = 64;
-    const ModelSpec model = Preset(name);
+    const ModelSpec model = Preset(name, 256);
     const auto work = CalibrationWorkOf(model, *PresetConfigJson(name), job, 8);
     ASSERT_TRUE(work.ok()) << work.status();
     EXPECT_EQ(work->devices.size(), kMostCalibrated);
     EXPECT_LE(work->forward_flops, 2e9) << name;
-    EXPECT_EQ(work->model.layers[work->layer].kind, LayerKind::kBlock);
-    const Bytes need =
-        BackwardWorkspaceBytes(work->model, {work->layer, work->layer}, work->job.global_batch_size,
-                               work->job.sequence_length);
+    EXPECT_EQ(work->model.cost_of(work->layer).name, "block");
+    const Bytes need = WorkspaceBound(work->model, WorkspaceOf::kBackward,
+                                      {work->layer, work->layer}, work->job.global_batch_size);
     EXPECT_LT(need, work->devices[0].memory) << name;
   }
 }
@@ -69,7 +70,7 @@ TEST(ProfileEstimateTest, LayersTakeTheirFlopsAtTheSpeedMeasured) {
   EXPECT_TRUE(profile.calibrated);
   EXPECT_TRUE(CheckProfile(profile, "P", model, Job(), devices).ok());
   for (const LayerProfile& layer : profile.devices[1].layers) {
-    const double flops = ForwardFlops(model, layer.layers[0], 16, 128);
+    const double flops = ForwardFlops(model, layer.layers[0], 16);
     const double seconds = InterpolateSeconds(
         layer.sizes, 16, [](const LayerSizeProfile& size) { return size.backward.median; });
     EXPECT_NEAR(seconds, 3 * flops / 10e9, 1e-4);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/profile_json.h"
 #include "tests/support/sample_profile.h"
 
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
 ModelSpec Model(const char* preset = "gpt2-mini") {
-  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(preset), preset));
+  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(preset), preset), 64);
 }
 
 JobSpec Job() {
@@ -196,10 +197,10 @@ TEST(ProfileTest, LayersOfOtherSizesThanTheModelsAreRefusedByField) {
 TEST(ProfileTest, LayersOfOneShapeAreMeasuredOnce) {
   const std::vector<LayerShape> shapes = DistinctLayers(Model("gpt2-124m"));
   ASSERT_EQ(shapes.size(), 3u);
-  EXPECT_EQ(shapes[0].kind, LayerKind::kEmbedding);
+  EXPECT_EQ(shapes[0].name, "embedding");
   EXPECT_THAT(shapes[0].layers, ElementsAre(0));
   EXPECT_EQ(shapes[1].layers.size(), 12u);
-  EXPECT_EQ(shapes[2].kind, LayerKind::kHead);
+  EXPECT_EQ(shapes[2].name, "head");
 }
 
 TEST(ProfileTest, SizesAreTheDivisorsOfTheBatchOrTheJobsOwn) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "harmony/v1/attach.pb.h"
 
 namespace harmony {
@@ -46,7 +48,7 @@ Command FullTask() {
   task.outputs = {{3, Bytes(512)}};
   task.input = Bytes(0);
   task.kept = Bytes(4096);
-  task.labels = Bytes(1024);
+  task.inputs = {{0, Bytes(512)}, {1, Bytes(1024)}};
   task.loss = Bytes(2048);
   task.total_labels = 77;
   command.body = task;
@@ -80,7 +82,7 @@ TEST(CommandCodecTest, KeepsAbsentApartFromZero) {
   EncodeCommand(FullTask(), &wire);
   const auto task = std::get<ComputeTask>(DecodeCommand(wire)->body);
   EXPECT_EQ(task.input, Bytes(0));
-  EXPECT_FALSE(task.tokens.has_value());
+  EXPECT_FALSE(task.input_gradient.has_value());
   EncodeCommand(FullTransfer(), &wire);
   EXPECT_TRUE(std::get<Transfer>(DecodeCommand(wire)->body).expect.has_value());
 }
@@ -95,20 +97,43 @@ std::string RefusalOf(const Command& command, Change change) {
   return std::string(decoded.status().message());
 }
 
+// As a program of another version would send it.
+template <typename Wire>
+Wire Unknown() {
+  return static_cast<Wire>(77);
+}
+
+// The wire's enumerations have the numbers of ours: told by the names.
+TEST(CommandCodecTest, EnumerationsAgreeByName) {
+  for (int i = v1::TrafficClass_MIN; i <= v1::TrafficClass_MAX; ++i) {
+    EXPECT_EQ(
+        absl::AsciiStrToUpper(absl::StrCat("traffic_", ToString(static_cast<TrafficClass>(i)))),
+        v1::TrafficClass_Name(static_cast<v1::TrafficClass>(i)));
+  }
+  for (int i = v1::UpdateMode_MIN; i <= v1::UpdateMode_MAX; ++i) {
+    EXPECT_EQ(absl::AsciiStrToUpper(absl::StrCat("update_", ToString(static_cast<UpdateMode>(i)))),
+              v1::UpdateMode_Name(static_cast<v1::UpdateMode>(i)));
+  }
+}
+
 TEST(CommandCodecTest, RefusesWhatIsOutOfRangeByName) {
   using W = v1::Command;
-  EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_kind(3); }),
-            "command 1: compute.kind is 3");
+  EXPECT_EQ(
+      RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_kind(Unknown<v1::TaskKind>()); }),
+      "command 1: compute.kind is 77, which is no TaskKind");
   EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_last_layer(1); }),
             "command 1: last_layer is 1");
   EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.mutable_compute()->set_input(-1); }),
             "command 1: input is -1");
-  EXPECT_EQ(RefusalOf(FullTransfer(), [](W& w) { w.mutable_transfer()->set_traffic(8); }),
-            "command 2: traffic is 8");
+  EXPECT_EQ(RefusalOf(FullTransfer(),
+                      [](W& w) { w.mutable_transfer()->set_traffic(Unknown<v1::TrafficClass>()); }),
+            "command 2: traffic is 77, which is no TrafficClass");
   EXPECT_EQ(RefusalOf(FullTransfer(), [](W& w) { w.mutable_transfer()->set_size(-5); }),
             "command 2: size is -5");
-  EXPECT_EQ(RefusalOf(FullTransfer(), [](W& w) { w.mutable_transfer()->set_commit_kind(-1); }),
-            "command 2: commit_kind is -1");
+  EXPECT_EQ(
+      RefusalOf(FullTransfer(),
+                [](W& w) { w.mutable_transfer()->set_commit_kind(Unknown<v1::ObjectKind>()); }),
+      "command 2: commit_kind is 77, which is no ObjectKind");
   EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.clear_body(); }), "command 1: no body");
   EXPECT_EQ(RefusalOf(FullTask(), [](W& w) { w.set_signal_value(0); }),
             "command 1: signal_value is 0");

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/model_sizes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator/core/small_case.h"
@@ -19,50 +20,50 @@ constexpr char kOneStepOnTwoDevices[] = R"(
 #1 step 0 lane 11=1 initialize
 #2 step 0 lane 11=2 load_batch
 #3 step 0 lane 1=1 copy weights 1024 B arena+0 -> device0+0 expect 0=0 after 11>=1
-#4 step 0 lane 6=1 copy weights 2688 B arena+1024 -> device1+0 expect 1=0 after 11>=1
-#5 step 0 lane 2=1 copy tokens 16 B arena+14400 -> device0+1024 expect 13=1 after 11>=2
-#6 step 0 lane 1=2 copy weights 1088 B arena+3712 -> device0+31680 expect 2=0 after 11>=1
-#7 step 0 lane 6=2 copy weights 2688 B arena+1024 -> device1+30080 expect 1=0 after 11>=1
-#8 step 0 lane 0=1 forward layers 0-0 microbatch 0 w0@0 out1@1152 tokens@1024 after 1>=1 after 2>=1
-#9 step 0 lane 2=2 copy tokens 16 B arena+14416 -> device0+1088 expect 13=1 after 11>=2
-#10 step 0 lane 3=1 copy stash 128 B device0+1152 -> arena+15104 commit stash(1, microbatch 0)=1 retire 22 after 0>=1
-#11 step 0 lane 4=1 copy boundary 128 B device0+1152 -> device1+2688 after 0>=1
-#12 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1280 tokens@1088 after 2>=2
-#13 step 0 lane 2=3 copy tokens 16 B arena+14432 -> device0+30080 expect 13=1 after 11>=2
-#14 step 0 lane 5=1 forward layers 1-1 microbatch 0 w1@0 in@2688 out2@2944 after 4>=1 after 6>=1
-#15 step 0 lane 3=2 copy stash 128 B device0+1280 -> arena+15232 commit stash(1, microbatch 1)=1 retire 23 after 0>=2
-#16 step 0 lane 7=1 copy stash 128 B arena+15104 -> device1+26880 expect 22=1 after 3>=1
-#17 step 0 lane 4=2 copy boundary 128 B device0+1280 -> device1+2816 after 0>=2
-#18 step 0 lane 8=1 copy stash 128 B device1+2944 -> arena+15360 commit stash(2, microbatch 0)=1 retire 24 after 5>=1
-#19 step 0 lane 2=4 copy tokens 16 B arena+14448 -> device0+30272 expect 13=1 after 11>=2
-#20 step 0 lane 9=1 copy boundary 128 B device1+2944 -> device0+30144 after 5>=1
-#21 step 0 lane 5=2 forward layers 1-1 microbatch 1 w1@0 in@2816 out2@3072 after 4>=2
-#22 step 0 lane 0=3 forward_backward layers 2-2 microbatch 0 w2@31680 g2@30592 in@30144 dx@29824 labels@30080 loss@30464 after 1>=2 after 2>=3 after 9>=1
-#23 step 0 lane 8=2 copy stash 128 B device1+3072 -> arena+15488 commit stash(2, microbatch 1)=1 retire 25 after 5>=2
-#24 step 0 lane 2=5 copy tokens 16 B arena+14400 -> device0+1024 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
-#25 step 0 lane 9=2 copy boundary 128 B device1+3072 -> device0+30336 after 5>=2
-#26 step 0 lane 3=3 copy boundary_commit 128 B device0+29824 -> arena+15616 commit boundary_gradient(2, microbatch 0)=1 retire 30 after 0>=3
-#27 step 0 lane 7=2 copy stash 128 B arena+15232 -> device1+27136 expect 23=1 after 3>=2
-#28 step 0 lane 4=3 copy boundary 128 B device0+29824 -> device1+27008 after 0>=3
-#29 step 0 lane 0=4 forward_backward layers 2-2 microbatch 1 w2@31680 g2@30592 in@30336 dx@29952 labels@30272 loss@30528 after 2>=4 after 9>=2
-#30 step 0 lane 5=3 backward layers 1-1 microbatch 0 w1@30080 g1@27392 in@26880 dy@27008 dx@26624 after 4>=3 after 6>=2 after 7>=1
-#31 step 0 lane 3=4 copy boundary_commit 128 B device0+29952 -> arena+15744 commit boundary_gradient(2, microbatch 1)=1 retire 31 after 0>=4
-#32 step 0 lane 4=4 copy boundary 128 B device0+29952 -> device1+27264 after 0>=4
-#33 step 0 lane 3=5 copy loss 128 B device0+30464 -> arena+14976 commit loss(0)=1 retire 12 after 0>=4
-#34 step 0 lane 8=3 copy boundary_commit 128 B device1+26624 -> arena+15872 commit boundary_gradient(1, microbatch 0)=1 retire 28 after 5>=3
-#35 step 0 lane 2=6 copy tokens 16 B arena+14416 -> device0+1216 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
-#36 step 0 lane 9=3 copy boundary 128 B device1+26624 -> device0+1088 after 0>=2 after 3>=2 after 4>=2 after 5>=3
-#37 step 0 lane 5=4 backward layers 1-1 microbatch 1 w1@30080 g1@27392 in@27136 dy@27264 dx@26752 after 4>=4 after 7>=2
-#38 step 0 lane 3=6 copy gradients 1088 B device0+30592 -> arena+16128 commit gradient(2)=1 retire 11 after 0>=4
-#39 step 0 lane 0=5 backward layers 0-0 microbatch 0 g0@0 dy@1088 tokens@1024 after 2>=5 after 9>=3
+#4 step 0 lane 6=1 copy weights 3072 B arena+1024 -> device1+0 expect 1=0 after 11>=1
+#5 step 0 lane 2=1 copy tokens 32 B arena+16128 -> device0+1024 expect 13=1 after 11>=2
+#6 step 0 lane 1=2 copy weights 1280 B arena+4096 -> device0+31488 expect 2=0 after 11>=1
+#7 step 0 lane 6=2 copy weights 3072 B arena+1024 -> device1+29696 expect 1=0 after 11>=1
+#8 step 0 lane 0=1 forward layers 0-0 microbatch 0 w0@0 out1@1536 batch0@1024 after 1>=1 after 2>=1
+#9 step 0 lane 2=2 copy tokens 32 B arena+16160 -> device0+1280 expect 13=1 after 11>=2
+#10 step 0 lane 3=1 copy stash 256 B device0+1536 -> arena+17920 commit stash(1, microbatch 0)=1 retire 22 after 0>=1
+#11 step 0 lane 4=1 copy boundary 256 B device0+1536 -> device1+3072 after 0>=1
+#12 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1792 batch0@1280 after 2>=2
+#13 step 0 lane 2=3 copy tokens 32 B arena+16384 -> device0+28928 expect 13=1 after 11>=2
+#14 step 0 lane 5=1 forward layers 1-1 microbatch 0 w1@0 in@3072 out2@3584 after 4>=1 after 6>=1
+#15 step 0 lane 3=2 copy stash 256 B device0+1792 -> arena+18176 commit stash(1, microbatch 1)=1 retire 23 after 0>=2
+#16 step 0 lane 7=1 copy stash 256 B arena+17920 -> device1+25600 expect 22=1 after 3>=1
+#17 step 0 lane 4=2 copy boundary 256 B device0+1792 -> device1+3328 after 0>=2
+#18 step 0 lane 8=1 copy stash 256 B device1+3584 -> arena+18432 commit stash(2, microbatch 0)=1 retire 24 after 5>=1
+#19 step 0 lane 2=4 copy tokens 32 B arena+16416 -> device0+29440 expect 13=1 after 11>=2
+#20 step 0 lane 9=1 copy boundary 256 B device1+3584 -> device0+29184 after 5>=1
+#21 step 0 lane 5=2 forward layers 1-1 microbatch 1 w1@0 in@3328 out2@3840 after 4>=2
+#22 step 0 lane 0=3 forward_backward layers 2-2 microbatch 0 w2@31488 g2@30208 in@29184 dx@28416 batch1@28928 loss@29952 after 1>=2 after 2>=3 after 9>=1
+#23 step 0 lane 8=2 copy stash 256 B device1+3840 -> arena+18688 commit stash(2, microbatch 1)=1 retire 25 after 5>=2
+#24 step 0 lane 2=5 copy tokens 32 B arena+16128 -> device0+1024 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
+#25 step 0 lane 9=2 copy boundary 256 B device1+3840 -> device0+29696 after 5>=2
+#26 step 0 lane 3=3 copy boundary_commit 256 B device0+28416 -> arena+18944 commit boundary_gradient(2, microbatch 0)=1 retire 30 after 0>=3
+#27 step 0 lane 7=2 copy stash 256 B arena+18176 -> device1+26112 expect 23=1 after 3>=2
+#28 step 0 lane 4=3 copy boundary 256 B device0+28416 -> device1+25856 after 0>=3
+#29 step 0 lane 0=4 forward_backward layers 2-2 microbatch 1 w2@31488 g2@30208 in@29696 dx@28672 batch1@29440 loss@30016 after 2>=4 after 9>=2
+#30 step 0 lane 5=3 backward layers 1-1 microbatch 0 w1@29696 g1@26624 in@25600 dy@25856 dx@25088 after 4>=3 after 6>=2 after 7>=1
+#31 step 0 lane 3=4 copy boundary_commit 256 B device0+28672 -> arena+19200 commit boundary_gradient(2, microbatch 1)=1 retire 31 after 0>=4
+#32 step 0 lane 4=4 copy boundary 256 B device0+28672 -> device1+26368 after 0>=4
+#33 step 0 lane 3=5 copy loss 128 B device0+29952 -> arena+17664 commit loss(0)=1 retire 12 after 0>=4
+#34 step 0 lane 8=3 copy boundary_commit 256 B device1+25088 -> arena+19456 commit boundary_gradient(1, microbatch 0)=1 retire 28 after 5>=3
+#35 step 0 lane 2=6 copy tokens 32 B arena+16160 -> device0+1536 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
+#36 step 0 lane 9=3 copy boundary 256 B device1+25088 -> device0+1280 after 0>=2 after 3>=2 after 4>=2 after 5>=3
+#37 step 0 lane 5=4 backward layers 1-1 microbatch 1 w1@29696 g1@26624 in@26112 dy@26368 dx@25344 after 4>=4 after 7>=2
+#38 step 0 lane 3=6 copy gradients 1280 B device0+30208 -> arena+19968 commit gradient(2)=1 retire 11 after 0>=4
+#39 step 0 lane 0=5 backward layers 0-0 microbatch 0 g0@0 dy@1280 batch0@1024 after 2>=5 after 9>=3
 #40 step 0 lane 10=1 step_scalars after 3>=5
 #41 step 0 lane 10=2 update block 2 gradient 11 after 3>=6 after 11>=1
-#42 step 0 lane 8=4 copy boundary_commit 128 B device1+26752 -> arena+16000 commit boundary_gradient(1, microbatch 1)=1 retire 29 after 5>=4
-#43 step 0 lane 9=4 copy boundary 128 B device1+26752 -> device0+1280 after 0>=2 after 3>=2 after 4>=2 after 5>=4
-#44 step 0 lane 8=5 copy gradients 2688 B device1+27392 -> arena+16128 commit gradient(1)=1 retire 10 retire 11 after 5>=4 after 10>=2
-#45 step 0 lane 0=6 backward layers 0-0 microbatch 1 g0@0 dy@1280 tokens@1216 after 2>=6 after 9>=4
+#42 step 0 lane 8=4 copy boundary_commit 256 B device1+25344 -> arena+19712 commit boundary_gradient(1, microbatch 1)=1 retire 29 after 5>=4
+#43 step 0 lane 9=4 copy boundary 256 B device1+25344 -> device0+1792 after 0>=2 after 3>=2 after 4>=2 after 5>=4
+#44 step 0 lane 8=5 copy gradients 3072 B device1+26624 -> arena+19968 commit gradient(1)=1 retire 10 retire 11 after 5>=4 after 10>=2
+#45 step 0 lane 0=6 backward layers 0-0 microbatch 1 g0@0 dy@1792 batch0@1536 after 2>=6 after 9>=4
 #46 step 0 lane 10=3 update block 1 gradient 10 after 8>=5 after 11>=1
-#47 step 0 lane 3=7 copy gradients 1024 B device0+0 -> arena+16128 commit gradient(0)=1 retire 9 retire 10 after 0>=6 after 10>=3
+#47 step 0 lane 3=7 copy gradients 1024 B device0+0 -> arena+19968 commit gradient(0)=1 retire 9 retire 10 after 0>=6 after 10>=3
 #48 step 0 lane 10=4 update block 0 gradient 9 after 3>=7 after 11>=1
 #49 step 0 lane 11=3 checkpoint after 10>=4
 )";
@@ -213,10 +214,10 @@ TEST_F(DispatcherTest, LoadsKeptWeightsOnceAStep) {
     const auto* task = std::get_if<ComputeTask>(&command.body);
     if (task != nullptr && task->layers.first == 1) bindings.push_back(task->weights[0].offset);
   }
-  const Bytes place = plan.devices[1].resident - model.blocks[1].size();
+  const Bytes place = plan.devices[1].resident - model.blocks[1].weight_bytes;
   EXPECT_THAT(loads, ::testing::ElementsAre(place, place));
   EXPECT_THAT(bindings, ::testing::AllOf(::testing::SizeIs(8), ::testing::Each(place)));
-  EXPECT_GE(dispatcher.PeakBytes(1), model.blocks[1].size());
+  EXPECT_GE(dispatcher.PeakBytes(1), model.blocks[1].weight_bytes);
   EXPECT_LE(dispatcher.PeakBytes(1), plan.devices[1].resident);
 }
 
@@ -264,7 +265,7 @@ TEST_F(DispatcherTest, KeptActivationsHaveTheirPlaces) {
     EXPECT_EQ(task->kept.has_value(), task->layers.first == 0) << DebugString(command);
     if (task->kept) places[task->microbatch].push_back(*task->kept);
   }
-  const Bytes each = KeptActivationBytes(model, {0, 2}, 1, 4);
+  const Bytes each = KeptActivationBytes(model, {0, 2}, 1);
   const Bytes begin = plan.devices[0].resident - each * 2;
   EXPECT_THAT(places[0], ::testing::AllOf(::testing::SizeIs(4), ::testing::Each(begin)));
   EXPECT_THAT(places[1], ::testing::AllOf(::testing::SizeIs(4), ::testing::Each(begin + each)));
@@ -280,7 +281,7 @@ TEST_F(DispatcherTest, ForwardTasksOfTwoMicrobatches) {
   const ArenaLayout layout(model, plan);
   Dispatcher dispatcher(model, plan, costs_, {.first_step = 0, .end_step = 1});
   ASSERT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
-  const Bytes hidden = BoundaryBytes(model, 1, 1, 4);
+  const Bytes hidden = BoundaryBytes(model, 1, 1);
   std::string tasks;
   std::map<int64_t, int> sizes;  // of copies to the head's device and of stashes, in microbatches
   for (const Command& command : RunToEnd(dispatcher)) {

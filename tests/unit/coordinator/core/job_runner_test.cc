@@ -1,6 +1,7 @@
 #include "coordinator/core/job_runner.h"
 
-#include "coordinator/core/recording.h"
+#include "coordinator/core/action_text.h"
+#include "coordinator/recording/recording.h"
 #include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -232,14 +233,23 @@ TEST(RecordingTest, ReplaysToTheSameActions) {
   JobRunner runner(model, plan, costs, runner_options);
   for (size_t i = 0; i < recording->size(); ++i) {
     const auto& [now, event] = (*recording)[i];
-    EXPECT_EQ(DebugString(runner.OnEvent(event, now)), result.actions[i]) << DebugString(event);
+    EXPECT_EQ(DebugString(runner.OnEvent(event, now)), result.actions[i]) << "event " << i;
   }
 }
 
-TEST(RecordingTest, NamesADamagedLine) {
-  EXPECT_THAT(ReadRecording("5 tick\n7 progress 1 x 2\n").status().message(), HasSubstr("line 2"));
-  EXPECT_FALSE(ReadRecording("tick\n").ok());
-  EXPECT_FALSE(ReadRecording("3 attached 9 0 1\n").ok());
+TEST(RecordingTest, NamesWhatIsDamaged) {
+  const auto refusal = [](absl::string_view text) {
+    return std::string(ReadRecording(text).status().message());
+  };
+  EXPECT_THAT(refusal("events { tick: true }\nevents { progress { lane: x } }\n"),
+              HasSubstr("line 2 of the recording"));
+  EXPECT_THAT(refusal("events { tick: true }\nevents { at_ns: 5 }\n"),
+              HasSubstr("event 2 of the recording: no kind of event"));
+  EXPECT_THAT(refusal("events { attached { role: 9 } }\n"),
+              HasSubstr("event 1 of the recording: role is 9, which is no Role"));
+  EXPECT_THAT(refusal("events { attached { device: 1 } }\n"), HasSubstr("role is 0"));
+  EXPECT_THAT(refusal("events { records { records { kind: 31 } } }\n"),
+              HasSubstr("kind is 31, which is no ObjectKind"));
 }
 
 // Same arguments, same run.

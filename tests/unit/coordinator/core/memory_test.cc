@@ -49,15 +49,15 @@ TEST(RegionLedgerTest, KeepsTheHighestValueOfASemaphore) {
 }
 
 TEST(DeviceMemoryTest, NeighboursTakeTheTwoEnds) {
-  DeviceMemory memory{Bytes(1024)};
+  DeviceMemory memory{Bytes(4096)};
   memory.BeginVisit();
-  const int64_t a = memory.AddItem(Bytes(512));
+  const int64_t a = memory.AddItem(Bytes(2048));
   memory.BeginVisit();
-  const int64_t b = memory.AddItem(Bytes(300)), c = memory.AddItem(Bytes(400));
+  const int64_t b = memory.AddItem(Bytes(1200)), c = memory.AddItem(Bytes(1600));
   memory.Admit();
   EXPECT_EQ(memory.offset(a), Bytes(0));
   ASSERT_TRUE(memory.admitted(b));
-  EXPECT_EQ(memory.offset(b), Bytes(1024 - 320));
+  EXPECT_EQ(memory.offset(b), Bytes(4096 - 1280));
   EXPECT_FALSE(memory.admitted(c));  // waits for a
   memory.Release(a, One(1, 1));
   memory.Admit();
@@ -71,7 +71,7 @@ TEST(DeviceMemoryTest, NeighboursTakeTheTwoEnds) {
 TEST(DeviceMemoryTest, NeverOverlapsAndNeverLocksUp) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CounterRandom random(seed, 3);
-    DeviceMemory memory{KiB(4)};
+    DeviceMemory memory{KiB(16)};
     struct Held {
       int64_t item;
       Bytes begin, end;
@@ -85,7 +85,7 @@ TEST(DeviceMemoryTest, NeverOverlapsAndNeverLocksUp) {
         waiting.erase(waiting.begin());
         item.begin = memory.offset(item.item);
         item.end = item.begin + item.end;
-        EXPECT_LE(item.end, KiB(4));
+        EXPECT_LE(item.end, KiB(16));
         for (const Held& other : held) {
           EXPECT_TRUE(item.end <= other.begin || other.end <= item.begin) << "seed " << seed;
         }
@@ -94,9 +94,10 @@ TEST(DeviceMemoryTest, NeverOverlapsAndNeverLocksUp) {
     };
     for (int visit = 0; visit < 30; ++visit) {
       memory.BeginVisit();
-      Bytes left = KiB(4);
+      Bytes left = KiB(16);
       for (uint64_t i = 0; i <= random.Below(4); ++i) {
-        const Bytes size = Bytes(static_cast<int64_t>(random.Below(left.count()) / 64 * 64));
+        const Bytes size = Bytes(
+            static_cast<int64_t>(random.Below(left.count()) / kSlotAlignment * kSlotAlignment));
         left -= size;
         if (size.count() == 0) continue;
         waiting.push_back({memory.AddItem(size), Bytes(0), size, visit});

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/model/model_sizes.h"
 #include "coordinator/core/frontier.h"
 #include "coordinator/core/visits.h"
 #include "gmock/gmock.h"
@@ -180,7 +181,7 @@ TEST_F(ReplicasTest, EachShareKeepsItsOwn) {
     ASSERT_TRUE(task->kept.has_value());
     places[{*task->kept, command.header.lane}].push_back(task->microbatch);
   }
-  const Bytes each = KeptActivationBytes(model_, {1, 1}, 1, 4);
+  const Bytes each = KeptActivationBytes(model_, {1, 1}, 1);
   const Bytes begin = plan.devices[0].resident - each.AlignUp(kSlotAlignment) * 2;
   EXPECT_THAT((places[{begin, 0}]), ElementsAre(0, 0));
   EXPECT_THAT((places[{begin, 5}]), ElementsAre(2, 2));
@@ -235,7 +236,7 @@ TEST_F(ShareRecoveryTest, OneShareAheadOfTheOther) {
     if (copy == nullptr || !copy->commit) continue;
     if (copy->commit->key != ObjectKey{ObjectKind::kGradient, 2, 1}) continue;
     EXPECT_EQ(copy->destination.offset,
-              layout.ring_begin() + model_.blocks[2].size().AlignUp(kSlotAlignment));
+              layout.ring_begin() + model_.blocks[2].weight_bytes.AlignUp(kSlotAlignment));
   }
 }
 
@@ -299,8 +300,8 @@ TEST_F(ReplicasTest, RingAndSlotsHoldTheGradientsOfAllReplicas) {
   EXPECT_EQ(ArenaLayout::MinimalRing(model_, plan), ArenaLayout::MinimalRing(model_, one) * 4);
   plan.update = UpdateMode::kDeferred;
   const ArenaLayout layout(model_, plan);
-  EXPECT_EQ(layout.Gradient(0, 3) - layout.Gradient(0, 2), model_.blocks[0].size());
-  EXPECT_EQ(layout.Gradient(1), layout.Gradient(0, 3) + model_.blocks[0].size());
+  EXPECT_EQ(layout.Gradient(0, 3) - layout.Gradient(0, 2), model_.blocks[0].weight_bytes);
+  EXPECT_EQ(layout.Gradient(1), layout.Gradient(0, 3) + model_.blocks[0].weight_bytes);
   EXPECT_EQ(layout.Loss(3) - layout.Loss(), Bytes(3 * sizeof(LossSlot)));
 }
 

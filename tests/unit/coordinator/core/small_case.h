@@ -3,10 +3,14 @@
 // A model of three layers (embedding, one block, head), a plan for two devices, and a clock that
 // counts in whole units, for tests that compare with exact tables.
 
+#include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/dispatcher.h"
 
 namespace harmony {
+
+// Of a sequence: the hidden states of one take a slot without gaps.
+inline constexpr int64_t kSmallTokens = 8;
 
 inline ModelSpec SmallModel(int blocks = 1, bool tied = false) {
   ModelConfig config;
@@ -20,7 +24,7 @@ inline ModelSpec SmallModel(int blocks = 1, bool tied = false) {
   config.intermediate_size = 16;
   config.max_position_embeddings = 16;
   config.tie_word_embeddings = tied;
-  return BuildModelSpec(config);
+  return BuildModelSpec(config, kSmallTokens);
 }
 
 // One layer a group, group g on device g mod `devices`.
@@ -28,7 +32,7 @@ inline Plan SmallPlan(const ModelSpec& model, int devices, UpdateMode update = U
   Plan plan;
   plan.num_microbatches = 2;
   plan.microbatch_size = 1;
-  plan.sequence_length = 4;
+  plan.sequence_length = kSmallTokens;
   plan.update = update;
   for (int layer = 0; layer < model.num_layers(); ++layer) {
     plan.backward_groups.push_back({{layer, layer}, layer % devices});

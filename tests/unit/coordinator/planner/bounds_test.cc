@@ -6,10 +6,10 @@
 
 #include <cmath>
 
+#include "common/model/families/causal_lm.h"
 #include "coordinator/planner/device_need.h"
 #include "coordinator/planner/evaluation.h"
 #include "coordinator/planner/plan_builder.h"
-#include "coordinator/planner/step_estimate.h"
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
 #include "tests/support/arguments.h"
@@ -138,7 +138,7 @@ TEST(BoundsTest, OfAnyPlanKnowsOfForwardTasksOfManyMicrobatches) {
 // What the planner finds is near the bound where devices just have room for the activations.
 TEST(BoundsTest, OfAnyPlanKnowsOfActivationsThatAreKept) {
   const ModelSpec model =
-      BuildModelSpec(*ParseModelConfig(*PresetConfigJson("gpt2-mini"), "gpt2-mini"));
+      BuildModelSpec(*ParseModelConfig(*PresetConfigJson("gpt2-mini"), "gpt2-mini"), 64);
   JobSpec job;
   job.sequence_length = 64;
   job.global_batch_size = 16;
@@ -237,9 +237,9 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
   std::printf("evaluated and simulated differ by %.2f%% at most\n", 100 * worst);
 }
 
-// A rehearsal issues the same commands in the same order, with the times that the dispatcher
+// A quick dry run issues the same commands in the same order, with the times that the dispatcher
 // models: of commands that want a link at one time it does not always know which comes first.
-TEST(RehearsalTest, HasNearlyTheTimesOfTheCommands) {
+TEST(DryRunTest, HasNearlyTheTimesOfTheCommands) {
   constexpr int kSteps = 3;
   const uint64_t cases = Instances(500);
   uint64_t different = 0;
@@ -250,19 +250,24 @@ TEST(RehearsalTest, HasNearlyTheTimesOfTheCommands) {
     const absl::StatusOr<Estimate> estimate =
         EvaluatePlan(c.model, c.plan, *costs, {.steps = kSteps});
     ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
-    const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, *costs, kSteps);
-    ASSERT_TRUE(rehearsed.ok()) << Seed(seed) << ": " << rehearsed.status();
-    EXPECT_EQ(rehearsed->commands, estimate->commands) << Seed(seed);
-    const double error = std::abs(1 - rehearsed->step.seconds() / estimate->step.seconds());
-    EXPECT_LT(error, 0.1) << Seed(seed);
+    const absl::StatusOr<QuickDryRun> dry_run = DryRunPlan(c.model, c.plan, *costs, kSteps);
+    ASSERT_TRUE(dry_run.ok()) << Seed(seed) << ": " << dry_run.status();
+    EXPECT_EQ(dry_run->commands, estimate->commands) << Seed(seed);
+    const double error = std::abs(1 - dry_run->step.seconds() / estimate->step.seconds());
+    // Of two copies that want a link at one time a dry run may serve the wrong one first. Where all
+    // layers are alike that moved no step by 10% in 3500 cases; in chains of uneven layers one copy
+    // may be most of a step, and one case of 500 was 16% off.
+    EXPECT_LT(error, 0.2) << Seed(seed);
     off += error;
     worst = std::max(worst, error);
     different += error > 0.001 ? 1 : 0;
   }
-  std::printf("rehearsed and evaluated differ by %.3f%%, at most %.2f%%; %llu by more than 0.1%%\n",
-              100 * off / static_cast<double>(cases), 100 * worst,
-              static_cast<unsigned long long>(different));
+  std::printf(
+      "quick and exact dry runs differ by %.3f%%, at most %.2f%%; %llu by more than 0.1%%\n",
+      100 * off / static_cast<double>(cases), 100 * worst,
+      static_cast<unsigned long long>(different));
   EXPECT_LE(different * 40, cases);
+  EXPECT_LT(off / static_cast<double>(cases), cases < 100 ? 0.2 : 1e-3);
 }
 
 // A long step: of microbatches so large that what is kept of each for the loss does not count. What
@@ -281,9 +286,9 @@ void Lengthen(const ModelSpec& model, int microbatches, int64_t more_room, Plan*
   plan->arena_dynamic = ArenaLayout(model, *plan).dynamic_bytes();
 }
 
-// Of steps of very many microbatches a sample is rehearsed. Where the sample has just enough memory
+// Of steps of very many microbatches a sample is run dry. Where the sample has just enough memory
 // for another way to run than the whole, it can be far off.
-TEST(RehearsalTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
+TEST(DryRunTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
   constexpr int kMicrobatches = 2304;
   const uint64_t wanted = Instances(40);
   uint64_t cases = 0, different = 0, near = 0;
@@ -299,46 +304,22 @@ TEST(RehearsalTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
     const absl::StatusOr<Estimate> estimate =
         EvaluatePlan(c.model, c.plan, *costs, {.steps = StepsToRun(c.plan)});
     ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
-    const absl::StatusOr<RehearsedPlan> rehearsed = RehearsePlan(c.model, c.plan, *costs);
-    ASSERT_TRUE(rehearsed.ok()) << Seed(seed) << ": " << rehearsed.status();
-    const double error = std::abs(1 - rehearsed->step.seconds() / estimate->step.seconds());
-    EXPECT_GT(rehearsed->step, Nanos()) << Seed(seed);
+    const absl::StatusOr<QuickDryRun> dry_run = DryRunPlan(c.model, c.plan, *costs);
+    ASSERT_TRUE(dry_run.ok()) << Seed(seed) << ": " << dry_run.status();
+    const double error = std::abs(1 - dry_run->step.seconds() / estimate->step.seconds());
+    EXPECT_GT(dry_run->step, Nanos()) << Seed(seed);
     worst = std::max(worst, error);
     (error > 0.05 ? different : near) += 1;
     if (error <= 0.05) off += error;
   }
   off /= static_cast<double>(near);
   std::printf(
-      "a sample rehearsed and all evaluated differ by %.3f%%; %llu by more than 5%%, at most "
+      "a quick dry run of a sample and an exact one of all differ by %.3f%%; %llu by more than "
+      "5%%, at most "
       "%.2f%%\n",
       100 * off, static_cast<unsigned long long>(different), 100 * worst);
   EXPECT_LE(different * 40, wanted);
   EXPECT_LT(off, 0.002);
-}
-
-// For choosing what to simulate: close mostly, though single plans may be far off.
-TEST(StepEstimatorTest, IsCloseToTheSimulation) {
-  double off = 0, worst = 0;
-  const uint64_t wanted = Instances(1000);
-  uint64_t cases = 0;
-  for (uint64_t seed = first; cases < wanted; ++seed) {
-    const RandomCase c = MakeRandomCase(seed);
-    if (c.plan.mode == ParallelMode::kData || c.plan.replicas > 1) continue;
-    ++cases;
-    auto costs = RandomCosts(c, seed);
-    const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
-    ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
-    TaskCosts tasks(c.model, c.plan, std::move(costs));
-    StepEstimator estimator(c.model, tasks);
-    const Nanos step =
-        estimator.Estimate(c.plan, VisitsOf(c.model, c.plan), c.plan.num_microbatches);
-    const double error = std::abs(step.seconds() / estimate->step.seconds() - 1);
-    off += error;
-    worst = std::max(worst, error);
-  }
-  off /= static_cast<double>(wanted);
-  std::printf("estimated and simulated differ by %.2f%%, at most %.1f%%\n", 100 * off, 100 * worst);
-  EXPECT_LT(off, 0.03);
 }
 
 // Two layers a device, one microbatch: what a step takes can be counted by hand.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/planner/moves.h"
 #include "gmock/gmock.h"
@@ -38,7 +39,7 @@ TEST(FitTest, SaysWhatIsMissingAndWhatWouldFit) {
 }
 
 TEST(FitTest, SmallerMicrobatchesAndShorterSequencesFitAsIsSaid) {
-  const ModelSpec model = Gpt2();
+  const ModelSpec model = Gpt2(512);
   const MachineSpec machine = Machine("sim*2:mem=512MiB");
   JobSpec job = Gpt2Job();
   job.micro_batch_size = 32;
@@ -51,9 +52,9 @@ TEST(FitTest, SmallerMicrobatchesAndShorterSequencesFitAsIsSaid) {
   EXPECT_TRUE(PlanQuickly(model, smaller, machine).ok()) << message;
   ASSERT_TRUE(absl::SimpleAtoi(NumberAfter(message, "sequence_length: "), &shorter.sequence_length))
       << message;
-  EXPECT_TRUE(PlanQuickly(model, shorter, machine).ok()) << message;
+  EXPECT_TRUE(PlanQuickly(Gpt2(shorter.sequence_length), shorter, machine).ok()) << message;
   shorter.sequence_length *= 2;
-  EXPECT_FALSE(PlanQuickly(model, shorter, machine).ok()) << message;
+  EXPECT_FALSE(PlanQuickly(Gpt2(shorter.sequence_length), shorter, machine).ok()) << message;
 }
 
 // Memory counts what forward tasks of several microbatches take.
@@ -75,8 +76,7 @@ TEST(FitTest, ForwardTasksOfSeveralMicrobatchesHaveRoomForThem) {
     StepVisits step;
     if (!builder.Complete(&plan, &step)) continue;
     ++fitting;
-    const Bytes workspace =
-        ForwardWorkspaceBytes(model, {2, 2}, 2 * int64_t{span}, job.sequence_length);
+    const Bytes workspace = WorkspaceBound(model, WorkspaceOf::kForward, {2, 2}, 2 * int64_t{span});
     EXPECT_LE(plan.devices[0].resident + workspace, plan.devices[0].memory) << span;
   }
   EXPECT_GT(fitting, 1);
@@ -130,7 +130,7 @@ TEST(FitTest, AHostIsTooSmallOnlyForThePlanThatNeedsLeastOfIt) {
   EXPECT_TRUE(PlanQuickly(model, smaller, machine).ok()) << advice;
   ASSERT_TRUE(absl::SimpleAtoi(NumberAfter(advice, "sequence_length: "), &shorter.sequence_length))
       << advice;
-  EXPECT_TRUE(PlanQuickly(model, shorter, machine).ok()) << advice;
+  EXPECT_TRUE(PlanQuickly(Gpt2(shorter.sequence_length), shorter, machine).ok()) << advice;
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class GivenPlanTest : public ::testing::Test {
     result_ = *MakePlan(model_, job_, machine_, quick_);
     given_ = result_.plan;
   }
-  absl::Status Adopt() { return AdoptPlan(model_, job_, machine_, given_, "p.json").status(); }
+  absl::Status Adopt() { return AdoptPlan(model_, job_, machine_, given_, "p.json", {}).status(); }
   void Expect(absl::string_view what, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     const absl::Status status = Adopt();
     EXPECT_EQ(status.code(), code) << status;

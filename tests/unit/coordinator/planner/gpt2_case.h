@@ -2,14 +2,15 @@
 
 // GPT-2 124M, a job of it, and plans that take a moment.
 
+#include "common/model/families/causal_lm.h"
 #include "coordinator/planner/planner.h"
 #include "tests/support/quick_search.h"
 
 namespace harmony {
 
-inline ModelSpec Gpt2() {
+inline ModelSpec Gpt2(int64_t sequence_length = 256) {
   const std::string json = *PresetConfigJson("gpt2-124m");
-  return BuildModelSpec(*ParseModelConfig(json, "gpt2-124m"));
+  return BuildModelSpec(*ParseModelConfig(json, "gpt2-124m"), sequence_length);
 }
 
 inline JobSpec Gpt2Job() {
@@ -31,6 +32,7 @@ inline absl::StatusOr<PlanResult> PlanQuickly(const ModelSpec& model, const JobS
                                               const MachineSpec& machine,
                                               PlannerOptions options = {}) {
   options.search = testing::kQuickSearch;
+  options.model_of_length = Gpt2;
   return MakePlan(model, job, machine, options);
 }
 

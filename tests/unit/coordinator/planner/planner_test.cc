@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/core/analytic_costs.h"
 #include "coordinator/planner/grouping.h"
@@ -16,6 +17,7 @@
 namespace harmony {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -141,7 +143,7 @@ TEST(PlannerTest, AlternativesSayWhyTheyLose) {
       EXPECT_EQ(absl::StartsWith(other.why, "faster"), ratio < 0.9995) << said;
       if (other.what != "every backward recomputes, no activations kept") continue;
       recomputes = true;
-      EXPECT_THAT(other.why, HasSubstr("device 0 computes ")) << said;
+      EXPECT_THAT(other.why, ContainsRegex("device [0-9] computes ")) << said;
     }
   }
   EXPECT_TRUE(recomputes);
@@ -325,7 +327,7 @@ TEST(PlannerTest, RefusesAStepThatTakesLongerThanClocksCount) {
   large.micro_batch_size = 1;
   large.sequence_length = 1024;
   const absl::Status status =
-      PlanQuickly(Gpt2(), large, Machine("sim:mem=2GiB,flops=1M,h2d=1kB/s,d2h=1kB/s")).status();
+      PlanQuickly(Gpt2(1024), large, Machine("sim:mem=2GiB,flops=1M,h2d=1kB/s,d2h=1kB/s")).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("30 years"));
 }
@@ -334,7 +336,7 @@ TEST(PlannerTest, RefusesAStepThatTakesLongerThanClocksCount) {
 TEST(PlannerTest, PlansADeepModel) {
   ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), "deep");
   config.num_layers = 60;
-  const ModelSpec model = BuildModelSpec(config);
+  const ModelSpec model = BuildModelSpec(config, 256);
   const absl::StatusOr<PlanResult> planned =
       PlanQuickly(model, Gpt2Job(), Machine("sim*8:mem=512MiB"));
   ASSERT_TRUE(planned.ok()) << planned.status();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/model_sizes.h"
 #include "coordinator/core/analytic_costs.h"
 #include "tests/unit/coordinator/core/small_case.h"
 
@@ -21,7 +22,7 @@ TEST(ForecastTest, OneDeviceBoundByItsArithmetic) {
   double flops = 0;  // groups of one layer: the head runs fused, the others twice and recompute
   for (int layer = 0; layer < model.num_layers(); ++layer) {
     const bool head = layer + 1 == model.num_layers();
-    flops += ForwardFlops(model, layer, 1, plan.sequence_length) * (head ? 3 : 4);
+    flops += ForwardFlops(model, layer, 1) * (head ? 3 : 4);
   }
   EXPECT_NEAR(forecast->step_seconds, flops * 8 / 1e6, forecast->step_seconds * 0.02);
   const MinimalSwap minimal = ComputeMinimalSwap(model, plan);
@@ -29,7 +30,7 @@ TEST(ForecastTest, OneDeviceBoundByItsArithmetic) {
   EXPECT_EQ(forecast->swap[static_cast<int>(TrafficClass::kGradients)], minimal.gradients.count());
   EXPECT_EQ(forecast->swap[static_cast<int>(TrafficClass::kStash)], minimal.stash.count());
   ASSERT_EQ(forecast->device_peak.size(), 1u);
-  EXPECT_GT(forecast->device_peak[0], BackwardWorkspacePeak(model, {1, 1}, 1, 4, 1));
+  EXPECT_GT(forecast->device_peak[0], WorkspacePeak(model, WorkspaceOf::kBackward, {1, 1}, 1, 1));
   EXPECT_LE(forecast->device_peak[0], plan.devices[0].resident + MiB(1));
 }
 

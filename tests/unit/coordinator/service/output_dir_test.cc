@@ -31,7 +31,8 @@ class OutputDirTest : public ::testing::Test {
   void Prepare(const std::string& keys, bool overwrite = false) {
     const auto state = InspectOutputDir(out_, keys, overwrite);
     ASSERT_TRUE(state.ok()) << state.status();
-    ASSERT_TRUE(PrepareOutputDir(out_, *state, {keys, 2, 4, false}, &moved_to_).ok());
+    const auto lock = PrepareOutputDir(out_, *state, {keys, 2, 4, false}, &moved_to_);
+    ASSERT_TRUE(lock.ok()) << lock.status();
   }
   void MakeCheckpoint(int64_t step, const std::string& keys) {
     const std::string path = absl::StrCat(out_, "/", CheckpointName(step));
@@ -64,6 +65,55 @@ TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
   EXPECT_FALSE(InspectOutputDir(out_, kKeys, false)->finished) << "without final/ it is not";
   fs::create_directory(out_ + "/final");
   EXPECT_TRUE(InspectOutputDir(out_, kKeys, false)->finished);
+}
+
+TEST_F(OutputDirTest, AFolderThatAnotherWritesToIsNeitherMovedNorTaken) {
+  OutputDirState state;
+  auto first = PrepareOutputDir(out_, state, {kKeys, 2, 4, false}, &moved_to_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  state.must_move = true;
+  const auto second = PrepareOutputDir(out_, state, {kOtherKeys, 2, 4, false}, &moved_to_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator"));
+  EXPECT_EQ(ReadRunFile(out_)->result_keys, kKeys);
+  EXPECT_FALSE(fs::exists(out_ + ".old-1"));
+  first = absl::CancelledError();  // it ends
+  EXPECT_TRUE(PrepareOutputDir(out_, state, {kOtherKeys, 2, 4, false}, &moved_to_).ok());
+  EXPECT_EQ(moved_to_, out_ + ".old-1");
+}
+
+TEST_F(OutputDirTest, WhatTheJobReadsIsNotMovedAside) {
+  fs::create_directories(out_ + "/final");
+  std::ofstream(folder_ + "/data.txt") << "text";
+  std::ofstream(out_ + "/data.txt") << "text";
+  JobSpec job;
+  job.output_dir = out_;
+  job.data_path = folder_ + "/data.txt";
+  job.model_name_or_path = "gpt2-mini";
+  job.resume_from_checkpoint = "auto";
+  EXPECT_TRUE(CheckMayMove(job).ok());
+  job.model_name_or_path = folder_ + "/a/../a/out/final";
+  EXPECT_THAT(std::string(CheckMayMove(job).message()), HasSubstr("model_name_or_path"));
+  job.model_name_or_path = "gpt2-mini";
+  job.data_path = out_ + "/data.txt";
+  EXPECT_THAT(std::string(CheckMayMove(job).message()), HasSubstr("data.path"));
+}
+
+TEST_F(OutputDirTest, TheRunFileFixesTheData) {
+  const DataFingerprint data{1000, 1000, 0xabcdef0123456789};
+  fs::create_directories(out_);
+  ASSERT_TRUE(WriteRunFile(out_, {kKeys, 2, 4, false, data}).ok());
+  const auto run = ReadRunFile(out_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->data, data);
+  EXPECT_TRUE(CheckDataUnchanged(run->data, "t.bin", data).ok());
+  const absl::Status longer = CheckDataUnchanged(run->data, "t.bin", {1001, 1001, 5});
+  EXPECT_EQ(longer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(longer.message()), HasSubstr("had 1000 bytes and has 1001"));
+  EXPECT_THAT(std::string(CheckDataUnchanged(run->data, "t.bin", {1000, 1000, 5}).message()),
+              HasSubstr("its content is another"));
+  // Runs of versions that did not write it go on.
+  EXPECT_TRUE(CheckDataUnchanged(std::nullopt, "t.bin", data).ok());
 }
 
 TEST_F(OutputDirTest, AnotherRunIsRefusedByKeyOrMovedAside) {

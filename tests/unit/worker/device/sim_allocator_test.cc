@@ -15,7 +15,7 @@ constexpr int64_t kSpan = 1 << 20;
 
 class SimAllocatorTest : public ::testing::Test {
  protected:
-  SimAllocatorTest() : span_(std::aligned_alloc(64, kSpan), &std::free) {
+  SimAllocatorTest() : span_(std::aligned_alloc(kSlotAlignment, kSpan), &std::free) {
     allocator_ = std::make_unique<SimAllocator>(span_.get(), Bytes(kSpan));
     allocator_->Activate();
   }
@@ -34,21 +34,21 @@ TEST_F(SimAllocatorTest, TensorsLieInTheSpanOnSlotBoundaries) {
   const at::Tensor a = Allocate(100);
   const at::Tensor b = Allocate(1);
   EXPECT_EQ(OffsetOf(a), 0);
-  EXPECT_EQ(OffsetOf(b), 128);
-  EXPECT_EQ(allocator_->usage().current, Bytes(192));
+  EXPECT_EQ(OffsetOf(b), kSlotAlignment);
+  EXPECT_EQ(allocator_->usage().current, Bytes(2 * kSlotAlignment));
 }
 
 TEST_F(SimAllocatorTest, BestFittingHoleIsTakenAndNeighboursCoalesce) {
   at::Tensor a = Allocate(4096);
-  at::Tensor b = Allocate(64);
+  at::Tensor b = Allocate(kSlotAlignment);
   at::Tensor c = Allocate(1024);
-  at::Tensor d = Allocate(64);
+  at::Tensor d = Allocate(kSlotAlignment);
   a.reset();
   c.reset();
   const at::Tensor e = Allocate(1000);  // c's hole fits better than a's
-  EXPECT_EQ(OffsetOf(e), 4096 + 64);
+  EXPECT_EQ(OffsetOf(e), 4096 + kSlotAlignment);
   b.reset();
-  const at::Tensor f = Allocate(4096 + 64);  // a and b together
+  const at::Tensor f = Allocate(4096 + kSlotAlignment);  // a and b together
   EXPECT_EQ(OffsetOf(f), 0);
 }
 
@@ -69,22 +69,23 @@ TEST_F(SimAllocatorTest, BeyondTheCapIsAnErrorWithSizes) {
 
 TEST_F(SimAllocatorTest, PeakIsRememberedUntilReset) {
   Allocate(1 << 19);
-  const at::Tensor small = Allocate(64);
+  const at::Tensor small = Allocate(kSlotAlignment);
   EXPECT_EQ(allocator_->usage().peak, Bytes(1 << 19));
-  EXPECT_EQ(allocator_->usage().current, Bytes(64));
+  EXPECT_EQ(allocator_->usage().current, Bytes(kSlotAlignment));
   allocator_->ResetPeak();
-  EXPECT_EQ(allocator_->usage().peak, Bytes(64));
+  EXPECT_EQ(allocator_->usage().peak, Bytes(kSlotAlignment));
 }
 
 TEST(SimAllocatorLifetimeTest, TensorsOfBeforeActivationFreeAsTheyWereAllocated) {
   at::Tensor before = at::empty({1000}, at::kFloat);
-  std::unique_ptr<void, void (*)(void*)> span(std::aligned_alloc(64, kSpan), &std::free);
+  std::unique_ptr<void, void (*)(void*)> span(std::aligned_alloc(kSlotAlignment, kSpan),
+                                              &std::free);
   SimAllocator allocator(span.get(), Bytes(kSpan));
   allocator.Activate();
   before.reset();
   at::Tensor inside = at::empty({1000}, at::kFloat);
   allocator.Deactivate();
-  EXPECT_EQ(allocator.usage().current, Bytes(4032));
+  EXPECT_EQ(allocator.usage().current, Bytes(4000).AlignUp(kSlotAlignment));
   inside.reset();
   EXPECT_EQ(allocator.usage().current, Bytes(0));
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/model/families/causal_lm.h"
 #include "tests/unit/worker/host/host_fixture.h"
 #include "worker/host/init.h"
 
@@ -22,7 +23,8 @@ TEST_F(HostExecutorTest, RandomInitialisationIsCommittedAndRepeatable) {
     for (const TensorSpec& tensor : job_.model.blocks[static_cast<size_t>(b)].tensors) {
       Floats expected(static_cast<size_t>(tensor.elements));
       InitializeTensor(tensor, b, 11, absl::MakeSpan(expected));
-      EXPECT_EQ(std::memcmp(expected.data(), BlockData(ObjectKind::kParameter, b) + tensor.offset,
+      EXPECT_EQ(std::memcmp(expected.data(),
+                            BlockData(ObjectKind::kParameter, b) + tensor.weight.first_element(),
                             expected.size() * sizeof(float)),
                 0)
           << tensor.name;
@@ -39,7 +41,7 @@ TEST_F(HostExecutorTest, RandomInitialisationIsCommittedAndRepeatable) {
 TEST(InitTest, AnySplitGivesTheSameValues) {
   TensorSpec tensor;
   tensor.elements = 1001;
-  tensor.offset = 64;
+  tensor.init_position = 64;
   tensor.init_std = 0.02;
   Floats whole(1001), parts(1001);
   InitializeTensor(tensor, 2, 7, absl::MakeSpan(whole));
@@ -64,12 +66,12 @@ TEST_F(HostExecutorTest, BatchesHoldTokensAndNextTokens) {
     const int parity = static_cast<int>(step & 1);
     const ObjectView view = Record({ObjectKind::kBatch, parity, 0});
     EXPECT_EQ(view.version, static_cast<uint64_t>(step + 1));
-    EXPECT_EQ(view.size, Bytes(2 * 6 * 8 * 4));
+    EXPECT_EQ(view.size, Bytes(6 * 8 * 4).AlignUp(kSlotAlignment) * 2);
     for (int m = 0; m < 3; ++m) {
       const auto* tokens =
-          reinterpret_cast<const int32_t*>(segment_->Arena(layout_->Tokens(parity, m)));
+          reinterpret_cast<const int32_t*>(segment_->Arena(layout_->Input(parity, kTokenIds, m)));
       const auto* labels =
-          reinterpret_cast<const int32_t*>(segment_->Arena(layout_->Labels(parity, m)));
+          reinterpret_cast<const int32_t*>(segment_->Arena(layout_->Input(parity, kLabels, m)));
       for (int64_t i = 0; i < 16; ++i) {
         const int64_t sequence = (step * 6 + m * 2 + i / 8) % 24;
         const int64_t position = sequence * 8 + i % 8;

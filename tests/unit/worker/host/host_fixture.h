@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/model/families/causal_lm.h"
 #include "common/model/model_config.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
@@ -49,7 +50,7 @@ class HostExecutorTest : public testing::Test {
     job_.spec.learning_rate = 1e-2;
     job_.spec.lr_scheduler_type = ScheduleKind::kLinear;
     job_.spec.seed = 11;
-    job_.model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+    job_.model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"), 8);
     job_.plan.num_microbatches = 3;
     job_.plan.microbatch_size = 2;
     job_.plan.sequence_length = 8;
@@ -109,9 +110,10 @@ class HostExecutorTest : public testing::Test {
   // What workers and swapper would have left of a step.
   // Gaps between tensors are zero.
   static Floats GradientOf(const ParamBlock& block, int64_t step, int use) {
-    Floats values(static_cast<size_t>(block.elements));
+    Floats values(static_cast<size_t>(block.elements()));
     for (const TensorSpec& tensor : block.tensors) {
-      for (int64_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
+      for (int64_t i = tensor.weight.first_element();
+           i < tensor.weight.first_element() + tensor.elements; ++i) {
         values[static_cast<size_t>(i)] =
             PhiloxNormal(static_cast<uint64_t>(100 + step), static_cast<uint64_t>(i),
                          static_cast<uint64_t>(use))[0];
@@ -126,7 +128,7 @@ class HostExecutorTest : public testing::Test {
       const Floats values = GradientOf(block, step, use);
       std::memcpy(segment_->Arena(layout_->Gradient(use)), values.data(),
                   values.size() * sizeof(float));
-      Publish({ObjectKind::kGradient, use, 0}, layout_->Gradient(use), block.size(), step);
+      Publish({ObjectKind::kGradient, use, 0}, layout_->Gradient(use), block.weight_bytes, step);
     }
     LossSlot* slots = reinterpret_cast<LossSlot*>(segment_->Arena(layout_->Loss()));
     for (int m = 0; m < 3; ++m) slots[m] = {1.5 * m + static_cast<double>(step), 16, {}};

@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "common/model/families/causal_lm.h"
+#include "common/model/model_sizes.h"
 #include "tests/support/plain_trainer.h"
 #include "worker/device/sim_allocator.h"
-#include "worker/models/layer_runner.h"
+#include "worker/layers/layer_runner.h"
 
 namespace harmony {
 namespace {
@@ -73,17 +75,32 @@ class Span {
 enum class Kind { kForward, kBackward, kFused, kKeepingForward, kKeptBackward };
 constexpr const char* kKindNames[] = {"forward", "backward", "fused", "keeping", "kept"};
 
+WorkspaceOf TaskOf(Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return WorkspaceOf::kForward;
+    case Kind::kKeepingForward:
+      return WorkspaceOf::kKeepingForward;
+    case Kind::kKeptBackward:
+      return WorkspaceOf::kKeptBackward;
+    case Kind::kBackward:
+    case Kind::kFused:
+      break;
+  }
+  return WorkspaceOf::kBackward;
+}
+
 class WorkspaceTest : public ::testing::TestWithParam<Shape> {
  protected:
   WorkspaceTest() {
-    for (const ParamBlock& block : model_.blocks) weights_.emplace_back(block.elements);
+    for (const ParamBlock& block : model_.blocks) weights_.emplace_back(block.elements());
     for (AlignedFloats& block : weights_) std::fill_n(block.data(), block.size(), 0.01f);
     for (const ParamUse& use : model_.uses) {
-      gradients_.emplace_back(model_.blocks[use.block].elements);
+      gradients_.emplace_back(model_.blocks[use.block].elements());
     }
     const int64_t rows = GetParam().samples * GetParam().tokens;
     ids_.assign(rows, 1);
-    for (int i = 0; i < 5; ++i) hidden_.emplace_back(rows * model_.config.hidden_size);
+    for (int i = 0; i < 5; ++i) hidden_.emplace_back(rows * GetParam().config.hidden_size);
     for (AlignedFloats& hidden : hidden_) {
       for (int64_t i = 0; i < hidden.size(); ++i) hidden.data()[i] = (i % 7) * 0.1f;
     }
@@ -93,26 +110,23 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     GroupBinding b;
     b.layers = range;
     b.samples = GetParam().samples;
-    b.tokens = GetParam().tokens;
     for (size_t use = 0; use < model_.uses.size(); ++use) {
       if (!range.contains(model_.uses[use].layer)) continue;
-      b.uses.push_back(
-          {static_cast<int>(use), weights_[model_.uses[use].block].data(), gradients_[use].data()});
+      b.uses.push_back({static_cast<int>(use), weights_[model_.uses[use].block].address(),
+                        gradients_[use].address()});
     }
-    b.input = hidden_[0].data();
-    b.token_ids = b.labels = ids_.data();
-    b.loss = &loss_;
-    b.total_labels = 1;
-    b.input_gradient = hidden_[1].data();
-    b.output_gradient = hidden_[2].data();
+    b.input = hidden_[0].address();
+    b.batch = {AddressOf(ids_.data()), AddressOf(ids_.data())};
+    b.loss = {AddressOf(&loss_), 1};
+    b.input_gradient = hidden_[1].address();
+    b.output_gradient = hidden_[2].address();
     if (kind == Kind::kKeepingForward || kind == Kind::kKeptBackward) {
-      kept_ = AlignedFloats(KeptActivationBytes(model_, range, b.samples, b.tokens).count() /
-                            sizeof(float));
-      b.kept = kept_.data();
+      kept_ = AlignedFloats(KeptActivationBytes(model_, range, b.samples).count() / sizeof(float));
+      b.kept = kept_.address();
     }
     if (kind == Kind::kForward || kind == Kind::kKeepingForward) {
-      if (range.first == 0 && range.last > 0) b.outputs.push_back({1, hidden_[3].data()});
-      b.outputs.push_back({range.last + 1, hidden_[4].data()});
+      if (range.first == 0 && range.last > 0) b.outputs.push_back({1, hidden_[3].address()});
+      b.outputs.push_back({range.last + 1, hidden_[4].address()});
     }
     return b;
   }
@@ -121,12 +135,12 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     switch (kind) {
       case Kind::kForward:
       case Kind::kKeepingForward:
-        return runner_.RunForward(binding);
+        return runner_->RunForward(binding);
       case Kind::kBackward:
       case Kind::kKeptBackward:
-        return runner_.RunBackward(binding);
+        return runner_->RunBackward(binding);
       case Kind::kFused:
-        return runner_.RunForwardBackward(binding);
+        return runner_->RunForwardBackward(binding);
     }
     return absl::OkStatus();
   }
@@ -143,26 +157,10 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
   }
 
   void Check(Kind kind, LayerRange range) {
-    const int64_t samples = GetParam().samples, tokens = GetParam().tokens;
-    const int threads = at::get_num_threads();
-    Bytes formula, predicted;
-    switch (kind) {
-      case Kind::kForward:
-        formula = ForwardWorkspaceBytes(model_, range, samples, tokens);
-        predicted = ForwardWorkspacePeak(model_, range, samples, tokens, threads);
-        break;
-      case Kind::kKeepingForward:
-        formula = KeptForwardWorkspaceBytes(model_, range, samples, tokens);
-        predicted = KeptForwardWorkspacePeak(model_, range, samples, tokens, threads);
-        break;
-      case Kind::kKeptBackward:
-        formula = KeptBackwardWorkspaceBytes(model_, range, samples, tokens);
-        predicted = KeptBackwardWorkspacePeak(model_, range, samples, tokens, threads);
-        break;
-      default:
-        formula = BackwardWorkspaceBytes(model_, range, samples, tokens);
-        predicted = BackwardWorkspacePeak(model_, range, samples, tokens, threads);
-    }
+    const int64_t samples = GetParam().samples;
+    const WorkspaceOf task = TaskOf(kind);
+    const Bytes formula = WorkspaceBound(model_, task, range, samples);
+    const Bytes predicted = WorkspacePeak(model_, task, range, samples, at::get_num_threads());
     const std::string what = std::string(kKindNames[static_cast<int>(kind)]) + " " +
                              std::to_string(range.first) + ".." + std::to_string(range.last);
     SCOPED_TRACE(what);
@@ -178,8 +176,10 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     EXPECT_LE((formula.count() - kFixed) * 0.8, free.peak.count());
   }
 
-  const ModelSpec model_ = BuildModelSpec(GetParam().config);
-  LayerRunner runner_{model_};
+  const ModelSpec model_ = BuildModelSpec(GetParam().config, GetParam().tokens);
+  CpuDevice device_;
+  const std::unique_ptr<LayerRunner> runner_ = testing::MakeRunner(
+      model_, {.config = GetParam().config, .tokens = GetParam().tokens}, device_);
   std::vector<AlignedFloats> weights_, gradients_, hidden_;
   AlignedFloats kept_{0};
   std::vector<int32_t> ids_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/trim_block.h"
 
 namespace harmony {
 namespace {
@@ -25,7 +26,8 @@ Floats RandomFloats(int64_t count, uint64_t seed, float scale, bool positive = f
   return values;
 }
 
-// Tensors of odd sizes, with and without weight decay, each on a 16-element boundary.
+// Tensors of odd sizes, with and without weight decay, each on a slot boundary; nothing follows the
+// last one.
 ParamBlock MakeBlock(const std::vector<int64_t>& sizes) {
   ParamBlock block;
   block.name = "block";
@@ -33,13 +35,10 @@ ParamBlock MakeBlock(const std::vector<int64_t>& sizes) {
     TensorSpec tensor;
     tensor.name = absl::StrCat("t", i);
     tensor.shape = {sizes[i]};
-    tensor.elements = sizes[i];
-    tensor.offset = block.elements;
     tensor.weight_decay = i % 2 == 0;
-    block.tensors.push_back(tensor);
-    block.elements =
-        i + 1 < sizes.size() ? (tensor.offset + sizes[i] + 15) / 16 * 16 : tensor.offset + sizes[i];
+    AddTensor(block, std::move(tensor));
   }
+  testing::TrimBlock(block);
   return block;
 }
 
@@ -74,7 +73,7 @@ const std::vector<std::vector<int64_t>> kShapes = {
 
 const std::vector<int> kGradientCounts = {1, 2, 3, 4, 8};
 
-class IsaTest : public testing::TestWithParam<Isa> {
+class IsaTest : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     if (!IsaSupported(GetParam())) GTEST_SKIP() << "not on this machine";
@@ -87,7 +86,7 @@ TEST_P(IsaTest, AdamWHasTheBitsOfTheReference) {
     const ParamBlock block = MakeBlock(shape);
     for (const int count : kGradientCounts) {
       for (const double beta1 : {0.9, 0.3}) {
-        Buffers expected(block.elements);
+        Buffers expected(block.elements());
         Buffers actual = expected;
         const OptimizerSettings settings{OptimizerKind::kAdamW, 0.1, beta1, 0.95, 1e-8};
         for (int64_t step = 1; step <= 3; ++step) {
@@ -97,7 +96,7 @@ TEST_P(IsaTest, AdamWHasTheBitsOfTheReference) {
           UpdateBlock(block, settings, hyper, actual.state(), expected.gradient(count), three,
                       GetParam());
         }
-        EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << ", " << count;
+        EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements() << ", " << count;
         EXPECT_TRUE(SameBits(expected.m, actual.m));
         EXPECT_TRUE(SameBits(expected.v, actual.v));
       }
@@ -110,7 +109,7 @@ TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
   for (const auto& shape : kShapes) {
     const ParamBlock block = MakeBlock(shape);
     for (const int count : kGradientCounts) {
-      Buffers expected(block.elements);
+      Buffers expected(block.elements());
       Buffers actual = expected;
       const OptimizerSettings settings{OptimizerKind::kSgd, 0.1, 0, 0, 0};
       const BlockGradient gradient = expected.gradient(count);
@@ -118,7 +117,7 @@ TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
                   one, Isa::kScalar);
       UpdateBlock(block, settings, {1, 0.1, 0.5}, {actual.w.data(), nullptr, nullptr}, gradient,
                   three, GetParam());
-      EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements << ", " << count;
+      EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements() << ", " << count;
     }
   }
 }
@@ -129,7 +128,7 @@ TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
   for (const auto& shape : kShapes) {
     const ParamBlock block = MakeBlock(shape);
     for (const int count : kGradientCounts) {
-      Buffers buffers(block.elements);
+      Buffers buffers(block.elements());
       Floats summed = buffers.g, expected = buffers.w;
       const BlockGradient all = buffers.gradient(count);
       for (size_t j = 1; j < all.size(); ++j) {
@@ -139,7 +138,7 @@ TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
                   {summed.data()}, pool, Isa::kScalar);
       UpdateBlock(block, settings, {1, 0.1, 0.5}, {buffers.w.data(), nullptr, nullptr}, all, pool,
                   GetParam());
-      EXPECT_TRUE(SameBits(expected, buffers.w)) << block.elements << ", " << count;
+      EXPECT_TRUE(SameBits(expected, buffers.w)) << block.elements() << ", " << count;
       EXPECT_EQ(BlockSquaredNorm(block, all, pool, GetParam()),
                 BlockSquaredNorm(block, {summed.data()}, pool, Isa::kScalar));
     }
@@ -150,15 +149,16 @@ TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
   ThreadPool one(1), three(3);
   for (const auto& shape : kShapes) {
     const ParamBlock block = MakeBlock(shape);
-    const Buffers buffers(block.elements);
+    const Buffers buffers(block.elements());
     for (const int count : {1, 2}) {
       const BlockGradient gradient = buffers.gradient(count);
       const double expected = BlockSquaredNorm(block, gradient, one, Isa::kScalar);
       const double actual = BlockSquaredNorm(block, gradient, three, GetParam());
-      EXPECT_EQ(expected, actual) << block.elements;
+      EXPECT_EQ(expected, actual) << block.elements();
       double plain = 0;
       for (const TensorSpec& tensor : block.tensors) {
-        for (int64_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
+        for (int64_t i = tensor.weight.first_element();
+             i < tensor.weight.first_element() + tensor.elements; ++i) {
           const size_t k = static_cast<size_t>(i);
           const double g = count == 2 ? buffers.g[k] + buffers.g2[k] : buffers.g[k];
           plain += g * g;
@@ -174,33 +174,34 @@ TEST_P(IsaTest, NonFiniteGradientsShowInTheNorm) {
   const ParamBlock block = MakeBlock({100, 40});
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    for (const size_t at : {0u, 50u, 99u, 112u, 151u}) {
-      Buffers buffers(block.elements);
+    for (const size_t at : {0u, 50u, 99u, 128u, 167u}) {  // ends of both tensors
+      Buffers buffers(block.elements());
       buffers.g[at] = bad;
       EXPECT_FALSE(std::isfinite(BlockSquaredNorm(block, {buffers.g.data()}, pool, GetParam())));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, IsaTest, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
+INSTANTIATE_TEST_SUITE_P(All, IsaTest, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
                          [](const auto& info) { return std::string(ToString(info.param)); });
 
 // Against the textbook formula in double, to catch a reference that is wrong everywhere.
 TEST(OptimizerTest, AdamWFollowsTheFormula) {
   ThreadPool pool(2);
   const ParamBlock block = MakeBlock({500, 77});
-  Buffers b(block.elements);
+  Buffers b(block.elements());
   std::fill(b.m.begin(), b.m.end(), 0.0f);
   std::fill(b.v.begin(), b.v.end(), 0.0f);
-  const size_t n = static_cast<size_t>(block.elements);
+  const size_t n = static_cast<size_t>(block.elements());
   std::vector<double> w(b.w.begin(), b.w.end()), m(n), v(n);
   const OptimizerSettings s{OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
   for (int64_t step = 1; step <= 10; ++step) {
-    b.g = RandomFloats(block.elements, 100 + static_cast<uint64_t>(step), 0.3f);
+    b.g = RandomFloats(block.elements(), 100 + static_cast<uint64_t>(step), 0.3f);
     const StepHyper h{step, 1e-2, 0.5};
     UpdateBlock(block, s, h, b.state(), {b.g.data(), b.g2.data()}, pool);
     for (const TensorSpec& tensor : block.tensors) {
-      for (int64_t e = tensor.offset; e < tensor.offset + tensor.elements; ++e) {
+      for (int64_t e = tensor.weight.first_element();
+           e < tensor.weight.first_element() + tensor.elements; ++e) {
         const size_t i = static_cast<size_t>(e);
         const double g = (double{b.g[i]} + double{b.g2[i]}) * 0.5;
         if (tensor.weight_decay) w[i] *= 1 - h.learning_rate * s.weight_decay;
@@ -213,7 +214,8 @@ TEST(OptimizerTest, AdamWFollowsTheFormula) {
     }
   }
   for (const TensorSpec& tensor : block.tensors) {
-    for (int64_t e = tensor.offset; e < tensor.offset + tensor.elements; ++e) {
+    for (int64_t e = tensor.weight.first_element();
+         e < tensor.weight.first_element() + tensor.elements; ++e) {
       const size_t i = static_cast<size_t>(e);
       EXPECT_NEAR(b.w[i], w[i], 2e-6) << i;
     }

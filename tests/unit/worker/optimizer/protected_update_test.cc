@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/trim_block.h"
 
 namespace harmony {
 namespace {
@@ -29,13 +30,11 @@ ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients) {
   for (size_t i = 0; i < tensor_sizes.size(); ++i) {
     TensorSpec tensor;
     tensor.name = absl::StrCat("t", i);
-    tensor.elements = tensor_sizes[i];
-    tensor.offset = block.elements;
+    tensor.shape = {tensor_sizes[i]};
     tensor.weight_decay = i % 2 == 0;
-    block.elements = (tensor.offset + tensor.elements + 15) / 16 * 16;
-    if (i + 1 == tensor_sizes.size()) block.elements = tensor.offset + tensor.elements;
-    block.tensors.push_back(tensor);
+    AddTensor(block, std::move(tensor));
   }
+  testing::TrimBlock(block);
   for (int use = 0; use < gradients; ++use) block.uses.push_back(use);
   model.blocks.push_back(block);
   model.uses.resize(static_cast<size_t>(gradients));
@@ -49,7 +48,7 @@ class Arena {
   Arena(const ModelSpec& model, OptimizerKind kind)
       : model_(model), layout_(model, 1), settings_{kind, 0.1, 0.9, 0.95, 1e-8} {
     const Bytes persistent = PersistentBytes(model_, MomentsOf(kind));
-    const Bytes gradient = block().size().AlignUp(64);
+    const Bytes gradient = block().weight_bytes.AlignUp(kSlotAlignment);
     SegmentJob job;
     job.id = "test";
     job.record_count = layout_.size();
@@ -98,7 +97,7 @@ class Arena {
     for (int part = 0; part <= MomentsOf(settings_.kind); ++part) {
       const float* data = reinterpret_cast<const float*>(
           segment_->Arena(PersistentOffset(model_, {static_cast<ObjectKind>(part), 0, 0})));
-      result.emplace_back(data, data + block().elements);
+      result.emplace_back(data, data + block().elements());
     }
     return result;
   }
@@ -125,14 +124,14 @@ class Arena {
  private:
   void Fill(Bytes offset, uint64_t seed, bool positive) {
     float* data = reinterpret_cast<float*>(segment_->Arena(offset));
-    for (int64_t i = 0; i < block().elements; ++i) {
+    for (int64_t i = 0; i < block().elements(); ++i) {
       const float x = PhiloxNormal(seed, static_cast<uint64_t>(i), 0)[0] * 0.1f;
       data[i] = positive ? x * x : x;
     }
   }
   void Publish(const ObjectKey& key, Bytes offset, uint64_t version) {
     segment_->Publish(layout_.IndexOf(key),
-                      {key, offset, block().size(), version, ObjectState::kClean});
+                      {key, offset, block().weight_bytes, version, ObjectState::kClean});
   }
 
   const ModelSpec model_;
@@ -155,7 +154,7 @@ void ExpectDone(const Arena& arena, const std::vector<Floats>& expected, const s
   }
 }
 
-class ProtectedUpdateTest : public testing::TestWithParam<Isa> {
+class ProtectedUpdateTest : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     if (!IsaSupported(GetParam())) GTEST_SKIP() << "not on this machine";
@@ -235,7 +234,7 @@ TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
 #endif
 
 INSTANTIATE_TEST_SUITE_P(All, ProtectedUpdateTest,
-                         testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
+                         ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
                          [](const auto& info) { return std::string(ToString(info.param)); });
 
 // A child with two threads is killed at a random moment inside the update; another process with

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/base/random.h"
+#include "common/model/families/causal_lm.h"
 
 namespace harmony {
 namespace {
@@ -39,7 +40,8 @@ class DeviceWorkerTest : public ::testing::Test {
   static AttachedJob MakeJob(Bytes resident) {
     AttachedJob job;
     job.id = "job";
-    job.model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+    job.config = *ParseModelConfig(kConfig, "config.json");
+    job.model = BuildModelSpec(job.config, kTokens);
     job.plan.sequence_length = kTokens;
     job.plan.devices = {DevicePlan{.memory = kMemory, .resident = resident}};
     return job;
@@ -62,20 +64,19 @@ class DeviceWorkerTest : public ::testing::Test {
     };
     for (int use = 0; use < static_cast<int>(job_.model.uses.size()); ++use) {
       const ParamBlock& block = job_.model.blocks[job_.model.uses[use].block];
-      task.weights.push_back({use, place(block.size())});
-      task.gradients.push_back({use, place(block.size())});
-      for (int64_t i = 0; i < block.elements; ++i) {
+      task.weights.push_back({use, place(block.weight_bytes)});
+      task.gradients.push_back({use, place(block.weight_bytes)});
+      for (int64_t i = 0; i < block.elements(); ++i) {
         At<float>(task.weights.back().offset)[i] =
             static_cast<float>(random.NextDouble() - 0.5) * 0.1f;
       }
     }
     const Bytes ids(task.samples * kTokens * 4);
-    task.tokens = place(ids);
-    task.labels = place(ids);
+    task.inputs = {{kTokenIds, place(ids)}, {kLabels, place(ids)}};
     task.loss = place(Bytes(sizeof(LossSlot)));
     for (int64_t i = 0; i < task.samples * kTokens; ++i) {
-      At<int32_t>(*task.tokens)[i] = static_cast<int32_t>(random.Below(97));
-      At<int32_t>(*task.labels)[i] = static_cast<int32_t>(random.Below(97));
+      At<int32_t>(task.inputs[kTokenIds].offset)[i] = static_cast<int32_t>(random.Below(97));
+      At<int32_t>(task.inputs[kLabels].offset)[i] = static_cast<int32_t>(random.Below(97));
     }
     EXPECT_LE(next, kResident);
     Command command;
@@ -155,7 +156,7 @@ TEST_F(DeviceWorkerTest, RefusesBindingsOutsideTheResidentPart) {
   using absl::StatusCode;
   EXPECT_EQ(code([](ComputeTask& task) { task.loss = kResident; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](ComputeTask& task) { task.loss = Bytes(8); }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](ComputeTask& task) { task.tokens = Bytes(-64); }),
+  EXPECT_EQ(code([](ComputeTask& task) { task.inputs[0].offset = Bytes(-kSlotAlignment); }),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](ComputeTask& task) { task.weights[0].use = 99; }),
             StatusCode::kInvalidArgument);

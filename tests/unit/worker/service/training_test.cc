@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "common/base/random.h"
+#include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/mini_coordinator.h"
@@ -46,7 +47,8 @@ class TrainingTest : public ::testing::Test {
  protected:
   explicit TrainingTest(std::string config = kConfig)
       : config_(std::move(config)),
-        model_(BuildModelSpec(*ParseModelConfig(config_, "config.json"))) {
+        model_config_(*ParseModelConfig(config_, "config.json")),
+        model_(BuildModelSpec(model_config_, kTokens)) {
     SetComputeThreads(1);  // as JobSpec says: LayerNorm's gradients depend on it
     std::ofstream(folder_.path() + "/config.json") << config_;
     std::ofstream data(folder_.path() + "/data");
@@ -95,7 +97,7 @@ class TrainingTest : public ::testing::Test {
     initial.spec.output_dir = folder_.path() + "/initial" + std::to_string(next_run_++);
     testing::MiniCoordinator coordinator(initial);
     EXPECT_EQ(coordinator.Run(), absl::OkStatus());
-    testing::PlainTrainer trainer(model_, job.spec);
+    testing::PlainTrainer trainer(model_config_, job.spec);
     for (size_t b = 0; b < model_.blocks.size(); ++b) {
       const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
       std::copy(weights.begin(), weights.end(), trainer.weights(static_cast<int>(b)).begin());
@@ -131,6 +133,7 @@ class TrainingTest : public ::testing::Test {
   }
 
   const std::string config_;
+  const ModelConfig model_config_;
   const ModelSpec model_;
   testing::TemporaryFolder folder_;
   int next_run_ = 0;

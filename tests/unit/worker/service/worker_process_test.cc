@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/ipc/segment.h"
+#include "common/model/families/causal_lm.h"
 #include "common/model/model_spec.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/job_file.h"
@@ -76,16 +77,16 @@ class WorkerProcessTest : public ::testing::Test {
   }
   // The embedding's forward of zeros.
   Command Embed(uint64_t value) const {
-    const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+    const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"), 8);
     ComputeTask task;
     task.layers = {0, 0};
     task.samples = 1;
     Bytes next;
     for (int use : model.layers[0].uses) {
       task.weights.push_back({use, next});
-      next = (next + model.blocks[model.uses[use].block].size()).AlignUp(kSlotAlignment);
+      next = (next + model.blocks[model.uses[use].block].weight_bytes).AlignUp(kSlotAlignment);
     }
-    task.tokens = next;
+    task.inputs = {{kTokenIds, next}};
     task.outputs = {{1, next + KiB(4)}};
     Command command;
     command.header.lane = kCompute;
@@ -147,7 +148,7 @@ TEST_F(WorkerProcessTest, ATaskWithoutMemoryFails) {
 }
 
 TEST_F(WorkerProcessTest, TheHostWorkerInitialisesAndLoadsABatch) {
-  const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"));
+  const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"), 8);
   const ArenaLayout layout(model, TestPlan());
   const ObjectTableLayout table(model, 1);
   SegmentJob job;
@@ -180,7 +181,8 @@ TEST_F(WorkerProcessTest, TheHostWorkerInitialisesAndLoadsABatch) {
             ObjectState::kClean);
   const ObjectView loaded = *segment_.ReadRecord(table.IndexOf({ObjectKind::kBatch, 0, 0}));
   EXPECT_EQ(loaded.version, 1);
-  const auto* tokens = reinterpret_cast<const int32_t*>(segment_.Arena(layout.Tokens(0, 0)));
+  const auto* tokens =
+      reinterpret_cast<const int32_t*>(segment_.Arena(layout.Input(0, kTokenIds, 0)));
   EXPECT_EQ(tokens[0], 't');
   EXPECT_EQ(tokens[1], 'h');
   worker_->Signal(SIGTERM);

@@ -1,0 +1,122 @@
+#include "bench/published_planner/ours/listed_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/planner/device_need.h"
+#include "coordinator/planner/plan_builder.h"
+
+namespace harmony::published {
+namespace {
+
+constexpr int kMostSlots = 3;
+// The dispatcher's regions are whole pages.
+constexpr int64_t kPage = 4096;
+// A plan whose time by a quick dry run is longer is not simulated.
+constexpr double kMayBeBest = 1.05;
+
+// One of the plans that a schedule may mean.
+struct Reading {
+  Plan plan;
+  bool fits = true;
+  Nanos dry_run;
+};
+
+absl::Status Read(const ImportedModel& imported, Plan plan, std::vector<Reading>* readings) {
+  MachineSpec machine = imported.machine;
+  const std::vector<DeviceNeed> needs = NeedOfDevices(plan, NeedOfGroups(imported.model, plan));
+  Reading reading;
+  StepVisits step;
+  for (;;) {
+    const PlanBuilder builder(imported.model, imported.job, machine, plan.microbatch_size);
+    plan.devices = builder.Blank().devices;
+    if (builder.Complete(&plan, &step)) break;
+    if (!reading.fits) return absl::InternalError("the plan's need is not what it needs");
+    reading.fits = false;
+    for (size_t d = 0; d < needs.size(); ++d) {
+      machine.devices[d].memory =
+          std::max(machine.devices[d].memory, needs[d].total().AlignUp(kPage) + Bytes(kPage));
+    }
+  }
+  HARMONY_RETURN_IF_ERROR(CheckPlan(imported.model, plan));
+  HARMONY_ASSIGN_OR_RETURN(const QuickDryRun dry_run,
+                           DryRunPlan(imported.model, plan, *imported.costs(plan)));
+  reading.dry_run = dry_run.step;
+  reading.plan = std::move(plan);
+  readings->push_back(std::move(reading));
+  return absl::OkStatus();
+}
+
+// Simulates those that may be the best.
+absl::StatusOr<JudgedSchedule> BestOf(const ImportedModel& imported,
+                                      std::vector<Reading> readings) {
+  Nanos least = readings[0].dry_run;
+  for (const Reading& reading : readings) least = std::min(least, reading.dry_run);
+  std::optional<JudgedSchedule> best;
+  for (Reading& reading : readings) {
+    if (reading.dry_run.seconds() > least.seconds() * kMayBeBest) continue;
+    HARMONY_ASSIGN_OR_RETURN(
+        harmony::Estimate estimate,
+        EvaluatePlan(imported.model, reading.plan, *imported.costs(reading.plan)));
+    if (best && estimate.step >= best->estimate.step) continue;
+    best = JudgedSchedule{std::move(reading.plan), std::move(estimate), reading.fits};
+  }
+  return *std::move(best);
+}
+
+}  // namespace
+
+std::vector<int> ForwardSpansOf(int64_t u_fwd, int64_t u_bwd, int microbatches) {
+  int below = 1, above = microbatches;
+  for (int span = 1; span <= microbatches; ++span) {
+    if (microbatches % span != 0) continue;
+    if (span * u_bwd <= u_fwd) below = span;
+    if (span * u_bwd >= u_fwd) above = std::min(above, span);
+  }
+  return below == above ? std::vector<int>{below} : std::vector<int>{below, above};
+}
+
+void SetGroups(const Schedule& schedule, int devices, Plan* plan) {
+  int task = 0;
+  for (const Pack& pack : schedule.forward) {
+    plan->forward_groups.push_back({{pack.first, pack.last}, task++ % devices});
+  }
+  for (const Pack& pack : schedule.backward) {
+    plan->backward_groups.push_back({{pack.first, pack.last}, 0});
+  }
+  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
+       ++group) {
+    group->device = task++ % devices;
+  }
+}
+
+absl::StatusOr<JudgedSchedule> JudgeSchedule(const LayerProfile& profile, const Machine& machine,
+                                             Mode mode, int64_t minibatch,
+                                             const Schedule& schedule) {
+  const int devices = mode == Mode::kPipeline ? machine.gpus : 1;
+  HARMONY_ASSIGN_OR_RETURN(
+      const ImportedModel imported,
+      ImportModel(profile, machine, devices, SamplesPerTask(mode, machine.gpus, minibatch)));
+  Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, schedule.u_bwd).Blank();
+  SetGroups(schedule, devices, &plan);
+  std::vector<Reading> readings;
+  for (int span : ForwardSpansOf(schedule.u_fwd, schedule.u_bwd, plan.num_microbatches)) {
+    plan.forward_span = span;
+    if (!Covers(profile.forward, plan.forward_size())) continue;
+    for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+      plan.update = update;
+      for (plan.stream_slots = 1; plan.stream_slots <= kMostSlots; ++plan.stream_slots) {
+        HARMONY_RETURN_IF_ERROR(Read(imported, plan, &readings));
+      }
+    }
+  }
+  if (readings.empty()) {
+    return absl::InvalidArgumentError("u_fwd: our planner has no such forward tasks");
+  }
+  return BestOf(imported, std::move(readings));
+}
+
+}  // namespace harmony::published

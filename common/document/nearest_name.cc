@@ -1,0 +1,51 @@
+#include "common/document/nearest_name.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace harmony {
+namespace {
+
+constexpr size_t kLongestShown = 100;
+
+// Levenshtein's distance.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string UnknownName(absl::string_view kind, absl::string_view name,
+                        absl::Span<const absl::string_view> known) {
+  name = name.substr(0, kLongestShown);
+  absl::string_view nearest;
+  size_t best = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const absl::string_view candidate : known) {
+    const size_t distance = EditDistance(name, candidate);
+    if (distance >= best) continue;
+    best = distance;
+    nearest = candidate;
+  }
+  return absl::StrCat("unknown ", kind, " '", absl::CHexEscape(name), "'; ",
+                      nearest.empty()
+                          ? absl::StrCat("known ", kind, "s: ", absl::StrJoin(known, ", "))
+                          : absl::StrCat("did you mean '", nearest, "'?"));
+}
+
+}  // namespace harmony

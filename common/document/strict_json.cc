@@ -1,0 +1,52 @@
+#include "common/document/strict_json.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony {
+
+absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::string_view where) {
+  using Json = nlohmann::json;
+  constexpr int kMaxDepth = 64;
+  std::vector<std::set<std::string>> keys;
+  std::string problem;
+  const Json::parser_callback_t callback = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (!problem.empty()) return false;
+    switch (event) {
+      case Json::parse_event_t::object_start:
+        keys.emplace_back();
+        [[fallthrough]];
+      case Json::parse_event_t::array_start:
+        if (depth >= kMaxDepth) problem = absl::StrCat("nested deeper than ", kMaxDepth, " levels");
+        break;
+      case Json::parse_event_t::object_end:
+        keys.pop_back();
+        break;
+      case Json::parse_event_t::key:
+        if (!keys.back().insert(value.get<std::string>()).second) {
+          problem = absl::StrCat("key '", value.get<std::string>(), "' appears twice");
+        }
+        break;
+      default:
+        break;
+    }
+    return problem.empty();
+  };
+  Json result;
+  try {
+    result = Json::parse(text.data(), text.data() + text.size(), callback);
+  } catch (const Json::exception& error) {
+    if (problem.empty()) problem = absl::StrCat("not valid JSON: ", error.what());
+    for (char& c : problem) {  // it quotes the text, which may be no text at all
+      if (c < 0x20 || c == 0x7f) c = '?';
+    }
+  }
+  if (!problem.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", problem));
+  return result;
+}
+
+}  // namespace harmony

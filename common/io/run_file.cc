@@ -1,0 +1,77 @@
+#include "common/io/run_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/document/json_fields.h"
+#include "common/io/atomic_file.h"
+#include "common/io/file.h"
+#include "common/plan/job_file.h"
+
+namespace harmony {
+namespace {
+
+constexpr char kRunFile[] = "run.json";
+constexpr int64_t kMaxRunFileBytes = 1 << 20;
+
+}  // namespace
+
+absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
+  const std::string path = JoinPath(output_dir, kRunFile);
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));
+  RunFile run;
+  const absl::Status read = ReadJson(text, path, [&](const JsonField& root) {
+    root.Only(
+        {"digest", "micro_batch_size", "virtual_replicas", "data", "finished", "result_keys"});
+    run.result_keys = root.Get("result_keys").Text();
+    run.micro_batch_size = root.Get("micro_batch_size").Integer(0);
+    if (root.Has("virtual_replicas")) {  // there was no choice before
+      run.virtual_replicas = root.Get("virtual_replicas").Int(1);
+    }
+    run.finished = root.Get("finished").Flag();
+    if (!root.Has("data")) return;
+    const JsonField data = root.Get("data");
+    data.Only({"bytes", "hashed_bytes", "xxh3"});
+    DataFingerprint& fingerprint = run.data.emplace();
+    fingerprint.bytes = data.Get("bytes").Integer(0);
+    fingerprint.hashed_bytes = data.Get("hashed_bytes").Integer(0);
+    if (!absl::SimpleHexAtoi(data.Get("xxh3").Text(), &fingerprint.hash)) {
+      data.Get("xxh3").Wrong("must be a hexadecimal number");
+    }
+  });
+  if (!read.ok()) return absl::DataLossError(read.message());
+  return run;
+}
+
+absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
+  nlohmann::ordered_json json;
+  json["digest"] = ResultDigest(run.result_keys);
+  json["micro_batch_size"] = run.micro_batch_size;
+  json["virtual_replicas"] = run.virtual_replicas;
+  if (run.data) {
+    json["data"] = {{"bytes", run.data->bytes},
+                    {"hashed_bytes", run.data->hashed_bytes},
+                    {"xxh3", absl::StrFormat("%016x", run.data->hash)}};
+  }
+  json["finished"] = run.finished;
+  json["result_keys"] = run.result_keys;
+  return WriteFileAtomically(JoinPath(output_dir, kRunFile), json.dump(1) + "\n");
+}
+
+absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,
+                                const std::string& path, const DataFingerprint& now) {
+  if (!begun_with || *begun_with == now) return absl::OkStatus();
+  const std::string how =
+      begun_with->bytes != now.bytes
+          ? absl::StrCat("it had ", begun_with->bytes, " bytes and has ", now.bytes)
+          : "it is as long as it was, but its content is another";
+  return absl::FailedPreconditionError(absl::StrCat(
+      "data.path: ", path, ": has changed since the run began: ", how,
+      ". Going on would give the result of neither file: restore the file, or begin a new run ",
+      "(another output_dir, or --overwrite)"));
+}
+
+}  // namespace harmony

@@ -1,0 +1,33 @@
+#pragma once
+
+// output_dir/run.json: which run the folder holds, and what fixed its result. The coordinator
+// writes it before the job is queued; the host worker holds the data against it.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/token_file.h"
+
+namespace harmony {
+
+struct RunFile {
+  std::string result_keys;       // ResultKeysText of the job
+  int64_t micro_batch_size = 0;  // as resolved
+  int virtual_replicas = 1;      // as resolved
+  bool finished = false;
+  std::optional<DataFingerprint> data = {};  // none: written by a version that did not know it
+};
+
+// NotFound when there is none; DataLoss when it cannot be read.
+absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir);
+absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);
+
+// FailedPrecondition when the file is not what the run began with: says how they differ, and what
+// to do. OK when run.json does not say what that was.
+absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,
+                                const std::string& path, const DataFingerprint& now);
+
+}  // namespace harmony

@@ -1,0 +1,15 @@
+#pragma once
+
+// What the layers of the built-in families cost, from their shapes: as the worker's own layers
+// (worker/models) allocate.
+
+#include "common/model/layer_cost.h"
+#include "common/model/model_config.h"
+
+namespace harmony {
+
+LayerCost EmbeddingCost(const ModelConfig& config, int64_t sequence_length);
+LayerCost BlockCost(const ModelConfig& config, int64_t sequence_length);
+LayerCost HeadCost(const ModelConfig& config, int64_t sequence_length);
+
+}  // namespace harmony

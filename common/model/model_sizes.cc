@@ -1,0 +1,208 @@
+#include "common/model/model_sizes.h"
+
+#include <algorithm>
+
+namespace harmony {
+namespace {
+
+// Of a task, one behind the other.
+Bytes StackedBytes(const std::vector<SampleTensor>& tensors, int64_t samples) {
+  Bytes end;
+  for (const SampleTensor& tensor : tensors) {
+    end = SumSaturated(end.AlignUp(kSlotAlignment), TimesSaturated(tensor.per_sample(), samples));
+  }
+  return end;
+}
+
+bool Reads(const BatchInput& input, LayerRange layers) {
+  const auto first = std::lower_bound(input.layers.begin(), input.layers.end(), layers.first);
+  return first != input.layers.end() && *first <= layers.last;
+}
+
+// Boundaries behind the layers of the range but the last, whose tensors a task must find memory
+// for: that behind layer 0 is the stash of the group, which is bound, except in the fused task.
+LayerRange InnerBoundaries(LayerRange range, bool fused) {
+  return {std::max(range.first, fused ? 0 : 1) + 1, range.last};
+}
+
+// What the costs of a range come to. Layers share costs, so each is evaluated once.
+class RangeCosts {
+ public:
+  RangeCosts(const ModelSpec& model, int64_t samples, int threads, bool bound)
+      : model_(model), samples_(samples), threads_(threads), bound_(bound) {}
+
+  // The most, over the layers of the range, of one of their sizes and of the tensors on both sides
+  // of the layer that lie inside the range.
+  Bytes Most(LayerRange range, BytesBySamples LayerWorkspace::*size, LayerRange inner,
+             Bytes (*tensors)(const ModelSpec&, int, int64_t)) const {
+    const std::vector<Bytes> sizes = Evaluate(range, size);
+    Bytes most, before;
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      const Bytes behind =
+          inner.contains(layer + 1) ? tensors(model_, layer + 1, samples_) : Bytes();
+      const Bytes own = sizes[model_.layers[layer].cost];
+      most = std::max(most, SumSaturated(own, SumSaturated(before, behind)));
+      before = behind;
+    }
+    return most;
+  }
+
+  // A task that recomputes: the inputs of all layers and what each keeps, the temporaries of the
+  // layer that needs most beyond what it keeps, and the largest gradient on its way down. (While
+  // two of these exist, an input of their size has been freed.)
+  Bytes Recompute(LayerRange range, LayerRange inner) const {
+    const std::vector<Bytes> kept = Evaluate(range, &LayerWorkspace::kept);
+    const std::vector<Bytes> backward = Evaluate(range, &LayerWorkspace::backward);
+    Bytes sum, most, gradient;
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      const int cost = model_.layers[layer].cost;
+      sum = SumSaturated(sum, kept[cost]);
+      most = std::max(most, backward[cost] - kept[cost]);
+      if (inner.contains(layer)) sum = SumSaturated(sum, BoundaryBytes(model_, layer, samples_));
+      if (layer == range.first) continue;
+      gradient = std::max(gradient, BoundaryGradientBytes(model_, layer, samples_));
+    }
+    return SumSaturated(sum, SumSaturated(most, gradient));
+  }
+
+ private:
+  // By cost; of those that the range has.
+  std::vector<Bytes> Evaluate(LayerRange range, BytesBySamples LayerWorkspace::*size) const {
+    std::vector<Bytes> sizes(model_.costs.size(), Bytes(-1));
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      Bytes& at = sizes[model_.layers[layer].cost];
+      if (at.count() >= 0) continue;
+      const LayerCost& cost = model_.cost_of(layer);
+      at = ((bound_ ? cost.bound : cost.expected).*size).At(samples_, threads_);
+    }
+    return sizes;
+  }
+
+  const ModelSpec& model_;
+  const int64_t samples_;
+  const int threads_;
+  const bool bound_;
+};
+
+Bytes WorkspaceIn(const ModelSpec& model, WorkspaceOf task, LayerRange range, int64_t samples,
+                  int threads, bool bound) {
+  const RangeCosts costs(model, samples, threads, bound);
+  switch (task) {
+    case WorkspaceOf::kForward:
+      return costs.Most(range, &LayerWorkspace::forward, InnerBoundaries(range, false),
+                        BoundaryBytes);
+    case WorkspaceOf::kBackward:
+      return costs.Recompute(range, InnerBoundaries(range, range.last + 1 == model.num_layers()));
+    case WorkspaceOf::kKeepingForward:
+      return costs.Most(range, &LayerWorkspace::keeping_forward, {}, BoundaryBytes);
+    case WorkspaceOf::kKeptBackward:
+      return costs.Most(range, &LayerWorkspace::kept_backward, {range.first + 1, range.last},
+                        BoundaryGradientBytes);
+  }
+  return kMostBytes;
+}
+
+}  // namespace
+
+Bytes BoundaryBytes(const ModelSpec& model, int boundary, int64_t samples) {
+  return StackedBytes(model.boundaries[boundary], samples);
+}
+
+Bytes BoundaryGradientBytes(const ModelSpec& model, int boundary, int64_t samples) {
+  return BoundaryBytes(model, boundary, samples);
+}
+
+Bytes LayerInputBytes(const ModelSpec& model, int layer, int64_t samples) {
+  if (layer > 0) return BoundaryBytes(model, layer, samples);
+  Bytes sum;
+  for (int input : InputsOf(model, {0, 0})) sum += InputBytes(model, input, samples);
+  return sum;
+}
+
+bool BoundariesSplit(const ModelSpec& model, int64_t microbatch_size) {
+  return std::all_of(model.boundaries.begin(), model.boundaries.end(), [&](const auto& tensors) {
+    const Bytes slice = StackedBytes(tensors, microbatch_size);
+    return tensors.size() <= 1 && slice.count() % kSlotAlignment == 0;
+  });
+}
+
+Bytes InputBytes(const ModelSpec& model, int input, int64_t samples) {
+  return TimesSaturated(model.inputs[input].tensor.per_sample(), samples);
+}
+
+std::vector<int> InputsOf(const ModelSpec& model, LayerRange layers) {
+  std::vector<int> inputs;
+  for (size_t i = 0; i < model.inputs.size(); ++i) {
+    if (Reads(model.inputs[i], layers)) inputs.push_back(static_cast<int>(i));
+  }
+  return inputs;
+}
+
+BatchLayout LayOutBatch(const ModelSpec& model, int64_t samples) {
+  BatchLayout layout;
+  for (const BatchInput& input : model.inputs) {
+    layout.offsets.push_back(layout.size);
+    layout.size = SumSaturated(layout.size, TimesSaturated(input.tensor.per_sample(), samples))
+                      .AlignUp(kSlotAlignment);
+  }
+  return layout;
+}
+
+Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
+  Bytes bytes;
+  for (int use : model.layers[layer].uses)
+    bytes += model.blocks[model.uses[use].block].weight_bytes;
+  return bytes;
+}
+
+double ForwardFlops(const ModelSpec& model, int layer, int64_t samples) {
+  return model.cost_of(layer).forward_flops * static_cast<double>(samples);
+}
+
+Bytes KeptTensorBytes(const LayerCost& cost, int64_t samples) {
+  Bytes sum;
+  for (const BytesBySamples& tensor : cost.kept_tensors) {
+    sum = SumSaturated(sum, tensor.At(samples).AlignUp(kSlotAlignment));
+  }
+  return sum;
+}
+
+Bytes KeptActivationBytes(const ModelSpec& model, LayerRange range, int64_t samples) {
+  std::vector<Bytes> kept(model.costs.size(), Bytes(-1));
+  const LayerRange inner = InnerBoundaries(range, /*fused=*/false);
+  Bytes sum;
+  for (int layer = std::max(range.first, 1); layer <= range.last; ++layer) {
+    Bytes& own = kept[model.layers[layer].cost];
+    if (own.count() < 0) own = KeptTensorBytes(model.cost_of(layer), samples);
+    sum = SumSaturated(sum, own);
+    if (!inner.contains(layer)) continue;
+    sum = SumSaturated(sum, BoundaryBytes(model, layer, samples).AlignUp(kSlotAlignment));
+  }
+  return sum;
+}
+
+Bytes WorkspaceBound(const ModelSpec& model, WorkspaceOf task, LayerRange range, int64_t samples) {
+  return WorkspaceIn(model, task, range, samples, /*threads=*/1, /*bound=*/true);
+}
+
+Bytes WorkspacePeak(const ModelSpec& model, WorkspaceOf task, LayerRange range, int64_t samples,
+                    int threads) {
+  return WorkspaceIn(model, task, range, samples, threads, /*bound=*/false);
+}
+
+Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int optimizer_moments) {
+  Footprint footprint;
+  for (const ParamBlock& block : model.blocks) {
+    footprint.weights += block.weight_bytes;
+    footprint.gradients += block.gradient_bytes;
+    footprint.optimizer_state += block.moment_bytes * optimizer_moments;
+  }
+  for (const LayerSpec& layer : model.layers) {
+    const Bytes saved = TimesSaturated(model.costs[layer.cost].saved_per_sample, global_batch);
+    const Bytes input = BoundaryBytes(model, layer.index, global_batch);
+    footprint.activations = SumSaturated(footprint.activations, SumSaturated(saved, input));
+  }
+  return footprint;
+}
+
+}  // namespace harmony

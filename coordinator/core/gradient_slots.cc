@@ -1,0 +1,154 @@
+#include "coordinator/core/gradient_slots.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace harmony {
+
+GradientSlots::GradientSlots(const ModelSpec& model, const Plan& plan, const ArenaLayout& layout,
+                             const WorkGraph& graph)
+    : model_(model),
+      plan_(plan),
+      layout_(layout),
+      graph_(graph),
+      ring_(layout.ring_begin(), layout.ring_bytes()),
+      pieces_(plan.backward_groups.size()) {}
+
+void GradientSlots::Pin(const Frontier& frontier, const StepWork& work) {
+  pinned_step_ = work.step;
+  if (layout_.ring_bytes().count() == 0 || !frontier.initialized()) return;
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    const int updates = BlocksInRing(g, work.update);
+    const std::optional<Bytes> begin = PieceInUse(frontier, g, work.step);
+    if (updates == 0 || !begin) continue;
+    const Bytes bytes = RingBytes(UsesOf(model_, plan_.backward_groups[g].layers));
+    ring_.Pin(*begin, *begin + bytes * plan_.replicas);
+    pieces_[g].held = true;
+    pieces_[g].begin = *begin;
+    pieces_[g].updates_left = updates;
+  }
+}
+
+std::optional<Bytes> GradientSlots::PieceInUse(const Frontier& frontier, int backward_group,
+                                               int64_t step) const {
+  const std::vector<int> uses = UsesOf(model_, plan_.backward_groups[backward_group].layers);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (layout_.UseHasOwnGradientSlot(uses[i])) continue;
+    for (int replica = 0; replica < plan_.replicas; ++replica) {
+      const ObjectKey key{ObjectKind::kGradient, uses[i], replica};
+      if (!frontier.Holds(key, step + 1)) continue;
+      return frontier.OffsetOf(key) - RingBytes(uses) * replica -
+             RingBytes(absl::MakeConstSpan(uses).first(i));
+    }
+  }
+  return std::nullopt;
+}
+
+void GradientSlots::Request(const StepWork& work, const std::vector<std::vector<int64_t>>& visits) {
+  if (layout_.ring_bytes().count() == 0) return;
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    PieceRequest request{work.step, g, {}};
+    for (int64_t visit : visits[g]) {
+      if (visit >= 0) request.visits.push_back(visit);
+    }
+    const bool pinned = work.step == pinned_step_ && pieces_[g].held;
+    if (request.visits.empty() || pinned || BlocksInRing(g, work.update) == 0) continue;
+    requests_.push_back(std::move(request));
+  }
+}
+
+void GradientSlots::CancelFrom(int64_t step) {
+  requests_.erase(
+      std::remove_if(requests_.begin(), requests_.end(),
+                     [step](const PieceRequest& request) { return request.step >= step; }),
+      requests_.end());
+}
+
+int GradientSlots::BlocksInRing(int backward_group, const std::vector<bool>& updates) const {
+  int count = 0;
+  for (int block : BlocksOf(model_, plan_.backward_groups[backward_group].layers, false)) {
+    count += !model_.blocks[block].tied() && updates[block] ? 1 : 0;
+  }
+  return count;
+}
+
+Bytes GradientSlots::RingBytes(absl::Span<const int> uses) const {
+  Bytes sum;
+  for (int use : uses) {
+    if (layout_.UseHasOwnGradientSlot(use)) continue;
+    sum += model_.blocks[model_.uses[use].block].gradient_bytes.AlignUp(kSlotAlignment);
+  }
+  return sum;
+}
+
+bool GradientSlots::IsGiven(const Node& node) const {
+  if (layout_.UseHasOwnGradientSlot(node.index)) return true;
+  const int group = graph_.visit(node.visit).group;
+  return std::none_of(requests_.begin(), requests_.end(), [&](const PieceRequest& request) {
+    return request.step == node.step && request.group == group;
+  });
+}
+
+Bytes GradientSlots::SlotOf(const Node& node) const {
+  if (layout_.UseHasOwnGradientSlot(node.index)) {
+    return layout_.Gradient(node.index, node.replica);
+  }
+  const Visit& visit = graph_.visit(node.visit);
+  const absl::Span<const int> uses = visit.uses;
+  return pieces_[visit.group].begin + RingBytes(uses) * node.replica +
+         RingBytes(uses.first(static_cast<size_t>(node.position)));
+}
+
+const Users* GradientSlots::WaitsOf(const Node& node) const {
+  if (layout_.UseHasOwnGradientSlot(node.index)) return nullptr;
+  return &pieces_[graph_.visit(node.visit).group].waits;
+}
+
+bool GradientSlots::IsOfLastReplica(const Node& node, const Visit& visit) const {
+  return visit.microbatches.back() / plan_.replica_microbatches() == node.replica;
+}
+
+bool GradientSlots::IsDue(const PieceRequest& request) const {
+  return std::any_of(request.visits.begin(), request.visits.end(), [&](int64_t id) {
+    const Visit& visit = graph_.visit(id);
+    const int issued = static_cast<int>(visit.microbatches.size()) - visit.compute_left;
+    return issued >= plan_.replica_microbatches();
+  });
+}
+
+bool GradientSlots::Grant() {
+  bool any = false;
+  while (!requests_.empty()) {
+    const PieceRequest& request = requests_.front();
+    Piece& piece = pieces_[request.group];
+    if (!IsDue(request) || piece.held) break;
+    int blocks = 0;
+    const std::vector<int>& uses = graph_.visit(request.visits.front()).uses;
+    for (int use : uses) blocks += layout_.UseHasOwnGradientSlot(use) ? 0 : 1;
+    std::optional<GradientRing::Piece> taken = ring_.Take(RingBytes(uses) * plan_.replicas);
+    if (!taken) break;
+    piece.held = true;
+    piece.begin = taken->begin;
+    piece.waits = std::move(taken->waits);
+    piece.updates_left = blocks;
+    requests_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+bool GradientSlots::AfterUpdate(const Node& node) {
+  if (layout_.ring_bytes().count() == 0 || model_.blocks[node.index].tied()) return false;
+  const int layer = model_.uses[model_.blocks[node.index].uses.front()].layer;
+  for (size_t g = 0; g < pieces_.size(); ++g) {
+    if (!plan_.backward_groups[g].layers.contains(layer)) continue;
+    Piece& piece = pieces_[g];
+    if (--piece.updates_left > 0) return false;
+    ring_.Release(piece.begin, UsersOf(node));
+    piece.held = false;
+    return Grant();
+  }
+  return false;
+}
+
+}  // namespace harmony

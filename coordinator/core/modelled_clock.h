@@ -1,0 +1,48 @@
+#pragma once
+
+// When commands start and finish as modelled, lane by lane, while they are issued: a lane carries
+// its commands one after the other, and lanes that share a link take turns on it.
+//
+// Owner: Generation. Single-threaded. The times order the issue of commands and choose ways; no
+// result of a run depends on them. PURE.
+
+#include <cstdint>
+#include <vector>
+
+#include "common/plan/plan.h"
+#include "coordinator/core/link_clock.h"
+#include "coordinator/core/region_ledger.h"
+
+namespace harmony {
+
+class ModelledClock {
+ public:
+  explicit ModelledClock(const Plan& plan);
+
+  // When the last command issued on the lane will have finished.
+  Nanos free_at(int lane) const { return lanes_[static_cast<size_t>(lane)].free_at; }
+  int link_of(int lane) const { return links_[static_cast<size_t>(lane)]; }
+  const std::vector<int>& links() const { return links_; }
+
+  // The lane's next command, whose waits are over at `ready`: when it will have finished.
+  Nanos Issue(int lane, Nanos ready, Nanos duration);
+  // The same, were it issued now.
+  Nanos FinishIfIssued(int lane, Nanos ready, Nanos duration) const;
+  // Of a lane's command that signals `value`, if it is one of the last ones; those before have
+  // finished long ago.
+  Nanos FinishOf(int lane, uint64_t value) const;
+
+ private:
+  static constexpr uint64_t kRemembered = 1024;
+  struct Lane {
+    uint64_t issued = 0;
+    Nanos free_at;
+    std::vector<Nanos> finishes;  // by value, modulo their number
+  };
+
+  std::vector<Lane> lanes_;
+  const std::vector<int> links_;        // by lane: what carries it
+  std::vector<LinkClock> link_clocks_;  // by link
+};
+
+}  // namespace harmony

@@ -1,0 +1,208 @@
+// The decisions of the dispatcher as functions of values, by small tables: where a binding lies,
+// which way a tensor goes, which head comes next, what each kind of node needs, when steps
+// complete.
+
+#include <set>
+#include <string>
+
+#include "coordinator/core/binding_places.h"
+#include "coordinator/core/boundary_way.h"
+#include "coordinator/core/duration_memo.h"
+#include "coordinator/core/lane_heads.h"
+#include "coordinator/core/modelled_clock.h"
+#include "coordinator/core/step_progress.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/core/small_case.h"
+
+namespace harmony {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(NodeKindsTest, EveryKindHasANameOfItsOwnAndWritesOnItsDevice) {
+  std::set<std::string> names;
+  for (int kind = 0; kind < kNodeKinds; ++kind) {
+    const NodeTraits& traits = TraitsOf(static_cast<NodeKind>(kind));
+    EXPECT_TRUE(names.insert(traits.name).second) << traits.name;
+    const bool host = IsHostLane({traits.lane, 0});
+    EXPECT_FALSE(host && traits.writes != FirstWrite::kNothing) << traits.name;
+    EXPECT_FALSE(host && traits.reads != LastRead::kNothing) << traits.name;
+  }
+  EXPECT_FALSE(names.contains(""));
+}
+
+TEST(BindingPlacesTest, PositionsTakeTheSlotsInTurn) {
+  std::vector<Bytes> places;
+  for (int position = 0; position < 5; ++position) {
+    places.push_back(SlotOf(Bytes(1000), Bytes(64), 2, position, Bytes(16)));
+  }
+  EXPECT_THAT(places, ElementsAre(Bytes(1016), Bytes(1080), Bytes(1016), Bytes(1080), Bytes(1016)));
+}
+
+TEST(BindingPlacesTest, WhatIsKeptHasPlacesOfItsOwn) {
+  const ModelSpec model = SmallModel();
+  Plan plan = SmallPlan(model, 1);
+  plan.backward_groups[1].keep_stash = plan.backward_groups[1].keep_weights = true;
+  const KeptLayout kept(model, plan);
+  DeviceMemory memory(Bytes(4096));
+  Visit visit;
+  visit.microbatches = {0, 1};
+  visit.blocks = {0, 1};  // block 1 lies where backward group 1 keeps it
+  visit.own_blocks = 1;
+  visit.keeper = 1;
+  visit.outputs = {1, 2};
+  visit.output_kept = {true, false};
+  visit.output_at = {Bytes(0), Bytes(64)};
+  visit.slots = 1;
+  visit.in_stride = visit.out_stride = Bytes(128);
+  memory.BeginVisit();
+  visit.first_weight = memory.AddItem(Bytes(256));
+  visit.first_gradient = visit.in = memory.AddItem(Bytes(128));
+  visit.out = memory.AddItem(Bytes(128));
+  ASSERT_TRUE(memory.Admit());
+  const BindingPlaces places(visit, kept, memory);
+  EXPECT_EQ(places.Weight(0), memory.offset(visit.first_weight));
+  EXPECT_EQ(places.Weight(1), kept.Weights(1, 0, 1));
+  EXPECT_EQ(places.Output(1, 0), kept.Stash(1, 1));
+  EXPECT_EQ(places.Output(1, 1), memory.offset(visit.out) + Bytes(64));
+  visit.kept_input = 1;
+  EXPECT_EQ(places.Input(0), kept.Stash(1, 0));
+}
+
+TEST(BoundaryBankTest, GroupsTakeTheBanksInTurnFromTheTop) {
+  Plan plan;
+  plan.backward_groups.resize(6);
+  plan.boundary_banks = 2;
+  std::vector<int> banks;
+  for (int group = 5; group > 0; --group) banks.push_back(BoundaryBank(plan, group));
+  EXPECT_THAT(banks, ElementsAre(0, 1, 0, 1, 0));
+  plan.boundary_banks = 9;  // no more than there are groups that pass something on
+  EXPECT_EQ(BoundaryBank(plan, 1), 4);
+}
+
+TEST(WayTest, TheEarlierOneUnlessItCostsTheHostsLinksMore) {
+  const auto way = [](bool can_send, int direct, int by_host, int host_work) {
+    return ChooseWay({can_send, Nanos(direct), Nanos(by_host), Nanos(host_work)});
+  };
+  EXPECT_EQ(way(true, 10, 20, 10), Way::kDirect);
+  EXPECT_EQ(way(true, 20, 20, 0), Way::kDirect);
+  EXPECT_EQ(way(true, 30, 20, 10), Way::kDirect);  // ahead by no more than its copies take
+  EXPECT_EQ(way(true, 31, 20, 10), Way::kByHost);
+  EXPECT_EQ(way(false, 10, 20, 10), Way::kByHost);  // the consumer has no room
+}
+
+// Copies between the devices take `peer` units, all others one.
+class PeerCosts : public UnitCosts {
+ public:
+  explicit PeerCosts(int64_t peer) : peer_(peer) {}
+  Nanos Duration(const Command& command) const override {
+    const auto* copy = std::get_if<Transfer>(&command.body);
+    const bool between =
+        copy != nullptr && copy->source.device >= 0 && copy->destination.device >= 0;
+    return between ? Nanos(peer_) : UnitCosts::Duration(command);
+  }
+
+ private:
+  const int64_t peer_;
+};
+
+// Of the outputs that a consumer on the other device takes, how many go there directly; and when
+// the step ends.
+std::pair<int, Nanos> DirectOnesAndEnd(const Plan& plan, const ModelSpec& model, int64_t peer) {
+  const PeerCosts costs(peer);
+  Dispatcher dispatcher(model, plan, costs, {.end_step = 1});
+  EXPECT_TRUE(dispatcher.BeginGeneration(1, {}).ok());
+  int direct = 0;
+  const std::vector<Command> commands = dispatcher.NextCommands().value();
+  for (const Command& command : commands) {
+    direct += LaneTable(2).LaneAt(static_cast<int>(command.header.lane)).kind == LaneKind::kP2P;
+  }
+  Dispatcher dry(model, plan, costs, {.end_step = 1});
+  EXPECT_TRUE(dry.BeginGeneration(1, {}).ok());
+  return {direct, dry.DryRun()->step_ends[0]};
+}
+
+// Four groups pass on two microbatches each; both ways are open to all but some.
+TEST(WayTest, OutputsTakeTheWayThatIsEarlier) {
+  const ModelSpec model = SmallModel();
+  for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+    const Plan plan = SmallPlan(model, 2, update);
+    const auto [fast, fast_end] = DirectOnesAndEnd(plan, model, 1);
+    const auto [slow, slow_end] = DirectOnesAndEnd(plan, model, 1000);
+    EXPECT_EQ(fast, 8);
+    EXPECT_EQ(slow, 0);
+    EXPECT_LT(fast_end, slow_end);
+    EXPECT_LT(slow_end, fast_end + Nanos(16));  // a copy more for each, at most; not 1000 units
+  }
+}
+
+TEST(HeadStartTest, TheEarliestComesFirstAndOfTwoTheOlder) {
+  const HeadStart early{Nanos(5), 9, 0}, late{Nanos(6), 1, 1}, older{Nanos(5), 8, 2};
+  EXPECT_TRUE(early.ComesBefore(late));
+  EXPECT_FALSE(late.ComesBefore(early));
+  EXPECT_TRUE(older.ComesBefore(early));
+  EXPECT_FALSE(early.ComesBefore(early));
+}
+
+TEST(ReplicaEdgeTest, FirstAndLastTaskOfAReplica) {
+  Visit visit;
+  visit.microbatches = {0, 1, 2, 3};
+  std::vector<ReplicaEdge> edges;
+  for (int position = 0; position < 4; ++position) edges.push_back(EdgeOf(visit, position, 2));
+  EXPECT_THAT(edges, ElementsAre(ReplicaEdge::kFirst, ReplicaEdge::kLast, ReplicaEdge::kFirst,
+                                 ReplicaEdge::kLast));
+  EXPECT_EQ(EdgeOf(visit, 0, 1), ReplicaEdge::kBoth);
+  EXPECT_EQ(EdgeOf(visit, 1, 4), ReplicaEdge::kNone);
+  visit.span = 2;  // position 1: microbatches 2 and 3
+  EXPECT_EQ(EdgeOf(visit, 1, 4), ReplicaEdge::kLast);
+}
+
+TEST(ModelledClockTest, LanesThatShareALinkTakeTurns) {
+  const ModelSpec model = SmallModel();
+  const Plan plan = SmallPlan(model, 1);
+  ModelledClock clock(plan);
+  const LaneTable lanes(1);
+  const int bulk = lanes.IndexOf({LaneKind::kH2DBulk, 0});
+  const int stream = lanes.IndexOf({LaneKind::kH2DStream, 0});
+  const int out = lanes.IndexOf({LaneKind::kD2H, 0});
+  EXPECT_EQ(clock.Issue(bulk, Nanos(10), Nanos(100)), Nanos(110));
+  EXPECT_EQ(clock.FinishIfIssued(stream, Nanos(20), Nanos(5)), Nanos(115));
+  EXPECT_EQ(clock.FinishIfIssued(stream, Nanos(0), Nanos(5)), Nanos(5));  // was there before
+  EXPECT_EQ(clock.FinishIfIssued(out, Nanos(20), Nanos(5)), Nanos(25));
+  EXPECT_EQ(clock.Issue(stream, Nanos(20), Nanos(5)), Nanos(115));
+  EXPECT_EQ(clock.free_at(bulk), Nanos(110));
+  EXPECT_EQ(clock.FinishOf(stream, 1), Nanos(115));
+}
+
+TEST(StepProgressTest, CompletesStepsWithTheLastOfTheirUpdates) {
+  const auto node = [](NodeKind kind, int64_t step, uint64_t value) {
+    Node result;
+    result.kind = kind;
+    result.step = step;
+    result.value = value;
+    return result;
+  };
+  StepProgress progress;
+  progress.Begin(3);
+  EXPECT_TRUE(progress.RoomForNext());
+  for (int64_t step : {3, 4}) {
+    progress.BeginNext();
+    progress.Added(node(NodeKind::kUpdate, step, 0));
+    progress.Added(node(NodeKind::kUpdate, step, 0));
+  }
+  EXPECT_FALSE(progress.RoomForNext());  // step 3 is not issued
+  for (uint64_t value : {1, 2}) {
+    progress.Resolved(node(NodeKind::kUpdate, 3, value));
+    progress.AfterUpdate(node(NodeKind::kUpdate, 3, value));
+  }
+  EXPECT_TRUE(progress.RoomForNext());
+  EXPECT_EQ(progress.next(), 5);
+  progress.OnUpdatesCompleted(1);
+  EXPECT_EQ(progress.completed(), 3);
+  progress.OnUpdatesCompleted(2);
+  EXPECT_EQ(progress.completed(), 4);
+}
+
+}  // namespace
+}  // namespace harmony

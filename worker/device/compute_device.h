@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/base/units.h"
+#include "worker/device/device_tensor.h"
+
+namespace harmony {
+
+// Memory taken from a device's workspace; destroying it gives the memory back.
+class WorkspaceBlock {
+ public:
+  virtual ~WorkspaceBlock() = default;
+  DeviceAddress address() const { return address_; }
+
+ protected:
+  explicit WorkspaceBlock(DeviceAddress address) : address_(address) {}
+
+ private:
+  DeviceAddress address_;
+};
+
+// The memory of one device while a job runs on it, and the operations on it that need no layer. The
+// memory has two parts: the resident one, in which the dispatcher places what tasks are bound to,
+// and the workspace, from which a task takes its temporaries and which it leaves empty.
+//
+// Work may be queued: what Zero, CheckFinite and the layers start has happened, in the order in
+// which it was started, when Synchronize returns. On the CPU everything happens at once.
+//
+// The compute lane's thread calls all but `usage`, which any thread may call.
+class ComputeDevice {
+ public:
+  virtual ~ComputeDevice() = default;
+
+  // Where the resident part begins.
+  virtual DeviceAddress resident() const = 0;
+
+  // Readies the calling thread for work on this device, before each task: the number of compute
+  // threads or the current context are state of a thread. Cheap when nothing changed.
+  virtual void PrepareThread() = 0;
+
+  // At least `size` bytes, at a multiple of kSlotAlignment. ResourceExhausted names the sizes.
+  virtual absl::StatusOr<std::unique_ptr<WorkspaceBlock>> Allocate(Bytes size) = 0;
+
+  virtual void Zero(DeviceAddress address, Bytes size) = 0;
+
+  // Looks for a value that is infinite or not a number in a tensor of floating-point numbers. The
+  // answer comes from Synchronize, under the caller's `tag` (from 0 on).
+  virtual void CheckFinite(const DeviceTensor& tensor, int tag) = 0;
+
+  // Waits for all that was started. The tag of the first check since the last Synchronize that
+  // found something, -1 when there is none; an error when queued work failed.
+  virtual absl::StatusOr<int> Synchronize() = 0;
+
+  // Between the host's memory and the device's, done on return. Profiles and tests fill and read
+  // tensors by these; a task's data come and go by the swapper.
+  virtual absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) = 0;
+  virtual absl::Status Read(DeviceAddress from, absl::Span<std::byte> to) = 0;
+
+  struct Usage {
+    Bytes current;  // of the workspace
+    Bytes peak;     // the most since the device was made
+  };
+  virtual Usage usage() const = 0;
+};
+
+}  // namespace harmony

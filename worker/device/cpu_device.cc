@@ -1,0 +1,107 @@
+#include "worker/device/cpu_device.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/device/cpu_memory.h"
+
+namespace harmony {
+namespace {
+
+class CpuBlock : public WorkspaceBlock {
+ public:
+  explicit CpuBlock(c10::DataPtr data)
+      : WorkspaceBlock(AddressOf(data.get())), data_(std::move(data)) {}
+
+ private:
+  c10::DataPtr data_;
+};
+
+bool HoldsFiniteValues(const DeviceTensor& tensor) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return AllFinite(HostPointer<const float>(tensor.address), tensor.elements());
+    case DType::kF64: {
+      const double* x = HostPointer<const double>(tensor.address);
+      for (int64_t i = 0; i < tensor.elements(); ++i) {
+        if (!std::isfinite(x[i])) return false;
+      }
+      return true;
+    }
+    default:
+      return !IsFloatingPoint(tensor.dtype);  // this device computes in no other type
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(const Options& options) {
+  std::optional<Workspace> workspace;
+  if (options.workspace.has_value()) {
+    HARMONY_ASSIGN_OR_RETURN(Workspace mapped, Workspace::Map(*options.workspace));
+    workspace.emplace(std::move(mapped));
+  }
+  return std::unique_ptr<CpuDevice>(new CpuDevice(options, std::move(workspace)));
+}
+
+CpuDevice::CpuDevice(const Options& options, std::optional<Workspace> workspace)
+    : options_(options), workspace_(std::move(workspace)) {
+  if (!workspace_.has_value()) return;
+  allocator_.emplace(workspace_->data(), workspace_->size());
+  allocator_->Activate();
+}
+
+CpuDevice::~CpuDevice() {
+  if (allocator_.has_value()) allocator_->Deactivate();
+}
+
+DeviceAddress CpuDevice::resident() const { return AddressOf(options_.resident); }
+
+void CpuDevice::PrepareThread() {
+  if (options_.compute_threads <= 0 || prepared_ == std::this_thread::get_id()) return;
+  SetComputeThreads(options_.compute_threads);
+  prepared_ = std::this_thread::get_id();
+}
+
+absl::StatusOr<std::unique_ptr<WorkspaceBlock>> CpuDevice::Allocate(Bytes size) {
+  try {
+    return std::make_unique<CpuBlock>(
+        c10::GetCPUAllocator()->allocate(static_cast<size_t>(size.count())));
+  } catch (const c10::Error& error) {
+    return absl::ResourceExhaustedError(error.what_without_backtrace());
+  }
+}
+
+void CpuDevice::Zero(DeviceAddress address, Bytes size) {
+  ZeroBytes(HostPointer<void>(address), size.count());
+}
+
+void CpuDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
+  if (first_bad_ < 0 && !HoldsFiniteValues(tensor)) first_bad_ = tag;
+}
+
+absl::StatusOr<int> CpuDevice::Synchronize() { return std::exchange(first_bad_, -1); }
+
+absl::Status CpuDevice::Write(DeviceAddress to, absl::Span<const std::byte> from) {
+  std::memcpy(HostPointer<void>(to), from.data(), from.size());
+  return absl::OkStatus();
+}
+
+absl::Status CpuDevice::Read(DeviceAddress from, absl::Span<std::byte> to) {
+  std::memcpy(to.data(), HostPointer<const void>(from), to.size());
+  return absl::OkStatus();
+}
+
+ComputeDevice::Usage CpuDevice::usage() const {
+  if (!allocator_.has_value()) return {};
+  const SimAllocator::Usage usage = allocator_->usage();
+  return {usage.current, usage.peak};
+}
+
+}  // namespace harmony

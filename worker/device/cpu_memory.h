@@ -1,0 +1,30 @@
+#pragma once
+
+// The CPU's own reading of device addresses, and loops over memory that run on ATen's threads.
+
+#include <cstdint>
+
+#include "worker/device/device_tensor.h"
+
+namespace harmony {
+
+inline DeviceAddress AddressOf(const void* data) {
+  return DeviceAddress(reinterpret_cast<uintptr_t>(data));
+}
+
+// Null for no address.
+template <typename T>
+T* HostPointer(DeviceAddress address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address.value()));
+}
+
+// False when any value is infinite or not a number.
+bool AllFinite(const float* x, int64_t count);
+
+void ZeroBytes(void* data, int64_t count);
+
+// Sets the threads of ATen's operations (and 1 between operations), for those that the calling
+// thread starts. The first call comes before any work.
+void SetComputeThreads(int threads);
+
+}  // namespace harmony

@@ -1,0 +1,425 @@
+#include "worker/layers/layer_runner.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/model/model_sizes.h"
+
+namespace harmony {
+namespace {
+
+constexpr char kNonFinitePayload[] = "harmony/nonfinite";
+
+absl::Status MissingBinding(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("the ", what, " is not bound"));
+}
+
+// The tensors of one boundary, or their gradients, and the workspace that they lie in when no
+// buffer is bound for them. Copies share the memory; the last one gives it back.
+struct BoundaryTensors {
+  std::vector<DeviceTensor> tensors;
+  std::vector<std::shared_ptr<WorkspaceBlock>> memory;
+};
+
+// A layer's input and what its forward saved, from the forward to the backward of one task.
+struct LayerState {
+  BoundaryTensors input;
+  std::unique_ptr<SavedActivations> saved;
+};
+
+// A tensor that was checked to be finite; its position is the check's tag.
+struct Check {
+  int layer = 0;
+  const char* what = "output";
+  const ParamBlock* block = nullptr;  // of a weight gradient
+};
+
+}  // namespace
+
+absl::Status NonFiniteError(int layer, const std::string& what) {
+  absl::Status status = absl::InternalError(
+      absl::StrCat("the ", what, " of layer ", layer, " is not finite (infinite or not a number)"));
+  status.SetPayload(kNonFinitePayload, absl::Cord(absl::StrCat(layer)));
+  return status;
+}
+
+bool IsNonFiniteError(const absl::Status& status) {
+  return status.GetPayload(kNonFinitePayload).has_value();
+}
+
+struct LayerRunner::Chain {
+  Chain(ModelSpec spec, LayerChain chain, ComputeDevice& on)
+      : model(std::move(spec)), layers(std::move(chain)), device(on), gradients(model.boundaries) {
+    for (std::vector<SampleTensor>& types : gradients) {
+      std::erase_if(types, [](const SampleTensor& type) { return !IsFloatingPoint(type.dtype); });
+    }
+  }
+
+  const std::vector<SampleTensor>& TypesAt(int boundary) const {
+    return model.boundaries[static_cast<size_t>(boundary)];
+  }
+  const std::vector<SampleTensor>& GradientTypesAt(int boundary) const {
+    return gradients[static_cast<size_t>(boundary)];
+  }
+  Layer& LayerAt(int layer) const { return *layers[static_cast<size_t>(layer)]; }
+  // The first layer of a group that a backward recomputes, or that keeps what it computed: one
+  // whose input comes from the data set alone goes back without.
+  int FirstSaving(LayerRange range) const {
+    return range.first + (TypesAt(range.first).empty() ? 1 : 0);
+  }
+  // Whether a forward of these layers runs several microbatches at once. Tensors of one boundary
+  // lie microbatch by microbatch, so there must be one only.
+  bool TakesSeveralMicrobatches(LayerRange range) const {
+    for (int layer = range.first; layer <= range.last; ++layer) {
+      if (!LayerAt(layer).TakesSeveralMicrobatches()) return false;
+      if (TypesAt(layer).size() > 1 || TypesAt(layer + 1).size() > 1) return false;
+    }
+    return true;
+  }
+
+  const ModelSpec model;
+  const LayerChain layers;
+  ComputeDevice& device;
+  // By boundary: those of its tensors that have gradients.
+  std::vector<std::vector<SampleTensor>> gradients;
+};
+
+// One run of a group of layers. Everything that it takes from the workspace is given back when it
+// is destroyed.
+class LayerRunner::Task {
+ public:
+  Task(const Chain& chain, const GroupBinding& binding) : chain_(chain), b_(binding) {
+    call_.samples = b_.samples;
+    call_.microbatch = b_.microbatch > 0 ? b_.microbatch : b_.samples;
+    call_.uses = b_.uses;
+    const std::vector<BatchInput>& inputs = chain_.model.inputs;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const DeviceAddress address = i < b_.batch.size() ? b_.batch[i] : DeviceAddress();
+      batch_.push_back(TensorAt(inputs[i].tensor, address, b_.samples));
+    }
+    call_.batch = batch_;
+    if (b_.kept) FindKeptPlaces();
+  }
+
+  absl::Status Forward();
+  absl::Status Backward();
+  absl::Status ForwardBackward();
+
+  // Waits for the device; an earlier result that was not finite explains a later failure.
+  absl::Status Finish(const absl::Status& status);
+
+ private:
+  BoundaryTensors Bound(const std::vector<SampleTensor>& types, DeviceAddress address) const;
+  absl::StatusOr<BoundaryTensors> NewTensors(const std::vector<SampleTensor>& types) const;
+  absl::StatusOr<BoundaryTensors> Input(int boundary) const;
+  absl::StatusOr<BoundaryTensors> InputGradient(int layer) const;
+  // The memory for the outputs of a layer: kept, bound, or from the workspace.
+  absl::StatusOr<BoundaryTensors> OutputsOf(int layer) const;
+  // In the group's place for kept activations: layer by layer what it saves, then, but for the last
+  // one, its outputs.
+  void FindKeptPlaces();
+  // Where a layer leaves what its backward needs; nowhere when that is not kept.
+  DeviceAddress KeptPlaceOf(int layer) const;
+  BoundaryTensors KeptOutputsOf(int layer) const;
+
+  void ZeroGradients() const;
+  // The layers from `last` down to the group's first; states_ are consumed.
+  absl::Status BackwardLayers(int last, BoundaryTensors output_gradients);
+
+  void CheckTensors(int layer, const BoundaryTensors& outputs);
+  void CheckGradients();
+  void CheckGradient(DeviceAddress gradients, const ParamBlock& params, int layer);
+  void CheckFinite(const DeviceTensor& tensor, const Check& check);
+
+  const Chain& chain_;
+  const GroupBinding& b_;
+  std::vector<DeviceTensor> batch_;
+  LayerCall call_;
+  struct KeptPlace {
+    DeviceAddress saved, outputs;
+  };
+  std::vector<KeptPlace>
+      kept_places_;  // from the first layer on that saves; empty: nothing is kept
+  std::vector<LayerState> states_;
+  std::vector<Check> checks_;
+};
+
+BoundaryTensors LayerRunner::Task::Bound(const std::vector<SampleTensor>& types,
+                                         DeviceAddress address) const {
+  BoundaryTensors bound;
+  for (const SampleTensor& type : types) {
+    bound.tensors.push_back(TensorAt(type, address, b_.samples));
+    address = address + TimesSaturated(type.per_sample(), b_.samples).AlignUp(kSlotAlignment);
+  }
+  return bound;
+}
+
+absl::StatusOr<BoundaryTensors> LayerRunner::Task::NewTensors(
+    const std::vector<SampleTensor>& types) const {
+  BoundaryTensors made;
+  for (const SampleTensor& type : types) {
+    HARMONY_ASSIGN_OR_RETURN(std::shared_ptr<WorkspaceBlock> memory,
+                             chain_.device.Allocate(TimesSaturated(type.per_sample(), b_.samples)));
+    made.tensors.push_back(TensorAt(type, memory->address(), b_.samples));
+    made.memory.push_back(std::move(memory));
+  }
+  return made;
+}
+
+absl::StatusOr<BoundaryTensors> LayerRunner::Task::Input(int boundary) const {
+  if (chain_.TypesAt(boundary).empty()) return BoundaryTensors();
+  if (!b_.input) return MissingBinding("group's input");
+  return Bound(chain_.TypesAt(boundary), b_.input);
+}
+
+absl::StatusOr<BoundaryTensors> LayerRunner::Task::InputGradient(int layer) const {
+  const std::vector<SampleTensor>& types = chain_.GradientTypesAt(layer);
+  if (layer > b_.layers.first) return NewTensors(types);
+  if (!types.empty() && !b_.input_gradient) return MissingBinding("input gradient");
+  return Bound(types, b_.input_gradient);
+}
+
+void LayerRunner::Task::FindKeptPlaces() {
+  DeviceAddress place = b_.kept;
+  for (int layer = chain_.FirstSaving(b_.layers); layer <= b_.layers.last; ++layer) {
+    const DeviceAddress outputs = place + chain_.LayerAt(layer).KeptBytes(b_.samples);
+    kept_places_.push_back({place, outputs});
+    const Bytes behind = BoundaryBytes(chain_.model, layer + 1, b_.samples);
+    place = outputs + behind.AlignUp(kSlotAlignment);
+  }
+}
+
+DeviceAddress LayerRunner::Task::KeptPlaceOf(int layer) const {
+  if (!b_.kept) return DeviceAddress();
+  return kept_places_[static_cast<size_t>(layer - chain_.FirstSaving(b_.layers))].saved;
+}
+
+BoundaryTensors LayerRunner::Task::KeptOutputsOf(int layer) const {
+  const auto index = static_cast<size_t>(layer - chain_.FirstSaving(b_.layers));
+  return Bound(chain_.TypesAt(layer + 1), kept_places_[index].outputs);
+}
+
+absl::StatusOr<BoundaryTensors> LayerRunner::Task::OutputsOf(int layer) const {
+  const bool inner = layer >= chain_.FirstSaving(b_.layers) && layer < b_.layers.last;
+  if (b_.kept && inner) return KeptOutputsOf(layer);
+  for (const BoundaryOutput& output : b_.outputs) {
+    if (output.boundary == layer + 1) return Bound(chain_.TypesAt(layer + 1), output.address);
+  }
+  return NewTensors(chain_.TypesAt(layer + 1));
+}
+
+absl::Status LayerRunner::Task::Forward() {
+  HARMONY_ASSIGN_OR_RETURN(BoundaryTensors x, Input(b_.layers.first));
+  for (int index = b_.layers.first; index <= b_.layers.last; ++index) {
+    Layer& layer = chain_.LayerAt(index);
+    HARMONY_ASSIGN_OR_RETURN(BoundaryTensors y, OutputsOf(index));
+    std::unique_ptr<SavedActivations> saved;
+    if (b_.kept && index >= chain_.FirstSaving(b_.layers)) {
+      saved = layer.NewSaved(b_.samples, KeptPlaceOf(index));
+    }
+    HARMONY_RETURN_IF_ERROR(layer.Forward(call_, x.tensors, y.tensors, saved.get()));
+    CheckTensors(index, y);
+    x = std::move(y);
+  }
+  return absl::OkStatus();
+}
+
+void LayerRunner::Task::ZeroGradients() const {
+  if (!b_.first_microbatch) return;
+  for (const UseBinding& use : b_.uses) {
+    if (!use.gradients) continue;
+    const int block = chain_.model.uses[static_cast<size_t>(use.use)].block;
+    chain_.device.Zero(use.gradients,
+                       chain_.model.blocks[static_cast<size_t>(block)].gradient_bytes);
+  }
+}
+
+absl::Status LayerRunner::Task::Backward() {
+  const int last = b_.layers.last;
+  if (!b_.output_gradient) return MissingBinding("output gradient");
+  ZeroGradients();
+  const int first = chain_.FirstSaving(b_.layers);
+  BoundaryTensors x;
+  if (first <= last) {
+    HARMONY_ASSIGN_OR_RETURN(x, Input(first));
+  }
+  call_.recompute = true;
+  for (int index = first; index <= last; ++index) {
+    Layer& layer = chain_.LayerAt(index);
+    states_.push_back({x, layer.NewSaved(b_.samples, KeptPlaceOf(index))});
+    BoundaryTensors y;  // of the last layer: not needed
+    if (b_.kept) {
+      if (index < last) y = KeptOutputsOf(index);
+    } else {
+      if (index < last) {
+        HARMONY_ASSIGN_OR_RETURN(y, NewTensors(chain_.TypesAt(index + 1)));
+      }
+      HARMONY_RETURN_IF_ERROR(
+          layer.Forward(call_, x.tensors, y.tensors, states_.back().saved.get()));
+    }
+    x = std::move(y);
+  }
+  call_.recompute = false;
+  HARMONY_RETURN_IF_ERROR(
+      BackwardLayers(last, Bound(chain_.GradientTypesAt(last + 1), b_.output_gradient)));
+  CheckGradients();
+  return absl::OkStatus();
+}
+
+absl::Status LayerRunner::Task::BackwardLayers(int last, BoundaryTensors output_gradients) {
+  for (int index = last; index >= b_.layers.first; --index) {
+    HARMONY_ASSIGN_OR_RETURN(BoundaryTensors input_gradients, InputGradient(index));
+    LayerState state;
+    if (!states_.empty()) {
+      state = std::move(states_.back());
+      states_.pop_back();
+    }
+    HARMONY_RETURN_IF_ERROR(
+        chain_.LayerAt(index).Backward(call_, state.input.tensors, output_gradients.tensors,
+                                       std::move(state.saved), input_gradients.tensors));
+    output_gradients = std::move(input_gradients);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerRunner::Task::ForwardBackward() {
+  const int last = b_.layers.last;
+  if (last != chain_.model.num_layers() - 1) {
+    return absl::InternalError("the fused task ends with the last layer");
+  }
+  if (!b_.loss.slot || b_.loss.total_labels <= 0) return MissingBinding("loss");
+  ZeroGradients();
+  HARMONY_ASSIGN_OR_RETURN(BoundaryTensors x, Input(b_.layers.first));
+  for (int index = b_.layers.first; index < last; ++index) {
+    Layer& layer = chain_.LayerAt(index);
+    HARMONY_ASSIGN_OR_RETURN(BoundaryTensors y, NewTensors(chain_.TypesAt(index + 1)));
+    SavedActivations* saved = nullptr;
+    if (index >= chain_.FirstSaving(b_.layers)) {
+      states_.push_back({x, layer.NewSaved(b_.samples, DeviceAddress())});
+      saved = states_.back().saved.get();
+    }
+    HARMONY_RETURN_IF_ERROR(layer.Forward(call_, x.tensors, y.tensors, saved));
+    CheckTensors(index, y);
+    x = std::move(y);
+  }
+  HARMONY_ASSIGN_OR_RETURN(BoundaryTensors dx, InputGradient(last));
+  HARMONY_RETURN_IF_ERROR(
+      chain_.LayerAt(last).ForwardBackward(call_, b_.loss, x.tensors, dx.tensors));
+  // The sum, which a LossSlot begins with.
+  CheckFinite({b_.loss.slot, DType::kF64, {1}}, {last, "loss"});
+  x = BoundaryTensors();
+  if (last > b_.layers.first) HARMONY_RETURN_IF_ERROR(BackwardLayers(last - 1, std::move(dx)));
+  CheckGradients();
+  return absl::OkStatus();
+}
+
+void LayerRunner::Task::CheckTensors(int layer, const BoundaryTensors& outputs) {
+  for (const DeviceTensor& tensor : outputs.tensors) {
+    if (IsFloatingPoint(tensor.dtype)) CheckFinite(tensor, {layer});
+  }
+}
+
+void LayerRunner::Task::CheckGradients() {
+  if (!b_.last_microbatch) return;
+  const ModelSpec& model = chain_.model;
+  for (int layer = b_.layers.last; layer >= b_.layers.first; --layer) {
+    for (int use : model.layers[static_cast<size_t>(layer)].uses) {
+      const int block = model.uses[static_cast<size_t>(use)].block;
+      const ParamBlock& params = model.blocks[static_cast<size_t>(block)];
+      for (const UseBinding& bound : b_.uses) {
+        if (bound.use != use || !bound.gradients) continue;
+        CheckGradient(bound.gradients, params, layer);
+      }
+    }
+  }
+}
+
+// As few checks as the types of its tensors allow; gaps are zero.
+void LayerRunner::Task::CheckGradient(DeviceAddress gradients, const ParamBlock& params,
+                                      int layer) {
+  for (size_t i = 0; i < params.tensors.size();) {
+    const StoredAs& begin = params.tensors[i].gradient;
+    size_t end = i + 1;
+    while (end < params.tensors.size() && params.tensors[end].gradient.dtype == begin.dtype) ++end;
+    const Bytes until =
+        end < params.tensors.size() ? params.tensors[end].gradient.offset : params.gradient_bytes;
+    const int64_t count = (until - begin.offset).count() / SizeOf(begin.dtype).count();
+    CheckFinite({gradients + begin.offset, begin.dtype, {count}},
+                {layer, "weight gradient", &params});
+    i = end;
+  }
+}
+
+void LayerRunner::Task::CheckFinite(const DeviceTensor& tensor, const Check& check) {
+  chain_.device.CheckFinite(tensor, static_cast<int>(checks_.size()));
+  checks_.push_back(check);
+}
+
+absl::Status LayerRunner::Task::Finish(const absl::Status& status) {
+  const absl::StatusOr<int> failed = chain_.device.Synchronize();
+  if (failed.ok() && *failed >= 0) {
+    const Check& check = checks_[static_cast<size_t>(*failed)];
+    std::string what = check.what;
+    if (check.block != nullptr) absl::StrAppend(&what, " (", check.block->name, ")");
+    return NonFiniteError(check.layer, what);
+  }
+  return status.ok() ? failed.status() : status;
+}
+
+LayerRunner::LayerRunner(ModelSpec model, LayerChain layers, ComputeDevice& device)
+    : chain_(new Chain(std::move(model), std::move(layers), device)) {}
+LayerRunner::~LayerRunner() = default;
+
+absl::Status LayerRunner::Run(const char* phase, const GroupBinding& binding,
+                              absl::Status (Task::*body)()) {
+  chain_->device.PrepareThread();
+  Task task(*chain_, binding);
+  absl::Status status = task.Finish((task.*body)());
+  if (!absl::IsResourceExhausted(status)) return status;
+  return WithContext(status, absl::StrCat(phase, " of layers ", binding.layers.first, "..",
+                                          binding.layers.last, " (", binding.samples, " samples)"));
+}
+
+void LayerRunner::Advance(GroupBinding& forward) const {
+  const int64_t samples = forward.samples;
+  const auto slot = [&](int boundary) {
+    return BoundaryBytes(chain_->model, boundary, samples).AlignUp(kSlotAlignment);
+  };
+  if (forward.input) forward.input = forward.input + slot(forward.layers.first);
+  for (size_t i = 0; i < forward.batch.size(); ++i) {
+    if (!forward.batch[i]) continue;
+    forward.batch[i] = forward.batch[i] + InputBytes(chain_->model, static_cast<int>(i), samples);
+  }
+  for (BoundaryOutput& output : forward.outputs) {
+    output.address = output.address + slot(output.boundary);
+  }
+}
+
+absl::Status LayerRunner::RunForward(const GroupBinding& binding) {
+  const int64_t one = binding.microbatch;
+  if (one > 0 && binding.samples % one != 0) {
+    return absl::InternalError(absl::StrCat("microbatches of ", one, " samples"));
+  }
+  if (one <= 0 || one == binding.samples || chain_->TakesSeveralMicrobatches(binding.layers)) {
+    return Run("forward", binding, &Task::Forward);
+  }
+  GroupBinding part = binding;
+  part.samples = one;
+  for (int64_t done = 0; done < binding.samples; done += one) {
+    HARMONY_RETURN_IF_ERROR(Run("forward", part, &Task::Forward));
+    Advance(part);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerRunner::RunBackward(const GroupBinding& binding) {
+  return Run("backward", binding, &Task::Backward);
+}
+
+absl::Status LayerRunner::RunForwardBackward(const GroupBinding& binding) {
+  return Run("forward-backward", binding, &Task::ForwardBackward);
+}
+
+}  // namespace harmony

@@ -1,0 +1,92 @@
+#pragma once
+
+// Runs compute tasks: the forward, backward or fused forward-backward of a group of layers over one
+// microbatch (a forward: also over several), on memory that the caller binds. It moves boundary
+// tensors from layer to layer, keeps or recomputes activations and adds up gradients, and knows
+// layers and device by their interfaces only.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/model/model_spec.h"
+#include "worker/device/compute_device.h"
+#include "worker/layers/layer.h"
+
+namespace harmony {
+
+struct BoundaryOutput {
+  int boundary = 0;  // in (layers.first, layers.last + 1]
+  DeviceAddress address;
+};
+
+// Everything a task reads and writes. The buffers belong to the caller, start at multiples of
+// kSlotAlignment and do not overlap. Those of boundaries and their gradients hold the tensors as
+// BoundaryBytes and BoundaryGradientBytes say, microbatch after microbatch.
+struct GroupBinding {
+  LayerRange layers;
+  int64_t samples = 0;
+  // Forward: samples of a microbatch, which divide `samples`; 0: all of them. Each microbatch's
+  // part of a buffer starts at a multiple of kSlotAlignment, too.
+  int64_t microbatch = 0;
+  std::vector<UseBinding> uses;
+
+  // Forward and fused: boundary layers.first, nowhere when that has no tensors. Backward: the
+  // stash, which is the same, or boundary layers.first + 1 when that has no tensors.
+  DeviceAddress input;
+  std::vector<DeviceAddress> batch;  // by the model's inputs; nowhere: the layers read others
+  // Forward and backward: a place of KeptActivationBytes where the one leaves what it computed for
+  // the other, which then recomputes nothing and destroys it. Nowhere: the backward recomputes.
+  DeviceAddress kept;
+
+  std::vector<BoundaryOutput> outputs;  // forward
+  DeviceAddress output_gradient;        // backward: of boundary layers.last + 1
+  DeviceAddress input_gradient;         // of boundary layers.first, when that has any
+
+  LossBinding loss;  // fused
+
+  bool first_microbatch = false;  // gradients are set, else added to
+  bool last_microbatch = false;   // weight gradients are checked to be finite
+};
+
+// Errors of all three: those of Layer; NonFinite (below) when a layer's output, the loss, or, after
+// the last microbatch, a weight gradient is not finite (the first such layer is named); Internal
+// when a binding is missing. After an error the outputs and gradients hold nothing of use.
+//
+// Results depend on the bindings' contents and shapes and on what the layers say: not on how layers
+// are grouped, nor on addresses. A forward over several microbatches gives each the bits that it
+// gets alone.
+//
+// One thread at a time.
+class LayerRunner {
+ public:
+  // `device` outlives the runner. REQUIRES: a layer for each of the model's.
+  LayerRunner(ModelSpec model, LayerChain layers, ComputeDevice& device);
+  ~LayerRunner();
+
+  absl::Status RunForward(const GroupBinding& binding);
+  // Recomputes from the group's input (unless the forward's work was kept), then goes back. The
+  // same bits either way.
+  absl::Status RunBackward(const GroupBinding& binding);
+  // The last group: forward, loss and backward in one.
+  absl::Status RunForwardBackward(const GroupBinding& binding);
+
+ private:
+  struct Chain;
+  class Task;
+
+  absl::Status Run(const char* phase, const GroupBinding& binding, absl::Status (Task::*body)());
+  // From a microbatch to the next one.
+  void Advance(GroupBinding& forward) const;
+
+  const std::unique_ptr<const Chain> chain_;
+};
+
+// A result that is infinite or not a number, in `what` ("output", "loss", "weight gradient") of a
+// layer. Marked by a payload, so that a caller can tell it from other failures.
+absl::Status NonFiniteError(int layer, const std::string& what);
+bool IsNonFiniteError(const absl::Status& status);
+
+}  // namespace harmony

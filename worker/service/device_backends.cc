@@ -1,0 +1,77 @@
+#include "worker/service/device_backends.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/model/model_sizes.h"
+#include "common/model/padding_token.h"
+#include "worker/device/cpu_device.h"
+#include "worker/models/builtin_layers.h"
+
+namespace harmony {
+namespace {
+
+// Layers of some models on devices of one kind. The first row that fits builds them.
+struct LayerImplementation {
+  DeviceKind device;
+  bool (*has_layers_of)(const AttachedJob& job);
+  LayerChain (*build)(const AttachedJob& job);
+};
+
+bool IsBuiltin(const AttachedJob& job) { return job.config.num_layers > 0; }
+
+LayerChain BuildBuiltin(const AttachedJob& job) {
+  return MakeBuiltinLayers(job.model, {.config = job.config,
+                                       .tokens = job.plan.sequence_length,
+                                       .padding_token = PaddingToken(job.model_config_json)});
+}
+
+constexpr LayerImplementation kImplementations[] = {
+    {DeviceKind::kSim, IsBuiltin, BuildBuiltin},
+};
+
+// Places for kept activations are laid out by the description.
+absl::Status CheckKeptBytes(const AttachedJob& job, const LayerChain& layers) {
+  const int64_t samples = job.plan.microbatch_size;
+  for (const LayerSpec& layer : job.model.layers) {
+    const Bytes kept = layers[static_cast<size_t>(layer.index)]->KeptBytes(samples);
+    const Bytes described = KeptTensorBytes(job.model.cost_of(layer.index), samples);
+    if (kept == described) continue;
+    return absl::InternalError(absl::StrCat("layer ", layer.index, " keeps ",
+                                            FormatBytesExact(kept), ", its description says ",
+                                            FormatBytesExact(described)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckDeviceKind(const DeviceSpec& device) {
+  if (device.kind == DeviceKind::kSim) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("device ", ToString(device),
+                   ": this build computes on sim devices only; the cuda plugin is not part of it"));
+}
+
+absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const DeviceSpec& device,
+                                                                 const MappedRegion& region,
+                                                                 Bytes workspace,
+                                                                 int compute_threads) {
+  HARMONY_RETURN_IF_ERROR(CheckDeviceKind(device));
+  return CpuDevice::Create(
+      {.resident = region.data(), .workspace = workspace, .compute_threads = compute_threads});
+}
+
+absl::StatusOr<LayerChain> BuildLayers(const AttachedJob& job, const DeviceSpec& device) {
+  for (const LayerImplementation& row : kImplementations) {
+    if (row.device != device.kind || !row.has_layers_of(job)) continue;
+    LayerChain layers = row.build(job);
+    HARMONY_RETURN_IF_ERROR(CheckKeptBytes(job, layers));
+    return layers;
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("device ", ToString(device), " cannot compute the layers of this model"));
+}
+
+}  // namespace harmony

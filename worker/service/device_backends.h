@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/ipc/fd_passing.h"
+#include "common/plan/machine.h"
+#include "common/runtime/attached_job.h"
+#include "worker/device/compute_device.h"
+#include "worker/layers/layer.h"
+
+namespace harmony {
+
+// What implements devices and layers, chosen by what descriptions say. Nothing else in the worker
+// names an implementation.
+
+// Unimplemented names a device whose kind this build lacks.
+absl::Status CheckDeviceKind(const DeviceSpec& device);
+
+// A device for one job: what is resident lies in `region`, which outlives it, the workspace has the
+// given size. ResourceExhausted: the system lacks memory for it.
+absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const DeviceSpec& device,
+                                                                 const MappedRegion& region,
+                                                                 Bytes workspace,
+                                                                 int compute_threads);
+
+// The layers of the job's model. Unimplemented: no implementation has both its layers and the
+// device.
+absl::StatusOr<LayerChain> BuildLayers(const AttachedJob& job, const DeviceSpec& device);
+
+}  // namespace harmony
