@@ -169,33 +169,6 @@ absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
   return absl::OkStatus();
 }
 
-std::vector<int> LinksOfLanes(const Plan& plan) {
-  const LaneTable table(static_cast<int>(plan.devices.size()));
-  std::vector<int> links(table.size());
-  for (int index = 0; index < table.size(); ++index) {
-    Lane lane = table.LaneAt(index);
-    const LaneLink link = TraitsOf(lane.kind).link;
-    for (int kind = 0; link != LaneLink::kNone && kind < static_cast<int>(lane.kind); ++kind) {
-      if (TraitsOf(static_cast<LaneKind>(kind)).link == link)
-        lane.kind = static_cast<LaneKind>(kind);
-    }
-    if (link == LaneLink::kH2D || link == LaneLink::kD2H) {
-      const int root = plan.devices[lane.device].root;
-      for (int d = 0; root > 0 && d < lane.device; ++d) {
-        if (plan.devices[d].root == root) lane.device = d;
-      }
-    }
-    links[index] = table.IndexOf(lane);
-  }
-  return links;
-}
-
-Nanos BusiestLink(const std::vector<int>& links, const std::vector<Nanos>& busy) {
-  std::vector<Nanos> sums(links.size());
-  for (size_t lane = 0; lane < links.size(); ++lane) sums[links[lane]] += busy[lane];
-  return *std::max_element(sums.begin(), sums.end());
-}
-
 bool SpansAllowed(const ModelSpec& model, const Plan& plan) {
   return BoundariesSplit(model, plan.microbatch_size);
 }

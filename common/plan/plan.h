@@ -99,13 +99,6 @@ int DeviceOf(const Plan& plan, const LayerGroup& group, int share);
 // other.
 absl::Status CheckPlan(const ModelSpec& model, const Plan& plan);
 
-// What carries out the commands of a lane, by LaneTable index: of those whose number is the same,
-// one after the other, in the order in which all they wait for is there. The two lanes into a
-// device share its link, and so do devices of the same root; other lanes share nothing.
-std::vector<int> LinksOfLanes(const Plan& plan);
-// The most that lanes of one link together are busy, of what each lane is.
-Nanos BusiestLink(const std::vector<int>& links, const std::vector<Nanos>& busy);
-
 // Forward tasks may run several microbatches: each one's part of a boundary begins at a slot
 // boundary, so that a backward task can read its slice and kernels give it the bits it gets alone.
 bool SpansAllowed(const ModelSpec& model, const Plan& plan);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -112,10 +113,13 @@ Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds, cons
   if (const BytesPerSecond paced = PacedHostRate(devices); paced.value > 0) {
     profile.host.update_rate = profile.host.norm_rate = Exactly(paced.value);
   }
-  // More devices than were measured share the cores, too.
-  const auto count = static_cast<double>(devices.size());
-  const auto measured = static_cast<double>(speeds.devices.size());
-  const double crowd = measured >= speeds.versions.cores ? count / measured : 1;
+  // Devices without a pace share the cores; the measured ones did.
+  const double at_once = std::max(speeds.versions.cores / std::max(job.compute_threads, 1), 1);
+  const auto crowd = [at_once](size_t devices) {
+    return std::max(static_cast<double>(devices) / at_once, 1.0);
+  };
+  const size_t unpaced =
+      absl::c_count_if(devices, [](const DeviceSpec& device) { return device.flops.value == 0; });
   for (const DeviceSpec& spec : devices) {
     const DeviceProfile& like = speeds.devices[profile.devices.size() % speeds.devices.size()];
     DeviceProfile device;
@@ -124,7 +128,9 @@ Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds, cons
     const bool paced = spec.flops.value > 0;
     const double flops = paced ? spec.flops.value
                                : kBackwardForwards * work.forward_flops /
-                                     like.layers.front().sizes.front().backward.median / crowd;
+                                     like.layers.front().sizes.front().backward.median *
+                                     crowd(speeds.devices.size());
+    if (!paced) device.together = crowd(unpaced);
     device.layers = LayersOf(model, job, paced, flops);
     device.h2d = WithSpeed(like.h2d, spec.h2d);
     device.d2h = WithSpeed(like.d2h, spec.d2h);
@@ -161,6 +167,15 @@ std::string DescribeEstimate(const Profile& profile, const ModelSpec& model,
         rate("copies in", device.h2d, devices[d].h2d), rate("out", device.d2h, devices[d].d2h));
     if (device.p2p) absl::StrAppend(&part, ", ", rate("to devices", *device.p2p, devices[d].p2p));
     if (seen.insert(device.spec).second) parts.push_back(std::move(part));
+  }
+  const auto sharing = absl::c_count_if(
+      profile.devices, [](const DeviceProfile& device) { return device.together > 1; });
+  if (sharing > 0) {
+    const double slowdown = absl::c_max_element(profile.devices, [](const auto& a, const auto& b) {
+                              return a.together < b.together;
+                            })->together;
+    parts.push_back(absl::StrFormat("%.0f of %d devices compute at a time, for they share cores",
+                                    static_cast<double>(sharing) / slowdown, sharing));
   }
   return absl::StrCat(
       absl::StrJoin(parts, "; "),

@@ -26,6 +26,7 @@ class CalibratedCosts : public CostModel {
   CalibratedCosts(std::unique_ptr<const CostModel> base, Calibration calibration, int num_devices);
 
   Nanos Duration(const Command& command) const override;
+  CoreSharing Cores() const override { return base_->Cores(); }
   // As modelled: what paced devices go by, whatever they were measured to take.
   const CostModel& base() const { return *base_; }
 

@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "common/plan/command.h"
+#include "common/plan/lane_resources.h"
 #include "common/plan/plan.h"
 
 namespace harmony {
@@ -29,7 +30,9 @@ namespace harmony {
 class CostModel {
  public:
   virtual ~CostModel() = default;
+  // Of a command that has what carries it out for itself.
   virtual Nanos Duration(const Command& command) const = 0;
+  virtual CoreSharing Cores() const { return {}; }
 };
 
 struct DispatchOptions {
@@ -42,7 +45,7 @@ struct DispatchOptions {
 // A run by the modelled times alone.
 struct DryRunTimes {
   std::vector<Nanos> step_ends;  // of the last update, by step
-  std::vector<Nanos> busy;       // in the last step, by link (LinksOfLanes)
+  std::vector<Nanos> busy;       // in the last step, by lane
   int64_t commands = 0;
 };
 

@@ -37,7 +37,7 @@ Generation::Generation(JobContext& job, Frontier frontier, absl::Span<const Obje
       memory_(MemoryOfDevices(job.plan, job.kept)),
       gradient_slots_(job.model, job.plan, job.layout, graph_),
       admission_(graph_, memory_, gradient_slots_),
-      clock_(job.plan),
+      clock_(ResourcesOfLanes(job.plan, job.costs.Cores())),
       heads_(lane_table_, graph_, admission_, clock_),
       records_(job.table, frontier_.initialized() ? records : absl::Span<const ObjectView>()),
       builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_, progress_),
@@ -313,7 +313,7 @@ absl::Status Generation::RunDry(DryRunTimes& times) {
     Users users;
     const Nanos duration = DurationOf(node, users);
     if (node.step + 1 == job_.end_step && !TraitsOf(node.kind).once) {
-      times.busy[static_cast<size_t>(clock_.link_of(lane))] += duration;
+      times.busy[static_cast<size_t>(lane)] += duration;
     }
     outstanding_.Pass(lane);
     Issued(lane, users, duration);

@@ -1,8 +1,8 @@
 #pragma once
 
-// When one link, which serves commands in the order in which their time comes, has carried them, as
-// modelled while they are issued. Mostly that is the order of issue; a command may also be issued
-// late, behind one that took another way. PURE.
+// When one link (or core that several devices share), which serves commands in the order in which
+// their time comes, has carried them, as modelled while they are issued. Mostly that is the order
+// of issue; a command may also be issued late, behind one that took another way. PURE.
 
 #include <algorithm>
 #include <array>

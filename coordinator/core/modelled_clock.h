@@ -1,7 +1,8 @@
 #pragma once
 
 // When commands start and finish as modelled, lane by lane, while they are issued: a lane carries
-// its commands one after the other, and lanes that share a link take turns on it.
+// its commands one after the other, and lanes that share a
+// resource take turns on it.
 //
 // Owner: Generation. Single-threaded. The times order the issue of commands and choose ways; no
 // result of a run depends on them. PURE.
@@ -9,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/plan/plan.h"
+#include "common/plan/lane_resources.h"
 #include "coordinator/core/link_clock.h"
 #include "coordinator/core/region_ledger.h"
 
@@ -17,12 +18,10 @@ namespace harmony {
 
 class ModelledClock {
  public:
-  explicit ModelledClock(const Plan& plan);
+  explicit ModelledClock(const LaneResources& resources);
 
   // When the last command issued on the lane will have finished.
   Nanos free_at(int lane) const { return lanes_[static_cast<size_t>(lane)].free_at; }
-  int link_of(int lane) const { return links_[static_cast<size_t>(lane)]; }
-  const std::vector<int>& links() const { return links_; }
 
   // The lane's next command, whose waits are over at `ready`: when it will have finished.
   Nanos Issue(int lane, Nanos ready, Nanos duration);
@@ -40,9 +39,15 @@ class ModelledClock {
     std::vector<Nanos> finishes;  // by value, modulo their number
   };
 
+  // Of those of the lane's resource, the server that would have the command done first.
+  size_t ServerFor(int lane, Nanos ready, Nanos duration) const;
+
   std::vector<Lane> lanes_;
-  const std::vector<int> links_;        // by lane: what carries it
-  std::vector<LinkClock> link_clocks_;  // by link
+  struct Servers {
+    size_t first = 0, count = 0;
+  };
+  std::vector<Servers> servers_of_;  // by lane
+  std::vector<LinkClock> servers_;
 };
 
 }  // namespace harmony

@@ -1,6 +1,7 @@
 #include "coordinator/core/profiled_costs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "common/model/model_sizes.h"
@@ -12,6 +13,10 @@ namespace {
 
 // Checkpoints depend on the disk and on what else it does; no step waits for one.
 constexpr double kCheckpointBytesPerSecond = 1e9;
+
+// Devices that together get the work of so much less than another core done are still held to take
+// turns on the lower number: more is the error of the measurement.
+constexpr double kPartOfACore = 0.25;
 
 double ForwardOf(const LayerSizeProfile& size) { return size.forward ? size.forward->median : 0; }
 double BackwardOf(const LayerSizeProfile& size) { return size.backward.median; }
@@ -58,6 +63,25 @@ ProfiledCosts::ProfiledCosts(const Profile& profile, const ModelSpec& model, con
     }
     devices_.push_back(std::move(device));
   }
+  FindCores();
+}
+
+void ProfiledCosts::FindCores() {
+  CoreSharing found;
+  double slowdowns = 0;
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    if (devices_[d].slowdown <= 1) continue;
+    found.devices.push_back(static_cast<int>(d));
+    slowdowns += devices_[d].slowdown;
+  }
+  // n devices that each take s times as long get n / s of them done at a time. What a whole number
+  // does not explain stays with each task.
+  const auto count = static_cast<double>(found.devices.size());
+  found.at_once = static_cast<int>(std::ceil(count * count / slowdowns - kPartOfACore));
+  if (slowdowns == 0 || found.at_once >= static_cast<int>(count)) return;
+  found.at_once = std::max(found.at_once, 1);
+  for (int d : found.devices) devices_[static_cast<size_t>(d)].slowdown *= found.at_once / count;
+  cores_ = std::move(found);
 }
 
 ProfiledCosts::Sums ProfiledCosts::SumsOf(const DeviceProfile& device, int64_t samples) const {

@@ -14,8 +14,10 @@ namespace harmony {
 // A task takes the sum of what its layers were measured to take, at its microbatch size (between
 // measured sizes on the line through the neighbours); a transfer latency + bytes / bandwidth; a
 // host task a fixed part + bytes / rate. Each command also bears the wake-up of the one that waits
-// for it. Where several devices work at the same time, the times measured with all of them busy
-// count; but not of a link that is shared by name (root=): there copies take turns.
+// for it. Where several devices work at the same time, the rates measured with all links busy
+// count; but not of a link that is shared by name (root=): there copies take turns. Devices whose
+// tasks were measured to take longer while all of them compute take turns on the cores that they
+// share.
 class ProfiledCosts : public CostModel {
  public:
   // REQUIRES: CheckProfile was OK for this model, a job with the plan's sequence length and the
@@ -23,6 +25,7 @@ class ProfiledCosts : public CostModel {
   ProfiledCosts(const Profile& profile, const ModelSpec& model, const Plan& plan);
 
   Nanos Duration(const Command& command) const override;
+  CoreSharing Cores() const override { return cores_; }
 
  private:
   // Seconds of layers [0, i) for one microbatch, by i.
@@ -39,6 +42,8 @@ class ProfiledCosts : public CostModel {
     std::map<int64_t, Sums> sums;
   };
 
+  // From how much longer tasks take while all devices compute.
+  void FindCores();
   Sums SumsOf(const DeviceProfile& device, int64_t samples) const;
   static double ComputeSeconds(const Device& device, const Sums& sums, const ComputeTask& task);
   double TransferSeconds(const Device& device, LaneKind lane, Bytes size) const;
@@ -50,6 +55,7 @@ class ProfiledCosts : public CostModel {
   const LaneTable lanes_;
   const OptimizerKind optimizer_;
   std::vector<Device> devices_;
+  CoreSharing cores_;
 };
 
 // By the profile, or where there is none by the estimate; corrected.

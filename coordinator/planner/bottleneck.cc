@@ -19,13 +19,16 @@ constexpr double kBinds = 0.9;
 std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
   const std::vector<TimelineEntry>& events = estimate.events;
   std::vector<std::vector<int>> by_lane(lanes);  // events, of value i + 1
-  std::vector<int> last_on_link(lanes, -1);
-  std::vector<int> before_on_link;  // by event
+  ResourceClock clock(estimate.resources);
+  std::vector<int> last_on_server(clock.num_servers(), -1);
+  std::vector<int> before_on_server;  // by event
   int at = -1;
   for (int i = 0; i < static_cast<int>(events.size()); ++i) {
     const TimelineEntry& entry = events[i];
     by_lane[entry.lane].push_back(i);
-    before_on_link.push_back(std::exchange(last_on_link[estimate.links[entry.lane]], i));
+    // Events stand in the order of their starts, in which the evaluation's servers were taken.
+    const size_t server = clock.Start(entry.lane, entry.begin, entry.end - entry.begin).server;
+    before_on_server.push_back(std::exchange(last_on_server[server], i));
     const auto* host = std::get_if<HostTask>(&entry.command.body);
     if (host != nullptr && host->kind == HostTaskKind::kUpdate && entry.end == estimate.step_end) {
       at = i;
@@ -35,7 +38,7 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
   while (at >= 0 && events[at].end > estimate.step_begin) {
     const TimelineEntry& entry = events[at];
     chain[entry.lane] += entry.end - std::max(entry.begin, estimate.step_begin);
-    int before = before_on_link[at];  // that of the lane is none later
+    int before = before_on_server[at];  // that of the lane is none later
     for (const SemaphoreWait& wait : entry.command.header.waits) {
       const int other = by_lane[wait.semaphore][wait.value - 1];
       if (before < 0 || events[other].end > events[before].end) before = other;
@@ -82,33 +85,36 @@ char LetterOf(const Command& command) {
   return kind == HostTaskKind::kUpdate ? 'U' : kind == HostTaskKind::kNorm ? 'N' : 'o';
 }
 
-// Of a link that several lanes use: all of them together.
-std::string NameOfLink(const LaneTable& table, const std::vector<int>& lanes) {
+// Of what several lanes share: all of them together.
+std::string NameOfShared(const LaneTable& table, const std::vector<int>& lanes) {
   std::vector<std::string> devices;
   for (int lane : lanes) {
     std::string device = absl::StrCat(table.LaneAt(lane).device);
     if (devices.empty() || devices.back() != device) devices.push_back(std::move(device));
   }
+  const LaneKind kind = table.LaneAt(lanes.front()).kind;
   return absl::StrCat("device", devices.size() == 1 ? " " : "s ", absl::StrJoin(devices, ","),
-                      table.LaneAt(lanes.front()).kind == LaneKind::kD2H ? ": link out together"
-                                                                         : ": link in together");
+                      kind == LaneKind::kCompute ? ": cores together"
+                      : kind == LaneKind::kD2H   ? ": link out together"
+                                                 : ": link in together");
 }
 
-void AddSharedLinks(const Estimate& estimate, const LaneTable& table,
-                    const std::vector<Nanos>& chain, std::vector<LaneLoad>* loads) {
+void AddShared(const Estimate& estimate, const LaneTable& table, const std::vector<Nanos>& chain,
+               std::vector<LaneLoad>* loads) {
   const double step = std::max(estimate.step.seconds(), 1e-12);
-  for (int link = 0; link < table.size(); ++link) {
+  for (int resource = 0; resource < table.size(); ++resource) {
     std::vector<int> lanes;
     LaneLoad load;
-    for (int i = link; i < table.size(); ++i) {
-      if (estimate.links[i] != link || estimate.lanes[i].commands == 0) continue;
+    for (int i = resource; i < table.size(); ++i) {
+      if (estimate.resources.of_lane[i] != resource || estimate.lanes[i].commands == 0) continue;
       lanes.push_back(i);
       load.busy += estimate.lanes[i].busy;
       load.bytes += estimate.lanes[i].bytes;
       load.on_the_chain += chain[i];
     }
     if (lanes.size() < 2) continue;
-    load.name = NameOfLink(table, lanes);
+    load.name = NameOfShared(table, lanes);
+    load.busy = Nanos(load.busy.count() / estimate.resources.capacity[resource]);
     load.share = load.busy.seconds() / step;
     loads->push_back(std::move(load));
   }
@@ -129,7 +135,7 @@ Bottleneck BottleneckOf(const Estimate& estimate, int num_devices) {
         {NameOf(table.LaneAt(i)), use.busy, use.busy.seconds() / step, use.bytes, chain[i]});
   }
   if (lanes.empty()) return bottleneck;
-  AddSharedLinks(estimate, table, chain, &lanes);
+  AddShared(estimate, table, chain, &lanes);
   const auto most = [&](auto of) {
     return static_cast<int>(
         absl::c_max_element(lanes,

@@ -19,8 +19,8 @@ struct LaneLoad {
 };
 
 struct Bottleneck {
-  // That have something to do, as the LaneTable orders them; then the links that several of them
-  // share.
+  // That have something to do, as the LaneTable orders them; then the links and
+  // cores that several of them share, by each.
   std::vector<LaneLoad> lanes;
   int busiest = -1;     // index
   std::string verdict;  // what binds, a sentence

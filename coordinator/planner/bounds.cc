@@ -27,7 +27,7 @@ class RelaxedStep {
         shares_(plan.num_shares()),
         devices_(plan.devices.size()),
         kept_(model, plan),
-        links_(LinksOfLanes(plan)),
+        resources_(ResourcesOfLanes(plan, costs.model().Cores())),
         stash_(model.num_layers() + 1, kNotStashed),
         stash_made_(model.num_layers() + 1) {
     for (const StashSpec& stash : StashesOf(plan)) {
@@ -54,7 +54,7 @@ class RelaxedStep {
     Nanos chain = RunHost();
     if (microbatches_ < plan_.share_microbatches()) chain = std::max(chain, Through());
     Nanos copies;
-    std::vector<Nanos> busy(links_.size());
+    std::vector<Nanos> busy(resources_.of_lane.size());
     const LaneTable table(static_cast<int>(devices_.size()));
     for (int d = 0; d < table.num_devices(); ++d) {
       const Device& device = devices_[d];
@@ -65,7 +65,7 @@ class RelaxedStep {
       busy[table.IndexOf({LaneKind::kP2P, d})] = device.p2p.busy;
       copies += device.bulk.busy + device.stream.busy + device.d2h.busy;
     }
-    const Nanos lane = std::max(host_busy_, BusiestLink(links_, busy));
+    const Nanos lane = std::max(host_busy_, BusiestResource(resources_, busy));
     return {std::max(chain, lane), chain, lane, copies};
   }
 
@@ -351,7 +351,7 @@ class RelaxedStep {
   const int shares_;
   std::vector<Device> devices_;
   const KeptLayout kept_;
-  const std::vector<int> links_;                    // LinksOfLanes
+  const LaneResources resources_;
   std::set<std::tuple<int, int, int>> kept_loads_;  // share, keeper, block
   std::vector<int> stash_;                          // by boundary: where
   std::vector<std::vector<Nanos>> stash_made_;      // by boundary, forward task

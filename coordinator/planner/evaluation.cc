@@ -20,9 +20,9 @@ class Clock {
       : options_(options),
         num_devices_(static_cast<int>(plan.devices.size())),
         dispatcher_(model, plan, costs, {.end_step = options.steps}),
-        links_(LinksOfLanes(plan)),
-        link_free_(links_.size()),
-        lanes_(links_.size()),
+        resources_(ResourcesOfLanes(plan, costs.Cores())),
+        clock_(resources_),
+        lanes_(resources_.of_lane.size()),
         step_ends_(options.steps) {
     estimate_.lanes.resize(lanes_.size());
   }
@@ -60,7 +60,7 @@ class Clock {
     return absl::OkStatus();
   }
 
-  // Of all heads whose time is now, what was issued first gets a link first.
+  // Of all heads whose time is now, what was issued first gets a resource first.
   void StartHeads() {
     std::erase_if(changed_, [this](int index) { return !CanStart(lanes_[index]); });
     std::sort(changed_.begin(), changed_.end(),
@@ -87,19 +87,18 @@ class Clock {
     LaneState& lane = lanes_[index];
     lane.running = true;
     const Command& command = lane.queue.front();
-    Nanos& link_free = link_free_[links_[index]];
-    const Nanos start = std::max(now_, link_free);
-    link_free = start + command.header.expected;
-    running_.emplace(link_free, index);
+    const Nanos end = clock_.Start(index, now_, command.header.expected).end;
+    running_.emplace(end, index);
     const auto* host = std::get_if<HostTask>(&command.body);
     if (host != nullptr && host->kind == HostTaskKind::kUpdate) {
-      Nanos& end = step_ends_[static_cast<size_t>(command.header.step)];
-      end = std::max(end, link_free);
+      Nanos& step_end = step_ends_[static_cast<size_t>(command.header.step)];
+      step_end = std::max(step_end, end);
     }
     const bool once = host != nullptr && (host->kind == HostTaskKind::kInitialize ||
                                           host->kind == HostTaskKind::kCheckpoint);
     if (!once && command.header.step + 2 == options_.steps) Count(command);
-    if (options_.keep_timeline) estimate_.events.push_back({index, start, link_free, command});
+    if (options_.keep_timeline)
+      estimate_.events.push_back({index, end - command.header.expected, end, command});
   }
 
   void CompleteNext() {
@@ -136,8 +135,8 @@ class Clock {
     estimate_.step = Nanos(all.count() / static_cast<int64_t>(last));
     std::vector<Nanos> busy;
     for (const LaneUse& lane : estimate_.lanes) busy.push_back(lane.busy);
-    estimate_.step = std::max(estimate_.step, BusiestLink(links_, busy));
-    estimate_.links = links_;
+    estimate_.step = std::max(estimate_.step, BusiestResource(resources_, busy));
+    estimate_.resources = resources_;
     for (int d = 0; d < num_devices_; ++d) {
       estimate_.peak_resident.push_back(dispatcher_.PeakBytes(d));
     }
@@ -149,8 +148,8 @@ class Clock {
   const EvaluateOptions options_;
   const int num_devices_;
   Dispatcher dispatcher_;
-  const std::vector<int> links_;  // by lane
-  std::vector<Nanos> link_free_;  // by link
+  const LaneResources resources_;
+  ResourceClock clock_;
   std::vector<LaneState> lanes_;
   Nanos now_;
   using Completion = std::pair<Nanos, int>;  // when, of which lane
@@ -167,7 +166,8 @@ absl::StatusOr<QuickDryRun> DryRunWhole(const ModelSpec& model, const Plan& plan
   HARMONY_ASSIGN_OR_RETURN(const DryRunTimes times, dispatcher.DryRun());
   const Nanos all = times.step_ends.back() - times.step_ends.front();
   QuickDryRun result{Nanos(all.count() / (steps - 1)), times.commands};
-  for (Nanos busy : times.busy) result.step = std::max(result.step, busy);
+  result.step =
+      std::max(result.step, BusiestResource(ResourcesOfLanes(plan, costs.Cores()), times.busy));
   return result;
 }
 

@@ -2,7 +2,7 @@
 
 // What a plan costs: the real dispatcher under a virtual clock, without processes, messages and
 // faults. Each command starts when its lane is free and what it waits for has completed, and takes
-// its modelled time; lanes that share a link take turns, in the order in which their commands'
+// its modelled time; lanes that share a resource take turns, in the order in which their commands'
 // time comes. (coordinator/sim runs the same commands with everything else around them.) PURE.
 
 #include <array>
@@ -26,8 +26,8 @@ struct Estimate {
   // Of a step in the middle of a run: the distance of the ends of steps, and never less than any
   // lane or link is busy per step.
   Nanos step;
-  std::vector<LaneUse> lanes;         // by LaneTable index
-  std::vector<int> links;             // LinksOfLanes
+  std::vector<LaneUse> lanes;  // by LaneTable index
+  LaneResources resources;
   std::array<int64_t, 8> bytes{};     // per step over CPU-GPU links, by TrafficClass
   int64_t peer_bytes = 0;             // per step, device to device
   int64_t commands = 0;               // that were simulated

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
+
+#include "absl/algorithm/container.h"
 
 namespace harmony {
 namespace {
@@ -24,15 +27,56 @@ struct Sum {
   }
 };
 
+// The time in which a core would have done what was done of a task while others ran on the same
+// cores, which the operating system divides equally.
+class CoreTime {
+ public:
+  CoreTime(const LaneMonitor& monitor, const CoreSharing& cores) {
+    std::map<Nanos, int> changes;  // of the number of tasks that run
+    for (int device : cores.devices) {
+      const int lane = monitor.table().IndexOf({LaneKind::kCompute, device});
+      for (const MeasuredCommand& done : monitor.Timeline(lane)) {
+        ++changes[done.start];
+        --changes[done.end];
+      }
+    }
+    Nanos last, given;
+    int running = 0;
+    for (const auto& [at, change] : changes) {
+      const double part = std::min(1.0, static_cast<double>(cores.at_once) / std::max(running, 1));
+      given += Nanos::FromSeconds((at - last).seconds() * part);
+      given_[at] = given;
+      running += change;
+      last = at;
+    }
+  }
+  // REQUIRES: a task of those devices.
+  Nanos Of(const MeasuredCommand& done) const {
+    return given_.at(done.end) - given_.at(done.start);
+  }
+
+ private:
+  std::map<Nanos, Nanos> given_;  // to a task that had run all the time
+};
+
 class Reader {
  public:
-  Reader(const LaneMonitor& monitor, const Plan& plan, int64_t first_step, int64_t end_step)
-      : monitor_(monitor), plan_(plan), first_(first_step), end_(end_step) {}
+  Reader(const LaneMonitor& monitor, const Plan& plan, const CoreSharing& cores, int64_t first_step,
+         int64_t end_step)
+      : monitor_(monitor),
+        plan_(plan),
+        cores_(cores),
+        core_time_(monitor, cores),
+        first_(first_step),
+        end_(end_step) {}
 
   std::optional<double> OfLane(const Lane& lane, const Wanted& wanted) const {
+    const bool shared =
+        lane.kind == LaneKind::kCompute && absl::c_linear_search(cores_.devices, lane.device);
     Sum sum;
     for (const MeasuredCommand& done : monitor_.Timeline(monitor_.table().IndexOf(lane))) {
-      if (Counts(done) && wanted(done)) sum.Add(done.end - done.start, done.expected);
+      if (!Counts(done) || !wanted(done)) continue;
+      sum.Add(shared ? core_time_.Of(done) : done.end - done.start, done.expected);
     }
     return sum.Scale();
   }
@@ -74,6 +118,8 @@ class Reader {
 
   const LaneMonitor& monitor_;
   const Plan& plan_;
+  const CoreSharing& cores_;
+  const CoreTime core_time_;
   const int64_t first_, end_;
 };
 
@@ -96,9 +142,9 @@ std::vector<double> Filled(const std::vector<std::optional<double>>& scales) {
 
 }  // namespace
 
-Calibration CalibrationOf(const LaneMonitor& monitor, const Plan& plan, int64_t first_step,
-                          int64_t end_step) {
-  const Reader reader(monitor, plan, first_step, end_step);
+Calibration CalibrationOf(const LaneMonitor& monitor, const Plan& plan, const CoreSharing& cores,
+                          int64_t first_step, int64_t end_step) {
+  const Reader reader(monitor, plan, cores, first_step, end_step);
   const int devices = static_cast<int>(plan.devices.size());
   std::vector<std::optional<double>> forward, backward, h2d, d2h, p2p;
   for (int d = 0; d < devices; ++d) {

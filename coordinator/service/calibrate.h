@@ -2,6 +2,7 @@
 
 // From what a run's commands have taken to how its cost model is off.
 
+#include "common/plan/lane_resources.h"
 #include "common/plan/plan.h"
 #include "coordinator/core/calibrated_costs.h"
 #include "coordinator/service/lane_monitor.h"
@@ -10,9 +11,10 @@ namespace harmony {
 
 // Of the commands of steps [first_step, end_step): the time that each kind took over the time
 // modelled for it. Copies over one link take turns, as in the simulator: a copy's time counts from
-// the end of the one before, whichever lane that was on. A device that did nothing of a kind gets
-// what its fellows have in the middle.
-Calibration CalibrationOf(const LaneMonitor& monitor, const Plan& plan, int64_t first_step,
-                          int64_t end_step);
+// the end of the one before, whichever lane that was on. While more devices computed than `cores`
+// carry at once, each counts for its part of them. A device that did nothing of a kind gets what
+// its fellows have in the middle.
+Calibration CalibrationOf(const LaneMonitor& monitor, const Plan& plan, const CoreSharing& cores,
+                          int64_t first_step, int64_t end_step);
 
 }  // namespace harmony

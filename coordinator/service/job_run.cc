@@ -235,8 +235,8 @@ void JobRun::OnSearched(const std::optional<Forecast>& now, const Calibration& c
 
 Calibration JobRun::MeasuredCalibration() const {
   const int64_t end = completed_steps();
-  return CalibrationOf(monitor_, setup_.plan, end - static_cast<int64_t>(DriftMonitor::kSteps),
-                       end);
+  return CalibrationOf(monitor_, setup_.plan, costs_->Cores(),
+                       end - static_cast<int64_t>(DriftMonitor::kSteps), end);
 }
 
 bool JobRun::HeadIsRunning(int lane) const {

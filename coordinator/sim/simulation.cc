@@ -34,8 +34,7 @@ class Simulation {
         processes_(2 + plan.devices.size()),
         semaphores_(lanes_.size(), 0),
         stamps_(lanes_.size(), 0),
-        links_(LinksOfLanes(plan)),
-        link_free_(lanes_.size()),
+        resources_(ResourcesOfLanes(plan, costs.Cores())),
         reported_(options.first_step) {
     processes_[0].id = {Role::kSwapper, 0};
     processes_[1].id = {Role::kHostWorker, 0};
@@ -274,7 +273,7 @@ class Simulation {
     for (int lane : process.lanes) {
       if (const Command* running = queues_[lane].Running()) world_.Abort(*running);
       queues_[lane] = LaneQueue(lane);
-      link_free_[links_[lane]] = now_;
+      resources_.Free(lane, now_);
       ++stamps_[lane];
     }
     if (process.connected) Tell(p, ProcessLost{process.id, process.incarnation});
@@ -352,14 +351,13 @@ class Simulation {
       duration = Nanos(static_cast<int64_t>(static_cast<double>(duration.count()) *
                                             (0.5 + 1.5 * random_.NextDouble())));
     }
-    Nanos& link_free = link_free_[links_[lane]];
-    const Nanos end = link_free = std::max(now_, link_free) + duration;
+    const Nanos end = resources_.Start(lane, now_, duration).end;
     if (options_.keep_timeline) result_.timeline.push_back({lane, now_, end, *head});
     queue.BeginHead();
     Schedule(end, Kind::kLaneDone, lane, ++stamps_[lane]);
   }
 
-  // At the end of a moment: of all heads that may start now, what was issued first gets a link
+  // At the end of a moment: of all heads that may start now, what was issued first gets a resource
   // first.
   void StartHeads() {
     if (!signalled_ || (!events_.empty() && events_.next() == now_)) return;
@@ -471,10 +469,9 @@ class Simulation {
   std::vector<int> owner_;            // by lane
   std::vector<uint64_t> semaphores_;  // by lane, of the generation
   std::vector<uint64_t> stamps_;      // by lane: which completion event is the current one
-  const std::vector<int> links_;      // by lane
-  std::vector<Nanos> link_free_;      // by link: when it will have carried all
-  uint32_t word_ = 0;                 // the generation word of the segment
-  uint32_t epoch_ = 0;                // coordinator's incarnation
+  ResourceClock resources_;
+  uint32_t word_ = 0;   // the generation word of the segment
+  uint32_t epoch_ = 0;  // coordinator's incarnation
   std::unique_ptr<JobRunner> runner_;
   Agenda<Happening> events_;
   Pool<Message> messages_;

@@ -2,7 +2,7 @@
 
 // One job on a simulated machine: the real job runner, dispatcher and lane queues, with modelled
 // processes, messages and durations under a virtual clock, and faults from a seed. Lanes that
-// share a link (LinksOfLanes) take turns, in the order in which their commands start. Every run
+// share a resource take turns, in the order in which their commands start. Every run
 // with the same arguments is the same. PURE.
 //
 // What is checked, all the time: every read finds exactly the content it expects, no range is

@@ -42,7 +42,7 @@ TEST(PlanTest, LanesIntoADeviceAndDevicesOfOneRootShareLinks) {
   plan.devices.resize(4);
   plan.devices[1].root = plan.devices[3].root = 1;
   const LaneTable lanes(4);
-  const std::vector<int> links = LinksOfLanes(plan);
+  const std::vector<int> links = ResourcesOfLanes(plan, {}).of_lane;
   const auto shared = [&](Lane a, Lane b) {
     return links[lanes.IndexOf(a)] == links[lanes.IndexOf(b)];
   };
@@ -55,6 +55,31 @@ TEST(PlanTest, LanesIntoADeviceAndDevicesOfOneRootShareLinks) {
   EXPECT_FALSE(shared({kH2DBulk, 1}, {kD2H, 1}));
   EXPECT_FALSE(shared({kP2P, 1}, {kP2P, 3}));
   EXPECT_FALSE(shared({kCompute, 1}, {kCompute, 3}));
+}
+
+TEST(LaneResourcesTest, DevicesTakeTurnsOnSharedCores) {
+  Plan plan;
+  plan.devices.resize(4);
+  const LaneTable lanes(4);
+  const LaneResources resources = ResourcesOfLanes(plan, {{1, 2, 3}, 2});
+  const auto compute = [&](int device) { return lanes.IndexOf({LaneKind::kCompute, device}); };
+  EXPECT_EQ(resources.of_lane[compute(0)], compute(0));
+  for (int d : {1, 2, 3}) EXPECT_EQ(resources.of_lane[compute(d)], compute(1));
+  EXPECT_EQ(resources.capacity[compute(1)], 2);
+
+  std::vector<Nanos> busy(lanes.size());
+  for (int d : {1, 2, 3}) busy[compute(d)] = Nanos(30);
+  EXPECT_EQ(BusiestResource(resources, busy), Nanos(45));
+  busy[compute(0)] = Nanos(50);
+  EXPECT_EQ(BusiestResource(resources, busy), Nanos(50));
+
+  ResourceClock clock(resources);
+  EXPECT_EQ(clock.Start(compute(1), Nanos(0), Nanos(100)).end, Nanos(100));
+  EXPECT_EQ(clock.Start(compute(2), Nanos(10), Nanos(30)).end, Nanos(40));
+  EXPECT_EQ(clock.Start(compute(3), Nanos(20), Nanos(30)).end, Nanos(70));
+  EXPECT_EQ(clock.Start(compute(0), Nanos(20), Nanos(30)).end, Nanos(50));
+  clock.Free(compute(2), Nanos(60));
+  EXPECT_EQ(clock.Start(compute(2), Nanos(60), Nanos(10)).end, Nanos(70));
 }
 
 TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {

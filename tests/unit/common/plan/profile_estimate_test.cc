@@ -109,14 +109,22 @@ TEST(ProfileEstimateTest, TheHostOfPacedDevicesHasItsModelledSpeed) {
   EXPECT_THAT(DescribeEstimate(profile, model, devices), HasSubstr("updates at 1 GB/s (modelled)"));
 }
 
-// Eight devices on two cores: four were measured, each then has half of what it had.
-TEST(ProfileEstimateTest, MoreDevicesThanWereMeasuredShareTheCores) {
+// Four were measured together, each at half the speed of a core.
+TEST(ProfileEstimateTest, EightDevicesOnTwoCoresTakeTurns) {
   const ModelSpec model = Preset("gpt2-mini");
   const std::vector<DeviceSpec> devices = *ParseDevices("sim*8:mem=64MiB");
   const auto work = CalibrationWorkOf(model, *PresetConfigJson("gpt2-mini"), Job(), 8);
   ASSERT_TRUE(work.ok()) << work.status();
   const Profile profile = EstimateProfile(*work, SpeedsOf(*work), model, Job(), devices);
-  EXPECT_THAT(DescribeEstimate(profile, model, devices), HasSubstr("at 5 GFLOP/s"));
+  const std::string text = DescribeEstimate(profile, model, devices);
+  EXPECT_THAT(text, HasSubstr("at 20 GFLOP/s (calibrated)"));
+  EXPECT_THAT(text, HasSubstr("; 2 of 8 devices compute at a time, for they share cores"));
+  for (const DeviceProfile& device : profile.devices) EXPECT_EQ(device.together, 4);
+  const std::vector<DeviceSpec> paced = *ParseDevices("sim*8:mem=64MiB,flops=1G");
+  for (const DeviceProfile& device :
+       EstimateProfile(*work, SpeedsOf(*work), model, Job(), paced).devices) {
+    EXPECT_EQ(device.together, 1);
+  }
 }
 
 }  // namespace

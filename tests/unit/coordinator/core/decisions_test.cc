@@ -161,7 +161,7 @@ TEST(ReplicaEdgeTest, FirstAndLastTaskOfAReplica) {
 TEST(ModelledClockTest, LanesThatShareALinkTakeTurns) {
   const ModelSpec model = SmallModel();
   const Plan plan = SmallPlan(model, 1);
-  ModelledClock clock(plan);
+  ModelledClock clock(ResourcesOfLanes(plan, {}));
   const LaneTable lanes(1);
   const int bulk = lanes.IndexOf({LaneKind::kH2DBulk, 0});
   const int stream = lanes.IndexOf({LaneKind::kH2DStream, 0});
@@ -173,6 +173,21 @@ TEST(ModelledClockTest, LanesThatShareALinkTakeTurns) {
   EXPECT_EQ(clock.Issue(stream, Nanos(20), Nanos(5)), Nanos(115));
   EXPECT_EQ(clock.free_at(bulk), Nanos(110));
   EXPECT_EQ(clock.FinishOf(stream, 1), Nanos(115));
+}
+
+TEST(ModelledClockTest, DevicesThatShareCoresTakeTurns) {
+  const ModelSpec model = SmallModel();
+  const Plan plan = SmallPlan(model, 4);
+  ModelledClock clock(ResourcesOfLanes(plan, {{0, 1, 3}, 2}));
+  const LaneTable lanes(4);
+  const auto issue = [&](int device, int64_t ready) {
+    return clock.Issue(lanes.IndexOf({LaneKind::kCompute, device}), Nanos(ready), Nanos(100));
+  };
+  EXPECT_EQ(issue(0, 0), Nanos(100));
+  EXPECT_EQ(issue(1, 10), Nanos(110));
+  EXPECT_EQ(issue(2, 20), Nanos(120));  // has a core of its own
+  EXPECT_EQ(issue(3, 30), Nanos(200));
+  EXPECT_EQ(issue(0, 0), Nanos(210));  // its lane is free at 100, a core at 110
 }
 
 TEST(StepProgressTest, CompletesStepsWithTheLastOfTheirUpdates) {

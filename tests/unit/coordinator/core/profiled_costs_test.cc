@@ -2,6 +2,7 @@
 
 #include "coordinator/planner/planner.h"
 #include "coordinator/sim/simulation.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/quick_search.h"
 #include "tests/support/sample_profile.h"
@@ -9,6 +10,9 @@
 
 namespace harmony {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr double kWake = 20e-6, kTask = 50e-6;
 
@@ -63,6 +67,11 @@ class ProfiledCostsTest : public ::testing::Test {
   Plan plan_;
   JobSpec job_;
   Profile profile_;
+};
+
+class FourDevicesProfiledCostsTest : public ProfiledCostsTest {
+ protected:
+  FourDevicesProfiledCostsTest() : ProfiledCostsTest(4) {}
 };
 
 class OneDeviceProfiledCostsTest : public ProfiledCostsTest {
@@ -121,6 +130,22 @@ TEST_F(ProfiledCostsTest, GradientsAreZeroedFirstAndCheckedLast) {
 
 TEST_F(ProfiledCostsTest, DevicesThatShareCoresAreSlowerTogether) {
   EXPECT_NEAR(Compute(1, TaskKind::kForward, {1, 1}), 1.5 * 2.5e-3, 1e-9);
+}
+
+// What a profile says of four devices of which three are slower while all compute.
+TEST_F(FourDevicesProfiledCostsTest, DevicesTakeTurnsOnTheCoresThatTheyShare) {
+  const auto cores = [&] { return ProfiledCosts(profile_, model_, plan_).Cores(); };
+  for (DeviceProfile& device : profile_.devices) device.together = 1;
+  EXPECT_THAT(cores().devices, IsEmpty());
+  for (int d : {0, 2, 3}) profile_.devices[d].together = 1.5;
+  EXPECT_THAT(cores().devices, ElementsAre(0, 2, 3));
+  EXPECT_EQ(cores().at_once, 2);
+  EXPECT_NEAR(Compute(2, TaskKind::kForward, {1, 1}), 2.5e-3, 1e-9);
+  EXPECT_NEAR(Compute(1, TaskKind::kForward, {1, 1}), 2.5e-3, 1e-9);
+  // Part of it is no sharing of cores, but of something that all tasks bear all the time.
+  for (int d : {0, 2, 3}) profile_.devices[d].together = 1.8;
+  EXPECT_EQ(cores().at_once, 2);
+  EXPECT_NEAR(Compute(2, TaskKind::kForward, {1, 1}), 1.2 * 2.5e-3, 1e-9);
 }
 
 TEST_F(ProfiledCostsTest, TransfersTakeLatencyAndBytesOfTheirLink) {

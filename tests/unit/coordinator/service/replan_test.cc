@@ -65,7 +65,7 @@ TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
   real.data = 9;
   const auto slow = Costs(real);
   const FakeRun run(model_, plan_, slow->base(), *slow);
-  const Calibration found = CalibrationOf(run.monitor(), plan_, 1, 3);
+  const Calibration found = CalibrationOf(run.monitor(), plan_, {}, 1, 3);
   ASSERT_EQ(found.devices.size(), 2u);
   for (size_t d = 0; d < 2; ++d) {
     EXPECT_NEAR(found.devices[d].forward, real.devices[d].forward, 0.02);
@@ -79,6 +79,31 @@ TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
   EXPECT_NEAR(found.data, 9, 0.02);
 }
 
+// Two devices on one core: each task took twice what it takes alone while the other one ran too.
+TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
+  LaneMonitor monitor(2, 100);
+  monitor.BeginGeneration(1, Nanos(1));
+  const LaneTable lanes(2);
+  const auto ran = [&](int device, uint64_t value, int64_t start, int64_t end) {
+    Command command;
+    command.header.lane = static_cast<uint32_t>(lanes.IndexOf({LaneKind::kCompute, device}));
+    command.header.signal_value = value;
+    command.header.step = 1;
+    ComputeTask task;
+    task.kind = TaskKind::kForward;
+    command.body = task;
+    monitor.OnIssued(command, Millis(10), Nanos(1));
+    monitor.OnProgress(static_cast<int>(command.header.lane), value,
+                       {{value, Nanos(1), Millis(start), Millis(end)}}, Nanos(1));
+  };
+  ran(0, 1, 100, 115);  // alone until 105, then with the other
+  ran(1, 1, 105, 120);  // alone from 115
+  const Calibration found = CalibrationOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
+  EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
+  EXPECT_NEAR(found.devices[1].forward, 1, 1e-6);
+  EXPECT_NEAR(CalibrationOf(monitor, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
+}
+
 TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
   Plan alone = plan_;
   for (auto* groups : {&alone.forward_groups, &alone.backward_groups}) {
@@ -88,7 +113,7 @@ TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
   real.devices = {{2, 3, 4, 5, 1}};
   const auto slow = MakeCosts(nullptr, real, model_, alone, machine_.devices);
   const FakeRun run(model_, alone, slow->base(), *slow);
-  const Calibration found = CalibrationOf(run.monitor(), alone, 1, 3);
+  const Calibration found = CalibrationOf(run.monitor(), alone, {}, 1, 3);
   EXPECT_NEAR(found.devices[1].forward, 2, 0.02);
   EXPECT_NEAR(found.devices[1].h2d, 4, 0.02);
   EXPECT_EQ(found.devices[1].p2p, 1);

@@ -1,0 +1,70 @@
+#include "common/plan/lane_resources.h"
+
+#include <algorithm>
+
+#include "common/plan/lane_kinds.h"
+
+namespace harmony {
+
+LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
+  const LaneTable table(static_cast<int>(plan.devices.size()));
+  LaneResources resources{std::vector<int>(table.size()), std::vector<int>(table.size(), 1)};
+  for (int index = 0; index < table.size(); ++index) {
+    Lane lane = table.LaneAt(index);
+    const LaneLink link = TraitsOf(lane.kind).link;
+    for (int kind = 0; link != LaneLink::kNone && kind < static_cast<int>(lane.kind); ++kind) {
+      if (TraitsOf(static_cast<LaneKind>(kind)).link == link)
+        lane.kind = static_cast<LaneKind>(kind);
+    }
+    if (link == LaneLink::kH2D || link == LaneLink::kD2H) {
+      const int root = plan.devices[lane.device].root;
+      for (int d = 0; root > 0 && d < lane.device; ++d) {
+        if (plan.devices[d].root == root) lane.device = d;
+      }
+    }
+    resources.of_lane[index] = table.IndexOf(lane);
+  }
+  for (int device : sharing.devices) {
+    const int cores = table.IndexOf({LaneKind::kCompute, sharing.devices.front()});
+    resources.of_lane[table.IndexOf({LaneKind::kCompute, device})] = cores;
+    resources.capacity[cores] = std::max(sharing.at_once, 1);
+  }
+  return resources;
+}
+
+Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy) {
+  std::vector<Nanos> sums(busy.size());
+  for (size_t lane = 0; lane < busy.size(); ++lane) sums[resources.of_lane[lane]] += busy[lane];
+  Nanos most;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    most = std::max(most, Nanos(sums[i].count() / resources.capacity[i]));
+  }
+  return most;
+}
+
+ResourceClock::ResourceClock(const LaneResources& resources) {
+  std::vector<Servers> servers(resources.of_lane.size());
+  for (size_t lane = 0; lane < resources.of_lane.size(); ++lane) {
+    const auto resource = static_cast<size_t>(resources.of_lane[lane]);
+    if (servers[resource].count == 0) {
+      servers[resource] = {free_.size(), static_cast<size_t>(resources.capacity[resource])};
+      free_.resize(free_.size() + servers[resource].count);
+    }
+    of_lane_.push_back(servers[resource]);
+  }
+}
+
+ResourceClock::Service ResourceClock::Start(int lane, Nanos ready, Nanos duration) {
+  const Servers& servers = of_lane_[static_cast<size_t>(lane)];
+  const auto begin = free_.begin() + static_cast<std::ptrdiff_t>(servers.first);
+  const auto server = std::min_element(begin, begin + static_cast<std::ptrdiff_t>(servers.count));
+  *server = std::max(ready, *server) + duration;
+  return {static_cast<size_t>(server - free_.begin()), *server};
+}
+
+void ResourceClock::Free(int lane, Nanos now) {
+  const Servers& servers = of_lane_[static_cast<size_t>(lane)];
+  std::fill_n(free_.begin() + static_cast<std::ptrdiff_t>(servers.first), servers.count, now);
+}
+
+}  // namespace harmony

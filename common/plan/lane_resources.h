@@ -1,0 +1,57 @@
+#pragma once
+
+// What carries out the commands of lanes, and how many of them at a time: a link carries one copy
+// after the other, whichever lane it came by, and emulated devices compute on cores of which there
+// may be fewer than devices. One rule for all that model a run. PURE.
+
+#include <cstddef>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/plan/plan.h"
+
+namespace harmony {
+
+// Devices that compute on the same cores. Empty: each device has its own.
+struct CoreSharing {
+  std::vector<int> devices;  // ascending
+  int at_once = 1;           // of them compute at full speed
+};
+
+// A resource serves its lanes' commands in the order in which all they wait for is there, each for
+// its whole time, `capacity` of them at a time. It has the number of the first of its lanes.
+struct LaneResources {
+  std::vector<int> of_lane;   // by LaneTable index
+  std::vector<int> capacity;  // by resource; 1 where no lane has the number
+};
+// The two lanes into a device share its link, and so do devices of the same root; the compute lanes
+// of `sharing` share cores; other lanes share nothing.
+LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing);
+
+// The least time in which a resource carries out what its lanes are busy with.
+Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy);
+
+// When resources have carried out what was started on them, in the order of its starts.
+class ResourceClock {
+ public:
+  explicit ResourceClock(const LaneResources& resources);
+
+  struct Service {
+    size_t server;  // unique over all resources
+    Nanos end;
+  };
+  // Of a lane's command that may start at `ready`. It takes the server that is free first.
+  Service Start(int lane, Nanos ready, Nanos duration);
+  // What was started on the lane's resource is given up.
+  void Free(int lane, Nanos now);
+  size_t num_servers() const { return free_.size(); }
+
+ private:
+  struct Servers {
+    size_t first = 0, count = 0;
+  };
+  std::vector<Servers> of_lane_;
+  std::vector<Nanos> free_;  // by server
+};
+
+}  // namespace harmony
