@@ -36,7 +36,7 @@ absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   AttachedJob job;
   job.id = setup.job_id();
   job.job_json = setup.job_json();
-  job.model_config_json = setup.model_config_json();
+  job.config_json = setup.model_config_json();
   HARMONY_ASSIGN_OR_RETURN(job.spec, JobSpecFromJson(setup.job_json(), "job"));
   HARMONY_ASSIGN_OR_RETURN(job.config, ParseModelConfig(setup.model_config_json(), "config.json"));
   job.model = BuildModelSpec(job.config, job.spec.sequence_length);

@@ -26,7 +26,7 @@ namespace {
 
 // The data are fixed when a run begins: one that goes on must find them as they were.
 absl::Status CheckData(AdmittedJob* admitted) {
-  const JobSpec& job = admitted->job;
+  const JobSpec& job = admitted->spec;
   HARMONY_ASSIGN_OR_RETURN(const TokenFile data, TokenFile::Open(job.data_path, job.data_format));
   HARMONY_ASSIGN_OR_RETURN(admitted->data, data.Fingerprint());
   if (admitted->output.same_run) {
@@ -137,7 +137,7 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
   if (request.profile.empty()) return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(Profile profile, ParseProfile(request.profile, request.profile_path));
   HARMONY_RETURN_IF_ERROR(
-      CheckProfile(profile, request.profile_path, admitted.model, admitted.job, machine.devices));
+      CheckProfile(profile, request.profile_path, admitted.model, admitted.spec, machine.devices));
   if (profile.calibrated) {
     options->basis = DescribeEstimate(profile, admitted.model, machine.devices);
     options->rough = true;
@@ -150,12 +150,12 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
 absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
                         const HostLimits& limits, AdmittedJob* admitted) {
   HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
-                           OpenModelSource(admitted->job.model_name_or_path));
+                           OpenModelSource(admitted->spec.model_name_or_path));
   admitted->config_json = source.config_json;
-  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, admitted->job.sequence_length));
-  admitted->model = BuildModelSpec(source.config, admitted->job.sequence_length);
+  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, admitted->spec.sequence_length));
+  admitted->model = BuildModelSpec(source.config, admitted->spec.sequence_length);
   HARMONY_RETURN_IF_ERROR(CheckData(admitted));
-  HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->job, source, admitted->model));
+  HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->spec, source, admitted->model));
   PlannerOptions options;
   options.model_of_length = [&source](int64_t length) {
     return BuildModelSpec(source.config, length);
@@ -165,7 +165,7 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
     options.microbatch_size = admitted->output.micro_batch_size;
     options.replicas = admitted->output.virtual_replicas;
   }
-  if (absl::Status status = CheckNamedCheckpoint(admitted->model, admitted->job, &options);
+  if (absl::Status status = CheckNamedCheckpoint(admitted->model, admitted->spec, &options);
       !status.ok()) {
     return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
         absl::StrCat("resume_from_checkpoint: ", status.message()));
@@ -178,14 +178,14 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
     HARMONY_ASSIGN_OR_RETURN(given, ParsePlanFile(request.plan, request.plan_path));
     options.given = &given;
     options.given_path = request.plan_path;
-    if (admitted->job.replan == ReplanMode::kAuto) {
-      admitted->job.replan = ReplanMode::kSuggest;
+    if (admitted->spec.replan == ReplanMode::kAuto) {
+      admitted->spec.replan = ReplanMode::kSuggest;
       admitted->notes.push_back("replan: auto only suggests, since the plan is given (--plan)");
     }
   }
   const Nanos begin = MonotonicClock().Now();
   HARMONY_ASSIGN_OR_RETURN(PlanResult planned,
-                           MakePlan(admitted->model, admitted->job, machine, options));
+                           MakePlan(admitted->model, admitted->spec, machine, options));
   planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
   admitted->plan = planned.plan;
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
@@ -241,8 +241,8 @@ absl::Status CheckHost(const ModelSpec& model, const Plan& plan, const MachineSp
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec& machine,
                                     const HostLimits& limits) {
   AdmittedJob admitted;
-  HARMONY_ASSIGN_OR_RETURN(admitted.job, ParseRequest(request));
-  admitted.result_keys = ResultKeysText(admitted.job);
+  HARMONY_ASSIGN_OR_RETURN(admitted.spec, ParseRequest(request));
+  admitted.result_keys = ResultKeysText(admitted.spec);
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
   return admitted;
 }
@@ -250,16 +250,16 @@ absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const MachineSpec
 absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpec& machine,
                                      const HostLimits& limits) {
   AdmittedJob admitted;
-  HARMONY_ASSIGN_OR_RETURN(admitted.job, ParseRequest(request));
-  admitted.result_keys = ResultKeysText(admitted.job);
+  HARMONY_ASSIGN_OR_RETURN(admitted.spec, ParseRequest(request));
+  admitted.result_keys = ResultKeysText(admitted.spec);
   HARMONY_ASSIGN_OR_RETURN(
       admitted.output,
-      InspectOutputDir(admitted.job.output_dir, admitted.result_keys, request.overwrite));
+      InspectOutputDir(admitted.spec.output_dir, admitted.result_keys, request.overwrite));
   if (admitted.output.finished) return admitted;
-  if (admitted.output.same_run && admitted.job.resume_from_checkpoint == "none") {
+  if (admitted.output.same_run && admitted.spec.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
   }
-  if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.job));
+  if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
   return admitted;
 }

@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_spec.h"
-#include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
-#include "common/plan/plan.h"
+#include "common/plan/planned_job.h"
 #include "coordinator/service/output_dir.h"
 
 namespace harmony {
@@ -37,11 +35,7 @@ struct HostLimits {
   int64_t cursors = 0;           // 0: not checked
 };
 
-struct AdmittedJob {
-  JobSpec job;  // as parsed: what `auto` was resolved to is in the plan
-  std::string config_json;
-  ModelSpec model;
-  Plan plan;
+struct AdmittedJob : PlannedJob {
   std::string plan_text, plan_json;
   std::string profile;  // what the plan was made by; empty: an estimate
   std::string result_keys;

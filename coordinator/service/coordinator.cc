@@ -206,7 +206,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
                                   EventsOfRun());
   ++runs_;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
-  if (run_->setup().job.replan != ReplanMode::kOff && !run_->forecast()) {
+  if (run_->setup().spec.replan != ReplanMode::kOff && !run_->forecast()) {
     book_.Report(record,
                  "replan: has nothing to go by: steps are predicted with a profile (--profile) or "
                  "on devices with speeds");

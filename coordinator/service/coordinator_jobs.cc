@@ -25,7 +25,7 @@ HostLimits Coordinator::Limits() const {
 
 absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std::string& yaml) {
   for (auto& [number, other] : book_.jobs()) {
-    if (IsEnded(other.state) || other.output_dir != admitted.job.output_dir) continue;
+    if (IsEnded(other.state) || other.output_dir != admitted.spec.output_dir) continue;
     if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
       return other.id();
     }
@@ -36,18 +36,18 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
                     /*finished=*/false, admitted.data};
   std::string moved_to;
   // A job of ours that was paused is not of this run (see above), and holds its own lock.
-  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, PrepareOutputDir(admitted.job.output_dir,
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, PrepareOutputDir(admitted.spec.output_dir,
                                                                 admitted.output, run, &moved_to));
   JobRecord record;
   record.yaml = yaml;
-  record.job_json = JobSpecToJson(admitted.job);
+  record.job_json = JobSpecToJson(admitted.spec);
   record.config_json = admitted.config_json;
   record.plan = SerializePlan(admitted.plan);
   record.plan_text = admitted.plan_text;
   record.profile = admitted.profile;
   record.result_keys = admitted.result_keys;
-  record.output_dir = admitted.job.output_dir;
-  record.max_steps = admitted.job.max_steps;
+  record.output_dir = admitted.spec.output_dir;
+  record.max_steps = admitted.spec.max_steps;
   record.submitted_at = TimeStamp();
   HARMONY_ASSIGN_OR_RETURN(JobRecord* const added, book_.Add(std::move(record)));
   output_locks_.emplace(added->number, std::move(lock));

@@ -16,18 +16,12 @@ namespace harmony {
 void Coordinator::OnDrift() {
   JobRecord& record = *current();
   const RunSetup& setup = run_->setup();
-  if (setup.job.replan == ReplanMode::kOff || replanner_.busy() || terminated_ ||
+  if (setup.spec.replan == ReplanMode::kOff || replanner_.busy() || terminated_ ||
       record.stop != StopIntent::kNone) {
     return;
   }
-  ReplanRequest request{setup.model,
-                        setup.job,
-                        setup.plan,
-                        setup.profile,
-                        run_->MeasuredCalibration(),
-                        machine_,
-                        Limits(),
-                        run_->MedianSecondsPerStep(kStepsToJudge)};
+  ReplanRequest request{setup,    setup.profile, run_->MeasuredCalibration(),
+                        machine_, Limits(),      run_->MedianSecondsPerStep(kStepsToJudge)};
   // What the plan in force takes of the host is given back before the next one takes its part.
   request.limits.available = AvailableHostMemory() + ArenaLayout(setup.model, setup.plan).end();
   book_.Report(record, absl::StrCat("replan: searching by measured times: ",
@@ -61,7 +55,7 @@ void Coordinator::OnReplanned(const Calibration& calibration, const ReplanAnswer
       "%.3g s a step predicted instead of %.3g s (%.0f%% less): %s", answer.then->step_seconds,
       answer.now->step_seconds, 100 * answer.gain(), OutlineOf(answer.plan));
   const int64_t left = record.max_steps - run_->completed_steps();
-  if (setup.job.replan == ReplanMode::kAuto && record.stop == StopIntent::kNone && !terminated_ &&
+  if (setup.spec.replan == ReplanMode::kAuto && record.stop == StopIntent::kNone && !terminated_ &&
       PaysOff(setup.model, answer, left)) {
     book_.Report(record, "replan: changing the plan after the step in flight: " + found);
     next_plan_ = answer;

@@ -31,8 +31,8 @@ constexpr Nanos kGatherDeadline = Seconds(300);
 RunnerOptions OptionsOf(const RunSetup& setup, const Segment& segment) {
   RunnerOptions options;
   options.dispatch.first_step = setup.start.first_step;
-  options.dispatch.end_step = setup.job.max_steps;
-  options.dispatch.save_steps = setup.job.save_steps;
+  options.dispatch.end_step = setup.spec.max_steps;
+  options.dispatch.save_steps = setup.spec.save_steps;
   options.first_generation = segment.generation() + 1;
   return options;
 }
@@ -70,7 +70,7 @@ absl::Status JobRun::Start() {
   const int64_t keep =
       setup_.continues ? std::numeric_limits<int64_t>::max() : setup_.start.first_step;
   HARMONY_ASSIGN_OR_RETURN(metrics_,
-                           MetricsFile::Open(setup_.job.output_dir + "/metrics.jsonl", keep));
+                           MetricsFile::Open(setup_.spec.output_dir + "/metrics.jsonl", keep));
   if (metrics_->last_step_cut() > 0) {
     events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ",
                                 metrics_->last_step_cut(), " were lost and are run again"));
@@ -87,7 +87,7 @@ void JobRun::SendSetup(const Member& member) {
   v1::ToProcess message;
   v1::JobSetup* job = message.mutable_job();
   job->set_job_id(setup_.id);
-  job->set_job_json(JobSpecToJson(setup_.job));
+  job->set_job_json(JobSpecToJson(setup_.spec));
   job->set_model_config_json(setup_.config_json);
   job->set_plan(setup_.plan_bytes);
   job->set_resume_checkpoint(setup_.start.checkpoint);
@@ -363,7 +363,7 @@ void JobRun::WriteSteps(int64_t end_step) {
 }
 
 bool JobRun::IsLogged(int64_t step) const {
-  return (step + 1) % setup_.job.logging_steps == 0 || step + 1 == setup_.job.max_steps;
+  return (step + 1) % setup_.spec.logging_steps == 0 || step + 1 == setup_.spec.max_steps;
 }
 
 absl::StatusOr<StepScalars> JobRun::ReadScalars(int64_t step) const {

@@ -15,9 +15,8 @@
 
 #include "absl/status/status.h"
 #include "common/ipc/segment.h"
-#include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
-#include "common/plan/plan.h"
+#include "common/plan/planned_job.h"
 #include "common/plan/profile.h"
 #include "coordinator/core/job_runner.h"
 #include "coordinator/service/drift.h"
@@ -35,12 +34,8 @@ class FromProcess;
 class LaneProgress;
 }  // namespace v1
 
-struct RunSetup {
+struct RunSetup : PlannedJob {
   std::string id;
-  JobSpec job;
-  std::string config_json;
-  ModelSpec model;
-  Plan plan;
   std::string plan_bytes;                  // as JobSetup sends it
   std::shared_ptr<const Profile> profile;  // what it was planned by; null: an estimate
   ReplanState replan;                      // what was found since

@@ -53,7 +53,7 @@ std::optional<Forecast> ForecastOf(const RunSetup& setup, const MachineSpec& mac
   const std::unique_ptr<const CostModel> costs = MakeCosts(
       setup.profile.get(), setup.replan.calibration, setup.model, setup.plan, machine.devices);
   absl::StatusOr<Forecast> forecast =
-      MakeForecast(setup.model, setup.plan, *costs, setup.job.compute_threads);
+      MakeForecast(setup.model, setup.plan, *costs, setup.spec.compute_threads);
   if (forecast.ok()) return *std::move(forecast);
   spdlog::warn("event=no_forecast job={} reason=\"{}\"", setup.id, forecast.status().ToString());
   return std::nullopt;
@@ -82,11 +82,11 @@ uint64_t SegmentDigestOf(const JobRecord& record) {
 absl::StatusOr<RunSetup> SetupOf(const JobRecord& record) {
   RunSetup setup;
   setup.id = record.id();
-  HARMONY_ASSIGN_OR_RETURN(setup.job, JobSpecFromJson(record.job_json, record.id()));
+  HARMONY_ASSIGN_OR_RETURN(setup.spec, JobSpecFromJson(record.job_json, record.id()));
   setup.config_json = record.config_json;
   HARMONY_ASSIGN_OR_RETURN(const ModelConfig config,
                            ParseModelConfig(record.config_json, "config.json"));
-  setup.model = BuildModelSpec(config, setup.job.sequence_length);
+  setup.model = BuildModelSpec(config, setup.spec.sequence_length);
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, ParsePlan(record.plan));
   HARMONY_ASSIGN_OR_RETURN(setup.replan,
@@ -120,7 +120,7 @@ absl::Status PrepareRun(const JobRecord& record, const MachineSpec& machine, Seg
   if (!absl::IsNotFound(segment->ReadJob().status())) {
     HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
   }
-  JobSpec job = setup->job;
+  JobSpec job = setup->spec;
   // What has been done since it was submitted counts, whatever it was told to start from.
   if (record.completed_steps > 0) job.resume_from_checkpoint = "auto";
   HARMONY_ASSIGN_OR_RETURN(setup->start, ChooseStartPoint(job, record.result_keys));

@@ -121,7 +121,7 @@ void Watcher::FillRun(const JobRun& run, Members* members, Nanos now, v1::Progre
   progress->set_host_bytes(ArenaLayout(run.setup().model, run.setup().plan).end().count());
   progress->set_seconds_left(
       run.recent_seconds_per_step() *
-      static_cast<double>(run.setup().job.max_steps - run.completed_steps()));
+      static_cast<double>(run.setup().spec.max_steps - run.completed_steps()));
   for (size_t d = 0; d < run.setup().plan.devices.size(); ++d) {
     const int device = static_cast<int>(d);
     FillDevice(run, device, members->Find({Role::kWorker, device}) != nullptr, now, progress);

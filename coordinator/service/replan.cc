@@ -28,11 +28,11 @@ absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {
       request.profile != nullptr ? ProfiledCostFactory(request.profile, request.model)
                                  : AnalyticCostFactory(request.model, request.machine.devices),
       request.calibration);
-  const int threads = request.job.compute_threads;
+  const int threads = request.spec.compute_threads;
   HARMONY_ASSIGN_OR_RETURN(answer->now, MakeForecast(request.model, request.plan,
                                                      *options.costs(request.plan), threads));
   HARMONY_ASSIGN_OR_RETURN(PlanResult found,
-                           MakePlan(request.model, request.job, request.machine, options));
+                           MakePlan(request.model, request.spec, request.machine, options));
   HARMONY_ASSIGN_OR_RETURN(Forecast forecast, MakeForecast(request.model, found.plan,
                                                            *options.costs(found.plan), threads));
   if (forecast.step_seconds > answer->now->step_seconds * (1 - kWorthAWord)) {

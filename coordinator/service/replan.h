@@ -9,9 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
-#include "common/plan/plan.h"
+#include "common/plan/planned_job.h"
 #include "common/plan/profile.h"
 #include "coordinator/core/calibrated_costs.h"
 #include "coordinator/service/admission.h"
@@ -50,10 +49,7 @@ std::string JudgeChange(double seconds, ReplanState* state);
 // What a plan must save to be worth a word, by its prediction.
 inline constexpr double kWorthAWord = 0.05;
 
-struct ReplanRequest {
-  ModelSpec model;
-  JobSpec job;
-  Plan plan;  // in force
+struct ReplanRequest : PlannedJob {
   std::shared_ptr<const Profile> profile;
   Calibration calibration;
   MachineSpec machine;

@@ -120,8 +120,8 @@ RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<DeviceSpec>
   recorded.calibration = run.setup().replan.calibration;
   recorded.devices = devices;
   recorded.first_step = run.setup().start.first_step;
-  recorded.end_step = run.setup().job.max_steps;
-  recorded.save_steps = run.setup().job.save_steps;
+  recorded.end_step = run.setup().spec.max_steps;
+  recorded.save_steps = run.setup().spec.save_steps;
   const LaneMonitor& monitor = run.monitor();
   recorded.completed_steps = std::min(run.completed_steps(), monitor.FirstOutstandingStep());
   int64_t first = monitor.first_whole_step();

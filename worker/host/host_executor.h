@@ -13,22 +13,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ipc/segment.h"
-#include "common/model/model_spec.h"
 #include "common/plan/command.h"
-#include "common/plan/job_spec.h"
-#include "common/plan/plan.h"
+#include "common/runtime/attached_job.h"
 
 namespace harmony {
 
 // A job as the host worker needs it (JobSetup).
-struct HostJob {
-  JobSpec spec;
-  ModelSpec model;
-  Plan plan;
-  std::string config_json;        // of the model, verbatim: goes into checkpoints and final/
-  std::string job_json;           // JobSpecToJson: kept in checkpoints
-  std::string resume_checkpoint;  // directory; empty: start from init
-  int64_t first_step = 0;         // the version that kInitialize commits
+struct HostJob : AttachedJob {
   // Set: initialisation and checkpoints stop soon, with Aborted and nothing committed. May be null.
   const std::atomic<bool>* cancelled = nullptr;
   int threads = 0;  // for updates and initialisation; 0: one for each usable core

@@ -24,7 +24,7 @@ bool IsBuiltin(const AttachedJob& job) { return job.config.num_layers > 0; }
 LayerChain BuildBuiltin(const AttachedJob& job) {
   return MakeBuiltinLayers(job.model, {.config = job.config,
                                        .tokens = job.plan.sequence_length,
-                                       .padding_token = PaddingToken(job.model_config_json)});
+                                       .padding_token = PaddingToken(job.config_json)});
 }
 
 constexpr LayerImplementation kImplementations[] = {

@@ -22,15 +22,9 @@ class HostHandler : public AttachedHandler {
     executor_ = nullptr;  // first: it may hold files that the next one opens
     HARMONY_ASSIGN_OR_RETURN(const SegmentJob held, segment_->ReadJob());
     prefault_.Start(segment_->Arena(Bytes(0)), held.extent);
-    HARMONY_ASSIGN_OR_RETURN(
-        executor_, HostExecutor::Create(*segment_, {.spec = job.spec,
-                                                    .model = job.model,
-                                                    .plan = job.plan,
-                                                    .config_json = job.model_config_json,
-                                                    .job_json = job.job_json,
-                                                    .resume_checkpoint = job.resume_checkpoint,
-                                                    .first_step = job.first_step,
-                                                    .cancelled = &cancelled_}));
+    HostJob with_stop{job};
+    with_stop.cancelled = &cancelled_;
+    HARMONY_ASSIGN_OR_RETURN(executor_, HostExecutor::Create(*segment_, std::move(with_stop)));
     return absl::OkStatus();
   }
   void Cancel() override { cancelled_ = true; }

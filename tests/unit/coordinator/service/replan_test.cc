@@ -120,7 +120,7 @@ TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
 }
 
 TEST_F(ReplanTest, AFasterPlanIsFoundWhereADeviceIsSlowerThanModelled) {
-  ReplanRequest request{model_, job_, plan_, nullptr, {}, machine_, limits_};
+  ReplanRequest request{{job_, "", model_, plan_}, nullptr, {}, machine_, limits_};
   request.calibration.devices = {{1, 1, 1, 1, 1}, {40, 40, 40, 40, 40}};
   const ReplanAnswer answer = SearchAgain(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
