@@ -16,7 +16,7 @@ class Dispatcher::Impl {
              // A job that has no step left begins again only because its end was not written.
              options.first_step > 0 && options.first_step < options.end_step ? options.first_step
                                                                              : -1,
-             false},
+             false, Saving::kAsPlanned},
         peaks_(plan.devices.size()) {}
 
   JobContext job_;
@@ -82,6 +82,16 @@ void Dispatcher::StopAfterCurrentStep() {
   if (impl_->stop_) return;
   impl_->stop_ = true;
   if (impl_->generation_ != nullptr) impl_->generation_->Stop();
+}
+
+bool Dispatcher::PutOffCheckpoint(int64_t step) {
+  if (step + 1 >= impl_->job_.end_step) return false;
+  impl_->job_.saving = Saving::kNotNow;
+  return true;
+}
+
+void Dispatcher::SaveNext() {
+  if (impl_->job_.saving == Saving::kNotNow) impl_->job_.saving = Saving::kNext;
 }
 
 int64_t Dispatcher::completed_steps() const {

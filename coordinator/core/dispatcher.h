@@ -81,6 +81,12 @@ class Dispatcher {
   // lowers the end. Steps already issued are finished.
   void StopAfterCurrentStep();
 
+  // The checkpoint after `step` could not be written: the generations to come go on without it, and
+  // without any other, until SaveNext. False: nothing can go on without it, for it is the last.
+  bool PutOffCheckpoint(int64_t step);
+  // A checkpoint is written after the next step that has not been issued yet.
+  void SaveNext();
+
   // First step whose updates have not all completed. Scalars of steps below are final in the
   // segment.
   int64_t completed_steps() const;

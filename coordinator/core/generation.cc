@@ -61,8 +61,23 @@ absl::Status Generation::Begin() {
 bool Generation::CheckpointDue(int64_t step) const {
   if (step + 1 <= job_.saved_version) return false;
   if (std::find(checkpoints_.begin(), checkpoints_.end(), step) != checkpoints_.end()) return false;
-  const int64_t every = job_.options.save_steps;
-  return step + 1 == job_.end_step || (every > 0 && (step + 1) % every == 0);
+  if (step + 1 == job_.end_step) return true;
+  switch (job_.saving) {
+    case Saving::kAsPlanned: {
+      const int64_t every = job_.options.save_steps;
+      return every > 0 && (step + 1) % every == 0;
+    }
+    case Saving::kNotNow:
+      return false;
+    case Saving::kNext:
+      return !CheckpointUnderWay();
+  }
+  return false;
+}
+
+bool Generation::CheckpointUnderWay() const {
+  return std::any_of(checkpoints_.begin(), checkpoints_.end(),
+                     [this](int64_t step) { return step + 1 > job_.saved_version; });
 }
 
 void Generation::AddCheckpoint(int64_t step) {
@@ -349,6 +364,7 @@ void Generation::OnLaneProgress(int lane, uint64_t value) {
     const auto* host = std::get_if<HostTask>(&command.body);
     if (host != nullptr && host->kind == HostTaskKind::kCheckpoint) {
       job_.saved_version = std::max(job_.saved_version, command.header.step + 1);
+      job_.saving = Saving::kAsPlanned;
     }
   });
   progress_.OnUpdatesCompleted(outstanding_.completed(update_lane_));

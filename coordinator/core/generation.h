@@ -32,6 +32,12 @@
 
 namespace harmony {
 
+enum class Saving {
+  kAsPlanned,  // after every `save_steps` steps
+  kNotNow,     // not before the end: the last checkpoint could not be written
+  kNext,       // after the next step that allows it, whatever its number
+};
+
 // What stays the same for all generations of a job; owned by the dispatcher.
 struct JobContext {
   const ModelSpec& model;
@@ -44,6 +50,7 @@ struct JobContext {
   int64_t end_step;       // lowered by a stop
   int64_t saved_version;  // newest checkpoint known to be complete; -1: none
   bool resumed = false;   // generations before this one have run
+  Saving saving = Saving::kAsPlanned;
 };
 
 class Generation {
@@ -67,6 +74,7 @@ class Generation {
   absl::Status AppendSteps();
   absl::Status AppendStep(int64_t step);
   bool CheckpointDue(int64_t step) const;  // after this step
+  bool CheckpointUnderWay() const;
   void AddCheckpoint(int64_t step);
 
   // What is issued next.

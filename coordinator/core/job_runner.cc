@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/plan/lane_kinds.h"
+#include "coordinator/core/failure.h"
 
 namespace harmony {
 namespace {
@@ -69,6 +70,7 @@ class JobRunner::Impl {
   }
 
   State state_ = State::kGathering;
+  bool waiting_ = false;
   RunnerOptions options_;
   Dispatcher dispatcher_;
 
@@ -154,7 +156,10 @@ class JobRunner::Impl {
   }
 
   void MaybeReadRecords() {
-    if (state_ == State::kQuiescing && AllReady()) actions_.push_back(ReadRecords{generation_});
+    if (state_ != State::kQuiescing || !AllReady() || asked_ == generation_) return;
+    if (waiting_ && !missing_.Due(now_)) return;
+    asked_ = generation_;
+    actions_.push_back(ReadRecords{generation_});
   }
 
   // (4) all have answered: the new generation begins.
@@ -175,6 +180,7 @@ class JobRunner::Impl {
     heads_.assign(heads_.size(), {});
     for (Member& member : members_) member.quiet = false;
     state_ = State::kRunning;
+    waiting_ = false;
     // A coordinator that starts again does not know how far its predecessor reported: what is still
     // there is reported once more. A step's scalars are overwritten only by commands that were sent
     // after its report.
@@ -201,6 +207,7 @@ class JobRunner::Impl {
     if (event.lane < 0 || event.lane >= lanes_.size() || event.value <= completed_[event.lane]) {
       return;
     }
+    if (missing_.failing() || saves_.failing()) NoteWhatWorks(event);
     completed_[event.lane] = event.value;
     dispatcher_.OnLaneProgress(event.lane, event.value);
     Advance();
@@ -234,13 +241,70 @@ class JobRunner::Impl {
   void On(const CommandFailed& event) {
     if (state_ != State::kRunning || event.generation != generation_) return;
     if (event.lane < 0 || event.lane >= lanes_.size()) return;
-    const ProcessId owner = OwnerOf(lanes_.LaneAt(event.lane));
-    if (!absl::IsAborted(event.status) || EndsTooMany(owner)) return End(event.status);
-    NextGeneration(absl::StrCat(DebugString(owner), ": ", event.status.message()));
+    const Lane lane = lanes_.LaneAt(event.lane);
+    const ProcessId owner = OwnerOf(lane);
+    const Command* command = dispatcher_.Find(event.lane, event.value);
+    const HostTask* task = command == nullptr ? nullptr : std::get_if<HostTask>(&command->body);
+    FailedAt at = FailedAt::kArithmetic;
+    if (task != nullptr && lane.kind == LaneKind::kHostIo) {
+      at = task->kind == HostTaskKind::kInitialize ? FailedAt::kStart : FailedAt::kTraining;
+    }
+    switch (VerdictOf(event.status, at)) {
+      case Verdict::kTryAgain:
+        if (EndsTooMany(owner)) return End(event.status);
+        return NextGeneration(absl::StrCat(DebugString(owner), ": ", event.status.message()));
+      case Verdict::kWait:
+        return GoOnWithout(task->kind, command->header.step, event.status);
+      case Verdict::kEnd:
+        return End(event.status);
+    }
+  }
+
+  // The task lacked something outside the job, and is tried again later. The job goes on meanwhile,
+  // where it can.
+  void GoOnWithout(HostTaskKind kind, int64_t step, const absl::Status& status) {
+    if (kind == HostTaskKind::kCheckpoint && dispatcher_.PutOffCheckpoint(step)) {
+      const Nanos pause = saves_.Failed(now_);
+      return NextGeneration(absl::StrCat(status.message(),
+                                         ": training goes on without this checkpoint; the next "
+                                         "one is tried in ",
+                                         FormatDuration(pause)));
+    }
+    missing_task_ = kind;
+    waiting_ = true;
+    const Nanos pause = missing_.Failed(now_);
+    NextGeneration(absl::StrCat(status.message(),
+                                ": the job waits and keeps what it has trained; the next try is "
+                                "in ",
+                                FormatDuration(pause), ", or now with `resume`"));
+  }
+
+  void NoteWhatWorks(const LaneProgress& event) {
+    for (uint64_t value = completed_[event.lane] + 1; value <= event.value; ++value) {
+      const Command* command = dispatcher_.Find(event.lane, value);
+      const HostTask* task = command == nullptr ? nullptr : std::get_if<HostTask>(&command->body);
+      if (task == nullptr) continue;
+      if (saves_.failing() && task->kind == HostTaskKind::kCheckpoint) {
+        saves_.Succeeded();
+        actions_.push_back(
+            Report{absl::StrCat("checkpoint-", command->header.step + 1, " is written")});
+      }
+      if (missing_.failing() && task->kind == missing_task_) {
+        missing_.Succeeded();
+        actions_.push_back(Report{"what the job waited for is there: it goes on"});
+      }
+    }
+  }
+
+  void On(const TryNow&) {
+    missing_.Hurry();
+    saves_.Hurry();
+    On(Tick{});
   }
 
   void On(const Tick&) {
     if (state_ == State::kQuiescing) {
+      MaybeReadRecords();
       for (Member& member : members_) {
         if (!member.attached || member.quiet) continue;
         const Nanos limit = options_.quiesce_deadline + LongestHead(member.process) * 10;
@@ -248,7 +312,12 @@ class JobRunner::Impl {
       }
     }
     if (state_ != State::kRunning) return;
-    for (int lane = 0; lane < lanes_.size(); ++lane) CheckDeadline(lane);
+    if (saves_.Due(now_)) {
+      dispatcher_.SaveNext();
+      Advance();
+    }
+    for (int lane = 0; state_ == State::kRunning && lane < lanes_.size(); ++lane)
+      CheckDeadline(lane);
   }
 
   // Modelled duration of the longest command that the process may be running.
@@ -317,7 +386,10 @@ class JobRunner::Impl {
 
   void On(const StopRequested&) {
     dispatcher_.StopAfterCurrentStep();
-    if (state_ == State::kRunning) Advance();
+    if (state_ == State::kRunning) return Advance();
+    // It may be for the sake of what is missing that the job is to stop.
+    missing_.Hurry();
+    MaybeReadRecords();
   }
 
   void End(absl::Status status) {
@@ -341,6 +413,10 @@ class JobRunner::Impl {
   std::vector<Action> actions_;
   std::map<ProcessId, int> fruitless_;  // generations ended by each since there was progress
   int64_t best_progress_ = -1;
+  uint32_t asked_ = 0;  // the generation that the records were asked for
+  BackOff missing_;     // what the job waits for
+  HostTaskKind missing_task_ = HostTaskKind::kLoadBatch;
+  BackOff saves_;  // checkpoints that the job went on without
 };
 
 JobRunner::JobRunner(const ModelSpec& model, const Plan& plan, const CostModel& costs,
@@ -352,6 +428,7 @@ std::vector<Action> JobRunner::OnEvent(const Event& event, Nanos now) {
   return impl_->OnEvent(event, now);
 }
 JobRunner::State JobRunner::state() const { return impl_->state_; }
+bool JobRunner::waiting() const { return impl_->waiting_; }
 uint32_t JobRunner::generation() const { return impl_->generation_; }
 const Dispatcher& JobRunner::dispatcher() const { return impl_->dispatcher_; }
 

@@ -13,8 +13,9 @@
 //   kFinished / kFailed   final
 //
 // A lost process (stream broken, deadline expired) in kRunning or kQuiescing starts the next
-// generation, and so does a command that fails with Aborted: another try may succeed. Any other
-// failure of a command (non-finite, out of memory, bad input) ends the job.
+// generation. So does a command that fails, unless the job is to blame (failure.h; non-finite, out
+// of device memory, bad input): that ends it. Where a file or room on a disk is missing, the next
+// generation begins after a pause; or at once, without the checkpoint that could not be written.
 
 #include <cstdint>
 #include <memory>
@@ -72,8 +73,9 @@ struct CommandFailed {
 };
 struct Tick {};           // at least once a second: deadlines
 struct StopRequested {};  // SIGTERM, cancel: finish the step, checkpoint, end
+struct TryNow {};         // what is waited for may be there
 using Event = std::variant<ProcessAttached, ProcessLost, Quiesced, RecordsRead, LaneProgress,
-                           CommandFailed, Tick, StopRequested>;
+                           CommandFailed, Tick, StopRequested, TryNow>;
 
 // ---- Actions, to be carried out in order ----
 struct RaiseGeneration {  // compare-and-swap the word in the segment to this value
@@ -136,6 +138,8 @@ class JobRunner {
 
   enum class State { kGathering, kQuiescing, kRunning, kFinished, kFailed };
   State state() const;
+  // In kQuiescing: the next generation is not begun before what the last one lacked is tried again.
+  bool waiting() const;
   uint32_t generation() const;
   const Dispatcher& dispatcher() const;
 

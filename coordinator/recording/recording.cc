@@ -59,6 +59,7 @@ void Put(const CommandFailed& event, v1::RecordedEvent* wire) {
 }
 void Put(const Tick&, v1::RecordedEvent* wire) { wire->set_tick(true); }
 void Put(const StopRequested&, v1::RecordedEvent* wire) { wire->set_stop(true); }
+void Put(const TryNow&, v1::RecordedEvent* wire) { wire->set_try_now(true); }
 
 // ---- Reading ----
 
@@ -111,6 +112,8 @@ absl::StatusOr<Event> EventOf(const v1::RecordedEvent& wire, WireFields& read) {
       return Tick{};
     case v1::RecordedEvent::kStop:
       return StopRequested{};
+    case v1::RecordedEvent::kTryNow:
+      return TryNow{};
     case v1::RecordedEvent::EVENT_NOT_SET:
       break;
   }

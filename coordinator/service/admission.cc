@@ -20,6 +20,7 @@
 #include "common/plan/profile_json.h"
 #include "coordinator/core/profiled_costs.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/service/disk_space.h"
 
 namespace harmony {
 namespace {
@@ -37,8 +38,9 @@ absl::Status CheckData(AdmittedJob* admitted) {
                        job.global_batch_size);
 }
 
-absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const ModelSpec& model) {
-  if (job.init != InitMode::kPretrained) return absl::OkStatus();
+absl::StatusOr<WeightMap> CheckWeights(const JobSpec& job, const ModelSource& source,
+                                       const ModelSpec& model) {
+  if (job.init != InitMode::kPretrained) return WeightMap::ForNewModel(model);
   if (source.directory.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("init: pretrained needs a directory with *.safetensors, ",
@@ -46,7 +48,7 @@ absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const M
   }
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
                            CheckpointReader::OpenDirectory(source.directory));
-  HARMONY_ASSIGN_OR_RETURN(const WeightMap map, WeightMap::Match(model, reader));
+  HARMONY_ASSIGN_OR_RETURN(WeightMap map, WeightMap::Match(model, reader));
   // transformers ties tensors only when they are equal.
   for (const ParamBlock& block : model.blocks) {
     for (const TensorSpec& tensor : block.tensors) {
@@ -61,7 +63,7 @@ absl::Status CheckWeights(const JobSpec& job, const ModelSource& source, const M
       }
     }
   }
-  return absl::OkStatus();
+  return map;
 }
 
 absl::Status CheckMoments(const std::string& checkpoint, const ModelSpec& model) {
@@ -155,7 +157,8 @@ absl::Status MakePlanOf(const JobRequest& request, const MachineSpec& machine,
   HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, admitted->spec.sequence_length));
   admitted->model = BuildModelSpec(source.config, admitted->spec.sequence_length);
   HARMONY_RETURN_IF_ERROR(CheckData(admitted));
-  HARMONY_RETURN_IF_ERROR(CheckWeights(admitted->spec, source, admitted->model));
+  HARMONY_ASSIGN_OR_RETURN(admitted->weights,
+                           CheckWeights(admitted->spec, source, admitted->model));
   PlannerOptions options;
   options.model_of_length = [&source](int64_t length) {
     return BuildModelSpec(source.config, length);
@@ -261,6 +264,11 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const MachineSpe
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
+  std::vector<int64_t> there;
+  if (!admitted.output.must_move) there = ListCheckpoints(admitted.spec.output_dir);
+  HARMONY_RETURN_IF_ERROR(
+      CheckDiskSpace(admitted.spec.output_dir,
+                     DiskNeedOf(admitted.spec, admitted.model, admitted.weights, there)));
   return admitted;
 }
 

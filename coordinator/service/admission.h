@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/io/weight_map.h"
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
 #include "coordinator/service/output_dir.h"
@@ -40,6 +41,7 @@ struct AdmittedJob : PlannedJob {
   std::string profile;  // what the plan was made by; empty: an estimate
   std::string result_keys;
   DataFingerprint data;
+  WeightMap weights;  // names and types of final/
   OutputDirState output;
   std::vector<std::string> notes;  // for the log
 };

@@ -248,12 +248,18 @@ void Coordinator::OnStep(const StepMetrics& metrics) {
 
 void Coordinator::OnRunStateChanged() {
   JobRecord& record = *current();
-  if (record.stop != StopIntent::kNone) return;  // stopping, whatever else
+  if (run_->waiting()) return SetState(record, JobState::kWaiting);
+  if (record.stop != StopIntent::kNone) {  // stopping, whatever else
+    if (record.state == JobState::kWaiting) SetState(record, JobState::kStopping);
+    return;
+  }
   switch (run_->runner().state()) {
     case JobRunner::State::kGathering:
       return SetState(record, JobState::kStarting);
     case JobRunner::State::kQuiescing:
-      if (record.state == JobState::kRunning) SetState(record, JobState::kRecovering);
+      if (record.state == JobState::kRunning || record.state == JobState::kWaiting) {
+        SetState(record, JobState::kRecovering);
+      }
       return;
     case JobRunner::State::kRunning:
       return SetState(record, JobState::kRunning);
@@ -264,6 +270,7 @@ void Coordinator::OnRunStateChanged() {
 }
 
 void Coordinator::OnRunEnded(const absl::Status& status) {
+  finish_tries_.Succeeded();
   if (status.ok()) {
     finish_when_quiet_ = true;  // the last figures of all processes belong to the summary
   } else {
@@ -272,24 +279,56 @@ void Coordinator::OnRunEnded(const absl::Status& status) {
   BeginRelease();
 }
 
-void Coordinator::FinishRecord(JobRecord& record) {
+absl::Status Coordinator::WriteEnd(JobRecord& record) {
+  HARMONY_RETURN_IF_ERROR(KeepSummary(record));
+  absl::StatusOr<RunFile> run = ReadRunFile(record.output_dir);
+  if (absl::IsNotFound(run.status())) {  // removed by somebody: what it said of the data is lost
+    const Plan& plan = run_->setup().plan;
+    run = RunFile{record.result_keys, plan.microbatch_size, plan.replicas, false, {}};
+  }
+  HARMONY_RETURN_IF_ERROR(run.status());
+  run->finished = true;
+  return WriteRunFile(record.output_dir, *run);
+}
+
+// False: what says so cannot be written, and is tried again.
+bool Coordinator::FinishWell(JobRecord& record) {
+  const Nanos now = Now();
+  if (finish_tries_.failing() && !finish_tries_.Due(now) && !terminated_) return false;
+  const absl::Status status = WriteEnd(record);
+  if (status.ok()) {
+    book_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
+    SetState(record, JobState::kFinished);
+    return true;
+  }
+  if (terminated_) {  // a successor finishes it, from the last checkpoint
+    book_.Report(record, absl::StrCat("not finished: ", status.message()));
+    record.stop = StopIntent::kNone;
+    SetState(record, JobState::kQueued);
+    return true;
+  }
+  const Nanos pause = finish_tries_.Failed(now);
+  book_.Report(record, absl::StrCat(status.message(), ": all else is written; the next try is in ",
+                                    FormatDuration(pause), ", or now with `resume`"));
+  SetState(record, JobState::kWaiting);
+  return false;
+}
+
+bool Coordinator::FinishRecord(JobRecord& record) {
   record.completed_steps = std::max(record.completed_steps, run_->completed_steps());
-  KeepSummary(record);
   // The runner has finished only when the last checkpoint and final/ have been written.
   if (run_->runner().state() == JobRunner::State::kFinished &&
       record.completed_steps >= record.max_steps) {
-    absl::StatusOr<RunFile> run = ReadRunFile(record.output_dir);
-    if (!run.ok()) {  // somebody has removed it: what it said of the data is lost
-      const Plan& plan = run_->setup().plan;
-      run = RunFile{record.result_keys, plan.microbatch_size, plan.replicas, false, {}};
-    }
-    run->finished = true;
-    if (absl::Status status = WriteRunFile(record.output_dir, *run); !status.ok()) {
-      return Fail(record, status);
-    }
-    book_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
-    return SetState(record, JobState::kFinished);
+    return FinishWell(record);
   }
+  if (const absl::Status status = KeepSummary(record); !status.ok()) {
+    book_.Report(record, absl::StrCat("no summary.json: ", status.message()));
+  }
+  SettleStopped(record);
+  return true;
+}
+
+void Coordinator::SettleStopped(JobRecord& record) {
   if (record.stop == StopIntent::kReplan) return ChangePlan(record);
   book_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
   switch (record.stop) {
@@ -312,13 +351,11 @@ void Coordinator::KeepPlan(const JobRecord& record) {
   if (!status.ok()) book_.Report(record, absl::StrCat("no plan.json: ", status.message()));
 }
 
-void Coordinator::KeepSummary(JobRecord& record) {
+absl::Status Coordinator::KeepSummary(JobRecord& record) {
   const RunSummary summary = SummarizeRun(*run_, (Now() - run_started_).seconds());
   record.summary = summary.text;
   record.summary_json = summary.json;
-  const absl::Status status =
-      WriteFileAtomically(record.output_dir + "/summary.json", summary.json);
-  if (!status.ok()) book_.Report(record, absl::StrCat("no summary.json: ", status.message()));
+  return WriteFileAtomically(record.output_dir + "/summary.json", summary.json);
 }
 
 void Coordinator::Fail(JobRecord& record, const absl::Status& status) {
@@ -347,7 +384,8 @@ void Coordinator::BeginRelease() {
 
 void Coordinator::TryRelease() {
   if (!fence_.IsQuiet()) return;
-  if (std::exchange(finish_when_quiet_, false)) FinishRecord(*current());
+  if (finish_when_quiet_ && !FinishRecord(*current())) return NotifyWatchers(Now());
+  finish_when_quiet_ = false;
   NotifyWatchers(Now());
   const std::vector<ProcessId> unseen = fence_.Unseen();
   if (unseen.empty()) return Release();

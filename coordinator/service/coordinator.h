@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
+#include "coordinator/core/failure.h"
 #include "coordinator/service/admission.h"
 #include "coordinator/service/arena_fence.h"
 #include "coordinator/service/job_book.h"
@@ -94,10 +95,15 @@ class Coordinator {
   void KeepReplanState();
   void ChangePlan(JobRecord& record);
   void OnRunEnded(const absl::Status& status);
-  void FinishRecord(JobRecord& record);
+  // Of a run that ended well. False: not yet, something cannot be written.
+  bool FinishRecord(JobRecord& record);
+  bool FinishWell(JobRecord& record);
+  void SettleStopped(JobRecord& record);
+  // run.json and summary.json of a run that has done all its steps.
+  absl::Status WriteEnd(JobRecord& record);
   // output_dir/plan.json and summary.json.
   void KeepPlan(const JobRecord& record);
-  void KeepSummary(JobRecord& record);
+  absl::Status KeepSummary(JobRecord& record);
   void Fail(JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.
   void BeginRelease();
@@ -132,6 +138,7 @@ class Coordinator {
   std::deque<RecordedTimeline> past_timelines_;  // of runs before, the newest last
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
+  BackOff finish_tries_;            // of that
   Nanos phase_since_;
   std::thread background_;
   Nanos run_started_, last_saved_;

@@ -71,10 +71,19 @@ absl::StatusOr<const JobRecord*> Coordinator::RequestStop(const std::string& id,
     SetState(*record, at_once);
     return record;
   }
+  const bool again = record->stop == intent && intent == StopIntent::kCancel;
+  const bool waits = record->state == JobState::kWaiting;
   record->stop = intent;
-  SetState(*record, JobState::kStopping);
+  if (phase_ == Phase::kRunning && current_ == record->number) {
+    if (again && waits) {
+      book_.Report(*record,
+                   "cancelled again: ending without the checkpoint that cannot be written");
+      run_->Abandon();
+    }
+    run_->Stop();
+  }
+  if (phase_ != Phase::kRunning || !run_->waiting()) SetState(*record, JobState::kStopping);
   book_.Save(*record);
-  if (phase_ == Phase::kRunning && current_ == record->number) run_->Stop();
   return record;
 }
 
@@ -88,6 +97,14 @@ absl::StatusOr<const JobRecord*> Coordinator::Pause(const std::string& id) {
 
 absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id) {
   HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
+  if (record->state == JobState::kWaiting) {
+    // One that was to be paused goes on when it has stopped.
+    if (record->stop == StopIntent::kPause) record->stop = StopIntent::kNone;
+    finish_tries_.Hurry();
+    if (phase_ == Phase::kRunning) run_->TryNow();
+    book_.Save(*record);
+    return record;
+  }
   if (record->state != JobState::kPaused) {
     return absl::FailedPreconditionError(
         absl::StrCat(record->id(), " is ", ToString(record->state), ", not paused"));

@@ -69,13 +69,14 @@ absl::Status JobRun::Start() {
   // While the segment lives, every line was written before its step could be forgotten.
   const int64_t keep =
       setup_.continues ? std::numeric_limits<int64_t>::max() : setup_.start.first_step;
-  HARMONY_ASSIGN_OR_RETURN(metrics_,
+  HARMONY_ASSIGN_OR_RETURN(MetricsFile file,
                            MetricsFile::Open(setup_.spec.output_dir + "/metrics.jsonl", keep));
-  if (metrics_->last_step_cut() > 0) {
-    events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ",
-                                metrics_->last_step_cut(), " were lost and are run again"));
+  if (file.last_step_cut() > 0) {
+    events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ", file.last_step_cut(),
+                                " were lost and are run again"));
   }
-  written_steps_ = std::max(metrics_->last_step(), setup_.start.first_step);
+  written_steps_ = std::max(file.last_step(), setup_.start.first_step);
+  metrics_.emplace(std::move(file), events_.report);
   for (Member* member : members_->All()) {
     pacing_before_[member->session] = member->pacing;
     OnAttached(*member);
@@ -104,12 +105,13 @@ void JobRun::OnLost(const Member& member) {
   // Its stream is gone: only its death makes sure that it writes nothing more.
   member.handle.Kill();
   const auto ready = ready_.find(member.id);
+  const bool was_waiting = refused_.erase(member.id) > 0;
   if (ready != ready_.end() && ready->second == member.session) {
     ready_.erase(ready);
     events_.report(
         absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(), ") was lost"));
     Feed(ProcessLost{member.id, member.incarnation});
-  } else if (++early_deaths_[member.id] > kMaxEarlyDeaths) {
+  } else if (!was_waiting && ++early_deaths_[member.id] > kMaxEarlyDeaths) {
     End(absl::InternalError(
         absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
                      " times while the job was being set up; its log says why")));
@@ -161,9 +163,20 @@ Pacing JobRun::pacing() const {
 
 void JobRun::OnJobReady(const Member& member, int code, const std::string& message) {
   if (code != 0) {
-    return End(absl::Status(static_cast<absl::StatusCode>(code),
-                            absl::StrCat(DebugString(member.id), ": ", message)));
+    const absl::Status status(static_cast<absl::StatusCode>(code),
+                              absl::StrCat(DebugString(member.id), ": ", message));
+    const bool trained = setup_.continues || generations_ > 0;
+    if (VerdictOf(status, trained ? FailedAt::kTraining : FailedAt::kStart) != Verdict::kWait) {
+      return End(status);
+    }
+    const Nanos pause = refused_[member.id].Failed(Now());
+    events_.report(absl::StrCat(status.message(),
+                                ": the job waits and keeps what it has trained; the next try is "
+                                "in ",
+                                FormatDuration(pause), ", or now with `resume`"));
+    return events_.state_changed();
   }
+  if (refused_.erase(member.id) > 0) events_.state_changed();
   ready_[member.id] = member.session;
   early_deaths_.erase(member.id);
   Feed(ProcessAttached{member.id, member.incarnation});
@@ -187,11 +200,17 @@ void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
 
 void JobRun::OnTick() {
   if (ended_) return;
-  Feed(Tick{});
   const Nanos now = Now();
+  if (metrics_) metrics_->OnTick(now);
+  if (outcome_) {
+    if (metrics_->complete()) Close(*outcome_);
+    return;
+  }
+  Feed(Tick{});
+  RetrySetups(now);
   // Only processes that have attached are missed by the runner.
   const std::vector<ProcessId> awaited = Awaited();
-  if (awaited.empty()) gathering_since_ = now;
+  if (awaited.empty() || !refused_.empty()) gathering_since_ = now;
   // Nobody is there to write a checkpoint: the last one has to do.
   if (!ended_ && stop_asked_ && !awaited.empty() &&
       now - std::max(*stop_asked_, gathering_since_) > PatienceOfStop()) {
@@ -202,9 +221,14 @@ void JobRun::OnTick() {
         absl::StrCat(DebugString(awaited.front()), " has not been there for ",
                      FormatDuration(kGatherDeadline), "; its log says why")));
   }
-  if (!ended_ && metrics_ && now - last_sync_ > Seconds(2)) {
-    last_sync_ = now;
-    if (absl::Status status = metrics_->Sync(); !status.ok()) End(status);
+}
+
+void JobRun::RetrySetups(Nanos now) {
+  for (auto& [id, tries] : refused_) {
+    const Member* const member = members_->Find(id);
+    if (member == nullptr || !tries.Due(now)) continue;
+    tries.Trying(now);
+    SendSetup(*member);
   }
 }
 
@@ -216,7 +240,15 @@ Nanos JobRun::PatienceOfStop() const {
 void JobRun::Stop() {
   if (ended_ || stop_asked_) return;
   stop_asked_ = Now();
+  for (auto& [id, tries] : refused_) tries.Hurry();
   Feed(StopRequested{});
+}
+
+void JobRun::TryNow() {
+  if (ended_) return;
+  for (auto& [id, tries] : refused_) tries.Hurry();
+  if (metrics_) metrics_->Hurry();
+  Feed(harmony::TryNow{});
 }
 
 void JobRun::FinishStep() {
@@ -342,9 +374,18 @@ void JobRun::CarryReadRecords(uint32_t generation) {
 }
 
 void JobRun::End(const absl::Status& status) {
+  if (ended_ || outcome_) return;
+  if (metrics_) metrics_->Finish(Now());
+  if (status.ok() && metrics_ && !metrics_->complete()) {
+    outcome_ = status;
+    return events_.state_changed();
+  }
+  Close(status);
+}
+
+void JobRun::Close(const absl::Status& status) {
   if (ended_) return;
   ended_ = true;
-  if (metrics_) (void)metrics_->Sync();
   metrics_.reset();  // others may have the file now
   events_.ended(status);
 }
@@ -401,9 +442,7 @@ absl::Status JobRun::WriteStep(int64_t step) {
     for (size_t d = 0; d < workspace_peaks_.size(); ++d) {
       peaks.push_back(PeakBytes(static_cast<int>(d)).count());
     }
-    absl::Status status =
-        metrics_->Append(metrics.step, StepLine(metrics, peaks, runner_.generation()));
-    if (!status.ok()) End(status);
+    metrics_->Append(metrics.step, StepLine(metrics, peaks, runner_.generation()), Now());
   }
   step_seconds_.push_back(static_cast<float>(metrics.seconds));
   last_step_ = metrics;

@@ -18,12 +18,13 @@
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
 #include "common/plan/profile.h"
+#include "coordinator/core/failure.h"
 #include "coordinator/core/job_runner.h"
 #include "coordinator/service/drift.h"
 #include "coordinator/service/forecast.h"
 #include "coordinator/service/lane_monitor.h"
 #include "coordinator/service/members.h"
-#include "coordinator/service/metrics_file.h"
+#include "coordinator/service/metrics_log.h"
 #include "coordinator/service/output_dir.h"
 #include "coordinator/service/replan.h"
 
@@ -94,7 +95,11 @@ class JobRun {
   void OnTick();
   // Finish the step in flight, write a checkpoint, end.
   void Stop();
-  // The same, but waits for processes that are missing as long as it takes: no step may be lost.
+  // What the job waits for is tried again now.
+  void TryNow();
+  // Ends without a checkpoint, though it was told to write one.
+  void Abandon() { Close(absl::OkStatus()); }
+  // As Stop, but waits for processes that are missing as long as it takes: no step may be lost.
   void FinishStep();
   // A plan was searched again after OnStep said `drifts`. `now`: what the plan in force is
   // predicted to take by `calibration`; steps are held against it from now on.
@@ -117,6 +122,8 @@ class JobRun {
   int faults() const { return std::max(generations_ - (setup_.continues ? 0 : 1), 0); }
   const std::string& DeviceName(int device) const { return device_names_[device]; }
   bool ended() const { return ended_; }
+  // For something outside: a file, room on a disk. All that was trained is kept.
+  bool waiting() const { return runner_.waiting() || !refused_.empty() || outcome_.has_value(); }
   // The most that was seen of a device's memory: bindings and workspace together.
   Bytes PeakBytes(int device) const;
   // Seconds per step lately; 0: unknown.
@@ -149,7 +156,9 @@ class JobRun {
   void WatchDrift(double seconds);
   bool IsLogged(int64_t step) const;
   absl::StatusOr<StepScalars> ReadScalars(int64_t step) const;
+  void RetrySetups(Nanos now);
   void End(const absl::Status& status);
+  void Close(const absl::Status& status);
 
   const RunSetup setup_;
   Segment* const segment_;
@@ -162,9 +171,10 @@ class JobRun {
   const MinimalSwap minimal_;
   JobRunner runner_;
   LaneMonitor monitor_;
-  std::optional<MetricsFile> metrics_;
+  std::optional<MetricsLog> metrics_;
   std::map<ProcessId, uint64_t> ready_;    // session that has answered JobReady
   std::map<ProcessId, int> early_deaths_;  // in a row, before they were ready
+  std::map<ProcessId, BackOff> refused_;   // that could not take the job up, and may yet
   std::vector<int64_t> workspace_peaks_;   // by device
   std::vector<std::string> device_names_;  // by device
   // By session: processes count from their own start, which may be before the run's.
@@ -176,12 +186,13 @@ class JobRun {
   int generations_ = 0;
   bool first_of_generation_ = true;
   std::optional<StepMetrics> last_step_;
-  Nanos last_step_end_, last_sync_;
+  Nanos last_step_end_;
   double recent_seconds_ = 0;
   std::vector<float> step_seconds_;
   Nanos gathering_since_;
   int64_t written_steps_ = 0;  // steps below have their line
   std::optional<Nanos> stop_asked_;
+  std::optional<absl::Status> outcome_;  // of a run whose last lines are not written yet
   bool ended_ = false;
 };
 

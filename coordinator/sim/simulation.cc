@@ -10,6 +10,8 @@
 #include "common/plan/lane_queue.h"
 #include "coordinator/core/action_text.h"
 #include "coordinator/sim/agenda.h"
+#include "coordinator/sim/faults.h"
+#include "coordinator/sim/sim_process.h"
 #include "coordinator/sim/sim_world.h"
 
 namespace harmony {
@@ -35,6 +37,9 @@ class Simulation {
         semaphores_(lanes_.size(), 0),
         stamps_(lanes_.size(), 0),
         resources_(ResourcesOfLanes(plan, costs.Cores())),
+        kill_at_(options.kills, options.fault_span, random_),
+        hang_at_(options.hangs, options.fault_span, random_),
+        refuse_at_(options.refusals, options.fault_span, random_),
         reported_(options.first_step) {
     processes_[0].id = {Role::kSwapper, 0};
     processes_[1].id = {Role::kHostWorker, 0};
@@ -47,20 +52,12 @@ class Simulation {
       owner_.push_back(IndexOf(owner));
       processes_[owner_.back()].lanes.push_back(lane);
     }
-    for (int i = 0; i < options.kills; ++i) {
-      kill_at_.push_back(static_cast<int64_t>(random_.Below(options.fault_span)) + 1);
-    }
-    std::sort(kill_at_.rbegin(), kill_at_.rend());
-    for (int i = 0; i < options.hangs; ++i) {
-      hang_at_.push_back(static_cast<int64_t>(random_.Below(options.fault_span)) + 1);
-    }
-    std::sort(hang_at_.rbegin(), hang_at_.rend());
   }
 
   SimResult Run() {
     StartCoordinator();
     for (size_t p = 0; p < processes_.size(); ++p) Dial(static_cast<int>(p));
-    if (options_.hangs > 0) Schedule(kTickPeriod, Kind::kTick, 0);
+    if (options_.hangs + options_.refusals > 0) Schedule(kTickPeriod, Kind::kTick, 0);
     while (status_.ok() && !ended_ && !events_.empty() && result_.events < kMaxEvents) OneEvent();
     if (status_.ok() && !ended_) {
       status_ = absl::InternalError(
@@ -96,32 +93,15 @@ class Simulation {
     kNotice,         // a: process; its stream to the coordinator broke; b: epoch
     kRestart,        // the coordinator
     kTick,
+    kTryNow,  // what was missing is there, and somebody says so
   };
   struct Happening {
     Kind kind;
     int64_t a;
     uint64_t b;
   };
-  struct Message {
-    int process = -1;  // -1: the coordinator's own (records)
-    uint32_t incarnation = 0, epoch = 0;
-    std::optional<Event> event;  // to the coordinator
-    enum class To : uint8_t { kQuiesce, kStart, kCommands } to = To::kStart;
-    uint32_t generation = 0;
-    std::vector<Command> commands;
-  };
-  struct Process {
-    ProcessId id;
-    bool alive = true;
-    bool hung = false;
-    bool connected = false;
-    bool wants_dial = false;
-    uint32_t incarnation = 1, epoch = 0;  // of the coordinator it talks to
-    uint32_t attached_incarnation = 0;    // whose stream the coordinator knows
-    uint32_t quiesce = 0;                 // generation to answer for, when quiet
-    std::vector<int> lanes;
-    Nanos last_up, last_down;  // streams are ordered
-  };
+  using Message = SimMessage;
+  using Process = SimProcess;
 
   int IndexOf(const ProcessId& id) const {
     return id.role == Role::kWorker ? 2 + id.device : static_cast<int>(id.role);
@@ -373,8 +353,10 @@ class Simulation {
   void FinishLane(int lane) {
     LaneQueue& queue = queues_[lane];
     const bool stale = queue.generation() != word_ || queue.quiesced();
+    const bool refused = !stale && IsRefused(lane);
+    if (refused) Refuse(lane);
     // A survivor's last command of a generation that is over: its commit may or may not happen.
-    if (stale && random_.Below(2) == 0) {
+    if (refused || (stale && random_.Below(2) == 0)) {
       world_.Abort(*queue.Running());
     } else if (absl::Status status = world_.Complete(*queue.Running()); !status.ok()) {
       Fail(WithContext(status, DebugString(*queue.Running())));
@@ -389,6 +371,22 @@ class Simulation {
       signalled_ = true;
     }
     MaybeAnswer(owner_[lane]);
+  }
+
+  bool IsRefused(int lane) const {
+    return refuse_at_.Due(result_.events) && lanes_.LaneAt(lane).kind == LaneKind::kHostIo;
+  }
+
+  void Refuse(int lane) {
+    refuse_at_.Take(result_.events);
+    const CommandHeader& header = queues_[lane].Running()->header;
+    if (processes_[owner_[lane]].connected) {
+      Tell(owner_[lane], CommandFailed{queues_[lane].generation(), lane, header.signal_value,
+                                       absl::ResourceExhaustedError("no room")});
+    }
+    queues_[lane].Quiesce();
+    // Else it is tried again when the pause is over.
+    if (random_.Below(4) > 0) Schedule(now_ + Delay() * 8, Kind::kTryNow, 0);
   }
 
   // ---- The clock ----
@@ -428,14 +426,16 @@ class Simulation {
         if (runner_ != nullptr) Inform(Tick{});
         Schedule(now_ + kTickPeriod, Kind::kTick, 0);
         break;
+      case Kind::kTryNow:
+        if (runner_ != nullptr) Inform(TryNow{});
+        break;
     }
     StartHeads();
     if (result_.events == options_.stop_at_event) {
       stop_requested_ = true;
       if (runner_ != nullptr) Inform(StopRequested{});
     }
-    while (!ended_ && !kill_at_.empty() && kill_at_.back() <= result_.events) {
-      kill_at_.pop_back();
+    while (!ended_ && kill_at_.Take(result_.events)) {
       const uint64_t victim = random_.Below(processes_.size() + 1);
       if (victim == processes_.size()) {
         KillCoordinator();
@@ -443,8 +443,7 @@ class Simulation {
         Kill(static_cast<int>(victim));
       }
     }
-    while (!ended_ && !hang_at_.empty() && hang_at_.back() <= result_.events) {
-      hang_at_.pop_back();
+    while (!ended_ && hang_at_.Take(result_.events)) {
       Process& victim = processes_[random_.Below(processes_.size())];
       victim.hung = victim.connected && runner_ != nullptr && victim.epoch == epoch_;
     }
@@ -470,13 +469,12 @@ class Simulation {
   std::vector<uint64_t> semaphores_;  // by lane, of the generation
   std::vector<uint64_t> stamps_;      // by lane: which completion event is the current one
   ResourceClock resources_;
+  FaultTimes kill_at_, hang_at_, refuse_at_;
   uint32_t word_ = 0;   // the generation word of the segment
   uint32_t epoch_ = 0;  // coordinator's incarnation
   std::unique_ptr<JobRunner> runner_;
   Agenda<Happening> events_;
   Pool<Message> messages_;
-  std::vector<int64_t> hang_at_;  // as kill_at_
-  std::vector<int64_t> kill_at_;  // event numbers, the next one last
   Nanos now_;
   int64_t reported_;
   bool signalled_ = false;  // at this moment: heads may start

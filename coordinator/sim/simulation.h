@@ -31,6 +31,8 @@ struct SimOptions {
   int64_t fault_span = 1000;
   // Hangs of random processes: they neither run nor answer until a deadline has them killed.
   int hangs = 0;
+  // Commands of the host's files that fail for want of something outside, which is there soon.
+  int refusals = 0;
   bool jitter = false;  // durations between half and twice the modelled; messages late at random
   Nanos message_delay = Nanos(50'000);  // the longest, with jitter
   int64_t stop_at_event = -1;           // StopRequested then

@@ -18,10 +18,13 @@ enum class JobState {
   kFinished = 7,
   kFailed = 8,
   kCancelled = 9,
+  // Something outside is missing, a file or room on a disk. All that was trained is kept in the
+  // segment; it is tried again by itself, and by Resume at once.
+  kWaiting = 10,
 };
 const char* ToString(JobState state);
 // A job leaves these by itself, or is about to run.
-bool IsActive(JobState state);  // starting .. stopping
+bool IsActive(JobState state);  // starting .. stopping, waiting
 bool IsEnded(JobState state);   // finished, failed, cancelled
 
 // Why a job that is stopping stops.

@@ -191,6 +191,8 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   options.jitter = true;
   options.kills = static_cast<int>(random.Below(5));
   if (random.Below(8) == 0) options.hangs = 1 + static_cast<int>(random.Below(2));
+  CounterRandom refusals(seed, 4);
+  if (refusals.Below(4) == 0) options.refusals = 1 + static_cast<int>(refusals.Below(4));
   const int64_t tasks =
       result.plan.num_microbatches *
       static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());

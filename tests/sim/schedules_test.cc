@@ -1,5 +1,5 @@
-// Random models, plans, delays and deaths, from seeds. A failure prints its seed and how to run it
-// alone:
+// Random models, plans, delays, deaths and full disks, from seeds. A failure prints its seed and
+// how to run it alone:
 //
 //   build/tests/schedules_test --first_seed=S --seeds=1
 //
@@ -47,7 +47,7 @@ TEST(SchedulesTest, SurviveDeathsDelaysAndReorderings) {
 TEST(SchedulesTest, MoveNoMoreThanNecessary) {
   for (uint64_t seed = first_seed; seed < first_seed + std::min<uint64_t>(seeds, 2000); ++seed) {
     RandomCase c = MakeRandomCase(seed);
-    c.options.kills = c.options.hangs = 0;
+    c.options.kills = c.options.hangs = c.options.refusals = 0;
     c.options.stop_at_event = -1;
     const SimResult result = Simulate(c.model, c.plan, *c.costs, c.options);
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;

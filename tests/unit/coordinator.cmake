@@ -3,6 +3,7 @@ harmony_test(plan_test
   DEPS harmony_dispatch_core LABELS pure)
 harmony_test(dispatch_core_test
   SOURCES coordinator/core/decisions_test.cc coordinator/core/dispatcher_test.cc
+          coordinator/core/failure_test.cc
           coordinator/core/job_runner_test.cc
           coordinator/core/memory_test.cc coordinator/core/replicas_test.cc
   DEPS harmony_sim harmony_recording LABELS pure)

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -79,6 +80,21 @@ absl::Status FindSource(HostContext& context) {
     HARMONY_ASSIGN_OR_RETURN(context.weights, WeightMap::Match(job.model, reader));
   }
   return absl::OkStatus();
+}
+
+// The data that the run began with.
+absl::StatusOr<TokenFile> OpenData(const JobSpec& spec) {
+  absl::StatusOr<TokenFile> data = TokenFile::Open(spec.data_path, spec.data_format);
+  // They were in order at submission: what is wrong with the file now is not the job's fault.
+  if (absl::IsInvalidArgument(data.status())) return absl::DataLossError(data.status().message());
+  HARMONY_RETURN_IF_ERROR(data.status());
+  const absl::StatusOr<RunFile> run = ReadRunFile(spec.output_dir);
+  if (absl::IsResourceExhausted(run.status())) return run.status();
+  if (run.ok()) {
+    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data->Fingerprint());
+    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->path(), now));
+  }
+  return data;
 }
 
 }  // namespace
@@ -177,9 +193,17 @@ class HostExecutor::Impl {
       int32_t* const labels = input(kLabels);
       const size_t row_bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
       std::vector<int32_t> sequence(static_cast<size_t>(tokens + 1));
+      // One that could not be read may have been put back as another file of that name.
+      if (!data_) {
+        HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job().spec));
+      }
       for (int64_t s = 0; s < samples; ++s) {
-        HARMONY_RETURN_IF_ERROR(
-            data_.ReadSequence(order_.SequenceIndex(step, s), absl::MakeSpan(sequence)));
+        absl::Status read =
+            data_->ReadSequence(order_.SequenceIndex(step, s), absl::MakeSpan(sequence));
+        if (!read.ok()) {
+          data_.reset();
+          return read;
+        }
         std::memcpy(ids + s * tokens, sequence.data(), row_bytes);
         std::memcpy(labels + s * tokens, sequence.data() + 1, row_bytes);
       }
@@ -304,7 +328,7 @@ class HostExecutor::Impl {
   }
 
   const HostContext context_;
-  const TokenFile data_;
+  std::optional<TokenFile> data_;  // of the thread of host_io; empty: it must be opened again
   const SequenceOrder order_;
   const Bytes extent_;
   ThreadPool compute_pool_;  // of the thread of host_compute
@@ -321,12 +345,7 @@ absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(Segment& segm
       allocated.extent < PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
     return absl::InternalError("the shared segment was not allocated for this job");
   }
-  HARMONY_ASSIGN_OR_RETURN(TokenFile data,
-                           TokenFile::Open(job.spec.data_path, job.spec.data_format));
-  if (const absl::StatusOr<RunFile> run = ReadRunFile(job.spec.output_dir); run.ok()) {
-    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data.Fingerprint());
-    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data.path(), now));
-  }
+  HARMONY_ASSIGN_OR_RETURN(TokenFile data, OpenData(job.spec));
   const int64_t sequences = data.SequenceCount(job.plan.sequence_length);
   if (sequences < 1) {
     return absl::InvalidArgumentError(

@@ -1,6 +1,8 @@
 #include "coordinator/core/job_runner.h"
 
+#include "absl/strings/match.h"
 #include "coordinator/core/action_text.h"
+#include "coordinator/core/failure.h"
 #include "coordinator/recording/recording.h"
 #include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
@@ -43,6 +45,21 @@ class JobRunnerTest : public ::testing::Test {
     EXPECT_THAT(last, HasSubstr("read records 1\n"));
     EXPECT_THAT(last, Not(HasSubstr("ask")));  // nobody runs anything yet
     return Tell(RecordsRead{1, {}});
+  }
+
+  // The records of a segment in which nothing but the initialisation has been done.
+  std::vector<ObjectView> Initialized() const {
+    const ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
+    std::vector<ObjectView> records(static_cast<size_t>(table.size()));
+    for (int i = 0; i < table.size(); ++i) {
+      records[i].key = table.KeyOf(i);
+      const ObjectKind kind = records[i].key.kind;
+      if (kind == ObjectKind::kParameter || kind == ObjectKind::kMoment1 ||
+          kind == ObjectKind::kMoment2) {
+        records[i].state = ObjectState::kClean;
+      }
+    }
+    return records;
   }
 
   ModelSpec model_;
@@ -182,6 +199,48 @@ TEST_F(JobRunnerTest, AnAbortedCommandIsTriedAgainInANewGeneration) {
   EXPECT_EQ(Tell(CommandFailed{3, 999, 1, stale}), "");
 }
 
+// The host worker lacks something outside: the job is not ended, but waits, and tries again.
+TEST_F(JobRunnerTest, WaitsForWhatIsMissingOutside) {
+  StartRunning();
+  const int host_io = LaneTable(2).IndexOf({LaneKind::kHostIo, 0});
+  Tell(LaneProgress{1, host_io, 1});  // initialised
+  const absl::Status missing = absl::NotFoundError("data.bin: cannot open");
+  Nanos now = Seconds(10);
+  for (uint32_t generation = 1; generation <= 20; ++generation) {
+    const uint64_t command = generation == 1 ? 2 : 1;
+    const std::string failed = Tell(CommandFailed{generation, host_io, command, missing}, now);
+    EXPECT_THAT(failed, HasSubstr("data.bin: cannot open: the job waits"));
+    EXPECT_TRUE(runner_.waiting());
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      EXPECT_EQ(Tell(Quiesced{process, 1, generation + 1}, now), "");
+    }
+    EXPECT_EQ(Tell(Tick{}, now + Millis(900)), "");
+    now = now + BackOff::kLongest;
+    EXPECT_EQ(Tell(Tick{}, now), absl::StrCat("read records ", generation + 1, "\n"));
+    EXPECT_EQ(Tell(Tick{}, now), "");  // once
+    Tell(RecordsRead{generation + 1, Initialized()}, now);
+    EXPECT_FALSE(runner_.waiting());
+  }
+  EXPECT_THAT(Tell(LaneProgress{21, host_io, 1}), HasSubstr("what the job waited for is there"));
+}
+
+TEST_F(JobRunnerTest, TriesAtOnceWhenTold) {
+  StartRunning();
+  const int host_io = LaneTable(2).IndexOf({LaneKind::kHostIo, 0});
+  Tell(CommandFailed{1, host_io, 1, absl::ResourceExhaustedError("too many open files")});
+  for (const ProcessId& process : {kSwapper, kHost, kWorker0}) Tell(Quiesced{process, 1, 2});
+  EXPECT_EQ(Tell(TryNow{}), "");  // one still runs something
+  EXPECT_EQ(Tell(Quiesced{kWorker1, 1, 2}), "read records 2\n");
+}
+
+// What is wrong with the files before anything was trained is the job's fault, as is any result.
+TEST_F(JobRunnerTest, DoesNotWaitForItsOwnFaults) {
+  StartRunning();
+  const int host_io = LaneTable(2).IndexOf({LaneKind::kHostIo, 0});
+  EXPECT_THAT(Tell(CommandFailed{1, host_io, 1, absl::NotFoundError("model.safetensors")}),
+              HasSubstr("ended NOT_FOUND: model.safetensors"));
+}
+
 // Processes that compute or copy for long are given the time to finish; ten times the model's.
 TEST_F(JobRunnerTest, DeadlinesGrowWithWhatRuns) {
   struct SlowHost : CostModel {
@@ -250,6 +309,33 @@ TEST(RecordingTest, NamesWhatIsDamaged) {
   EXPECT_THAT(refusal("events { attached { device: 1 } }\n"), HasSubstr("role is 0"));
   EXPECT_THAT(refusal("events { records { records { kind: 31 } } }\n"),
               HasSubstr("kind is 31, which is no ObjectKind"));
+}
+
+// A full disk at checkpoints on the way: training goes on without them, and saves what comes next.
+TEST(SimulationTest, AJobGoesOnWithoutACheckpointAndWaitsForTheRest) {
+  const ModelSpec model = SmallModel(2);
+  const Plan plan = SmallPlan(model, 2);
+  const UnitCosts costs;
+  int without = 0, waits = 0, written = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    SimOptions options;
+    options.seed = seed;
+    options.end_step = 6;
+    options.save_steps = 1;
+    options.jitter = options.keep_recording = true;
+    options.refusals = 2;
+    options.fault_span = 600;
+    const SimResult result = Simulate(model, plan, costs, options);
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
+    for (const std::string& actions : result.actions) {
+      without += absl::StrContains(actions, "training goes on without this checkpoint");
+      waits += absl::StrContains(actions, "the job waits and keeps what it has trained");
+      written += absl::StrContains(actions, " is written");
+    }
+  }
+  EXPECT_GT(without, 5);
+  EXPECT_GT(waits, 5);
+  EXPECT_GT(written, 5);
 }
 
 // Same arguments, same run.

@@ -1,0 +1,194 @@
+"""What the world around a job may lack: room on the disk, its data, descriptors, processes, somebody who reads.
+
+The job waits, or goes on without, and nothing that was trained is lost: losses and weights are those of an
+undisturbed run. The full disks are small file systems of their own; mounting them takes root.
+"""
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import unittest
+
+import harness
+
+DEVICES = "sim*2:mem=8MiB"
+
+
+class Outside(harness.Scratch):
+
+    def reference(self, **changes):
+        job, out = self.job("calm", **changes)
+        self.harmony("run", job, "--devices", DEVICES)
+        return harness.losses(out), harness.weights_digest(out / "final")
+
+    def check(self, out, expected):
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+        steps = [m["step"] for m in harness.read_metrics(out)]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
+    def small_disk(self, size):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        return disk
+
+    @staticmethod
+    def fill(disk):
+        """Takes all the room that is left; remove the file to give it back."""
+        path = disk / "filler"
+        with open(path, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        return path
+
+    def log(self):
+        return (self.dir / "run.log").read_text()
+
+    def wait_log(self, process, *texts):
+        for text in texts:
+            harness.wait_for(lambda: process.poll() is not None or text in self.log(), text)
+            self.assertIn(text, self.log())
+
+    def wait_lines(self, process, out, count):
+        path = out / "metrics.jsonl"
+        harness.wait_for(lambda: process.poll() is not None or
+                         (path.exists() and path.read_text().count("\n") >= count), f"{count} steps")
+
+    def submit(self, job):
+        return json.loads(self.harmony("submit", job, "--json").stdout)["job_id"]
+
+    def state(self, job_id):
+        return json.loads(self.harmony("status", job_id, "--json").stdout)["state"]
+
+    def wait_state(self, job_id, state):
+        harness.wait_for(lambda: self.state(job_id) == state, state, pause=0.2)
+
+
+class FullDiskTest(Outside):
+
+    def test_training_goes_on_without_checkpoints_and_waits_at_its_end_until_there_is_room(self):
+        changes = {"max_steps": 120, "save_steps": 10}
+        expected = self.reference(**changes)
+        disk = self.small_disk("8m")
+        job, out = self.job("full", output_dir=str(disk / "out"), **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_lines(process, out, 1)
+        filler = self.fill(disk)
+        # At a checkpoint, at a line of metrics.jsonl, and at the last checkpoint.
+        self.wait_log(process, "No space left on device: training goes on without this checkpoint",
+                      "lines are kept in memory", "the job waits and keeps what it has trained")
+        filler.unlink()
+        self.wait_exit(process, 0)
+        self.assertIn("metrics.jsonl is complete again", self.log())
+        self.check(out, expected)
+        self.assertTrue((out / "checkpoint-120").exists())
+
+    def test_a_job_that_waits_for_room_is_shown_so_and_resume_tries_at_once(self):
+        changes = {"max_steps": 40}
+        expected = self.reference(**changes)
+        disk = self.small_disk("8m")
+        self.up("--devices", DEVICES)
+        job, out = self.job("full", output_dir=str(disk / "out"), **changes)
+        job_id = self.submit(job)
+        filler = self.fill(disk)
+        self.wait_state(job_id, "waiting")
+        filler.unlink()
+        self.harmony("resume", job_id)
+        self.harmony("watch", job_id)
+        self.check(out, expected)
+
+    def test_a_waiting_job_can_be_given_up(self):
+        disk = self.small_disk("8m")
+        self.up("--devices", DEVICES)
+        job, out = self.job("full", output_dir=str(disk / "out"), max_steps=40)
+        job_id = self.submit(job)
+        self.fill(disk)
+        self.wait_state(job_id, "waiting")
+        self.harmony("cancel", job_id)
+        self.assertEqual(self.state(job_id), "waiting")
+        self.harmony("cancel", job_id)
+        self.wait_state(job_id, "cancelled")
+        self.assertFalse((out / "final").exists())
+
+    def test_the_end_of_a_run_is_written_when_it_can_be(self):
+        expected = self.reference(max_steps=10)
+        job, out = self.job("end", max_steps=10)
+        (out / "summary.json" / "in-the-way").mkdir(parents=True)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_log(process, "summary.json: cannot rename into place", "all else is written")
+        (out / "summary.json" / "in-the-way").rmdir()
+        (out / "summary.json").rmdir()
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+        self.assertIn("finished", self.harmony("run", job, "--devices", DEVICES).stdout)
+
+    def test_too_little_room_is_named_at_submission(self):
+        disk = self.small_disk("1m")
+        job, out = self.job("full", output_dir=str(disk / "out"))
+        refused = self.harmony("run", job, "--devices", DEVICES, check=2)
+        self.assertRegex(refused.stderr, r"output_dir: .* is going to write .* are free: .* are missing")
+        self.assertFalse(out.exists())
+        self.harmony("run", job, "--devices", DEVICES, "--set", "optim=sgd")
+
+
+class MissingFilesTest(Outside):
+
+    def test_data_that_cannot_be_read_are_waited_for(self):
+        data = self.dir / "data.txt"
+        content = data.read_bytes()
+        changes = {"max_steps": 300}
+        expected = self.reference(**changes)
+        job, out = self.job("data", **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_lines(process, out, 2)
+        os.truncate(data, 10)
+        self.wait_log(process, "data.txt: ends at byte", "data.txt: has changed since the run began")
+        self.assertLess(len(harness.read_metrics(out)), 300)
+        # A coordinator that takes over finds it waiting.
+        tries = self.log().count("the job waits")
+        self.kill(self.processes()[("coordinator", 0)]["pid"])
+        self.wait_log(process, "the coordinator is back")
+        harness.wait_for(lambda: process.poll() is not None or self.log().count("the job waits") > tries, "another try")
+        again = self.dir / "again.txt"
+        again.write_bytes(content)
+        again.rename(data)
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+
+    def test_data_that_are_missing_when_the_host_worker_starts_again_are_waited_for(self):
+        data, aside = self.dir / "data.txt", self.dir / "aside.txt"
+        changes = {"max_steps": 300}
+        expected = self.reference(**changes)
+        job, out = self.job("gone", **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_lines(process, out, 2)
+        data.rename(aside)
+        self.kill(self.processes()[("host", 0)]["pid"])
+        self.wait_log(process, "host worker: ", "data.txt: cannot open", "the job waits and keeps what it has trained")
+        aside.rename(data)
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+
+    def test_too_many_open_files(self):
+        changes = {"max_steps": 400, "save_steps": 20}
+        expected = self.reference(**changes)
+        job, out = self.job("descriptors", **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_lines(process, out, 2)
+        host = self.processes()[("host", 0)]["pid"]
+        before = resource.prlimit(host, resource.RLIMIT_NOFILE, (3, 4096))
+        self.wait_log(process, "Too many open files: training goes on without this checkpoint")
+        resource.prlimit(host, resource.RLIMIT_NOFILE, (min(before[0], 4096), 4096))
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+        self.assertRegex(self.log(), r"checkpoint-\d+ is written")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
