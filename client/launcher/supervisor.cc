@@ -43,6 +43,8 @@ Supervisor::Supervisor(SupervisorOptions options)
   sigset_t set = StopSignals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  // Nobody may be reading what is logged any more.
+  signal(SIGPIPE, SIG_IGN);
   for (Service& service : options_.services) {
     Running process;
     process.service = std::move(service);
@@ -98,8 +100,12 @@ void Supervisor::StartWhatIsDue() {
   bool changed = false;
   for (Running& process : processes_) {
     if (!RestartsNow(process) || clock_.Now() < *process.restart_at) continue;
-    absl::Status started = Start(process);
-    if (!started.ok()) return Fail(std::move(started));
+    if (absl::Status started = Start(process); !started.ok()) {
+      spdlog::warn("{} cannot be started: {}", process.service.name(),
+                   std::string(started.message()));
+      RestartLater(process, Nanos(0), /*killed=*/false,
+                   absl::StrCat(" cannot be started, given up: ", started.message()));
+    }
     changed = true;
   }
   if (changed) Publish();
@@ -124,18 +130,25 @@ void Supervisor::OnDeath(Running& process, int wait_status) {
   bool first_life = process.incarnation == 0 && processes_.front().incarnation == 0;
   bool bad_configuration = first_life && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 2;
   bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
-  Nanos now = clock_.Now();
-  std::optional<Nanos> delay = process.policy.OnDeath(now - process.started, killed);
-  if (delay && !bad_configuration) {
-    process.restart_at = now + *delay;
-    return;
-  }
   const std::string& log = process.service.child.log_path;
-  std::string tail = TailOfFile(log, kLogLinesShown, process.log_start);
-  std::string message = absl::StrCat(
-      process.service.name(), bad_configuration ? " refused to start" : " keeps dying, given up",
-      " (", DescribeExit(wait_status), "); last lines of ", log, ":\n", tail);
-  Fail(bad_configuration ? absl::InvalidArgumentError(message) : absl::InternalError(message));
+  std::string tail = absl::StrCat(" (", DescribeExit(wait_status), "); last lines of ", log, ":\n",
+                                  TailOfFile(log, kLogLinesShown, process.log_start));
+  if (bad_configuration) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(process.service.name(), " refused to start", tail)));
+  }
+  RestartLater(process, clock_.Now() - process.started, killed,
+               absl::StrCat(" keeps dying, given up", tail));
+}
+
+void Supervisor::RestartLater(Running& process, Nanos lifetime, bool killed,
+                              const std::string& why) {
+  std::optional<Nanos> delay = process.policy.OnDeath(lifetime, killed);
+  process.restart_at = clock_.Now() + delay.value_or(RestartPolicy::kLongestDelay);
+  if (delay || phase_ != Phase::kRunning) return;
+  const bool coordinator = &process == &processes_.front();
+  Fail(absl::InternalError(absl::StrCat(process.service.name(), why)),
+       coordinator ? Phase::kStoppingOthers : Phase::kStoppingCoordinator);
 }
 
 void Supervisor::OnSignal() {
@@ -185,10 +198,10 @@ void Supervisor::AdvancePhases() {
   }
 }
 
-void Supervisor::Fail(absl::Status status) {
+void Supervisor::Fail(absl::Status status, Phase phase) {
   spdlog::error("{}", std::string(status.message()));
   result_ = std::move(status);
-  Enter(Phase::kStoppingOthers);
+  Enter(phase);
 }
 
 void Supervisor::SignalAll(int signal) {

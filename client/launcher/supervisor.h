@@ -41,8 +41,10 @@ struct SupervisorOptions {
 // when the spawning thread exits). Everything is one poll loop over pidfds, a signalfd and the next
 // deadline.
 //
-// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, then the rest. A second one, SIGQUIT, or
-// SIGUSR1 (who started us has died) kills all at once. Run() returns when every child has been
+// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, so that it can have a checkpoint written,
+// then the rest. So does giving up on one of the others, which is started again and again until the
+// coordinator is gone: without it there is no checkpoint. A second signal, SIGQUIT, or SIGUSR1 (who
+// started us has died) kills all at once. Run() returns when every child has been
 // reaped, and has then removed socket and process list.
 class Supervisor {
  public:
@@ -79,12 +81,15 @@ class Supervisor {
   void StartWhatIsDue();
   void Reap(Running& process);
   void OnDeath(Running& process, int wait_status);
+  // Restarts it after the pause that the policy says, or gives it up: `why` it did not go on.
+  void RestartLater(Running& process, Nanos lifetime, bool killed, const std::string& why);
   void OnSignal();
   void CheckReady();
   // Moves on to `phase`, sends its signals, sets its deadline.
   void Enter(Phase phase);
   void AdvancePhases();
-  void Fail(absl::Status status);
+  // `phase`: where stopping begins.
+  void Fail(absl::Status status, Phase phase = Phase::kStoppingOthers);
   void SignalAll(int signal);
   void Publish();
   int PollTimeout() const;

@@ -190,5 +190,49 @@ class MissingFilesTest(Outside):
         self.assertRegex(self.log(), r"checkpoint-\d+ is written")
 
 
+class LauncherTest(Outside):
+
+    def own_programs(self):
+        """A folder of programs from which one can be taken away."""
+        folder = self.dir / "bin"
+        folder.mkdir()
+        for program in harness.HARMONY.parent.glob("harmony*"):
+            (folder / program.name).symlink_to(program)
+        return folder
+
+    def test_a_process_that_cannot_be_started_again_is_tried_until_it_can_be(self):
+        changes = {"max_steps": 200}
+        expected = self.reference(**changes)
+        folder = self.own_programs()
+        job, out = self.job("spawn", **changes)
+        process = self.start("run", job, "--devices", DEVICES, "--bin-dir", folder)
+        self.wait_lines(process, out, 2)
+        supervisor_log = next(self.runtime.rglob("supervisor.log"))
+        (folder / "harmony-swapper").unlink()
+        self.kill(self.processes()[("swapper", 0)]["pid"])
+        harness.wait_for(lambda: "swapper cannot be started" in supervisor_log.read_text(), "a failed start")
+        (folder / "harmony-swapper").symlink_to(harness.HARMONY.parent / "harmony-swapper")
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+
+    def test_a_launcher_that_gives_up_stops_the_coordinator_first(self):
+        changes = {"max_steps": 2000}
+        expected = self.reference(**changes)
+        folder = self.own_programs()
+        job, out = self.job("given-up", **changes)
+        process = self.start("run", job, "--devices", DEVICES, "--bin-dir", folder)
+        self.wait_lines(process, out, 2)
+        supervisor_log = next(self.runtime.rglob("supervisor.log"))
+        (folder / "harmony-swapper").unlink()
+        self.kill(self.processes()[("swapper", 0)]["pid"])
+        harness.wait_for(lambda: "cannot be started, given up" in supervisor_log.read_text(), "the end of patience")
+        (folder / "harmony-swapper").symlink_to(harness.HARMONY.parent / "harmony-swapper")
+        self.wait_exit(process, 1)
+        self.assertIn("cannot be started, given up", self.log())
+        self.assertTrue(list(out.glob("checkpoint-*")))
+        self.harmony("run", job, "--devices", DEVICES)
+        self.check(out, expected)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
