@@ -13,6 +13,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/commands/calibration.h"
 #include "client/commands/output_file.h"
 #include "client/commands/supervisor_process.h"
@@ -32,6 +34,11 @@ namespace fs = std::filesystem;
 
 // How often a cancel is tried again while the coordinator is away.
 constexpr int kCancelRetryMs = 500;
+
+// As the coordinator writes times (JobRecord::submitted_at), so that they compare as texts.
+std::string TimeStamp() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+}
 
 // One `harmony run` from start to end, on the main thread.
 class RunSession {
@@ -66,6 +73,7 @@ class RunSession {
   RuntimePaths paths_;
   Cluster cluster_;
   UniqueFd signals_;
+  const std::string since_ = TimeStamp();  // jobs that are in the database before are not ours
   bool made_dir_ = false;
   bool logs_kept_ = false;  // in output_dir
   std::optional<SupervisorProcess> supervisor_;
@@ -86,6 +94,8 @@ class RunSession {
 };
 
 int RunSession::Execute() {
+  // Training goes on when nobody reads what it shows any more.
+  signal(SIGPIPE, SIG_IGN);
   absl::Status status = Prepare();
   if (status.ok()) status = StartProcesses();
   if (status.ok() && signal_ == 0) status = FollowJob();
@@ -138,8 +148,8 @@ absl::Status RunSession::Prepare() {
 
 absl::Status RunSession::StartProcesses() {
   std::string bin_dir = global_.bin_dir.empty() ? OwnBinDir() : global_.bin_dir;
-  HARMONY_ASSIGN_OR_RETURN(
-      supervisor_, SupervisorProcess::Start({paths_, bin_dir, cluster_, /*bound_to_us=*/true}));
+  HARMONY_ASSIGN_OR_RETURN(supervisor_, SupervisorProcess::Start({paths_, bin_dir, cluster_,
+                                                                  /*bound_to_us=*/true, since_}));
   while (signal_ == 0) {
     pollfd polled[] = {{signals_.get(), POLLIN, 0}, {supervisor_->report_fd(), POLLIN, 0}};
     if (poll(polled, 2, -1) < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
@@ -153,6 +163,7 @@ absl::Status RunSession::FollowJob() {
   FollowOptions follow;
   follow.socket_path = paths_.socket();
   follow.submit = request_;
+  follow.submitted_since = since_;
   follower_ = std::make_unique<JobFollower>(std::move(follow));
   while (!ended_ && !stop_at_once_) {
     bool cancel_pending = signal_ != 0 && !cancelled_;

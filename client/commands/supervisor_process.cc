@@ -39,7 +39,9 @@ absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
                     absl::StrCat(options.cluster.host_memory.count()),
                     "--report-fd",
                     absl::StrCat(write_end.get())};
-  if (options.bound_to_us) spec.arguments.push_back("--private");
+  if (options.bound_to_us) {
+    spec.arguments.insert(spec.arguments.end(), {"--private", "--jobs-since", options.jobs_since});
+  }
   spec.inherited_fds = {write_end.get()};
   spec.log_path = options.paths.logs() + "/supervisor.log";
   spec.death_signal = options.bound_to_us ? SIGUSR1 : 0;

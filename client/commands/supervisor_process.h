@@ -20,6 +20,8 @@ struct SupervisorProcessOptions {
   // Ends with us (SIGUSR1 from the kernel when we die: at once, for whoever killed us may start
   // again on the same output), and then removes the runtime directory.
   bool bound_to_us = false;
+  // With bound_to_us: jobs that were submitted before are left alone (RFC 3339, UTC).
+  std::string jobs_since = {};
 };
 
 class SupervisorProcess {

@@ -59,6 +59,7 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   // Our own children must not hold it: who waits for the report waits for its end.
   if (launch.report_fd >= 0) fcntl(launch.report_fd, F_SETFD, FD_CLOEXEC);
   launch.private_dir = options.private_dir;
+  launch.jobs_since = options.jobs_since;
   return LaunchAndSupervise(launch);
 }
 

@@ -10,6 +10,7 @@ struct UpOptions {
   // For our own use, when we start ourselves (supervisor_process.h).
   int report_fd = -1;
   bool private_dir = false;
+  std::string jobs_since = {};
 };
 int UpCommand(const GlobalOptions& global, const UpOptions& options);
 // Waits until everything is gone. Not being up is no error.

@@ -45,6 +45,10 @@ class ServiceBuilder {
     all.push_back(Make("coordinator", -1, "harmony-coordinator", "coordinator.log"));
     all.back().child.arguments.insert(all.back().child.arguments.end(),
                                       {"--state-dir", options_.paths.state_dir});
+    if (!options_.jobs_since.empty()) {
+      all.back().child.arguments.insert(all.back().child.arguments.end(),
+                                        {"--jobs-since", options_.jobs_since});
+    }
     all.push_back(Make("swapper", -1, "harmony-swapper", "swapper.log"));
     std::vector<std::pair<int, int>> fds;  // device, descriptor
     for (const UniqueFd& fd : memory_.devices) {

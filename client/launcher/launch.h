@@ -21,6 +21,8 @@ struct LaunchOptions {
   int report_fd = -1;
   // The runtime directory is only for who started us: removed when that process dies.
   bool private_dir = false;
+  // Jobs that are in the database from before this time (RFC 3339, UTC) are left alone.
+  std::string jobs_since;
 };
 
 // Returns when all has been stopped; see Supervisor::Run for the status. FailedPrecondition when

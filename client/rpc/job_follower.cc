@@ -85,6 +85,7 @@ std::optional<absl::Status> JobFollower::TrySubmit() {
     absl::StatusOr<v1::ListResponse> list = client_.List({});
     if (!list.ok()) return std::nullopt;
     for (const v1::Job& job : list->jobs()) {
+      if (job.submitted_at() < options_.submitted_since) continue;
       if (!IsFinal(job.state())) submitted.job_id = job.job_id();
     }
   }

@@ -20,6 +20,8 @@ struct FollowOptions {
   std::string socket_path;
   // Submit this first; or follow a job there is.
   std::optional<v1::SubmitRequest> submit;
+  // With `submit`: jobs from before this time (RFC 3339, UTC) are not taken for the submitted one.
+  std::string submitted_since;
   std::string job_id;
   int64_t interval_ms = 500;
   // How long a coordinator may be away before following ends with Unavailable; nothing: for ever

@@ -28,8 +28,10 @@ Nanos Now() { return MonotonicClock().Now(); }
 
 }  // namespace
 
-Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox)
+Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox,
+                         std::string jobs_since)
     : machine_(std::move(machine)),
+      jobs_since_(std::move(jobs_since)),
       segment_(segment),
       book_(std::move(book)),
       mailbox_(mailbox),
@@ -46,7 +48,7 @@ Coordinator::~Coordinator() {
 void Coordinator::Begin() {
   awaited_since_ = Now();
   for (auto& [number, record] : book_.jobs()) {
-    if (!IsActive(record.state)) continue;
+    if (!IsActive(record.state) || !IsOurs(record)) continue;
     // The segment may still hold all of its state: then it is the next (NextJob).
     book_.Report(record, "the coordinator was restarted");
     record.state = JobState::kQueued;
@@ -144,7 +146,7 @@ JobRecord* Coordinator::NextJob() {
   }
   JobRecord* first = nullptr;
   for (auto& [number, record] : book_.jobs()) {
-    if (record.state != JobState::kQueued) continue;
+    if (record.state != JobState::kQueued || !IsOurs(record)) continue;
     if (HoldsJob(*segment_, record)) return &record;
     if (first == nullptr) first = &record;
   }

@@ -35,8 +35,10 @@ class FromProcess;
 
 class Coordinator {
  public:
-  // `mailbox` runs the loop; `segment` must outlive this.
-  Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox);
+  // `mailbox` runs the loop; `segment` must outlive this. Jobs that were submitted before
+  // `jobs_since` (RFC 3339, UTC) are another's: they are named to who submits one, and not run.
+  Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox,
+              std::string jobs_since = "");
   ~Coordinator();
 
   // After construction: takes up the job that a predecessor was running.
@@ -79,6 +81,10 @@ class Coordinator {
   absl::StatusOr<const JobRecord*> RequestStop(const std::string& id, StopIntent intent,
                                                JobState at_once);
 
+  bool IsOurs(const JobRecord& record) const { return record.submitted_at >= jobs_since_; }
+  // The jobs of others that have not ended, for the log of `record`; one that wrote to the same
+  // output_dir ends, for `record` goes on from there.
+  void NameOthers(const JobRecord& record);
   void StartNext();
   // The first that is queued; before all others the one whose state the segment holds. May be null.
   JobRecord* NextJob();
@@ -115,6 +121,7 @@ class Coordinator {
   void ReportAwaited(const JobRecord& record, const std::vector<ProcessId>& awaited);
 
   const MachineSpec machine_;
+  const std::string jobs_since_;
   Segment* const segment_;
   JobBook book_;
   std::map<int64_t, OutputDirLock> output_locks_;  // by number, of jobs that have not ended

@@ -26,6 +26,7 @@ HostLimits Coordinator::Limits() const {
 absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std::string& yaml) {
   for (auto& [number, other] : book_.jobs()) {
     if (IsEnded(other.state) || other.output_dir != admitted.spec.output_dir) continue;
+    if (!IsOurs(other)) continue;
     if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
       return other.id();
     }
@@ -55,9 +56,28 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   if (!moved_to.empty()) {
     book_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
   }
+  NameOthers(*added);
   const std::string id = added->id();
   StartNext();
   return id;
+}
+
+void Coordinator::NameOthers(const JobRecord& record) {
+  for (auto& [number, other] : book_.jobs()) {
+    if (IsOurs(other) || IsEnded(other.state)) continue;
+    const std::string which =
+        absl::StrCat(other.id(), " of ", other.submitted_at, " (output_dir ", other.output_dir,
+                     ", step ", other.completed_steps, " of ", other.max_steps, ")");
+    if (other.output_dir == record.output_dir) {
+      book_.Report(other, absl::StrCat("taken over by ", record.id()));
+      book_.Report(record, absl::StrCat("takes over the unfinished ", which));
+      SetState(other, JobState::kCancelled);
+    } else {
+      book_.Report(record, absl::StrCat("an earlier run left ", which,
+                                        " unfinished: it is left as it is; to go on with it, run "
+                                        "its job file again"));
+    }
+  }
 }
 
 absl::StatusOr<const JobRecord*> Coordinator::RequestStop(const std::string& id, StopIntent intent,

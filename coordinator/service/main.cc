@@ -29,7 +29,7 @@ namespace harmony {
 namespace {
 
 struct Options {
-  std::string socket, state_dir, devices, host_memory, log_level = "info";
+  std::string socket, state_dir, jobs_since, devices, host_memory, log_level = "info";
   bool plan_once = false;
   std::string job, profile, plan;
   std::vector<std::string> overrides;
@@ -124,7 +124,7 @@ absl::Status Serve(const Options& options, TerminationSignals& signals) {
   HARMONY_ASSIGN_OR_RETURN(JobBook book, JobBook::Open(std::move(store)));
   HARMONY_ASSIGN_OR_RETURN(Segment segment, OpenSegment(&machine));
   Mailbox mailbox;
-  Coordinator coordinator(machine, &segment, std::move(book), &mailbox);
+  Coordinator coordinator(machine, &segment, std::move(book), &mailbox, options.jobs_since);
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
                            CoordinatorServer::Start(socket, &coordinator, &mailbox));
   spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
@@ -146,6 +146,8 @@ int Run(int argc, char** argv) {
   CLI::App app("harmony-coordinator: owns jobs, plans and dispatch");
   app.add_option("--socket", options.socket, "Unix-domain socket to listen on");
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
+  app.add_option("--jobs-since", options.jobs_since,
+                 "leave jobs alone that were submitted before (RFC 3339, UTC)");
   app.add_option("--devices", options.devices, "device string, e.g. sim*4:mem=64MiB")->required();
   app.add_option("--host-memory", options.host_memory,
                  "size of the host arena (no inherited segment)");

@@ -234,5 +234,47 @@ class LauncherTest(Outside):
         self.check(out, expected)
 
 
+class RunTest(Outside):
+
+    def test_a_run_that_nobody_reads_goes_on(self):
+        expected = self.reference(max_steps=200)
+        job, out = self.job("piped", max_steps=200)
+        process = subprocess.Popen([harness.HARMONY, "run", job, "--devices", DEVICES], env=self.env, cwd=self.dir,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        self.addCleanup(self.end, process)
+        process.stdout.readline()
+        process.stdout.close()
+        process.stderr.close()
+        self.wait_lines(process, out, 2)
+        pids = self.all_pids()
+        harness.wait_for(lambda: process.poll() is not None, "the run to end")
+        self.assertEqual(process.returncode, 0)
+        self.check(out, expected)
+        harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+
+    def test_a_run_takes_its_own_job_only(self):
+        state = self.dir / "state"
+        first, first_out = self.job("first", max_steps=400, save_steps=2)
+        process = self.start("run", first, "--devices", DEVICES, "--state-dir", state)
+        self.wait_lines(process, first_out, 5)
+        pids = self.all_pids() + [process.pid]
+        for pid in pids:
+            if self.alive(pid):
+                self.kill(pid)
+        process.wait()
+        harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+        trained = (first_out / "metrics.jsonl").read_bytes()
+        second, second_out = self.job("second", max_steps=5)
+        # On other devices: the first job's plan could not run there.
+        done = self.harmony("run", second, "--devices", "sim*3:mem=8MiB", "--state-dir", state)
+        self.assertIn(f"an earlier run left job-1", done.stdout)
+        self.assertIn(str(first_out), done.stdout)
+        self.assertEqual(len(harness.losses(second_out)), 5)
+        self.assertEqual((first_out / "metrics.jsonl").read_bytes(), trained)
+        done = self.harmony("run", first, "--devices", "sim*3:mem=8MiB", "--state-dir", state)
+        self.assertIn("takes over the unfinished job-1", done.stdout)
+        self.assertEqual(len(harness.losses(first_out)), 400)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
