@@ -161,20 +161,16 @@ void Coordinator::DropRun() {
 }
 
 void Coordinator::Prepare(const JobRecord& record) {
+  const HostLimits limits = Limits();
   phase_ = Phase::kPreparing;
   devices_touched_ = true;
-  auto prepared = std::make_shared<Prepared>();
+  auto prepared = std::make_shared<Prepared>(record);
   if (absl::Status status = LockOutput(record); !status.ok()) {
     prepared->status = status;
     return mailbox_->Post([this, prepared] { OnPrepared(prepared); });
   }
-  Background([this, prepared, record] {
-    absl::StatusOr<RunSetup> setup = SetupOf(record);
-    prepared->status = setup.status();
-    if (setup.ok()) {
-      prepared->setup = *std::move(setup);
-      prepared->status = PrepareRun(record, machine_, segment_, &prepared->setup);
-    }
+  Background([this, prepared, limits] {
+    prepared->status = SetUp(limits, prepared.get());
     mailbox_->Post([this, prepared] { OnPrepared(prepared); });
   });
 }
@@ -190,6 +186,15 @@ absl::Status Coordinator::LockOutput(const JobRecord& record) {
 void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   JobRecord& record = *current();
   phase_ = Phase::kRunning;
+  if (!prepared->fits) {
+    book_.Report(record,
+                 absl::StrCat("paused: the devices are others than before, and the job cannot "
+                              "be planned for them: ",
+                              prepared->status.message()));
+    SetState(record, JobState::kPaused);
+    return BeginRelease();
+  }
+  TakePlan(record, prepared->record);
   if (!prepared->status.ok()) {
     Fail(record, prepared->status);
     return BeginRelease();

@@ -55,7 +55,8 @@ class Coordinator {
   absl::StatusOr<std::string> Enqueue(AdmittedJob admitted, const std::string& yaml);
   absl::StatusOr<const JobRecord*> Cancel(const std::string& id);
   absl::StatusOr<const JobRecord*> Pause(const std::string& id);
-  absl::StatusOr<const JobRecord*> Resume(const std::string& id);
+  // `ready`: the record as MakeReadyToResume has left it.
+  absl::StatusOr<const JobRecord*> Resume(const std::string& id, const JobRecord& ready);
   absl::Status Watch(const std::string& id, Nanos interval, std::shared_ptr<ProgressStream> stream);
   // Of the running job or of one of the last that ran. Steps: as RecordTimeline.
   absl::StatusOr<RecordedTimeline> TimelineOf(const std::string& id, int64_t last_steps);
@@ -69,6 +70,9 @@ class Coordinator {
 
  private:
   struct Prepared {
+    explicit Prepared(JobRecord job) : record(std::move(job)) {}
+    JobRecord record;  // with another plan, when the devices are others than those it was made for
+    bool planned_anew = false, fits = true;
     RunSetup setup;
     absl::Status status;
   };
@@ -90,6 +94,9 @@ class Coordinator {
   JobRecord* NextJob();
   void DropRun();
   void Prepare(const JobRecord& record);
+  // On a thread of its own.
+  absl::Status SetUp(const HostLimits& limits, Prepared* prepared);
+  void TakePlan(JobRecord& record, const JobRecord& planned);
   absl::Status LockOutput(const JobRecord& record);
   void OnPrepared(std::shared_ptr<Prepared> prepared);
   RunEvents EventsOfRun();

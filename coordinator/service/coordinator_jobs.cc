@@ -115,7 +115,8 @@ absl::StatusOr<const JobRecord*> Coordinator::Pause(const std::string& id) {
   return RequestStop(id, StopIntent::kPause, JobState::kPaused);
 }
 
-absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id) {
+absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id,
+                                                     const JobRecord& ready) {
   HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
   if (record->state == JobState::kWaiting) {
     // One that was to be paused goes on when it has stopped.
@@ -130,6 +131,7 @@ absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id) {
         absl::StrCat(record->id(), " is ", ToString(record->state), ", not paused"));
   }
   record->stop = StopIntent::kNone;
+  TakePlan(*record, ready);
   SetState(*record, JobState::kQueued);
   StartNext();
   return record;

@@ -1,17 +1,44 @@
-// Another plan for the job that runs.
+// Another plan for a job: for other devices than it was planned for, or for one that runs.
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/service/coordinator.h"
+#include "coordinator/service/plan_anew.h"
+#include "coordinator/service/prepare_run.h"
 
 namespace harmony {
+
+absl::Status Coordinator::SetUp(const HostLimits& limits, Prepared* prepared) {
+  JobRecord& record = prepared->record;
+  HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record));
+  if (!PlannedFor(prepared->setup.plan, machine_)) {
+    const absl::Status planned = PlanAnew(machine_, limits, &record);
+    prepared->fits = planned.ok();
+    HARMONY_RETURN_IF_ERROR(planned);
+    prepared->planned_anew = true;
+    HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record));
+  }
+  return PrepareRun(record, machine_, segment_, &prepared->setup);
+}
+
+void Coordinator::TakePlan(JobRecord& record, const JobRecord& planned) {
+  if (record.plan == planned.plan) return;
+  record.plan = planned.plan;
+  record.plan_text = planned.plan_text;
+  record.profile = planned.profile;
+  record.replan = planned.replan;
+  book_.Report(record,
+               "the devices are others than before: planned anew, the result stays the same");
+  book_.Save(record);
+}
 
 void Coordinator::OnDrift() {
   JobRecord& record = *current();

@@ -9,6 +9,7 @@
 #include "coordinator/service/admission.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/service/mailbox.h"
+#include "coordinator/service/plan_anew.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
 namespace harmony {
@@ -54,7 +55,9 @@ class CoordinatorService : public v1::Coordinator::Service {
   }
   grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request,
                       v1::Job* job) override {
-    return AboutJob(job, [&] { return coordinator_->Resume(request->job_id()); });
+    absl::StatusOr<JobRecord> ready = ReadyToResume(request->job_id());
+    if (!ready.ok()) return ToGrpcStatus(ready.status());
+    return AboutJob(job, [&] { return coordinator_->Resume(request->job_id(), *ready); });
   }
 
   grpc::Status List(grpc::ServerContext*, const v1::ListRequest*,
@@ -138,6 +141,20 @@ class CoordinatorService : public v1::Coordinator::Service {
   }
   absl::StatusOr<const JobRecord*> Found(const std::string& id) {
     HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, coordinator_->book().Find(id));
+    return record;
+  }
+
+  // Searching a plan takes seconds: here, not on the loop.
+  absl::StatusOr<JobRecord> ReadyToResume(const std::string& id) {
+    JobRecord record;
+    HARMONY_RETURN_IF_ERROR(Ask([&]() -> absl::Status {
+      HARMONY_ASSIGN_OR_RETURN(const JobRecord* const found, coordinator_->book().Find(id));
+      record = *found;
+      return absl::OkStatus();
+    }));
+    if (record.state != JobState::kPaused) return record;
+    HARMONY_ASSIGN_OR_RETURN(const HostLimits limits, Limits());
+    HARMONY_RETURN_IF_ERROR(MakeReadyToResume(coordinator_->machine(), limits, &record));
     return record;
   }
 

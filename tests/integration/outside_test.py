@@ -18,8 +18,8 @@ DEVICES = "sim*2:mem=8MiB"
 
 class Outside(harness.Scratch):
 
-    def reference(self, **changes):
-        job, out = self.job("calm", **changes)
+    def reference(self, name="calm", **changes):
+        job, out = self.job(name, **changes)
         self.harmony("run", job, "--devices", DEVICES)
         return harness.losses(out), harness.weights_digest(out / "final")
 
@@ -231,6 +231,54 @@ class LauncherTest(Outside):
         self.assertIn("cannot be started, given up", self.log())
         self.assertTrue(list(out.glob("checkpoint-*")))
         self.harmony("run", job, "--devices", DEVICES)
+        self.check(out, expected)
+
+
+class OtherDevicesTest(Outside):
+
+    def log_of(self, job_id):
+        return self.harmony("logs", job_id).stdout
+
+    def test_waiting_and_paused_jobs_are_planned_anew_for_other_devices(self):
+        steps = {"running": 2000, "queued": 10, "paused": 10}
+        expected = {10: self.reference(max_steps=10), 2000: self.reference("long", max_steps=2000)}
+        jobs = [self.job(name, max_steps=count) for name, count in steps.items()]
+        self.up("--devices", DEVICES)
+        ids = [self.submit(job) for job, _ in jobs]
+        self.harmony("pause", ids[2])
+        harness.wait_for(lambda: (jobs[0][1] / "metrics.jsonl").exists(), "a step")
+        self.harmony("down")
+        self.up("--devices", "sim*3:mem=6MiB")
+        self.harmony("resume", ids[2])
+        for job_id, (_, out), count in zip(ids, jobs, steps.values()):
+            self.harmony("watch", job_id)
+            self.assertIn("planned anew", self.log_of(job_id))
+            self.check(out, expected[count])
+
+    def test_what_does_not_fit_other_devices_is_paused_and_cannot_be_resumed_there(self):
+        expected = self.reference(max_steps=10)
+        first, _ = self.job("first", max_steps=100000)
+        second, out = self.job("second", max_steps=10)
+        self.up("--devices", DEVICES)
+        first_id, second_id = self.submit(first), self.submit(second)
+        self.wait_state(first_id, "running")
+        self.harmony("down")
+        self.up("--devices", "sim:mem=1MiB")
+        for job_id in (first_id, second_id):
+            self.wait_state(job_id, "paused")
+            self.assertRegex(self.log_of(job_id), "paused: the devices are others .* does not fit")
+            refused = self.harmony("resume", job_id, check=2)
+            self.assertRegex(refused.stderr, "stays paused: .*does not fit")
+            self.assertEqual(self.state(job_id), "paused")
+        self.harmony("down")
+        self.up("--devices", "sim*3:mem=6MiB")
+        data = self.dir / "data.txt"
+        content = data.read_bytes()
+        data.write_bytes(content + b"more")
+        self.assertIn("has changed since the run began", self.harmony("resume", second_id, check=2).stderr)
+        data.write_bytes(content)
+        self.harmony("resume", second_id)
+        self.harmony("watch", second_id)
         self.check(out, expected)
 
 
