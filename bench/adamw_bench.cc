@@ -19,7 +19,7 @@
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/protected_update.h"
 
-namespace harmony {
+namespace harmony::bench {
 namespace {
 
 struct Options {
@@ -29,18 +29,18 @@ struct Options {
   int gradients = 1;  // replicas, added up in the loop
 };
 
-ModelSpec MakeModel(int64_t parameters, int gradients) {
-  ModelSpec model;
-  ParamBlock block;
+model::ModelSpec MakeModel(int64_t parameters, int gradients) {
+  model::ModelSpec model;
+  model::ParamBlock block;
   block.name = "bench";
-  TensorSpec tensor;
+  model::TensorSpec tensor;
   tensor.name = "weight";
   tensor.shape = {parameters};
   tensor.weight_decay = true;
-  AddTensor(block, std::move(tensor));
-  for (int use = 0; use < gradients; ++use) block.uses.push_back(use);
+  model::AddTensor(block, std::move(tensor));
+  for (int reference = 0; reference < gradients; ++reference) block.references.push_back(reference);
   model.blocks.push_back(block);
-  model.uses.resize(gradients);
+  model.references.resize(gradients);
   model.layers.resize(1);
   return model;
 }
@@ -54,27 +54,28 @@ class Bench {
         pool_(options.threads) {}
 
   absl::Status Prepare() {
-    SegmentJob job;
+    ipc::SegmentJob job;
     job.id = "bench";
     job.record_count = layout_.size();
-    job.cursor_count = CursorCount(model_);
-    job.persistent = PersistentBytes(model_, 2);
+    job.cursor_count = ipc::CursorCount(model_);
+    job.persistent = command::PersistentBytes(model_, 2);
     job.extent = job.persistent + gradient_size() * options_.gradients;
-    auto segment = Segment::Create(job.extent + MiB(64));
+    auto segment = ipc::Segment::Create(job.extent + MiB(64));
     if (!segment.ok()) return segment.status();
-    segment_ = std::make_unique<Segment>(*std::move(segment));
+    segment_ = std::make_unique<ipc::Segment>(*std::move(segment));
     if (absl::Status status = segment_->AllocateJob(job); !status.ok()) return status;
-    for (int use = 0; use < options_.gradients; ++use) {
-      gradients_.push_back(Gradient(use));
-      records_.push_back(layout_.IndexOf({ObjectKind::kGradient, use, 0}));
+    for (int reference = 0; reference < options_.gradients; ++reference) {
+      gradients_.push_back(Gradient(reference));
+      records_.push_back(layout_.IndexOf({command::ObjectKind::kGradient, reference, 0}));
     }
-    state_ = {At(ObjectKind::kParameter), At(ObjectKind::kMoment1), At(ObjectKind::kMoment2)};
-    pool_.ParallelFor(UpdateChunks(options_.parameters), [&](int64_t chunk) {
-      const int64_t size = static_cast<int64_t>(kUpdateChunkElements);
+    state_ = {At(command::ObjectKind::kParameter), At(command::ObjectKind::kMoment1),
+              At(command::ObjectKind::kMoment2)};
+    pool_.ParallelFor(ipc::UpdateChunks(options_.parameters), [&](int64_t chunk) {
+      const int64_t size = static_cast<int64_t>(ipc::kUpdateChunkElements);
       for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
         state_.w[i] = 0.02f * static_cast<float>(i % 101 - 50);
-        for (int use = 0; use < options_.gradients; ++use) {
-          Gradient(use)[i] = 1e-3f * static_cast<float>(i % 13 - 6);
+        for (int reference = 0; reference < options_.gradients; ++reference) {
+          Gradient(reference)[i] = 1e-3f * static_cast<float>(i % 13 - 6);
         }
         state_.m[i] = state_.v[i] = 0;
       }
@@ -82,7 +83,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  void Run(const std::string& name, Isa isa, bool is_protected) {
+  void Run(const std::string& name, worker::Isa isa, bool is_protected) {
     std::vector<double> rates;
     for (int round = -1; round < options_.rounds; ++round) {  // one to warm up
       ++step_;
@@ -102,47 +103,50 @@ class Bench {
 
  private:
   Bytes gradient_size() const { return model_.blocks[0].weight_bytes.AlignUp(kSlotAlignment); }
-  Bytes GradientOffset(int use) const { return PersistentBytes(model_, 2) + gradient_size() * use; }
-  float* Gradient(int use) {
-    return reinterpret_cast<float*>(segment_->Arena(GradientOffset(use)));
+  Bytes GradientOffset(int reference) const {
+    return command::PersistentBytes(model_, 2) + gradient_size() * reference;
   }
-  float* At(ObjectKind kind) {
-    return reinterpret_cast<float*>(segment_->Arena(PersistentOffset(model_, {kind, 0, 0})));
+  float* Gradient(int reference) {
+    return reinterpret_cast<float*>(segment_->Arena(GradientOffset(reference)));
+  }
+  float* At(command::ObjectKind kind) {
+    return reinterpret_cast<float*>(
+        segment_->Arena(command::PersistentOffset(model_, {kind, 0, 0})));
   }
   void PublishAt(uint64_t version) {
     for (int part = 0; part < 3; ++part) {
-      const ObjectKey key{static_cast<ObjectKind>(part), 0, 0};
+      const command::ObjectKey key{static_cast<command::ObjectKind>(part), 0, 0};
       segment_->Publish(layout_.IndexOf(key),
-                        {key, PersistentOffset(model_, key), model_.blocks[0].weight_bytes, version,
-                         ObjectState::kClean});
+                        {key, command::PersistentOffset(model_, key), model_.blocks[0].weight_bytes,
+                         version, command::ObjectState::kClean});
     }
-    for (int use = 0; use < options_.gradients; ++use) {
-      const ObjectKey key{ObjectKind::kGradient, use, 0};
+    for (int reference = 0; reference < options_.gradients; ++reference) {
+      const command::ObjectKey key{command::ObjectKind::kGradient, reference, 0};
       segment_->Publish(layout_.IndexOf(key),
-                        {key, GradientOffset(use), model_.blocks[0].weight_bytes, version + 1,
-                         ObjectState::kClean});
+                        {key, GradientOffset(reference), model_.blocks[0].weight_bytes, version + 1,
+                         command::ObjectState::kClean});
     }
   }
-  void Step(Isa isa, bool is_protected) {
-    const StepHyper hyper{step_, 1e-3, 1.0};
+  void Step(worker::Isa isa, bool is_protected) {
+    const worker::StepHyper hyper{step_, 1e-3, 1.0};
     if (!is_protected) {
-      UpdateBlock(model_.blocks[0], settings_, hyper, state_, gradients_, pool_, isa);
+      worker::UpdateBlock(model_.blocks[0], settings_, hyper, state_, gradients_, pool_, isa);
       return;
     }
-    const absl::Status status =
-        UpdateObject(*segment_, model_, layout_, settings_, {0, hyper, records_}, pool_, isa);
+    const absl::Status status = worker::UpdateObject(*segment_, model_, layout_, settings_,
+                                                     {0, hyper, records_}, pool_, isa);
     if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   }
 
   const Options options_;
-  const ModelSpec model_;
-  const ObjectTableLayout layout_;
-  const OptimizerSettings settings_{OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
-  ThreadPool pool_;
-  std::unique_ptr<Segment> segment_;
-  BlockGradient gradients_;
+  const model::ModelSpec model_;
+  const command::ObjectTableLayout layout_;
+  const worker::OptimizerSettings settings_{job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
+  worker::ThreadPool pool_;
+  std::unique_ptr<ipc::Segment> segment_;
+  worker::BlockGradient gradients_;
   std::vector<int> records_;
-  BlockState state_;
+  worker::BlockState state_;
   int64_t step_ = 0;
 };
 
@@ -174,8 +178,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "adamw_bench: %s\n", status.ToString().c_str());
     return 1;
   }
-  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kScalar}) {
-    if (!IsaSupported(isa) || (best_only && isa != BestIsa())) continue;
+  for (const worker::Isa isa : {worker::Isa::kAvx512, worker::Isa::kAvx2, worker::Isa::kScalar}) {
+    if (!worker::IsaSupported(isa) || (best_only && isa != worker::BestIsa())) continue;
     bench.Run(std::string("plain ") + ToString(isa), isa, false);
     bench.Run(std::string("protected ") + ToString(isa), isa, true);
   }
@@ -183,6 +187,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::bench
 
-int main(int argc, char** argv) { return harmony::Main(argc, argv); }
+int main(int argc, char** argv) { return harmony::bench::Main(argc, argv); }

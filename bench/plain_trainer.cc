@@ -26,16 +26,16 @@
 #include "common/io/sequence_order.h"
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
+#include "common/job/job_file.h"
 #include "common/model/families/causal_lm.h"
 #include "common/model/padding_token.h"
-#include "common/plan/job_file.h"
 #include "tests/support/plain_trainer.h"
 
-namespace harmony {
+namespace harmony::bench {
 namespace {
 
-using ::harmony::testing::PlainTrainer;
-using ::harmony::testing::StepResult;
+using ::harmony::testing_support::PlainTrainer;
+using ::harmony::testing_support::StepResult;
 
 struct Options {
   std::string job_path;
@@ -44,20 +44,21 @@ struct Options {
   bool no_output = false;
 };
 
-absl::StatusOr<JobSpec> LoadJob(const Options& options) {
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(options.job_path, 1 << 20));
-  JobOverrides overrides;
+absl::StatusOr<job::JobSpec> LoadJob(const Options& options) {
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(options.job_path, 1 << 20));
+  job::JobOverrides overrides;
   overrides.settings = options.settings;
   overrides.folder = std::filesystem::current_path().string();
-  HARMONY_ASSIGN_OR_RETURN(JobSpec job, ParseJobFile(text, options.job_path, overrides));
+  HARMONY_ASSIGN_OR_RETURN(job::JobSpec job, job::ParseJobFile(text, options.job_path, overrides));
   if (job.micro_batch_size == 0) {
     return absl::InvalidArgumentError("micro_batch_size: a number is needed here, not auto");
   }
   return job;
 }
 
-std::vector<LayerRange> Groups(const Options& options, const JobSpec& job, const ModelSpec& model) {
-  std::vector<LayerRange> groups;
+std::vector<model::LayerRange> Groups(const Options& options, const job::JobSpec& job,
+                                      const model::ModelSpec& model) {
+  std::vector<model::LayerRange> groups;
   if (options.groups == "one") return groups;
   if (job.layer_groups.empty()) {
     for (int layer = 0; layer < model.num_layers(); ++layer) groups.push_back({layer, layer});
@@ -71,18 +72,18 @@ std::vector<LayerRange> Groups(const Options& options, const JobSpec& job, const
   return groups;
 }
 
-absl::StatusOr<WeightMap> LoadWeights(const JobSpec& job, const ModelSource& source,
-                                      PlainTrainer& trainer) {
-  const ModelSpec& model = trainer.model();
-  if (job.init == InitMode::kRandom) {
+absl::StatusOr<io::WeightMap> LoadWeights(const job::JobSpec& job, const io::ModelSource& source,
+                                          PlainTrainer& trainer) {
+  const model::ModelSpec& model = trainer.model();
+  if (job.init == job::InitMode::kRandom) {
     trainer.InitializeRandom(job.seed);
-    return WeightMap::ForNewModel(model);
+    return io::WeightMap::ForNewModel(model);
   }
-  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                           CheckpointReader::OpenDirectory(source.directory));
-  HARMONY_ASSIGN_OR_RETURN(WeightMap names, WeightMap::Match(model, reader));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
+                           io::CheckpointReader::OpenDirectory(source.directory));
+  HARMONY_ASSIGN_OR_RETURN(io::WeightMap names, io::WeightMap::Match(model, reader));
   for (size_t b = 0; b < model.blocks.size(); ++b) {
-    for (const TensorSpec& tensor : model.blocks[b].tensors) {
+    for (const model::TensorSpec& tensor : model.blocks[b].tensors) {
       HARMONY_RETURN_IF_ERROR(reader.ReadF32(
           names.of(tensor).name, trainer.weights(static_cast<int>(b))
                                      .subspan(tensor.weight.first_element(), tensor.elements)));
@@ -95,8 +96,8 @@ struct Batch {
   std::vector<int32_t> tokens, labels;
 };
 
-absl::Status ReadBatch(const TokenFile& file, const SequenceOrder& order, const JobSpec& job,
-                       int64_t step, Batch& batch) {
+absl::Status ReadBatch(const io::TokenFile& file, const io::SequenceOrder& order,
+                       const job::JobSpec& job, int64_t step, Batch& batch) {
   std::vector<int32_t> sequence(job.sequence_length + 1);
   batch.tokens.clear();
   batch.labels.clear();
@@ -109,10 +110,10 @@ absl::Status ReadBatch(const TokenFile& file, const SequenceOrder& order, const 
   return absl::OkStatus();
 }
 
-absl::Status TrainSteps(const JobSpec& job, const TokenFile& file, PlainTrainer& trainer,
+absl::Status TrainSteps(const job::JobSpec& job, const io::TokenFile& file, PlainTrainer& trainer,
                         std::ofstream& metrics) {
-  const SequenceOrder order(file.SequenceCount(job.sequence_length), job.global_batch_size,
-                            job.shuffle, job.seed);
+  const io::SequenceOrder order(file.SequenceCount(job.sequence_length), job.global_batch_size,
+                                job.shuffle, job.seed);
   Batch batch;
   for (int64_t step = 0; step < job.max_steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
@@ -133,17 +134,19 @@ absl::Status TrainSteps(const JobSpec& job, const TokenFile& file, PlainTrainer&
 }
 
 absl::Status Run(const Options& options) {
-  HARMONY_ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options));
-  SetComputeThreads(job.compute_threads);
-  HARMONY_ASSIGN_OR_RETURN(const ModelSource source, OpenModelSource(job.model_name_or_path));
-  const ModelSpec model = BuildModelSpec(source.config, job.sequence_length);
-  HARMONY_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(job.data_path, job.data_format));
+  HARMONY_ASSIGN_OR_RETURN(const job::JobSpec job, LoadJob(options));
+  worker::SetComputeThreads(job.compute_threads);
+  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
+                           io::OpenModelSource(job.model_name_or_path));
+  const model::ModelSpec model = model::BuildModelSpec(source.config, job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(const io::TokenFile file,
+                           io::TokenFile::Open(job.data_path, job.data_format));
   HARMONY_RETURN_IF_ERROR(
       file.Validate(source.config.vocab_size, job.sequence_length, job.global_batch_size));
   PlainTrainer trainer(source.config, job, Groups(options, job, model),
                        static_cast<int>(std::thread::hardware_concurrency()));
-  trainer.set_padding_token(PaddingToken(source.config_json));
-  HARMONY_ASSIGN_OR_RETURN(const WeightMap names, LoadWeights(job, source, trainer));
+  trainer.set_padding_token(model::PaddingToken(source.config_json));
+  HARMONY_ASSIGN_OR_RETURN(const io::WeightMap names, LoadWeights(job, source, trainer));
   std::ofstream metrics;
   if (!options.no_output) {
     std::filesystem::create_directories(job.output_dir);
@@ -151,30 +154,30 @@ absl::Status Run(const Options& options) {
   }
   HARMONY_RETURN_IF_ERROR(TrainSteps(job, file, trainer, metrics));
   if (options.no_output) return absl::OkStatus();
-  const auto values = [&](const ParamBlock& block, const TensorSpec& tensor) {
+  const auto values = [&](const model::ParamBlock& block, const model::TensorSpec& tensor) {
     const int index = static_cast<int>(&block - trainer.model().blocks.data());
     return absl::Span<const float>(
         trainer.weights(index).subspan(tensor.weight.first_element(), tensor.elements));
   };
-  return ExportModel(job.output_dir + "/final", trainer.model(), names, values, source.config_json,
-                     source.directory);
+  return io::ExportModel(job.output_dir + "/final", trainer.model(), names, values,
+                         source.config_json, source.directory);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::bench
 
 int main(int argc, char** argv) {
   // Keep freed memory mapped: a fifth of the speed, else spent on page faults.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
-  harmony::Options options;
+  harmony::bench::Options options;
   CLI::App app{"Trains a job file in one plain process"};
   app.add_option("job", options.job_path, "JOB.yaml")->required();
   app.add_option("--set", options.settings, "key=value, replaces a key of the file");
   app.add_option("--groups", options.groups)->check(CLI::IsMember({"each", "one"}));
   app.add_flag("--no-output", options.no_output, "write nothing to output_dir");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = harmony::Run(options);
+  const absl::Status status = harmony::bench::Run(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "plain_trainer: %s\n", std::string(status.message()).c_str());
   return harmony::ExitCodeOf(status);

@@ -14,10 +14,10 @@
 
 #include "absl/strings/match.h"
 #include "common/model/families/causal_lm.h"
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/planner.h"
 
-namespace harmony {
+namespace harmony::bench {
 namespace {
 
 struct Case {
@@ -64,17 +64,19 @@ const Case kCases[] = {
     {"1t: the same with a host of 16 TB", "", 128, 25600, 1024, 8, 1, kLargeServer, "16TB"},
 };
 
-ModelSpec ModelOf(const Case& c) {
+model::ModelSpec ModelOf(const Case& c) {
   if (c.preset[0] != '\0') {
-    return BuildModelSpec(*ParseModelConfig(*PresetConfigJson(c.preset), c.preset), c.tokens);
+    return model::BuildModelSpec(
+        *model::ParseModelConfig(*model::PresetConfigJson(c.preset), c.preset), c.tokens);
   }
-  ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), c.name);
+  model::ModelConfig config =
+      *model::ParseModelConfig(*model::PresetConfigJson("gpt2-124m"), c.name);
   config.hidden_size = c.hidden;
   config.intermediate_size = 4 * c.hidden;
   config.num_heads = config.num_kv_heads = static_cast<int>(c.hidden / 128);
   config.head_dim = 128;
   config.num_layers = static_cast<int>(c.layers - 2);
-  return BuildModelSpec(config, c.tokens);
+  return model::BuildModelSpec(config, c.tokens);
 }
 
 double Seconds(const std::chrono::steady_clock::time_point& since) {
@@ -88,27 +90,27 @@ long PeakMegabytes() {
 }
 
 void Run(const Case& c) {
-  const ModelSpec model = ModelOf(c);
-  JobSpec job;
+  const model::ModelSpec model = ModelOf(c);
+  job::JobSpec job;
   job.sequence_length = c.tokens;
   job.global_batch_size = c.batch;
   job.micro_batch_size = c.microbatch;
   if (c.replicas > 0) job.mode = "harmony-dp";
   job.virtual_replicas = c.replicas;
-  MachineSpec machine;
+  plan::MachineSpec machine;
   const std::string spec = c.devices;
-  machine.devices = *ParseDevices(absl::StrContains(spec, "flops") ? spec : spec + kServer);
+  machine.devices = *plan::ParseDevices(absl::StrContains(spec, "flops") ? spec : spec + kServer);
   if (c.host_memory[0] != '\0') machine.host_memory = *ParseBytes(c.host_memory);
   const auto begin = std::chrono::steady_clock::now();
-  const absl::StatusOr<PlanResult> result = MakePlan(model, job, machine);
+  const absl::StatusOr<planner::PlanResult> result = planner::MakePlan(model, job, machine);
   const double seconds = Seconds(begin);
   std::printf("%-40s %6.2f s ", c.name, seconds);
   if (!result.ok()) {
     std::printf("does not fit: %s\n", std::string(result.status().message()).c_str());
     return;
   }
-  const Plan& plan = result->plan;
-  const SearchReport& report = result->report;
+  const plan::Plan& plan = result->plan;
+  const planner::SearchReport& report = result->report;
   std::printf(
       "%7lld bounded %5lld run dry  step %10.4f s, its bound %10.4f s  gap %5.1f%%  %zu+%zu "
       "groups, "
@@ -123,44 +125,45 @@ void Run(const Case& c) {
 
 // Each command starts and ends.
 void SimulatorSpeed() {
-  const ModelSpec model = ModelOf(kCases[1]);
-  JobSpec job;
+  const model::ModelSpec model = ModelOf(kCases[1]);
+  job::JobSpec job;
   job.sequence_length = 256;
   job.global_batch_size = 32;
   job.micro_batch_size = 2;
-  MachineSpec machine;
-  machine.devices = *ParseDevices(std::string("sim*4:mem=512MiB") + kServer);
-  const absl::StatusOr<PlanResult> result = MakePlan(model, job, machine);
+  plan::MachineSpec machine;
+  machine.devices = *plan::ParseDevices(std::string("sim*4:mem=512MiB") + kServer);
+  const absl::StatusOr<planner::PlanResult> result = planner::MakePlan(model, job, machine);
   if (!result.ok()) return;
-  const AnalyticCosts costs(model, result->plan, machine.devices);
+  const dispatch::AnalyticCosts costs(model, result->plan, machine.devices);
   int64_t events = 0;
   auto begin = std::chrono::steady_clock::now();
   while (Seconds(begin) < 1) {
-    const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, result->plan, costs);
+    const absl::StatusOr<planner::Estimate> estimate =
+        planner::EvaluatePlan(model, result->plan, costs);
     if (estimate.ok()) events += 2 * estimate->commands;
   }
   std::printf("evaluation: %.2f M events/s (start and end of each command)\n",
               static_cast<double>(events) / Seconds(begin) * 1e-6);
   events = 0;
   begin = std::chrono::steady_clock::now();
-  SimOptions options;
+  sim::SimOptions options;
   options.end_step = 3;
-  while (Seconds(begin) < 1) events += Simulate(model, result->plan, costs, options).events;
+  while (Seconds(begin) < 1) events += sim::Simulate(model, result->plan, costs, options).events;
   std::printf("simulator with messages and checked memory: %.2f M events/s\n",
               static_cast<double>(events) / Seconds(begin) * 1e-6);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::bench
 
 int main(int argc, char** argv) {
   bool all = argc == 1, speed = all;
   for (int i = 1; i < argc; ++i) speed = speed || absl::StrContains("speed", argv[i]);
-  for (const harmony::Case& c : harmony::kCases) {
+  for (const harmony::bench::Case& c : harmony::bench::kCases) {
     bool wanted = all;
     for (int i = 1; i < argc; ++i) wanted = wanted || absl::StrContains(c.name, argv[i]);
-    if (wanted) harmony::Run(c);
+    if (wanted) harmony::bench::Run(c);
   }
-  if (speed) harmony::SimulatorSpeed();
+  if (speed) harmony::bench::SimulatorSpeed();
   return 0;
 }

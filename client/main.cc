@@ -11,7 +11,7 @@
 #include "client/commands/trace.h"
 #include "client/commands/up.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 // All that the command line can set; one command reads its share of it.
@@ -235,6 +235,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client
 
-int main(int argc, char** argv) { return harmony::Main(argc, argv); }
+int main(int argc, char** argv) { return harmony::client::Main(argc, argv); }

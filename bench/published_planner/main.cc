@@ -102,7 +102,7 @@ absl::StatusOr<std::string> SearchByPublished(const Case& of) {
 
 absl::StatusOr<std::string> SearchByOurs(const Case& of) {
   const Nanos begin = MonotonicClock().Now();
-  HARMONY_ASSIGN_OR_RETURN(const PlanResult found,
+  HARMONY_ASSIGN_OR_RETURN(const planner::PlanResult found,
                            PlanProfile(of.profile, of.machine, of.mode, of.minibatch));
   const SearchFigures figures{(MonotonicClock().Now() - begin).seconds(),
                               found.report.lower_bound.seconds(), found.report.bounded, 1};

@@ -17,9 +17,10 @@ Json PacksJson(const std::vector<Pack>& packs) {
   return json;
 }
 
-Json GroupsJson(const std::vector<LayerGroup>& groups) {
+Json GroupsJson(const std::vector<plan::LayerGroup>& groups) {
   Json json = Json::array();
-  for (const LayerGroup& group : groups) json.push_back({group.layers.first, group.layers.last});
+  for (const plan::LayerGroup& group : groups)
+    json.push_back({group.layers.first, group.layers.last});
   return json;
 }
 
@@ -42,9 +43,9 @@ void AddSearch(const SearchFigures* search, double time_s, Json* json) {
 }
 
 // The whole plan: that of a data-parallel step is known by the part of one GPU.
-Plan WholePlan(const Case& of, Plan plan) {
+plan::Plan WholePlan(const Case& of, plan::Plan plan) {
   if (of.mode != Mode::kDataParallel) return plan;
-  plan.mode = ParallelMode::kData;
+  plan.mode = plan::ParallelMode::kData;
   plan.replicas = of.machine.gpus;
   plan.num_microbatches *= plan.replicas;
   plan.devices.resize(static_cast<size_t>(plan.replicas), plan.devices.front());
@@ -82,8 +83,9 @@ absl::StatusOr<std::string> PublishedReport(const Case& of, const Schedule& sche
   return json.dump(2);
 }
 
-std::string OwnReport(const Case& of, const Plan& plan, const harmony::Estimate& estimate,
-                      bool fits, const SearchFigures* search) {
+std::string OwnReport(const Case& of, const plan::Plan& plan,
+                      const harmony::planner::Estimate& estimate, bool fits,
+                      const SearchFigures* search) {
   Json json = CaseJson(of, "harmony");
   json.update(
       {{"u_fwd", plan.forward_size()},
@@ -94,7 +96,7 @@ std::string OwnReport(const Case& of, const Plan& plan, const harmony::Estimate&
        {"fits", fits},
        {"swap_bytes", std::accumulate(estimate.bytes.begin(), estimate.bytes.end(), int64_t{0})},
        {"p2p_bytes", estimate.peer_bytes},
-       {"plan", Json::parse(PlanFileText(WholePlan(of, plan)))}});
+       {"plan", Json::parse(plan::PlanFileText(WholePlan(of, plan)))}});
   AddSearch(search, estimate.step.seconds(), &json);
   return json.dump(2);
 }

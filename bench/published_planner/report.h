@@ -31,7 +31,8 @@ struct SearchFigures {
 absl::StatusOr<std::string> PublishedReport(const Case& of, const Schedule& schedule,
                                             const SearchFigures* search);
 // A plan judged by our dispatcher. `fits`: by our count of memory.
-std::string OwnReport(const Case& of, const Plan& plan, const harmony::Estimate& estimate,
-                      bool fits, const SearchFigures* search);
+std::string OwnReport(const Case& of, const plan::Plan& plan,
+                      const harmony::planner::Estimate& estimate, bool fits,
+                      const SearchFigures* search);
 
 }  // namespace harmony::published

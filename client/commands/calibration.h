@@ -10,7 +10,7 @@
 #include "client/commands/common.h"
 #include "client/launcher/cluster.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // What messages call such a profile.
 inline constexpr char kCalibration[] = "calibration";
@@ -30,4 +30,4 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
                                               const Cluster& cluster, CalibrateWhen when,
                                               const std::function<void(const std::string&)>& say);
 
-}  // namespace harmony
+}  // namespace harmony::client

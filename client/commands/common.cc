@@ -11,9 +11,9 @@
 #include "common/base/status.h"
 #include "common/io/file.h"
 #include "common/plan/plan_json.h"
-#include "common/plan/profile_json.h"
+#include "common/profile/profile_json.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 absl::StatusOr<std::string> ReadText(const std::string& what, const std::string& path) {
@@ -21,19 +21,19 @@ absl::StatusOr<std::string> ReadText(const std::string& what, const std::string&
   if (std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(absl::StrCat(what, " ", path, " is a directory"));
   }
-  absl::StatusOr<std::string> text = ReadWholeFile(path, limits::kMostFileBytes);
+  absl::StatusOr<std::string> text = io::ReadWholeFile(path, limits::kMostFileBytes);
   if (!text.ok()) return WithContext(text.status(), what);
   return text;
 }
 
 }  // namespace
 
-UniqueFd TakeOverSignals() {
+ipc::UniqueFd TakeOverSignals() {
   sigset_t set;
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, nullptr);
-  return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  return ipc::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 int Fail(const absl::Status& status) {
@@ -78,12 +78,12 @@ absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {
   if (!options.profile.empty()) {
     HARMONY_ASSIGN_OR_RETURN(*request.mutable_profile(), ReadText("profile", options.profile));
     request.set_profile_path(options.profile);
-    HARMONY_RETURN_IF_ERROR(ParseProfile(request.profile(), options.profile).status());
+    HARMONY_RETURN_IF_ERROR(profile::ParseProfile(request.profile(), options.profile).status());
   }
   if (!options.plan.empty()) {
     HARMONY_ASSIGN_OR_RETURN(*request.mutable_plan(), ReadText("plan", options.plan));
     request.set_plan_path(options.plan);
-    HARMONY_RETURN_IF_ERROR(ParsePlanFile(request.plan(), options.plan).status());
+    HARMONY_RETURN_IF_ERROR(plan::ParsePlanFile(request.plan(), options.plan).status());
   }
   return request;
 }
@@ -95,4 +95,4 @@ int ExitCodeOfJob(const v1::Job& job) {
   return code == 2 ? 2 : 1;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

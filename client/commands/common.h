@@ -15,7 +15,7 @@
 #include "client/launcher/runtime_dir.h"
 #include "client/rpc/coordinator_client.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct GlobalOptions {
   std::string runtime_dir, state_dir;  // empty: the defaults of ResolveRuntimePaths
@@ -40,7 +40,7 @@ struct ClusterOptions {
 
 // Blocks the signals that stop a run, for this thread and every one to come; they are read from the
 // descriptor.
-UniqueFd TakeOverSignals();
+ipc::UniqueFd TakeOverSignals();
 
 // Signals are as they were when it ends.
 class SignalMask {
@@ -74,4 +74,4 @@ absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options);
 // done, is 2; otherwise 1; every other final state 0.
 int ExitCodeOfJob(const v1::Job& job);
 
-}  // namespace harmony
+}  // namespace harmony::client

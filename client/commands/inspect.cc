@@ -20,7 +20,7 @@
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,7 +56,7 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
                        const v1::SubmitRequest& submit) {
   HARMONY_ASSIGN_OR_RETURN(Cluster cluster,
                            ResolveCluster(options.cluster.config, options.cluster.devices,
-                                          options.cluster.host_memory, AvailableHostMemory()));
+                                          options.cluster.host_memory, ipc::AvailableHostMemory()));
   if (cluster.default_devices) {
     fprintf(stderr, "no --devices given: planning for %s\n", cluster.devices.c_str());
   }
@@ -187,4 +187,4 @@ int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {
   return status.ok() ? 0 : Fail(status);
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -6,7 +6,7 @@
 
 #include "client/commands/common.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct PlanOptions {
   JobOptions job;
@@ -24,4 +24,4 @@ struct LogsOptions {
 };
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -19,7 +19,7 @@
 #include "client/rpc/proto_json.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -175,7 +175,7 @@ absl::Status Calibrate(const GlobalOptions& global, const RuntimePaths& paths,
   if (!processes.ok()) return absl::OkStatus();  // others supervise it: the devices are not known
   Cluster cluster;
   cluster.devices = processes->devices;
-  HARMONY_ASSIGN_OR_RETURN(cluster.specs, ParseDevices(cluster.devices));
+  HARMONY_ASSIGN_OR_RETURN(cluster.specs, plan::ParseDevices(cluster.devices));
   HARMONY_ASSIGN_OR_RETURN(
       const std::string profile,
       CalibratedProfile(global, options, *request, cluster,
@@ -192,7 +192,7 @@ absl::StatusOr<v1::SubmitResponse> Submit(const GlobalOptions& global, const Run
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest request, MakeSubmitRequest(options));
   // The client's threads must not take what stops a calibration.
   const SignalMask as_before;
-  const UniqueFd signals = TakeOverSignals();
+  const ipc::UniqueFd signals = TakeOverSignals();
   HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
   HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
   return client->Submit(request);
@@ -291,4 +291,4 @@ int ResumeCommand(const GlobalOptions& global, const std::string& job_id) {
   return JobAction(global, job_id, &CoordinatorClient::Resume);
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

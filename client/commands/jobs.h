@@ -4,7 +4,7 @@
 
 #include "client/commands/common.h"
 
-namespace harmony {
+namespace harmony::client {
 
 int SubmitCommand(const GlobalOptions& global, const JobOptions& options);
 int ListCommand(const GlobalOptions& global);
@@ -16,4 +16,4 @@ int CancelCommand(const GlobalOptions& global, const std::string& job_id);
 int PauseCommand(const GlobalOptions& global, const std::string& job_id);
 int ResumeCommand(const GlobalOptions& global, const std::string& job_id);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,7 +30,7 @@ std::error_code TryToWrite(const fs::path& path, bool exists) {
   std::error_code error = MakeFolders(path.parent_path(), &made);
   if (!error) {
     const int flags = O_WRONLY | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL);
-    const UniqueFd fd(open(path.c_str(), flags, 0644));
+    const ipc::UniqueFd fd(open(path.c_str(), flags, 0644));
     if (!fd.valid()) error.assign(errno, std::generic_category());
     if (fd.valid() && !exists) unlink(path.c_str());
   }
@@ -61,4 +61,4 @@ absl::Status CheckOutputFile(absl::string_view option, const std::string& path,
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // Before work whose result is to be written to `path`, as `option` says: InvalidArgument when that
 // will not be possible, or would overwrite one of `inputs` (empty ones are no files). Leaves
@@ -14,4 +14,4 @@ namespace harmony {
 absl::Status CheckOutputFile(absl::string_view option, const std::string& path,
                              const std::vector<std::string>& inputs);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -16,9 +16,9 @@
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
-#include "common/plan/profile_json.h"
+#include "common/profile/profile_json.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr int kExitInterrupted = 130;
 
 struct Outcome {
-  Profile profile;
+  profile::Profile profile;
   bool cached = false;
   std::string cache_path;  // empty: no home directory
   double seconds = 0;
@@ -38,9 +38,9 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
   HARMONY_ASSIGN_OR_RETURN(MeasureOptions measure, MeasureOptionsOf(global, options.job, request));
   HARMONY_ASSIGN_OR_RETURN(measure.cluster,
                            ResolveCluster(options.cluster.config, options.cluster.devices,
-                                          options.cluster.host_memory, AvailableHostMemory()));
+                                          options.cluster.host_memory, ipc::AvailableHostMemory()));
   std::error_code error;
-  if (!fs::is_directory(ParentDirectory(options.output), error)) {
+  if (!fs::is_directory(io::ParentDirectory(options.output), error)) {
     return absl::NotFoundError(
         absl::StrCat("cannot write ", options.output, ": there is no such folder"));
   }
@@ -55,27 +55,28 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
 }
 
 // All that the measured times depend on.
-std::string FingerprintText(const MeasureOptions& measure, const ProfileVersions& versions) {
+std::string FingerprintText(const MeasureOptions& measure,
+                            const profile::ProfileVersions& versions) {
   std::string text =
-      absl::StrCat(kProfileSchema, "\n", ModelCostText(measure.model), "sizes ",
-                   absl::StrJoin(ProfiledSizes(measure.job), " "), " quick ", measure.quick, "\n",
-                   OptimizerName(measure.job.optim), " threads ", measure.job.compute_threads, "\n",
-                   MeasurersText(measure.bin_dir, versions));
-  for (const DeviceSpec& device : measure.cluster.specs) {
+      absl::StrCat(profile::kProfileSchema, "\n", profile::ModelCostText(measure.model), "sizes ",
+                   absl::StrJoin(profile::ProfiledSizes(measure.job), " "), " quick ",
+                   measure.quick, "\n", profile::OptimizerName(measure.job.optim), " threads ",
+                   measure.job.compute_threads, "\n", MeasurersText(measure.bin_dir, versions));
+  for (const plan::DeviceSpec& device : measure.cluster.specs) {
     absl::StrAppend(&text, ToString(device), "\n");
   }
   return text;
 }
 
 absl::StatusOr<Outcome> Obtain(const MeasureOptions& measure, bool again) {
-  HARMONY_ASSIGN_OR_RETURN(const ProfileVersions versions, AskVersions(measure));
+  HARMONY_ASSIGN_OR_RETURN(const profile::ProfileVersions versions, AskVersions(measure));
   Outcome outcome;
   outcome.cache_path = CachePath("", FingerprintText(measure, versions));
   if (!outcome.cache_path.empty() && !again) {
-    std::optional<Profile> cached = ReadCached(outcome.cache_path, measure.say);
-    if (cached &&
-        CheckProfile(*cached, outcome.cache_path, measure.model, measure.job, measure.cluster.specs)
-            .ok()) {
+    std::optional<profile::Profile> cached = ReadCached(outcome.cache_path, measure.say);
+    if (cached && profile::CheckProfile(*cached, outcome.cache_path, measure.model, measure.job,
+                                        measure.cluster.specs)
+                      .ok()) {
       outcome.profile = *std::move(cached);
       outcome.cached = true;
       return outcome;
@@ -88,17 +89,19 @@ absl::StatusOr<Outcome> Obtain(const MeasureOptions& measure, bool again) {
   return outcome;
 }
 
-std::string Time(const Measured& time) {
+std::string Time(const profile::Measured& time) {
   return absl::StrFormat("%.3g ms (%.3g to %.3g)", time.median * 1e3, time.least * 1e3,
                          time.most * 1e3);
 }
-std::string Rate(const Measured& rate) { return absl::StrFormat("%.3g GB/s", rate.median / 1e9); }
+std::string Rate(const profile::Measured& rate) {
+  return absl::StrFormat("%.3g GB/s", rate.median / 1e9);
+}
 
-std::string LayersText(const DeviceProfile& device) {
+std::string LayersText(const profile::DeviceProfile& device) {
   std::vector<std::vector<std::string>> rows = {
       {"LAYER", "COUNT", "MICROBATCH", "FORWARD", "BACKWARD", "WORKSPACE"}};
-  for (const LayerProfile& layer : device.layers) {
-    for (const LayerSizeProfile& size : layer.sizes) {
+  for (const profile::LayerProfile& layer : device.layers) {
+    for (const profile::LayerSizeProfile& size : layer.sizes) {
       rows.push_back({layer.kind, absl::StrCat(layer.layers.size()), absl::StrCat(size.samples),
                       size.forward ? Time(*size.forward) : "-", Time(size.backward),
                       FormatBytes(size.backward_workspace)});
@@ -107,11 +110,11 @@ std::string LayersText(const DeviceProfile& device) {
   return RenderTable(rows);
 }
 
-std::string LinksText(const Profile& profile) {
+std::string LinksText(const profile::Profile& profile) {
   std::vector<std::vector<std::string>> rows = {
       {"DEVICE", "LINK", "ALONE", "BOTH WAYS", "ALL AT ONCE", "LATENCY"}};
   for (size_t d = 0; d < profile.devices.size(); ++d) {
-    const auto add = [&](const char* name, const LinkProfile& link) {
+    const auto add = [&](const char* name, const profile::LinkProfile& link) {
       rows.push_back({absl::StrCat(d), name, Rate(link.alone), Rate(link.duplex),
                       Rate(link.together), absl::StrFormat("%.3g us", link.latency.median * 1e6)});
     };
@@ -122,10 +125,10 @@ std::string LinksText(const Profile& profile) {
   return RenderTable(rows);
 }
 
-std::string ProfileText(const Profile& profile) {
+std::string ProfileText(const profile::Profile& profile) {
   std::string text;
   std::string shown;  // devices alike are shown once
-  for (const DeviceProfile& device : profile.devices) {
+  for (const profile::DeviceProfile& device : profile.devices) {
     if (device.spec == shown) continue;
     shown = device.spec;
     absl::StrAppend(&text, device.spec, "\n", LayersText(device), "\n");
@@ -164,7 +167,8 @@ void Print(const GlobalOptions& global, const ProfileOptions& options, const Out
 absl::Status Run(const GlobalOptions& global, const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const MeasureOptions measure, Prepare(global, options));
   HARMONY_ASSIGN_OR_RETURN(const Outcome outcome, Obtain(measure, options.again));
-  HARMONY_RETURN_IF_ERROR(WriteFileAtomically(options.output, ProfileToJson(outcome.profile)));
+  HARMONY_RETURN_IF_ERROR(
+      io::WriteFileAtomically(options.output, profile::ProfileToJson(outcome.profile)));
   Print(global, options, outcome);
   return absl::OkStatus();
 }
@@ -179,4 +183,4 @@ int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
   return absl::IsResourceExhausted(status) ? 2 : code;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -2,7 +2,7 @@
 
 #include "client/commands/common.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct ProfileOptions {
   JobOptions job;
@@ -16,4 +16,4 @@ struct ProfileOptions {
 // devices, settings and versions were measured before.
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);
 
-}  // namespace harmony
+}  // namespace harmony::client

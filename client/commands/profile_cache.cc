@@ -6,10 +6,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/io/atomic_file.h"
-#include "common/plan/job_file.h"
-#include "common/plan/profile_json.h"
+#include "common/job/job_file.h"
+#include "common/profile/profile_json.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -34,7 +34,7 @@ std::string IdentityOf(const std::string& program) {
 
 }  // namespace
 
-std::string MeasurersText(const std::string& bin_dir, const ProfileVersions& versions) {
+std::string MeasurersText(const std::string& bin_dir, const profile::ProfileVersions& versions) {
   return absl::StrCat(versions.harmony, " ", versions.torch, " ", versions.cpu_capability, " ",
                       versions.cpu, " ", versions.cores, "\n",
                       IdentityOf(bin_dir + "/harmony-worker"), "\n",
@@ -45,7 +45,7 @@ std::string CachePath(absl::string_view prefix, const std::string& fingerprint_t
   const std::string directory = CacheDirectory();
   return directory.empty()
              ? ""
-             : absl::StrCat(directory, "/", prefix, ResultDigest(fingerprint_text), ".json");
+             : absl::StrCat(directory, "/", prefix, job::ResultDigest(fingerprint_text), ".json");
 }
 
 bool AnythingCached(absl::string_view prefix) {
@@ -56,22 +56,22 @@ bool AnythingCached(absl::string_view prefix) {
   return false;
 }
 
-std::optional<Profile> ReadCached(const std::string& path,
-                                  const std::function<void(const std::string&)>& say) {
-  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxProfileBytes);
+std::optional<profile::Profile> ReadCached(const std::string& path,
+                                           const std::function<void(const std::string&)>& say) {
+  const absl::StatusOr<std::string> text = io::ReadWholeFile(path, kMaxProfileBytes);
   if (!text.ok()) return std::nullopt;
-  absl::StatusOr<Profile> profile = ParseProfile(*text, path);
+  absl::StatusOr<profile::Profile> profile = profile::ParseProfile(*text, path);
   if (profile.ok()) return *std::move(profile);
   say(absl::StrCat(path, " is damaged: measuring anew"));
   return std::nullopt;
 }
 
-void WriteCached(const std::string& path, const Profile& profile,
+void WriteCached(const std::string& path, const profile::Profile& profile,
                  const std::function<void(const std::string&)>& say) {
   std::error_code error;
-  fs::create_directories(ParentDirectory(path), error);
-  const absl::Status written = WriteFileAtomically(path, ProfileToJson(profile));
+  fs::create_directories(io::ParentDirectory(path), error);
+  const absl::Status written = io::WriteFileAtomically(path, profile::ProfileToJson(profile));
   if (!written.ok()) say(absl::StrCat("not cached: ", written.message()));
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -9,10 +9,10 @@
 #include "absl/strings/string_view.h"
 #include "client/commands/profile_measure.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // What measured times depend on besides what is measured: versions and programs.
-std::string MeasurersText(const std::string& bin_dir, const ProfileVersions& versions);
+std::string MeasurersText(const std::string& bin_dir, const profile::ProfileVersions& versions);
 
 // Where a profile with all of `fingerprint_text` in common is kept; empty: no home directory.
 std::string CachePath(absl::string_view prefix, const std::string& fingerprint_text);
@@ -21,9 +21,9 @@ std::string CachePath(absl::string_view prefix, const std::string& fingerprint_t
 bool AnythingCached(absl::string_view prefix);
 
 // A cached profile that is whole; a damaged one is as good as none, and `say` says so.
-std::optional<Profile> ReadCached(const std::string& path,
-                                  const std::function<void(const std::string&)>& say);
-void WriteCached(const std::string& path, const Profile& profile,
+std::optional<profile::Profile> ReadCached(const std::string& path,
+                                           const std::function<void(const std::string&)>& say);
+void WriteCached(const std::string& path, const profile::Profile& profile,
                  const std::function<void(const std::string&)>& say);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -23,16 +23,16 @@
 #include "common/io/hf_directory.h"
 #include "common/io/token_file.h"
 #include "common/ipc/segment.h"
+#include "common/job/job_file.h"
 #include "common/model/families/causal_lm.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
-#include "common/plan/job_file.h"
-#include "common/plan/profile_json.h"
+#include "common/profile/profile_json.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
-using Part = ProfileRequest::Part;
+using Part = profile::ProfileRequest::Part;
 
 constexpr int kHost = -1;
 constexpr int64_t kMaxAnswerBytes = 64 << 20;
@@ -45,7 +45,7 @@ struct Question {
   int device = kHost;  // of the workers
   int layer = 0;       // kTogether
   int64_t samples = 0;
-  const CalibrationWork* work = nullptr;  // instead of the job and its model
+  const profile::CalibrationWork* work = nullptr;  // instead of the job and its model
 };
 
 // A private directory, removed at the end with all that is in it.
@@ -82,25 +82,25 @@ class Bench {
   static absl::StatusOr<std::unique_ptr<Bench>> Make(const MeasureOptions& options) {
     HARMONY_ASSIGN_OR_RETURN(PrivateDirectory dir, PrivateDirectory::Make());
     Bytes slices;
-    for (const DeviceSpec& device : options.cluster.specs) {
-      slices += LinkSlice(device, options.cluster.specs.size()) * 2;
+    for (const plan::DeviceSpec& device : options.cluster.specs) {
+      slices += profile::LinkSlice(device, options.cluster.specs.size()) * 2;
     }
-    const HostWorkload work = HostWorkloadOf(options.model, options.job);
-    const ArenaLayout layout(work.model, work.plan);
-    SegmentJob job;
+    const profile::HostWorkload work = profile::HostWorkloadOf(options.model, options.job);
+    const plan::ArenaLayout layout(work.model, work.plan);
+    ipc::SegmentJob job;
     job.id = "profile";
-    job.record_count = ObjectTableLayout(work.model, work.plan.num_microbatches).size();
-    job.cursor_count = CursorCount(work.model);
+    job.record_count = command::ObjectTableLayout(work.model, work.plan.num_microbatches).size();
+    job.cursor_count = ipc::CursorCount(work.model);
     job.extent = std::max(layout.end(), slices);
     job.persistent = layout.persistent_bytes();
-    HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Create(job.extent * 2 + MiB(256)));
+    HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Create(job.extent * 2 + MiB(256)));
     HARMONY_RETURN_IF_ERROR(segment.AllocateJob(job));
     HARMONY_RETURN_IF_ERROR(segment.RaiseGeneration(kGeneration));
     auto bench = std::unique_ptr<Bench>(new Bench(options, std::move(dir), std::move(segment)));
     for (size_t d = 0; d < options.cluster.specs.size(); ++d) {
       HARMONY_ASSIGN_OR_RETURN(
           bench->devices_.emplace_back(),
-          CreateDeviceRegion(static_cast<int>(d), options.cluster.specs[d].memory));
+          ipc::CreateDeviceRegion(static_cast<int>(d), options.cluster.specs[d].memory));
     }
     bench->signals_ = TakeOverSignals();
     return bench;
@@ -108,7 +108,7 @@ class Bench {
   ~Bench() { KillAll(); }
 
   // Asks all at once; their answers in the same order. The first failure ends all.
-  absl::StatusOr<std::vector<Profile>> Ask(const std::vector<Question>& questions) {
+  absl::StatusOr<std::vector<profile::Profile>> Ask(const std::vector<Question>& questions) {
     HARMONY_RETURN_IF_ERROR(segment_.BeginGeneration(kGeneration));
     running_.clear();
     for (const Question& question : questions) {
@@ -121,14 +121,14 @@ class Bench {
     absl::Status status = WaitForAll();
     KillAll();
     HARMONY_RETURN_IF_ERROR(status);
-    std::vector<Profile> answers;
+    std::vector<profile::Profile> answers;
     for (const Running& process : running_) {
       HARMONY_ASSIGN_OR_RETURN(answers.emplace_back(), AnswerOf(process));
     }
     return answers;
   }
-  absl::StatusOr<Profile> AskOne(const Question& question) {
-    HARMONY_ASSIGN_OR_RETURN(std::vector<Profile> answers, Ask({question}));
+  absl::StatusOr<profile::Profile> AskOne(const Question& question) {
+    HARMONY_ASSIGN_OR_RETURN(std::vector<profile::Profile> answers, Ask({question}));
     return std::move(answers.front());
   }
 
@@ -140,7 +140,7 @@ class Bench {
     int wait_status = 0;
   };
 
-  Bench(const MeasureOptions& options, PrivateDirectory dir, Segment segment)
+  Bench(const MeasureOptions& options, PrivateDirectory dir, ipc::Segment segment)
       : options_(options), dir_(std::move(dir)), segment_(std::move(segment)) {}
 
   absl::Status Start(const Question& question) {
@@ -153,16 +153,17 @@ class Bench {
     const std::string stem = absl::StrCat(dir_.path(), "/", asked_++);
     process.output = stem + ".answer";
     process.log = stem + ".log";
-    ProfileRequest request;
+    profile::ProfileRequest request;
     request.part = question.part;
-    const CalibrationWork* const work = question.work;
-    request.job_json = JobSpecToJson(work != nullptr ? work->job : options_.job);
+    const profile::CalibrationWork* const work = question.work;
+    request.job_json = job::JobSpecToJson(work != nullptr ? work->job : options_.job);
     request.config_json = work != nullptr ? work->config_json : options_.config_json;
     request.quick = options_.quick;
     request.layer = question.layer;
     request.samples = question.samples;
     request.output = process.output;
-    HARMONY_RETURN_IF_ERROR(WriteFileAtomically(stem + ".request", ProfileRequestToJson(request)));
+    HARMONY_RETURN_IF_ERROR(
+        io::WriteFileAtomically(stem + ".request", profile::ProfileRequestToJson(request)));
 
     ChildSpec spec;
     spec.program = absl::StrCat(options_.bin_dir, swapper ? "/harmony-swapper" : "/harmony-worker");
@@ -179,7 +180,8 @@ class Bench {
       if (swapper || d == question.device) fds.emplace_back(d, devices_[d].get());
     }
     for (const auto& [device, fd] : fds) spec.inherited_fds.push_back(fd);
-    if (!fds.empty()) spec.environment.emplace_back(kDeviceFdsVariable, FormatDeviceFds(fds));
+    if (!fds.empty())
+      spec.environment.emplace_back(ipc::kDeviceFdsVariable, ipc::FormatDeviceFds(fds));
     spec.log_path = process.log;
     HARMONY_ASSIGN_OR_RETURN(process.child, Spawn(spec));
     running_.push_back(std::move(process));
@@ -219,9 +221,9 @@ class Bench {
     }
   }
 
-  absl::StatusOr<Profile> AnswerOf(const Running& process) const {
-    const absl::StatusOr<std::string> text = ReadWholeFile(process.output, kMaxAnswerBytes);
-    if (text.ok()) return ParseProfilePart(process.question.part, *text, process.name);
+  absl::StatusOr<profile::Profile> AnswerOf(const Running& process) const {
+    const absl::StatusOr<std::string> text = io::ReadWholeFile(process.output, kMaxAnswerBytes);
+    if (text.ok()) return profile::ParseProfilePart(process.question.part, *text, process.name);
     return absl::InternalError(absl::StrCat(
         "the ", process.name, " ended without an answer (", DescribeExit(process.wait_status),
         "); its last lines:\n", TailOfFile(process.log, kLogLinesShown)));
@@ -229,25 +231,26 @@ class Bench {
 
   const MeasureOptions& options_;
   const PrivateDirectory dir_;
-  Segment segment_;
-  std::vector<UniqueFd> devices_;
-  UniqueFd signals_;
+  ipc::Segment segment_;
+  std::vector<ipc::UniqueFd> devices_;
+  ipc::UniqueFd signals_;
   std::vector<Running> running_;
   int asked_ = 0;
 };
 
 // The backward of a block that all devices have measured, not larger than the quick one.
-Question TogetherOf(const Profile& profile, const ModelSpec& model, const JobSpec& job) {
-  const int typical = TypicalLayer(model);
+Question TogetherOf(const profile::Profile& profile, const model::ModelSpec& model,
+                    const job::JobSpec& job) {
+  const int typical = profile::TypicalLayer(model);
   Question question;
   question.part = Part::kTogether;
-  question.samples = QuickSize(job);
-  for (const DeviceProfile& device : profile.devices) {
-    for (const LayerProfile& layer : device.layers) {
+  question.samples = profile::QuickSize(job);
+  for (const profile::DeviceProfile& device : profile.devices) {
+    for (const profile::LayerProfile& layer : device.layers) {
       if (layer.layers.front() != typical) continue;
       question.layer = layer.layers.front();
       int64_t most = layer.sizes.front().samples;
-      for (const LayerSizeProfile& size : layer.sizes) {
+      for (const profile::LayerSizeProfile& size : layer.sizes) {
         if (size.samples <= question.samples) most = size.samples;
       }
       question.samples = most;
@@ -257,15 +260,16 @@ Question TogetherOf(const Profile& profile, const ModelSpec& model, const JobSpe
   return question;
 }
 
-double BackwardAlone(const DeviceProfile& device, const Question& question) {
-  const auto backward = [](const LayerSizeProfile& size) { return size.backward.median; };
-  const auto layer =
-      std::find_if(device.layers.begin(), device.layers.end(),
-                   [&](const LayerProfile& each) { return each.layers.front() == question.layer; });
-  return InterpolateSeconds(layer->sizes, question.samples, backward);
+double BackwardAlone(const profile::DeviceProfile& device, const Question& question) {
+  const auto backward = [](const profile::LayerSizeProfile& size) { return size.backward.median; };
+  const auto layer = std::find_if(
+      device.layers.begin(), device.layers.end(),
+      [&](const profile::LayerProfile& each) { return each.layers.front() == question.layer; });
+  return profile::InterpolateSeconds(layer->sizes, question.samples, backward);
 }
 
-absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profile& profile) {
+absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench,
+                             profile::Profile& profile) {
   if (profile.devices.size() < 2) return absl::OkStatus();
   options.say("measuring all devices at once");
   std::vector<Question> questions;
@@ -273,7 +277,7 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profil
     questions.push_back(TogetherOf(profile, options.model, options.job));
     questions.back().device = static_cast<int>(d);
   }
-  HARMONY_ASSIGN_OR_RETURN(const std::vector<Profile> answers, bench.Ask(questions));
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Profile> answers, bench.Ask(questions));
   // Devices alike share their mean: who got more of a core in that second is chance.
   std::map<std::string, std::pair<double, int>> sums;
   for (size_t d = 0; d < profile.devices.size(); ++d) {
@@ -281,7 +285,7 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profil
     sum += answers[d].devices[0].together / BackwardAlone(profile.devices[d], questions[d]);
     ++count;
   }
-  for (DeviceProfile& device : profile.devices) {
+  for (profile::DeviceProfile& device : profile.devices) {
     const auto& [sum, count] = sums[device.spec];
     device.together = sum / count;
   }
@@ -292,51 +296,53 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench, Profil
 
 absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, const JobOptions& job,
                                                 const v1::SubmitRequest& request) {
-  JobOverrides overrides;
+  job::JobOverrides overrides;
   overrides.settings = job.overrides;
   overrides.folder = std::filesystem::current_path();
   MeasureOptions measure;
   HARMONY_ASSIGN_OR_RETURN(measure.job,
-                           ParseJobFile(request.job_yaml(), request.job_path(), overrides));
-  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
-                           OpenModelSource(measure.job.model_name_or_path));
-  HARMONY_RETURN_IF_ERROR(CheckSequenceLength(source.config, measure.job.sequence_length));
-  measure.model = BuildModelSpec(source.config, measure.job.sequence_length);
+                           job::ParseJobFile(request.job_yaml(), request.job_path(), overrides));
+  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
+                           io::OpenModelSource(measure.job.model_name_or_path));
+  HARMONY_RETURN_IF_ERROR(model::CheckSequenceLength(source.config, measure.job.sequence_length));
+  measure.model = model::BuildModelSpec(source.config, measure.job.sequence_length);
   measure.config_json = source.config_json;
-  HARMONY_ASSIGN_OR_RETURN(const TokenFile data,
-                           TokenFile::Open(measure.job.data_path, measure.job.data_format));
+  HARMONY_ASSIGN_OR_RETURN(const io::TokenFile data,
+                           io::TokenFile::Open(measure.job.data_path, measure.job.data_format));
   HARMONY_RETURN_IF_ERROR(data.Validate(source.config.vocab_size, measure.job.sequence_length,
                                         measure.job.global_batch_size));
   measure.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
   return measure;
 }
 
-absl::StatusOr<ProfileVersions> AskVersions(const MeasureOptions& options) {
+absl::StatusOr<profile::ProfileVersions> AskVersions(const MeasureOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
-  HARMONY_ASSIGN_OR_RETURN(const Profile answer, bench->AskOne({Part::kVersions}));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Profile answer, bench->AskOne({Part::kVersions}));
   return answer.versions;
 }
 
-absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options) {
+absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
-  Profile profile = BlankProfile(options.model, options.job);
+  profile::Profile profile = profile::BlankProfile(options.model, options.job);
   profile.quick = options.quick;
-  HARMONY_ASSIGN_OR_RETURN(const Profile versions, bench->AskOne({Part::kVersions}));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Profile versions, bench->AskOne({Part::kVersions}));
   profile.versions = versions.versions;
   options.say("measuring the links");
-  HARMONY_ASSIGN_OR_RETURN(Profile links, bench->AskOne({Part::kLinks}));
+  HARMONY_ASSIGN_OR_RETURN(profile::Profile links, bench->AskOne({Part::kLinks}));
   options.say("measuring the host");
-  HARMONY_ASSIGN_OR_RETURN(const Profile host, bench->AskOne({Part::kHost}));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Profile host, bench->AskOne({Part::kHost}));
   profile.host = host.host;
-  std::map<std::string, std::vector<LayerProfile>> measured;  // by the device's specification
+  std::map<std::string, std::vector<profile::LayerProfile>>
+      measured;  // by the device's specification
   for (size_t d = 0; d < options.cluster.specs.size(); ++d) {
-    const DeviceSpec& spec = options.cluster.specs[d];
-    DeviceProfile& device = profile.devices.emplace_back(std::move(links.devices[d]));
+    const plan::DeviceSpec& spec = options.cluster.specs[d];
+    profile::DeviceProfile& device = profile.devices.emplace_back(std::move(links.devices[d]));
     device.spec = ToString(spec);
     device.memory = spec.memory;
     if (!measured.contains(device.spec)) {
       options.say(absl::StrCat("measuring the layers on device ", d, ", ", device.spec));
-      HARMONY_ASSIGN_OR_RETURN(Profile layers, bench->AskOne({Part::kLayers, static_cast<int>(d)}));
+      HARMONY_ASSIGN_OR_RETURN(profile::Profile layers,
+                               bench->AskOne({Part::kLayers, static_cast<int>(d)}));
       measured[device.spec] = std::move(layers.devices[0].layers);
     }
     device.layers = measured[device.spec];
@@ -345,36 +351,37 @@ absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options) {
   return profile;
 }
 
-absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const CalibrationWork& work) {
+absl::StatusOr<profile::Profile> MeasureSpeeds(const MeasureOptions& options,
+                                               const profile::CalibrationWork& work) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
-  Profile speeds = BlankProfile(work.model, work.job);
+  profile::Profile speeds = profile::BlankProfile(work.model, work.job);
   speeds.model = "a layer, to calibrate by";
   speeds.quick = true;
-  HARMONY_ASSIGN_OR_RETURN(Profile links, bench->AskOne({Part::kLinks}));
-  HARMONY_ASSIGN_OR_RETURN(const Profile host, bench->AskOne({Part::kHost}));
+  HARMONY_ASSIGN_OR_RETURN(profile::Profile links, bench->AskOne({Part::kLinks}));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Profile host, bench->AskOne({Part::kHost}));
   speeds.host = host.host;
   std::vector<Question> questions;
-  for (const DeviceSpec& device : work.devices) {
+  for (const plan::DeviceSpec& device : work.devices) {
     questions.push_back(
         {Part::kTogether, device.ordinal, work.layer, work.job.global_batch_size, &work});
   }
-  HARMONY_ASSIGN_OR_RETURN(const std::vector<Profile> answers, bench->Ask(questions));
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Profile> answers, bench->Ask(questions));
   for (size_t d = 0; d < work.devices.size(); ++d) {
-    DeviceProfile& device = speeds.devices.emplace_back(std::move(links.devices[d]));
+    profile::DeviceProfile& device = speeds.devices.emplace_back(std::move(links.devices[d]));
     device.spec = ToString(work.devices[d]);
     device.memory = work.devices[d].memory;
-    LayerSizeProfile size;
+    profile::LayerSizeProfile size;
     size.samples = work.job.global_batch_size;
     // Only the backward is looked at.
-    size.backward = Exactly(answers[d].devices[0].together);
+    size.backward = profile::Exactly(answers[d].devices[0].together);
     size.forward = size.backward_inner = size.backward;
-    LayerProfile& layer = device.layers.emplace_back();
+    profile::LayerProfile& layer = device.layers.emplace_back();
     layer.kind = work.model.cost_of(work.layer).name;
     layer.layers = {work.layer};
-    layer.input_bytes = LayerInputBytes(work.model, work.layer, 1);
+    layer.input_bytes = model::LayerInputBytes(work.model, work.layer, 1);
     layer.sizes.push_back(size);
   }
   return speeds;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

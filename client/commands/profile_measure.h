@@ -9,17 +9,17 @@
 #include "absl/status/statusor.h"
 #include "client/commands/common.h"
 #include "client/launcher/cluster.h"
-#include "common/plan/job_spec.h"
-#include "common/plan/profile.h"
-#include "common/plan/profile_estimate.h"
+#include "common/job/job_spec.h"
+#include "common/profile/profile.h"
+#include "common/profile/profile_estimate.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct MeasureOptions {
   std::string bin_dir;
   Cluster cluster;
-  JobSpec job;
-  ModelSpec model;
+  job::JobSpec job;
+  model::ModelSpec model;
   std::string config_json;  // of the model
   bool quick = false;
   std::function<void(const std::string&)> say;  // what is being done, a line each
@@ -30,13 +30,14 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
                                                 const v1::SubmitRequest& request);
 
 // What would measure. A fraction of a second.
-absl::StatusOr<ProfileVersions> AskVersions(const MeasureOptions& options);
+absl::StatusOr<profile::ProfileVersions> AskVersions(const MeasureOptions& options);
 
 // ResourceExhausted: a layer fits its device at no size. Cancelled: a signal came. Call from the
 // main thread, before any other thread exists. All processes are gone when it returns.
-absl::StatusOr<Profile> MeasureProfile(const MeasureOptions& options);
+absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options);
 
 // As EstimateProfile wants them. REQUIRES: options.cluster has the work's devices.
-absl::StatusOr<Profile> MeasureSpeeds(const MeasureOptions& options, const CalibrationWork& work);
+absl::StatusOr<profile::Profile> MeasureSpeeds(const MeasureOptions& options,
+                                               const profile::CalibrationWork& work);
 
-}  // namespace harmony
+}  // namespace harmony::client

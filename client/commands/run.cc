@@ -27,7 +27,7 @@
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -72,7 +72,7 @@ class RunSession {
   v1::SubmitRequest request_;
   RuntimePaths paths_;
   Cluster cluster_;
-  UniqueFd signals_;
+  ipc::UniqueFd signals_;
   const std::string since_ = TimeStamp();  // jobs that are in the database before are not ours
   bool made_dir_ = false;
   bool logs_kept_ = false;  // in output_dir
@@ -113,9 +113,9 @@ absl::Status RunSession::Prepare() {
     HARMONY_RETURN_IF_ERROR(CheckOutputFile(
         "--trace", options_.trace, {job.path, job.profile, job.plan, options_.cluster.config}));
   }
-  HARMONY_ASSIGN_OR_RETURN(cluster_,
-                           ResolveCluster(options_.cluster.config, options_.cluster.devices,
-                                          options_.cluster.host_memory, AvailableHostMemory()));
+  HARMONY_ASSIGN_OR_RETURN(
+      cluster_, ResolveCluster(options_.cluster.config, options_.cluster.devices,
+                               options_.cluster.host_memory, ipc::AvailableHostMemory()));
   std::vector<std::string> said;
   HARMONY_ASSIGN_OR_RETURN(
       const std::string profile,
@@ -335,4 +335,4 @@ int RunCommand(const GlobalOptions& global, const RunOptions& options) {
   return RunSession(global, options).Execute();
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

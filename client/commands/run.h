@@ -2,7 +2,7 @@
 
 #include "client/commands/common.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct RunOptions {
   JobOptions job;
@@ -13,4 +13,4 @@ struct RunOptions {
 // 128 + signal); a second one stops at once.
 int RunCommand(const GlobalOptions& global, const RunOptions& options);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -13,15 +13,15 @@
 #include "client/launcher/pidfd.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::client {
 
 absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
     const SupervisorProcessOptions& options) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "making a pipe");
   SupervisorProcess process;
-  process.report_ = UniqueFd(ends[0]);
-  UniqueFd write_end(ends[1]);
+  process.report_ = ipc::UniqueFd(ends[0]);
+  ipc::UniqueFd write_end(ends[1]);
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
 
   ChildSpec spec;
@@ -74,4 +74,4 @@ int SupervisorProcess::Wait() {
   return exit_code_;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

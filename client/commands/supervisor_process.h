@@ -11,7 +11,7 @@
 #include "client/launcher/cluster.h"
 #include "client/launcher/runtime_dir.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct SupervisorProcessOptions {
   RuntimePaths paths;
@@ -42,7 +42,7 @@ class SupervisorProcess {
  private:
   Child child_;
   int exit_code_ = 0;
-  UniqueFd report_;
+  ipc::UniqueFd report_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::client

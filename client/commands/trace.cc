@@ -11,7 +11,7 @@
 #include "client/progress/chrome_trace.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -83,4 +83,4 @@ int TraceCommand(const GlobalOptions& global, const TraceOptions& options) {
   return status.ok() ? 0 : Fail(status);
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -4,7 +4,7 @@
 
 #include "client/commands/common.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct TraceOptions {
   std::string job_id, output;
@@ -23,4 +23,4 @@ absl::StatusOr<SavedTrace> SaveTrace(CoordinatorClient& client, const TraceOptio
 // "trace of steps 3 to 22 in FILE: ..."
 std::string Describe(const SavedTrace& trace, const std::string& path);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -17,7 +17,7 @@
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 absl::Status Detach(const SupervisorProcessOptions& options) {
@@ -37,7 +37,7 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   launch.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
   HARMONY_ASSIGN_OR_RETURN(launch.cluster,
                            ResolveCluster(options.cluster.config, options.cluster.devices,
-                                          options.cluster.host_memory, AvailableHostMemory()));
+                                          options.cluster.host_memory, ipc::AvailableHostMemory()));
   if (options.report_fd < 0 && !global.json) {
     printf("devices %s%s, host memory %s\n", launch.cluster.devices.c_str(),
            launch.cluster.default_devices ? " (none were named)" : "",
@@ -70,7 +70,7 @@ absl::Status Down(const RuntimePaths& paths, bool json) {
     if (!json) printf("harmony is not up on %s\n", paths.socket().c_str());
     return RemoveStaleFiles(paths);
   }
-  UniqueFd pidfd(pidfd_open(holder, 0));
+  ipc::UniqueFd pidfd(pidfd_open(holder, 0));
   if (!pidfd.valid() && errno != ESRCH) {
     return absl::ErrnoToStatus(errno, absl::StrCat("reaching process ", holder));
   }
@@ -101,4 +101,4 @@ int DownCommand(const GlobalOptions& global) {
   return status.ok() ? 0 : Fail(status);
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -2,7 +2,7 @@
 
 #include "client/commands/common.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct UpOptions {
   ClusterOptions cluster;
@@ -16,4 +16,4 @@ int UpCommand(const GlobalOptions& global, const UpOptions& options);
 // Waits until everything is gone. Not being up is no error.
 int DownCommand(const GlobalOptions& global);
 
-}  // namespace harmony
+}  // namespace harmony::client

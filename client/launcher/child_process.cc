@@ -16,7 +16,7 @@
 
 extern char** environ;
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 std::vector<std::string> MergedEnvironment(const ChildSpec& spec) {
@@ -76,14 +76,15 @@ absl::StatusOr<Child> Spawn(const ChildSpec& spec) {
   std::vector<char*> argument_pointers = Pointers(arguments);
   std::vector<char*> environment_pointers = Pointers(environment);
 
-  UniqueFd log;
+  ipc::UniqueFd log;
   if (!spec.log_path.empty()) {
-    log = UniqueFd(open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    log =
+        ipc::UniqueFd(open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     if (!log.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("opening ", spec.log_path));
   }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "making a pipe");
-  UniqueFd failed_read(ends[0]), failed_write(ends[1]);
+  ipc::UniqueFd failed_read(ends[0]), failed_write(ends[1]);
 
   pid_t parent = getpid();
   Child child;
@@ -106,7 +107,7 @@ absl::StatusOr<Child> Spawn(const ChildSpec& spec) {
     return absl::ErrnoToStatus(error, absl::StrCat("starting ", spec.program));
   }
   // The child is not reaped yet, so the number cannot have been given to another process.
-  child.pidfd = UniqueFd(pidfd_open(child.pid, 0));
+  child.pidfd = ipc::UniqueFd(pidfd_open(child.pid, 0));
   if (!child.pidfd.valid()) return absl::ErrnoToStatus(errno, "opening a pidfd");
   return child;
 }
@@ -117,4 +118,4 @@ std::string DescribeExit(int wait_status) {
   return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct ChildSpec {
   std::string program;  // path of the executable
@@ -24,7 +24,7 @@ struct ChildSpec {
 
 struct Child {
   pid_t pid = 0;
-  UniqueFd pidfd;
+  ipc::UniqueFd pidfd;
 };
 
 // Starts a child in a session of its own (a Ctrl-C on the terminal reaches the launcher only),
@@ -35,4 +35,4 @@ absl::StatusOr<Child> Spawn(const ChildSpec& spec);
 // "exit code 3", "signal 9 (Killed)".
 std::string DescribeExit(int wait_status);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -11,7 +11,7 @@
 #include "common/document/yaml_document.h"
 #include "common/io/file.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 struct ConfigFile {
@@ -47,16 +47,17 @@ absl::StatusOr<ConfigFile> ReadNode(const YAML::Node& root) {
     } else if (key == "host_memory") {
       config.host_memory = entry.second.IsScalar() ? entry.second.Scalar() : "?";
     } else {
-      return absl::InvalidArgumentError(UnknownName("key", key, {"devices", "host_memory"}));
+      return absl::InvalidArgumentError(
+          document::UnknownName("key", key, {"devices", "host_memory"}));
     }
   }
   return config;
 }
 
 absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadWholeFile(path, limits::kMostFileBytes);
+  absl::StatusOr<std::string> text = io::ReadWholeFile(path, limits::kMostFileBytes);
   if (!text.ok()) return WithContext(text.status(), "--config");
-  HARMONY_ASSIGN_OR_RETURN(const YAML::Node root, ParseYaml(*text, path));
+  HARMONY_ASSIGN_OR_RETURN(const YAML::Node root, document::ParseYaml(*text, path));
   absl::StatusOr<ConfigFile> config = ReadNode(root);
   if (!config.ok()) return WithContext(config.status(), path);
   return config;
@@ -76,13 +77,13 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
     cluster.devices = DefaultDevices(available);
     cluster.default_devices = true;
   }
-  HARMONY_ASSIGN_OR_RETURN(cluster.specs, ParseDevices(cluster.devices));
+  HARMONY_ASSIGN_OR_RETURN(cluster.specs, plan::ParseDevices(cluster.devices));
 
   Bytes sim_memory;
-  for (const DeviceSpec& spec : cluster.specs) {
-    if (spec.kind != DeviceKind::kSim) {
-      return absl::UnimplementedError(
-          absl::StrCat("devices: ", ToString(spec), ": this build has no CUDA support; use sim"));
+  for (const plan::DeviceSpec& spec : cluster.specs) {
+    if (spec.kind != plan::DeviceKind::kSim) {
+      return absl::UnimplementedError(absl::StrCat("devices: ", plan::ToString(spec),
+                                                   ": this build has no CUDA support; use sim"));
     }
     sim_memory += spec.memory;
   }
@@ -105,4 +106,4 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
   return cluster;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

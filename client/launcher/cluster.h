@@ -9,11 +9,11 @@
 #include "common/base/units.h"
 #include "common/plan/machine.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct Cluster {
   std::string devices;  // as given, joined with ';'
-  std::vector<DeviceSpec> specs;
+  std::vector<plan::DeviceSpec> specs;
   Bytes host_memory;             // virtual size of the host segment
   bool default_devices = false;  // nobody named any
 };
@@ -26,4 +26,4 @@ struct Cluster {
 absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
                                        const std::string& host_memory, Bytes available);
 
-}  // namespace harmony
+}  // namespace harmony::client

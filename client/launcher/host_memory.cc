@@ -3,7 +3,7 @@
 #include <algorithm>
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::client {
 Bytes DefaultHostSegment(Bytes available, Bytes sim_devices) {
   int64_t mib = (available - sim_devices).count() / 10 * 8 >> 20;
   return std::max(MiB(mib), MiB(64));
@@ -16,4 +16,4 @@ std::string DefaultDevices(Bytes available) {
   return absl::StrCat("sim:mem=", mib, "MiB");
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -4,7 +4,7 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // The default size of the host segment: 80% of what is available beside the memory of the
 // sim devices, which comes from the same pool; at least 64 MiB, in whole MiB.
@@ -14,4 +14,4 @@ Bytes DefaultHostSegment(Bytes available, Bytes sim_devices);
 // between 256 MiB and 8 GiB, in whole 256 MiB. "sim:mem=4GiB".
 std::string DefaultDevices(Bytes available);
 
-}  // namespace harmony
+}  // namespace harmony::client

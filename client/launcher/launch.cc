@@ -14,22 +14,22 @@
 #include "common/ipc/fd_passing.h"
 #include "common/ipc/segment.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
 
 struct Memory {
-  Segment segment;
-  std::vector<UniqueFd> devices;
+  ipc::Segment segment;
+  std::vector<ipc::UniqueFd> devices;
 };
 
 absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
-  HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Create(cluster.host_memory));
+  HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Create(cluster.host_memory));
   Memory memory{std::move(segment), {}};
   for (size_t i = 0; i < cluster.specs.size(); ++i) {
-    HARMONY_ASSIGN_OR_RETURN(UniqueFd fd,
-                             CreateDeviceRegion(static_cast<int>(i), cluster.specs[i].memory));
+    HARMONY_ASSIGN_OR_RETURN(ipc::UniqueFd fd,
+                             ipc::CreateDeviceRegion(static_cast<int>(i), cluster.specs[i].memory));
     memory.devices.push_back(std::move(fd));
   }
   return memory;
@@ -51,7 +51,7 @@ class ServiceBuilder {
     }
     all.push_back(Make("swapper", -1, "harmony-swapper", "swapper.log"));
     std::vector<std::pair<int, int>> fds;  // device, descriptor
-    for (const UniqueFd& fd : memory_.devices) {
+    for (const ipc::UniqueFd& fd : memory_.devices) {
       fds.emplace_back(static_cast<int>(fds.size()), fd.get());
     }
     GiveDevices(all.back(), fds);
@@ -83,7 +83,7 @@ class ServiceBuilder {
   }
 
   static void GiveDevices(Service& service, const std::vector<std::pair<int, int>>& fds) {
-    service.child.environment.emplace_back(kDeviceFdsVariable, FormatDeviceFds(fds));
+    service.child.environment.emplace_back(ipc::kDeviceFdsVariable, ipc::FormatDeviceFds(fds));
     for (const auto& [device, fd] : fds) service.child.inherited_fds.push_back(fd);
   }
 
@@ -171,10 +171,11 @@ std::string EncodeLaunchReport(const absl::Status& status) {
 absl::Status DecodeLaunchReport(const std::string& line) {
   int code = 0;
   std::string message;
-  const absl::Status read = ReadJson(line, "launch report", [&](const JsonField& root) {
-    code = root.Get("code").Int(0);
-    message = root.Get("message").Text();
-  });
+  const absl::Status read =
+      document::ReadJson(line, "launch report", [&](const document::JsonField& root) {
+        code = root.Get("code").Int(0);
+        message = root.Get("message").Text();
+      });
   if (!read.ok()) return absl::InternalError("the launcher died before it could say why");
   return absl::Status(static_cast<absl::StatusCode>(code), message);
 }
@@ -184,7 +185,7 @@ absl::Status DecodeLaunchReport(const std::string& line) {
 std::vector<std::pair<std::string, std::string>> ProcessSettings(const std::string& runtime_dir,
                                                                  int segment_fd) {
   return {
-      {kSegmentFdVariable, absl::StrCat(segment_fd)},
+      {ipc::kSegmentFdVariable, absl::StrCat(segment_fd)},
       {"HARMONY_RUNTIME_DIR", runtime_dir},
       {"OMP_WAIT_POLICY", "passive"},
       {"OMP_DYNAMIC", "false"},
@@ -200,4 +201,4 @@ std::string OwnBinDir() {
   return fs::read_symlink("/proc/self/exe", error).parent_path();
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -10,7 +10,7 @@
 #include "client/launcher/cluster.h"
 #include "client/launcher/runtime_dir.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct LaunchOptions {
   RuntimePaths paths;
@@ -40,4 +40,4 @@ std::vector<std::pair<std::string, std::string>> ProcessSettings(const std::stri
 // The folder of the running executable.
 std::string OwnBinDir();
 
-}  // namespace harmony
+}  // namespace harmony::client

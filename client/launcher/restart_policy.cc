@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace harmony {
+namespace harmony::client {
 
 std::optional<Nanos> RestartPolicy::OnDeath(Nanos lifetime, bool killed) {
   if (lifetime >= kStable) young_deaths_ = young_own_deaths_ = 0;
@@ -14,4 +14,4 @@ std::optional<Nanos> RestartPolicy::OnDeath(Nanos lifetime, bool killed) {
                   killed ? kLongestDelayKilled : kLongestDelay);
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

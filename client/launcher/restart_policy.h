@@ -6,7 +6,7 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // One per supervised process. The first death of a row is answered at once; a process that keeps
 // dying young is started ever later, and (where that is the policy) given up when it does so by
@@ -34,4 +34,4 @@ class RestartPolicy {
   int young_own_deaths_ = 0;  // of these, by itself
 };
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -23,7 +23,7 @@
 #include "common/io/file.h"
 #include "common/rpc/address.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
@@ -72,7 +72,7 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
   std::string home = Environment("HOME");
   fs::path socket;
   if (!Environment("HARMONY_SOCKET").empty()) {
-    HARMONY_ASSIGN_OR_RETURN(socket, ResolveSocketPath(""));
+    HARMONY_ASSIGN_OR_RETURN(socket, rpc::ResolveSocketPath(""));
     socket = socket.lexically_normal();
   }
   if (!dir.empty()) {
@@ -136,7 +136,7 @@ absl::Status MakeDirectories(const std::string& dir) {
 absl::StatusOr<RuntimeLock> RuntimeLock::Acquire(const RuntimePaths& paths) {
   std::string path = paths.lock();
   while (true) {
-    UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ipc::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!fd.valid()) return Errno(absl::StrCat("opening ", path));
     struct flock lock = WholeFile(F_WRLCK);
     if (fcntl(fd.get(), F_SETLK, &lock) == 0) {
@@ -157,7 +157,7 @@ RuntimeLock::~RuntimeLock() {
 }
 
 pid_t RuntimeLockHolder(const RuntimePaths& paths) {
-  UniqueFd fd(open(paths.lock().c_str(), O_RDWR | O_CLOEXEC));
+  ipc::UniqueFd fd(open(paths.lock().c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) return 0;
   struct flock lock = WholeFile(F_WRLCK);
   if (fcntl(fd.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
@@ -183,7 +183,7 @@ bool SocketAccepts(const std::string& socket_path) {
   address.sun_family = AF_UNIX;
   if (socket_path.size() >= sizeof(address.sun_path)) return false;
   memcpy(address.sun_path, socket_path.data(), socket_path.size());
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ipc::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return fd.valid() &&
          connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
@@ -217,25 +217,27 @@ absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list
 }
 
 absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
-  const absl::StatusOr<std::string> text = ReadWholeFile(paths.processes(), limits::kMostFileBytes);
+  const absl::StatusOr<std::string> text =
+      io::ReadWholeFile(paths.processes(), limits::kMostFileBytes);
   if (!text.ok()) return absl::NotFoundError(absl::StrCat("harmony is not up on ", paths.dir));
   ProcessList list;
-  const absl::Status read = ReadJson(*text, paths.processes(), [&](const JsonField& root) {
-    root.Only({"supervisor", "socket", "devices", "state_dir", "processes"});
-    list.supervisor = root.Get("supervisor").Int(0);
-    list.socket = root.Get("socket").Text();
-    list.devices = root.Get("devices").Text();
-    list.state_dir = root.Get("state_dir").Text();
-    for (const JsonField& item : root.Get("processes").Items()) {
-      item.Only({"role", "device", "pid", "incarnation", "log"});
-      ProcessEntry& entry = list.processes.emplace_back();
-      entry.role = item.Get("role").Text();
-      if (item.Has("device")) entry.device = item.Get("device").Int(0);
-      entry.pid = item.Get("pid").Int(0);
-      entry.incarnation = item.Get("incarnation").Integer(0);
-      entry.log = item.Get("log").Text();
-    }
-  });
+  const absl::Status read =
+      document::ReadJson(*text, paths.processes(), [&](const document::JsonField& root) {
+        root.Only({"supervisor", "socket", "devices", "state_dir", "processes"});
+        list.supervisor = root.Get("supervisor").Int(0);
+        list.socket = root.Get("socket").Text();
+        list.devices = root.Get("devices").Text();
+        list.state_dir = root.Get("state_dir").Text();
+        for (const document::JsonField& item : root.Get("processes").Items()) {
+          item.Only({"role", "device", "pid", "incarnation", "log"});
+          ProcessEntry& entry = list.processes.emplace_back();
+          entry.role = item.Get("role").Text();
+          if (item.Has("device")) entry.device = item.Get("device").Int(0);
+          entry.pid = item.Get("pid").Int(0);
+          entry.incarnation = item.Get("incarnation").Integer(0);
+          entry.log = item.Get("log").Text();
+        }
+      });
   if (!read.ok()) return absl::DataLossError(read.message());
   return list;
 }
@@ -252,4 +254,4 @@ std::string TailOfFile(const std::string& path, int lines, int64_t from) {
   return absl::StrJoin(tail, "\n");
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

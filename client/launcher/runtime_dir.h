@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct RuntimePaths {
   std::string dir;
@@ -54,9 +54,9 @@ class RuntimeLock {
   ~RuntimeLock();
 
  private:
-  RuntimeLock(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  RuntimeLock(std::string path, ipc::UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
   std::string path_;
-  UniqueFd fd_;
+  ipc::UniqueFd fd_;
 };
 
 // The process that holds the lock; 0 when none does. Not for the holder itself.
@@ -94,4 +94,4 @@ absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths);
 // The last `lines` lines of a file from byte `from` on; empty when it cannot be read.
 std::string TailOfFile(const std::string& path, int lines, int64_t from = 0);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 // How often the socket is tried until the coordinator listens.
@@ -42,7 +42,7 @@ Supervisor::Supervisor(SupervisorOptions options)
     : options_(std::move(options)), clock_(MonotonicClock()) {
   sigset_t set = StopSignals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
-  signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  signals_ = ipc::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   // Nobody may be reading what is logged any more.
   signal(SIGPIPE, SIG_IGN);
   for (Service& service : options_.services) {
@@ -251,4 +251,4 @@ bool Supervisor::AnyAlive() const {
                      [](const Running& process) { return process.child.pid != 0; });
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

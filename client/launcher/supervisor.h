@@ -14,7 +14,7 @@
 #include "client/launcher/runtime_dir.h"
 #include "common/base/clock.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // One process to supervise. HARMONY_INCARNATION is added to its environment.
 struct Service {
@@ -100,7 +100,7 @@ class Supervisor {
 
   SupervisorOptions options_;
   const Clock& clock_;
-  UniqueFd signals_;
+  ipc::UniqueFd signals_;
   std::vector<Running> processes_;
   Phase phase_ = Phase::kRunning;
   std::optional<Nanos> phase_deadline_;
@@ -109,4 +109,4 @@ class Supervisor {
   absl::Status result_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::client

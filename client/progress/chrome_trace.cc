@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/trace/chrome_trace.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 // The events of one lane, in order.
@@ -27,7 +27,7 @@ Row& RowOf(std::vector<Row>& rows, const v1::TimelineEvent& event) {
 
 double Micros(int64_t nanos) { return static_cast<double>(nanos) / 1000.0; }
 
-void AddMeasured(const Row& row, ChromeTraceWriter& trace) {
+void AddMeasured(const Row& row, trace::ChromeTraceWriter& trace) {
   const std::string lane = absl::StrCat(row.queue, ", measured");
   for (const v1::TimelineEvent* event : row.measured) {
     const auto step = static_cast<double>(event->step() + 1);
@@ -64,7 +64,7 @@ std::string ChromeTrace(const v1::Timeline& timeline) {
   for (const v1::TimelineEvent& event : timeline.planned()) {
     RowOf(rows, event).planned.push_back(&event);
   }
-  ChromeTraceWriter trace;
+  trace::ChromeTraceWriter trace;
   for (const Row& row : rows) {
     AddMeasured(row, trace);
     for (const v1::TimelineEvent* event : row.planned) {
@@ -79,4 +79,4 @@ std::string ChromeTrace(const v1::Timeline& timeline) {
   return trace.ToJson();
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

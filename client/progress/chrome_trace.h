@@ -4,7 +4,7 @@
 
 #include "harmony/v1/coordinator.pb.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // A timeline in the Chrome trace format (a JSON object with "traceEvents"), which Perfetto and
 // chrome://tracing load: a process for each device and for the host, in it two rows a lane,
@@ -12,4 +12,4 @@ namespace harmony {
 // ("waiting for commands").
 std::string ChromeTrace(const v1::Timeline& timeline);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -8,7 +8,7 @@
 #include "client/rpc/coordinator_client.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 std::string Fit(std::string line, int width) {
@@ -283,4 +283,4 @@ std::string RenderTable(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "harmony/v1/coordinator.pb.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // The frame of the terminal view: no line longer than `width` columns, at most `height` lines.
 // Devices take two lines each, or one where the height is short.
@@ -47,4 +47,4 @@ std::string RenderBar(const std::vector<BarPart>& parts, int cells);
 // Columns padded to their widest cell; the first row is the header.
 std::string RenderTable(const std::vector<std::vector<std::string>>& rows);
 
-}  // namespace harmony
+}  // namespace harmony::client

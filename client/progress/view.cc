@@ -17,7 +17,7 @@
 #include "common/base/clock.h"
 #include "common/document/yaml_document.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 void Write(const std::string& text) {
@@ -116,7 +116,7 @@ std::unique_ptr<ProgressView> MakeProgressView(bool json, int64_t logging_steps)
 
 int64_t LoggingStepsOf(const std::string& job_yaml, const std::vector<std::string>& overrides) {
   int64_t steps = 1;
-  const absl::StatusOr<YAML::Node> root = ParseYaml(job_yaml, "job");
+  const absl::StatusOr<YAML::Node> root = document::ParseYaml(job_yaml, "job");
   const YAML::Node given = root.ok() && root->IsMap() ? (*root)["logging_steps"] : YAML::Node();
   if (given.IsDefined() && given.IsScalar()) (void)absl::SimpleAtoi(given.Scalar(), &steps);
   for (absl::string_view text : overrides) {
@@ -125,4 +125,4 @@ int64_t LoggingStepsOf(const std::string& job_yaml, const std::vector<std::strin
   return std::max<int64_t>(steps, 1);
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

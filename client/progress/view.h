@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "harmony/v1/coordinator.pb.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // Shows a job's progress on standard output. One thread.
 class ProgressView {
@@ -26,4 +26,4 @@ std::unique_ptr<ProgressView> MakeProgressView(bool json, int64_t logging_steps)
 // read (the coordinator is the one to complain).
 int64_t LoggingStepsOf(const std::string& job_yaml, const std::vector<std::string>& overrides);
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -11,7 +11,7 @@
 #include "common/rpc/grpc_status.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 // Submitting checks model and data, which may be large, and a timeline is simulated; all else
@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kCallDeadline(10);
 
 struct CoordinatorClient::Impl {
   explicit Impl(const std::string& socket_path)
-      : stub(v1::Coordinator::NewStub(MakeChannel(socket_path))) {}
+      : stub(v1::Coordinator::NewStub(rpc::MakeChannel(socket_path))) {}
 
   template <typename Response, typename Request, typename Method>
   absl::StatusOr<Response> Call(Method method, const Request& request,
@@ -32,7 +32,7 @@ struct CoordinatorClient::Impl {
     context.set_deadline(std::chrono::system_clock::now() + deadline);
     Response response;
     grpc::Status status = (stub.get()->*method)(&context, request, &response);
-    if (!status.ok()) return FromGrpcStatus(status);
+    if (!status.ok()) return rpc::FromGrpcStatus(status);
     return response;
   }
 
@@ -96,7 +96,7 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
   grpc::Status status = reader->Finish();
   MutexLock lock(impl_->mutex);
   impl_->watching = nullptr;
-  return FromGrpcStatus(status);
+  return rpc::FromGrpcStatus(status);
 }
 
 void CoordinatorClient::StopWatching() {
@@ -118,4 +118,4 @@ std::string StateName(v1::JobState state) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "harmony/v1/coordinator.pb.h"
 
-namespace harmony {
+namespace harmony::client {
 
 // Thread-safe. Every call has a deadline; a coordinator that is not there is Unavailable.
 class CoordinatorClient {
@@ -44,4 +44,4 @@ bool IsFinal(v1::JobState state);
 // "running", "finished", ...
 std::string StateName(v1::JobState state);
 
-}  // namespace harmony
+}  // namespace harmony::client

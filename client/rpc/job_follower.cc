@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryInterval(100);
@@ -144,4 +144,4 @@ bool JobFollower::WaitForCoordinator() {
   return !stop_;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -14,7 +14,7 @@
 #include "common/base/units.h"
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::client {
 
 struct FollowOptions {
   std::string socket_path;
@@ -65,7 +65,7 @@ class JobFollower {
   bool WaitForCoordinator();
 
   FollowOptions options_;
-  UniqueFd event_fd_;
+  ipc::UniqueFd event_fd_;
   CoordinatorClient client_;
   // Used by the thread only.
   bool submitting_ = false, submit_was_sent_ = false, said_lost_ = false;
@@ -78,4 +78,4 @@ class JobFollower {
   std::thread thread_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::client

@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using google::protobuf::EnumDescriptor;
@@ -71,4 +71,4 @@ Json ToJson(const Message& message) {
   return json;
 }
 
-}  // namespace harmony
+}  // namespace harmony::client

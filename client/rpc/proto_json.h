@@ -4,7 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace harmony {
+namespace harmony::client {
 
 // A message as JSON by protobuf's printer: field names as in the .proto, every field present.
 // Unlike its mapping, 64-bit integers are numbers, and enum values lower-case names without their
@@ -12,4 +12,4 @@ namespace harmony {
 // "-Infinity".
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
-}  // namespace harmony
+}  // namespace harmony::client

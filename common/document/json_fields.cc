@@ -11,7 +11,7 @@
 #include "common/document/nearest_name.h"
 #include "common/document/strict_json.h"
 
-namespace harmony {
+namespace harmony::document {
 namespace {
 
 bool IsToken(char c) { return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.'; }
@@ -166,4 +166,4 @@ double JsonField::Positive(double least, double most) const {
   return number;
 }
 
-}  // namespace harmony
+}  // namespace harmony::document

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::document {
 
 // As ParseStrictJson, but NaN, Infinity and numbers beyond a double, which JSON does not have and
 // other writers produce, become strings, so that they are refused by the name of their field.
@@ -69,4 +69,4 @@ class JsonField {
   absl::Status* status_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::document

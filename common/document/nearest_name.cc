@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace harmony {
+namespace harmony::document {
 namespace {
 
 constexpr size_t kLongestShown = 100;
@@ -48,4 +48,4 @@ std::string UnknownName(absl::string_view kind, absl::string_view name,
                           : absl::StrCat("did you mean '", nearest, "'?"));
 }
 
-}  // namespace harmony
+}  // namespace harmony::document

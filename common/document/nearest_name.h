@@ -5,10 +5,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace harmony {
+namespace harmony::document {
 
 // "unknown <kind> '<name>'; did you mean '<known>'?", or all known names where none is near.
 std::string UnknownName(absl::string_view kind, absl::string_view name,
                         absl::Span<const absl::string_view> known);
 
-}  // namespace harmony
+}  // namespace harmony::document

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::document {
 
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::string_view where) {
   using Json = nlohmann::json;
@@ -49,4 +49,4 @@ absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::str
   return result;
 }
 
-}  // namespace harmony
+}  // namespace harmony::document

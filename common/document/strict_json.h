@@ -7,11 +7,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::document {
 
 // Parses one JSON text. InvalidArgument, beginning with `where`, when it is malformed, nested
 // deeper than 64 levels, or holds a key twice in one object (readers differ in which of them
 // counts).
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::string_view where);
 
-}  // namespace harmony
+}  // namespace harmony::document

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::document {
 namespace {
 
 constexpr size_t kMaxText = 1 << 20;
@@ -65,4 +65,4 @@ absl::StatusOr<YAML::Node> ParseYaml(absl::string_view text, absl::string_view w
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::document

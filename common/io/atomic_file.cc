@@ -11,7 +11,7 @@
 
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 // Unique among the processes and threads of this machine.
@@ -96,4 +96,4 @@ absl::Status AtomicDirectory::Commit() {
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/io/file.h"
 
-namespace harmony {
+namespace harmony::io {
 
 // A file being written. Destroyed without Commit, it removes what it wrote.
 class AtomicFile {
@@ -57,4 +57,4 @@ class AtomicDirectory {
   std::string path_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

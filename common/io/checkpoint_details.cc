@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/document/json_fields.h"
 
-namespace harmony {
+namespace harmony::io {
 
 std::string ToJson(const CheckpointDetails& details) {
   const nlohmann::json json = {{"data_position", details.data_position},
@@ -22,7 +22,7 @@ absl::StatusOr<CheckpointDetails> CheckpointDetailsFromJson(absl::string_view te
                                                             absl::string_view where) {
   CheckpointDetails details;
   const std::string place = absl::StrCat(where, ": details of the checkpoint");
-  const absl::Status read = ReadJson(text, place, [&](const JsonField& root) {
+  const absl::Status read = document::ReadJson(text, place, [&](const document::JsonField& root) {
     root.Only({"data_position", "job", "weight_map", "source_directory", "compute_threads",
                "cpu_capability", "seed"});
     details.data_position = root.Get("data_position").Integer(0);
@@ -37,4 +37,4 @@ absl::StatusOr<CheckpointDetails> CheckpointDetailsFromJson(absl::string_view te
   return details;
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::io {
 
 struct CheckpointDetails {
   int64_t data_position = 0;     // sequences consumed
@@ -31,4 +31,4 @@ std::string ToJson(const CheckpointDetails& details);
 absl::StatusOr<CheckpointDetails> CheckpointDetailsFromJson(absl::string_view json,
                                                             absl::string_view where);
 
-}  // namespace harmony
+}  // namespace harmony::io

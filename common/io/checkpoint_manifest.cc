@@ -19,7 +19,7 @@
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 namespace fs = std::filesystem;
@@ -57,7 +57,7 @@ absl::Status Damaged(absl::string_view path, absl::string_view why) {
 
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path) {
   CheckpointManifest manifest;
-  const absl::Status read = ReadJson(text, path, [&](const JsonField& root) {
+  const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
     root.Only({"step", "micro_batch_size", "virtual_replicas", "result_keys", "details", "files"});
     manifest.step = root.Get("step").Integer(0);
     manifest.result_keys = root.Get("result_keys").Text();
@@ -66,7 +66,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
       manifest.virtual_replicas = root.Get("virtual_replicas").Int(1);
     }
     manifest.details_json = root.Get("details").Source();
-    for (const JsonField& item : root.Get("files").Items()) {
+    for (const document::JsonField& item : root.Get("files").Items()) {
       item.Only({"name", "size", "xxh3"});
       CheckpointManifest::FileEntry& entry = manifest.files.emplace_back();
       entry.name = item.Get("name").Text();
@@ -175,4 +175,4 @@ absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int6
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

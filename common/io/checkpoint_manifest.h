@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::io {
 
 struct CheckpointManifest {
   struct FileEntry {
@@ -53,4 +53,4 @@ std::vector<int64_t> ListCheckpoints(const std::string& output_dir);
 // older than damaged ones.
 absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step = -1);
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -13,7 +13,7 @@
 #include "common/document/strict_json.h"
 #include "common/io/float_convert.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 constexpr absl::string_view kSingleName = "model.safetensors";
@@ -24,7 +24,7 @@ constexpr int64_t kCompareBytes = 1 << 20;
 // The index's map from tensor to file name, each checked to be a plain name.
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
   HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxSafetensorsHeader));
-  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrictJson(text, path));
+  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json json, document::ParseStrictJson(text, path));
   if (!json.is_object() || !json.contains("weight_map") || !json.at("weight_map").is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": 'weight_map' is missing or no object"));
   }
@@ -163,4 +163,4 @@ absl::StatusOr<bool> CheckpointReader::SameBytes(absl::string_view a, absl::stri
   return true;
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -14,7 +14,7 @@
 #include "common/io/file.h"
 #include "common/io/safetensors.h"
 
-namespace harmony {
+namespace harmony::io {
 
 // Holds the files open and their headers parsed; nothing of the data is kept. After Open it is
 // immutable: ReadF32 may be called from several threads.
@@ -49,4 +49,4 @@ class CheckpointReader {
   std::map<std::string, std::string> metadata_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

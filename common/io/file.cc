@@ -13,7 +13,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::io {
 
 absl::Status ErrnoStatus(int error, absl::string_view what, absl::string_view path) {
   const std::string message =
@@ -158,4 +158,4 @@ std::string JoinPath(absl::string_view directory, absl::string_view name) {
   return absl::StrCat(directory, directory.back() == '/' ? "" : "/", name);
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

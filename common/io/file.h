@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::io {
 
 // The status for `errno` after `what` ("open", "write") failed on `path`.
 absl::Status ErrnoStatus(int error, absl::string_view what, absl::string_view path);
@@ -56,4 +56,4 @@ absl::Status SyncDirectory(const std::string& path);
 std::string ParentDirectory(absl::string_view path);
 std::string JoinPath(absl::string_view directory, absl::string_view name);
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-namespace harmony {
+namespace harmony::io {
 
 uint16_t Bf16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -58,4 +58,4 @@ void F16FromFloats(absl::Span<const float> in, absl::Span<uint16_t> out) {
   for (size_t i = 0; i < in.size(); ++i) out[i] = F16FromFloat(in[i]);
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -9,7 +9,7 @@
 
 #include "absl/types/span.h"
 
-namespace harmony {
+namespace harmony::io {
 
 inline float FloatFromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 uint16_t Bf16FromFloat(float value);
@@ -22,4 +22,4 @@ void FloatsFromF16(absl::Span<const uint16_t> in, absl::Span<float> out);
 void Bf16FromFloats(absl::Span<const float> in, absl::Span<uint16_t> out);
 void F16FromFloats(absl::Span<const float> in, absl::Span<uint16_t> out);
 
-}  // namespace harmony
+}  // namespace harmony::io

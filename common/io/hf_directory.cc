@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 #include "common/io/file.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
@@ -16,14 +16,14 @@ constexpr int64_t kMaxConfigBytes = 16 << 20;
 absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_path) {
   ModelSource source;
   std::string where = absl::StrCat("preset ", model_name_or_path);
-  if (auto preset = PresetConfigJson(model_name_or_path); preset.ok()) {
+  if (auto preset = model::PresetConfigJson(model_name_or_path); preset.ok()) {
     source.config_json = *std::move(preset);
   } else {
     std::error_code error;
     if (!std::filesystem::is_directory(model_name_or_path, error)) {
       return absl::NotFoundError(absl::StrCat("model_name_or_path: '", model_name_or_path,
                                               "' is neither a directory nor a preset (",
-                                              absl::StrJoin(PresetNames(), ", "),
+                                              absl::StrJoin(model::PresetNames(), ", "),
                                               "); of a model on the Hugging Face hub, give the "
                                               "directory that it was downloaded to"));
     }
@@ -31,8 +31,8 @@ absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_pat
     where = JoinPath(model_name_or_path, "config.json");
     HARMONY_ASSIGN_OR_RETURN(source.config_json, ReadWholeFile(where, kMaxConfigBytes));
   }
-  HARMONY_ASSIGN_OR_RETURN(source.config, ParseModelConfig(source.config_json, where));
+  HARMONY_ASSIGN_OR_RETURN(source.config, model::ParseModelConfig(source.config_json, where));
   return source;
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -11,7 +11,7 @@
 #include "common/io/file.h"
 #include "common/io/safetensors_writer.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 constexpr int64_t kMaxCopiedFile = int64_t{1} << 30;
@@ -34,19 +34,20 @@ bool IsTokenizerFile(absl::string_view name) {
 
 }  // namespace
 
-absl::Status WriteWeights(const std::string& path, const ModelSpec& model, const WeightMap& weights,
-                          const TensorValues& values, const std::atomic<bool>* cancelled) {
+absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model,
+                          const WeightMap& weights, const TensorValues& values,
+                          const std::atomic<bool>* cancelled) {
   std::vector<TensorToWrite> tensors;
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       const WeightMap::Stored& stored = weights.of(tensor);
       tensors.push_back({stored.name, stored.dtype, tensor.shape});
     }
   }
   HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, tensors));
   writer.set_cancelled(cancelled);
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       HARMONY_RETURN_IF_ERROR(writer.WriteTensor(weights.of(tensor).name, values(block, tensor)));
     }
   }
@@ -72,7 +73,7 @@ absl::Status CopyTokenizerFiles(const std::string& source_directory, const std::
   return absl::OkStatus();
 }
 
-absl::Status ExportModel(const std::string& directory, const ModelSpec& model,
+absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
                          absl::string_view config_json, const std::string& source_directory,
                          const std::atomic<bool>* cancelled) {
@@ -87,4 +88,4 @@ absl::Status ExportModel(const std::string& directory, const ModelSpec& model,
   return target.Commit();
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

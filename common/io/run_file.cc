@@ -9,9 +9,9 @@
 #include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
-#include "common/plan/job_file.h"
+#include "common/job/job_file.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 constexpr char kRunFile[] = "run.json";
@@ -23,7 +23,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   const std::string path = JoinPath(output_dir, kRunFile);
   HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));
   RunFile run;
-  const absl::Status read = ReadJson(text, path, [&](const JsonField& root) {
+  const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
     root.Only(
         {"digest", "micro_batch_size", "virtual_replicas", "data", "finished", "result_keys"});
     run.result_keys = root.Get("result_keys").Text();
@@ -33,7 +33,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
     }
     run.finished = root.Get("finished").Flag();
     if (!root.Has("data")) return;
-    const JsonField data = root.Get("data");
+    const document::JsonField data = root.Get("data");
     data.Only({"bytes", "hashed_bytes", "xxh3"});
     DataFingerprint& fingerprint = run.data.emplace();
     fingerprint.bytes = data.Get("bytes").Integer(0);
@@ -48,7 +48,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
 
 absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
   nlohmann::ordered_json json;
-  json["digest"] = ResultDigest(run.result_keys);
+  json["digest"] = job::ResultDigest(run.result_keys);
   json["micro_batch_size"] = run.micro_batch_size;
   json["virtual_replicas"] = run.virtual_replicas;
   if (run.data) {
@@ -74,4 +74,4 @@ absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with
       "(another output_dir, or --overwrite)"));
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

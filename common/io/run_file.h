@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/io/token_file.h"
 
-namespace harmony {
+namespace harmony::io {
 
 struct RunFile {
   std::string result_keys;       // ResultKeysText of the job
@@ -30,4 +30,4 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);
 absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,
                                 const std::string& path, const DataFingerprint& now);
 
-}  // namespace harmony
+}  // namespace harmony::io

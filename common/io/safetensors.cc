@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "common/document/strict_json.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 using Json = nlohmann::json;
@@ -157,7 +157,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start
   }
   const absl::string_view text = start.substr(8, static_cast<size_t>(data_begin) - 8);
   if (text.empty() || text[0] != '{') return Bad(where, "its header is no JSON object");
-  HARMONY_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(text, where));
+  HARMONY_ASSIGN_OR_RETURN(const Json json, document::ParseStrictJson(text, where));
   SafetensorsHeader header;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {
@@ -172,4 +172,4 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start
   return header;
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
 
-namespace harmony {
+namespace harmony::io {
 
 // Values can be read and written of these types only.
 inline bool IsFloatForUs(DType dtype) { return dtype <= DType::kF16; }
@@ -51,4 +51,4 @@ absl::StatusOr<int64_t> SafetensorsHeaderSize(absl::string_view start, int64_t f
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start, int64_t file_size,
                                                          absl::string_view where);
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/io/float_convert.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 constexpr int64_t kBufferElements = 1 << 17;  // of 16 bits
@@ -186,4 +186,4 @@ absl::Status SafetensorsWriter::Finish() {
   return file_.Commit();
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -14,7 +14,7 @@
 #include "common/io/atomic_file.h"
 #include "common/io/safetensors.h"
 
-namespace harmony {
+namespace harmony::io {
 
 struct TensorToWrite {
   std::string name;
@@ -59,4 +59,4 @@ class SafetensorsWriter {
   const std::atomic<bool>* cancelled_ = nullptr;
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -2,7 +2,7 @@
 
 #include "common/base/random.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 constexpr int kRounds = 6;
@@ -47,4 +47,4 @@ int64_t SequenceOrder::Permute(int64_t position, int64_t data_epoch) const {
   return static_cast<int64_t>(value);
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

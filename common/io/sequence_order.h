@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace harmony {
+namespace harmony::io {
 
 // Sample i of step s (both from 0) is the (s * global_batch + i)-th in an endless run over the
 // data; each pass (data epoch) visits every sequence once. Without shuffling, in order; with it, in
@@ -27,4 +27,4 @@ class SequenceOrder {
   int half_bits_;  // of the smallest even-width power of two that holds sequence_count
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
@@ -51,13 +51,13 @@ bool IsSafetensors(absl::string_view head, int64_t size) {
   return header <= static_cast<uint64_t>(size);
 }
 
-int64_t TokenBytes(DataFormat format) {
+int64_t TokenBytes(job::DataFormat format) {
   switch (format) {
-    case DataFormat::kTextBytes:
+    case job::DataFormat::kTextBytes:
       return 1;
-    case DataFormat::kTokensU16:
+    case job::DataFormat::kTokensU16:
       return 2;
-    case DataFormat::kTokensU32:
+    case job::DataFormat::kTokensU32:
       return 4;
   }
   return 1;
@@ -87,7 +87,7 @@ void Widen(const char* bytes, absl::Span<int32_t> out) {
 
 }  // namespace
 
-absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, DataFormat format) {
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, job::DataFormat format) {
   auto file = File::OpenForReading(path);
   if (!file.ok()) return WithContext(file.status(), "data.path");
   HARMONY_ASSIGN_OR_RETURN(const int64_t size, file->Size());
@@ -227,4 +227,4 @@ absl::Status TokenFile::ReadSequence(int64_t k, absl::Span<int32_t> out) const {
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

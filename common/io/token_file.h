@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/io/file.h"
-#include "common/plan/job_spec.h"
+#include "common/job/job_spec.h"
 
-namespace harmony {
+namespace harmony::io {
 
 // What tells one file of data from another: its size and a hash of its bytes. Of a file above
 // kHashedWhole the hash covers pieces at equal distances, the first and the last bytes among them.
@@ -30,7 +30,7 @@ class TokenFile {
   // InvalidArgument when the file is empty or not a whole number of tokens, or begins as a file of
   // another kind does (a NumPy array, an archive, ...): read as tokens, that would train on nothing
   // of sense.
-  static absl::StatusOr<TokenFile> Open(const std::string& path, DataFormat format);
+  static absl::StatusOr<TokenFile> Open(const std::string& path, job::DataFormat format);
 
   const std::string& path() const { return file_.path(); }
   int64_t token_count() const { return token_count_; }
@@ -51,15 +51,15 @@ class TokenFile {
   absl::Status ReadSequence(int64_t k, absl::Span<int32_t> out) const;
 
  private:
-  TokenFile(File file, DataFormat format, int64_t token_count)
+  TokenFile(File file, job::DataFormat format, int64_t token_count)
       : file_(std::move(file)), format_(format), token_count_(token_count) {}
   absl::Status CheckTokens(int64_t vocab_size) const;
   absl::Status CheckKind() const;
   absl::Status CheckWidth() const;
 
   File file_;
-  DataFormat format_;
+  job::DataFormat format_;
   int64_t token_count_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -12,18 +12,18 @@
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
-bool IsIgnored(absl::string_view name, const CheckpointNames& names) {
+bool IsIgnored(absl::string_view name, const model::CheckpointNames& names) {
   return std::any_of(names.ignored_suffixes.begin(), names.ignored_suffixes.end(),
                      [&](const std::string& suffix) { return absl::EndsWith(name, suffix); });
 }
 
 // The tensor that is stored once more under an alias; null when there is none of that name.
-const TensorSpec* FindAlias(const ModelSpec& model, absl::string_view name) {
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+const model::TensorSpec* FindAlias(const model::ModelSpec& model, absl::string_view name) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       for (const std::string& alias : tensor.aliases) {
         if (alias == name) return &tensor;
       }
@@ -44,7 +44,7 @@ std::string ListNames(const std::vector<std::string>& names) {
   return list;
 }
 
-absl::Status CheckEntry(const TensorSpec& tensor, const SafetensorsEntry& entry,
+absl::Status CheckEntry(const model::TensorSpec& tensor, const SafetensorsEntry& entry,
                         const std::string& path) {
   if (entry.shape != tensor.shape) {
     return absl::InvalidArgumentError(
@@ -64,12 +64,12 @@ std::string AnyPath(const CheckpointReader& reader) {
 }
 
 // Every tensor of the checkpoint must be one of the model's, or known to be harmless.
-absl::Status CheckUnexpected(const ModelSpec& model, const CheckpointReader& reader,
+absl::Status CheckUnexpected(const model::ModelSpec& model, const CheckpointReader& reader,
                              const std::set<std::string>& used) {
   std::vector<std::string> unexpected;
   for (const auto& [name, entry] : reader.tensors()) {
     if (used.contains(name) || IsIgnored(name, model.checkpoint_names)) continue;
-    if (const TensorSpec* tied = FindAlias(model, name); tied != nullptr) {
+    if (const model::TensorSpec* tied = FindAlias(model, name); tied != nullptr) {
       if (entry.shape == tied->shape) continue;
       return absl::InvalidArgumentError(absl::StrCat(reader.PathOf(name), ": the tied '", name,
                                                      "' has the shape ", ShapeString(entry.shape),
@@ -85,22 +85,23 @@ absl::Status CheckUnexpected(const ModelSpec& model, const CheckpointReader& rea
 
 }  // namespace
 
-WeightMap WeightMap::ForNewModel(const ModelSpec& model) {
+WeightMap WeightMap::ForNewModel(const model::ModelSpec& model) {
   WeightMap map;
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       map.stored_[tensor.name] = {tensor.name, DType::kF32};
     }
   }
   return map;
 }
 
-absl::StatusOr<WeightMap> WeightMap::Match(const ModelSpec& model, const CheckpointReader& reader) {
+absl::StatusOr<WeightMap> WeightMap::Match(const model::ModelSpec& model,
+                                           const CheckpointReader& reader) {
   WeightMap map;
   std::set<std::string> used;
   std::vector<std::string> missing;
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       const std::string bare(
           absl::StripPrefix(tensor.name, model.checkpoint_names.optional_prefix));
       const SafetensorsEntry* entry = reader.Find(tensor.name);
@@ -136,12 +137,12 @@ std::string WeightMap::ToJson() const {
   return json.dump();
 }
 
-absl::StatusOr<WeightMap> WeightMap::FromJson(absl::string_view json, const ModelSpec& model,
+absl::StatusOr<WeightMap> WeightMap::FromJson(absl::string_view json, const model::ModelSpec& model,
                                               absl::string_view where) {
   WeightMap map = ForNewModel(model);
-  const absl::Status read = ReadJson(json, where, [&](const JsonField& root) {
+  const absl::Status read = document::ReadJson(json, where, [&](const document::JsonField& root) {
     for (auto& [name, stored] : map.stored_) {
-      const JsonField entry = root.Get(name.c_str());
+      const document::JsonField entry = root.Get(name.c_str());
       entry.Only({"name", "dtype"});
       stored.name = entry.Get("name").Text();
       const absl::StatusOr<DType> dtype = ParseDType(entry.Get("dtype").Text());
@@ -153,4 +154,4 @@ absl::StatusOr<WeightMap> WeightMap::FromJson(absl::string_view json, const Mode
   return map;
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

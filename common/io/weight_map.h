@@ -12,7 +12,7 @@
 #include "common/io/safetensors.h"
 #include "common/model/model_spec.h"
 
-namespace harmony {
+namespace harmony::io {
 
 class WeightMap {
  public:
@@ -23,19 +23,20 @@ class WeightMap {
   };
 
   // Hugging Face's names, F32: for models that were not loaded.
-  static WeightMap ForNewModel(const ModelSpec& model);
+  static WeightMap ForNewModel(const model::ModelSpec& model);
 
   // Finds every tensor of the model in the checkpoint, by its name with or without the optional
   // prefix (CheckpointNames). InvalidArgument names tensors that are missing, of another shape or
   // type, or not expected. Ignored: what CheckpointNames says, and aliases of tied tensors.
-  static absl::StatusOr<WeightMap> Match(const ModelSpec& model, const CheckpointReader& reader);
+  static absl::StatusOr<WeightMap> Match(const model::ModelSpec& model,
+                                         const CheckpointReader& reader);
 
   // REQUIRES: a tensor of the model.
-  const Stored& of(const TensorSpec& tensor) const { return stored_.at(tensor.name); }
+  const Stored& of(const model::TensorSpec& tensor) const { return stored_.at(tensor.name); }
 
   // For checkpoints and the job database. FromJson checks that every tensor of the model is there.
   std::string ToJson() const;
-  static absl::StatusOr<WeightMap> FromJson(absl::string_view json, const ModelSpec& model,
+  static absl::StatusOr<WeightMap> FromJson(absl::string_view json, const model::ModelSpec& model,
                                             absl::string_view where);
   bool operator==(const WeightMap&) const = default;
 
@@ -43,4 +44,4 @@ class WeightMap {
   std::map<std::string, Stored> stored_;  // by TensorSpec::name
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

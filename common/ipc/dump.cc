@@ -9,16 +9,16 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
-const char* ToString(ObjectState state) {
+const char* ToString(command::ObjectState state) {
   switch (state) {
-    case ObjectState::kFree:
+    case command::ObjectState::kFree:
       return "free";
-    case ObjectState::kClean:
+    case command::ObjectState::kClean:
       return "clean";
-    case ObjectState::kUpdating:
+    case command::ObjectState::kUpdating:
       return "updating";
   }
   return "unknown";
@@ -58,13 +58,13 @@ void DumpSemaphores(const Segment& segment, std::string* out) {
 void DumpRecords(const Segment& segment, int count, std::string* out) {
   absl::StrAppend(out, "records that are not free:\n");
   for (int i = 0; i < count; ++i) {
-    const absl::StatusOr<ObjectView> view = segment.ReadRecord(i);
+    const absl::StatusOr<command::ObjectView> view = segment.ReadRecord(i);
     if (!view.ok()) {
       absl::StrAppendFormat(out, "  %5d: %s\n", i, std::string(view.status().message()));
-    } else if (view->state != ObjectState::kFree) {
-      absl::StrAppendFormat(out, "  %5d: %-24s %s(%d) at %d, %d bytes\n", i, DebugString(view->key),
-                            ToString(view->state), view->version, view->offset.count(),
-                            view->size.count());
+    } else if (view->state != command::ObjectState::kFree) {
+      absl::StrAppendFormat(out, "  %5d: %-24s %s(%d) at %d, %d bytes\n", i,
+                            command::DebugString(view->key), ToString(view->state), view->version,
+                            view->offset.count(), view->size.count());
     }
   }
 }
@@ -111,4 +111,4 @@ absl::StatusOr<std::string> DumpSegmentFile(absl::string_view path) {
   return DumpSegment(segment);
 }
 
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: harmony-segment-dump /proc/PID/fd/N\n");
     return 2;
   }
-  const absl::StatusOr<std::string> text = harmony::DumpSegmentFile(argv[1]);
+  const absl::StatusOr<std::string> text = harmony::ipc::DumpSegmentFile(argv[1]);
   if (!text.ok()) {
     std::fprintf(stderr, "harmony-segment-dump: %s\n", text.status().ToString().c_str());
     return harmony::ExitCodeOf(text.status());

@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 absl::Status SetCloseOnExec(int fd, bool on) {
@@ -141,4 +141,4 @@ MappedRegion::~MappedRegion() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(size_.count()));
 }
 
-}  // namespace harmony
+}  // namespace harmony::ipc

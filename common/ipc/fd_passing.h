@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::ipc {
 
 // Owns a descriptor; closes it at the end. -1: none. Movable.
 class UniqueFd {
@@ -74,4 +74,4 @@ class MappedRegion {
   Bytes size_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::ipc

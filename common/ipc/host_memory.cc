@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
@@ -97,4 +97,4 @@ Bytes AvailableHostMemory(const std::string& root) {
   return Bytes(left);
 }
 
-}  // namespace harmony
+}  // namespace harmony::ipc

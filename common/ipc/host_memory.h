@@ -7,11 +7,11 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::ipc {
 
 // The smallest of what the system has available (/proc/meminfo, MemAvailable) and what the control
 // groups of this process (v1 and v2, all parents) leave, reclaimable file pages counted as free.
 // `root` is put in front of /proc and /sys, for tests.
 Bytes AvailableHostMemory(const std::string& root = "");
 
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 constexpr int64_t kChunk = int64_t{16} << 20;  // between two looks at the stop token
@@ -26,4 +26,4 @@ void Prefault::Start(std::byte* data, Bytes size) {
 
 void Prefault::Stop() { thread_ = {}; }  // asks it to stop, and joins it
 
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -10,7 +10,7 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::ipc {
 
 // At once. [data, data + size) is writable memory; `data` is page-aligned.
 void MapPages(std::byte* data, Bytes size, const std::stop_token& stop = {});
@@ -27,4 +27,4 @@ class Prefault {
   std::jthread thread_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::ipc

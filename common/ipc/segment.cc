@@ -16,7 +16,7 @@
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 uint64_t PageUp(uint64_t bytes) { return (bytes + kSegmentPage - 1) / kSegmentPage * kSegmentPage; }
@@ -84,16 +84,16 @@ absl::Status CheckConstants(const SegmentConstants& found, uint64_t file_bytes) 
   return absl::OkStatus();
 }
 
-uint64_t PackKey(const ObjectKey& key) {
+uint64_t PackKey(const command::ObjectKey& key) {
   constexpr uint64_t kMask = (uint64_t{1} << 28) - 1;
   return static_cast<uint64_t>(key.kind) << 56 | (static_cast<uint64_t>(key.index) & kMask) << 28 |
          (static_cast<uint64_t>(key.microbatch) & kMask);
 }
 
-ObjectKey UnpackKey(uint64_t packed) {
+command::ObjectKey UnpackKey(uint64_t packed) {
   constexpr uint64_t kMask = (uint64_t{1} << 28) - 1;
-  return {static_cast<ObjectKind>(packed >> 56), static_cast<int32_t>(packed >> 28 & kMask),
-          static_cast<int32_t>(packed & kMask)};
+  return {static_cast<command::ObjectKind>(packed >> 56),
+          static_cast<int32_t>(packed >> 28 & kMask), static_cast<int32_t>(packed & kMask)};
 }
 
 uint64_t RecordChecksum(uint64_t offset, uint64_t size, uint64_t key) {
@@ -297,17 +297,17 @@ ObjectRecord* Segment::RecordAt(int record) const {
   return reinterpret_cast<ObjectRecord*>(map_.data() + constants().records.offset) + record;
 }
 
-absl::StatusOr<ObjectView> Segment::ReadRecord(int record) const {
+absl::StatusOr<command::ObjectView> Segment::ReadRecord(int record) const {
   const ObjectRecord* r = RecordAt(record);
   // The fields change only while the word says free: equal words around the reads mean that the
   // fields belong to the word. (A writer that frees and publishes the very same version again in
   // between writes the same object; the checksum covers a mixture.)
   while (true) {
     const uint64_t word = r->word.load(std::memory_order_acquire);
-    ObjectView view;
+    command::ObjectView view;
     view.version = word >> 2;
-    view.state = static_cast<ObjectState>(word & 3);
-    if (view.state == ObjectState::kFree) return view;
+    view.state = static_cast<command::ObjectState>(word & 3);
+    if (view.state == command::ObjectState::kFree) return view;
     const uint64_t offset = r->offset.load(std::memory_order_acquire);
     const uint64_t size = r->size.load(std::memory_order_acquire);
     const uint64_t key = r->key.load(std::memory_order_acquire);
@@ -324,15 +324,15 @@ absl::StatusOr<ObjectView> Segment::ReadRecord(int record) const {
   }
 }
 
-absl::StatusOr<std::vector<ObjectView>> Segment::ReadRecords(int count) const {
-  std::vector<ObjectView> views(static_cast<size_t>(count));
+absl::StatusOr<std::vector<command::ObjectView>> Segment::ReadRecords(int count) const {
+  std::vector<command::ObjectView> views(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     HARMONY_ASSIGN_OR_RETURN(views[static_cast<size_t>(i)], ReadRecord(i));
   }
   return views;
 }
 
-void Segment::Publish(int record, const ObjectView& view) {
+void Segment::Publish(int record, const command::ObjectView& view) {
   ObjectRecord* r = RecordAt(record);
   const uint64_t offset = static_cast<uint64_t>(view.offset.count());
   const uint64_t size = static_cast<uint64_t>(view.size.count());
@@ -406,7 +406,7 @@ int64_t UpdateChunks(int64_t elements) {
   return (elements + chunk - 1) / chunk;
 }
 
-int64_t CursorBase(const ModelSpec& model, int blocks) {
+int64_t CursorBase(const model::ModelSpec& model, int blocks) {
   int64_t base = 0;
   for (int b = 0; b < blocks; ++b) {
     base += UpdateChunks(model.blocks[static_cast<size_t>(b)].elements());
@@ -414,4 +414,4 @@ int64_t CursorBase(const ModelSpec& model, int blocks) {
   return base;
 }
 
-}  // namespace harmony
+}  // namespace harmony::ipc

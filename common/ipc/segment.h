@@ -14,12 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/units.h"
+#include "common/command/objects.h"
 #include "common/ipc/fd_passing.h"
 #include "common/ipc/segment_layout.h"
 #include "common/ipc/semaphore.h"
-#include "common/plan/objects.h"
 
-namespace harmony {
+namespace harmony::ipc {
 
 // A job as the segment knows it.
 struct SegmentJob {
@@ -74,11 +74,11 @@ class Segment {
   // ---- Records (indices of ObjectTableLayout) ----
   int record_capacity() const { return static_cast<int>(constants().records.count); }
   // A consistent copy, also while the writer is at work. DataLoss when the checksum fails.
-  absl::StatusOr<ObjectView> ReadRecord(int record) const;
-  absl::StatusOr<std::vector<ObjectView>> ReadRecords(int count) const;
+  absl::StatusOr<command::ObjectView> ReadRecord(int record) const;
+  absl::StatusOr<std::vector<command::ObjectView>> ReadRecords(int count) const;
   // Commits: everything written before is visible to whoever reads the record. One store when
   // place and size stay as they are; else the record reads as free in between. Writer only.
-  void Publish(int record, const ObjectView& view);
+  void Publish(int record, const command::ObjectView& view);
   void SetFree(int record);
 
   // ---- Update cursors ----
@@ -116,9 +116,9 @@ class Segment {
 // Number of chunks (cursors) of a block of `elements` elements, and of a model's first `blocks`
 // blocks: the cursor of chunk c of block b is number CursorBase(model, b) + c.
 int64_t UpdateChunks(int64_t elements);
-int64_t CursorBase(const ModelSpec& model, int blocks);
-inline int64_t CursorCount(const ModelSpec& model) {
+int64_t CursorBase(const model::ModelSpec& model, int blocks);
+inline int64_t CursorCount(const model::ModelSpec& model) {
   return CursorBase(model, static_cast<int>(model.blocks.size()));
 }
 
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace harmony {
+namespace harmony::ipc {
 
 inline constexpr uint64_t kSegmentMagic = 0x4745534f4d524148;  // "HARMOSEG", little endian
 inline constexpr uint32_t kSegmentLayoutVersion = 2;
@@ -138,4 +138,4 @@ static_assert(sizeof(UpdateCursor) == 512 && offsetof(UpdateCursor, checksum) ==
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-}  // namespace harmony
+}  // namespace harmony::ipc

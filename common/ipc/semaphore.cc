@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 constexpr Nanos kRecheck = Millis(100);
@@ -87,4 +87,4 @@ absl::Status TimelineSemaphore::WaitFor(uint64_t value, const GenerationGuard& g
   return result;
 }
 
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -13,7 +13,7 @@
 #include "common/base/units.h"
 #include "common/ipc/segment_layout.h"
 
-namespace harmony {
+namespace harmony::ipc {
 
 // What a wait is bound to: it ends with Aborted once the word differs from `expected`.
 struct GenerationGuard {
@@ -46,4 +46,4 @@ class TimelineSemaphore {
   SemaphoreCell* cell_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::ipc

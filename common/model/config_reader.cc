@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 // A value as a message shows it: short, and safe for bytes that are no UTF-8.
@@ -147,4 +147,4 @@ Activation ReadActivation(ConfigReader& reader, absl::string_view key, absl::str
   return Activation::kGelu;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

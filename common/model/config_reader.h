@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "common/model/model_config.h"
 
-namespace harmony {
+namespace harmony::model {
 
 // Holds references to the object and to `where` (the file's path, put in front of messages). The
 // first error is kept and later reads return defaults, so that a parser reads all its keys in a row
@@ -72,4 +72,4 @@ Activation ReadActivation(ConfigReader& reader, absl::string_view key, absl::str
 void ParseGpt2Config(ConfigReader& reader, ModelConfig& config);
 void ParseLlamaConfig(ConfigReader& reader, ModelConfig& config);
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/config_reader.h"
 
-namespace harmony {
+namespace harmony::model {
 
 void ParseGpt2Config(ConfigReader& reader, ModelConfig& config) {
   config.family = Family::kGpt2;
@@ -38,4 +38,4 @@ void ParseGpt2Config(ConfigReader& reader, ModelConfig& config) {
   reader.RefuseUnlessFalse("pruned_heads", "models with pruned heads");
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "common/document/strict_json.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 // All sorted.
@@ -160,7 +160,7 @@ bool IsKnownConfigKey(Family family, absl::string_view key) {
 
 std::vector<std::string> UnknownConfigKeys(Family family, absl::string_view json) {
   std::vector<std::string> unknown;
-  const absl::StatusOr<nlohmann::json> object = ParseStrictJson(json, "");
+  const absl::StatusOr<nlohmann::json> object = document::ParseStrictJson(json, "");
   if (!object.ok() || !object->is_object()) return unknown;
   for (const auto& [key, value] : object->items()) {
     const bool empty = value.is_null() || (value.is_structured() && value.empty());
@@ -170,4 +170,4 @@ std::vector<std::string> UnknownConfigKeys(Family family, absl::string_view json
   return unknown;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/model/model_config.h"
 
-namespace harmony {
+namespace harmony::model {
 
 bool IsKnownConfigKey(Family family, absl::string_view key);
 
@@ -19,4 +19,4 @@ bool IsKnownConfigKey(Family family, absl::string_view key);
 // ParseModelConfig does not take.
 std::vector<std::string> UnknownConfigKeys(Family family, absl::string_view json);
 
-}  // namespace harmony
+}  // namespace harmony::model

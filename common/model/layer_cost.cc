@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace harmony {
+namespace harmony::model {
 
 BytesBySamples BytesBySamples::Of(Bytes per_sample, Bytes fixed) {
   BytesBySamples size;
@@ -25,4 +25,4 @@ Bytes BytesBySamples::At(int64_t samples, int threads) const {
   return most;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

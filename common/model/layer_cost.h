@@ -10,7 +10,7 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::model {
 
 // Sums of sizes stop here: absurd jobs must still compare as "too large".
 inline constexpr Bytes kMostBytes{INT64_C(1) << 60};
@@ -76,4 +76,4 @@ struct LayerCost {
   LayerWorkspace bound, expected;
 };
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/config_reader.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 constexpr double kMaxTheta = 1e15;
@@ -182,4 +182,4 @@ void ParseLlamaConfig(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -9,7 +9,7 @@
 #include "common/model/config_reader.h"
 #include "common/model/known_keys.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 // Keys of other architectures or of extensions that would change the result if they were ignored.
@@ -84,7 +84,7 @@ absl::Status CheckTotalSize(const ModelConfig& c, absl::string_view where) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view where) {
-  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json object, ParseStrictJson(json, where));
+  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json object, document::ParseStrictJson(json, where));
   if (!object.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": must hold a JSON object"));
   }
@@ -126,4 +126,4 @@ absl::Status CheckSequenceLength(const ModelConfig& config, int64_t sequence_len
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

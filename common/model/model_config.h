@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::model {
 
 enum class Family { kGpt2, kLlama };  // kLlama: llama, mistral, qwen2, qwen3
 
@@ -69,4 +69,4 @@ absl::Status CheckSequenceLength(const ModelConfig& config, int64_t sequence_len
 absl::StatusOr<std::string> PresetConfigJson(absl::string_view name);
 std::vector<std::string> PresetNames();
 
-}  // namespace harmony
+}  // namespace harmony::model

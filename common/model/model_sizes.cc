@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 // Of a task, one behind the other.
@@ -150,8 +150,8 @@ BatchLayout LayOutBatch(const ModelSpec& model, int64_t samples) {
 
 Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
   Bytes bytes;
-  for (int use : model.layers[layer].uses)
-    bytes += model.blocks[model.uses[use].block].weight_bytes;
+  for (int reference : model.layers[layer].references)
+    bytes += model.blocks[model.references[reference].block].weight_bytes;
   return bytes;
 }
 
@@ -205,4 +205,4 @@ Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int opt
   return footprint;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

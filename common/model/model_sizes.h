@@ -8,7 +8,7 @@
 #include "common/base/units.h"
 #include "common/model/model_spec.h"
 
-namespace harmony {
+namespace harmony::model {
 
 // ---- Boundaries and batches ----
 
@@ -77,4 +77,4 @@ struct Footprint {
 };
 Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int optimizer_moments);
 
-}  // namespace harmony
+}  // namespace harmony::model

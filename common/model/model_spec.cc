@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 // The step in which tensors of a block take random numbers.
@@ -74,11 +74,11 @@ int AddBlock(ModelSpec& model, ParamBlock block) {
   return static_cast<int>(model.blocks.size()) - 1;
 }
 
-void AddUse(ModelSpec& model, int layer, int block, bool needed_in_backward) {
-  const int use = static_cast<int>(model.uses.size());
-  model.uses.push_back({layer, block, needed_in_backward});
-  model.blocks[block].uses.push_back(use);
-  model.layers[layer].uses.push_back(use);
+void AddReference(ModelSpec& model, int layer, int block, bool needed_in_backward) {
+  const int reference = static_cast<int>(model.references.size());
+  model.references.push_back({layer, block, needed_in_backward});
+  model.blocks[block].references.push_back(reference);
+  model.layers[layer].references.push_back(reference);
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

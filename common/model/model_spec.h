@@ -11,9 +11,9 @@
 // boundary on its way.
 //
 // A parameter block is the unit that is swapped, versioned and updated as one object: a run of
-// tensors, each at a multiple of kSlotAlignment. A *use* is one (layer, block) pair, in layer
-// order; gradients are objects per use. A block with several uses is tied: its update forms the sum
-// of their gradients, the last use's first.
+// tensors, each at a multiple of kSlotAlignment. A *reference* is one (layer, block) pair, in layer
+// order; gradients are objects per reference. A block with several references is tied: its update
+// forms the sum of their gradients, the last reference's first.
 
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@
 #include "common/base/units.h"
 #include "common/model/layer_cost.h"
 
-namespace harmony {
+namespace harmony::model {
 
 // A tensor that grows with the number of samples.
 struct SampleTensor {
@@ -75,14 +75,14 @@ struct ParamBlock {
   // Of each form, gaps included, which stay zero. Weights are also what updates start from and
   // leave behind; a moment is as large for AdamW's first as for its second.
   Bytes weight_bytes, gradient_bytes, moment_bytes;
-  std::vector<int> uses;  // ids of the uses, in layer order
+  std::vector<int> references;  // ids of the references, in layer order
 
-  bool tied() const { return uses.size() > 1; }
+  bool tied() const { return references.size() > 1; }
   // Numbers that an update goes through, gaps included. REQUIRES: weights of one type.
   int64_t elements() const;
 };
 
-struct ParamUse {
+struct ParameterReference {
   int layer = 0;
   int block = 0;
   // False where the backward reads no weights: an embedding's gradient needs no table.
@@ -90,9 +90,10 @@ struct ParamUse {
 };
 
 struct LayerSpec {
-  int index = 0;          // position in the chain
-  int cost = 0;           // into ModelSpec::costs
-  std::vector<int> uses;  // ids into ModelSpec::uses, in the order the layer's code expects
+  int index = 0;  // position in the chain
+  int cost = 0;   // into ModelSpec::costs
+  std::vector<int>
+      references;  // ids into ModelSpec::references, in the order the layer's code expects
 };
 
 // Consecutive layers [first, last], both included.
@@ -119,13 +120,13 @@ struct ModelSpec {
   std::vector<BatchInput> inputs;
   int64_t labels_per_sample = 0;  // terms of the loss: gradients are of the mean over a batch's
   std::vector<ParamBlock> blocks;
-  std::vector<ParamUse> uses;
+  std::vector<ParameterReference> references;
   CheckpointNames checkpoint_names;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
   const LayerCost& cost_of(int layer) const { return costs[layers[layer].cost]; }
   int64_t parameter_count() const;       // without alignment gaps, tied tensors once
-  int64_t tied_parameter_count() const;  // elements with several uses
+  int64_t tied_parameter_count() const;  // elements with several references
 };
 
 // The tensor of a block whose name ends with ".<suffix>" (or is it), e.g. "attn.c_attn.weight";
@@ -140,6 +141,6 @@ void AddTensor(ParamBlock& block, TensorSpec tensor);
 // Appends a block; its number.
 int AddBlock(ModelSpec& model, ParamBlock block);
 // Makes a layer, which is in the model already, use a block.
-void AddUse(ModelSpec& model, int layer, int block, bool needed_in_backward = true);
+void AddReference(ModelSpec& model, int layer, int block, bool needed_in_backward = true);
 
-}  // namespace harmony
+}  // namespace harmony::model

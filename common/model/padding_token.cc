@@ -5,10 +5,10 @@
 
 #include "common/document/strict_json.h"
 
-namespace harmony {
+namespace harmony::model {
 
 int64_t PaddingToken(absl::string_view config_json) {
-  const absl::StatusOr<nlohmann::json> config = ParseStrictJson(config_json, "");
+  const absl::StatusOr<nlohmann::json> config = document::ParseStrictJson(config_json, "");
   if (!config.ok() || !config->is_object() || config->value("model_type", "gpt2") == "gpt2") {
     return -1;
   }
@@ -18,4 +18,4 @@ int64_t PaddingToken(absl::string_view config_json) {
   return id < 0 ? id + config->value("vocab_size", int64_t{0}) : id;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

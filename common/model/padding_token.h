@@ -4,7 +4,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::model {
 
 // The id whose row of the token table gets no gradient where it is read as an input (as a head's
 // row it does): `pad_token_id` of the llama family, as transformers hands it to its embedding,
@@ -12,4 +12,4 @@ namespace harmony {
 // ParseModelConfig takes.
 int64_t PaddingToken(absl::string_view config_json);
 
-}  // namespace harmony
+}  // namespace harmony::model

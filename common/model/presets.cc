@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/model/model_config.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 struct Gpt2Preset {
@@ -138,4 +138,4 @@ absl::StatusOr<std::string> PresetConfigJson(absl::string_view name) {
       "no preset is called '", name, "' (there are: ", absl::StrJoin(PresetNames(), ", "), ")"));
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

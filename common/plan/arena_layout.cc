@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 // Reserves `size` bytes at `end` and moves it on.
@@ -12,36 +12,37 @@ Bytes Take(Bytes& end, Bytes size) {
   return begin;
 }
 
-const ParamBlock& BlockOf(const ModelSpec& model, int use) {
-  return model.blocks[model.uses[use].block];
+const model::ParamBlock& BlockOf(const model::ModelSpec& model, int reference) {
+  return model.blocks[model.references[reference].block];
 }
 
 }  // namespace
 
-ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
+ArenaLayout::ArenaLayout(const model::ModelSpec& model, const Plan& plan)
     : num_microbatches_(plan.num_microbatches),
-      forward_span_(plan.forward_span),
-      persistent_(PersistentBytes(model, plan.optimizer_moments)),
-      batch_(LayOutBatch(model, plan.global_batch())),
+      microbatches_per_forward_task_(plan.microbatches_per_forward_task),
+      persistent_(command::PersistentBytes(model, plan.optimizer_moments)),
+      batch_(model::LayOutBatch(model, plan.global_batch())),
       stashes_(model.num_layers() + 1),
       is_stashed_(model.num_layers() + 1, false),
-      gradient_(model.uses.size(), Bytes(-1)),
-      gradient_stride_(model.uses.size()) {
+      gradient_(model.references.size(), Bytes(-1)),
+      gradient_stride_(model.references.size()) {
   Bytes end = persistent_;
   for (size_t input = 0; input < model.inputs.size(); ++input) {
-    input_bytes_.push_back(InputBytes(model, static_cast<int>(input), plan.microbatch_size));
+    input_bytes_.push_back(model::InputBytes(model, static_cast<int>(input), plan.microbatch_size));
   }
   small_begin_ = Take(end, batch_.size * 2);
-  scalars_begin_ = Take(end, Bytes(sizeof(StepScalars)) * 2);
-  norms_begin_ = Take(end, Bytes(sizeof(NormSlot)) * static_cast<int64_t>(model.blocks.size()));
-  loss_bytes_ = Bytes(sizeof(LossSlot)) * plan.replica_microbatches();
-  loss_begin_ = Take(end, Bytes(sizeof(LossSlot)) * num_microbatches_);
+  scalars_begin_ = Take(end, Bytes(sizeof(command::StepScalars)) * 2);
+  norms_begin_ =
+      Take(end, Bytes(sizeof(command::NormSlot)) * static_cast<int64_t>(model.blocks.size()));
+  loss_bytes_ = Bytes(sizeof(command::LossSlot)) * plan.replica_microbatches();
+  loss_begin_ = Take(end, Bytes(sizeof(command::LossSlot)) * num_microbatches_);
 
   stash_begin_ = end;
   const auto add_stash = [&](int boundary) {
     StashPlace& place = stashes_[boundary];
-    place.microbatch = BoundaryBytes(model, boundary, plan.microbatch_size);
-    place.task = (place.microbatch * forward_span_).AlignUp(kSlotAlignment);
+    place.microbatch = model::BoundaryBytes(model, boundary, plan.microbatch_size);
+    place.task = (place.microbatch * microbatches_per_forward_task_).AlignUp(kSlotAlignment);
     place.begin = Take(end, place.task * plan.num_forwards());
   };
   std::vector<int> keeper(model.num_layers() + 1, -1);  // backward group that keeps the stash
@@ -63,7 +64,8 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   }
   for (const LayerGroup& group : plan.backward_groups) {
     if (group.layers.first == 0) continue;
-    const Bytes gradient = BoundaryGradientBytes(model, group.layers.first, plan.microbatch_size);
+    const Bytes gradient =
+        model::BoundaryGradientBytes(model, group.layers.first, plan.microbatch_size);
     boundary_bytes_ = std::max(boundary_bytes_, gradient.AlignUp(kSlotAlignment));
   }
   const int banks =
@@ -71,12 +73,12 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
   banks_begin_ = Take(end, boundary_bytes_ * (banks * num_microbatches_));
 
   gradients_begin_ = end;
-  const bool deferred = plan.update != UpdateMode::kEager;
-  for (size_t use = 0; use < model.uses.size(); ++use) {
-    const ParamBlock& block = BlockOf(model, static_cast<int>(use));
+  const bool deferred = plan.update != job::UpdateMode::kEager;
+  for (size_t reference = 0; reference < model.references.size(); ++reference) {
+    const model::ParamBlock& block = BlockOf(model, static_cast<int>(reference));
     if (!deferred && !block.tied()) continue;
-    gradient_stride_[use] = block.gradient_bytes.AlignUp(kSlotAlignment);
-    gradient_[use] = Take(end, gradient_stride_[use] * plan.replicas);
+    gradient_stride_[reference] = block.gradient_bytes.AlignUp(kSlotAlignment);
+    gradient_[reference] = Take(end, gradient_stride_[reference] * plan.replicas);
   }
   ring_bytes_ = deferred ? Bytes(0) : plan.gradient_ring;
   ring_begin_ = Take(end, ring_bytes_);
@@ -85,20 +87,20 @@ ArenaLayout::ArenaLayout(const ModelSpec& model, const Plan& plan)
 
 Bytes ArenaLayout::Stash(int boundary, int microbatch) const {
   const StashPlace& place = stashes_[boundary];
-  return place.begin + place.task * (microbatch / forward_span_) +
-         place.microbatch * (microbatch % forward_span_);
+  return place.begin + place.task * (microbatch / microbatches_per_forward_task_) +
+         place.microbatch * (microbatch % microbatches_per_forward_task_);
 }
 
 Bytes ArenaLayout::BoundaryGradient(int bank, int microbatch) const {
   return banks_begin_ + boundary_bytes_ * (bank * num_microbatches_ + microbatch);
 }
 
-Bytes ArenaLayout::MinimalRing(const ModelSpec& model, const Plan& plan) {
+Bytes ArenaLayout::MinimalRing(const model::ModelSpec& model, const Plan& plan) {
   Bytes most;
   for (const LayerGroup& group : plan.backward_groups) {
     Bytes sum;
-    for (int use : UsesOf(model, group.layers)) {
-      const ParamBlock& block = BlockOf(model, use);
+    for (int reference : ReferencesOf(model, group.layers)) {
+      const model::ParamBlock& block = BlockOf(model, reference);
       if (!block.tied()) sum += block.gradient_bytes.AlignUp(kSlotAlignment);
     }
     most = std::max(most, sum * plan.replicas);
@@ -106,13 +108,13 @@ Bytes ArenaLayout::MinimalRing(const ModelSpec& model, const Plan& plan) {
   return most;
 }
 
-Bytes ArenaLayout::DefaultRing(const ModelSpec& model, const Plan& plan) {
+Bytes ArenaLayout::DefaultRing(const model::ModelSpec& model, const Plan& plan) {
   Bytes all;
-  for (const ParamBlock& block : model.blocks) {
+  for (const model::ParamBlock& block : model.blocks) {
     if (!block.tied()) all += block.gradient_bytes;
   }
   const Bytes half = Bytes(all.count() / 2).AlignUp(kSlotAlignment);
   return std::max(MinimalRing(model, plan), half * plan.replicas);
 }
 
-}  // namespace harmony
+}  // namespace harmony::plan

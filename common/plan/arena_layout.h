@@ -11,22 +11,23 @@
 //   banks     `boundary_banks` banks of one boundary gradient per microbatch, each as large as the
 //             largest; backward group number i from the top commits its input gradient into bank
 //             i mod boundary_banks
-//   gradients deferred: a slot per use and replica. Eager: a slot per replica and use of a tied
+//   gradients deferred: a slot per reference and replica. Eager: a slot per replica and reference
+//   of a tied
 //             block, and a ring for the rest, which the dispatcher assigns from
 
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/command/objects.h"
 #include "common/model/model_sizes.h"
 #include "common/model/model_spec.h"
-#include "common/plan/objects.h"
 #include "common/plan/plan.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 class ArenaLayout {
  public:
-  ArenaLayout(const ModelSpec& model, const Plan& plan);
+  ArenaLayout(const model::ModelSpec& model, const Plan& plan);
 
   Bytes persistent_bytes() const { return persistent_; }
   Bytes dynamic_bytes() const { return end_ - persistent_; }
@@ -42,8 +43,10 @@ class ArenaLayout {
     return Batch(parity) + batch_.offsets[input] + input_bytes_[input] * microbatch;
   }
   Bytes input_bytes(int input) const { return input_bytes_[input]; }  // of one microbatch
-  Bytes Scalars(int parity) const { return scalars_begin_ + Bytes(sizeof(StepScalars)) * parity; }
-  Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(NormSlot)) * block; }
+  Bytes Scalars(int parity) const {
+    return scalars_begin_ + Bytes(sizeof(command::StepScalars)) * parity;
+  }
+  Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(command::NormSlot)) * block; }
   Bytes Loss(int replica = 0) const { return loss_begin_ + loss_bytes_ * replica; }
   Bytes loss_bytes() const { return loss_bytes_; }  // of a replica's LossSlots
   bool HasStash(int boundary) const { return stashes_[boundary].begin.count() >= 0; }
@@ -53,33 +56,35 @@ class ArenaLayout {
   // Those of one forward task follow each other. REQUIRES: HasStash(boundary)
   Bytes Stash(int boundary, int microbatch) const;
   Bytes BoundaryGradient(int bank, int microbatch) const;
-  bool UseHasOwnGradientSlot(int use) const { return gradient_[use].count() >= 0; }
+  bool ReferenceHasOwnGradientSlot(int reference) const {
+    return gradient_[reference].count() >= 0;
+  }
   // REQUIRES: UseHasOwnGradientSlot
-  Bytes Gradient(int use, int replica = 0) const {
-    return gradient_[use] + gradient_stride_[use] * replica;
+  Bytes Gradient(int reference, int replica = 0) const {
+    return gradient_[reference] + gradient_stride_[reference] * replica;
   }
   Bytes ring_begin() const { return ring_begin_; }
   Bytes ring_bytes() const { return ring_bytes_; }
 
   // Smallest ring that can work (the largest group's gradients, of every replica), and the one that
   // keeps the arena at 14 bytes a parameter: two bytes for each, a replica.
-  static Bytes MinimalRing(const ModelSpec& model, const Plan& plan);
-  static Bytes DefaultRing(const ModelSpec& model, const Plan& plan);
+  static Bytes MinimalRing(const model::ModelSpec& model, const Plan& plan);
+  static Bytes DefaultRing(const model::ModelSpec& model, const Plan& plan);
 
  private:
   struct StashPlace {
     Bytes begin = Bytes(-1);  // never in the arena
     Bytes task, microbatch;   // of one forward task, of one microbatch of it
   };
-  int num_microbatches_, forward_span_;
+  int num_microbatches_, microbatches_per_forward_task_;
   Bytes persistent_, small_begin_, scalars_begin_, norms_begin_, loss_begin_, loss_bytes_,
       stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_, ring_bytes_, end_;
-  BatchLayout batch_;
+  model::BatchLayout batch_;
   std::vector<Bytes> input_bytes_;      // by batch input: of one microbatch
   std::vector<StashPlace> stashes_;     // by boundary
   std::vector<bool> is_stashed_;        // by boundary
-  std::vector<Bytes> gradient_;         // by use; -1: from the ring
-  std::vector<Bytes> gradient_stride_;  // by use: from replica to replica
+  std::vector<Bytes> gradient_;         // by reference; -1: from the ring
+  std::vector<Bytes> gradient_stride_;  // by reference: from replica to replica
 };
 
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -2,21 +2,22 @@
 
 #include <algorithm>
 
-#include "common/plan/lane_kinds.h"
+#include "common/command/lane_kinds.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
-  const LaneTable table(static_cast<int>(plan.devices.size()));
+  const command::LaneTable table(static_cast<int>(plan.devices.size()));
   LaneResources resources{std::vector<int>(table.size()), std::vector<int>(table.size(), 1)};
   for (int index = 0; index < table.size(); ++index) {
-    Lane lane = table.LaneAt(index);
-    const LaneLink link = TraitsOf(lane.kind).link;
-    for (int kind = 0; link != LaneLink::kNone && kind < static_cast<int>(lane.kind); ++kind) {
-      if (TraitsOf(static_cast<LaneKind>(kind)).link == link)
-        lane.kind = static_cast<LaneKind>(kind);
+    command::Lane lane = table.LaneAt(index);
+    const command::LaneLink link = command::TraitsOf(lane.kind).link;
+    for (int kind = 0; link != command::LaneLink::kNone && kind < static_cast<int>(lane.kind);
+         ++kind) {
+      if (command::TraitsOf(static_cast<command::LaneKind>(kind)).link == link)
+        lane.kind = static_cast<command::LaneKind>(kind);
     }
-    if (link == LaneLink::kH2D || link == LaneLink::kD2H) {
+    if (link == command::LaneLink::kH2D || link == command::LaneLink::kD2H) {
       const int root = plan.devices[lane.device].root;
       for (int d = 0; root > 0 && d < lane.device; ++d) {
         if (plan.devices[d].root == root) lane.device = d;
@@ -25,8 +26,8 @@ LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
     resources.of_lane[index] = table.IndexOf(lane);
   }
   for (int device : sharing.devices) {
-    const int cores = table.IndexOf({LaneKind::kCompute, sharing.devices.front()});
-    resources.of_lane[table.IndexOf({LaneKind::kCompute, device})] = cores;
+    const int cores = table.IndexOf({command::LaneKind::kCompute, sharing.devices.front()});
+    resources.of_lane[table.IndexOf({command::LaneKind::kCompute, device})] = cores;
     resources.capacity[cores] = std::max(sharing.at_once, 1);
   }
   return resources;
@@ -67,4 +68,4 @@ void ResourceClock::Free(int lane, Nanos now) {
   std::fill_n(free_.begin() + static_cast<std::ptrdiff_t>(servers.first), servers.count, now);
 }
 
-}  // namespace harmony
+}  // namespace harmony::plan

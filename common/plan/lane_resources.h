@@ -10,7 +10,7 @@
 #include "common/base/units.h"
 #include "common/plan/plan.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 // Devices that compute on the same cores. Empty: each device has its own.
 struct CoreSharing {
@@ -54,4 +54,4 @@ class ResourceClock {
   std::vector<Nanos> free_;  // by server
 };
 
-}  // namespace harmony
+}  // namespace harmony::plan

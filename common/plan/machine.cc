@@ -13,7 +13,7 @@
 #include "common/base/limits.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 constexpr absl::string_view kExamples =
@@ -231,4 +231,4 @@ BytesPerSecond PacedHostRate(const std::vector<DeviceSpec>& devices) {
   return given.value > 0 ? given : kHostGuess;
 }
 
-}  // namespace harmony
+}  // namespace harmony::plan

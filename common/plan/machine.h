@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 enum class DeviceKind { kSim, kCuda };
 
@@ -56,4 +56,4 @@ inline constexpr BytesPerSecond kHostGuess{4e9};
 // host is not paced.
 BytesPerSecond PacedHostRate(const std::vector<DeviceSpec>& devices);
 
-}  // namespace harmony
+}  // namespace harmony::plan

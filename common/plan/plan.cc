@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/command/command.h"
+#include "common/command/lane_kinds.h"
 #include "common/model/model_sizes.h"
-#include "common/plan/command.h"
-#include "common/plan/lane_kinds.h"
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 std::string GroupsText(const std::vector<LayerGroup>& groups) {
@@ -59,17 +59,20 @@ absl::Status CheckNoDevice(const std::vector<LayerGroup>& groups, absl::string_v
   return absl::OkStatus();
 }
 
-absl::Status CheckSpan(const ModelSpec& model, const Plan& plan) {
-  if (plan.forward_span < 1 || plan.replica_microbatches() % plan.forward_span != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: forward tasks of ", plan.forward_span, " microbatches at once do not divide the ",
-        plan.replica_microbatches(), plan.replicas > 1 ? " of a replica" : " of a step"));
+absl::Status CheckForwardTasks(const model::ModelSpec& model, const Plan& plan) {
+  if (plan.microbatches_per_forward_task < 1 ||
+      plan.replica_microbatches() % plan.microbatches_per_forward_task != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: forward tasks of ", plan.microbatches_per_forward_task,
+                     " microbatches at once do not divide the ", plan.replica_microbatches(),
+                     plan.replicas > 1 ? " of a replica" : " of a step"));
   }
-  if (plan.forward_span == 1 || SpansAllowed(model, plan)) return absl::OkStatus();
+  if (plan.microbatches_per_forward_task == 1 || LargerForwardTasksAllowed(model, plan))
+    return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "plan: what crosses a boundary for a microbatch cannot be part of that of forward tasks of ",
-      plan.forward_span, " microbatches: it is not one tensor of a multiple of ", kSlotAlignment,
-      " bytes"));
+      plan.microbatches_per_forward_task, " microbatches: it is not one tensor of a multiple of ",
+      kSlotAlignment, " bytes"));
 }
 
 // That of `groups` with the same layers and device as a group of the other phase; -1: there is
@@ -100,9 +103,9 @@ absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
     return absl::InvalidArgumentError(
         absl::StrCat(keeps, ", but not its stash (keep_stash), which is the first of them"));
   }
-  if (plan.forward_span > 1) {
+  if (plan.microbatches_per_forward_task > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(keeps, " of forward tasks of ", plan.forward_span,
+        absl::StrCat(keeps, " of forward tasks of ", plan.microbatches_per_forward_task,
                      " microbatches at once (forward_span); only those of one can be kept"));
   }
   return absl::OkStatus();
@@ -114,15 +117,15 @@ const char* ToString(ParallelMode mode) {
   return mode == ParallelMode::kData ? "harmony-dp" : "harmony-pp";
 }
 
-int Plan::num_shares() const {
+int Plan::num_shards() const {
   if (mode == ParallelMode::kPipeline) return 1;
-  int shares = std::min(replicas, static_cast<int>(devices.size()));
-  while (shares > 1 && replicas % shares != 0) --shares;
-  return std::max(shares, 1);
+  int shards = std::min(replicas, static_cast<int>(devices.size()));
+  while (shards > 1 && replicas % shards != 0) --shards;
+  return std::max(shards, 1);
 }
 
-int DeviceOf(const Plan& plan, const LayerGroup& group, int share) {
-  return plan.mode == ParallelMode::kData ? share : group.device;
+int DeviceOf(const Plan& plan, const LayerGroup& group, int shard) {
+  return plan.mode == ParallelMode::kData ? shard : group.device;
 }
 
 std::string DebugString(const Plan& plan) {
@@ -130,7 +133,9 @@ std::string DebugString(const Plan& plan) {
       plan.mode == ParallelMode::kData ? "harmony-dp, " : "",
       plan.replicas > 1 ? absl::StrCat(plan.replicas, " replicas, ") : "", plan.num_microbatches,
       " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
-      plan.forward_span > 1 ? absl::StrCat(", ", plan.forward_span, " at once in forward") : "",
+      plan.microbatches_per_forward_task > 1
+          ? absl::StrCat(", ", plan.microbatches_per_forward_task, " at once in forward")
+          : "",
       "; forward ", GroupsText(plan.forward_groups), "; backward ",
       GroupsText(plan.backward_groups), "; ", ToString(plan.update), plan.clip ? ", clipped" : "",
       "; slots ", plan.stream_slots, "; arena ", FormatBytes(plan.arena_dynamic));
@@ -141,7 +146,7 @@ std::string DebugString(const Plan& plan) {
   return text;
 }
 
-absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
+absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan) {
   const int devices = static_cast<int>(plan.devices.size());
   HARMONY_RETURN_IF_ERROR(CheckGroups(plan.forward_groups, devices, "forward group"));
   HARMONY_RETURN_IF_ERROR(CheckGroups(plan.backward_groups, devices, "backward group"));
@@ -162,15 +167,15 @@ absl::Status CheckPlan(const ModelSpec& model, const Plan& plan) {
     HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.backward_groups, "backward group"));
   }
   HARMONY_RETURN_IF_ERROR(CheckReplicas(plan));
-  HARMONY_RETURN_IF_ERROR(CheckSpan(model, plan));
+  HARMONY_RETURN_IF_ERROR(CheckForwardTasks(model, plan));
   for (const LayerGroup& group : plan.backward_groups) {
     HARMONY_RETURN_IF_ERROR(CheckKept(plan, group));
   }
   return absl::OkStatus();
 }
 
-bool SpansAllowed(const ModelSpec& model, const Plan& plan) {
-  return BoundariesSplit(model, plan.microbatch_size);
+bool LargerForwardTasksAllowed(const model::ModelSpec& model, const Plan& plan) {
+  return model::BoundariesSplit(model, plan.microbatch_size);
 }
 
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group) {
@@ -188,7 +193,7 @@ bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
 }
 
 bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group) {
-  return plan.forward_span == 1 && StashBoundary(backward_group) > 0 &&
+  return plan.microbatches_per_forward_task == 1 && StashBoundary(backward_group) > 0 &&
          CanKeepWeights(plan, backward_group);
 }
 
@@ -218,39 +223,40 @@ std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last) {
   return result;
 }
 
-std::vector<int> UsesOf(const ModelSpec& model, LayerRange layers) {
-  std::vector<int> uses;
+std::vector<int> ReferencesOf(const model::ModelSpec& model, model::LayerRange layers) {
+  std::vector<int> references;
   for (int layer = layers.first; layer <= layers.last; ++layer) {
-    const std::vector<int>& more = model.layers[layer].uses;
-    uses.insert(uses.end(), more.begin(), more.end());
+    const std::vector<int>& more = model.layers[layer].references;
+    references.insert(references.end(), more.begin(), more.end());
   }
-  return uses;
+  return references;
 }
 
-std::vector<int> BlocksOf(const ModelSpec& model, LayerRange layers, bool backward) {
+std::vector<int> BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward) {
   std::vector<int> blocks;
-  for (int use : UsesOf(model, layers)) {
-    if (backward && !model.uses[use].needed_in_backward) continue;
-    const int block = model.uses[use].block;
+  for (int reference : ReferencesOf(model, layers)) {
+    if (backward && !model.references[reference].needed_in_backward) continue;
+    const int block = model.references[reference].block;
     if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) blocks.push_back(block);
   }
   return blocks;
 }
 
-MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
+MinimalSwap ComputeMinimalSwap(const model::ModelSpec& model, const Plan& plan) {
   MinimalSwap swap;
   const int64_t samples = plan.global_batch();
   // Microbatch by microbatch: between the tensors of a boundary there are gaps.
   const auto boundary_bytes = [&](int boundary) {
-    return BoundaryBytes(model, boundary, plan.microbatch_size) * plan.num_microbatches;
+    return model::BoundaryBytes(model, boundary, plan.microbatch_size) * plan.num_microbatches;
   };
-  auto load = [&](LayerRange layers, bool backward) {
+  auto load = [&](model::LayerRange layers, bool backward) {
     for (int block : BlocksOf(model, layers, backward)) {
-      swap.weights += model.blocks[block].weight_bytes * plan.num_shares();
+      swap.weights += model.blocks[block].weight_bytes * plan.num_shards();
     }
   };
-  const auto read_inputs = [&](LayerRange layers) {
-    for (int input : InputsOf(model, layers)) swap.tokens += InputBytes(model, input, samples);
+  const auto read_inputs = [&](model::LayerRange layers) {
+    for (int input : model::InputsOf(model, layers))
+      swap.tokens += model::InputBytes(model, input, samples);
   };
   for (const LayerGroup& group : plan.forward_groups) {
     load(group.layers, false);
@@ -265,7 +271,7 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
     if (!fused && boundary > 0 && !group.keep_stash) {
       swap.stash += boundary_bytes(boundary);  // back in
     }
-    if (plan.update == UpdateMode::kEager && group.layers.first > 0) {
+    if (plan.update == job::UpdateMode::kEager && group.layers.first > 0) {
       swap.boundary_commit += boundary_bytes(group.layers.first);
     }
   }
@@ -273,10 +279,10 @@ MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan) {
     if (stash.kept) continue;
     swap.stash += boundary_bytes(stash.boundary);  // out
   }
-  for (const ParamUse& use : model.uses) {
-    swap.gradients += model.blocks[use.block].gradient_bytes * plan.replicas;
+  for (const model::ParameterReference& reference : model.references) {
+    swap.gradients += model.blocks[reference.block].gradient_bytes * plan.replicas;
   }
   return swap;
 }
 
-}  // namespace harmony
+}  // namespace harmony::plan

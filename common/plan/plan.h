@@ -9,14 +9,14 @@
 
 #include "absl/status/status.h"
 #include "common/base/units.h"
+#include "common/job/job_spec.h"
 #include "common/model/model_spec.h"
-#include "common/plan/job_spec.h"
 #include "common/plan/machine.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 struct LayerGroup {
-  LayerRange layers;
+  model::LayerRange layers;
   int device = 0;  // pipeline mode
   // Backward groups only. The weights that the forward group of the same layers and device loaded
   // stay on the device until this backward: one load a step instead of two.
@@ -35,7 +35,7 @@ struct LayerGroup {
 // How the microbatches of a step are spread over the devices.
 enum class ParallelMode {
   kPipeline,  // a layer group runs on its device, with all microbatches (wrap-around pipeline)
-  kData,      // each device runs all groups, with its share of the microbatches
+  kData,      // each device runs all groups, with its shard of the microbatches
 };
 const char* ToString(ParallelMode mode);  // harmony-pp, harmony-dp
 
@@ -54,15 +54,15 @@ struct Plan {
   int num_microbatches = 1;
   int64_t microbatch_size = 1;  // sequences; of backward (and fused) tasks
   // A forward task runs that many microbatches at once. Divides num_microbatches; above 1 only
-  // where SpansAllowed. Changes no bit of the result.
-  int forward_span = 1;
+  // where LargerForwardTasksAllowed. Changes no bit of the result.
+  int microbatches_per_forward_task = 1;
   int64_t sequence_length = 0;
   // Forward groups cover layers [0, backward_groups.back().layers.first); the last backward group
   // runs its forward fused with its backward. Backward groups cover all layers. Both in layer
   // order.
   std::vector<LayerGroup> forward_groups;
   std::vector<LayerGroup> backward_groups;
-  UpdateMode update = UpdateMode::kEager;  // never kAuto
+  job::UpdateMode update = job::UpdateMode::kEager;  // never kAuto
   std::vector<DevicePlan> devices;
   bool clip = false;          // global-norm clipping: norms and the coefficient before any update
   int optimizer_moments = 2;  // AdamW 2, SGD 0
@@ -70,7 +70,7 @@ struct Plan {
   // Double buffering of what streams through a device: slots of each kind a group's task has.
   int stream_slots = 2;
   // Eager updates: bytes of the ring that gradients pass through on the way to their update (tied
-  // uses have slots of their own). Not used by deferred updates.
+  // references have slots of their own). Not used by deferred updates.
   Bytes gradient_ring;
   // Boundary gradients of that many backward groups have room in the arena at a time, at least 2.
   // With two more than there are devices no group ever waits for one.
@@ -79,29 +79,31 @@ struct Plan {
   Bytes arena_dynamic;
 
   int64_t global_batch() const { return num_microbatches * microbatch_size; }
-  int num_forwards() const { return num_microbatches / forward_span; }  // of each forward group
+  int num_forwards() const {
+    return num_microbatches / microbatches_per_forward_task;
+  }  // of each forward group
   int replica_microbatches() const { return num_microbatches / replicas; }
-  // A group runs that often in a phase: once for each share, a range of whole replicas, each on a
+  // A group runs that often in a phase: once for each shard, a range of whole replicas, each on a
   // device of its own. Pipeline: 1. Data: the largest divisor of `replicas` that is not above the
-  // number of devices; share i on device i.
-  int num_shares() const;
-  int share_microbatches() const { return num_microbatches / num_shares(); }
-  int64_t forward_size() const { return microbatch_size * forward_span; }
+  // number of devices; shard i on device i.
+  int num_shards() const;
+  int shard_microbatches() const { return num_microbatches / num_shards(); }
+  int64_t forward_size() const { return microbatch_size * microbatches_per_forward_task; }
 };
 
 std::string DebugString(const Plan& plan);
 
-// Where a share of a group runs. (In data mode LayerGroup::device is 0 and means nothing.)
-int DeviceOf(const Plan& plan, const LayerGroup& group, int share);
+// Where a shard of a group runs. (In data mode LayerGroup::device is 0 and means nothing.)
+int DeviceOf(const Plan& plan, const LayerGroup& group, int shard);
 
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
 // there is not, when one keeps what it cannot keep, and when sizes or numbers do not divide each
 // other.
-absl::Status CheckPlan(const ModelSpec& model, const Plan& plan);
+absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan);
 
 // Forward tasks may run several microbatches: each one's part of a boundary begins at a slot
 // boundary, so that a backward task can read its slice and kernels give it the bits it gets alone.
-bool SpansAllowed(const ModelSpec& model, const Plan& plan);
+bool LargerForwardTasksAllowed(const model::ModelSpec& model, const Plan& plan);
 
 // The backward group that keeps the weights a forward group loads; -1: none does.
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group);
@@ -123,15 +125,15 @@ int StashBoundary(const LayerGroup& group);
 struct StashSpec {
   int boundary = 0;
   int group = 0;
-  bool kept = false;  // on the device of the group (of each share, its part); else on the host
+  bool kept = false;  // on the device of the group (of each shard, its part); else on the host
 };
 std::vector<StashSpec> StashesOf(const Plan& plan);  // boundaries ascending
 // Those of boundaries from `first` to `last`.
 std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last);
-// The uses of a range of layers, in layer order; blocks used by them, each once, in order of first
-// use. `backward`: only what the backward of these layers needs.
-std::vector<int> UsesOf(const ModelSpec& model, LayerRange layers);
-std::vector<int> BlocksOf(const ModelSpec& model, LayerRange layers, bool backward);
+// The references of a range of layers, in layer order; blocks used by them, each once, in order of
+// first use. `backward`: only what the backward of these layers needs.
+std::vector<int> ReferencesOf(const model::ModelSpec& model, model::LayerRange layers);
+std::vector<int> BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward);
 
 // Bytes per step of each class that any execution of the plan must move over CPU-GPU links
 // (section 7): the yardstick beside the measured counters.
@@ -139,6 +141,6 @@ struct MinimalSwap {
   Bytes weights, gradients, stash, boundary_commit;
   Bytes tokens;  // batch inputs, by every task that reads them
 };
-MinimalSwap ComputeMinimalSwap(const ModelSpec& model, const Plan& plan);
+MinimalSwap ComputeMinimalSwap(const model::ModelSpec& model, const Plan& plan);
 
-}  // namespace harmony
+}  // namespace harmony::plan

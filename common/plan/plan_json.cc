@@ -8,7 +8,7 @@
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -32,10 +32,10 @@ Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
   return json;
 }
 
-std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool backward) {
+std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devices, bool backward) {
   std::vector<LayerGroup> groups;
   int64_t next = 0;
-  for (const JsonField& item : field.Items()) {
+  for (const document::JsonField& item : field.Items()) {
     if (backward) {
       item.Only({"first_layer", "last_layer", "device", "keep_weights", "keep_stash",
                  "keep_activations"});
@@ -69,12 +69,12 @@ std::vector<LayerGroup> GroupsOf(const JsonField& field, int num_devices, bool b
   return groups;
 }
 
-int CountOf(const JsonField& field) {
+int CountOf(const document::JsonField& field) {
   return static_cast<int>(field.Integer(1, limits::kMostMicrobatches));
 }
 
 // Plans of before there was a choice have neither.
-void ReadMode(const JsonField& field, Plan* plan) {
+void ReadMode(const document::JsonField& field, Plan* plan) {
   if (field.Has("mode")) {
     const std::string mode = field.Get("mode").Text();
     if (mode == ToString(ParallelMode::kData)) plan->mode = ParallelMode::kData;
@@ -91,7 +91,7 @@ void ReadMode(const JsonField& field, Plan* plan) {
   }
 }
 
-Plan PlanOf(const JsonField& field) {
+Plan PlanOf(const document::JsonField& field) {
   field.Only({"schema", "mode", "replicas", "devices", "micro_batch_size", "num_microbatches",
               "sequence_length", "update", "forward_span", "stream_slots", "forward_groups",
               "backward_groups"});
@@ -107,15 +107,15 @@ Plan PlanOf(const JsonField& field) {
   plan.sequence_length = field.Get("sequence_length").Integer(1, limits::kMostTokens);
   ReadMode(field, &plan);
   const std::string update = field.Get("update").Text();
-  plan.update = update == "deferred" ? UpdateMode::kDeferred : UpdateMode::kEager;
+  plan.update = update == "deferred" ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
   if (field.ok() && update != "deferred" && update != "eager") {
     field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
   }
-  plan.forward_span = CountOf(field.Get("forward_span"));
-  if (field.ok() && plan.num_microbatches % plan.forward_span != 0) {
+  plan.microbatches_per_forward_task = CountOf(field.Get("forward_span"));
+  if (field.ok() && plan.num_microbatches % plan.microbatches_per_forward_task != 0) {
     field.Get("forward_span")
-        .Wrong(absl::StrCat("is ", plan.forward_span, "; it must divide num_microbatches, ",
-                            plan.num_microbatches));
+        .Wrong(absl::StrCat("is ", plan.microbatches_per_forward_task,
+                            "; it must divide num_microbatches, ", plan.num_microbatches));
   }
   plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1, kMostSlots));
   // Where each device runs all groups, there is no device to name but 0.
@@ -140,7 +140,7 @@ std::string PlanFileText(const Plan& plan) {
   json["num_microbatches"] = plan.num_microbatches;
   json["sequence_length"] = plan.sequence_length;
   json["update"] = ToString(plan.update);
-  json["forward_span"] = plan.forward_span;
+  json["forward_span"] = plan.microbatches_per_forward_task;
   json["stream_slots"] = plan.stream_slots;
   json["forward_groups"] = GroupsToJson(plan.forward_groups, false);
   json["backward_groups"] = GroupsToJson(plan.backward_groups, true);
@@ -148,9 +148,9 @@ std::string PlanFileText(const Plan& plan) {
 }
 
 absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view where) {
-  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJsonFields(text, where));
+  HARMONY_ASSIGN_OR_RETURN(const nlohmann::json json, document::ParseJsonFields(text, where));
   absl::Status status;
-  const JsonField root(&json, where, &status);
+  const document::JsonField root(&json, where, &status);
   const bool whole = json.is_object() && json.contains("plan");
   if (whole) {
     root.Only({"mode", "virtual_replicas", "fits", "plan", "num_microbatches", "micro_batch_size",
@@ -169,4 +169,4 @@ absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view whe
   return plan;
 }
 
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/plan/plan.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 inline constexpr char kPlanSchema[] = "harmony-plan/1";
 
@@ -22,4 +22,4 @@ std::string PlanFileText(const Plan& plan);
 // `where`, names the field: unknown, missing or out of range, groups that do not follow each other.
 absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view where);
 
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -6,17 +6,17 @@
 
 #include <string>
 
+#include "common/job/job_spec.h"
 #include "common/model/model_spec.h"
-#include "common/plan/job_spec.h"
 #include "common/plan/plan.h"
 
-namespace harmony {
+namespace harmony::plan {
 
 struct PlannedJob {
-  JobSpec spec;             // as parsed: what `auto` was resolved to is in the plan
+  job::JobSpec spec;        // as parsed: what `auto` was resolved to is in the plan
   std::string config_json;  // the model's configuration, verbatim
-  ModelSpec model;          // of that configuration and the job's sequence length
+  model::ModelSpec model;   // of that configuration and the job's sequence length
   Plan plan;                // in force
 };
 
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
 std::string EnvironmentOr(const char* name, absl::string_view fallback) {
@@ -82,4 +82,4 @@ std::string SocketTarget(absl::string_view socket_path) {
   return absl::StrCat("unix:", socket_path);
 }
 
-}  // namespace harmony
+}  // namespace harmony::rpc

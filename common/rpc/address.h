@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::rpc {
 
 // The socket to use: `option` (of --socket) when it is not empty, else $HARMONY_SOCKET, else
 // $XDG_RUNTIME_DIR/harmony/coordinator.sock, else ~/.harmony/coordinator.sock. An absolute path
@@ -23,4 +23,4 @@ absl::Status MakeSocketFolder(absl::string_view socket_path);
 // "unix:PATH", what gRPC takes for channels and servers.
 std::string SocketTarget(absl::string_view socket_path);
 
-}  // namespace harmony
+}  // namespace harmony::rpc

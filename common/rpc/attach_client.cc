@@ -15,7 +15,7 @@
 #include "common/rpc/grpc_status.h"
 #include "harmony/v1/attach.grpc.pb.h"
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
 using std::chrono::milliseconds;
@@ -173,4 +173,4 @@ void AttachClient::Shutdown() { impl_->Shutdown(); }
 
 const char* HarmonyVersion() { return "0.1.0"; }
 
-}  // namespace harmony
+}  // namespace harmony::rpc

@@ -16,13 +16,13 @@
 
 #include "absl/status/status.h"
 
-namespace harmony {
-
-namespace v1 {
+namespace harmony::v1 {
 class FromProcess;
 class Hello;
 class ToProcess;
-}  // namespace v1
+}  // namespace harmony::v1
+
+namespace harmony::rpc {
 
 struct AttachCallbacks {
   // Fills in the Hello of the next dial (role, device, incarnation, pid, generation); the version
@@ -62,4 +62,4 @@ class AttachClient {
 // What Hello.version must be on both sides.
 const char* HarmonyVersion();
 
-}  // namespace harmony
+}  // namespace harmony::rpc

@@ -7,7 +7,7 @@
 
 #include "common/rpc/address.h"
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
 constexpr int kMaxMessageBytes = 256 << 20;
@@ -38,4 +38,4 @@ void ListenOnSocket(grpc::ServerBuilder& builder, absl::string_view socket_path)
   builder.AddListeningPort(SocketTarget(socket_path), grpc::InsecureServerCredentials());
 }
 
-}  // namespace harmony
+}  // namespace harmony::rpc

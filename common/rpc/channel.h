@@ -13,7 +13,7 @@ class Channel;
 class ServerBuilder;
 }  // namespace grpc
 
-namespace harmony {
+namespace harmony::rpc {
 
 // A channel of its own (connections are not shared with other channels of the process), which
 // connects when first used and tries again quickly (50 ms to 1 s) after a failure.
@@ -23,4 +23,4 @@ std::shared_ptr<grpc::Channel> MakeChannel(absl::string_view socket_path);
 // stale socket.
 void ListenOnSocket(grpc::ServerBuilder& builder, absl::string_view socket_path);
 
-}  // namespace harmony
+}  // namespace harmony::rpc

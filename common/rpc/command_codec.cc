@@ -7,15 +7,15 @@
 #include "common/rpc/wire_fields.h"
 #include "harmony/v1/attach.pb.h"
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
-static_assert(v1::TaskKind_MAX == static_cast<int>(TaskKind::kForwardBackward));
-static_assert(v1::HostTaskKind_MAX == static_cast<int>(HostTaskKind::kCheckpoint));
-static_assert(v1::TrafficClass_MAX == static_cast<int>(TrafficClass::kRecovery));
-static_assert(v1::ObjectKind_MAX == static_cast<int>(ObjectKind::kNorm));
-static_assert(v1::UpdateMode_MAX == static_cast<int>(UpdateMode::kDeferred));
-static_assert(v1::ParallelMode_MAX == static_cast<int>(ParallelMode::kData));
+static_assert(v1::TaskKind_MAX == static_cast<int>(command::TaskKind::kForwardBackward));
+static_assert(v1::HostTaskKind_MAX == static_cast<int>(command::HostTaskKind::kCheckpoint));
+static_assert(v1::TrafficClass_MAX == static_cast<int>(command::TrafficClass::kRecovery));
+static_assert(v1::ObjectKind_MAX == static_cast<int>(command::ObjectKind::kNorm));
+static_assert(v1::UpdateMode_MAX == static_cast<int>(job::UpdateMode::kDeferred));
+static_assert(v1::ParallelMode_MAX == static_cast<int>(plan::ParallelMode::kData));
 
 using Bindings = google::protobuf::RepeatedPtrField<v1::Binding>;
 
@@ -24,15 +24,15 @@ using Bindings = google::protobuf::RepeatedPtrField<v1::Binding>;
 // The places of a compute task's tensors: each may be absent, which is not the same as 0.
 struct TensorPlace {
   const char* name;
-  std::optional<Bytes> ComputeTask::*ours;
+  std::optional<Bytes> command::ComputeTask::*ours;
   bool (v1::ComputeTask::*has)() const;
   int64_t (v1::ComputeTask::*get)() const;
   void (v1::ComputeTask::*set)(int64_t);
 };
-#define HARMONY_PLACE(name)                                                          \
-  {                                                                                  \
-#name, &ComputeTask::name, &v1::ComputeTask::has_##name, &v1::ComputeTask::name, \
-        &v1::ComputeTask::set_##name                                                 \
+#define HARMONY_PLACE(name)                                                                   \
+  {                                                                                           \
+#name, &command::ComputeTask::name, &v1::ComputeTask::has_##name, &v1::ComputeTask::name, \
+        &v1::ComputeTask::set_##name                                                          \
   }
 constexpr TensorPlace kTensorPlaces[] = {HARMONY_PLACE(input), HARMONY_PLACE(kept),
                                          HARMONY_PLACE(output_gradient),
@@ -59,7 +59,7 @@ std::vector<Binding> DecodeBindings(const Bindings& wire, absl::string_view fiel
   return bindings;
 }
 
-void EncodeBody(const ComputeTask& task, v1::Command* command) {
+void EncodeBody(const command::ComputeTask& task, v1::Command* command) {
   v1::ComputeTask* wire = command->mutable_compute();
   wire->set_kind(ToWire<v1::TaskKind>(task.kind));
   wire->set_first_layer(task.layers.first);
@@ -79,19 +79,19 @@ void EncodeBody(const ComputeTask& task, v1::Command* command) {
   wire->set_total_labels(task.total_labels);
 }
 
-ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
-  ComputeTask task;
-  task.kind = read.Enumerator<TaskKind>(wire.kind(), "compute.kind");
+command::ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
+  command::ComputeTask task;
+  task.kind = read.Enumerator<command::TaskKind>(wire.kind(), "compute.kind");
   task.layers.first = read.Index(wire.first_layer(), "first_layer");
   task.layers.last = read.AtLeast(task.layers.first, wire.last_layer(), "last_layer");
   task.microbatch = read.Index(wire.microbatch(), "microbatch");
   task.samples = read.AtLeast(1, wire.samples(), "samples");
-  task.weights = DecodeBindings<WeightBinding>(wire.weights(), "weights", read);
-  task.gradients = DecodeBindings<WeightBinding>(wire.gradients(), "gradients", read);
+  task.weights = DecodeBindings<command::WeightBinding>(wire.weights(), "weights", read);
+  task.gradients = DecodeBindings<command::WeightBinding>(wire.gradients(), "gradients", read);
   task.first_microbatch = wire.first_microbatch();
   task.last_microbatch = wire.last_microbatch();
-  task.outputs = DecodeBindings<OutputBinding>(wire.outputs(), "outputs", read);
-  task.inputs = DecodeBindings<InputBinding>(wire.inputs(), "inputs", read);
+  task.outputs = DecodeBindings<command::OutputBinding>(wire.outputs(), "outputs", read);
+  task.inputs = DecodeBindings<command::InputBinding>(wire.inputs(), "inputs", read);
   for (const TensorPlace& place : kTensorPlaces) {
     if ((wire.*place.has)()) task.*place.ours = read.Size((wire.*place.get)(), place.name);
   }
@@ -101,7 +101,7 @@ ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
 
 // ---- Transfers ----
 
-void EncodeBody(const Transfer& transfer, v1::Command* command) {
+void EncodeBody(const command::Transfer& transfer, v1::Command* command) {
   v1::Transfer* wire = command->mutable_transfer();
   wire->set_source_device(transfer.source.device);
   wire->set_source_offset(transfer.source.offset.count());
@@ -123,18 +123,18 @@ void EncodeBody(const Transfer& transfer, v1::Command* command) {
   for (int record : transfer.retire) wire->add_retire(record);
 }
 
-Transfer Decode(const v1::Transfer& wire, WireFields& read) {
-  Transfer transfer;
+command::Transfer Decode(const v1::Transfer& wire, WireFields& read) {
+  command::Transfer transfer;
   transfer.source = {read.AtLeast(-1, wire.source_device(), "source_device"),
                      read.Size(wire.source_offset(), "source_offset")};
   transfer.destination = {read.AtLeast(-1, wire.destination_device(), "destination_device"),
                           read.Size(wire.destination_offset(), "destination_offset")};
   transfer.size = read.Size(wire.size(), "size");
-  transfer.traffic = read.Enumerator<TrafficClass>(wire.traffic(), "traffic");
+  transfer.traffic = read.Enumerator<command::TrafficClass>(wire.traffic(), "traffic");
   if (wire.has_commit_record()) {
-    Commit& commit = transfer.commit.emplace();
+    command::Commit& commit = transfer.commit.emplace();
     commit.record = read.Index(wire.commit_record(), "commit_record");
-    commit.key.kind = read.Enumerator<ObjectKind>(wire.commit_kind(), "commit_kind");
+    commit.key.kind = read.Enumerator<command::ObjectKind>(wire.commit_kind(), "commit_kind");
     commit.key.index = read.Index(wire.commit_index(), "commit_index");
     commit.key.microbatch = read.Index(wire.commit_microbatch(), "commit_microbatch");
     commit.version = wire.commit_version();
@@ -148,7 +148,7 @@ Transfer Decode(const v1::Transfer& wire, WireFields& read) {
 
 // ---- Host tasks ----
 
-void EncodeBody(const HostTask& task, v1::Command* command) {
+void EncodeBody(const command::HostTask& task, v1::Command* command) {
   v1::HostTask* wire = command->mutable_host();
   wire->set_kind(ToWire<v1::HostTaskKind>(task.kind));
   wire->set_block(task.block);
@@ -156,9 +156,9 @@ void EncodeBody(const HostTask& task, v1::Command* command) {
   for (int record : task.gradient_records) wire->add_gradient_records(record);
 }
 
-HostTask Decode(const v1::HostTask& wire, WireFields& read) {
-  HostTask task;
-  task.kind = read.Enumerator<HostTaskKind>(wire.kind(), "host.kind");
+command::HostTask Decode(const v1::HostTask& wire, WireFields& read) {
+  command::HostTask task;
+  task.kind = read.Enumerator<command::HostTaskKind>(wire.kind(), "host.kind");
   task.block = read.AtLeast(-1, wire.block(), "block");
   task.offset = read.Size(wire.offset(), "offset");
   for (int32_t record : wire.gradient_records()) {
@@ -167,7 +167,7 @@ HostTask Decode(const v1::HostTask& wire, WireFields& read) {
   return task;
 }
 
-absl::Status DecodeBody(const v1::Command& wire, WireFields& read, Command* command) {
+absl::Status DecodeBody(const v1::Command& wire, WireFields& read, command::Command* command) {
   switch (wire.body_case()) {
     case v1::Command::kCompute:
       command->body = Decode(wire.compute(), read);
@@ -186,9 +186,9 @@ absl::Status DecodeBody(const v1::Command& wire, WireFields& read, Command* comm
 
 // ---- Plans ----
 
-void EncodeGroups(const std::vector<LayerGroup>& groups,
+void EncodeGroups(const std::vector<plan::LayerGroup>& groups,
                   google::protobuf::RepeatedPtrField<v1::Group>* wire) {
-  for (const LayerGroup& group : groups) {
+  for (const plan::LayerGroup& group : groups) {
     v1::Group* out = wire->Add();
     out->set_first_layer(group.layers.first);
     out->set_last_layer(group.layers.last);
@@ -200,9 +200,10 @@ void EncodeGroups(const std::vector<LayerGroup>& groups,
 }
 
 // Groups must follow each other without a gap, and lie on devices there are.
-std::vector<LayerGroup> DecodeGroups(const google::protobuf::RepeatedPtrField<v1::Group>& wire,
-                                     int num_devices, absl::string_view field, WireFields& read) {
-  std::vector<LayerGroup> groups;
+std::vector<plan::LayerGroup> DecodeGroups(
+    const google::protobuf::RepeatedPtrField<v1::Group>& wire, int num_devices,
+    absl::string_view field, WireFields& read) {
+  std::vector<plan::LayerGroup> groups;
   int next = 0;
   for (const v1::Group& in : wire) {
     if (in.first_layer() != next || in.last_layer() < in.first_layer()) {
@@ -230,12 +231,12 @@ int DecodeDivisor(int raw, int whole, absl::string_view field, WireFields& read)
 
 }  // namespace
 
-void EncodeCommand(const Command& command, v1::Command* wire) {
-  const CommandHeader& header = command.header;
+void EncodeCommand(const command::Command& command, v1::Command* wire) {
+  const command::CommandHeader& header = command.header;
   wire->set_id(header.id);
   wire->set_lane(header.lane);
   wire->set_signal_value(header.signal_value);
-  for (const SemaphoreWait& wait : header.waits) {
+  for (const command::SemaphoreWait& wait : header.waits) {
     v1::Wait* out = wire->add_waits();
     out->set_semaphore(wait.semaphore);
     out->set_value(wait.value);
@@ -245,8 +246,8 @@ void EncodeCommand(const Command& command, v1::Command* wire) {
   std::visit([&](const auto& body) { EncodeBody(body, wire); }, command.body);
 }
 
-absl::StatusOr<Command> DecodeCommand(const v1::Command& wire) {
-  Command command;
+absl::StatusOr<command::Command> DecodeCommand(const v1::Command& wire) {
+  command::Command command;
   WireFields read;
   command.header.id = wire.id();
   command.header.lane = wire.lane();
@@ -262,14 +263,14 @@ absl::StatusOr<Command> DecodeCommand(const v1::Command& wire) {
   return command;
 }
 
-void EncodePlan(const Plan& plan, v1::Plan* wire) {
+void EncodePlan(const plan::Plan& plan, v1::Plan* wire) {
   wire->set_num_microbatches(plan.num_microbatches);
   wire->set_microbatch_size(plan.microbatch_size);
   wire->set_sequence_length(plan.sequence_length);
   EncodeGroups(plan.forward_groups, wire->mutable_forward_groups());
   EncodeGroups(plan.backward_groups, wire->mutable_backward_groups());
   wire->set_update(ToWire<v1::UpdateMode>(plan.update));
-  for (const DevicePlan& device : plan.devices) {
+  for (const plan::DevicePlan& device : plan.devices) {
     v1::DevicePlan* out = wire->add_devices();
     out->set_memory(device.memory.count());
     out->set_resident(device.resident.count());
@@ -281,20 +282,20 @@ void EncodePlan(const Plan& plan, v1::Plan* wire) {
   wire->set_stream_slots(plan.stream_slots);
   wire->set_gradient_ring(plan.gradient_ring.count());
   wire->set_boundary_banks(plan.boundary_banks);
-  wire->set_forward_span(plan.forward_span);
+  wire->set_forward_span(plan.microbatches_per_forward_task);
   wire->set_mode(ToWire<v1::ParallelMode>(plan.mode));
   wire->set_replicas(plan.replicas);
 }
 
-absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
-  Plan plan;
+absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire) {
+  plan::Plan plan;
   WireFields read;
   plan.num_microbatches = read.AtLeast(1, wire.num_microbatches(), "num_microbatches");
   plan.microbatch_size = read.AtLeast(1, wire.microbatch_size(), "microbatch_size");
   plan.sequence_length = read.AtLeast(1, wire.sequence_length(), "sequence_length");
-  plan.forward_span =
+  plan.microbatches_per_forward_task =
       DecodeDivisor(wire.forward_span(), plan.num_microbatches, "forward_span", read);
-  plan.mode = read.Enumerator<ParallelMode>(wire.mode(), "mode");
+  plan.mode = read.Enumerator<plan::ParallelMode>(wire.mode(), "mode");
   plan.replicas = DecodeDivisor(wire.replicas(), plan.num_microbatches, "replicas", read);
   for (const v1::DevicePlan& in : wire.devices()) {
     const Bytes resident = read.Size(in.resident(), "devices.resident");
@@ -304,8 +305,8 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   const int num_devices = static_cast<int>(plan.devices.size());
   plan.forward_groups = DecodeGroups(wire.forward_groups(), num_devices, "forward_groups", read);
   plan.backward_groups = DecodeGroups(wire.backward_groups(), num_devices, "backward_groups", read);
-  plan.update = read.Enumerator<UpdateMode>(wire.update(), "update");
-  if (plan.update == UpdateMode::kAuto) read.Wrong("update", wire.update());
+  plan.update = read.Enumerator<job::UpdateMode>(wire.update(), "update");
+  if (plan.update == job::UpdateMode::kAuto) read.Wrong("update", wire.update());
   plan.arena_dynamic = read.Size(wire.arena_dynamic(), "arena_dynamic");
   plan.clip = wire.clip();
   plan.optimizer_moments = read.Index(wire.optimizer_moments(), "optimizer_moments");
@@ -317,13 +318,13 @@ absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire) {
   return plan;
 }
 
-std::string SerializePlan(const Plan& plan) {
+std::string SerializePlan(const plan::Plan& plan) {
   v1::Plan wire;
   EncodePlan(plan, &wire);
   return wire.SerializeAsString();
 }
 
-absl::StatusOr<Plan> ParsePlan(absl::string_view bytes) {
+absl::StatusOr<plan::Plan> ParsePlan(absl::string_view bytes) {
   v1::Plan wire;
   if (!wire.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("plan: not a Plan message");
@@ -331,4 +332,4 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view bytes) {
   return DecodePlan(wire);
 }
 
-}  // namespace harmony
+}  // namespace harmony::rpc

@@ -8,26 +8,26 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/plan/command.h"
+#include "common/command/command.h"
 #include "common/plan/plan.h"
 
-namespace harmony {
-
-namespace v1 {
+namespace harmony::v1 {
 class Command;
 class Plan;
-}  // namespace v1
+}  // namespace harmony::v1
 
-void EncodeCommand(const Command& command, v1::Command* wire);
+namespace harmony::rpc {
+
+void EncodeCommand(const command::Command& command, v1::Command* wire);
 // InvalidArgument names the command's id and the field.
-absl::StatusOr<Command> DecodeCommand(const v1::Command& wire);
+absl::StatusOr<command::Command> DecodeCommand(const v1::Command& wire);
 
-void EncodePlan(const Plan& plan, v1::Plan* wire);
+void EncodePlan(const plan::Plan& plan, v1::Plan* wire);
 // InvalidArgument names the field.
-absl::StatusOr<Plan> DecodePlan(const v1::Plan& wire);
+absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire);
 
 // As bytes: what JobSetup.plan holds, and what the coordinator stores.
-std::string SerializePlan(const Plan& plan);
-absl::StatusOr<Plan> ParsePlan(absl::string_view bytes);
+std::string SerializePlan(const plan::Plan& plan);
+absl::StatusOr<plan::Plan> ParsePlan(absl::string_view bytes);
 
-}  // namespace harmony
+}  // namespace harmony::rpc

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 
-namespace harmony {
+namespace harmony::rpc {
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-}  // namespace harmony
+}  // namespace harmony::rpc

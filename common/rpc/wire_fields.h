@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::rpc {
 
 // Enumerations on the wire have the numbers of ours.
 template <typename Wire, typename Enum>
@@ -56,4 +56,4 @@ class WireFields {
   absl::Status status_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::rpc

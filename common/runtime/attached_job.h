@@ -6,15 +6,15 @@
 #include "common/model/model_config.h"
 #include "common/plan/planned_job.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 // A job as the processes that carry it out get it (JobSetup), decoded and checked.
-struct AttachedJob : PlannedJob {
+struct AttachedJob : plan::PlannedJob {
   std::string id;
-  ModelConfig config;             // for the layers of the built-in families
+  model::ModelConfig config;      // for the layers of the built-in families
   std::string job_json;           // what the specification was read from: kept in checkpoints
   std::string resume_checkpoint;  // absolute directory; empty: start from init
   int64_t first_step = 0;         // the version that kInitialize commits
 };
 
-}  // namespace harmony
+}  // namespace harmony::runtime

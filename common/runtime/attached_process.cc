@@ -11,13 +11,13 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/job/job_file.h"
 #include "common/model/families/causal_lm.h"
-#include "common/plan/job_file.h"
 #include "common/rpc/attach_client.h"
 #include "common/rpc/command_codec.h"
 #include "harmony/v1/attach.pb.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 v1::Role RoleToWire(AttachedRole role) {
@@ -37,10 +37,11 @@ absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   job.id = setup.job_id();
   job.job_json = setup.job_json();
   job.config_json = setup.model_config_json();
-  HARMONY_ASSIGN_OR_RETURN(job.spec, JobSpecFromJson(setup.job_json(), "job"));
-  HARMONY_ASSIGN_OR_RETURN(job.config, ParseModelConfig(setup.model_config_json(), "config.json"));
-  job.model = BuildModelSpec(job.config, job.spec.sequence_length);
-  HARMONY_ASSIGN_OR_RETURN(job.plan, ParsePlan(setup.plan()));
+  HARMONY_ASSIGN_OR_RETURN(job.spec, job::JobSpecFromJson(setup.job_json(), "job"));
+  HARMONY_ASSIGN_OR_RETURN(job.config,
+                           model::ParseModelConfig(setup.model_config_json(), "config.json"));
+  job.model = model::BuildModelSpec(job.config, job.spec.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(job.plan, rpc::ParsePlan(setup.plan()));
   job.resume_checkpoint = setup.resume_checkpoint();
   job.first_step = setup.first_step();
   return job;
@@ -119,8 +120,8 @@ class AttachedProcess::Impl {
     executor_.Quiesce();
   }
 
-  AttachCallbacks Callbacks(std::function<void(const absl::Status&)> on_refused) {
-    AttachCallbacks callbacks;
+  rpc::AttachCallbacks Callbacks(std::function<void(const absl::Status&)> on_refused) {
+    rpc::AttachCallbacks callbacks;
     callbacks.hello = [this](v1::Hello* hello) { FillHello(hello); };
     callbacks.on_message = [this](const v1::ToProcess& message) { OnMessage(message); };
     callbacks.on_lost = [this] {
@@ -221,10 +222,10 @@ class AttachedProcess::Impl {
                     commands.generation());
       return;
     }
-    std::vector<Command> decoded;
+    std::vector<command::Command> decoded;
     decoded.reserve(static_cast<size_t>(commands.commands_size()));
     for (const v1::Command& wire : commands.commands()) {
-      absl::StatusOr<Command> command = DecodeCommand(wire);
+      absl::StatusOr<command::Command> command = rpc::DecodeCommand(wire);
       if (!command.ok()) {
         FailGeneration(commands.generation(), command.status());
         break;
@@ -275,7 +276,7 @@ class AttachedProcess::Impl {
   AttachedHandler* const handler_;
   const uint32_t first_lane_;
   uint32_t last_generation_ = 0;  // stream's thread only
-  AttachClient client_;
+  rpc::AttachClient client_;
   LaneExecutor executor_;  // destroyed before the client that its reports go to
 
   Mutex mutex_;
@@ -293,4 +294,4 @@ AttachedProcess::~AttachedProcess() = default;
 void AttachedProcess::Start() { impl_->Start(); }
 void AttachedProcess::Stop() { impl_->Stop(); }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/plan/command.h"
+#include "common/command/command.h"
 #include "common/runtime/attached_job.h"
 #include "common/runtime/lane_executor.h"
 
-namespace harmony {
-
-namespace v1 {
+namespace harmony::v1 {
 class DeviceStats;
-}
+}  // namespace harmony::v1
+
+namespace harmony::runtime {
 
 // Memory of the process, for DeviceStats.
 void FillProcessStats(v1::DeviceStats* stats);
@@ -69,4 +69,4 @@ class AttachedProcess {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/plan/lane_queue.h"
+#include "common/command/lane_queue.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 void NameThread(const std::string& name) {
@@ -24,7 +24,7 @@ struct LaneExecutor::LaneState {
   const LaneDefinition definition;
   Mutex mutex;
   CondVar changed;
-  LaneQueue queue ABSL_GUARDED_BY(mutex);  // a running command is read without it
+  command::LaneQueue queue ABSL_GUARDED_BY(mutex);  // a running command is read without it
   // When what waits in the queue came. Dropped commands stay until the next generation.
   std::deque<Nanos> received ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
@@ -88,13 +88,13 @@ LaneExecutor::LaneState* LaneExecutor::FindLane(uint32_t index) {
   return nullptr;
 }
 
-void LaneExecutor::Enqueue(uint32_t generation, std::vector<Command> commands) {
+void LaneExecutor::Enqueue(uint32_t generation, std::vector<command::Command> commands) {
   if (generation != generation_.load()) {
     dropped_.fetch_add(commands.size(), std::memory_order_relaxed);
     return;
   }
   const Nanos now = options_.clock->Now();
-  for (Command& command : commands) {
+  for (command::Command& command : commands) {
     const uint64_t value = command.header.signal_value;
     LaneState* lane = FindLane(command.header.lane);
     if (lane == nullptr) {
@@ -141,7 +141,7 @@ void LaneExecutor::RunLane(LaneState* lane) {
     if (lane->stopping) return;
     const uint32_t generation = lane->queue.generation();
     lane->queue.BeginHead();
-    const Command& command = *lane->queue.Running();
+    const command::Command& command = *lane->queue.Running();
     CompletedCommand completed;
     completed.received = lane->received.front();
     lane->received.pop_front();
@@ -165,13 +165,13 @@ void LaneExecutor::RunLane(LaneState* lane) {
 
 // Sets `over` when the error says no more than that the generation is over.
 absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation,
-                                      const Command& command, CompletedCommand* completed,
+                                      const command::Command& command, CompletedCommand* completed,
                                       bool* over) {
   const auto quiesced = [this, over] {
     *over = cancelled_.load();
     return *over;
   };
-  for (const SemaphoreWait& wait : command.header.waits) {
+  for (const command::SemaphoreWait& wait : command.header.waits) {
     const absl::Status waited =
         semaphores_->Wait(generation, wait.semaphore, wait.value, cancelled_);
     *over = absl::IsAborted(waited);
@@ -256,4 +256,4 @@ void LaneExecutor::RunReporter() {
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

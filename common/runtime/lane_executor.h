@@ -14,10 +14,10 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/units.h"
-#include "common/plan/command.h"
+#include "common/command/command.h"
 #include "common/runtime/lane_semaphores.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 // When a command came and when its work ran; CLOCK_MONOTONIC. `start` is after its waits were
 // satisfied.
@@ -38,7 +38,7 @@ struct LaneReport {
 };
 
 // Does the work of one command. OK means it is complete and committed, so it may be signalled.
-using LaneBody = std::function<absl::Status(const Command&)>;
+using LaneBody = std::function<absl::Status(const command::Command&)>;
 
 struct LaneDefinition {
   uint32_t lane = 0;  // index of LaneTable, and of its semaphore
@@ -81,7 +81,7 @@ class LaneExecutor {
 
   // Appends commands to their lanes, in order. Those of another generation are dropped. A command
   // of a lane that is not here, or out of sequence, fails its lane (or all, if it has none here).
-  void Enqueue(uint32_t generation, std::vector<Command> commands);
+  void Enqueue(uint32_t generation, std::vector<command::Command> commands);
 
   // The first part of Quiesce, which is to follow: from now on nothing is signalled or reported, so
   // a body that is told to stop may return anything.
@@ -101,8 +101,8 @@ class LaneExecutor {
   struct LaneState;
 
   void RunLane(LaneState* lane);
-  absl::Status RunCommand(const LaneState& lane, uint32_t generation, const Command& command,
-                          CompletedCommand* completed, bool* over);
+  absl::Status RunCommand(const LaneState& lane, uint32_t generation,
+                          const command::Command& command, CompletedCommand* completed, bool* over);
   void RunReporter();
   void ReportCompleted(uint32_t lane, uint32_t generation, const CompletedCommand& completed);
   void ReportFailure(uint32_t lane, uint32_t generation, uint64_t value,
@@ -130,4 +130,4 @@ class LaneExecutor {
   std::thread reporter_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 // What a lane needs of the timeline semaphores and of the generation word of the segment. Waits
 // and signals of several threads may run at once.
@@ -24,4 +24,4 @@ class LaneSemaphores {
   virtual void Signal(uint32_t generation, uint32_t index, uint64_t value) = 0;
 };
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 // Wake-ups come this late on a busy machine. A reservation made within it of the end of the one
@@ -73,4 +73,4 @@ Nanos ModelledDuration(Bytes size, BytesPerSecond rate) {
   return Nanos::FromSeconds(static_cast<double>(size.count()) / rate.value);
 }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -7,7 +7,7 @@
 #include "common/base/mutex.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 // What is done within the modelled time. Computations share the processors with everything else; a
 // copy is done at once, as by a copy engine, which does not wait for processors.
@@ -54,4 +54,4 @@ class Pacer {
 // Time to move `size` at `rate`; REQUIRES: rate.value > 0.
 Nanos ModelledDuration(Bytes size, BytesPerSecond rate);
 
-}  // namespace harmony
+}  // namespace harmony::runtime

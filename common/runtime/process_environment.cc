@@ -16,7 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 absl::StatusOr<int> ReadNumber(const char* variable) {
@@ -88,4 +88,4 @@ void TerminationSignals::RequestStop() {
   (void)!write(stop_fd_, &one, sizeof(one));
 }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

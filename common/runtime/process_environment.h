@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 struct ProcessEnvironment {
   uint32_t incarnation = 0;  // HARMONY_INCARNATION: how often this process was started before
@@ -41,4 +41,4 @@ class TerminationSignals {
   int stop_fd_ = -1;
 };
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -2,21 +2,21 @@
 
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
+#include "common/job/job_file.h"
 #include "common/model/families/causal_lm.h"
-#include "common/plan/job_file.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 constexpr int64_t kMaxRequestBytes = 64 << 20;
 
 absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRequestBytes));
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMaxRequestBytes));
   ProfileCall call;
-  HARMONY_ASSIGN_OR_RETURN(call.request, ParseProfileRequest(text, path));
-  HARMONY_ASSIGN_OR_RETURN(call.job, JobSpecFromJson(call.request.job_json, path));
-  HARMONY_ASSIGN_OR_RETURN(call.config, ParseModelConfig(call.request.config_json, path));
-  call.model = BuildModelSpec(call.config, call.job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(call.request, profile::ParseProfileRequest(text, path));
+  HARMONY_ASSIGN_OR_RETURN(call.job, job::JobSpecFromJson(call.request.job_json, path));
+  HARMONY_ASSIGN_OR_RETURN(call.config, model::ParseModelConfig(call.request.config_json, path));
+  call.model = model::BuildModelSpec(call.config, call.job.sequence_length);
   return call;
 }
 
@@ -24,12 +24,12 @@ absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
 
 absl::Status AnswerProfileCall(
     const std::string& path,
-    const std::function<absl::StatusOr<Profile>(const ProfileCall& call)>& measure) {
+    const std::function<absl::StatusOr<profile::Profile>(const ProfileCall& call)>& measure) {
   HARMONY_ASSIGN_OR_RETURN(const ProfileCall call, ReadProfileCall(path));
-  const absl::StatusOr<Profile> profile = measure(call);
-  HARMONY_RETURN_IF_ERROR(WriteFileAtomically(
-      call.request.output, profile.ok() ? ProfilePartToJson(call.request.part, *profile)
-                                        : ProfileFailureToJson(profile.status())));
+  const absl::StatusOr<profile::Profile> profile = measure(call);
+  HARMONY_RETURN_IF_ERROR(io::WriteFileAtomically(
+      call.request.output, profile.ok() ? profile::ProfilePartToJson(call.request.part, *profile)
+                                        : profile::ProfileFailureToJson(profile.status())));
   return profile.status();
 }
 
@@ -50,4 +50,4 @@ absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
   return seconds;
 }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -10,24 +10,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/job/job_spec.h"
 #include "common/model/model_config.h"
-#include "common/plan/job_spec.h"
-#include "common/plan/profile_json.h"
+#include "common/profile/profile_json.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 struct ProfileCall {
-  ProfileRequest request;
-  JobSpec job;
-  ModelSpec model;
-  ModelConfig config;  // for the layers of the built-in families
+  profile::ProfileRequest request;
+  job::JobSpec job;
+  model::ModelSpec model;
+  model::ModelConfig config;  // for the layers of the built-in families
 };
 
 // Reads the request at `path`, has it measured, and writes the request's part of what came out, or
 // why nothing did, to the request's output. Returns what `measure` returned.
 absl::Status AnswerProfileCall(
     const std::string& path,
-    const std::function<absl::StatusOr<Profile>(const ProfileCall& call)>& measure);
+    const std::function<absl::StatusOr<profile::Profile>(const ProfileCall& call)>& measure);
 
 struct RepeatLimits {
   int least = 3, most = 50;
@@ -41,4 +41,4 @@ absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
                                                 const std::function<absl::Status()>& work,
                                                 const Clock& clock = MonotonicClock());
 
-}  // namespace harmony
+}  // namespace harmony::runtime

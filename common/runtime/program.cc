@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "common/rpc/address.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 struct Flags {
@@ -34,13 +34,14 @@ absl::Status RunBody(
   HARMONY_ASSIGN_OR_RETURN(const ProcessEnvironment environment, ReadProcessEnvironment());
   SetUpLog(definition.name, flags, environment.incarnation);
   HARMONY_RETURN_IF_ERROR(DieWithParent(environment.parent_pid));
-  HARMONY_ASSIGN_OR_RETURN(std::string socket, ResolveSocketPath(flags.socket));
-  HARMONY_ASSIGN_OR_RETURN(std::vector<DeviceSpec> devices, ParseDevices(flags.devices));
-  HARMONY_ASSIGN_OR_RETURN(UniqueFd segment_fd, InheritedSegmentFd());
-  HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Open(std::move(segment_fd)));
-  std::vector<DeviceFd> device_fds;
-  if (std::getenv(kDeviceFdsVariable) != nullptr) {
-    HARMONY_ASSIGN_OR_RETURN(device_fds, InheritedDeviceFds());
+  HARMONY_ASSIGN_OR_RETURN(std::string socket, rpc::ResolveSocketPath(flags.socket));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<plan::DeviceSpec> devices,
+                           plan::ParseDevices(flags.devices));
+  HARMONY_ASSIGN_OR_RETURN(ipc::UniqueFd segment_fd, ipc::InheritedSegmentFd());
+  HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Open(std::move(segment_fd)));
+  std::vector<ipc::DeviceFd> device_fds;
+  if (std::getenv(ipc::kDeviceFdsVariable) != nullptr) {
+    HARMONY_ASSIGN_OR_RETURN(device_fds, ipc::InheritedDeviceFds());
   }
   ProgramContext context{std::move(socket),  std::move(devices),    flags.device, environment,
                          std::move(segment), std::move(device_fds), flags.profile};
@@ -51,18 +52,18 @@ absl::Status RunBody(
 
 }  // namespace
 
-absl::StatusOr<MappedRegion> ProgramContext::MapDevice(int device) const {
-  for (const DeviceFd& inherited : device_fds) {
+absl::StatusOr<ipc::MappedRegion> ProgramContext::MapDevice(int device) const {
+  for (const ipc::DeviceFd& inherited : device_fds) {
     if (inherited.device != device) continue;
     const Bytes memory = devices[static_cast<size_t>(device)].memory;
-    HARMONY_ASSIGN_OR_RETURN(MappedRegion region, MappedRegion::Map(inherited.fd.get()));
+    HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, ipc::MappedRegion::Map(inherited.fd.get()));
     if (region.size() == memory) return region;
     return absl::FailedPreconditionError(
         absl::StrCat("the memory of device ", device, " has ", FormatBytesExact(region.size()),
                      ", --devices says ", FormatBytesExact(memory)));
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("the memory of device ", device, " is not in ", kDeviceFdsVariable));
+      absl::StrCat("the memory of device ", device, " is not in ", ipc::kDeviceFdsVariable));
 }
 
 AttachedOptions ProgramContext::attached_options() const {
@@ -119,4 +120,4 @@ absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneD
   return WithContext(refused, "refused by the coordinator");
 }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -14,22 +14,22 @@
 #include "common/runtime/attached_process.h"
 #include "common/runtime/process_environment.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 // What a program has once its flags and its inheritance have been read.
 struct ProgramContext {
   std::string socket_path;
-  std::vector<DeviceSpec> devices;  // of the machine
-  std::string device;               // --device, when the program has it
+  std::vector<plan::DeviceSpec> devices;  // of the machine
+  std::string device;                     // --device, when the program has it
   ProcessEnvironment environment;
-  Segment segment;
-  std::vector<DeviceFd> device_fds;
+  ipc::Segment segment;
+  std::vector<ipc::DeviceFd> device_fds;
   // --profile: a file with a ProfileRequest. The program measures, answers and ends; it does not
   // attach.
   std::string profile_request;
 
   // The memory of a device, mapped. FailedPrecondition when it was not inherited.
-  absl::StatusOr<MappedRegion> MapDevice(int device) const;
+  absl::StatusOr<ipc::MappedRegion> MapDevice(int device) const;
   // Options of the attach stream, but for role and device.
   AttachedOptions attached_options() const;
 };
@@ -50,4 +50,4 @@ absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneD
                                LaneSemaphores* semaphores, AttachedHandler* handler,
                                TerminationSignals& signals);
 
-}  // namespace harmony
+}  // namespace harmony::runtime

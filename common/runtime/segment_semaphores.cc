@@ -2,14 +2,14 @@
 
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 absl::Status SegmentSemaphores::Wait(uint32_t generation, uint32_t index, uint64_t value,
                                      const std::atomic<bool>& cancelled) {
-  if (index >= kSemaphoresPerBank) {
+  if (index >= ipc::kSemaphoresPerBank) {
     return absl::OutOfRangeError(absl::StrCat("there is no semaphore ", index));
   }
-  const TimelineSemaphore semaphore = segment_->Semaphore(generation, index);
+  const ipc::TimelineSemaphore semaphore = segment_->Semaphore(generation, index);
   while (true) {
     // A lost coordinator cancels without raising the generation word, so nobody is woken: look.
     absl::Status status = semaphore.WaitFor(value, segment_->Guard(generation), Millis(100));
@@ -22,4 +22,4 @@ void SegmentSemaphores::Signal(uint32_t generation, uint32_t index, uint64_t val
   segment_->Semaphore(generation, index).Signal(value);
 }
 
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -3,20 +3,20 @@
 #include "common/ipc/segment.h"
 #include "common/runtime/lane_semaphores.h"
 
-namespace harmony {
+namespace harmony::runtime {
 
 // The segment's semaphore banks as lanes use them.
 class SegmentSemaphores : public LaneSemaphores {
  public:
   // `segment` must outlive it.
-  explicit SegmentSemaphores(const Segment* segment) : segment_(segment) {}
+  explicit SegmentSemaphores(const ipc::Segment* segment) : segment_(segment) {}
 
   absl::Status Wait(uint32_t generation, uint32_t index, uint64_t value,
                     const std::atomic<bool>& cancelled) override;
   void Signal(uint32_t generation, uint32_t index, uint64_t value) override;
 
  private:
-  const Segment* const segment_;
+  const ipc::Segment* const segment_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::runtime

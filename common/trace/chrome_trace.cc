@@ -4,7 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-namespace harmony {
+namespace harmony::trace {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -78,4 +78,4 @@ std::string ChromeTraceWriter::ToJson() const {
   return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace harmony
+}  // namespace harmony::trace

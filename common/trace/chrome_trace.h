@@ -13,7 +13,7 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::trace {
 
 struct TraceEvent {
   std::string process;  // a group of lanes: "device 0"
@@ -37,4 +37,4 @@ class ChromeTraceWriter {
   std::vector<TraceEvent> events_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::trace

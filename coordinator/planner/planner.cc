@@ -9,16 +9,16 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
-#include "coordinator/planner/fit_advice.h"
-#include "coordinator/planner/given_plan.h"
-#include "coordinator/planner/grouping.h"
-#include "coordinator/planner/microbatch.h"
-#include "coordinator/planner/task_costs.h"
+#include "coordinator/planner/fit/fit_advice.h"
+#include "coordinator/planner/fit/given_plan.h"
+#include "coordinator/planner/search/grouping.h"
+#include "coordinator/planner/search/microbatch.h"
+#include "coordinator/planner/timing/task_costs.h"
 
-namespace harmony {
+namespace harmony::planner {
 namespace {
 
-absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
+absl::Status CheckKeys(const job::JobSpec& job, const plan::MachineSpec& machine) {
   if (machine.devices.empty()) return absl::InvalidArgumentError("devices: there is none");
   if (job.mode != "auto" && job.mode != "harmony-pp" && job.mode != "harmony-dp") {
     return absl::UnimplementedError(
@@ -35,7 +35,7 @@ absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
                                                    " does not divide the ", microbatches,
                                                    " microbatches of a step"));
   }
-  if (job.update == UpdateMode::kEager && job.max_grad_norm > 0) {
+  if (job.update == job::UpdateMode::kEager && job.max_grad_norm > 0) {
     return absl::InvalidArgumentError(
         "update: eager updates cannot be clipped (max_grad_norm): use auto or deferred");
   }
@@ -44,11 +44,12 @@ absl::Status CheckKeys(const JobSpec& job, const MachineSpec& machine) {
 
 // A step must not take longer than times can count: all that it does, one after the other, each
 // layer a group of its own.
-absl::Status CheckTimes(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-                        const CostFactory& costs, int64_t microbatch) {
+absl::Status CheckTimes(const model::ModelSpec& model, const job::JobSpec& job,
+                        const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
+                        int64_t microbatch) {
   constexpr double kMostSeconds = 1e9;
   const PlanBuilder builder(model, job, machine, microbatch);
-  const Plan shape = builder.Blank();
+  const plan::Plan shape = builder.Blank();
   TaskCosts tasks(model, shape, costs(shape));
   double most = 0, update = 0;
   for (size_t block = 0; block < model.blocks.size(); ++block) {
@@ -59,9 +60,9 @@ absl::Status CheckTimes(const ModelSpec& model, const JobSpec& job, const Machin
     for (int layer = 0; layer < model.num_layers(); ++layer) {
       each += tasks.HiddenIn(layer, d, 1).seconds() + tasks.HiddenOut(layer, d, 1).seconds();
       each += tasks.ComputeAlone(layer, d).seconds();
-      for (int use : model.layers[layer].uses) {
-        once += 2 * tasks.Load(model.uses[use].block, d).seconds();
-        once += tasks.GradientOut(use, d).seconds();
+      for (int reference : model.layers[layer].references) {
+        once += 2 * tasks.Load(model.references[reference].block, d).seconds();
+        once += tasks.GradientOut(reference, d).seconds();
       }
     }
     most = std::max(most, each * shape.num_microbatches + once);
@@ -72,21 +73,21 @@ absl::Status CheckTimes(const ModelSpec& model, const JobSpec& job, const Machin
       "devices (flops=, h2d=, d2h=, host=) or the profile, and global_batch_size"));
 }
 
-MoveRules RulesOf(const JobSpec& job, const PlanBuilder& builder) {
-  const MachineSpec& machine = builder.machine();
+MoveRules RulesOf(const job::JobSpec& job, const PlanBuilder& builder) {
+  const plan::MachineSpec& machine = builder.machine();
   MoveRules rules;
-  rules.spans = builder.ForwardSpans();
+  rules.forward_task_sizes = builder.ForwardTaskSizes();
   rules.groups = job.layer_groups.empty();
-  rules.update = job.update == UpdateMode::kAuto && job.max_grad_norm == 0;
+  rules.update = job.update == job::UpdateMode::kAuto && job.max_grad_norm == 0;
   rules.stash = job.stash;
   // Of some models it is not known what a forward leaves for its backward.
   const int64_t samples = builder.Blank().microbatch_size;
-  const std::vector<LayerCost>& costs = builder.model().costs;
-  rules.activations = std::all_of(costs.begin(), costs.end(), [&](const LayerCost& cost) {
-    return KeptTensorBytes(cost, samples) < kMostBytes;
+  const std::vector<model::LayerCost>& costs = builder.model().costs;
+  rules.activations = std::all_of(costs.begin(), costs.end(), [&](const model::LayerCost& cost) {
+    return model::KeptTensorBytes(cost, samples) < model::kMostBytes;
   });
   rules.alike_devices =
-      std::all_of(machine.devices.begin(), machine.devices.end(), [&](DeviceSpec device) {
+      std::all_of(machine.devices.begin(), machine.devices.end(), [&](plan::DeviceSpec device) {
         device.ordinal = machine.devices.front().ordinal;
         device.cuda_ordinal = machine.devices.front().cuda_ordinal;
         return ToString(device) == ToString(machine.devices.front());
@@ -94,15 +95,15 @@ MoveRules RulesOf(const JobSpec& job, const PlanBuilder& builder) {
   return rules;
 }
 
-bool Paced(const MachineSpec& machine) {
-  return std::all_of(machine.devices.begin(), machine.devices.end(), HasSpeeds);
+bool Paced(const plan::MachineSpec& machine) {
+  return std::all_of(machine.devices.begin(), machine.devices.end(), plan::HasSpeeds);
 }
 
 // Those that some device has not: "h2d= of device 1, d2h= of device 1". Empty: none is given.
-std::string MissingSpeeds(const std::vector<DeviceSpec>& devices) {
+std::string MissingSpeeds(const std::vector<plan::DeviceSpec>& devices) {
   std::vector<std::string> missing;
   bool any = false;
-  for (const DeviceSpec& device : devices) {
+  for (const plan::DeviceSpec& device : devices) {
     const std::pair<const char*, double> speeds[] = {
         {"flops=", device.flops.value}, {"h2d=", device.h2d.value}, {"d2h=", device.d2h.value}};
     for (const auto& [name, value] : speeds) {
@@ -119,10 +120,10 @@ std::string MissingSpeeds(const std::vector<DeviceSpec>& devices) {
                       more > 0 ? absl::StrCat(" (and ", more, " more)") : "");
 }
 
-std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
+std::string BasisOf(const plan::MachineSpec& machine, const PlannerOptions& options) {
   if (options.costs) return options.basis;
   if (Paced(machine)) {
-    return HostRate(machine.devices).value > 0
+    return plan::HostRate(machine.devices).value > 0
                ? "modelled: the speeds given for the devices and the host"
                : "modelled: the speeds given for the devices; the host's is a guess (4 GB/s; host= "
                  "of a device gives it)";
@@ -136,12 +137,13 @@ std::string BasisOf(const MachineSpec& machine, const PlannerOptions& options) {
 }
 
 // All that is to be said of the result's plan.
-absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules, const CostFactory& costs,
-                      const PlannerOptions& options, PlanResult* result) {
+absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules,
+                      const dispatch::CostFactory& costs, const PlannerOptions& options,
+                      PlanResult* result) {
   EvaluateOptions evaluate;
   evaluate.keep_timeline = options.explain;
   evaluate.steps = StepsToRun(result->plan);
-  const std::unique_ptr<CostModel> time = costs(result->plan);
+  const std::unique_ptr<dispatch::CostModel> time = costs(result->plan);
   HARMONY_ASSIGN_OR_RETURN(result->estimate,
                            EvaluatePlan(builder.model(), result->plan, *time, evaluate));
   if (options.explain) {
@@ -152,9 +154,9 @@ absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules, const 
   return absl::OkStatus();
 }
 
-absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-                       const CostFactory& costs, const PlannerOptions& options,
-                       PlanResult* result) {
+absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
+                       const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
+                       const PlannerOptions& options, PlanResult* result) {
   const int64_t size = options.given->microbatch_size;
   const int replicas = options.given->replicas;
   if (job.virtual_replicas == 0 && options.replicas > 0 && replicas != options.replicas) {
@@ -173,33 +175,34 @@ absl::Status TakeGiven(const ModelSpec& model, const JobSpec& job, const Machine
   const PlanBuilder builder(model, job, machine, size, {options.given->mode, replicas});
   const MoveRules rules = RulesOf(job, builder);
   HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
-  const Plan shape = builder.Blank();
+  const plan::Plan shape = builder.Blank();
   TaskCosts tasks(model, shape, costs(shape));
-  result->report.lower_bound = Bounds(model, tasks).OfAnyPlan(shape, rules.spans);
+  result->report.lower_bound = Bounds(model, tasks).OfAnyPlan(shape, rules.forward_task_sizes);
   return absl::OkStatus();
 }
 
 // The modes that the job leaves open, the default first. Replicas fix the result, which must not
 // depend on how many devices there happen to be: where nobody asks for them there is one, which is
 // a pipeline's.
-std::vector<Division> DivisionsOf(const JobSpec& job, const MachineSpec& machine,
+std::vector<Division> DivisionsOf(const job::JobSpec& job, const plan::MachineSpec& machine,
                                   const PlannerOptions& options) {
   const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
   if (job.mode == "harmony-dp") {
-    return {{ParallelMode::kData, given > 0 ? given : job.AutoReplicas(options.microbatch_size)}};
+    return {
+        {plan::ParallelMode::kData, given > 0 ? given : job.AutoReplicas(options.microbatch_size)}};
   }
-  std::vector<Division> divisions = {{ParallelMode::kPipeline, std::max(given, 1)}};
+  std::vector<Division> divisions = {{plan::ParallelMode::kPipeline, std::max(given, 1)}};
   if (job.mode == "auto" && given > 1 && machine.devices.size() > 1) {
-    divisions.push_back({ParallelMode::kData, given});
+    divisions.push_back({plan::ParallelMode::kData, given});
   }
   return divisions;
 }
 
 // What the job could have by asking for it, to be named beside what it gets.
-std::optional<Division> OnRequest(const JobSpec& job, const MachineSpec& machine,
+std::optional<Division> OnRequest(const job::JobSpec& job, const plan::MachineSpec& machine,
                                   const PlannerOptions& options) {
   const bool open = job.mode == "auto" && job.virtual_replicas == 0 && options.replicas == 0;
-  const Division data{ParallelMode::kData, job.AutoReplicas(options.microbatch_size)};
+  const Division data{plan::ParallelMode::kData, job.AutoReplicas(options.microbatch_size)};
   if (!options.explain || !open || machine.devices.size() == 1 || data.replicas == 1) return {};
   return data;
 }
@@ -214,8 +217,8 @@ struct Candidate {
 
 class Planning {
  public:
-  Planning(const ModelSpec& model, const JobSpec& job, const MachineSpec& machine,
-           const CostFactory& costs, const PlannerOptions& options)
+  Planning(const model::ModelSpec& model, const job::JobSpec& job, const plan::MachineSpec& machine,
+           const dispatch::CostFactory& costs, const PlannerOptions& options)
       : model_(model), job_(job), machine_(machine), costs_(costs), options_(options) {}
 
   absl::StatusOr<PlanResult> Run() {
@@ -298,7 +301,7 @@ class Planning {
   void SaveHostMemory(const PlanBuilder& builder, const MoveRules& rules,
                       Candidate* candidate) const {
     ScoredPlan& best = candidate->found.best;
-    Plan plan = WithLeastOfHost(builder, rules, best.plan);
+    plan::Plan plan = WithLeastOfHost(builder, rules, best.plan);
     if (builder.FitsHost(plan)) {
       const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
       if (!time.ok()) return;
@@ -332,21 +335,22 @@ class Planning {
     all->insert(all->begin(), std::move(mode));
   }
 
-  const ModelSpec& model_;
-  const JobSpec& job_;
-  const MachineSpec& machine_;
-  const CostFactory& costs_;
+  const model::ModelSpec& model_;
+  const job::JobSpec& job_;
+  const plan::MachineSpec& machine_;
+  const dispatch::CostFactory& costs_;
   const PlannerOptions& options_;
-  std::vector<LayerRange> partition_;
+  std::vector<model::LayerRange> partition_;
 };
 
 }  // namespace
 
-absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
-                                    const MachineSpec& machine, const PlannerOptions& options) {
+absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::JobSpec& job,
+                                    const plan::MachineSpec& machine,
+                                    const PlannerOptions& options) {
   HARMONY_RETURN_IF_ERROR(CheckKeys(job, machine));
-  const CostFactory costs =
-      options.costs ? options.costs : AnalyticCostFactory(model, machine.devices);
+  const dispatch::CostFactory costs =
+      options.costs ? options.costs : dispatch::AnalyticCostFactory(model, machine.devices);
   const int64_t size = options.given != nullptr      ? options.given->microbatch_size
                        : job.micro_batch_size > 0    ? job.micro_batch_size
                        : options.microbatch_size > 0 ? options.microbatch_size
@@ -360,4 +364,4 @@ absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
   return Planning(model, job, machine, costs, options).Run();
 }
 
-}  // namespace harmony
+}  // namespace harmony::planner

@@ -11,18 +11,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/plan/job_spec.h"
+#include "common/job/job_spec.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
-#include "coordinator/planner/alternatives.h"
-#include "coordinator/planner/fit_advice.h"
-#include "coordinator/planner/search.h"
+#include "coordinator/planner/fit/fit_advice.h"
+#include "coordinator/planner/report/alternatives.h"
+#include "coordinator/planner/search/search.h"
 
-namespace harmony {
+namespace harmony::planner {
 
 struct PlannerOptions {
   // Empty: from the speeds of the machine's devices.
-  CostFactory costs;
+  dispatch::CostFactory costs;
   // What these costs rest on, a sentence.
   std::string basis = "measured: times of the profile";
   // They are an estimate that differs from one measuring to the next: it does not decide the
@@ -38,12 +38,12 @@ struct PlannerOptions {
   // For advice about shorter sequences where nothing fits.
   ModelOfLength model_of_length;
   // A plan that is given (ParsePlanFile), nothing is searched; and the name of its file.
-  const Plan* given = nullptr;
+  const plan::Plan* given = nullptr;
   std::string given_path;
 };
 
 struct PlanResult {
-  Plan plan;
+  plan::Plan plan;
   Estimate estimate;  // with the timeline when it is to be explained
   SearchReport report;
   std::vector<Alternative> alternatives;  // when it is to be explained
@@ -55,15 +55,16 @@ struct PlanResult {
 // InvalidArgument or Unimplemented: names the job's key. ResourceExhausted: names the group that
 // fits no plan, its device, the bytes missing and what would fit; or the host memory that is
 // missing (checked where machine.host_memory is not zero).
-absl::StatusOr<PlanResult> MakePlan(const ModelSpec& model, const JobSpec& job,
-                                    const MachineSpec& machine, const PlannerOptions& options = {});
+absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::JobSpec& job,
+                                    const plan::MachineSpec& machine,
+                                    const PlannerOptions& options = {});
 
 // Need and fit of each device and of the host, groups, minimal swap, time; with the detail that the
 // result has.
-std::string ExplainPlan(const ModelSpec& model, const PlanResult& result,
-                        const MachineSpec& machine);
+std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
+                        const plan::MachineSpec& machine);
 // The same for programs. Its field "plan" is what ParsePlanFile reads.
-std::string PlanToJson(const ModelSpec& model, const PlanResult& result,
-                       const MachineSpec& machine);
+std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
+                       const plan::MachineSpec& machine);
 
-}  // namespace harmony
+}  // namespace harmony::planner

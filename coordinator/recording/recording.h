@@ -9,13 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/core/job_runner.h"
+#include "coordinator/runner/job_runner.h"
 
-namespace harmony {
+namespace harmony::recording {
 
-using Recording = std::vector<std::pair<Nanos, Event>>;
+using Recording = std::vector<std::pair<Nanos, runner::Event>>;
 std::string WriteRecording(const Recording& recording);
 // InvalidArgument names the line that is no such text, or the event that is none.
 absl::StatusOr<Recording> ReadRecording(absl::string_view text);
 
-}  // namespace harmony
+}  // namespace harmony::recording

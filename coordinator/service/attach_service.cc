@@ -12,7 +12,7 @@
 #include "coordinator/service/mailbox.h"
 #include "harmony/v1/attach.grpc.pb.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 using Reactor = grpc::ServerBidiReactor<v1::FromProcess, v1::ToProcess>;
@@ -64,7 +64,7 @@ class StreamLink : public ProcessLink {
     closing_ = true;
     if (finished_) return;
     finished_ = true;
-    reactor_->Finish(ToGrpcStatus(status));
+    reactor_->Finish(rpc::ToGrpcStatus(status));
   }
 
   // Held in calls of the reactor, which could be gone otherwise. gRPC calls back from a thread of
@@ -144,4 +144,4 @@ std::unique_ptr<grpc::Service> MakeAttachService(Coordinator* coordinator, Mailb
   return std::make_unique<AttachService>(coordinator, mailbox);
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

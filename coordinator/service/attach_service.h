@@ -9,7 +9,7 @@ namespace grpc {
 class Service;
 }
 
-namespace harmony {
+namespace harmony::service {
 
 class Coordinator;
 class Mailbox;
@@ -17,4 +17,4 @@ class Mailbox;
 // Both must outlive the service, and the server is shut down before them.
 std::unique_ptr<grpc::Service> MakeAttachService(Coordinator* coordinator, Mailbox* mailbox);
 
-}  // namespace harmony
+}  // namespace harmony::service

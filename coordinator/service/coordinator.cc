@@ -10,15 +10,15 @@
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
-#include "common/plan/job_file.h"
+#include "common/job/job_file.h"
 #include "common/plan/plan_json.h"
 #include "common/rpc/command_codec.h"
-#include "coordinator/service/prepare_run.h"
-#include "coordinator/service/step_line.h"
+#include "coordinator/service/run/metrics_line.h"
+#include "coordinator/service/run/prepare_run.h"
 #include "harmony/v1/attach.pb.h"
 #include "harmony/v1/coordinator.pb.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 constexpr Nanos kLetGoDeadline = Seconds(30);
@@ -28,12 +28,12 @@ Nanos Now() { return MonotonicClock().Now(); }
 
 }  // namespace
 
-Coordinator::Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox,
-                         std::string jobs_since)
+Coordinator::Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRegistry registry,
+                         Mailbox* mailbox, std::string jobs_since)
     : machine_(std::move(machine)),
       jobs_since_(std::move(jobs_since)),
       segment_(segment),
-      book_(std::move(book)),
+      registry_(std::move(registry)),
       mailbox_(mailbox),
       members_(static_cast<int>(machine_.devices.size()),
                {[this](const Member& member) { OnAttached(member); },
@@ -47,33 +47,33 @@ Coordinator::~Coordinator() {
 
 void Coordinator::Begin() {
   awaited_since_ = Now();
-  for (auto& [number, record] : book_.jobs()) {
-    if (!IsActive(record.state) || !IsOurs(record)) continue;
+  for (auto& [number, record] : registry_.jobs()) {
+    if (!store::IsActive(record.state) || !IsOurs(record)) continue;
     // The segment may still hold all of its state: then it is the next (NextJob).
-    book_.Report(record, "the coordinator was restarted");
-    record.state = JobState::kQueued;
-    if (record.stop == StopIntent::kShutdown || record.stop == StopIntent::kReplan) {
-      record.stop = StopIntent::kNone;
+    registry_.Report(record, "the coordinator was restarted");
+    record.state = store::JobState::kQueued;
+    if (record.stop == store::StopIntent::kShutdown || record.stop == store::StopIntent::kReplan) {
+      record.stop = store::StopIntent::kNone;
     }
-    book_.Save(record);
+    registry_.Save(record);
   }
   StartNext();
 }
 
-JobRecord* Coordinator::current() {
-  const auto found = book_.jobs().find(current_);
-  return found == book_.jobs().end() ? nullptr : &found->second;
+store::JobRecord* Coordinator::current() {
+  const auto found = registry_.jobs().find(current_);
+  return found == registry_.jobs().end() ? nullptr : &found->second;
 }
 
-void Coordinator::SetState(JobRecord& record, JobState state) {
+void Coordinator::SetState(store::JobRecord& record, store::JobState state) {
   if (record.state == state) return;
   spdlog::info("job={} state={}", record.id(), ToString(state));
   record.state = state;
-  if (IsEnded(state)) {
+  if (store::IsEnded(state)) {
     record.ended_at = TimeStamp();
     output_locks_.erase(record.number);
   }
-  book_.Save(record);
+  registry_.Save(record);
   for (Watcher& watcher : watchers_) {
     if (watcher.job() == record.number) watcher.Hurry();
   }
@@ -123,8 +123,8 @@ void Coordinator::OnSessionClosed(uint64_t session) { members_.OnSessionClosed(s
 
 void Coordinator::StartNext() {
   if (phase_ != Phase::kIdle || terminated_) return;
-  JobRecord* const next = NextJob();
-  const std::vector<ProcessId> unseen = fence_.Unseen();
+  store::JobRecord* const next = NextJob();
+  const std::vector<runner::ProcessId> unseen = fence_.Unseen();
   if (next == nullptr) {
     // A predecessor may have died before it gave all back.
     if (unseen.empty() && !absl::IsNotFound(segment_->ReadJob().status())) Release();
@@ -135,18 +135,18 @@ void Coordinator::StartNext() {
   DropRun();
   current_ = next->number;
   if (next->started_at.empty()) next->started_at = TimeStamp();
-  SetState(*next, JobState::kStarting);
+  SetState(*next, store::JobState::kStarting);
   Prepare(*next);
 }
 
-JobRecord* Coordinator::NextJob() {
-  const auto going_on = book_.jobs().find(std::exchange(goes_on_, 0));
-  if (going_on != book_.jobs().end() && going_on->second.state == JobState::kQueued) {
+store::JobRecord* Coordinator::NextJob() {
+  const auto going_on = registry_.jobs().find(std::exchange(goes_on_, 0));
+  if (going_on != registry_.jobs().end() && going_on->second.state == store::JobState::kQueued) {
     return &going_on->second;
   }
-  JobRecord* first = nullptr;
-  for (auto& [number, record] : book_.jobs()) {
-    if (record.state != JobState::kQueued || !IsOurs(record)) continue;
+  store::JobRecord* first = nullptr;
+  for (auto& [number, record] : registry_.jobs()) {
+    if (record.state != store::JobState::kQueued || !IsOurs(record)) continue;
     if (HoldsJob(*segment_, record)) return &record;
     if (first == nullptr) first = &record;
   }
@@ -160,7 +160,7 @@ void Coordinator::DropRun() {
   run_.reset();
 }
 
-void Coordinator::Prepare(const JobRecord& record) {
+void Coordinator::Prepare(const store::JobRecord& record) {
   const HostLimits limits = Limits();
   phase_ = Phase::kPreparing;
   devices_touched_ = true;
@@ -176,7 +176,7 @@ void Coordinator::Prepare(const JobRecord& record) {
 }
 
 // Of a job from before this process started.
-absl::Status Coordinator::LockOutput(const JobRecord& record) {
+absl::Status Coordinator::LockOutput(const store::JobRecord& record) {
   if (output_locks_.contains(record.number)) return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(record.output_dir));
   output_locks_.emplace(record.number, std::move(lock));
@@ -184,14 +184,14 @@ absl::Status Coordinator::LockOutput(const JobRecord& record) {
 }
 
 void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
-  JobRecord& record = *current();
+  store::JobRecord& record = *current();
   phase_ = Phase::kRunning;
   if (!prepared->fits) {
-    book_.Report(record,
-                 absl::StrCat("paused: the devices are others than before, and the job cannot "
-                              "be planned for them: ",
-                              prepared->status.message()));
-    SetState(record, JobState::kPaused);
+    registry_.Report(record,
+                     absl::StrCat("paused: the devices are others than before, and the job cannot "
+                                  "be planned for them: ",
+                                  prepared->status.message()));
+    SetState(record, store::JobState::kPaused);
     return BeginRelease();
   }
   TakePlan(record, prepared->record);
@@ -200,34 +200,35 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
     return BeginRelease();
   }
   const StartPoint& start = prepared->setup.start;
-  for (const std::string& note : start.notes) book_.Report(record, note);
+  for (const std::string& note : start.notes) registry_.Report(record, note);
   if (prepared->setup.continues) {
-    book_.Report(record, "continuing from what the segment holds");
+    registry_.Report(record, "continuing from what the segment holds");
   } else if (!start.checkpoint.empty()) {
-    book_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
+    registry_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
   }
   awaited_since_ = Now();
-  const bool cold_stop = record.stop != StopIntent::kNone && !prepared->setup.continues;
+  const bool cold_stop = record.stop != store::StopIntent::kNone && !prepared->setup.continues;
   run_started_ = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   EventsOfRun());
   ++runs_;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
-  if (run_->setup().spec.replan != ReplanMode::kOff && !run_->forecast()) {
-    book_.Report(record,
-                 "replan: has nothing to go by: steps are predicted with a profile (--profile) or "
-                 "on devices with speeds");
+  if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->forecast()) {
+    registry_.Report(
+        record,
+        "replan: has nothing to go by: steps are predicted with a profile (--profile) or "
+        "on devices with speeds");
   }
   if (cold_stop || terminated_) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
   KeepPlan(record);
-  if (record.stop != StopIntent::kNone) run_->Stop();
+  if (record.stop != store::StopIntent::kNone) run_->Stop();
 }
 
 RunEvents Coordinator::EventsOfRun() {
   RunEvents events;
   events.step_completed = [this](const StepMetrics& metrics) { OnStep(metrics); };
-  events.report = [this](const std::string& text) { book_.Report(*current(), text); };
+  events.report = [this](const std::string& text) { registry_.Report(*current(), text); };
   events.state_changed = [this] { OnRunStateChanged(); };
   events.drifts = [this] { OnDrift(); };
   events.change_judged = [this] { KeepReplanState(); };
@@ -239,13 +240,13 @@ RunEvents Coordinator::EventsOfRun() {
 }
 
 void Coordinator::OnStep(const StepMetrics& metrics) {
-  JobRecord& record = *current();
+  store::JobRecord& record = *current();
   record.completed_steps = metrics.step;
   record.last_loss = metrics.loss;
   const Nanos now = Now();
   if (now - last_saved_ > Seconds(1)) {
     last_saved_ = now;
-    book_.SaveProgress(record);
+    registry_.SaveProgress(record);
   }
   for (Watcher& watcher : watchers_) {
     if (watcher.job() == record.number) watcher.Hurry();
@@ -254,24 +255,24 @@ void Coordinator::OnStep(const StepMetrics& metrics) {
 }
 
 void Coordinator::OnRunStateChanged() {
-  JobRecord& record = *current();
-  if (run_->waiting()) return SetState(record, JobState::kWaiting);
-  if (record.stop != StopIntent::kNone) {  // stopping, whatever else
-    if (record.state == JobState::kWaiting) SetState(record, JobState::kStopping);
+  store::JobRecord& record = *current();
+  if (run_->waiting()) return SetState(record, store::JobState::kWaiting);
+  if (record.stop != store::StopIntent::kNone) {  // stopping, whatever else
+    if (record.state == store::JobState::kWaiting) SetState(record, store::JobState::kStopping);
     return;
   }
   switch (run_->runner().state()) {
-    case JobRunner::State::kGathering:
-      return SetState(record, JobState::kStarting);
-    case JobRunner::State::kQuiescing:
-      if (record.state == JobState::kRunning || record.state == JobState::kWaiting) {
-        SetState(record, JobState::kRecovering);
+    case runner::JobRunner::State::kGathering:
+      return SetState(record, store::JobState::kStarting);
+    case runner::JobRunner::State::kQuiescing:
+      if (record.state == store::JobState::kRunning || record.state == store::JobState::kWaiting) {
+        SetState(record, store::JobState::kRecovering);
       }
       return;
-    case JobRunner::State::kRunning:
-      return SetState(record, JobState::kRunning);
-    case JobRunner::State::kFinished:
-    case JobRunner::State::kFailed:
+    case runner::JobRunner::State::kRunning:
+      return SetState(record, store::JobState::kRunning);
+    case runner::JobRunner::State::kFinished:
+    case runner::JobRunner::State::kFailed:
       return;
   }
 }
@@ -286,90 +287,91 @@ void Coordinator::OnRunEnded(const absl::Status& status) {
   BeginRelease();
 }
 
-absl::Status Coordinator::WriteEnd(JobRecord& record) {
+absl::Status Coordinator::WriteEnd(store::JobRecord& record) {
   HARMONY_RETURN_IF_ERROR(KeepSummary(record));
-  absl::StatusOr<RunFile> run = ReadRunFile(record.output_dir);
+  absl::StatusOr<io::RunFile> run = io::ReadRunFile(record.output_dir);
   if (absl::IsNotFound(run.status())) {  // removed by somebody: what it said of the data is lost
-    const Plan& plan = run_->setup().plan;
-    run = RunFile{record.result_keys, plan.microbatch_size, plan.replicas, false, {}};
+    const plan::Plan& plan = run_->setup().plan;
+    run = io::RunFile{record.result_keys, plan.microbatch_size, plan.replicas, false, {}};
   }
   HARMONY_RETURN_IF_ERROR(run.status());
   run->finished = true;
-  return WriteRunFile(record.output_dir, *run);
+  return io::WriteRunFile(record.output_dir, *run);
 }
 
 // False: what says so cannot be written, and is tried again.
-bool Coordinator::FinishWell(JobRecord& record) {
+bool Coordinator::FinishWell(store::JobRecord& record) {
   const Nanos now = Now();
   if (finish_tries_.failing() && !finish_tries_.Due(now) && !terminated_) return false;
   const absl::Status status = WriteEnd(record);
   if (status.ok()) {
-    book_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
-    SetState(record, JobState::kFinished);
+    registry_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
+    SetState(record, store::JobState::kFinished);
     return true;
   }
   if (terminated_) {  // a successor finishes it, from the last checkpoint
-    book_.Report(record, absl::StrCat("not finished: ", status.message()));
-    record.stop = StopIntent::kNone;
-    SetState(record, JobState::kQueued);
+    registry_.Report(record, absl::StrCat("not finished: ", status.message()));
+    record.stop = store::StopIntent::kNone;
+    SetState(record, store::JobState::kQueued);
     return true;
   }
   const Nanos pause = finish_tries_.Failed(now);
-  book_.Report(record, absl::StrCat(status.message(), ": all else is written; the next try is in ",
-                                    FormatDuration(pause), ", or now with `resume`"));
-  SetState(record, JobState::kWaiting);
+  registry_.Report(record,
+                   absl::StrCat(status.message(), ": all else is written; the next try is in ",
+                                FormatDuration(pause), ", or now with `resume`"));
+  SetState(record, store::JobState::kWaiting);
   return false;
 }
 
-bool Coordinator::FinishRecord(JobRecord& record) {
+bool Coordinator::FinishRecord(store::JobRecord& record) {
   record.completed_steps = std::max(record.completed_steps, run_->completed_steps());
   // The runner has finished only when the last checkpoint and final/ have been written.
-  if (run_->runner().state() == JobRunner::State::kFinished &&
+  if (run_->runner().state() == runner::JobRunner::State::kFinished &&
       record.completed_steps >= record.max_steps) {
     return FinishWell(record);
   }
   if (const absl::Status status = KeepSummary(record); !status.ok()) {
-    book_.Report(record, absl::StrCat("no summary.json: ", status.message()));
+    registry_.Report(record, absl::StrCat("no summary.json: ", status.message()));
   }
   SettleStopped(record);
   return true;
 }
 
-void Coordinator::SettleStopped(JobRecord& record) {
-  if (record.stop == StopIntent::kReplan) return ChangePlan(record);
-  book_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
+void Coordinator::SettleStopped(store::JobRecord& record) {
+  if (record.stop == store::StopIntent::kReplan) return ChangePlan(record);
+  registry_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
   switch (record.stop) {
-    case StopIntent::kCancel:
-      return SetState(record, JobState::kCancelled);
-    case StopIntent::kPause:
-      return SetState(record, JobState::kPaused);
-    case StopIntent::kShutdown:
-    case StopIntent::kReplan:
-    case StopIntent::kNone:
-      record.stop = StopIntent::kNone;
-      return SetState(record, JobState::kQueued);
+    case store::StopIntent::kCancel:
+      return SetState(record, store::JobState::kCancelled);
+    case store::StopIntent::kPause:
+      return SetState(record, store::JobState::kPaused);
+    case store::StopIntent::kShutdown:
+    case store::StopIntent::kReplan:
+    case store::StopIntent::kNone:
+      record.stop = store::StopIntent::kNone;
+      return SetState(record, store::JobState::kQueued);
   }
 }
 
 // Of every start: the plan may be another one by now.
-void Coordinator::KeepPlan(const JobRecord& record) {
-  const absl::Status status =
-      WriteFileAtomically(record.output_dir + "/plan.json", PlanFileText(run_->setup().plan));
-  if (!status.ok()) book_.Report(record, absl::StrCat("no plan.json: ", status.message()));
+void Coordinator::KeepPlan(const store::JobRecord& record) {
+  const absl::Status status = io::WriteFileAtomically(record.output_dir + "/plan.json",
+                                                      plan::PlanFileText(run_->setup().plan));
+  if (!status.ok()) registry_.Report(record, absl::StrCat("no plan.json: ", status.message()));
 }
 
-absl::Status Coordinator::KeepSummary(JobRecord& record) {
+absl::Status Coordinator::KeepSummary(store::JobRecord& record) {
   const RunSummary summary = SummarizeRun(*run_, (Now() - run_started_).seconds());
   record.summary = summary.text;
   record.summary_json = summary.json;
-  return WriteFileAtomically(record.output_dir + "/summary.json", summary.json);
+  return io::WriteFileAtomically(record.output_dir + "/summary.json", summary.json);
 }
 
-void Coordinator::Fail(JobRecord& record, const absl::Status& status) {
+void Coordinator::Fail(store::JobRecord& record, const absl::Status& status) {
   record.error = std::string(status.message());
   record.error_code = status.raw_code();
-  book_.Report(record, absl::StrCat("failed: ", record.error));
-  SetState(record, JobState::kFailed);
+  registry_.Report(record, absl::StrCat("failed: ", record.error));
+  SetState(record, store::JobState::kFailed);
 }
 
 void Coordinator::BeginRelease() {
@@ -394,7 +396,7 @@ void Coordinator::TryRelease() {
   if (finish_when_quiet_ && !FinishRecord(*current())) return NotifyWatchers(Now());
   finish_when_quiet_ = false;
   NotifyWatchers(Now());
-  const std::vector<ProcessId> unseen = fence_.Unseen();
+  const std::vector<runner::ProcessId> unseen = fence_.Unseen();
   if (unseen.empty()) return Release();
   if (!terminated_) return ReportAwaited(*current(), unseen);
   OnReleased(absl::OkStatus());  // a successor finds what is left, and waits where we do not
@@ -421,12 +423,12 @@ void Coordinator::Terminate(std::function<void()> done) {
     case Phase::kIdle:
       return terminated_();
     case Phase::kRunning: {
-      JobRecord& record = *current();
-      if (record.stop == StopIntent::kNone || record.stop == StopIntent::kReplan) {
-        record.stop = StopIntent::kShutdown;
+      store::JobRecord& record = *current();
+      if (record.stop == store::StopIntent::kNone || record.stop == store::StopIntent::kReplan) {
+        record.stop = store::StopIntent::kShutdown;
       }
-      SetState(record, JobState::kStopping);
-      book_.Report(record, "the coordinator was told to stop: finishing the step in flight");
+      SetState(record, store::JobState::kStopping);
+      registry_.Report(record, "the coordinator was told to stop: finishing the step in flight");
       return run_->Stop();
     }
     case Phase::kPreparing:
@@ -456,24 +458,25 @@ void Coordinator::OnTick() {
   NotifyWatchers(now);
 }
 
-void Coordinator::ReportAwaited(const JobRecord& record, const std::vector<ProcessId>& awaited) {
+void Coordinator::ReportAwaited(const store::JobRecord& record,
+                                const std::vector<runner::ProcessId>& awaited) {
   const Nanos now = Now();
   if (awaited.empty()) awaited_since_ = now;
   if (now - awaited_since_ < kAwaitedReport) return;
   awaited_since_ = now;
-  book_.Report(record, absl::StrCat("still waiting for ", DebugString(awaited)));
+  registry_.Report(record, absl::StrCat("still waiting for ", DebugString(awaited)));
 }
 
 void Coordinator::NotifyWatchers(Nanos now) {
   for (Watcher& watcher : watchers_) {
-    JobRecord& record = book_.jobs().at(watcher.job());
-    if (watcher.gone() || (!watcher.Due(now) && !IsEnded(record.state))) continue;
+    store::JobRecord& record = registry_.jobs().at(watcher.job());
+    if (watcher.gone() || (!watcher.Due(now) && !store::IsEnded(record.state))) continue;
     const JobRun* run = current_ == record.number ? run_.get() : nullptr;
-    watcher.Send(record, run, book_.Messages(record), &members_, segment_->arena_size(), now);
+    watcher.Send(record, run, registry_.Messages(record), &members_, segment_->arena_size(), now);
   }
   watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(),
                                  [](const Watcher& watcher) { return watcher.gone(); }),
                   watchers_.end());
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

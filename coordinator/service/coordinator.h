@@ -16,29 +16,29 @@
 #include "absl/status/statusor.h"
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
-#include "coordinator/core/failure.h"
-#include "coordinator/service/admission.h"
-#include "coordinator/service/arena_fence.h"
-#include "coordinator/service/job_book.h"
-#include "coordinator/service/job_run.h"
+#include "coordinator/runner/failure.h"
+#include "coordinator/service/jobs/admission.h"
+#include "coordinator/service/jobs/job_registry.h"
 #include "coordinator/service/mailbox.h"
-#include "coordinator/service/members.h"
-#include "coordinator/service/progress.h"
-#include "coordinator/service/replanner.h"
-#include "coordinator/service/timeline.h"
+#include "coordinator/service/processes/arena_fence.h"
+#include "coordinator/service/processes/members.h"
+#include "coordinator/service/replan/replanner.h"
+#include "coordinator/service/run/job_run.h"
+#include "coordinator/service/run/progress.h"
+#include "coordinator/service/run/timeline.h"
 
-namespace harmony {
-
-namespace v1 {
+namespace harmony::v1 {
 class FromProcess;
-}  // namespace v1
+}  // namespace harmony::v1
+
+namespace harmony::service {
 
 class Coordinator {
  public:
   // `mailbox` runs the loop; `segment` must outlive this. Jobs that were submitted before
   // `jobs_since` (RFC 3339, UTC) are another's: they are named to who submits one, and not run.
-  Coordinator(MachineSpec machine, Segment* segment, JobBook book, Mailbox* mailbox,
-              std::string jobs_since = "");
+  Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRegistry registry,
+              Mailbox* mailbox, std::string jobs_since = "");
   ~Coordinator();
 
   // After construction: takes up the job that a predecessor was running.
@@ -53,15 +53,16 @@ class Coordinator {
   // Makes the output directory ready and queues the job. The same run while it is queued or
   // running: its id.
   absl::StatusOr<std::string> Enqueue(AdmittedJob admitted, const std::string& yaml);
-  absl::StatusOr<const JobRecord*> Cancel(const std::string& id);
-  absl::StatusOr<const JobRecord*> Pause(const std::string& id);
+  absl::StatusOr<const store::JobRecord*> Cancel(const std::string& id);
+  absl::StatusOr<const store::JobRecord*> Pause(const std::string& id);
   // `ready`: the record as MakeReadyToResume has left it.
-  absl::StatusOr<const JobRecord*> Resume(const std::string& id, const JobRecord& ready);
+  absl::StatusOr<const store::JobRecord*> Resume(const std::string& id,
+                                                 const store::JobRecord& ready);
   absl::Status Watch(const std::string& id, Nanos interval, std::shared_ptr<ProgressStream> stream);
   // Of the running job or of one of the last that ran. Steps: as RecordTimeline.
   absl::StatusOr<RecordedTimeline> TimelineOf(const std::string& id, int64_t last_steps);
-  JobBook& book() { return book_; }
-  const MachineSpec& machine() const { return machine_; }
+  JobRegistry& registry() { return registry_; }
+  const plan::MachineSpec& machine() const { return machine_; }
 
   // ---- Of the attach service ----
   void OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::FromProcess& message);
@@ -70,8 +71,9 @@ class Coordinator {
 
  private:
   struct Prepared {
-    explicit Prepared(JobRecord job) : record(std::move(job)) {}
-    JobRecord record;  // with another plan, when the devices are others than those it was made for
+    explicit Prepared(store::JobRecord job) : record(std::move(job)) {}
+    store::JobRecord
+        record;  // with another plan, when the devices are others than those it was made for
     bool planned_anew = false, fits = true;
     RunSetup setup;
     absl::Status status;
@@ -79,45 +81,46 @@ class Coordinator {
 
   void OnAttached(const Member& member);
   void OnLost(const Member& member);
-  JobRecord* current();  // of run_ or of what is being prepared
-  void SetState(JobRecord& record, JobState state);
+  store::JobRecord* current();  // of run_ or of what is being prepared
+  void SetState(store::JobRecord& record, store::JobState state);
   void Background(std::function<void()> work);
-  absl::StatusOr<const JobRecord*> RequestStop(const std::string& id, StopIntent intent,
-                                               JobState at_once);
+  absl::StatusOr<const store::JobRecord*> RequestStop(const std::string& id,
+                                                      store::StopIntent intent,
+                                                      store::JobState at_once);
 
-  bool IsOurs(const JobRecord& record) const { return record.submitted_at >= jobs_since_; }
+  bool IsOurs(const store::JobRecord& record) const { return record.submitted_at >= jobs_since_; }
   // The jobs of others that have not ended, for the log of `record`; one that wrote to the same
   // output_dir ends, for `record` goes on from there.
-  void NameOthers(const JobRecord& record);
+  void NameOthers(const store::JobRecord& record);
   void StartNext();
   // The first that is queued; before all others the one whose state the segment holds. May be null.
-  JobRecord* NextJob();
+  store::JobRecord* NextJob();
   void DropRun();
-  void Prepare(const JobRecord& record);
+  void Prepare(const store::JobRecord& record);
   // On a thread of its own.
   absl::Status SetUp(const HostLimits& limits, Prepared* prepared);
-  void TakePlan(JobRecord& record, const JobRecord& planned);
-  absl::Status LockOutput(const JobRecord& record);
+  void TakePlan(store::JobRecord& record, const store::JobRecord& planned);
+  absl::Status LockOutput(const store::JobRecord& record);
   void OnPrepared(std::shared_ptr<Prepared> prepared);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();
   // Searches a plan by what the run has measured; `answer` comes on the loop.
   void OnDrift();
-  void OnReplanned(const Calibration& calibration, const ReplanAnswer& answer);
+  void OnReplanned(const dispatch::Calibration& calibration, const ReplanAnswer& answer);
   void KeepReplanState();
-  void ChangePlan(JobRecord& record);
+  void ChangePlan(store::JobRecord& record);
   void OnRunEnded(const absl::Status& status);
   // Of a run that ended well. False: not yet, something cannot be written.
-  bool FinishRecord(JobRecord& record);
-  bool FinishWell(JobRecord& record);
-  void SettleStopped(JobRecord& record);
+  bool FinishRecord(store::JobRecord& record);
+  bool FinishWell(store::JobRecord& record);
+  void SettleStopped(store::JobRecord& record);
   // run.json and summary.json of a run that has done all its steps.
-  absl::Status WriteEnd(JobRecord& record);
+  absl::Status WriteEnd(store::JobRecord& record);
   // output_dir/plan.json and summary.json.
-  void KeepPlan(const JobRecord& record);
-  absl::Status KeepSummary(JobRecord& record);
-  void Fail(JobRecord& record, const absl::Status& status);
+  void KeepPlan(const store::JobRecord& record);
+  absl::Status KeepSummary(store::JobRecord& record);
+  void Fail(store::JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.
   void BeginRelease();
   void TryRelease();
@@ -125,12 +128,12 @@ class Coordinator {
   void OnReleased(const absl::Status& status);
   void NotifyWatchers(Nanos now);
   // At most every few seconds: who is missing.
-  void ReportAwaited(const JobRecord& record, const std::vector<ProcessId>& awaited);
+  void ReportAwaited(const store::JobRecord& record, const std::vector<runner::ProcessId>& awaited);
 
-  const MachineSpec machine_;
+  const plan::MachineSpec machine_;
   const std::string jobs_since_;
-  Segment* const segment_;
-  JobBook book_;
+  ipc::Segment* const segment_;
+  JobRegistry registry_;
   std::map<int64_t, OutputDirLock> output_locks_;  // by number, of jobs that have not ended
   Mailbox* const mailbox_;
   Members members_;
@@ -152,7 +155,7 @@ class Coordinator {
   std::deque<RecordedTimeline> past_timelines_;  // of runs before, the newest last
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
-  BackOff finish_tries_;            // of that
+  runner::BackOff finish_tries_;    // of that
   Nanos phase_since_;
   std::thread background_;
   Nanos run_started_, last_saved_;
@@ -165,4 +168,4 @@ class Coordinator {
   std::function<void()> terminated_;  // set: terminating
 };
 
-}  // namespace harmony
+}  // namespace harmony::service

@@ -7,11 +7,11 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
-#include "common/plan/job_file.h"
+#include "common/job/job_file.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/service/coordinator.h"
 
-namespace harmony {
+namespace harmony::service {
 
 HostLimits Coordinator::Limits() const {
   HostLimits limits;
@@ -19,42 +19,42 @@ HostLimits Coordinator::Limits() const {
   limits.records = segment_->record_capacity();
   limits.cursors = segment_->cursor_capacity();
   limits.devices_touched = devices_touched_;
-  if (phase_ == Phase::kIdle) limits.available = AvailableHostMemory();
+  if (phase_ == Phase::kIdle) limits.available = ipc::AvailableHostMemory();
   return limits;
 }
 
 absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std::string& yaml) {
-  for (auto& [number, other] : book_.jobs()) {
-    if (IsEnded(other.state) || other.output_dir != admitted.spec.output_dir) continue;
+  for (auto& [number, other] : registry_.jobs()) {
+    if (store::IsEnded(other.state) || other.output_dir != admitted.spec.output_dir) continue;
     if (!IsOurs(other)) continue;
-    if (other.result_keys == admitted.result_keys && other.state != JobState::kPaused) {
+    if (other.result_keys == admitted.result_keys && other.state != store::JobState::kPaused) {
       return other.id();
     }
     return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
                                                  other.id(), ", which is ", ToString(other.state)));
   }
-  const RunFile run{admitted.result_keys, admitted.plan.microbatch_size, admitted.plan.replicas,
-                    /*finished=*/false, admitted.data};
+  const io::RunFile run{admitted.result_keys, admitted.plan.microbatch_size, admitted.plan.replicas,
+                        /*finished=*/false, admitted.data};
   std::string moved_to;
   // A job of ours that was paused is not of this run (see above), and holds its own lock.
   HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, PrepareOutputDir(admitted.spec.output_dir,
                                                                 admitted.output, run, &moved_to));
-  JobRecord record;
+  store::JobRecord record;
   record.yaml = yaml;
-  record.job_json = JobSpecToJson(admitted.spec);
+  record.job_json = job::JobSpecToJson(admitted.spec);
   record.config_json = admitted.config_json;
-  record.plan = SerializePlan(admitted.plan);
+  record.plan = rpc::SerializePlan(admitted.plan);
   record.plan_text = admitted.plan_text;
   record.profile = admitted.profile;
   record.result_keys = admitted.result_keys;
   record.output_dir = admitted.spec.output_dir;
   record.max_steps = admitted.spec.max_steps;
   record.submitted_at = TimeStamp();
-  HARMONY_ASSIGN_OR_RETURN(JobRecord* const added, book_.Add(std::move(record)));
+  HARMONY_ASSIGN_OR_RETURN(store::JobRecord* const added, registry_.Add(std::move(record)));
   output_locks_.emplace(added->number, std::move(lock));
-  for (const std::string& note : admitted.notes) book_.Report(*added, note);
+  for (const std::string& note : admitted.notes) registry_.Report(*added, note);
   if (!moved_to.empty()) {
-    book_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
+    registry_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
   }
   NameOthers(*added);
   const std::string id = added->id();
@@ -62,84 +62,86 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   return id;
 }
 
-void Coordinator::NameOthers(const JobRecord& record) {
-  for (auto& [number, other] : book_.jobs()) {
-    if (IsOurs(other) || IsEnded(other.state)) continue;
+void Coordinator::NameOthers(const store::JobRecord& record) {
+  for (auto& [number, other] : registry_.jobs()) {
+    if (IsOurs(other) || store::IsEnded(other.state)) continue;
     const std::string which =
         absl::StrCat(other.id(), " of ", other.submitted_at, " (output_dir ", other.output_dir,
                      ", step ", other.completed_steps, " of ", other.max_steps, ")");
     if (other.output_dir == record.output_dir) {
-      book_.Report(other, absl::StrCat("taken over by ", record.id()));
-      book_.Report(record, absl::StrCat("takes over the unfinished ", which));
-      SetState(other, JobState::kCancelled);
+      registry_.Report(other, absl::StrCat("taken over by ", record.id()));
+      registry_.Report(record, absl::StrCat("takes over the unfinished ", which));
+      SetState(other, store::JobState::kCancelled);
     } else {
-      book_.Report(record, absl::StrCat("an earlier run left ", which,
-                                        " unfinished: it is left as it is; to go on with it, run "
-                                        "its job file again"));
+      registry_.Report(record,
+                       absl::StrCat("an earlier run left ", which,
+                                    " unfinished: it is left as it is; to go on with it, run "
+                                    "its job file again"));
     }
   }
 }
 
-absl::StatusOr<const JobRecord*> Coordinator::RequestStop(const std::string& id, StopIntent intent,
-                                                          JobState at_once) {
-  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
-  if (IsEnded(record->state)) {
+absl::StatusOr<const store::JobRecord*> Coordinator::RequestStop(const std::string& id,
+                                                                 store::StopIntent intent,
+                                                                 store::JobState at_once) {
+  HARMONY_ASSIGN_OR_RETURN(store::JobRecord* const record, registry_.Find(id));
+  if (store::IsEnded(record->state)) {
     return absl::FailedPreconditionError(
         absl::StrCat(record->id(), " is ", ToString(record->state), " already"));
   }
-  if (!IsActive(record->state)) {
+  if (!store::IsActive(record->state)) {
     SetState(*record, at_once);
     return record;
   }
-  const bool again = record->stop == intent && intent == StopIntent::kCancel;
-  const bool waits = record->state == JobState::kWaiting;
+  const bool again = record->stop == intent && intent == store::StopIntent::kCancel;
+  const bool waits = record->state == store::JobState::kWaiting;
   record->stop = intent;
   if (phase_ == Phase::kRunning && current_ == record->number) {
     if (again && waits) {
-      book_.Report(*record,
-                   "cancelled again: ending without the checkpoint that cannot be written");
+      registry_.Report(*record,
+                       "cancelled again: ending without the checkpoint that cannot be written");
       run_->Abandon();
     }
     run_->Stop();
   }
-  if (phase_ != Phase::kRunning || !run_->waiting()) SetState(*record, JobState::kStopping);
-  book_.Save(*record);
+  if (phase_ != Phase::kRunning || !run_->waiting()) SetState(*record, store::JobState::kStopping);
+  registry_.Save(*record);
   return record;
 }
 
-absl::StatusOr<const JobRecord*> Coordinator::Cancel(const std::string& id) {
-  return RequestStop(id, StopIntent::kCancel, JobState::kCancelled);
+absl::StatusOr<const store::JobRecord*> Coordinator::Cancel(const std::string& id) {
+  return RequestStop(id, store::StopIntent::kCancel, store::JobState::kCancelled);
 }
 
-absl::StatusOr<const JobRecord*> Coordinator::Pause(const std::string& id) {
-  return RequestStop(id, StopIntent::kPause, JobState::kPaused);
+absl::StatusOr<const store::JobRecord*> Coordinator::Pause(const std::string& id) {
+  return RequestStop(id, store::StopIntent::kPause, store::JobState::kPaused);
 }
 
-absl::StatusOr<const JobRecord*> Coordinator::Resume(const std::string& id,
-                                                     const JobRecord& ready) {
-  HARMONY_ASSIGN_OR_RETURN(JobRecord* const record, book_.Find(id));
-  if (record->state == JobState::kWaiting) {
+absl::StatusOr<const store::JobRecord*> Coordinator::Resume(const std::string& id,
+                                                            const store::JobRecord& ready) {
+  HARMONY_ASSIGN_OR_RETURN(store::JobRecord* const record, registry_.Find(id));
+  if (record->state == store::JobState::kWaiting) {
     // One that was to be paused goes on when it has stopped.
-    if (record->stop == StopIntent::kPause) record->stop = StopIntent::kNone;
+    if (record->stop == store::StopIntent::kPause) record->stop = store::StopIntent::kNone;
     finish_tries_.Hurry();
     if (phase_ == Phase::kRunning) run_->TryNow();
-    book_.Save(*record);
+    registry_.Save(*record);
     return record;
   }
-  if (record->state != JobState::kPaused) {
+  if (record->state != store::JobState::kPaused) {
     return absl::FailedPreconditionError(
         absl::StrCat(record->id(), " is ", ToString(record->state), ", not paused"));
   }
-  record->stop = StopIntent::kNone;
+  record->stop = store::StopIntent::kNone;
   TakePlan(*record, ready);
-  SetState(*record, JobState::kQueued);
+  SetState(*record, store::JobState::kQueued);
   StartNext();
   return record;
 }
 
 absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
                                 std::shared_ptr<ProgressStream> stream) {
-  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
+  HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const record, registry_.Find(id));
   watchers_.emplace_back(record->number, interval, std::move(stream));
   NotifyWatchers(MonotonicClock().Now());
   return absl::OkStatus();
@@ -147,7 +149,7 @@ absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
 
 absl::StatusOr<RecordedTimeline> Coordinator::TimelineOf(const std::string& id,
                                                          int64_t last_steps) {
-  HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, book_.Find(id));
+  HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const record, registry_.Find(id));
   if (run_ != nullptr && current_ == record->number) {
     return RecordTimeline(*run_, machine_.devices, last_steps);
   }
@@ -163,4 +165,4 @@ absl::StatusOr<RecordedTimeline> Coordinator::TimelineOf(const std::string& id,
                    " that ran since this coordinator was started"));
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

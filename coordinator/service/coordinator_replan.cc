@@ -11,13 +11,13 @@
 #include "common/plan/plan_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/service/coordinator.h"
-#include "coordinator/service/plan_anew.h"
-#include "coordinator/service/prepare_run.h"
+#include "coordinator/service/jobs/plan_anew.h"
+#include "coordinator/service/run/prepare_run.h"
 
-namespace harmony {
+namespace harmony::service {
 
 absl::Status Coordinator::SetUp(const HostLimits& limits, Prepared* prepared) {
-  JobRecord& record = prepared->record;
+  store::JobRecord& record = prepared->record;
   HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record));
   if (!PlannedFor(prepared->setup.plan, machine_)) {
     const absl::Status planned = PlanAnew(machine_, limits, &record);
@@ -29,31 +29,32 @@ absl::Status Coordinator::SetUp(const HostLimits& limits, Prepared* prepared) {
   return PrepareRun(record, machine_, segment_, &prepared->setup);
 }
 
-void Coordinator::TakePlan(JobRecord& record, const JobRecord& planned) {
+void Coordinator::TakePlan(store::JobRecord& record, const store::JobRecord& planned) {
   if (record.plan == planned.plan) return;
   record.plan = planned.plan;
   record.plan_text = planned.plan_text;
   record.profile = planned.profile;
   record.replan = planned.replan;
-  book_.Report(record,
-               "the devices are others than before: planned anew, the result stays the same");
-  book_.Save(record);
+  registry_.Report(record,
+                   "the devices are others than before: planned anew, the result stays the same");
+  registry_.Save(record);
 }
 
 void Coordinator::OnDrift() {
-  JobRecord& record = *current();
+  store::JobRecord& record = *current();
   const RunSetup& setup = run_->setup();
-  if (setup.spec.replan == ReplanMode::kOff || replanner_.busy() || terminated_ ||
-      record.stop != StopIntent::kNone) {
+  if (setup.spec.replan == job::ReplanMode::kOff || replanner_.busy() || terminated_ ||
+      record.stop != store::StopIntent::kNone) {
     return;
   }
   ReplanRequest request{setup,    setup.profile, run_->MeasuredCalibration(),
                         machine_, Limits(),      run_->MedianSecondsPerStep(kStepsToJudge)};
   // What the plan in force takes of the host is given back before the next one takes its part.
-  request.limits.available = AvailableHostMemory() + ArenaLayout(setup.model, setup.plan).end();
-  book_.Report(record, absl::StrCat("replan: searching by measured times: ",
-                                    DescribeCalibration(request.calibration)));
-  Calibration calibration = request.calibration;
+  request.limits.available =
+      ipc::AvailableHostMemory() + plan::ArenaLayout(setup.model, setup.plan).end();
+  registry_.Report(record, absl::StrCat("replan: searching by measured times: ",
+                                        DescribeCalibration(request.calibration)));
+  dispatch::Calibration calibration = request.calibration;
   replanner_.Search(std::move(request), [this, run = runs_, calibration = std::move(calibration)](
                                             const ReplanAnswer& answer) {
     if (run == runs_ && phase_ == Phase::kRunning && !run_->ended()) {
@@ -62,18 +63,20 @@ void Coordinator::OnDrift() {
   });
 }
 
-void Coordinator::OnReplanned(const Calibration& calibration, const ReplanAnswer& answer) {
-  JobRecord& record = *current();
+void Coordinator::OnReplanned(const dispatch::Calibration& calibration,
+                              const ReplanAnswer& answer) {
+  store::JobRecord& record = *current();
   const RunSetup& setup = run_->setup();
   std::optional<Suggestion> suggestion;
   if (answer.then) suggestion = Suggestion{answer.then->step_seconds, answer.now->step_seconds};
   run_->OnSearched(answer.now, calibration, suggestion);
   KeepReplanState();
   if (!answer.status.ok()) {
-    return book_.Report(record, absl::StrCat("replan: found nothing: ", answer.status.message()));
+    return registry_.Report(record,
+                            absl::StrCat("replan: found nothing: ", answer.status.message()));
   }
   if (!answer.then) {
-    return book_.Report(
+    return registry_.Report(
         record, absl::StrFormat("replan: no plan is %.0f%% faster than the one in force, which is "
                                 "now predicted to take %.3g s a step",
                                 100 * kWorthAWord, answer.now->step_seconds));
@@ -82,39 +85,39 @@ void Coordinator::OnReplanned(const Calibration& calibration, const ReplanAnswer
       "%.3g s a step predicted instead of %.3g s (%.0f%% less): %s", answer.then->step_seconds,
       answer.now->step_seconds, 100 * answer.gain(), OutlineOf(answer.plan));
   const int64_t left = record.max_steps - run_->completed_steps();
-  if (setup.spec.replan == ReplanMode::kAuto && record.stop == StopIntent::kNone && !terminated_ &&
-      PaysOff(setup.model, answer, left)) {
-    book_.Report(record, "replan: changing the plan after the step in flight: " + found);
+  if (setup.spec.replan == job::ReplanMode::kAuto && record.stop == store::StopIntent::kNone &&
+      !terminated_ && PaysOff(setup.model, answer, left)) {
+    registry_.Report(record, "replan: changing the plan after the step in flight: " + found);
     next_plan_ = answer;
-    record.stop = StopIntent::kReplan;
+    record.stop = store::StopIntent::kReplan;
     return run_->FinishStep();
   }
   const std::string file = record.output_dir + "/suggested-plan.json";
-  const absl::Status written = WriteFileAtomically(file, PlanFileText(answer.plan));
-  book_.Report(record,
-               absl::StrCat("replan: a faster plan is known: ", found, "; ",
-                            written.ok() ? "for --plan: " + file : std::string(written.message())));
+  const absl::Status written = io::WriteFileAtomically(file, plan::PlanFileText(answer.plan));
+  registry_.Report(
+      record, absl::StrCat("replan: a faster plan is known: ", found, "; ",
+                           written.ok() ? "for --plan: " + file : std::string(written.message())));
 }
 
 void Coordinator::KeepReplanState() {
   current()->replan = ReplanStateToText(run_->replan());
-  book_.Save(*current());
+  registry_.Save(*current());
 }
 
 // The checkpoint has been written. Whoever takes the job up from here on, this process or a
 // successor, goes on from it: with the old plan until the record is saved, with the new one after.
-void Coordinator::ChangePlan(JobRecord& record) {
+void Coordinator::ChangePlan(store::JobRecord& record) {
   const ReplanAnswer next = *std::exchange(next_plan_, std::nullopt);
   ReplanState state = run_->replan();
   CountChange(record.completed_steps, next.measured_seconds, &state);
   record.replan = ReplanStateToText(state);
-  record.plan = SerializePlan(next.plan);
+  record.plan = rpc::SerializePlan(next.plan);
   record.plan_text = next.plan_text;
-  record.stop = StopIntent::kNone;
-  book_.Report(record, absl::StrCat("replan: going on with the other plan after step ",
-                                    record.completed_steps));
+  record.stop = store::StopIntent::kNone;
+  registry_.Report(record, absl::StrCat("replan: going on with the other plan after step ",
+                                        record.completed_steps));
   goes_on_ = record.number;
-  SetState(record, JobState::kQueued);
+  SetState(record, store::JobState::kQueued);
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

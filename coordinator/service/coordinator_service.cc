@@ -6,13 +6,13 @@
 
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
-#include "coordinator/service/admission.h"
 #include "coordinator/service/coordinator.h"
+#include "coordinator/service/jobs/admission.h"
+#include "coordinator/service/jobs/plan_anew.h"
 #include "coordinator/service/mailbox.h"
-#include "coordinator/service/plan_anew.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 constexpr int64_t kDefaultWatchInterval = 500;
@@ -40,7 +40,7 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* wire,
                       v1::SubmitResponse* response) override {
-    return ToGrpcStatus(DoSubmit(*wire, response));
+    return rpc::ToGrpcStatus(DoSubmit(*wire, response));
   }
 
   grpc::Status Get(grpc::ServerContext*, const v1::GetRequest* request, v1::Job* job) override {
@@ -55,15 +55,15 @@ class CoordinatorService : public v1::Coordinator::Service {
   }
   grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request,
                       v1::Job* job) override {
-    absl::StatusOr<JobRecord> ready = ReadyToResume(request->job_id());
-    if (!ready.ok()) return ToGrpcStatus(ready.status());
+    absl::StatusOr<store::JobRecord> ready = ReadyToResume(request->job_id());
+    if (!ready.ok()) return rpc::ToGrpcStatus(ready.status());
     return AboutJob(job, [&] { return coordinator_->Resume(request->job_id(), *ready); });
   }
 
   grpc::Status List(grpc::ServerContext*, const v1::ListRequest*,
                     v1::ListResponse* response) override {
     return OnLoop([&] {
-      for (const auto& [number, record] : coordinator_->book().jobs()) {
+      for (const auto& [number, record] : coordinator_->registry().jobs()) {
         FillJob(record, response->add_jobs());
       }
       return absl::OkStatus();
@@ -72,7 +72,7 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* wire,
                     v1::PlanResponse* response) override {
-    return ToGrpcStatus(DoPlan(*wire, response));
+    return rpc::ToGrpcStatus(DoPlan(*wire, response));
   }
 
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
@@ -106,11 +106,11 @@ class CoordinatorService : public v1::Coordinator::Service {
   grpc::Status GetLog(grpc::ServerContext*, const v1::GetLogRequest* request,
                       v1::GetLogResponse* response) override {
     return OnLoop([&]() -> absl::Status {
-      HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record,
-                               coordinator_->book().Find(request->job_id()));
-      HARMONY_ASSIGN_OR_RETURN(const std::vector<JobLogLine> lines,
-                               coordinator_->book().ReadLog(*record));
-      for (const JobLogLine& line : lines) {
+      HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const record,
+                               coordinator_->registry().Find(request->job_id()));
+      HARMONY_ASSIGN_OR_RETURN(const std::vector<store::JobLogLine> lines,
+                               coordinator_->registry().ReadLog(*record));
+      for (const store::JobLogLine& line : lines) {
         v1::LogLine* out = response->add_lines();
         out->set_time(line.time);
         out->set_text(line.text);
@@ -129,30 +129,32 @@ class CoordinatorService : public v1::Coordinator::Service {
     return status;
   }
   grpc::Status OnLoop(const std::function<absl::Status()>& question) {
-    return ToGrpcStatus(Ask(question));
+    return rpc::ToGrpcStatus(Ask(question));
   }
   grpc::Status AboutJob(v1::Job* job,
-                        const std::function<absl::StatusOr<const JobRecord*>()>& question) {
+                        const std::function<absl::StatusOr<const store::JobRecord*>()>& question) {
     return OnLoop([&]() -> absl::Status {
-      HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, question());
+      HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const record, question());
       FillJob(*record, job);
       return absl::OkStatus();
     });
   }
-  absl::StatusOr<const JobRecord*> Found(const std::string& id) {
-    HARMONY_ASSIGN_OR_RETURN(const JobRecord* const record, coordinator_->book().Find(id));
+  absl::StatusOr<const store::JobRecord*> Found(const std::string& id) {
+    HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const record,
+                             coordinator_->registry().Find(id));
     return record;
   }
 
   // Searching a plan takes seconds: here, not on the loop.
-  absl::StatusOr<JobRecord> ReadyToResume(const std::string& id) {
-    JobRecord record;
+  absl::StatusOr<store::JobRecord> ReadyToResume(const std::string& id) {
+    store::JobRecord record;
     HARMONY_RETURN_IF_ERROR(Ask([&]() -> absl::Status {
-      HARMONY_ASSIGN_OR_RETURN(const JobRecord* const found, coordinator_->book().Find(id));
+      HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const found,
+                               coordinator_->registry().Find(id));
       record = *found;
       return absl::OkStatus();
     }));
-    if (record.state != JobState::kPaused) return record;
+    if (record.state != store::JobState::kPaused) return record;
     HARMONY_ASSIGN_OR_RETURN(const HostLimits limits, Limits());
     HARMONY_RETURN_IF_ERROR(MakeReadyToResume(coordinator_->machine(), limits, &record));
     return record;
@@ -187,9 +189,9 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   absl::Status DoPlan(const v1::PlanRequest& wire, v1::PlanResponse* response) {
     HARMONY_ASSIGN_OR_RETURN(HostLimits limits, Limits());
-    MachineSpec machine = coordinator_->machine();
+    plan::MachineSpec machine = coordinator_->machine();
     if (!wire.devices().empty()) {
-      HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(wire.devices()));
+      HARMONY_ASSIGN_OR_RETURN(machine.devices, plan::ParseDevices(wire.devices()));
     }
     JobRequest request = RequestOf(wire);
     request.explain = wire.explain();
@@ -209,4 +211,4 @@ std::unique_ptr<grpc::Service> MakeCoordinatorService(Coordinator* coordinator, 
   return std::make_unique<CoordinatorService>(coordinator, mailbox);
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-namespace harmony {
+namespace harmony::service {
 
 void Mailbox::Post(std::function<void()> message) {
   MutexLock lock(mutex_);
@@ -63,4 +63,4 @@ void Mailbox::Close() {
   done_.NotifyAll();
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

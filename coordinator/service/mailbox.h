@@ -9,7 +9,7 @@
 
 #include "common/base/mutex.h"
 
-namespace harmony {
+namespace harmony::service {
 
 class Mailbox {
  public:
@@ -36,4 +36,4 @@ class Mailbox {
   bool idle_ ABSL_GUARDED_BY(mutex_) = true;  // no message is being run
 };
 
-}  // namespace harmony
+}  // namespace harmony::service

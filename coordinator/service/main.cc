@@ -20,12 +20,12 @@
 #include "common/ipc/segment.h"
 #include "common/rpc/address.h"
 #include "common/runtime/process_environment.h"
-#include "coordinator/service/admission.h"
 #include "coordinator/service/coordinator.h"
+#include "coordinator/service/jobs/admission.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/server_lock.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 struct Options {
@@ -58,53 +58,54 @@ absl::StatusOr<std::string> ResolveStateDir(const std::string& option) {
   return path;
 }
 
-absl::StatusOr<MachineSpec> ResolveMachine(const Options& options) {
-  MachineSpec machine;
-  HARMONY_ASSIGN_OR_RETURN(machine.devices, ParseDevices(options.devices));
+absl::StatusOr<plan::MachineSpec> ResolveMachine(const Options& options) {
+  plan::MachineSpec machine;
+  HARMONY_ASSIGN_OR_RETURN(machine.devices, plan::ParseDevices(options.devices));
   if (options.host_memory.empty()) {
-    machine.host_memory = Bytes(AvailableHostMemory().count() / 5 * 4);  // 80%, as launchers do
+    machine.host_memory =
+        Bytes(ipc::AvailableHostMemory().count() / 5 * 4);  // 80%, as launchers do
   } else {
     HARMONY_ASSIGN_OR_RETURN(machine.host_memory, ParseBytes(options.host_memory));
   }
-  machine.segment_for = Segment::SizeFor;
+  machine.segment_for = ipc::Segment::SizeFor;
   return machine;
 }
 
 // The supervisor's; without one, a segment of our own.
-absl::StatusOr<Segment> OpenSegment(MachineSpec* machine) {
-  if (std::getenv(kSegmentFdVariable) == nullptr) {
+absl::StatusOr<ipc::Segment> OpenSegment(plan::MachineSpec* machine) {
+  if (std::getenv(ipc::kSegmentFdVariable) == nullptr) {
     spdlog::warn("event=no_segment message=\"{} is not set: using a segment of our own\"",
-                 kSegmentFdVariable);
-    return Segment::Create(machine->host_memory);
+                 ipc::kSegmentFdVariable);
+    return ipc::Segment::Create(machine->host_memory);
   }
-  HARMONY_ASSIGN_OR_RETURN(UniqueFd fd, InheritedSegmentFd());
-  HARMONY_ASSIGN_OR_RETURN(Segment segment, Segment::Open(std::move(fd)));
+  HARMONY_ASSIGN_OR_RETURN(ipc::UniqueFd fd, ipc::InheritedSegmentFd());
+  HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Open(std::move(fd)));
   machine->host_memory = Bytes(static_cast<int64_t>(segment.constants().total_bytes));
   return segment;
 }
 
 absl::Status PlanOnce(const Options& options) {
-  HARMONY_ASSIGN_OR_RETURN(const MachineSpec machine, ResolveMachine(options));
+  HARMONY_ASSIGN_OR_RETURN(const plan::MachineSpec machine, ResolveMachine(options));
   JobRequest request;
-  HARMONY_ASSIGN_OR_RETURN(request.yaml, ReadWholeFile(options.job, kMaxJobFileBytes));
+  HARMONY_ASSIGN_OR_RETURN(request.yaml, io::ReadWholeFile(options.job, kMaxJobFileBytes));
   request.path = std::filesystem::absolute(options.job).string();
   request.overrides = options.overrides;
   request.working_directory = std::filesystem::current_path().string();
   if (!options.profile.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(request.profile, ReadWholeFile(options.profile, kMaxProfileBytes));
+    HARMONY_ASSIGN_OR_RETURN(request.profile, io::ReadWholeFile(options.profile, kMaxProfileBytes));
     request.profile_path = options.profile;
   }
   if (!options.plan.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(request.plan, ReadWholeFile(options.plan, kMaxProfileBytes));
+    HARMONY_ASSIGN_OR_RETURN(request.plan, io::ReadWholeFile(options.plan, kMaxProfileBytes));
     request.plan_path = options.plan;
   }
   request.explain = options.explain;
   HostLimits limits;
-  const Segment::Capacity capacity = Segment::CapacityOf(machine.host_memory);
+  const ipc::Segment::Capacity capacity = ipc::Segment::CapacityOf(machine.host_memory);
   limits.arena = capacity.arena;
   limits.records = capacity.records;
   limits.cursors = capacity.cursors;
-  limits.available = options.host_memory.empty() ? AvailableHostMemory() : Bytes();
+  limits.available = options.host_memory.empty() ? ipc::AvailableHostMemory() : Bytes();
   HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(request, machine, limits));
   const std::string& text = options.json ? admitted.plan_json : admitted.plan_text;
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -112,19 +113,21 @@ absl::Status PlanOnce(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status Serve(const Options& options, TerminationSignals& signals) {
-  HARMONY_ASSIGN_OR_RETURN(const ProcessEnvironment environment, ReadProcessEnvironment());
-  HARMONY_RETURN_IF_ERROR(DieWithParent(environment.parent_pid));
-  HARMONY_ASSIGN_OR_RETURN(const std::string socket, ResolveSocketPath(options.socket));
-  HARMONY_ASSIGN_OR_RETURN(MachineSpec machine, ResolveMachine(options));
-  HARMONY_RETURN_IF_ERROR(MakeSocketFolder(socket));
+absl::Status Serve(const Options& options, runtime::TerminationSignals& signals) {
+  HARMONY_ASSIGN_OR_RETURN(const runtime::ProcessEnvironment environment,
+                           runtime::ReadProcessEnvironment());
+  HARMONY_RETURN_IF_ERROR(runtime::DieWithParent(environment.parent_pid));
+  HARMONY_ASSIGN_OR_RETURN(const std::string socket, rpc::ResolveSocketPath(options.socket));
+  HARMONY_ASSIGN_OR_RETURN(plan::MachineSpec machine, ResolveMachine(options));
+  HARMONY_RETURN_IF_ERROR(rpc::MakeSocketFolder(socket));
   HARMONY_ASSIGN_OR_RETURN(const ServerLock lock, ServerLock::Acquire(socket));
   HARMONY_ASSIGN_OR_RETURN(const std::string state_dir, ResolveStateDir(options.state_dir));
-  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, JobStore::Open(state_dir));
-  HARMONY_ASSIGN_OR_RETURN(JobBook book, JobBook::Open(std::move(store)));
-  HARMONY_ASSIGN_OR_RETURN(Segment segment, OpenSegment(&machine));
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<store::JobStore> store,
+                           store::JobStore::Open(state_dir));
+  HARMONY_ASSIGN_OR_RETURN(JobRegistry registry, JobRegistry::Open(std::move(store)));
+  HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, OpenSegment(&machine));
   Mailbox mailbox;
-  Coordinator coordinator(machine, &segment, std::move(book), &mailbox, options.jobs_since);
+  Coordinator coordinator(machine, &segment, std::move(registry), &mailbox, options.jobs_since);
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
                            CoordinatorServer::Start(socket, &coordinator, &mailbox));
   spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
@@ -174,7 +177,7 @@ int Run(int argc, char** argv) {
     // Nothing has run yet: what does not fit is bad input.
     if (absl::IsResourceExhausted(status)) return 2;
   } else {
-    TerminationSignals signals;
+    runtime::TerminationSignals signals;
     status = Serve(options, signals);
     if (!status.ok()) spdlog::error("event=failed reason=\"{}\"", std::string(status.message()));
   }
@@ -182,6 +185,6 @@ int Run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::service
 
-int main(int argc, char** argv) { return harmony::Run(argc, argv); }
+int main(int argc, char** argv) { return harmony::service::Run(argc, argv); }

@@ -13,7 +13,7 @@
 #include "coordinator/service/attach_service.h"
 #include "coordinator/service/coordinator_service.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 constexpr std::chrono::milliseconds kGrace{300};
@@ -31,7 +31,7 @@ class ServerImpl : public CoordinatorServer {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    ListenOnSocket(builder, socket_path);
+    rpc::ListenOnSocket(builder, socket_path);
     builder.RegisterService(public_service_.get());
     builder.RegisterService(attach_service_.get());
     server_ = builder.BuildAndStart();
@@ -55,4 +55,4 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   return std::unique_ptr<CoordinatorServer>(std::move(server));
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace harmony {
+namespace harmony::service {
 
 class Coordinator;
 class Mailbox;
@@ -21,4 +21,4 @@ class CoordinatorServer {
   virtual ~CoordinatorServer() = default;  // ends all calls
 };
 
-}  // namespace harmony
+}  // namespace harmony::service

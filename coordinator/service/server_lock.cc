@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/io/file.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 // The number in the lock file, for the message.
@@ -32,10 +32,10 @@ bool IsStillNamed(int fd, const std::string& path) {
 absl::StatusOr<ServerLock> ServerLock::Acquire(const std::string& socket_path) {
   const std::string path = socket_path + ".lock";
   for (;;) {
-    UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    if (!fd.valid()) return ErrnoStatus(errno, "open", path);
+    ipc::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!fd.valid()) return io::ErrnoStatus(errno, "open", path);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock", path);
+      if (errno != EWOULDBLOCK) return io::ErrnoStatus(errno, "lock", path);
       return absl::FailedPreconditionError(
           absl::StrCat("another coordinator", HolderOf(fd.get()), " already serves ", socket_path));
     }
@@ -43,10 +43,10 @@ absl::StatusOr<ServerLock> ServerLock::Acquire(const std::string& socket_path) {
     const std::string pid = std::to_string(getpid());
     if (ftruncate(fd.get(), 0) != 0 ||
         pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-      return ErrnoStatus(errno, "write", path);
+      return io::ErrnoStatus(errno, "write", path);
     }
     if (unlink(socket_path.c_str()) != 0 && errno != ENOENT) {
-      return ErrnoStatus(errno, "remove", socket_path);
+      return io::ErrnoStatus(errno, "remove", socket_path);
     }
     return ServerLock(std::move(fd), socket_path);
   }
@@ -58,4 +58,4 @@ ServerLock::~ServerLock() {
   unlink((socket_path_ + ".lock").c_str());
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

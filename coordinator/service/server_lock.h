@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::service {
 
 class ServerLock {
  public:
@@ -20,10 +20,10 @@ class ServerLock {
   ~ServerLock();
 
  private:
-  ServerLock(UniqueFd fd, std::string socket_path)
+  ServerLock(ipc::UniqueFd fd, std::string socket_path)
       : fd_(std::move(fd)), socket_path_(std::move(socket_path)) {}
-  UniqueFd fd_;
+  ipc::UniqueFd fd_;
   std::string socket_path_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::service

@@ -9,7 +9,7 @@
 
 #include "common/base/random.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 class FaultTimes {
  public:
@@ -33,4 +33,4 @@ class FaultTimes {
   std::vector<int64_t> events_;  // the next one last
 };
 
-}  // namespace harmony
+}  // namespace harmony::sim

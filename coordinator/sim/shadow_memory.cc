@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 std::string DebugString(const Tag& tag) {
   static constexpr const char* kNames[] = {"nothing",           "parameter", "activation",
@@ -103,4 +103,4 @@ void ShadowMemory::Clear() {
   uses_.clear();
 }
 
-}  // namespace harmony
+}  // namespace harmony::sim

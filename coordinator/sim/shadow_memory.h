@@ -12,15 +12,15 @@
 #include "absl/status/status.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 enum class Content : uint8_t {
   kNothing,
   kParameter,         // index: block; version: updates in it
   kActivation,        // index: boundary; version: step
   kBoundaryGradient,  // index: boundary; version: step
-  kGradient,    // index: use; microbatch: those of its replica below are summed, in order; version:
-                // step
+  kGradient,    // index: reference; microbatch: those of its replica below are summed, in order;
+                // version: step
   kBatchInput,  // index: its number; version: step
   kKept,        // index: first layer; version: step; what a forward left for its backward
   kLoss,        // one slot on a device; in the arena all of a replica (index; microbatch -1)
@@ -79,4 +79,4 @@ class ShadowMemory {
   std::vector<Use> uses_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::sim

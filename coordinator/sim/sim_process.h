@@ -6,21 +6,21 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/core/job_runner.h"
+#include "coordinator/runner/job_runner.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 struct SimMessage {
   int process = -1;  // -1: the coordinator's own (records)
   uint32_t incarnation = 0, epoch = 0;
-  std::optional<Event> event;  // to the coordinator
+  std::optional<runner::Event> event;  // to the coordinator
   enum class To : uint8_t { kQuiesce, kStart, kCommands } to = To::kStart;
   uint32_t generation = 0;
-  std::vector<Command> commands;
+  std::vector<command::Command> commands;
 };
 
 struct SimProcess {
-  ProcessId id;
+  runner::ProcessId id;
   bool alive = true;
   bool hung = false;
   bool connected = false;
@@ -32,4 +32,4 @@ struct SimProcess {
   Nanos last_up, last_down;  // streams are ordered
 };
 
-}  // namespace harmony
+}  // namespace harmony::sim

@@ -4,29 +4,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "coordinator/core/frontier.h"
+#include "coordinator/recovery/frontier.h"
 
-namespace harmony {
+namespace harmony::sim {
 namespace {
 
 Tag Hidden(int boundary, int m, int64_t step) { return {Content::kActivation, boundary, m, step}; }
 Tag GradientOfBoundary(int boundary, int m, int64_t step) {
   return {Content::kBoundaryGradient, boundary, m, step};
 }
-Tag Kept(const ComputeTask& task, int64_t step) {
+Tag Kept(const command::ComputeTask& task, int64_t step) {
   return {Content::kKept, task.layers.first, task.microbatch, step};
 }
 // With all microbatches of a replica below `end`.
-Tag Gradient(int use, int end, int64_t step) { return {Content::kGradient, use, end, step}; }
+Tag Gradient(int reference, int end, int64_t step) {
+  return {Content::kGradient, reference, end, step};
+}
 Tag Losses(int replica, int64_t step) { return {Content::kLoss, replica, -1, step}; }
 
 // Ids of running commands are unique per lane and generation only; devices are cleared between
 // generations, and so are uses.
-uint64_t UserOf(const Command& command) { return command.header.id; }
+uint64_t UserOf(const command::Command& command) { return command.header.id; }
 
 }  // namespace
 
-SimWorld::SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step)
+SimWorld::SimWorld(const model::ModelSpec& model, const plan::Plan& plan, int64_t first_step)
     : model_(model),
       plan_(plan),
       first_step_(first_step),
@@ -36,13 +38,14 @@ SimWorld::SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step)
       arena_(layout_.end()),
       records_(table_.size()),
       in_flight_(lanes_.size()) {
-  for (const DevicePlan& device : plan.devices) devices_.emplace_back(device.resident);
+  for (const plan::DevicePlan& device : plan.devices) devices_.emplace_back(device.resident);
   for (int i = 0; i < table_.size(); ++i) records_[i].key = table_.KeyOf(i);
 }
 
-absl::Status SimWorld::ExpectClean(const ObjectKey& key, int64_t version) const {
-  const ObjectView& record = records_[table_.IndexOf(key)];
-  if (record.state == ObjectState::kClean && static_cast<int64_t>(record.version) == version) {
+absl::Status SimWorld::ExpectClean(const command::ObjectKey& key, int64_t version) const {
+  const command::ObjectView& record = records_[table_.IndexOf(key)];
+  if (record.state == command::ObjectState::kClean &&
+      static_cast<int64_t>(record.version) == version) {
     return absl::OkStatus();
   }
   return absl::InternalError(absl::StrCat(DebugString(key), " has version ", record.version,
@@ -50,17 +53,17 @@ absl::Status SimWorld::ExpectClean(const ObjectKey& key, int64_t version) const 
                                           ", expected clean ", version));
 }
 
-absl::Status SimWorld::Start(const Command& command) {
+absl::Status SimWorld::Start(const command::Command& command) {
   const int64_t step = command.header.step;
-  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+  if (const auto* task = std::get_if<command::ComputeTask>(&command.body)) {
     const int device = lanes_.LaneAt(static_cast<int>(command.header.lane)).device;
     return StartCompute(UserOf(command), *task, step, device);
   }
-  if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+  if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
     HARMONY_RETURN_IF_ERROR(StartCopy(UserOf(command), *copy));
     auto& carried = in_flight_[command.header.lane];
     carried = MemoryOf(copy->source).Contents(copy->source.offset, copy->size);
-    if (copy->commit && copy->commit->key.kind == ObjectKind::kLoss) {
+    if (copy->commit && copy->commit->key.kind == command::ObjectKind::kLoss) {
       const int replica = copy->commit->key.microbatch;
       const int64_t of = static_cast<int64_t>(copy->commit->version) - 1;
       HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset, replica, of));
@@ -71,27 +74,27 @@ absl::Status SimWorld::Start(const Command& command) {
     }
     return absl::OkStatus();
   }
-  return StartHost(UserOf(command), std::get<HostTask>(command.body), step);
+  return StartHost(UserOf(command), std::get<command::HostTask>(command.body), step);
 }
 
-absl::Status SimWorld::Complete(const Command& command) {
+absl::Status SimWorld::Complete(const command::Command& command) {
   Abort(command);  // ends its uses
   const int64_t step = command.header.step;
-  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+  if (const auto* task = std::get_if<command::ComputeTask>(&command.body)) {
     const int device = lanes_.LaneAt(static_cast<int>(command.header.lane)).device;
     return CompleteCompute(*task, step, device);
   }
-  if (const auto* copy = std::get_if<Transfer>(&command.body)) {
+  if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
     for (const ShadowMemory::Object& object : in_flight_[command.header.lane]) {
       MemoryOf(copy->destination)
           .Put(copy->destination.offset + object.offset, object.size, object.tag);
     }
     return CompleteCopy(*copy);
   }
-  return CompleteHost(std::get<HostTask>(command.body), step);
+  return CompleteHost(std::get<command::HostTask>(command.body), step);
 }
 
-void SimWorld::Abort(const Command& command) {
+void SimWorld::Abort(const command::Command& command) {
   arena_.EndAll(UserOf(command));
   for (ShadowMemory& device : devices_) device.EndAll(UserOf(command));
 }
@@ -102,35 +105,37 @@ void SimWorld::ForgetDevices() {
 
 // ---- Compute ----
 
-absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_t step,
+absl::Status SimWorld::StartCompute(uint64_t id, const command::ComputeTask& task, int64_t step,
                                     int device) {
   ShadowMemory& memory = devices_[device];
-  const int span = SpanOf(task), m = task.microbatch;
+  const int task_microbatches = MicrobatchesOf(task), m = task.microbatch;
   auto read = [&](Bytes at, Bytes size, const Tag& tag) -> absl::Status {
     HARMONY_RETURN_IF_ERROR(memory.BeginRead(id, at, size));
     return memory.Expect(at, size, tag);
   };
   // Of every microbatch that the task runs; `size` and `tag` are of the first.
   auto read_all = [&](Bytes at, Bytes size, Tag tag) -> absl::Status {
-    for (int i = 0; i < span; ++i) {
+    for (int i = 0; i < task_microbatches; ++i) {
       HARMONY_RETURN_IF_ERROR(read(at + size * i, size, tag));
       ++tag.microbatch;
     }
     return absl::OkStatus();
   };
-  for (const WeightBinding& weight : task.weights) {
-    HARMONY_RETURN_IF_ERROR(read(weight.offset, WeightSize(weight.use),
-                                 {Content::kParameter, model_.uses[weight.use].block, 0, step}));
+  for (const command::WeightBinding& weight : task.weights) {
+    HARMONY_RETURN_IF_ERROR(
+        read(weight.offset, WeightSize(weight.reference),
+             {Content::kParameter, model_.references[weight.reference].block, 0, step}));
   }
-  for (const InputBinding& input : task.inputs) {
-    HARMONY_RETURN_IF_ERROR(read_all(input.offset, layout_.input_bytes(input.input),
-                                     {Content::kBatchInput, input.input, m * span, step}));
+  for (const command::InputBinding& input : task.inputs) {
+    HARMONY_RETURN_IF_ERROR(
+        read_all(input.offset, layout_.input_bytes(input.input),
+                 {Content::kBatchInput, input.input, m * task_microbatches, step}));
   }
   if (task.input) {
     int boundary = task.layers.first;
-    if (task.kind == TaskKind::kBackward) boundary = std::max(boundary, 1);
-    HARMONY_RETURN_IF_ERROR(
-        read_all(*task.input, BoundarySize(boundary), Hidden(boundary, m * span, step)));
+    if (task.kind == command::TaskKind::kBackward) boundary = std::max(boundary, 1);
+    HARMONY_RETURN_IF_ERROR(read_all(*task.input, BoundarySize(boundary),
+                                     Hidden(boundary, m * task_microbatches, step)));
   }
   if (task.output_gradient) {
     const int boundary = task.layers.last + 1;
@@ -139,16 +144,16 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
   }
   if (task.kept) {  // a backward destroys it as it goes
     const Bytes size = KeptBytes(task);
-    if (task.kind != TaskKind::kForward) {
+    if (task.kind != command::TaskKind::kForward) {
       HARMONY_RETURN_IF_ERROR(memory.Expect(*task.kept, size, Kept(task, step)));
     }
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
   }
-  for (const WeightBinding& gradient : task.gradients) {
-    const Bytes size = GradientSize(gradient.use);
+  for (const command::WeightBinding& gradient : task.gradients) {
+    const Bytes size = GradientSize(gradient.reference);
     if (!task.first_microbatch) {
       HARMONY_RETURN_IF_ERROR(
-          memory.Expect(gradient.offset, size, Gradient(gradient.use, m, step)));
+          memory.Expect(gradient.offset, size, Gradient(gradient.reference, m, step)));
     }
     if (task.first_microbatch != (m % plan_.replica_microbatches() == 0) ||
         task.last_microbatch != ((m + 1) % plan_.replica_microbatches() == 0)) {
@@ -156,32 +161,33 @@ absl::Status SimWorld::StartCompute(uint64_t id, const ComputeTask& task, int64_
     }
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset, size));
   }
-  for (const OutputBinding& output : task.outputs) {
+  for (const command::OutputBinding& output : task.outputs) {
     HARMONY_RETURN_IF_ERROR(
-        memory.BeginWrite(id, output.offset, BoundarySize(output.boundary) * span));
+        memory.BeginWrite(id, output.offset, BoundarySize(output.boundary) * task_microbatches));
   }
   if (task.input_gradient)
     HARMONY_RETURN_IF_ERROR(
         memory.BeginWrite(id, *task.input_gradient, BoundaryGradientSize(task.layers.first)));
   if (task.loss)
-    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.loss, Bytes(sizeof(LossSlot))));
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.loss, Bytes(sizeof(command::LossSlot))));
   return absl::OkStatus();
 }
 
-absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, int device) {
+absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t step, int device) {
   ShadowMemory& memory = devices_[device];
   const int m = task.microbatch;
-  for (const WeightBinding& gradient : task.gradients) {
-    memory.Put(gradient.offset, GradientSize(gradient.use), Gradient(gradient.use, m + 1, step));
+  for (const command::WeightBinding& gradient : task.gradients) {
+    memory.Put(gradient.offset, GradientSize(gradient.reference),
+               Gradient(gradient.reference, m + 1, step));
   }
-  for (const OutputBinding& output : task.outputs) {
+  for (const command::OutputBinding& output : task.outputs) {
     const Bytes size = BoundarySize(output.boundary);
-    for (int i = 0; i < SpanOf(task); ++i) {
+    for (int i = 0; i < MicrobatchesOf(task); ++i) {
       memory.Put(output.offset + size * i, size,
-                 Hidden(output.boundary, m * SpanOf(task) + i, step));
+                 Hidden(output.boundary, m * MicrobatchesOf(task) + i, step));
     }
   }
-  if (task.kept && task.kind == TaskKind::kForward) {
+  if (task.kept && task.kind == command::TaskKind::kForward) {
     memory.Put(*task.kept, KeptBytes(task), Kept(task, step));
   }
   if (task.input_gradient) {
@@ -189,7 +195,7 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
                GradientOfBoundary(task.layers.first, m, step));
   }
   if (task.loss) {
-    memory.Put(*task.loss, Bytes(sizeof(LossSlot)), {Content::kLoss, 0, m, step});
+    memory.Put(*task.loss, Bytes(sizeof(command::LossSlot)), {Content::kLoss, 0, m, step});
   }
   return absl::OkStatus();
 }
@@ -199,18 +205,18 @@ absl::Status SimWorld::CompleteCompute(const ComputeTask& task, int64_t step, in
 absl::Status SimWorld::ReadLoss(int device, Bytes offset, int replica, int64_t step) const {
   const int count = plan_.replica_microbatches();
   for (int m = 0; m < count; ++m) {
-    HARMONY_RETURN_IF_ERROR(
-        devices_[device].Expect(offset + Bytes(sizeof(LossSlot)) * m, Bytes(sizeof(LossSlot)),
-                                {Content::kLoss, 0, replica * count + m, step}));
+    HARMONY_RETURN_IF_ERROR(devices_[device].Expect(
+        offset + Bytes(sizeof(command::LossSlot)) * m, Bytes(sizeof(command::LossSlot)),
+        {Content::kLoss, 0, replica * count + m, step}));
   }
   return absl::OkStatus();
 }
 
-absl::Status SimWorld::StartCopy(uint64_t id, const Transfer& copy) {
+absl::Status SimWorld::StartCopy(uint64_t id, const command::Transfer& copy) {
   ShadowMemory& source = MemoryOf(copy.source);
   HARMONY_RETURN_IF_ERROR(source.BeginRead(id, copy.source.offset, copy.size));
   if (copy.expect) {
-    const ObjectView& record = records_[copy.expect->record];
+    const command::ObjectView& record = records_[copy.expect->record];
     HARMONY_RETURN_IF_ERROR(ExpectClean(record.key, static_cast<int64_t>(copy.expect->version)));
     if (copy.source.offset < record.offset ||
         copy.source.offset + copy.size > record.offset + record.size) {
@@ -220,15 +226,15 @@ absl::Status SimWorld::StartCopy(uint64_t id, const Transfer& copy) {
   }
   bool own = !copy.commit;
   for (int index : copy.retire) {
-    ObjectView& record = records_[index];
+    command::ObjectView& record = records_[index];
     own = own || index == copy.commit->record;
-    record.state = ObjectState::kFree;
+    record.state = command::ObjectState::kFree;
   }
   if (!own) return absl::InternalError("commits a record that it does not retire");
   if (copy.destination.device < 0) {
     const Bytes begin = copy.destination.offset, end = begin + copy.size;
-    for (const ObjectView& record : records_) {
-      if (record.state == ObjectState::kFree || record.offset >= end ||
+    for (const command::ObjectView& record : records_) {
+      if (record.state == command::ObjectState::kFree || record.offset >= end ||
           begin >= record.offset + record.size) {
         continue;
       }
@@ -238,37 +244,37 @@ absl::Status SimWorld::StartCopy(uint64_t id, const Transfer& copy) {
   return MemoryOf(copy.destination).BeginWrite(id, copy.destination.offset, copy.size);
 }
 
-absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
+absl::Status SimWorld::CompleteCopy(const command::Transfer& copy) {
   if (copy.source.device < 0 || copy.destination.device < 0) {
     moved_[static_cast<size_t>(copy.traffic)] += copy.size.count();
   }
   if (!copy.commit) return absl::OkStatus();
-  const ObjectKey& key = copy.commit->key;
+  const command::ObjectKey& key = copy.commit->key;
   const int64_t step = static_cast<int64_t>(copy.commit->version) - 1;
   Tag tag;
   switch (key.kind) {
-    case ObjectKind::kGradient:
+    case command::ObjectKind::kGradient:
       tag = Gradient(key.index, EndOf(key.microbatch), step);
       break;
-    case ObjectKind::kStash:
-      for (int i = 0; i < plan_.forward_span; ++i) {
+    case command::ObjectKind::kStash:
+      for (int i = 0; i < plan_.microbatches_per_forward_task; ++i) {
         HARMONY_RETURN_IF_ERROR(arena_.Expect(
             copy.destination.offset + BoundarySize(key.index) * i, BoundarySize(key.index),
-            Hidden(key.index, key.microbatch * plan_.forward_span + i, step)));
+            Hidden(key.index, key.microbatch * plan_.microbatches_per_forward_task + i, step)));
       }
       break;
-    case ObjectKind::kBoundaryGradient:
+    case command::ObjectKind::kBoundaryGradient:
       tag = GradientOfBoundary(key.index, key.microbatch, step);
       break;
-    case ObjectKind::kLoss:
+    case command::ObjectKind::kLoss:
       tag = Losses(key.microbatch, step);
       break;
-    case ObjectKind::kParameter:
-    case ObjectKind::kMoment1:
-    case ObjectKind::kMoment2:
-    case ObjectKind::kBatch:
-    case ObjectKind::kStepScalars:
-    case ObjectKind::kNorm:
+    case command::ObjectKind::kParameter:
+    case command::ObjectKind::kMoment1:
+    case command::ObjectKind::kMoment2:
+    case command::ObjectKind::kBatch:
+    case command::ObjectKind::kStepScalars:
+    case command::ObjectKind::kNorm:
       return absl::InternalError(
           absl::StrCat("a copy commits ", DebugString(key), ", which the host worker writes"));
   }
@@ -276,37 +282,38 @@ absl::Status SimWorld::CompleteCopy(const Transfer& copy) {
     HARMONY_RETURN_IF_ERROR(arena_.Expect(copy.destination.offset, copy.size, tag));
   }
   records_[copy.commit->record] = {key, copy.destination.offset, copy.size, copy.commit->version,
-                                   ObjectState::kClean};
+                                   command::ObjectState::kClean};
   return absl::OkStatus();
 }
 
 // ---- Host tasks ----
 
-void SimWorld::SetBlock(int block, uint64_t version, ObjectState state) {
-  for (ObjectKind kind : {ObjectKind::kMoment1, ObjectKind::kMoment2, ObjectKind::kParameter}) {
-    const ObjectKey key{kind, block, 0};
+void SimWorld::SetBlock(int block, uint64_t version, command::ObjectState state) {
+  for (command::ObjectKind kind : {command::ObjectKind::kMoment1, command::ObjectKind::kMoment2,
+                                   command::ObjectKind::kParameter}) {
+    const command::ObjectKey key{kind, block, 0};
     Record(key) = {key, Bytes(), Bytes(), version, state};
     // An optimizer without moments has records of no size.
-    if (kind != ObjectKind::kParameter && plan_.optimizer_moments == 0) continue;
-    Record(key).offset = PersistentOffset(model_, key);
+    if (kind != command::ObjectKind::kParameter && plan_.optimizer_moments == 0) continue;
+    Record(key).offset = command::PersistentOffset(model_, key);
     Record(key).size = model_.blocks[block].weight_bytes;
   }
 }
 
-absl::Status SimWorld::CheckGradients(const HostTask& task, int64_t step) const {
-  // All replicas of all uses, in the order that makes the sum.
-  const std::vector<int>& uses = model_.blocks[task.block].uses;
+absl::Status SimWorld::CheckGradients(const command::HostTask& task, int64_t step) const {
+  // All replicas of all references, in the order that makes the sum.
+  const std::vector<int>& references = model_.blocks[task.block].references;
   auto next = task.gradient_records.begin();
-  for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
+  for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
     for (int replica = 0; replica < plan_.replicas; ++replica, ++next) {
-      const ObjectKey key{ObjectKind::kGradient, *use, replica};
+      const command::ObjectKey key{command::ObjectKind::kGradient, *reference, replica};
       if (next == task.gradient_records.end() || *next != table_.IndexOf(key)) {
         return absl::InternalError(absl::StrCat(DebugString(key), " is not where it is summed"));
       }
-      const ObjectView& record = records_[*next];
+      const command::ObjectView& record = records_[*next];
       HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
       HARMONY_RETURN_IF_ERROR(
-          arena_.Expect(record.offset, record.size, Gradient(*use, EndOf(replica), step)));
+          arena_.Expect(record.offset, record.size, Gradient(*reference, EndOf(replica), step)));
     }
   }
   if (next == task.gradient_records.end()) return absl::OkStatus();
@@ -315,96 +322,97 @@ absl::Status SimWorld::CheckGradients(const HostTask& task, int64_t step) const 
 
 absl::Status SimWorld::CheckLosses(int64_t step) const {
   for (int replica = 0; replica < plan_.replicas; ++replica) {
-    HARMONY_RETURN_IF_ERROR(ExpectClean({ObjectKind::kLoss, 0, replica}, step + 1));
+    HARMONY_RETURN_IF_ERROR(ExpectClean({command::ObjectKind::kLoss, 0, replica}, step + 1));
     HARMONY_RETURN_IF_ERROR(
         arena_.Expect(layout_.Loss(replica), layout_.loss_bytes(), Losses(replica, step)));
   }
   return absl::OkStatus();
 }
 
-absl::Status SimWorld::StartHost(uint64_t id, const HostTask& task, int64_t step) {
+absl::Status SimWorld::StartHost(uint64_t id, const command::HostTask& task, int64_t step) {
   const int parity = static_cast<int>(step & 1);
   switch (task.kind) {
-    case HostTaskKind::kInitialize:
+    case command::HostTaskKind::kInitialize:
       for (size_t b = 0; b < model_.blocks.size(); ++b) {
-        SetBlock(static_cast<int>(b), 0, ObjectState::kFree);
+        SetBlock(static_cast<int>(b), 0, command::ObjectState::kFree);
       }
       return absl::OkStatus();
-    case HostTaskKind::kLoadBatch:
-      Record({ObjectKind::kBatch, parity, 0}).state = ObjectState::kFree;
+    case command::HostTaskKind::kLoadBatch:
+      Record({command::ObjectKind::kBatch, parity, 0}).state = command::ObjectState::kFree;
       return arena_.BeginWrite(id, layout_.Batch(parity), layout_.batch_bytes());
-    case HostTaskKind::kStepScalars:
+    case command::HostTaskKind::kStepScalars:
       return CheckLosses(step);
-    case HostTaskKind::kNorm:
+    case command::HostTaskKind::kNorm:
       return CheckGradients(task, step);
-    case HostTaskKind::kClip:
+    case command::HostTaskKind::kClip:
       for (size_t b = 0; b < model_.blocks.size(); ++b) {
         HARMONY_RETURN_IF_ERROR(
-            ExpectClean({ObjectKind::kNorm, static_cast<int32_t>(b), 0}, step + 1));
+            ExpectClean({command::ObjectKind::kNorm, static_cast<int32_t>(b), 0}, step + 1));
       }
-      return ExpectClean({ObjectKind::kStepScalars, parity, 0}, step + 1);
-    case HostTaskKind::kUpdate: {
+      return ExpectClean({command::ObjectKind::kStepScalars, parity, 0}, step + 1);
+    case command::HostTaskKind::kUpdate: {
       HARMONY_RETURN_IF_ERROR(CheckGradients(task, step));
       for (int index : task.gradient_records) {
         HARMONY_RETURN_IF_ERROR(arena_.BeginRead(id, records_[index].offset, records_[index].size));
       }
-      HARMONY_RETURN_IF_ERROR(ExpectClean({ObjectKind::kStepScalars, parity, 0}, step + 1));
-      const ObjectKey key{ObjectKind::kParameter, task.block, 0};
-      const bool again = Record(key).state == ObjectState::kUpdating &&
+      HARMONY_RETURN_IF_ERROR(
+          ExpectClean({command::ObjectKind::kStepScalars, parity, 0}, step + 1));
+      const command::ObjectKey key{command::ObjectKind::kParameter, task.block, 0};
+      const bool again = Record(key).state == command::ObjectState::kUpdating &&
                          static_cast<int64_t>(Record(key).version) == step + 1;
       if (!again) HARMONY_RETURN_IF_ERROR(ExpectClean(key, step));
-      SetBlock(task.block, static_cast<uint64_t>(step) + 1, ObjectState::kUpdating);
-      return arena_.BeginWrite(id, PersistentOffset(model_, key),
+      SetBlock(task.block, static_cast<uint64_t>(step) + 1, command::ObjectState::kUpdating);
+      return arena_.BeginWrite(id, command::PersistentOffset(model_, key),
                                model_.blocks[task.block].weight_bytes);
     }
-    case HostTaskKind::kCheckpoint:
+    case command::HostTaskKind::kCheckpoint:
       for (size_t b = 0; b < model_.blocks.size(); ++b) {
-        const ObjectKey key{ObjectKind::kParameter, static_cast<int32_t>(b), 0};
+        const command::ObjectKey key{command::ObjectKind::kParameter, static_cast<int32_t>(b), 0};
         HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
-        HARMONY_RETURN_IF_ERROR(
-            arena_.BeginRead(id, PersistentOffset(model_, key), model_.blocks[b].weight_bytes));
+        HARMONY_RETURN_IF_ERROR(arena_.BeginRead(id, command::PersistentOffset(model_, key),
+                                                 model_.blocks[b].weight_bytes));
       }
       return absl::OkStatus();
   }
   return absl::OkStatus();
 }
 
-absl::Status SimWorld::CompleteHost(const HostTask& task, int64_t step) {
+absl::Status SimWorld::CompleteHost(const command::HostTask& task, int64_t step) {
   const int parity = static_cast<int>(step & 1);
   const uint64_t version = static_cast<uint64_t>(step) + 1;
-  auto commit = [&](const ObjectKey& key, Bytes size) {
-    Record(key) = {key, task.offset, size, version, ObjectState::kClean};
+  auto commit = [&](const command::ObjectKey& key, Bytes size) {
+    Record(key) = {key, task.offset, size, version, command::ObjectState::kClean};
   };
   auto put = [&](int block, int64_t updates) {
-    const ObjectKey key{ObjectKind::kParameter, block, 0};
-    arena_.Put(PersistentOffset(model_, key), model_.blocks[block].weight_bytes,
+    const command::ObjectKey key{command::ObjectKind::kParameter, block, 0};
+    arena_.Put(command::PersistentOffset(model_, key), model_.blocks[block].weight_bytes,
                {Content::kParameter, block, 0, updates});
-    SetBlock(block, static_cast<uint64_t>(updates), ObjectState::kClean);
+    SetBlock(block, static_cast<uint64_t>(updates), command::ObjectState::kClean);
   };
   switch (task.kind) {
-    case HostTaskKind::kInitialize:
+    case command::HostTaskKind::kInitialize:
       for (size_t b = 0; b < model_.blocks.size(); ++b) put(static_cast<int>(b), first_step_);
       break;
-    case HostTaskKind::kLoadBatch:
+    case command::HostTaskKind::kLoadBatch:
       for (int m = 0; m < plan_.num_microbatches; ++m) {
         for (int i = 0; i < static_cast<int>(model_.inputs.size()); ++i) {
           arena_.Put(layout_.Input(parity, i, m), layout_.input_bytes(i),
                      {Content::kBatchInput, i, m, step});
         }
       }
-      commit({ObjectKind::kBatch, parity, 0}, layout_.batch_bytes());
+      commit({command::ObjectKind::kBatch, parity, 0}, layout_.batch_bytes());
       break;
-    case HostTaskKind::kStepScalars:
-    case HostTaskKind::kClip:
-      commit({ObjectKind::kStepScalars, parity, 0}, Bytes(sizeof(StepScalars)));
+    case command::HostTaskKind::kStepScalars:
+    case command::HostTaskKind::kClip:
+      commit({command::ObjectKind::kStepScalars, parity, 0}, Bytes(sizeof(command::StepScalars)));
       break;
-    case HostTaskKind::kNorm:
-      commit({ObjectKind::kNorm, task.block, 0}, Bytes(sizeof(NormSlot)));
+    case command::HostTaskKind::kNorm:
+      commit({command::ObjectKind::kNorm, task.block, 0}, Bytes(sizeof(command::NormSlot)));
       break;
-    case HostTaskKind::kUpdate:
+    case command::HostTaskKind::kUpdate:
       put(task.block, step + 1);
       break;
-    case HostTaskKind::kCheckpoint:
+    case command::HostTaskKind::kCheckpoint:
       saved_version_ = std::max(saved_version_, step + 1);
       break;
   }
@@ -412,19 +420,20 @@ absl::Status SimWorld::CompleteHost(const HostTask& task, int64_t step) {
 }
 
 absl::Status SimWorld::CheckDerivable() const {
-  HARMONY_ASSIGN_OR_RETURN(const Frontier frontier,
-                           Frontier::FromRecords(table_, records_, first_step_));
+  HARMONY_ASSIGN_OR_RETURN(const recovery::Frontier frontier,
+                           recovery::Frontier::FromRecords(table_, records_, first_step_));
   for (int64_t step : {frontier.step(), frontier.step() + 1}) {
-    HARMONY_RETURN_IF_ERROR(DeriveStepWork(model_, plan_, layout_, frontier, step).status());
+    HARMONY_RETURN_IF_ERROR(
+        recovery::DeriveStepWork(model_, plan_, layout_, frontier, step).status());
   }
   return absl::OkStatus();
 }
 
 absl::Status SimWorld::CheckFinal(int64_t version) const {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    const ObjectKey key{ObjectKind::kParameter, static_cast<int32_t>(b), 0};
+    const command::ObjectKey key{command::ObjectKind::kParameter, static_cast<int32_t>(b), 0};
     HARMONY_RETURN_IF_ERROR(ExpectClean(key, version));
-    HARMONY_RETURN_IF_ERROR(arena_.Expect(PersistentOffset(model_, key),
+    HARMONY_RETURN_IF_ERROR(arena_.Expect(command::PersistentOffset(model_, key),
                                           model_.blocks[b].weight_bytes,
                                           {Content::kParameter, static_cast<int>(b), 0, version}));
   }
@@ -433,4 +442,4 @@ absl::Status SimWorld::CheckFinal(int64_t version) const {
       absl::StrCat("the last checkpoint has version ", saved_version_, " instead of ", version));
 }
 
-}  // namespace harmony
+}  // namespace harmony::sim

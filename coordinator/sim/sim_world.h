@@ -8,28 +8,28 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/command/command.h"
+#include "common/command/objects.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
-#include "common/plan/command.h"
-#include "common/plan/objects.h"
 #include "coordinator/sim/shadow_memory.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 class SimWorld {
  public:
-  SimWorld(const ModelSpec& model, const Plan& plan, int64_t first_step);
+  SimWorld(const model::ModelSpec& model, const plan::Plan& plan, int64_t first_step);
 
   // The command's waits are satisfied and it starts. Internal: an invariant is broken.
-  absl::Status Start(const Command& command);
+  absl::Status Start(const command::Command& command);
   // It has completed: content and records are in place.
-  absl::Status Complete(const Command& command);
+  absl::Status Complete(const command::Command& command);
   // Its process died, or its result is thrown away.
-  void Abort(const Command& command);
+  void Abort(const command::Command& command);
   // A new generation: nothing on a device is valid any more.
   void ForgetDevices();
 
-  const std::vector<ObjectView>& records() const { return records_; }
+  const std::vector<command::ObjectView>& records() const { return records_; }
   // Bytes moved over CPU-GPU links by completed copies, by TrafficClass.
   const std::array<int64_t, 8>& moved_bytes() const { return moved_; }
   int64_t saved_version() const { return saved_version_; }
@@ -39,50 +39,57 @@ class SimWorld {
   absl::Status CheckFinal(int64_t version) const;
 
  private:
-  absl::Status StartCompute(uint64_t id, const ComputeTask& task, int64_t step, int device);
-  absl::Status CompleteCompute(const ComputeTask& task, int64_t step, int device);
-  absl::Status StartCopy(uint64_t id, const Transfer& copy);
-  absl::Status CompleteCopy(const Transfer& copy);
-  absl::Status StartHost(uint64_t id, const HostTask& task, int64_t step);
-  absl::Status CompleteHost(const HostTask& task, int64_t step);
-  absl::Status CheckGradients(const HostTask& task, int64_t step) const;
+  absl::Status StartCompute(uint64_t id, const command::ComputeTask& task, int64_t step,
+                            int device);
+  absl::Status CompleteCompute(const command::ComputeTask& task, int64_t step, int device);
+  absl::Status StartCopy(uint64_t id, const command::Transfer& copy);
+  absl::Status CompleteCopy(const command::Transfer& copy);
+  absl::Status StartHost(uint64_t id, const command::HostTask& task, int64_t step);
+  absl::Status CompleteHost(const command::HostTask& task, int64_t step);
+  absl::Status CheckGradients(const command::HostTask& task, int64_t step) const;
   absl::Status CheckLosses(int64_t step) const;
   absl::Status ReadLoss(int device, Bytes offset, int replica, int64_t step) const;
   int EndOf(int replica) const { return (replica + 1) * plan_.replica_microbatches(); }
-  ShadowMemory& MemoryOf(const Endpoint& end) {
+  ShadowMemory& MemoryOf(const command::Endpoint& end) {
     return end.device < 0 ? arena_ : devices_[end.device];
   }
-  ObjectView& Record(const ObjectKey& key) { return records_[table_.IndexOf(key)]; }
-  absl::Status ExpectClean(const ObjectKey& key, int64_t version) const;
-  void SetBlock(int block, uint64_t version, ObjectState state);
-  int SpanOf(const ComputeTask& task) const {
+  command::ObjectView& Record(const command::ObjectKey& key) {
+    return records_[table_.IndexOf(key)];
+  }
+  absl::Status ExpectClean(const command::ObjectKey& key, int64_t version) const;
+  void SetBlock(int block, uint64_t version, command::ObjectState state);
+  int MicrobatchesOf(const command::ComputeTask& task) const {
     return static_cast<int>(task.samples / plan_.microbatch_size);
   }
   // Of one microbatch.
   Bytes BoundarySize(int boundary) const {
-    return BoundaryBytes(model_, boundary, plan_.microbatch_size);
+    return model::BoundaryBytes(model_, boundary, plan_.microbatch_size);
   }
   Bytes BoundaryGradientSize(int boundary) const {
-    return BoundaryGradientBytes(model_, boundary, plan_.microbatch_size);
+    return model::BoundaryGradientBytes(model_, boundary, plan_.microbatch_size);
   }
-  Bytes KeptBytes(const ComputeTask& task) const {
-    return KeptActivationBytes(model_, task.layers, task.samples);
+  Bytes KeptBytes(const command::ComputeTask& task) const {
+    return model::KeptActivationBytes(model_, task.layers, task.samples);
   }
-  Bytes WeightSize(int use) const { return model_.blocks[model_.uses[use].block].weight_bytes; }
-  Bytes GradientSize(int use) const { return model_.blocks[model_.uses[use].block].gradient_bytes; }
+  Bytes WeightSize(int reference) const {
+    return model_.blocks[model_.references[reference].block].weight_bytes;
+  }
+  Bytes GradientSize(int reference) const {
+    return model_.blocks[model_.references[reference].block].gradient_bytes;
+  }
 
-  const ModelSpec& model_;
-  const Plan& plan_;
+  const model::ModelSpec& model_;
+  const plan::Plan& plan_;
   int64_t first_step_;
-  ArenaLayout layout_;
-  ObjectTableLayout table_;
-  LaneTable lanes_;
+  plan::ArenaLayout layout_;
+  command::ObjectTableLayout table_;
+  command::LaneTable lanes_;
   ShadowMemory arena_;
   std::vector<ShadowMemory> devices_;
-  std::vector<ObjectView> records_;
+  std::vector<command::ObjectView> records_;
   std::array<int64_t, 8> moved_{};
   int64_t saved_version_ = -1;
   std::vector<absl::InlinedVector<ShadowMemory::Object, 1>> in_flight_;  // by lane: its copy's
 };
 
-}  // namespace harmony
+}  // namespace harmony::sim

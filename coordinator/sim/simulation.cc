@@ -7,14 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/plan/lane_queue.h"
-#include "coordinator/core/action_text.h"
-#include "coordinator/sim/agenda.h"
+#include "common/command/lane_queue.h"
+#include "coordinator/runner/action_text.h"
+#include "coordinator/sim/event_queue.h"
 #include "coordinator/sim/faults.h"
 #include "coordinator/sim/sim_process.h"
 #include "coordinator/sim/sim_world.h"
 
-namespace harmony {
+namespace harmony::sim {
 namespace {
 
 constexpr int64_t kMaxEvents = 5'000'000;
@@ -24,8 +24,8 @@ constexpr Nanos kDeadline(4'000'000);
 
 class Simulation {
  public:
-  Simulation(const ModelSpec& model, const Plan& plan, const CostModel& costs,
-             const SimOptions& options)
+  Simulation(const model::ModelSpec& model, const plan::Plan& plan,
+             const dispatch::CostModel& costs, const SimOptions& options)
       : model_(model),
         plan_(plan),
         costs_(costs),
@@ -36,19 +36,19 @@ class Simulation {
         processes_(2 + plan.devices.size()),
         semaphores_(lanes_.size(), 0),
         stamps_(lanes_.size(), 0),
-        resources_(ResourcesOfLanes(plan, costs.Cores())),
-        kill_at_(options.kills, options.fault_span, random_),
-        hang_at_(options.hangs, options.fault_span, random_),
-        refuse_at_(options.refusals, options.fault_span, random_),
+        resources_(plan::ResourcesOfLanes(plan, costs.Cores())),
+        kill_at_(options.kills, options.fault_events, random_),
+        hang_at_(options.hangs, options.fault_events, random_),
+        refuse_at_(options.refusals, options.fault_events, random_),
         reported_(options.first_step) {
-    processes_[0].id = {Role::kSwapper, 0};
-    processes_[1].id = {Role::kHostWorker, 0};
+    processes_[0].id = {runner::Role::kSwapper, 0};
+    processes_[1].id = {runner::Role::kHostWorker, 0};
     for (size_t d = 0; d < plan.devices.size(); ++d) {
-      processes_[2 + d].id = {Role::kWorker, static_cast<int>(d)};
+      processes_[2 + d].id = {runner::Role::kWorker, static_cast<int>(d)};
     }
     for (int lane = 0; lane < lanes_.size(); ++lane) {
       queues_.emplace_back(lane);
-      const ProcessId owner = OwnerOf(lanes_.LaneAt(lane));
+      const runner::ProcessId owner = runner::OwnerOf(lanes_.LaneAt(lane));
       owner_.push_back(IndexOf(owner));
       processes_[owner_.back()].lanes.push_back(lane);
     }
@@ -103,8 +103,8 @@ class Simulation {
   using Message = SimMessage;
   using Process = SimProcess;
 
-  int IndexOf(const ProcessId& id) const {
-    return id.role == Role::kWorker ? 2 + id.device : static_cast<int>(id.role);
+  int IndexOf(const runner::ProcessId& id) const {
+    return id.role == runner::Role::kWorker ? 2 + id.device : static_cast<int>(id.role);
   }
 
   Nanos Delay() {
@@ -114,7 +114,7 @@ class Simulation {
 
   void Schedule(Nanos at, Kind kind, int64_t a, uint64_t b = 0) { events_.Add(at, {kind, a, b}); }
 
-  void Tell(int process, Event event) {  // to the coordinator
+  void Tell(int process, runner::Event event) {  // to the coordinator
     Process& from = processes_[process];
     from.last_up = std::max(now_ + Delay(), from.last_up + Nanos(1));
     Message message;
@@ -138,51 +138,51 @@ class Simulation {
 
   void StartCoordinator() {
     ++epoch_;
-    RunnerOptions options;
+    runner::RunnerOptions options;
     options.dispatch = {options_.first_step, options_.end_step, options_.save_steps,
                         options_.window};
     options.first_generation = word_ + 1;
     options.max_generations_without_progress = 1000;
     options.command_deadline = options.quiesce_deadline = kDeadline;
-    runner_ = std::make_unique<JobRunner>(model_, plan_, costs_, options);
+    runner_ = std::make_unique<runner::JobRunner>(model_, plan_, costs_, options);
     result_.recording.clear();
     result_.actions.clear();
     reported_ = -1;
-    if (stop_requested_) Inform(StopRequested{});
+    if (stop_requested_) Inform(runner::StopRequested{});
     for (size_t p = 0; p < processes_.size(); ++p) {
       if (processes_[p].wants_dial) Dial(static_cast<int>(p));
     }
   }
 
-  void Inform(Event event) {
+  void Inform(runner::Event event) {
     if (options_.keep_recording) result_.recording.emplace_back(now_, event);
-    if (const auto* attached = std::get_if<ProcessAttached>(&event)) {
+    if (const auto* attached = std::get_if<runner::ProcessAttached>(&event)) {
       processes_[IndexOf(attached->process)].attached_incarnation = attached->incarnation;
     }
-    std::vector<Action> actions = runner_->OnEvent(event, now_);
+    std::vector<runner::Action> actions = runner_->OnEvent(event, now_);
     if (options_.keep_recording) result_.actions.push_back(DebugString(actions));
-    for (Action& action : actions) {
+    for (runner::Action& action : actions) {
       std::visit([this](auto& a) { Do(a); }, action);
     }
   }
 
-  void Do(RaiseGeneration& action) { word_ = std::max(word_, action.generation); }
-  void Do(AskQuiesce& action) {
+  void Do(runner::RaiseGeneration& action) { word_ = std::max(word_, action.generation); }
+  void Do(runner::AskQuiesce& action) {
     Message message;
     message.to = Message::To::kQuiesce;
     message.generation = action.generation;
     SendTo(IndexOf(action.process), std::move(message));
   }
-  void Do(KillProcess& action) { Kill(IndexOf(action.process)); }
-  void Do(ReadRecords& action) {
+  void Do(runner::KillProcess& action) { Kill(IndexOf(action.process)); }
+  void Do(runner::ReadRecords& action) {
     std::fill(semaphores_.begin(), semaphores_.end(), 0);
     world_.ForgetDevices();
     Message message;
     message.epoch = epoch_;
-    message.event = RecordsRead{action.generation, world_.records()};
+    message.event = runner::RecordsRead{action.generation, world_.records()};
     Schedule(now_ + Nanos(1000), Kind::kToCoordinator, messages_.Keep(std::move(message)));
   }
-  void Do(StartGeneration& action) {
+  void Do(runner::StartGeneration& action) {
     for (size_t p = 0; p < processes_.size(); ++p) {
       Message message;
       message.to = Message::To::kStart;
@@ -190,29 +190,29 @@ class Simulation {
       SendTo(static_cast<int>(p), std::move(message));
     }
   }
-  void Do(Send& action) {
+  void Do(runner::Send& action) {
     Message message;
     message.to = Message::To::kCommands;
     message.generation = action.generation;
     message.commands = std::move(action.commands);
     SendTo(IndexOf(action.process), std::move(message));
   }
-  void Do(StepCompleted& action) {
+  void Do(runner::StepCompleted& action) {
     if (reported_ >= 0 && action.step != reported_) {
       Fail(absl::InternalError(absl::StrCat("step ", action.step, " reported after ", reported_)));
     }
     reported_ = action.step + 1;
     result_.step_ends.push_back(now_);
-    const ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
-    const ObjectView& scalars = world_.records()[table.IndexOf(
-        {ObjectKind::kStepScalars, static_cast<int32_t>(action.step & 1), 0})];
-    if (scalars.state != ObjectState::kClean ||
+    const command::ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
+    const command::ObjectView& scalars = world_.records()[table.IndexOf(
+        {command::ObjectKind::kStepScalars, static_cast<int32_t>(action.step & 1), 0})];
+    if (scalars.state != command::ObjectState::kClean ||
         scalars.version != static_cast<uint64_t>(action.step) + 1) {
       Fail(absl::InternalError(absl::StrCat("scalars of step ", action.step, " are gone")));
     }
   }
-  void Do(JobEnded& action) { ended_ = action.status; }
-  void Do(Report&) {}
+  void Do(runner::JobEnded& action) { ended_ = action.status; }
+  void Do(runner::Report&) {}
 
   // ---- Processes ----
 
@@ -224,7 +224,7 @@ class Simulation {
     process.connected = true;
     process.epoch = epoch_;
     process.quiesce = 0;
-    Tell(p, ProcessAttached{process.id, process.incarnation});
+    Tell(p, runner::ProcessAttached{process.id, process.incarnation});
   }
 
   bool Quiet(int p) const {
@@ -240,7 +240,7 @@ class Simulation {
     Process& process = processes_[p];
     if (!process.alive || process.hung || !Quiet(p)) return;
     if (process.quiesce != 0 && process.connected) {
-      Tell(p, Quiesced{process.id, process.incarnation, process.quiesce});
+      Tell(p, runner::Quiesced{process.id, process.incarnation, process.quiesce});
       process.quiesce = 0;
     }
     if (process.wants_dial) Dial(p);
@@ -251,12 +251,12 @@ class Simulation {
     if (!process.alive) return;
     process.alive = process.hung = false;
     for (int lane : process.lanes) {
-      if (const Command* running = queues_[lane].Running()) world_.Abort(*running);
-      queues_[lane] = LaneQueue(lane);
+      if (const command::Command* running = queues_[lane].Running()) world_.Abort(*running);
+      queues_[lane] = command::LaneQueue(lane);
       resources_.Free(lane, now_);
       ++stamps_[lane];
     }
-    if (process.connected) Tell(p, ProcessLost{process.id, process.incarnation});
+    if (process.connected) Tell(p, runner::ProcessLost{process.id, process.incarnation});
     process.connected = process.wants_dial = false;
     process.quiesce = 0;
     Schedule(now_ + Delay() * 2, Kind::kRespawn, p);
@@ -301,7 +301,7 @@ class Simulation {
         }
         break;
       case Message::To::kCommands:
-        for (Command& command : message.commands) {
+        for (command::Command& command : message.commands) {
           const int lane = static_cast<int>(command.header.lane);
           absl::Status status = queues_[lane].Push(message.generation, std::move(command));
           if (!status.ok() && !absl::IsAborted(status)) Fail(status);
@@ -314,12 +314,12 @@ class Simulation {
   // ---- Lanes ----
 
   void TryStart(int lane) {
-    LaneQueue& queue = queues_[lane];
-    const Command* head = queue.Head();
+    command::LaneQueue& queue = queues_[lane];
+    const command::Command* head = queue.Head();
     if (head == nullptr || processes_[owner_[lane]].hung || queue.generation() != word_ ||
         queue.quiesced())
       return;
-    for (const SemaphoreWait& wait : head->header.waits) {
+    for (const command::SemaphoreWait& wait : head->header.waits) {
       if (semaphores_[wait.semaphore] < wait.value) return;
     }
     if (absl::Status status = world_.Start(*head); !status.ok()) {
@@ -344,14 +344,14 @@ class Simulation {
     signalled_ = false;
     std::vector<std::pair<uint64_t, int>> heads;
     for (int lane = 0; lane < lanes_.size(); ++lane) {
-      if (const Command* head = queues_[lane].Head()) heads.emplace_back(head->header.id, lane);
+      if (const auto* head = queues_[lane].Head()) heads.emplace_back(head->header.id, lane);
     }
     std::sort(heads.begin(), heads.end());
     for (const auto& [id, lane] : heads) TryStart(lane);
   }
 
   void FinishLane(int lane) {
-    LaneQueue& queue = queues_[lane];
+    command::LaneQueue& queue = queues_[lane];
     const bool stale = queue.generation() != word_ || queue.quiesced();
     const bool refused = !stale && IsRefused(lane);
     if (refused) Refuse(lane);
@@ -367,22 +367,23 @@ class Simulation {
     if (value != 0 && generation == word_) {
       semaphores_[lane] = value;
       Process& process = processes_[owner_[lane]];
-      if (process.connected) Tell(owner_[lane], LaneProgress{generation, lane, value});
+      if (process.connected) Tell(owner_[lane], runner::LaneProgress{generation, lane, value});
       signalled_ = true;
     }
     MaybeAnswer(owner_[lane]);
   }
 
   bool IsRefused(int lane) const {
-    return refuse_at_.Due(result_.events) && lanes_.LaneAt(lane).kind == LaneKind::kHostIo;
+    return refuse_at_.Due(result_.events) && lanes_.LaneAt(lane).kind == command::LaneKind::kHostIo;
   }
 
   void Refuse(int lane) {
     refuse_at_.Take(result_.events);
-    const CommandHeader& header = queues_[lane].Running()->header;
+    const command::CommandHeader& header = queues_[lane].Running()->header;
     if (processes_[owner_[lane]].connected) {
-      Tell(owner_[lane], CommandFailed{queues_[lane].generation(), lane, header.signal_value,
-                                       absl::ResourceExhaustedError("no room")});
+      Tell(owner_[lane],
+           runner::CommandFailed{queues_[lane].generation(), lane, header.signal_value,
+                                 absl::ResourceExhaustedError("no room")});
     }
     queues_[lane].Quiesce();
     // Else it is tried again when the pause is over.
@@ -423,17 +424,17 @@ class Simulation {
         StartCoordinator();
         break;
       case Kind::kTick:
-        if (runner_ != nullptr) Inform(Tick{});
+        if (runner_ != nullptr) Inform(runner::Tick{});
         Schedule(now_ + kTickPeriod, Kind::kTick, 0);
         break;
       case Kind::kTryNow:
-        if (runner_ != nullptr) Inform(TryNow{});
+        if (runner_ != nullptr) Inform(runner::TryNow{});
         break;
     }
     StartHeads();
     if (result_.events == options_.stop_at_event) {
       stop_requested_ = true;
-      if (runner_ != nullptr) Inform(StopRequested{});
+      if (runner_ != nullptr) Inform(runner::StopRequested{});
     }
     while (!ended_ && kill_at_.Take(result_.events)) {
       const uint64_t victim = random_.Below(processes_.size() + 1);
@@ -456,24 +457,24 @@ class Simulation {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  const ModelSpec& model_;
-  const Plan& plan_;
-  const CostModel& costs_;
+  const model::ModelSpec& model_;
+  const plan::Plan& plan_;
+  const dispatch::CostModel& costs_;
   const SimOptions& options_;
   CounterRandom random_;
-  LaneTable lanes_;
+  command::LaneTable lanes_;
   SimWorld world_;
   std::vector<Process> processes_;
-  std::vector<LaneQueue> queues_;     // by lane
-  std::vector<int> owner_;            // by lane
-  std::vector<uint64_t> semaphores_;  // by lane, of the generation
-  std::vector<uint64_t> stamps_;      // by lane: which completion event is the current one
-  ResourceClock resources_;
+  std::vector<command::LaneQueue> queues_;  // by lane
+  std::vector<int> owner_;                  // by lane
+  std::vector<uint64_t> semaphores_;        // by lane, of the generation
+  std::vector<uint64_t> stamps_;            // by lane: which completion event is the current one
+  plan::ResourceClock resources_;
   FaultTimes kill_at_, hang_at_, refuse_at_;
   uint32_t word_ = 0;   // the generation word of the segment
   uint32_t epoch_ = 0;  // coordinator's incarnation
-  std::unique_ptr<JobRunner> runner_;
-  Agenda<Happening> events_;
+  std::unique_ptr<runner::JobRunner> runner_;
+  EventQueue<Happening> events_;
   Pool<Message> messages_;
   Nanos now_;
   int64_t reported_;
@@ -486,9 +487,9 @@ class Simulation {
 
 }  // namespace
 
-SimResult Simulate(const ModelSpec& model, const Plan& plan, const CostModel& costs,
-                   const SimOptions& options) {
+SimResult Simulate(const model::ModelSpec& model, const plan::Plan& plan,
+                   const dispatch::CostModel& costs, const SimOptions& options) {
   return Simulation(model, plan, costs, options).Run();
 }
 
-}  // namespace harmony
+}  // namespace harmony::sim

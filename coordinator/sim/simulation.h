@@ -6,8 +6,8 @@
 // with the same arguments is the same. PURE.
 //
 // What is checked, all the time: every read finds exactly the content it expects, no range is
-// written while another command uses it, every (use, microbatch) is counted once and in order in
-// its gradient, updates find all their gradients, steps complete in order with their scalars in
+// written while another command uses it, every (reference, microbatch) is counted once and in order
+// in its gradient, updates find all their gradients, steps complete in order with their scalars in
 // place, nothing hangs, and at the end every parameter has all updates and a checkpoint of it
 // exists.
 
@@ -18,17 +18,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/core/job_runner.h"
+#include "coordinator/runner/job_runner.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 struct SimOptions {
   uint64_t seed = 0;
   int64_t first_step = 0, end_step = 2, save_steps = 0;
   int window = 64;
-  // Kills of random processes (the coordinator among them), spread over `fault_span` events.
+  // Kills of random processes (the coordinator among them), spread over `fault_events` events.
   int kills = 0;
-  int64_t fault_span = 1000;
+  int64_t fault_events = 1000;
   // Hangs of random processes: they neither run nor answer until a deadline has them killed.
   int hangs = 0;
   // Commands of the host's files that fail for want of something outside, which is there soon.
@@ -43,7 +43,7 @@ struct SimOptions {
 struct TimelineEntry {
   int lane = 0;
   Nanos begin, end;  // from when all it waits for is there; a wait for the link included
-  Command command;
+  command::Command command;
 };
 
 struct SimResult {
@@ -56,11 +56,11 @@ struct SimResult {
   std::vector<Nanos> step_ends;          // when the coordinator knew, from the first step on
   std::vector<Bytes> peak_resident;      // by device
   std::vector<TimelineEntry> timeline;
-  std::vector<std::pair<Nanos, Event>> recording;  // what the (last) job runner was told
-  std::vector<std::string> actions;                // and what it answered, one text an event
+  std::vector<std::pair<Nanos, runner::Event>> recording;  // what the (last) job runner was told
+  std::vector<std::string> actions;  // and what it answered, one text an event
 };
 
-SimResult Simulate(const ModelSpec& model, const Plan& plan, const CostModel& costs,
-                   const SimOptions& options);
+SimResult Simulate(const model::ModelSpec& model, const plan::Plan& plan,
+                   const dispatch::CostModel& costs, const SimOptions& options);
 
-}  // namespace harmony
+}  // namespace harmony::sim

@@ -1,6 +1,6 @@
 #include "coordinator/store/job_record.h"
 
-namespace harmony {
+namespace harmony::store {
 
 const char* ToString(JobState state) {
   static constexpr const char* kNames[] = {"unspecified", "queued",    "starting", "running",
@@ -17,4 +17,4 @@ bool IsEnded(JobState state) {
   return state >= JobState::kFinished && state <= JobState::kCancelled;
 }
 
-}  // namespace harmony
+}  // namespace harmony::store

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace harmony {
+namespace harmony::store {
 
 // As v1::JobState, number for number; each says what is true now.
 enum class JobState {
@@ -55,4 +55,4 @@ struct JobRecord {
   std::string id() const { return "job-" + std::to_string(number); }
 };
 
-}  // namespace harmony
+}  // namespace harmony::store

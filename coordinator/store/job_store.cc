@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::store {
 namespace {
 
 constexpr int kSchemaVersion = 3;
@@ -41,30 +41,30 @@ PRAGMA user_version = 3;
 )";
 
 // The columns of a job but its number, in one order, for all that reads or writes them.
-// `visit(name, value, is_blob)`.
-template <typename Record, typename Visit>
-void ForEachColumn(Record& record, Visit visit) {
-  visit("state", record.state, false);
-  visit("stop", record.stop, false);
-  visit("yaml", record.yaml, false);
-  visit("job_json", record.job_json, false);
-  visit("config_json", record.config_json, false);
-  visit("plan", record.plan, true);
-  visit("plan_text", record.plan_text, false);
-  visit("result_keys", record.result_keys, false);
-  visit("output_dir", record.output_dir, false);
-  visit("max_steps", record.max_steps, false);
-  visit("completed_steps", record.completed_steps, false);
-  visit("last_loss", record.last_loss, false);
-  visit("error", record.error, false);
-  visit("error_code", record.error_code, false);
-  visit("submitted_at", record.submitted_at, false);
-  visit("started_at", record.started_at, false);
-  visit("ended_at", record.ended_at, false);
-  visit("summary", record.summary, false);
-  visit("summary_json", record.summary_json, false);
-  visit("profile", record.profile, false);
-  visit("replan", record.replan, false);
+// `take(name, value, is_blob)`.
+template <typename Record, typename Take>
+void ForEachColumn(Record& record, Take take) {
+  take("state", record.state, false);
+  take("stop", record.stop, false);
+  take("yaml", record.yaml, false);
+  take("job_json", record.job_json, false);
+  take("config_json", record.config_json, false);
+  take("plan", record.plan, true);
+  take("plan_text", record.plan_text, false);
+  take("result_keys", record.result_keys, false);
+  take("output_dir", record.output_dir, false);
+  take("max_steps", record.max_steps, false);
+  take("completed_steps", record.completed_steps, false);
+  take("last_loss", record.last_loss, false);
+  take("error", record.error, false);
+  take("error_code", record.error_code, false);
+  take("submitted_at", record.submitted_at, false);
+  take("started_at", record.started_at, false);
+  take("ended_at", record.ended_at, false);
+  take("summary", record.summary, false);
+  take("summary_json", record.summary_json, false);
+  take("profile", record.profile, false);
+  take("replan", record.replan, false);
 }
 
 // "state, stop, ...", and as many question marks.
@@ -250,4 +250,4 @@ absl::StatusOr<std::vector<JobLogLine>> JobStore::ReadLog(int64_t number) {
   return lines;
 }
 
-}  // namespace harmony
+}  // namespace harmony::store

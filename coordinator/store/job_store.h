@@ -17,7 +17,7 @@ namespace SQLite {
 class Database;
 }
 
-namespace harmony {
+namespace harmony::store {
 
 struct JobLogLine {
   std::string time;  // RFC 3339, UTC
@@ -54,4 +54,4 @@ class JobStore {
   std::unique_ptr<SQLite::Database> db_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::store

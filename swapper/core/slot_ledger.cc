@@ -2,7 +2,7 @@
 
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 bool Overlap(const SlotRange& a, const SlotRange& b) {
@@ -46,4 +46,4 @@ absl::Status SlotLedger::Open(Token token, const SlotRange& source, const SlotRa
 
 void SlotLedger::Close(Token token) { live_.erase(token); }
 
-}  // namespace harmony
+}  // namespace harmony::swapper

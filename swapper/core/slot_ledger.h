@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::swapper {
 
 // A piece of one memory: the arena (-1) or a device's region.
 struct SlotRange {
@@ -43,4 +43,4 @@ class SlotLedger {
 
 std::string DebugString(const SlotRange& range);
 
-}  // namespace harmony
+}  // namespace harmony::swapper

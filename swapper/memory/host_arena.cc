@@ -2,26 +2,27 @@
 
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 // Whose record is it (DESIGN section 3: single writers).
-bool WrittenBySwapper(ObjectKind kind) {
+bool WrittenBySwapper(command::ObjectKind kind) {
   switch (kind) {
-    case ObjectKind::kGradient:
-    case ObjectKind::kStash:
-    case ObjectKind::kBoundaryGradient:
-    case ObjectKind::kLoss:
+    case command::ObjectKind::kGradient:
+    case command::ObjectKind::kStash:
+    case command::ObjectKind::kBoundaryGradient:
+    case command::ObjectKind::kLoss:
       return true;
     default:
       return false;
   }
 }
 
-std::string Describe(int record, const ObjectView& view) {
-  if (view.state == ObjectState::kFree) return absl::StrCat("record ", record, " is free");
-  return absl::StrCat(DebugString(view.key), " (record ", record, ") holds version ", view.version,
-                      view.state == ObjectState::kClean ? ", clean" : ", updating");
+std::string Describe(int record, const command::ObjectView& view) {
+  if (view.state == command::ObjectState::kFree) return absl::StrCat("record ", record, " is free");
+  return absl::StrCat(command::DebugString(view.key), " (record ", record, ") holds version ",
+                      view.version,
+                      view.state == command::ObjectState::kClean ? ", clean" : ", updating");
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ std::string Describe(int record, const ObjectView& view) {
 absl::Status HostArena::Refresh() {
   extent_ = 0;
   record_count_ = 0;
-  const absl::StatusOr<SegmentJob> job = segment_->ReadJob();
+  const absl::StatusOr<ipc::SegmentJob> job = segment_->ReadJob();
   if (absl::IsNotFound(job.status())) return absl::OkStatus();
   HARMONY_RETURN_IF_ERROR(job.status());
   extent_ = job->extent.count();
@@ -43,10 +44,10 @@ absl::Status HostArena::CheckRecordIndex(int record) const {
       absl::StrCat("there is no record ", record, ", the job has ", record_count_.load()));
 }
 
-absl::Status HostArena::CheckHolds(const Expect& expect, Bytes offset, Bytes size) const {
+absl::Status HostArena::CheckHolds(const command::Expect& expect, Bytes offset, Bytes size) const {
   HARMONY_RETURN_IF_ERROR(CheckRecordIndex(expect.record));
-  HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment_->ReadRecord(expect.record));
-  if (view.state != ObjectState::kClean || view.version != expect.version) {
+  HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view, segment_->ReadRecord(expect.record));
+  if (view.state != command::ObjectState::kClean || view.version != expect.version) {
     return absl::FailedPreconditionError(absl::StrCat(
         Describe(expect.record, view), " where clean version ", expect.version, " was expected"));
   }
@@ -61,9 +62,10 @@ absl::Status HostArena::CheckHolds(const Expect& expect, Bytes offset, Bytes siz
 
 absl::Status HostArena::Retire(int record) {
   HARMONY_RETURN_IF_ERROR(CheckRecordIndex(record));
-  const absl::StatusOr<ObjectView> view = segment_->ReadRecord(record);
+  const absl::StatusOr<command::ObjectView> view = segment_->ReadRecord(record);
   // A damaged record is better free than damaged.
-  if (view.ok() && view->state != ObjectState::kFree && !WrittenBySwapper(view->key.kind)) {
+  if (view.ok() && view->state != command::ObjectState::kFree &&
+      !WrittenBySwapper(view->key.kind)) {
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(record, *view), ": not the swapper's to set free"));
   }
@@ -71,18 +73,18 @@ absl::Status HostArena::Retire(int record) {
   return absl::OkStatus();
 }
 
-absl::Status HostArena::Publish(const Commit& commit, Bytes offset, Bytes size) {
+absl::Status HostArena::Publish(const command::Commit& commit, Bytes offset, Bytes size) {
   HARMONY_RETURN_IF_ERROR(CheckRecordIndex(commit.record));
   if (!WrittenBySwapper(commit.key.kind)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(DebugString(commit.key), ": not the swapper's to commit"));
+        absl::StrCat(command::DebugString(commit.key), ": not the swapper's to commit"));
   }
   segment_->Publish(commit.record, {.key = commit.key,
                                     .offset = offset,
                                     .size = size,
                                     .version = commit.version,
-                                    .state = ObjectState::kClean});
+                                    .state = command::ObjectState::kClean});
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::swapper

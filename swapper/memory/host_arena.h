@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "common/base/units.h"
+#include "common/command/command.h"
 #include "common/ipc/segment.h"
-#include "common/plan/command.h"
 
-namespace harmony {
+namespace harmony::swapper {
 
 // The arena and the object table of the segment, as the transfer engine uses them: it reads records
 // before it copies out of them and is the single writer of gradients, stashes, boundary gradients
@@ -20,7 +20,7 @@ namespace harmony {
 class HostArena {
  public:
   // `segment` must outlive it.
-  explicit HostArena(Segment* segment) : segment_(segment) {}
+  explicit HostArena(ipc::Segment* segment) : segment_(segment) {}
 
   // Reads the extent of the active job (zero without one); call it before a generation's first
   // transfer. DataLoss when the job's header is damaged.
@@ -32,20 +32,20 @@ class HostArena {
 
   // The record holds the version, clean, and its data contain [offset, offset + size).
   // FailedPrecondition names the object and what was found.
-  absl::Status CheckHolds(const Expect& expect, Bytes offset, Bytes size) const;
+  absl::Status CheckHolds(const command::Expect& expect, Bytes offset, Bytes size) const;
 
   // Sets a record free, whatever it held. FailedPrecondition when it is not the swapper's to write.
   absl::Status Retire(int record);
 
   // Publishes the record: its data at [offset, offset + size) are complete.
-  absl::Status Publish(const Commit& commit, Bytes offset, Bytes size);
+  absl::Status Publish(const command::Commit& commit, Bytes offset, Bytes size);
 
  private:
   absl::Status CheckRecordIndex(int record) const;
 
-  Segment* const segment_;
+  ipc::Segment* const segment_;
   std::atomic<int64_t> extent_{0};
   std::atomic<int> record_count_{0};
 };
 
-}  // namespace harmony
+}  // namespace harmony::swapper

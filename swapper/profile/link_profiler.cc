@@ -9,7 +9,7 @@
 #include "common/base/status.h"
 #include "common/runtime/profile_call.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 constexpr int kPieces = 4;  // of a slice; used in turn, so that caches do not help
@@ -18,30 +18,30 @@ constexpr Bytes kTiny(64);
 
 class LinkMeter {
  public:
-  LinkMeter(const std::vector<DeviceSpec>& devices, SimCopyEngine& engine, bool quick)
+  LinkMeter(const std::vector<plan::DeviceSpec>& devices, SimCopyEngine& engine, bool quick)
       : devices_(devices),
         engine_(engine),
         limits_{3, 1000, quick ? Millis(25) : Millis(100)},
         lanes_(static_cast<int>(devices.size())) {
     Bytes arena;
-    for (const DeviceSpec& device : devices_) {
-      slices_.push_back(LinkSlice(device, devices_.size()));
+    for (const plan::DeviceSpec& device : devices_) {
+      slices_.push_back(profile::LinkSlice(device, devices_.size()));
       arena_begin_.push_back(arena);
       arena += slices_.back() * 2;
     }
   }
 
-  absl::StatusOr<std::vector<DeviceProfile>> MeasureAll() {
-    std::vector<DeviceProfile> profiles(devices_.size());
+  absl::StatusOr<std::vector<profile::DeviceProfile>> MeasureAll() {
+    std::vector<profile::DeviceProfile> profiles(devices_.size());
     for (int d = 0; d < count(); ++d) HARMONY_RETURN_IF_ERROR(MeasureDevice(d, profiles[d]));
-    std::vector<Lane> host, peers;
+    std::vector<command::Lane> host, peers;
     for (int d = 0; d < count(); ++d) {
-      host.push_back({LaneKind::kH2DBulk, d});
-      host.push_back({LaneKind::kD2H, d});
-      if (count() > 1) peers.push_back({LaneKind::kP2P, d});
+      host.push_back({command::LaneKind::kH2DBulk, d});
+      host.push_back({command::LaneKind::kD2H, d});
+      if (count() > 1) peers.push_back({command::LaneKind::kP2P, d});
     }
-    HARMONY_ASSIGN_OR_RETURN(const std::vector<Measured> rates, RatesOf(host));
-    HARMONY_ASSIGN_OR_RETURN(const std::vector<Measured> peer_rates, RatesOf(peers));
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Measured> rates, RatesOf(host));
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Measured> peer_rates, RatesOf(peers));
     for (int d = 0; d < count(); ++d) {
       profiles[d].h2d.together = rates[2 * d];
       profiles[d].d2h.together = rates[2 * d + 1];
@@ -53,34 +53,35 @@ class LinkMeter {
  private:
   int count() const { return static_cast<int>(devices_.size()); }
 
-  absl::Status MeasureDevice(int d, DeviceProfile& profile) {
-    const Lane in{LaneKind::kH2DBulk, d}, out{LaneKind::kD2H, d}, peer{LaneKind::kP2P, d};
+  absl::Status MeasureDevice(int d, profile::DeviceProfile& profile) {
+    const command::Lane in{command::LaneKind::kH2DBulk, d}, out{command::LaneKind::kD2H, d},
+        peer{command::LaneKind::kP2P, d};
     HARMONY_ASSIGN_OR_RETURN(profile.h2d, MeasureAlone(in));
     HARMONY_ASSIGN_OR_RETURN(profile.d2h, MeasureAlone(out));
-    HARMONY_ASSIGN_OR_RETURN(const std::vector<Measured> both, RatesOf({in, out}));
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Measured> both, RatesOf({in, out}));
     profile.h2d.duplex = both[0];
     profile.d2h.duplex = both[1];
     if (count() == 1) return absl::OkStatus();
     HARMONY_ASSIGN_OR_RETURN(profile.p2p, MeasureAlone(peer));
-    const Lane back{LaneKind::kP2P, (d + 1) % count()};
-    HARMONY_ASSIGN_OR_RETURN(const std::vector<Measured> exchange, RatesOf({peer, back}));
+    const command::Lane back{command::LaneKind::kP2P, (d + 1) % count()};
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Measured> exchange, RatesOf({peer, back}));
     profile.p2p->duplex = exchange[0];
     return absl::OkStatus();
   }
 
-  absl::StatusOr<LinkProfile> MeasureAlone(const Lane& lane) {
-    LinkProfile link;
+  absl::StatusOr<profile::LinkProfile> MeasureAlone(const command::Lane& lane) {
+    profile::LinkProfile link;
     HARMONY_ASSIGN_OR_RETURN(std::vector<double> tiny,
-                             TimeRepeats(limits_, [&] { return Copy(lane, 0, kTiny); }));
-    link.latency = MeasuredOf(tiny);
+                             runtime::TimeRepeats(limits_, [&] { return Copy(lane, 0, kTiny); }));
+    link.latency = profile::MeasuredOf(tiny);
     latency_[lane] = link.latency.median;
-    HARMONY_ASSIGN_OR_RETURN(const std::vector<Measured> alone, RatesOf({lane}));
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Measured> alone, RatesOf({lane}));
     link.alone = link.duplex = link.together = alone[0];
     return link;
   }
 
   // Bytes per second of each lane while all are busy, latency taken out.
-  absl::StatusOr<std::vector<Measured>> RatesOf(const std::vector<Lane>& lanes) {
+  absl::StatusOr<std::vector<profile::Measured>> RatesOf(const std::vector<command::Lane>& lanes) {
     std::vector<absl::StatusOr<std::vector<double>>> seconds(lanes.size(), std::vector<double>());
     {
       std::latch ready(static_cast<std::ptrdiff_t>(lanes.size()));
@@ -93,28 +94,28 @@ class LinkMeter {
           absl::Status touched = absl::OkStatus();
           while (piece < kPieces) touched.Update(copy());
           ready.arrive_and_wait();
-          seconds[i] = TimeRepeats(limits_, copy);
+          seconds[i] = runtime::TimeRepeats(limits_, copy);
           if (!touched.ok()) seconds[i] = touched;
         });
       }
     }
-    std::vector<Measured> rates;
+    std::vector<profile::Measured> rates;
     for (size_t i = 0; i < lanes.size(); ++i) {
       HARMONY_RETURN_IF_ERROR(seconds[i].status());
       const double bytes = static_cast<double>(PieceOf(lanes[i]).count());
       const auto found = latency_.find(lanes[i]);
       const double latency = found == latency_.end() ? 0 : found->second;
       for (double& each : *seconds[i]) each = bytes / std::max(each - latency, each / 10);
-      rates.push_back(MeasuredOf(*seconds[i]));
+      rates.push_back(profile::MeasuredOf(*seconds[i]));
     }
     return rates;
   }
 
-  Bytes PieceOf(const Lane& lane) const {
-    const DeviceSpec& device = devices_[lane.device];
-    const double rate = lane.kind == LaneKind::kP2P   ? device.p2p.value
-                        : lane.kind == LaneKind::kD2H ? device.d2h.value
-                                                      : device.h2d.value;
+  Bytes PieceOf(const command::Lane& lane) const {
+    const plan::DeviceSpec& device = devices_[lane.device];
+    const double rate = lane.kind == command::LaneKind::kP2P   ? device.p2p.value
+                        : lane.kind == command::LaneKind::kD2H ? device.d2h.value
+                                                               : device.h2d.value;
     Bytes piece(slices_[SliceOwner(lane)].count() / kPieces);
     if (rate > 0) {
       piece = std::min(piece, Bytes(static_cast<int64_t>(rate * kPacedPieceSeconds)));
@@ -122,23 +123,23 @@ class LinkMeter {
     return Bytes(std::max(piece.count() / kSlotAlignment, int64_t{1}) * kSlotAlignment);
   }
   // A copy between devices is as large as the smaller one's slice.
-  int SliceOwner(const Lane& lane) const {
-    if (lane.kind != LaneKind::kP2P) return lane.device;
+  int SliceOwner(const command::Lane& lane) const {
+    if (lane.kind != command::LaneKind::kP2P) return lane.device;
     const int peer = (lane.device + 1) % count();
     return slices_[peer] < slices_[lane.device] ? peer : lane.device;
   }
 
-  absl::Status Copy(const Lane& lane, int number, Bytes size) {
+  absl::Status Copy(const command::Lane& lane, int number, Bytes size) {
     const int d = lane.device, peer = (d + 1) % count();
     const Bytes at = PieceOf(lane) * (number % kPieces);
-    Transfer transfer;
+    command::Transfer transfer;
     transfer.size = size;
     switch (lane.kind) {
-      case LaneKind::kD2H:
+      case command::LaneKind::kD2H:
         transfer.source = {d, slices_[d] + at};
         transfer.destination = {-1, arena_begin_[d] + slices_[d] + at};
         break;
-      case LaneKind::kP2P:
+      case command::LaneKind::kP2P:
         transfer.source = {d, slices_[d] * 2 + at};
         transfer.destination = {peer, slices_[peer] * 3 + at};
         break;
@@ -147,37 +148,40 @@ class LinkMeter {
         transfer.destination = {d, at};
         break;
     }
-    Command command;
+    command::Command command;
     command.header.lane = static_cast<uint32_t>(lanes_.IndexOf(lane));
     command.body = transfer;
     return engine_.Run(command);
   }
 
-  const std::vector<DeviceSpec>& devices_;
+  const std::vector<plan::DeviceSpec>& devices_;
   SimCopyEngine& engine_;
-  const RepeatLimits limits_;
-  const LaneTable lanes_;
+  const runtime::RepeatLimits limits_;
+  const command::LaneTable lanes_;
   std::vector<Bytes> slices_, arena_begin_;
-  std::map<Lane, double> latency_;
+  std::map<command::Lane, double> latency_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<DeviceProfile>> MeasureLinks(const std::vector<DeviceSpec>& devices,
-                                                        SimCopyEngine& engine, bool quick) {
+absl::StatusOr<std::vector<profile::DeviceProfile>> MeasureLinks(
+    const std::vector<plan::DeviceSpec>& devices, SimCopyEngine& engine, bool quick) {
   return LinkMeter(devices, engine, quick).MeasureAll();
 }
 
 absl::Status AnswerLinkProfile(const std::string& request_path,
-                               const std::vector<DeviceSpec>& devices, SimCopyEngine& engine) {
-  return AnswerProfileCall(request_path, [&](const ProfileCall& call) -> absl::StatusOr<Profile> {
-    if (call.request.part != ProfileRequest::Part::kLinks) {
-      return absl::InvalidArgumentError("the swapper measures links only");
-    }
-    Profile profile;
-    HARMONY_ASSIGN_OR_RETURN(profile.devices, MeasureLinks(devices, engine, call.request.quick));
-    return profile;
-  });
+                               const std::vector<plan::DeviceSpec>& devices,
+                               SimCopyEngine& engine) {
+  return runtime::AnswerProfileCall(
+      request_path, [&](const runtime::ProfileCall& call) -> absl::StatusOr<profile::Profile> {
+        if (call.request.part != profile::ProfileRequest::Part::kLinks) {
+          return absl::InvalidArgumentError("the swapper measures links only");
+        }
+        profile::Profile profile;
+        HARMONY_ASSIGN_OR_RETURN(profile.devices,
+                                 MeasureLinks(devices, engine, call.request.quick));
+        return profile;
+      });
 }
 
-}  // namespace harmony
+}  // namespace harmony::swapper

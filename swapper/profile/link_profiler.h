@@ -7,18 +7,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/plan/profile.h"
+#include "common/profile/profile.h"
 #include "swapper/transfer/sim_copy.h"
 
-namespace harmony {
+namespace harmony::swapper {
 
 // `engine` belongs to `devices` and an arena with room for two slices (LinkSlice) of each device,
 // which nobody else uses meanwhile. A quick profile spends a quarter of the time.
-absl::StatusOr<std::vector<DeviceProfile>> MeasureLinks(const std::vector<DeviceSpec>& devices,
-                                                        SimCopyEngine& engine, bool quick);
+absl::StatusOr<std::vector<profile::DeviceProfile>> MeasureLinks(
+    const std::vector<plan::DeviceSpec>& devices, SimCopyEngine& engine, bool quick);
 
 // harmony-swapper --profile: reads the request, measures, writes the answer.
 absl::Status AnswerLinkProfile(const std::string& request_path,
-                               const std::vector<DeviceSpec>& devices, SimCopyEngine& engine);
+                               const std::vector<plan::DeviceSpec>& devices, SimCopyEngine& engine);
 
-}  // namespace harmony
+}  // namespace harmony::swapper

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/command/lane_kinds.h"
 #include "common/ipc/prefault.h"
-#include "common/plan/lane_kinds.h"
 #include "common/rpc/wire_fields.h"
 #include "common/runtime/program.h"
 #include "common/runtime/segment_semaphores.h"
@@ -15,15 +15,15 @@
 #include "swapper/profile/link_profiler.h"
 #include "swapper/transfer/sim_copy.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
-class SwapperHandler : public AttachedHandler {
+class SwapperHandler : public runtime::AttachedHandler {
  public:
   SwapperHandler(HostArena* arena, SimCopyEngine* engine) : arena_(arena), engine_(engine) {}
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
-  absl::Status SetUpJob(const AttachedJob& job) override {
+  absl::Status SetUpJob(const runtime::AttachedJob& job) override {
     HARMONY_RETURN_IF_ERROR(arena_->Refresh());
     engine_->MakePresent(job.plan);
     prefault_.Start(arena_->data(), arena_->extent());
@@ -39,14 +39,14 @@ class SwapperHandler : public AttachedHandler {
   }
 
   void FillStats(v1::DeviceStats* stats) override {
-    FillProcessStats(stats);
+    runtime::FillProcessStats(stats);
     stats->set_paced(static_cast<int64_t>(engine_->paced_transfers()));
     stats->set_overruns(static_cast<int64_t>(engine_->overruns()));
     for (const TrafficCounters::Row& row : engine_->counters().Snapshot()) {
       v1::Traffic* traffic = stats->add_traffic();
       traffic->set_device(row.device);
-      traffic->set_direction(ToWire<v1::LinkDirection>(row.direction));
-      traffic->set_traffic(ToWire<v1::TrafficClass>(row.traffic));
+      traffic->set_direction(rpc::ToWire<v1::LinkDirection>(row.direction));
+      traffic->set_traffic(rpc::ToWire<v1::TrafficClass>(row.traffic));
       traffic->set_bytes(row.bytes.count());
       traffic->set_transfers(row.transfers);
     }
@@ -63,18 +63,18 @@ class SwapperHandler : public AttachedHandler {
 
   HostArena* const arena_;
   SimCopyEngine* const engine_;
-  Prefault prefault_;
+  ipc::Prefault prefault_;
 };
 
-absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
-  std::vector<MappedRegion> regions;
-  for (const DeviceSpec& device : context.devices) {
-    if (device.kind != DeviceKind::kSim) {
+absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
+  std::vector<ipc::MappedRegion> regions;
+  for (const plan::DeviceSpec& device : context.devices) {
+    if (device.kind != plan::DeviceKind::kSim) {
       return absl::UnimplementedError(absl::StrCat(
           "device ", ToString(device),
           ": this build moves data of sim devices only; the cuda plugin is not part of it"));
     }
-    HARMONY_ASSIGN_OR_RETURN(MappedRegion region, context.MapDevice(device.ordinal));
+    HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device.ordinal));
     regions.push_back(std::move(region));
   }
   HostArena arena(&context.segment);
@@ -84,26 +84,27 @@ absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
     return AnswerLinkProfile(context.profile_request, context.devices, engine);
   }
   SwapperHandler handler(&arena, &engine);
-  SegmentSemaphores semaphores(&context.segment);
+  runtime::SegmentSemaphores semaphores(&context.segment);
 
   const int num_devices = static_cast<int>(context.devices.size());
-  const LaneTable table(num_devices);
-  std::vector<LaneDefinition> lanes;
+  const command::LaneTable table(num_devices);
+  std::vector<runtime::LaneDefinition> lanes;
   for (int device = 0; device < num_devices; ++device) {
-    ForEachLaneKindOf(LaneOwner::kSwapper, [&](LaneKind kind) {
-      const Lane lane{kind, device};
+    command::ForEachLaneKindOf(command::LaneOwner::kSwapper, [&](command::LaneKind kind) {
+      const command::Lane lane{kind, device};
       lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                       [&engine](const Command& command) { return engine.Run(command); }});
+                       [&engine](const command::Command& command) { return engine.Run(command); }});
     });
   }
-  AttachedOptions options = context.attached_options();
-  options.role = AttachedRole::kSwapper;
-  return ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
+  runtime::AttachedOptions options = context.attached_options();
+  options.role = runtime::AttachedRole::kSwapper;
+  return runtime::ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::swapper
 
 int main(int argc, char** argv) {
-  return harmony::RunProgram(argc, argv, {.name = "harmony-swapper"}, harmony::Serve);
+  return harmony::runtime::RunProgram(argc, argv, {.name = "harmony-swapper"},
+                                      harmony::swapper::Serve);
 }

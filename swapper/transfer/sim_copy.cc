@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/command/lane_kinds.h"
 #include "common/ipc/prefault.h"
-#include "common/plan/lane_kinds.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 // One memcpy of megabytes leaves the cached path of the C library; pieces of this size kept it and
@@ -32,23 +32,23 @@ void CopyBytes(std::byte* to, const std::byte* from, Bytes size) {
 }
 
 // The links that a lane may use.
-bool LaneServes(LaneKind lane, LinkDirection direction) {
-  const LaneLink link = TraitsOf(lane).link;
+bool LaneServes(command::LaneKind lane, LinkDirection direction) {
+  const command::LaneLink link = command::TraitsOf(lane).link;
   switch (direction) {
     case LinkDirection::kH2D:
-      return link == LaneLink::kH2D;
+      return link == command::LaneLink::kH2D;
     case LinkDirection::kD2H:
-      return link == LaneLink::kD2H;
+      return link == command::LaneLink::kD2H;
     case LinkDirection::kP2P:
-      return link == LaneLink::kP2P;
+      return link == command::LaneLink::kP2P;
   }
   return false;
 }
 
 }  // namespace
 
-SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<DeviceSpec> devices,
-                             std::vector<MappedRegion> regions)
+SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
+                             std::vector<ipc::MappedRegion> regions)
     : arena_(arena),
       devices_(std::move(devices)),
       regions_(std::move(regions)),
@@ -63,8 +63,8 @@ SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<DeviceSpec> devices,
   }
 }
 
-absl::Status SimCopyEngine::Run(const Command& command) {
-  const Transfer* transfer = std::get_if<Transfer>(&command.body);
+absl::Status SimCopyEngine::Run(const command::Command& command) {
+  const command::Transfer* transfer = std::get_if<command::Transfer>(&command.body);
   if (transfer == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("command ", command.header.id, " is not a transfer"));
@@ -74,7 +74,8 @@ absl::Status SimCopyEngine::Run(const Command& command) {
                                   ", step ", command.header.step + 1, ")"));
 }
 
-absl::Status SimCopyEngine::RunTransfer(const Command& command, const Transfer& transfer) {
+absl::Status SimCopyEngine::RunTransfer(const command::Command& command,
+                                        const command::Transfer& transfer) {
   HARMONY_ASSIGN_OR_RETURN(const Route route, Resolve(command.header.lane, transfer));
   SlotLedger::Token token = 0;
   {
@@ -88,8 +89,8 @@ absl::Status SimCopyEngine::RunTransfer(const Command& command, const Transfer& 
   return status;
 }
 
-absl::StatusOr<SimCopyEngine::Route> SimCopyEngine::Resolve(uint32_t lane,
-                                                            const Transfer& transfer) const {
+absl::StatusOr<SimCopyEngine::Route> SimCopyEngine::Resolve(
+    uint32_t lane, const command::Transfer& transfer) const {
   Route route;
   route.source = {transfer.source.device, transfer.source.offset, transfer.size};
   route.destination = {transfer.destination.device, transfer.destination.offset, transfer.size};
@@ -104,7 +105,7 @@ absl::StatusOr<SimCopyEngine::Route> SimCopyEngine::Resolve(uint32_t lane,
                     : to_host ? LinkDirection::kD2H
                               : LinkDirection::kP2P;
   route.device = from_host ? transfer.destination.device : transfer.source.device;
-  const Lane expected = lanes_.LaneAt(static_cast<int>(lane));
+  const command::Lane expected = lanes_.LaneAt(static_cast<int>(lane));
   if (!LaneServes(expected.kind, route.direction) || expected.device != route.device) {
     return absl::InvalidArgumentError(absl::StrCat("a ", ToString(route.direction),
                                                    " transfer of device ", route.device,
@@ -130,17 +131,17 @@ absl::StatusOr<std::byte*> SimCopyEngine::Locate(const SlotRange& range) const {
   return base + range.offset.count();
 }
 
-absl::Status SimCopyEngine::CheckRecords(const Transfer& transfer) const {
+absl::Status SimCopyEngine::CheckRecords(const command::Transfer& transfer) const {
   if (!transfer.expect.has_value()) return absl::OkStatus();
   return arena_->CheckHolds(*transfer.expect, transfer.source.offset, transfer.size);
 }
 
-absl::Status SimCopyEngine::Execute(const Transfer& transfer, const Route& route) {
+absl::Status SimCopyEngine::Execute(const command::Transfer& transfer, const Route& route) {
   HARMONY_RETURN_IF_ERROR(CheckRecords(transfer));
   const BytesPerSecond rate = RateOf(route);
-  std::optional<Pacer::Reservation> reservation;
+  std::optional<runtime::Pacer::Reservation> reservation;
   if (rate.value > 0) {
-    reservation = PacerOf(route).Reserve(ModelledDuration(transfer.size, rate));
+    reservation = PacerOf(route).Reserve(runtime::ModelledDuration(transfer.size, rate));
   }
   for (int record : transfer.retire) HARMONY_RETURN_IF_ERROR(arena_->Retire(record));
   CopyBytes(route.to, route.from, transfer.size);
@@ -155,19 +156,19 @@ absl::Status SimCopyEngine::Execute(const Transfer& transfer, const Route& route
   return absl::OkStatus();
 }
 
-void SimCopyEngine::MakePresent(const Plan& plan) {
+void SimCopyEngine::MakePresent(const plan::Plan& plan) {
   for (size_t d = 0; d < std::min(regions_.size(), plan.devices.size()); ++d) {
     if (devices_[d].flops.value == 0) continue;
     const Bytes resident = std::min(plan.devices[d].resident, regions_[d].size());
     const Bytes end = std::min(kPresentEnd, resident);
     const Bytes top((resident - end).count() / kPage * kPage);
-    MapPages(regions_[d].data(), end);
-    MapPages(regions_[d].data() + top.count(), resident - top);
+    ipc::MapPages(regions_[d].data(), end);
+    ipc::MapPages(regions_[d].data() + top.count(), resident - top);
   }
 }
 
 BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {
-  const DeviceSpec& device = devices_[route.device];
+  const plan::DeviceSpec& device = devices_[route.device];
   switch (route.direction) {
     case LinkDirection::kH2D:
       return device.h2d;
@@ -179,7 +180,7 @@ BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {
   return {};
 }
 
-Pacer& SimCopyEngine::PacerOf(const Route& route) {
+runtime::Pacer& SimCopyEngine::PacerOf(const Route& route) {
   Links& root = *links_[root_of_[route.device]];
   switch (route.direction) {
     case LinkDirection::kH2D:
@@ -206,4 +207,4 @@ uint64_t SimCopyEngine::overruns() const {
   return sum;
 }
 
-}  // namespace harmony
+}  // namespace harmony::swapper

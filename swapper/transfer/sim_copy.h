@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/command/command.h"
 #include "common/ipc/fd_passing.h"
-#include "common/plan/command.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
 #include "common/runtime/pacer.h"
@@ -18,7 +18,7 @@
 #include "swapper/memory/host_arena.h"
 #include "swapper/transfer/traffic_counters.h"
 
-namespace harmony {
+namespace harmony::swapper {
 
 // Carries transfers out between the host arena and the regions of sim devices: real copies, paced
 // when the device's links have a modelled rate.
@@ -31,18 +31,18 @@ namespace harmony {
 class SimCopyEngine {
  public:
   // `regions[d]` is the memory of `devices[d]`. `arena` must outlive the engine.
-  SimCopyEngine(HostArena* arena, std::vector<DeviceSpec> devices,
-                std::vector<MappedRegion> regions);
+  SimCopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
+                std::vector<ipc::MappedRegion> regions);
 
   // FailedPrecondition: the record does not hold what is expected, or a live transfer uses the
   // memory. OutOfRange: an endpoint lies outside its memory. InvalidArgument: not a transfer of its
   // lane. Messages name the command.
-  absl::Status Run(const Command& command);
+  absl::Status Run(const command::Command& command);
 
   // The memory of a paced device is there before a copy into it begins, and does not come page by
   // page during the copy. At both ends of the resident part, where the dispatcher stacks what it
   // places; a bounded part, for a device may be far larger than the job.
-  void MakePresent(const Plan& plan);
+  void MakePresent(const plan::Plan& plan);
 
   const TrafficCounters& counters() const { return counters_; }
   uint64_t paced_transfers() const;
@@ -57,21 +57,22 @@ class SimCopyEngine {
     LinkDirection direction = LinkDirection::kH2D;
   };
   struct Links {
-    Pacer h2d{PacedWork::kCopy}, d2h{PacedWork::kCopy}, p2p{PacedWork::kCopy};
+    runtime::Pacer h2d{runtime::PacedWork::kCopy}, d2h{runtime::PacedWork::kCopy},
+        p2p{runtime::PacedWork::kCopy};
   };
 
-  absl::Status RunTransfer(const Command& command, const Transfer& transfer);
-  absl::StatusOr<Route> Resolve(uint32_t lane, const Transfer& transfer) const;
+  absl::Status RunTransfer(const command::Command& command, const command::Transfer& transfer);
+  absl::StatusOr<Route> Resolve(uint32_t lane, const command::Transfer& transfer) const;
   absl::StatusOr<std::byte*> Locate(const SlotRange& range) const;
-  absl::Status CheckRecords(const Transfer& transfer) const;
-  absl::Status Execute(const Transfer& transfer, const Route& route);
+  absl::Status CheckRecords(const command::Transfer& transfer) const;
+  absl::Status Execute(const command::Transfer& transfer, const Route& route);
   BytesPerSecond RateOf(const Route& route) const;
-  Pacer& PacerOf(const Route& route);
+  runtime::Pacer& PacerOf(const Route& route);
 
   HostArena* const arena_;
-  const std::vector<DeviceSpec> devices_;
-  const std::vector<MappedRegion> regions_;
-  const LaneTable lanes_;
+  const std::vector<plan::DeviceSpec> devices_;
+  const std::vector<ipc::MappedRegion> regions_;
+  const command::LaneTable lanes_;
   TrafficCounters counters_;
   std::vector<std::unique_ptr<Links>> links_;
   std::vector<size_t> root_of_;  // by device: whose links to the host it uses
@@ -81,4 +82,4 @@ class SimCopyEngine {
   SlotLedger::Token next_token_ ABSL_GUARDED_BY(ledger_mutex_) = 1;
 };
 
-}  // namespace harmony
+}  // namespace harmony::swapper

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::swapper {
 
 const char* ToString(LinkDirection direction) {
   switch (direction) {
@@ -22,7 +22,8 @@ const char* ToString(LinkDirection direction) {
 TrafficCounters::TrafficCounters(int num_devices)
     : num_devices_(num_devices), devices_(std::make_unique<DeviceCells[]>(num_devices)) {}
 
-void TrafficCounters::Add(int device, LinkDirection direction, TrafficClass traffic, Bytes size) {
+void TrafficCounters::Add(int device, LinkDirection direction, command::TrafficClass traffic,
+                          Bytes size) {
   Cell& cell = devices_[device][static_cast<int>(direction) * kClasses + static_cast<int>(traffic)];
   cell.bytes.fetch_add(size.count(), std::memory_order_relaxed);
   cell.transfers.fetch_add(1, std::memory_order_relaxed);
@@ -36,7 +37,7 @@ std::vector<TrafficCounters::Row> TrafficCounters::Snapshot() const {
       const int64_t transfers = cell.transfers.load(std::memory_order_relaxed);
       if (transfers == 0) continue;
       rows.push_back({device, static_cast<LinkDirection>(i / kClasses),
-                      static_cast<TrafficClass>(i % kClasses),
+                      static_cast<command::TrafficClass>(i % kClasses),
                       Bytes(cell.bytes.load(std::memory_order_relaxed)), transfers});
     }
   }
@@ -44,7 +45,7 @@ std::vector<TrafficCounters::Row> TrafficCounters::Snapshot() const {
 }
 
 std::string TrafficCounters::DebugString() const {
-  std::map<std::pair<LinkDirection, TrafficClass>, Bytes> sums;
+  std::map<std::pair<LinkDirection, command::TrafficClass>, Bytes> sums;
   for (const Row& row : Snapshot()) sums[{row.direction, row.traffic}] += row.bytes;
   std::string text;
   for (const auto& [key, bytes] : sums) {
@@ -54,4 +55,4 @@ std::string TrafficCounters::DebugString() const {
   return text.empty() ? "nothing" : text;
 }
 
-}  // namespace harmony
+}  // namespace harmony::swapper

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "common/base/units.h"
-#include "common/plan/command.h"
+#include "common/command/command.h"
 
-namespace harmony {
+namespace harmony::swapper {
 
 enum class LinkDirection : uint8_t { kH2D, kD2H, kP2P };
 const char* ToString(LinkDirection direction);
@@ -21,12 +21,12 @@ class TrafficCounters {
  public:
   explicit TrafficCounters(int num_devices);
 
-  void Add(int device, LinkDirection direction, TrafficClass traffic, Bytes size);
+  void Add(int device, LinkDirection direction, command::TrafficClass traffic, Bytes size);
 
   struct Row {
     int device = 0;
     LinkDirection direction = LinkDirection::kH2D;
-    TrafficClass traffic = TrafficClass::kWeights;
+    command::TrafficClass traffic = command::TrafficClass::kWeights;
     Bytes bytes;
     int64_t transfers = 0;
   };
@@ -37,7 +37,7 @@ class TrafficCounters {
 
  private:
   static constexpr int kDirections = 3;
-  static constexpr int kClasses = static_cast<int>(TrafficClass::kRecovery) + 1;
+  static constexpr int kClasses = static_cast<int>(command::TrafficClass::kRecovery) + 1;
   struct Cell {
     std::atomic<int64_t> bytes{0}, transfers{0};
   };
@@ -47,4 +47,4 @@ class TrafficCounters {
   std::unique_ptr<DeviceCells[]> devices_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::swapper

@@ -21,7 +21,7 @@
     }                                                                              \
   } while (false)
 
-namespace harmony {
+namespace harmony::fuzz {
 
 // A file in memory only, with a path by which it can be opened.
 class MemoryFile {
@@ -41,4 +41,4 @@ class MemoryFile {
   int fd_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::fuzz

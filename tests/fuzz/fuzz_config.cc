@@ -12,25 +12,25 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace harmony;
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto config = ParseModelConfig(text, "config.json");
+  const auto config = model::ParseModelConfig(text, "config.json");
   if (!config.ok()) {
     FUZZ_CHECK(!config.status().message().empty());
     return 0;
   }
   if (config->num_layers > 50) return 0;  // only slow
-  const ModelSpec model = BuildModelSpec(*config, 1 << 24);
+  const model::ModelSpec model = model::BuildModelSpec(*config, 1 << 24);
   FUZZ_CHECK(model.parameter_count() > 0);
   FUZZ_CHECK(model.tied_parameter_count() < model.parameter_count());
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       FUZZ_CHECK(tensor.elements > 0 && tensor.weight.offset >= Bytes());
       FUZZ_CHECK(tensor.weight.first_element() + tensor.elements <= block.elements());
     }
   }
-  const LayerRange all{0, model.num_layers() - 1};
-  FUZZ_CHECK(WorkspaceBound(model, WorkspaceOf::kBackward, all, 1 << 20) > Bytes(0));
-  FUZZ_CHECK(WorkspaceBound(model, WorkspaceOf::kForward, all, 1) > Bytes(0));
-  FUZZ_CHECK(ComputeFootprint(model, 1 << 20, 2).total() > Bytes(0));
-  (void)CheckSequenceLength(*config, 1024);
+  const model::LayerRange all{0, model.num_layers() - 1};
+  FUZZ_CHECK(model::WorkspaceBound(model, model::WorkspaceOf::kBackward, all, 1 << 20) > Bytes(0));
+  FUZZ_CHECK(model::WorkspaceBound(model, model::WorkspaceOf::kForward, all, 1) > Bytes(0));
+  FUZZ_CHECK(model::ComputeFootprint(model, 1 << 20, 2).total() > Bytes(0));
+  (void)model::CheckSequenceLength(*config, 1024);
   return 0;
 }

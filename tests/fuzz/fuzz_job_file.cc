@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "common/plan/job_file.h"
+#include "common/job/job_file.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace harmony;
   const absl::string_view input(reinterpret_cast<const char*>(data), size);
   const std::vector<std::string> parts = absl::StrSplit(input, absl::MaxSplits('\0', 1));
-  JobOverrides overrides;
+  job::JobOverrides overrides;
   if (parts.size() == 2) overrides.settings = absl::StrSplit(parts[1], '\n', absl::SkipEmpty());
-  (void)JobSpecFromJson(parts[0], "database");
-  const auto job = ParseJobFile(parts[0], "/jobs/job.yaml", overrides);
+  (void)job::JobSpecFromJson(parts[0], "database");
+  const auto job = job::ParseJobFile(parts[0], "/jobs/job.yaml", overrides);
   if (!job.ok()) {
     FUZZ_CHECK(!job.status().message().empty());
     return 0;
@@ -24,11 +24,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(job->global_batch_size > 0 && job->sequence_length > 0);
   FUZZ_CHECK(job->micro_batch_size == 0 || job->global_batch_size % job->micro_batch_size == 0);
   FUZZ_CHECK(job->virtual_replicas == 0 || job->global_batch_size % job->virtual_replicas == 0);
-  FUZZ_CHECK(LearningRateAt(*job, 0) >= 0);
-  const std::string json = JobSpecToJson(*job);
-  const auto again = JobSpecFromJson(json, "database");
+  FUZZ_CHECK(job::LearningRateAt(*job, 0) >= 0);
+  const std::string json = job::JobSpecToJson(*job);
+  const auto again = job::JobSpecFromJson(json, "database");
   FUZZ_CHECK(again.ok());
-  FUZZ_CHECK(JobSpecToJson(*again) == json);
-  FUZZ_CHECK(DifferingKeys(ResultKeysText(*job), ResultKeysText(*job)).empty());
+  FUZZ_CHECK(job::JobSpecToJson(*again) == json);
+  FUZZ_CHECK(job::DifferingKeys(job::ResultKeysText(*job), job::ResultKeysText(*job)).empty());
   return 0;
 }

@@ -5,33 +5,33 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/sim/simulation.h"
 #include "gtest/gtest.h"
 #include "tests/support/quick_search.h"
 
-namespace harmony {
+namespace harmony::sim {
 namespace {
 
 constexpr int kLayers = 7;
 
-ParamBlock Block(int layer, int64_t numbers) {
-  ParamBlock block;
+model::ParamBlock Block(int layer, int64_t numbers) {
+  model::ParamBlock block;
   block.name = absl::StrCat("block.", layer);
   block.owner_layer = layer;
-  TensorSpec matrix, scale;
+  model::TensorSpec matrix, scale;
   matrix.name = block.name + ".weight";
   matrix.shape = {numbers, 100};
   scale.name = block.name + ".scale";
   scale.shape = {numbers};
-  AddTensor(block, matrix);
-  AddTensor(block, scale);
+  model::AddTensor(block, matrix);
+  model::AddTensor(block, scale);
   return block;
 }
 
-ModelSpec AnyChain() {
-  ModelSpec model;
+model::ModelSpec AnyChain() {
+  model::ModelSpec model;
   model.name = "any";
   model.labels_per_sample = 1;
   model.inputs = {{{"image", DType::kU8, {3, 11, 11}}, 0, {0}},
@@ -42,18 +42,19 @@ ModelSpec AnyChain() {
     model.layers.push_back({layer, layer, {}});
     const int64_t width = 1 + (layer * 5) % 4;  // uneven
     if (layer > 0) model.boundaries[layer] = {{"x", DType::kF32, {width, 500}}};
-    LayerCost& cost = model.costs.emplace_back();
+    model::LayerCost& cost = model.costs.emplace_back();
     cost.name = cost.work = absl::StrCat("layer ", layer);
     cost.forward_flops = 1e6 * static_cast<double>(width);
-    if (layer + 1 < kLayers) cost.kept_tensors = {BytesBySamples::Of(KiB(3) * width)};
-    cost.bound.forward = BytesBySamples::Of(KiB(4) * width, KiB(1));
-    cost.bound.kept = BytesBySamples::Of(KiB(3) * width);
-    cost.bound.backward = BytesBySamples::Of(KiB(8) * width, KiB(1));
-    cost.bound.keeping_forward = BytesBySamples::Of(KiB(1) * width);
-    cost.bound.kept_backward = BytesBySamples::Of(KiB(5) * width, KiB(1));
+    if (layer + 1 < kLayers) cost.kept_tensors = {model::BytesBySamples::Of(KiB(3) * width)};
+    cost.bound.forward = model::BytesBySamples::Of(KiB(4) * width, KiB(1));
+    cost.bound.kept = model::BytesBySamples::Of(KiB(3) * width);
+    cost.bound.backward = model::BytesBySamples::Of(KiB(8) * width, KiB(1));
+    cost.bound.keeping_forward = model::BytesBySamples::Of(KiB(1) * width);
+    cost.bound.kept_backward = model::BytesBySamples::Of(KiB(5) * width, KiB(1));
     cost.expected = cost.bound;
     // Layer 3 has no block of its own, but uses that of layer 1.
-    AddUse(model, layer, layer == 3 ? 1 : AddBlock(model, Block(layer, 20 * width)));
+    model::AddReference(model, layer,
+                        layer == 3 ? 1 : model::AddBlock(model, Block(layer, 20 * width)));
   }
   // A value of layer 1 that layer 5 reads, and numbers that have no gradient.
   for (int b : {2, 3, 4, 5}) model.boundaries[b].push_back({"skipped", DType::kBF16, {301}});
@@ -62,38 +63,40 @@ ModelSpec AnyChain() {
 }
 
 TEST(AnyChainTest, TensorsOfABoundaryHaveTheirOwnTypesAndSizes) {
-  const ModelSpec model = AnyChain();
-  EXPECT_EQ(BoundaryBytes(model, 4, 1), Bytes(2048 + 768 + 40));
-  Plan plan;
+  const model::ModelSpec model = AnyChain();
+  EXPECT_EQ(model::BoundaryBytes(model, 4, 1), Bytes(2048 + 768 + 40));
+  plan::Plan plan;
   plan.num_microbatches = 3;
   plan.microbatch_size = 2;
-  plan.update = UpdateMode::kDeferred;
+  plan.update = job::UpdateMode::kDeferred;
   plan.backward_groups = {{{0, 3}, 0}, {{4, 6}, 0}};
   plan.forward_groups = {{{0, 3}, 0}};
   plan.devices.resize(1);
-  const ArenaLayout layout(model, plan);
+  const plan::ArenaLayout layout(model, plan);
   EXPECT_EQ(layout.Input(0, 1, 2) - layout.Input(0, 1, 1), Bytes(2 * 37));
   EXPECT_EQ(layout.Input(1, 2, 0).count() % kSlotAlignment, 0);
-  EXPECT_EQ(layout.Stash(4, 1) - layout.Stash(4, 0), BoundaryBytes(model, 4, 2).AlignUp(256));
-  EXPECT_FALSE(SpansAllowed(model, plan));
+  EXPECT_EQ(layout.Stash(4, 1) - layout.Stash(4, 0),
+            model::BoundaryBytes(model, 4, 2).AlignUp(256));
+  EXPECT_FALSE(plan::LargerForwardTasksAllowed(model, plan));
 }
 
 TEST(AnyChainTest, IsPlannedAndDispatchedThroughDeaths) {
-  const ModelSpec model = AnyChain();
-  JobSpec job;
+  const model::ModelSpec model = AnyChain();
+  job::JobSpec job;
   job.global_batch_size = 12;
   job.micro_batch_size = 2;
-  MachineSpec machine;
-  machine.devices = *ParseDevices("sim*2:mem=1MiB,flops=1G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s");
-  for (DeviceSpec& device : machine.devices) device.memory = KiB(192);
-  PlannerOptions options;
-  options.search = testing::kQuickSearch;
-  const absl::StatusOr<PlanResult> result = MakePlan(model, job, machine, options);
+  plan::MachineSpec machine;
+  machine.devices = *plan::ParseDevices("sim*2:mem=1MiB,flops=1G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s");
+  for (plan::DeviceSpec& device : machine.devices) device.memory = KiB(192);
+  planner::PlannerOptions options;
+  options.search = testing_support::kQuickSearch;
+  const absl::StatusOr<planner::PlanResult> result =
+      planner::MakePlan(model, job, machine, options);
   ASSERT_TRUE(result.ok()) << result.status();
-  const Plan& plan = result->plan;
+  const plan::Plan& plan = result->plan;
   EXPECT_GT(plan.backward_groups.size(), 1u) << DebugString(plan);
-  EXPECT_EQ(plan.forward_span, 1);
-  const AnalyticCosts costs(model, plan, machine.devices);
+  EXPECT_EQ(plan.microbatches_per_forward_task, 1);
+  const dispatch::AnalyticCosts costs(model, plan, machine.devices);
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SimOptions sim;
     sim.seed = seed;
@@ -105,16 +108,16 @@ TEST(AnyChainTest, IsPlannedAndDispatchedThroughDeaths) {
     const SimResult run = Simulate(model, plan, costs, sim);
     ASSERT_TRUE(run.status.ok()) << "seed " << seed << ": " << run.status;
     if (sim.kills > 0) continue;
-    const MinimalSwap minimal = ComputeMinimalSwap(model, plan);
-    const auto moved = [&](TrafficClass traffic) {
+    const plan::MinimalSwap minimal = plan::ComputeMinimalSwap(model, plan);
+    const auto moved = [&](command::TrafficClass traffic) {
       return Bytes(run.moved_bytes[static_cast<size_t>(traffic)]);
     };
-    EXPECT_EQ(moved(TrafficClass::kWeights), minimal.weights * sim.end_step);
-    EXPECT_EQ(moved(TrafficClass::kGradients), minimal.gradients * sim.end_step);
-    EXPECT_EQ(moved(TrafficClass::kStash), minimal.stash * sim.end_step);
-    EXPECT_EQ(moved(TrafficClass::kTokens), minimal.tokens * sim.end_step);
+    EXPECT_EQ(moved(command::TrafficClass::kWeights), minimal.weights * sim.end_step);
+    EXPECT_EQ(moved(command::TrafficClass::kGradients), minimal.gradients * sim.end_step);
+    EXPECT_EQ(moved(command::TrafficClass::kStash), minimal.stash * sim.end_step);
+    EXPECT_EQ(moved(command::TrafficClass::kTokens), minimal.tokens * sim.end_step);
   }
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::sim

@@ -10,27 +10,27 @@
 #include "common/base/random.h"
 #include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
-#include "coordinator/core/analytic_costs.h"
-#include "coordinator/core/kept_layout.h"
-#include "coordinator/core/visits.h"
+#include "coordinator/dispatch/costs/analytic_costs.h"
+#include "coordinator/dispatch/graph/group_executions.h"
+#include "coordinator/dispatch/memory/kept_layout.h"
 #include "coordinator/sim/simulation.h"
 
-namespace harmony {
+namespace harmony::sim {
 
 struct RandomCase {
-  ModelSpec model;
-  Plan plan;
+  model::ModelSpec model;
+  plan::Plan plan;
   SimOptions options;
-  std::unique_ptr<AnalyticCosts> costs;
+  std::unique_ptr<dispatch::AnalyticCosts> costs;
 };
 
 // Of a sequence: the hidden states of one take a slot without gaps.
 inline constexpr int64_t kRandomTokens = 8;
 
-inline ModelSpec RandomModel(CounterRandom& random) {
-  ModelConfig config;
-  config.family = random.Below(2) == 0 ? Family::kGpt2 : Family::kLlama;
-  config.model_type = config.family == Family::kGpt2 ? "gpt2" : "llama";
+inline model::ModelSpec RandomModel(CounterRandom& random) {
+  model::ModelConfig config;
+  config.family = random.Below(2) == 0 ? model::Family::kGpt2 : model::Family::kLlama;
+  config.model_type = config.family == model::Family::kGpt2 ? "gpt2" : "llama";
   config.vocab_size = 16 + static_cast<int64_t>(random.Below(64));
   config.num_heads = config.num_kv_heads = 2;
   config.head_dim = 4;
@@ -39,12 +39,12 @@ inline ModelSpec RandomModel(CounterRandom& random) {
   config.max_position_embeddings = 32;
   config.num_layers = static_cast<int64_t>(random.Below(6));
   config.tie_word_embeddings = random.Below(2) == 0;
-  return BuildModelSpec(config, kRandomTokens);
+  return model::BuildModelSpec(config, kRandomTokens);
 }
 
 // The same chain with boundaries of different sizes, some of several tensors, a cost of its own for
 // each layer, and a mask that skips ahead to some of them.
-inline void MakeUneven(CounterRandom random, ModelSpec& model) {
+inline void MakeUneven(CounterRandom random, model::ModelSpec& model) {
   constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kI64};
   const int layers = model.num_layers();
   const bool several = random.Below(2) == 0;
@@ -57,25 +57,26 @@ inline void MakeUneven(CounterRandom random, ModelSpec& model) {
       model.boundaries[b].push_back({"more", kTypes[random.Below(3)], {numbers}});
     }
   }
-  BatchInput mask{{"mask", DType::kBool, {37}}, 0, {}};
+  model::BatchInput mask{{"mask", DType::kBool, {37}}, 0, {}};
   model.costs.clear();
-  for (LayerSpec& layer : model.layers) {
+  for (model::LayerSpec& layer : model.layers) {
     if (random.Below(3) == 0) mask.layers.push_back(layer.index);
     layer.cost = layer.index;
-    LayerCost& cost = model.costs.emplace_back();
+    model::LayerCost& cost = model.costs.emplace_back();
     cost.forward_flops = static_cast<double>(1 + random.Below(20'000));
-    cost.kept_tensors = {BytesBySamples::Of(Bytes(1 + static_cast<int64_t>(random.Below(500))))};
+    cost.kept_tensors = {
+        model::BytesBySamples::Of(Bytes(1 + static_cast<int64_t>(random.Below(500))))};
   }
   model.inputs.push_back(std::move(mask));
 }
 
 // Cuts [0, layers) into consecutive groups.
-inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, int devices,
-                                            int placement) {
-  std::vector<LayerGroup> groups;
+inline std::vector<plan::LayerGroup> RandomGroups(CounterRandom& random, int layers, int devices,
+                                                  int placement) {
+  std::vector<plan::LayerGroup> groups;
   for (int first = 0; first < layers;) {
     const int count = 1 + static_cast<int>(random.Below(std::min<uint64_t>(3, layers - first)));
-    LayerGroup group;
+    plan::LayerGroup group;
     group.layers = {first, first + count - 1};
     const int index = static_cast<int>(groups.size());
     group.device = placement == 0 ? index % devices : static_cast<int>(random.Below(devices));
@@ -87,32 +88,35 @@ inline std::vector<LayerGroup> RandomGroups(CounterRandom& random, int layers, i
 
 // One replica and pipeline as often as not; else replicas, on devices whose number divides theirs
 // or does not, in either mode.
-inline void DrawReplicas(CounterRandom& random, Plan& plan) {
+inline void DrawReplicas(CounterRandom& random, plan::Plan& plan) {
   if (random.Below(2) == 0) return;
   plan.replicas = 1 << random.Below(3);
   plan.num_microbatches = plan.replicas * (1 + static_cast<int>(random.Below(3)));
-  if (random.Below(3) > 0) plan.mode = ParallelMode::kData;
+  if (random.Below(3) > 0) plan.mode = plan::ParallelMode::kData;
 }
 
-// Room for the largest visit on each device, and for what is kept; memory of this size, or more.
-inline void DrawDevices(CounterRandom& random, const ModelSpec& model, Plan& plan) {
-  auto need = [&](VisitKind kind, int group) {
-    for (int share = 0; share < plan.num_shares(); ++share) {
-      Visit visit = PlannedVisit(model, plan, kind, group, share);
-      DevicePlan& device = plan.devices[visit.device];
-      device.resident = std::max(device.resident, TotalOf(LayOutItems(model, plan, visit)));
+// Room for the largest execution on each device, and for what is kept; memory of this size, or
+// more.
+inline void DrawDevices(CounterRandom& random, const model::ModelSpec& model, plan::Plan& plan) {
+  auto need = [&](dispatch::ExecutionKind kind, int group) {
+    for (int shard = 0; shard < plan.num_shards(); ++shard) {
+      dispatch::GroupExecution execution =
+          dispatch::PlannedExecution(model, plan, kind, group, shard);
+      plan::DevicePlan& device = plan.devices[execution.device];
+      device.resident = std::max(device.resident,
+                                 dispatch::TotalOf(dispatch::LayOutItems(model, plan, execution)));
     }
   };
   const int groups = static_cast<int>(plan.backward_groups.size());
   for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
-    need(VisitKind::kForward, static_cast<int>(f));
+    need(dispatch::ExecutionKind::kForward, static_cast<int>(f));
   }
   for (int g = 0; g < groups; ++g) {
-    need(g + 1 == groups ? VisitKind::kFused : VisitKind::kBackward, g);
+    need(g + 1 == groups ? dispatch::ExecutionKind::kFused : dispatch::ExecutionKind::kBackward, g);
   }
-  const KeptLayout kept(model, plan);
+  const dispatch::KeptLayout kept(model, plan);
   for (size_t d = 0; d < plan.devices.size(); ++d) {
-    DevicePlan& device = plan.devices[d];
+    plan::DevicePlan& device = plan.devices[d];
     device.resident += kept.bytes(static_cast<int>(d));
     const uint64_t slack = random.Below(3);  // none, some, plenty
     device.resident += Bytes(device.resident.count() * static_cast<int64_t>(slack) *
@@ -122,16 +126,18 @@ inline void DrawDevices(CounterRandom& random, const ModelSpec& model, Plan& pla
   }
 }
 
-inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
-  Plan plan;
+inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& model) {
+  plan::Plan plan;
   const int devices = 1 + static_cast<int>(random.Below(4));
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
   DrawReplicas(random, plan);
   plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
   if (random.Below(2) == 0) {
-    plan.forward_span = 1 + static_cast<int>(random.Below(plan.replica_microbatches()));
-    while (plan.replica_microbatches() % plan.forward_span != 0) --plan.forward_span;
-    if (!SpansAllowed(model, plan)) plan.forward_span = 1;
+    plan.microbatches_per_forward_task =
+        1 + static_cast<int>(random.Below(plan.replica_microbatches()));
+    while (plan.replica_microbatches() % plan.microbatches_per_forward_task != 0)
+      --plan.microbatches_per_forward_task;
+    if (!plan::LargerForwardTasksAllowed(model, plan)) plan.microbatches_per_forward_task = 1;
   }
   plan.optimizer_moments = random.Below(4) == 0 ? 0 : 2;
   plan.sequence_length = kRandomTokens;
@@ -143,30 +149,31 @@ inline Plan RandomPlan(CounterRandom& random, const ModelSpec& model) {
   } else {
     plan.forward_groups.assign(plan.backward_groups.begin(), plan.backward_groups.end() - 1);
   }
-  if (plan.mode == ParallelMode::kData) {
-    for (LayerGroup& group : plan.backward_groups) group.device = 0;
-    for (LayerGroup& group : plan.forward_groups) group.device = 0;
+  if (plan.mode == plan::ParallelMode::kData) {
+    for (plan::LayerGroup& group : plan.backward_groups) group.device = 0;
+    for (plan::LayerGroup& group : plan.forward_groups) group.device = 0;
   }
-  for (LayerGroup& group : plan.backward_groups) {
-    const bool twin = std::any_of(
-        plan.forward_groups.begin(), plan.forward_groups.end(), [&](const LayerGroup& forward) {
-          return forward.layers == group.layers && forward.device == group.device;
-        });
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    const bool twin =
+        std::any_of(plan.forward_groups.begin(), plan.forward_groups.end(),
+                    [&](const plan::LayerGroup& forward) {
+                      return forward.layers == group.layers && forward.device == group.device;
+                    });
     group.keep_weights = twin && random.Below(3) == 0;
     group.keep_stash = random.Below(3) == 0;
-    if (CanKeepActivations(plan, group) && random.Below(3) == 0) {
+    if (plan::CanKeepActivations(plan, group) && random.Below(3) == 0) {
       group.keep_stash = group.keep_activations = true;
     }
   }
-  plan.update = random.Below(2) == 0 ? UpdateMode::kEager : UpdateMode::kDeferred;
-  plan.clip = plan.update == UpdateMode::kDeferred && random.Below(2) == 0;
+  plan.update = random.Below(2) == 0 ? job::UpdateMode::kEager : job::UpdateMode::kDeferred;
+  plan.clip = plan.update == job::UpdateMode::kDeferred && random.Below(2) == 0;
   plan.stream_slots = 1 + static_cast<int>(random.Below(3));
   plan.boundary_banks = 2 + static_cast<int>(random.Below(4));
-  plan.gradient_ring = ArenaLayout::MinimalRing(model, plan);
-  if (random.Below(2) == 0) plan.gradient_ring = ArenaLayout::DefaultRing(model, plan);
+  plan.gradient_ring = plan::ArenaLayout::MinimalRing(model, plan);
+  if (random.Below(2) == 0) plan.gradient_ring = plan::ArenaLayout::DefaultRing(model, plan);
   plan.devices.resize(devices);
   DrawDevices(random, model, plan);
-  plan.arena_dynamic = ArenaLayout(model, plan).dynamic_bytes();
+  plan.arena_dynamic = plan::ArenaLayout(model, plan).dynamic_bytes();
   return plan;
 }
 
@@ -176,13 +183,13 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   result.model = RandomModel(random);
   if (seed % 3 == 0) MakeUneven(CounterRandom(seed, 3), result.model);
   result.plan = RandomPlan(random, result.model);
-  std::vector<DeviceSpec> devices(result.plan.devices.size());
-  for (DeviceSpec& device : devices) {
+  std::vector<plan::DeviceSpec> devices(result.plan.devices.size());
+  for (plan::DeviceSpec& device : devices) {
     // Durations of tasks and copies of the same order, so that all kinds of races happen.
     device.flops = {1e9 * (1 + static_cast<double>(random.Below(20)))};
     device.h2d = device.d2h = device.p2p = {1e8 * (1 + static_cast<double>(random.Below(20)))};
   }
-  result.costs = std::make_unique<AnalyticCosts>(result.model, result.plan, devices);
+  result.costs = std::make_unique<dispatch::AnalyticCosts>(result.model, result.plan, devices);
   SimOptions& options = result.options;
   options.seed = seed;
   options.end_step = 1 + static_cast<int64_t>(random.Below(4));
@@ -196,11 +203,11 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   const int64_t tasks =
       result.plan.num_microbatches *
       static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());
-  options.fault_span =
+  options.fault_events =
       (tasks * 4 + 20) * options.end_step / (1 + static_cast<int64_t>(random.Below(3)));
   options.message_delay = Nanos(1000 + static_cast<int64_t>(random.Below(200'000)));
   if (random.Below(10) == 0) options.stop_at_event = 1 + static_cast<int64_t>(random.Below(400));
   return result;
 }
 
-}  // namespace harmony
+}  // namespace harmony::sim

@@ -11,7 +11,7 @@
 #include "tests/sim/random_case.h"
 #include "tests/support/arguments.h"
 
-namespace harmony {
+namespace harmony::sim {
 namespace {
 
 uint64_t first_seed = 1;
@@ -51,28 +51,29 @@ TEST(SchedulesTest, MoveNoMoreThanNecessary) {
     c.options.stop_at_event = -1;
     const SimResult result = Simulate(c.model, c.plan, *c.costs, c.options);
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
-    const MinimalSwap minimal = ComputeMinimalSwap(c.model, c.plan);
-    auto moved = [&](TrafficClass traffic) {
+    const plan::MinimalSwap minimal = plan::ComputeMinimalSwap(c.model, c.plan);
+    auto moved = [&](command::TrafficClass traffic) {
       return Bytes(result.moved_bytes[static_cast<size_t>(traffic)]);
     };
     const int64_t steps = c.options.end_step;
-    ASSERT_EQ(moved(TrafficClass::kWeights), minimal.weights * steps) << "seed " << seed;
-    ASSERT_EQ(moved(TrafficClass::kGradients), minimal.gradients * steps) << "seed " << seed;
-    ASSERT_EQ(moved(TrafficClass::kStash), minimal.stash * steps) << "seed " << seed;
-    ASSERT_EQ(moved(TrafficClass::kBoundaryCommit), minimal.boundary_commit * steps)
+    ASSERT_EQ(moved(command::TrafficClass::kWeights), minimal.weights * steps) << "seed " << seed;
+    ASSERT_EQ(moved(command::TrafficClass::kGradients), minimal.gradients * steps)
         << "seed " << seed;
-    ASSERT_EQ(moved(TrafficClass::kTokens), minimal.tokens * steps) << "seed " << seed;
-    ASSERT_EQ(moved(TrafficClass::kRecovery), Bytes(0)) << "seed " << seed;
+    ASSERT_EQ(moved(command::TrafficClass::kStash), minimal.stash * steps) << "seed " << seed;
+    ASSERT_EQ(moved(command::TrafficClass::kBoundaryCommit), minimal.boundary_commit * steps)
+        << "seed " << seed;
+    ASSERT_EQ(moved(command::TrafficClass::kTokens), minimal.tokens * steps) << "seed " << seed;
+    ASSERT_EQ(moved(command::TrafficClass::kRecovery), Bytes(0)) << "seed " << seed;
   }
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::sim
 
 int main(int argc, char** argv) {
-  return harmony::testing::RunAllTests(
+  return harmony::testing_support::RunAllTests(
       argc, argv,
-      {{.name = "first_seed", .number = &harmony::first_seed},
-       {.name = "seeds", .number = &harmony::seeds},
-       {.name = "check_derivable", .on = &harmony::check_derivable}});
+      {{.name = "first_seed", .number = &harmony::sim::first_seed},
+       {.name = "seeds", .number = &harmony::sim::seeds},
+       {.name = "check_derivable", .on = &harmony::sim::check_derivable}});
 }

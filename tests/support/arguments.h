@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 // `--name=NUMBER` sets the number, `--name` the switch.
 struct Argument {
@@ -53,4 +53,4 @@ inline int RunAllTests(int argc, char** argv, std::initializer_list<Argument> kn
   return ReadArguments(argc, argv, known) ? RUN_ALL_TESTS() : 2;
 }
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

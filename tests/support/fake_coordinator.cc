@@ -17,7 +17,7 @@
 #include "common/rpc/command_codec.h"
 #include "harmony/v1/attach.grpc.pb.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 TemporaryFolder::TemporaryFolder() {
   std::string pattern = std::filesystem::temp_directory_path() / "harmony-test-XXXXXX";
@@ -31,7 +31,7 @@ class FakeCoordinator::Impl : public v1::Attach::Service {
 
   Impl(const std::string& socket_path, int num_devices) : num_devices_(num_devices) {
     grpc::ServerBuilder builder;
-    ListenOnSocket(builder, socket_path);
+    rpc::ListenOnSocket(builder, socket_path);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -124,11 +124,12 @@ void FakeCoordinator::SendQuiesce(uint32_t generation) {
   Send(message);
 }
 
-void FakeCoordinator::SendCommands(uint32_t generation, const std::vector<Command>& commands) {
+void FakeCoordinator::SendCommands(uint32_t generation,
+                                   const std::vector<command::Command>& commands) {
   v1::ToProcess message;
   message.mutable_commands()->set_generation(generation);
-  for (const Command& command : commands) {
-    EncodeCommand(command, message.mutable_commands()->add_commands());
+  for (const command::Command& command : commands) {
+    rpc::EncodeCommand(command, message.mutable_commands()->add_commands());
   }
   Send(message);
 }
@@ -172,4 +173,4 @@ int SpawnedProgram::Wait() {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "common/plan/command.h"
+#include "common/command/command.h"
 #include "harmony/v1/attach.pb.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 // A folder that is removed at the end.
 class TemporaryFolder {
@@ -39,7 +39,7 @@ class FakeCoordinator {
   void Send(const v1::ToProcess& message);
   void SendStart(uint32_t generation);
   void SendQuiesce(uint32_t generation);
-  void SendCommands(uint32_t generation, const std::vector<Command>& commands);
+  void SendCommands(uint32_t generation, const std::vector<command::Command>& commands);
   // Ends the stream as a coordinator's death does.
   void BreakStream();
 
@@ -65,4 +65,4 @@ class SpawnedProgram {
   int pid_ = -1;
 };
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

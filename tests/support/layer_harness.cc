@@ -7,17 +7,17 @@
 #include <string>
 #include <utility>
 
-#include "common/plan/objects.h"
+#include "common/command/objects.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 constexpr int64_t kTotalLabels = 64;
 constexpr int64_t kFloat = sizeof(float);
 
 // A piece of the device's memory.
 struct LayerHarness::Buffer {
-  ComputeDevice& device;
-  std::unique_ptr<WorkspaceBlock> block;
+  worker::ComputeDevice& device;
+  std::unique_ptr<worker::WorkspaceBlock> block;
   Bytes size;
 
   template <typename T>
@@ -49,13 +49,13 @@ struct LayerHarness::Point {
 LayerHarness::LayerHarness(LayerCase& subject, int layer)
     : subject_(subject), layer_(layer), samples_(subject.samples), random_(17 + layer) {
   subject_.device->PrepareThread();
-  for (int use : subject_.model.layers[layer].uses) FillUse(use);
+  for (int reference : subject_.model.layers[layer].references) FillReference(reference);
   for (size_t i = 0; i < subject_.model.inputs.size(); ++i) FillInput(i, 3 * samples_);
   inputs_ = Boundary(layer, samples_, 1.0f);
   input_gradients_ = Boundary(layer, samples_, 0);
   outputs_ = Boundary(layer + 1, samples_, 0);
   output_gradients_ = Boundary(layer + 1, samples_, 0.1f);
-  loss_ = NewBuffer(Bytes(sizeof(LossSlot)));
+  loss_ = NewBuffer(Bytes(sizeof(command::LossSlot)));
 }
 
 LayerHarness::~LayerHarness() = default;
@@ -75,64 +75,67 @@ std::unique_ptr<LayerHarness::Buffer> LayerHarness::Noise(int64_t floats, float 
   return buffer;
 }
 
-void LayerHarness::FillUse(int use) {
-  const ParamBlock& block = subject_.model.blocks[subject_.model.uses[use].block];
+void LayerHarness::FillReference(int reference) {
+  const model::ParamBlock& block =
+      subject_.model.blocks[subject_.model.references[reference].block];
   weights_.push_back(Noise(block.weight_bytes.count() / kFloat, 0.3f));
   std::vector<float> values = weights_.back()->Read();
-  for (const TensorSpec& tensor : block.tensors) {
-    if (tensor.init != InitKind::kOnes) continue;
+  for (const model::TensorSpec& tensor : block.tensors) {
+    if (tensor.init != model::InitKind::kOnes) continue;
     for (int64_t i = 0; i < tensor.elements; ++i) values[tensor.weight.first_element() + i] += 1;
   }
   weights_.back()->Write(values);
   gradients_.push_back(NewBuffer(block.gradient_bytes));
-  uses_.push_back({use, weights_.back()->block->address(), gradients_.back()->block->address()});
+  references_.push_back(
+      {reference, weights_.back()->block->address(), gradients_.back()->block->address()});
 }
 
 void LayerHarness::FillInput(size_t input, int64_t samples) {
-  const BatchInput& type = subject_.model.inputs[input];
+  const model::BatchInput& type = subject_.model.inputs[input];
   data_.push_back(NewBuffer(type.tensor.per_sample() * samples));
   auto values = data_.back()->Read<int32_t>();
   for (int32_t& value : values) value = static_cast<int32_t>(random_.Below(type.values_below));
   data_.back()->Write(values);
-  batch_.push_back(TensorAt(type.tensor, data_.back()->block->address(), samples));
+  batch_.push_back(worker::TensorAt(type.tensor, data_.back()->block->address(), samples));
 }
 
-const std::vector<SampleTensor>& LayerHarness::TypesAt(int boundary) const {
+const std::vector<model::SampleTensor>& LayerHarness::TypesAt(int boundary) const {
   return subject_.model.boundaries[boundary];
 }
 
 LayerHarness::Buffers LayerHarness::Boundary(int boundary, int64_t samples, float scale) {
   Buffers buffers;
-  for (const SampleTensor& type : TypesAt(boundary)) {
+  for (const model::SampleTensor& type : TypesAt(boundary)) {
     buffers.push_back(Noise((type.per_sample() * samples).count() / kFloat, scale));
   }
   return buffers;
 }
 
-std::vector<DeviceTensor> LayerHarness::TensorsOf(int boundary, int64_t samples,
-                                                  const Buffers& buffers) const {
-  std::vector<DeviceTensor> tensors;
+std::vector<worker::DeviceTensor> LayerHarness::TensorsOf(int boundary, int64_t samples,
+                                                          const Buffers& buffers) const {
+  std::vector<worker::DeviceTensor> tensors;
   for (size_t i = 0; i < buffers.size(); ++i) {
-    tensors.push_back(TensorAt(TypesAt(boundary)[i], buffers[i]->block->address(), samples));
+    tensors.push_back(
+        worker::TensorAt(TypesAt(boundary)[i], buffers[i]->block->address(), samples));
   }
   return tensors;
 }
 
-LayerCall LayerHarness::Call(int64_t samples, int64_t microbatch) const {
-  LayerCall call;
+worker::LayerCall LayerHarness::Call(int64_t samples, int64_t microbatch) const {
+  worker::LayerCall call;
   call.samples = samples;
   call.microbatch = microbatch;
-  call.uses = uses_;
+  call.references = references_;
   call.batch = batch_;
   return call;
 }
 
 double LayerHarness::Value() {
   const auto inputs = TensorsOf(layer_, samples_, inputs_);
-  const LayerCall call = Call(samples_, samples_);
+  const worker::LayerCall call = Call(samples_, samples_);
   if (last()) {
     const auto gradients = TensorsOf(layer_, samples_, input_gradients_);
-    const LossBinding loss{loss_->block->address(), kTotalLabels};
+    const worker::LossBinding loss{loss_->block->address(), kTotalLabels};
     EXPECT_EQ(layer().ForwardBackward(call, loss, inputs, gradients), absl::OkStatus());
     EXPECT_EQ(subject_.device->Synchronize().value_or(0), -1);
     return loss_->Read<double>()[0] / kTotalLabels;
@@ -148,7 +151,7 @@ double LayerHarness::Value() {
   return sum;
 }
 
-void LayerHarness::Backward(DeviceAddress place, bool add) {
+void LayerHarness::Backward(worker::DeviceAddress place, bool add) {
   if (!add) {
     for (const auto& gradient : gradients_) {
       subject_.device->Zero(gradient->block->address(), gradient->size);
@@ -159,8 +162,8 @@ void LayerHarness::Backward(DeviceAddress place, bool add) {
     return;
   }
   const auto inputs = TensorsOf(layer_, samples_, inputs_);
-  LayerCall call = Call(samples_, samples_);
-  std::unique_ptr<SavedActivations> saved = layer().NewSaved(samples_, place);
+  worker::LayerCall call = Call(samples_, samples_);
+  std::unique_ptr<worker::SavedActivations> saved = layer().NewSaved(samples_, place);
   if (!place && saved != nullptr) {
     call.recompute = true;
     EXPECT_EQ(layer().Forward(call, inputs, {}, saved.get()), absl::OkStatus());
@@ -181,9 +184,10 @@ std::vector<std::vector<float>> LayerHarness::Gradients() const {
 
 std::vector<LayerHarness::Point> LayerHarness::Points() const {
   std::vector<Point> points;
-  for (size_t i = 0; i < uses_.size(); ++i) {
-    const ParamBlock& block = subject_.model.blocks[subject_.model.uses[uses_[i].use].block];
-    for (const TensorSpec& tensor : block.tensors) {
+  for (size_t i = 0; i < references_.size(); ++i) {
+    const model::ParamBlock& block =
+        subject_.model.blocks[subject_.model.references[references_[i].reference].block];
+    for (const model::TensorSpec& tensor : block.tensors) {
       points.push_back({tensor.name, weights_[i].get(), gradients_[i].get(),
                         static_cast<size_t>(tensor.weight.first_element()),
                         static_cast<size_t>(tensor.gradient.first_element()),
@@ -199,7 +203,7 @@ std::vector<LayerHarness::Point> LayerHarness::Points() const {
 
 void LayerHarness::GradientsAreDerivatives() {
   for (const Point& point : Points()) {
-    Backward(DeviceAddress(), /*add=*/false);
+    Backward(worker::DeviceAddress(), /*add=*/false);
     const std::vector<float> gradient = point.gradient->Read();
     const std::vector<float> values = point.values->Read();
     double gradient_norm = 0, norm = 0, sums[2];
@@ -229,7 +233,7 @@ void LayerHarness::GradientsAreDerivatives() {
 }
 
 void LayerHarness::KeptEqualsRecomputed() {
-  Backward(DeviceAddress(), /*add=*/false);
+  Backward(worker::DeviceAddress(), /*add=*/false);
   const auto expected = Gradients();
   Value();
   std::vector<std::vector<float>> outputs;
@@ -240,7 +244,8 @@ void LayerHarness::KeptEqualsRecomputed() {
   EXPECT_EQ(kept.count() % kSlotAlignment, 0);
   const auto place = Noise((kept.count() + kGuard) / kFloat, 1.0f);
   const std::vector<float> before = place->Read();
-  const DeviceAddress address = kept > Bytes() ? place->block->address() : DeviceAddress();
+  const worker::DeviceAddress address =
+      kept > Bytes() ? place->block->address() : worker::DeviceAddress();
   {
     const auto saved = layer().NewSaved(samples_, address);
     EXPECT_EQ(layer().Forward(Call(samples_, samples_), TensorsOf(layer_, samples_, inputs_),
@@ -256,9 +261,9 @@ void LayerHarness::KeptEqualsRecomputed() {
 }
 
 void LayerHarness::GradientsAccumulate() {
-  Backward(DeviceAddress(), /*add=*/false);
+  Backward(worker::DeviceAddress(), /*add=*/false);
   const auto once = Gradients();
-  Backward(DeviceAddress(), /*add=*/true);
+  Backward(worker::DeviceAddress(), /*add=*/true);
   const auto twice = Gradients();
   for (size_t g = 0; g < once.size(); ++g) {
     const float factor = g < gradients_.size() ? 2 : 1;  // those of inputs are set
@@ -279,19 +284,19 @@ void LayerHarness::SeveralMicrobatchesEqualOneByOne() {
             absl::OkStatus());
   const Buffers alone = Boundary(layer_ + 1, all, 0);
   for (int64_t m = 0; m < kMicrobatches; ++m) {
-    const auto part = [&](const DeviceTensor& tensor) {
-      DeviceTensor one = tensor;
+    const auto part = [&](const worker::DeviceTensor& tensor) {
+      worker::DeviceTensor one = tensor;
       one.shape[0] = samples_;
       one.address = one.address + SizeOf(one.dtype) * (m * one.elements());
       return one;
     };
-    const auto parts = [&](const std::vector<DeviceTensor>& tensors) {
-      std::vector<DeviceTensor> result;
-      for (const DeviceTensor& tensor : tensors) result.push_back(part(tensor));
+    const auto parts = [&](const std::vector<worker::DeviceTensor>& tensors) {
+      std::vector<worker::DeviceTensor> result;
+      for (const worker::DeviceTensor& tensor : tensors) result.push_back(part(tensor));
       return result;
     };
-    LayerCall call = Call(samples_, samples_);
-    const std::vector<DeviceTensor> batch = parts(batch_);
+    worker::LayerCall call = Call(samples_, samples_);
+    const std::vector<worker::DeviceTensor> batch = parts(batch_);
     call.batch = batch;
     EXPECT_EQ(layer().Forward(call, parts(TensorsOf(layer_, all, inputs)),
                               parts(TensorsOf(layer_ + 1, all, alone)), nullptr),
@@ -303,4 +308,4 @@ void LayerHarness::SeveralMicrobatchesEqualOneByOne() {
   }
 }
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

@@ -12,14 +12,14 @@
 #include "worker/device/compute_device.h"
 #include "worker/layers/layer.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 // What an implementation brings. All tensors but the inputs from the data set, which are int32, and
 // the loss are fp32.
 struct LayerCase {
-  ModelSpec model;
-  LayerChain layers;
-  ComputeDevice* device = nullptr;
+  model::ModelSpec model;
+  worker::LayerChain layers;
+  worker::ComputeDevice* device = nullptr;
   int64_t samples = 1;  // of a microbatch
 };
 
@@ -48,22 +48,23 @@ class LayerHarness {
   using Buffers = std::vector<std::unique_ptr<Buffer>>;
 
   bool last() const { return layer_ == subject_.model.num_layers() - 1; }
-  const std::vector<SampleTensor>& TypesAt(int boundary) const;
-  Layer& layer() const { return *subject_.layers[static_cast<size_t>(layer_)]; }
-  LayerCall Call(int64_t samples, int64_t microbatch) const;
+  const std::vector<model::SampleTensor>& TypesAt(int boundary) const;
+  worker::Layer& layer() const { return *subject_.layers[static_cast<size_t>(layer_)]; }
+  worker::LayerCall Call(int64_t samples, int64_t microbatch) const;
   std::unique_ptr<Buffer> NewBuffer(Bytes size) const;
   std::unique_ptr<Buffer> Noise(int64_t floats, float scale);
-  void FillUse(int use);
+  void FillReference(int reference);
   void FillInput(size_t input, int64_t samples);
   // Buffers for the tensors of a boundary, and the tensors.
   Buffers Boundary(int boundary, int64_t samples, float scale);
-  std::vector<DeviceTensor> TensorsOf(int boundary, int64_t samples, const Buffers& buffers) const;
+  std::vector<worker::DeviceTensor> TensorsOf(int boundary, int64_t samples,
+                                              const Buffers& buffers) const;
 
   // The function whose gradients are checked.
   double Value();
   // Forward (unless `place` holds what a forward left) and backward, into fresh gradients unless
   // they are to be added to.
-  void Backward(DeviceAddress place, bool add);
+  void Backward(worker::DeviceAddress place, bool add);
   std::vector<std::vector<float>> Gradients() const;
   std::vector<Point> Points() const;
 
@@ -71,11 +72,11 @@ class LayerHarness {
   const int layer_;
   const int64_t samples_;
   CounterRandom random_;
-  std::vector<UseBinding> uses_;
-  std::vector<DeviceTensor> batch_;
+  std::vector<worker::ReferenceBinding> references_;
+  std::vector<worker::DeviceTensor> batch_;
   Buffers weights_, gradients_, data_;
   Buffers inputs_, input_gradients_, outputs_, output_gradients_;
   std::unique_ptr<Buffer> loss_;
 };
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

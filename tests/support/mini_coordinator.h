@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/plan/job_spec.h"
+#include "common/job/job_spec.h"
 #include "common/plan/plan.h"
-#include "coordinator/core/job_runner.h"
+#include "coordinator/runner/job_runner.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 struct MiniJob {
   std::string devices;  // "sim*2:mem=4MiB"
-  JobSpec spec;         // output_dir and data_path as they are used
+  job::JobSpec spec;    // output_dir and data_path as they are used
   std::string config_json;
-  Plan plan;
+  plan::Plan plan;
   int64_t steps = 0;
 };
 
@@ -32,7 +32,7 @@ class MiniCoordinator {
   // Called before each event that the job's runner gets, with its number from 1.
   void OnEventNumber(std::function<void(int64_t)> observer);
   // kill -9, if it runs.
-  void Kill(const ProcessId& process);
+  void Kill(const runner::ProcessId& process);
 
   // Runs the job to its end.
   absl::Status Run();
@@ -44,11 +44,11 @@ class MiniCoordinator {
   int64_t events() const;
   uint32_t generation() const;
   // Bytes of a traffic class, as the swapper counted them.
-  int64_t MovedBytes(TrafficClass traffic) const;
+  int64_t MovedBytes(command::TrafficClass traffic) const;
 
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

@@ -10,11 +10,13 @@
 #include "worker/host/init.h"
 #include "worker/optimizer/optimizer.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
-std::unique_ptr<LayerRunner> MakeRunner(const ModelSpec& model, const BuiltinLayerOptions& options,
-                                        CpuDevice& device) {
-  return std::make_unique<LayerRunner>(model, MakeBuiltinLayers(model, options), device);
+std::unique_ptr<worker::LayerRunner> MakeRunner(const model::ModelSpec& model,
+                                                const worker::BuiltinLayerOptions& options,
+                                                worker::CpuDevice& device) {
+  return std::make_unique<worker::LayerRunner>(model, worker::MakeBuiltinLayers(model, options),
+                                               device);
 }
 
 AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
@@ -25,10 +27,10 @@ AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
 
 void AlignedFloats::Free::operator()(float* p) const { std::free(p); }
 
-PlainTrainer::PlainTrainer(const ModelConfig& config, const JobSpec& job,
-                           std::vector<LayerRange> groups, int optimizer_threads)
+PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec& job,
+                           std::vector<model::LayerRange> groups, int optimizer_threads)
     : config_(config),
-      model_(BuildModelSpec(config, job.sequence_length)),
+      model_(model::BuildModelSpec(config, job.sequence_length)),
       job_(job),
       groups_(std::move(groups)),
       runner_(MakeRunner(model_, {.config = config, .tokens = job.sequence_length}, device_)),
@@ -38,15 +40,15 @@ PlainTrainer::PlainTrainer(const ModelConfig& config, const JobSpec& job,
       embedding_stash_(0),
       optimizer_threads_(optimizer_threads) {
   if (groups_.empty()) groups_ = {{0, model_.num_layers() - 1}};
-  const int moments = MomentsOf(job.optim);
-  for (const ParamBlock& block : model_.blocks) {
+  const int moments = worker::MomentsOf(job.optim);
+  for (const model::ParamBlock& block : model_.blocks) {
     weights_.emplace_back(block.elements());
     moments1_.emplace_back(moments > 0 ? block.elements() : 0);
     moments2_.emplace_back(moments > 1 ? block.elements() : 0);
   }
-  for (const ParamUse& use : model_.uses) {
+  for (const model::ParameterReference& reference : model_.references) {
     for (int replica = 0; replica < replicas_; ++replica) {
-      gradients_.emplace_back(model_.blocks[use.block].elements());
+      gradients_.emplace_back(model_.blocks[reference.block].elements());
     }
   }
   const int64_t hidden = job.micro_batch_size * job.sequence_length * config.hidden_size;
@@ -65,25 +67,27 @@ void PlainTrainer::set_padding_token(int64_t token) {
 
 void PlainTrainer::InitializeRandom(uint64_t seed) {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    for (const TensorSpec& tensor : model_.blocks[b].tensors) {
-      InitializeTensor(tensor, static_cast<int>(b), seed,
-                       weights_[b].span().subspan(tensor.weight.first_element(), tensor.elements));
+    for (const model::TensorSpec& tensor : model_.blocks[b].tensors) {
+      worker::InitializeTensor(
+          tensor, static_cast<int>(b), seed,
+          weights_[b].span().subspan(tensor.weight.first_element(), tensor.elements));
     }
   }
 }
 
-GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
-  GroupBinding b;
+worker::GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
+  worker::GroupBinding b;
   b.layers = groups_[group];
   b.samples = job_.micro_batch_size;
   const int share = static_cast<int>(losses_.size()) / replicas_;
   b.first_microbatch = microbatch % share == 0;
   b.last_microbatch = (microbatch + 1) % share == 0;
-  for (size_t use = 0; use < model_.uses.size(); ++use) {
-    if (!b.layers.contains(model_.uses[use].layer)) continue;
-    const size_t gradient = GradientIndex(static_cast<int>(use), microbatch / share);
-    b.uses.push_back({static_cast<int>(use), weights_[model_.uses[use].block].address(),
-                      gradients_[gradient].address()});
+  for (size_t reference = 0; reference < model_.references.size(); ++reference) {
+    if (!b.layers.contains(model_.references[reference].layer)) continue;
+    const size_t gradient = GradientIndex(static_cast<int>(reference), microbatch / share);
+    b.references.push_back({static_cast<int>(reference),
+                            weights_[model_.references[reference].block].address(),
+                            gradients_[gradient].address()});
   }
   if (group > 0) b.input = boundaries_[group - 1].address();
   return b;
@@ -93,8 +97,8 @@ absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const
                                          int64_t total_labels) {
   const int last = static_cast<int>(groups_.size()) - 1;
   for (int g = 0; g < last; ++g) {
-    GroupBinding b = Bind(g, index);
-    b.batch = {AddressOf(tokens), AddressOf(labels)};
+    worker::GroupBinding b = Bind(g, index);
+    b.batch = {worker::AddressOf(tokens), worker::AddressOf(labels)};
     if (b.layers.first == 0 && b.layers.last > 0) {
       b.outputs.push_back({1, embedding_stash_.address()});
     }
@@ -102,11 +106,11 @@ absl::Status PlainTrainer::RunMicrobatch(int index, const int32_t* tokens, const
     HARMONY_RETURN_IF_ERROR(runner_->RunForward(b));
   }
   for (int g = last; g >= 0; --g) {
-    GroupBinding b = Bind(g, index);
-    b.batch = {AddressOf(tokens), AddressOf(labels)};
+    worker::GroupBinding b = Bind(g, index);
+    b.batch = {worker::AddressOf(tokens), worker::AddressOf(labels)};
     if (g > 0) b.input_gradient = boundary_gradients_[g - 1].address();
     if (g == last) {
-      b.loss = {AddressOf(&losses_[index]), total_labels};
+      b.loss = {worker::AddressOf(&losses_[index]), total_labels};
       HARMONY_RETURN_IF_ERROR(runner_->RunForwardBackward(b));
       continue;
     }
@@ -127,7 +131,7 @@ absl::StatusOr<double> PlainTrainer::AccumulateGradients(absl::Span<const int32_
                                           labels.data() + m * stride, total_labels));
   }
   double sum = 0;
-  for (const LossSlot& slot : losses_) sum += slot.loss_sum;
+  for (const command::LossSlot& slot : losses_) sum += slot.loss_sum;
   return sum / static_cast<double>(total_labels);
 }
 
@@ -135,41 +139,42 @@ absl::StatusOr<StepResult> PlainTrainer::Step(absl::Span<const int32_t> tokens,
                                               absl::Span<const int32_t> labels) {
   StepResult result;
   HARMONY_ASSIGN_OR_RETURN(result.loss, AccumulateGradients(tokens, labels));
-  result.learning_rate = LearningRateAt(job_, step_);
+  result.learning_rate = job::LearningRateAt(job_, step_);
   ++step_;
   std::vector<double> squares;
-  for (const ParamBlock& block : model_.blocks) {
-    squares.push_back(BlockSquaredNorm(block, GradientOf(block), optimizer_threads_));
+  for (const model::ParamBlock& block : model_.blocks) {
+    squares.push_back(worker::BlockSquaredNorm(block, GradientOf(block), optimizer_threads_));
   }
-  result.grad_norm = GradientNorm(squares);
+  result.grad_norm = worker::GradientNorm(squares);
   Update(result);
   return result;
 }
 
-BlockGradient PlainTrainer::GradientOf(const ParamBlock& block) const {
-  BlockGradient gradient;
-  for (auto use = block.uses.rbegin(); use != block.uses.rend(); ++use) {
+worker::BlockGradient PlainTrainer::GradientOf(const model::ParamBlock& block) const {
+  worker::BlockGradient gradient;
+  for (auto reference = block.references.rbegin(); reference != block.references.rend();
+       ++reference) {
     for (int replica = 0; replica < replicas_; ++replica) {
-      gradient.push_back(gradients_[GradientIndex(*use, replica)].data());
+      gradient.push_back(gradients_[GradientIndex(*reference, replica)].data());
     }
   }
   return gradient;
 }
 
 void PlainTrainer::Update(const StepResult& step) {
-  StepHyper hyper;
+  worker::StepHyper hyper;
   hyper.step = step_;
   hyper.learning_rate = step.learning_rate;
   if (job_.max_grad_norm > 0) {
-    hyper.clip_coefficient = ClipCoefficient(step.grad_norm, job_.max_grad_norm);
+    hyper.clip_coefficient = worker::ClipCoefficient(step.grad_norm, job_.max_grad_norm);
   }
-  const int moments = MomentsOf(job_.optim);
+  const int moments = worker::MomentsOf(job_.optim);
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    const BlockState state{weights_[b].data(), moments > 0 ? moments1_[b].data() : nullptr,
-                           moments > 1 ? moments2_[b].data() : nullptr};
-    UpdateBlock(model_.blocks[b], SettingsOf(job_), hyper, state, GradientOf(model_.blocks[b]),
-                optimizer_threads_);
+    const worker::BlockState state{weights_[b].data(), moments > 0 ? moments1_[b].data() : nullptr,
+                                   moments > 1 ? moments2_[b].data() : nullptr};
+    worker::UpdateBlock(model_.blocks[b], worker::SettingsOf(job_), hyper, state,
+                        GradientOf(model_.blocks[b]), optimizer_threads_);
   }
 }
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/command/objects.h"
+#include "common/job/job_spec.h"
 #include "common/model/model_spec.h"
-#include "common/plan/job_spec.h"
-#include "common/plan/objects.h"
 #include "worker/device/cpu_device.h"
 #include "worker/device/cpu_memory.h"
 #include "worker/layers/layer_runner.h"
@@ -20,11 +20,12 @@
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/thread_pool.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
 // A runner of a built-in family's layers, whose bindings are the caller's own memory (AddressOf).
-std::unique_ptr<LayerRunner> MakeRunner(const ModelSpec& model, const BuiltinLayerOptions& options,
-                                        CpuDevice& device);
+std::unique_ptr<worker::LayerRunner> MakeRunner(const model::ModelSpec& model,
+                                                const worker::BuiltinLayerOptions& options,
+                                                worker::CpuDevice& device);
 
 // Floats on a slot boundary, zeroed.
 class AlignedFloats {
@@ -32,7 +33,7 @@ class AlignedFloats {
   explicit AlignedFloats(int64_t count);
   float* data() { return data_.get(); }
   const float* data() const { return data_.get(); }
-  DeviceAddress address() const { return AddressOf(data_.get()); }
+  worker::DeviceAddress address() const { return worker::AddressOf(data_.get()); }
   int64_t size() const { return count_; }
   absl::Span<float> span() { return {data_.get(), static_cast<size_t>(count_)}; }
   absl::Span<const float> span() const { return {data_.get(), static_cast<size_t>(count_)}; }
@@ -51,23 +52,23 @@ struct StepResult {
   double learning_rate = 0;
 };
 
-// One thread. Memory: weights, a gradient per use and replica, two moments per block, boundary
-// tensors.
+// One thread. Memory: weights, a gradient per reference and replica, two moments per block,
+// boundary tensors.
 class PlainTrainer {
  public:
   // `groups` covers all layers in order; empty: one group of all. Fields of the job used: batch
   // sizes, replicas (auto: those of its mode), sequence length, optimizer, schedule, clipping.
   // `optimizer_threads` change no bit.
-  PlainTrainer(const ModelConfig& config, const JobSpec& job, std::vector<LayerRange> groups = {},
-               int optimizer_threads = 1);
+  PlainTrainer(const model::ModelConfig& config, const job::JobSpec& job,
+               std::vector<model::LayerRange> groups = {}, int optimizer_threads = 1);
 
   void set_padding_token(int64_t token);
 
-  const ModelSpec& model() const { return model_; }
+  const model::ModelSpec& model() const { return model_; }
   absl::Span<float> weights(int block) { return weights_[block].span(); }
   // Of one replica's microbatches.
-  absl::Span<float> gradients(int use, int replica = 0) {
-    return gradients_[GradientIndex(use, replica)].span();
+  absl::Span<float> gradients(int reference, int replica = 0) {
+    return gradients_[GradientIndex(reference, replica)].span();
   }
 
   // As the host worker does (worker/host/init.h): same seed, same bits.
@@ -81,30 +82,30 @@ class PlainTrainer {
                                              absl::Span<const int32_t> labels);
 
  private:
-  BlockGradient GradientOf(const ParamBlock& block) const;
+  worker::BlockGradient GradientOf(const model::ParamBlock& block) const;
   void Update(const StepResult& step);
   absl::Status RunMicrobatch(int index, const int32_t* tokens, const int32_t* labels,
                              int64_t total_labels);
-  GroupBinding Bind(int group, int microbatch) const;
-  size_t GradientIndex(int use, int replica) const {
-    return static_cast<size_t>(use * replicas_ + replica);
+  worker::GroupBinding Bind(int group, int microbatch) const;
+  size_t GradientIndex(int reference, int replica) const {
+    return static_cast<size_t>(reference * replicas_ + replica);
   }
 
-  ModelConfig config_;
-  ModelSpec model_;
-  JobSpec job_;
-  std::vector<LayerRange> groups_;
-  CpuDevice device_;
-  std::unique_ptr<LayerRunner> runner_;
+  model::ModelConfig config_;
+  model::ModelSpec model_;
+  job::JobSpec job_;
+  std::vector<model::LayerRange> groups_;
+  worker::CpuDevice device_;
+  std::unique_ptr<worker::LayerRunner> runner_;
   std::vector<AlignedFloats> weights_, moments1_, moments2_;  // by block
   const int replicas_;
-  mutable std::vector<AlignedFloats> gradients_;  // by use, then replica
+  mutable std::vector<AlignedFloats> gradients_;  // by reference, then replica
   std::vector<AlignedFloats> boundaries_;         // of each group but the first: its input
   std::vector<AlignedFloats> boundary_gradients_;
   AlignedFloats embedding_stash_;  // boundary 1, of a first group that is not the last
-  std::vector<LossSlot> losses_;
-  ThreadPool optimizer_threads_;
+  std::vector<command::LossSlot> losses_;
+  worker::ThreadPool optimizer_threads_;
   int64_t step_ = 0;
 };
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

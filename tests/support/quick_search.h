@@ -2,10 +2,10 @@
 
 // Little effort, for tests to which any plan will do.
 
-#include "coordinator/planner/search.h"
+#include "coordinator/planner/search/search.h"
 
-namespace harmony::testing {
+namespace harmony::testing_support {
 
-inline constexpr SearchOptions kQuickSearch{.work = 1'600'000};
+inline constexpr planner::SearchOptions kQuickSearch{.work = 1'600'000};
 
-}  // namespace harmony::testing
+}  // namespace harmony::testing_support

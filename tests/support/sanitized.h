@@ -3,7 +3,7 @@
 // Whether this is instrumented or unoptimised code, which runs some ten times slower: the longest
 // tests take fewer instances then.
 
-namespace harmony {
+namespace harmony::testing_support {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
 inline constexpr bool kSanitized = true;
@@ -11,4 +11,4 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-}  // namespace harmony
+}  // namespace harmony::testing_support

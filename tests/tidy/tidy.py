@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rules of the source tree that a compiler does not check (docs/architecture.md, "Where things go").
 
-Formatting, include directions, pure folders, file sizes, sources that nobody builds, switched-off
+Formatting, include directions, namespaces, pure folders, file sizes, sources that nobody builds, switched-off
 tests. Prints every breach as FILE:LINE: what, and exits 1 when there is one.
 """
 import pathlib
@@ -18,29 +18,76 @@ MAY_INCLUDE = {
     "common/base": ["common/base"],
     "common/document": ["common/base", "common/document"],
     "common/model": ["common/base", "common/document", "common/model"],
-    "common/plan": ["common/base", "common/document", "common/model", "common/plan"],
+    "common/job": ["common/base", "common/document", "common/model", "common/job"],
+    "common/command": ["common/base", "common/model", "common/command"],
+    "common/plan": ["common/base", "common/document", "common/model", "common/job", "common/command", "common/plan"],
+    "common/profile": ["common/base", "common/document", "common/model", "common/job", "common/command",
+                       "common/plan", "common/profile"],
     "common": ["common", "proto"],
-    "coordinator/core": ["common/base", "common/model", "common/plan", "coordinator/core"],
-    "coordinator/sim": ["common/base", "common/model", "common/plan", "common/trace",
-                        "coordinator/core", "coordinator/sim"],
-    "coordinator/planner": ["common/base", "common/model", "common/plan", "coordinator/core",
+    "coordinator/recovery": ["common/base", "common/model", "common/job", "common/command", "common/plan",
+                             "coordinator/recovery"],
+    "coordinator/dispatch": ["common/base", "common/model", "common/job", "common/command", "common/plan",
+                             "common/profile", "coordinator/recovery", "coordinator/dispatch"],
+    "coordinator/runner": ["common/base", "common/model", "common/job", "common/command", "common/plan",
+                           "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner"],
+    "coordinator/sim": ["common/base", "common/model", "common/job", "common/command", "common/plan",
+                        "common/profile", "common/trace", "coordinator/recovery", "coordinator/dispatch",
+                        "coordinator/runner", "coordinator/sim"],
+    "coordinator/planner": ["common/base", "common/model", "common/job", "common/command", "common/plan",
+                            "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner",
                             "coordinator/sim", "coordinator/planner"],
     "coordinator": ["common", "proto", "coordinator"],
     "worker/layers": ["common/base", "common/model", "worker/device", "worker/layers"],
     "worker": ["common", "proto", "worker"],
-    "swapper/core": ["common/base", "common/model", "common/plan", "swapper/core"],
+    "swapper/core": ["common/base", "common/model", "common/job", "common/command", "common/plan", "common/profile",
+                     "swapper/core"],
     "swapper": ["common", "proto", "swapper"],
     "client": ["common", "proto", "client"],
     "tests": ["common", "proto", "coordinator", "worker", "swapper", "client", "tests"],
     "bench": ["common", "proto", "coordinator", "worker", "swapper", "client", "tests", "bench"],
 }
-PURE = ["common/base", "common/document", "common/model", "common/plan", "coordinator/core", "coordinator/planner",
+# Folder -> the namespace that its files open; that of a test is that of what it tests. Longest prefix wins.
+NAMESPACES = {
+    "common/base": "harmony",
+    "common/command": "harmony::command",
+    "common/document": "harmony::document",
+    "common/io": "harmony::io",
+    "common/ipc": "harmony::ipc",
+    "common/job": "harmony::job",
+    "common/model": "harmony::model",
+    "common/plan": "harmony::plan",
+    "common/profile": "harmony::profile",
+    "common/rpc": "harmony::rpc",
+    "common/runtime": "harmony::runtime",
+    "common/trace": "harmony::trace",
+    "coordinator/dispatch": "harmony::dispatch",
+    "coordinator/planner": "harmony::planner",
+    "coordinator/recording": "harmony::recording",
+    "coordinator/recovery": "harmony::recovery",
+    "coordinator/runner": "harmony::runner",
+    "coordinator/service": "harmony::service",
+    "coordinator/sim": "harmony::sim",
+    "coordinator/store": "harmony::store",
+    "worker": "harmony::worker",
+    "swapper": "harmony::swapper",
+    "client": "harmony::client",
+    "bench": "harmony::bench",
+    "bench/published_planner": "harmony::published",
+    "tests/fuzz": "harmony::fuzz",
+    "tests/integration": "harmony::fake",
+    "tests/sim": "harmony::sim",
+    "tests/support": "harmony::testing_support",
+}
+# Nothing of these is seen by others.
+WITHOUT_NAMESPACE = {"client/launcher/pidfd.h", "common/ipc/dump_main.cc", "tests/support/test_headers.cc"}
+PURE = ["common/base", "common/document", "common/model", "common/job", "common/command", "common/plan",
+        "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner", "coordinator/planner",
         "coordinator/sim", "swapper/core"]
 # What pure code may not touch: threads, files, clocks, sockets, gRPC, torch.
 IMPURE = re.compile(r'#include\s+[<"](thread|mutex|condition_variable|future|fstream|filesystem|chrono|'
                     r'iostream|unistd\.h|sys/[^>]*|fcntl\.h|grpc[^>"]*|torch[^>"]*|ATen[^>"]*|c10[^>"]*|'
                     r'spdlog[^>"]*|common/base/mutex\.h)[>"]')
-PURE_EXCEPTIONS = {"common/base/clock.cc", "common/base/mutex.h", "common/plan/job_file.cc"}
+PURE_EXCEPTIONS = {"common/base/clock.cc", "common/base/mutex.h", "common/job/job_file.cc"}
 
 breaches = []
 
@@ -75,6 +122,32 @@ def check_includes(path, lines):
                     breach(path, number, f"includes {target}, which does not exist")
         if pure and IMPURE.match(line):
             breach(path, number, f"pure code may not have {line.strip()}")
+
+
+def namespace_of(path):
+    inner = path.removeprefix("tests/unit/")
+    best = max((k for k in NAMESPACES if inner.startswith(k + "/")), key=len, default=None)
+    return NAMESPACES.get(best)
+
+
+def check_namespace(path, lines):
+    wanted = namespace_of(path)
+    if wanted is None:
+        breach(path, 1, "NAMESPACES has no row for its folder")
+        return
+    opened = False
+    for number, line in enumerate(lines, 1):
+        match = re.match(r"namespace (harmony\b[\w:]*)", line)
+        if not match:
+            continue
+        # Forward declarations of wire messages; namespaces within that of the folder.
+        inside = wanted != "harmony" or match.group(1) == "harmony::limits"
+        if match.group(1) == wanted or (inside and match.group(1).startswith(wanted + "::")):
+            opened = True
+        elif match.group(1) != "harmony::v1":
+            breach(path, number, f"opens {match.group(1)}, its folder's is {wanted}")
+    if not opened and path not in WITHOUT_NAMESPACE and not path.startswith("tests/fuzz/fuzz_"):
+        breach(path, 1, f"does not open {wanted}")
 
 
 def check_text(path, lines):
@@ -134,6 +207,7 @@ def main():
     for path in sources:
         lines = (ROOT / path).read_text().split("\n")
         check_includes(path, lines)
+        check_namespace(path, lines)
         check_text(path, lines)
         check_functions(path, lines)
     check_built(sources)

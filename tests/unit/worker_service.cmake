@@ -8,7 +8,7 @@ if(HARMONY_WITH_TORCH)
   set_tests_properties(worker_profile_test PROPERTIES ENVIRONMENT "OMP_WAIT_POLICY=passive")
   harmony_test(worker_process_test
     SOURCES worker/service/worker_process_test.cc
-    DEPS harmony_fake_coordinator harmony_ipc harmony_model harmony_job_file
+    DEPS harmony_fake_coordinator harmony_ipc harmony_plan harmony_job_file
     LABELS process TIMEOUT 120)
   add_dependencies(worker_process_test harmony-worker)
   harmony_test(training_test

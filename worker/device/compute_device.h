@@ -9,7 +9,7 @@
 #include "common/base/units.h"
 #include "worker/device/device_tensor.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Memory taken from a device's workspace; destroying it gives the memory back.
 class WorkspaceBlock {
@@ -68,4 +68,4 @@ class ComputeDevice {
   virtual Usage usage() const = 0;
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

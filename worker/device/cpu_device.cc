@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "worker/device/cpu_memory.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 class CpuBlock : public WorkspaceBlock {
@@ -104,4 +104,4 @@ ComputeDevice::Usage CpuDevice::usage() const {
   return {usage.current, usage.peak};
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

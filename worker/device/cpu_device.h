@@ -9,7 +9,7 @@
 #include "worker/device/sim_allocator.h"
 #include "worker/device/workspace.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // A device whose memory is this process's and whose operations are LibTorch's on the CPU: a sim
 // device, and what tests and the plain trainer compute on.
@@ -48,4 +48,4 @@ class CpuDevice : public ComputeDevice {
   int first_bad_ = -1;        // the tag of the first check that found something
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr int64_t kGrainElements = 16384;  // elements below which a second thread does not pay
@@ -49,4 +49,4 @@ void SetComputeThreads(int threads) {
   (void)one_between_operations;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

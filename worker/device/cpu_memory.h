@@ -6,7 +6,7 @@
 
 #include "worker/device/device_tensor.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 inline DeviceAddress AddressOf(const void* data) {
   return DeviceAddress(reinterpret_cast<uintptr_t>(data));
@@ -27,4 +27,4 @@ void ZeroBytes(void* data, int64_t count);
 // thread starts. The first call comes before any work.
 void SetComputeThreads(int threads);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,7 +9,7 @@
 #include "common/base/dtype.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // A place in one device's memory, in that device's own addressing: an address of this process on
 // the CPU, a CUdeviceptr on CUDA. Only the code of that device reads the value; others keep it, add
@@ -43,4 +43,4 @@ struct DeviceTensor {
   }
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -14,7 +14,7 @@
 
 #include "common/base/mutex.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // The deleter of a tensor is a plain function that gets an address: it finds the allocator here.
@@ -184,4 +184,4 @@ void SimAllocator::Deactivate() { c10::SetCPUAllocator(impl_->previous, /*priori
 SimAllocator::Usage SimAllocator::usage() const { return impl_->usage(); }
 void SimAllocator::ResetPeak() { impl_->ResetPeak(); }
 
-}  // namespace harmony
+}  // namespace harmony::worker

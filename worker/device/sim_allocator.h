@@ -8,7 +8,7 @@
 
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Once activated, every tensor LibTorch allocates on the CPU comes out of the span: best fit, the
 // lowest address among equals, neighbours coalesced, aligned to slots. The same sequence of
@@ -46,4 +46,4 @@ class SimAllocator {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
@@ -41,4 +41,4 @@ Workspace::~Workspace() {
   if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_.count()));
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

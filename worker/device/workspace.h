@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/units.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Private memory of exactly the bytes asked for, in huge pages where the system has them (fewer TLB
 // misses in every matrix product), untouched until it is used. Movable; unmapped at the end.
@@ -32,4 +32,4 @@ class Workspace {
   Bytes size_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

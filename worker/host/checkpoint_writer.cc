@@ -13,47 +13,48 @@
 #include "common/io/file.h"
 #include "common/io/hf_export.h"
 #include "common/io/safetensors_writer.h"
-#include "common/plan/job_file.h"
+#include "common/job/job_file.h"
 #include "worker/optimizer/kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // FailedPrecondition unless everything that is saved is committed at `version`.
 absl::Status CheckCommitted(const HostContext& context, int64_t version) {
   for (int block = 0; block < context.num_blocks(); ++block) {
     for (int part = 0; part <= context.moments(); ++part) {
-      const auto view =
-          context.Committed(static_cast<ObjectKind>(part), block, static_cast<uint64_t>(version));
+      const auto view = context.Committed(static_cast<command::ObjectKind>(part), block,
+                                          static_cast<uint64_t>(version));
       if (!view.ok()) return view.status();
     }
   }
   return absl::OkStatus();
 }
 
-TensorValues ParametersOf(const HostContext& context) {
-  return [&context](const ParamBlock& block, const TensorSpec& tensor) {
+io::TensorValues ParametersOf(const HostContext& context) {
+  return [&context](const model::ParamBlock& block, const model::TensorSpec& tensor) {
     const int index = static_cast<int>(&block - context.job.model.blocks.data());
-    return absl::Span<const float>(context.Values(ObjectKind::kParameter, index, tensor));
+    return absl::Span<const float>(context.Values(command::ObjectKind::kParameter, index, tensor));
   };
 }
 
 absl::Status WriteMoments(const HostContext& context, const std::string& path) {
-  static constexpr std::pair<ObjectKind, const char*> kMoments[] = {
-      {ObjectKind::kMoment1, "exp_avg."}, {ObjectKind::kMoment2, "exp_avg_sq."}};
-  std::vector<TensorToWrite> tensors;
+  static constexpr std::pair<command::ObjectKind, const char*> kMoments[] = {
+      {command::ObjectKind::kMoment1, "exp_avg."}, {command::ObjectKind::kMoment2, "exp_avg_sq."}};
+  std::vector<io::TensorToWrite> tensors;
   for (const auto& [kind, prefix] : kMoments) {
-    for (const ParamBlock& block : context.job.model.blocks) {
-      for (const TensorSpec& tensor : block.tensors) {
+    for (const model::ParamBlock& block : context.job.model.blocks) {
+      for (const model::TensorSpec& tensor : block.tensors) {
         tensors.push_back({absl::StrCat(prefix, tensor.name), DType::kF32, tensor.shape});
       }
     }
   }
-  HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, tensors));
+  HARMONY_ASSIGN_OR_RETURN(io::SafetensorsWriter writer,
+                           io::SafetensorsWriter::Create(path, tensors));
   writer.set_cancelled(context.job.cancelled);
   for (const auto& [kind, prefix] : kMoments) {
     for (int block = 0; block < context.num_blocks(); ++block) {
-      for (const TensorSpec& tensor : context.block(block).tensors) {
+      for (const model::TensorSpec& tensor : context.block(block).tensors) {
         HARMONY_RETURN_IF_ERROR(writer.WriteTensor(absl::StrCat(prefix, tensor.name),
                                                    context.Values(kind, block, tensor)));
       }
@@ -62,9 +63,9 @@ absl::Status WriteMoments(const HostContext& context, const std::string& path) {
   return writer.Finish();
 }
 
-CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
+io::CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
   const HostJob& job = context.job;
-  CheckpointDetails details;
+  io::CheckpointDetails details;
   details.data_position = version * job.plan.global_batch();
   details.job_json = job.job_json;
   details.weight_map_json = context.weights.ToJson();
@@ -72,45 +73,45 @@ CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
   details.compute_threads = job.spec.compute_threads;
   details.cpu_capability = ToString(BestIsa());
   details.seed = job.spec.seed;
-  CheckpointManifest manifest;
+  io::CheckpointManifest manifest;
   manifest.step = version;
-  manifest.result_keys = ResultKeysText(job.spec);
+  manifest.result_keys = job::ResultKeysText(job.spec);
   manifest.micro_batch_size = job.plan.microbatch_size;
   manifest.virtual_replicas = job.plan.replicas;
-  manifest.details_json = ToJson(details);
+  manifest.details_json = io::ToJson(details);
   return manifest;
 }
 
 absl::StatusOr<bool> IsThereAlready(const HostContext& context, const std::string& path,
-                                    const CheckpointManifest& manifest) {
-  const absl::StatusOr<CheckpointManifest> found = ReadManifest(path);
+                                    const io::CheckpointManifest& manifest) {
+  const absl::StatusOr<io::CheckpointManifest> found = io::ReadManifest(path);
   if (!found.ok() || found->step != manifest.step || found->result_keys != manifest.result_keys ||
       found->micro_batch_size != manifest.micro_batch_size ||
       found->virtual_replicas != manifest.virtual_replicas) {
     return false;
   }
-  absl::Status verified = VerifyCheckpoint(path, context.job.cancelled).status();
+  absl::Status verified = io::VerifyCheckpoint(path, context.job.cancelled).status();
   if (absl::IsAborted(verified)) return verified;
   return verified.ok();
 }
 
 absl::Status WriteNewCheckpoint(const HostContext& context, const std::string& path,
-                                const CheckpointManifest& manifest) {
-  HARMONY_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(path));
+                                const io::CheckpointManifest& manifest) {
+  HARMONY_ASSIGN_OR_RETURN(io::AtomicDirectory target, io::AtomicDirectory::Create(path));
   const std::string& folder = target.temporary_path();
   HARMONY_RETURN_IF_ERROR(
-      WriteFileAtomically(JoinPath(folder, "config.json"), context.job.config_json));
+      io::WriteFileAtomically(io::JoinPath(folder, "config.json"), context.job.config_json));
   std::error_code ignored;  // a source that is gone by now is not missed
   if (std::filesystem::is_directory(context.source_directory, ignored)) {
-    HARMONY_RETURN_IF_ERROR(CopyTokenizerFiles(context.source_directory, folder));
+    HARMONY_RETURN_IF_ERROR(io::CopyTokenizerFiles(context.source_directory, folder));
   }
-  HARMONY_RETURN_IF_ERROR(WriteWeights(JoinPath(folder, "model.safetensors"), context.job.model,
-                                       WeightMap::ForNewModel(context.job.model),
-                                       ParametersOf(context), context.job.cancelled));
+  HARMONY_RETURN_IF_ERROR(io::WriteWeights(
+      io::JoinPath(folder, "model.safetensors"), context.job.model,
+      io::WeightMap::ForNewModel(context.job.model), ParametersOf(context), context.job.cancelled));
   if (context.moments() > 0) {
-    HARMONY_RETURN_IF_ERROR(WriteMoments(context, JoinPath(folder, "optimizer.safetensors")));
+    HARMONY_RETURN_IF_ERROR(WriteMoments(context, io::JoinPath(folder, "optimizer.safetensors")));
   }
-  HARMONY_RETURN_IF_ERROR(WriteManifest(folder, manifest, context.job.cancelled));
+  HARMONY_RETURN_IF_ERROR(io::WriteManifest(folder, manifest, context.job.cancelled));
   // Updates that ran meanwhile would have torn it.
   HARMONY_RETURN_IF_ERROR(CheckCommitted(context, manifest.step));
   return target.Commit();
@@ -121,22 +122,22 @@ absl::Status WriteNewCheckpoint(const HostContext& context, const std::string& p
 absl::Status WriteCheckpoint(const HostContext& context, int64_t version) {
   HARMONY_RETURN_IF_ERROR(CheckCommitted(context, version));
   const std::string& output_dir = context.job.spec.output_dir;
-  const std::string path = JoinPath(output_dir, CheckpointName(version));
-  const CheckpointManifest manifest = ManifestOf(context, version);
+  const std::string path = io::JoinPath(output_dir, io::CheckpointName(version));
+  const io::CheckpointManifest manifest = ManifestOf(context, version);
   HARMONY_ASSIGN_OR_RETURN(const bool there, IsThereAlready(context, path, manifest));
   if (!there) {
     HARMONY_RETURN_IF_ERROR_CTX(WriteNewCheckpoint(context, path, manifest),
                                 absl::StrCat("writing ", path));
   }
-  return PruneCheckpoints(output_dir, context.job.spec.save_total_limit, version);
+  return io::PruneCheckpoints(output_dir, context.job.spec.save_total_limit, version);
 }
 
 absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
   HARMONY_RETURN_IF_ERROR(CheckCommitted(context, version));
-  const std::string path = JoinPath(context.job.spec.output_dir, "final");
+  const std::string path = io::JoinPath(context.job.spec.output_dir, "final");
   HARMONY_RETURN_IF_ERROR_CTX(
-      ExportModel(path, context.job.model, context.weights, ParametersOf(context),
-                  context.job.config_json, context.source_directory, context.job.cancelled),
+      io::ExportModel(path, context.job.model, context.weights, ParametersOf(context),
+                      context.job.config_json, context.source_directory, context.job.cancelled),
       absl::StrCat("writing ", path));
   return CheckCommitted(context, version);
 }
@@ -153,4 +154,4 @@ void RemovePartialCheckpoints(const std::string& output_dir) {
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "worker/host/host_context.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Writes checkpoint-<version> of parameters and moments that are all committed at `version` (and
 // stay so), then removes checkpoints beyond save_total_limit. Nothing to do when a valid one of
@@ -20,4 +20,4 @@ absl::Status WriteFinalModel(const HostContext& context, int64_t version);
 // REQUIRES: no other writer is alive.
 void RemovePartialCheckpoints(const std::string& output_dir);
 
-}  // namespace harmony
+}  // namespace harmony::worker

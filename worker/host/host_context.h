@@ -6,36 +6,42 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/command/objects.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
-#include "common/plan/objects.h"
 #include "worker/host/host_executor.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 struct HostContext {
-  Segment& segment;
+  ipc::Segment& segment;
   HostJob job;
-  ObjectTableLayout table;
-  WeightMap weights;             // names and types for the export
+  command::ObjectTableLayout table;
+  io::WeightMap weights;         // names and types for the export
   std::string source_directory;  // of tokenizer files; empty: none
 
-  int moments() const { return job.spec.optim == OptimizerKind::kAdamW ? 2 : 0; }
+  int moments() const { return job.spec.optim == job::OptimizerKind::kAdamW ? 2 : 0; }
   int num_blocks() const { return static_cast<int>(job.model.blocks.size()); }
-  const ParamBlock& block(int index) const { return job.model.blocks[static_cast<size_t>(index)]; }
-  int RecordOf(ObjectKind kind, int index) const { return table.IndexOf({kind, index, 0}); }
+  const model::ParamBlock& block(int index) const {
+    return job.model.blocks[static_cast<size_t>(index)];
+  }
+  int RecordOf(command::ObjectKind kind, int index) const {
+    return table.IndexOf({kind, index, 0});
+  }
 
   // A tensor of a parameter or moment object, in the arena; both are fp32.
-  absl::Span<float> Values(ObjectKind kind, int block_index, const TensorSpec& tensor) const {
-    const Bytes start = PersistentOffset(job.model, {kind, block_index, 0});
-    const StoredAs& form = kind == ObjectKind::kParameter ? tensor.weight : tensor.moment;
+  absl::Span<float> Values(command::ObjectKind kind, int block_index,
+                           const model::TensorSpec& tensor) const {
+    const Bytes start = command::PersistentOffset(job.model, {kind, block_index, 0});
+    const model::StoredAs& form =
+        kind == command::ObjectKind::kParameter ? tensor.weight : tensor.moment;
     return {reinterpret_cast<float*>(segment.Arena(start + form.offset)),
             static_cast<size_t>(tensor.elements)};
   }
 
   // The record of an object that must be committed at `version`; FailedPrecondition otherwise.
-  absl::StatusOr<ObjectView> Committed(ObjectKind kind, int index, uint64_t version,
-                                       int replica = 0) const;
+  absl::StatusOr<command::ObjectView> Committed(command::ObjectKind kind, int index,
+                                                uint64_t version, int replica = 0) const;
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

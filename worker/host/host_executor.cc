@@ -18,15 +18,15 @@
 #include "common/io/run_file.h"
 #include "common/io/sequence_order.h"
 #include "common/io/token_file.h"
+#include "common/job/job_file.h"
 #include "common/model/families/causal_lm.h"
 #include "common/model/model_sizes.h"
-#include "common/plan/job_file.h"
 #include "worker/host/checkpoint_writer.h"
 #include "worker/host/host_context.h"
 #include "worker/host/initializer.h"
 #include "worker/optimizer/protected_update.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr char kNonFinitePayload[] = "harmony/nonfinite";
@@ -38,14 +38,14 @@ int UsableCores() {
 
 // Of the checkpoint that the job started from. When that one has been pruned since, a newer one of
 // the same run tells the same names; its parameters are in the segment then.
-absl::StatusOr<CheckpointManifest> FindManifest(const HostJob& job) {
-  const absl::StatusOr<CheckpointManifest> first = ReadManifest(job.resume_checkpoint);
+absl::StatusOr<io::CheckpointManifest> FindManifest(const HostJob& job) {
+  const absl::StatusOr<io::CheckpointManifest> first = io::ReadManifest(job.resume_checkpoint);
   if (first.ok()) return first;
-  for (int64_t step : ListCheckpoints(job.spec.output_dir)) {
+  for (int64_t step : io::ListCheckpoints(job.spec.output_dir)) {
     if (step <= job.first_step) break;
-    const absl::StatusOr<CheckpointManifest> newer =
-        ReadManifest(JoinPath(job.spec.output_dir, CheckpointName(step)));
-    if (newer.ok() && newer->result_keys == ResultKeysText(job.spec)) return newer;
+    const absl::StatusOr<io::CheckpointManifest> newer =
+        io::ReadManifest(io::JoinPath(job.spec.output_dir, io::CheckpointName(step)));
+    if (newer.ok() && newer->result_keys == job::ResultKeysText(job.spec)) return newer;
   }
   return first;
 }
@@ -53,11 +53,11 @@ absl::StatusOr<CheckpointManifest> FindManifest(const HostJob& job) {
 // The names for the export, and where tokenizer files come from.
 absl::Status FindSource(HostContext& context) {
   const HostJob& job = context.job;
-  const absl::StatusOr<ModelSource> source = OpenModelSource(job.spec.model_name_or_path);
+  const absl::StatusOr<io::ModelSource> source = io::OpenModelSource(job.spec.model_name_or_path);
   if (source.ok()) context.source_directory = source->directory;
   if (!job.resume_checkpoint.empty()) {
     const std::string& path = job.resume_checkpoint;
-    HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest, FindManifest(job));
+    HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, FindManifest(job));
     if (manifest.micro_batch_size != job.plan.microbatch_size ||
         manifest.virtual_replicas != job.plan.replicas) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -65,34 +65,34 @@ absl::Status FindSource(HostContext& context) {
           " and virtual_replicas ", manifest.virtual_replicas, ", the plan has ",
           job.plan.microbatch_size, " and ", job.plan.replicas, ": results would differ"));
     }
-    HARMONY_ASSIGN_OR_RETURN(const CheckpointDetails details,
-                             CheckpointDetailsFromJson(manifest.details_json, path));
+    HARMONY_ASSIGN_OR_RETURN(const io::CheckpointDetails details,
+                             io::CheckpointDetailsFromJson(manifest.details_json, path));
     if (!source.ok()) context.source_directory = details.source_directory;
     HARMONY_ASSIGN_OR_RETURN(context.weights,
-                             WeightMap::FromJson(details.weight_map_json, job.model, path));
+                             io::WeightMap::FromJson(details.weight_map_json, job.model, path));
     return absl::OkStatus();
   }
   HARMONY_RETURN_IF_ERROR(source.status());
-  context.weights = WeightMap::ForNewModel(job.model);
-  if (job.spec.init == InitMode::kPretrained) {
-    HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                             CheckpointReader::OpenDirectory(source->directory));
-    HARMONY_ASSIGN_OR_RETURN(context.weights, WeightMap::Match(job.model, reader));
+  context.weights = io::WeightMap::ForNewModel(job.model);
+  if (job.spec.init == job::InitMode::kPretrained) {
+    HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
+                             io::CheckpointReader::OpenDirectory(source->directory));
+    HARMONY_ASSIGN_OR_RETURN(context.weights, io::WeightMap::Match(job.model, reader));
   }
   return absl::OkStatus();
 }
 
 // The data that the run began with.
-absl::StatusOr<TokenFile> OpenData(const JobSpec& spec) {
-  absl::StatusOr<TokenFile> data = TokenFile::Open(spec.data_path, spec.data_format);
+absl::StatusOr<io::TokenFile> OpenData(const job::JobSpec& spec) {
+  absl::StatusOr<io::TokenFile> data = io::TokenFile::Open(spec.data_path, spec.data_format);
   // They were in order at submission: what is wrong with the file now is not the job's fault.
   if (absl::IsInvalidArgument(data.status())) return absl::DataLossError(data.status().message());
   HARMONY_RETURN_IF_ERROR(data.status());
-  const absl::StatusOr<RunFile> run = ReadRunFile(spec.output_dir);
+  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(spec.output_dir);
   if (absl::IsResourceExhausted(run.status())) return run.status();
   if (run.ok()) {
-    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data->Fingerprint());
-    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->path(), now));
+    HARMONY_ASSIGN_OR_RETURN(const io::DataFingerprint now, data->Fingerprint());
+    HARMONY_RETURN_IF_ERROR(io::CheckDataUnchanged(run->data, data->path(), now));
   }
   return data;
 }
@@ -109,11 +109,11 @@ bool IsNonFiniteResult(const absl::Status& status) {
   return status.GetPayload(kNonFinitePayload).has_value();
 }
 
-absl::StatusOr<ObjectView> HostContext::Committed(ObjectKind kind, int index, uint64_t version,
-                                                  int replica) const {
-  const ObjectKey key{kind, index, replica};
-  HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(table.IndexOf(key)));
-  if (view.state != ObjectState::kClean || view.version != version) {
+absl::StatusOr<command::ObjectView> HostContext::Committed(command::ObjectKind kind, int index,
+                                                           uint64_t version, int replica) const {
+  const command::ObjectKey key{kind, index, replica};
+  HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view, segment.ReadRecord(table.IndexOf(key)));
+  if (view.state != command::ObjectState::kClean || view.version != version) {
     return absl::FailedPreconditionError(
         absl::StrCat(DebugString(key), " is not committed at version ", version, ": state ",
                      static_cast<int>(view.state), ", version ", view.version));
@@ -123,7 +123,7 @@ absl::StatusOr<ObjectView> HostContext::Committed(ObjectKind kind, int index, ui
 
 class HostExecutor::Impl {
  public:
-  Impl(HostContext context, TokenFile data, SequenceOrder order, Bytes extent, int threads)
+  Impl(HostContext context, io::TokenFile data, io::SequenceOrder order, Bytes extent, int threads)
       : context_(std::move(context)),
         data_(std::move(data)),
         order_(order),
@@ -131,22 +131,22 @@ class HostExecutor::Impl {
         compute_pool_(threads),
         io_pool_(threads) {}
 
-  absl::Status Execute(const HostTask& task, const CommandHeader& header) {
+  absl::Status Execute(const command::HostTask& task, const command::CommandHeader& header) {
     const int64_t step = header.step;
     switch (task.kind) {
-      case HostTaskKind::kInitialize:
+      case command::HostTaskKind::kInitialize:
         return InitializeParameters(context_, io_pool_);
-      case HostTaskKind::kLoadBatch:
+      case command::HostTaskKind::kLoadBatch:
         return LoadBatch(task, step);
-      case HostTaskKind::kStepScalars:
+      case command::HostTaskKind::kStepScalars:
         return SumLosses(task, step);
-      case HostTaskKind::kNorm:
+      case command::HostTaskKind::kNorm:
         return Norm(task, step);
-      case HostTaskKind::kClip:
+      case command::HostTaskKind::kClip:
         return Clip(step);
-      case HostTaskKind::kUpdate:
+      case command::HostTaskKind::kUpdate:
         return Update(task, step);
-      case HostTaskKind::kCheckpoint:
+      case command::HostTaskKind::kCheckpoint:
         return Checkpoint(step + 1);
     }
     return absl::InternalError("unknown host task");
@@ -160,10 +160,10 @@ class HostExecutor::Impl {
   // Replaces an object: frees its record, has `fill` write the new data, commits. Nothing is done
   // when it is committed already at that version and place.
   template <typename Fn>
-  absl::Status Replace(const ObjectView& view, Fn&& fill) {
+  absl::Status Replace(const command::ObjectView& view, Fn&& fill) {
     const int record = context_.table.IndexOf(view.key);
-    HARMONY_ASSIGN_OR_RETURN(const ObjectView old, context_.segment.ReadRecord(record));
-    if (old.state == ObjectState::kClean && old.version == view.version &&
+    HARMONY_ASSIGN_OR_RETURN(const command::ObjectView old, context_.segment.ReadRecord(record));
+    if (old.state == command::ObjectState::kClean && old.version == view.version &&
         old.offset == view.offset && old.size == view.size) {
       return absl::OkStatus();
     }
@@ -177,20 +177,20 @@ class HostExecutor::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status LoadBatch(const HostTask& task, int64_t step) {
+  absl::Status LoadBatch(const command::HostTask& task, int64_t step) {
     const int64_t samples = job().plan.global_batch(), tokens = job().plan.sequence_length;
-    const BatchLayout layout = LayOutBatch(job().model, samples);
-    const ObjectView view{{ObjectKind::kBatch, ParityOf(step), 0},
-                          task.offset,
-                          layout.size,
-                          VersionOf(step),
-                          ObjectState::kClean};
+    const model::BatchLayout layout = model::LayOutBatch(job().model, samples);
+    const command::ObjectView view{{command::ObjectKind::kBatch, ParityOf(step), 0},
+                                   task.offset,
+                                   layout.size,
+                                   VersionOf(step),
+                                   command::ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
       const auto input = [&](int number) {  // int32 [samples, tokens]
         return reinterpret_cast<int32_t*>(data + layout.offsets[number].count());
       };
-      int32_t* const ids = input(kTokenIds);
-      int32_t* const labels = input(kLabels);
+      int32_t* const ids = input(model::kTokenIds);
+      int32_t* const labels = input(model::kLabels);
       const size_t row_bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
       std::vector<int32_t> sequence(static_cast<size_t>(tokens + 1));
       // One that could not be read may have been put back as another file of that name.
@@ -212,8 +212,10 @@ class HostExecutor::Impl {
   }
 
   // Of the microbatches of a replica.
-  absl::Status AddLosses(const ObjectView& loss, int replica, StepScalars* scalars) const {
-    const auto* slots = reinterpret_cast<const LossSlot*>(context_.segment.Arena(loss.offset));
+  absl::Status AddLosses(const command::ObjectView& loss, int replica,
+                         command::StepScalars* scalars) const {
+    const auto* slots =
+        reinterpret_cast<const command::LossSlot*>(context_.segment.Arena(loss.offset));
     const int count = job().plan.replica_microbatches();
     for (int m = 0; m < count; ++m) {
       if (!std::isfinite(slots[m].loss_sum)) {
@@ -228,21 +230,21 @@ class HostExecutor::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status SumLosses(const HostTask& task, int64_t step) {
-    const ObjectView view{{ObjectKind::kStepScalars, ParityOf(step), 0},
-                          task.offset,
-                          Bytes(sizeof(StepScalars)),
-                          VersionOf(step),
-                          ObjectState::kClean};
+  absl::Status SumLosses(const command::HostTask& task, int64_t step) {
+    const command::ObjectView view{{command::ObjectKind::kStepScalars, ParityOf(step), 0},
+                                   task.offset,
+                                   Bytes(sizeof(command::StepScalars)),
+                                   VersionOf(step),
+                                   command::ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
-      StepScalars scalars;
+      command::StepScalars scalars;
       scalars.step = step;
-      scalars.learning_rate = LearningRateAt(job().spec, step);
+      scalars.learning_rate = job::LearningRateAt(job().spec, step);
       scalars.tokens = job().plan.global_batch() * job().plan.sequence_length;
       for (int replica = 0; replica < job().plan.replicas; ++replica) {
         HARMONY_ASSIGN_OR_RETURN(
-            const ObjectView loss,
-            context_.Committed(ObjectKind::kLoss, 0, VersionOf(step), replica));
+            const command::ObjectView loss,
+            context_.Committed(command::ObjectKind::kLoss, 0, VersionOf(step), replica));
         HARMONY_RETURN_IF_ERROR(AddLosses(loss, replica, &scalars));
       }
       std::memcpy(data, &scalars, sizeof(scalars));
@@ -256,18 +258,18 @@ class HostExecutor::Impl {
                                         "' of step ", step + 1, " is not finite"));
   }
 
-  absl::Status Norm(const HostTask& task, int64_t step) {
-    const ObjectView view{{ObjectKind::kNorm, task.block, 0},
-                          task.offset,
-                          Bytes(sizeof(NormSlot)),
-                          VersionOf(step),
-                          ObjectState::kClean};
+  absl::Status Norm(const command::HostTask& task, int64_t step) {
+    const command::ObjectView view{{command::ObjectKind::kNorm, task.block, 0},
+                                   task.offset,
+                                   Bytes(sizeof(command::NormSlot)),
+                                   VersionOf(step),
+                                   command::ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
-      const ParamBlock& block = context_.block(task.block);
+      const model::ParamBlock& block = context_.block(task.block);
       HARMONY_ASSIGN_OR_RETURN(
           const BlockGradient gradient,
           GradientFromRecords(context_.segment, block, task.gradient_records, VersionOf(step)));
-      NormSlot slot;
+      command::NormSlot slot;
       slot.squared_norm = BlockSquaredNorm(block, gradient, compute_pool_);
       if (!std::isfinite(slot.squared_norm)) return NonFiniteGradient(task.block, step);
       std::memcpy(data, &slot, sizeof(slot));
@@ -275,21 +277,23 @@ class HostExecutor::Impl {
     });
   }
 
-  absl::StatusOr<StepScalars*> ScalarsOf(int64_t step) const {
+  absl::StatusOr<command::StepScalars*> ScalarsOf(int64_t step) const {
     HARMONY_ASSIGN_OR_RETURN(
-        const ObjectView view,
-        context_.Committed(ObjectKind::kStepScalars, ParityOf(step), VersionOf(step)));
-    return reinterpret_cast<StepScalars*>(context_.segment.Arena(view.offset));
+        const command::ObjectView view,
+        context_.Committed(command::ObjectKind::kStepScalars, ParityOf(step), VersionOf(step)));
+    return reinterpret_cast<command::StepScalars*>(context_.segment.Arena(view.offset));
   }
 
   absl::Status Clip(int64_t step) {
-    HARMONY_ASSIGN_OR_RETURN(StepScalars* const scalars, ScalarsOf(step));
+    HARMONY_ASSIGN_OR_RETURN(command::StepScalars* const scalars, ScalarsOf(step));
     std::vector<double> squares;
     for (int block = 0; block < context_.num_blocks(); ++block) {
-      HARMONY_ASSIGN_OR_RETURN(const ObjectView view,
-                               context_.Committed(ObjectKind::kNorm, block, VersionOf(step)));
+      HARMONY_ASSIGN_OR_RETURN(
+          const command::ObjectView view,
+          context_.Committed(command::ObjectKind::kNorm, block, VersionOf(step)));
       squares.push_back(
-          reinterpret_cast<const NormSlot*>(context_.segment.Arena(view.offset))->squared_norm);
+          reinterpret_cast<const command::NormSlot*>(context_.segment.Arena(view.offset))
+              ->squared_norm);
       if (!std::isfinite(squares.back())) return NonFiniteGradient(block, step);
     }
     // Repeated after a kill it writes the same values; `clip_ready` comes last.
@@ -299,11 +303,11 @@ class HostExecutor::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status Update(const HostTask& task, int64_t step) {
-    if (context_.Committed(ObjectKind::kParameter, task.block, VersionOf(step)).ok()) {
+  absl::Status Update(const command::HostTask& task, int64_t step) {
+    if (context_.Committed(command::ObjectKind::kParameter, task.block, VersionOf(step)).ok()) {
       return absl::OkStatus();  // done before a kill; the step's scalars may be gone
     }
-    HARMONY_ASSIGN_OR_RETURN(const StepScalars* const scalars, ScalarsOf(step));
+    HARMONY_ASSIGN_OR_RETURN(const command::StepScalars* const scalars, ScalarsOf(step));
     ProtectedUpdate update;
     update.block = task.block;
     update.hyper.step = step + 1;
@@ -328,8 +332,8 @@ class HostExecutor::Impl {
   }
 
   const HostContext context_;
-  std::optional<TokenFile> data_;  // of the thread of host_io; empty: it must be opened again
-  const SequenceOrder order_;
+  std::optional<io::TokenFile> data_;  // of the thread of host_io; empty: it must be opened again
+  const io::SequenceOrder order_;
   const Bytes extent_;
   ThreadPool compute_pool_;  // of the thread of host_compute
   ThreadPool io_pool_;       // of the thread of host_io
@@ -338,30 +342,34 @@ class HostExecutor::Impl {
 HostExecutor::HostExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HostExecutor::~HostExecutor() = default;
 
-absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(Segment& segment, HostJob job) {
-  HARMONY_ASSIGN_OR_RETURN(const SegmentJob allocated, segment.ReadJob());
-  const ObjectTableLayout table(job.model, job.plan.num_microbatches, job.plan.replicas);
-  if (allocated.record_count < table.size() || allocated.cursor_count < CursorCount(job.model) ||
-      allocated.extent < PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
+absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(ipc::Segment& segment,
+                                                                   HostJob job) {
+  HARMONY_ASSIGN_OR_RETURN(const ipc::SegmentJob allocated, segment.ReadJob());
+  const command::ObjectTableLayout table(job.model, job.plan.num_microbatches, job.plan.replicas);
+  if (allocated.record_count < table.size() ||
+      allocated.cursor_count < ipc::CursorCount(job.model) ||
+      allocated.extent < command::PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
     return absl::InternalError("the shared segment was not allocated for this job");
   }
-  HARMONY_ASSIGN_OR_RETURN(TokenFile data, OpenData(job.spec));
+  HARMONY_ASSIGN_OR_RETURN(io::TokenFile data, OpenData(job.spec));
   const int64_t sequences = data.SequenceCount(job.plan.sequence_length);
   if (sequences < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(data.path(), ": shorter than one sequence of ", job.plan.sequence_length));
   }
-  const SequenceOrder order(sequences, job.plan.global_batch(), job.spec.shuffle, job.spec.seed);
+  const io::SequenceOrder order(sequences, job.plan.global_batch(), job.spec.shuffle,
+                                job.spec.seed);
   RemovePartialCheckpoints(job.spec.output_dir);
   const int threads = job.threads > 0 ? job.threads : UsableCores();
-  HostContext context{segment, std::move(job), table, WeightMap(), ""};
+  HostContext context{segment, std::move(job), table, io::WeightMap(), ""};
   HARMONY_RETURN_IF_ERROR(FindSource(context));
   return std::unique_ptr<HostExecutor>(new HostExecutor(std::make_unique<Impl>(
       std::move(context), std::move(data), order, allocated.extent, threads)));
 }
 
-absl::Status HostExecutor::Execute(const HostTask& task, const CommandHeader& header) {
+absl::Status HostExecutor::Execute(const command::HostTask& task,
+                                   const command::CommandHeader& header) {
   return impl_->Execute(task, header);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -12,14 +12,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/command/command.h"
 #include "common/ipc/segment.h"
-#include "common/plan/command.h"
 #include "common/runtime/attached_job.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // A job as the host worker needs it (JobSetup).
-struct HostJob : AttachedJob {
+struct HostJob : runtime::AttachedJob {
   // Set: initialisation and checkpoints stop soon, with Aborted and nothing committed. May be null.
   const std::atomic<bool>* cancelled = nullptr;
   int threads = 0;  // for updates and initialisation; 0: one for each usable core
@@ -30,14 +30,14 @@ class HostExecutor {
   // Opens the data, the weights' source and the checkpoint that the job names, checks them against
   // model and plan, and removes what an earlier host worker left half-written in output_dir.
   // `segment` holds the job's memory, and must outlive the executor.
-  static absl::StatusOr<std::unique_ptr<HostExecutor>> Create(Segment& segment, HostJob job);
+  static absl::StatusOr<std::unique_ptr<HostExecutor>> Create(ipc::Segment& segment, HostJob job);
   ~HostExecutor();
 
   // Runs one task to its end, commit included. One thread per lane: tasks of host_compute (step
   // scalars, norms, clip, updates) in one, those of host_io (initialise, batches, checkpoints) in
   // another, at the same time. A result that is not finite is an error for which
   // IsNonFiniteResult holds; nothing is committed then.
-  absl::Status Execute(const HostTask& task, const CommandHeader& header);
+  absl::Status Execute(const command::HostTask& task, const command::CommandHeader& header);
 
  private:
   class Impl;
@@ -50,4 +50,4 @@ class HostExecutor {
 absl::Status NonFiniteResult(int layer, const std::string& message);
 bool IsNonFiniteResult(const absl::Status& status);
 
-}  // namespace harmony
+}  // namespace harmony::worker

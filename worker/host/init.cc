@@ -4,12 +4,12 @@
 
 #include "common/base/random.h"
 
-namespace harmony {
+namespace harmony::worker {
 
-void InitializeRange(const TensorSpec& tensor, int block, uint64_t seed, int64_t begin,
+void InitializeRange(const model::TensorSpec& tensor, int block, uint64_t seed, int64_t begin,
                      absl::Span<float> out) {
-  if (tensor.init != InitKind::kNormal) {
-    std::fill(out.begin(), out.end(), tensor.init == InitKind::kOnes ? 1.0f : 0.0f);
+  if (tensor.init != model::InitKind::kNormal) {
+    std::fill(out.begin(), out.end(), tensor.init == model::InitKind::kOnes ? 1.0f : 0.0f);
     return;
   }
   const uint64_t stream =
@@ -27,4 +27,4 @@ void InitializeRange(const TensorSpec& tensor, int block, uint64_t seed, int64_t
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,17 +9,17 @@
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Elements [begin, begin + out.size()) of a tensor of block number `block`, as its InitKind says:
 // normal(0, init_std), zeros or ones. Pure; any split into ranges gives the same values.
-void InitializeRange(const TensorSpec& tensor, int block, uint64_t seed, int64_t begin,
+void InitializeRange(const model::TensorSpec& tensor, int block, uint64_t seed, int64_t begin,
                      absl::Span<float> out);
 
 // The whole tensor. REQUIRES: out.size() == tensor.elements.
-inline void InitializeTensor(const TensorSpec& tensor, int block, uint64_t seed,
+inline void InitializeTensor(const model::TensorSpec& tensor, int block, uint64_t seed,
                              absl::Span<float> out) {
   InitializeRange(tensor, block, seed, 0, out);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -15,7 +15,7 @@
 #include "common/io/hf_directory.h"
 #include "worker/host/init.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // Elements of a random tensor that one thread fills at a time.
@@ -44,14 +44,14 @@ absl::Status RunAll(const HostContext& context, const std::vector<Work>& work, T
 template <typename Fn>
 void ForEachTensor(const HostContext& context, Fn&& fn) {
   for (int block = 0; block < context.num_blocks(); ++block) {
-    for (const TensorSpec& tensor : context.block(block).tensors) fn(block, tensor);
+    for (const model::TensorSpec& tensor : context.block(block).tensors) fn(block, tensor);
   }
 }
 
 absl::Status FillRandom(const HostContext& context, ThreadPool& pool) {
   std::vector<Work> work;
-  ForEachTensor(context, [&](int block, const TensorSpec& tensor) {
-    const absl::Span<float> values = context.Values(ObjectKind::kParameter, block, tensor);
+  ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
+    const absl::Span<float> values = context.Values(command::ObjectKind::kParameter, block, tensor);
     for (int64_t at = 0; at < tensor.elements; at += kPieceElements) {
       const absl::Span<float> piece =
           values.subspan(static_cast<size_t>(at),
@@ -66,15 +66,15 @@ absl::Status FillRandom(const HostContext& context, ThreadPool& pool) {
 }
 
 absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool) {
-  HARMONY_ASSIGN_OR_RETURN(const ModelSource source,
-                           OpenModelSource(context.job.spec.model_name_or_path));
-  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                           CheckpointReader::OpenDirectory(source.directory));
+  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
+                           io::OpenModelSource(context.job.spec.model_name_or_path));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
+                           io::CheckpointReader::OpenDirectory(source.directory));
   std::vector<Work> work;
-  ForEachTensor(context, [&](int block, const TensorSpec& tensor) {
+  ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
     work.push_back([&context, &reader, &tensor, block] {
       return reader.ReadF32(context.weights.of(tensor).name,
-                            context.Values(ObjectKind::kParameter, block, tensor));
+                            context.Values(command::ObjectKind::kParameter, block, tensor));
     });
   });
   return RunAll(context, work, pool);
@@ -82,43 +82,45 @@ absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool
 
 absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
   const std::string& path = context.job.resume_checkpoint;
-  HARMONY_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
-                           VerifyCheckpoint(path, context.job.cancelled));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest,
+                           io::VerifyCheckpoint(path, context.job.cancelled));
   if (manifest.step != context.job.first_step) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, ": holds step ", manifest.step, ", the job starts at ", context.job.first_step));
   }
-  HARMONY_ASSIGN_OR_RETURN(const CheckpointReader weights,
-                           CheckpointReader::OpenFile(JoinPath(path, "model.safetensors")));
-  std::optional<CheckpointReader> moments;
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader weights,
+                           io::CheckpointReader::OpenFile(io::JoinPath(path, "model.safetensors")));
+  std::optional<io::CheckpointReader> moments;
   if (context.moments() > 0) {
-    HARMONY_ASSIGN_OR_RETURN(moments,
-                             CheckpointReader::OpenFile(JoinPath(path, "optimizer.safetensors")));
+    HARMONY_ASSIGN_OR_RETURN(
+        moments, io::CheckpointReader::OpenFile(io::JoinPath(path, "optimizer.safetensors")));
   }
   std::vector<Work> work;
-  ForEachTensor(context, [&](int block, const TensorSpec& tensor) {
-    const auto read = [&context, &tensor, block](const CheckpointReader& reader, const char* prefix,
-                                                 ObjectKind kind) {
+  ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
+    const auto read = [&context, &tensor, block](const io::CheckpointReader& reader,
+                                                 const char* prefix, command::ObjectKind kind) {
       return reader.ReadF32(absl::StrCat(prefix, tensor.name), context.Values(kind, block, tensor));
     };
-    work.push_back([&weights, read] { return read(weights, "", ObjectKind::kParameter); });
+    work.push_back([&weights, read] { return read(weights, "", command::ObjectKind::kParameter); });
     if (!moments.has_value()) return;
-    work.push_back([&moments, read] { return read(*moments, "exp_avg.", ObjectKind::kMoment1); });
     work.push_back(
-        [&moments, read] { return read(*moments, "exp_avg_sq.", ObjectKind::kMoment2); });
+        [&moments, read] { return read(*moments, "exp_avg.", command::ObjectKind::kMoment1); });
+    work.push_back(
+        [&moments, read] { return read(*moments, "exp_avg_sq.", command::ObjectKind::kMoment2); });
   });
   return RunAll(context, work, pool);
 }
 
-constexpr ObjectKind kKinds[] = {ObjectKind::kMoment1, ObjectKind::kMoment2,
-                                 ObjectKind::kParameter};  // in the order they are committed
+constexpr command::ObjectKind kKinds[] = {
+    command::ObjectKind::kMoment1, command::ObjectKind::kMoment2,
+    command::ObjectKind::kParameter};  // in the order they are committed
 
 absl::StatusOr<bool> AllCommitted(const HostContext& context) {
   for (int block = 0; block < context.num_blocks(); ++block) {
-    for (ObjectKind kind : kKinds) {
-      HARMONY_ASSIGN_OR_RETURN(const ObjectView view,
+    for (command::ObjectKind kind : kKinds) {
+      HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view,
                                context.segment.ReadRecord(context.RecordOf(kind, block)));
-      if (view.state != ObjectState::kClean ||
+      if (view.state != command::ObjectState::kClean ||
           view.version != static_cast<uint64_t>(context.job.first_step)) {
         return false;
       }
@@ -129,17 +131,18 @@ absl::StatusOr<bool> AllCommitted(const HostContext& context) {
 
 void CommitAll(const HostContext& context) {
   for (int block = 0; block < context.num_blocks(); ++block) {
-    for (ObjectKind kind : kKinds) {
-      ObjectView view{{kind, block, 0},
-                      Bytes(),
-                      Bytes(),
-                      static_cast<uint64_t>(context.job.first_step),
-                      ObjectState::kClean};
+    for (command::ObjectKind kind : kKinds) {
+      command::ObjectView view{{kind, block, 0},
+                               Bytes(),
+                               Bytes(),
+                               static_cast<uint64_t>(context.job.first_step),
+                               command::ObjectState::kClean};
       // An optimizer without moments has records of no size: "there, nothing to it".
-      if (kind == ObjectKind::kParameter || context.moments() > 0) {
-        view.offset = PersistentOffset(context.job.model, view.key);
-        const ParamBlock& stored = context.block(block);
-        view.size = kind == ObjectKind::kParameter ? stored.weight_bytes : stored.moment_bytes;
+      if (kind == command::ObjectKind::kParameter || context.moments() > 0) {
+        view.offset = command::PersistentOffset(context.job.model, view.key);
+        const model::ParamBlock& stored = context.block(block);
+        view.size =
+            kind == command::ObjectKind::kParameter ? stored.weight_bytes : stored.moment_bytes;
       }
       context.segment.Publish(context.RecordOf(kind, block), view);
     }
@@ -152,12 +155,12 @@ absl::Status InitializeParameters(const HostContext& context, ThreadPool& pool) 
   HARMONY_ASSIGN_OR_RETURN(const bool done, AllCommitted(context));
   if (done) return absl::OkStatus();
   for (int block = 0; block < context.num_blocks(); ++block) {
-    for (ObjectKind kind : kKinds) context.segment.SetFree(context.RecordOf(kind, block));
+    for (command::ObjectKind kind : kKinds) context.segment.SetFree(context.RecordOf(kind, block));
   }
   // The arena of a new job is zero: so are gaps, and moments that no checkpoint brings.
   if (!context.job.resume_checkpoint.empty()) {
     HARMONY_RETURN_IF_ERROR(FillFromCheckpoint(context, pool));
-  } else if (context.job.spec.init == InitMode::kPretrained) {
+  } else if (context.job.spec.init == job::InitMode::kPretrained) {
     HARMONY_RETURN_IF_ERROR(FillFromModelDirectory(context, pool));
   } else {
     HARMONY_RETURN_IF_ERROR(FillRandom(context, pool));
@@ -166,4 +169,4 @@ absl::Status InitializeParameters(const HostContext& context, ThreadPool& pool) 
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -14,22 +14,22 @@
 #include "common/model/model_spec.h"
 #include "worker/device/device_tensor.h"
 
-namespace harmony {
+namespace harmony::worker {
 
-// The buffers of one use of a parameter block (ModelSpec::uses): both hold the block's tensors at
-// the offsets that the model says. Gradients are added to in place; the runner zeroes them before
-// the first microbatch. A use without gradients is frozen.
-struct UseBinding {
-  int use = 0;
-  DeviceAddress weights;    // none in backward when the use is not needed there
+// The buffers of one reference of a parameter block (ModelSpec::references): both hold the block's
+// tensors at the offsets that the model says. Gradients are added to in place; the runner zeroes
+// them before the first microbatch. A reference without gradients is frozen.
+struct ReferenceBinding {
+  int reference = 0;
+  DeviceAddress weights;    // none in backward when the reference is not needed there
   DeviceAddress gradients;  // in backward and fused tasks
 };
 
 // What a layer gets besides the tensors that cross its boundaries.
 struct LayerCall {
   int64_t samples = 0;
-  int64_t microbatch = 0;             // samples of one; less than `samples` in a forward only
-  absl::Span<const UseBinding> uses;  // of the whole group
+  int64_t microbatch = 0;  // samples of one; less than `samples` in a forward only
+  absl::Span<const ReferenceBinding> references;  // of the whole group
   // What the data set brings, each [samples, ...], in the model's order; a layer reads its own.
   // Without address where not bound.
   absl::Span<const DeviceTensor> batch;
@@ -51,7 +51,8 @@ struct LossBinding {
 using Tensors = absl::Span<const DeviceTensor>;
 
 // A tensor of the model for so many samples, their number its leading dimension, at a place.
-inline DeviceTensor TensorAt(const SampleTensor& type, DeviceAddress address, int64_t samples) {
+inline DeviceTensor TensorAt(const model::SampleTensor& type, DeviceAddress address,
+                             int64_t samples) {
   DeviceTensor tensor{address, type.dtype, {samples}};
   tensor.shape.insert(tensor.shape.end(), type.shape.begin(), type.shape.end());
   return tensor;
@@ -99,7 +100,7 @@ class Layer {
   virtual absl::Status Forward(const LayerCall& call, Tensors inputs, Tensors outputs,
                                SavedActivations* saved) = 0;
 
-  // Writes the gradients of the inputs that have one, adds to those of the uses. Gives up
+  // Writes the gradients of the inputs that have one, adds to those of the references. Gives up
   // what `saved` holds as it goes; a place that was kept holds nothing of use afterwards.
   virtual absl::Status Backward(const LayerCall& call, Tensors inputs, Tensors output_gradients,
                                 std::unique_ptr<SavedActivations> saved,
@@ -113,4 +114,4 @@ class Layer {
 // The layers of a model in the order of the chain, for one device and job.
 using LayerChain = std::vector<std::unique_ptr<Layer>>;
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr char kNonFinitePayload[] = "harmony/nonfinite";
@@ -33,7 +33,7 @@ struct LayerState {
 struct Check {
   int layer = 0;
   const char* what = "output";
-  const ParamBlock* block = nullptr;  // of a weight gradient
+  const model::ParamBlock* block = nullptr;  // of a weight gradient
 };
 
 }  // namespace
@@ -50,28 +50,29 @@ bool IsNonFiniteError(const absl::Status& status) {
 }
 
 struct LayerRunner::Chain {
-  Chain(ModelSpec spec, LayerChain chain, ComputeDevice& on)
+  Chain(model::ModelSpec spec, LayerChain chain, ComputeDevice& on)
       : model(std::move(spec)), layers(std::move(chain)), device(on), gradients(model.boundaries) {
-    for (std::vector<SampleTensor>& types : gradients) {
-      std::erase_if(types, [](const SampleTensor& type) { return !IsFloatingPoint(type.dtype); });
+    for (std::vector<model::SampleTensor>& types : gradients) {
+      std::erase_if(types,
+                    [](const model::SampleTensor& type) { return !IsFloatingPoint(type.dtype); });
     }
   }
 
-  const std::vector<SampleTensor>& TypesAt(int boundary) const {
+  const std::vector<model::SampleTensor>& TypesAt(int boundary) const {
     return model.boundaries[static_cast<size_t>(boundary)];
   }
-  const std::vector<SampleTensor>& GradientTypesAt(int boundary) const {
+  const std::vector<model::SampleTensor>& GradientTypesAt(int boundary) const {
     return gradients[static_cast<size_t>(boundary)];
   }
   Layer& LayerAt(int layer) const { return *layers[static_cast<size_t>(layer)]; }
   // The first layer of a group that a backward recomputes, or that keeps what it computed: one
   // whose input comes from the data set alone goes back without.
-  int FirstSaving(LayerRange range) const {
+  int FirstSaving(model::LayerRange range) const {
     return range.first + (TypesAt(range.first).empty() ? 1 : 0);
   }
   // Whether a forward of these layers runs several microbatches at once. Tensors of one boundary
   // lie microbatch by microbatch, so there must be one only.
-  bool TakesSeveralMicrobatches(LayerRange range) const {
+  bool TakesSeveralMicrobatches(model::LayerRange range) const {
     for (int layer = range.first; layer <= range.last; ++layer) {
       if (!LayerAt(layer).TakesSeveralMicrobatches()) return false;
       if (TypesAt(layer).size() > 1 || TypesAt(layer + 1).size() > 1) return false;
@@ -79,11 +80,11 @@ struct LayerRunner::Chain {
     return true;
   }
 
-  const ModelSpec model;
+  const model::ModelSpec model;
   const LayerChain layers;
   ComputeDevice& device;
   // By boundary: those of its tensors that have gradients.
-  std::vector<std::vector<SampleTensor>> gradients;
+  std::vector<std::vector<model::SampleTensor>> gradients;
 };
 
 // One run of a group of layers. Everything that it takes from the workspace is given back when it
@@ -93,8 +94,8 @@ class LayerRunner::Task {
   Task(const Chain& chain, const GroupBinding& binding) : chain_(chain), b_(binding) {
     call_.samples = b_.samples;
     call_.microbatch = b_.microbatch > 0 ? b_.microbatch : b_.samples;
-    call_.uses = b_.uses;
-    const std::vector<BatchInput>& inputs = chain_.model.inputs;
+    call_.references = b_.references;
+    const std::vector<model::BatchInput>& inputs = chain_.model.inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const DeviceAddress address = i < b_.batch.size() ? b_.batch[i] : DeviceAddress();
       batch_.push_back(TensorAt(inputs[i].tensor, address, b_.samples));
@@ -111,8 +112,8 @@ class LayerRunner::Task {
   absl::Status Finish(const absl::Status& status);
 
  private:
-  BoundaryTensors Bound(const std::vector<SampleTensor>& types, DeviceAddress address) const;
-  absl::StatusOr<BoundaryTensors> NewTensors(const std::vector<SampleTensor>& types) const;
+  BoundaryTensors Bound(const std::vector<model::SampleTensor>& types, DeviceAddress address) const;
+  absl::StatusOr<BoundaryTensors> NewTensors(const std::vector<model::SampleTensor>& types) const;
   absl::StatusOr<BoundaryTensors> Input(int boundary) const;
   absl::StatusOr<BoundaryTensors> InputGradient(int layer) const;
   // The memory for the outputs of a layer: kept, bound, or from the workspace.
@@ -130,7 +131,7 @@ class LayerRunner::Task {
 
   void CheckTensors(int layer, const BoundaryTensors& outputs);
   void CheckGradients();
-  void CheckGradient(DeviceAddress gradients, const ParamBlock& params, int layer);
+  void CheckGradient(DeviceAddress gradients, const model::ParamBlock& params, int layer);
   void CheckFinite(const DeviceTensor& tensor, const Check& check);
 
   const Chain& chain_;
@@ -146,22 +147,24 @@ class LayerRunner::Task {
   std::vector<Check> checks_;
 };
 
-BoundaryTensors LayerRunner::Task::Bound(const std::vector<SampleTensor>& types,
+BoundaryTensors LayerRunner::Task::Bound(const std::vector<model::SampleTensor>& types,
                                          DeviceAddress address) const {
   BoundaryTensors bound;
-  for (const SampleTensor& type : types) {
+  for (const model::SampleTensor& type : types) {
     bound.tensors.push_back(TensorAt(type, address, b_.samples));
-    address = address + TimesSaturated(type.per_sample(), b_.samples).AlignUp(kSlotAlignment);
+    address =
+        address + model::TimesSaturated(type.per_sample(), b_.samples).AlignUp(kSlotAlignment);
   }
   return bound;
 }
 
 absl::StatusOr<BoundaryTensors> LayerRunner::Task::NewTensors(
-    const std::vector<SampleTensor>& types) const {
+    const std::vector<model::SampleTensor>& types) const {
   BoundaryTensors made;
-  for (const SampleTensor& type : types) {
-    HARMONY_ASSIGN_OR_RETURN(std::shared_ptr<WorkspaceBlock> memory,
-                             chain_.device.Allocate(TimesSaturated(type.per_sample(), b_.samples)));
+  for (const model::SampleTensor& type : types) {
+    HARMONY_ASSIGN_OR_RETURN(
+        std::shared_ptr<WorkspaceBlock> memory,
+        chain_.device.Allocate(model::TimesSaturated(type.per_sample(), b_.samples)));
     made.tensors.push_back(TensorAt(type, memory->address(), b_.samples));
     made.memory.push_back(std::move(memory));
   }
@@ -175,7 +178,7 @@ absl::StatusOr<BoundaryTensors> LayerRunner::Task::Input(int boundary) const {
 }
 
 absl::StatusOr<BoundaryTensors> LayerRunner::Task::InputGradient(int layer) const {
-  const std::vector<SampleTensor>& types = chain_.GradientTypesAt(layer);
+  const std::vector<model::SampleTensor>& types = chain_.GradientTypesAt(layer);
   if (layer > b_.layers.first) return NewTensors(types);
   if (!types.empty() && !b_.input_gradient) return MissingBinding("input gradient");
   return Bound(types, b_.input_gradient);
@@ -186,7 +189,7 @@ void LayerRunner::Task::FindKeptPlaces() {
   for (int layer = chain_.FirstSaving(b_.layers); layer <= b_.layers.last; ++layer) {
     const DeviceAddress outputs = place + chain_.LayerAt(layer).KeptBytes(b_.samples);
     kept_places_.push_back({place, outputs});
-    const Bytes behind = BoundaryBytes(chain_.model, layer + 1, b_.samples);
+    const Bytes behind = model::BoundaryBytes(chain_.model, layer + 1, b_.samples);
     place = outputs + behind.AlignUp(kSlotAlignment);
   }
 }
@@ -228,10 +231,10 @@ absl::Status LayerRunner::Task::Forward() {
 
 void LayerRunner::Task::ZeroGradients() const {
   if (!b_.first_microbatch) return;
-  for (const UseBinding& use : b_.uses) {
-    if (!use.gradients) continue;
-    const int block = chain_.model.uses[static_cast<size_t>(use.use)].block;
-    chain_.device.Zero(use.gradients,
+  for (const ReferenceBinding& reference : b_.references) {
+    if (!reference.gradients) continue;
+    const int block = chain_.model.references[static_cast<size_t>(reference.reference)].block;
+    chain_.device.Zero(reference.gradients,
                        chain_.model.blocks[static_cast<size_t>(block)].gradient_bytes);
   }
 }
@@ -323,13 +326,13 @@ void LayerRunner::Task::CheckTensors(int layer, const BoundaryTensors& outputs) 
 
 void LayerRunner::Task::CheckGradients() {
   if (!b_.last_microbatch) return;
-  const ModelSpec& model = chain_.model;
+  const model::ModelSpec& model = chain_.model;
   for (int layer = b_.layers.last; layer >= b_.layers.first; --layer) {
-    for (int use : model.layers[static_cast<size_t>(layer)].uses) {
-      const int block = model.uses[static_cast<size_t>(use)].block;
-      const ParamBlock& params = model.blocks[static_cast<size_t>(block)];
-      for (const UseBinding& bound : b_.uses) {
-        if (bound.use != use || !bound.gradients) continue;
+    for (int reference : model.layers[static_cast<size_t>(layer)].references) {
+      const int block = model.references[static_cast<size_t>(reference)].block;
+      const model::ParamBlock& params = model.blocks[static_cast<size_t>(block)];
+      for (const ReferenceBinding& bound : b_.references) {
+        if (bound.reference != reference || !bound.gradients) continue;
         CheckGradient(bound.gradients, params, layer);
       }
     }
@@ -337,10 +340,10 @@ void LayerRunner::Task::CheckGradients() {
 }
 
 // As few checks as the types of its tensors allow; gaps are zero.
-void LayerRunner::Task::CheckGradient(DeviceAddress gradients, const ParamBlock& params,
+void LayerRunner::Task::CheckGradient(DeviceAddress gradients, const model::ParamBlock& params,
                                       int layer) {
   for (size_t i = 0; i < params.tensors.size();) {
-    const StoredAs& begin = params.tensors[i].gradient;
+    const model::StoredAs& begin = params.tensors[i].gradient;
     size_t end = i + 1;
     while (end < params.tensors.size() && params.tensors[end].gradient.dtype == begin.dtype) ++end;
     const Bytes until =
@@ -368,7 +371,7 @@ absl::Status LayerRunner::Task::Finish(const absl::Status& status) {
   return status.ok() ? failed.status() : status;
 }
 
-LayerRunner::LayerRunner(ModelSpec model, LayerChain layers, ComputeDevice& device)
+LayerRunner::LayerRunner(model::ModelSpec model, LayerChain layers, ComputeDevice& device)
     : chain_(new Chain(std::move(model), std::move(layers), device)) {}
 LayerRunner::~LayerRunner() = default;
 
@@ -385,12 +388,13 @@ absl::Status LayerRunner::Run(const char* phase, const GroupBinding& binding,
 void LayerRunner::Advance(GroupBinding& forward) const {
   const int64_t samples = forward.samples;
   const auto slot = [&](int boundary) {
-    return BoundaryBytes(chain_->model, boundary, samples).AlignUp(kSlotAlignment);
+    return model::BoundaryBytes(chain_->model, boundary, samples).AlignUp(kSlotAlignment);
   };
   if (forward.input) forward.input = forward.input + slot(forward.layers.first);
   for (size_t i = 0; i < forward.batch.size(); ++i) {
     if (!forward.batch[i]) continue;
-    forward.batch[i] = forward.batch[i] + InputBytes(chain_->model, static_cast<int>(i), samples);
+    forward.batch[i] =
+        forward.batch[i] + model::InputBytes(chain_->model, static_cast<int>(i), samples);
   }
   for (BoundaryOutput& output : forward.outputs) {
     output.address = output.address + slot(output.boundary);
@@ -422,4 +426,4 @@ absl::Status LayerRunner::RunForwardBackward(const GroupBinding& binding) {
   return Run("forward-backward", binding, &Task::ForwardBackward);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -15,7 +15,7 @@
 #include "worker/device/compute_device.h"
 #include "worker/layers/layer.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 struct BoundaryOutput {
   int boundary = 0;  // in (layers.first, layers.last + 1]
@@ -26,12 +26,12 @@ struct BoundaryOutput {
 // kSlotAlignment and do not overlap. Those of boundaries and their gradients hold the tensors as
 // BoundaryBytes and BoundaryGradientBytes say, microbatch after microbatch.
 struct GroupBinding {
-  LayerRange layers;
+  model::LayerRange layers;
   int64_t samples = 0;
   // Forward: samples of a microbatch, which divide `samples`; 0: all of them. Each microbatch's
   // part of a buffer starts at a multiple of kSlotAlignment, too.
   int64_t microbatch = 0;
-  std::vector<UseBinding> uses;
+  std::vector<ReferenceBinding> references;
 
   // Forward and fused: boundary layers.first, nowhere when that has no tensors. Backward: the
   // stash, which is the same, or boundary layers.first + 1 when that has no tensors.
@@ -63,7 +63,7 @@ struct GroupBinding {
 class LayerRunner {
  public:
   // `device` outlives the runner. REQUIRES: a layer for each of the model's.
-  LayerRunner(ModelSpec model, LayerChain layers, ComputeDevice& device);
+  LayerRunner(model::ModelSpec model, LayerChain layers, ComputeDevice& device);
   ~LayerRunner();
 
   absl::Status RunForward(const GroupBinding& binding);
@@ -89,4 +89,4 @@ class LayerRunner {
 absl::Status NonFiniteError(int layer, const std::string& what);
 bool IsNonFiniteError(const absl::Status& status);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -1,6 +1,6 @@
 #include "worker/models/block.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 at::Tensor KeptPlace::Take(at::IntArrayRef shape) {
   int64_t elements = 1;
@@ -10,8 +10,8 @@ at::Tensor KeptPlace::Take(at::IntArrayRef shape) {
   return WrapFloat(data, shape);
 }
 
-std::unique_ptr<Block> MakeBlock(const ModelConfig& config) {
-  return config.family == Family::kGpt2 ? MakeGpt2Block(config) : MakeLlamaBlock(config);
+std::unique_ptr<Block> MakeBlock(const model::ModelConfig& config) {
+  return config.family == model::Family::kGpt2 ? MakeGpt2Block(config) : MakeLlamaBlock(config);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -12,7 +12,7 @@
 #include "common/model/model_config.h"
 #include "worker/models/layer_params.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // One microbatch, or in a forward that keeps nothing several: hidden states are [samples * tokens,
 // C].
@@ -62,8 +62,8 @@ class Block {
                         at::Tensor& dx) = 0;
 };
 
-std::unique_ptr<Block> MakeGpt2Block(const ModelConfig& config);
-std::unique_ptr<Block> MakeLlamaBlock(const ModelConfig& config);
-std::unique_ptr<Block> MakeBlock(const ModelConfig& config);
+std::unique_ptr<Block> MakeGpt2Block(const model::ModelConfig& config);
+std::unique_ptr<Block> MakeLlamaBlock(const model::ModelConfig& config);
+std::unique_ptr<Block> MakeBlock(const model::ModelConfig& config);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/command/objects.h"
 #include "common/model/families/causal_lm.h"
-#include "common/plan/objects.h"
 #include "worker/device/cpu_memory.h"
 #include "worker/models/block.h"
 #include "worker/models/embedding.h"
 #include "worker/models/head.h"
 #include "worker/models/layer_params.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // Runs `body`, turning LibTorch's exceptions into a Status.
@@ -35,7 +35,7 @@ absl::Status Guarded(Body body) {
 
 // What all layers of a model share. It outlives them.
 struct BuiltinModel {
-  BuiltinModel(const ModelSpec& model, const BuiltinLayerOptions& options)
+  BuiltinModel(const model::ModelSpec& model, const BuiltinLayerOptions& options)
       : model(model), options(options), block(MakeBlock(options.config)) {}
 
   BatchShape ShapeOf(const LayerCall& call) const {
@@ -49,11 +49,11 @@ struct BuiltinModel {
   }
   const int32_t* Ids(const LayerCall& call, int input) const {
     TORCH_CHECK(input < std::ssize(call.batch) && call.batch[input].address,
-                input == kLabels ? "labels" : "token ids", " are not bound");
+                input == model::kLabels ? "labels" : "token ids", " are not bound");
     return HostPointer<const int32_t>(call.batch[input].address);
   }
 
-  const ModelSpec model;
+  const model::ModelSpec model;
   const BuiltinLayerOptions options;
   const std::unique_ptr<Block> block;  // all blocks of a model have one shape
 };
@@ -81,7 +81,7 @@ class BuiltinLayer : public Layer {
 
  protected:
   LayerParams Params(const LayerCall& call) const {
-    return LayerParams(shared_->model, index_, call.uses);
+    return LayerParams(shared_->model, index_, call.references);
   }
 
   const std::shared_ptr<const BuiltinModel> shared_;
@@ -97,7 +97,7 @@ class EmbeddingLayer : public BuiltinLayer {
     return Guarded([&] {
       at::Tensor y = shared_->Hidden(outputs[0]);
       return EmbeddingForward(shared_->options.config, Params(call), shared_->ShapeOf(call),
-                              shared_->Ids(call, kTokenIds), y);
+                              shared_->Ids(call, model::kTokenIds), y);
     });
   }
 
@@ -105,7 +105,7 @@ class EmbeddingLayer : public BuiltinLayer {
                         std::unique_ptr<SavedActivations>, Tensors) override {
     return Guarded([&] {
       EmbeddingBackward(shared_->options.config, Params(call), shared_->ShapeOf(call),
-                        shared_->Ids(call, kTokenIds), shared_->Hidden(output_gradients[0]),
+                        shared_->Ids(call, model::kTokenIds), shared_->Hidden(output_gradients[0]),
                         shared_->options.padding_token);
       return absl::OkStatus();
     });
@@ -121,7 +121,7 @@ class BlockLayer : public BuiltinLayer {
   using BuiltinLayer::BuiltinLayer;
 
   Bytes KeptBytes(int64_t samples) const override {
-    return KeptBlockBytes(shared_->options.config, samples, shared_->options.tokens);
+    return model::KeptBlockBytes(shared_->options.config, samples, shared_->options.tokens);
   }
 
   std::unique_ptr<SavedActivations> NewSaved(int64_t samples, DeviceAddress place) const override {
@@ -164,9 +164,9 @@ class HeadLayer : public BuiltinLayer {
     return Guarded([&]() -> absl::Status {
       at::Tensor dx = shared_->Hidden(input_gradients[0]);
       HARMONY_ASSIGN_OR_RETURN(
-          *HostPointer<LossSlot>(loss.slot),
+          *HostPointer<command::LossSlot>(loss.slot),
           HeadForwardBackward(shared_->options.config, Params(call), shared_->Hidden(inputs[0]),
-                              shared_->Ids(call, kLabels), loss.total_labels, dx));
+                              shared_->Ids(call, model::kLabels), loss.total_labels, dx));
       return absl::OkStatus();
     });
   }
@@ -174,10 +174,10 @@ class HeadLayer : public BuiltinLayer {
 
 }  // namespace
 
-LayerChain MakeBuiltinLayers(const ModelSpec& model, const BuiltinLayerOptions& options) {
+LayerChain MakeBuiltinLayers(const model::ModelSpec& model, const BuiltinLayerOptions& options) {
   const auto shared = std::make_shared<const BuiltinModel>(model, options);
   LayerChain layers;
-  for (const LayerSpec& layer : model.layers) {
+  for (const model::LayerSpec& layer : model.layers) {
     if (layer.index == 0) {
       layers.push_back(std::make_unique<EmbeddingLayer>(shared, layer.index));
     } else if (layer.index + 1 < model.num_layers()) {
@@ -189,4 +189,4 @@ LayerChain MakeBuiltinLayers(const ModelSpec& model, const BuiltinLayerOptions& 
   return layers;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

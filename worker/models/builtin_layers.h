@@ -10,10 +10,10 @@
 #include "worker/layers/layer.h"
 #include "worker/models/gemm_kernel.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 struct BuiltinLayerOptions {
-  ModelConfig config;          // that the model was built from
+  model::ModelConfig config;   // that the model was built from
   int64_t tokens = 0;          // of a sequence
   int64_t padding_token = -1;  // see common/model/padding_token.h; -1: none
   // Where it is false, forwards run one microbatch after the other.
@@ -21,6 +21,6 @@ struct BuiltinLayerOptions {
 };
 
 // For a CpuDevice. What a layer takes from the workspace it takes from LibTorch's allocator.
-LayerChain MakeBuiltinLayers(const ModelSpec& model, const BuiltinLayerOptions& options);
+LayerChain MakeBuiltinLayers(const model::ModelSpec& model, const BuiltinLayerOptions& options);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -3,16 +3,16 @@
 #include "absl/strings/str_cat.h"
 #include "worker/models/kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-const char* TokenTable(const ModelConfig& config) {
-  return config.family == Family::kGpt2 ? "wte.weight" : "embed_tokens.weight";
+const char* TokenTable(const model::ModelConfig& config) {
+  return config.family == model::Family::kGpt2 ? "wte.weight" : "embed_tokens.weight";
 }
 
 }  // namespace
 
-absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& params,
+absl::Status EmbeddingForward(const model::ModelConfig& config, const LayerParams& params,
                               BatchShape shape, const int32_t* token_ids, at::Tensor& y) {
   const at::Tensor table = params.Get(TokenTable(config)).weight;
   TORCH_CHECK(table.defined(), "the token table is not bound");
@@ -24,7 +24,7 @@ absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& para
         "token id ", token_ids[bad], " at sequence ", bad / shape.tokens, ", position ",
         bad % shape.tokens, " of the microbatch is outside the vocabulary of ", table.size(0)));
   }
-  if (config.family == Family::kGpt2) {
+  if (config.family == model::Family::kGpt2) {
     const at::Tensor positions = params.Get("wpe.weight").weight;
     TORCH_CHECK(positions.defined(), "the position table is not bound");
     TORCH_CHECK(shape.tokens <= positions.size(0), "a sequence of ", shape.tokens,
@@ -35,13 +35,14 @@ absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& para
   return absl::OkStatus();
 }
 
-void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, BatchShape shape,
-                       const int32_t* token_ids, const at::Tensor& dy, int64_t padding_token) {
+void EmbeddingBackward(const model::ModelConfig& config, const LayerParams& params,
+                       BatchShape shape, const int32_t* token_ids, const at::Tensor& dy,
+                       int64_t padding_token) {
   at::Tensor table = params.Get(TokenTable(config)).gradient;
   TORCH_CHECK(table.defined(), "the token table's gradient is not bound");
   kernels::ScatterAddRows(table.mutable_data_ptr<float>(), token_ids, dy.const_data_ptr<float>(),
                           shape.rows(), config.hidden_size, padding_token);
-  if (config.family == Family::kGpt2) {
+  if (config.family == model::Family::kGpt2) {
     at::Tensor positions = params.Get("wpe.weight").gradient;
     TORCH_CHECK(positions.defined(), "the position table's gradient is not bound");
     kernels::SumPositions(positions.mutable_data_ptr<float>(), dy.const_data_ptr<float>(),
@@ -49,4 +50,4 @@ void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, Bat
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

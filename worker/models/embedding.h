@@ -9,15 +9,16 @@
 #include "worker/models/block.h"
 #include "worker/models/layer_params.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Writes y [N, C]. OutOfRange names the position of a token id beyond the vocabulary.
-absl::Status EmbeddingForward(const ModelConfig& config, const LayerParams& params,
+absl::Status EmbeddingForward(const model::ModelConfig& config, const LayerParams& params,
                               BatchShape shape, const int32_t* token_ids, at::Tensor& y);
 
 // Adds dy [N, C] to the tables' gradients, but for the row of `padding_token` (-1: none). Needs the
 // ids, not the tables. REQUIRES: ids that EmbeddingForward accepted.
-void EmbeddingBackward(const ModelConfig& config, const LayerParams& params, BatchShape shape,
-                       const int32_t* token_ids, const at::Tensor& dy, int64_t padding_token);
+void EmbeddingBackward(const model::ModelConfig& config, const LayerParams& params,
+                       BatchShape shape, const int32_t* token_ids, const at::Tensor& dy,
+                       int64_t padding_token);
 
-}  // namespace harmony
+}  // namespace harmony::worker

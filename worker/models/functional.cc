@@ -23,7 +23,7 @@
 #include "worker/models/gemm.h"
 #include "worker/models/kernels.h"
 
-namespace harmony::functional {
+namespace harmony::worker::functional {
 namespace {
 
 // The weight as [in, out], whichever way it is stored.
@@ -38,7 +38,9 @@ void Put(at::Tensor& place, at::Tensor made) {
   }
 }
 
-const char* GeluName(Activation kind) { return kind == Activation::kGeluTanh ? "tanh" : "none"; }
+const char* GeluName(model::Activation kind) {
+  return kind == model::Activation::kGeluTanh ? "tanh" : "none";
+}
 
 }  // namespace
 
@@ -126,50 +128,50 @@ at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& par
   return dy;
 }
 
-void Activate(at::Tensor& y, const at::Tensor& x, Activation kind) {
+void Activate(at::Tensor& y, const at::Tensor& x, model::Activation kind) {
   if (!y.defined()) y = at::empty_like(x);
   switch (kind) {
-    case Activation::kSilu:
+    case model::Activation::kSilu:
       at::silu_out(y, x);
       return;
-    case Activation::kRelu:
+    case model::Activation::kRelu:
       at::clamp_min_out(y, x, 0);  // what relu is
       return;
-    case Activation::kGeluTanh:
-    case Activation::kGelu:
+    case model::Activation::kGeluTanh:
+    case model::Activation::kGelu:
       at::gelu_out(y, x, GeluName(kind));
       return;
   }
 }
 
-void ActivateInPlace(at::Tensor& x, Activation kind, int64_t rows) {
+void ActivateInPlace(at::Tensor& x, model::Activation kind, int64_t rows) {
   for (int64_t begin = 0; begin < x.size(0); begin += rows) {
     at::Tensor part = x.narrow(0, begin, std::min(rows, x.size(0) - begin));
     switch (kind) {
-      case Activation::kSilu:
+      case model::Activation::kSilu:
         at::silu_(part);
         break;
-      case Activation::kRelu:
+      case model::Activation::kRelu:
         at::relu_(part);
         break;
-      case Activation::kGeluTanh:
-      case Activation::kGelu:
+      case model::Activation::kGeluTanh:
+      case model::Activation::kGelu:
         at::gelu_(part, GeluName(kind));
         break;
     }
   }
 }
 
-void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kind) {
+void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, model::Activation kind) {
   switch (kind) {
-    case Activation::kSilu:
+    case model::Activation::kSilu:
       at::silu_backward_out(dy, dy, x);
       return;
-    case Activation::kRelu:
+    case model::Activation::kRelu:
       at::threshold_backward_out(dy, dy, x, 0);
       return;
-    case Activation::kGeluTanh:
-    case Activation::kGelu:
+    case model::Activation::kGeluTanh:
+    case model::Activation::kGelu:
       at::gelu_backward_out(dy, dy, x, GeluName(kind));
       return;
   }
@@ -248,4 +250,4 @@ AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, 
   return sum;
 }
 
-}  // namespace harmony::functional
+}  // namespace harmony::worker::functional

@@ -11,7 +11,7 @@
 #include "common/model/model_config.h"
 #include "worker/models/layer_params.h"
 
-namespace harmony::functional {
+namespace harmony::worker::functional {
 
 // ---- Projections: x [N, in] ----
 
@@ -44,11 +44,11 @@ at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& par
 
 // ---- Activation functions ----
 
-void Activate(at::Tensor& y, const at::Tensor& x, Activation kind);
+void Activate(at::Tensor& y, const at::Tensor& x, model::Activation kind);
 // So many rows at a time: ATen's last few elements of a call may have other bits than the rest.
-void ActivateInPlace(at::Tensor& x, Activation kind, int64_t rows);
+void ActivateInPlace(at::Tensor& x, model::Activation kind, int64_t rows);
 // dy becomes the gradient of the function's input x.
-void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, Activation kind);
+void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, model::Activation kind);
 
 // ---- Causal attention: q [b, H, T, D], k, v [b, K, T, D] over memory laid out as [b, T, H, D], of
 // any strides but the last; K divides H, query head h belongs to key head h / (H / K) ----
@@ -67,4 +67,4 @@ struct AttentionGradients {
 AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                                      const at::Tensor& v, const AttentionSaved& saved);
 
-}  // namespace harmony::functional
+}  // namespace harmony::worker::functional

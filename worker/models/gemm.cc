@@ -8,7 +8,7 @@
 
 #include "worker/models/gemm_kernel.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 gemm::View ViewOf(const at::Tensor& matrix) {
@@ -65,4 +65,4 @@ at::Tensor MatMul(const at::Tensor& a, const at::Tensor& b) {
   return c;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

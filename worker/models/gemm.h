@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace harmony {
+namespace harmony::worker {
 
 // c [M, N] = a [M, K] b [K, N], or += with `accumulate`. a and b may be transposed views: one of
 // the two strides of each, and the last one of c, must be 1.
@@ -17,4 +17,4 @@ void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumu
 // The same into a new tensor.
 at::Tensor MatMul(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -15,7 +15,7 @@
 
 #include "worker/models/gemm_kernel.h"
 
-namespace harmony::gemm {
+namespace harmony::worker::gemm {
 namespace {
 
 constexpr int64_t kShallow = 256;   // steps of k between two visits of a tile
@@ -179,4 +179,4 @@ void RunAvx512(const Product& p, int64_t row_begin, int64_t row_end, int64_t col
   }
 }
 
-}  // namespace harmony::gemm
+}  // namespace harmony::worker::gemm

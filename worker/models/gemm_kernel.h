@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace harmony::gemm {
+namespace harmony::worker::gemm {
 
 // A matrix in memory; one of the strides is 1.
 struct View {
@@ -35,4 +35,4 @@ void RunAvx512(const Product& product, int64_t row_begin, int64_t row_end, int64
 inline constexpr int64_t kRows = 8;      // of the tile that lives in registers
 inline constexpr int64_t kColumns = 48;  // three vectors
 
-}  // namespace harmony::gemm
+}  // namespace harmony::worker::gemm

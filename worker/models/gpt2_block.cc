@@ -8,7 +8,7 @@
 #include "worker/models/block.h"
 #include "worker/models/functional.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using functional::AttentionGradients;
@@ -30,7 +30,7 @@ struct Gpt2Saved : BlockSaved {
 
 class Gpt2Block : public Block {
  public:
-  explicit Gpt2Block(const ModelConfig& config) : config_(config) {}
+  explicit Gpt2Block(const model::ModelConfig& config) : config_(config) {}
 
   std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const override {
     auto saved = std::make_unique<Gpt2Saved>();
@@ -48,7 +48,7 @@ class Gpt2Block : public Block {
     saved->normed2 = at.Take({rows, hidden});
     saved->preactivation = at.Take({rows, config_.intermediate_size});
     saved->activated = at.Take({rows, config_.intermediate_size});
-    TORCH_CHECK(at.size() == KeptBlockBytes(config_, shape.samples, shape.tokens));
+    TORCH_CHECK(at.size() == model::KeptBlockBytes(config_, shape.samples, shape.tokens));
     return saved;
   }
 
@@ -163,13 +163,13 @@ class Gpt2Block : public Block {
     dx.add_(functional::NormBackward(std::move(dnormed), x, Norm1(params), saved.norm1));
   }
 
-  const ModelConfig config_;
+  const model::ModelConfig config_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> MakeGpt2Block(const ModelConfig& config) {
+std::unique_ptr<Block> MakeGpt2Block(const model::ModelConfig& config) {
   return std::make_unique<Gpt2Block>(config);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

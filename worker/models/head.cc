@@ -13,21 +13,21 @@
 #include "worker/models/gemm.h"
 #include "worker/models/kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using functional::NormParam;
 using functional::NormSaved;
 
-NormParam FinalNorm(const ModelConfig& config, const LayerParams& params) {
-  const char* name = config.family == Family::kGpt2 ? "ln_f" : "norm";
+NormParam FinalNorm(const model::ModelConfig& config, const LayerParams& params) {
+  const char* name = config.family == model::Family::kGpt2 ? "ln_f" : "norm";
   return functional::GetNorm(params, name, config.norm_epsilon);
 }
 
 // [V, C]: the head's own matrix, or the token table of a tied model.
-Param Projection(const ModelConfig& config, const LayerParams& params) {
+Param Projection(const model::ModelConfig& config, const LayerParams& params) {
   if (!config.tie_word_embeddings) return params.Get("lm_head.weight");
-  return params.Get(config.family == Family::kGpt2 ? "wte.weight" : "embed_tokens.weight");
+  return params.Get(config.family == model::Family::kGpt2 ? "wte.weight" : "embed_tokens.weight");
 }
 
 absl::Status CheckLabels(const int32_t* labels, int64_t rows, int64_t vocabulary) {
@@ -42,9 +42,10 @@ absl::Status CheckLabels(const int32_t* labels, int64_t rows, int64_t vocabulary
 
 }  // namespace
 
-absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const LayerParams& params,
-                                             const at::Tensor& x, const int32_t* labels,
-                                             int64_t total_labels, at::Tensor& dx) {
+absl::StatusOr<command::LossSlot> HeadForwardBackward(const model::ModelConfig& config,
+                                                      const LayerParams& params,
+                                                      const at::Tensor& x, const int32_t* labels,
+                                                      int64_t total_labels, at::Tensor& dx) {
   const int64_t rows = x.size(0);
   const NormParam norm = FinalNorm(config, params);
   const Param projection = Projection(config, params);
@@ -57,7 +58,7 @@ absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const La
   at::Tensor normed;  // [N, C]
   functional::Norm(normed, x, norm, saved);
   at::Tensor dnormed = at::empty_like(normed);
-  const int64_t chunk_rows = std::min(rows, HeadChunkRows(config));
+  const int64_t chunk_rows = std::min(rows, model::HeadChunkRows(config));
   at::Tensor buffer = at::empty({chunk_rows, vocabulary}, x.options());
   const at::Tensor weight_in_out = projection.weight.t();
   at::Tensor gradient = projection.gradient;
@@ -78,7 +79,7 @@ absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const La
   normed.reset();
   dx.copy_(functional::NormBackward(std::move(dnormed), x, norm, saved));
 
-  LossSlot loss;
+  command::LossSlot loss;
   for (int64_t i = 0; i < rows; ++i) {
     if (labels[i] < 0) continue;
     loss.loss_sum += row_loss[i];
@@ -87,4 +88,4 @@ absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const La
   return loss;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -6,17 +6,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
+#include "common/command/objects.h"
 #include "common/model/model_config.h"
-#include "common/plan/objects.h"
 #include "worker/models/layer_params.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // From x [N, C] and labels [N]: the loss (its sum and the number of labels), dx (gradient of
 // loss / total_labels), and the parameters' gradients, added to. OutOfRange names a label beyond
 // the vocabulary, by its row.
-absl::StatusOr<LossSlot> HeadForwardBackward(const ModelConfig& config, const LayerParams& params,
-                                             const at::Tensor& x, const int32_t* labels,
-                                             int64_t total_labels, at::Tensor& dx);
+absl::StatusOr<command::LossSlot> HeadForwardBackward(const model::ModelConfig& config,
+                                                      const LayerParams& params,
+                                                      const at::Tensor& x, const int32_t* labels,
+                                                      int64_t total_labels, at::Tensor& dx);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -10,7 +10,7 @@
 // Compiled for each level, chosen when the program is loaded.
 #define HARMONY_CPU_LEVELS __attribute__((target_clones("avx512f", "avx2", "default")))
 
-namespace harmony::kernels {
+namespace harmony::worker::kernels {
 namespace {
 
 constexpr int kLanes = 16;                 // independent accumulators of a reduction
@@ -238,4 +238,4 @@ void CrossEntropy(float* logits, const int32_t* labels, int64_t rows, int64_t vo
   });
 }
 
-}  // namespace harmony::kernels
+}  // namespace harmony::worker::kernels

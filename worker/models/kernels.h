@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace harmony::kernels {
+namespace harmony::worker::kernels {
 
 // out[i] = table[ids[i]] for `rows` rows of `width`. Returns the first row whose id is outside
 // [0, table_rows), or -1 when all are fine (then and only then `out` is complete).
@@ -48,4 +48,4 @@ void Rotate(float* x, const float* cosines, const float* sines, int64_t samples,
 void CrossEntropy(float* logits, const int32_t* labels, int64_t rows, int64_t vocabulary,
                   float scale, double* row_loss);
 
-}  // namespace harmony::kernels
+}  // namespace harmony::worker::kernels

@@ -5,26 +5,27 @@
 #include "absl/strings/str_cat.h"
 #include "worker/device/cpu_memory.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 at::Tensor WrapFloat(const float* data, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(data), shape, at::kFloat);
 }
 
-LayerParams::LayerParams(const ModelSpec& model, int layer, absl::Span<const UseBinding> bindings) {
-  for (int use : model.layers[layer].uses) {
-    BoundBlock bound{&model.blocks[model.uses[use].block], {use, {}, {}}};
-    for (const UseBinding& binding : bindings) {
-      if (binding.use == use) bound.binding = binding;
+LayerParams::LayerParams(const model::ModelSpec& model, int layer,
+                         absl::Span<const ReferenceBinding> bindings) {
+  for (int reference : model.layers[layer].references) {
+    BoundBlock bound{&model.blocks[model.references[reference].block], {reference, {}, {}}};
+    for (const ReferenceBinding& binding : bindings) {
+      if (binding.reference == reference) bound.binding = binding;
     }
     blocks_.push_back(bound);
   }
 }
 
 const LayerParams::BoundBlock* LayerParams::Locate(absl::string_view suffix,
-                                                   const TensorSpec** tensor) const {
+                                                   const model::TensorSpec** tensor) const {
   for (const BoundBlock& bound : blocks_) {
-    *tensor = FindTensor(*bound.block, suffix);
+    *tensor = model::FindTensor(*bound.block, suffix);
     if (*tensor) return &bound;
   }
   return nullptr;
@@ -32,10 +33,10 @@ const LayerParams::BoundBlock* LayerParams::Locate(absl::string_view suffix,
 
 Param LayerParams::Find(absl::string_view suffix) const {
   Param param;
-  const TensorSpec* tensor = nullptr;
+  const model::TensorSpec* tensor = nullptr;
   const BoundBlock* bound = Locate(suffix, &tensor);
   if (!bound) return param;
-  const auto wrap = [tensor](DeviceAddress block, const StoredAs& form) {
+  const auto wrap = [tensor](DeviceAddress block, const model::StoredAs& form) {
     return WrapFloat(HostPointer<const float>(block + form.offset), tensor->shape);
   };
   if (bound->binding.weights) param.weight = wrap(bound->binding.weights, tensor->weight);
@@ -44,7 +45,7 @@ Param LayerParams::Find(absl::string_view suffix) const {
 }
 
 Param LayerParams::Get(absl::string_view suffix) const {
-  const TensorSpec* tensor = nullptr;
+  const model::TensorSpec* tensor = nullptr;
   TORCH_CHECK(Locate(suffix, &tensor), "the model has no parameter ", std::string(suffix),
               " in this layer");
   return Find(suffix);
@@ -58,4 +59,4 @@ LinearParam LayerParams::Linear(absl::string_view name, bool in_out) const {
   return linear;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -13,7 +13,7 @@
 #include "common/model/model_spec.h"
 #include "worker/layers/layer.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // A parameter and its gradient; what is not bound is an undefined tensor.
 struct Param {
@@ -31,7 +31,8 @@ struct LinearParam {
 // Wraps the host's memory, owns nothing, lives as long as the binding's buffers. One thread.
 class LayerParams {
  public:
-  LayerParams(const ModelSpec& model, int layer, absl::Span<const UseBinding> bindings);
+  LayerParams(const model::ModelSpec& model, int layer,
+              absl::Span<const ReferenceBinding> bindings);
 
   // The tensor of this layer whose name ends with "." + suffix, or is it. Throws c10::Error when
   // there is none: a ModelSpec that does not fit the layer's code.
@@ -43,11 +44,11 @@ class LayerParams {
 
  private:
   struct BoundBlock {
-    const ParamBlock* block = nullptr;
-    UseBinding binding;  // without addresses: not bound
+    const model::ParamBlock* block = nullptr;
+    ReferenceBinding binding;  // without addresses: not bound
   };
   // The entry and tensor of a name; null when there is none.
-  const BoundBlock* Locate(absl::string_view suffix, const TensorSpec** tensor) const;
+  const BoundBlock* Locate(absl::string_view suffix, const model::TensorSpec** tensor) const;
 
   std::vector<BoundBlock> blocks_;
 };
@@ -55,4 +56,4 @@ class LayerParams {
 // Wraps memory as a contiguous fp32 tensor without copying.
 at::Tensor WrapFloat(const float* data, at::IntArrayRef shape);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -14,7 +14,7 @@
 #include "worker/models/kernels.h"
 #include "worker/models/rope.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using functional::AttentionGradients;
@@ -43,7 +43,7 @@ struct LlamaSaved : BlockSaved {
 
 class LlamaBlock : public Block {
  public:
-  explicit LlamaBlock(const ModelConfig& config) : config_(config) {}
+  explicit LlamaBlock(const model::ModelConfig& config) : config_(config) {}
 
   std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const override {
     auto saved = std::make_unique<LlamaSaved>();
@@ -73,7 +73,7 @@ class LlamaBlock : public Block {
     saved->gate = at.Take({rows, config_.intermediate_size});
     saved->up = at.Take({rows, config_.intermediate_size});
     saved->gated = at.Take({rows, config_.intermediate_size});
-    TORCH_CHECK(at.size() == KeptBlockBytes(config_, shape.samples, shape.tokens));
+    TORCH_CHECK(at.size() == model::KeptBlockBytes(config_, shape.samples, shape.tokens));
     return saved;
   }
 
@@ -262,14 +262,14 @@ class LlamaBlock : public Block {
                                      saved.norm1));
   }
 
-  const ModelConfig config_;
+  const model::ModelConfig config_;
   RopeTables rope_;  // for the sequence length seen last
 };
 
 }  // namespace
 
-std::unique_ptr<Block> MakeLlamaBlock(const ModelConfig& config) {
+std::unique_ptr<Block> MakeLlamaBlock(const model::ModelConfig& config) {
   return std::make_unique<LlamaBlock>(config);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -5,11 +5,11 @@
 
 #include <numbers>
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // transformers' _compute_llama3_parameters.
-at::Tensor ScaleLlama3(const at::Tensor& frequencies, const RopeConfig& rope) {
+at::Tensor ScaleLlama3(const at::Tensor& frequencies, const model::RopeConfig& rope) {
   const double context = static_cast<double>(rope.original_max_position_embeddings);
   const double low_wavelength = context / rope.low_freq_factor;
   const double high_wavelength = context / rope.high_freq_factor;
@@ -24,12 +24,12 @@ at::Tensor ScaleLlama3(const at::Tensor& frequencies, const RopeConfig& rope) {
   return at::where(medium, smoothed, scaled);
 }
 
-at::Tensor InverseFrequencies(const RopeConfig& rope, int64_t head_dim) {
+at::Tensor InverseFrequencies(const model::RopeConfig& rope, int64_t head_dim) {
   const at::Tensor exponents =
       at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(head_dim);
   at::Tensor frequencies = at::pow(at::Scalar(rope.theta), exponents).reciprocal();
-  if (rope.scaling == RopeConfig::Scaling::kLinear) return frequencies / rope.factor;
-  if (rope.scaling == RopeConfig::Scaling::kLlama3) return ScaleLlama3(frequencies, rope);
+  if (rope.scaling == model::RopeConfig::Scaling::kLinear) return frequencies / rope.factor;
+  if (rope.scaling == model::RopeConfig::Scaling::kLlama3) return ScaleLlama3(frequencies, rope);
   return frequencies;
 }
 
@@ -41,10 +41,10 @@ std::vector<float> ToVector(const at::Tensor& tensor) {
 
 }  // namespace
 
-RopeTables MakeRopeTables(const RopeConfig& rope, int64_t head_dim, int64_t tokens) {
+RopeTables MakeRopeTables(const model::RopeConfig& rope, int64_t head_dim, int64_t tokens) {
   const at::Tensor positions = at::arange(0, tokens, at::kLong).to(at::kFloat);
   const at::Tensor angles = positions.unsqueeze(1) * InverseFrequencies(rope, head_dim);
   return RopeTables{tokens, ToVector(at::cos(angles)), ToVector(at::sin(angles))};
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -7,7 +7,7 @@
 
 #include "common/model/model_config.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 struct RopeTables {
   int64_t tokens = 0;
@@ -15,6 +15,6 @@ struct RopeTables {
   std::vector<float> sines;
 };
 
-RopeTables MakeRopeTables(const RopeConfig& rope, int64_t head_dim, int64_t tokens);
+RopeTables MakeRopeTables(const model::RopeConfig& rope, int64_t head_dim, int64_t tokens);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,7 +9,7 @@
 
 #include "worker/optimizer/kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 inline float SumOfGradients(const float* const* gradients, int count, int64_t i) {
@@ -43,8 +43,8 @@ inline void SgdElement(const UpdateRange& r, const SgdConstants& c, int64_t i) {
 // end of a block), then says so in the cursor. In program order: that is what a kill respects.
 template <bool kMoments>
 inline void SaveElements(const UpdateRange& r, int64_t i, int64_t count) {
-  const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / kVectorElements;
-  UndoSlot& slot = r.cursor->slots[vector % 2];
+  const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / ipc::kVectorElements;
+  ipc::UndoSlot& slot = r.cursor->slots[vector % 2];
   for (int64_t k = 0; k < count; ++k) {
     slot.w[k] = r.w[i + k];
     if (kMoments) slot.m[k] = r.m[i + k];
@@ -66,12 +66,12 @@ inline void SgdElements(const UpdateRange& r, const SgdConstants& c, int64_t i, 
 }
 
 struct NormLanes {
-  double lane[kVectorElements] = {};
+  double lane[ipc::kVectorElements] = {};
 
   // The sum of the gradients at element `i`, the `k`-th of the range.
   void Add(const float* const* gradients, int count, int64_t i, int64_t k) {
     const double g = SumOfGradients(gradients, count, i);
-    lane[k % static_cast<int64_t>(kVectorElements)] += g * g;  // g * g is exact in double
+    lane[k % static_cast<int64_t>(ipc::kVectorElements)] += g * g;  // g * g is exact in double
   }
   double Sum() const {
     double sum = 0;
@@ -81,4 +81,4 @@ struct NormLanes {
 };
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

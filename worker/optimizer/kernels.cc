@@ -1,6 +1,6 @@
 #include "worker/optimizer/kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 const char* ToString(Isa isa) {
   switch (isa) {
@@ -53,4 +53,4 @@ Isa BestIsa() {
   return Isa::kScalar;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -12,7 +12,7 @@
 
 #include "common/ipc/segment_layout.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 enum class Isa { kScalar, kAvx2, kAvx512 };
 const char* ToString(Isa isa);
@@ -30,7 +30,7 @@ struct UpdateRange {
   int64_t end = 0;
   // Protected updates: the cursor's position and slots, and the element that position 1 stands for.
   // Null: unprotected.
-  UpdateCursor* cursor = nullptr;
+  ipc::UpdateCursor* cursor = nullptr;
   int64_t cursor_base = 0;
 };
 
@@ -77,4 +77,4 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 #endif
 
-}  // namespace harmony
+}  // namespace harmony::worker

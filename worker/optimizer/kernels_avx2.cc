@@ -2,7 +2,7 @@
 
 #include "worker/optimizer/vector_kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 struct Avx2 {
@@ -32,4 +32,4 @@ struct Avx2 {
 
 const Kernels kAvx2Kernels = {AdamW<Avx2>, Sgd<Avx2>, SquaredNorm<Avx2>};
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -2,7 +2,7 @@
 
 #include "worker/optimizer/vector_kernels.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 struct Avx512 {
@@ -32,4 +32,4 @@ struct Avx512 {
 
 const Kernels kAvx512Kernels = {AdamW<Avx512>, Sgd<Avx512>, SquaredNorm<Avx512>};
 
-}  // namespace harmony
+}  // namespace harmony::worker

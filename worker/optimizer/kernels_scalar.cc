@@ -4,10 +4,10 @@
 
 #include "worker/optimizer/element_math.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-constexpr int64_t kVector = kVectorElements;
+constexpr int64_t kVector = ipc::kVectorElements;
 
 void AdamW(const UpdateRange& r, const AdamWConstants& c) {
   for (int64_t i = r.begin; i < r.end; i += kVector) {
@@ -31,4 +31,4 @@ double SquaredNorm(const float* const* gradients, int count, int64_t begin, int6
 
 const Kernels kScalarKernels = {AdamW, Sgd, SquaredNorm};
 
-}  // namespace harmony
+}  // namespace harmony::worker

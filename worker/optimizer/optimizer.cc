@@ -6,7 +6,7 @@
 
 #include "common/ipc/segment_layout.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // Elements of a tensor whose squares are summed at a time. Part of the result: never change it
@@ -29,8 +29,8 @@ AdamWConstants AdamWConstantsOf(const OptimizerSettings& s, const StepHyper& h) 
 // Calls fn(begin, end, decays) for the runs of tensors of equal weight decay within [begin, end).
 // A gap behind a tensor goes with it (gaps stay zero).
 template <typename Fn>
-void ForEachDecayRun(const ParamBlock& block, int64_t begin, int64_t end, Fn&& fn) {
-  const std::vector<TensorSpec>& tensors = block.tensors;
+void ForEachDecayRun(const model::ParamBlock& block, int64_t begin, int64_t end, Fn&& fn) {
+  const std::vector<model::TensorSpec>& tensors = block.tensors;
   size_t i = 0;
   while (i < tensors.size()) {
     size_t next = i + 1;
@@ -46,15 +46,15 @@ void ForEachDecayRun(const ParamBlock& block, int64_t begin, int64_t end, Fn&& f
 
 }  // namespace
 
-OptimizerSettings SettingsOf(const JobSpec& job) {
+OptimizerSettings SettingsOf(const job::JobSpec& job) {
   return {job.optim, job.weight_decay, job.adam_beta1, job.adam_beta2, job.adam_epsilon};
 }
 
-int MomentsOf(OptimizerKind kind) { return kind == OptimizerKind::kAdamW ? 2 : 0; }
+int MomentsOf(job::OptimizerKind kind) { return kind == job::OptimizerKind::kAdamW ? 2 : 0; }
 
-void UpdateElements(const ParamBlock& block, const OptimizerSettings& settings,
+void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, UpdateRange range, const Kernels& kernels) {
-  if (settings.kind == OptimizerKind::kSgd) {
+  if (settings.kind == job::OptimizerKind::kSgd) {
     SgdConstants c;
     c.clip = static_cast<float>(hyper.clip_coefficient);
     c.learning_rate = static_cast<float>(hyper.learning_rate);
@@ -76,11 +76,11 @@ void UpdateElements(const ParamBlock& block, const OptimizerSettings& settings,
   });
 }
 
-void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, const StepHyper& hyper,
-                 const BlockState& state, const BlockGradient& gradient, ThreadPool& pool,
-                 Isa isa) {
+void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settings,
+                 const StepHyper& hyper, const BlockState& state, const BlockGradient& gradient,
+                 ThreadPool& pool, Isa isa) {
   const Kernels& kernels = KernelsFor(isa);
-  const int64_t chunk = static_cast<int64_t>(kUpdateChunkElements);
+  const int64_t chunk = static_cast<int64_t>(ipc::kUpdateChunkElements);
   pool.ParallelFor((block.elements() + chunk - 1) / chunk, [&](int64_t i) {
     UpdateRange range;
     range.w = state.w;
@@ -94,13 +94,13 @@ void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, con
   });
 }
 
-double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, ThreadPool& pool,
-                        Isa isa) {
+double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gradient,
+                        ThreadPool& pool, Isa isa) {
   struct Piece {
     int64_t begin, elements;
   };
   std::vector<Piece> pieces;
-  for (const TensorSpec& tensor : block.tensors) {
+  for (const model::TensorSpec& tensor : block.tensors) {
     for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) {
       pieces.push_back({tensor.gradient.first_element() + at,
                         std::min(kNormChunkElements, tensor.elements - at)});
@@ -117,7 +117,7 @@ double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, 
   // Chunks within a tensor first, then tensors.
   double total = 0, tensor_sum = 0;
   size_t i = 0;
-  for (const TensorSpec& tensor : block.tensors) {
+  for (const model::TensorSpec& tensor : block.tensors) {
     tensor_sum = 0;
     for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) tensor_sum += sums[i++];
     total += tensor_sum;
@@ -135,4 +135,4 @@ double ClipCoefficient(double norm, double max_norm) {
   return std::min(1.0, max_norm / (norm + 1e-6));
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

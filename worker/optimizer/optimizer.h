@@ -8,24 +8,24 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/job/job_spec.h"
 #include "common/model/model_spec.h"
-#include "common/plan/job_spec.h"
 #include "worker/optimizer/kernels.h"
 #include "worker/optimizer/thread_pool.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // What a job fixes for all its steps.
 struct OptimizerSettings {
-  OptimizerKind kind = OptimizerKind::kAdamW;
+  job::OptimizerKind kind = job::OptimizerKind::kAdamW;
   double weight_decay = 0;  // AdamW: decoupled. SGD: added to the gradient, as PyTorch's SGD does
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
 };
-OptimizerSettings SettingsOf(const JobSpec& job);
+OptimizerSettings SettingsOf(const job::JobSpec& job);
 // Moments that the optimizer keeps for each parameter.
-int MomentsOf(OptimizerKind kind);
+int MomentsOf(job::OptimizerKind kind);
 
 // What changes from step to step.
 struct StepHyper {
@@ -41,19 +41,19 @@ struct BlockState {
   float* v = nullptr;
 };
 
-// A block's gradient is the sum of these, added up in this order: of its last use, then (tied) of
-// its first use; of each use those of the replicas, ascending. At least one.
+// A block's gradient is the sum of these, added up in this order: of its last reference, then
+// (tied) of its first reference; of each reference those of the replicas, ascending. At least one.
 using BlockGradient = std::vector<const float*>;
 
 // One step, in place. Weight decay goes to the tensors that ask for it.
-void UpdateBlock(const ParamBlock& block, const OptimizerSettings& settings, const StepHyper& hyper,
-                 const BlockState& state, const BlockGradient& gradient, ThreadPool& pool,
-                 Isa isa = BestIsa());
+void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settings,
+                 const StepHyper& hyper, const BlockState& state, const BlockGradient& gradient,
+                 ThreadPool& pool, Isa isa = BestIsa());
 
 // Squared norm of a block's gradient in fp64: tensors in order, each in fixed chunks. Not finite
 // exactly when the gradient is not.
-double BlockSquaredNorm(const ParamBlock& block, const BlockGradient& gradient, ThreadPool& pool,
-                        Isa isa = BestIsa());
+double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gradient,
+                        ThreadPool& pool, Isa isa = BestIsa());
 // The global norm: square root of the sum over blocks, in block order.
 double GradientNorm(absl::Span<const double> squared_block_norms);
 // min(1, max_norm / (norm + 1e-6)).
@@ -62,7 +62,7 @@ double ClipCoefficient(double norm, double max_norm);
 // ---- For protected_update.cc ----
 
 // Updates elements [range.begin, range.end) of a block, by segments of equal weight decay.
-void UpdateElements(const ParamBlock& block, const OptimizerSettings& settings,
+void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, UpdateRange range, const Kernels& kernels);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,26 +9,29 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // One update of one block: its place in the segment and what is known about it.
 class BlockUpdate {
  public:
-  BlockUpdate(Segment& segment, const ModelSpec& model, const ObjectTableLayout& layout,
-              const OptimizerSettings& settings, const ProtectedUpdate& update)
+  BlockUpdate(ipc::Segment& segment, const model::ModelSpec& model,
+              const command::ObjectTableLayout& layout, const OptimizerSettings& settings,
+              const ProtectedUpdate& update)
       : segment_(segment),
         block_(model.blocks[static_cast<size_t>(update.block)]),
         settings_(settings),
         update_(update),
         target_(static_cast<uint64_t>(update.hyper.step)),
-        first_cursor_(CursorBase(model, update.block)) {
+        first_cursor_(ipc::CursorBase(model, update.block)) {
     const int parts = 1 + MomentsOf(settings.kind);
     for (int part = 0; part < parts; ++part) {
-      const ObjectKey key{static_cast<ObjectKind>(static_cast<int>(ObjectKind::kParameter) + part),
-                          update.block, 0};
+      const command::ObjectKey key{static_cast<command::ObjectKind>(
+                                       static_cast<int>(command::ObjectKind::kParameter) + part),
+                                   update.block, 0};
       const Bytes size = part == 0 ? block_.weight_bytes : block_.moment_bytes;
-      views_.push_back({key, PersistentOffset(model, key), size, 0, ObjectState::kFree});
+      views_.push_back(
+          {key, command::PersistentOffset(model, key), size, 0, command::ObjectState::kFree});
       records_.push_back(layout.IndexOf(key));
     }
   }
@@ -45,38 +48,38 @@ class BlockUpdate {
     }
     const Kernels& kernels = KernelsFor(isa);
     pool.ParallelFor(num_chunks(), [&](int64_t chunk) { RunChunk(chunk, kernels); });
-    SetState(ObjectState::kClean);
+    SetState(command::ObjectState::kClean);
     return absl::OkStatus();
   }
 
  private:
   enum class Stage { kNotStarted, kUnderWay, kDone };
 
-  int64_t num_chunks() const { return UpdateChunks(block_.elements()); }
+  int64_t num_chunks() const { return ipc::UpdateChunks(block_.elements()); }
 
   // What the records say; the parameter's decides, its moments may only lag behind as the order of
   // the stores allows.
   absl::StatusOr<Stage> ReadStage() const {
-    std::vector<ObjectView> found;
+    std::vector<command::ObjectView> found;
     for (int record : records_) {
-      HARMONY_ASSIGN_OR_RETURN(ObjectView view, segment_.ReadRecord(record));
+      HARMONY_ASSIGN_OR_RETURN(command::ObjectView view, segment_.ReadRecord(record));
       found.push_back(view);
     }
-    const auto is = [&](size_t part, ObjectState state, uint64_t version) {
+    const auto is = [&](size_t part, command::ObjectState state, uint64_t version) {
       return found[part].state == state && found[part].version == version;
     };
     std::optional<Stage> stage;
-    if (is(0, ObjectState::kClean, target_)) stage = Stage::kDone;
-    if (is(0, ObjectState::kUpdating, target_)) stage = Stage::kUnderWay;
-    if (is(0, ObjectState::kClean, target_ - 1)) stage = Stage::kNotStarted;
+    if (is(0, command::ObjectState::kClean, target_)) stage = Stage::kDone;
+    if (is(0, command::ObjectState::kUpdating, target_)) stage = Stage::kUnderWay;
+    if (is(0, command::ObjectState::kClean, target_ - 1)) stage = Stage::kNotStarted;
     bool consistent = stage.has_value();
     for (size_t part = 0; part < found.size() && consistent; ++part) {
       consistent =
           found[part].offset == views_[part].offset && found[part].size == views_[part].size;
       if (part == 0 || !consistent) continue;
-      const bool old = is(part, ObjectState::kClean, target_ - 1);
-      const bool updating = is(part, ObjectState::kUpdating, target_);
-      const bool done = is(part, ObjectState::kClean, target_);
+      const bool old = is(part, command::ObjectState::kClean, target_ - 1);
+      const bool updating = is(part, command::ObjectState::kUpdating, target_);
+      const bool done = is(part, command::ObjectState::kClean, target_);
       consistent = *stage == Stage::kNotStarted ? old || updating
                    : *stage == Stage::kUnderWay ? updating || done
                                                 : done;
@@ -84,9 +87,9 @@ class BlockUpdate {
     if (!consistent) {
       std::string text =
           absl::StrCat("cannot update '", block_.name, "' to version ", target_, ":");
-      for (const ObjectView& view : found) {
-        absl::StrAppend(&text, " ", DebugString(view.key), " state ", static_cast<int>(view.state),
-                        " version ", view.version, ";");
+      for (const command::ObjectView& view : found) {
+        absl::StrAppend(&text, " ", command::DebugString(view.key), " state ",
+                        static_cast<int>(view.state), " version ", view.version, ";");
       }
       return absl::FailedPreconditionError(text);
     }
@@ -95,15 +98,15 @@ class BlockUpdate {
 
   void Start() {
     for (int64_t chunk = 0; chunk < num_chunks(); ++chunk) {
-      UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
+      ipc::UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
       FillHeader(cursor, chunk);
       cursor->position.store(0, std::memory_order_release);
     }
-    SetState(ObjectState::kUpdating);
+    SetState(command::ObjectState::kUpdating);
   }
 
   // Moments first, the parameter last.
-  void SetState(ObjectState state) {
+  void SetState(command::ObjectState state) {
     for (size_t part = records_.size(); part-- > 0;) {
       views_[part].state = state;
       views_[part].version = target_;
@@ -111,7 +114,7 @@ class BlockUpdate {
     }
   }
 
-  void FillHeader(UpdateCursor* cursor, int64_t chunk) const {
+  void FillHeader(ipc::UpdateCursor* cursor, int64_t chunk) const {
     cursor->target_version = target_;
     cursor->block = update_.block;
     cursor->chunk = static_cast<int32_t>(chunk);
@@ -123,17 +126,18 @@ class BlockUpdate {
       cursor->gradient_records[i] = i < records.size() ? records[i] : -1;
     const absl::Span<const int> more = records.subspan(std::min<size_t>(records.size(), 2));
     cursor->more_gradients = more.empty() ? 0 : XXH3_64bits(more.data(), more.size() * sizeof(int));
-    cursor->checksum = XXH3_64bits(cursor, offsetof(UpdateCursor, checksum));
+    cursor->checksum = XXH3_64bits(cursor, offsetof(ipc::UpdateCursor, checksum));
   }
 
   // Before an update goes on: every cursor must be of this very update.
   absl::Status CheckCursors() const {
     for (int64_t chunk = 0; chunk < num_chunks(); ++chunk) {
-      const UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
-      UpdateCursor expected;
+      const ipc::UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
+      ipc::UpdateCursor expected;
       FillHeader(&expected, chunk);
-      const uint64_t vectors = (expected.elements + kVectorElements - 1) / kVectorElements;
-      if (std::memcmp(&expected, cursor, offsetof(UpdateCursor, position)) != 0 ||
+      const uint64_t vectors =
+          (expected.elements + ipc::kVectorElements - 1) / ipc::kVectorElements;
+      if (std::memcmp(&expected, cursor, offsetof(ipc::UpdateCursor, position)) != 0 ||
           cursor->position.load(std::memory_order_acquire) > vectors + 1) {
         return absl::DataLossError(absl::StrCat("cursor of '", block_.name, "' chunk ", chunk,
                                                 " does not belong to the update to version ",
@@ -143,7 +147,9 @@ class BlockUpdate {
     return absl::OkStatus();
   }
 
-  int64_t Begin(int64_t chunk) const { return chunk * static_cast<int64_t>(kUpdateChunkElements); }
+  int64_t Begin(int64_t chunk) const {
+    return chunk * static_cast<int64_t>(ipc::kUpdateChunkElements);
+  }
   int64_t End(int64_t chunk) const { return std::min(block_.elements(), Begin(chunk + 1)); }
   float* Buffer(size_t part) const {
     return part < views_.size() ? reinterpret_cast<float*>(segment_.Arena(views_[part].offset))
@@ -151,8 +157,8 @@ class BlockUpdate {
   }
 
   void RunChunk(int64_t chunk, const Kernels& kernels) const {
-    UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
-    const int64_t vector_elements = static_cast<int64_t>(kVectorElements);
+    ipc::UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
+    const int64_t vector_elements = static_cast<int64_t>(ipc::kVectorElements);
     const int64_t begin = Begin(chunk), end = End(chunk);
     const int64_t vectors = (end - begin + vector_elements - 1) / vector_elements;
     const int64_t position = static_cast<int64_t>(cursor->position.load(std::memory_order_acquire));
@@ -176,8 +182,9 @@ class BlockUpdate {
   }
 
   // The vector at range.begin may be half-written: put its old values back.
-  static void RestoreVector(const UndoSlot& slot, const UpdateRange& range) {
-    const int64_t count = std::min(static_cast<int64_t>(kVectorElements), range.end - range.begin);
+  static void RestoreVector(const ipc::UndoSlot& slot, const UpdateRange& range) {
+    const int64_t count =
+        std::min(static_cast<int64_t>(ipc::kVectorElements), range.end - range.begin);
     const size_t bytes = static_cast<size_t>(count) * sizeof(slot.w[0]);
     std::memcpy(range.w + range.begin, slot.w, bytes);
     if (range.m != nullptr) std::memcpy(range.m + range.begin, slot.m, bytes);
@@ -185,28 +192,29 @@ class BlockUpdate {
     asm volatile("" ::: "memory");
   }
 
-  Segment& segment_;
-  const ParamBlock& block_;
+  ipc::Segment& segment_;
+  const model::ParamBlock& block_;
   const OptimizerSettings& settings_;
   const ProtectedUpdate& update_;
   const uint64_t target_;
   const int64_t first_cursor_;
-  std::vector<ObjectView> views_;  // parameter, then moments
+  std::vector<command::ObjectView> views_;  // parameter, then moments
   std::vector<int> records_;
   BlockGradient gradient_;
 };
 
 }  // namespace
 
-absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
+absl::StatusOr<BlockGradient> GradientFromRecords(const ipc::Segment& segment,
+                                                  const model::ParamBlock& block,
                                                   absl::Span<const int> records, uint64_t version) {
   if (records.empty()) {
     return absl::InternalError(absl::StrCat("'", block.name, "' has no gradient"));
   }
   BlockGradient gradient;
   for (const int record : records) {
-    HARMONY_ASSIGN_OR_RETURN(const ObjectView view, segment.ReadRecord(record));
-    if (view.state != ObjectState::kClean || view.version != version ||
+    HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view, segment.ReadRecord(record));
+    if (view.state != command::ObjectState::kClean || view.version != version ||
         view.size != block.gradient_bytes) {
       return absl::FailedPreconditionError(absl::StrCat(
           "gradient of '", block.name, "' in record ", record, " is not committed for version ",
@@ -218,10 +226,11 @@ absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const 
   return gradient;
 }
 
-absl::Status UpdateObject(Segment& segment, const ModelSpec& model, const ObjectTableLayout& layout,
+absl::Status UpdateObject(ipc::Segment& segment, const model::ModelSpec& model,
+                          const command::ObjectTableLayout& layout,
                           const OptimizerSettings& settings, const ProtectedUpdate& update,
                           ThreadPool& pool, Isa isa) {
   return BlockUpdate(segment, model, layout, settings, update).Run(pool, isa);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -15,12 +15,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/command/objects.h"
 #include "common/ipc/segment.h"
 #include "common/model/model_spec.h"
-#include "common/plan/objects.h"
 #include "worker/optimizer/optimizer.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 struct ProtectedUpdate {
   int block = 0;
@@ -30,13 +30,15 @@ struct ProtectedUpdate {
 
 // FailedPrecondition when records are not in a state the update can start or go on from (names the
 // object); DataLoss when a cursor is damaged. Then nothing has been changed.
-absl::Status UpdateObject(Segment& segment, const ModelSpec& model, const ObjectTableLayout& layout,
+absl::Status UpdateObject(ipc::Segment& segment, const model::ModelSpec& model,
+                          const command::ObjectTableLayout& layout,
                           const OptimizerSettings& settings, const ProtectedUpdate& update,
                           ThreadPool& pool, Isa isa = BestIsa());
 
 // The gradient of a block, from its committed records. FailedPrecondition unless
 // all are clean at `version` and have the block's size.
-absl::StatusOr<BlockGradient> GradientFromRecords(const Segment& segment, const ParamBlock& block,
+absl::StatusOr<BlockGradient> GradientFromRecords(const ipc::Segment& segment,
+                                                  const model::ParamBlock& block,
                                                   absl::Span<const int> records, uint64_t version);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -1,6 +1,6 @@
 #include "worker/optimizer/thread_pool.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 ThreadPool::ThreadPool(int threads) {
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { WorkerLoop(); });
@@ -54,4 +54,4 @@ void ThreadPool::WorkerLoop() {
   }
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -11,7 +11,7 @@
 
 #include "common/base/mutex.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Owned and used by one thread at a time.
 class ThreadPool {
@@ -43,4 +43,4 @@ class ThreadPool {
   std::vector<std::thread> workers_;  // constant after construction
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

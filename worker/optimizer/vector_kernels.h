@@ -8,10 +8,10 @@
 
 #include "worker/optimizer/element_math.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-constexpr int64_t kVector = kVectorElements;
+constexpr int64_t kVector = ipc::kVectorElements;
 // How far ahead of the loop lines are asked for: beyond a page's end the hardware does not look.
 constexpr int64_t kPrefetchElements = 512;
 
@@ -53,8 +53,8 @@ class Gradients {
 // As SaveElements, for a whole vector.
 template <typename V, bool kMoments>
 inline void SaveVector(const UpdateRange& r, int64_t i) {
-  const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / kVectorElements;
-  UndoSlot& slot = r.cursor->slots[vector % 2];
+  const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / ipc::kVectorElements;
+  ipc::UndoSlot& slot = r.cursor->slots[vector % 2];
   for (int64_t k = 0; k < kVector; k += V::kWidth) {
     V::Store(slot.w + k, V::Load(r.w + i + k));
     if (kMoments) V::Store(slot.m + k, V::Load(r.m + i + k));
@@ -167,4 +167,4 @@ double SquaredNorm(const float* const* gradients, int count, int64_t begin, int6
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

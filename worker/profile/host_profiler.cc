@@ -10,7 +10,7 @@
 #include "common/plan/arena_layout.h"
 #include "worker/host/host_executor.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr uint32_t kGeneration = 1;
@@ -20,7 +20,8 @@ constexpr Nanos kWakeDeadline = Seconds(10);
 // Runs the host tasks of step after step, keeping the time of each kind.
 class HostMeter {
  public:
-  HostMeter(Segment& segment, HostWorkload work, const JobSpec& job, BytesPerSecond paced)
+  HostMeter(ipc::Segment& segment, profile::HostWorkload work, const job::JobSpec& job,
+            BytesPerSecond paced)
       : segment_(segment),
         work_(std::move(work)),
         optimizer_(job.optim),
@@ -28,10 +29,10 @@ class HostMeter {
         layout_(work_.model, work_.plan),
         table_(work_.model, work_.plan.num_microbatches) {}
 
-  absl::Status Open(const ProfileCall& call, const std::string& scratch) {
+  absl::Status Open(const runtime::ProfileCall& call, const std::string& scratch) {
     HostJob job;
     job.spec = call.job;
-    job.spec.init = InitMode::kRandom;
+    job.spec.init = job::InitMode::kRandom;
     job.spec.output_dir = scratch;
     job.spec.max_grad_norm = 0;
     job.model = work_.model;
@@ -39,40 +40,41 @@ class HostMeter {
     job.config_json = call.request.config_json;
     HARMONY_ASSIGN_OR_RETURN(executor_, HostExecutor::Create(segment_, std::move(job)));
     // Gradients: any values do.
-    for (int use = 0; use < num_blocks(); ++use) {
-      float* data = reinterpret_cast<float*>(segment_.Arena(layout_.Gradient(use)));
-      for (int64_t i = 0; i < work_.model.blocks[use].elements(); ++i) {
+    for (int reference = 0; reference < num_blocks(); ++reference) {
+      float* data = reinterpret_cast<float*>(segment_.Arena(layout_.Gradient(reference)));
+      for (int64_t i = 0; i < work_.model.blocks[reference].elements(); ++i) {
         data[i] = 1e-3f * static_cast<float>(i % 17 - 8);
       }
     }
-    HARMONY_ASSIGN_OR_RETURN(const double seconds, Run(HostTaskKind::kInitialize, -1, Bytes(), 0));
-    const Bytes state = PersistentBytes(work_.model, work_.plan.optimizer_moments);
+    HARMONY_ASSIGN_OR_RETURN(const double seconds,
+                             Run(command::HostTaskKind::kInitialize, -1, Bytes(), 0));
+    const Bytes state = command::PersistentBytes(work_.model, work_.plan.optimizer_moments);
     initialize_.push_back(Rate(state, seconds));
     return absl::OkStatus();
   }
 
   absl::Status Step(int64_t step) {
     const int parity = static_cast<int>(step & 1);
-    HARMONY_ASSIGN_OR_RETURN(const double batch,
-                             Run(HostTaskKind::kLoadBatch, -1, layout_.Batch(parity), step));
+    HARMONY_ASSIGN_OR_RETURN(const double batch, Run(command::HostTaskKind::kLoadBatch, -1,
+                                                     layout_.Batch(parity), step));
     batch_.push_back(Rate(layout_.batch_bytes(), batch));
     CommitInputs(step);
-    HARMONY_ASSIGN_OR_RETURN(const double task,
-                             Run(HostTaskKind::kStepScalars, -1, layout_.Scalars(parity), step));
+    HARMONY_ASSIGN_OR_RETURN(const double task, Run(command::HostTaskKind::kStepScalars, -1,
+                                                    layout_.Scalars(parity), step));
     task_.push_back(task);
     double norm = 0, update = 0;
     Bytes norm_bytes, update_bytes;
     for (int block = 0; block < num_blocks(); ++block) {
       HARMONY_ASSIGN_OR_RETURN(const double seconds,
-                               Run(HostTaskKind::kNorm, block, layout_.Norm(block), step));
+                               Run(command::HostTaskKind::kNorm, block, layout_.Norm(block), step));
       norm += NetOf(seconds, task);
       norm_bytes += work_.model.blocks[block].gradient_bytes;
     }
     for (int block = 0; block < num_blocks(); ++block) {
       HARMONY_ASSIGN_OR_RETURN(const double seconds,
-                               Run(HostTaskKind::kUpdate, block, Bytes(), step));
+                               Run(command::HostTaskKind::kUpdate, block, Bytes(), step));
       update += NetOf(seconds, task);
-      update_bytes += UpdateBytes(work_.model.blocks[block], optimizer_);
+      update_bytes += profile::UpdateBytes(work_.model.blocks[block], optimizer_);
     }
     norm_.push_back(Paced(Rate(norm_bytes, norm)));
     update_.push_back(Paced(Rate(update_bytes, update)));
@@ -80,17 +82,17 @@ class HostMeter {
   }
 
   // The first step touches memory and is left out.
-  HostProfile Result() {
+  profile::HostProfile Result() {
     for (std::vector<double>* values : {&batch_, &task_, &norm_, &update_}) {
       values->erase(values->begin());
     }
-    HostProfile host;
-    host.optimizer = OptimizerName(optimizer_);
-    host.update_rate = MeasuredOf(update_);
-    host.norm_rate = MeasuredOf(norm_);
-    host.batch_rate = MeasuredOf(batch_);
-    host.initialize_rate = MeasuredOf(initialize_);
-    host.task = MeasuredOf(task_);
+    profile::HostProfile host;
+    host.optimizer = profile::OptimizerName(optimizer_);
+    host.update_rate = profile::MeasuredOf(update_);
+    host.norm_rate = profile::MeasuredOf(norm_);
+    host.batch_rate = profile::MeasuredOf(batch_);
+    host.initialize_rate = profile::MeasuredOf(initialize_);
+    host.task = profile::MeasuredOf(task_);
     return host;
   }
 
@@ -108,49 +110,51 @@ class HostMeter {
   // What the swapper would have committed.
   void CommitInputs(int64_t step) {
     const uint64_t version = static_cast<uint64_t>(step) + 1;
-    LossSlot* slot = reinterpret_cast<LossSlot*>(segment_.Arena(layout_.Loss()));
+    command::LossSlot* slot = reinterpret_cast<command::LossSlot*>(segment_.Arena(layout_.Loss()));
     slot->loss_sum = 1;
     slot->label_count = 1;
-    Publish({ObjectKind::kLoss, 0, 0}, layout_.Loss(), Bytes(sizeof(LossSlot)), version);
-    for (int use = 0; use < num_blocks(); ++use) {
-      Publish({ObjectKind::kGradient, use, 0}, layout_.Gradient(use),
-              work_.model.blocks[use].gradient_bytes, version);
+    Publish({command::ObjectKind::kLoss, 0, 0}, layout_.Loss(), Bytes(sizeof(command::LossSlot)),
+            version);
+    for (int reference = 0; reference < num_blocks(); ++reference) {
+      Publish({command::ObjectKind::kGradient, reference, 0}, layout_.Gradient(reference),
+              work_.model.blocks[reference].gradient_bytes, version);
     }
   }
-  void Publish(const ObjectKey& key, Bytes offset, Bytes size, uint64_t version) {
-    segment_.Publish(table_.IndexOf(key), {key, offset, size, version, ObjectState::kClean});
+  void Publish(const command::ObjectKey& key, Bytes offset, Bytes size, uint64_t version) {
+    segment_.Publish(table_.IndexOf(key),
+                     {key, offset, size, version, command::ObjectState::kClean});
   }
 
-  absl::StatusOr<double> Run(HostTaskKind kind, int block, Bytes offset, int64_t step) {
-    HostTask task;
+  absl::StatusOr<double> Run(command::HostTaskKind kind, int block, Bytes offset, int64_t step) {
+    command::HostTask task;
     task.kind = kind;
     task.block = block;
     task.offset = offset;
     if (block >= 0) {
-      task.gradient_records = {table_.IndexOf({ObjectKind::kGradient, block, 0})};
+      task.gradient_records = {table_.IndexOf({command::ObjectKind::kGradient, block, 0})};
     }
-    CommandHeader header;
+    command::CommandHeader header;
     header.step = step;
     const Nanos start = MonotonicClock().Now();
     HARMONY_RETURN_IF_ERROR(executor_->Execute(task, header));
     return (MonotonicClock().Now() - start).seconds();
   }
 
-  Segment& segment_;
-  const HostWorkload work_;
-  const OptimizerKind optimizer_;
+  ipc::Segment& segment_;
+  const profile::HostWorkload work_;
+  const job::OptimizerKind optimizer_;
   const BytesPerSecond paced_;
-  const ArenaLayout layout_;
-  const ObjectTableLayout table_;
+  const plan::ArenaLayout layout_;
+  const command::ObjectTableLayout table_;
   std::unique_ptr<HostExecutor> executor_;
   std::vector<double> initialize_, batch_, task_, norm_, update_;
 };
 
 // From a signal to the waiter: two threads wake each other in turn.
-absl::StatusOr<Measured> MeasureWakes(Segment& segment) {
-  TimelineSemaphore mine = segment.Semaphore(kGeneration, kSemaphoresPerBank - 2);
-  TimelineSemaphore others = segment.Semaphore(kGeneration, kSemaphoresPerBank - 1);
-  const GenerationGuard guard = segment.Guard(kGeneration);
+absl::StatusOr<profile::Measured> MeasureWakes(ipc::Segment& segment) {
+  ipc::TimelineSemaphore mine = segment.Semaphore(kGeneration, ipc::kSemaphoresPerBank - 2);
+  ipc::TimelineSemaphore others = segment.Semaphore(kGeneration, ipc::kSemaphoresPerBank - 1);
+  const ipc::GenerationGuard guard = segment.Guard(kGeneration);
   std::jthread other([&, others]() mutable {
     for (uint64_t i = 1; i <= kWakes; ++i) {
       if (!mine.WaitFor(i, guard, kWakeDeadline).ok()) return;
@@ -164,25 +168,27 @@ absl::StatusOr<Measured> MeasureWakes(Segment& segment) {
     HARMONY_RETURN_IF_ERROR_CTX(others.WaitFor(i, guard, kWakeDeadline), "measuring wake-ups");
     seconds.push_back((MonotonicClock().Now() - start).seconds() / 2);
   }
-  return MeasuredOf(seconds);
+  return profile::MeasuredOf(seconds);
 }
 
 }  // namespace
 
-absl::StatusOr<HostProfile> MeasureHost(Segment& segment, const ProfileCall& call,
-                                        const std::string& scratch, BytesPerSecond paced) {
-  HARMONY_ASSIGN_OR_RETURN(const Measured wake, MeasureWakes(segment));
-  HostMeter meter(segment, HostWorkloadOf(call.model, call.job), call.job, paced);
+absl::StatusOr<profile::HostProfile> MeasureHost(ipc::Segment& segment,
+                                                 const runtime::ProfileCall& call,
+                                                 const std::string& scratch, BytesPerSecond paced) {
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured wake, MeasureWakes(segment));
+  HostMeter meter(segment, profile::HostWorkloadOf(call.model, call.job), call.job, paced);
   HARMONY_RETURN_IF_ERROR(meter.Open(call, scratch));
-  const RepeatLimits limits = call.request.quick ? kQuickRepeats : RepeatLimits{5, 50, Seconds(1)};
+  const runtime::RepeatLimits limits =
+      call.request.quick ? runtime::kQuickRepeats : runtime::RepeatLimits{5, 50, Seconds(1)};
   const Nanos start = MonotonicClock().Now();
   for (int64_t step = 0; step <= limits.most; ++step) {
     if (step > limits.least && MonotonicClock().Now() - start > limits.enough) break;
     HARMONY_RETURN_IF_ERROR(meter.Step(step));
   }
-  HostProfile host = meter.Result();
+  profile::HostProfile host = meter.Result();
   host.wake = wake;
   return host;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

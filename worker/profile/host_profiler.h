@@ -7,15 +7,16 @@
 
 #include "absl/status/statusor.h"
 #include "common/ipc/segment.h"
-#include "common/plan/profile.h"
+#include "common/profile/profile.h"
 #include "common/runtime/profile_call.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // `segment` holds a job for HostWorkloadOf(call) and a generation 1 that has begun. `scratch`: an
 // existing directory that only this process uses. `paced`: norms and updates are no faster, as in a
 // run; 0: as fast as they are.
-absl::StatusOr<HostProfile> MeasureHost(Segment& segment, const ProfileCall& call,
-                                        const std::string& scratch, BytesPerSecond paced);
+absl::StatusOr<profile::HostProfile> MeasureHost(ipc::Segment& segment,
+                                                 const runtime::ProfileCall& call,
+                                                 const std::string& scratch, BytesPerSecond paced);
 
-}  // namespace harmony
+}  // namespace harmony::worker

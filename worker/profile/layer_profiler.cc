@@ -9,7 +9,7 @@
 #include "common/model/model_sizes.h"
 #include "worker/device/compute_device.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // What a size is expected to take in backward, for it to be measured; beyond, times grow with the
@@ -39,11 +39,11 @@ class Noise {
   uint64_t state_ = 88172645463325252u;
 };
 
-Measured Minus(const Measured& a, double b) {
+profile::Measured Minus(const profile::Measured& a, double b) {
   return {std::max(a.median - b, kLeastSeconds), std::max(a.least - b, kLeastSeconds),
           std::max(a.most - b, kLeastSeconds)};
 }
-Measured Times(const Measured& a, double factor) {
+profile::Measured Times(const profile::Measured& a, double factor) {
   return {a.median * factor, a.least * factor, a.most * factor};
 }
 
@@ -52,11 +52,11 @@ Measured Times(const Measured& a, double factor) {
 // Gives the bindings of a task their places, one behind the other, and fills them.
 class LayerProfiler::Binder {
  public:
-  Binder(const AttachedJob& job, const Task& task)
+  Binder(const runtime::AttachedJob& job, const Task& task)
       : model_(job.model), task_(task), samples_(task.samples) {}
 
   // The places only. ResourceExhausted when they do not fit so much memory.
-  absl::Status Bind(Bytes memory, ComputeTask& compute) {
+  absl::Status Bind(Bytes memory, command::ComputeTask& compute) {
     Place(compute);
     if (next_ + kLeastWorkspace > memory) {
       return absl::ResourceExhaustedError(
@@ -69,48 +69,50 @@ class LayerProfiler::Binder {
   absl::Status Fill(ComputeDevice& device) {
     device_ = &device;
     next_ = Bytes();
-    ComputeTask same;
+    command::ComputeTask same;
     Place(same);
     return written_;
   }
   Bytes end() const { return next_; }
 
  private:
-  void Place(ComputeTask& compute) {
+  void Place(command::ComputeTask& compute) {
     const Task& task = task_;
-    compute = ComputeTask();
+    compute = command::ComputeTask();
     compute.kind = task.kind;
     compute.layers = task.layers;
     compute.samples = task.samples;
     compute.total_labels = samples_ * model_.labels_per_sample;
-    const bool forward = task.kind == TaskKind::kForward;
-    const bool backward = task.kind == TaskKind::kBackward;
+    const bool forward = task.kind == command::TaskKind::kForward;
+    const bool backward = task.kind == command::TaskKind::kBackward;
     const bool first = task.layers.first == 0;
     const int behind = task.layers.last + 1;
     const auto hidden = [&](int boundary, float scale) {
-      return Floats(BoundaryBytes(model_, boundary, samples_), scale);
+      return Floats(model::BoundaryBytes(model_, boundary, samples_), scale);
     };
     const auto gradient = [&](int boundary, float scale) {
-      return Floats(BoundaryGradientBytes(model_, boundary, samples_), scale);
+      return Floats(model::BoundaryGradientBytes(model_, boundary, samples_), scale);
     };
-    for (int use : UsesOf(model_, task.layers)) {
-      const ParamBlock& block = model_.blocks[model_.uses[use].block];
-      if (!backward || model_.uses[use].needed_in_backward) {
-        compute.weights.push_back({use, Weights(block)});
+    for (int reference : plan::ReferencesOf(model_, task.layers)) {
+      const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
+      if (!backward || model_.references[reference].needed_in_backward) {
+        compute.weights.push_back({reference, Weights(block)});
       }
-      if (!forward) compute.gradients.push_back({use, Floats(block.gradient_bytes, 0)});
+      if (!forward) compute.gradients.push_back({reference, Floats(block.gradient_bytes, 0)});
     }
-    for (int input : InputsOf(model_, task.layers)) {
+    for (int input : model::InputsOf(model_, task.layers)) {
       compute.inputs.push_back({input, Ids(model_.inputs[input])});
     }
     if (task.layers.last > 0 && !(first && !backward)) {
       compute.input = hidden(std::max(task.layers.first, 1), 1);
     }
-    if (task.kept) compute.kept = Floats(KeptActivationBytes(model_, task.layers, samples_), 0);
+    if (task.kept)
+      compute.kept = Floats(model::KeptActivationBytes(model_, task.layers, samples_), 0);
     if (forward) compute.outputs.push_back({behind, hidden(behind, 0)});
     if (backward) compute.output_gradient = gradient(behind, 1e-3f);
     if (!forward && !first) compute.input_gradient = gradient(task.layers.first, 0);
-    if (task.kind == TaskKind::kForwardBackward) compute.loss = Take(Bytes(sizeof(LossSlot)));
+    if (task.kind == command::TaskKind::kForwardBackward)
+      compute.loss = Take(Bytes(sizeof(command::LossSlot)));
   }
 
   Bytes Take(Bytes size) {
@@ -137,24 +139,24 @@ class LayerProfiler::Binder {
                  [&] { return scale * noise_.Next(); });
     return at;
   }
-  Bytes Weights(const ParamBlock& block) {
+  Bytes Weights(const model::ParamBlock& block) {
     const Bytes at = Floats(block.weight_bytes, 0.02f);
-    for (const TensorSpec& tensor : block.tensors) {
-      if (tensor.init != InitKind::kOnes) continue;
+    for (const model::TensorSpec& tensor : block.tensors) {
+      if (tensor.init != model::InitKind::kOnes) continue;
       Write<float>(at + tensor.weight.offset, tensor.elements, [] { return 1.0f; });
     }
     return at;
   }
   // Of type int32, as all inputs of the built-in families.
-  Bytes Ids(const BatchInput& input) {
-    const Bytes size = TimesSaturated(input.tensor.per_sample(), samples_);
+  Bytes Ids(const model::BatchInput& input) {
+    const Bytes size = model::TimesSaturated(input.tensor.per_sample(), samples_);
     const Bytes at = Take(size);
     Write<int32_t>(at, size.count() / SizeOf(DType::kI32).count(),
                    [&] { return noise_.Below(input.values_below); });
     return at;
   }
 
-  const ModelSpec& model_;
+  const model::ModelSpec& model_;
   const Task& task_;
   const int64_t samples_;
   Bytes next_;
@@ -163,15 +165,16 @@ class LayerProfiler::Binder {
   Noise noise_;
 };
 
-absl::StatusOr<LayerProfiler> LayerProfiler::Create(const DeviceSpec& device, MappedRegion region,
-                                                    const ProfileCall& call) {
+absl::StatusOr<LayerProfiler> LayerProfiler::Create(const plan::DeviceSpec& device,
+                                                    ipc::MappedRegion region,
+                                                    const runtime::ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorker> worker,
                            DeviceWorker::Create(device, std::move(region)));
   return LayerProfiler(device, std::move(worker), call);
 }
 
-LayerProfiler::LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
-                             const ProfileCall& call)
+LayerProfiler::LayerProfiler(const plan::DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
+                             const runtime::ProfileCall& call)
     : device_(device), worker_(std::move(worker)) {
   job_.id = "profile";
   job_.spec = call.job;
@@ -180,20 +183,21 @@ LayerProfiler::LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWor
   job_.plan.sequence_length = call.job.sequence_length;
   job_.plan.devices.resize(static_cast<size_t>(device.ordinal) + 1);
   if (call.request.quick) {
-    limits_ = kQuickRepeats;
-    sizes_ = {QuickSize(call.job)};
+    limits_ = runtime::kQuickRepeats;
+    sizes_ = {profile::QuickSize(call.job)};
   } else {
-    sizes_ = ProfiledSizes(call.job);
+    sizes_ = profile::ProfiledSizes(call.job);
   }
 }
 
 absl::Status LayerProfiler::Prepare(const Task& task) {
   Binder binder(job_, task);
-  ComputeTask compute;
+  command::ComputeTask compute;
   HARMONY_RETURN_IF_ERROR(binder.Bind(device_.memory, compute));
-  command_ = Command();
-  command_.header.lane = static_cast<uint32_t>(
-      LaneTable(device_.ordinal + 1).IndexOf({LaneKind::kCompute, device_.ordinal}));
+  command_ = command::Command();
+  command_.header.lane =
+      static_cast<uint32_t>(command::LaneTable(device_.ordinal + 1)
+                                .IndexOf({command::LaneKind::kCompute, device_.ordinal}));
   command_.body = std::move(compute);
   job_.plan.microbatch_size = task.samples;
   job_.plan.devices.back() = {device_.usable(), binder.end()};
@@ -202,7 +206,8 @@ absl::Status LayerProfiler::Prepare(const Task& task) {
 }
 
 absl::Status LayerProfiler::PrepareBackward(int layer, int64_t samples) {
-  return Prepare({RunsFused(job_.model, layer) ? TaskKind::kForwardBackward : TaskKind::kBackward,
+  return Prepare({profile::RunsFused(job_.model, layer) ? command::TaskKind::kForwardBackward
+                                                        : command::TaskKind::kBackward,
                   {layer, layer},
                   samples});
 }
@@ -212,34 +217,35 @@ absl::Status LayerProfiler::RunOnce() { return worker_->Run(command_); }
 absl::StatusOr<LayerProfiler::Timing> LayerProfiler::Time(const Task& task) {
   HARMONY_RETURN_IF_ERROR(Prepare(task));
   HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds,
-                           TimeRepeats(limits_, [this] { return RunOnce(); }));
-  return Timing{MeasuredOf(seconds), worker_->stats().workspace_peak};
+                           runtime::TimeRepeats(limits_, [this] { return RunOnce(); }));
+  return Timing{profile::MeasuredOf(seconds), worker_->stats().workspace_peak};
 }
 
-absl::StatusOr<std::vector<LayerProfile>> LayerProfiler::MeasureAll() {
-  std::vector<LayerProfile> layers;
-  for (const LayerShape& shape : DistinctLayers(job_.model)) {
+absl::StatusOr<std::vector<profile::LayerProfile>> LayerProfiler::MeasureAll() {
+  std::vector<profile::LayerProfile> layers;
+  for (const profile::LayerShape& shape : profile::DistinctLayers(job_.model)) {
     HARMONY_ASSIGN_OR_RETURN(layers.emplace_back(), MeasureShape(shape));
   }
   return layers;
 }
 
-absl::StatusOr<LayerProfile> LayerProfiler::MeasureShape(const LayerShape& shape) {
+absl::StatusOr<profile::LayerProfile> LayerProfiler::MeasureShape(
+    const profile::LayerShape& shape) {
   const int index = shape.layers.front();
-  LayerProfile layer;
+  profile::LayerProfile layer;
   layer.kind = shape.name;
   layer.layers = shape.layers;
-  layer.parameter_bytes = LayerParameterBytes(job_.model, index);
-  layer.input_bytes = LayerInputBytes(job_.model, index, 1);
+  layer.parameter_bytes = model::LayerParameterBytes(job_.model, index);
+  layer.input_bytes = model::LayerInputBytes(job_.model, index, 1);
   absl::Status no_room;
   for (int64_t samples : sizes_) {
-    const LayerSizeProfile* smaller = layer.sizes.empty() ? nullptr : &layer.sizes.back();
+    const profile::LayerSizeProfile* smaller = layer.sizes.empty() ? nullptr : &layer.sizes.back();
     if (smaller != nullptr && smaller->backward.median / static_cast<double>(smaller->samples) *
                                       static_cast<double>(samples) >
                                   kLongestTask) {
       break;
     }
-    absl::StatusOr<LayerSizeProfile> size = MeasureSize(shape, samples, smaller);
+    absl::StatusOr<profile::LayerSizeProfile> size = MeasureSize(shape, samples, smaller);
     if (absl::IsResourceExhausted(size.status())) {
       no_room = size.status();
       break;
@@ -256,23 +262,24 @@ absl::StatusOr<LayerProfile> LayerProfiler::MeasureShape(const LayerShape& shape
   return layer;
 }
 
-absl::StatusOr<LayerSizeProfile> LayerProfiler::MeasureSize(const LayerShape& shape,
-                                                            int64_t samples,
-                                                            const LayerSizeProfile* smaller) {
-  const LayerRange one{shape.layers.front(), shape.layers.front()};
-  LayerSizeProfile size;
+absl::StatusOr<profile::LayerSizeProfile> LayerProfiler::MeasureSize(
+    const profile::LayerShape& shape, int64_t samples, const profile::LayerSizeProfile* smaller) {
+  const model::LayerRange one{shape.layers.front(), shape.layers.front()};
+  profile::LayerSizeProfile size;
   size.samples = samples;
-  const bool fused = RunsFused(job_.model, one.first);
+  const bool fused = profile::RunsFused(job_.model, one.first);
   if (!fused) {
-    HARMONY_ASSIGN_OR_RETURN(const Timing forward, Time({TaskKind::kForward, one, samples}));
+    HARMONY_ASSIGN_OR_RETURN(const Timing forward,
+                             Time({command::TaskKind::kForward, one, samples}));
     size.forward = forward.seconds;
     size.forward_workspace = forward.workspace;
   }
-  const TaskKind kind = fused ? TaskKind::kForwardBackward : TaskKind::kBackward;
+  const command::TaskKind kind =
+      fused ? command::TaskKind::kForwardBackward : command::TaskKind::kBackward;
   HARMONY_ASSIGN_OR_RETURN(const Timing backward, Time({kind, one, samples}));
   size.backward = backward.seconds;
   size.backward_workspace = backward.workspace;
-  if (Recomputes(job_.model, one.first)) {
+  if (profile::Recomputes(job_.model, one.first)) {
     HARMONY_RETURN_IF_ERROR(MeasureInner(shape, smaller, size));
     absl::Status kept = MeasureKept(one, size);
     if (!kept.ok() && !absl::IsResourceExhausted(kept)) return kept;
@@ -280,13 +287,14 @@ absl::StatusOr<LayerSizeProfile> LayerProfiler::MeasureSize(const LayerShape& sh
   return size;
 }
 
-absl::Status LayerProfiler::MeasureInner(const LayerShape& shape, const LayerSizeProfile* smaller,
-                                         LayerSizeProfile& size) {
+absl::Status LayerProfiler::MeasureInner(const profile::LayerShape& shape,
+                                         const profile::LayerSizeProfile* smaller,
+                                         profile::LayerSizeProfile& size) {
   const int first = shape.layers.front();
   const bool pair = shape.layers.size() > 1 && shape.layers[1] == first + 1;
   if (pair && (smaller == nullptr || size.backward.median < kLongestForPairs)) {
     const absl::StatusOr<Timing> both =
-        Time({TaskKind::kBackward, {first, first + 1}, size.samples});
+        Time({command::TaskKind::kBackward, {first, first + 1}, size.samples});
     if (both.ok()) {
       size.backward_inner = Minus(both->seconds, size.backward.median);
       size.activation_bytes = std::max(both->workspace - size.backward_workspace, Bytes());
@@ -302,48 +310,51 @@ absl::Status LayerProfiler::MeasureInner(const LayerShape& shape, const LayerSiz
         Bytes(smaller->activation_bytes.count() / smaller->samples * size.samples);
   } else {
     size.activation_bytes =
-        TimesSaturated(job_.model.cost_of(first).saved_per_sample, size.samples) +
-        BoundaryBytes(job_.model, first, size.samples) * 2;
+        model::TimesSaturated(job_.model.cost_of(first).saved_per_sample, size.samples) +
+        model::BoundaryBytes(job_.model, first, size.samples) * 2;
   }
   return absl::OkStatus();
 }
 
 // In turn, for a backward destroys what the forward kept; the difference is the backward's time.
-absl::Status LayerProfiler::MeasureKept(LayerRange block, LayerSizeProfile& size) {
-  HARMONY_RETURN_IF_ERROR(Prepare({TaskKind::kBackward, block, size.samples, /*kept=*/true}));
-  Command forward = command_;
-  ComputeTask& task = std::get<ComputeTask>(forward.body);
-  task.kind = TaskKind::kForward;
+absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerSizeProfile& size) {
+  HARMONY_RETURN_IF_ERROR(
+      Prepare({command::TaskKind::kBackward, block, size.samples, /*kept=*/true}));
+  command::Command forward = command_;
+  command::ComputeTask& task = std::get<command::ComputeTask>(forward.body);
+  task.kind = command::TaskKind::kForward;
   task.gradients.clear();
   task.outputs = {{block.last + 1, *task.input_gradient}};
   task.input_gradient.reset();
   task.output_gradient.reset();
   HARMONY_ASSIGN_OR_RETURN(std::vector<double> alone,
-                           TimeRepeats(limits_, [&] { return worker_->Run(forward); }));
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> both, TimeRepeats(limits_, [&]() -> absl::Status {
+                           runtime::TimeRepeats(limits_, [&] { return worker_->Run(forward); }));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<double> both,
+                           runtime::TimeRepeats(limits_, [&]() -> absl::Status {
                              HARMONY_RETURN_IF_ERROR(worker_->Run(forward));
                              return RunOnce();
                            }));
-  size.keeping_forward = MeasuredOf(alone);
-  size.kept_backward = Minus(MeasuredOf(both), size.keeping_forward->median);
+  size.keeping_forward = profile::MeasuredOf(alone);
+  size.kept_backward = Minus(profile::MeasuredOf(both), size.keeping_forward->median);
   return absl::OkStatus();
 }
 
-absl::Status LayerProfiler::MeasureGradients(LayerProfile& layer) {
+absl::Status LayerProfiler::MeasureGradients(profile::LayerProfile& layer) {
   if (device_.flops.value > 0) return absl::OkStatus();  // within the modelled time of a task
   HARMONY_RETURN_IF_ERROR(PrepareBackward(layer.layers.front(), layer.sizes.front().samples));
   HARMONY_RETURN_IF_ERROR(RunOnce());  // readies the thread
   ComputeDevice& device = *worker_->device();
-  const auto time = [&](auto&& work) -> absl::StatusOr<Measured> {
+  const auto time = [&](auto&& work) -> absl::StatusOr<profile::Measured> {
     const auto repeat = [&]() -> absl::Status {
-      for (const WeightBinding& bound : std::get<ComputeTask>(command_.body).gradients) {
+      for (const command::WeightBinding& bound :
+           std::get<command::ComputeTask>(command_.body).gradients) {
         work(device.resident() + bound.offset,
-             job_.model.blocks[job_.model.uses[bound.use].block].gradient_bytes);
+             job_.model.blocks[job_.model.references[bound.reference].block].gradient_bytes);
       }
       return device.Synchronize().status();
     };
-    HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeRepeats(limits_, repeat));
-    return MeasuredOf(seconds);
+    HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, runtime::TimeRepeats(limits_, repeat));
+    return profile::MeasuredOf(seconds);
   };
   HARMONY_ASSIGN_OR_RETURN(
       layer.zero, time([&](DeviceAddress gradient, Bytes size) { device.Zero(gradient, size); }));
@@ -354,4 +365,4 @@ absl::Status LayerProfiler::MeasureGradients(LayerProfile& layer) {
   return absl::OkStatus();
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

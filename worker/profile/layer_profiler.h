@@ -9,22 +9,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ipc/fd_passing.h"
-#include "common/plan/profile.h"
+#include "common/profile/profile.h"
 #include "common/runtime/profile_call.h"
 #include "worker/service/device_worker.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // One thread. Leaves what it likes in the device's memory.
 class LayerProfiler {
  public:
   // `region` is the whole memory of the device.
-  static absl::StatusOr<LayerProfiler> Create(const DeviceSpec& device, MappedRegion region,
-                                              const ProfileCall& call);
+  static absl::StatusOr<LayerProfiler> Create(const plan::DeviceSpec& device,
+                                              ipc::MappedRegion region,
+                                              const runtime::ProfileCall& call);
 
   // Every distinct layer, over the sizes that fit and take no longer than about a second.
   // ResourceExhausted names a layer that fits at no size.
-  absl::StatusOr<std::vector<LayerProfile>> MeasureAll();
+  absl::StatusOr<std::vector<profile::LayerProfile>> MeasureAll();
 
   // Makes the backward of one layer (of the head: the fused task) ready to be run by RunOnce.
   absl::Status PrepareBackward(int layer, int64_t samples);
@@ -32,38 +33,40 @@ class LayerProfiler {
 
  private:
   struct Task {
-    TaskKind kind;
-    LayerRange layers;
+    command::TaskKind kind;
+    model::LayerRange layers;
     int64_t samples;
     bool kept = false;  // with what a forward kept
   };
   struct Timing {
-    Measured seconds;
+    profile::Measured seconds;
     Bytes workspace;  // peak
   };
   class Binder;
 
-  LayerProfiler(const DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
-                const ProfileCall& call);
+  LayerProfiler(const plan::DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
+                const runtime::ProfileCall& call);
 
   absl::Status Prepare(const Task& task);
   absl::StatusOr<Timing> Time(const Task& task);
-  absl::StatusOr<LayerProfile> MeasureShape(const LayerShape& shape);
-  absl::StatusOr<LayerSizeProfile> MeasureSize(const LayerShape& shape, int64_t samples,
-                                               const LayerSizeProfile* smaller);
+  absl::StatusOr<profile::LayerProfile> MeasureShape(const profile::LayerShape& shape);
+  absl::StatusOr<profile::LayerSizeProfile> MeasureSize(const profile::LayerShape& shape,
+                                                        int64_t samples,
+                                                        const profile::LayerSizeProfile* smaller);
   // The part of a size that needs a group of two layers.
-  absl::Status MeasureInner(const LayerShape& shape, const LayerSizeProfile* smaller,
-                            LayerSizeProfile& size);
+  absl::Status MeasureInner(const profile::LayerShape& shape,
+                            const profile::LayerSizeProfile* smaller,
+                            profile::LayerSizeProfile& size);
   // A block's forward that keeps what it computes, and the backward by that.
-  absl::Status MeasureKept(LayerRange block, LayerSizeProfile& size);
-  absl::Status MeasureGradients(LayerProfile& layer);
+  absl::Status MeasureKept(model::LayerRange block, profile::LayerSizeProfile& size);
+  absl::Status MeasureGradients(profile::LayerProfile& layer);
 
-  DeviceSpec device_;
+  plan::DeviceSpec device_;
   std::unique_ptr<DeviceWorker> worker_;
-  AttachedJob job_;
-  RepeatLimits limits_;
+  runtime::AttachedJob job_;
+  runtime::RepeatLimits limits_;
   std::vector<int64_t> sizes_;
-  Command command_;  // as prepared
+  command::Command command_;  // as prepared
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,19 +9,19 @@
 #include "worker/profile/layer_profiler.h"
 #include "worker/profile/versions.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-using Part = ProfileRequest::Part;
+using Part = profile::ProfileRequest::Part;
 
 constexpr uint32_t kGeneration = 1;
 constexpr Nanos kPartnersDeadline = Seconds(120);
-constexpr RepeatLimits kTogetherRepeats{5, 1000, Seconds(1)};
-constexpr RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
+constexpr runtime::RepeatLimits kTogetherRepeats{5, 1000, Seconds(1)};
+constexpr runtime::RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
 
-absl::StatusOr<LayerProfiler> ProfilerOf(const ProgramContext& context, int device,
-                                         const ProfileCall& call) {
-  HARMONY_ASSIGN_OR_RETURN(MappedRegion region, context.MapDevice(device));
+absl::StatusOr<LayerProfiler> ProfilerOf(const runtime::ProgramContext& context, int device,
+                                         const runtime::ProfileCall& call) {
+  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device));
   return LayerProfiler::Create(context.devices[static_cast<size_t>(device)], std::move(region),
                                call);
 }
@@ -29,7 +29,7 @@ absl::StatusOr<LayerProfiler> ProfilerOf(const ProgramContext& context, int devi
 // Each worker's semaphore (of its compute lane): 1 when it is ready, 2 when it has measured.
 class Partners {
  public:
-  Partners(const ProgramContext& context, int device)
+  Partners(const runtime::ProgramContext& context, int device)
       : context_(context), table_(static_cast<int>(context.devices.size())), device_(device) {}
 
   void Signal(uint64_t value) { SemaphoreOf(device_).Signal(value); }
@@ -50,19 +50,19 @@ class Partners {
   }
 
  private:
-  TimelineSemaphore SemaphoreOf(int device) const {
-    const int index = table_.IndexOf({LaneKind::kCompute, device});
+  ipc::TimelineSemaphore SemaphoreOf(int device) const {
+    const int index = table_.IndexOf({command::LaneKind::kCompute, device});
     return context_.segment.Semaphore(kGeneration, static_cast<uint32_t>(index));
   }
 
-  const ProgramContext& context_;
-  const LaneTable table_;
+  const runtime::ProgramContext& context_;
+  const command::LaneTable table_;
   const int device_;
 };
 
 // Runs until all others have measured, too: nobody is to measure half alone.
-absl::StatusOr<double> MeasureTogether(const ProgramContext& context, int device,
-                                       const ProfileCall& call) {
+absl::StatusOr<double> MeasureTogether(const runtime::ProgramContext& context, int device,
+                                       const runtime::ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(LayerProfiler profiler, ProfilerOf(context, device, call));
   HARMONY_RETURN_IF_ERROR(profiler.PrepareBackward(call.request.layer, call.request.samples));
   Partners partners(context, device);
@@ -71,19 +71,20 @@ absl::StatusOr<double> MeasureTogether(const ProgramContext& context, int device
   HARMONY_RETURN_IF_ERROR(partners.WaitForAll(1));
   HARMONY_ASSIGN_OR_RETURN(
       std::vector<double> seconds,
-      TimeRepeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
-                  [&] { return profiler.RunOnce(); }));
+      runtime::TimeRepeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
+                           [&] { return profiler.RunOnce(); }));
   partners.Signal(2);
   while (!partners.AllHave(2)) HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
-  return MeasuredOf(seconds).median;
+  return profile::MeasuredOf(seconds).median;
 }
 
-absl::StatusOr<Profile> Measure(ProgramContext& context, int device, const ProfileCall& call) {
+absl::StatusOr<profile::Profile> Measure(runtime::ProgramContext& context, int device,
+                                         const runtime::ProfileCall& call) {
   const Part part = call.request.part;
   if (device < 0 && (part == Part::kLayers || part == Part::kTogether)) {
     return absl::InvalidArgumentError("--device host has no layers to measure");
   }
-  Profile profile;
+  profile::Profile profile;
   profile.devices.resize(1);
   switch (part) {
     case Part::kVersions:
@@ -100,8 +101,8 @@ absl::StatusOr<Profile> Measure(ProgramContext& context, int device, const Profi
     }
     case Part::kHost: {
       HARMONY_ASSIGN_OR_RETURN(
-          profile.host, MeasureHost(context.segment, call, ParentDirectory(call.request.output),
-                                    PacedHostRate(context.devices)));
+          profile.host, MeasureHost(context.segment, call, io::ParentDirectory(call.request.output),
+                                    plan::PacedHostRate(context.devices)));
       break;
     }
     case Part::kLinks:
@@ -112,9 +113,10 @@ absl::StatusOr<Profile> Measure(ProgramContext& context, int device, const Profi
 
 }  // namespace
 
-absl::Status ServeProfile(ProgramContext& context, int device) {
-  return AnswerProfileCall(context.profile_request,
-                           [&](const ProfileCall& call) { return Measure(context, device, call); });
+absl::Status ServeProfile(runtime::ProgramContext& context, int device) {
+  return runtime::AnswerProfileCall(context.profile_request, [&](const runtime::ProfileCall& call) {
+    return Measure(context, device, call);
+  });
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

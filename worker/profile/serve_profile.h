@@ -2,10 +2,10 @@
 
 #include "common/runtime/program.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // harmony-worker --profile: measures what the request asks for, and writes the answer. `device` -1:
 // the host worker.
-absl::Status ServeProfile(ProgramContext& context, int device);
+absl::Status ServeProfile(runtime::ProgramContext& context, int device);
 
-}  // namespace harmony
+}  // namespace harmony::worker

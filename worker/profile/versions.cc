@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 std::string ProcessorName() {
@@ -25,8 +25,8 @@ std::string ProcessorName() {
 
 }  // namespace
 
-ProfileVersions MeasuringVersions() {
-  ProfileVersions versions;
+profile::ProfileVersions MeasuringVersions() {
+  profile::ProfileVersions versions;
   versions.harmony = HARMONY_VERSION;
   versions.torch =
       absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
@@ -38,4 +38,4 @@ ProfileVersions MeasuringVersions() {
   return versions;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "common/plan/profile.h"
+#include "common/profile/profile.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // Of this program, LibTorch as it was loaded, and the machine.
-ProfileVersions MeasuringVersions();
+profile::ProfileVersions MeasuringVersions();
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,34 +9,34 @@
 #include "worker/device/cpu_device.h"
 #include "worker/models/builtin_layers.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // Layers of some models on devices of one kind. The first row that fits builds them.
 struct LayerImplementation {
-  DeviceKind device;
-  bool (*has_layers_of)(const AttachedJob& job);
-  LayerChain (*build)(const AttachedJob& job);
+  plan::DeviceKind device;
+  bool (*has_layers_of)(const runtime::AttachedJob& job);
+  LayerChain (*build)(const runtime::AttachedJob& job);
 };
 
-bool IsBuiltin(const AttachedJob& job) { return job.config.num_layers > 0; }
+bool IsBuiltin(const runtime::AttachedJob& job) { return job.config.num_layers > 0; }
 
-LayerChain BuildBuiltin(const AttachedJob& job) {
+LayerChain BuildBuiltin(const runtime::AttachedJob& job) {
   return MakeBuiltinLayers(job.model, {.config = job.config,
                                        .tokens = job.plan.sequence_length,
-                                       .padding_token = PaddingToken(job.config_json)});
+                                       .padding_token = model::PaddingToken(job.config_json)});
 }
 
 constexpr LayerImplementation kImplementations[] = {
-    {DeviceKind::kSim, IsBuiltin, BuildBuiltin},
+    {plan::DeviceKind::kSim, IsBuiltin, BuildBuiltin},
 };
 
 // Places for kept activations are laid out by the description.
-absl::Status CheckKeptBytes(const AttachedJob& job, const LayerChain& layers) {
+absl::Status CheckKeptBytes(const runtime::AttachedJob& job, const LayerChain& layers) {
   const int64_t samples = job.plan.microbatch_size;
-  for (const LayerSpec& layer : job.model.layers) {
+  for (const model::LayerSpec& layer : job.model.layers) {
     const Bytes kept = layers[static_cast<size_t>(layer.index)]->KeptBytes(samples);
-    const Bytes described = KeptTensorBytes(job.model.cost_of(layer.index), samples);
+    const Bytes described = model::KeptTensorBytes(job.model.cost_of(layer.index), samples);
     if (kept == described) continue;
     return absl::InternalError(absl::StrCat("layer ", layer.index, " keeps ",
                                             FormatBytesExact(kept), ", its description says ",
@@ -47,15 +47,15 @@ absl::Status CheckKeptBytes(const AttachedJob& job, const LayerChain& layers) {
 
 }  // namespace
 
-absl::Status CheckDeviceKind(const DeviceSpec& device) {
-  if (device.kind == DeviceKind::kSim) return absl::OkStatus();
+absl::Status CheckDeviceKind(const plan::DeviceSpec& device) {
+  if (device.kind == plan::DeviceKind::kSim) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("device ", ToString(device),
                    ": this build computes on sim devices only; the cuda plugin is not part of it"));
 }
 
-absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const DeviceSpec& device,
-                                                                 const MappedRegion& region,
+absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const plan::DeviceSpec& device,
+                                                                 const ipc::MappedRegion& region,
                                                                  Bytes workspace,
                                                                  int compute_threads) {
   HARMONY_RETURN_IF_ERROR(CheckDeviceKind(device));
@@ -63,7 +63,8 @@ absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const DeviceSpe
       {.resident = region.data(), .workspace = workspace, .compute_threads = compute_threads});
 }
 
-absl::StatusOr<LayerChain> BuildLayers(const AttachedJob& job, const DeviceSpec& device) {
+absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job,
+                                       const plan::DeviceSpec& device) {
   for (const LayerImplementation& row : kImplementations) {
     if (row.device != device.kind || !row.has_layers_of(job)) continue;
     LayerChain layers = row.build(job);
@@ -74,4 +75,4 @@ absl::StatusOr<LayerChain> BuildLayers(const AttachedJob& job, const DeviceSpec&
       absl::StrCat("device ", ToString(device), " cannot compute the layers of this model"));
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

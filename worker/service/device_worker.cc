@@ -10,16 +10,16 @@
 #include "common/model/model_sizes.h"
 #include "worker/service/device_backends.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-const char* NameOf(TaskKind kind) {
+const char* NameOf(command::TaskKind kind) {
   switch (kind) {
-    case TaskKind::kForward:
+    case command::TaskKind::kForward:
       return "forward";
-    case TaskKind::kBackward:
+    case command::TaskKind::kBackward:
       return "backward";
-    case TaskKind::kForwardBackward:
+    case command::TaskKind::kForwardBackward:
       return "forward-backward";
   }
   return "task";
@@ -57,25 +57,28 @@ class Binder {
 };
 
 // The weights and gradients of a task.
-absl::Status BindUses(const ModelSpec& model, const ComputeTask& task, const Binder& binder,
-                      std::vector<UseBinding>& uses) {
-  const auto bind = [&](const WeightBinding& from, const char* what,
-                        DeviceAddress UseBinding::*place) -> absl::Status {
-    if (from.use < 0 || from.use >= static_cast<int>(model.uses.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("the model has no use ", from.use));
+absl::Status BindReferences(const model::ModelSpec& model, const command::ComputeTask& task,
+                            const Binder& binder, std::vector<ReferenceBinding>& references) {
+  const auto bind = [&](const command::WeightBinding& from, const char* what,
+                        DeviceAddress ReferenceBinding::*place) -> absl::Status {
+    if (from.reference < 0 || from.reference >= static_cast<int>(model.references.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("the model has no use ", from.reference));
     }
-    auto bound = std::find_if(uses.begin(), uses.end(),
-                              [&](const UseBinding& use) { return use.use == from.use; });
-    if (bound == uses.end()) bound = uses.insert(uses.end(), UseBinding{from.use, {}, {}});
-    const ParamBlock& block = model.blocks[model.uses[from.use].block];
-    const Bytes size = place == &UseBinding::weights ? block.weight_bytes : block.gradient_bytes;
+    auto bound = std::find_if(
+        references.begin(), references.end(),
+        [&](const ReferenceBinding& reference) { return reference.reference == from.reference; });
+    if (bound == references.end())
+      bound = references.insert(references.end(), ReferenceBinding{from.reference, {}, {}});
+    const model::ParamBlock& block = model.blocks[model.references[from.reference].block];
+    const Bytes size =
+        place == &ReferenceBinding::weights ? block.weight_bytes : block.gradient_bytes;
     return binder.At(from.offset, size, what, (*bound).*place);
   };
-  for (const WeightBinding& weights : task.weights) {
-    HARMONY_RETURN_IF_ERROR(bind(weights, "weights", &UseBinding::weights));
+  for (const command::WeightBinding& weights : task.weights) {
+    HARMONY_RETURN_IF_ERROR(bind(weights, "weights", &ReferenceBinding::weights));
   }
-  for (const WeightBinding& gradients : task.gradients) {
-    HARMONY_RETURN_IF_ERROR(bind(gradients, "gradients", &UseBinding::gradients));
+  for (const command::WeightBinding& gradients : task.gradients) {
+    HARMONY_RETURN_IF_ERROR(bind(gradients, "gradients", &ReferenceBinding::gradients));
   }
   return absl::OkStatus();
 }
@@ -84,14 +87,14 @@ absl::Status BindUses(const ModelSpec& model, const ComputeTask& task, const Bin
 
 // The runner, with its layers, is destroyed before the device.
 struct DeviceWorker::Job {
-  const AttachedJob description;
+  const runtime::AttachedJob description;
   const Bytes resident;
   const std::unique_ptr<ComputeDevice> device;
   LayerRunner runner;
 };
 
-absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(const DeviceSpec& device,
-                                                                   MappedRegion region) {
+absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(const plan::DeviceSpec& device,
+                                                                   ipc::MappedRegion region) {
   HARMONY_RETURN_IF_ERROR(CheckDeviceKind(device));
   if (region.size() != device.memory) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -101,18 +104,18 @@ absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(const DeviceS
   return std::unique_ptr<DeviceWorker>(new DeviceWorker(device, std::move(region)));
 }
 
-DeviceWorker::DeviceWorker(const DeviceSpec& device, MappedRegion region)
+DeviceWorker::DeviceWorker(const plan::DeviceSpec& device, ipc::MappedRegion region)
     : device_(device), region_(std::move(region)) {}
 
 DeviceWorker::~DeviceWorker() { EndJob(); }
 
-absl::Status DeviceWorker::SetUpJob(const AttachedJob& job) {
+absl::Status DeviceWorker::SetUpJob(const runtime::AttachedJob& job) {
   const size_t ordinal = static_cast<size_t>(device_.ordinal);
   if (ordinal >= job.plan.devices.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the plan has ", job.plan.devices.size(),
                                                    " devices, this is number ", ordinal));
   }
-  const DevicePlan& plan = job.plan.devices[ordinal];
+  const plan::DevicePlan& plan = job.plan.devices[ordinal];
   if (plan.memory != device_.usable() || plan.resident < Bytes(0) || plan.resident > plan.memory ||
       plan.resident.count() % kSlotAlignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -139,8 +142,8 @@ void DeviceWorker::EndJob() {
   ended = std::move(job_);
 }
 
-absl::Status DeviceWorker::Run(const Command& command) {
-  const ComputeTask* task = std::get_if<ComputeTask>(&command.body);
+absl::Status DeviceWorker::Run(const command::Command& command) {
+  const command::ComputeTask* task = std::get_if<command::ComputeTask>(&command.body);
   if (task == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("command ", command.header.id, " is not a compute task"));
@@ -151,28 +154,28 @@ absl::Status DeviceWorker::Run(const Command& command) {
                    ", microbatch ", task->microbatch);
   if (job_ == nullptr)
     return absl::FailedPreconditionError(absl::StrCat(name, ": no job is set up"));
-  std::optional<Pacer::Reservation> reservation;
+  std::optional<runtime::Pacer::Reservation> reservation;
   if (device_.flops.value > 0) reservation = pacer_.Reserve(ModelledDuration(command, *task));
   HARMONY_RETURN_IF_ERROR_CTX(RunTask(*task), name);
   if (reservation.has_value()) pacer_.FinishAt(*reservation);
   return absl::OkStatus();
 }
 
-absl::Status DeviceWorker::RunTask(const ComputeTask& task) {
+absl::Status DeviceWorker::RunTask(const command::ComputeTask& task) {
   HARMONY_ASSIGN_OR_RETURN(const GroupBinding binding, Bind(task));
   switch (task.kind) {
-    case TaskKind::kForward:
+    case command::TaskKind::kForward:
       return job_->runner.RunForward(binding);
-    case TaskKind::kBackward:
+    case command::TaskKind::kBackward:
       return job_->runner.RunBackward(binding);
-    case TaskKind::kForwardBackward:
+    case command::TaskKind::kForwardBackward:
       return job_->runner.RunForwardBackward(binding);
   }
   return absl::InvalidArgumentError("unknown kind of task");
 }
 
-absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
-  const ModelSpec& model = job_->description.model;
+absl::StatusOr<GroupBinding> DeviceWorker::Bind(const command::ComputeTask& task) const {
+  const model::ModelSpec& model = job_->description.model;
   const int last_layer = model.num_layers() - 1;
   if (task.layers.first < 0 || task.layers.last < task.layers.first ||
       task.layers.last > last_layer || task.samples <= 0) {
@@ -185,21 +188,21 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
   binding.samples = task.samples;
   binding.microbatch = job_->description.plan.microbatch_size;
   const auto boundary_size = [&](int boundary) {
-    return BoundaryBytes(model, boundary, task.samples);
+    return model::BoundaryBytes(model, boundary, task.samples);
   };
   const auto gradient_size = [&](int boundary) {
-    return BoundaryGradientBytes(model, boundary, task.samples);
+    return model::BoundaryGradientBytes(model, boundary, task.samples);
   };
 
-  HARMONY_RETURN_IF_ERROR(BindUses(model, task, binder, binding.uses));
+  HARMONY_RETURN_IF_ERROR(BindReferences(model, task, binder, binding.references));
   const int first = task.layers.first;
-  const bool from_stash = task.kind == TaskKind::kBackward && first == 0;
+  const bool from_stash = task.kind == command::TaskKind::kBackward && first == 0;
   HARMONY_RETURN_IF_ERROR(
       binder.At(task.input, boundary_size(from_stash ? 1 : first), "input", binding.input));
   HARMONY_RETURN_IF_ERROR(binder.At(task.kept,
-                                    KeptActivationBytes(model, task.layers, task.samples),
+                                    model::KeptActivationBytes(model, task.layers, task.samples),
                                     "kept activations", binding.kept));
-  for (const OutputBinding& output : task.outputs) {
+  for (const command::OutputBinding& output : task.outputs) {
     if (output.boundary <= first || output.boundary > task.layers.last + 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("these layers have no output at boundary ", output.boundary));
@@ -213,16 +216,16 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
   HARMONY_RETURN_IF_ERROR(binder.At(task.input_gradient, gradient_size(first), "input gradient",
                                     binding.input_gradient));
   binding.batch.resize(model.inputs.size());
-  for (const InputBinding& input : task.inputs) {
+  for (const command::InputBinding& input : task.inputs) {
     if (input.input < 0 || input.input >= std::ssize(model.inputs)) {
       return absl::InvalidArgumentError(absl::StrCat("the model has no batch input ", input.input));
     }
-    HARMONY_RETURN_IF_ERROR(binder.At(input.offset, InputBytes(model, input.input, task.samples),
-                                      model.inputs[input.input].tensor.name.c_str(),
-                                      binding.batch[input.input]));
+    HARMONY_RETURN_IF_ERROR(
+        binder.At(input.offset, model::InputBytes(model, input.input, task.samples),
+                  model.inputs[input.input].tensor.name.c_str(), binding.batch[input.input]));
   }
   if (task.loss) {  // those of a step follow each other
-    constexpr int64_t kSize = sizeof(LossSlot);
+    constexpr int64_t kSize = sizeof(command::LossSlot);
     HARMONY_RETURN_IF_ERROR(
         binder.At(*task.loss, Bytes(kSize), "loss", binding.loss.slot, /*alignment=*/kSize));
   }
@@ -234,13 +237,14 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const ComputeTask& task) const {
 
 // As the dispatcher modelled it; when it did not, backward counts as two forwards, with recompute
 // as three, and so does the fused task, which needs no second one.
-Nanos DeviceWorker::ModelledDuration(const Command& command, const ComputeTask& task) const {
+Nanos DeviceWorker::ModelledDuration(const command::Command& command,
+                                     const command::ComputeTask& task) const {
   if (command.header.expected > Nanos(0)) return command.header.expected;
   double flops = 0;
   for (int layer = task.layers.first; layer <= task.layers.last; ++layer) {
-    flops += ForwardFlops(job_->description.model, layer, task.samples);
+    flops += model::ForwardFlops(job_->description.model, layer, task.samples);
   }
-  const int forwards = task.kind == TaskKind::kForward ? 1 : task.kept ? 2 : 3;
+  const int forwards = task.kind == command::TaskKind::kForward ? 1 : task.kept ? 2 : 3;
   return Nanos::FromSeconds(flops * forwards / device_.flops.value);
 }
 
@@ -261,4 +265,4 @@ DeviceWorker::Stats DeviceWorker::stats() const {
   return stats;
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -7,15 +7,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/command/command.h"
 #include "common/ipc/fd_passing.h"
-#include "common/plan/command.h"
 #include "common/plan/machine.h"
 #include "common/runtime/attached_job.h"
 #include "common/runtime/pacer.h"
 #include "worker/device/compute_device.h"
 #include "worker/layers/layer_runner.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // The compute of one device: its memory, split by the plan into bindings and workspace, and the
 // layers of the job that runs. It binds the offsets of commands to device addresses and hands them
@@ -27,19 +27,19 @@ namespace harmony {
 class DeviceWorker {
  public:
   // `region` is the whole memory of the device. Unimplemented for kinds other than sim.
-  static absl::StatusOr<std::unique_ptr<DeviceWorker>> Create(const DeviceSpec& device,
-                                                              MappedRegion region);
+  static absl::StatusOr<std::unique_ptr<DeviceWorker>> Create(const plan::DeviceSpec& device,
+                                                              ipc::MappedRegion region);
   ~DeviceWorker();
 
   // Builds the job's layers and makes what the resident part leaves of the device's memory their
   // workspace. The same job again is a fresh start of it; another one replaces it. InvalidArgument
   // when the plan does not fit the device.
-  absl::Status SetUpJob(const AttachedJob& job);
+  absl::Status SetUpJob(const runtime::AttachedJob& job);
   void EndJob();
 
   // Runs one compute task. Errors name step (from 1), layers and microbatch. InvalidArgument: a
   // binding is missing or lies outside the resident part; else see LayerRunner.
-  absl::Status Run(const Command& command);
+  absl::Status Run(const command::Command& command);
 
   struct Stats {
     Bytes workspace;       // in use
@@ -54,17 +54,17 @@ class DeviceWorker {
  private:
   struct Job;
 
-  DeviceWorker(const DeviceSpec& device, MappedRegion region);
+  DeviceWorker(const plan::DeviceSpec& device, ipc::MappedRegion region);
 
-  absl::Status RunTask(const ComputeTask& task);
-  absl::StatusOr<GroupBinding> Bind(const ComputeTask& task) const;
-  Nanos ModelledDuration(const Command& command, const ComputeTask& task) const;
+  absl::Status RunTask(const command::ComputeTask& task);
+  absl::StatusOr<GroupBinding> Bind(const command::ComputeTask& task) const;
+  Nanos ModelledDuration(const command::Command& command, const command::ComputeTask& task) const;
 
-  const DeviceSpec device_;
-  const MappedRegion region_;
-  Pacer pacer_{PacedWork::kCompute};
+  const plan::DeviceSpec device_;
+  const ipc::MappedRegion region_;
+  runtime::Pacer pacer_{runtime::PacedWork::kCompute};
   mutable Mutex mutex_;  // guards the pointer job_, for stats
   std::unique_ptr<Job> job_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::worker

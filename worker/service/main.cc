@@ -5,13 +5,13 @@
 #include "worker/profile/serve_profile.h"
 #include "worker/service/serve.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
+absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
   if (!context.profile_request.empty()) {
     if (context.device == "host") return ServeProfile(context, -1);
-    HARMONY_ASSIGN_OR_RETURN(const DeviceSpec device, FindDevice(context));
+    HARMONY_ASSIGN_OR_RETURN(const plan::DeviceSpec device, FindDevice(context));
     return ServeProfile(context, device.ordinal);
   }
   if (context.device == "host") return ServeHost(context, signals);
@@ -19,9 +19,9 @@ absl::Status Serve(ProgramContext& context, TerminationSignals& signals) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker
 
 int main(int argc, char** argv) {
-  return harmony::RunProgram(argc, argv, {.name = "harmony-worker", .has_device = true},
-                             harmony::Serve);
+  return harmony::runtime::RunProgram(argc, argv, {.name = "harmony-worker", .has_device = true},
+                                      harmony::worker::Serve);
 }

@@ -4,15 +4,15 @@
 #include "absl/status/statusor.h"
 #include "common/runtime/program.h"
 
-namespace harmony {
+namespace harmony::worker {
 
 // The device of context.device, which is a number. InvalidArgument when there is none of it.
-absl::StatusOr<DeviceSpec> FindDevice(const ProgramContext& context);
+absl::StatusOr<plan::DeviceSpec> FindDevice(const runtime::ProgramContext& context);
 
 // The worker of device context.device: one compute lane. Returns after a termination signal.
-absl::Status ServeDevice(ProgramContext& context, TerminationSignals& signals);
+absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationSignals& signals);
 
 // The host worker: lanes host_compute and host_io.
-absl::Status ServeHost(ProgramContext& context, TerminationSignals& signals);
+absl::Status ServeHost(runtime::ProgramContext& context, runtime::TerminationSignals& signals);
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,17 +9,17 @@
 #include "worker/service/device_worker.h"
 #include "worker/service/serve.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-class DeviceHandler : public AttachedHandler {
+class DeviceHandler : public runtime::AttachedHandler {
  public:
   explicit DeviceHandler(DeviceWorker* worker) : worker_(worker) {}
 
-  absl::Status SetUpJob(const AttachedJob& job) override { return worker_->SetUpJob(job); }
+  absl::Status SetUpJob(const runtime::AttachedJob& job) override { return worker_->SetUpJob(job); }
   void EndJob() override { worker_->EndJob(); }
   void FillStats(v1::DeviceStats* stats) override {
-    FillProcessStats(stats);
+    runtime::FillProcessStats(stats);
     const DeviceWorker::Stats worker = worker_->stats();
     stats->set_workspace_bytes(worker.workspace.count());
     stats->set_workspace_peak(worker.workspace_peak.count());
@@ -33,7 +33,7 @@ class DeviceHandler : public AttachedHandler {
 
 }  // namespace
 
-absl::StatusOr<DeviceSpec> FindDevice(const ProgramContext& context) {
+absl::StatusOr<plan::DeviceSpec> FindDevice(const runtime::ProgramContext& context) {
   int number = -1;
   if (!absl::SimpleAtoi(context.device, &number) || number < 0 ||
       number >= static_cast<int>(context.devices.size())) {
@@ -43,23 +43,24 @@ absl::StatusOr<DeviceSpec> FindDevice(const ProgramContext& context) {
   return context.devices[static_cast<size_t>(number)];
 }
 
-absl::Status ServeDevice(ProgramContext& context, TerminationSignals& signals) {
-  HARMONY_ASSIGN_OR_RETURN(const DeviceSpec device, FindDevice(context));
-  if (device.kind != DeviceKind::kSim) return DeviceWorker::Create(device, MappedRegion()).status();
-  HARMONY_ASSIGN_OR_RETURN(MappedRegion region, context.MapDevice(device.ordinal));
+absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
+  HARMONY_ASSIGN_OR_RETURN(const plan::DeviceSpec device, FindDevice(context));
+  if (device.kind != plan::DeviceKind::kSim)
+    return DeviceWorker::Create(device, ipc::MappedRegion()).status();
+  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device.ordinal));
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWorker> worker,
                            DeviceWorker::Create(device, std::move(region)));
   DeviceHandler handler(worker.get());
-  SegmentSemaphores semaphores(&context.segment);
-  const Lane lane{LaneKind::kCompute, device.ordinal};
-  const LaneTable table(static_cast<int>(context.devices.size()));
-  std::vector<LaneDefinition> lanes;
+  runtime::SegmentSemaphores semaphores(&context.segment);
+  const command::Lane lane{command::LaneKind::kCompute, device.ordinal};
+  const command::LaneTable table(static_cast<int>(context.devices.size()));
+  std::vector<runtime::LaneDefinition> lanes;
   lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                   [&worker](const Command& command) { return worker->Run(command); }});
-  AttachedOptions options = context.attached_options();
-  options.role = AttachedRole::kWorker;
+                   [&worker](const command::Command& command) { return worker->Run(command); }});
+  runtime::AttachedOptions options = context.attached_options();
+  options.role = runtime::AttachedRole::kWorker;
   options.device = device.ordinal;
-  return ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
+  return runtime::ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

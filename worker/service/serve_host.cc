@@ -10,17 +10,17 @@
 #include "worker/host/host_executor.h"
 #include "worker/service/serve.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 // Both lanes use the executor at once; it is replaced only while they are idle.
-class HostHandler : public AttachedHandler {
+class HostHandler : public runtime::AttachedHandler {
  public:
-  HostHandler(Segment* segment, bool paced) : segment_(segment), paced_(paced) {}
+  HostHandler(ipc::Segment* segment, bool paced) : segment_(segment), paced_(paced) {}
 
-  absl::Status SetUpJob(const AttachedJob& job) override {
+  absl::Status SetUpJob(const runtime::AttachedJob& job) override {
     executor_ = nullptr;  // first: it may hold files that the next one opens
-    HARMONY_ASSIGN_OR_RETURN(const SegmentJob held, segment_->ReadJob());
+    HARMONY_ASSIGN_OR_RETURN(const ipc::SegmentJob held, segment_->ReadJob());
     prefault_.Start(segment_->Arena(Bytes(0)), held.extent);
     HostJob with_stop{job};
     with_stop.cancelled = &cancelled_;
@@ -37,52 +37,53 @@ class HostHandler : public AttachedHandler {
     executor_ = nullptr;
   }
   void FillStats(v1::DeviceStats* stats) override {
-    FillProcessStats(stats);
+    runtime::FillProcessStats(stats);
     stats->set_paced(static_cast<int64_t>(pacer_.paced()));
     stats->set_overruns(static_cast<int64_t>(pacer_.overruns()));
   }
 
-  absl::Status Run(const Command& command) {
-    const HostTask* task = std::get_if<HostTask>(&command.body);
+  absl::Status Run(const command::Command& command) {
+    const command::HostTask* task = std::get_if<command::HostTask>(&command.body);
     if (task == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("command ", command.header.id, " is not a host task"));
     }
     if (executor_ == nullptr) return absl::FailedPreconditionError("host worker: no job is set up");
-    const bool modelled = task->kind == HostTaskKind::kUpdate || task->kind == HostTaskKind::kNorm;
+    const bool modelled =
+        task->kind == command::HostTaskKind::kUpdate || task->kind == command::HostTaskKind::kNorm;
     if (!paced_ || !modelled || command.header.expected == Nanos()) {
       return executor_->Execute(*task, command.header);
     }
-    const Pacer::Reservation reservation = pacer_.Reserve(command.header.expected);
+    const runtime::Pacer::Reservation reservation = pacer_.Reserve(command.header.expected);
     HARMONY_RETURN_IF_ERROR(executor_->Execute(*task, command.header));
     pacer_.FinishAt(reservation);
     return absl::OkStatus();
   }
 
  private:
-  Segment* const segment_;
+  ipc::Segment* const segment_;
   const bool paced_;
-  Pacer pacer_{PacedWork::kCompute};  // of host_compute
+  runtime::Pacer pacer_{runtime::PacedWork::kCompute};  // of host_compute
   std::atomic<bool> cancelled_{false};
   std::unique_ptr<HostExecutor> executor_;
-  Prefault prefault_;
+  ipc::Prefault prefault_;
 };
 
 }  // namespace
 
-absl::Status ServeHost(ProgramContext& context, TerminationSignals& signals) {
-  HostHandler handler(&context.segment, PacedHostRate(context.devices).value > 0);
-  SegmentSemaphores semaphores(&context.segment);
-  const LaneTable table(static_cast<int>(context.devices.size()));
-  std::vector<LaneDefinition> lanes;
-  for (LaneKind kind : {LaneKind::kHostCompute, LaneKind::kHostIo}) {
-    const Lane lane{kind, 0};
+absl::Status ServeHost(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
+  HostHandler handler(&context.segment, plan::PacedHostRate(context.devices).value > 0);
+  runtime::SegmentSemaphores semaphores(&context.segment);
+  const command::LaneTable table(static_cast<int>(context.devices.size()));
+  std::vector<runtime::LaneDefinition> lanes;
+  for (command::LaneKind kind : {command::LaneKind::kHostCompute, command::LaneKind::kHostIo}) {
+    const command::Lane lane{kind, 0};
     lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                     [&handler](const Command& command) { return handler.Run(command); }});
+                     [&handler](const command::Command& command) { return handler.Run(command); }});
   }
-  AttachedOptions options = context.attached_options();
-  options.role = AttachedRole::kHostWorker;
-  return ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
+  runtime::AttachedOptions options = context.attached_options();
+  options.role = runtime::AttachedRole::kHostWorker;
+  return runtime::ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
 }
 
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -168,7 +168,7 @@ absl::Status ReadFields(const Json& json, LayerProfile* profile) {
 }  // namespace
 
 absl::StatusOr<LayerProfile> ParseLayerProfile(absl::string_view text, absl::string_view where) {
-  absl::StatusOr<Json> json = ParseStrictJson(text, where);
+  absl::StatusOr<Json> json = document::ParseStrictJson(text, where);
   if (!json.ok()) {
     FieldFinder finder;
     Json::sax_parse(text.data(), text.data() + text.size(), &finder);
@@ -186,7 +186,7 @@ absl::StatusOr<LayerProfile> ParseLayerProfile(absl::string_view text, absl::str
 }
 
 absl::StatusOr<LayerProfile> ReadLayerProfile(const std::string& path) {
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxProfileBytes));
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMaxProfileBytes));
   return ParseLayerProfile(text, path);
 }
 

@@ -64,14 +64,14 @@ absl::StatusOr<Schedule> FromJson(const Json& json) {
 }  // namespace
 
 absl::StatusOr<Schedule> ParseSchedule(absl::string_view text, absl::string_view where) {
-  HARMONY_ASSIGN_OR_RETURN(const Json json, ParseJsonFields(text, where));
+  HARMONY_ASSIGN_OR_RETURN(const Json json, document::ParseJsonFields(text, where));
   absl::StatusOr<Schedule> schedule = FromJson(json);
   if (!schedule.ok()) return WithContext(schedule.status(), where);
   return schedule;
 }
 
 absl::StatusOr<Schedule> ReadSchedule(const std::string& path) {
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxScheduleBytes));
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMaxScheduleBytes));
   return ParseSchedule(text, path);
 }
 

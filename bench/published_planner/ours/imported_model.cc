@@ -59,7 +59,7 @@ Phase PhaseOf(const PhaseAt& measured, const std::vector<int64_t>& elsewhere) {
   return phase;
 }
 
-class ImportedCosts : public CostModel {
+class ImportedCosts : public dispatch::CostModel {
  public:
   ImportedCosts(std::shared_ptr<const Phases> phases, std::vector<double> updates,
                 const Machine& machine, int devices)
@@ -69,25 +69,26 @@ class ImportedCosts : public CostModel {
         peer_bytes_per_s_(machine.peer_bytes_per_s),
         lanes_(devices) {}
 
-  Nanos Duration(const Command& command) const override {
+  Nanos Duration(const command::Command& command) const override {
     double seconds = 0;
-    if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    if (const auto* task = std::get_if<command::ComputeTask>(&command.body)) {
       seconds = ComputeSeconds(*task);
-    } else if (const auto* copy = std::get_if<Transfer>(&command.body)) {
-      const Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
+    } else if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
+      const command::Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
       seconds = static_cast<double>(copy->size.count()) /
-                (lane.kind == LaneKind::kP2P ? peer_bytes_per_s_ : host_bytes_per_s_);
-    } else if (const auto& host = std::get<HostTask>(command.body);
-               host.kind == HostTaskKind::kUpdate) {
+                (lane.kind == command::LaneKind::kP2P ? peer_bytes_per_s_ : host_bytes_per_s_);
+    } else if (const auto& host = std::get<command::HostTask>(command.body);
+               host.kind == command::HostTaskKind::kUpdate) {
       seconds = updates_[host.block];
     }
     return Nanos::FromSeconds(seconds);
   }
 
  private:
-  double ComputeSeconds(const ComputeTask& task) const {
+  double ComputeSeconds(const command::ComputeTask& task) const {
     const Phase* phase = Phases::Find(
-        task.kind == TaskKind::kForward ? phases_->forward : phases_->backward, task.samples);
+        task.kind == command::TaskKind::kForward ? phases_->forward : phases_->backward,
+        task.samples);
     if (phase == nullptr) return kTooLong;
     return phase->seconds[task.layers.last + 1] - phase->seconds[task.layers.first];
   }
@@ -95,12 +96,12 @@ class ImportedCosts : public CostModel {
   const std::shared_ptr<const Phases> phases_;
   const std::vector<double> updates_;
   const double host_bytes_per_s_, peer_bytes_per_s_;
-  const LaneTable lanes_;
+  const command::LaneTable lanes_;
 };
 
 // The transient bytes of a layer, by the microbatch sizes that were measured.
-BytesBySamples TableOf(const std::map<int64_t, Phase>& phases, int layer) {
-  BytesBySamples sizes;
+model::BytesBySamples TableOf(const std::map<int64_t, Phase>& phases, int layer) {
+  model::BytesBySamples sizes;
   for (const auto& [samples, phase] : phases) {
     sizes.table.emplace_back(samples, Bytes(phase.transient[layer]));
   }
@@ -109,26 +110,27 @@ BytesBySamples TableOf(const std::map<int64_t, Phase>& phases, int layer) {
 
 // Every layer has a cost of its own. A peak does not tell what of it is kept for the backward: all
 // of it, by the bound.
-LayerCost CostOf(const Phases& phases, int layer, bool last) {
-  LayerCost cost;
+model::LayerCost CostOf(const Phases& phases, int layer, bool last) {
+  model::LayerCost cost;
   cost.name = cost.work = absl::StrCat("layer ", layer);
-  LayerWorkspace& workspace = cost.bound;
+  model::LayerWorkspace& workspace = cost.bound;
   workspace.forward = workspace.keeping_forward = TableOf(phases.forward, layer);
   workspace.kept = workspace.backward = workspace.kept_backward = TableOf(phases.backward, layer);
-  if (!last) cost.kept_tensors = {BytesBySamples{{}, {{0, Bytes()}}}};  // at no size measured
+  if (!last)
+    cost.kept_tensors = {model::BytesBySamples{{}, {{0, Bytes()}}}};  // at no size measured
   cost.expected = cost.bound;
   return cost;
 }
 
-ModelSpec ModelOf(const LayerProfile& profile, const std::vector<int64_t>& input,
-                  const Phases& phases) {
+model::ModelSpec ModelOf(const LayerProfile& profile, const std::vector<int64_t>& input,
+                         const Phases& phases) {
   const auto bytes = [](const char* name, int64_t per_sample) {
-    return SampleTensor{name, DType::kU8, {per_sample}};
+    return model::SampleTensor{name, DType::kU8, {per_sample}};
   };
   const auto numbers = [](const char* name, int64_t per_sample) {
-    return SampleTensor{name, DType::kF32, {per_sample / SizeOf(DType::kF32).count()}};
+    return model::SampleTensor{name, DType::kF32, {per_sample / SizeOf(DType::kF32).count()}};
   };
-  ModelSpec model;
+  model::ModelSpec model;
   model.name = profile.model;
   const int layers = profile.layers();
   const int64_t sample = std::max<int64_t>(input[0], 1);  // the profile tells no target's size
@@ -138,14 +140,14 @@ ModelSpec ModelOf(const LayerProfile& profile, const std::vector<int64_t>& input
     model.costs.push_back(CostOf(phases, l, l + 1 == layers));
     model.boundaries.emplace_back();
     if (l > 0) model.boundaries.back().push_back(numbers("output", input[l]));
-    ParamBlock block;
+    model::ParamBlock block;
     block.name = absl::StrCat("layer.", l);
     block.owner_layer = l;
-    TensorSpec tensor;
+    model::TensorSpec tensor;
     tensor.name = block.name;
     tensor.shape = {BlockBytes(profile, l) / SizeOf(tensor.weight.dtype).count()};
-    AddTensor(block, std::move(tensor));
-    AddUse(model, l, AddBlock(model, std::move(block)));
+    model::AddTensor(block, std::move(tensor));
+    model::AddReference(model, l, model::AddBlock(model, std::move(block)));
   }
   model.boundaries.emplace_back();
   return model;
@@ -201,12 +203,12 @@ absl::StatusOr<ImportedModel> ImportModel(const LayerProfile& profile, const Mac
   result.job.sequence_length = std::max<int64_t>(input[0] / 4, 1);
   result.model = ModelOf(profile, input, *phases);
   for (int d = 0; d < devices; ++d) {
-    DeviceSpec device;
+    plan::DeviceSpec device;
     device.ordinal = d;
     device.memory = Bytes(machine.memory_bytes);
     result.machine.devices.push_back(device);
   }
-  result.costs = [phases, updates = profile.update_time_s, machine, devices](const Plan&) {
+  result.costs = [phases, updates = profile.update_time_s, machine, devices](const plan::Plan&) {
     return std::make_unique<ImportedCosts>(phases, updates, machine, devices);
   };
   return result;

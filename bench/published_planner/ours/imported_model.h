@@ -20,17 +20,17 @@
 #include "absl/status/statusor.h"
 #include "bench/published_planner/cost_model/layer_profile.h"
 #include "bench/published_planner/cost_model/schedule.h"
-#include "common/plan/job_spec.h"
+#include "common/job/job_spec.h"
 #include "common/plan/machine.h"
-#include "coordinator/core/analytic_costs.h"
+#include "coordinator/dispatch/costs/analytic_costs.h"
 
 namespace harmony::published {
 
 struct ImportedModel {
-  ModelSpec model;
-  JobSpec job;
-  MachineSpec machine;
-  CostFactory costs;
+  model::ModelSpec model;
+  job::JobSpec job;
+  plan::MachineSpec machine;
+  dispatch::CostFactory costs;
 };
 
 // A step of `minibatch` samples on `devices` GPUs of `machine`; its links are shared by all

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "coordinator/planner/device_need.h"
-#include "coordinator/planner/plan_builder.h"
+#include "coordinator/planner/fit/device_need.h"
+#include "coordinator/planner/fit/plan_builder.h"
 
 namespace harmony::published {
 namespace {
@@ -20,18 +20,19 @@ constexpr double kMayBeBest = 1.05;
 
 // One of the plans that a schedule may mean.
 struct Reading {
-  Plan plan;
+  plan::Plan plan;
   bool fits = true;
   Nanos dry_run;
 };
 
-absl::Status Read(const ImportedModel& imported, Plan plan, std::vector<Reading>* readings) {
-  MachineSpec machine = imported.machine;
-  const std::vector<DeviceNeed> needs = NeedOfDevices(plan, NeedOfGroups(imported.model, plan));
+absl::Status Read(const ImportedModel& imported, plan::Plan plan, std::vector<Reading>* readings) {
+  plan::MachineSpec machine = imported.machine;
+  const std::vector<planner::DeviceNeed> needs =
+      planner::NeedOfDevices(plan, planner::NeedOfGroups(imported.model, plan));
   Reading reading;
-  StepVisits step;
+  planner::StepExecutions step;
   for (;;) {
-    const PlanBuilder builder(imported.model, imported.job, machine, plan.microbatch_size);
+    const planner::PlanBuilder builder(imported.model, imported.job, machine, plan.microbatch_size);
     plan.devices = builder.Blank().devices;
     if (builder.Complete(&plan, &step)) break;
     if (!reading.fits) return absl::InternalError("the plan's need is not what it needs");
@@ -41,9 +42,9 @@ absl::Status Read(const ImportedModel& imported, Plan plan, std::vector<Reading>
           std::max(machine.devices[d].memory, needs[d].total().AlignUp(kPage) + Bytes(kPage));
     }
   }
-  HARMONY_RETURN_IF_ERROR(CheckPlan(imported.model, plan));
-  HARMONY_ASSIGN_OR_RETURN(const QuickDryRun dry_run,
-                           DryRunPlan(imported.model, plan, *imported.costs(plan)));
+  HARMONY_RETURN_IF_ERROR(plan::CheckPlan(imported.model, plan));
+  HARMONY_ASSIGN_OR_RETURN(const planner::QuickDryRun dry_run,
+                           planner::DryRunPlan(imported.model, plan, *imported.costs(plan)));
   reading.dry_run = dry_run.step;
   reading.plan = std::move(plan);
   readings->push_back(std::move(reading));
@@ -59,8 +60,8 @@ absl::StatusOr<JudgedSchedule> BestOf(const ImportedModel& imported,
   for (Reading& reading : readings) {
     if (reading.dry_run.seconds() > least.seconds() * kMayBeBest) continue;
     HARMONY_ASSIGN_OR_RETURN(
-        harmony::Estimate estimate,
-        EvaluatePlan(imported.model, reading.plan, *imported.costs(reading.plan)));
+        harmony::planner::Estimate estimate,
+        planner::EvaluatePlan(imported.model, reading.plan, *imported.costs(reading.plan)));
     if (best && estimate.step >= best->estimate.step) continue;
     best = JudgedSchedule{std::move(reading.plan), std::move(estimate), reading.fits};
   }
@@ -69,17 +70,17 @@ absl::StatusOr<JudgedSchedule> BestOf(const ImportedModel& imported,
 
 }  // namespace
 
-std::vector<int> ForwardSpansOf(int64_t u_fwd, int64_t u_bwd, int microbatches) {
+std::vector<int> ForwardTaskSizesOf(int64_t u_fwd, int64_t u_bwd, int microbatches) {
   int below = 1, above = microbatches;
-  for (int span = 1; span <= microbatches; ++span) {
-    if (microbatches % span != 0) continue;
-    if (span * u_bwd <= u_fwd) below = span;
-    if (span * u_bwd >= u_fwd) above = std::min(above, span);
+  for (int task_microbatches = 1; task_microbatches <= microbatches; ++task_microbatches) {
+    if (microbatches % task_microbatches != 0) continue;
+    if (task_microbatches * u_bwd <= u_fwd) below = task_microbatches;
+    if (task_microbatches * u_bwd >= u_fwd) above = std::min(above, task_microbatches);
   }
   return below == above ? std::vector<int>{below} : std::vector<int>{below, above};
 }
 
-void SetGroups(const Schedule& schedule, int devices, Plan* plan) {
+void SetGroups(const Schedule& schedule, int devices, plan::Plan* plan) {
   int task = 0;
   for (const Pack& pack : schedule.forward) {
     plan->forward_groups.push_back({{pack.first, pack.last}, task++ % devices});
@@ -100,13 +101,15 @@ absl::StatusOr<JudgedSchedule> JudgeSchedule(const LayerProfile& profile, const 
   HARMONY_ASSIGN_OR_RETURN(
       const ImportedModel imported,
       ImportModel(profile, machine, devices, SamplesPerTask(mode, machine.gpus, minibatch)));
-  Plan plan = PlanBuilder(imported.model, imported.job, imported.machine, schedule.u_bwd).Blank();
+  plan::Plan plan =
+      planner::PlanBuilder(imported.model, imported.job, imported.machine, schedule.u_bwd).Blank();
   SetGroups(schedule, devices, &plan);
   std::vector<Reading> readings;
-  for (int span : ForwardSpansOf(schedule.u_fwd, schedule.u_bwd, plan.num_microbatches)) {
-    plan.forward_span = span;
+  for (int task_microbatches :
+       ForwardTaskSizesOf(schedule.u_fwd, schedule.u_bwd, plan.num_microbatches)) {
+    plan.microbatches_per_forward_task = task_microbatches;
     if (!Covers(profile.forward, plan.forward_size())) continue;
-    for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
+    for (job::UpdateMode update : {job::UpdateMode::kEager, job::UpdateMode::kDeferred}) {
       plan.update = update;
       for (plan.stream_slots = 1; plan.stream_slots <= kMostSlots; ++plan.stream_slots) {
         HARMONY_RETURN_IF_ERROR(Read(imported, plan, &readings));

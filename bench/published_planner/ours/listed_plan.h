@@ -3,14 +3,14 @@
 // Schedules of the published planner judged by our dispatcher. PURE.
 
 #include "bench/published_planner/ours/imported_model.h"
-#include "coordinator/planner/evaluation.h"
+#include "coordinator/planner/timing/evaluation.h"
 
 namespace harmony::published {
 
 // A schedule as a plan, and what our dispatcher makes of it.
 struct JudgedSchedule {
-  Plan plan;
-  harmony::Estimate estimate;
+  plan::Plan plan;
+  harmony::planner::Estimate estimate;
   // By our count of memory it fits the capacity. Where it does not, its devices were given what it
   // lacks, so that it is judged by its time alone.
   bool fits = true;
@@ -18,10 +18,10 @@ struct JudgedSchedule {
 
 // Numbers of a step's microbatches of u_bwd that a forward task of u_fwd may stand for: u_fwd /
 // u_bwd, or where that is none that divides them, the next one below and the next one above.
-std::vector<int> ForwardSpansOf(int64_t u_fwd, int64_t u_bwd, int microbatches);
+std::vector<int> ForwardTaskSizesOf(int64_t u_fwd, int64_t u_bwd, int microbatches);
 
 // The groups of a pipeline schedule, wrapped around the devices; nothing else of the plan.
-void SetGroups(const Schedule& schedule, int devices, Plan* plan);
+void SetGroups(const Schedule& schedule, int devices, plan::Plan* plan);
 
 // Pipeline schedules (vPP): forward packs and backward packs become groups, task j of forward,
 // then backward from the last, runs on GPU j mod N; stashes go to the host and no weights are kept.

@@ -5,8 +5,8 @@
 
 namespace harmony::published {
 
-absl::StatusOr<PlanResult> PlanProfile(const LayerProfile& profile, const Machine& machine,
-                                       Mode mode, int64_t minibatch) {
+absl::StatusOr<planner::PlanResult> PlanProfile(const LayerProfile& profile, const Machine& machine,
+                                                Mode mode, int64_t minibatch) {
   if (mode == Mode::kDataParallel && minibatch % machine.gpus != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("minibatch ", minibatch, " does not divide over ", machine.gpus, " GPUs"));
@@ -17,9 +17,9 @@ absl::StatusOr<PlanResult> PlanProfile(const LayerProfile& profile, const Machin
       ImportModel(profile, machine, devices, SamplesPerTask(mode, machine.gpus, minibatch)));
   // The planner searches longer for a long run: one step is worth the least.
   imported.job.max_steps = 1;
-  PlannerOptions options;
+  planner::PlannerOptions options;
   options.costs = imported.costs;
-  return MakePlan(imported.model, imported.job, imported.machine, options);
+  return planner::MakePlan(imported.model, imported.job, imported.machine, options);
 }
 
 }  // namespace harmony::published

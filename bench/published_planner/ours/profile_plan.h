@@ -15,7 +15,7 @@ namespace harmony::published {
 // chooses. Data parallel: a GPU each runs the same plan on its share of the samples and of the host
 // link, and the gradients are added up in no time (as JudgeSchedule has it): the result is the plan
 // of one GPU. Depends on its arguments only. ResourceExhausted: nothing fits.
-absl::StatusOr<PlanResult> PlanProfile(const LayerProfile& profile, const Machine& machine,
-                                       Mode mode, int64_t minibatch);
+absl::StatusOr<planner::PlanResult> PlanProfile(const LayerProfile& profile, const Machine& machine,
+                                                Mode mode, int64_t minibatch);
 
 }  // namespace harmony::published

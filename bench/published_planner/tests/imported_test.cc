@@ -12,8 +12,8 @@
 #include "bench/published_planner/ours/listed_plan.h"
 #include "bench/published_planner/ours/profile_plan.h"
 #include "common/model/model_sizes.h"
-#include "coordinator/planner/device_need.h"
-#include "coordinator/planner/plan_builder.h"
+#include "coordinator/planner/fit/device_need.h"
+#include "coordinator/planner/fit/plan_builder.h"
 #include "coordinator/sim/simulation.h"
 
 namespace harmony::published {
@@ -119,28 +119,31 @@ Schedule Listed(int64_t u_fwd, int64_t u_bwd) {
 TEST(ImportedModelTest, HasTheLayersOfTheProfile) {
   const auto imported = ImportModel(Excerpt(), TwoGpus(1 << 30), 2, 4);
   ASSERT_TRUE(imported.ok()) << imported.status();
-  const ModelSpec& model = imported->model;
+  const model::ModelSpec& model = imported->model;
   ASSERT_EQ(model.num_layers(), kLoss + 1);
   EXPECT_EQ(model.blocks[1].weight_bytes, Bytes(122963200 + 4194304));
   EXPECT_EQ(model.blocks[kLoss].weight_bytes, Bytes(kSlotAlignment));  // it has none of its own
-  EXPECT_EQ(BoundaryBytes(model, 1, 2), Bytes(2 * 6553600));
-  EXPECT_EQ(BoundaryBytes(model, kLoss, 1), Bytes(205852672));
+  EXPECT_EQ(model::BoundaryBytes(model, 1, 2), Bytes(2 * 6553600));
+  EXPECT_EQ(model::BoundaryBytes(model, kLoss, 1), Bytes(205852672));
   EXPECT_EQ(imported->job.sequence_length * 4, 8192);
 }
 
 TEST(ImportedModelTest, CountsWorkspaceFromThePeaks) {
   const auto imported = ImportModel(Excerpt(), TwoGpus(1 << 30), 2, 8);
   ASSERT_TRUE(imported.ok()) << imported.status();
-  const ModelSpec& model = imported->model;
+  const model::ModelSpec& model = imported->model;
   const int64_t in = 6553600, block = 122963200 + 4194304;
   const int64_t forward = 494504960 - block - 2 * in, backward = 819443712 - 2 * block - 3 * in;
-  EXPECT_EQ(WorkspaceBound(model, WorkspaceOf::kForward, {1, 1}, 1), Bytes(forward));
+  EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kForward, {1, 1}, 1), Bytes(forward));
   // The tensors between layers lie there, too: before and behind the middle one.
-  EXPECT_EQ(WorkspaceBound(model, WorkspaceOf::kForward, {1, 3}, 1), Bytes(forward + 2 * in));
-  EXPECT_EQ(WorkspaceBound(model, WorkspaceOf::kBackward, {1, 1}, 1), Bytes(backward));
-  EXPECT_EQ(WorkspaceBound(model, WorkspaceOf::kBackward, {1, 3}, 1), Bytes(3 * backward + 3 * in));
+  EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kForward, {1, 3}, 1),
+            Bytes(forward + 2 * in));
+  EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kBackward, {1, 1}, 1),
+            Bytes(backward));
+  EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kBackward, {1, 3}, 1),
+            Bytes(3 * backward + 3 * in));
   // Not measured: fits nothing.
-  EXPECT_GT(WorkspaceBound(model, WorkspaceOf::kForward, {1, 1}, 8), GiB(1 << 20));
+  EXPECT_GT(model::WorkspaceBound(model, model::WorkspaceOf::kForward, {1, 1}, 8), GiB(1 << 20));
 }
 
 TEST(ImportedModelTest, TakesTheProfilesTimesAndLinks) {
@@ -148,26 +151,26 @@ TEST(ImportedModelTest, TakesTheProfilesTimesAndLinks) {
   const Machine machine = TwoGpus(1 << 30);
   const auto imported = ImportModel(profile, machine, 2, 4);
   ASSERT_TRUE(imported.ok()) << imported.status();
-  const LaneTable lanes(2);
-  const auto costs = imported->costs(Plan());
-  Command command;
-  ComputeTask task;
+  const command::LaneTable lanes(2);
+  const auto costs = imported->costs(plan::Plan());
+  command::Command command;
+  command::ComputeTask task;
   task.layers = {1, 2};
   task.samples = 2;
   command.body = task;
   EXPECT_EQ(costs->Duration(command), Nanos::FromSeconds(2 * 0.02642));
-  task.kind = TaskKind::kForwardBackward;
+  task.kind = command::TaskKind::kForwardBackward;
   command.body = task;
   EXPECT_EQ(costs->Duration(command), Nanos::FromSeconds(2 * 0.07375));
-  Transfer copy;
+  command::Transfer copy;
   copy.size = Bytes(1 << 30);
   command.body = copy;
-  command.header.lane = static_cast<uint32_t>(lanes.IndexOf({LaneKind::kD2H, 1}));
+  command.header.lane = static_cast<uint32_t>(lanes.IndexOf({command::LaneKind::kD2H, 1}));
   EXPECT_NEAR(costs->Duration(command).seconds(), 2 / 11.5, 1e-8);
-  command.header.lane = static_cast<uint32_t>(lanes.IndexOf({LaneKind::kP2P, 1}));
+  command.header.lane = static_cast<uint32_t>(lanes.IndexOf({command::LaneKind::kP2P, 1}));
   EXPECT_NEAR(costs->Duration(command).seconds(), 1 / 8.2, 1e-8);
-  HostTask update;
-  update.kind = HostTaskKind::kUpdate;
+  command::HostTask update;
+  update.kind = command::HostTaskKind::kUpdate;
   update.block = 0;
   command.body = update;
   EXPECT_EQ(costs->Duration(command), Nanos::FromSeconds(0.11106));
@@ -190,15 +193,15 @@ TEST(ListedPlanTest, WrapsPacksAroundTheGpus) {
   const auto judged =
       JudgeSchedule(Excerpt(), TwoGpus(int64_t{9} << 30), Mode::kPipeline, 8, Listed(4, 2));
   ASSERT_TRUE(judged.ok()) << judged.status();
-  const Plan& plan = judged->plan;
+  const plan::Plan& plan = judged->plan;
   EXPECT_EQ(plan.microbatch_size, 2);
   EXPECT_EQ(plan.num_microbatches, 4);
-  EXPECT_EQ(plan.forward_span, 2);
+  EXPECT_EQ(plan.microbatches_per_forward_task, 2);
   std::vector<int> devices;
-  for (const LayerGroup& group : plan.forward_groups) devices.push_back(group.device);
+  for (const plan::LayerGroup& group : plan.forward_groups) devices.push_back(group.device);
   EXPECT_THAT(devices, ElementsAre(0, 1));
   devices.clear();
-  for (const LayerGroup& group : plan.backward_groups) devices.push_back(group.device);
+  for (const plan::LayerGroup& group : plan.backward_groups) devices.push_back(group.device);
   EXPECT_THAT(devices, ElementsAre(0, 1, 0));  // tasks 4, 3 and 2
   EXPECT_TRUE(judged->fits);
   // No step is shorter than the work of the device that has most of it.
@@ -214,7 +217,7 @@ TEST(ListedPlanTest, TakesTheNearestForwardTasks) {
     const auto judged =
         JudgeSchedule(Excerpt(), TwoGpus(int64_t{9} << 30), Mode::kPipeline, 4, Listed(u_fwd, 2));
     ASSERT_TRUE(judged.ok()) << judged.status();
-    EXPECT_EQ(judged->plan.forward_span, 1);
+    EXPECT_EQ(judged->plan.microbatches_per_forward_task, 1);
   }
 }
 
@@ -285,16 +288,16 @@ TEST(ProfilePlanTest, BeatsTheListedScheduleWithinTheMemory) {
   const auto imported = ImportModel(profile, machine, machine.gpus, 8);
   ASSERT_TRUE(imported.ok()) << imported.status();
   std::vector<Bytes> resident(2), workspace(2);
-  for (const GroupNeed& need : NeedOfGroups(imported->model, found->plan)) {
+  for (const planner::GroupNeed& need : planner::NeedOfGroups(imported->model, found->plan)) {
     resident[need.device] = std::max(resident[need.device], need.resident());
     workspace[need.device] = std::max(workspace[need.device], need.workspace);
   }
   for (int d : {0, 1}) EXPECT_LE(resident[d] + workspace[d], GiB(6)) << "GPU " << d;
   // The simulator finds every read, write and slot in order, and the same time.
-  SimOptions options;
+  sim::SimOptions options;
   options.end_step = 3;
   const auto costs = imported->costs(found->plan);
-  const SimResult run = Simulate(imported->model, found->plan, *costs, options);
+  const sim::SimResult run = Simulate(imported->model, found->plan, *costs, options);
   ASSERT_TRUE(run.status.ok()) << run.status;
   const double step = (run.step_ends[2] - run.step_ends[0]).seconds() / 2;
   EXPECT_NEAR(step / found->estimate.step.seconds(), 1, 0.04);

@@ -59,7 +59,7 @@ TEST(ReferenceTest, EveryListedScheduleHasItsListedFigures) {
     GTEST_SKIP() << "HARMONY_REFERENCE names no folder with schedules.json and profiles/";
   }
   const std::string root = folder;
-  const auto text = ReadWholeFile(root + "/schedules.json", kMaxFileBytes);
+  const auto text = io::ReadWholeFile(root + "/schedules.json", kMaxFileBytes);
   ASSERT_TRUE(text.ok()) << text.status();
   const Json schedules = Json::parse(*text);
   std::map<std::string, LayerProfile> profiles;

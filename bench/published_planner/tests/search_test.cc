@@ -45,14 +45,14 @@ Instance SmallInstance(CounterRandom& random, Mode mode) {
   return instance;
 }
 
-// Calls `visit` with every way to cut the layers before `end`.
+// Calls `take` with every way to cut the layers before `end`.
 void ForAllPacks(int end, std::vector<Pack>& packs,
-                 const std::function<void(const std::vector<Pack>&)>& visit) {
+                 const std::function<void(const std::vector<Pack>&)>& take) {
   const int first = packs.empty() ? 0 : packs.back().last + 1;
-  if (first == end) return visit(packs);
+  if (first == end) return take(packs);
   for (int last = first; last < end; ++last) {
     packs.push_back({first, last});
-    ForAllPacks(end, packs, visit);
+    ForAllPacks(end, packs, take);
     packs.pop_back();
   }
 }
@@ -63,7 +63,7 @@ double BruteForce(const Instance& in) {
   const int64_t samples = SamplesPerTask(in.mode, in.machine.gpus, in.minibatch);
   Schedule schedule;
   std::vector<Pack> backward;
-  const auto visit = [&](const std::vector<Pack>& forward) {
+  const auto take = [&](const std::vector<Pack>& forward) {
     schedule.forward = forward;
     const auto memory = MaxPackMemory(in.profile, schedule);
     if (std::max(memory->forward_bytes, memory->backward_bytes) > in.machine.memory_bytes) return;
@@ -79,7 +79,7 @@ double BruteForce(const Instance& in) {
       ForAllPacks(in.profile.layers(), backward, [&](const std::vector<Pack>& packs) {
         schedule.backward = packs;
         std::vector<Pack> forward;
-        ForAllPacks(packs.back().first, forward, visit);
+        ForAllPacks(packs.back().first, forward, take);
       });
     }
   }
@@ -120,7 +120,7 @@ TEST(SearchTest, NothingBeatsItsDataParallelPlans) {
 
 // The search enumerates chains as short as these itself; annealing must find the same without.
 TEST(SearchTest, AnnealingFindsTheOptimumOfSmallPipelines) {
-  for (uint64_t stream = 0; stream < (kSanitized ? 4 : 30); ++stream) {
+  for (uint64_t stream = 0; stream < (testing_support::kSanitized ? 4 : 30); ++stream) {
     SCOPED_TRACE(Replay(stream));
     CounterRandom random(TestSeed(), stream);
     const Instance in = SmallInstance(random, Mode::kPipeline);

@@ -5,7 +5,7 @@
 #include "common/model/families/transformer_costs.h"
 #include "common/model/families/transformer_params.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 CheckpointNames NamesOf(const ModelConfig& config) {
@@ -38,14 +38,15 @@ ModelSpec BuildModelSpec(const ModelConfig& config, int64_t sequence_length) {
   }
 
   const int tokens = AddBlock(model, TokenTableParams(config));
-  AddUse(model, 0, tokens, /*needed_in_backward=*/false);
+  AddReference(model, 0, tokens, /*needed_in_backward=*/false);
   if (config.family == Family::kGpt2) {
-    AddUse(model, 0, AddBlock(model, PositionTableParams(config)), /*needed_in_backward=*/false);
+    AddReference(model, 0, AddBlock(model, PositionTableParams(config)),
+                 /*needed_in_backward=*/false);
   }
-  for (int i = 1; i < head; ++i) AddUse(model, i, AddBlock(model, BlockParams(config, i)));
-  AddUse(model, head, AddBlock(model, HeadParams(config, head)));
-  if (config.tie_word_embeddings) AddUse(model, head, tokens);
+  for (int i = 1; i < head; ++i) AddReference(model, i, AddBlock(model, BlockParams(config, i)));
+  AddReference(model, head, AddBlock(model, HeadParams(config, head)));
+  if (config.tie_word_embeddings) AddReference(model, head, tokens);
   return model;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

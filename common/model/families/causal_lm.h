@@ -17,7 +17,7 @@
 #include "common/model/model_config.h"
 #include "common/model/model_spec.h"
 
-namespace harmony {
+namespace harmony::model {
 
 // Numbers of the batch inputs.
 inline constexpr int kTokenIds = 0, kLabels = 1;
@@ -37,4 +37,4 @@ int64_t HeadChunkRows(const ModelConfig& config);
 // What a block keeps in its place: KeptTensorBytes of its cost.
 Bytes KeptBlockBytes(const ModelConfig& config, int64_t samples, int64_t tokens);
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -11,7 +11,7 @@
 #include "common/model/families/causal_lm.h"
 #include "common/model/model_sizes.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 using Phase = BytesBySamples::Phase;
@@ -277,4 +277,4 @@ LayerCost HeadCost(const ModelConfig& c, int64_t tokens) {
   return cost;
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

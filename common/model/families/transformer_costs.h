@@ -6,10 +6,10 @@
 #include "common/model/layer_cost.h"
 #include "common/model/model_config.h"
 
-namespace harmony {
+namespace harmony::model {
 
 LayerCost EmbeddingCost(const ModelConfig& config, int64_t sequence_length);
 LayerCost BlockCost(const ModelConfig& config, int64_t sequence_length);
 LayerCost HeadCost(const ModelConfig& config, int64_t sequence_length);
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 // Appends tensors to one block, each with its prefix.
@@ -133,4 +133,4 @@ ParamBlock HeadParams(const ModelConfig& c, int layer) {
   return b.Finish();
 }
 
-}  // namespace harmony
+}  // namespace harmony::model

@@ -5,11 +5,11 @@
 #include "common/model/model_config.h"
 #include "common/model/model_spec.h"
 
-namespace harmony {
+namespace harmony::model {
 
 ParamBlock TokenTableParams(const ModelConfig& config);
 ParamBlock PositionTableParams(const ModelConfig& config);  // gpt2
 ParamBlock BlockParams(const ModelConfig& config, int layer);
 ParamBlock HeadParams(const ModelConfig& config, int layer);
 
-}  // namespace harmony
+}  // namespace harmony::model

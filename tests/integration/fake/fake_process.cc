@@ -30,7 +30,7 @@
 #include "common/rpc/channel.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
-namespace harmony {
+namespace harmony::fake {
 namespace {
 
 namespace fs = std::filesystem;
@@ -221,7 +221,7 @@ void Serve(const std::vector<std::string>& arguments, const sigset_t& stop) {
   unlink(socket.c_str());
   FakeCoordinator service(Flag(arguments, "--state-dir"));
   grpc::ServerBuilder builder;
-  ListenOnSocket(builder, socket);
+  rpc::ListenOnSocket(builder, socket);
   builder.RegisterService(&service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   int signal = 0;
@@ -274,6 +274,6 @@ int Main(std::vector<std::string> arguments) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::fake
 
-int main(int argc, char** argv) { return harmony::Main({argv, argv + argc}); }
+int main(int argc, char** argv) { return harmony::fake::Main({argv, argv + argc}); }

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using ::testing::ElementsAre;
@@ -86,4 +86,4 @@ TEST(ExitCodeOfJob, BadInputIsTwoOnlyBeforeTheFirstStep) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

@@ -7,7 +7,7 @@
 
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -21,7 +21,7 @@ class OutputFileTest : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr("--trace " + path));
     return std::string(status.message());
   }
-  TempDir dir_;
+  io::TempDir dir_;
   const std::string job_ = dir_.Write("job.yaml", "max_steps: 5\n");
 };
 
@@ -54,4 +54,4 @@ TEST_F(OutputFileTest, AnInputIsNotOverwritten) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,8 +55,8 @@ TEST_F(ChildProcessTest, EnvironmentIsAddedAndReplaced) {
 }
 
 TEST_F(ChildProcessTest, OnlyNamedDescriptorsAreInherited) {
-  UniqueFd named(open("/dev/zero", O_RDONLY | O_CLOEXEC));
-  UniqueFd other(open("/dev/full", O_RDONLY));  // not close-on-exec, as from a careless parent
+  ipc::UniqueFd named(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  ipc::UniqueFd other(open("/dev/full", O_RDONLY));  // not close-on-exec, as from a careless parent
   spec_.inherited_fds = {named.get()};
   Run("ls -l /proc/$$/fd");
   EXPECT_THAT(Log(), HasSubstr(std::to_string(named.get()) + " -> /dev/zero"));
@@ -77,4 +77,4 @@ TEST_F(ChildProcessTest, AMissingProgramIsAnErrorOfTheSpawn) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

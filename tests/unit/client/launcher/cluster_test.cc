@@ -9,7 +9,7 @@
 
 #include "client/launcher/host_memory.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -85,4 +85,4 @@ TEST_F(ClusterTest, MistakesAreNamed) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

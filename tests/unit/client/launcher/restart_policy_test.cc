@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 TEST(RestartPolicy, FirstDeathIsAnsweredAtOnceAndLaterOnesEverLater) {
@@ -47,4 +47,4 @@ TEST(RestartPolicy, WhatIsKilledIsNeverGivenUpAndComesBackSoon) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST_F(RuntimeDirTest, TheTailOfAFile) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 using ::testing::Each;
@@ -160,4 +160,4 @@ TEST(Parts, SecondsRatesAndBars) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

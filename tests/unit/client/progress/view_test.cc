@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/progress/chrome_trace.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 TEST(LoggingSteps, ComesFromTheFileAndIsOverridden) {
@@ -62,4 +62,4 @@ TEST(ChromeTrace, PlannedBesideMeasuredAndWaitsForCommandsShown) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

@@ -7,7 +7,7 @@
 #include "client/rpc/coordinator_client.h"
 #include "harmony/v1/coordinator.pb.h"
 
-namespace harmony {
+namespace harmony::client {
 namespace {
 
 TEST(ProtoJson, NumbersStayNumbersAndEnumsBecomeNames) {
@@ -34,4 +34,4 @@ TEST(StateName, IsTheStateInLowerCase) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::client

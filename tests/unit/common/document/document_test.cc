@@ -5,7 +5,7 @@
 #include "common/document/nearest_name.h"
 #include "common/document/yaml_document.h"
 
-namespace harmony {
+namespace harmony::document {
 namespace {
 
 using ::testing::HasSubstr;
@@ -76,4 +76,4 @@ TEST(YamlDocument, IsOneAndWellFormed) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::document

@@ -4,7 +4,7 @@
 
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 TEST(AtomicFileTest, AppearsWhole) {
@@ -81,4 +81,4 @@ TEST(FileTest, Paths) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 using ::testing::ElementsAre;
@@ -76,4 +76,4 @@ TEST_F(CheckpointManifestTest, ListsAndPrunes) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

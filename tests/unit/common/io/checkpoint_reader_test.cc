@@ -6,7 +6,7 @@
 #include "tests/unit/common/io/safetensors_bytes.h"
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,4 +101,4 @@ TEST(CheckpointReaderTest, MissingTruncatedAndForeignFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

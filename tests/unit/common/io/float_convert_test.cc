@@ -7,7 +7,7 @@
 
 #include "common/base/random.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 TEST(FloatConvertTest, SixteenBitsReturnToTheSameBits) {
@@ -52,4 +52,4 @@ TEST(FloatConvertTest, RoundsToTheNearest) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

@@ -8,26 +8,27 @@
 #include "common/model/families/causal_lm.h"
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 class ExportTest : public ::testing::TestWithParam<const char*> {
  protected:
   ExportTest() {
     // A preset with two blocks only, to keep the files small.
-    source_.config_json = absl::StrReplaceAll(
-        *PresetConfigJson(GetParam()), {{"\"n_layer\": 12", "\"n_layer\": 2"},
-                                        {"\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2"}});
-    source_.config = *ParseModelConfig(source_.config_json, GetParam());
-    model_ = BuildModelSpec(source_.config, 64);
+    source_.config_json =
+        absl::StrReplaceAll(*model::PresetConfigJson(GetParam()),
+                            {{"\"n_layer\": 12", "\"n_layer\": 2"},
+                             {"\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2"}});
+    source_.config = *model::ParseModelConfig(source_.config_json, GetParam());
+    model_ = model::BuildModelSpec(source_.config, 64);
     CounterRandom random(5);
-    for (const ParamBlock& block : model_.blocks) {
+    for (const model::ParamBlock& block : model_.blocks) {
       std::vector<float>& data = data_.emplace_back(block.elements());
       for (float& value : data) value = static_cast<float>(random.NextDouble() - 0.5);
     }
   }
   TensorValues Values() {
-    return [this](const ParamBlock& block, const TensorSpec& tensor) {
+    return [this](const model::ParamBlock& block, const model::TensorSpec& tensor) {
       const size_t index = static_cast<size_t>(&block - model_.blocks.data());
       return absl::MakeConstSpan(data_[index])
           .subspan(tensor.weight.first_element(), tensor.elements);
@@ -35,7 +36,7 @@ class ExportTest : public ::testing::TestWithParam<const char*> {
   }
   TempDir dir_;
   ModelSource source_;
-  ModelSpec model_;
+  model::ModelSpec model_;
   std::vector<std::vector<float>> data_;
 };
 
@@ -55,7 +56,7 @@ TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
   const auto map = WeightMap::Match(model_, *reader);
   ASSERT_TRUE(map.ok()) << map.status();
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    for (const TensorSpec& tensor : model_.blocks[b].tensors) {
+    for (const model::TensorSpec& tensor : model_.blocks[b].tensors) {
       std::vector<float> values(tensor.elements);
       ASSERT_TRUE(reader->ReadF32(map->of(tensor).name, absl::MakeSpan(values)).ok());
       EXPECT_TRUE(std::equal(values.begin(), values.end(),
@@ -85,4 +86,4 @@ TEST(OpenModelSourceTest, NeitherPresetNorDirectory) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

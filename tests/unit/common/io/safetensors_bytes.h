@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::io {
 
 inline std::string SafetensorsBytes(absl::string_view header, absl::string_view data) {
   std::string bytes;
@@ -18,4 +18,4 @@ inline std::string SafetensorsBytes(absl::string_view header, absl::string_view 
   return bytes;
 }
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -9,7 +9,7 @@
 #include "tests/unit/common/io/safetensors_bytes.h"
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 using ::testing::HasSubstr;
@@ -148,4 +148,4 @@ TEST_F(WriterTest, DamageBeforeTheRenameIsFound) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

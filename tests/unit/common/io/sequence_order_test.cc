@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 std::vector<int64_t> Visited(const SequenceOrder& order, int64_t first, int64_t count) {
@@ -45,4 +45,4 @@ TEST(SequenceOrderTest, EpochsAndSeedsDiffer) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace harmony {
+namespace harmony::io {
 
 class TempDir {
  public:
@@ -48,4 +48,4 @@ class TempDir {
   std::string path_;
 };
 
-}  // namespace harmony
+}  // namespace harmony::io

@@ -8,7 +8,7 @@
 
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 using ::testing::ElementsAre;
@@ -17,20 +17,20 @@ using ::testing::HasSubstr;
 TEST(TokenFileTest, ReadsEachFormat) {
   const TempDir dir;
   std::vector<int32_t> out(4);
-  const auto text = TokenFile::Open(dir.Write("t", "abcdefgh"), DataFormat::kTextBytes);
+  const auto text = TokenFile::Open(dir.Write("t", "abcdefgh"), job::DataFormat::kTextBytes);
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(text->SequenceCount(3), 2);  // the last byte is only a label
   ASSERT_TRUE(text->ReadSequence(1, absl::MakeSpan(out)).ok());
   EXPECT_THAT(out, ElementsAre('d', 'e', 'f', 'g'));
 
   const auto u16 = TokenFile::Open(dir.Write("u16", absl::string_view("\1\0\0\1\xff\xff\2\0", 8)),
-                                   DataFormat::kTokensU16);
+                                   job::DataFormat::kTokensU16);
   ASSERT_TRUE(u16.ok());
   ASSERT_TRUE(u16->ReadSequence(0, absl::MakeSpan(out)).ok());
   EXPECT_THAT(out, ElementsAre(1, 256, 65535, 2));
 
   const auto u32 = TokenFile::Open(dir.Write("u32", absl::string_view("\1\0\0\0\0\0\1\0", 8)),
-                                   DataFormat::kTokensU32);
+                                   job::DataFormat::kTokensU32);
   ASSERT_TRUE(u32.ok());
   out.resize(2);
   ASSERT_TRUE(u32->ReadSequence(0, absl::MakeSpan(out)).ok());
@@ -41,7 +41,7 @@ TEST(TokenFileTest, LongSequencesAreReadInPieces) {
   const TempDir dir;
   std::string bytes;
   for (int i = 0; i < 100'000; ++i) bytes += static_cast<char>(i * 7 % 251);
-  const auto file = TokenFile::Open(dir.Write("t", bytes), DataFormat::kTextBytes);
+  const auto file = TokenFile::Open(dir.Write("t", bytes), job::DataFormat::kTextBytes);
   std::vector<int32_t> out(50'001);
   EXPECT_EQ(file->SequenceCount(49'999), 2);
   ASSERT_TRUE(file->ReadSequence(0, absl::MakeSpan(out)).ok());
@@ -52,20 +52,23 @@ TEST(TokenFileTest, LongSequencesAreReadInPieces) {
 
 TEST(TokenFileTest, OddSizesAndMissingFilesAreErrors) {
   const TempDir dir;
-  for (const auto& [size, format] : std::initializer_list<std::pair<size_t, DataFormat>>{
-           {0, DataFormat::kTextBytes}, {3, DataFormat::kTokensU16}, {6, DataFormat::kTokensU32}}) {
+  for (const auto& [size, format] : std::initializer_list<std::pair<size_t, job::DataFormat>>{
+           {0, job::DataFormat::kTextBytes},
+           {3, job::DataFormat::kTokensU16},
+           {6, job::DataFormat::kTokensU32}}) {
     const auto file = TokenFile::Open(dir.Write("t", std::string(size, 'x')), format);
     EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(file.status().message()), HasSubstr("data.format"));
   }
-  const auto missing = TokenFile::Open(dir.File("none"), DataFormat::kTextBytes);
+  const auto missing = TokenFile::Open(dir.File("none"), job::DataFormat::kTextBytes);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("data.path"));
 }
 
 TEST(TokenFileTest, LessThanOneBatchIsAnError) {
   const TempDir dir;
-  const auto file = TokenFile::Open(dir.Write("t", std::string(33, 'x')), DataFormat::kTextBytes);
+  const auto file =
+      TokenFile::Open(dir.Write("t", std::string(33, 'x')), job::DataFormat::kTextBytes);
   EXPECT_TRUE(file->Validate(256, 8, 4).ok());
   const absl::Status status = file->Validate(256, 8, 5);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -76,15 +79,15 @@ TEST(TokenFileTest, TokensBeyondTheVocabularyAreNamedByPosition) {
   const TempDir dir;
   std::string bytes(3'000'000, '\1');
   bytes[2'000'001] = '\x80';
-  const auto text = TokenFile::Open(dir.Write("t", bytes), DataFormat::kTextBytes);
+  const auto text = TokenFile::Open(dir.Write("t", bytes), job::DataFormat::kTextBytes);
   EXPECT_TRUE(text->Validate(256, 8, 1).ok());
   EXPECT_TRUE(text->Validate(129, 8, 1).ok());
   EXPECT_THAT(std::string(text->Validate(128, 8, 1).message()),
               HasSubstr("token 128 at position 2000001"));
-  const auto u16 = TokenFile::Open(dir.File("t"), DataFormat::kTokensU16);
+  const auto u16 = TokenFile::Open(dir.File("t"), job::DataFormat::kTokensU16);
   EXPECT_THAT(std::string(u16->Validate(1000, 8, 1).message()),
               HasSubstr("token 32769 at position 1000000"));
-  const auto u32 = TokenFile::Open(dir.File("t"), DataFormat::kTokensU32);
+  const auto u32 = TokenFile::Open(dir.File("t"), job::DataFormat::kTokensU32);
   EXPECT_THAT(std::string(u32->Validate(0x7fffffff, 8, 1).message()), HasSubstr(""));
   EXPECT_THAT(std::string(u32->Validate(50257, 8, 1).message()), HasSubstr("at position 0 "));
 }
@@ -100,13 +103,15 @@ TEST(TokenFileTest, FilesOfOtherKindsAreCalledByTheirName) {
       {"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 4\n", "git lfs pull"},
       {std::string("\x20\0\0\0\0\0\0\0{\"a\":", 13) + std::string(51, ' '), "safetensors"}};
   for (const auto& [bytes, name] : files) {
-    const auto file = TokenFile::Open(dir.Write("t", bytes), DataFormat::kTextBytes);
+    const auto file = TokenFile::Open(dir.Write("t", bytes), job::DataFormat::kTextBytes);
     EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(name));
   }
   // Text that begins alike is text.
-  EXPECT_TRUE(TokenFile::Open(dir.Write("t", "PKW stands for car"), DataFormat::kTextBytes).ok());
-  EXPECT_TRUE(TokenFile::Open(dir.Write("t", "version https://"), DataFormat::kTextBytes).ok());
+  EXPECT_TRUE(
+      TokenFile::Open(dir.Write("t", "PKW stands for car"), job::DataFormat::kTextBytes).ok());
+  EXPECT_TRUE(
+      TokenFile::Open(dir.Write("t", "version https://"), job::DataFormat::kTextBytes).ok());
 }
 
 TEST(TokenFileTest, TokensOfAWiderTypeAreRefused) {
@@ -118,24 +123,24 @@ TEST(TokenFileTest, TokensOfAWiderTypeAreRefused) {
     u32 += {low, high, 0, 0};
     u64 += {low, high, 0, 0, 0, 0, 0, 0};
   }
-  const auto check = [&](const std::string& bytes, DataFormat format) {
+  const auto check = [&](const std::string& bytes, job::DataFormat format) {
     const auto file = TokenFile::Open(dir.Write("t", bytes), format);
     return std::string(file->Validate(1 << 16, 8, 1).message());
   };
-  EXPECT_EQ(check(u16, DataFormat::kTokensU16), "");
-  EXPECT_THAT(check(u32, DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
-  EXPECT_THAT(check(u64, DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
-  EXPECT_EQ(check(u32, DataFormat::kTokensU32), "");
+  EXPECT_EQ(check(u16, job::DataFormat::kTokensU16), "");
+  EXPECT_THAT(check(u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
+  EXPECT_THAT(check(u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
+  EXPECT_EQ(check(u32, job::DataFormat::kTokensU32), "");
   // One token that is not zero among them, and zeros only, say nothing of the kind.
   u32[2] = 1;
-  EXPECT_EQ(check(u32, DataFormat::kTokensU16), "");
-  EXPECT_EQ(check(std::string(4000, '\0'), DataFormat::kTokensU16), "");
+  EXPECT_EQ(check(u32, job::DataFormat::kTokensU16), "");
+  EXPECT_EQ(check(std::string(4000, '\0'), job::DataFormat::kTokensU16), "");
 }
 
 TEST(TokenFileTest, TheFingerprintTellsAppendedAndChangedData) {
   const TempDir dir;
   const auto of = [&](const std::string& bytes) {
-    const auto file = TokenFile::Open(dir.Write("t", bytes), DataFormat::kTextBytes);
+    const auto file = TokenFile::Open(dir.Write("t", bytes), job::DataFormat::kTextBytes);
     return *file->Fingerprint();
   };
   const std::string bytes(3'000'000, 'x');
@@ -154,7 +159,9 @@ TEST(TokenFileTest, OfALargeFilePiecesAreHashedAndTheEnds) {
   const std::string path = dir.Write("t", "a");
   const int64_t size = 2 * kHashedWhole + 12'345;
   std::filesystem::resize_file(path, static_cast<uintmax_t>(size));  // sparse
-  const auto now = [&] { return *TokenFile::Open(path, DataFormat::kTextBytes)->Fingerprint(); };
+  const auto now = [&] {
+    return *TokenFile::Open(path, job::DataFormat::kTextBytes)->Fingerprint();
+  };
   const DataFingerprint before = now();
   EXPECT_EQ(before.bytes, size);
   EXPECT_EQ(before.hashed_bytes, kHashedWhole);
@@ -167,11 +174,12 @@ TEST(TokenFileTest, OfALargeFilePiecesAreHashedAndTheEnds) {
 
 TEST(TokenFileTest, AFileThatShrinksIsAnErrorNotASignal) {
   const TempDir dir;
-  const auto file = TokenFile::Open(dir.Write("t", std::string(1000, 'x')), DataFormat::kTextBytes);
+  const auto file =
+      TokenFile::Open(dir.Write("t", std::string(1000, 'x')), job::DataFormat::kTextBytes);
   std::filesystem::resize_file(dir.File("t"), 10);
   std::vector<int32_t> out(101);
   EXPECT_EQ(file->ReadSequence(5, absl::MakeSpan(out)).code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

@@ -10,25 +10,25 @@
 #include "common/model/families/causal_lm.h"
 #include "tests/unit/common/io/temp_dir.h"
 
-namespace harmony {
+namespace harmony::io {
 namespace {
 
 using ::testing::HasSubstr;
 
 // A preset with two blocks only, to keep the files small.
-ModelSpec Preset(absl::string_view name) {
-  ModelConfig config = *ParseModelConfig(*PresetConfigJson(name), name);
+model::ModelSpec Preset(absl::string_view name) {
+  model::ModelConfig config = *model::ParseModelConfig(*model::PresetConfigJson(name), name);
   config.num_layers = 2;
-  return BuildModelSpec(config, 64);
+  return model::BuildModelSpec(config, 64);
 }
 
 // A checkpoint of the model, changed by `edit`.
 absl::StatusOr<CheckpointReader> Write(
-    const TempDir& dir, const ModelSpec& model,
+    const TempDir& dir, const model::ModelSpec& model,
     const std::function<void(std::vector<TensorToWrite>&)>& edit) {
   std::vector<TensorToWrite> tensors;
-  for (const ParamBlock& block : model.blocks) {
-    for (const TensorSpec& tensor : block.tensors) {
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       tensors.push_back({tensor.name, DType::kBF16, tensor.shape});
     }
   }
@@ -46,7 +46,7 @@ absl::StatusOr<CheckpointReader> Write(
 void ExpectMismatch(const std::function<void(std::vector<TensorToWrite>&)>& edit,
                     absl::string_view part) {
   const TempDir dir;
-  const ModelSpec model = Preset("gpt2-mini");
+  const model::ModelSpec model = Preset("gpt2-mini");
   const auto reader = Write(dir, model, edit);
   ASSERT_TRUE(reader.ok()) << reader.status();
   const auto map = WeightMap::Match(model, *reader);
@@ -57,7 +57,7 @@ void ExpectMismatch(const std::function<void(std::vector<TensorToWrite>&)>& edit
 
 TEST(WeightMapTest, NamesWithAndWithoutPrefix) {
   for (const char* preset : {"gpt2-mini", "llama-tiny"}) {
-    const ModelSpec model = Preset(preset);
+    const model::ModelSpec model = Preset(preset);
     for (const bool bare : {false, true}) {
       const TempDir dir;
       const auto reader = Write(dir, model, [&](std::vector<TensorToWrite>& tensors) {
@@ -70,7 +70,7 @@ TEST(WeightMapTest, NamesWithAndWithoutPrefix) {
       ASSERT_TRUE(reader.ok());
       const auto map = WeightMap::Match(model, *reader);
       ASSERT_TRUE(map.ok()) << map.status();
-      const TensorSpec& tensor = model.blocks[2].tensors[0];
+      const model::TensorSpec& tensor = model.blocks[2].tensors[0];
       EXPECT_EQ(map->of(tensor).name.size() < tensor.name.size(), bare);
       EXPECT_EQ(map->of(tensor).dtype, DType::kBF16);
       const auto again = WeightMap::FromJson(map->ToJson(), model, "checkpoint");
@@ -82,7 +82,7 @@ TEST(WeightMapTest, NamesWithAndWithoutPrefix) {
 
 TEST(WeightMapTest, TiedHeadAndOldBuffersAreIgnored) {
   const TempDir dir;
-  const ModelSpec model = Preset("gpt2-mini");
+  const model::ModelSpec model = Preset("gpt2-mini");
   const auto reader = Write(dir, model, [](std::vector<TensorToWrite>& tensors) {
     tensors.push_back({"lm_head.weight", DType::kF32, {256, 192}});
     tensors.push_back({"transformer.h.0.attn.bias", DType::kF32, {1, 1, 4, 4}});
@@ -113,11 +113,11 @@ TEST(WeightMapTest, MismatchesAreNamed) {
 }
 
 TEST(WeightMapTest, StoredMapsAreChecked) {
-  const ModelSpec model = Preset("gpt2-mini");
+  const model::ModelSpec model = Preset("gpt2-mini");
   for (const char* text : {"", "{}", "[]", "3"}) {
     EXPECT_FALSE(WeightMap::FromJson(text, model, "here").ok()) << text;
   }
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::io

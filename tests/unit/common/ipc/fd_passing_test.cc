@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 TEST(FdPassingTest, DeviceListRoundTrips) {
@@ -59,4 +59,4 @@ TEST(FdPassingTest, ADeviceRegionKeepsItsSizeAndIsSharedWithAChild) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::ipc

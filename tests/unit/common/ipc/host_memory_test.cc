@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 namespace fs = std::filesystem;
@@ -61,4 +61,4 @@ TEST(HostMemoryRealTest, ThisMachineHasSome) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -9,7 +9,7 @@
 
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 constexpr int64_t kPages = 3 * 4096 + 7;  // not a whole number of the chunks it works in
@@ -48,4 +48,4 @@ TEST(PrefaultTest, StopsBeforeTheMemoryGoes) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::ipc

@@ -13,7 +13,7 @@
 #include "common/ipc/dump.h"
 #include "common/ipc/host_memory.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 using testing::HasSubstr;
@@ -121,13 +121,16 @@ TEST(SegmentTest, JobLifeAllocatesAndGivesBack) {
   EXPECT_EQ(segment.AllocateJob(MakeJob()).code(), absl::StatusCode::kAlreadyExists);
 
   std::memset(segment.Arena(Bytes(0)), 1, 100);
-  segment.Publish(2,
-                  {{ObjectKind::kGradient, 1, 0}, Bytes(64), Bytes(128), 1, ObjectState::kClean});
+  segment.Publish(2, {{command::ObjectKind::kGradient, 1, 0},
+                      Bytes(64),
+                      Bytes(128),
+                      1,
+                      command::ObjectState::kClean});
   ASSERT_TRUE(segment.ReleaseJob().ok());
   EXPECT_LT(AllocatedBytes(segment.fd()), 256 << 10);
   ASSERT_TRUE(segment.AllocateJob(MakeJob()).ok());
   EXPECT_EQ(*reinterpret_cast<char*>(segment.Arena(Bytes(0))), 0) << "nothing left of the old job";
-  EXPECT_EQ(segment.ReadRecord(2)->state, ObjectState::kFree);
+  EXPECT_EQ(segment.ReadRecord(2)->state, command::ObjectState::kFree);
 }
 
 TEST(SegmentTest, AJobTooLargeIsToldByHowMuch) {
@@ -154,8 +157,11 @@ TEST(SegmentTest, AJobBeyondTheMachineIsRefusedBeforeAnythingIsTouched) {
 TEST(SegmentTest, RecordsRoundTrip) {
   Segment segment = MakeSegment();
   ASSERT_TRUE(segment.AllocateJob(MakeJob()).ok());
-  const ObjectView view{
-      {ObjectKind::kBoundaryGradient, 12, 345}, Bytes(4096), Bytes(100), 77, ObjectState::kClean};
+  const command::ObjectView view{{command::ObjectKind::kBoundaryGradient, 12, 345},
+                                 Bytes(4096),
+                                 Bytes(100),
+                                 77,
+                                 command::ObjectState::kClean};
   segment.Publish(4, view);
   const auto read = segment.ReadRecord(4);
   ASSERT_TRUE(read.ok());
@@ -163,15 +169,17 @@ TEST(SegmentTest, RecordsRoundTrip) {
   EXPECT_EQ(read->offset, view.offset);
   EXPECT_EQ(read->size, view.size);
   EXPECT_EQ(read->version, 77u);
-  EXPECT_EQ(read->state, ObjectState::kClean);
+  EXPECT_EQ(read->state, command::ObjectState::kClean);
   segment.SetFree(4);
-  EXPECT_EQ(segment.ReadRecord(4)->state, ObjectState::kFree);
+  EXPECT_EQ(segment.ReadRecord(4)->state, command::ObjectState::kFree);
 }
 
 TEST(SegmentTest, ADamagedRecordIsNamed) {
   Segment segment = MakeSegment();
   ASSERT_TRUE(segment.AllocateJob(MakeJob()).ok());
-  segment.Publish(4, {{ObjectKind::kBatch, 1, 0}, Bytes(64), Bytes(64), 1, ObjectState::kClean});
+  segment.Publish(
+      4,
+      {{command::ObjectKind::kBatch, 1, 0}, Bytes(64), Bytes(64), 1, command::ObjectState::kClean});
   const uint8_t flipped = 0x5A;
   const off_t at = static_cast<off_t>(segment.constants().records.offset + 4 * 64 + 8);
   ASSERT_EQ(pwrite(segment.fd(), &flipped, 1, at), 1);
@@ -188,16 +196,16 @@ TEST(SegmentTest, ReadersSeeWholeRecords) {
     while (!stop.load()) {
       const auto view = segment.ReadRecord(0);
       ASSERT_TRUE(view.ok()) << view.status();
-      if (view->state == ObjectState::kFree) continue;
+      if (view->state == command::ObjectState::kFree) continue;
       ASSERT_EQ(view->offset.count(), static_cast<int64_t>(view->version) * 64);
     }
   });
   for (uint64_t v = 1; v <= 20000; ++v) {
-    segment.Publish(0, {{ObjectKind::kGradient, 0, 0},
+    segment.Publish(0, {{command::ObjectKind::kGradient, 0, 0},
                         Bytes(static_cast<int64_t>(v) * 64),
                         Bytes(64),
                         v,
-                        ObjectState::kClean});
+                        command::ObjectState::kClean});
   }
   stop.store(true);
   reader.join();
@@ -244,8 +252,11 @@ TEST(SegmentTest, DumpTellsWhatThereIs) {
   ASSERT_TRUE(segment.RaiseGeneration(3).ok());
   ASSERT_TRUE(segment.BeginGeneration(3).ok());
   segment.Semaphore(3, 17).Signal(42);
-  segment.Publish(1,
-                  {{ObjectKind::kMoment1, 1, 0}, Bytes(640), Bytes(64), 9, ObjectState::kUpdating});
+  segment.Publish(1, {{command::ObjectKind::kMoment1, 1, 0},
+                      Bytes(640),
+                      Bytes(64),
+                      9,
+                      command::ObjectState::kUpdating});
   UpdateCursor* cursor = segment.Cursor(2);
   cursor->target_version = 9;
   cursor->block = 1;
@@ -262,4 +273,4 @@ TEST(SegmentTest, DumpTellsWhatThereIs) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::ipc

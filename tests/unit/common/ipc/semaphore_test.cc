@@ -12,7 +12,7 @@
 #include "common/base/random.h"
 #include "common/ipc/fd_passing.h"
 
-namespace harmony {
+namespace harmony::ipc {
 namespace {
 
 // A few cells and a generation word in memory that children share.
@@ -137,4 +137,4 @@ TEST_F(SemaphoreTest, KilledPeersLeaveTheSemaphoresUsable) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::ipc

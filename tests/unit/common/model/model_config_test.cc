@@ -10,7 +10,7 @@
 #include "common/model/known_keys.h"
 #include "common/model/padding_token.h"
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 using ::testing::AllOf;
@@ -235,4 +235,4 @@ TEST(ModelConfigTest, SlidingWindows) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::model

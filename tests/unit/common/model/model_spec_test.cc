@@ -7,7 +7,7 @@
 #include <cmath>
 #include <set>
 
-namespace harmony {
+namespace harmony::model {
 namespace {
 
 ModelSpec Preset(absl::string_view name) {
@@ -29,25 +29,27 @@ TEST(ModelSpecTest, Gpt2Has124MillionParameters) {
 TEST(ModelSpecTest, TiedGpt2UsesItsTokenTableTwice) {
   const ModelSpec model = Preset("gpt2-mini");
   const LayerSpec& embedding = model.layers.front();
-  ASSERT_EQ(embedding.uses.size(), 2u);
-  EXPECT_EQ(model.blocks[model.uses[embedding.uses[0]].block].name, "embed.tokens");
-  EXPECT_EQ(model.blocks[model.uses[embedding.uses[1]].block].name, "embed.positions");
-  EXPECT_FALSE(model.uses[embedding.uses[0]].needed_in_backward);
+  ASSERT_EQ(embedding.references.size(), 2u);
+  EXPECT_EQ(model.blocks[model.references[embedding.references[0]].block].name, "embed.tokens");
+  EXPECT_EQ(model.blocks[model.references[embedding.references[1]].block].name, "embed.positions");
+  EXPECT_FALSE(model.references[embedding.references[0]].needed_in_backward);
   const LayerSpec& head = model.layers.back();
-  ASSERT_EQ(head.uses.size(), 2u);
-  const ParamUse& tied = model.uses[head.uses[1]];
-  EXPECT_EQ(tied.block, model.uses[embedding.uses[0]].block);
+  ASSERT_EQ(head.references.size(), 2u);
+  const ParameterReference& tied = model.references[head.references[1]];
+  EXPECT_EQ(tied.block, model.references[embedding.references[0]].block);
   EXPECT_TRUE(tied.needed_in_backward);
-  EXPECT_EQ(model.blocks[tied.block].uses, (std::vector<int>{embedding.uses[0], head.uses[1]}));
-  EXPECT_EQ(FindTensor(model.blocks[model.uses[head.uses[0]].block], "lm_head.weight"), nullptr);
+  EXPECT_EQ(model.blocks[tied.block].references,
+            (std::vector<int>{embedding.references[0], head.references[1]}));
+  EXPECT_EQ(FindTensor(model.blocks[model.references[head.references[0]].block], "lm_head.weight"),
+            nullptr);
 }
 
 TEST(ModelSpecTest, UntiedHeadOwnsItsProjection) {
   const ModelSpec model = Preset("llama-tiny");
-  EXPECT_EQ(model.layers.front().uses.size(), 1u);
+  EXPECT_EQ(model.layers.front().references.size(), 1u);
   const LayerSpec& head = model.layers.back();
-  ASSERT_EQ(head.uses.size(), 1u);
-  const ParamBlock& block = model.blocks[model.uses[head.uses[0]].block];
+  ASSERT_EQ(head.references.size(), 1u);
+  const ParamBlock& block = model.blocks[model.references[head.references[0]].block];
   ASSERT_NE(FindTensor(block, "lm_head.weight"), nullptr);
   EXPECT_EQ(block.tensors[0].name, "model.norm.weight");
   EXPECT_EQ(model.tied_parameter_count(), 0);
@@ -55,7 +57,7 @@ TEST(ModelSpecTest, UntiedHeadOwnsItsProjection) {
 
 TEST(ModelSpecTest, NamesShapesAndInitOfBlocks) {
   const ModelSpec gpt2 = Preset("gpt2-124m");
-  const ParamBlock& block = gpt2.blocks[gpt2.uses[gpt2.layers[1].uses[0]].block];
+  const ParamBlock& block = gpt2.blocks[gpt2.references[gpt2.layers[1].references[0]].block];
   const TensorSpec* c_attn = FindTensor(block, "attn.c_attn.weight");
   ASSERT_NE(c_attn, nullptr);
   EXPECT_EQ(c_attn->name, "transformer.h.0.attn.c_attn.weight");
@@ -66,7 +68,7 @@ TEST(ModelSpecTest, NamesShapesAndInitOfBlocks) {
   EXPECT_FALSE(FindTensor(block, "ln_1.weight")->weight_decay);
 
   const ModelSpec qwen3 = Preset("qwen3-tiny");
-  const ParamBlock& q = qwen3.blocks[qwen3.uses[qwen3.layers[6].uses[0]].block];
+  const ParamBlock& q = qwen3.blocks[qwen3.references[qwen3.layers[6].references[0]].block];
   EXPECT_EQ(FindTensor(q, "self_attn.q_proj.weight")->shape, (std::vector<int64_t>{256, 192}));
   EXPECT_EQ(FindTensor(q, "self_attn.k_proj.weight")->name,
             "model.layers.5.self_attn.k_proj.weight");
@@ -252,4 +254,4 @@ TEST(ModelCostTest, FootprintCountsStateAndLogits) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::model

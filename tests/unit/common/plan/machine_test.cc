@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 using ::testing::HasSubstr;
@@ -98,4 +98,4 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 using ::testing::HasSubstr;
@@ -17,8 +17,8 @@ using ::testing::StartsWith;
 TEST(PlanJsonTest, RoundTrip) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CounterRandom random(seed, 3);
-    const ModelSpec model = RandomModel(random);
-    const Plan plan = RandomPlan(random, model);
+    const model::ModelSpec model = sim::RandomModel(random);
+    const Plan plan = sim::RandomPlan(random, model);
     const std::string text = PlanFileText(plan);
     const absl::StatusOr<Plan> read = ParsePlanFile(text, "plan.json");
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;
@@ -27,7 +27,7 @@ TEST(PlanJsonTest, RoundTrip) {
     EXPECT_EQ(read->replicas, plan.replicas);
     EXPECT_EQ(read->update, plan.update);
     EXPECT_EQ(read->stream_slots, plan.stream_slots);
-    EXPECT_EQ(read->forward_span, plan.forward_span);
+    EXPECT_EQ(read->microbatches_per_forward_task, plan.microbatches_per_forward_task);
     ASSERT_EQ(read->backward_groups.size(), plan.backward_groups.size());
     for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
       EXPECT_EQ(read->backward_groups[g].layers, plan.backward_groups[g].layers);
@@ -62,7 +62,7 @@ TEST(PlanJsonTest, DataParallelPlans) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->mode, ParallelMode::kData);
   EXPECT_EQ(plan->replicas, 2);
-  EXPECT_EQ(plan->num_shares(), 2);
+  EXPECT_EQ(plan->num_shards(), 2);
   EXPECT_EQ(PlanFileText(*ParsePlanFile(PlanFileText(*plan), "p.json")), PlanFileText(*plan));
 }
 
@@ -122,4 +122,4 @@ TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -3,50 +3,50 @@
 #include <set>
 #include <vector>
 
+#include "common/command/command.h"
+#include "common/command/lane_queue.h"
+#include "common/command/objects.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
-#include "common/plan/command.h"
-#include "common/plan/lane_queue.h"
-#include "common/plan/objects.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/coordinator/core/small_case.h"
+#include "tests/unit/coordinator/dispatch/small_case.h"
 
-namespace harmony {
+namespace harmony::plan {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(ObjectTableLayoutTest, NumbersEveryKeyOnce) {
-  const ModelSpec model = SmallModel(2, true);
-  const ObjectTableLayout table(model, 3);
-  std::set<ObjectKey> keys;
+  const model::ModelSpec model = dispatch::SmallModel(2, true);
+  const command::ObjectTableLayout table(model, 3);
+  std::set<command::ObjectKey> keys;
   for (int i = 0; i < table.size(); ++i) {
-    const ObjectKey key = table.KeyOf(i);
-    EXPECT_EQ(table.IndexOf(key), i) << DebugString(key);
+    const command::ObjectKey key = table.KeyOf(i);
+    EXPECT_EQ(table.IndexOf(key), i) << command::DebugString(key);
     EXPECT_TRUE(keys.insert(key).second);
   }
-  EXPECT_EQ(DebugString({ObjectKind::kStash, 2, 1}), "stash(2, microbatch 1)");
+  EXPECT_EQ(command::DebugString({command::ObjectKind::kStash, 2, 1}), "stash(2, microbatch 1)");
 }
 
 TEST(LaneTableTest, NumbersEveryLaneOnce) {
-  const LaneTable lanes(3);
+  const command::LaneTable lanes(3);
   for (int i = 0; i < lanes.size(); ++i) EXPECT_EQ(lanes.IndexOf(lanes.LaneAt(i)), i);
-  EXPECT_EQ(DebugString(lanes.LaneAt(8)), "d2h1");
-  EXPECT_EQ(DebugString(lanes.LaneAt(15)), "host_compute");
+  EXPECT_EQ(command::DebugString(lanes.LaneAt(8)), "d2h1");
+  EXPECT_EQ(command::DebugString(lanes.LaneAt(15)), "host_compute");
 }
 
 TEST(PlanTest, LanesIntoADeviceAndDevicesOfOneRootShareLinks) {
   Plan plan;
   plan.devices.resize(4);
   plan.devices[1].root = plan.devices[3].root = 1;
-  const LaneTable lanes(4);
+  const command::LaneTable lanes(4);
   const std::vector<int> links = ResourcesOfLanes(plan, {}).of_lane;
-  const auto shared = [&](Lane a, Lane b) {
+  const auto shared = [&](command::Lane a, command::Lane b) {
     return links[lanes.IndexOf(a)] == links[lanes.IndexOf(b)];
   };
-  using enum LaneKind;
+  using enum command::LaneKind;
   EXPECT_TRUE(shared({kH2DBulk, 0}, {kH2DStream, 0}));
   EXPECT_TRUE(shared({kH2DBulk, 1}, {kH2DStream, 3}));
   EXPECT_TRUE(shared({kD2H, 1}, {kD2H, 3}));
@@ -60,9 +60,11 @@ TEST(PlanTest, LanesIntoADeviceAndDevicesOfOneRootShareLinks) {
 TEST(LaneResourcesTest, DevicesTakeTurnsOnSharedCores) {
   Plan plan;
   plan.devices.resize(4);
-  const LaneTable lanes(4);
+  const command::LaneTable lanes(4);
   const LaneResources resources = ResourcesOfLanes(plan, {{1, 2, 3}, 2});
-  const auto compute = [&](int device) { return lanes.IndexOf({LaneKind::kCompute, device}); };
+  const auto compute = [&](int device) {
+    return lanes.IndexOf({command::LaneKind::kCompute, device});
+  };
   EXPECT_EQ(resources.of_lane[compute(0)], compute(0));
   for (int d : {1, 2, 3}) EXPECT_EQ(resources.of_lane[compute(d)], compute(1));
   EXPECT_EQ(resources.capacity[compute(1)], 2);
@@ -83,8 +85,8 @@ TEST(LaneResourcesTest, DevicesTakeTurnsOnSharedCores) {
 }
 
 TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {
-  const ModelSpec model = SmallModel(3);
-  Plan plan = SmallPlan(model, 1);
+  const model::ModelSpec model = dispatch::SmallModel(3);
+  Plan plan = dispatch::SmallPlan(model, 1);
   auto boundaries = [&] {
     std::vector<int> result;
     for (const StashSpec& stash : StashesOf(plan)) result.push_back(stash.boundary);
@@ -97,23 +99,24 @@ TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {
 }
 
 TEST(PlanTest, MinimalSwapCountsEachLoadAndGradient) {
-  const ModelSpec model = SmallModel(1, true);  // blocks: tokens, layer, norm of the head
-  const Plan plan = SmallPlan(model, 2);
+  const model::ModelSpec model =
+      dispatch::SmallModel(1, true);  // blocks: tokens, layer, norm of the head
+  const Plan plan = dispatch::SmallPlan(model, 2);
   const MinimalSwap swap = ComputeMinimalSwap(model, plan);
   const Bytes tokens = model.blocks[0].weight_bytes, layer = model.blocks[1].weight_bytes,
               norm = model.blocks[2].weight_bytes;
   // Forward of embedding and layer, fused head with the tied table, backward of the layer.
   EXPECT_EQ(swap.weights, tokens + layer + tokens + norm + layer);
   EXPECT_EQ(swap.gradients, tokens * 2 + layer + norm);
-  const Bytes hidden = BoundaryBytes(model, 1, 2);
+  const Bytes hidden = model::BoundaryBytes(model, 1, 2);
   EXPECT_EQ(swap.stash, hidden * 3);  // boundaries 1 and 2 out, 1 in again
   EXPECT_EQ(swap.boundary_commit, hidden * 2);
-  EXPECT_EQ(swap.tokens, Bytes(2 * kSmallTokens * 4) * 3);
+  EXPECT_EQ(swap.tokens, Bytes(2 * dispatch::kSmallTokens * 4) * 3);
 }
 
 TEST(PlanTest, KeptWeightsAreLoadedOnce) {
-  const ModelSpec model = SmallModel();
-  Plan plan = SmallPlan(model, 2);
+  const model::ModelSpec model = dispatch::SmallModel();
+  Plan plan = dispatch::SmallPlan(model, 2);
   const Bytes before = ComputeMinimalSwap(model, plan).weights;
   plan.backward_groups[1].keep_weights = true;
   EXPECT_TRUE(CheckPlan(model, plan).ok());
@@ -123,9 +126,9 @@ TEST(PlanTest, KeptWeightsAreLoadedOnce) {
 }
 
 TEST(PlanTest, KeptStashesStayOffTheHost) {
-  const ModelSpec model = SmallModel();
-  Plan plan = SmallPlan(model, 2);
-  const Bytes hidden = BoundaryBytes(model, 1, 2);
+  const model::ModelSpec model = dispatch::SmallModel();
+  Plan plan = dispatch::SmallPlan(model, 2);
+  const Bytes hidden = model::BoundaryBytes(model, 1, 2);
   plan.backward_groups[1].keep_stash = true;
   EXPECT_TRUE(StashesOf(plan)[0].kept);
   EXPECT_FALSE(StashesOf(plan)[1].kept);
@@ -139,23 +142,23 @@ TEST(PlanTest, KeptStashesStayOffTheHost) {
 }
 
 TEST(PlanTest, RefusesToKeepWhatNoForwardLoads) {
-  const ModelSpec model = SmallModel();
-  Plan plan = SmallPlan(model, 2);
+  const model::ModelSpec model = dispatch::SmallModel();
+  Plan plan = dispatch::SmallPlan(model, 2);
   plan.backward_groups[2].keep_weights = true;  // fused
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()),
               HasSubstr("layers 2 to 2 keeps weights"));
-  plan = SmallPlan(model, 2);
+  plan = dispatch::SmallPlan(model, 2);
   plan.backward_groups[1].keep_weights = true;
   plan.forward_groups[1].device = 0;
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("on device 1"));
-  plan = SmallPlan(model, 2);
+  plan = dispatch::SmallPlan(model, 2);
   plan.forward_groups.pop_back();
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("end before layer 1"));
 }
 
 TEST(PlanTest, KeepsActivationsOnlyWithTheirStashAndTheSameForward) {
-  const ModelSpec model = SmallModel();
-  Plan plan = SmallPlan(model, 2);
+  const model::ModelSpec model = dispatch::SmallModel();
+  Plan plan = dispatch::SmallPlan(model, 2);
   const auto mistake = [&] { return std::string(CheckPlan(model, plan).message()); };
   EXPECT_TRUE(CanKeepActivations(plan, plan.backward_groups[1]));
   plan.backward_groups[1].keep_activations = true;
@@ -164,67 +167,70 @@ TEST(PlanTest, KeepsActivationsOnlyWithTheirStashAndTheSameForward) {
   EXPECT_TRUE(CheckPlan(model, plan).ok());
   EXPECT_EQ(ActivationKeeperOf(plan, plan.forward_groups[1]), 1);
   EXPECT_EQ(ActivationKeeperOf(plan, plan.forward_groups[0]), -1);
-  plan.forward_span = 2;
+  plan.microbatches_per_forward_task = 2;
   EXPECT_THAT(mistake(), HasSubstr("forward_span"));
   EXPECT_FALSE(CanKeepActivations(plan, plan.backward_groups[1]));
-  plan.forward_span = 1;
+  plan.microbatches_per_forward_task = 1;
   plan.forward_groups[1].device = 0;
   EXPECT_THAT(mistake(), HasSubstr("no forward group of these layers runs on device 1"));
   EXPECT_FALSE(CanKeepActivations(plan, plan.backward_groups[1]));
-  plan = SmallPlan(model, 2);
+  plan = dispatch::SmallPlan(model, 2);
   plan.backward_groups[0].keep_activations = true;
   EXPECT_THAT(mistake(), HasSubstr("the embedding has none"));
-  plan = SmallPlan(model, 2);
+  plan = dispatch::SmallPlan(model, 2);
   plan.backward_groups[2].keep_activations = true;  // fused
   EXPECT_THAT(mistake(), HasSubstr("layers 2 to 2 keeps activations"));
 }
 
 TEST(PlanTest, ForwardTasksDivideTheStep) {
-  const ModelSpec model = SmallModel();
-  Plan plan = SmallPlan(model, 2);
+  const model::ModelSpec model = dispatch::SmallModel();
+  Plan plan = dispatch::SmallPlan(model, 2);
   plan.num_microbatches = 6;
-  plan.forward_span = 3;
+  plan.microbatches_per_forward_task = 3;
   EXPECT_TRUE(CheckPlan(model, plan).ok());
   EXPECT_EQ(plan.num_forwards(), 2);
   const ArenaLayout layout(model, plan);
-  const Bytes hidden = BoundaryBytes(model, 1, 1);
+  const Bytes hidden = model::BoundaryBytes(model, 1, 1);
   EXPECT_EQ(layout.Stash(1, 2) - layout.Stash(1, 0), hidden * 2);  // one after the other
-  plan.forward_span = 4;
+  plan.microbatches_per_forward_task = 4;
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("do not divide the 6"));
-  plan.forward_span = 3;
-  ModelSpec shorter = model;
+  plan.microbatches_per_forward_task = 3;
+  model::ModelSpec shorter = model;
   for (auto& tensors : shorter.boundaries) {
     if (!tensors.empty()) tensors[0].shape[0] = 1;  // 32 bytes a microbatch: slices not aligned
   }
   EXPECT_THAT(std::string(CheckPlan(shorter, plan).message()), HasSubstr("multiple of 256"));
-  ModelSpec several = model;
+  model::ModelSpec several = model;
   several.boundaries[1].push_back(several.boundaries[1][0]);
   EXPECT_THAT(std::string(CheckPlan(several, plan).message()), HasSubstr("one tensor"));
 }
 
 // No two slots of the arena overlap, and all lie within it.
 TEST(ArenaLayoutTest, SlotsAreDisjointAndAligned) {
-  for (UpdateMode update : {UpdateMode::kEager, UpdateMode::kDeferred}) {
-    const ModelSpec model = SmallModel(3, true);
-    const Plan plan = SmallPlan(model, 2, update);
+  for (job::UpdateMode update : {job::UpdateMode::kEager, job::UpdateMode::kDeferred}) {
+    const model::ModelSpec model = dispatch::SmallModel(3, true);
+    const Plan plan = dispatch::SmallPlan(model, 2, update);
     const ArenaLayout layout(model, plan);
     std::vector<std::pair<Bytes, Bytes>> slots;
     auto add = [&](Bytes begin, Bytes size, int64_t alignment = kSlotAlignment) {
       EXPECT_EQ(begin.count() % alignment, 0);
       slots.emplace_back(begin, begin + size);
     };
-    const Bytes hidden = BoundaryBytes(model, 1, 1);
+    const Bytes hidden = model::BoundaryBytes(model, 1, 1);
     for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
-      for (ObjectKind kind : {ObjectKind::kParameter, ObjectKind::kMoment1, ObjectKind::kMoment2}) {
-        add(PersistentOffset(model, {kind, block, 0}), model.blocks[block].weight_bytes);
+      for (command::ObjectKind kind :
+           {command::ObjectKind::kParameter, command::ObjectKind::kMoment1,
+            command::ObjectKind::kMoment2}) {
+        add(command::PersistentOffset(model, {kind, block, 0}), model.blocks[block].weight_bytes);
       }
-      add(layout.Norm(block), Bytes(sizeof(NormSlot)), sizeof(NormSlot));
+      add(layout.Norm(block), Bytes(sizeof(command::NormSlot)), sizeof(command::NormSlot));
     }
     for (int parity : {0, 1}) {
       add(layout.Batch(parity), layout.batch_bytes());
-      add(layout.Scalars(parity), Bytes(sizeof(StepScalars)), sizeof(StepScalars));
+      add(layout.Scalars(parity), Bytes(sizeof(command::StepScalars)),
+          sizeof(command::StepScalars));
     }
-    add(layout.Loss(), Bytes(sizeof(LossSlot)) * 2);
+    add(layout.Loss(), Bytes(sizeof(command::LossSlot)) * 2);
     for (int m : {0, 1}) {
       for (int boundary = 1; boundary < model.num_layers(); ++boundary) {
         ASSERT_TRUE(layout.HasStash(boundary));
@@ -234,11 +240,13 @@ TEST(ArenaLayoutTest, SlotsAreDisjointAndAligned) {
         add(layout.BoundaryGradient(bank, m), hidden);
       }
     }
-    for (int use = 0; use < static_cast<int>(model.uses.size()); ++use) {
-      const bool own = layout.UseHasOwnGradientSlot(use);
-      const bool tied = model.blocks[model.uses[use].block].uses.size() > 1;
-      EXPECT_EQ(own, tied || update == UpdateMode::kDeferred);
-      if (own) add(layout.Gradient(use), model.blocks[model.uses[use].block].weight_bytes);
+    for (int reference = 0; reference < static_cast<int>(model.references.size()); ++reference) {
+      const bool own = layout.ReferenceHasOwnGradientSlot(reference);
+      const bool tied = model.blocks[model.references[reference].block].references.size() > 1;
+      EXPECT_EQ(own, tied || update == job::UpdateMode::kDeferred);
+      if (own)
+        add(layout.Gradient(reference),
+            model.blocks[model.references[reference].block].weight_bytes);
     }
     if (layout.ring_bytes().count() > 0) add(layout.ring_begin(), layout.ring_bytes());
     std::sort(slots.begin(), slots.end());
@@ -249,15 +257,15 @@ TEST(ArenaLayoutTest, SlotsAreDisjointAndAligned) {
   }
 }
 
-Command Next(int lane, uint64_t value) {
-  Command command;
+command::Command Next(int lane, uint64_t value) {
+  command::Command command;
   command.header.lane = static_cast<uint32_t>(lane);
   command.header.signal_value = value;
   return command;
 }
 
 TEST(LaneQueueTest, RunsInOrder) {
-  LaneQueue queue(3);
+  command::LaneQueue queue(3);
   EXPECT_TRUE(absl::IsAborted(queue.Push(1, Next(3, 1))));
   ASSERT_TRUE(queue.Start(1).ok());
   ASSERT_TRUE(queue.Push(1, Next(3, 1)).ok());
@@ -271,7 +279,7 @@ TEST(LaneQueueTest, RunsInOrder) {
 }
 
 TEST(LaneQueueTest, QuiesceLetsTheRunningOneFinishUnsignalled) {
-  LaneQueue queue(0);
+  command::LaneQueue queue(0);
   ASSERT_TRUE(queue.Start(4).ok());
   ASSERT_TRUE(queue.Push(4, Next(0, 1)).ok());
   ASSERT_TRUE(queue.Push(4, Next(0, 2)).ok());
@@ -287,4 +295,4 @@ TEST(LaneQueueTest, QuiesceLetsTheRunningOneFinishUnsignalled) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::plan

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
 using ::testing::HasSubstr;
@@ -41,4 +41,4 @@ TEST_F(AddressTest, RefusesPathsTooLongForASocket) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::rpc

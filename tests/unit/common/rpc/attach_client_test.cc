@@ -16,7 +16,7 @@
 #include "common/rpc/grpc_status.h"
 #include "harmony/v1/attach.grpc.pb.h"
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
 // Counts and remembers; tests wait on it.
@@ -160,4 +160,4 @@ TEST_F(AttachClientTest, ShutsDownWhileNobodyListens) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::rpc

@@ -7,13 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "harmony/v1/attach.pb.h"
 
-namespace harmony {
+namespace harmony::rpc {
 namespace {
 
 using ::testing::HasSubstr;
 
-Command Header(uint64_t id) {
-  Command command;
+command::Command Header(uint64_t id) {
+  command::Command command;
   command.header.id = id;
   command.header.lane = 3;
   command.header.signal_value = 9;
@@ -24,7 +24,7 @@ Command Header(uint64_t id) {
 }
 
 // Encodes, decodes, encodes again: equal bytes mean that no field was lost on the way.
-void ExpectRoundTrip(const Command& command) {
+void ExpectRoundTrip(const command::Command& command) {
   v1::Command wire, again;
   EncodeCommand(command, &wire);
   const auto decoded = DecodeCommand(wire);
@@ -35,10 +35,10 @@ void ExpectRoundTrip(const Command& command) {
   EXPECT_EQ(decoded->header.waits, command.header.waits);
 }
 
-Command FullTask() {
-  Command command = Header(1);
-  ComputeTask task;
-  task.kind = TaskKind::kForwardBackward;
+command::Command FullTask() {
+  command::Command command = Header(1);
+  command::ComputeTask task;
+  task.kind = command::TaskKind::kForwardBackward;
   task.layers = {2, 4};
   task.microbatch = 3;
   task.samples = 2;
@@ -55,15 +55,15 @@ Command FullTask() {
   return command;
 }
 
-Command FullTransfer() {
-  Command command = Header(2);
-  Transfer transfer;
+command::Command FullTransfer() {
+  command::Command command = Header(2);
+  command::Transfer transfer;
   transfer.source = {-1, Bytes(64)};
   transfer.destination = {2, Bytes(128)};
   transfer.size = MiB(5);
-  transfer.traffic = TrafficClass::kBoundaryCommit;
-  transfer.commit = Commit{11, {ObjectKind::kBoundaryGradient, 3, 1}, 6};
-  transfer.expect = Expect{0, 0};
+  transfer.traffic = command::TrafficClass::kBoundaryCommit;
+  transfer.commit = command::Commit{11, {command::ObjectKind::kBoundaryGradient, 3, 1}, 6};
+  transfer.expect = command::Expect{0, 0};
   transfer.retire = {1, 2};
   command.body = transfer;
   return command;
@@ -72,23 +72,23 @@ Command FullTransfer() {
 TEST(CommandCodecTest, RoundTripsEveryKind) {
   ExpectRoundTrip(FullTask());
   ExpectRoundTrip(FullTransfer());
-  Command host = Header(3);
-  host.body = HostTask{HostTaskKind::kUpdate, 4, Bytes(64), {8, 9}};
+  command::Command host = Header(3);
+  host.body = command::HostTask{command::HostTaskKind::kUpdate, 4, Bytes(64), {8, 9}};
   ExpectRoundTrip(host);
 }
 
 TEST(CommandCodecTest, KeepsAbsentApartFromZero) {
   v1::Command wire;
   EncodeCommand(FullTask(), &wire);
-  const auto task = std::get<ComputeTask>(DecodeCommand(wire)->body);
+  const auto task = std::get<command::ComputeTask>(DecodeCommand(wire)->body);
   EXPECT_EQ(task.input, Bytes(0));
   EXPECT_FALSE(task.input_gradient.has_value());
   EncodeCommand(FullTransfer(), &wire);
-  EXPECT_TRUE(std::get<Transfer>(DecodeCommand(wire)->body).expect.has_value());
+  EXPECT_TRUE(std::get<command::Transfer>(DecodeCommand(wire)->body).expect.has_value());
 }
 
 template <typename Change>
-std::string RefusalOf(const Command& command, Change change) {
+std::string RefusalOf(const command::Command& command, Change change) {
   v1::Command wire;
   EncodeCommand(command, &wire);
   change(wire);
@@ -106,13 +106,14 @@ Wire Unknown() {
 // The wire's enumerations have the numbers of ours: told by the names.
 TEST(CommandCodecTest, EnumerationsAgreeByName) {
   for (int i = v1::TrafficClass_MIN; i <= v1::TrafficClass_MAX; ++i) {
-    EXPECT_EQ(
-        absl::AsciiStrToUpper(absl::StrCat("traffic_", ToString(static_cast<TrafficClass>(i)))),
-        v1::TrafficClass_Name(static_cast<v1::TrafficClass>(i)));
+    EXPECT_EQ(absl::AsciiStrToUpper(
+                  absl::StrCat("traffic_", ToString(static_cast<command::TrafficClass>(i)))),
+              v1::TrafficClass_Name(static_cast<v1::TrafficClass>(i)));
   }
   for (int i = v1::UpdateMode_MIN; i <= v1::UpdateMode_MAX; ++i) {
-    EXPECT_EQ(absl::AsciiStrToUpper(absl::StrCat("update_", ToString(static_cast<UpdateMode>(i)))),
-              v1::UpdateMode_Name(static_cast<v1::UpdateMode>(i)));
+    EXPECT_EQ(
+        absl::AsciiStrToUpper(absl::StrCat("update_", ToString(static_cast<job::UpdateMode>(i)))),
+        v1::UpdateMode_Name(static_cast<v1::UpdateMode>(i)));
   }
 }
 
@@ -139,22 +140,22 @@ TEST(CommandCodecTest, RefusesWhatIsOutOfRangeByName) {
             "command 1: signal_value is 0");
 }
 
-Plan SmallPlan() {
-  Plan plan;
+plan::Plan SmallPlan() {
+  plan::Plan plan;
   plan.num_microbatches = 4;
   plan.microbatch_size = 2;
   plan.sequence_length = 16;
   plan.devices = {{MiB(64), MiB(32)}, {MiB(64), MiB(16)}};
   plan.forward_groups = {{{0, 1}, 0}};
   plan.backward_groups = {{{0, 1}, 1, true, false}, {{2, 3}, 0, false, true, true}};
-  plan.update = UpdateMode::kDeferred;
+  plan.update = job::UpdateMode::kDeferred;
   plan.arena_dynamic = MiB(7);
   plan.clip = true;
   plan.optimizer_moments = 0;
   plan.stream_slots = 3;
   plan.gradient_ring = MiB(2);
   plan.boundary_banks = 4;
-  plan.forward_span = 2;
+  plan.microbatches_per_forward_task = 2;
   return plan;
 }
 
@@ -163,20 +164,20 @@ TEST(PlanCodecTest, RoundTrips) {
   const auto plan = ParsePlan(bytes);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(SerializePlan(*plan), bytes);
-  EXPECT_EQ(plan->backward_groups[1].layers, (LayerRange{2, 3}));
+  EXPECT_EQ(plan->backward_groups[1].layers, (model::LayerRange{2, 3}));
   EXPECT_TRUE(plan->backward_groups[0].keep_weights);
   EXPECT_FALSE(plan->backward_groups[1].keep_weights);
   EXPECT_FALSE(plan->backward_groups[0].keep_stash);
   EXPECT_TRUE(plan->backward_groups[1].keep_stash);
   EXPECT_FALSE(plan->backward_groups[0].keep_activations);
   EXPECT_TRUE(plan->backward_groups[1].keep_activations);
-  EXPECT_EQ(plan->forward_span, 2);
+  EXPECT_EQ(plan->microbatches_per_forward_task, 2);
   EXPECT_EQ(plan->optimizer_moments, 0);
   EXPECT_EQ(plan->gradient_ring, MiB(2));
 }
 
 TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
-  Plan plan = SmallPlan();
+  plan::Plan plan = SmallPlan();
   plan.backward_groups[1].layers.first = 3;
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
               HasSubstr("backward_groups.first_layer is 3"));
@@ -185,14 +186,14 @@ TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
               HasSubstr("forward_groups.device is 2"));
   plan = SmallPlan();
-  plan.forward_span = 3;
+  plan.microbatches_per_forward_task = 3;
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
               HasSubstr("forward_span is 3"));
   plan = SmallPlan();
-  plan.update = UpdateMode::kAuto;
+  plan.update = job::UpdateMode::kAuto;
   EXPECT_FALSE(ParsePlan(SerializePlan(plan)).ok());
   EXPECT_FALSE(ParsePlan("\xff\xff").ok());
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::rpc

@@ -8,7 +8,7 @@
 
 #include "common/base/random.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 using ::testing::ElementsAre;
@@ -108,23 +108,24 @@ class Reports {
   int calls_ = 0;
 };
 
-Command Make(uint32_t lane, uint64_t value, std::vector<SemaphoreWait> waits = {}) {
-  Command command;
+command::Command Make(uint32_t lane, uint64_t value,
+                      std::vector<command::SemaphoreWait> waits = {}) {
+  command::Command command;
   command.header.id = value;
   command.header.lane = lane;
   command.header.signal_value = value;
   command.header.waits = std::move(waits);
-  command.body = Transfer{};
+  command.body = command::Transfer{};
   return command;
 }
 
-absl::Status Nothing(const Command&) { return absl::OkStatus(); }
+absl::Status Nothing(const command::Command&) { return absl::OkStatus(); }
 
 TEST(LaneExecutorTest, RunsInOrderAndSignalsAfterTheWork) {
   FakeSemaphores semaphores;
   Reports reports;
   std::vector<uint64_t> ran;
-  auto body = [&](const Command& command) {
+  auto body = [&](const command::Command& command) {
     EXPECT_EQ(semaphores.value(3), command.header.signal_value - 1);
     ran.push_back(command.header.signal_value);
     return absl::OkStatus();
@@ -142,12 +143,12 @@ TEST(LaneExecutorTest, WaitsForAnotherLane) {
   FakeSemaphores semaphores;
   Reports reports;
   std::promise<void> open;
-  auto gate = [&](const Command&) {
+  auto gate = [&](const command::Command&) {
     open.get_future().wait();
     return absl::OkStatus();
   };
   std::atomic<bool> second_ran{false};
-  auto second = [&](const Command&) {
+  auto second = [&](const command::Command&) {
     second_ran = true;
     return absl::OkStatus();
   };
@@ -164,7 +165,7 @@ TEST(LaneExecutorTest, WaitsForAnotherLane) {
 TEST(LaneExecutorTest, AFailureIsNotSignalledAndStopsItsLaneOnly) {
   FakeSemaphores semaphores;
   Reports reports;
-  auto failing = [](const Command& command) {
+  auto failing = [](const command::Command& command) {
     return command.header.signal_value == 2 ? absl::ResourceExhaustedError("no memory")
                                             : absl::OkStatus();
   };
@@ -191,7 +192,7 @@ TEST(LaneExecutorTest, AFailureIsNotSignalledAndStopsItsLaneOnly) {
 TEST(LaneExecutorTest, AnAbortedBodyIsReported) {
   FakeSemaphores semaphores;
   Reports reports;
-  auto failing = [](const Command&) { return absl::AbortedError("stale file handle"); };
+  auto failing = [](const command::Command&) { return absl::AbortedError("stale file handle"); };
   LaneExecutor executor({{0, "a", failing}}, &semaphores, reports.sink());
   semaphores.Begin(1);
   ASSERT_TRUE(executor.StartGeneration(1).ok());
@@ -257,7 +258,7 @@ TEST(LaneExecutorTest, QuiesceLetsTheRunningBodyFinishWithoutASignal) {
   Reports reports;
   std::promise<void> started, open;
   std::atomic<bool> finished{false};
-  auto body = [&](const Command&) {
+  auto body = [&](const command::Command&) {
     started.set_value();
     open.get_future().wait();
     finished = true;
@@ -290,7 +291,7 @@ TEST(LaneExecutorTest, ReportsAreBatchedWhileTheSinkIsBusy) {
   LaneExecutor executor({{0, "a", Nothing}}, &semaphores, sink);
   semaphores.Begin(1);
   ASSERT_TRUE(executor.StartGeneration(1).ok());
-  std::vector<Command> commands;
+  std::vector<command::Command> commands;
   for (uint64_t value = 1; value <= 100; ++value) commands.push_back(Make(0, value));
   executor.Enqueue(1, std::move(commands));
   semaphores.AwaitValue(0, 100);  // a slow sink delays no lane
@@ -310,8 +311,8 @@ TEST(LaneExecutorTest, RandomSchedulesCompleteAcrossGenerations) {
   std::array<std::atomic<uint64_t>, kLanes> done{};
   std::vector<LaneDefinition> lanes;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
-    lanes.push_back({lane, "lane", [&](const Command& command) {
-                       for (const SemaphoreWait& wait : command.header.waits) {
+    lanes.push_back({lane, "lane", [&](const command::Command& command) {
+                       for (const command::SemaphoreWait& wait : command.header.waits) {
                          EXPECT_GE(done[wait.semaphore].load(), wait.value);
                        }
                        done[command.header.lane] = command.header.signal_value;
@@ -326,7 +327,7 @@ TEST(LaneExecutorTest, RandomSchedulesCompleteAcrossGenerations) {
     std::array<uint64_t, kLanes> issued{};
     for (int i = 0; i < 200; ++i) {
       const uint32_t lane = random.Below(kLanes);
-      std::vector<SemaphoreWait> waits;
+      std::vector<command::SemaphoreWait> waits;
       const uint32_t other = random.Below(kLanes);
       if (issued[other] > 0) waits.push_back({other, 1 + random.Below(issued[other])});
       executor.Enqueue(generation, {Make(lane, ++issued[lane], waits)});
@@ -339,4 +340,4 @@ TEST(LaneExecutorTest, RandomSchedulesCompleteAcrossGenerations) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 struct FakeClock : Clock {
@@ -86,4 +86,4 @@ TEST_F(PacerTest, ModelledDurationOfATransfer) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "common/io/atomic_file.h"
-#include "common/plan/job_file.h"
+#include "common/job/job_file.h"
 
-namespace harmony {
+namespace harmony::runtime {
 namespace {
 
 // Moves on by a second each time it is read.
@@ -43,37 +43,37 @@ class AnswerProfileCallTest : public ::testing::Test {
   void SetUp() override {
     std::string pattern = (std::filesystem::temp_directory_path() / "callXXXXXX").string();
     folder_ = mkdtemp(pattern.data());
-    request_.part = ProfileRequest::Part::kVersions;
-    JobSpec job;
+    request_.part = profile::ProfileRequest::Part::kVersions;
+    job::JobSpec job;
     job.model_name_or_path = "gpt2-mini";
     job.data_path = "data";
     job.output_dir = "out";
-    request_.job_json = JobSpecToJson(job);
-    request_.config_json = *PresetConfigJson("gpt2-mini");
+    request_.job_json = job::JobSpecToJson(job);
+    request_.config_json = *model::PresetConfigJson("gpt2-mini");
     request_.output = folder_ + "/answer";
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  absl::StatusOr<Profile> Answered(
-      const std::function<absl::StatusOr<Profile>(const ProfileCall&)>& measure) {
+  absl::StatusOr<profile::Profile> Answered(
+      const std::function<absl::StatusOr<profile::Profile>(const ProfileCall&)>& measure) {
     const std::string path = folder_ + "/request";
-    EXPECT_TRUE(WriteFileAtomically(path, ProfileRequestToJson(request_)).ok());
+    EXPECT_TRUE(io::WriteFileAtomically(path, profile::ProfileRequestToJson(request_)).ok());
     status_ = AnswerProfileCall(path, measure);
-    const absl::StatusOr<std::string> answer = ReadWholeFile(request_.output, 1 << 20);
+    const absl::StatusOr<std::string> answer = io::ReadWholeFile(request_.output, 1 << 20);
     if (!answer.ok()) return status_;
-    return ParseProfilePart(request_.part, *answer, "answer");
+    return profile::ParseProfilePart(request_.part, *answer, "answer");
   }
 
   std::string folder_;
-  ProfileRequest request_;
+  profile::ProfileRequest request_;
   absl::Status status_;
 };
 
 TEST_F(AnswerProfileCallTest, TheAnswerIsWhatWasMeasured) {
-  const absl::StatusOr<Profile> answer = Answered([](const ProfileCall& call) {
+  const absl::StatusOr<profile::Profile> answer = Answered([](const ProfileCall& call) {
     EXPECT_EQ(call.config.vocab_size, 256);
-    EXPECT_EQ(call.job.sequence_length, JobSpec().sequence_length);
-    Profile profile;
+    EXPECT_EQ(call.job.sequence_length, job::JobSpec().sequence_length);
+    profile::Profile profile;
     profile.versions = {"1", "2", "AVX2", "some", 4};
     return profile;
   });
@@ -83,11 +83,11 @@ TEST_F(AnswerProfileCallTest, TheAnswerIsWhatWasMeasured) {
 }
 
 TEST_F(AnswerProfileCallTest, AFailureIsAnAnswerToo) {
-  const absl::StatusOr<Profile> answer = Answered(
+  const absl::StatusOr<profile::Profile> answer = Answered(
       [](const ProfileCall&) { return absl::ResourceExhaustedError("layer 3 does not fit"); });
   EXPECT_TRUE(absl::IsResourceExhausted(status_));
   EXPECT_EQ(answer.status(), status_);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::runtime

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace harmony {
+namespace harmony::trace {
 namespace {
 
 TEST(ChromeTraceTest, RowsInOrderOfComingAndOneOriginOfTime) {
@@ -33,4 +33,4 @@ TEST(ChromeTraceTest, RowsInOrderOfComingAndOneOriginOfTime) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::trace

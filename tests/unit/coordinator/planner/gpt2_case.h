@@ -6,34 +6,35 @@
 #include "coordinator/planner/planner.h"
 #include "tests/support/quick_search.h"
 
-namespace harmony {
+namespace harmony::planner {
 
-inline ModelSpec Gpt2(int64_t sequence_length = 256) {
-  const std::string json = *PresetConfigJson("gpt2-124m");
-  return BuildModelSpec(*ParseModelConfig(json, "gpt2-124m"), sequence_length);
+inline model::ModelSpec Gpt2(int64_t sequence_length = 256) {
+  const std::string json = *model::PresetConfigJson("gpt2-124m");
+  return model::BuildModelSpec(*model::ParseModelConfig(json, "gpt2-124m"), sequence_length);
 }
 
-inline JobSpec Gpt2Job() {
-  JobSpec job;
+inline job::JobSpec Gpt2Job() {
+  job::JobSpec job;
   job.sequence_length = 256;
   job.global_batch_size = 32;
   job.micro_batch_size = 2;
   return job;
 }
 
-inline MachineSpec Machine(absl::string_view devices) {
-  MachineSpec machine;
-  machine.devices = *ParseDevices(devices);
+inline plan::MachineSpec Machine(absl::string_view devices) {
+  plan::MachineSpec machine;
+  machine.devices = *plan::ParseDevices(devices);
   return machine;
 }
 
 // These tests are about what the planner keeps to and says, not about how good a plan is.
-inline absl::StatusOr<PlanResult> PlanQuickly(const ModelSpec& model, const JobSpec& job,
-                                              const MachineSpec& machine,
+inline absl::StatusOr<PlanResult> PlanQuickly(const model::ModelSpec& model,
+                                              const job::JobSpec& job,
+                                              const plan::MachineSpec& machine,
                                               PlannerOptions options = {}) {
-  options.search = testing::kQuickSearch;
+  options.search = testing_support::kQuickSearch;
   options.model_of_length = Gpt2;
   return MakePlan(model, job, machine, options);
 }
 
-}  // namespace harmony
+}  // namespace harmony::planner

@@ -6,23 +6,23 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
-#include "coordinator/core/analytic_costs.h"
-#include "coordinator/planner/grouping.h"
-#include "coordinator/planner/microbatch.h"
+#include "coordinator/dispatch/costs/analytic_costs.h"
+#include "coordinator/planner/search/grouping.h"
+#include "coordinator/planner/search/microbatch.h"
 #include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator/planner/gpt2_case.h"
 
-namespace harmony {
+namespace harmony::planner {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-double BytesPerParameter(const ModelSpec& model, const Plan& plan) {
-  const ArenaLayout layout(model, plan);
+double BytesPerParameter(const model::ModelSpec& model, const plan::Plan& plan) {
+  const plan::ArenaLayout layout(model, plan);
   const double bytes =
       static_cast<double>((layout.end() - layout.stash_and_boundary_bytes()).count());
   return (bytes - 8 * static_cast<double>(model.tied_parameter_count())) /
@@ -30,14 +30,14 @@ double BytesPerParameter(const ModelSpec& model, const Plan& plan) {
 }
 
 TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
-  const ModelSpec model = Gpt2();
+  const model::ModelSpec model = Gpt2();
   for (const char* devices : {"sim:mem=512MiB", "sim*4:mem=512MiB"}) {
     for (double norm : {0.0, 1.0}) {
-      JobSpec job = Gpt2Job();
+      job::JobSpec job = Gpt2Job();
       job.max_grad_norm = norm;
       const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, Machine(devices));
       ASSERT_TRUE(planned.ok()) << devices << ": " << planned.status();
-      const Plan* plan = &planned->plan;
+      const plan::Plan* plan = &planned->plan;
       EXPECT_EQ(plan->microbatch_size, 2);
       EXPECT_LE(BytesPerParameter(model, *plan), norm > 0 ? 17 : 14) << devices;
     }
@@ -46,13 +46,13 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
 
 // Whatever their order.
 TEST(PlannerTest, DevicesThatAreTooSmallRunNothing) {
-  const ModelSpec model = Gpt2();
+  const model::ModelSpec model = Gpt2();
   for (const char* devices : {"sim:mem=1MiB sim:mem=600MiB", "sim:mem=600MiB sim:mem=1MiB",
                               "sim:mem=600MiB sim:mem=20MiB sim:mem=512MiB"}) {
-    const MachineSpec machine = Machine(devices);
+    const plan::MachineSpec machine = Machine(devices);
     const absl::StatusOr<PlanResult> planned = PlanQuickly(model, Gpt2Job(), machine);
     ASSERT_TRUE(planned.ok()) << devices << ": " << planned.status();
-    for (const LayerGroup& group : planned->plan.backward_groups) {
+    for (const plan::LayerGroup& group : planned->plan.backward_groups) {
       EXPECT_GT(machine.devices[group.device].memory, MiB(20)) << devices;
     }
   }
@@ -61,16 +61,16 @@ TEST(PlannerTest, DevicesThatAreTooSmallRunNothing) {
 constexpr char kFourPaced[] = "sim*4:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s";
 
 TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   job.mode = "harmony-dp";
-  const MachineSpec machine = Machine(kFourPaced);
+  const plan::MachineSpec machine = Machine(kFourPaced);
   const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine);
   ASSERT_TRUE(planned.ok()) << planned.status();
-  const Plan& plan = planned->plan;
-  EXPECT_EQ(plan.mode, ParallelMode::kData);
+  const plan::Plan& plan = planned->plan;
+  EXPECT_EQ(plan.mode, plan::ParallelMode::kData);
   EXPECT_EQ(plan.replicas, 4);
-  EXPECT_EQ(plan.num_shares(), 4);
+  EXPECT_EQ(plan.num_shards(), 4);
   EXPECT_LE(planned->report.lower_bound, planned->estimate.step);
   const std::string text = ExplainPlan(model, *planned, machine);
   EXPECT_THAT(text, HasSubstr("harmony-dp on 4 devices"));
@@ -81,13 +81,13 @@ TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
   job.virtual_replicas = 2;
   const absl::StatusOr<PlanResult> two = PlanQuickly(model, job, machine);
   ASSERT_TRUE(two.ok()) << two.status();
-  EXPECT_EQ(two->plan.num_shares(), 2);
+  EXPECT_EQ(two->plan.num_shards(), 2);
   EXPECT_THAT(ExplainPlan(model, *two, machine), HasSubstr("2 idle"));
 }
 
 TEST(PlannerTest, ReplicasAreThoseTheRunBeganWith) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   PlannerOptions options;
   options.replicas = 2;
   options.microbatch_size = 2;
@@ -101,15 +101,15 @@ TEST(PlannerTest, ReplicasAreThoseTheRunBeganWith) {
 }
 
 TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   job.virtual_replicas = 4;
-  const MachineSpec machine = Machine(kFourPaced);
+  const plan::MachineSpec machine = Machine(kFourPaced);
   PlannerOptions options;
   options.explain = true;
   const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine, options);
   ASSERT_TRUE(planned.ok()) << planned.status();
-  const bool data = planned->plan.mode == ParallelMode::kData;
+  const bool data = planned->plan.mode == plan::ParallelMode::kData;
   ASSERT_FALSE(planned->alternatives.empty());
   const Alternative& other = planned->alternatives.front();
   EXPECT_THAT(other.what, HasSubstr(data ? "harmony-pp" : "harmony-dp"));
@@ -121,7 +121,7 @@ TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
 
 // In plain words, each once, and nothing that is as good as the plan without a word why not.
 TEST(PlannerTest, AlternativesSayWhyTheyLose) {
-  const ModelSpec model = Gpt2();
+  const model::ModelSpec model = Gpt2();
   PlannerOptions options;
   options.explain = true;
   bool recomputes = false;
@@ -151,14 +151,14 @@ TEST(PlannerTest, AlternativesSayWhyTheyLose) {
 
 // The result of a job that asks for nothing does not depend on the number of devices.
 TEST(PlannerTest, ReplicasAreOnRequest) {
-  const ModelSpec model = Gpt2();
+  const model::ModelSpec model = Gpt2();
   PlannerOptions options;
   options.explain = true;
   for (const char* devices : {"sim:mem=2GiB", kFourPaced}) {
     const absl::StatusOr<PlanResult> planned =
         PlanQuickly(model, Gpt2Job(), Machine(devices), options);
     ASSERT_TRUE(planned.ok()) << planned.status();
-    EXPECT_EQ(planned->plan.mode, ParallelMode::kPipeline);
+    EXPECT_EQ(planned->plan.mode, plan::ParallelMode::kPipeline);
     EXPECT_EQ(planned->plan.replicas, 1);
     ASSERT_FALSE(planned->alternatives.empty());
     const bool named =
@@ -168,48 +168,48 @@ TEST(PlannerTest, ReplicasAreOnRequest) {
 }
 
 TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
-  job.optim = OptimizerKind::kSgd;
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
+  job.optim = job::OptimizerKind::kSgd;
   const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, Machine("sim*2:mem=512MiB"));
   ASSERT_TRUE(planned.ok()) << planned.status();
-  const Plan* plan = &planned->plan;
+  const plan::Plan* plan = &planned->plan;
   EXPECT_LE(BytesPerParameter(model, *plan), 6);
 }
 
 // Large microbatches leave room for small groups only, and these have many stashes.
 TEST(PlannerTest, AutomaticMicrobatchesAreSmallerWhereTheHostIs) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   job.micro_batch_size = 0;
   job.global_batch_size = 256;
-  MachineSpec machine =
+  plan::MachineSpec machine =
       Machine("sim:mem=512MiB,flops=1000T,h2d=100GB/s,d2h=100GB/s,p2p=100GB/s,host=10TB/s");
   job.micro_batch_size = 1;
   const absl::StatusOr<PlanResult> smallest = PlanQuickly(model, job, machine);
   ASSERT_TRUE(smallest.ok()) << smallest.status();
   job.micro_batch_size = 0;
-  machine.host_memory = ArenaLayout(model, smallest->plan).end();
+  machine.host_memory = plan::ArenaLayout(model, smallest->plan).end();
   const absl::StatusOr<PlanResult> tight = PlanQuickly(model, job, machine);
   ASSERT_TRUE(tight.ok()) << tight.status();
-  EXPECT_LE(ArenaLayout(model, tight->plan).end(), machine.host_memory);
+  EXPECT_LE(plan::ArenaLayout(model, tight->plan).end(), machine.host_memory);
   machine.host_memory = GiB(100);
   const absl::StatusOr<PlanResult> roomy = PlanQuickly(model, job, machine);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   EXPECT_LT(tight->plan.microbatch_size, roomy->plan.microbatch_size)
-      << ArenaLayout(model, tight->plan).end().count() << " of "
-      << ArenaLayout(model, roomy->plan).end().count();
+      << plan::ArenaLayout(model, tight->plan).end().count() << " of "
+      << plan::ArenaLayout(model, roomy->plan).end().count();
 }
 
 TEST(PlannerTest, TakesLayerGroupsFromTheJob) {
-  JobSpec job = Gpt2Job();
+  job::JobSpec job = Gpt2Job();
   job.layer_groups = {3, 3, 3, 3};  // blocks; embedding and head join the outer ones
   const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), job, Machine("sim*3:mem=1GiB"));
   ASSERT_TRUE(planned.ok()) << planned.status();
-  const Plan* plan = &planned->plan;
+  const plan::Plan* plan = &planned->plan;
   ASSERT_EQ(plan->backward_groups.size(), 4);
-  EXPECT_EQ(plan->backward_groups[0].layers, (LayerRange{0, 3}));
-  EXPECT_EQ(plan->backward_groups[3].layers, (LayerRange{10, 13}));
+  EXPECT_EQ(plan->backward_groups[0].layers, (model::LayerRange{0, 3}));
+  EXPECT_EQ(plan->backward_groups[3].layers, (model::LayerRange{10, 13}));
   EXPECT_EQ(plan->backward_groups[3].device, 0);
   job.layer_groups = {3, 3};
   EXPECT_THAT(PlanQuickly(Gpt2(), job, Machine("sim:mem=1GiB")).status().message(),
@@ -217,8 +217,8 @@ TEST(PlannerTest, TakesLayerGroupsFromTheJob) {
 }
 
 TEST(PlannerTest, KeepsWeightsWhereThereIsRoom) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   job.layer_groups = {3, 3, 3, 3};
   const absl::StatusOr<PlanResult> roomy = PlanQuickly(model, job, Machine("sim*2:mem=2GiB"));
   ASSERT_TRUE(roomy.ok()) << roomy.status();
@@ -232,21 +232,23 @@ TEST(PlannerTest, KeepsWeightsWhereThereIsRoom) {
 // With memory for all activations nothing is computed twice; with stashes on the host there is no
 // such choice.
 TEST(PlannerTest, KeepsActivationsWhereThereIsRoom) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   job.layer_groups = {3, 3, 3, 5};
-  const MachineSpec roomy = Machine("sim*2:mem=16GiB,flops=100G,h2d=4GB/s,d2h=4GB/s,p2p=4GB/s");
+  const plan::MachineSpec roomy =
+      Machine("sim*2:mem=16GiB,flops=100G,h2d=4GB/s,d2h=4GB/s,p2p=4GB/s");
   const absl::StatusOr<PlanResult> keeping = PlanQuickly(model, job, roomy);
   ASSERT_TRUE(keeping.ok()) << keeping.status();
   int kept = 0;  // where it makes the step shorter: not on a device that waits for another
-  for (const LayerGroup& group : keeping->plan.backward_groups) kept += group.keep_activations;
+  for (const plan::LayerGroup& group : keeping->plan.backward_groups)
+    kept += group.keep_activations;
   EXPECT_GE(kept, 1) << DebugString(keeping->plan);
   EXPECT_THAT(ExplainPlan(model, *keeping, roomy), HasSubstr("activations kept"));
   EXPECT_THAT(PlanToJson(model, *keeping, roomy), HasSubstr("\"keep_activations\": true"));
-  job.stash = StashPlacement::kHost;
+  job.stash = job::StashPlacement::kHost;
   const absl::StatusOr<PlanResult> recomputing = PlanQuickly(model, job, roomy);
   ASSERT_TRUE(recomputing.ok()) << recomputing.status();
-  for (const LayerGroup& group : recomputing->plan.backward_groups) {
+  for (const plan::LayerGroup& group : recomputing->plan.backward_groups) {
     EXPECT_FALSE(group.keep_activations);
   }
   EXPECT_LT(keeping->estimate.step.seconds(), 0.97 * recomputing->estimate.step.seconds());
@@ -254,12 +256,12 @@ TEST(PlannerTest, KeepsActivationsWhereThereIsRoom) {
 }
 
 TEST(PlannerTest, StashesStayOnTheDevicesWhenAskedTo) {
-  const ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
-  job.stash = StashPlacement::kDevice;
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
+  job.stash = job::StashPlacement::kDevice;
   const absl::StatusOr<PlanResult> plan = PlanQuickly(model, job, Machine("sim*2:mem=2GiB"));
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(ComputeMinimalSwap(model, plan->plan).stash, Bytes(0));
+  EXPECT_EQ(plan::ComputeMinimalSwap(model, plan->plan).stash, Bytes(0));
   EXPECT_THAT(ExplainPlan(model, *plan, Machine("sim*2:mem=2GiB")),
               HasSubstr("stashes on the device"));
   const absl::StatusOr<PlanResult> tight = PlanQuickly(model, job, Machine("sim*2:mem=384MiB"));
@@ -274,27 +276,27 @@ TEST(PlannerTest, StashesStayOnTheDevicesWhenAskedTo) {
 }
 
 TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
-  JobSpec job = Gpt2Job();
+  job::JobSpec job = Gpt2Job();
   job.micro_batch_size = 0;
   job.global_batch_size = 12;
   const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), job, Machine("sim:mem=1GiB"));
   ASSERT_TRUE(planned.ok()) << planned.status();
-  const Plan* plan = &planned->plan;
+  const plan::Plan* plan = &planned->plan;
   EXPECT_EQ(plan->microbatch_size, 3);
   EXPECT_EQ(plan->num_microbatches, 4);
 }
 
 TEST(PlannerTest, AutoMicrobatchesAreNotTooMany) {
-  ModelSpec model = Gpt2();
-  JobSpec job = Gpt2Job();
+  model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
   job.global_batch_size = 1'000'000;
   job.micro_batch_size = 0;
-  const MachineSpec machine = Machine("sim:mem=64GiB");
-  const CostFactory costs = AnalyticCostFactory(model, machine.devices);
+  const plan::MachineSpec machine = Machine("sim:mem=64GiB");
+  const dispatch::CostFactory costs = dispatch::AnalyticCostFactory(model, machine.devices);
   for (const bool informed : {false, true}) {
     for (int replicas : {1, 4, 10'000}) {
       const std::vector<int64_t> sizes = MicrobatchSizes(
-          model, job, machine, {ParallelMode::kPipeline, replicas}, costs, informed);
+          model, job, machine, {plan::ParallelMode::kPipeline, replicas}, costs, informed);
       ASSERT_FALSE(sizes.empty());
       for (int64_t size : sizes) EXPECT_LE(job.global_batch_size / size, 16384);
     }
@@ -315,14 +317,14 @@ TEST(PlannerTest, SaysWhichSpeedsAreNotGiven) {
 }
 
 TEST(PlannerTest, RefusesAStepThatTakesLongerThanClocksCount) {
-  const JobSpec job = Gpt2Job();
+  const job::JobSpec job = Gpt2Job();
   const auto plan = [&](const char* devices) {
     const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), job, Machine(devices));
     return planned.ok() ? absl::StrCat(planned->estimate.step.seconds())
                         : std::string(planned.status().message());
   };
   EXPECT_THAT(plan("sim:mem=2GiB,flops=1M,h2d=1kB/s,d2h=1kB/s"), Not(HasSubstr("years")));
-  JobSpec large = job;
+  job::JobSpec large = job;
   large.global_batch_size = 1 << 14;
   large.micro_batch_size = 1;
   large.sequence_length = 1024;
@@ -334,26 +336,27 @@ TEST(PlannerTest, RefusesAStepThatTakesLongerThanClocksCount) {
 
 // A model of 60 blocks is planned in a moment, too.
 TEST(PlannerTest, PlansADeepModel) {
-  ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), "deep");
+  model::ModelConfig config =
+      *model::ParseModelConfig(*model::PresetConfigJson("gpt2-124m"), "deep");
   config.num_layers = 60;
-  const ModelSpec model = BuildModelSpec(config, 256);
+  const model::ModelSpec model = model::BuildModelSpec(config, 256);
   const absl::StatusOr<PlanResult> planned =
       PlanQuickly(model, Gpt2Job(), Machine("sim*8:mem=512MiB"));
   ASSERT_TRUE(planned.ok()) << planned.status();
-  const Plan* plan = &planned->plan;
+  const plan::Plan* plan = &planned->plan;
   EXPECT_GE(plan->backward_groups.size(), 8);
 }
 
 TEST(GroupingTest, BalancesTheLargestGroup) {
   const double costs[] = {4, 1, 1, 1, 1, 4};
-  auto cost = [&](LayerRange range) {
+  auto cost = [&](model::LayerRange range) {
     double sum = 0;
     for (int i = range.first; i <= range.last; ++i) sum += costs[i];
     return sum;
   };
-  const std::vector<LayerRange> expected = {{0, 0}, {1, 4}, {5, 5}};
+  const std::vector<model::LayerRange> expected = {{0, 0}, {1, 4}, {5, 5}};
   EXPECT_EQ(BalancedPartition(3, CostTable(6, cost)), expected);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::planner

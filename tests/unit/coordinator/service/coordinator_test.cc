@@ -5,71 +5,72 @@
 
 #include <memory>
 
-#include "coordinator/service/prepare_run.h"
+#include "coordinator/service/run/prepare_run.h"
 #include "coordinator/store/job_store.h"
 #include "tests/unit/common/io/temp_dir.h"
 #include "tests/unit/coordinator/service/fake_member.h"
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 // A coordinator on a segment, in the place of one that was killed.
 class SuccessorTest : public ::testing::Test {
  protected:
-  SuccessorTest() : segment_(*Segment::Create(MiB(16))) {}
+  SuccessorTest() : segment_(*ipc::Segment::Create(MiB(16))) {}
 
   // A coordinator that has jobs queued, whose descriptions are damaged: they fail as soon as they
   // are taken up.
   void Succeed(int jobs = 1) {
-    auto store = *JobStore::Open(dir_.File(""));
+    auto store = *store::JobStore::Open(dir_.File(""));
     for (int i = 0; i < jobs; ++i) {
-      JobRecord record = Queued();
+      store::JobRecord record = Queued();
       ASSERT_TRUE(store->Insert(&record).ok());
     }
-    auto book = JobBook::Open(std::move(store));
-    ASSERT_TRUE(book.ok()) << book.status();
-    MachineSpec machine;
-    machine.devices = *ParseDevices("sim:mem=1MiB");
-    coordinator_ = std::make_unique<Coordinator>(machine, &segment_, *std::move(book), &mailbox_);
+    auto registry = JobRegistry::Open(std::move(store));
+    ASSERT_TRUE(registry.ok()) << registry.status();
+    plan::MachineSpec machine;
+    machine.devices = *plan::ParseDevices("sim:mem=1MiB");
+    coordinator_ =
+        std::make_unique<Coordinator>(machine, &segment_, *std::move(registry), &mailbox_);
     coordinator_->Begin();
   }
-  static JobRecord Queued() {
-    JobRecord record;
-    record.state = JobState::kQueued;
+  static store::JobRecord Queued() {
+    store::JobRecord record;
+    record.state = store::JobState::kQueued;
     record.submitted_at = "2024-01-01T00:00:00Z";
     return record;
   }
   // Runs the loop until the job has that state; for some ticks at least.
-  void RunUntil(JobState state) {
+  void RunUntil(store::JobState state) {
     int ticks = 0;
     mailbox_.Run(std::chrono::milliseconds(1), [&] {
       coordinator_->OnTick();
       if (++ticks > 5 && this->state() == state) mailbox_.Close();
     });
   }
-  JobState state() { return coordinator_->book().jobs().begin()->second.state; }
+  store::JobState state() { return coordinator_->registry().jobs().begin()->second.state; }
   void Greet(uint64_t session, v1::Role role, int pid) {
     v1::FromProcess message;
     *message.mutable_hello() = HelloOf(role, 0, pid);
     coordinator_->OnHello(session, std::make_shared<FakeLink>(), message);
   }
   void LeaveAJob() {
-    SegmentJob job;
+    ipc::SegmentJob job;
     job.id = "job-7";
     job.extent = MiB(1);
     ASSERT_TRUE(segment_.AllocateJob(job).ok());
     ASSERT_TRUE(segment_.RaiseGeneration(3).ok());
   }
 
-  TempDir dir_;
-  Segment segment_;
+  io::TempDir dir_;
+  ipc::Segment segment_;
   Mailbox mailbox_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 
 TEST_F(SuccessorTest, AJobStartsAtOnceInAFreshSegment) {
   Succeed();
-  RunUntil(JobState::kFailed);
+  RunUntil(store::JobState::kFailed);
 }
 
 // Killed between the end of a job and the release of its memory, and nothing else to do.
@@ -90,17 +91,17 @@ TEST_F(SuccessorTest, WhatAnEndedJobLeftIsGivenBack) {
 // A job that was resumed after a pause has a lower number than the one that ran meanwhile; to start
 // it first would throw away what the segment holds of that.
 TEST_F(SuccessorTest, TheJobInTheSegmentGoesOnBeforeAllOthers) {
-  JobRecord second = Queued();
+  store::JobRecord second = Queued();
   second.number = 2;
-  SegmentJob held;
+  ipc::SegmentJob held;
   held.id = second.id();
   held.digest = SegmentDigestOf(second);
   held.extent = MiB(1);
   held.text = R"({"checkpoint": "", "first_step": 0})";
   ASSERT_TRUE(segment_.AllocateJob(held).ok());
   Succeed(/*jobs=*/2);
-  EXPECT_EQ(coordinator_->book().jobs().at(1).state, JobState::kQueued);
-  EXPECT_EQ(coordinator_->book().jobs().at(2).state, JobState::kStarting);
+  EXPECT_EQ(coordinator_->registry().jobs().at(1).state, store::JobState::kQueued);
+  EXPECT_EQ(coordinator_->registry().jobs().at(2).state, store::JobState::kStarting);
 }
 
 // Processes that the predecessor gave commands to may still run them: the arena is not for another
@@ -111,7 +112,7 @@ TEST_F(SuccessorTest, TheArenaOfAnotherJobIsTakenOnlyWhenAllHaveDialledIn) {
   Child swapper, host, worker;
   Greet(1, v1::ROLE_SWAPPER, swapper.pid());
   Greet(2, v1::ROLE_HOST_WORKER, host.pid());
-  RunUntil(JobState::kQueued);
+  RunUntil(store::JobState::kQueued);
   EXPECT_EQ(segment_.ReadJob()->id, "job-7");
 }
 
@@ -122,8 +123,8 @@ TEST_F(SuccessorTest, ItIsTakenThen) {
   Greet(1, v1::ROLE_SWAPPER, swapper.pid());
   Greet(2, v1::ROLE_HOST_WORKER, host.pid());
   Greet(3, v1::ROLE_WORKER, worker.pid());
-  RunUntil(JobState::kFailed);
+  RunUntil(store::JobState::kFailed);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::service

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "common/rpc/attach_client.h"
-#include "coordinator/service/process_link.h"
+#include "coordinator/service/processes/process_link.h"
 #include "harmony/v1/attach.pb.h"
 
-namespace harmony {
+namespace harmony::service {
 
 class FakeLink : public ProcessLink {
  public:
@@ -61,8 +61,8 @@ inline v1::Hello HelloOf(v1::Role role, int device, int pid) {
   hello.set_role(role);
   hello.set_device(device);
   hello.set_pid(pid);
-  hello.set_version(HarmonyVersion());
+  hello.set_version(rpc::HarmonyVersion());
   return hello;
 }
 
-}  // namespace harmony
+}  // namespace harmony::service

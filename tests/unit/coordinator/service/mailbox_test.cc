@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 TEST(MailboxTest, RunsMessagesInOrderOnOneThread) {
@@ -46,4 +46,4 @@ TEST(MailboxTest, NobodyWaitsForEverWhenItCloses) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::service

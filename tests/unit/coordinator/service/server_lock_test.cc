@@ -8,7 +8,7 @@
 #include <fstream>
 #include <optional>
 
-namespace harmony {
+namespace harmony::service {
 namespace {
 
 TEST(ServerLockTest, OneAtATimeAndStaleSocketsGo) {
@@ -31,4 +31,4 @@ TEST(ServerLockTest, OneAtATimeAndStaleSocketsGo) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::service

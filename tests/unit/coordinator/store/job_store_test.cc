@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-namespace harmony {
+namespace harmony::store {
 namespace {
 
 using ::testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST_F(JobStoreTest, SurvivesAKillAndLosesNothingCommitted) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::store

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 SlotRange Range(int device, int64_t offset, int64_t size) {
@@ -44,4 +44,4 @@ TEST(SlotLedgerTest, RefusesACopyOntoItself) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::swapper

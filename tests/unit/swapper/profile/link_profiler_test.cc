@@ -4,22 +4,23 @@
 
 #include "common/ipc/segment.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 // Unequal devices: the slow one sets what a copy between them can be, each its own rates.
 TEST(LinkProfilerTest, PacedLinksHaveTheirModelledRatesAloneAndTogether) {
-  const std::vector<DeviceSpec> devices = *ParseDevices(
+  const std::vector<plan::DeviceSpec> devices = *plan::ParseDevices(
       "sim:mem=4MiB,h2d=100MB/s,d2h=50MB/s,p2p=40MB/s "
       "sim:mem=1MiB,h2d=200MB/s,d2h=80MB/s,p2p=20MB/s");
-  Segment segment = *Segment::Create(MiB(64));
-  SegmentJob job;
+  ipc::Segment segment = *ipc::Segment::Create(MiB(64));
+  ipc::SegmentJob job;
   job.id = "profile";
   job.record_count = job.cursor_count = 1;
-  std::vector<MappedRegion> regions;
-  for (const DeviceSpec& device : devices) {
-    job.extent += LinkSlice(device, devices.size()) * 2;
-    regions.push_back(*MappedRegion::Map(CreateDeviceRegion(device.ordinal, device.memory)->get()));
+  std::vector<ipc::MappedRegion> regions;
+  for (const plan::DeviceSpec& device : devices) {
+    job.extent += profile::LinkSlice(device, devices.size()) * 2;
+    regions.push_back(
+        *ipc::MappedRegion::Map(ipc::CreateDeviceRegion(device.ordinal, device.memory)->get()));
   }
   ASSERT_TRUE(segment.AllocateJob(job).ok());
   HostArena arena(&segment);
@@ -30,8 +31,8 @@ TEST(LinkProfilerTest, PacedLinksHaveTheirModelledRatesAloneAndTogether) {
   ASSERT_TRUE(profiles.ok()) << profiles.status();
   ASSERT_EQ(profiles->size(), 2u);
   // Never faster than modelled (but for the timer's grain); how much slower is the machine's load.
-  const auto expect = [](const LinkProfile& link, double rate) {
-    for (const Measured& measured : {link.alone, link.duplex, link.together}) {
+  const auto expect = [](const profile::LinkProfile& link, double rate) {
+    for (const profile::Measured& measured : {link.alone, link.duplex, link.together}) {
       EXPECT_LT(measured.median, rate * 1.1);
       EXPECT_GT(measured.median, 0);
       EXPECT_LE(measured.least, measured.median);
@@ -48,4 +49,4 @@ TEST(LinkProfilerTest, PacedLinksHaveTheirModelledRatesAloneAndTogether) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::swapper

@@ -11,42 +11,43 @@
 #include "common/ipc/segment.h"
 #include "tests/support/fake_coordinator.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 constexpr int kDevices = 2;
 constexpr Bytes kMemory = MiB(4);
-const LaneTable kLanes(kDevices);
-const uint32_t kIn = static_cast<uint32_t>(kLanes.IndexOf({LaneKind::kH2DBulk, 0}));
-const uint32_t kOut = static_cast<uint32_t>(kLanes.IndexOf({LaneKind::kD2H, 0}));
-const ObjectKey kGradient = {ObjectKind::kGradient, 0, 0};
+const command::LaneTable kLanes(kDevices);
+const uint32_t kIn = static_cast<uint32_t>(kLanes.IndexOf({command::LaneKind::kH2DBulk, 0}));
+const uint32_t kOut = static_cast<uint32_t>(kLanes.IndexOf({command::LaneKind::kD2H, 0}));
+const command::ObjectKey kGradient = {command::ObjectKind::kGradient, 0, 0};
 
 class SwapperProcessTest : public ::testing::Test {
  protected:
   SwapperProcessTest()
-      : segment_(*Segment::Create(MiB(64))), coordinator_(folder_.path() + "/socket", kDevices) {
-    SegmentJob job;
+      : segment_(*ipc::Segment::Create(MiB(64))),
+        coordinator_(folder_.path() + "/socket", kDevices) {
+    ipc::SegmentJob job;
     job.id = "job";
     job.record_count = 8;
     job.cursor_count = 1;
     job.extent = MiB(8);
     EXPECT_TRUE(segment_.AllocateJob(job).ok());
-    EXPECT_TRUE(AllowInheritance(segment_.fd()).ok());
+    EXPECT_TRUE(ipc::AllowInheritance(segment_.fd()).ok());
     for (int device = 0; device < kDevices; ++device) {
-      device_fds_.push_back(*CreateDeviceRegion(device, kMemory));
-      EXPECT_TRUE(AllowInheritance(device_fds_.back().get()).ok());
+      device_fds_.push_back(*ipc::CreateDeviceRegion(device, kMemory));
+      EXPECT_TRUE(ipc::AllowInheritance(device_fds_.back().get()).ok());
     }
   }
 
   void Spawn(const std::string& rates = "", int incarnation = 0, int parent = getpid()) {
-    swapper_ = std::make_unique<testing::SpawnedProgram>(
+    swapper_ = std::make_unique<testing_support::SpawnedProgram>(
         "harmony-swapper",
         std::vector<std::string>{"--socket", folder_.path() + "/socket", "--devices",
                                  "sim*2:mem=4MiB" + rates, "--log-level", "warning"},
         std::vector<std::string>{
             "HARMONY_SEGMENT_FD=" + std::to_string(segment_.fd()),
             "HARMONY_DEVICE_FDS=" +
-                FormatDeviceFds({{0, device_fds_[0].get()}, {1, device_fds_[1].get()}}),
+                ipc::FormatDeviceFds({{0, device_fds_[0].get()}, {1, device_fds_[1].get()}}),
             "HARMONY_INCARNATION=" + std::to_string(incarnation),
             "HARMONY_PARENT_PID=" + std::to_string(parent)});
   }
@@ -56,37 +57,38 @@ class SwapperProcessTest : public ::testing::Test {
     coordinator_.SendStart(generation);
   }
   // Arena [0, size) to device 0.
-  static Command In(uint64_t value, Bytes size) {
-    Command command;
+  static command::Command In(uint64_t value, Bytes size) {
+    command::Command command;
     command.header.lane = kIn;
     command.header.signal_value = value;
-    Transfer transfer;
+    command::Transfer transfer;
     transfer.destination.device = 0;
     transfer.size = size;
     command.body = transfer;
     return command;
   }
   // Back from device 0 to arena [4 MiB, ...), into record 0.
-  static Command Out(uint64_t value, Bytes size, std::vector<SemaphoreWait> waits = {}) {
-    Command command;
+  static command::Command Out(uint64_t value, Bytes size,
+                              std::vector<command::SemaphoreWait> waits = {}) {
+    command::Command command;
     command.header.lane = kOut;
     command.header.signal_value = value;
     command.header.waits = std::move(waits);
-    Transfer transfer;
+    command::Transfer transfer;
     transfer.source.device = 0;
     transfer.destination.offset = MiB(4);
     transfer.size = size;
-    transfer.traffic = TrafficClass::kGradients;
-    transfer.commit = Commit{0, kGradient, value};
+    transfer.traffic = command::TrafficClass::kGradients;
+    transfer.commit = command::Commit{0, kGradient, value};
     command.body = transfer;
     return command;
   }
 
-  testing::TemporaryFolder folder_;
-  Segment segment_;
-  std::vector<UniqueFd> device_fds_;
-  testing::FakeCoordinator coordinator_;
-  std::unique_ptr<testing::SpawnedProgram> swapper_;
+  testing_support::TemporaryFolder folder_;
+  ipc::Segment segment_;
+  std::vector<ipc::UniqueFd> device_fds_;
+  testing_support::FakeCoordinator coordinator_;
+  std::unique_ptr<testing_support::SpawnedProgram> swapper_;
 };
 
 TEST_F(SwapperProcessTest, CopiesCommitsReportsAndExitsOnSigterm) {
@@ -119,7 +121,7 @@ TEST_F(SwapperProcessTest, AnswersQuiesceOnceWaitsAreReleased) {
   const auto quiesced =
       coordinator_.Await([](const v1::FromProcess& message) { return message.has_quiesced(); });
   EXPECT_EQ(quiesced.quiesced().generation(), 2);
-  EXPECT_EQ(segment_.ReadRecord(0)->state, ObjectState::kFree);
+  EXPECT_EQ(segment_.ReadRecord(0)->state, command::ObjectState::kFree);
   ASSERT_TRUE(segment_.BeginGeneration(2).ok());
   coordinator_.SendStart(2);
   coordinator_.SendCommands(1, {Out(2, KiB(1))});
@@ -157,20 +159,20 @@ TEST_F(SwapperProcessTest, KilledInACopyItLeavesNoCommitAndItsSuccessorGoesOn) {
   Spawn(",d2h=1KB/s");
   coordinator_.AwaitHello();
   Begin(1);
-  const MappedRegion memory = *MappedRegion::Map(device_fds_[0].get());
+  const ipc::MappedRegion memory = *ipc::MappedRegion::Map(device_fds_[0].get());
   std::memset(memory.data(), 9, static_cast<size_t>(MiB(1).count()));
   coordinator_.SendCommands(1, {Out(1, MiB(1))});
   auto* last = reinterpret_cast<volatile char*>(segment_.Arena(MiB(5) - Bytes(1)));
   while (*last != 9) usleep(100);
   swapper_->Signal(SIGKILL);
   EXPECT_EQ(swapper_->Wait(), -SIGKILL);
-  EXPECT_EQ(segment_.ReadRecord(0)->state, ObjectState::kFree);
+  EXPECT_EQ(segment_.ReadRecord(0)->state, command::ObjectState::kFree);
   Spawn("", 1);
   EXPECT_EQ(coordinator_.AwaitHello().incarnation(), 1);
   Begin(2);
   coordinator_.SendCommands(2, {Out(1, MiB(1))});
   coordinator_.AwaitProgress(2, kOut, 1);
-  EXPECT_EQ(segment_.ReadRecord(0)->state, ObjectState::kClean);
+  EXPECT_EQ(segment_.ReadRecord(0)->state, command::ObjectState::kClean);
 }
 
 TEST_F(SwapperProcessTest, RefusesToRunWithoutItsParent) {
@@ -179,4 +181,4 @@ TEST_F(SwapperProcessTest, RefusesToRunWithoutItsParent) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::swapper

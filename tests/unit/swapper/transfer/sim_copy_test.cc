@@ -17,7 +17,7 @@
 #include "common/runtime/lane_executor.h"
 #include "common/runtime/segment_semaphores.h"
 
-namespace harmony {
+namespace harmony::swapper {
 namespace {
 
 using ::testing::HasSubstr;
@@ -25,11 +25,11 @@ using ::testing::HasSubstr;
 constexpr int kDevices = 2;
 constexpr Bytes kDeviceMemory = MiB(4);
 constexpr Bytes kExtent = MiB(8);
-const LaneTable kLanes(kDevices);
-const ObjectKey kGradient = {ObjectKind::kGradient, 3, 0};
+const command::LaneTable kLanes(kDevices);
+const command::ObjectKey kGradient = {command::ObjectKind::kGradient, 3, 0};
 
-DeviceSpec Sim(int ordinal) {
-  DeviceSpec device;
+plan::DeviceSpec Sim(int ordinal) {
+  plan::DeviceSpec device;
   device.ordinal = ordinal;
   device.memory = kDeviceMemory;
   return device;
@@ -37,8 +37,8 @@ DeviceSpec Sim(int ordinal) {
 
 class SimCopyTest : public ::testing::Test {
  protected:
-  SimCopyTest() : segment_(*Segment::Create(MiB(64))), arena_(&segment_) {
-    SegmentJob job;
+  SimCopyTest() : segment_(*ipc::Segment::Create(MiB(64))), arena_(&segment_) {
+    ipc::SegmentJob job;
     job.id = "job";
     job.record_count = 32;
     job.cursor_count = 1;
@@ -48,30 +48,32 @@ class SimCopyTest : public ::testing::Test {
     MakeEngine({Sim(0), Sim(1)});
   }
 
-  void MakeEngine(const std::vector<DeviceSpec>& devices) {
-    std::vector<MappedRegion> regions;
+  void MakeEngine(const std::vector<plan::DeviceSpec>& devices) {
+    std::vector<ipc::MappedRegion> regions;
     memory_.clear();
-    for (const DeviceSpec& device : devices) {
-      const UniqueFd fd = *CreateDeviceRegion(device.ordinal, device.memory);
-      regions.push_back(*MappedRegion::Map(fd.get()));
+    for (const plan::DeviceSpec& device : devices) {
+      const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(device.ordinal, device.memory);
+      regions.push_back(*ipc::MappedRegion::Map(fd.get()));
       memory_.push_back(regions.back().data());
     }
     engine_ = std::make_unique<SimCopyEngine>(&arena_, devices, std::move(regions));
   }
 
-  static Command Make(LaneKind kind, int device, Endpoint source, Endpoint destination,
-                      Bytes size) {
-    Command command;
+  static command::Command Make(command::LaneKind kind, int device, command::Endpoint source,
+                               command::Endpoint destination, Bytes size) {
+    command::Command command;
     command.header.id = 17;
     command.header.lane = static_cast<uint32_t>(kLanes.IndexOf({kind, device}));
-    Transfer transfer;
+    command::Transfer transfer;
     transfer.source = source;
     transfer.destination = destination;
     transfer.size = size;
     command.body = transfer;
     return command;
   }
-  static Transfer& Body(Command& command) { return std::get<Transfer>(command.body); }
+  static command::Transfer& Body(command::Command& command) {
+    return std::get<command::Transfer>(command.body);
+  }
 
   static void Fill(std::byte* data, Bytes size, uint64_t seed) {
     CounterRandom random(seed);
@@ -87,7 +89,7 @@ class SimCopyTest : public ::testing::Test {
     return std::memcmp(a, b, static_cast<size_t>(size.count())) == 0;
   }
 
-  Segment segment_;
+  ipc::Segment segment_;
   HostArena arena_;
   std::vector<std::byte*> memory_;
   std::unique_ptr<SimCopyEngine> engine_;
@@ -96,46 +98,59 @@ class SimCopyTest : public ::testing::Test {
 TEST_F(SimCopyTest, GoesRoundFromArenaOverTwoDevicesBack) {
   const Bytes size(1'000'003);
   Fill(segment_.Arena(Bytes(64)), size, 1);
-  segment_.Publish(5, {{ObjectKind::kParameter, 0, 0}, Bytes(64), size, 9, ObjectState::kClean});
-  Command in = Make(LaneKind::kH2DBulk, 0, {-1, Bytes(64)}, {0, Bytes(128)}, size);
-  Body(in).expect = Expect{5, 9};
+  segment_.Publish(
+      5,
+      {{command::ObjectKind::kParameter, 0, 0}, Bytes(64), size, 9, command::ObjectState::kClean});
+  command::Command in =
+      Make(command::LaneKind::kH2DBulk, 0, {-1, Bytes(64)}, {0, Bytes(128)}, size);
+  Body(in).expect = command::Expect{5, 9};
   ASSERT_EQ(engine_->Run(in), absl::OkStatus());
-  Command across = Make(LaneKind::kP2P, 0, {0, Bytes(128)}, {1, Bytes(4096)}, size);
-  Body(across).traffic = TrafficClass::kBoundary;
+  command::Command across =
+      Make(command::LaneKind::kP2P, 0, {0, Bytes(128)}, {1, Bytes(4096)}, size);
+  Body(across).traffic = command::TrafficClass::kBoundary;
   ASSERT_EQ(engine_->Run(across), absl::OkStatus());
-  Command out = Make(LaneKind::kD2H, 1, {1, Bytes(4096)}, {-1, MiB(2)}, size);
-  Body(out).traffic = TrafficClass::kGradients;
-  Body(out).commit = Commit{6, kGradient, 4};
+  command::Command out = Make(command::LaneKind::kD2H, 1, {1, Bytes(4096)}, {-1, MiB(2)}, size);
+  Body(out).traffic = command::TrafficClass::kGradients;
+  Body(out).commit = command::Commit{6, kGradient, 4};
   ASSERT_EQ(engine_->Run(out), absl::OkStatus());
 
   EXPECT_TRUE(Same(segment_.Arena(Bytes(64)), segment_.Arena(MiB(2)), size));
-  const ObjectView view = *segment_.ReadRecord(6);
+  const command::ObjectView view = *segment_.ReadRecord(6);
   EXPECT_EQ(view.key, kGradient);
   EXPECT_EQ(view.version, 4);
-  EXPECT_EQ(view.state, ObjectState::kClean);
+  EXPECT_EQ(view.state, command::ObjectState::kClean);
   EXPECT_EQ(view.offset, MiB(2));
   EXPECT_EQ(view.size, size);
   const auto rows = engine_->counters().Snapshot();
   ASSERT_EQ(rows.size(), 3);
   EXPECT_EQ(rows[0].direction, LinkDirection::kH2D);
-  EXPECT_EQ(rows[1].traffic, TrafficClass::kBoundary);
+  EXPECT_EQ(rows[1].traffic, command::TrafficClass::kBoundary);
   EXPECT_EQ(rows[1].device, 0);
   EXPECT_EQ(rows[2].device, 1);
   for (const auto& row : rows) EXPECT_EQ(row.bytes, size);
 }
 
 TEST_F(SimCopyTest, RefusesARecordThatDoesNotHoldTheVersion) {
-  segment_.Publish(5, {{ObjectKind::kParameter, 2, 0}, Bytes(0), KiB(1), 9, ObjectState::kClean});
-  Command in = Make(LaneKind::kH2DBulk, 0, {-1, Bytes(0)}, {0, Bytes(0)}, KiB(1));
-  Body(in).expect = Expect{5, 10};
+  segment_.Publish(
+      5,
+      {{command::ObjectKind::kParameter, 2, 0}, Bytes(0), KiB(1), 9, command::ObjectState::kClean});
+  command::Command in = Make(command::LaneKind::kH2DBulk, 0, {-1, Bytes(0)}, {0, Bytes(0)}, KiB(1));
+  Body(in).expect = command::Expect{5, 10};
   const absl::Status status = engine_->Run(in);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("holds version 9, clean"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("transfer 17"));
-  segment_.Publish(5,
-                   {{ObjectKind::kParameter, 2, 0}, Bytes(0), KiB(1), 10, ObjectState::kUpdating});
+  segment_.Publish(5, {{command::ObjectKind::kParameter, 2, 0},
+                       Bytes(0),
+                       KiB(1),
+                       10,
+                       command::ObjectState::kUpdating});
   EXPECT_FALSE(engine_->Run(in).ok());
-  segment_.Publish(5, {{ObjectKind::kParameter, 2, 0}, Bytes(0), KiB(1), 10, ObjectState::kClean});
+  segment_.Publish(5, {{command::ObjectKind::kParameter, 2, 0},
+                       Bytes(0),
+                       KiB(1),
+                       10,
+                       command::ObjectState::kClean});
   EXPECT_TRUE(engine_->Run(in).ok());
   Body(in).size = KiB(2);
   EXPECT_FALSE(engine_->Run(in).ok()) << "beyond the object's data";
@@ -145,29 +160,31 @@ TEST_F(SimCopyTest, RefusesARecordThatDoesNotHoldTheVersion) {
 }
 
 TEST_F(SimCopyTest, RetiresBeforeItWritesAndOnlyItsOwnRecords) {
-  segment_.Publish(7, {kGradient, Bytes(0), KiB(1), 3, ObjectState::kClean});
-  segment_.Publish(8, {{ObjectKind::kParameter, 0, 0}, KiB(4), KiB(1), 3, ObjectState::kClean});
-  Command out = Make(LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, KiB(1));
+  segment_.Publish(7, {kGradient, Bytes(0), KiB(1), 3, command::ObjectState::kClean});
+  segment_.Publish(
+      8,
+      {{command::ObjectKind::kParameter, 0, 0}, KiB(4), KiB(1), 3, command::ObjectState::kClean});
+  command::Command out = Make(command::LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, KiB(1));
   Body(out).retire = {7};
-  Body(out).commit = Commit{9, {ObjectKind::kStash, 2, 1}, 4};
+  Body(out).commit = command::Commit{9, {command::ObjectKind::kStash, 2, 1}, 4};
   ASSERT_EQ(engine_->Run(out), absl::OkStatus());
-  EXPECT_EQ(segment_.ReadRecord(7)->state, ObjectState::kFree);
-  EXPECT_EQ(segment_.ReadRecord(9)->state, ObjectState::kClean);
+  EXPECT_EQ(segment_.ReadRecord(7)->state, command::ObjectState::kFree);
+  EXPECT_EQ(segment_.ReadRecord(9)->state, command::ObjectState::kClean);
 
   Body(out).retire = {8};
   EXPECT_EQ(engine_->Run(out).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(segment_.ReadRecord(8)->state, ObjectState::kClean);
+  EXPECT_EQ(segment_.ReadRecord(8)->state, command::ObjectState::kClean);
   Body(out).retire = {};
-  Body(out).commit = Commit{9, {ObjectKind::kParameter, 0, 0}, 4};
+  Body(out).commit = command::Commit{9, {command::ObjectKind::kParameter, 0, 0}, 4};
   EXPECT_FALSE(engine_->Run(out).ok()) << "a parameter is the host worker's to commit";
-  Body(out).commit = Commit{32, kGradient, 4};
+  Body(out).commit = command::Commit{32, kGradient, 4};
   EXPECT_FALSE(engine_->Run(out).ok()) << "no such record";
 }
 
 TEST_F(SimCopyTest, RefusesWhatLiesOutside) {
-  const auto code = [&](Command command) { return engine_->Run(command).code(); };
+  const auto code = [&](command::Command command) { return engine_->Run(command).code(); };
   const Bytes size = KiB(1);
-  using enum LaneKind;
+  using enum command::LaneKind;
   EXPECT_EQ(code(Make(kH2DBulk, 0, {-1, kExtent - Bytes(1)}, {0, Bytes(0)}, size)),
             absl::StatusCode::kOutOfRange);
   EXPECT_EQ(code(Make(kH2DBulk, 0, {-1, Bytes(0)}, {0, kDeviceMemory}, size)),
@@ -183,30 +200,31 @@ TEST_F(SimCopyTest, RefusesWhatLiesOutside) {
 }
 
 TEST_F(SimCopyTest, RefusesTransfersOfAnotherLane) {
-  const auto code = [&](Command command) { return engine_->Run(command).code(); };
-  using enum LaneKind;
+  const auto code = [&](command::Command command) { return engine_->Run(command).code(); };
+  using enum command::LaneKind;
   EXPECT_EQ(code(Make(kD2H, 0, {-1, Bytes(0)}, {0, Bytes(0)}, KiB(1))),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(Make(kH2DBulk, 0, {-1, Bytes(0)}, {1, Bytes(0)}, KiB(1))),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(Make(kP2P, 0, {0, Bytes(0)}, {0, KiB(8)}, KiB(1))),
             absl::StatusCode::kInvalidArgument);
-  Command retires = Make(kH2DBulk, 0, {-1, Bytes(0)}, {0, Bytes(0)}, KiB(1));
+  command::Command retires = Make(kH2DBulk, 0, {-1, Bytes(0)}, {0, Bytes(0)}, KiB(1));
   Body(retires).retire = {1};
   EXPECT_EQ(code(retires), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(SimCopyTest, PacedTransfersOfOneDirectionShareTheLink) {
-  DeviceSpec paced = Sim(0);
+  plan::DeviceSpec paced = Sim(0);
   paced.h2d = BytesPerSecond{50e6};  // 1 MB: 20 ms
   MakeEngine({paced, Sim(1)});
   const Nanos begin = MonotonicClock().Now();
   auto bulk = std::async(std::launch::async, [&] {
     return engine_->Run(
-        Make(LaneKind::kH2DBulk, 0, {-1, Bytes(0)}, {0, Bytes(0)}, Bytes(1'000'000)));
+        Make(command::LaneKind::kH2DBulk, 0, {-1, Bytes(0)}, {0, Bytes(0)}, Bytes(1'000'000)));
   });
   ASSERT_TRUE(
-      engine_->Run(Make(LaneKind::kH2DStream, 0, {-1, MiB(2)}, {0, MiB(2)}, Bytes(1'000'000)))
+      engine_
+          ->Run(Make(command::LaneKind::kH2DStream, 0, {-1, MiB(2)}, {0, MiB(2)}, Bytes(1'000'000)))
           .ok());
   ASSERT_TRUE(bulk.get().ok());
   EXPECT_GE(MonotonicClock().Now() - begin, Millis(40) - Nanos(500'000));
@@ -214,18 +232,20 @@ TEST_F(SimCopyTest, PacedTransfersOfOneDirectionShareTheLink) {
 }
 
 TEST_F(SimCopyTest, DevicesOfOneRootShareItsLink) {
-  std::vector<DeviceSpec> paced = {Sim(0), Sim(1)};
-  for (DeviceSpec& device : paced) {
+  std::vector<plan::DeviceSpec> paced = {Sim(0), Sim(1)};
+  for (plan::DeviceSpec& device : paced) {
     device.d2h = BytesPerSecond{50e6};  // 1 MB: 20 ms
     device.root = "left";
   }
   MakeEngine(paced);
   const Nanos begin = MonotonicClock().Now();
   auto other = std::async(std::launch::async, [&] {
-    return engine_->Run(Make(LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, Bytes(1'000'000)));
+    return engine_->Run(
+        Make(command::LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, Bytes(1'000'000)));
   });
   ASSERT_TRUE(
-      engine_->Run(Make(LaneKind::kD2H, 1, {1, Bytes(0)}, {-1, MiB(2)}, Bytes(1'000'000))).ok());
+      engine_->Run(Make(command::LaneKind::kD2H, 1, {1, Bytes(0)}, {-1, MiB(2)}, Bytes(1'000'000)))
+          .ok());
   ASSERT_TRUE(other.get().ok());
   EXPECT_GE(MonotonicClock().Now() - begin, Millis(40) - Nanos(500'000));
 }
@@ -234,37 +254,39 @@ TEST_F(SimCopyTest, DevicesOfOneRootShareItsLink) {
 TEST_F(SimCopyTest, LanesOfTheSegmentRunAChainOfTransfers) {
   const Bytes size = KiB(256);
   Fill(segment_.Arena(Bytes(0)), size, 2);
-  SegmentSemaphores semaphores(&segment_);
+  runtime::SegmentSemaphores semaphores(&segment_);
   std::promise<void> finished;
-  const Lane last{LaneKind::kD2H, 1};
-  std::vector<LaneDefinition> lanes;
-  for (const Lane& lane : {Lane{LaneKind::kH2DStream, 0}, Lane{LaneKind::kP2P, 0}, last}) {
+  const command::Lane last{command::LaneKind::kD2H, 1};
+  std::vector<runtime::LaneDefinition> lanes;
+  for (const command::Lane& lane : {command::Lane{command::LaneKind::kH2DStream, 0},
+                                    command::Lane{command::LaneKind::kP2P, 0}, last}) {
     lanes.push_back({static_cast<uint32_t>(kLanes.IndexOf(lane)), DebugString(lane),
-                     [this](const Command& command) { return engine_->Run(command); }});
+                     [this](const command::Command& command) { return engine_->Run(command); }});
   }
   constexpr uint64_t kRounds = 50;
-  LaneExecutor executor(std::move(lanes), &semaphores, [&](std::vector<LaneReport> reports) {
-    for (const LaneReport& report : reports) {
-      EXPECT_EQ(report.failure, absl::OkStatus());
-      if (report.lane == static_cast<uint32_t>(kLanes.IndexOf(last)) &&
-          report.completed.back().value == kRounds) {
-        finished.set_value();
-      }
-    }
-  });
+  runtime::LaneExecutor executor(
+      std::move(lanes), &semaphores, [&](std::vector<runtime::LaneReport> reports) {
+        for (const runtime::LaneReport& report : reports) {
+          EXPECT_EQ(report.failure, absl::OkStatus());
+          if (report.lane == static_cast<uint32_t>(kLanes.IndexOf(last)) &&
+              report.completed.back().value == kRounds) {
+            finished.set_value();
+          }
+        }
+      });
   ASSERT_TRUE(segment_.RaiseGeneration(1).ok());
   ASSERT_TRUE(segment_.BeginGeneration(1).ok());
   ASSERT_TRUE(executor.StartGeneration(1).ok());
-  std::vector<Command> commands;
+  std::vector<command::Command> commands;
   uint32_t previous = 0;
   for (uint64_t round = 1; round <= kRounds; ++round) {
-    Command chain[] = {
-        Make(LaneKind::kH2DStream, 0, {-1, Bytes(0)}, {0, Bytes(0)}, size),
-        Make(LaneKind::kP2P, 0, {0, Bytes(0)}, {1, Bytes(0)}, size),
-        Make(LaneKind::kD2H, 1, {1, Bytes(0)}, {-1, MiB(4)}, size),
+    command::Command chain[] = {
+        Make(command::LaneKind::kH2DStream, 0, {-1, Bytes(0)}, {0, Bytes(0)}, size),
+        Make(command::LaneKind::kP2P, 0, {0, Bytes(0)}, {1, Bytes(0)}, size),
+        Make(command::LaneKind::kD2H, 1, {1, Bytes(0)}, {-1, MiB(4)}, size),
     };
-    Body(chain[2]).commit = Commit{1, kGradient, round};
-    for (Command& command : chain) {
+    Body(chain[2]).commit = command::Commit{1, kGradient, round};
+    for (command::Command& command : chain) {
       command.header.signal_value = round;
       const bool first = round == 1 && &command == &chain[0];
       if (!first) {
@@ -284,39 +306,39 @@ TEST_F(SimCopyTest, LanesOfTheSegmentRunAChainOfTransfers) {
 
 // A raised generation releases a lane that waits, and nothing behind the wait runs.
 TEST_F(SimCopyTest, ARaisedGenerationReleasesWaitingLanes) {
-  SegmentSemaphores semaphores(&segment_);
-  const uint32_t lane = static_cast<uint32_t>(kLanes.IndexOf({LaneKind::kD2H, 0}));
-  LaneExecutor executor(
-      {{lane, "d2h", [this](const Command& command) { return engine_->Run(command); }}},
-      &semaphores, [](std::vector<LaneReport> reports) { EXPECT_TRUE(reports.empty()); });
+  runtime::SegmentSemaphores semaphores(&segment_);
+  const uint32_t lane = static_cast<uint32_t>(kLanes.IndexOf({command::LaneKind::kD2H, 0}));
+  runtime::LaneExecutor executor(
+      {{lane, "d2h", [this](const command::Command& command) { return engine_->Run(command); }}},
+      &semaphores, [](std::vector<runtime::LaneReport> reports) { EXPECT_TRUE(reports.empty()); });
   ASSERT_TRUE(segment_.RaiseGeneration(1).ok());
   ASSERT_TRUE(segment_.BeginGeneration(1).ok());
   ASSERT_TRUE(executor.StartGeneration(1).ok());
-  Command out = Make(LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, KiB(1));
+  command::Command out = Make(command::LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, KiB(1));
   out.header.signal_value = 1;
   out.header.waits = {{0, 1}};
-  Body(out).commit = Commit{1, kGradient, 1};
+  Body(out).commit = command::Commit{1, kGradient, 1};
   executor.Enqueue(1, {out});
   ASSERT_TRUE(segment_.RaiseGeneration(2).ok());
   executor.Quiesce();
-  EXPECT_EQ(segment_.ReadRecord(1)->state, ObjectState::kFree);
+  EXPECT_EQ(segment_.ReadRecord(1)->state, command::ObjectState::kFree);
 }
 
 // Killed in the middle of a copy: the record that was overwritten is free, the new one is not
 // committed; whatever is committed has its bytes.
 TEST_F(SimCopyTest, AKilledCopyLeavesNoRecordOfHalfWrittenData) {
   const Bytes size = MiB(2);
-  segment_.Publish(1, {kGradient, Bytes(0), size, 1, ObjectState::kClean});
-  DeviceSpec slow = Sim(0);
+  segment_.Publish(1, {kGradient, Bytes(0), size, 1, command::ObjectState::kClean});
+  plan::DeviceSpec slow = Sim(0);
   slow.d2h = BytesPerSecond{1e3};  // half an hour: killed before its end
   MakeEngine({slow, Sim(1)});
   std::memset(memory_[0], 7, static_cast<size_t>(size.count()));
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    Command out = Make(LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, size);
+    command::Command out = Make(command::LaneKind::kD2H, 0, {0, Bytes(0)}, {-1, Bytes(0)}, size);
     Body(out).retire = {1};
-    Body(out).commit = Commit{2, kGradient, 2};
+    Body(out).commit = command::Commit{2, kGradient, 2};
     (void)engine_->Run(out);
     _exit(0);
   }
@@ -327,13 +349,13 @@ TEST_F(SimCopyTest, AKilledCopyLeavesNoRecordOfHalfWrittenData) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
-  EXPECT_EQ(segment_.ReadRecord(1)->state, ObjectState::kFree);
-  EXPECT_EQ(segment_.ReadRecord(2)->state, ObjectState::kFree);
+  EXPECT_EQ(segment_.ReadRecord(1)->state, command::ObjectState::kFree);
+  EXPECT_EQ(segment_.ReadRecord(2)->state, command::ObjectState::kFree);
 }
 
 // Of paced devices only: 64 MiB at each end of the resident part.
 TEST_F(SimCopyTest, MakesPresentWhatAJobUsesFirst) {
-  DeviceSpec paced = Sim(1);
+  plan::DeviceSpec paced = Sim(1);
   paced.flops = {1e9};
   paced.memory = MiB(300);
   MakeEngine({Sim(0), paced});
@@ -341,7 +363,7 @@ TEST_F(SimCopyTest, MakesPresentWhatAJobUsesFirst) {
     GTEST_SKIP() << "this kernel cannot map pages ahead";
   }
   MakeEngine({Sim(0), paced});
-  Plan plan;
+  plan::Plan plan;
   plan.devices.resize(2);
   plan.devices[0].resident = MiB(4);
   plan.devices[1].resident = MiB(200);
@@ -354,4 +376,4 @@ TEST_F(SimCopyTest, MakesPresentWhatAJobUsesFirst) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::swapper

@@ -12,7 +12,7 @@
 
 #include "worker/device/cpu_memory.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -93,4 +93,4 @@ TEST(CpuDeviceTest, PreparesTheThreadThatCalls) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr int64_t kSpan = 1 << 20;
@@ -91,4 +91,4 @@ TEST(SimAllocatorLifetimeTest, TensorsOfBeforeActivationFreeAsTheyWereAllocated)
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

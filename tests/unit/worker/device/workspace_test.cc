@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 TEST(WorkspaceTest, BeginsAtAHugePageAndHoldsItsBytes) {
@@ -26,4 +26,4 @@ TEST(WorkspaceTest, MoreThanTheAddressSpaceIsAnError) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/command/objects.h"
 #include "common/model/model_sizes.h"
-#include "common/plan/objects.h"
 #include "worker/layers/layer_runner.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr int64_t kWidth = 3;  // numbers of a tensor, for a sample
@@ -177,10 +177,10 @@ class ToyLayer : public Layer {
     const int32_t* k = device_.At<int32_t>(inputs[1].address);
     float *dw = Gradient(call), *dx = Data(input_gradients[0]), *ds = Data(input_gradients[1]);
     const int32_t* labels = device_.At<int32_t>(call.batch[1].address);
-    auto* slot = device_.At<LossSlot>(loss.slot);
+    auto* slot = device_.At<command::LossSlot>(loss.slot);
     const float scale = 1.0f / static_cast<float>(loss.total_labels);
     device_.Queue([=] {
-      *slot = LossSlot();
+      *slot = command::LossSlot();
       for (int64_t i = 0; i < n; ++i) {
         const float error = k[i] == 3 ? 0 : *w * x[i] + s[i] - static_cast<float>(labels[i]);
         slot->loss_sum += 0.5 * error * error;
@@ -205,14 +205,14 @@ class ToyLayer : public Layer {
     return device_.At<float>(tensor.address);
   }
   const float* Weight(const LayerCall& call) {
-    for (const UseBinding& use : call.uses) {
-      if (use.use == index_) return device_.At<float>(use.weights);
+    for (const ReferenceBinding& reference : call.references) {
+      if (reference.reference == index_) return device_.At<float>(reference.weights);
     }
     return nullptr;
   }
   float* Gradient(const LayerCall& call) {
-    for (const UseBinding& use : call.uses) {
-      if (use.use == index_) return device_.At<float>(use.gradients);
+    for (const ReferenceBinding& reference : call.references) {
+      if (reference.reference == index_) return device_.At<float>(reference.gradients);
     }
     return nullptr;
   }
@@ -221,32 +221,32 @@ class ToyLayer : public Layer {
   const int index_;
 };
 
-ModelSpec ToyModel() {
-  ModelSpec model;
-  const SampleTensor floats{"x", DType::kF32, {kWidth}}, ids{"ids", DType::kI32, {kWidth}};
+model::ModelSpec ToyModel() {
+  model::ModelSpec model;
+  const model::SampleTensor floats{"x", DType::kF32, {kWidth}}, ids{"ids", DType::kI32, {kWidth}};
   model.boundaries = {{}, {floats, ids, floats}, {floats, ids, floats}, {}};
   model.inputs.resize(2);
   model.inputs[0] = {ids, 0, {0}};
   model.inputs[1] = {ids, 0, {2}};
   for (const char* name : {"tied", "frozen"}) {
-    ParamBlock block;
+    model::ParamBlock block;
     block.name = name;
-    TensorSpec tensor;
+    model::TensorSpec tensor;
     tensor.name = name;
     tensor.shape = {1};
     tensor.elements = 1;
-    AddTensor(block, tensor);
-    AddBlock(model, block);
+    model::AddTensor(block, tensor);
+    model::AddBlock(model, block);
   }
   for (int layer : {0, 1, 2}) {
     model.layers.push_back({layer, 0, {}});
-    AddUse(model, layer, layer == 1 ? 1 : 0);
+    model::AddReference(model, layer, layer == 1 ? 1 : 0);
   }
   return model;
 }
 
 struct Result {
-  std::vector<float> gradients;  // of the uses 0 and 2
+  std::vector<float> gradients;  // of the references 0 and 2
   double loss = 0;
   int forwards = 0;
   absl::Status status;
@@ -263,16 +263,17 @@ class ToyRun {
     for (int index : {0, 1, 2}) layers.push_back(std::make_unique<ToyLayer>(device_, index));
     middle_ = static_cast<ToyLayer*>(layers[1].get());
     runner_ = std::make_unique<LayerRunner>(model_, std::move(layers), device_);
-    for (int use : {0, 1, 2}) {
-      const ParamBlock& block = model_.blocks[model_.uses[use].block];
+    for (int reference : {0, 1, 2}) {
+      const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
       const DeviceAddress gradients =
-          use == 1 ? DeviceAddress() : device_.Take(block.gradient_bytes);
-      uses_.push_back(
-          {use, use == 2 ? uses_[0].weights : device_.Take(block.weight_bytes), gradients});
+          reference == 1 ? DeviceAddress() : device_.Take(block.gradient_bytes);
+      references_.push_back(
+          {reference, reference == 2 ? references_[0].weights : device_.Take(block.weight_bytes),
+           gradients});
       if (gradients) *device_.At<float>(gradients) = 99;  // of the step before
     }
-    *device_.At<float>(uses_[0].weights) = weight;
-    *device_.At<float>(uses_[1].weights) = 0.25f;
+    *device_.At<float>(references_[0].weights) = weight;
+    *device_.At<float>(references_[1].weights) = 0.25f;
     const Bytes ids(kMicrobatches * kSamples * kWidth * 4);
     for (DeviceAddress& input : inputs_) input = device_.Take(ids);
     for (int i = 0; i < kMicrobatches * kSamples * kWidth; ++i) {
@@ -281,23 +282,23 @@ class ToyRun {
     }
   }
 
-  Result Run(const std::vector<LayerRange>& groups, bool keep, bool forwards_at_once) {
+  Result Run(const std::vector<model::LayerRange>& groups, bool keep, bool forwards_at_once) {
     // Slots: microbatch after microbatch.
-    const Bytes slot = BoundaryBytes(model_, 1, kSamples).AlignUp(kSlotAlignment);
+    const Bytes slot = model::BoundaryBytes(model_, 1, kSamples).AlignUp(kSlotAlignment);
     std::map<int, DeviceAddress> boundaries, gradients;
     for (int boundary : {1, 2}) {
       boundaries[boundary] = device_.Take(slot * kMicrobatches);
       gradients[boundary] = device_.Take(slot * kMicrobatches);
     }
     const DeviceAddress kept = device_.Take(Bytes(4 * kSlotAlignment * kMicrobatches));
-    const DeviceAddress loss = device_.Take(Bytes(sizeof(LossSlot)) * kMicrobatches);
-    const auto bind = [&](LayerRange layers, int m, int64_t microbatches) {
+    const DeviceAddress loss = device_.Take(Bytes(sizeof(command::LossSlot)) * kMicrobatches);
+    const auto bind = [&](model::LayerRange layers, int m, int64_t microbatches) {
       GroupBinding binding;
       binding.layers = layers;
       binding.samples = kSamples * microbatches;
       binding.microbatch = kSamples;
       for (int layer = layers.first; layer <= layers.last; ++layer) {
-        binding.uses.push_back(uses_[static_cast<size_t>(layer)]);
+        binding.references.push_back(references_[static_cast<size_t>(layer)]);
       }
       const Bytes ids(m * kSamples * kWidth * 4);
       binding.batch = {inputs_[0] + ids, inputs_[1] + ids};
@@ -325,7 +326,7 @@ class ToyRun {
     for (int m = 0; m < kMicrobatches; ++m) {
       GroupBinding fused = bind(groups[last], m, 1);
       fused.kept = DeviceAddress();
-      fused.loss = {loss + Bytes(sizeof(LossSlot)) * m, kMicrobatches * kSamples * kWidth};
+      fused.loss = {loss + Bytes(sizeof(command::LossSlot)) * m, kMicrobatches * kSamples * kWidth};
       check(runner_->RunForwardBackward(fused));
       for (size_t g = last; g-- > 0;) {
         GroupBinding backward = bind(groups[g], m, 1);
@@ -333,21 +334,22 @@ class ToyRun {
         backward.output_gradient = gradients[groups[g].last + 1] + slot * m;
         check(runner_->RunBackward(backward));
       }
-      result.loss += device_.At<LossSlot>(loss)[m].loss_sum;
+      result.loss += device_.At<command::LossSlot>(loss)[m].loss_sum;
     }
     EXPECT_EQ(device_.blocks, 0);
     result.forwards = std::exchange(middle_->forwards, 0);
-    for (int use : {0, 2}) result.gradients.push_back(*device_.At<float>(uses_[use].gradients));
+    for (int reference : {0, 2})
+      result.gradients.push_back(*device_.At<float>(references_[reference].gradients));
     return result;
   }
 
   QueueingDevice device_;
 
  private:
-  const ModelSpec model_ = ToyModel();
+  const model::ModelSpec model_ = ToyModel();
   ToyLayer* middle_ = nullptr;
   std::unique_ptr<LayerRunner> runner_;
-  std::vector<UseBinding> uses_;
+  std::vector<ReferenceBinding> references_;
   DeviceAddress inputs_[2];
 };
 
@@ -357,7 +359,7 @@ TEST(LayerChainTest, EveryWayToRunTheChainGivesTheSame) {
   ASSERT_TRUE(expected.status.ok()) << expected.status;
   EXPECT_EQ(expected.forwards, kMicrobatches);
   EXPECT_GT(run.device_.prepared, 0);
-  const std::vector<std::vector<LayerRange>> groupings = {
+  const std::vector<std::vector<model::LayerRange>> groupings = {
       {{0, 2}}, {{0, 0}, {1, 2}}, {{0, 1}, {2, 2}}, {{0, 0}, {1, 1}, {2, 2}}};
   for (const auto& groups : groupings) {
     for (bool keep : {false, true}) {
@@ -372,7 +374,8 @@ TEST(LayerChainTest, EveryWayToRunTheChainGivesTheSame) {
   }
 }
 
-// By finite differences of the whole chain; the tied parameter's gradient is the sum of both uses.
+// By finite differences of the whole chain; the tied parameter's gradient is the sum of both
+// references.
 TEST(LayerChainTest, GradientsAreDerivatives) {
   const double step = 1e-3;
   const Result at = ToyRun(0.5f).Run({{0, 1}, {2, 2}}, false, false);
@@ -391,4 +394,4 @@ TEST(LayerChainTest, WhatIsNotFiniteIsNamedByTheFirstLayer) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

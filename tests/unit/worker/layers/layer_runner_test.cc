@@ -16,18 +16,18 @@
 #include "tests/support/plain_trainer.h"
 #include "worker/models/gemm_kernel.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-using ::harmony::testing::AlignedFloats;
-using ::harmony::testing::MakeRunner;
-using ::harmony::testing::PlainTrainer;
+using ::harmony::testing_support::AlignedFloats;
+using ::harmony::testing_support::MakeRunner;
+using ::harmony::testing_support::PlainTrainer;
 
 constexpr int64_t kTokens = 24;
 
-ModelConfig TinyGpt2() {
-  ModelConfig c;
-  c.family = Family::kGpt2;
+model::ModelConfig TinyGpt2() {
+  model::ModelConfig c;
+  c.family = model::Family::kGpt2;
   c.model_type = "gpt2";
   c.vocab_size = 97;
   c.hidden_size = 48;
@@ -41,33 +41,33 @@ ModelConfig TinyGpt2() {
 }
 
 // Grouped queries, head_dim other than hidden/heads, llama3 scaling, untied.
-ModelConfig TinyLlama() {
-  ModelConfig c = TinyGpt2();
-  c.family = Family::kLlama;
+model::ModelConfig TinyLlama() {
+  model::ModelConfig c = TinyGpt2();
+  c.family = model::Family::kLlama;
   c.model_type = "llama";
   c.num_heads = 4;
   c.num_kv_heads = 2;
   c.intermediate_size = 80;
-  c.activation = Activation::kSilu;
+  c.activation = model::Activation::kSilu;
   c.tie_word_embeddings = false;
-  c.rope.scaling = RopeConfig::Scaling::kLlama3;
+  c.rope.scaling = model::RopeConfig::Scaling::kLlama3;
   c.rope.factor = 8;
   c.rope.original_max_position_embeddings = 16;
   return c;
 }
 
 // Biases, query/key norm, tied.
-ModelConfig TinyQwen() {
-  ModelConfig c = TinyLlama();
+model::ModelConfig TinyQwen() {
+  model::ModelConfig c = TinyLlama();
   c.model_type = "qwen3";
   c.tie_word_embeddings = true;
   c.qkv_bias = c.qk_norm = true;
-  c.rope = RopeConfig();
+  c.rope = model::RopeConfig();
   return c;
 }
 
-JobSpec Job() {
-  JobSpec job;
+job::JobSpec Job() {
+  job::JobSpec job;
   job.sequence_length = kTokens;
   job.global_batch_size = 4;
   job.micro_batch_size = 2;
@@ -79,7 +79,7 @@ struct Batch {
   std::vector<int32_t> tokens, labels;
 };
 
-Batch RandomBatch(const JobSpec& job, int64_t vocabulary, uint64_t seed) {
+Batch RandomBatch(const job::JobSpec& job, int64_t vocabulary, uint64_t seed) {
   CounterRandom random(seed);
   Batch batch;
   for (int64_t i = 0; i < job.global_batch_size * job.sequence_length; ++i) {
@@ -89,10 +89,10 @@ Batch RandomBatch(const JobSpec& job, int64_t vocabulary, uint64_t seed) {
   return batch;
 }
 
-std::vector<std::vector<float>> TrainedWeights(const ModelConfig& config,
-                                               std::vector<LayerRange> groups,
+std::vector<std::vector<float>> TrainedWeights(const model::ModelConfig& config,
+                                               std::vector<model::LayerRange> groups,
                                                std::vector<double>* losses) {
-  const JobSpec job = Job();
+  const job::JobSpec job = Job();
   PlainTrainer trainer(config, job, std::move(groups));
   trainer.InitializeRandom(7);
   for (int step = 0; step < 3; ++step) {
@@ -108,9 +108,9 @@ std::vector<std::vector<float>> TrainedWeights(const ModelConfig& config,
   return weights;
 }
 
-class LayerRunnerTest : public ::testing::TestWithParam<ModelConfig> {
+class LayerRunnerTest : public ::testing::TestWithParam<model::ModelConfig> {
  protected:
-  const ModelSpec model_ = BuildModelSpec(GetParam(), kTokens);
+  const model::ModelSpec model_ = model::BuildModelSpec(GetParam(), kTokens);
   CpuDevice device_;
   const std::unique_ptr<LayerRunner> runner_ =
       MakeRunner(model_, {.config = GetParam(), .tokens = kTokens}, device_);
@@ -119,19 +119,19 @@ class LayerRunnerTest : public ::testing::TestWithParam<ModelConfig> {
 // The derivative along the gradient is the gradient's squared norm: checks every tensor of every
 // layer, without a reference implementation.
 TEST_P(LayerRunnerTest, GradientsAreDerivatives) {
-  JobSpec job = Job();
+  job::JobSpec job = Job();
   PlainTrainer trainer(GetParam(), job);
   trainer.InitializeRandom(3);
   const Batch batch = RandomBatch(job, GetParam().vocab_size, 11);
   ASSERT_TRUE(trainer.AccumulateGradients(batch.tokens, batch.labels).ok());
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    for (const TensorSpec& tensor : model_.blocks[b].tensors) {
+    for (const model::TensorSpec& tensor : model_.blocks[b].tensors) {
       ASSERT_TRUE(trainer.AccumulateGradients(batch.tokens, batch.labels).ok());
       std::vector<float> gradient(tensor.elements, 0.0f);
       double squares = 0;
-      for (int use : model_.blocks[b].uses) {
+      for (int reference : model_.blocks[b].references) {
         for (int64_t i = 0; i < tensor.elements; ++i) {
-          gradient[i] += trainer.gradients(use)[tensor.weight.first_element() + i];
+          gradient[i] += trainer.gradients(reference)[tensor.weight.first_element() + i];
         }
       }
       for (float g : gradient) squares += static_cast<double>(g) * g;
@@ -157,7 +157,7 @@ TEST_P(LayerRunnerTest, GradientsAreDerivatives) {
 TEST_P(LayerRunnerTest, GroupingDoesNotChangeOneBit) {
   std::vector<double> losses;
   const auto weights = TrainedWeights(GetParam(), {}, &losses);
-  const std::vector<std::vector<LayerRange>> groupings = {
+  const std::vector<std::vector<model::LayerRange>> groupings = {
       {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}},
       {{0, 1}, {2, 4}},
       {{0, 2}, {3, 3}, {4, 4}},
@@ -174,7 +174,7 @@ TEST_P(LayerRunnerTest, GroupingDoesNotChangeOneBit) {
 }
 
 // Outputs of all layers but the head, of `samples` sequences in tasks of `size`.
-std::vector<float> Forwards(const ModelSpec& model, const ModelConfig& config,
+std::vector<float> Forwards(const model::ModelSpec& model, const model::ModelConfig& config,
                             PlainTrainer& trainer, LayerRunner& runner, int64_t tokens,
                             int64_t samples, int64_t size, int64_t microbatch) {
   const int layers = model.num_layers() - 1;
@@ -189,10 +189,11 @@ std::vector<float> Forwards(const ModelSpec& model, const ModelConfig& config,
     b.layers = {0, layers - 1};
     b.samples = size;
     b.microbatch = microbatch;
-    for (size_t use = 0; use < model.uses.size(); ++use) {
-      if (model.uses[use].layer == layers) continue;
-      b.uses.push_back(
-          {static_cast<int>(use), AddressOf(trainer.weights(model.uses[use].block).data()), {}});
+    for (size_t reference = 0; reference < model.references.size(); ++reference) {
+      if (model.references[reference].layer == layers) continue;
+      b.references.push_back({static_cast<int>(reference),
+                              AddressOf(trainer.weights(model.references[reference].block).data()),
+                              {}});
     }
     b.batch = {AddressOf(ids.data())};
     std::vector<AlignedFloats> outputs;
@@ -212,7 +213,7 @@ std::vector<float> Forwards(const ModelSpec& model, const ModelConfig& config,
 
 // However many microbatches run at once, with products of either kind and any number of threads.
 TEST_P(LayerRunnerTest, ForwardOfSeveralMicrobatchesChangesNoBit) {
-  JobSpec job = Job();
+  job::JobSpec job = Job();
   PlainTrainer trainer(GetParam(), job);
   trainer.InitializeRandom(13);
   for (int threads : {1, 3}) {
@@ -221,7 +222,7 @@ TEST_P(LayerRunnerTest, ForwardOfSeveralMicrobatchesChangesNoBit) {
       // Sequences of a microbatch; their parts of a buffer begin at multiples of kSlotAlignment.
       for (const auto& [tokens, size] : {std::pair<int64_t, int64_t>{24, 1}, {4, 2}, {5, 4}}) {
         const int64_t samples = 12;
-        const ModelSpec model = BuildModelSpec(GetParam(), tokens);
+        const model::ModelSpec model = model::BuildModelSpec(GetParam(), tokens);
         const auto runner = MakeRunner(
             model, {.config = GetParam(), .tokens = tokens, .rows_independent = rows_independent},
             device_);
@@ -230,12 +231,13 @@ TEST_P(LayerRunnerTest, ForwardOfSeveralMicrobatchesChangesNoBit) {
                           size);
         };
         const std::vector<float> expected = run(1);
-        for (int64_t span = 2; span * size <= samples; ++span) {
-          if (samples % (span * size) != 0) continue;
-          const std::vector<float> found = run(span);
+        for (int64_t task_microbatches = 2; task_microbatches * size <= samples;
+             ++task_microbatches) {
+          if (samples % (task_microbatches * size) != 0) continue;
+          const std::vector<float> found = run(task_microbatches);
           EXPECT_EQ(0, std::memcmp(expected.data(), found.data(), expected.size() * 4))
-              << span << " times " << size << " sequences of " << tokens << ", " << threads
-              << " threads, rows independent: " << rows_independent;
+              << task_microbatches << " times " << size << " sequences of " << tokens << ", "
+              << threads << " threads, rows independent: " << rows_independent;
         }
       }
     }
@@ -244,7 +246,7 @@ TEST_P(LayerRunnerTest, ForwardOfSeveralMicrobatchesChangesNoBit) {
 }
 
 TEST_P(LayerRunnerTest, LossFallsOnOneBatch) {
-  const JobSpec job = Job();
+  const job::JobSpec job = Job();
   PlainTrainer trainer(GetParam(), job);
   trainer.InitializeRandom(5);
   const Batch batch = RandomBatch(job, GetParam().vocab_size, 1);
@@ -258,12 +260,12 @@ TEST_P(LayerRunnerTest, LossFallsOnOneBatch) {
 }
 
 TEST_P(LayerRunnerTest, NonFiniteWeightsAreReportedByLayer) {
-  const JobSpec job = Job();
+  const job::JobSpec job = Job();
   PlainTrainer trainer(GetParam(), job, {{0, 1}, {2, 4}});
   trainer.InitializeRandom(5);
   const Batch batch = RandomBatch(job, GetParam().vocab_size, 1);
   // One value in the block of layer 3, which is inside the second group.
-  const int block = model_.uses[model_.layers[3].uses[0]].block;
+  const int block = model_.references[model_.layers[3].references[0]].block;
   trainer.weights(block)[model_.blocks[block].tensors.back().weight.first_element()] =
       std::numeric_limits<float>::infinity();
   const auto result = trainer.Step(batch.tokens, batch.labels);
@@ -274,7 +276,7 @@ TEST_P(LayerRunnerTest, NonFiniteWeightsAreReportedByLayer) {
 }
 
 TEST_P(LayerRunnerTest, TokensBeyondTheVocabularyAreNamed) {
-  const JobSpec job = Job();
+  const job::JobSpec job = Job();
   PlainTrainer trainer(GetParam(), job);
   trainer.InitializeRandom(5);
   Batch batch = RandomBatch(job, GetParam().vocab_size, 1);
@@ -292,17 +294,17 @@ TEST_P(LayerRunnerTest, NonFiniteGradientsAreReportedAfterTheLastMicrobatch) {
   const int64_t hidden = kTokens * GetParam().hidden_size;
   AlignedFloats input(hidden), input_gradient(hidden);
   const std::vector<int32_t> labels(kTokens, 3);
-  LossSlot loss;
+  command::LossSlot loss;
   GroupBinding binding;
   binding.layers = {head, head};
   binding.samples = 1;
   std::vector<AlignedFloats> buffers;
-  for (int use : model_.layers[head].uses) {
-    const int64_t elements = model_.blocks[model_.uses[use].block].elements();
+  for (int reference : model_.layers[head].references) {
+    const int64_t elements = model_.blocks[model_.references[reference].block].elements();
     buffers.emplace_back(elements);
     const DeviceAddress weights = buffers.back().address();
     buffers.emplace_back(elements);
-    binding.uses.push_back({use, weights, buffers.back().address()});
+    binding.references.push_back({reference, weights, buffers.back().address()});
   }
   binding.input = input.address();
   binding.input_gradient = input_gradient.address();
@@ -322,7 +324,7 @@ TEST_P(LayerRunnerTest, NonFiniteGradientsAreReportedAfterTheLastMicrobatch) {
 }
 
 TEST_P(LayerRunnerTest, ThePaddingTokenGetsNoGradientAsAnInput) {
-  JobSpec job;
+  job::JobSpec job;
   job.global_batch_size = job.micro_batch_size = 1;
   job.sequence_length = kTokens;
   std::vector<int32_t> tokens(kTokens), labels(kTokens, 1);
@@ -344,7 +346,7 @@ TEST_P(LayerRunnerTest, ThePaddingTokenGetsNoGradientAsAnInput) {
 // backward that recomputes.
 TEST_P(LayerRunnerTest, KeptActivationsChangeNoBit) {
   constexpr int kMicrobatches = 3, kSamples = 2;
-  constexpr LayerRange layers{0, 3};
+  constexpr model::LayerRange layers{0, 3};
   const int64_t hidden = kSamples * kTokens * GetParam().hidden_size;
   CounterRandom random(19);
   const auto noise = [&](int64_t count, float scale) {
@@ -355,18 +357,19 @@ TEST_P(LayerRunnerTest, KeptActivationsChangeNoBit) {
     return floats;
   };
   std::vector<AlignedFloats> weights;
-  for (const ParamBlock& block : model_.blocks) weights.push_back(noise(block.elements(), 0.3f));
+  for (const model::ParamBlock& block : model_.blocks)
+    weights.push_back(noise(block.elements(), 0.3f));
   std::vector<int32_t> ids(kSamples * kTokens);
   for (int32_t& id : ids) id = static_cast<int32_t>(random.Below(97));
-  const int64_t place = KeptActivationBytes(model_, layers, kSamples).count() / 4;
+  const int64_t place = model::KeptActivationBytes(model_, layers, kSamples).count() / 4;
   std::vector<AlignedFloats> gradients[2], embedded, outputs, kept, douts;
   for (int m = 0; m < kMicrobatches; ++m) {
     douts.push_back(noise(hidden, 0.1f));
     kept.push_back(noise(place, 1.0f));
   }
   for (bool keep : {false, true}) {
-    for (const ParamUse& use : model_.uses) {
-      gradients[keep].emplace_back(model_.blocks[use.block].elements());
+    for (const model::ParameterReference& reference : model_.references) {
+      gradients[keep].emplace_back(model_.blocks[reference.block].elements());
     }
     const auto bind = [&](int m) {
       GroupBinding binding;
@@ -374,9 +377,10 @@ TEST_P(LayerRunnerTest, KeptActivationsChangeNoBit) {
       binding.samples = kSamples;
       binding.batch = {AddressOf(ids.data())};
       for (int layer = layers.first; layer <= layers.last; ++layer) {
-        for (int use : model_.layers[layer].uses) {
-          binding.uses.push_back(
-              {use, weights[model_.uses[use].block].address(), gradients[keep][use].address()});
+        for (int reference : model_.layers[layer].references) {
+          binding.references.push_back({reference,
+                                        weights[model_.references[reference].block].address(),
+                                        gradients[keep][reference].address()});
         }
       }
       if (keep) binding.kept = kept[m].address();
@@ -402,12 +406,12 @@ TEST_P(LayerRunnerTest, KeptActivationsChangeNoBit) {
   for (int m = 0; m < kMicrobatches; ++m) {
     EXPECT_EQ(0, std::memcmp(outputs[m].data(), outputs[m + kMicrobatches].data(), hidden * 4));
   }
-  for (size_t use = 0; use < model_.uses.size(); ++use) {
-    if (model_.uses[use].layer > layers.last) continue;
-    const int64_t count = model_.blocks[model_.uses[use].block].elements();
-    EXPECT_EQ(0, std::memcmp(gradients[0][use].data(), gradients[1][use].data(), count * 4)) << use;
-    EXPECT_TRUE(std::any_of(gradients[0][use].data(), gradients[0][use].data() + count,
-                            [](float g) { return g != 0; }));
+  for (size_t reference = 0; reference < model_.references.size(); ++reference) {
+    if (model_.references[reference].layer > layers.last) continue;
+    const int64_t count = model_.blocks[model_.references[reference].block].elements();
+    const float* found = gradients[0][reference].data();
+    EXPECT_EQ(0, std::memcmp(found, gradients[1][reference].data(), count * 4)) << reference;
+    EXPECT_TRUE(std::any_of(found, found + count, [](float g) { return g != 0; }));
   }
 }
 
@@ -426,4 +430,4 @@ INSTANTIATE_TEST_SUITE_P(Families, LayerRunnerTest,
                          [](const auto& info) { return info.param.model_type; });
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -9,11 +9,11 @@
 #include "tests/support/layer_harness.h"
 #include "worker/device/cpu_device.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-using ::harmony::testing::LayerCase;
-using ::harmony::testing::LayerHarness;
+using ::harmony::testing_support::LayerCase;
+using ::harmony::testing_support::LayerHarness;
 
 struct Shape {
   const char* name;
@@ -42,8 +42,8 @@ constexpr char kQwen3[] = R"({"model_type": "qwen3", "vocab_size": 89, "hidden_s
 class BuiltinLayersTest : public ::testing::TestWithParam<Shape> {
  protected:
   BuiltinLayersTest() {
-    const ModelConfig config = *ParseModelConfig(GetParam().config, "config.json");
-    subject_.model = BuildModelSpec(config, GetParam().tokens);
+    const model::ModelConfig config = *model::ParseModelConfig(GetParam().config, "config.json");
+    subject_.model = model::BuildModelSpec(config, GetParam().tokens);
     subject_.layers =
         MakeBuiltinLayers(subject_.model, {.config = config, .tokens = GetParam().tokens});
     subject_.device = &device_;
@@ -69,7 +69,7 @@ TEST_P(BuiltinLayersTest, KeptEqualsRecomputed) {
 TEST_P(BuiltinLayersTest, TheDescriptionKnowsWhatIsKept) {
   for (int layer = 0; layer <= kHead; ++layer) {
     EXPECT_EQ(subject_.layers[layer]->KeptBytes(subject_.samples),
-              KeptTensorBytes(subject_.model.cost_of(layer), subject_.samples));
+              model::KeptTensorBytes(subject_.model.cost_of(layer), subject_.samples));
   }
 }
 
@@ -91,4 +91,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

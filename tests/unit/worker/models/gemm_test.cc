@@ -12,7 +12,7 @@
 #include "common/base/random.h"
 #include "worker/models/gemm_kernel.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 at::Tensor Random(int64_t rows, int64_t columns, uint64_t seed, bool transposed) {
@@ -75,4 +75,4 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Bool(), ::testing::Bool()));
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -8,7 +8,7 @@
 
 #include "common/base/random.h"
 
-namespace harmony::kernels {
+namespace harmony::worker::kernels {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -91,4 +91,4 @@ TEST(GatherRowsTest, NamesTheFirstRowOutsideTheTable) {
 }
 
 }  // namespace
-}  // namespace harmony::kernels
+}  // namespace harmony::worker::kernels

@@ -16,23 +16,23 @@
 #include "worker/device/sim_allocator.h"
 #include "worker/layers/layer_runner.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
-using ::harmony::testing::AlignedFloats;
+using ::harmony::testing_support::AlignedFloats;
 
 // What the formula adds for buffers that do not grow with the batch.
 constexpr int64_t kFixed = 4 << 20;
 
 struct Shape {
   const char* name;
-  ModelConfig config;
+  model::ModelConfig config;
   int64_t samples, tokens;
 };
 
 Shape Gpt2Shape(const char* name, int64_t hidden, int64_t vocab, int64_t samples, int64_t tokens) {
-  ModelConfig c;
-  c.family = Family::kGpt2;
+  model::ModelConfig c;
+  c.family = model::Family::kGpt2;
   c.vocab_size = vocab;
   c.hidden_size = hidden;
   c.num_layers = 4;
@@ -47,8 +47,8 @@ Shape Gpt2Shape(const char* name, int64_t hidden, int64_t vocab, int64_t samples
 Shape LlamaShape(const char* name, int64_t heads, int64_t kv_heads, int64_t intermediate,
                  bool qk_norm, int64_t samples, int64_t tokens) {
   Shape shape = Gpt2Shape(name, 256, 8000, samples, tokens);
-  shape.config.family = Family::kLlama;
-  shape.config.activation = Activation::kSilu;
+  shape.config.family = model::Family::kLlama;
+  shape.config.activation = model::Activation::kSilu;
   shape.config.num_heads = heads;
   shape.config.num_kv_heads = kv_heads;
   shape.config.intermediate_size = intermediate;
@@ -75,28 +75,28 @@ class Span {
 enum class Kind { kForward, kBackward, kFused, kKeepingForward, kKeptBackward };
 constexpr const char* kKindNames[] = {"forward", "backward", "fused", "keeping", "kept"};
 
-WorkspaceOf TaskOf(Kind kind) {
+model::WorkspaceOf TaskOf(Kind kind) {
   switch (kind) {
     case Kind::kForward:
-      return WorkspaceOf::kForward;
+      return model::WorkspaceOf::kForward;
     case Kind::kKeepingForward:
-      return WorkspaceOf::kKeepingForward;
+      return model::WorkspaceOf::kKeepingForward;
     case Kind::kKeptBackward:
-      return WorkspaceOf::kKeptBackward;
+      return model::WorkspaceOf::kKeptBackward;
     case Kind::kBackward:
     case Kind::kFused:
       break;
   }
-  return WorkspaceOf::kBackward;
+  return model::WorkspaceOf::kBackward;
 }
 
 class WorkspaceTest : public ::testing::TestWithParam<Shape> {
  protected:
   WorkspaceTest() {
-    for (const ParamBlock& block : model_.blocks) weights_.emplace_back(block.elements());
+    for (const model::ParamBlock& block : model_.blocks) weights_.emplace_back(block.elements());
     for (AlignedFloats& block : weights_) std::fill_n(block.data(), block.size(), 0.01f);
-    for (const ParamUse& use : model_.uses) {
-      gradients_.emplace_back(model_.blocks[use.block].elements());
+    for (const model::ParameterReference& reference : model_.references) {
+      gradients_.emplace_back(model_.blocks[reference.block].elements());
     }
     const int64_t rows = GetParam().samples * GetParam().tokens;
     ids_.assign(rows, 1);
@@ -106,14 +106,15 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     }
   }
 
-  GroupBinding Bind(Kind kind, LayerRange range) {
+  GroupBinding Bind(Kind kind, model::LayerRange range) {
     GroupBinding b;
     b.layers = range;
     b.samples = GetParam().samples;
-    for (size_t use = 0; use < model_.uses.size(); ++use) {
-      if (!range.contains(model_.uses[use].layer)) continue;
-      b.uses.push_back({static_cast<int>(use), weights_[model_.uses[use].block].address(),
-                        gradients_[use].address()});
+    for (size_t reference = 0; reference < model_.references.size(); ++reference) {
+      if (!range.contains(model_.references[reference].layer)) continue;
+      b.references.push_back({static_cast<int>(reference),
+                              weights_[model_.references[reference].block].address(),
+                              gradients_[reference].address()});
     }
     b.input = hidden_[0].address();
     b.batch = {AddressOf(ids_.data()), AddressOf(ids_.data())};
@@ -121,7 +122,8 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     b.input_gradient = hidden_[1].address();
     b.output_gradient = hidden_[2].address();
     if (kind == Kind::kKeepingForward || kind == Kind::kKeptBackward) {
-      kept_ = AlignedFloats(KeptActivationBytes(model_, range, b.samples).count() / sizeof(float));
+      kept_ = AlignedFloats(model::KeptActivationBytes(model_, range, b.samples).count() /
+                            sizeof(float));
       b.kept = kept_.address();
     }
     if (kind == Kind::kForward || kind == Kind::kKeepingForward) {
@@ -145,7 +147,7 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     return absl::OkStatus();
   }
 
-  SimAllocator::Usage RunIn(Kind kind, LayerRange range, Bytes workspace) {
+  SimAllocator::Usage RunIn(Kind kind, model::LayerRange range, Bytes workspace) {
     const Span span(workspace);
     SimAllocator allocator(span.base(), span.size());
     allocator.Activate();
@@ -156,11 +158,12 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     return allocator.usage();
   }
 
-  void Check(Kind kind, LayerRange range) {
+  void Check(Kind kind, model::LayerRange range) {
     const int64_t samples = GetParam().samples;
-    const WorkspaceOf task = TaskOf(kind);
-    const Bytes formula = WorkspaceBound(model_, task, range, samples);
-    const Bytes predicted = WorkspacePeak(model_, task, range, samples, at::get_num_threads());
+    const model::WorkspaceOf task = TaskOf(kind);
+    const Bytes formula = model::WorkspaceBound(model_, task, range, samples);
+    const Bytes predicted =
+        model::WorkspacePeak(model_, task, range, samples, at::get_num_threads());
     const std::string what = std::string(kKindNames[static_cast<int>(kind)]) + " " +
                              std::to_string(range.first) + ".." + std::to_string(range.last);
     SCOPED_TRACE(what);
@@ -176,24 +179,25 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
     EXPECT_LE((formula.count() - kFixed) * 0.8, free.peak.count());
   }
 
-  const ModelSpec model_ = BuildModelSpec(GetParam().config, GetParam().tokens);
+  const model::ModelSpec model_ = model::BuildModelSpec(GetParam().config, GetParam().tokens);
   CpuDevice device_;
-  const std::unique_ptr<LayerRunner> runner_ = testing::MakeRunner(
+  const std::unique_ptr<LayerRunner> runner_ = testing_support::MakeRunner(
       model_, {.config = GetParam().config, .tokens = GetParam().tokens}, device_);
   std::vector<AlignedFloats> weights_, gradients_, hidden_;
   AlignedFloats kept_{0};
   std::vector<int32_t> ids_;
-  LossSlot loss_;
+  command::LossSlot loss_;
 };
 
 TEST_P(WorkspaceTest, FormulaIsAnUpperBoundAndClose) {
-  for (LayerRange range : {LayerRange{1, 1}, {2, 3}, {1, 4}, {0, 1}, {0, 3}}) {
+  for (model::LayerRange range : {model::LayerRange{1, 1}, {2, 3}, {1, 4}, {0, 1}, {0, 3}}) {
     Check(Kind::kForward, range);
     Check(Kind::kBackward, range);
     Check(Kind::kKeepingForward, range);
     Check(Kind::kKeptBackward, range);
   }
-  for (LayerRange range : {LayerRange{5, 5}, {4, 5}, {2, 5}, {0, 5}}) Check(Kind::kFused, range);
+  for (model::LayerRange range : {model::LayerRange{5, 5}, {4, 5}, {2, 5}, {0, 5}})
+    Check(Kind::kFused, range);
 }
 
 TEST_P(WorkspaceTest, TooSmallAWorkspaceIsAnErrorThatNamesTaskAndSizes) {
@@ -219,4 +223,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WorkspaceTest,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/trim_block.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using Floats = std::vector<float>;
@@ -28,17 +28,17 @@ Floats RandomFloats(int64_t count, uint64_t seed, float scale, bool positive = f
 
 // Tensors of odd sizes, with and without weight decay, each on a slot boundary; nothing follows the
 // last one.
-ParamBlock MakeBlock(const std::vector<int64_t>& sizes) {
-  ParamBlock block;
+model::ParamBlock MakeBlock(const std::vector<int64_t>& sizes) {
+  model::ParamBlock block;
   block.name = "block";
   for (size_t i = 0; i < sizes.size(); ++i) {
-    TensorSpec tensor;
+    model::TensorSpec tensor;
     tensor.name = absl::StrCat("t", i);
     tensor.shape = {sizes[i]};
     tensor.weight_decay = i % 2 == 0;
-    AddTensor(block, std::move(tensor));
+    model::AddTensor(block, std::move(tensor));
   }
-  testing::TrimBlock(block);
+  testing_support::TrimBlock(block);
   return block;
 }
 
@@ -83,12 +83,12 @@ class IsaTest : public ::testing::TestWithParam<Isa> {
 TEST_P(IsaTest, AdamWHasTheBitsOfTheReference) {
   ThreadPool one(1), three(3);
   for (const auto& shape : kShapes) {
-    const ParamBlock block = MakeBlock(shape);
+    const model::ParamBlock block = MakeBlock(shape);
     for (const int count : kGradientCounts) {
       for (const double beta1 : {0.9, 0.3}) {
         Buffers expected(block.elements());
         Buffers actual = expected;
-        const OptimizerSettings settings{OptimizerKind::kAdamW, 0.1, beta1, 0.95, 1e-8};
+        const OptimizerSettings settings{job::OptimizerKind::kAdamW, 0.1, beta1, 0.95, 1e-8};
         for (int64_t step = 1; step <= 3; ++step) {
           const StepHyper hyper{step, 1e-3 / static_cast<double>(step), step == 2 ? 0.37 : 1.0};
           UpdateBlock(block, settings, hyper, expected.state(), expected.gradient(count), one,
@@ -107,11 +107,11 @@ TEST_P(IsaTest, AdamWHasTheBitsOfTheReference) {
 TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
   ThreadPool one(1), three(3);
   for (const auto& shape : kShapes) {
-    const ParamBlock block = MakeBlock(shape);
+    const model::ParamBlock block = MakeBlock(shape);
     for (const int count : kGradientCounts) {
       Buffers expected(block.elements());
       Buffers actual = expected;
-      const OptimizerSettings settings{OptimizerKind::kSgd, 0.1, 0, 0, 0};
+      const OptimizerSettings settings{job::OptimizerKind::kSgd, 0.1, 0, 0, 0};
       const BlockGradient gradient = expected.gradient(count);
       UpdateBlock(block, settings, {1, 0.1, 0.5}, {expected.w.data(), nullptr, nullptr}, gradient,
                   one, Isa::kScalar);
@@ -124,9 +124,9 @@ TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
 
 TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
   ThreadPool pool(2);
-  const OptimizerSettings settings{OptimizerKind::kSgd, 0, 0, 0, 0};
+  const OptimizerSettings settings{job::OptimizerKind::kSgd, 0, 0, 0, 0};
   for (const auto& shape : kShapes) {
-    const ParamBlock block = MakeBlock(shape);
+    const model::ParamBlock block = MakeBlock(shape);
     for (const int count : kGradientCounts) {
       Buffers buffers(block.elements());
       Floats summed = buffers.g, expected = buffers.w;
@@ -148,7 +148,7 @@ TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
 TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
   ThreadPool one(1), three(3);
   for (const auto& shape : kShapes) {
-    const ParamBlock block = MakeBlock(shape);
+    const model::ParamBlock block = MakeBlock(shape);
     const Buffers buffers(block.elements());
     for (const int count : {1, 2}) {
       const BlockGradient gradient = buffers.gradient(count);
@@ -156,7 +156,7 @@ TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
       const double actual = BlockSquaredNorm(block, gradient, three, GetParam());
       EXPECT_EQ(expected, actual) << block.elements();
       double plain = 0;
-      for (const TensorSpec& tensor : block.tensors) {
+      for (const model::TensorSpec& tensor : block.tensors) {
         for (int64_t i = tensor.weight.first_element();
              i < tensor.weight.first_element() + tensor.elements; ++i) {
           const size_t k = static_cast<size_t>(i);
@@ -171,7 +171,7 @@ TEST_P(IsaTest, NormHasTheBitsOfTheReference) {
 
 TEST_P(IsaTest, NonFiniteGradientsShowInTheNorm) {
   ThreadPool pool(1);
-  const ParamBlock block = MakeBlock({100, 40});
+  const model::ParamBlock block = MakeBlock({100, 40});
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const size_t at : {0u, 50u, 99u, 128u, 167u}) {  // ends of both tensors
@@ -188,18 +188,18 @@ INSTANTIATE_TEST_SUITE_P(All, IsaTest, ::testing::Values(Isa::kScalar, Isa::kAvx
 // Against the textbook formula in double, to catch a reference that is wrong everywhere.
 TEST(OptimizerTest, AdamWFollowsTheFormula) {
   ThreadPool pool(2);
-  const ParamBlock block = MakeBlock({500, 77});
+  const model::ParamBlock block = MakeBlock({500, 77});
   Buffers b(block.elements());
   std::fill(b.m.begin(), b.m.end(), 0.0f);
   std::fill(b.v.begin(), b.v.end(), 0.0f);
   const size_t n = static_cast<size_t>(block.elements());
   std::vector<double> w(b.w.begin(), b.w.end()), m(n), v(n);
-  const OptimizerSettings s{OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
+  const OptimizerSettings s{job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
   for (int64_t step = 1; step <= 10; ++step) {
     b.g = RandomFloats(block.elements(), 100 + static_cast<uint64_t>(step), 0.3f);
     const StepHyper h{step, 1e-2, 0.5};
     UpdateBlock(block, s, h, b.state(), {b.g.data(), b.g2.data()}, pool);
-    for (const TensorSpec& tensor : block.tensors) {
+    for (const model::TensorSpec& tensor : block.tensors) {
       for (int64_t e = tensor.weight.first_element();
            e < tensor.weight.first_element() + tensor.elements; ++e) {
         const size_t i = static_cast<size_t>(e);
@@ -213,7 +213,7 @@ TEST(OptimizerTest, AdamWFollowsTheFormula) {
       }
     }
   }
-  for (const TensorSpec& tensor : block.tensors) {
+  for (const model::TensorSpec& tensor : block.tensors) {
     for (int64_t e = tensor.weight.first_element();
          e < tensor.weight.first_element() + tensor.elements; ++e) {
       const size_t i = static_cast<size_t>(e);
@@ -243,4 +243,4 @@ TEST(ThreadPoolTest, EveryIndexOnceWhateverTheThreads) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

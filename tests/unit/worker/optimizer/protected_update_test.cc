@@ -15,29 +15,29 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/trim_block.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using Floats = std::vector<float>;
 
 constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
 
-// One layer with one block that has so many gradients, each of a use of its own.
-ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients) {
-  ModelSpec model;
-  ParamBlock block;
+// One layer with one block that has so many gradients, each of a reference of its own.
+model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients) {
+  model::ModelSpec model;
+  model::ParamBlock block;
   block.name = "layer.0";
   for (size_t i = 0; i < tensor_sizes.size(); ++i) {
-    TensorSpec tensor;
+    model::TensorSpec tensor;
     tensor.name = absl::StrCat("t", i);
     tensor.shape = {tensor_sizes[i]};
     tensor.weight_decay = i % 2 == 0;
-    AddTensor(block, std::move(tensor));
+    model::AddTensor(block, std::move(tensor));
   }
-  testing::TrimBlock(block);
-  for (int use = 0; use < gradients; ++use) block.uses.push_back(use);
+  testing_support::TrimBlock(block);
+  for (int reference = 0; reference < gradients; ++reference) block.references.push_back(reference);
   model.blocks.push_back(block);
-  model.uses.resize(static_cast<size_t>(gradients));
+  model.references.resize(static_cast<size_t>(gradients));
   model.layers.resize(1);
   return model;
 }
@@ -45,29 +45,30 @@ ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients) {
 // A job in a small segment: parameter and moments at version 3, gradients at 4.
 class Arena {
  public:
-  Arena(const ModelSpec& model, OptimizerKind kind)
+  Arena(const model::ModelSpec& model, job::OptimizerKind kind)
       : model_(model), layout_(model, 1), settings_{kind, 0.1, 0.9, 0.95, 1e-8} {
-    const Bytes persistent = PersistentBytes(model_, MomentsOf(kind));
+    const Bytes persistent = command::PersistentBytes(model_, MomentsOf(kind));
     const Bytes gradient = block().weight_bytes.AlignUp(kSlotAlignment);
-    SegmentJob job;
+    ipc::SegmentJob job;
     job.id = "test";
     job.record_count = layout_.size();
-    job.cursor_count = CursorCount(model_);
+    job.cursor_count = ipc::CursorCount(model_);
     job.persistent = persistent;
-    job.extent = persistent + gradient * static_cast<int64_t>(model_.uses.size());
-    auto segment = Segment::Create(job.extent + MiB(4));
+    job.extent = persistent + gradient * static_cast<int64_t>(model_.references.size());
+    auto segment = ipc::Segment::Create(job.extent + MiB(4));
     EXPECT_TRUE(segment.ok()) << segment.status();
-    segment_ = std::make_unique<Segment>(*std::move(segment));
+    segment_ = std::make_unique<ipc::Segment>(*std::move(segment));
     EXPECT_TRUE(segment_->AllocateJob(job).ok());
     for (int part = 0; part <= MomentsOf(kind); ++part) {
-      const ObjectKey key{static_cast<ObjectKind>(part), 0, 0};
-      Fill(PersistentOffset(model_, key), static_cast<uint64_t>(part), part == 2);
-      Publish(key, PersistentOffset(model_, key), kVersion - 1);
+      const command::ObjectKey key{static_cast<command::ObjectKind>(part), 0, 0};
+      Fill(command::PersistentOffset(model_, key), static_cast<uint64_t>(part), part == 2);
+      Publish(key, command::PersistentOffset(model_, key), kVersion - 1);
     }
-    for (int use = static_cast<int>(model_.uses.size()) - 1; use >= 0; --use) {
-      const ObjectKey key{ObjectKind::kGradient, use, 0};
-      Fill(persistent + gradient * use, 10 + static_cast<uint64_t>(use), false);
-      Publish(key, persistent + gradient * use, kVersion);
+    for (int reference = static_cast<int>(model_.references.size()) - 1; reference >= 0;
+         --reference) {
+      const command::ObjectKey key{command::ObjectKind::kGradient, reference, 0};
+      Fill(persistent + gradient * reference, 10 + static_cast<uint64_t>(reference), false);
+      Publish(key, persistent + gradient * reference, kVersion);
       gradients_.push_back(layout_.IndexOf(key));
     }
   }
@@ -95,31 +96,32 @@ class Arena {
   std::vector<Floats> State() const {
     std::vector<Floats> result;
     for (int part = 0; part <= MomentsOf(settings_.kind); ++part) {
-      const float* data = reinterpret_cast<const float*>(
-          segment_->Arena(PersistentOffset(model_, {static_cast<ObjectKind>(part), 0, 0})));
+      const float* data = reinterpret_cast<const float*>(segment_->Arena(
+          command::PersistentOffset(model_, {static_cast<command::ObjectKind>(part), 0, 0})));
       result.emplace_back(data, data + block().elements());
     }
     return result;
   }
 
-  ObjectView Record(int part) const {
-    return *segment_->ReadRecord(layout_.IndexOf({static_cast<ObjectKind>(part), 0, 0}));
+  command::ObjectView Record(int part) const {
+    return *segment_->ReadRecord(layout_.IndexOf({static_cast<command::ObjectKind>(part), 0, 0}));
   }
   // The whole segment's bytes as they are, e.g. at the death of a writer.
   void CopyFrom(const Arena& other) {
-    const SegmentConstants& c = segment_->constants();
+    const ipc::SegmentConstants& c = segment_->constants();
     const auto copy = [&](uint64_t offset, uint64_t bytes) {
       std::memcpy(Base() + offset, other.Base() + offset, bytes);
     };
-    copy(c.records.offset, static_cast<size_t>(layout_.size()) * sizeof(ObjectRecord));
-    copy(c.cursors.offset, static_cast<size_t>(CursorCount(model_)) * sizeof(UpdateCursor));
+    copy(c.records.offset, static_cast<size_t>(layout_.size()) * sizeof(ipc::ObjectRecord));
+    copy(c.cursors.offset,
+         static_cast<size_t>(ipc::CursorCount(model_)) * sizeof(ipc::UpdateCursor));
     copy(c.data.offset, static_cast<size_t>(segment_->ReadJob()->extent.count()));
   }
   std::byte* Base() const { return segment_->Arena(Bytes(0)) - segment_->constants().data.offset; }
-  const ParamBlock& block() const { return model_.blocks[0]; }
+  const model::ParamBlock& block() const { return model_.blocks[0]; }
   void DropGradient(int index) { gradients_.erase(gradients_.begin() + index); }
-  Segment& segment() { return *segment_; }
-  const ObjectTableLayout& layout() const { return layout_; }
+  ipc::Segment& segment() { return *segment_; }
+  const command::ObjectTableLayout& layout() const { return layout_; }
 
  private:
   void Fill(Bytes offset, uint64_t seed, bool positive) {
@@ -129,15 +131,15 @@ class Arena {
       data[i] = positive ? x * x : x;
     }
   }
-  void Publish(const ObjectKey& key, Bytes offset, uint64_t version) {
+  void Publish(const command::ObjectKey& key, Bytes offset, uint64_t version) {
     segment_->Publish(layout_.IndexOf(key),
-                      {key, offset, block().weight_bytes, version, ObjectState::kClean});
+                      {key, offset, block().weight_bytes, version, command::ObjectState::kClean});
   }
 
-  const ModelSpec model_;
-  const ObjectTableLayout layout_;
+  const model::ModelSpec model_;
+  const command::ObjectTableLayout layout_;
   const OptimizerSettings settings_;
-  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<ipc::Segment> segment_;
   std::vector<int> gradients_;
 };
 
@@ -148,8 +150,8 @@ void ExpectDone(const Arena& arena, const std::vector<Floats>& expected, const s
         std::memcmp(state[part].data(), expected[part].data(), state[part].size() * sizeof(float)),
         0)
         << where << " part " << part;
-    const ObjectView view = arena.Record(static_cast<int>(part));
-    ASSERT_EQ(view.state, ObjectState::kClean) << where;
+    const command::ObjectView view = arena.Record(static_cast<int>(part));
+    ASSERT_EQ(view.state, command::ObjectState::kClean) << where;
     ASSERT_EQ(view.version, kVersion) << where;
   }
 }
@@ -162,7 +164,7 @@ class ProtectedUpdateTest : public ::testing::TestWithParam<Isa> {
 };
 
 TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+  for (const job::OptimizerKind kind : {job::OptimizerKind::kAdamW, job::OptimizerKind::kSgd}) {
     for (const int gradients : {1, 2, 3, 4, 8}) {
       for (const std::vector<int64_t>& sizes :
            std::vector<std::vector<int64_t>>{{3}, {16}, {1000, 7, 33}, {262144, 3, 300001}}) {
@@ -181,7 +183,7 @@ TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
 
 // Runs the update in a child one instruction at a time; after each, as many as there are, what a
 // process killed there would leave behind is copied, the update resumed on it and compared.
-void ResumeAfterEachInstruction(const ModelSpec& model, OptimizerKind kind, Isa isa) {
+void ResumeAfterEachInstruction(const model::ModelSpec& model, job::OptimizerKind kind, Isa isa) {
   Arena arena(model, kind), copy(model, kind);
   const auto expected = arena.Expected();
   const pid_t child = fork();
@@ -206,14 +208,15 @@ void ResumeAfterEachInstruction(const ModelSpec& model, OptimizerKind kind, Isa 
     copy.CopyFrom(arena);
     // Instructions that changed nothing shared need no second try.
     const char* base = reinterpret_cast<const char*>(copy.Base());
-    const SegmentConstants& c = copy.segment().constants();
+    const ipc::SegmentConstants& c = copy.segment().constants();
     now.assign(base + c.data.offset, base + c.data.offset + 4096);
     now.insert(now.end(), base + c.cursors.offset, base + c.cursors.offset + 1024);
     now.insert(now.end(), base + c.records.offset, base + c.records.offset + 1024);
     if (now == last) continue;
     last = now;
     const uint64_t position = copy.segment().Cursor(0)->position.load();
-    if (copy.Record(0).state == ObjectState::kUpdating && position > 0) ++resumed_mid_vector;
+    if (copy.Record(0).state == command::ObjectState::kUpdating && position > 0)
+      ++resumed_mid_vector;
     ASSERT_TRUE(copy.Update(1, isa).ok());
     ExpectDone(copy, expected, absl::StrCat("killed after ", steps, " instructions"));
   }
@@ -226,9 +229,10 @@ void ResumeAfterEachInstruction(const ModelSpec& model, OptimizerKind kind, Isa 
 
 TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
   for (const int gradients : {1, 2, 5}) {
-    ResumeAfterEachInstruction(MakeModel({50, 33}, gradients), OptimizerKind::kAdamW, GetParam());
+    ResumeAfterEachInstruction(MakeModel({50, 33}, gradients), job::OptimizerKind::kAdamW,
+                               GetParam());
   }
-  ResumeAfterEachInstruction(MakeModel({50, 33}, 1), OptimizerKind::kSgd, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 1), job::OptimizerKind::kSgd, GetParam());
 }
 
 #endif
@@ -240,11 +244,11 @@ INSTANTIATE_TEST_SUITE_P(All, ProtectedUpdateTest,
 // A child with two threads is killed at a random moment inside the update; another process with
 // another instruction set and thread count goes on, perhaps killed too, until one gets through.
 TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
-  constexpr uint64_t kSeeds = kSanitized ? 10 : 200;
-  const ModelSpec model = MakeModel({700000, 768, 100001}, 4);
-  const Arena pristine(model, OptimizerKind::kAdamW);
+  constexpr uint64_t kSeeds = testing_support::kSanitized ? 10 : 200;
+  const model::ModelSpec model = MakeModel({700000, 768, 100001}, 4);
+  const Arena pristine(model, job::OptimizerKind::kAdamW);
   const auto expected = pristine.Expected();
-  Arena arena(model, OptimizerKind::kAdamW);
+  Arena arena(model, job::OptimizerKind::kAdamW);
   int64_t inside = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -256,14 +260,14 @@ TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
       const pid_t child = fork();
       ASSERT_GE(child, 0);
       if (child == 0) _exit(arena.Update(threads, isa).ok() ? 0 : 1);
-      const uint64_t target = random.Below(2 * kUpdateChunkElements / kVectorElements);
+      const uint64_t target = random.Below(2 * ipc::kUpdateChunkElements / ipc::kVectorElements);
       const int64_t chunk = static_cast<int64_t>(random.Below(4));
       bool exited = false;
       while (arena.segment().Cursor(chunk)->position.load() < target && !exited) {
         exited = waitpid(child, nullptr, WNOHANG) == child;
         sched_yield();
       }
-      if (arena.Record(0).state == ObjectState::kUpdating) ++inside;
+      if (arena.Record(0).state == command::ObjectState::kUpdating) ++inside;
       if (!exited) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);
@@ -276,33 +280,33 @@ TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
 }
 
 TEST(ProtectedUpdateErrorTest, WrongStatesAreRefusedAndNothingIsTouched) {
-  Arena arena(MakeModel({100}, 1), OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 1), job::OptimizerKind::kAdamW);
   const auto before = arena.State();
-  const int gradient = arena.layout().IndexOf({ObjectKind::kGradient, 0, 0});
-  const ObjectView good = *arena.segment().ReadRecord(gradient);
+  const int gradient = arena.layout().IndexOf({command::ObjectKind::kGradient, 0, 0});
+  const command::ObjectView good = *arena.segment().ReadRecord(gradient);
 
   arena.segment().SetFree(gradient);
   EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
   arena.segment().Publish(gradient, good);
 
-  const int parameter = arena.layout().IndexOf({ObjectKind::kParameter, 0, 0});
-  ObjectView view = arena.Record(0);
+  const int parameter = arena.layout().IndexOf({command::ObjectKind::kParameter, 0, 0});
+  command::ObjectView view = arena.Record(0);
   view.version = kVersion - 2;
   arena.segment().Publish(parameter, view);
   EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
 
   view.version = kVersion;
-  view.state = ObjectState::kUpdating;  // with moments that have not even started
+  view.state = command::ObjectState::kUpdating;  // with moments that have not even started
   arena.segment().Publish(parameter, view);
   EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(arena.State(), before);
 }
 
 TEST(ProtectedUpdateErrorTest, EveryGradientMustBeCommitted) {
-  Arena arena(MakeModel({100}, 5), OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 5), job::OptimizerKind::kAdamW);
   const auto before = arena.State();
-  const int gradient = arena.layout().IndexOf({ObjectKind::kGradient, 0, 0});
-  const ObjectView good = *arena.segment().ReadRecord(gradient);
+  const int gradient = arena.layout().IndexOf({command::ObjectKind::kGradient, 0, 0});
+  const command::ObjectView good = *arena.segment().ReadRecord(gradient);
   arena.segment().SetFree(gradient);
   EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(arena.State(), before);
@@ -312,11 +316,11 @@ TEST(ProtectedUpdateErrorTest, EveryGradientMustBeCommitted) {
 
 // The cursors name all gradients: an update does not go on with others than it began with.
 TEST(ProtectedUpdateErrorTest, OtherGradientsAreDataLoss) {
-  Arena arena(MakeModel({100}, 5), OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 5), job::OptimizerKind::kAdamW);
   ASSERT_TRUE(arena.Update(1, BestIsa()).ok());
   for (int part = 2; part >= 0; --part) {
-    ObjectView view = arena.Record(part);
-    view.state = ObjectState::kUpdating;
+    command::ObjectView view = arena.Record(part);
+    view.state = command::ObjectState::kUpdating;
     arena.segment().Publish(arena.layout().IndexOf(view.key), view);
   }
   arena.DropGradient(3);
@@ -324,15 +328,15 @@ TEST(ProtectedUpdateErrorTest, OtherGradientsAreDataLoss) {
 }
 
 TEST(ProtectedUpdateErrorTest, AForeignCursorIsDataLoss) {
-  Arena arena(MakeModel({100}, 1), OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 1), job::OptimizerKind::kAdamW);
   for (int part = 2; part >= 0; --part) {
-    ObjectView view = arena.Record(part);
+    command::ObjectView view = arena.Record(part);
     view.version = kVersion;
-    view.state = ObjectState::kUpdating;
+    view.state = command::ObjectState::kUpdating;
     arena.segment().Publish(arena.layout().IndexOf(view.key), view);
   }
   EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using ::testing::HasSubstr;
@@ -14,17 +14,17 @@ constexpr char kTied[] = R"({"model_type": "llama", "vocab_size": 97, "max_posit
   "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
   "num_key_value_heads": 2, "tie_word_embeddings": true, "rms_norm_eps": 1e-5, "hidden_act": "silu"})";
 
-absl::StatusOr<LayerProfiler> Profiler(const char* devices, const ProfileCall& call) {
-  const DeviceSpec device = ParseDevices(devices)->front();
-  const UniqueFd fd = *CreateDeviceRegion(0, device.memory);
-  return LayerProfiler::Create(device, *MappedRegion::Map(fd.get()), call);
+absl::StatusOr<LayerProfiler> Profiler(const char* devices, const runtime::ProfileCall& call) {
+  const plan::DeviceSpec device = plan::ParseDevices(devices)->front();
+  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, device.memory);
+  return LayerProfiler::Create(device, *ipc::MappedRegion::Map(fd.get()), call);
 }
 
-ProfileCall Call(const char* config) {
-  ProfileCall call;
+runtime::ProfileCall Call(const char* config) {
+  runtime::ProfileCall call;
   call.request.quick = true;
-  call.config = *ParseModelConfig(config, "config.json");
-  call.model = BuildModelSpec(call.config, 16);
+  call.config = *model::ParseModelConfig(config, "config.json");
+  call.model = model::BuildModelSpec(call.config, 16);
   call.job.sequence_length = 16;
   call.job.global_batch_size = 8;
   call.job.micro_batch_size = 4;
@@ -32,15 +32,15 @@ ProfileCall Call(const char* config) {
 }
 
 TEST(LayerProfilerTest, MeasuresALayerOfEachShape) {
-  const ProfileCall call = Call(kTied);
+  const runtime::ProfileCall call = Call(kTied);
   absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB", call);
   ASSERT_TRUE(profiler.ok()) << profiler.status();
   const auto layers = profiler->MeasureAll();
   ASSERT_TRUE(layers.ok()) << layers.status();
   ASSERT_EQ(layers->size(), 3u);
-  for (const LayerProfile& layer : *layers) {
+  for (const profile::LayerProfile& layer : *layers) {
     ASSERT_EQ(layer.sizes.size(), 1u) << layer.kind;
-    const LayerSizeProfile& size = layer.sizes[0];
+    const profile::LayerSizeProfile& size = layer.sizes[0];
     EXPECT_EQ(size.samples, 4);
     EXPECT_EQ(size.forward.has_value(), layer.kind != "head");
     EXPECT_EQ(size.backward_inner.has_value(), layer.kind == "block");
@@ -51,11 +51,11 @@ TEST(LayerProfilerTest, MeasuresALayerOfEachShape) {
     EXPECT_GT(layer.check.median, 0);
   }
   // Held to what the planner counts on: measured peaks stay below it.
-  const LayerSizeProfile& block = (*layers)[1].sizes[0];
+  const profile::LayerSizeProfile& block = (*layers)[1].sizes[0];
   EXPECT_LE(block.backward_workspace,
-            WorkspaceBound(call.model, WorkspaceOf::kBackward, {1, 1}, 4));
+            model::WorkspaceBound(call.model, model::WorkspaceOf::kBackward, {1, 1}, 4));
   EXPECT_LE(block.backward_workspace + block.activation_bytes,
-            WorkspaceBound(call.model, WorkspaceOf::kBackward, {1, 2}, 4));
+            model::WorkspaceBound(call.model, model::WorkspaceOf::kBackward, {1, 2}, 4));
   EXPECT_GT(block.activation_bytes, Bytes());
 }
 
@@ -72,12 +72,12 @@ TEST(LayerProfilerTest, APreparedBackwardCanBeRepeated) {
 }
 
 TEST(LayerProfilerTest, PacedTasksTakeTheirModelledTime) {
-  const ProfileCall call = Call(kTied);
+  const runtime::ProfileCall call = Call(kTied);
   absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB,flops=100M", call);
   const auto layers = profiler->MeasureAll();
   ASSERT_TRUE(layers.ok()) << layers.status();
-  const LayerSizeProfile& block = (*layers)[1].sizes[0];
-  const double modelled = ForwardFlops(call.model, 1, 4) / 100e6;
+  const profile::LayerSizeProfile& block = (*layers)[1].sizes[0];
+  const double modelled = model::ForwardFlops(call.model, 1, 4) / 100e6;
   EXPECT_GE(block.forward->median, modelled * 0.99);
   EXPECT_GE(block.backward.median, modelled * 2.97);
   EXPECT_GE(block.backward_inner->median, modelled * 2.9);
@@ -90,9 +90,9 @@ TEST(LayerProfilerTest, PacedTasksTakeTheirModelledTime) {
 }
 
 TEST(LayerProfilerTest, ALayerThatFitsAtNoSizeIsNamed) {
-  ProfileCall call = Call(kTied);
+  runtime::ProfileCall call = Call(kTied);
   call.config.hidden_size = 512;
-  call.model = BuildModelSpec(call.config, 16);
+  call.model = model::BuildModelSpec(call.config, 16);
   absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=1MiB", call);
   const absl::Status status = profiler->MeasureAll().status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
@@ -100,4 +100,4 @@ TEST(LayerProfilerTest, ALayerThatFitsAtNoSizeIsNamed) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

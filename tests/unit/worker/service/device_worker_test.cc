@@ -11,7 +11,7 @@
 #include "common/base/random.h"
 #include "common/model/families/causal_lm.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using ::testing::HasSubstr;
@@ -29,28 +29,28 @@ class DeviceWorkerTest : public ::testing::Test {
  protected:
   DeviceWorkerTest() {
     device_.memory = kMemory;
-    const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
-    MappedRegion mine = *MappedRegion::Map(fd.get());
+    const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
+    ipc::MappedRegion mine = *ipc::MappedRegion::Map(fd.get());
     memory_ = mine.data();
-    worker_ = *DeviceWorker::Create(device_, *MappedRegion::Map(fd.get()));
+    worker_ = *DeviceWorker::Create(device_, *ipc::MappedRegion::Map(fd.get()));
     mine_ = std::move(mine);
     job_ = MakeJob(kResident);
   }
 
-  static AttachedJob MakeJob(Bytes resident) {
-    AttachedJob job;
+  static runtime::AttachedJob MakeJob(Bytes resident) {
+    runtime::AttachedJob job;
     job.id = "job";
-    job.config = *ParseModelConfig(kConfig, "config.json");
-    job.model = BuildModelSpec(job.config, kTokens);
+    job.config = *model::ParseModelConfig(kConfig, "config.json");
+    job.model = model::BuildModelSpec(job.config, kTokens);
     job.plan.sequence_length = kTokens;
-    job.plan.devices = {DevicePlan{.memory = kMemory, .resident = resident}};
+    job.plan.devices = {plan::DevicePlan{.memory = kMemory, .resident = resident}};
     return job;
   }
 
   // The fused task of all layers over 2 sequences; its bindings are filled with weights and ids.
-  Command FusedTask() {
-    ComputeTask task;
-    task.kind = TaskKind::kForwardBackward;
+  command::Command FusedTask() {
+    command::ComputeTask task;
+    task.kind = command::TaskKind::kForwardBackward;
     task.layers = {0, job_.model.num_layers() - 1};
     task.samples = 2;
     task.first_microbatch = task.last_microbatch = true;
@@ -62,47 +62,50 @@ class DeviceWorkerTest : public ::testing::Test {
       next = (next + size).AlignUp(kSlotAlignment);
       return offset;
     };
-    for (int use = 0; use < static_cast<int>(job_.model.uses.size()); ++use) {
-      const ParamBlock& block = job_.model.blocks[job_.model.uses[use].block];
-      task.weights.push_back({use, place(block.weight_bytes)});
-      task.gradients.push_back({use, place(block.weight_bytes)});
+    for (int reference = 0; reference < static_cast<int>(job_.model.references.size());
+         ++reference) {
+      const model::ParamBlock& block = job_.model.blocks[job_.model.references[reference].block];
+      task.weights.push_back({reference, place(block.weight_bytes)});
+      task.gradients.push_back({reference, place(block.weight_bytes)});
       for (int64_t i = 0; i < block.elements(); ++i) {
         At<float>(task.weights.back().offset)[i] =
             static_cast<float>(random.NextDouble() - 0.5) * 0.1f;
       }
     }
     const Bytes ids(task.samples * kTokens * 4);
-    task.inputs = {{kTokenIds, place(ids)}, {kLabels, place(ids)}};
-    task.loss = place(Bytes(sizeof(LossSlot)));
+    task.inputs = {{model::kTokenIds, place(ids)}, {model::kLabels, place(ids)}};
+    task.loss = place(Bytes(sizeof(command::LossSlot)));
     for (int64_t i = 0; i < task.samples * kTokens; ++i) {
-      At<int32_t>(task.inputs[kTokenIds].offset)[i] = static_cast<int32_t>(random.Below(97));
-      At<int32_t>(task.inputs[kLabels].offset)[i] = static_cast<int32_t>(random.Below(97));
+      At<int32_t>(task.inputs[model::kTokenIds].offset)[i] = static_cast<int32_t>(random.Below(97));
+      At<int32_t>(task.inputs[model::kLabels].offset)[i] = static_cast<int32_t>(random.Below(97));
     }
     EXPECT_LE(next, kResident);
-    Command command;
+    command::Command command;
     command.header.step = 6;
     command.body = task;
     return command;
   }
-  static ComputeTask& Body(Command& command) { return std::get<ComputeTask>(command.body); }
+  static command::ComputeTask& Body(command::Command& command) {
+    return std::get<command::ComputeTask>(command.body);
+  }
 
   template <typename T>
   T* At(Bytes offset) {
     return reinterpret_cast<T*>(memory_ + offset.count());
   }
 
-  DeviceSpec device_;
-  MappedRegion mine_;
+  plan::DeviceSpec device_;
+  ipc::MappedRegion mine_;
   std::byte* memory_ = nullptr;
   std::unique_ptr<DeviceWorker> worker_;
-  AttachedJob job_;
+  runtime::AttachedJob job_;
 };
 
 TEST_F(DeviceWorkerTest, RunsATaskOnBoundMemory) {
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
-  Command command = FusedTask();
+  command::Command command = FusedTask();
   ASSERT_EQ(worker_->Run(command), absl::OkStatus());
-  const LossSlot loss = *At<LossSlot>(*Body(command).loss);
+  const command::LossSlot loss = *At<command::LossSlot>(*Body(command).loss);
   EXPECT_EQ(loss.label_count, 2 * kTokens);
   EXPECT_NEAR(loss.loss_sum / (2 * kTokens), std::log(97.0), 0.5);
   const DeviceWorker::Stats stats = worker_->stats();
@@ -115,7 +118,7 @@ TEST_F(DeviceWorkerTest, RunsATaskOnBoundMemory) {
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
   ASSERT_TRUE(worker_->Run(command).ok());
   EXPECT_EQ(std::memcmp(first.data(), gradient, 400), 0);
-  EXPECT_EQ(At<LossSlot>(*Body(command).loss)->loss_sum, loss.loss_sum);
+  EXPECT_EQ(At<command::LossSlot>(*Body(command).loss)->loss_sum, loss.loss_sum);
 }
 
 TEST_F(DeviceWorkerTest, NothingRunsWithoutAJob) {
@@ -127,7 +130,7 @@ TEST_F(DeviceWorkerTest, NothingRunsWithoutAJob) {
 
 TEST_F(DeviceWorkerTest, ANonFiniteResultNamesStepAndLayers) {
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
-  Command command = FusedTask();
+  command::Command command = FusedTask();
   At<float>(Body(command).weights[1].offset)[0] = std::numeric_limits<float>::quiet_NaN();
   const absl::Status status = worker_->Run(command);
   EXPECT_THAT(std::string(status.message()), HasSubstr("step 7"));
@@ -149,24 +152,28 @@ TEST_F(DeviceWorkerTest, GoingOverTheWorkspaceNamesTaskAndSizes) {
 TEST_F(DeviceWorkerTest, RefusesBindingsOutsideTheResidentPart) {
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
   const auto code = [&](auto change) {
-    Command command = FusedTask();
+    command::Command command = FusedTask();
     change(Body(command));
     return worker_->Run(command).code();
   };
   using absl::StatusCode;
-  EXPECT_EQ(code([](ComputeTask& task) { task.loss = kResident; }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](ComputeTask& task) { task.loss = Bytes(8); }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](ComputeTask& task) { task.inputs[0].offset = Bytes(-kSlotAlignment); }),
+  EXPECT_EQ(code([](command::ComputeTask& task) { task.loss = kResident; }),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](ComputeTask& task) { task.weights[0].use = 99; }),
+  EXPECT_EQ(code([](command::ComputeTask& task) { task.loss = Bytes(8); }),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](ComputeTask& task) { task.layers.last = 9; }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](ComputeTask& task) { task.samples = int64_t{1} << 40; }),
+  EXPECT_EQ(
+      code([](command::ComputeTask& task) { task.inputs[0].offset = Bytes(-kSlotAlignment); }),
+      StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](command::ComputeTask& task) { task.weights[0].reference = 99; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](command::ComputeTask& task) { task.layers.last = 9; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](command::ComputeTask& task) { task.samples = int64_t{1} << 40; }),
             StatusCode::kInvalidArgument);
 }
 
 TEST_F(DeviceWorkerTest, RefusesAPlanOfAnotherDevice) {
-  AttachedJob job = MakeJob(kResident);
+  runtime::AttachedJob job = MakeJob(kResident);
   job.plan.devices[0].memory = kMemory - KiB(4);
   EXPECT_EQ(worker_->SetUpJob(job).code(), absl::StatusCode::kInvalidArgument);
   job = MakeJob(kMemory + KiB(4));
@@ -177,9 +184,9 @@ TEST_F(DeviceWorkerTest, RefusesAPlanOfAnotherDevice) {
 
 TEST_F(DeviceWorkerTest, TheContextOfADeviceIsNotPlannedWith) {
   device_.context = KiB(64);
-  const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
+  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
   worker_.reset();
-  worker_ = *DeviceWorker::Create(device_, *MappedRegion::Map(fd.get()));
+  worker_ = *DeviceWorker::Create(device_, *ipc::MappedRegion::Map(fd.get()));
   EXPECT_EQ(worker_->SetUpJob(job_).code(), absl::StatusCode::kInvalidArgument);
   job_.plan.devices[0].memory = device_.usable();
   EXPECT_TRUE(worker_->SetUpJob(job_).ok());
@@ -187,12 +194,12 @@ TEST_F(DeviceWorkerTest, TheContextOfADeviceIsNotPlannedWith) {
 
 TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
   device_.flops = FlopsPerSecond{1e9};
-  const UniqueFd fd = *CreateDeviceRegion(0, kMemory);
-  mine_ = *MappedRegion::Map(fd.get());
+  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
+  mine_ = *ipc::MappedRegion::Map(fd.get());
   memory_ = mine_.data();
-  worker_ = *DeviceWorker::Create(device_, *MappedRegion::Map(fd.get()));
+  worker_ = *DeviceWorker::Create(device_, *ipc::MappedRegion::Map(fd.get()));
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
-  Command command = FusedTask();
+  command::Command command = FusedTask();
   command.header.expected = Millis(50);
   const Nanos begin = MonotonicClock().Now();
   ASSERT_TRUE(worker_->Run(command).ok());
@@ -201,12 +208,12 @@ TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
 }
 
 TEST(DeviceWorkerCreateTest, CudaIsRefusedByName) {
-  DeviceSpec device;
-  device.kind = DeviceKind::kCuda;
-  const absl::Status status = DeviceWorker::Create(device, MappedRegion()).status();
+  plan::DeviceSpec device;
+  device.kind = plan::DeviceKind::kCuda;
+  const absl::Status status = DeviceWorker::Create(device, ipc::MappedRegion()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cuda"));
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -18,7 +18,7 @@
 #include "tests/support/plain_trainer.h"
 #include "worker/optimizer/optimizer.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 32,
@@ -33,8 +33,8 @@ constexpr int64_t kTokens = 16;
 constexpr int64_t kSteps = 4;
 
 // Groups end before these layers; the model has layers 0..4.
-std::vector<LayerGroup> Groups(std::vector<int> ends, int devices) {
-  std::vector<LayerGroup> groups;
+std::vector<plan::LayerGroup> Groups(std::vector<int> ends, int devices) {
+  std::vector<plan::LayerGroup> groups;
   int first = 0;
   for (int end : ends) {
     groups.push_back({{first, end - 1}, static_cast<int>(groups.size()) % devices});
@@ -47,8 +47,8 @@ class TrainingTest : public ::testing::Test {
  protected:
   explicit TrainingTest(std::string config = kConfig)
       : config_(std::move(config)),
-        model_config_(*ParseModelConfig(config_, "config.json")),
-        model_(BuildModelSpec(model_config_, kTokens)) {
+        model_config_(*model::ParseModelConfig(config_, "config.json")),
+        model_(model::BuildModelSpec(model_config_, kTokens)) {
     SetComputeThreads(1);  // as JobSpec says: LayerNorm's gradients depend on it
     std::ofstream(folder_.path() + "/config.json") << config_;
     std::ofstream data(folder_.path() + "/data");
@@ -56,8 +56,9 @@ class TrainingTest : public ::testing::Test {
     for (int i = 0; i < 2000; ++i) data.put(static_cast<char>('a' + random.Below(26)));
   }
 
-  testing::MiniJob Job(int devices, const std::vector<int>& ends, double max_grad_norm = 0) {
-    testing::MiniJob job;
+  testing_support::MiniJob Job(int devices, const std::vector<int>& ends,
+                               double max_grad_norm = 0) {
+    testing_support::MiniJob job;
     job.devices = "sim*" + std::to_string(devices) + ":mem=2MiB";
     job.config_json = config_;
     job.spec.model_name_or_path = folder_.path();
@@ -70,7 +71,7 @@ class TrainingTest : public ::testing::Test {
     job.spec.learning_rate = 1e-2;
     job.spec.max_grad_norm = max_grad_norm;
     job.steps = kSteps;
-    Plan& plan = job.plan;
+    plan::Plan& plan = job.plan;
     plan.num_microbatches = 3;
     plan.microbatch_size = 2;
     plan.sequence_length = kTokens;
@@ -79,10 +80,10 @@ class TrainingTest : public ::testing::Test {
     plan.forward_groups.pop_back();
     plan.devices.assign(devices, {.memory = MiB(2), .resident = MiB(1)});
     plan.clip = max_grad_norm > 0;
-    plan.update = plan.clip ? UpdateMode::kDeferred : UpdateMode::kEager;
-    plan.gradient_ring = ArenaLayout::DefaultRing(model_, plan);
-    plan.gradient_ring = std::max(plan.gradient_ring, ArenaLayout::MinimalRing(model_, plan));
-    plan.arena_dynamic = ArenaLayout(model_, plan).dynamic_bytes();
+    plan.update = plan.clip ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
+    plan.gradient_ring = plan::ArenaLayout::DefaultRing(model_, plan);
+    plan.gradient_ring = std::max(plan.gradient_ring, plan::ArenaLayout::MinimalRing(model_, plan));
+    plan.arena_dynamic = plan::ArenaLayout(model_, plan).dynamic_bytes();
     return job;
   }
 
@@ -91,13 +92,13 @@ class TrainingTest : public ::testing::Test {
     std::vector<double> losses;
     std::vector<std::vector<float>> weights;
   };
-  Outcome Plain(const testing::MiniJob& job) {
-    testing::MiniJob initial = job;
+  Outcome Plain(const testing_support::MiniJob& job) {
+    testing_support::MiniJob initial = job;
     initial.steps = 0;
     initial.spec.output_dir = folder_.path() + "/initial" + std::to_string(next_run_++);
-    testing::MiniCoordinator coordinator(initial);
+    testing_support::MiniCoordinator coordinator(initial);
     EXPECT_EQ(coordinator.Run(), absl::OkStatus());
-    testing::PlainTrainer trainer(model_config_, job.spec);
+    testing_support::PlainTrainer trainer(model_config_, job.spec);
     for (size_t b = 0; b < model_.blocks.size(); ++b) {
       const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
       std::copy(weights.begin(), weights.end(), trainer.weights(static_cast<int>(b)).begin());
@@ -121,7 +122,7 @@ class TrainingTest : public ::testing::Test {
     return outcome;
   }
 
-  void ExpectSame(const testing::MiniCoordinator& coordinator, const Outcome& expected) {
+  void ExpectSame(const testing_support::MiniCoordinator& coordinator, const Outcome& expected) {
     EXPECT_EQ(coordinator.losses(), expected.losses);
     for (size_t b = 0; b < model_.blocks.size(); ++b) {
       const std::vector<float> weights = coordinator.Weights(static_cast<int>(b));
@@ -133,15 +134,15 @@ class TrainingTest : public ::testing::Test {
   }
 
   const std::string config_;
-  const ModelConfig model_config_;
-  const ModelSpec model_;
-  testing::TemporaryFolder folder_;
+  const model::ModelConfig model_config_;
+  const model::ModelSpec model_;
+  testing_support::TemporaryFolder folder_;
   int next_run_ = 0;
 };
 
 TEST_F(TrainingTest, OneDeviceOneGroup) {
-  const testing::MiniJob job = Job(1, {5});
-  testing::MiniCoordinator coordinator(job);
+  const testing_support::MiniJob job = Job(1, {5});
+  testing_support::MiniCoordinator coordinator(job);
   ASSERT_EQ(coordinator.Run(), absl::OkStatus());
   ExpectSame(coordinator, Plain(job));
 }
@@ -153,7 +154,7 @@ TEST_F(TrainingTest, EveryNumberOfDevicesAndGrouping) {
     for (const std::vector<int>& ends : {std::vector<int>{2, 5}, {1, 2, 4, 5}, {2, 3, 5}}) {
       SCOPED_TRACE(::testing::Message()
                    << devices << " devices, " << ::testing::PrintToString(ends));
-      testing::MiniCoordinator coordinator(Job(devices, ends));
+      testing_support::MiniCoordinator coordinator(Job(devices, ends));
       ASSERT_EQ(coordinator.Run(), absl::OkStatus());
       ExpectSame(coordinator, expected);
     }
@@ -162,7 +163,7 @@ TEST_F(TrainingTest, EveryNumberOfDevicesAndGrouping) {
 
 TEST_F(TrainingTest, Clipping) {
   const Outcome expected = Plain(Job(1, {5}, 0.5));
-  testing::MiniCoordinator coordinator(Job(2, {2, 3, 5}, 0.5));
+  testing_support::MiniCoordinator coordinator(Job(2, {2, 3, 5}, 0.5));
   ASSERT_EQ(coordinator.Run(), absl::OkStatus());
   ExpectSame(coordinator, expected);
 }
@@ -173,12 +174,12 @@ class Qwen3TrainingTest : public TrainingTest {
 };
 
 TEST_F(Qwen3TrainingTest, AdamWAndSgd) {
-  for (OptimizerKind optim : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    testing::MiniJob job = Job(3, {1, 3, 4, 5});
+  for (job::OptimizerKind optim : {job::OptimizerKind::kAdamW, job::OptimizerKind::kSgd}) {
+    testing_support::MiniJob job = Job(3, {1, 3, 4, 5});
     job.spec.optim = optim;
     job.plan.optimizer_moments = MomentsOf(optim);
-    job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
-    testing::MiniCoordinator coordinator(job);
+    job.plan.arena_dynamic = plan::ArenaLayout(model_, job.plan).dynamic_bytes();
+    testing_support::MiniCoordinator coordinator(job);
     ASSERT_EQ(coordinator.Run(), absl::OkStatus());
     job.spec.output_dir += "-plain";
     ExpectSame(coordinator, Plain(job));
@@ -189,20 +190,21 @@ TEST_F(Qwen3TrainingTest, AdamWAndSgd) {
 // when a worker dies. They change no bit.
 TEST_F(TrainingTest, ForwardTasksOfSeveralMicrobatches) {
   Outcome expected;
-  for (int span : {2, 3, 6}) {
+  for (int task_microbatches : {2, 3, 6}) {
     for (int devices : {1, 2}) {
-      SCOPED_TRACE(::testing::Message() << devices << " devices, span " << span);
-      testing::MiniJob job = Job(devices, {1, 2, 4, 5});
+      SCOPED_TRACE(::testing::Message() << devices << " devices, span " << task_microbatches);
+      testing_support::MiniJob job = Job(devices, {1, 2, 4, 5});
       job.spec.micro_batch_size = job.plan.microbatch_size = 1;
       job.plan.num_microbatches = 6;
-      job.plan.forward_span = span;
-      job.plan.backward_groups[1].keep_stash = job.plan.backward_groups[3].keep_stash = span == 3;
+      job.plan.microbatches_per_forward_task = task_microbatches;
+      job.plan.backward_groups[1].keep_stash = job.plan.backward_groups[3].keep_stash =
+          task_microbatches == 3;
       job.plan.backward_groups[2].keep_weights = true;
-      job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
+      job.plan.arena_dynamic = plan::ArenaLayout(model_, job.plan).dynamic_bytes();
       if (expected.losses.empty()) expected = Plain(job);
-      testing::MiniCoordinator coordinator(job);
+      testing_support::MiniCoordinator coordinator(job);
       coordinator.OnEventNumber([&](int64_t number) {
-        if (number == 40 * span) coordinator.Kill({Role::kWorker, 0});
+        if (number == 40 * task_microbatches) coordinator.Kill({runner::Role::kWorker, 0});
       });
       ASSERT_EQ(coordinator.Run(), absl::OkStatus());
       ExpectSame(coordinator, expected);
@@ -221,15 +223,15 @@ class KeptActivationsTest : public TrainingTest {
     for (int devices : {1, 2}) {
       for (const std::vector<size_t>& kept : {std::vector<size_t>{1}, {0, 1, 2}}) {
         SCOPED_TRACE(::testing::Message() << devices << " devices, " << kept.size() << " kept");
-        testing::MiniJob job = Job(devices, {2, 3, 4, 5});
+        testing_support::MiniJob job = Job(devices, {2, 3, 4, 5});
         for (size_t group : kept) {
-          LayerGroup& keeper = job.plan.backward_groups[group];
+          plan::LayerGroup& keeper = job.plan.backward_groups[group];
           keeper.keep_stash = keeper.keep_activations = true;
         }
-        job.plan.arena_dynamic = ArenaLayout(model_, job.plan).dynamic_bytes();
-        testing::MiniCoordinator coordinator(job);
+        job.plan.arena_dynamic = plan::ArenaLayout(model_, job.plan).dynamic_bytes();
+        testing_support::MiniCoordinator coordinator(job);
         coordinator.OnEventNumber([&](int64_t number) {
-          if (number == 60) coordinator.Kill({Role::kWorker, 0});
+          if (number == 60) coordinator.Kill({runner::Role::kWorker, 0});
         });
         ASSERT_EQ(coordinator.Run(), absl::OkStatus());
         recoveries += coordinator.generation() > 1;
@@ -253,38 +255,39 @@ TEST_F(Qwen3KeptActivationsTest, ChangeNoBit) { RunAll(); }
 // stashes and activations kept or not; also when a worker dies. The plain trainer sums as they do.
 class ReplicasTrainingTest : public TrainingTest {
  protected:
-  testing::MiniJob ReplicaJob(ParallelMode mode, int devices, bool keeps, double max_grad_norm) {
-    const bool data = mode == ParallelMode::kData;
-    testing::MiniJob job = Job(devices, {1, 2, 4, 5}, max_grad_norm);
+  testing_support::MiniJob ReplicaJob(plan::ParallelMode mode, int devices, bool keeps,
+                                      double max_grad_norm) {
+    const bool data = mode == plan::ParallelMode::kData;
+    testing_support::MiniJob job = Job(devices, {1, 2, 4, 5}, max_grad_norm);
     job.spec.global_batch_size = 8;
     job.spec.micro_batch_size = 1;
     job.spec.virtual_replicas = 4;
-    Plan& plan = job.plan;
+    plan::Plan& plan = job.plan;
     plan.mode = mode;
     plan.replicas = 4;
     plan.microbatch_size = 1;
     plan.num_microbatches = 8;
-    for (std::vector<LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
-      for (LayerGroup& group : *groups) group.device = data ? 0 : group.device;
+    for (std::vector<plan::LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
+      for (plan::LayerGroup& group : *groups) group.device = data ? 0 : group.device;
     }
-    LayerGroup& keeper = plan.backward_groups[2];
+    plan::LayerGroup& keeper = plan.backward_groups[2];
     keeper.keep_weights = keeper.keep_stash = keeper.keep_activations = keeps;
-    plan.gradient_ring = ArenaLayout::MinimalRing(model_, plan);
-    plan.arena_dynamic = ArenaLayout(model_, plan).dynamic_bytes();
+    plan.gradient_ring = plan::ArenaLayout::MinimalRing(model_, plan);
+    plan.arena_dynamic = plan::ArenaLayout(model_, plan).dynamic_bytes();
     return job;
   }
 };
 
 TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
-  const Outcome expected = Plain(ReplicaJob(ParallelMode::kData, 1, false, 0));
-  for (const auto& [mode, devices, kill] : {std::tuple(ParallelMode::kData, 1, false),
-                                            {ParallelMode::kData, 2, true},
-                                            {ParallelMode::kData, 4, false},
-                                            {ParallelMode::kPipeline, 2, true}}) {
+  const Outcome expected = Plain(ReplicaJob(plan::ParallelMode::kData, 1, false, 0));
+  for (const auto& [mode, devices, kill] : {std::tuple(plan::ParallelMode::kData, 1, false),
+                                            {plan::ParallelMode::kData, 2, true},
+                                            {plan::ParallelMode::kData, 4, false},
+                                            {plan::ParallelMode::kPipeline, 2, true}}) {
     SCOPED_TRACE(::testing::Message() << ToString(mode) << " on " << devices);
-    testing::MiniCoordinator coordinator(ReplicaJob(mode, devices, devices == 2, 0));
+    testing_support::MiniCoordinator coordinator(ReplicaJob(mode, devices, devices == 2, 0));
     coordinator.OnEventNumber([&, kills = kill](int64_t number) {
-      if (kills && number == 90) coordinator.Kill({Role::kWorker, 1});
+      if (kills && number == 90) coordinator.Kill({runner::Role::kWorker, 1});
     });
     ASSERT_EQ(coordinator.Run(), absl::OkStatus());
     EXPECT_EQ(coordinator.generation() > 1, kill);
@@ -293,8 +296,8 @@ TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
 }
 
 TEST_F(ReplicasTrainingTest, Clipping) {
-  const testing::MiniJob job = ReplicaJob(ParallelMode::kData, 2, true, 0.5);
-  testing::MiniCoordinator coordinator(job);
+  const testing_support::MiniJob job = ReplicaJob(plan::ParallelMode::kData, 2, true, 0.5);
+  testing_support::MiniCoordinator coordinator(job);
   ASSERT_EQ(coordinator.Run(), absl::OkStatus());
   ExpectSame(coordinator, Plain(job));
 }
@@ -304,16 +307,18 @@ TEST_F(TrainingTest, KilledProcessesChangeNothing) {
   const Outcome expected = Plain(Job(1, {5}));
   CounterRandom random(kSeed);
   int recoveries = 0;  // a kill may come before the first generation or after the last command
-  const ProcessId processes[] = {
-      {Role::kSwapper, 0}, {Role::kHostWorker, 0}, {Role::kWorker, 0}, {Role::kWorker, 1}};
-  for (const ProcessId& victim : processes) {
+  const runner::ProcessId processes[] = {{runner::Role::kSwapper, 0},
+                                         {runner::Role::kHostWorker, 0},
+                                         {runner::Role::kWorker, 0},
+                                         {runner::Role::kWorker, 1}};
+  for (const runner::ProcessId& victim : processes) {
     for (int round = 0; round < 3; ++round) {
       const int64_t moment = static_cast<int64_t>(4 + random.Below(120));
       const uint64_t second = random.Below(4);
       SCOPED_TRACE(::testing::Message()
                    << DebugString(victim) << ", then " << DebugString(processes[second])
                    << ", at event " << moment << ", seed " << kSeed);
-      testing::MiniCoordinator coordinator(Job(2, {1, 2, 4, 5}));
+      testing_support::MiniCoordinator coordinator(Job(2, {1, 2, 4, 5}));
       coordinator.OnEventNumber([&](int64_t number) {
         if (number == moment) coordinator.Kill(victim);
         if (number == moment + 9) coordinator.Kill(processes[second]);
@@ -327,4 +332,4 @@ TEST_F(TrainingTest, KilledProcessesChangeNothing) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

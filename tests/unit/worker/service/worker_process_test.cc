@@ -10,44 +10,45 @@
 #include <string>
 
 #include "common/ipc/segment.h"
+#include "common/job/job_file.h"
 #include "common/model/families/causal_lm.h"
 #include "common/model/model_spec.h"
 #include "common/plan/arena_layout.h"
-#include "common/plan/job_file.h"
 #include "common/rpc/command_codec.h"
 #include "tests/support/fake_coordinator.h"
 
-namespace harmony {
+namespace harmony::worker {
 namespace {
 
 using ::testing::HasSubstr;
 
 constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 32,
   "n_embd": 32, "n_layer": 1, "n_head": 2, "activation_function": "gelu_new"})";
-const uint32_t kCompute = static_cast<uint32_t>(LaneTable(1).IndexOf({LaneKind::kCompute, 0}));
+const uint32_t kCompute =
+    static_cast<uint32_t>(command::LaneTable(1).IndexOf({command::LaneKind::kCompute, 0}));
 
 class WorkerProcessTest : public ::testing::Test {
  protected:
   WorkerProcessTest()
-      : segment_(*Segment::Create(MiB(64))),
-        device_(*CreateDeviceRegion(0, MiB(4))),
-        memory_(*MappedRegion::Map(device_.get())),
+      : segment_(*ipc::Segment::Create(MiB(64))),
+        device_(*ipc::CreateDeviceRegion(0, MiB(4))),
+        memory_(*ipc::MappedRegion::Map(device_.get())),
         coordinator_(folder_.path() + "/socket", 1) {
-    EXPECT_TRUE(AllowInheritance(segment_.fd()).ok());
-    EXPECT_TRUE(AllowInheritance(device_.get()).ok());
+    EXPECT_TRUE(ipc::AllowInheritance(segment_.fd()).ok());
+    EXPECT_TRUE(ipc::AllowInheritance(device_.get()).ok());
   }
 
   void Spawn(const std::string& device = "0", const std::string& devices = "sim:mem=4MiB") {
-    worker_ = std::make_unique<testing::SpawnedProgram>(
+    worker_ = std::make_unique<testing_support::SpawnedProgram>(
         "harmony-worker",
         std::vector<std::string>{"--socket", folder_.path() + "/socket", "--devices", devices,
                                  "--device", device, "--log-level", "error"},
         std::vector<std::string>{"HARMONY_SEGMENT_FD=" + std::to_string(segment_.fd()),
-                                 "HARMONY_DEVICE_FDS=" + FormatDeviceFds({{0, device_.get()}}),
+                                 "HARMONY_DEVICE_FDS=" + ipc::FormatDeviceFds({{0, device_.get()}}),
                                  "HARMONY_PARENT_PID=" + std::to_string(getpid())});
   }
-  static Plan TestPlan() {
-    Plan plan;
+  static plan::Plan TestPlan() {
+    plan::Plan plan;
     plan.microbatch_size = 1;
     plan.sequence_length = 8;
     plan.backward_groups = {{{0, 2}, 0}};
@@ -57,15 +58,15 @@ class WorkerProcessTest : public ::testing::Test {
   v1::JobReady SetUpJob(const std::string& config) {
     v1::ToProcess message;
     message.mutable_job()->set_job_id("job");
-    JobSpec job;
+    job::JobSpec job;
     job.model_name_or_path = "gpt2-124m";
     job.data_path = folder_.path() + "/data";
     job.output_dir = folder_.path() + "/out";
     job.sequence_length = 8;
     job.global_batch_size = job.micro_batch_size = 1;
-    message.mutable_job()->set_job_json(JobSpecToJson(job));
+    message.mutable_job()->set_job_json(job::JobSpecToJson(job));
     message.mutable_job()->set_model_config_json(config);
-    message.mutable_job()->set_plan(SerializePlan(TestPlan()));
+    message.mutable_job()->set_plan(rpc::SerializePlan(TestPlan()));
     coordinator_.Send(message);
     return coordinator_.Await([](const v1::FromProcess& answer) { return answer.has_job_ready(); })
         .job_ready();
@@ -76,31 +77,33 @@ class WorkerProcessTest : public ::testing::Test {
     coordinator_.SendStart(generation);
   }
   // The embedding's forward of zeros.
-  Command Embed(uint64_t value) const {
-    const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"), 8);
-    ComputeTask task;
+  command::Command Embed(uint64_t value) const {
+    const model::ModelSpec model =
+        model::BuildModelSpec(*model::ParseModelConfig(kConfig, "config.json"), 8);
+    command::ComputeTask task;
     task.layers = {0, 0};
     task.samples = 1;
     Bytes next;
-    for (int use : model.layers[0].uses) {
-      task.weights.push_back({use, next});
-      next = (next + model.blocks[model.uses[use].block].weight_bytes).AlignUp(kSlotAlignment);
+    for (int reference : model.layers[0].references) {
+      task.weights.push_back({reference, next});
+      next = (next + model.blocks[model.references[reference].block].weight_bytes)
+                 .AlignUp(kSlotAlignment);
     }
-    task.inputs = {{kTokenIds, next}};
+    task.inputs = {{model::kTokenIds, next}};
     task.outputs = {{1, next + KiB(4)}};
-    Command command;
+    command::Command command;
     command.header.lane = kCompute;
     command.header.signal_value = value;
     command.body = task;
     return command;
   }
 
-  testing::TemporaryFolder folder_;
-  Segment segment_;
-  UniqueFd device_;
-  MappedRegion memory_;
-  testing::FakeCoordinator coordinator_;
-  std::unique_ptr<testing::SpawnedProgram> worker_;
+  testing_support::TemporaryFolder folder_;
+  ipc::Segment segment_;
+  ipc::UniqueFd device_;
+  ipc::MappedRegion memory_;
+  testing_support::FakeCoordinator coordinator_;
+  std::unique_ptr<testing_support::SpawnedProgram> worker_;
 };
 
 TEST_F(WorkerProcessTest, SetsAJobUpComputesAndExitsOnSigterm) {
@@ -138,8 +141,8 @@ TEST_F(WorkerProcessTest, ATaskWithoutMemoryFails) {
   coordinator_.AwaitHello();
   ASSERT_EQ(SetUpJob(kConfig).message(), "");
   Begin(1);
-  Command command = Embed(1);
-  std::get<ComputeTask>(command.body).outputs[0].offset = MiB(1);
+  command::Command command = Embed(1);
+  std::get<command::ComputeTask>(command.body).outputs[0].offset = MiB(1);
   coordinator_.SendCommands(1, {command});
   const auto failed =
       coordinator_.Await([](const v1::FromProcess& message) { return message.has_failed(); });
@@ -148,13 +151,14 @@ TEST_F(WorkerProcessTest, ATaskWithoutMemoryFails) {
 }
 
 TEST_F(WorkerProcessTest, TheHostWorkerInitialisesAndLoadsABatch) {
-  const ModelSpec model = BuildModelSpec(*ParseModelConfig(kConfig, "config.json"), 8);
-  const ArenaLayout layout(model, TestPlan());
-  const ObjectTableLayout table(model, 1);
-  SegmentJob job;
+  const model::ModelSpec model =
+      model::BuildModelSpec(*model::ParseModelConfig(kConfig, "config.json"), 8);
+  const plan::ArenaLayout layout(model, TestPlan());
+  const command::ObjectTableLayout table(model, 1);
+  ipc::SegmentJob job;
   job.id = "job";
   job.record_count = table.size();
-  job.cursor_count = CursorCount(model);
+  job.cursor_count = ipc::CursorCount(model);
   job.extent = layout.end();
   job.persistent = layout.persistent_bytes();
   ASSERT_TRUE(segment_.AllocateJob(job).ok());
@@ -163,26 +167,27 @@ TEST_F(WorkerProcessTest, TheHostWorkerInitialisesAndLoadsABatch) {
   EXPECT_EQ(coordinator_.AwaitHello().role(), v1::ROLE_HOST_WORKER);
   ASSERT_EQ(SetUpJob(kConfig).message(), "");
   Begin(1);
-  const LaneTable lanes(1);
-  Command initialize, batch;
+  const command::LaneTable lanes(1);
+  command::Command initialize, batch;
   initialize.header.lane = batch.header.lane =
-      static_cast<uint32_t>(lanes.IndexOf({LaneKind::kHostIo, 0}));
+      static_cast<uint32_t>(lanes.IndexOf({command::LaneKind::kHostIo, 0}));
   initialize.header.signal_value = 1;
-  HostTask task;
-  task.kind = HostTaskKind::kInitialize;
+  command::HostTask task;
+  task.kind = command::HostTaskKind::kInitialize;
   initialize.body = task;
   batch.header.signal_value = 2;
-  task.kind = HostTaskKind::kLoadBatch;
+  task.kind = command::HostTaskKind::kLoadBatch;
   task.offset = layout.Batch(0);
   batch.body = task;
   coordinator_.SendCommands(1, {initialize, batch});
   coordinator_.AwaitProgress(1, batch.header.lane, 2);
-  EXPECT_EQ(segment_.ReadRecord(table.IndexOf({ObjectKind::kParameter, 0, 0}))->state,
-            ObjectState::kClean);
-  const ObjectView loaded = *segment_.ReadRecord(table.IndexOf({ObjectKind::kBatch, 0, 0}));
+  EXPECT_EQ(segment_.ReadRecord(table.IndexOf({command::ObjectKind::kParameter, 0, 0}))->state,
+            command::ObjectState::kClean);
+  const command::ObjectView loaded =
+      *segment_.ReadRecord(table.IndexOf({command::ObjectKind::kBatch, 0, 0}));
   EXPECT_EQ(loaded.version, 1);
   const auto* tokens =
-      reinterpret_cast<const int32_t*>(segment_.Arena(layout.Input(0, kTokenIds, 0)));
+      reinterpret_cast<const int32_t*>(segment_.Arena(layout.Input(0, model::kTokenIds, 0)));
   EXPECT_EQ(tokens[0], 't');
   EXPECT_EQ(tokens[1], 'h');
   worker_->Signal(SIGTERM);
@@ -199,4 +204,4 @@ TEST_F(WorkerProcessTest, BadDevicesAreRefused) {
 }
 
 }  // namespace
-}  // namespace harmony
+}  // namespace harmony::worker

@@ -1,0 +1,75 @@
+#pragma once
+
+// What each kind of lane is: the one table that all ask. A new kind is an enumerator of LaneKind
+// and a row here; see docs/adding_a_kind.md. PURE.
+
+#include <array>
+#include <cstddef>
+
+#include "common/command/command.h"
+
+namespace harmony::command {
+
+inline constexpr int kLaneKinds = static_cast<int>(LaneKind::kHostIo) + 1;
+
+// The program that carries out its commands.
+enum class LaneOwner : uint8_t { kWorker, kSwapper, kHostWorker };
+
+// What it moves bytes over: lanes of a device with the same link take turns on it.
+enum class LaneLink : uint8_t { kNone, kH2D, kD2H, kP2P };
+
+struct LaneTraits {
+  const char* name = "";   // in logs and as the semaphore's name, before the device's number
+  const char* title = "";  // of its row in a timeline
+  LaneOwner owner = LaneOwner::kWorker;
+  LaneLink link = LaneLink::kNone;
+};
+
+constexpr LaneTraits TraitsOf(LaneKind kind) {
+  switch (kind) {
+    case LaneKind::kCompute:
+      return {"compute", "compute", LaneOwner::kWorker, LaneLink::kNone};
+    case LaneKind::kH2DBulk:
+      return {"h2d_bulk", "h2d weights", LaneOwner::kSwapper, LaneLink::kH2D};
+    case LaneKind::kH2DStream:
+      return {"h2d_stream", "h2d activations", LaneOwner::kSwapper, LaneLink::kH2D};
+    case LaneKind::kD2H:
+      return {"d2h", "d2h", LaneOwner::kSwapper, LaneLink::kD2H};
+    case LaneKind::kP2P:
+      return {"p2p", "p2p out", LaneOwner::kSwapper, LaneLink::kP2P};
+    case LaneKind::kHostCompute:
+      return {"host_compute", "updates", LaneOwner::kHostWorker, LaneLink::kNone};
+    case LaneKind::kHostIo:
+      return {"host_io", "data and checkpoints", LaneOwner::kHostWorker, LaneLink::kNone};
+  }
+  return {};
+}
+
+// There is one of it, not one for each device.
+constexpr bool IsHostKind(LaneKind kind) { return TraitsOf(kind).owner == LaneOwner::kHostWorker; }
+
+// Kinds that each device has a lane of. They come before those of the host.
+inline constexpr int kDeviceLaneKinds = [] {
+  int count = 0;
+  for (int kind = 0; kind < kLaneKinds; ++kind) {
+    count += IsHostKind(static_cast<LaneKind>(kind)) ? 0 : 1;
+  }
+  return count;
+}();
+static_assert(!IsHostKind(static_cast<LaneKind>(kDeviceLaneKinds - 1)));
+
+// All kinds of lanes that a program carries out, in the order of LaneKind.
+template <typename Use>
+void ForEachLaneKindOf(LaneOwner owner, Use&& use) {
+  for (int kind = 0; kind < kLaneKinds; ++kind) {
+    if (TraitsOf(static_cast<LaneKind>(kind)).owner == owner) use(static_cast<LaneKind>(kind));
+  }
+}
+
+// One number for each link, by the lane's link: of a row of rates, say.
+template <typename T>
+constexpr const T& OfLink(LaneLink link, const T& h2d, const T& d2h, const T& p2p) {
+  return link == LaneLink::kP2P ? p2p : link == LaneLink::kD2H ? d2h : h2d;
+}
+
+}  // namespace harmony::command

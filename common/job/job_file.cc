@@ -1,0 +1,163 @@
+#include "common/job/job_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/document/yaml_document.h"
+#include "common/job/job_keys.h"
+#include "common/model/model_config.h"
+
+namespace harmony::job {
+namespace {
+
+using Values = std::map<std::string, JobValue>;  // by key, nested ones with a dot
+
+std::string OriginOf(const YAML::Node& node, absl::string_view where, bool has_lines) {
+  return has_lines ? absl::StrCat(where, ":", node.Mark().line + 1) : std::string(where);
+}
+
+// Reads one value; `origin` says where it stands.
+JobValue ToValue(const YAML::Node& node, std::string origin) {
+  JobValue value;
+  value.origin = std::move(origin);
+  if (node.IsScalar()) {
+    value.text = node.Scalar();
+    value.quoted = node.Tag() == "!";
+    return value;
+  }
+  value.kind = JobValue::Kind::kOther;
+  if (!node.IsSequence()) return value;
+  for (const auto& item : node) {
+    if (!item.IsScalar()) return value;
+    value.items.push_back(item.Scalar());
+  }
+  value.kind = JobValue::Kind::kList;
+  return value;
+}
+
+// Reads a map into `values`; `prefix` is "" or "data.".
+absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::string_view where,
+                     bool has_lines, Values& values) {
+  for (const auto& item : map) {
+    const std::string origin = OriginOf(item.first, where, has_lines);
+    if (!item.first.IsScalar()) {
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": a key must be a plain text"));
+    }
+    const std::string key = absl::StrCat(prefix, item.first.Scalar());
+    if (key == "data" && prefix.empty()) {
+      if (!item.second.IsMap()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(origin, ": data must be a map like {path: FILE, format: text-bytes}"));
+      }
+      HARMONY_RETURN_IF_ERROR(ReadMap(item.second, "data.", where, has_lines, values));
+      continue;
+    }
+    if (FindJobKey(key) == nullptr) return UnknownJobKey(key, origin);
+    if (item.second.IsNull()) {
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " has no value"));
+    }
+    if (!values.emplace(key, ToValue(item.second, origin)).second) {
+      return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " is given twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFile(absl::string_view text, const std::string& path, Values& values) {
+  HARMONY_ASSIGN_OR_RETURN(const YAML::Node root, document::ParseYaml(text, path));
+  if (!root.IsMap()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": must hold keys and values"));
+  }
+  try {
+    return ReadMap(root, "", path, /*has_lines=*/true, values);
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not valid YAML: ", error.msg));
+  }
+}
+
+absl::Status ReadOverride(absl::string_view setting, Values& values) {
+  const std::string origin = absl::StrCat("--set ", setting.substr(0, 200));
+  const std::vector<std::string> parts = absl::StrSplit(setting, absl::MaxSplits('=', 1));
+  if (parts.size() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": must be of the form key=value"));
+  }
+  const std::string& key = parts[0];
+  if (key == "data") {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": set data.path or data.format"));
+  }
+  if (FindJobKey(key) == nullptr) return UnknownJobKey(key, origin);
+  if (parts[1].empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " has no value"));
+  }
+  JobValue value;
+  value.text = parts[1];
+  value.origin = origin;
+  if (absl::StartsWith(parts[1], "[")) {
+    HARMONY_ASSIGN_OR_RETURN(const YAML::Node node, document::ParseYaml(parts[1], origin));
+    value = ToValue(node, origin);
+  }
+  values[key] = std::move(value);
+  return absl::OkStatus();
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+// A relative path as seen from `folder` (which ends with a slash, or is empty).
+void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
+  if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') return;
+  const bool is_word =
+      key.name == "resume_from_checkpoint" && (value.text == "auto" || value.text == "none");
+  const bool is_preset =
+      key.type == JobKey::Type::kModel && model::PresetConfigJson(value.text).ok();
+  const bool is_path = key.type == JobKey::Type::kPath || key.type == JobKey::Type::kModel;
+  if (!is_path || is_word || is_preset) return;
+  while (absl::StartsWith(value.text, "./")) value.text.erase(0, 2);  // the same path: the same run
+  value.text = folder + value.text;
+}
+
+absl::Status IsMissing(absl::string_view path, absl::string_view key, bool some_data) {
+  const bool all_data = !some_data && absl::StartsWith(key, "data.");
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": the key '", all_data ? "data" : key, "' is missing; it must be given",
+      all_data ? " as {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}" : ""));
+}
+
+}  // namespace
+
+absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
+                                     const JobOverrides& overrides) {
+  Values values;
+  HARMONY_RETURN_IF_ERROR(ReadFile(text, path, values));
+  Values set;
+  for (const std::string& setting : overrides.settings) {
+    HARMONY_RETURN_IF_ERROR(ReadOverride(setting, set));
+  }
+  const std::string file_folder = FolderOf(path);
+  const std::string set_folder =
+      overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");
+  const auto given = [&](const char* name) { return set.contains(name) || values.contains(name); };
+  JobSpec job;
+  for (const JobKey& key : JobKeys()) {
+    const std::string name(key.name);
+    const bool is_set = set.contains(name);
+    if (!is_set && !values.contains(name)) {
+      if (!key.required) continue;
+      return IsMissing(path, name, given("data.path") || given("data.format"));
+    }
+    JobValue& value = is_set ? set[name] : values[name];
+    Resolve(key, is_set ? set_folder : file_folder, value);
+    HARMONY_RETURN_IF_ERROR(key.read(key, value, job));
+  }
+  HARMONY_RETURN_IF_ERROR(CheckJob(job, path));
+  return job;
+}
+
+}  // namespace harmony::job

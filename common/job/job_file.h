@@ -1,0 +1,45 @@
+#pragma once
+
+// The job file (YAML, DESIGN section 10) and the other texts of a JobSpec. No file is read here.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/job/job_spec.h"
+
+namespace harmony::job {
+
+// `--set` arguments: "key=value" each, nested keys as "data.path=FILE"; they replace what the file
+// says. Relative paths in them are resolved against `folder` (the user's working directory), or
+// against the job file's folder when it is empty.
+struct JobOverrides {
+  std::vector<std::string> settings;
+  std::string folder;
+};
+
+// Parses and checks a job file. `path` is the file's: it is put into messages, and relative paths
+// in the file are resolved against its folder. InvalidArgument names key and line: unknown key
+// (with the nearest known one), key given twice, wrong type, value out of range, missing key.
+// Unimplemented names what is known but not built.
+absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
+                                     const JobOverrides& overrides = {});
+
+// ---- Canonical texts ----
+
+// The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and
+// output_dir/run.json keep this text. Taken of the job as parsed: `micro_batch_size: auto` and
+// `virtual_replicas: auto` stay `auto`, whatever they were resolved to.
+std::string ResultKeysText(const JobSpec& job);
+// 32 hexadecimal digits (XXH3, 128 bits) of such a text.
+std::string ResultDigest(absl::string_view result_keys_text);
+// Keys whose lines differ, sorted; "key (a -> b)" each.
+std::vector<std::string> DifferingKeys(absl::string_view before, absl::string_view after);
+
+// All keys as one JSON object, for the database and checkpoints; FromJson gives the same JobSpec
+// back. Paths are taken as they are.
+std::string JobSpecToJson(const JobSpec& job);
+absl::StatusOr<JobSpec> JobSpecFromJson(absl::string_view json, absl::string_view where);
+
+}  // namespace harmony::job

@@ -1,0 +1,444 @@
+#include "common/job/job_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "common/base/limits.h"
+#include "common/base/status.h"
+#include "common/document/nearest_name.h"
+
+namespace harmony::job {
+namespace {
+
+constexpr double kHuge = 1e30;
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+absl::Status Wrong(const JobKey& key, const JobValue& value, absl::string_view must) {
+  const std::string shown = value.kind == JobValue::Kind::kScalar
+                                ? absl::StrCat("'", value.text.substr(0, 100), "'")
+                                : std::string("a list or a map");
+  return absl::InvalidArgumentError(
+      absl::StrCat(value.origin, ": ", key.name, " is ", shown, "; it must be ", must));
+}
+
+absl::Status NotBuilt(const JobKey& key, const JobValue& value, absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat(value.origin, ": ", key.name, ": ", value.text, ": ",
+                                               "not there yet; use ", what));
+}
+
+bool IsPlain(const JobValue& value) {
+  return value.kind == JobValue::Kind::kScalar && !value.quoted;
+}
+
+// Quoted or not: a word is a word (job files written as JSON quote it).
+bool IsAuto(const JobValue& value) {
+  return value.kind == JobValue::Kind::kScalar && value.text == "auto";
+}
+
+absl::Status ReadInt(const JobKey& key, const JobValue& value, int64_t min, int64_t max,
+                     int64_t* out) {
+  int64_t number = 0;
+  if (!IsPlain(value) || !absl::SimpleAtoi(value.text, &number) || number < min || number > max) {
+    return Wrong(key, value,
+                 max == kMaxInt64 ? absl::StrCat("a whole number of at least ", min)
+                                  : absl::StrCat("a whole number from ", min, " to ", max));
+  }
+  *out = number;
+  return absl::OkStatus();
+}
+
+absl::Status ReadDouble(const JobKey& key, const JobValue& value, double min, double max,
+                        absl::string_view must, double* out) {
+  double number = 0;
+  if (!IsPlain(value) || !absl::SimpleAtod(value.text, &number) ||
+      !(number >= min && number <= max)) {  // NaN fails as well
+    return Wrong(key, value, must);
+  }
+  *out = number;
+  return absl::OkStatus();
+}
+
+absl::Status ReadBool(const JobKey& key, const JobValue& value, bool* out) {
+  const bool yes = value.text == "true" || value.text == "True" || value.text == "TRUE";
+  const bool no = value.text == "false" || value.text == "False" || value.text == "FALSE";
+  if (!IsPlain(value) || (!yes && !no)) return Wrong(key, value, "true or false");
+  *out = yes;
+  return absl::OkStatus();
+}
+
+absl::Status ReadText(const JobKey& key, const JobValue& value, std::string* out) {
+  if (value.kind != JobValue::Kind::kScalar || value.text.empty() ||
+      value.text.find('\0') != std::string::npos) {
+    return Wrong(key, value, "a text");
+  }
+  *out = value.text;
+  return absl::OkStatus();
+}
+
+template <typename Enum>
+using Choices = absl::Span<const std::pair<absl::string_view, Enum>>;
+
+template <typename Enum>
+absl::Status ReadEnum(const JobKey& key, const JobValue& value, Choices<Enum> choices, Enum* out) {
+  std::vector<absl::string_view> names;
+  for (const auto& [name, choice] : choices) {
+    names.push_back(name);
+    if (value.kind != JobValue::Kind::kScalar || value.text != name) continue;
+    *out = choice;
+    return absl::OkStatus();
+  }
+  return Wrong(key, value, absl::StrCat("one of: ", absl::StrJoin(names, ", ")));
+}
+
+template <typename Enum>
+std::string PrintEnum(Choices<Enum> choices, Enum value) {
+  for (const auto& [name, choice] : choices) {
+    if (choice == value) return std::string(name);
+  }
+  return "?";
+}
+
+std::string PrintDouble(double value) {
+  std::array<char, 32> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  return std::string(buffer.data(), end);
+}
+
+using absl::string_view;
+using std::pair;
+constexpr std::array<pair<string_view, InitMode>, 2> kInits = {
+    {{"random", InitMode::kRandom}, {"pretrained", InitMode::kPretrained}}};
+constexpr std::array<pair<string_view, DataFormat>, 3> kFormats = {
+    {{"text-bytes", DataFormat::kTextBytes},
+     {"tokens-u16", DataFormat::kTokensU16},
+     {"tokens-u32", DataFormat::kTokensU32}}};
+constexpr std::array<pair<string_view, OptimizerKind>, 2> kOptimizers = {
+    {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}}};
+constexpr std::array<pair<string_view, ScheduleKind>, 5> kSchedules = {
+    {{"constant", ScheduleKind::kConstant},
+     {"constant_with_warmup", ScheduleKind::kConstantWithWarmup},
+     {"linear", ScheduleKind::kLinear},
+     {"cosine", ScheduleKind::kCosine},
+     {"cosine_with_min_lr", ScheduleKind::kCosineWithMinLr}}};
+constexpr std::array<pair<string_view, UpdateMode>, 3> kUpdates = {
+    {{"auto", UpdateMode::kAuto},
+     {"eager", UpdateMode::kEager},
+     {"deferred", UpdateMode::kDeferred}}};
+constexpr std::array<pair<string_view, StashPlacement>, 3> kStashes = {
+    {{"auto", StashPlacement::kAuto},
+     {"device", StashPlacement::kDevice},
+     {"host", StashPlacement::kHost}}};
+constexpr std::array<pair<string_view, ReplanMode>, 3> kReplans = {
+    {{"off", ReplanMode::kOff}, {"suggest", ReplanMode::kSuggest}, {"auto", ReplanMode::kAuto}}};
+constexpr std::array<string_view, 6> kModes = {"auto",    "harmony-pp", "harmony-dp",
+                                               "dp-swap", "pp-swap",    "zero-offload"};
+
+absl::Status ReadMicroBatch(const JobKey& key, const JobValue& value, JobSpec& job) {
+  if (IsAuto(value)) {
+    job.micro_batch_size = 0;
+    return absl::OkStatus();
+  }
+  absl::Status status = ReadInt(key, value, 1, 1 << 20, &job.micro_batch_size);
+  return status.ok() ? status : Wrong(key, value, "auto or a whole number of sequences from 1");
+}
+
+absl::Status ReadReplicas(const JobKey& key, const JobValue& value, JobSpec& job) {
+  job.virtual_replicas = 0;
+  if (IsAuto(value)) return absl::OkStatus();
+  int64_t replicas = 0;
+  if (!ReadInt(key, value, 1, 1 << 20, &replicas).ok()) {
+    return Wrong(key, value,
+                 "auto or a whole number from 1 that divides the microbatches of a step");
+  }
+  job.virtual_replicas = static_cast<int>(replicas);
+  return absl::OkStatus();
+}
+
+absl::Status ReadWarmup(const JobKey& key, const JobValue& value, JobSpec& job) {
+  constexpr absl::string_view kMust = "a whole number of steps, or below 1 a share of max_steps";
+  HARMONY_RETURN_IF_ERROR(ReadDouble(key, value, 0, 1e12, kMust, &job.warmup_steps));
+  if (job.warmup_steps >= 1 && job.warmup_steps != std::floor(job.warmup_steps)) {
+    return Wrong(key, value, kMust);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLayerGroups(const JobKey& key, const JobValue& value, JobSpec& job) {
+  constexpr absl::string_view kMust = "auto or a list of numbers of layers like [4, 4, 6]";
+  job.layer_groups.clear();
+  if (IsAuto(value)) return absl::OkStatus();
+  if (value.kind != JobValue::Kind::kList || value.items.empty()) return Wrong(key, value, kMust);
+  for (const std::string& item : value.items) {
+    int layers = 0;
+    if (!absl::SimpleAtoi(item, &layers) || layers < 1 || layers > 100'000) {
+      return Wrong(key, value, kMust);
+    }
+    job.layer_groups.push_back(layers);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStash(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadEnum<StashPlacement>(key, value, kStashes, &job.stash);
+}
+
+absl::Status ReadMode(const JobKey& key, const JobValue& value, JobSpec& job) {
+  if (value.kind != JobValue::Kind::kScalar ||
+      std::find(kModes.begin(), kModes.end(), value.text) == kModes.end()) {
+    return Wrong(key, value, absl::StrCat("one of: ", absl::StrJoin(kModes, ", ")));
+  }
+  if (value.text != "auto" && value.text != "harmony-pp" && value.text != "harmony-dp") {
+    return NotBuilt(key, value, "auto, harmony-pp or harmony-dp");
+  }
+  job.mode = value.text;
+  return absl::OkStatus();
+}
+
+absl::Status ReadDropout(const JobKey& key, const JobValue& value, JobSpec&) {
+  if (IsPlain(value) && value.text == "config") return NotBuilt(key, value, "0");
+  double dropout = 0;
+  return ReadDouble(key, value, 0, 0, "0 (or config, which is not there yet)", &dropout);
+}
+
+absl::Status ReadBf16(const JobKey& key, const JobValue& value, JobSpec&) {
+  bool bf16 = false;
+  HARMONY_RETURN_IF_ERROR(ReadBool(key, value, &bf16));
+  return bf16 ? NotBuilt(key, value, "false") : absl::OkStatus();
+}
+
+absl::Status ReadSeed(const JobKey& key, const JobValue& value, JobSpec& job) {
+  if (!IsPlain(value) || !absl::SimpleAtoi(value.text, &job.seed)) {
+    return Wrong(key, value, "a whole number from 0 to 2^64 - 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadThreads(const JobKey& key, const JobValue& value, JobSpec& job) {
+  int64_t threads = 1;
+  HARMONY_RETURN_IF_ERROR(ReadInt(key, value, 1, 1024, &threads));
+  job.compute_threads = static_cast<int>(threads);
+  return absl::OkStatus();
+}
+
+// Readers and printers of plain members.
+template <auto Member, int64_t kMin, int64_t kMax>
+absl::Status Int(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadInt(key, value, kMin, kMax, &(job.*Member));
+}
+template <auto Member>
+std::string PrintNumber(const JobSpec& job) {
+  return absl::StrCat(job.*Member);
+}
+template <auto Member>
+absl::Status NotNegative(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadDouble(key, value, 0, kHuge, "a number of at least 0", &(job.*Member));
+}
+template <auto Member>
+absl::Status Positive(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadDouble(key, value, std::numeric_limits<double>::min(), kHuge, "a number above 0",
+                    &(job.*Member));
+}
+template <auto Member>
+absl::Status Share(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadDouble(key, value, 0, 1, "a number from 0 to 1", &(job.*Member));
+}
+template <auto Member>
+absl::Status Decay(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadDouble(key, value, 0, std::nextafter(1.0, 0.0), "a number from 0 to below 1",
+                    &(job.*Member));
+}
+template <auto Member>
+std::string PrintReal(const JobSpec& job) {
+  return PrintDouble(job.*Member);
+}
+template <auto Member>
+absl::Status Text(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadText(key, value, &(job.*Member));
+}
+template <auto Member>
+std::string PrintText(const JobSpec& job) {
+  return job.*Member;
+}
+template <auto Member, const auto& kChoices>
+absl::Status OneOf(const JobKey& key, const JobValue& value, JobSpec& job) {
+  using Enum = std::remove_reference_t<decltype(job.*Member)>;
+  return ReadEnum<Enum>(key, value, kChoices, &(job.*Member));
+}
+template <auto Member, const auto& kChoices>
+std::string PrintOneOf(const JobSpec& job) {
+  using Enum = std::remove_cvref_t<decltype(job.*Member)>;
+  return PrintEnum<Enum>(kChoices, job.*Member);
+}
+
+constexpr auto kLiteral = JobKey::Type::kLiteral;
+constexpr auto kText = JobKey::Type::kText;
+constexpr auto kPath = JobKey::Type::kPath;
+constexpr bool kRequired = true, kOptional = false;
+// Does the key determine the result?
+constexpr bool kResult = true, kNoResult = false;
+using J = JobSpec;
+
+const JobKey kKeys[] = {
+    {"adam_beta1", kLiteral, kOptional, kResult, Decay<&J::adam_beta1>, PrintReal<&J::adam_beta1>},
+    {"adam_beta2", kLiteral, kOptional, kResult, Decay<&J::adam_beta2>, PrintReal<&J::adam_beta2>},
+    {"adam_epsilon", kLiteral, kOptional, kResult, Positive<&J::adam_epsilon>,
+     PrintReal<&J::adam_epsilon>},
+    {"bf16", kLiteral, kOptional, kResult, ReadBf16,
+     [](const J&) -> std::string { return "false"; }},
+    {"compute_threads", kLiteral, kOptional, kResult, ReadThreads,
+     PrintNumber<&J::compute_threads>},
+    {"data.format", kText, kRequired, kResult, OneOf<&J::data_format, kFormats>,
+     PrintOneOf<&J::data_format, kFormats>},
+    {"data.path", kPath, kRequired, kResult, Text<&J::data_path>, PrintText<&J::data_path>},
+    {"dropout", kLiteral, kOptional, kResult, ReadDropout,
+     [](const J&) -> std::string { return "0"; }},
+    {"global_batch_size", kLiteral, kOptional, kResult,
+     Int<&J::global_batch_size, 1, limits::kMostSequences>, PrintNumber<&J::global_batch_size>},
+    {"init", kText, kOptional, kResult, OneOf<&J::init, kInits>, PrintOneOf<&J::init, kInits>},
+    {"layer_groups", kLiteral, kOptional, kNoResult, ReadLayerGroups,
+     [](const J& job) -> std::string {
+       return job.layer_groups.empty()
+                  ? "auto"
+                  : absl::StrCat("[", absl::StrJoin(job.layer_groups, ", "), "]");
+     }},
+    {"learning_rate", kLiteral, kOptional, kResult, NotNegative<&J::learning_rate>,
+     PrintReal<&J::learning_rate>},
+    {"logging_steps", kLiteral, kOptional, kNoResult, Int<&J::logging_steps, 1, kMaxInt64>,
+     PrintNumber<&J::logging_steps>},
+    {"lr_scheduler_type", kText, kOptional, kResult, OneOf<&J::lr_scheduler_type, kSchedules>,
+     PrintOneOf<&J::lr_scheduler_type, kSchedules>},
+    {"max_grad_norm", kLiteral, kOptional, kResult, NotNegative<&J::max_grad_norm>,
+     PrintReal<&J::max_grad_norm>},
+    {"max_steps", kLiteral, kOptional, kResult, Int<&J::max_steps, 0, int64_t{1} << 40>,
+     PrintNumber<&J::max_steps>},
+    {"micro_batch_size", kLiteral, kOptional, kResult, ReadMicroBatch,
+     [](const J& job) -> std::string {
+       return job.micro_batch_size == 0 ? "auto" : absl::StrCat(job.micro_batch_size);
+     }},
+    {"min_lr_rate", kLiteral, kOptional, kResult, Share<&J::min_lr_rate>,
+     PrintReal<&J::min_lr_rate>},
+    // The result is fixed by virtual_replicas, whatever the mode; what `auto` of them was resolved
+    // to is kept with the run.
+    {"mode", kText, kOptional, kNoResult, ReadMode, PrintText<&J::mode>},
+    {"model_name_or_path", JobKey::Type::kModel, kRequired, kResult, Text<&J::model_name_or_path>,
+     PrintText<&J::model_name_or_path>},
+    {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
+     PrintOneOf<&J::optim, kOptimizers>},
+    {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
+    {"replan", kText, kOptional, kNoResult, OneOf<&J::replan, kReplans>,
+     PrintOneOf<&J::replan, kReplans>},
+    {"resume_from_checkpoint", kPath, kOptional, kNoResult, Text<&J::resume_from_checkpoint>,
+     PrintText<&J::resume_from_checkpoint>},
+    {"save_steps", kLiteral, kOptional, kNoResult, Int<&J::save_steps, 0, kMaxInt64>,
+     PrintNumber<&J::save_steps>},
+    {"save_total_limit", kLiteral, kOptional, kNoResult, Int<&J::save_total_limit, 1, kMaxInt64>,
+     PrintNumber<&J::save_total_limit>},
+    {"seed", kLiteral, kOptional, kResult, ReadSeed, PrintNumber<&J::seed>},
+    {"sequence_length", kLiteral, kOptional, kResult,
+     Int<&J::sequence_length, 1, limits::kMostTokens>, PrintNumber<&J::sequence_length>},
+    {"shuffle", kLiteral, kOptional, kResult,
+     [](const JobKey& key, const JobValue& value, J& job) {
+       return ReadBool(key, value, &job.shuffle);
+     },
+     [](const J& job) -> std::string { return job.shuffle ? "true" : "false"; }},
+    {"stash", kText, kOptional, kNoResult, ReadStash, PrintOneOf<&J::stash, kStashes>},
+    {"update", kText, kOptional, kNoResult, OneOf<&J::update, kUpdates>,
+     PrintOneOf<&J::update, kUpdates>},
+    {"virtual_replicas", kLiteral, kOptional, kResult, ReadReplicas,
+     [](const J& job) -> std::string {
+       return job.virtual_replicas == 0 ? "auto" : absl::StrCat(job.virtual_replicas);
+     }},
+    {"warmup_steps", kLiteral, kOptional, kResult, ReadWarmup, PrintReal<&J::warmup_steps>},
+    {"weight_decay", kLiteral, kOptional, kResult, NotNegative<&J::weight_decay>,
+     PrintReal<&J::weight_decay>},
+};
+
+constexpr std::array<string_view, 7> kLaterKeys = {
+    "plan", "pipeline", "eval_data", "eval_steps", "eval_strategy", "profile", "activations"};
+
+// What other trainers call it, and what to write here.
+constexpr std::array<pair<string_view, string_view>, 7> kOtherNames = {
+    {{"per_device_train_batch_size", "micro_batch_size"},
+     {"gradient_accumulation_steps", "global_batch_size"},
+     {"num_train_epochs", "max_steps"},
+     {"warmup_ratio", "warmup_steps (below 1: a share of max_steps)"},
+     {"batch_size", "global_batch_size"},
+     {"fp16", "bf16"},
+     {"block_size", "sequence_length"}}};
+
+}  // namespace
+
+absl::Span<const JobKey> JobKeys() { return kKeys; }
+
+const JobKey* FindJobKey(absl::string_view name) {
+  for (const JobKey& key : kKeys) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin) {
+  name = name.substr(0, 100);
+  if (std::find(kLaterKeys.begin(), kLaterKeys.end(), name) != kLaterKeys.end()) {
+    return absl::UnimplementedError(
+        absl::StrCat(origin, ": the key '", name, "' is not there yet; remove it"));
+  }
+  for (const auto& [other, ours] : kOtherNames) {
+    if (other == name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": there is no key '", name, "'; use ", ours));
+    }
+  }
+  std::vector<string_view> names;
+  for (const JobKey& key : kKeys) names.push_back(key.name);
+  return absl::InvalidArgumentError(
+      absl::StrCat(origin, ": ", document::UnknownName("key", name, names)));
+}
+
+absl::Status CheckJob(const JobSpec& job, absl::string_view where) {
+  const int64_t batch = job.global_batch_size, micro = job.micro_batch_size;
+  if (micro != 0 && batch % micro != 0) {
+    int64_t below = std::min(micro, batch), above = micro;
+    while (batch % below != 0) --below;
+    while (above < batch && batch % above != 0) ++above;
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": micro_batch_size ", micro, " does not divide global_batch_size ",
+                     batch, "; the nearest that do: ", below,
+                     above <= batch && above != below ? absl::StrCat(" and ", above) : ""));
+  }
+  const int64_t microbatches = batch / std::max<int64_t>(micro, 1);
+  if (micro != 0 && microbatches > limits::kMostMicrobatches) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": global_batch_size ", batch, " with micro_batch_size ", micro, " is ",
+                     microbatches, " microbatches a step, more than ", limits::kMostMicrobatches,
+                     ": raise micro_batch_size, or lower global_batch_size"));
+  }
+  if (job.virtual_replicas > limits::kMostMicrobatches) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": virtual_replicas ", job.virtual_replicas, " is more than ",
+        limits::kMostMicrobatches, ", the most microbatches that a step may have; lower it"));
+  }
+  if (job.virtual_replicas > 0 && microbatches % job.virtual_replicas != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": virtual_replicas ", job.virtual_replicas, " does not divide ",
+        micro > 0
+            ? absl::StrCat("the ", microbatches, " microbatches of a step (global_batch_size ",
+                           batch, ", micro_batch_size ", micro, ")")
+            : absl::StrCat("global_batch_size ", batch),
+        ": each replica needs the same number of whole microbatches"));
+  }
+  if (job.update == UpdateMode::kEager && job.max_grad_norm > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": update: eager contradicts max_grad_norm, which needs all gradients ",
+                     "before any update; use update: auto or max_grad_norm: 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace harmony::job

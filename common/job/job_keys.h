@@ -1,0 +1,48 @@
+#pragma once
+
+// The table of a job's keys: how each is read, checked and printed. Private to this folder.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/job/job_spec.h"
+
+namespace harmony::job {
+
+// A value as the file (or a --set argument, or stored JSON) gave it.
+struct JobValue {
+  enum class Kind { kScalar, kList, kOther };
+  Kind kind = Kind::kScalar;
+  std::string text;                // of a scalar
+  std::vector<std::string> items;  // of a list of scalars
+  bool quoted = false;             // then it is a string, never a number
+  std::string origin;              // "job.yaml:12" or "--set"; in front of messages
+};
+
+struct JobKey {
+  // What may be resolved as a path, and how the value is written in JSON.
+  enum class Type { kLiteral, kText, kPath, kModel };
+
+  absl::string_view name;  // nested keys with a dot: "data.path"
+  Type type = Type::kLiteral;
+  bool required = false;
+  bool determines_result = false;
+  absl::Status (*read)(const JobKey& key, const JobValue& value, JobSpec& job);
+  std::string (*print)(const JobSpec& job);
+};
+
+absl::Span<const JobKey> JobKeys();
+// Null when there is none of that name.
+const JobKey* FindJobKey(absl::string_view name);
+
+// Why there is no key of that name: not built yet, called otherwise here, or unknown (with the
+// nearest known one).
+absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin);
+
+// Checks that need several keys.
+absl::Status CheckJob(const JobSpec& job, absl::string_view where);
+
+}  // namespace harmony::job

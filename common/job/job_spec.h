@@ -1,0 +1,70 @@
+#pragma once
+
+// The job file (DESIGN section 10), parsed and checked. PURE data; the YAML reader is job_file.h.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+
+namespace harmony::job {
+
+enum class DataFormat { kTextBytes, kTokensU16, kTokensU32 };
+enum class OptimizerKind { kAdamW, kSgd };
+enum class ScheduleKind { kConstant, kConstantWithWarmup, kLinear, kCosine, kCosineWithMinLr };
+enum class UpdateMode { kAuto, kEager, kDeferred };
+enum class StashPlacement { kAuto, kDevice, kHost };
+enum class ReplanMode { kOff, kSuggest, kAuto };
+enum class InitMode { kRandom, kPretrained };
+
+const char* ToString(UpdateMode mode);  // as job and plan files have it
+
+struct JobSpec {
+  std::string model_name_or_path;
+  InitMode init = InitMode::kRandom;
+  std::string data_path;
+  DataFormat data_format = DataFormat::kTextBytes;
+  int64_t sequence_length = 1024;
+  int64_t global_batch_size = 32;
+  int64_t micro_batch_size = 0;  // 0: auto
+  int64_t max_steps = 100;
+  bool shuffle = false;
+  OptimizerKind optim = OptimizerKind::kAdamW;
+  double learning_rate = 3e-4;
+  ScheduleKind lr_scheduler_type = ScheduleKind::kConstant;
+  double warmup_steps = 0;  // below 1: a share of max_steps
+  double min_lr_rate = 0.1;
+  double weight_decay = 0.1;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  std::vector<int> layer_groups;  // empty: auto
+  UpdateMode update = UpdateMode::kAuto;
+  StashPlacement stash = StashPlacement::kAuto;
+  int compute_threads = 1;
+  double max_grad_norm = 0;
+  uint64_t seed = 0;
+  std::string mode = "auto";
+  int virtual_replicas = 0;  // 0: auto
+  std::string output_dir;
+  int64_t save_steps = 0;
+  int64_t save_total_limit = 2;
+  std::string resume_from_checkpoint = "auto";
+  int64_t logging_steps = 1;
+  ReplanMode replan = ReplanMode::kOff;
+
+  // Steps of warm-up, shares resolved (rounded up, as transformers does).
+  int64_t ResolvedWarmupSteps() const;
+  // What `virtual_replicas: auto` is in data-parallel mode: the largest of 4, 2 and 1 that leaves
+  // whole microbatches to each; of size `microbatch`, or (0) of the job's, where it has one.
+  int AutoReplicas(int64_t microbatch = 0) const;
+  // True when gradients must all be committed before any update (section 3).
+  bool DeferredUpdates() const { return update == UpdateMode::kDeferred || max_grad_norm > 0; }
+};
+
+// The learning rate of step s, counted from 0, as transformers' schedule of that name gives it.
+double LearningRateAt(const JobSpec& job, int64_t step_index);
+
+}  // namespace harmony::job

@@ -1,0 +1,54 @@
+#pragma once
+
+// The durations of a dry run. Nodes of one kind on one lane mostly are like the one before: of the
+// same execution and with the same index, their commands differ in nothing that a duration depends
+// on (Dispatcher::DryRun says what that is). So only the first of such a row is written down and
+// asked for.
+//
+// Owner: Generation. PURE, single-threaded.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/dispatch/graph/work_graph.h"
+
+namespace harmony::dispatch {
+
+// Whether a task is the first or the last of its replica: it then sets or checks gradients.
+enum class ReplicaEdge : uint8_t { kNone = 0, kFirst = 1, kLast = 2, kBoth = 3 };
+ReplicaEdge EdgeOf(const GroupExecution& execution, int position, int replica_microbatches);
+
+class DurationMemo {
+ public:
+  explicit DurationMemo(int num_lanes) : last_(static_cast<size_t>(num_lanes)) {}
+
+  // Null when the node is not like the last one; then Remember says what it takes.
+  const Nanos* Find(const Node& node, ReplicaEdge edge) const {
+    const Entry& last = EntryOf(node);
+    const bool same = node.execution >= 0 && last.execution == node.execution &&
+                      last.index == IndexOf(node) && last.edge == edge;
+    return same ? &last.duration : nullptr;
+  }
+  void Remember(const Node& node, ReplicaEdge edge, Nanos duration) {
+    last_[static_cast<size_t>(node.lane)][static_cast<size_t>(node.kind)] = {
+        node.execution, IndexOf(node), edge, duration};
+  }
+
+ private:
+  struct Entry {
+    int64_t execution = -1;
+    int index = -1;
+    ReplicaEdge edge = ReplicaEdge::kNone;
+    Nanos duration;
+  };
+  // A send's index is where its tensor goes, no part of its size.
+  static int IndexOf(const Node& node) { return node.kind == NodeKind::kSend ? 0 : node.index; }
+  const Entry& EntryOf(const Node& node) const {
+    return last_[static_cast<size_t>(node.lane)][static_cast<size_t>(node.kind)];
+  }
+
+  std::vector<std::array<Entry, kNodeKinds>> last_;  // by lane, kind
+};
+
+}  // namespace harmony::dispatch

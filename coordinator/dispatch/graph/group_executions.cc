@@ -1,0 +1,150 @@
+#include "coordinator/dispatch/graph/group_executions.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/model/model_sizes.h"
+
+namespace harmony::dispatch {
+
+GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan& plan,
+                                ExecutionKind kind, int group, int shard, int last) {
+  const bool forward = kind == ExecutionKind::kForward;
+  const plan::LayerGroup& planned =
+      forward ? plan.forward_groups[group] : plan.backward_groups[group];
+  const model::LayerRange layers{planned.layers.first, std::min(planned.layers.last, last)};
+  GroupExecution execution;
+  execution.kind = kind;
+  execution.group = group;
+  execution.shard = shard;
+  execution.device = plan::DeviceOf(plan, planned, shard);
+  execution.layers = layers;
+  execution.task_microbatches = forward ? plan.microbatches_per_forward_task : 1;
+  execution.microbatches.resize(plan.shard_microbatches() / execution.task_microbatches);
+  std::iota(execution.microbatches.begin(), execution.microbatches.end(),
+            shard * static_cast<int>(execution.microbatches.size()));
+  execution.slots = std::min(plan.stream_slots, static_cast<int>(execution.microbatches.size()));
+  execution.blocks = plan::BlocksOf(model, layers, kind == ExecutionKind::kBackward);
+  execution.keeper = forward ? plan::KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
+  execution.own_blocks = static_cast<int>(execution.blocks.size());
+  if (execution.keeper >= 0) {  // what only the forward needs is not kept
+    const std::vector<int> kept = plan::BlocksOf(model, layers, true);
+    const auto own = std::stable_partition(
+        execution.blocks.begin(), execution.blocks.end(),
+        [&](int b) { return std::find(kept.begin(), kept.end(), b) == kept.end(); });
+    execution.own_blocks = static_cast<int>(own - execution.blocks.begin());
+  }
+  execution.activations = forward                    ? plan::ActivationKeeperOf(plan, planned)
+                          : planned.keep_activations ? group
+                                                     : -1;
+  if (layers != planned.layers) execution.activations = -1;  // only a stash is wanted
+  execution.references = plan::ReferencesOf(model, layers);
+  execution.inputs = model::InputsOf(model, layers);
+  execution.has_loss = kind == ExecutionKind::kFused;
+  execution.has_input =
+      kind == ExecutionKind::kBackward ? plan::StashBoundary(planned) > 0 : layers.first > 0;
+  execution.has_output_gradient = kind == ExecutionKind::kBackward;
+  execution.has_input_gradient = !forward && layers.first > 0;
+  const int input = kind == ExecutionKind::kBackward ? plan::StashBoundary(planned) : layers.first;
+  bool last_kept = false;
+  auto add_output = [&](int boundary, bool kept) {
+    execution.outputs.push_back(boundary);
+    execution.output_kept.push_back(kept);
+  };
+  for (const plan::StashSpec& stash : plan::StashesOf(plan, input, layers.last + 1)) {
+    const bool kept_here = stash.kept && plan::DeviceOf(plan, plan.backward_groups[stash.group],
+                                                        shard) == execution.device;
+    if (stash.boundary == input && kept_here) execution.kept_input = input;
+    if (!forward || stash.boundary <= layers.first) continue;
+    if (stash.boundary <= layers.last) add_output(stash.boundary, kept_here);
+    if (stash.boundary == layers.last + 1) last_kept = kept_here;
+  }
+  if (forward) add_output(layers.last + 1, last_kept);
+  return execution;
+}
+
+command::TaskKind TaskOf(ExecutionKind kind) {
+  return kind == ExecutionKind::kForward    ? command::TaskKind::kForward
+         : kind == ExecutionKind::kBackward ? command::TaskKind::kBackward
+                                            : command::TaskKind::kForwardBackward;
+}
+
+std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
+                               GroupExecution& execution) {
+  Bytes in, out;
+  const auto take = [](Bytes& end, Bytes size) {
+    const Bytes at = end;
+    end = (end + size).AlignUp(kSlotAlignment);
+    return at;
+  };
+  const auto place = [&](Bytes size) { return take(in, size); };
+  const int64_t samples = plan.microbatch_size * execution.task_microbatches;
+  const auto hidden = [&](int boundary) { return model::BoundaryBytes(model, boundary, samples); };
+  const auto gradient = [&](int boundary) {
+    return model::BoundaryGradientBytes(model, boundary, samples);
+  };
+  execution.inputs_at.clear();
+  for (int input : execution.inputs) {
+    execution.inputs_at.push_back(place(model::InputBytes(model, input, samples)));
+  }
+  if (execution.has_input && execution.kept_input < 0) {
+    // That of a backward is its stash.
+    const int least = execution.kind == ExecutionKind::kBackward ? 1 : 0;
+    execution.input_at = place(hidden(std::max(execution.layers.first, least)));
+  }
+  if (execution.has_output_gradient)
+    execution.output_gradient_at = place(gradient(execution.layers.last + 1));
+  execution.in_stride = in;
+  if (execution.has_input_gradient) take(out, gradient(execution.layers.first));
+  execution.output_at.resize(execution.outputs.size());
+  for (size_t i = 0; i < execution.outputs.size(); ++i) {
+    if (!execution.output_kept[i]) execution.output_at[i] = take(out, hidden(execution.outputs[i]));
+  }
+  execution.out_stride = out;
+
+  std::vector<Bytes> sizes;
+  for (int i = 0; i < execution.own_blocks; ++i) {
+    sizes.push_back(model.blocks[execution.blocks[i]].weight_bytes);
+  }
+  if (execution.kind != ExecutionKind::kForward) {
+    for (int reference : execution.references)
+      sizes.push_back(model.blocks[model.references[reference].block].gradient_bytes);
+  }
+  if (execution.has_loss)
+    sizes.push_back(Bytes(sizeof(command::LossSlot)) * plan.shard_microbatches());
+  sizes.push_back(execution.in_stride * execution.slots);
+  sizes.push_back(execution.out_stride * execution.slots);
+  return sizes;
+}
+
+namespace {
+
+model::WorkspaceOf WorkspaceTaskOf(const GroupExecution& execution) {
+  const bool keeps = execution.activations >= 0;
+  if (execution.kind == ExecutionKind::kForward) {
+    return keeps ? model::WorkspaceOf::kKeepingForward : model::WorkspaceOf::kForward;
+  }
+  return keeps ? model::WorkspaceOf::kKeptBackward : model::WorkspaceOf::kBackward;
+}
+
+}  // namespace
+
+Bytes WorkspaceBoundOf(const model::ModelSpec& model, const plan::Plan& plan,
+                       const GroupExecution& execution) {
+  return model::WorkspaceBound(model, WorkspaceTaskOf(execution), execution.layers,
+                               plan.microbatch_size * execution.task_microbatches);
+}
+
+Bytes WorkspacePeakOf(const model::ModelSpec& model, const plan::Plan& plan,
+                      const GroupExecution& execution, int threads) {
+  return model::WorkspacePeak(model, WorkspaceTaskOf(execution), execution.layers,
+                              plan.microbatch_size * execution.task_microbatches, threads);
+}
+
+Bytes TotalOf(const std::vector<Bytes>& items) {
+  Bytes total;
+  for (Bytes size : items) total += size.AlignUp(kSlotAlignment);
+  return total;
+}
+
+}  // namespace harmony::dispatch

@@ -1,0 +1,39 @@
+#pragma once
+
+// What a shard of a layer group needs on its device in one phase: which tensors, and how they are
+// laid out. PURE; used by the dispatcher and by the planner, so that they cannot disagree.
+
+#include <climits>
+#include <vector>
+
+#include "common/plan/plan.h"
+#include "coordinator/dispatch/graph/work_graph.h"
+
+namespace harmony::dispatch {
+
+// The execution with everything that follows from the plan filled in; microbatches are all of the
+// shard. `group` counts forward groups for kForward, backward groups otherwise. A forward may end
+// early, with layer `last`, when only stashes are wanted of it.
+GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan& plan,
+                                ExecutionKind kind, int group, int shard = 0, int last = INT_MAX);
+
+// What its tasks are.
+command::TaskKind TaskOf(ExecutionKind kind);
+
+// Sizes of its memory items, in this order: a block each (its own weights), a reference each
+// (gradients; backward kinds), loss slots (fused), streaming slots in, streaming slots out. Fills
+// in the strides and offsets of `execution`.
+std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
+                               GroupExecution& execution);
+
+// Their sum, each at a multiple of kSlotAlignment.
+Bytes TotalOf(const std::vector<Bytes>& items);
+
+// The most that its tasks take of the worker's workspace: an upper bound.
+Bytes WorkspaceBoundOf(const model::ModelSpec& model, const plan::Plan& plan,
+                       const GroupExecution& execution);
+// What they are expected to take, where so many threads compute: see WorkspacePeak.
+Bytes WorkspacePeakOf(const model::ModelSpec& model, const plan::Plan& plan,
+                      const GroupExecution& execution, int threads);
+
+}  // namespace harmony::dispatch

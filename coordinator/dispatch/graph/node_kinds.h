@@ -1,0 +1,143 @@
+#pragma once
+
+// The kinds of nodes of the work graph, and the one table that says what each of them is. A new
+// kind is an enumerator, a row of TraitsOf, a function of CommandWriter (which writes its command),
+// and the place in StepBuilder that adds it; the compiler names the switches that lack it. PURE.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/command/command.h"
+
+namespace harmony::dispatch {
+
+enum class NodeKind : uint8_t {
+  kInitialize,
+  kLoadBatch,
+  kLoadWeights,  // index: block
+  kBatchIn,      // index: its number in the execution's list of batch inputs
+  kStashIn,      // a backward's stash
+  kInputIn,      // a forward's (or the fused task's) input, by way of the host
+  kGradientIn,   // a backward's output gradient, by way of the host
+  kCompute,
+  kSend,         // an output to the next execution, device to device (P2P), if it goes that way
+  kStashOut,     // index: boundary
+  kKeep,         // index: boundary; a stash to the device that keeps it, from another
+  kBoundaryOut,  // input gradient to the arena
+  kLossOut,
+  kGradientOut,  // index: reference; position: its number in the execution's list of references
+  kStepScalars,
+  kNorm,  // index: block
+  kClip,
+  kUpdate,  // index: block
+  kCheckpoint,
+};
+inline constexpr int kNodeKinds = static_cast<int>(NodeKind::kCheckpoint) + 1;
+
+// The memory that a node is the first to write: it must have been given before the node is issued,
+// and the command waits for whoever used the place before.
+enum class FirstWrite : uint8_t {
+  kNothing,
+  kWeights,    // the block's item of its execution, unless the block lies in a place of its own
+  kInputSlot,  // a streaming slot of its execution
+  kOutputs,   // output slots and gradients of its execution; it needs all of the execution's memory
+  kConsumer,  // a streaming slot of the execution that takes the output
+  kArenaGradient  // the gradient's slot in the arena
+};
+
+// What of its execution a node reads last: it is given back when all who read it have been issued.
+enum class LastRead : uint8_t {
+  kNothing,
+  kInputs,    // weights and input slots
+  kOutput,    // an output slot
+  kLosses,    // after the execution's last replica
+  kGradient,  // likewise
+};
+
+struct NodeTraits {
+  const char* name = "";
+  command::LaneKind lane =
+      command::LaneKind::kCompute;  // that carries it; of a device lane: of the execution's device
+  FirstWrite writes = FirstWrite::kNothing;
+  LastRead reads = LastRead::kNothing;
+  // It writes to a part of the arena that objects share, and so may have to wait for copies that
+  // free records there (ArenaRecords).
+  bool shares_arena = false;
+  bool once = false;  // in a run, not in each step
+};
+
+constexpr NodeTraits MakeTraits(NodeKind kind) {
+  using K = NodeKind;
+  using W = FirstWrite;
+  using R = LastRead;
+  switch (kind) {
+    case K::kInitialize:
+      return {.name = "initialize", .lane = command::LaneKind::kHostIo, .once = true};
+    case K::kLoadBatch:
+      return {.name = "load_batch", .lane = command::LaneKind::kHostIo};
+    case K::kLoadWeights:
+      return {.name = "load_weights", .lane = command::LaneKind::kH2DBulk, .writes = W::kWeights};
+    case K::kBatchIn:
+      return {.name = "batch_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
+    case K::kStashIn:
+      return {.name = "stash_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
+    case K::kInputIn:
+      return {.name = "input_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
+    case K::kGradientIn:
+      return {
+          .name = "gradient_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
+    case K::kCompute:
+      return {.name = "compute",
+              .lane = command::LaneKind::kCompute,
+              .writes = W::kOutputs,
+              .reads = R::kInputs};
+    case K::kSend:
+      return {.name = "send",
+              .lane = command::LaneKind::kP2P,
+              .writes = W::kConsumer,
+              .reads = R::kOutput};
+    case K::kStashOut:
+      return {.name = "stash_out", .lane = command::LaneKind::kD2H, .reads = R::kOutput};
+    case K::kKeep:
+      return {.name = "keep", .lane = command::LaneKind::kP2P, .reads = R::kOutput};
+    case K::kBoundaryOut:
+      return {.name = "boundary_out",
+              .lane = command::LaneKind::kD2H,
+              .reads = R::kOutput,
+              .shares_arena = true};
+    case K::kLossOut:
+      return {.name = "loss_out", .lane = command::LaneKind::kD2H, .reads = R::kLosses};
+    case K::kGradientOut:
+      return {.name = "gradient_out",
+              .lane = command::LaneKind::kD2H,
+              .writes = W::kArenaGradient,
+              .reads = R::kGradient,
+              .shares_arena = true};
+    case K::kStepScalars:
+      return {.name = "step_scalars", .lane = command::LaneKind::kHostCompute};
+    case K::kNorm:
+      return {.name = "norm", .lane = command::LaneKind::kHostCompute};
+    case K::kClip:
+      return {.name = "clip", .lane = command::LaneKind::kHostCompute};
+    case K::kUpdate:
+      return {.name = "update", .lane = command::LaneKind::kHostCompute};
+    case K::kCheckpoint:
+      return {.name = "checkpoint", .lane = command::LaneKind::kHostIo, .once = true};
+  }
+  return {};
+}
+
+inline constexpr std::array<NodeTraits, kNodeKinds> kNodeTraits = [] {
+  std::array<NodeTraits, kNodeKinds> table{};
+  for (int kind = 0; kind < kNodeKinds; ++kind) {
+    table[static_cast<size_t>(kind)] = MakeTraits(static_cast<NodeKind>(kind));
+  }
+  return table;
+}();
+
+constexpr const NodeTraits& TraitsOf(NodeKind kind) {
+  return kNodeTraits[static_cast<size_t>(kind)];
+}
+
+}  // namespace harmony::dispatch

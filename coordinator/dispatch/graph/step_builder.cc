@@ -1,0 +1,406 @@
+#include "coordinator/dispatch/graph/step_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/dispatch/graph/group_executions.h"
+
+namespace harmony::dispatch {
+namespace {
+
+// Of the task that runs a microbatch; -1: none does.
+int PositionOf(const GroupExecution& execution, int microbatch) {
+  const int task = microbatch / execution.task_microbatches;
+  const auto at =
+      std::lower_bound(execution.microbatches.begin(), execution.microbatches.end(), task);
+  if (at == execution.microbatches.end() || *at != task) return -1;
+  return static_cast<int>(at - execution.microbatches.begin());
+}
+
+}  // namespace
+
+StepBuilder::StepBuilder(const model::ModelSpec& model, const plan::Plan& plan,
+                         const plan::ArenaLayout& layout, const KeptLayout& kept, WorkGraph& graph,
+                         std::vector<DeviceMemory>& memory, StepProgress& progress)
+    : model_(model),
+      plan_(plan),
+      layout_(layout),
+      kept_(kept),
+      graph_(graph),
+      memory_(memory),
+      progress_(progress),
+      lanes_(static_cast<int>(plan.devices.size())),
+      eager_(plan.update == job::UpdateMode::kEager),
+      last_update_(model.blocks.size(), kNoNode) {
+  end_of_updates_.fill({-1, kNoNode});
+}
+
+NodeId StepBuilder::Add(NodeKind kind, int64_t execution, int position, int index,
+                        std::initializer_list<NodeId> deps) {
+  Node node;
+  node.kind = kind;
+  node.lane =
+      lanes_.IndexOf({TraitsOf(kind).lane, execution < 0 ? 0 : graph_.execution(execution).device});
+  node.step = step_;
+  node.execution = execution;
+  node.position = position;
+  node.index = index;
+  for (NodeId dep : deps) {
+    if (dep != kNoNode) node.deps.push_back(dep);
+  }
+  progress_.Added(node);
+  return graph_.Add(std::move(node));
+}
+
+void StepBuilder::AddInitialize(int64_t step) {
+  step_ = step;
+  initialized_ = AddHost(NodeKind::kInitialize, 0, {});
+  std::fill(last_update_.begin(), last_update_.end(), initialized_);
+}
+
+void StepBuilder::AddCheckpoint(int64_t step) {
+  const int64_t current = std::exchange(step_, step);
+  const auto& [updated, last_update] = end_of_updates_[static_cast<size_t>(step & 3)];
+  last_checkpoint_ =
+      AddHost(NodeKind::kCheckpoint, 0, {updated == step ? last_update : initialized_});
+  step_ = current;
+}
+
+absl::Status StepBuilder::AddStep(const recovery::StepWork& work, bool checkpoint_first) {
+  step_ = work.step;
+  work_ = &work;
+  status_ = absl::OkStatus();
+  batch_ = kNoNode;
+  losses_.clear();
+  const int shards = plan_.num_shards();
+  producer_.assign(shards, -1);
+  kept_loads_.clear();
+  forward_executions_.assign(shards, std::vector<int64_t>(model_.num_layers(), -1));
+  backward_executions_.assign(plan_.backward_groups.size(), std::vector<int64_t>(shards, -1));
+  if (work.load_batch) {
+    batch_ = AddHost(NodeKind::kLoadBatch, 0, {fused_started_});
+  }
+  if (checkpoint_first) AddCheckpoint(work.step - 1);
+  for (int f = 0; f < static_cast<int>(plan_.forward_groups.size()); ++f) {
+    for (int shard = 0; shard < shards; ++shard) AddForward(work.shards[shard], f, shard);
+  }
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    for (int shard = 0; shard < shards; ++shard) AddBackward(work.shards[shard], g, shard);
+  }
+  AddHostTasks(work);
+  return status_;
+}
+
+void StepBuilder::AddForward(const recovery::ShardWork& work, int group, int shard) {
+  if (work.forward[group].empty()) {
+    producer_[shard] = -1;
+    return;
+  }
+  GroupExecution execution = PlannedExecution(model_, plan_, ExecutionKind::kForward, group, shard,
+                                              work.forward_last[group]);
+  execution.microbatches = work.forward[group];
+  const int64_t id = BeginExecution(std::move(execution));
+  const model::LayerRange layers = graph_.execution(id).layers;
+  std::fill(forward_executions_[shard].begin() + layers.first,
+            forward_executions_[shard].begin() + layers.last + 1, id);
+  producer_[shard] = ReachesEnd(graph_.execution(id)) ? id : -1;
+}
+
+bool StepBuilder::ReachesEnd(const GroupExecution& execution) const {
+  return execution.layers.last == plan_.forward_groups[execution.group].layers.last;
+}
+
+void StepBuilder::AddBackward(const recovery::ShardWork& work, int group, int shard) {
+  if (!work.backward[group]) {
+    producer_[shard] = -1;
+    return;
+  }
+  const bool fused = group + 1 == static_cast<int>(plan_.backward_groups.size());
+  GroupExecution execution = PlannedExecution(
+      model_, plan_, fused ? ExecutionKind::kFused : ExecutionKind::kBackward, group, shard);
+  producer_[shard] = backward_executions_[group][shard] = BeginExecution(std::move(execution));
+}
+
+int64_t StepBuilder::BeginExecution(GroupExecution execution) {
+  execution.step = step_;
+  const int count = static_cast<int>(execution.microbatches.size());
+  execution.slots = std::min(plan_.stream_slots, count);
+  execution.compute_left = count;
+  execution.positions.resize(count);
+  if (absl::Status status = AddItems(execution); !status.ok() && status_.ok()) status_ = status;
+  const int64_t id = graph_.AddExecution(std::move(execution));
+  const int64_t producer = producer_[graph_.execution(id).shard];
+  if (producer >= 0) graph_.execution(producer).consumer = id;
+  AddLoads(id);
+  const bool sums = graph_.execution(id).kind != ExecutionKind::kForward;
+  for (int position = 0; position < count; ++position) {
+    AddPosition(id, position);
+    if (sums && Ends(graph_.execution(id), position)) AddReplicaTail(id, position);
+  }
+  if (graph_.execution(id).kind == ExecutionKind::kFused) {
+    fused_started_ = graph_.execution(id).positions[0].compute;
+  }
+  return id;
+}
+
+void StepBuilder::AddLoads(int64_t execution_id) {
+  GroupExecution& execution = graph_.execution(execution_id);
+  for (int i = 0; i < static_cast<int>(execution.blocks.size()); ++i) {
+    const int block = execution.blocks[i];
+    NodeId own = kNoNode;
+    NodeId& load =
+        i < execution.own_blocks
+            ? own
+            : kept_loads_.try_emplace({execution.shard, execution.keeper, block}, kNoNode)
+                  .first->second;
+    if (load == kNoNode) {
+      load = Add(NodeKind::kLoadWeights, execution_id, i, block, {last_update_[block]});
+    }
+    execution.loads.push_back(load);
+  }
+}
+
+absl::Status StepBuilder::AddItems(GroupExecution& execution) {
+  DeviceMemory& memory = memory_[execution.device];
+  const std::vector<Bytes> sizes = LayOutItems(model_, plan_, execution);
+  const Bytes total = TotalOf(sizes);
+  if (total > memory.resident()) {
+    const Bytes kept = kept_.bytes(execution.device);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        execution.kind == ExecutionKind::kForward ? "forward" : "backward", " group ",
+        execution.group, " (layers ", execution.layers.first, " to ", execution.layers.last,
+        ") needs ", FormatBytesExact(total), " resident on device ", execution.device,
+        ", which has ", FormatBytesExact(memory.resident() + kept),
+        kept.count() > 0 ? absl::StrCat(" and keeps ", FormatBytesExact(kept), " of them") : "",
+        ": ", FormatBytesExact(total - memory.resident()), " too little"));
+  }
+  memory.BeginExecution();
+  execution.first_weight = memory.items();
+  execution.first_gradient = execution.first_weight + execution.own_blocks;
+  for (Bytes size : sizes) memory.AddItem(size);
+  execution.end_item = memory.items();
+  execution.in = execution.end_item - 2;
+  execution.out = execution.end_item - 1;
+  execution.loss = execution.in - 1;  // with labels only
+  return absl::OkStatus();
+}
+
+void StepBuilder::AddPosition(int64_t execution_id, int position) {
+  absl::InlinedVector<NodeId, 8> deps;
+  AddInputs(execution_id, position, deps);
+  const GroupExecution& execution = graph_.execution(execution_id);
+  if (position == 0) deps.insert(deps.end(), execution.loads.begin(), execution.loads.end());
+  if (position > 0 && execution.kind != ExecutionKind::kForward && Begins(execution, position)) {
+    deps.push_back(execution.last_d2h);  // the gradients of the replica before have left the device
+  }
+  if (position >= execution.slots) {  // the output slot is free again
+    const GroupExecution::Position& before = execution.positions[position - execution.slots];
+    deps.insert(deps.end(), before.outs.begin(), before.outs.end());
+    deps.insert(deps.end(), before.sends.begin(), before.sends.end());
+  }
+  const NodeId compute = Add(NodeKind::kCompute, execution_id, position, 0, {});
+  for (NodeId dep : deps) graph_.AddDep(compute, dep);
+  graph_.execution(execution_id).positions[position].compute = compute;
+  AddOutputs(execution_id, position);
+}
+
+void StepBuilder::AddInputs(int64_t execution_id, int position,
+                            absl::InlinedVector<NodeId, 8>& deps) {
+  const GroupExecution& execution = graph_.execution(execution_id);
+  const int m = execution.microbatches[position] * execution.task_microbatches;
+  const NodeId slot_free = position >= execution.slots
+                               ? execution.positions[position - execution.slots].compute
+                               : kNoNode;
+  auto add = [&](NodeKind kind, NodeId from, int index = 0) {
+    deps.push_back(Add(kind, execution_id, position, index, {from, slot_free}));
+  };
+  for (size_t i = 0; i < execution.inputs.size(); ++i) {
+    add(NodeKind::kBatchIn, batch_, static_cast<int>(i));
+  }
+  if (execution.kept_input >= 0) {
+    deps.push_back(StashMaker(execution, execution.kept_input, m));
+  } else if (execution.kind == ExecutionKind::kBackward && execution.has_input) {
+    const int boundary = plan::StashBoundary(plan_.backward_groups[execution.group]);
+    add(NodeKind::kStashIn, StashMaker(execution, boundary, m));
+  }
+  const bool chained = execution.kind == ExecutionKind::kBackward
+                           ? execution.has_output_gradient
+                           : execution.has_input && execution.kept_input < 0;
+  if (!chained) return;
+  const NodeKind kind =
+      execution.kind == ExecutionKind::kBackward ? NodeKind::kGradientIn : NodeKind::kInputIn;
+  const int64_t producer = producer_[execution.shard];
+  const int at = producer < 0 ? -1 : PositionOf(graph_.execution(producer), m);
+  if (at < 0) {  // committed in an earlier generation
+    add(kind, kNoNode);
+    return;
+  }
+  const GroupExecution::Position& made = graph_.execution(producer).positions[at];
+  const NodeId input = Add(kind, execution_id, position, 0, {made.passed_on, slot_free});
+  deps.push_back(input);
+  graph_.execution(execution_id).positions[position].input = input;
+  if (made.sends.empty()) return;
+  const NodeId id =
+      made.sends[m % graph_.execution(producer).task_microbatches / execution.task_microbatches];
+  Node& send = graph_.node(id);
+  send.index = position;
+  send.host_in = input;
+  graph_.node(input).state = NodeState::kWayOpen;
+  deps.push_back(id);
+}
+
+NodeId StepBuilder::StashMaker(const GroupExecution& reader, int boundary, int microbatch) const {
+  const int kept_on = kept_.StashDevice(boundary, reader.shard);
+  const NodeKind kind = kept_on >= 0 ? NodeKind::kKeep : NodeKind::kStashOut;
+  const int64_t id = forward_executions_[reader.shard][boundary - 1];
+  if (id < 0) return kNoNode;
+  const GroupExecution& execution = graph_.execution(id);
+  const int at = PositionOf(execution, microbatch);
+  if (at < 0) return kNoNode;  // committed in an earlier generation
+  if (kept_on == execution.device) return execution.positions[at].compute;
+  for (NodeId out : execution.positions[at].outs) {
+    if (graph_.node(out).kind == kind && graph_.node(out).index == boundary) return out;
+  }
+  return kNoNode;
+}
+
+bool StepBuilder::ConsumerRuns(const recovery::ShardWork& work, const GroupExecution& execution,
+                               int microbatch) const {
+  if (execution.kind != ExecutionKind::kForward)
+    return execution.group > 0 && work.backward[execution.group - 1];
+  if (!ReachesEnd(execution)) return false;
+  if (execution.group + 1 == static_cast<int>(plan_.forward_groups.size()))
+    return work.backward.back();
+  const std::vector<int>& runs = work.forward[execution.group + 1];
+  return std::binary_search(runs.begin(), runs.end(), microbatch);
+}
+
+// Copies of the outputs of one task: to the arena, to devices that keep them, to the next
+// execution.
+void StepBuilder::AddOutputs(int64_t execution_id, int position) {
+  const GroupExecution& execution = graph_.execution(execution_id);
+  const recovery::ShardWork& work = work_->shards[execution.shard];
+  const plan::LayerGroup* next = ConsumerRuns(work, execution, execution.microbatches[position])
+                                     ? NextGroup(execution)
+                                     : nullptr;
+  GroupExecution::Position& made = graph_.execution(execution_id).positions[position];
+  NodeId optional = kNoNode;
+  for (size_t i = 0; i < execution.outputs.size(); ++i) {
+    const int boundary = execution.outputs[i],
+              kept_on = kept_.StashDevice(boundary, execution.shard);
+    if (kept_on >= 0 && !execution.output_kept[i]) {
+      made.outs.push_back(AddCopy(NodeKind::kKeep, execution_id, position, boundary));
+    }
+    const bool last = i + 1 == execution.outputs.size();
+    if (last && next != nullptr && DeviceOfGroup(*next, execution) == kept_on) {
+      next = nullptr;  // reads it there
+    }
+    const bool passed_on = last && next != nullptr;
+    if (!layout_.IsStashed(boundary) && !passed_on) continue;
+    made.outs.push_back(AddCopy(NodeKind::kStashOut, execution_id, position, boundary));
+    if (passed_on) made.passed_on = made.outs.back();
+    if (!layout_.IsStashed(boundary)) optional = made.outs.back();
+  }
+  if (execution.has_input_gradient && (eager_ || next != nullptr)) {
+    made.passed_on =
+        AddCopy(NodeKind::kBoundaryOut, execution_id, position, execution.layers.first);
+    made.outs.push_back(made.passed_on);
+    if (!eager_) optional = made.passed_on;
+    AddBankRelease(execution_id, made.passed_on);
+    graph_.execution(execution_id).last_d2h = made.passed_on;
+  }
+  if (next != nullptr && DeviceOfGroup(*next, execution) != execution.device) {
+    // To the fused group in slices. (Then nothing is optional: its input is stashed or kept.)
+    const int slices = next == &plan_.backward_groups.back() ? execution.task_microbatches : 1;
+    for (int slice = 0; slice < slices; ++slice) {
+      const NodeId send = AddCopy(NodeKind::kSend, execution_id, position, 0);
+      made.sends.push_back(send);
+      graph_.node(send).state = NodeState::kWayOpen;
+      graph_.node(send).host_out = optional;
+    }
+    if (optional != kNoNode) graph_.node(optional).state = NodeState::kWayOpen;
+  }
+  graph_.execution(execution_id).outs_left +=
+      static_cast<int>(made.outs.size() + made.sends.size());
+}
+
+NodeId StepBuilder::AddCopy(NodeKind kind, int64_t execution_id, int position, int index) {
+  const GroupExecution& execution = graph_.execution(execution_id);
+  return Add(kind, execution_id, position, index, {execution.positions[position].compute});
+}
+
+void StepBuilder::AddBankRelease(int64_t execution_id, NodeId out) {
+  // The bank is free once the group that read what is in it has committed all that it makes.
+  const int groups = static_cast<int>(plan_.backward_groups.size());
+  const int banks = std::min(plan_.boundary_banks, groups - 1);
+  const GroupExecution& execution = graph_.execution(execution_id);
+  const int maker = execution.group + banks;
+  if (maker >= groups || backward_executions_[maker - 1][execution.shard] < 0) return;
+  graph_.AddDep(out, graph_.execution(backward_executions_[maker - 1][execution.shard]).last_d2h);
+}
+
+const plan::LayerGroup* StepBuilder::NextGroup(const GroupExecution& execution) const {
+  if (execution.kind != ExecutionKind::kForward) {
+    return execution.group > 0 ? &plan_.backward_groups[execution.group - 1] : nullptr;
+  }
+  const size_t next = static_cast<size_t>(execution.group) + 1;
+  return next < plan_.forward_groups.size() ? &plan_.forward_groups[next]
+                                            : &plan_.backward_groups.back();
+}
+
+void StepBuilder::AddReplicaTail(int64_t execution_id, int position) {
+  GroupExecution& execution = graph_.execution(execution_id);
+  const NodeId last = execution.positions[position].compute;
+  const int replica = execution.microbatches[position] / plan_.replica_microbatches();
+  if (execution.kind == ExecutionKind::kFused) {
+    losses_.push_back(Add(NodeKind::kLossOut, execution_id, 0, 0, {last}));
+    graph_.node(losses_.back()).replica = replica;
+  }
+  for (size_t i = 0; i < execution.references.size(); ++i) {
+    execution.last_d2h = Add(NodeKind::kGradientOut, execution_id, static_cast<int>(i),
+                             execution.references[i], {last});
+    graph_.node(execution.last_d2h).replica = replica;
+  }
+}
+
+void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
+  if (!work_->update[block]) return;
+  const NodeId update = AddHost(NodeKind::kUpdate, block, {last_checkpoint_, initialized_});
+  for (NodeId dep : after) graph_.AddDep(update, dep);
+  after.clear();  // the lane is a FIFO: waiting once is enough
+  last_update_[block] = update;
+  end_of_updates_[static_cast<size_t>(step_ & 3)] = {step_, update};
+}
+
+void StepBuilder::AddHostTasks(const recovery::StepWork& work) {
+  if (work.scalars) {
+    const NodeId scalars = AddHost(NodeKind::kStepScalars, 0, {});
+    for (NodeId loss : losses_) graph_.AddDep(scalars, loss);
+  }
+  std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
+  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
+    for (int64_t execution : backward_executions_[g]) {
+      if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);
+    }
+    // Blocks whose gradients are complete with this group's: a tied one's with its first reference.
+    for (int block = static_cast<int>(model_.blocks.size()) - 1; block >= 0; --block) {
+      const int layer = model_.references[model_.blocks[block].references.front()].layer;
+      if (!plan_.backward_groups[g].layers.contains(layer)) continue;
+      if (eager_) {
+        AddUpdate(block, after);
+      } else if (plan_.clip && work.scalars) {
+        const NodeId norm = AddHost(NodeKind::kNorm, block, {});
+        for (NodeId dep : after) graph_.AddDep(norm, dep);
+        after.clear();
+      }
+    }
+  }
+  if (eager_) return;
+  if (plan_.clip && work.scalars) AddHost(NodeKind::kClip, 0, {});
+  for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
+    AddUpdate(block, after);
+  }
+}
+
+}  // namespace harmony::dispatch

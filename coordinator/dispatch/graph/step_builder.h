@@ -1,0 +1,119 @@
+#pragma once
+
+// Appends what is left of one step to the work graph. PURE.
+//
+// Order within each lane follows the order of executions (forward ascending, the fused group,
+// backward descending, of each group its shards) and, within an execution, of microbatches: the
+// order in which one could also run them one after the other. That is why FIFO lanes and in-order
+// memory cannot lock each other up.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/plan/arena_layout.h"
+#include "coordinator/dispatch/graph/step_progress.h"
+#include "coordinator/dispatch/graph/work_graph.h"
+#include "coordinator/dispatch/memory/device_memory.h"
+#include "coordinator/dispatch/memory/kept_layout.h"
+#include "coordinator/recovery/frontier.h"
+
+namespace harmony::dispatch {
+
+class StepBuilder {
+ public:
+  // All must outlive it. `memory`: one per device.
+  StepBuilder(const model::ModelSpec& model, const plan::Plan& plan,
+              const plan::ArenaLayout& layout, const KeptLayout& kept, WorkGraph& graph,
+              std::vector<DeviceMemory>& memory, StepProgress& progress);
+
+  void AddInitialize(int64_t step);
+  // ResourceExhausted when a group of the plan cannot have its working set: names group, device and
+  // bytes missing.
+  // `checkpoint_first`: the state before this step is to be saved (the batch is loaded before that,
+  // the updates wait for it).
+  absl::Status AddStep(const recovery::StepWork& work, bool checkpoint_first);
+  // Of the state after `step`, one of those added.
+  void AddCheckpoint(int64_t step);
+  // Of the step added last: by backward group, then shard; -1: does not run.
+  const std::vector<std::vector<int64_t>>& backward_executions() const {
+    return backward_executions_;
+  }
+
+ private:
+  void AddForward(const recovery::ShardWork& work, int group, int shard);
+  void AddBackward(const recovery::ShardWork& work, int group, int shard);
+  int64_t BeginExecution(GroupExecution execution);
+  void AddLoads(int64_t execution_id);
+  absl::Status AddItems(GroupExecution& execution);
+  void AddPosition(int64_t execution_id, int position);
+  void AddInputs(int64_t execution_id, int position, absl::InlinedVector<NodeId, 8>& deps);
+  void AddOutputs(int64_t execution_id, int position);
+  // After the last microbatch of a replica.
+  void AddReplicaTail(int64_t execution_id, int position);
+  void AddHostTasks(const recovery::StepWork& work);
+  // Waits for the nodes in `after` and empties it.
+  void AddUpdate(int block, std::vector<NodeId>& after);
+  void AddBankRelease(int64_t execution_id, NodeId out);
+  // What puts a stash in its place in this step; kNoNode when it was committed before.
+  NodeId StashMaker(const GroupExecution& reader, int boundary, int microbatch) const;
+  // A copy of what the task at the position has made.
+  NodeId AddCopy(NodeKind kind, int64_t execution_id, int position, int index);
+  bool ReachesEnd(const GroupExecution& forward) const;  // runs all layers of its group
+  const plan::LayerGroup* NextGroup(const GroupExecution& execution) const;
+  // On the lane of its kind, of the execution's device.
+  NodeId Add(NodeKind kind, int64_t execution, int position, int index,
+             std::initializer_list<NodeId> deps);
+  NodeId AddHost(NodeKind kind, int index, std::initializer_list<NodeId> deps) {
+    return Add(kind, -1, 0, index, deps);
+  }
+  int DeviceOfGroup(const plan::LayerGroup& group, const GroupExecution& execution) const {
+    return plan::DeviceOf(plan_, group, execution.shard);
+  }
+  // The first microbatch of a replica, or the last.
+  bool Begins(const GroupExecution& execution, int position) const {
+    return execution.microbatches[position] * execution.task_microbatches %
+               plan_.replica_microbatches() ==
+           0;
+  }
+  bool Ends(const GroupExecution& execution, int position) const {
+    return (execution.microbatches[position] + 1) * execution.task_microbatches %
+               plan_.replica_microbatches() ==
+           0;
+  }
+  bool ConsumerRuns(const recovery::ShardWork& work, const GroupExecution& execution,
+                    int microbatch) const;
+
+  const model::ModelSpec& model_;
+  const plan::Plan& plan_;
+  const plan::ArenaLayout& layout_;
+  const KeptLayout& kept_;
+  WorkGraph& graph_;
+  std::vector<DeviceMemory>& memory_;
+  StepProgress& progress_;
+  command::LaneTable lanes_;
+  const bool eager_;
+
+  int64_t step_ = 0;
+  const recovery::StepWork* work_ = nullptr;
+  absl::Status status_;
+  // By shard: execution before, whose output the next one takes; -1: it does not run.
+  std::vector<int64_t> producer_;
+  std::vector<std::vector<int64_t>> forward_executions_;  // by shard, layer; -1: does not run
+  std::vector<std::vector<int64_t>>
+      backward_executions_;  // by backward group, shard; -1: does not run
+  NodeId batch_ = kNoNode;
+  std::vector<NodeId> losses_;
+  // In this step, by shard, keeper and block.
+  std::map<std::tuple<int, int, int>, NodeId> kept_loads_;
+  // Across steps.
+  std::vector<NodeId> last_update_;  // by block
+  NodeId last_checkpoint_ = kNoNode, fused_started_ = kNoNode, initialized_ = kNoNode;
+  std::array<std::pair<int64_t, NodeId>, 4> end_of_updates_;  // of the last steps, by step mod 4
+};
+
+}  // namespace harmony::dispatch

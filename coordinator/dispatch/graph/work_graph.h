@@ -1,0 +1,159 @@
+#pragma once
+
+// What has not been issued yet: nodes (one becomes one command), the executions they belong to, and
+// a FIFO per lane. Steps are appended by StepBuilder, in step order, and forgotten when they are
+// done. PURE data; the dispatcher decides what is issued when.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "common/base/units.h"
+#include "common/command/command.h"
+#include "common/model/model_spec.h"
+#include "coordinator/dispatch/graph/boundary_way.h"
+#include "coordinator/dispatch/graph/chunked_queue.h"
+#include "coordinator/dispatch/graph/node_kinds.h"
+#include "coordinator/dispatch/memory/region_ledger.h"
+
+namespace harmony::dispatch {
+
+enum class NodeState : uint8_t {
+  kPending,  // will be issued
+  kWayOpen,  // is issued or dropped by the way an output takes, chosen when the turn of its kSend
+             // comes
+  kIssued,   // `value`, `finish` are set
+  kDropped,  // the output took the other way
+};
+
+using NodeId = int64_t;
+inline constexpr NodeId kNoNode = -1;
+
+struct Node {
+  NodeKind kind = NodeKind::kCompute;
+  NodeState state = NodeState::kPending;
+  int lane = 0;
+  int64_t step = 0;
+  int64_t execution = -1;  // number of its execution; -1: a host task
+  int position = 0;        // in the execution's list of microbatches, mostly
+  int index = 0;           // by kind
+  int replica = 0;         // kLossOut, kGradientOut
+  int waiting_lane = -1;   // the first of the lanes whose head waits for this node (LaneHeads)
+  // kSend: the node at the consumer that fetches the tensor from the host instead, and the one that
+  // brings it there where nothing else does.
+  NodeId host_in = kNoNode, host_out = kNoNode;
+  // To be issued (or dropped) before; the command waits for them.
+  absl::InlinedVector<NodeId, 4> deps;
+  uint64_t value = 0;
+  Nanos finish;
+};
+
+// An issued node among those that use a piece of memory.
+inline void AddUser(Users& users, const Node& node) {
+  users.Add(static_cast<uint32_t>(node.lane), node.value, node.finish);
+}
+inline Users UsersOf(const Node& node) {
+  Users users;
+  AddUser(users, node);
+  return users;
+}
+
+enum class ExecutionKind : uint8_t { kForward, kBackward, kFused };
+
+// A shard of a layer group in one phase of one step, on its device.
+struct GroupExecution {
+  ExecutionKind kind = ExecutionKind::kForward;
+  int group = 0;
+  int shard = 0;
+  int device = 0;
+  int64_t step = 0;
+  model::LayerRange layers;
+  int task_microbatches = 1;      // microbatches that one task runs
+  std::vector<int> microbatches;  // to run, ascending, counted in tasks; positions count in it
+  // Blocks it works with, in this order: first those it loads into its own memory, then those that
+  // lie in the places of the backward group `keeper`.
+  std::vector<int> blocks;
+  int own_blocks = 0;
+  int keeper = -1;
+  std::vector<int> references;  // of the layers
+  std::vector<int> outputs;     // boundaries written by a forward, the group's output last
+  // By output: it is written straight into its kept place; else where it lies in a slot of `out`.
+  std::vector<bool> output_kept;
+  std::vector<Bytes> output_at;
+  std::vector<int> inputs;       // batch inputs that its layers read
+  std::vector<Bytes> inputs_at;  // where they lie in a slot of `in`
+  bool has_loss = false, has_input = false, has_output_gradient = false, has_input_gradient = false;
+  int kept_input = -1;    // the input is read in the kept place of this boundary's stash
+  int activations = -1;   // the backward group whose activations this forward leaves, or its own
+  int slots = 1;          // of each streaming kind
+  int64_t consumer = -1;  // execution that takes the output (or the input gradient)
+
+  // Items of the device's memory.
+  int64_t first_weight = 0, first_gradient = 0, loss = 0, in = 0, out = 0, end_item = 0;
+  // Offsets within one slot of `in` and `out`.
+  Bytes in_stride, input_at, output_gradient_at, out_stride;
+
+  struct Position {
+    NodeId compute = kNoNode, input = kNoNode;
+    absl::InlinedVector<NodeId, 1> sends;  // one for each task of the consumer
+    absl::InlinedVector<NodeId, 2> outs;   // copies of outputs to the arena and to kept places
+    NodeId passed_on = kNoNode;            // of them, what brings the chained output to the arena
+  };
+  std::vector<Position> positions;
+  std::vector<NodeId> loads;
+  NodeId last_d2h = kNoNode;
+  int compute_left = 0;
+  int outs_left = 0;                          // copies of outputs that are not resolved
+  Users out_users;                            // who used `out` last
+  std::optional<WayDurations> way_durations;  // of what it passes on; set when first asked for
+};
+
+class WorkGraph {
+ public:
+  explicit WorkGraph(int num_lanes) : lanes_(num_lanes) {}
+
+  Node& node(NodeId id) { return nodes_[static_cast<size_t>(id - first_node_)]; }
+  const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id - first_node_)]; }
+  GroupExecution& execution(int64_t id) {
+    return executions_[static_cast<size_t>(id - first_execution_)];
+  }
+  const GroupExecution& execution(int64_t id) const {
+    return executions_[static_cast<size_t>(id - first_execution_)];
+  }
+
+  // Appends to the node's lane.
+  NodeId Add(Node node);
+  int64_t AddExecution(GroupExecution execution);
+  void AddDep(NodeId id, NodeId dep) {
+    if (dep != kNoNode) node(id).deps.push_back(dep);
+  }
+
+  // Issued or dropped; nodes of forgotten steps have long completed.
+  bool Resolved(NodeId id) const {
+    if (id < first_node_) return true;
+    const NodeState state = node(id).state;
+    return state == NodeState::kIssued || state == NodeState::kDropped;
+  }
+  bool Forgotten(NodeId id) const { return id < first_node_; }
+
+  std::deque<NodeId>& lane(int index) { return lanes_[index]; }
+  const std::deque<NodeId>& lane(int index) const { return lanes_[index]; }
+  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+
+  // Forgets nodes and executions of steps below `step`. REQUIRES: all issued and completed.
+  void ForgetBefore(int64_t step);
+  // Drops what is not issued of steps from `step` on.
+  void CancelFrom(int64_t step);
+  bool empty() const;
+
+ private:
+  ChunkedQueue<Node> nodes_;
+  std::deque<GroupExecution> executions_;
+  NodeId first_node_ = 0;
+  int64_t first_execution_ = 0;
+  std::vector<std::deque<NodeId>> lanes_;
+};
+
+}  // namespace harmony::dispatch

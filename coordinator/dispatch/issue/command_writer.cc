@@ -1,0 +1,307 @@
+#include "coordinator/dispatch/issue/command_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/model/model_sizes.h"
+#include "coordinator/dispatch/graph/group_executions.h"
+
+namespace harmony::dispatch {
+
+CommandWriter::CommandWriter(const model::ModelSpec& model, const plan::Plan& plan,
+                             const plan::ArenaLayout& layout, const KeptLayout& kept,
+                             const command::ObjectTableLayout& table, const WorkGraph& graph,
+                             const std::vector<DeviceMemory>& memory, ArenaRecords& records)
+    : model_(model),
+      plan_(plan),
+      layout_(layout),
+      kept_(kept),
+      table_(table),
+      graph_(graph),
+      memory_(memory),
+      records_(records),
+      parameters_(command::ParameterOffsets(model)) {}
+
+void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recovery,
+                              command::Command& command, Users& after) {
+  Placing placing{command.header.lane, command.header.signal_value, after};
+  // Copies between the host and a device count as moved again after a fault.
+  const auto copies = [&](command::Transfer copy) {
+    if (recovery) copy.traffic = command::TrafficClass::kRecovery;
+    command.body = std::move(copy);
+  };
+  switch (node.kind) {
+    case NodeKind::kInitialize:
+      command.body = command::HostTask{command::HostTaskKind::kInitialize, -1, {}, {}};
+      return;
+    case NodeKind::kLoadBatch:
+      command.body = command::HostTask{
+          command::HostTaskKind::kLoadBatch, -1, layout_.Batch(ParityOf(node)), {}};
+      return;
+    case NodeKind::kLoadWeights:
+      return copies(LoadWeights(node));
+    case NodeKind::kBatchIn:
+      return copies(BatchIn(node));
+    case NodeKind::kStashIn:
+    case NodeKind::kInputIn:
+      return copies(InputIn(node));
+    case NodeKind::kGradientIn:
+      return copies(GradientIn(node));
+    case NodeKind::kCompute:
+      command.body = Compute(node);
+      return;
+    case NodeKind::kSend:
+      command.body = Send(node);
+      return;
+    case NodeKind::kKeep:
+      command.body = Keep(node);
+      return;
+    case NodeKind::kStashOut:
+      return copies(StashOut(node, placing));
+    case NodeKind::kBoundaryOut:
+      return copies(BoundaryOut(node, placing));
+    case NodeKind::kLossOut:
+      return copies(LossOut(node, placing));
+    case NodeKind::kGradientOut:
+      return copies(GradientOut(node, gradient_slot, placing));
+    case NodeKind::kStepScalars:
+      command.body = command::HostTask{
+          command::HostTaskKind::kStepScalars, -1, layout_.Scalars(ParityOf(node)), {}};
+      return;
+    case NodeKind::kNorm:
+      command.body = command::HostTask{command::HostTaskKind::kNorm, node.index,
+                                       layout_.Norm(node.index), GradientRecords(node.index)};
+      return;
+    case NodeKind::kClip:
+      command.body =
+          command::HostTask{command::HostTaskKind::kClip, -1, layout_.Scalars(ParityOf(node)), {}};
+      return;
+    case NodeKind::kUpdate:
+      command.body =
+          command::HostTask{command::HostTaskKind::kUpdate, node.index,
+                            layout_.Scalars(ParityOf(node)), GradientRecords(node.index)};
+      return;
+    case NodeKind::kCheckpoint:
+      command.body = command::HostTask{command::HostTaskKind::kCheckpoint, -1, {}, {}};
+      return;
+  }
+}
+
+BindingPlaces CommandWriter::PlacesOf(const GroupExecution& execution) const {
+  return {execution, kept_, memory_[execution.device]};
+}
+
+Bytes CommandWriter::Hidden(int boundary) const {
+  return model::BoundaryBytes(model_, boundary, plan_.microbatch_size);
+}
+
+Bytes CommandWriter::HiddenGradient(int boundary) const {
+  return model::BoundaryGradientBytes(model_, boundary, plan_.microbatch_size);
+}
+
+command::ComputeTask CommandWriter::Compute(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const BindingPlaces places = PlacesOf(execution);
+  const int position = node.position, m = execution.microbatches[position];
+  command::ComputeTask task;
+  task.kind = TaskOf(execution.kind);
+  task.layers = execution.layers;
+  task.microbatch = m;
+  task.samples = plan_.microbatch_size * execution.task_microbatches;
+  for (int reference : execution.references) {
+    const auto at = std::find(execution.blocks.begin(), execution.blocks.end(),
+                              model_.references[reference].block);
+    if (at == execution.blocks.end()) continue;
+    if (execution.kind == ExecutionKind::kBackward &&
+        !model_.references[reference].needed_in_backward)
+      continue;
+    task.weights.push_back(
+        {reference, places.Weight(static_cast<int>(at - execution.blocks.begin()))});
+  }
+  if (execution.kind != ExecutionKind::kForward) {
+    for (int i = 0; i < static_cast<int>(execution.references.size()); ++i) {
+      task.gradients.push_back({execution.references[i], places.Gradient(i)});
+    }
+    task.first_microbatch = m % plan_.replica_microbatches() == 0;
+    task.last_microbatch = (m + 1) % plan_.replica_microbatches() == 0;
+    task.total_labels = plan_.global_batch() * model_.labels_per_sample;
+  }
+  if (execution.has_input) task.input = places.Input(position);
+  if (execution.activations >= 0) task.kept = kept_.Activations(execution.activations, m);
+  for (size_t i = 0; i < execution.inputs.size(); ++i) {
+    task.inputs.push_back({execution.inputs[i], places.In(position, execution.inputs_at[i])});
+  }
+  if (execution.has_loss) task.loss = places.Loss(m % plan_.shard_microbatches());
+  if (execution.has_output_gradient) {
+    task.output_gradient = places.In(position, execution.output_gradient_at);
+  }
+  for (int i = 0; i < static_cast<int>(execution.outputs.size()); ++i) {
+    task.outputs.push_back({execution.outputs[i], places.Output(position, i)});
+  }
+  if (execution.has_input_gradient) task.input_gradient = places.Out(position, Bytes(0));
+  return task;
+}
+
+command::Transfer CommandWriter::In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,
+                                    command::TrafficClass traffic,
+                                    const command::ObjectKey& from) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  command::Transfer copy;
+  copy.source = {-1, arena};
+  copy.destination = {execution.device, PlacesOf(execution).In(node.position, within_slot)};
+  copy.size = size;
+  copy.traffic = traffic;
+  copy.expect = command::Expect{Record(from), static_cast<uint64_t>(node.step) + 1};
+  return copy;
+}
+
+command::Transfer CommandWriter::Out(const GroupExecution& execution, Bytes device_offset,
+                                     Bytes arena, Bytes size, command::TrafficClass traffic,
+                                     const command::ObjectKey& key, Placing& placing) {
+  command::Transfer copy;
+  copy.source = {execution.device, device_offset};
+  copy.destination = {-1, arena};
+  copy.size = size;
+  copy.traffic = traffic;
+  const int record = Record(key);
+  copy.commit = command::Commit{record, key, static_cast<uint64_t>(execution.step) + 1};
+  if (key.kind == command::ObjectKind::kStash || key.kind == command::ObjectKind::kLoss) {
+    copy.retire = {record};  // these have slots of their own
+  } else {
+    copy.retire =
+        records_.Place(record, arena, arena + size, placing.lane, placing.value, placing.after);
+  }
+  return copy;
+}
+
+// ---- Copies to a device ----
+
+command::Transfer CommandWriter::LoadWeights(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const command::ObjectKey key{command::ObjectKind::kParameter, node.index, 0};
+  command::Transfer copy;
+  copy.source = {-1, parameters_[node.index]};
+  copy.destination = {execution.device, PlacesOf(execution).Weight(node.position)};
+  copy.size = model_.blocks[node.index].weight_bytes;
+  copy.expect = command::Expect{Record(key), static_cast<uint64_t>(node.step)};
+  return copy;
+}
+
+command::Transfer CommandWriter::BatchIn(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const int m = FirstMicrobatch(execution, node.position), parity = ParityOf(node);
+  const int input = execution.inputs[node.index];
+  return In(node, execution.inputs_at[node.index], layout_.Input(parity, input, m),
+            layout_.input_bytes(input) * execution.task_microbatches,
+            command::TrafficClass::kTokens, {command::ObjectKind::kBatch, parity, 0});
+}
+
+// A task's input: that of a backward is its stash.
+command::Transfer CommandWriter::InputIn(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const bool stash = node.kind == NodeKind::kStashIn;
+  const int m = FirstMicrobatch(execution, node.position);
+  const int boundary =
+      stash ? plan::StashBoundary(plan_.backward_groups[execution.group]) : execution.layers.first;
+  return In(node, execution.input_at, layout_.Stash(boundary, m),
+            Hidden(boundary) * execution.task_microbatches,
+            stash ? command::TrafficClass::kStash : command::TrafficClass::kBoundary,
+            {command::ObjectKind::kStash, boundary, m / plan_.microbatches_per_forward_task});
+}
+
+command::Transfer CommandWriter::GradientIn(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const int m = FirstMicrobatch(execution, node.position), boundary = execution.layers.last + 1;
+  return In(node, execution.output_gradient_at,
+            layout_.BoundaryGradient(BoundaryBank(plan_, execution.group + 1), m),
+            HiddenGradient(boundary), command::TrafficClass::kBoundary,
+            {command::ObjectKind::kBoundaryGradient, boundary, m});
+}
+
+// ---- Copies between devices ----
+
+command::Transfer CommandWriter::Send(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const GroupExecution& consumer = graph_.execution(execution.consumer);
+  const bool gradient = execution.kind != ExecutionKind::kForward;
+  const int output = static_cast<int>(execution.outputs.size()) - 1;
+  const Bytes hidden =
+      gradient ? HiddenGradient(execution.layers.first) : Hidden(execution.outputs[output]);
+  const int slice = FirstMicrobatch(consumer, node.index) % execution.task_microbatches;
+  const BindingPlaces from = PlacesOf(execution), to = PlacesOf(consumer);
+  command::Transfer copy;
+  copy.source = {execution.device, gradient ? from.Out(node.position, Bytes(0))
+                                            : from.Output(node.position, output) + hidden * slice};
+  copy.destination = {consumer.device, to.In(node.index, gradient ? consumer.output_gradient_at
+                                                                  : consumer.input_at)};
+  copy.size = hidden * consumer.task_microbatches;
+  copy.traffic = command::TrafficClass::kBoundary;
+  return copy;
+}
+
+command::Transfer CommandWriter::Keep(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  command::Transfer copy;
+  copy.source = {execution.device,
+                 PlacesOf(execution).Output(node.position, OutputNumber(execution, node.index))};
+  copy.destination = {kept_.StashDevice(node.index, execution.shard),
+                      kept_.Stash(node.index, FirstMicrobatch(execution, node.position))};
+  copy.size = Hidden(node.index) * execution.task_microbatches;
+  copy.traffic = command::TrafficClass::kBoundary;
+  return copy;
+}
+
+// ---- Copies of what a task has made, into its object ----
+
+command::Transfer CommandWriter::StashOut(const Node& node, Placing& placing) {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const int m = execution.microbatches[node.position];
+  return Out(execution,
+             PlacesOf(execution).Output(node.position, OutputNumber(execution, node.index)),
+             layout_.Stash(node.index, m * execution.task_microbatches),
+             Hidden(node.index) * execution.task_microbatches,
+             layout_.IsStashed(node.index) ? command::TrafficClass::kStash
+                                           : command::TrafficClass::kBoundary,
+             {command::ObjectKind::kStash, node.index, m}, placing);
+}
+
+command::Transfer CommandWriter::BoundaryOut(const Node& node, Placing& placing) {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const int m = execution.microbatches[node.position];
+  return Out(execution, PlacesOf(execution).Out(node.position, Bytes(0)),
+             layout_.BoundaryGradient(BoundaryBank(plan_, execution.group), m),
+             HiddenGradient(node.index),
+             plan_.update == job::UpdateMode::kEager ? command::TrafficClass::kBoundaryCommit
+                                                     : command::TrafficClass::kBoundary,
+             {command::ObjectKind::kBoundaryGradient, node.index, m}, placing);
+}
+
+command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const int first = node.replica * plan_.replica_microbatches() % plan_.shard_microbatches();
+  return Out(execution, PlacesOf(execution).Loss(first), layout_.Loss(node.replica),
+             layout_.loss_bytes(), command::TrafficClass::kLoss,
+             {command::ObjectKind::kLoss, 0, node.replica}, placing);
+}
+
+command::Transfer CommandWriter::GradientOut(const Node& node, Bytes slot, Placing& placing) {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  return Out(execution, PlacesOf(execution).Gradient(node.position), slot,
+             model_.blocks[model_.references[node.index].block].gradient_bytes,
+             command::TrafficClass::kGradients,
+             {command::ObjectKind::kGradient, node.index, node.replica}, placing);
+}
+
+// In the order in which they are summed: last reference first, of each its replicas ascending.
+std::vector<int> CommandWriter::GradientRecords(int block) const {
+  std::vector<int> records;
+  const std::vector<int>& references = model_.blocks[block].references;
+  for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
+    for (int replica = 0; replica < plan_.replicas; ++replica) {
+      records.push_back(Record({command::ObjectKind::kGradient, *reference, replica}));
+    }
+  }
+  return records;
+}
+
+}  // namespace harmony::dispatch

@@ -1,0 +1,109 @@
+#include "coordinator/dispatch/issue/lane_heads.h"
+
+#include <algorithm>
+
+namespace harmony::dispatch {
+namespace {
+
+// The heap's order: the last one first.
+bool Later(const HeadStart& a, const HeadStart& b) { return b.ComesBefore(a); }
+
+}  // namespace
+
+LaneHeads::LaneHeads(const command::LaneTable& lanes, WorkGraph& graph,
+                     const MemoryAdmission& memory, const ModelledClock& clock)
+    : graph_(graph),
+      memory_(memory),
+      clock_(clock),
+      lanes_of_(static_cast<size_t>(lanes.num_devices())),
+      heads_(static_cast<size_t>(graph.num_lanes())) {
+  for (int lane = 0; lane < graph.num_lanes(); ++lane) {
+    const command::Lane of = lanes.LaneAt(lane);
+    if (!command::IsHostLane(of)) lanes_of_[static_cast<size_t>(of.device)].push_back(lane);
+  }
+  Restart();
+}
+
+int LaneHeads::Pick() {
+  while (!unchecked_.empty()) {
+    const int lane = unchecked_.back();
+    unchecked_.pop_back();
+    Check(lane);
+  }
+  return ready_.empty() ? -1 : ready_.front().lane;
+}
+
+void LaneHeads::Check(int lane) {
+  std::deque<NodeId>& queue = graph_.lane(lane);
+  while (!queue.empty() && graph_.node(queue.front()).state == NodeState::kDropped) {
+    queue.pop_front();
+  }
+  Head& head = heads_[static_cast<size_t>(lane)];
+  head.stalled = true;
+  if (queue.empty()) return;
+  const Node& node = graph_.node(queue.front());
+  if (node.state == NodeState::kWayOpen && node.kind != NodeKind::kSend) return;
+  Nanos ready_at;
+  for (NodeId dep : node.deps) {
+    if (graph_.Forgotten(dep)) continue;
+    Node& before = graph_.node(dep);
+    if (before.state != NodeState::kIssued && before.state != NodeState::kDropped) {
+      head.stalled = false;
+      head.waits_for = dep;
+      head.next_waiting = before.waiting_lane;
+      before.waiting_lane = lane;
+      return;
+    }
+    ready_at = std::max(ready_at, before.finish);
+  }
+  if (!memory_.IsGiven(node)) return;
+  head.stalled = false;
+  head.ready_at = std::max(ready_at, memory_.FreeAt(node));
+  ready_.push_back({std::max(head.ready_at, clock_.free_at(lane)), queue.front(), lane});
+  std::push_heap(ready_.begin(), ready_.end(), Later);
+}
+
+void LaneHeads::Taken(int lane) {
+  std::pop_heap(ready_.begin(), ready_.end(), Later);
+  ready_.pop_back();
+  unchecked_.push_back(lane);
+}
+
+void LaneHeads::Resolved(Node& node) {
+  for (int lane = node.waiting_lane; lane >= 0;) {
+    unchecked_.push_back(lane);
+    Head& head = heads_[static_cast<size_t>(lane)];
+    head.waits_for = kNoNode;
+    lane = head.next_waiting;
+  }
+  node.waiting_lane = -1;
+}
+
+void LaneHeads::ChangedAt(int lane) {
+  Head& head = heads_[static_cast<size_t>(lane)];
+  if (!head.stalled) return;
+  head.stalled = false;
+  unchecked_.push_back(lane);
+}
+
+void LaneHeads::ChangedOn(int device) {
+  for (int lane : lanes_of_[static_cast<size_t>(device)]) ChangedAt(lane);
+}
+
+void LaneHeads::Changed() {
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) ChangedAt(lane);
+}
+
+void LaneHeads::Restart() {
+  ready_.clear();
+  unchecked_.clear();
+  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
+    Head& head = heads_[static_cast<size_t>(lane)];
+    if (!graph_.Forgotten(head.waits_for)) graph_.node(head.waits_for).waiting_lane = -1;
+    head.waits_for = kNoNode;
+    head.stalled = false;
+    unchecked_.push_back(lane);
+  }
+}
+
+}  // namespace harmony::dispatch

@@ -1,0 +1,48 @@
+#include "coordinator/dispatch/issue/modelled_clock.h"
+
+#include <algorithm>
+
+namespace harmony::dispatch {
+
+ModelledClock::ModelledClock(const plan::LaneResources& resources)
+    : lanes_(resources.of_lane.size()) {
+  std::vector<Servers> servers(lanes_.size());  // by resource
+  for (int number : resources.of_lane) {
+    const auto resource = static_cast<size_t>(number);
+    if (servers[resource].count == 0) {
+      servers[resource] = {servers_.size(), static_cast<size_t>(resources.capacity[resource])};
+      servers_.resize(servers_.size() + servers[resource].count);
+    }
+    servers_of_.push_back(servers[resource]);
+  }
+}
+
+size_t ModelledClock::ServerFor(int lane, Nanos ready, Nanos duration) const {
+  const Servers servers = servers_of_[static_cast<size_t>(lane)];
+  size_t best = servers.first;
+  for (size_t i = best + 1; i < servers.first + servers.count; ++i) {
+    if (servers_[i].FinishOf(ready, duration) < servers_[best].FinishOf(ready, duration)) best = i;
+  }
+  return best;
+}
+
+Nanos ModelledClock::Issue(int index, Nanos ready, Nanos duration) {
+  Lane& lane = lanes_[static_cast<size_t>(index)];
+  const Nanos from = std::max(ready, lane.free_at);
+  lane.free_at = servers_[ServerFor(index, from, duration)].Serve(from, duration);
+  if (lane.finishes.empty()) lane.finishes.resize(kRemembered);
+  lane.finishes[++lane.issued % kRemembered] = lane.free_at;
+  return lane.free_at;
+}
+
+Nanos ModelledClock::FinishIfIssued(int index, Nanos ready, Nanos duration) const {
+  const Nanos from = std::max(ready, lanes_[static_cast<size_t>(index)].free_at);
+  return servers_[ServerFor(index, from, duration)].FinishOf(from, duration);
+}
+
+Nanos ModelledClock::FinishOf(int index, uint64_t value) const {
+  const Lane& lane = lanes_[static_cast<size_t>(index)];
+  return lane.issued - value < kRemembered ? lane.finishes[value % kRemembered] : Nanos();
+}
+
+}  // namespace harmony::dispatch

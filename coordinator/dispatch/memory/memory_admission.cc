@@ -1,0 +1,132 @@
+#include "coordinator/dispatch/memory/memory_admission.h"
+
+#include <algorithm>
+
+namespace harmony::dispatch {
+
+template <typename Use>
+void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
+  const FirstWrite writes = TraitsOf(node.kind).writes;
+  if (writes == FirstWrite::kNothing || node.state == NodeState::kWayOpen) return;
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const DeviceMemory& memory = MemoryOf(execution);
+  switch (writes) {
+    case FirstWrite::kNothing:
+      break;
+    case FirstWrite::kWeights:
+      if (node.position >= execution.own_blocks) break;
+      use(memory.waits(execution.first_weight + node.position));
+      break;
+    case FirstWrite::kInputSlot:
+      if (node.position < execution.slots) use(memory.waits(execution.in));
+      break;
+    case FirstWrite::kOutputs:
+      if (node.position < execution.slots) use(memory.waits(execution.out));
+      if (node.position > 0) break;
+      for (int64_t item = execution.first_gradient; item < execution.in; ++item)
+        use(memory.waits(item));
+      break;
+    case FirstWrite::kConsumer: {
+      const GroupExecution& consumer = graph_.execution(execution.consumer);
+      if (node.index < consumer.slots) use(MemoryOf(consumer).waits(consumer.in));
+      break;
+    }
+    case FirstWrite::kArenaGradient:
+      if (const Users* users = slots_.WaitsOf(node)) use(*users);
+      break;
+  }
+}
+
+bool MemoryAdmission::IsGiven(const Node& node) const {
+  const FirstWrite writes = TraitsOf(node.kind).writes;
+  if (writes == FirstWrite::kNothing) return true;
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const DeviceMemory& memory = MemoryOf(execution);
+  switch (writes) {
+    case FirstWrite::kNothing:
+    case FirstWrite::kConsumer:  // the way was chosen because it is
+      return true;
+    case FirstWrite::kWeights:
+      return node.position >= execution.own_blocks ||  // in a place of its own
+             memory.admitted(execution.first_weight + node.position);
+    case FirstWrite::kInputSlot:
+      return memory.admitted(execution.in);
+    case FirstWrite::kOutputs:
+      return memory.admitted(execution.end_item - 1);
+    case FirstWrite::kArenaGradient:
+      return slots_.IsGiven(node);
+  }
+  return true;
+}
+
+Nanos MemoryAdmission::FreeAt(const Node& node) const {
+  Nanos at;
+  ForEachFirstWrite(node, [&](const Users& users) { at = std::max(at, users.finish); });
+  return at;
+}
+
+void MemoryAdmission::CollectUsers(const Node& node, Users& users) const {
+  ForEachFirstWrite(node, [&](const Users& before) { users.Merge(before); });
+}
+
+bool MemoryAdmission::Admit() {
+  bool any = false;
+  for (DeviceMemory& memory : memory_) any = memory.Admit() || any;
+  return any;
+}
+
+bool MemoryAdmission::AfterIssue(const Node& node) {
+  const LastRead reads = TraitsOf(node.kind).reads;
+  if (reads == LastRead::kNothing) return false;
+  GroupExecution& execution = graph_.execution(node.execution);
+  switch (reads) {
+    case LastRead::kNothing:
+      break;
+    case LastRead::kInputs:
+      return AfterCompute(node, execution);
+    case LastRead::kOutput:
+      --execution.outs_left;
+      AddUser(execution.out_users, node);
+      return ReleaseOutputs(execution);
+    case LastRead::kLosses:
+      return slots_.IsOfLastReplica(node, execution) &&
+             Release(execution, execution.loss, UsersOf(node));
+    case LastRead::kGradient:
+      return slots_.IsOfLastReplica(node, execution) &&
+             Release(execution, execution.first_gradient + node.position, UsersOf(node));
+  }
+  return false;
+}
+
+bool MemoryAdmission::AfterDrop(const Node& node) {
+  if (TraitsOf(node.kind).reads != LastRead::kOutput) return false;
+  GroupExecution& execution = graph_.execution(node.execution);
+  --execution.outs_left;
+  return ReleaseOutputs(execution);
+}
+
+bool MemoryAdmission::AfterCompute(const Node& node, GroupExecution& execution) {
+  AddUser(execution.out_users, node);
+  if (--execution.compute_left > 0) return false;
+  const Users users = UsersOf(node);
+  bool given = false;
+  for (int64_t item = execution.first_weight; item < execution.first_gradient; ++item) {
+    given = Release(execution, item, users) || given;
+  }
+  given = Release(execution, execution.in, users) || given;
+  return ReleaseOutputs(execution) || given;
+}
+
+bool MemoryAdmission::ReleaseOutputs(GroupExecution& execution) {
+  if (execution.compute_left > 0 || execution.outs_left != 0) return false;
+  execution.outs_left = -1;  // once
+  return Release(execution, execution.out, execution.out_users);
+}
+
+bool MemoryAdmission::Release(const GroupExecution& execution, int64_t item, const Users& users) {
+  DeviceMemory& memory = memory_[static_cast<size_t>(execution.device)];
+  memory.Release(item, users);
+  return memory.Admit();
+}
+
+}  // namespace harmony::dispatch

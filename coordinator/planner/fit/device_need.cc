@@ -1,0 +1,65 @@
+#include "coordinator/planner/fit/device_need.h"
+
+#include "coordinator/dispatch/memory/kept_layout.h"
+
+namespace harmony::planner {
+namespace {
+
+GroupNeed NeedOf(const model::ModelSpec& model, const plan::Plan& plan,
+                 const dispatch::KeptLayout& kept, dispatch::ExecutionKind kind, int group,
+                 int shard) {
+  dispatch::GroupExecution execution = dispatch::PlannedExecution(model, plan, kind, group, shard);
+  const std::vector<Bytes> items = dispatch::LayOutItems(model, plan, execution);
+  GroupNeed need;
+  need.kind = kind;
+  need.group = group;
+  need.shard = shard;
+  need.layers = execution.layers;
+  need.device = execution.device;
+  need.kept = kept.bytes(execution.device);
+  const size_t weights = static_cast<size_t>(execution.own_blocks);
+  const size_t gradients =
+      weights + (kind == dispatch::ExecutionKind::kForward ? 0 : execution.references.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
+    sum += items[i].AlignUp(kSlotAlignment);
+  }
+  need.workspace = dispatch::WorkspaceBoundOf(model, plan, execution);
+  return need;
+}
+
+}  // namespace
+
+std::vector<GroupNeed> NeedOfGroups(const model::ModelSpec& model, const plan::Plan& plan) {
+  std::vector<GroupNeed> needs;
+  const dispatch::KeptLayout kept(model, plan);
+  const auto add = [&](dispatch::ExecutionKind kind, size_t group) {
+    for (int shard = 0; shard < plan.num_shards(); ++shard) {
+      needs.push_back(NeedOf(model, plan, kept, kind, static_cast<int>(group), shard));
+    }
+  };
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) add(dispatch::ExecutionKind::kForward, f);
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+    add(g + 1 == plan.backward_groups.size() ? dispatch::ExecutionKind::kFused
+                                             : dispatch::ExecutionKind::kBackward,
+        g);
+  }
+  return needs;
+}
+
+std::vector<DeviceNeed> NeedOfDevices(const plan::Plan& plan, const std::vector<GroupNeed>& needs) {
+  std::vector<DeviceNeed> devices(plan.devices.size());
+  for (const GroupNeed& need : needs) {
+    DeviceNeed& device = devices[static_cast<size_t>(need.device)];
+    if (need.resident() > device.resident.resident()) device.resident = need;
+    if (need.workspace > device.workspace.workspace) device.workspace = need;
+  }
+  return devices;
+}
+
+const char* KindName(dispatch::ExecutionKind kind) {
+  static constexpr const char* kNames[] = {"forward", "backward", "forward+backward"};
+  return kNames[static_cast<int>(kind)];
+}
+
+}  // namespace harmony::planner

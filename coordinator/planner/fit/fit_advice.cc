@@ -1,0 +1,183 @@
+#include "coordinator/planner/fit/fit_advice.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/planner/fit/device_need.h"
+
+namespace harmony::planner {
+namespace {
+
+constexpr int64_t kResidentGranule = 4096;
+
+plan::Plan PlanOf(const PlanBuilder& builder, job::StashPlacement stash,
+                  const std::vector<model::LayerRange>& partition) {
+  plan::Plan plan = builder.Blank();
+  plan.stream_slots = 1;
+  for (const model::LayerRange& layers : partition) {
+    plan::LayerGroup& group = plan.backward_groups.emplace_back();
+    group.layers = layers;
+    group.keep_stash = stash == job::StashPlacement::kDevice;
+  }
+  WrapAround(DeviceChoices(plan), 0, &plan.backward_groups);
+  MirrorForward(&plan);
+  return plan;
+}
+
+bool Fits(const model::ModelSpec& model, const job::JobSpec& job, const plan::MachineSpec& machine,
+          int64_t microbatch, Division division, const std::vector<model::LayerRange>& partition) {
+  const PlanBuilder builder(model, job, machine, microbatch, division);
+  plan::Plan plan = PlanOf(builder, job.stash, partition);
+  StepExecutions step;
+  return builder.Complete(&plan, &step) && builder.FitsHost(plan);
+}
+
+// The largest value below the present one for which `fits` holds, among its divisors or halves.
+template <typename Fit>
+int64_t Smaller(int64_t present, bool divisors, const Fit& fits) {
+  for (int64_t value = divisors ? present - 1 : present / 2; value >= 1;
+       value = divisors ? value - 1 : value / 2) {
+    if (divisors && present % value != 0) continue;
+    if (fits(value)) return value;
+  }
+  return 0;
+}
+
+// The longest sequence below the present one, among its halves, with which the model fits.
+template <typename Fit>
+int64_t SmallerLength(const job::JobSpec& job, const ModelOfLength& of_length, const Fit& fits) {
+  if (!of_length) return 0;
+  return Smaller(job.sequence_length, /*divisors=*/false,
+                 [&](int64_t length) { return fits(of_length(length)); });
+}
+
+}  // namespace
+
+absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& job,
+                            const plan::MachineSpec& machine, int64_t microbatch, Division division,
+                            const std::vector<model::LayerRange>& partition,
+                            const ModelOfLength& of_length) {
+  std::vector<model::LayerRange> finest = partition;
+  for (int layer = 0; partition.empty() && layer < model.num_layers(); ++layer) {
+    finest.push_back({layer, layer});
+  }
+  const PlanBuilder builder(model, job, machine, microbatch, division);
+  plan::Plan plan = PlanOf(builder, job.stash, finest);
+  StepExecutions step;
+  builder.Complete(&plan, &step);
+  const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
+  const std::vector<DeviceNeed> of_device = NeedOfDevices(plan, needs);
+  const auto room_of = [&](const GroupNeed& need) {
+    return of_device[need.device].total() + Bytes(kResidentGranule);
+  };
+  // What lacks most: with that much more all groups of its device fit, and of those like it.
+  const GroupNeed* need = nullptr;
+  Bytes missing;
+  for (const GroupNeed& each : needs) {
+    const Bytes lacks = room_of(each) - plan.devices[each.device].memory;
+    if (each.resident() < of_device[each.device].resident.resident() || lacks <= missing) continue;
+    need = &each;
+    missing = lacks;
+  }
+  if (need == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("no plan runs under the simulator: ", DebugString(plan)));
+  }
+  std::string text = absl::StrCat(
+      KindName(need->kind), " of layers ", need->layers.first, " to ", need->layers.last,
+      " does not fit device ", need->device, " (",
+      FormatBytesExact(plan.devices[need->device].memory), "): weights ",
+      FormatBytes(need->weights), ", gradients ", FormatBytes(need->gradients), ", activations ",
+      FormatBytes(need->streaming), ", workspace ",
+      FormatBytes(of_device[need->device].workspace.workspace),
+      need->kept.count() > 0 ? absl::StrCat(", stashes of all its groups ", FormatBytes(need->kept))
+                             : "",
+      "; ", FormatBytesExact(missing), " missing. It fits with mem=",
+      (room_of(*need) + machine.devices[need->device].context).count());
+  const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
+    return job.global_batch_size % (size * division.replicas) == 0 &&
+           Fits(model, job, machine, size, division, finest);
+  });
+  if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
+  const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& other) {
+    return Fits(other, job, machine, microbatch, division, finest);
+  });
+  if (shorter > 0) absl::StrAppend(&text, ", or with sequence_length: ", shorter);
+  job::JobSpec on_host = job;
+  on_host.stash = job::StashPlacement::kHost;
+  if (need->kept.count() > 0 && Fits(model, on_host, machine, microbatch, division, finest)) {
+    absl::StrAppend(&text, ", or with stash: host");
+  }
+  if (!partition.empty() && need->layers.count() > 1) {
+    absl::StrAppend(&text, ", or with fewer layers in that group (layer_groups)");
+  }
+  if (!builder.FitsHost(plan)) {
+    absl::StrAppend(&text, ". The host arena of such a plan needs ",
+                    FormatBytesExact(builder.SegmentBytes(plan)), " as well, host_memory is ",
+                    FormatBytesExact(machine.host_memory));
+  }
+  return absl::ResourceExhaustedError(text);
+}
+
+plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, plan::Plan plan) {
+  constexpr size_t kMostTries = 4000, kMostExecutions = 400'000;
+  const size_t executions = plan.forward_groups.size() + plan.backward_groups.size();
+  CounterRandom random(/*seed=*/1, /*stream=*/29);
+  Bytes least = builder.ArenaBytes(plan);
+  for (size_t left = std::min(kMostTries, kMostExecutions / executions); left > 0; --left) {
+    plan::Plan next = plan;
+    if (!RandomMove(rules, random, &next) || !plan::CheckPlan(builder.model(), next).ok()) continue;
+    StepExecutions step;
+    if (!builder.Complete(&next, &step)) continue;
+    const Bytes need = builder.ArenaBytes(next);
+    if (need > least) continue;
+    least = need;
+    plan = std::move(next);
+  }
+  return plan;
+}
+
+absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job,
+                          const plan::MachineSpec& machine, const plan::Plan& plan,
+                          const ModelOfLength& of_length) {
+  const PlanBuilder builder(model, job, machine, plan.microbatch_size, {plan.mode, plan.replicas});
+  const Bytes need = builder.SegmentBytes(plan), tables = need - builder.ArenaBytes(plan);
+  std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
+  const auto fits_with = [](const PlanBuilder& any, plan::Plan other) {
+    StepExecutions step;
+    any.Complete(&other, &step);
+    return any.FitsHost(other);
+  };
+  const auto fits = [&](const plan::Plan& other) { return fits_with(builder, other); };
+  if (plan.optimizer_moments > 0) {
+    plan::Plan other = plan;
+    other.optimizer_moments = 0;
+    if (fits(other)) ways.push_back("optim: sgd");
+  }
+  if (plan.update == job::UpdateMode::kDeferred && !plan.clip) {
+    plan::Plan other = plan;
+    other.update = job::UpdateMode::kEager;
+    if (fits(other)) ways.push_back("update: eager");
+  }
+  const int64_t batch = Smaller(job.global_batch_size, /*divisors=*/false, [&](int64_t size) {
+    plan::Plan other = plan;
+    other.num_microbatches = static_cast<int>(size / plan.microbatch_size);
+    return size % (plan.microbatch_size * plan.replicas) == 0 && other.num_microbatches > 0 &&
+           fits(other);
+  });
+  if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
+  const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& other) {
+    const Division division{plan.mode, plan.replicas};
+    return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, division), plan);
+  });
+  if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the host arena needs ", FormatBytesExact(need),
+      tables.count() > 0 ? absl::StrCat(" (", FormatBytes(tables), " of it for tables)") : "",
+      ", host_memory is ", FormatBytesExact(machine.host_memory), ": ",
+      FormatBytesExact(need - machine.host_memory), " too little. It fits with ",
+      absl::StrJoin(ways, ", or with "), ". Storage (NVMe) is not counted: it is not built yet"));
+}
+
+}  // namespace harmony::planner

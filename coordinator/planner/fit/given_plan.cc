@@ -1,0 +1,120 @@
+#include "coordinator/planner/fit/given_plan.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/dispatch/memory/kept_layout.h"
+#include "coordinator/planner/fit/fit_advice.h"
+
+namespace harmony::planner {
+namespace {
+
+absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
+  const auto wrong = [](absl::string_view field, int64_t is, absl::string_view key,
+                        int64_t wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", is, ", but the job has ", key, ": ", wanted));
+  };
+  if (given.sequence_length != job.sequence_length) {
+    return wrong("sequence_length", given.sequence_length, "sequence_length", job.sequence_length);
+  }
+  if (job.micro_batch_size > 0 && given.microbatch_size != job.micro_batch_size) {
+    return wrong("micro_batch_size", given.microbatch_size, "micro_batch_size",
+                 job.micro_batch_size);
+  }
+  if (job.micro_batch_size > 0 && given.microbatches_per_forward_task > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("forward_span: ", given.microbatches_per_forward_task,
+                     ", but the job has micro_batch_size: ", job.micro_batch_size,
+                     ", which forward and backward both use (auto leaves it ", "open)"));
+  }
+  if (job.mode != "auto" && job.mode != ToString(given.mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mode: ", ToString(given.mode), ", but the job has mode: ", job.mode));
+  }
+  if (job.virtual_replicas > 0 && given.replicas != job.virtual_replicas) {
+    return wrong("replicas", given.replicas, "virtual_replicas", job.virtual_replicas);
+  }
+  if (job.global_batch_size % given.microbatch_size != 0 ||
+      job.global_batch_size / given.microbatch_size != given.num_microbatches) {
+    return wrong("num_microbatches, times micro_batch_size", given.global_batch(),
+                 "global_batch_size", job.global_batch_size);
+  }
+  const bool eager = given.update == job::UpdateMode::kEager;
+  if (eager && job.max_grad_norm > 0) {
+    return absl::InvalidArgumentError("update: eager, but the job clips gradients (max_grad_norm)");
+  }
+  if (job.update != job::UpdateMode::kAuto && job.update != given.update) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("update: ", ToString(given.update), ", but the job says the other (update)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAgainstModel(const model::ModelSpec& model, const plan::Plan& given) {
+  const int end = given.backward_groups.back().layers.last;
+  if (end + 1 == model.num_layers()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("backward_groups: they end with layer ", end,
+                                                 ", the model has layers 0 to ",
+                                                 model.num_layers() - 1));
+}
+
+absl::Status CheckDevices(const std::vector<plan::LayerGroup>& groups, absl::string_view field,
+                          size_t devices) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].device < static_cast<int>(devices)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "].device: ", groups[i].device,
+                                                   ", but there are ", devices,
+                                                   " devices, numbered from 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TooLarge(const model::ModelSpec& model, const plan::Plan& plan,
+                      const StepExecutions& step) {
+  const dispatch::KeptLayout kept(model, plan);
+  for (size_t v = 0; v < step.executions.size(); ++v) {
+    const dispatch::GroupExecution& execution = step.executions[v];
+    const plan::DevicePlan& device = plan.devices[execution.device];
+    const Bytes need = dispatch::TotalOf(step.items[v]) + kept.bytes(execution.device);
+    if (need <= device.resident) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        execution.kind == dispatch::ExecutionKind::kForward ? "forward_groups["
+                                                            : "backward_groups[",
+        execution.group, "]: layers ", execution.layers.first, " to ", execution.layers.last,
+        " need ", FormatBytesExact(need), " of device ", execution.device, ", which has ",
+        FormatBytesExact(device.memory), ", ", FormatBytesExact(device.resident),
+        " of it beside the largest workspace: ", FormatBytesExact(need - device.resident),
+        " missing"));
+  }
+  return absl::InternalError("the plan does not fit");
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> AdoptPlan(const model::ModelSpec& model, const job::JobSpec& job,
+                                     const plan::MachineSpec& machine, const plan::Plan& given,
+                                     absl::string_view where, const ModelOfLength& of_length) {
+  HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstJob(job, given), where);
+  HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstModel(model, given), where);
+  const size_t devices = machine.devices.size();
+  HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.forward_groups, "forward_groups", devices), where);
+  HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.backward_groups, "backward_groups", devices),
+                              where);
+  const PlanBuilder builder(model, job, machine, given.microbatch_size,
+                            {given.mode, given.replicas});
+  plan::Plan plan = builder.Blank();
+  plan.update = given.update;
+  plan.microbatches_per_forward_task = given.microbatches_per_forward_task;
+  plan.stream_slots = given.stream_slots;
+  plan.forward_groups = given.forward_groups;
+  plan.backward_groups = given.backward_groups;
+  HARMONY_RETURN_IF_ERROR_CTX(plan::CheckPlan(model, plan), where);
+  StepExecutions step;
+  if (!builder.Complete(&plan, &step)) {
+    HARMONY_RETURN_IF_ERROR_CTX(TooLarge(model, plan, step), where);
+  }
+  if (!builder.FitsHost(plan)) return HostTooSmall(model, job, machine, plan, of_length);
+  return plan;
+}
+
+}  // namespace harmony::planner

@@ -1,0 +1,120 @@
+#include "coordinator/planner/fit/plan_builder.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "common/model/model_sizes.h"
+#include "common/plan/arena_layout.h"
+#include "coordinator/dispatch/memory/kept_layout.h"
+
+namespace harmony::planner {
+namespace {
+
+constexpr int64_t kResidentGranule = 4096;
+// Such a part of the step has to be won.
+constexpr int64_t kWorthMoreHostMemory = 50;
+
+}  // namespace
+
+PlanBuilder::PlanBuilder(const model::ModelSpec& model, const job::JobSpec& job,
+                         const plan::MachineSpec& machine, int64_t microbatch, Division division)
+    : model_(model), job_(job), machine_(machine), microbatch_(microbatch), division_(division) {
+  for (const model::ParamBlock& block : model.blocks) {
+    if (!block.tied()) untied_ += block.gradient_bytes;
+  }
+}
+
+plan::Plan PlanBuilder::Blank() const {
+  plan::Plan plan;
+  plan.mode = division_.mode;
+  plan.replicas = division_.replicas;
+  plan.microbatch_size = microbatch_;
+  plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch_);
+  plan.sequence_length = job_.sequence_length;
+  plan.update = job_.DeferredUpdates() ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
+  plan.clip = job_.max_grad_norm > 0;
+  plan.optimizer_moments = job_.optim == job::OptimizerKind::kAdamW ? 2 : 0;
+  // A device that runs all groups has one of them at work.
+  const bool data = division_.mode == plan::ParallelMode::kData;
+  plan.boundary_banks = (data ? 1 : static_cast<int>(machine_.devices.size())) + 2;
+  std::vector<std::string> roots;
+  for (const plan::DeviceSpec& device : machine_.devices) {
+    if (!device.root.empty() && !absl::c_linear_search(roots, device.root)) {
+      roots.push_back(device.root);
+    }
+    const auto root = absl::c_find(roots, device.root);
+    const int number = device.root.empty() ? 0 : static_cast<int>(root - roots.begin()) + 1;
+    plan.devices.push_back({device.usable(), {}, number});
+  }
+  return plan;
+}
+
+std::vector<int> PlanBuilder::ForwardTaskSizes() const {
+  const plan::Plan shape = Blank();
+  std::vector<int> forward_task_sizes = {1};
+  if (job_.micro_batch_size > 0 || !plan::LargerForwardTasksAllowed(model_, shape))
+    return forward_task_sizes;
+  Bytes largest;
+  for (const plan::DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
+  // Where there are forward tasks at all, layer 0 is in one of them.
+  const auto fits = [&](int task_microbatches) {
+    return model::WorkspaceBound(model_, model::WorkspaceOf::kForward, {0, 0},
+                                 microbatch_ * task_microbatches) <= largest;
+  };
+  const int most = shape.replica_microbatches();
+  for (int task_microbatches = 2; task_microbatches <= most; ++task_microbatches) {
+    if (most % task_microbatches == 0 && fits(task_microbatches))
+      forward_task_sizes.push_back(task_microbatches);
+  }
+  return forward_task_sizes;
+}
+
+bool PlanBuilder::Complete(plan::Plan* plan, StepExecutions* step) const {
+  plan->gradient_ring = plan::ArenaLayout::DefaultRing(model_, *plan);
+  *step = ExecutionsOf(model_, *plan);
+  std::vector<Bytes> workspace(plan->devices.size()), need(plan->devices.size());
+  for (size_t v = 0; v < step->executions.size(); ++v) {
+    const dispatch::GroupExecution& execution = step->executions[v];
+    Bytes& most = workspace[execution.device];
+    most = std::max(most, dispatch::WorkspaceBoundOf(model_, *plan, execution));
+    need[execution.device] = std::max(need[execution.device], dispatch::TotalOf(step->items[v]));
+  }
+  bool fits = true;
+  for (size_t d = 0; d < plan->devices.size(); ++d) {
+    plan::DevicePlan& device = plan->devices[d];
+    const bool used = need[d].count() > 0;
+    const int64_t left = std::max<int64_t>((device.memory - workspace[d]).count(), 0);
+    device.resident = Bytes(used ? left / kResidentGranule * kResidentGranule : 0);
+  }
+  const dispatch::KeptLayout kept(model_, *plan);
+  for (size_t d = 0; d < plan->devices.size(); ++d) {
+    fits = fits && need[d] + kept.bytes(static_cast<int>(d)) <= plan->devices[d].resident;
+  }
+  plan->arena_dynamic = plan::ArenaLayout(model_, *plan).dynamic_bytes();
+  return fits;
+}
+
+Bytes PlanBuilder::ArenaBytes(const plan::Plan& plan) const {
+  return plan::ArenaLayout(model_, plan).end();
+}
+
+Bytes PlanBuilder::SegmentBytes(const plan::Plan& plan) const {
+  const Bytes arena = ArenaBytes(plan);
+  return machine_.segment_for ? machine_.segment_for(arena) : arena;
+}
+
+bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
+  return machine_.host_memory.count() == 0 || SegmentBytes(plan) <= machine_.host_memory;
+}
+
+Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
+  const bool large =
+      plan.update == job::UpdateMode::kEager
+          ? plan.gradient_ring > Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.replicas
+          : !job_.DeferredUpdates();
+  return large ? Nanos(step.count() + step.count() / kWorthMoreHostMemory) : step;
+}
+
+}  // namespace harmony::planner

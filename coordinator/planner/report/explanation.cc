@@ -1,0 +1,229 @@
+// What there is to say about a plan, as text and as JSON.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/model/model_sizes.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/plan_json.h"
+#include "coordinator/planner/fit/device_need.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/planner/report/time_text.h"
+
+namespace harmony::planner {
+namespace {
+
+// The group works with weights that stay on its device from forward to backward.
+bool KeepsWeights(const plan::Plan& plan, const GroupNeed& need) {
+  if (need.kind == dispatch::ExecutionKind::kForward)
+    return plan::KeeperOf(plan, plan.forward_groups[need.group]) >= 0;
+  return plan.backward_groups[need.group].keep_weights;
+}
+
+bool KeepsStash(const plan::Plan& plan, const GroupNeed& need) {
+  return need.kind != dispatch::ExecutionKind::kForward &&
+         plan.backward_groups[need.group].keep_stash;
+}
+
+bool KeepsActivations(const plan::Plan& plan, const GroupNeed& need) {
+  if (need.kind != dispatch::ExecutionKind::kForward)
+    return plan.backward_groups[need.group].keep_activations;
+  return plan::ActivationKeeperOf(plan, plan.forward_groups[need.group]) >= 0;
+}
+
+// Without stashes and boundary commits; parameters counted once.
+double BytesPerParameter(const model::ModelSpec& model, const plan::ArenaLayout& layout) {
+  const Bytes bytes = layout.end() - layout.stash_and_boundary_bytes();
+  return static_cast<double>(bytes.count()) / static_cast<double>(model.parameter_count());
+}
+
+const char* UpdateName(const plan::Plan& plan) {
+  return plan.clip ? "deferred, clipped" : ToString(plan.update);
+}
+
+const char* StashName(const plan::Plan& plan) {
+  const std::vector<plan::StashSpec> stashes = plan::StashesOf(plan);
+  const auto kept = std::count_if(stashes.begin(), stashes.end(),
+                                  [](const plan::StashSpec& stash) { return stash.kept; });
+  if (kept == 0) return "host";
+  return kept == static_cast<int64_t>(stashes.size()) ? "device" : "host and device";
+}
+
+// How the batch is divided, in words; nothing where it is not.
+std::string ModeText(const plan::Plan& plan) {
+  std::string text;
+  if (plan.mode == plan::ParallelMode::kData) {
+    const int shards = plan.num_shards(), devices = static_cast<int>(plan.devices.size());
+    absl::StrAppendFormat(&text,
+                          "Data parallel: %d device%s each all layer groups with %d of the %d "
+                          "microbatches%s\n",
+                          shards, shards == 1 ? " runs" : "s run", plan.shard_microbatches(),
+                          plan.num_microbatches,
+                          shards < devices ? absl::StrFormat("; %d idle", devices - shards) : "");
+  }
+  if (plan.replicas > 1) {
+    absl::StrAppendFormat(&text,
+                          "%d replicas of %d microbatches each (virtual_replicas): a gradient is "
+                          "added up over each of them, then over them, in order\n",
+                          plan.replicas, plan.replica_microbatches());
+  }
+  return text;
+}
+
+std::string Row(absl::string_view name, Bytes bytes) {
+  return absl::StrFormat("  %-18s %s\n", name, FormatBytes(bytes));
+}
+
+std::string Traffic(absl::string_view name, const PlanResult& result, command::TrafficClass traffic,
+                    Bytes least) {
+  const Bytes predicted(result.estimate.bytes[static_cast<size_t>(traffic)]);
+  return absl::StrFormat("  %-18s %12s %12s\n", name, FormatBytes(predicted), FormatBytes(least));
+}
+
+}  // namespace
+
+std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
+                        const plan::MachineSpec& machine) {
+  const plan::Plan& plan = result.plan;
+  const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
+  const plan::ArenaLayout layout(model, plan);
+  const model::Footprint footprint =
+      model::ComputeFootprint(model, plan.global_batch(), plan.optimizer_moments);
+  Bytes devices;
+  for (const plan::DevicePlan& device : plan.devices) devices += device.memory;
+  std::string text = absl::StrFormat(
+      "%s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
+      "%s, "
+      "stashes on the %s\n",
+      ToString(plan.mode), plan.devices.size(), plan.devices.size() == 1 ? "" : "s",
+      plan.num_microbatches, plan.microbatch_size, plan.sequence_length,
+      plan.microbatches_per_forward_task > 1
+          ? absl::StrCat(" (", plan.microbatches_per_forward_task, " at once in forward)")
+          : "",
+      plan.backward_groups.size(), UpdateName(plan), StashName(plan));
+  text += ModeText(plan);
+  absl::StrAppendFormat(&text, "Footprint %s; device memory together %s (%.0f%% of it)\n",
+                        FormatBytes(footprint.total()), FormatBytes(devices),
+                        100.0 * static_cast<double>(devices.count()) /
+                            static_cast<double>(footprint.total().count()));
+  text += Row("weights", footprint.weights) + Row("gradients", footprint.gradients) +
+          Row("optimizer state", footprint.optimizer_state) +
+          Row("activations", footprint.activations);
+
+  text += "Devices\n";
+  const std::vector<DeviceNeed> uses = NeedOfDevices(plan, needs);
+  for (size_t d = 0; d < uses.size(); ++d) {
+    const std::string name =
+        d < machine.devices.size() ? ToString(machine.devices[d]) : absl::StrCat("device ", d);
+    const GroupNeed& hungriest = uses[d].resident;
+    if (hungriest.resident() == Bytes(0)) {
+      absl::StrAppendFormat(&text, "  %d  %s: runs no group\n", d, name);
+      continue;
+    }
+    const Bytes context = d < machine.devices.size() ? machine.devices[d].context : Bytes(0);
+    absl::StrAppendFormat(
+        &text, "  %d  %s: needs %s + %s workspace of %s%s (%s of layers %d-%d): fits\n", d, name,
+        FormatBytes(hungriest.resident()), FormatBytes(uses[d].workspace.workspace),
+        FormatBytes(plan.devices[d].memory),
+        context.count() > 0 ? absl::StrCat(" beside a context of ", FormatBytes(context)) : "",
+        KindName(hungriest.kind), hungriest.layers.first, hungriest.layers.last);
+    if (hungriest.kept.count() > 0) {
+      absl::StrAppendFormat(&text, "     keeps %s of it from forward to backward\n",
+                            FormatBytes(hungriest.kept));
+    }
+  }
+
+  text += "Groups\n";
+  for (const GroupNeed& need : needs) {
+    if (need.shard > 0) continue;  // the same on each device
+    absl::StrAppendFormat(
+        &text,
+        "  %-16s %2d  layers %d-%d on %s: weights %s, gradients %s, buffers %s, "
+        "workspace %s%s%s%s\n",
+        KindName(need.kind), need.group, need.layers.first, need.layers.last,
+        plan.num_shards() > 1 ? "each device" : absl::StrCat("device ", need.device),
+        FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
+        FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "",
+        KeepsStash(plan, need) ? ", stash kept" : "",
+        KeepsActivations(plan, need) ? ", activations kept" : "");
+  }
+
+  absl::StrAppendFormat(&text, "Host arena %s", FormatBytes(layout.end()));
+  if (machine.host_memory.count() > 0) {
+    absl::StrAppend(&text, " of ", FormatBytes(machine.host_memory), ": fits");
+  }
+  absl::StrAppendFormat(&text, " (%.2f bytes a parameter without stashes and boundary commits)\n",
+                        BytesPerParameter(model, layout));
+  text += Row("weights, moments", layout.persistent_bytes()) +
+          Row("stashes, boundary", layout.stash_and_boundary_bytes()) +
+          Row("gradients, other", layout.dynamic_bytes() - layout.stash_and_boundary_bytes());
+
+  const plan::MinimalSwap swap = plan::ComputeMinimalSwap(model, plan);
+  text += "Traffic between host and devices, per step: predicted, and the least for these groups\n";
+  text += Traffic("weights", result, command::TrafficClass::kWeights, swap.weights) +
+          Traffic("gradients", result, command::TrafficClass::kGradients, swap.gradients) +
+          Traffic("stash", result, command::TrafficClass::kStash, swap.stash) +
+          Traffic("boundary commits", result, command::TrafficClass::kBoundaryCommit,
+                  swap.boundary_commit) +
+          Traffic("boundary tensors", result, command::TrafficClass::kBoundary, Bytes(0)) +
+          Traffic("tokens", result, command::TrafficClass::kTokens, swap.tokens);
+  text += Row("device to device", Bytes(result.estimate.peer_bytes));
+  return text + TimeText(result);
+}
+
+std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
+                       const plan::MachineSpec& machine) {
+  const plan::Plan& plan = result.plan;
+  const std::vector<GroupNeed> needs = NeedOfGroups(model, plan);
+  const plan::ArenaLayout layout(model, plan);
+  const model::Footprint footprint =
+      model::ComputeFootprint(model, plan.global_batch(), plan.optimizer_moments);
+  std::string groups, devices;
+  for (const GroupNeed& need : needs) {
+    absl::StrAppend(
+        &groups, groups.empty() ? "" : ", ", "{\"kind\": \"", KindName(need.kind),
+        "\", \"group\": ", need.group, ", \"first_layer\": ", need.layers.first,
+        ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
+        ", \"weights\": ", need.weights.count(), ", \"gradients\": ", need.gradients.count(),
+        ", \"buffers\": ", need.streaming.count(), ", \"workspace\": ", need.workspace.count(),
+        ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false",
+        ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false",
+        ", \"keep_activations\": ", KeepsActivations(plan, need) ? "true" : "false", "}");
+  }
+  const std::vector<DeviceNeed> uses = NeedOfDevices(plan, needs);
+  for (size_t d = 0; d < uses.size(); ++d) {
+    absl::StrAppend(&devices, d == 0 ? "" : ", ", "{\"device\": ", d,
+                    ", \"memory\": ", plan.devices[d].memory.count(),
+                    ", \"resident\": ", plan.devices[d].resident.count(),
+                    ", \"need_resident\": ", uses[d].resident.resident().count(),
+                    ", \"kept\": ", uses[d].resident.kept.count(),
+                    ", \"need_workspace\": ", uses[d].workspace.workspace.count(),
+                    ", \"fits\": true}");
+  }
+  const plan::MinimalSwap swap = plan::ComputeMinimalSwap(model, plan);
+  return absl::StrCat(
+      "{\"mode\": \"", ToString(plan.mode), "\", \"virtual_replicas\": ", plan.replicas,
+      ", \"fits\": true, \"plan\": ", plan::PlanFileText(plan),
+      ", \"num_microbatches\": ", plan.num_microbatches,
+      ", \"micro_batch_size\": ", plan.microbatch_size,
+      ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",
+      ToString(plan.update), "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"",
+      StashName(plan), "\", \"footprint\": {\"weights\": ", footprint.weights.count(),
+      ", \"gradients\": ", footprint.gradients.count(),
+      ", \"optimizer_state\": ", footprint.optimizer_state.count(),
+      ", \"activations\": ", footprint.activations.count(),
+      ", \"total\": ", footprint.total().count(), "}, \"devices\": [", devices, "], \"groups\": [",
+      groups, "], \"host\": {\"memory\": ", machine.host_memory.count(),
+      ", \"arena\": ", layout.end().count(),
+      ", \"persistent\": ", layout.persistent_bytes().count(),
+      ", \"dynamic\": ", layout.dynamic_bytes().count(),
+      ", \"stash_and_boundary\": ", layout.stash_and_boundary_bytes().count(),
+      ", \"bytes_per_parameter\": ", absl::StrFormat("%.3f", BytesPerParameter(model, layout)),
+      ", \"fits\": true}, \"minimal_swap\": {\"weights\": ", swap.weights.count(),
+      ", \"gradients\": ", swap.gradients.count(), ", \"stash\": ", swap.stash.count(),
+      ", \"boundary_commit\": ", swap.boundary_commit.count(),
+      ", \"tokens\": ", swap.tokens.count(), "}, \"time_estimate\": ", TimeJson(result), "}");
+}
+
+}  // namespace harmony::planner

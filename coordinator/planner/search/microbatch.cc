@@ -1,0 +1,141 @@
+#include "coordinator/planner/search/microbatch.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/base/limits.h"
+#include "coordinator/planner/search/seeds.h"
+
+namespace harmony::planner {
+namespace {
+
+constexpr int kReferenceDevices = 4;
+constexpr int64_t kLargestBlindMicrobatch = 8;
+// The bound follows so many microbatches of a step and adds the others as work of the lanes, so
+// that the comparison does not take longer for larger batches.
+constexpr int kMostFollowed = 256;
+// A larger size is preferred to one that is better by less than this.
+constexpr double kWorthIt = 1.005;
+
+// Every device of the reference machine costs what one of the real machine does.
+class ReferenceCosts : public dispatch::CostModel {
+ public:
+  ReferenceCosts(int real_devices, int device, std::unique_ptr<dispatch::CostModel> costs)
+      : lanes_(kReferenceDevices), real_(real_devices), device_(device), costs_(std::move(costs)) {}
+
+  Nanos Duration(const command::Command& command) const override {
+    command::Command real = command;
+    command::Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
+    if (!command::IsHostLane(lane)) lane.device = device_;
+    // A single device has no peer: by way of the host, on every machine.
+    if (lane.kind == command::LaneKind::kP2P) lane.kind = command::LaneKind::kD2H;
+    real.header.lane = static_cast<uint32_t>(real_.IndexOf(lane));
+    if (auto* copy = std::get_if<command::Transfer>(&real.body)) {
+      const bool out = copy->source.device >= 0;
+      copy->source.device = out ? device_ : -1;
+      copy->destination.device = out ? -1 : device_;
+    }
+    return costs_->Duration(real);
+  }
+
+ private:
+  command::LaneTable lanes_, real_;
+  int device_;
+  std::unique_ptr<dispatch::CostModel> costs_;
+};
+
+// Microbatches of a step that a bound follows: a multiple of a forward task's, where the others can
+// be added (Bounds::OfPlan).
+int Followed(const plan::Plan& plan) {
+  const int all = plan.num_microbatches, task_microbatches = plan.microbatches_per_forward_task;
+  if (all <= kMostFollowed || plan.mode != plan::ParallelMode::kPipeline || plan.replicas > 1)
+    return 0;
+  const int followed = std::max(kMostFollowed / task_microbatches, 4) * task_microbatches;
+  return followed < all ? followed : 0;
+}
+
+// The least bound of the balanced plans of this size, on the reference machine.
+std::optional<Nanos> ReferenceTime(const model::ModelSpec& model, const job::JobSpec& job,
+                                   const plan::MachineSpec& machine, Division division,
+                                   const dispatch::CostFactory& costs, int64_t size) {
+  const auto largest = std::max_element(
+      machine.devices.begin(), machine.devices.end(),
+      [](const plan::DeviceSpec& a, const plan::DeviceSpec& b) { return a.memory < b.memory; });
+  plan::MachineSpec reference;
+  reference.devices.assign(kReferenceDevices, *largest);
+  const PlanBuilder builder(model, job, reference, size, division);
+  const PlanBuilder real(model, job, machine, size, division);
+  const plan::Plan shape = builder.Blank(), real_shape = real.Blank();
+  TaskCosts tasks(model, shape,
+                  std::make_unique<ReferenceCosts>(
+                      static_cast<int>(machine.devices.size()),
+                      static_cast<int>(largest - machine.devices.begin()), costs(real_shape)));
+  Bounds bounds(model, tasks);
+  MoveRules rules;
+  rules.update = false;
+  rules.most_slots = 2;
+  std::optional<Nanos> best;
+  plan::Plan best_plan;
+  const auto consider = [&](plan::Plan plan) {
+    StepExecutions step;
+    if (!builder.Complete(&plan, &step)) return;
+    const Nanos time = bounds.OfPlan(plan, step, Followed(plan)).step;
+    if (best && time >= *best) return;
+    best = time;
+    best_plan = std::move(plan);
+  };
+  for (const plan::Plan& seed : SeedPlans(builder, tasks, rules, {})) {
+    for (plan::Plan& plan : WithSettings(seed, rules)) consider(std::move(plan));
+  }
+  if (!best) return best;
+  for (int task_microbatches : builder.ForwardTaskSizes()) {
+    plan::Plan plan = best_plan;
+    plan.microbatches_per_forward_task = task_microbatches;
+    consider(std::move(plan));
+  }
+  return best;
+}
+
+}  // namespace
+
+int64_t LeastMicrobatch(const job::JobSpec& job) {
+  return (job.global_batch_size + limits::kMostMicrobatches - 1) / limits::kMostMicrobatches;
+}
+
+std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::JobSpec& job,
+                                     const plan::MachineSpec& machine, Division division,
+                                     const dispatch::CostFactory& costs, bool informed) {
+  if (job.micro_batch_size > 0) return {job.micro_batch_size};
+  const int64_t batch = job.global_batch_size / division.replicas;  // of a replica
+  const int64_t large = division.mode == plan::ParallelMode::kData ? batch : batch / 4;
+  int64_t least = LeastMicrobatch(job);
+  while (least < batch && batch % least != 0) ++least;
+  const int64_t most =
+      informed ? batch : std::max(std::clamp<int64_t>(large, 1, kLargestBlindMicrobatch), least);
+  std::vector<int64_t> sizes;
+  for (int64_t size = most; size >= least; --size) {
+    if (batch % size == 0) sizes.push_back(size);
+  }
+  if (!informed) return sizes;
+  // The largest that is nearly the best comes first, then the smaller ones, which need less memory.
+  std::vector<std::pair<int64_t, Nanos>> times;
+  Nanos best;
+  for (int64_t size : sizes) {
+    const std::optional<Nanos> time = ReferenceTime(model, job, machine, division, costs, size);
+    if (!time) continue;
+    best = times.empty() ? *time : std::min(best, *time);
+    times.emplace_back(size, *time);
+  }
+  const auto chosen = std::find_if(times.begin(), times.end(), [&](const auto& entry) {
+    return static_cast<double>(entry.second.count()) <=
+           static_cast<double>(best.count()) * kWorthIt;
+  });
+  if (chosen == times.end()) return sizes;
+  sizes.erase(std::remove_if(sizes.begin(), sizes.end(),
+                             [&](int64_t size) { return size > chosen->first; }),
+              sizes.end());
+  return sizes;
+}
+
+}  // namespace harmony::planner

@@ -1,0 +1,392 @@
+#include "coordinator/planner/search/moves.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/planner/search/grouping.h"
+
+namespace harmony::planner {
+namespace {
+
+using Groups = std::vector<plan::LayerGroup>;
+
+int Pick(CounterRandom& random, size_t count) { return static_cast<int>(random.Below(count)); }
+
+// Moves the boundary below group `i`.
+bool ShiftAt(int i, int by, Groups& groups) {
+  model::LayerRange &below = groups[i - 1].layers, &above = groups[i].layers;
+  if (below.count() + by < 1 || above.count() - by < 1) return false;
+  below.last += by;
+  above.first += by;
+  return true;
+}
+
+// Moves the boundaries below groups `first` to `last` together. False where that would take a whole
+// group.
+bool ShiftRun(int first, int last, int by, Groups& groups) {
+  model::LayerRange &below = groups[first - 1].layers, &above = groups[last].layers;
+  if (below.count() + by < 1) return false;
+  if (above.count() - by < 1) return false;
+  below.last += by;
+  for (int i = first; i < last; ++i) {
+    groups[i].layers.first += by;
+    groups[i].layers.last += by;
+  }
+  above.first += by;
+  return true;
+}
+
+int RandomShift(CounterRandom& random) {
+  static constexpr int kSteps[] = {1, 1, 1, 1, 2, 2, 3, 5, 8};
+  const int by = kSteps[Pick(random, std::size(kSteps))];
+  return random.Below(2) == 0 ? by : -by;
+}
+
+bool Shift(CounterRandom& random, Groups& groups) {
+  if (groups.size() < 2) return false;
+  return ShiftAt(1 + Pick(random, groups.size() - 1), RandomShift(random), groups);
+}
+
+// A backward boundary, and the forward boundary that is at the same place.
+bool ShiftBoth(CounterRandom& random, plan::Plan& plan) {
+  Groups& groups = plan.backward_groups;
+  if (groups.size() < 2) return false;
+  const int i = 1 + Pick(random, groups.size() - 1);
+  const int at = groups[i].layers.first, by = RandomShift(random);
+  if (!ShiftAt(i, by, groups)) return false;
+  Groups& forward = plan.forward_groups;
+  for (size_t f = 1; f < forward.size(); ++f) {
+    if (forward[f].layers.first == at) return ShiftAt(static_cast<int>(f), by, forward);
+  }
+  return true;
+}
+
+// A run of backward boundaries, or of forward ones, or of both: then those that lie between the
+// same layers.
+bool ShiftRuns(CounterRandom& random, plan::Plan& plan) {
+  const uint64_t which = random.Below(3);
+  Groups& groups = which == 0 ? plan.forward_groups : plan.backward_groups;
+  if (groups.size() < 3) return false;
+  const int count = static_cast<int>(groups.size());
+  const int first = 1 + Pick(random, groups.size() - 1);
+  const int last = std::min(first + 1 + Pick(random, groups.size()), count - 1);
+  const int by = random.Below(2) == 0 ? 1 : -1;
+  const int from = groups[first].layers.first, to = groups[last].layers.first;
+  if (!ShiftRun(first, last, by, groups)) return false;
+  if (which != 2) return true;
+  Groups& forward = plan.forward_groups;
+  int begin = 1;
+  while (begin < static_cast<int>(forward.size()) && forward[begin].layers.first < from) ++begin;
+  int end = begin;
+  while (end < static_cast<int>(forward.size()) && forward[end].layers.first <= to) ++end;
+  return begin < end ? ShiftRun(begin, end - 1, by, forward) : true;
+}
+
+bool Merge(CounterRandom& random, Groups& groups) {
+  if (groups.size() < 2) return false;
+  const int i = 1 + Pick(random, groups.size() - 1);
+  groups[i - 1].layers.last = groups[i].layers.last;
+  if (random.Below(2) == 0) groups[i - 1].device = groups[i].device;
+  groups.erase(groups.begin() + i);
+  return true;
+}
+
+bool Split(CounterRandom& random, int devices, Groups& groups) {
+  if (groups.empty()) return false;
+  const int i = Pick(random, groups.size());
+  const model::LayerRange layers = groups[i].layers;
+  if (layers.count() < 2) return false;
+  const int first = layers.first + 1 + Pick(random, layers.count() - 1);
+  plan::LayerGroup above;
+  above.layers = {first, layers.last};
+  above.device = Pick(random, devices);
+  groups[i].layers.last = first - 1;
+  groups.insert(groups.begin() + i + 1, above);
+  return true;
+}
+
+// A boundary that forward and backward groups share goes, or a new one comes; the devices take
+// turns again.
+bool MergeBoth(CounterRandom& random, plan::Plan& plan) {
+  Groups& groups = plan.backward_groups;
+  if (groups.size() < 2) return false;
+  const int at = groups[1 + Pick(random, groups.size() - 1)].layers.first;
+  const auto merge = [at](Groups& of) {
+    for (size_t i = 1; i < of.size(); ++i) {
+      if (of[i].layers.first != at) continue;
+      of[i - 1].layers.last = of[i].layers.last;
+      of.erase(of.begin() + static_cast<ptrdiff_t>(i));
+      return;
+    }
+  };
+  merge(plan.backward_groups);
+  merge(plan.forward_groups);
+  return true;
+}
+
+bool SplitBoth(CounterRandom& random, plan::Plan& plan) {
+  const int layers = plan.backward_groups.back().layers.last + 1;
+  if (layers < 2) return false;
+  const int at = 1 + Pick(random, layers - 1);
+  const auto split = [at](Groups& of) {
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (!of[i].layers.contains(at)) continue;
+      if (of[i].layers.first == at) return false;
+      plan::LayerGroup above = of[i];
+      above.layers.first = at;
+      of[i].layers.last = at - 1;
+      of.insert(of.begin() + static_cast<ptrdiff_t>(i) + 1, above);
+      return true;
+    }
+    return false;
+  };
+  const bool backward = split(plan.backward_groups);
+  return split(plan.forward_groups) || backward;
+}
+
+bool Relocate(CounterRandom& random, int devices, Groups& groups) {
+  if (groups.empty() || devices < 2) return false;
+  plan::LayerGroup& group = groups[Pick(random, groups.size())];
+  group.device = (group.device + 1 + Pick(random, devices - 1)) % devices;
+  return true;
+}
+
+bool SwapDevices(CounterRandom& random, Groups& groups) {
+  if (groups.size() < 2) return false;
+  plan::LayerGroup& a = groups[Pick(random, groups.size())];
+  plan::LayerGroup& b = groups[Pick(random, groups.size())];
+  if (a.device == b.device) return false;
+  std::swap(a.device, b.device);
+  return true;
+}
+
+bool Rotate(CounterRandom& random, int devices, Groups& groups) {
+  if (devices < 2) return false;
+  const int by = 1 + Pick(random, devices - 1);
+  for (plan::LayerGroup& group : groups) group.device = (group.device + by) % devices;
+  return !groups.empty();
+}
+
+// All forward or all backward groups are cut anew by their times, half to one and a half times as
+// many of them; the devices take turns again.
+bool Recut(const MoveRules& rules, CounterRandom& random, int devices, plan::Plan* plan) {
+  const bool forward = random.Below(2) == 0;
+  const std::vector<double>& all = forward ? rules.forward_times : rules.backward_times;
+  Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
+  if (groups.empty() || all.empty()) return false;
+  const int end = groups.back().layers.last + 1, now = static_cast<int>(groups.size());
+  const int count = std::min((now + 1) / 2 + Pick(random, groups.size() + 1), end);
+  const int ramp = std::min(Pick(random, static_cast<size_t>(2 * devices)), count - 1);
+  const double taper = 0.3 + 0.7 * random.NextDouble();
+  groups.clear();
+  const std::vector<double> times(all.begin(), all.begin() + end);
+  for (const model::LayerRange& layers : TaperedPartition(times, count, ramp, taper)) {
+    groups.emplace_back().layers = layers;
+  }
+  FitForward(plan);
+  TakeTurns(devices, Pick(random, static_cast<size_t>(devices)), plan);
+  return true;
+}
+
+// Several changes that only together are for the better.
+bool MoveTogether(const MoveRules& rules, CounterRandom& random, int devices, Groups& groups,
+                  plan::Plan* plan) {
+  switch (random.Below(6)) {
+    case 4:
+    case 5:
+      return Recut(rules, random, devices, plan);
+    case 0:
+      return ShiftRuns(random, *plan);
+    case 1:
+      if (!(random.Below(2) == 0 ? MergeBoth(random, *plan) : SplitBoth(random, *plan))) {
+        return false;
+      }
+      FitForward(plan);
+      TakeTurns(devices, Pick(random, devices), plan);
+      return true;
+    case 2:
+      TakeTurns(devices, Pick(random, devices), plan);
+      return true;
+    default:  // two groups become one, anywhere
+      if (!Merge(random, groups)) return false;
+      groups[Pick(random, groups.size())].device = Pick(random, devices);
+      return true;
+  }
+}
+
+bool ToggleKeep(const MoveRules& rules, CounterRandom& random, plan::Plan& plan) {
+  plan::LayerGroup& group = plan.backward_groups[Pick(random, plan.backward_groups.size())];
+  // One of what the rules leave open; weights always are.
+  const bool stash = rules.stash == job::StashPlacement::kAuto,
+             activations = MayKeepActivations(rules);
+  const uint64_t others = (stash ? 1 : 0) + (activations ? 1 : 0);
+  const uint64_t what = others > 0 ? random.Below(others + 1) : 0;
+  if (stash && what == 0) {
+    group.keep_stash = !group.keep_stash;
+    group.keep_activations = group.keep_activations && group.keep_stash;
+    return true;
+  }
+  if (activations && what + 1 == others && plan::CanKeepActivations(plan, group)) {
+    group.keep_activations = !group.keep_activations;
+    group.keep_stash = group.keep_stash || group.keep_activations;
+    return true;
+  }
+  if (!plan::CanKeepWeights(plan, group)) return false;
+  group.keep_weights = !group.keep_weights;
+  return true;
+}
+
+bool MoveSettings(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
+  if (rules.update && random.Below(2) == 0) {
+    plan->update = plan->update == job::UpdateMode::kEager ? job::UpdateMode::kDeferred
+                                                           : job::UpdateMode::kEager;
+    return true;
+  }
+  if (rules.forward_task_sizes.size() > 1 && random.Below(2) == 0) {
+    const int task_microbatches =
+        rules.forward_task_sizes[Pick(random, rules.forward_task_sizes.size())];
+    return std::exchange(plan->microbatches_per_forward_task, task_microbatches) !=
+           task_microbatches;
+  }
+  const int slots = 1 + Pick(random, rules.most_slots);
+  return std::exchange(plan->stream_slots, slots) != slots;
+}
+
+}  // namespace
+
+bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
+  if (!rules.groups) {
+    return random.Below(3) > 0 ? ToggleKeep(rules, random, *plan)
+                               : MoveSettings(rules, random, plan);
+  }
+  const int devices =
+      static_cast<int>(std::min(static_cast<size_t>(DeviceChoices(*plan)), rules.most_devices));
+  const bool forward = random.Below(2) == 0;
+  Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
+  bool moved = false;
+  switch (random.Below(rules.together ? 22 : 18)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+      moved = Shift(random, groups);
+      break;
+    case 4:
+    case 5:
+    case 6:
+      moved = ShiftBoth(random, *plan);
+      break;
+    case 7:
+      moved = Merge(random, groups);
+      break;
+    case 8:
+      moved = Split(random, devices, groups);
+      break;
+    case 9:
+    case 10:
+      moved = Relocate(random, devices, groups);
+      break;
+    case 11:
+      moved = SwapDevices(random, groups);
+      break;
+    case 12:
+      moved = Rotate(random, devices, groups);
+      break;
+    case 13:
+      WrapAround(devices, Pick(random, devices), &groups);
+      moved = devices > 1;
+      break;
+    case 14:
+      MirrorForward(plan);
+      moved = true;
+      break;
+    case 15:
+    case 16:
+      moved = ToggleKeep(rules, random, *plan);
+      break;
+    case 17:
+      moved = MoveSettings(rules, random, plan);
+      break;
+    default:
+      moved = MoveTogether(rules, random, devices, groups, plan);
+  }
+  FitForward(plan);
+  PlaceStashes(rules, plan);
+  return moved;
+}
+
+void PlaceStashes(const MoveRules& rules, plan::Plan* plan) {
+  if (rules.stash == job::StashPlacement::kAuto) return;
+  for (plan::LayerGroup& group : plan->backward_groups) {
+    group.keep_stash = rules.stash == job::StashPlacement::kDevice;
+    group.keep_activations = group.keep_activations && group.keep_stash;
+  }
+}
+
+void FitForward(plan::Plan* plan) {
+  const int end = plan->backward_groups.back().layers.first;
+  Groups& groups = plan->forward_groups;
+  while (!groups.empty() && groups.back().layers.first >= end) groups.pop_back();
+  if (end > 0) {
+    if (groups.empty()) groups.push_back({{0, 0}, plan->backward_groups.front().device});
+    groups.back().layers.last = end - 1;
+  }
+  for (plan::LayerGroup& group : plan->backward_groups) {
+    group.keep_weights = group.keep_weights && plan::CanKeepWeights(*plan, group);
+    group.keep_activations = group.keep_activations && plan::CanKeepActivations(*plan, group);
+  }
+}
+
+void MirrorForward(plan::Plan* plan) {
+  plan->forward_groups.assign(plan->backward_groups.begin(), plan->backward_groups.end() - 1);
+  for (plan::LayerGroup& group : plan->forward_groups) {
+    group.keep_weights = group.keep_stash = group.keep_activations = false;
+  }
+}
+
+void RenameDevices(plan::Plan* plan) {
+  std::vector<int> names(plan->devices.size(), -1);
+  int next = 0;
+  for (Groups* groups : {&plan->backward_groups, &plan->forward_groups}) {
+    for (plan::LayerGroup& group : *groups) {
+      int& name = names[group.device];
+      if (name < 0) name = next++;
+      group.device = name;
+    }
+  }
+}
+
+void WrapAround(int num_devices, int first, std::vector<plan::LayerGroup>* groups) {
+  for (plan::LayerGroup& group : *groups) group.device = first++ % num_devices;
+}
+
+void TakeTurns(int num_devices, int first, plan::Plan* plan) {
+  int task = first;
+  for (plan::LayerGroup& group : plan->forward_groups) group.device = task++ % num_devices;
+  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
+       ++group) {
+    group->device = task++ % num_devices;
+  }
+}
+
+std::string KeyOf(const plan::Plan& plan) {
+  std::string key;
+  const auto add = [&key](int value) {
+    key.push_back(static_cast<char>(value & 0xff));
+    key.push_back(static_cast<char>(value >> 8 & 0xff));
+  };
+  add(plan.stream_slots);
+  add(plan.microbatches_per_forward_task);
+  add(static_cast<int>(plan.update));
+  for (const Groups* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    add(static_cast<int>(groups->size()));
+    for (const plan::LayerGroup& group : *groups) {
+      add(group.layers.last);
+      add(group.device * 8 + (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0) +
+          (group.keep_activations ? 4 : 0));
+    }
+  }
+  return key;
+}
+
+}  // namespace harmony::planner

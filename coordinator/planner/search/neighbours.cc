@@ -1,0 +1,256 @@
+#include "coordinator/planner/search/neighbours.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace harmony::planner {
+namespace {
+
+using Groups = std::vector<plan::LayerGroup>;
+
+enum class Which { kForward, kBackward, kBoth };
+constexpr Which kEach[] = {Which::kForward, Which::kBackward, Which::kBoth};
+
+// The group that begins with the layer; 0: none does, or the first.
+size_t BeginningAt(const Groups& groups, int layer) {
+  for (size_t i = 1; i < groups.size(); ++i) {
+    if (groups[i].layers.first == layer) return i;
+  }
+  return 0;
+}
+
+void MoveBoundary(Groups& groups, int from, int to) {
+  const size_t i = BeginningAt(groups, from);
+  if (i == 0 || to <= groups[i - 1].layers.first || to > groups[i].layers.last) return;
+  groups[i - 1].layers.last = to - 1;
+  groups[i].layers.first = to;
+}
+
+void RemoveBoundary(Groups& groups, int at, bool upper_device) {
+  const size_t i = BeginningAt(groups, at);
+  if (i == 0) return;
+  groups[i - 1].layers.last = groups[i].layers.last;
+  if (upper_device) groups[i - 1].device = groups[i].device;
+  groups.erase(groups.begin() + static_cast<ptrdiff_t>(i));
+}
+
+// The layers on one side of the new boundary run on `device`, the others where they were.
+void AddBoundary(Groups& groups, int at, bool upper, int device) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!groups[i].layers.contains(at) || groups[i].layers.first == at) continue;
+    plan::LayerGroup above = groups[i];
+    above.layers.first = at;
+    groups[i].layers.last = at - 1;
+    (upper ? above : groups[i]).device = device;
+    groups.insert(groups.begin() + static_cast<ptrdiff_t>(i) + 1, above);
+    return;
+  }
+}
+
+class Neighbours {
+ public:
+  Neighbours(const MoveRules& rules, const plan::Plan& plan,
+             absl::FunctionRef<void(plan::Plan)> take)
+      : rules_(rules),
+        plan_(plan),
+        take_(take),
+        layers_(plan.backward_groups.back().layers.last + 1),
+        devices_(DeviceChoices(plan)) {}
+
+  void Run() {
+    if (rules_.groups) {
+      for (Which which : kEach) {
+        Boundaries(which);
+        Devices(which);
+      }
+      SwapDevices(&plan::Plan::forward_groups);
+      SwapDevices(&plan::Plan::backward_groups);
+      Turns();
+    }
+    Keeps();
+    Settings();
+  }
+
+ private:
+  template <typename Change>
+  void GiveChanged(Which which, Change change) {
+    plan::Plan plan = plan_;
+    if (which != Which::kBackward) change(plan.forward_groups);
+    if (which != Which::kForward) change(plan.backward_groups);
+    Give(std::move(plan));
+  }
+
+  void Give(plan::Plan plan) {
+    FitForward(&plan);
+    PlaceStashes(rules_, &plan);
+    take_(std::move(plan));
+  }
+
+  const Groups& Of(Which which) const {
+    return which == Which::kForward ? plan_.forward_groups : plan_.backward_groups;
+  }
+
+  void Boundaries(Which which) {
+    const Groups& groups = Of(which);
+    for (size_t i = 1; i < groups.size(); ++i) {
+      const int at = groups[i].layers.first;
+      for (int to = groups[i - 1].layers.first + 1; to <= groups[i].layers.last; ++to) {
+        if (to != at) GiveChanged(which, [&](Groups& of) { MoveBoundary(of, at, to); });
+      }
+      for (bool upper : {false, true}) {
+        GiveChanged(which, [&](Groups& of) { RemoveBoundary(of, at, upper); });
+      }
+    }
+    for (int at = 1; at < layers_; ++at) {
+      if (BeginningAt(groups, at) != 0) continue;
+      for (bool upper : {false, true}) {
+        for (int d = 0; d < devices_; ++d) {
+          GiveChanged(which, [&](Groups& of) { AddBoundary(of, at, upper, d); });
+        }
+      }
+      if (which == Which::kBoth) NewForward(at);
+    }
+  }
+
+  // The fused group becomes two, and the forward groups one more.
+  void NewForward(int at) {
+    if (at <= plan_.backward_groups.back().layers.first) return;
+    for (int d = 0; d < devices_; ++d) {
+      for (bool upper : {false, true}) {
+        plan::Plan plan = plan_;
+        AddBoundary(plan.backward_groups, at, upper, d);
+        plan::LayerGroup more = plan.backward_groups[plan.backward_groups.size() - 2];
+        more.keep_weights = more.keep_stash = more.keep_activations = false;
+        plan.forward_groups.push_back(more);
+        Give(std::move(plan));
+      }
+    }
+  }
+
+  void Devices(Which which) {
+    if (devices_ < 2) return;
+    const Groups& groups = Of(which);
+    for (const plan::LayerGroup& group : groups) {
+      for (int d = 0; d < devices_; ++d) {
+        if (d == group.device) continue;
+        GiveChanged(which, [&](Groups& of) {
+          for (plan::LayerGroup& other : of) {
+            if (other.layers == group.layers) other.device = d;
+          }
+        });
+      }
+    }
+    for (int by = 0; by < devices_; ++by) {
+      if (by > 0) {
+        GiveChanged(which, [&](Groups& of) {
+          for (plan::LayerGroup& group : of) group.device = (group.device + by) % devices_;
+        });
+      }
+      GiveChanged(which, [&](Groups& of) { WrapAround(devices_, by, &of); });
+    }
+  }
+
+  void SwapDevices(Groups plan::Plan::*of) {
+    const Groups& groups = plan_.*of;
+    for (size_t a = 0; a < groups.size(); ++a) {
+      for (size_t b = a + 1; b < groups.size(); ++b) {
+        if (groups[a].device == groups[b].device) continue;
+        plan::Plan plan = plan_;
+        std::swap((plan.*of)[a].device, (plan.*of)[b].device);
+        Give(std::move(plan));
+      }
+    }
+  }
+
+  void Turns() {
+    plan::Plan plan = plan_;
+    MirrorForward(&plan);
+    Give(plan);
+    for (int first = 0; devices_ > 1 && first < devices_; ++first) {
+      plan = plan_;
+      TakeTurns(devices_, first, &plan);
+      Give(std::move(plan));
+    }
+  }
+
+  void Keeps() {
+    for (size_t g = 0; g < plan_.backward_groups.size(); ++g) {
+      const plan::LayerGroup& group = plan_.backward_groups[g];
+      const auto give = [&](bool plan::LayerGroup::*what) {
+        plan::Plan plan = plan_;
+        bool& kept = plan.backward_groups[g].*what;
+        kept = !kept;
+        plan::LayerGroup& changed = plan.backward_groups[g];
+        if (what == &plan::LayerGroup::keep_activations) changed.keep_stash |= kept;
+        if (what == &plan::LayerGroup::keep_stash) changed.keep_activations &= kept;
+        Give(std::move(plan));
+      };
+      if (plan::CanKeepWeights(plan_, group)) give(&plan::LayerGroup::keep_weights);
+      if (rules_.stash == job::StashPlacement::kAuto) give(&plan::LayerGroup::keep_stash);
+      if (MayKeepActivations(rules_) && plan::CanKeepActivations(plan_, group)) {
+        give(&plan::LayerGroup::keep_activations);
+      }
+      if (rules_.groups && g + 1 < plan_.backward_groups.size()) Match(g);
+    }
+  }
+
+  // A forward group becomes what the backward group is, so that things can be kept for it.
+  void Match(size_t g) {
+    plan::Plan plan = plan_;
+    plan::LayerGroup& group = plan.backward_groups[g];
+    if (plan::CanKeepWeights(plan, group)) return;
+    Groups& forward = plan.forward_groups;
+    for (int at : {group.layers.first, group.layers.last + 1}) {
+      for (size_t i = 0; i < forward.size(); ++i) {
+        if (!forward[i].layers.contains(at)) continue;
+        AddBoundary(forward, at, true, forward[i].device);
+        break;
+      }
+    }
+    for (plan::LayerGroup& other : forward) {
+      if (other.layers == group.layers) other.device = group.device;
+    }
+    group.keep_weights = true;
+    Give(plan);
+    if (!MayKeepActivations(rules_)) return;
+    group.keep_stash = group.keep_activations = true;
+    Give(plan);
+    group.keep_weights = false;
+    Give(std::move(plan));
+  }
+
+  void Settings() {
+    const auto give = [&](auto set) {
+      plan::Plan plan = plan_;
+      set(plan);
+      Give(std::move(plan));
+    };
+    if (rules_.update) {
+      const bool eager = plan_.update == job::UpdateMode::kEager;
+      give([&](plan::Plan& p) {
+        p.update = eager ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
+      });
+    }
+    for (int slots = 1; slots <= rules_.most_slots; ++slots) {
+      if (slots != plan_.stream_slots) give([&](plan::Plan& p) { p.stream_slots = slots; });
+    }
+    for (int task_microbatches : rules_.forward_task_sizes) {
+      if (task_microbatches != plan_.microbatches_per_forward_task)
+        give([&](plan::Plan& p) { p.microbatches_per_forward_task = task_microbatches; });
+    }
+  }
+
+  const MoveRules& rules_;
+  const plan::Plan& plan_;
+  const absl::FunctionRef<void(plan::Plan)> take_;
+  const int layers_, devices_;
+};
+
+}  // namespace
+
+void ForEachNeighbour(const MoveRules& rules, const plan::Plan& plan,
+                      absl::FunctionRef<void(plan::Plan)> take) {
+  Neighbours(rules, plan, take).Run();
+}
+
+}  // namespace harmony::planner

@@ -1,0 +1,174 @@
+#include "coordinator/planner/search/seeds.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "common/model/model_sizes.h"
+#include "coordinator/planner/search/grouping.h"
+
+namespace harmony::planner {
+namespace {
+
+// Above this the optimal partition takes too long; shares of the whole are nearly as even.
+constexpr int kMostLayersToBalance = 100;
+
+class Seeds {
+ public:
+  Seeds(const PlanBuilder& builder, TaskCosts& costs, const MoveRules& rules)
+      : builder_(builder),
+        model_(builder.model()),
+        rules_(rules),
+        choices_(DeviceChoices(builder.Blank())) {
+    const int layers = model_.num_layers();
+    const plan::Plan shape = builder.Blank();
+    speed_.assign(choices_, 0);
+    for (int layer = 0; layer < layers; ++layer) {
+      Nanos sum;
+      for (int d = 0; d < choices_; ++d) {
+        const Nanos one = costs.ComputeAlone(layer, d);
+        sum += one;
+        speed_[d] += one.seconds();
+      }
+      time_.push_back(sum.seconds());
+      const Bytes bytes = model::WorkspaceBound(model_, model::WorkspaceOf::kBackward,
+                                                {layer, layer}, shape.microbatch_size) +
+                          model::LayerParameterBytes(model_, layer) * 2;
+      memory_.push_back(static_cast<double>(bytes.count()));
+    }
+    for (double& speed : speed_) speed = speed > 0 ? 1 / speed : 1;
+    if (layers > kMostLayersToBalance) return;
+    for (int i : {0, 1}) {
+      const std::vector<double>& costs_of = i == 0 ? time_ : memory_;
+      tables_[i] = CostTable(layers, [&](model::LayerRange range) {
+        double all = 0;
+        for (int layer = range.first; layer <= range.last; ++layer) all += costs_of[layer];
+        return all;
+      });
+    }
+  }
+
+  std::vector<plan::Plan> Run(const std::vector<model::LayerRange>& partition) {
+    for (std::vector<int>& devices : DeviceSets()) {
+      devices_ = std::move(devices);
+      added_.clear();
+      if (!partition.empty()) {
+        Add(partition);
+      } else {
+        for (int groups : Counts()) AddBalanced(groups);
+      }
+    }
+    return std::move(plans_);
+  }
+
+ private:
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+
+  // All devices; then ever fewer, which may wait less for each other. Where they are unlike those
+  // with the most memory: a small one may have no room for any group.
+  std::vector<std::vector<int>> DeviceSets() const {
+    std::vector<int> all(choices_);
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<std::vector<int>> sets = {all};
+    const std::vector<plan::DevicePlan> devices = builder_.Blank().devices;
+    std::stable_sort(all.begin(), all.end(),
+                     [&](int a, int b) { return devices[a].memory > devices[b].memory; });
+    while (all.size() > 1) {
+      all.pop_back();
+      std::vector<int>& fewer = sets.emplace_back(all);
+      std::sort(fewer.begin(), fewer.end());
+    }
+    return sets;
+  }
+
+  std::vector<int> Counts() const {
+    const int layers = model_.num_layers();
+    std::set<int> counts;
+    if (layers > kMostLayersToBalance * 2) {  // each of them takes long
+      for (int rounds : {1, 2, 4, 8, 16, 32, layers}) {
+        counts.insert(std::min(rounds * num_devices(), layers));
+      }
+      return {counts.begin(), counts.end()};
+    }
+    counts = {1, 2, layers};
+    if (layers <= 24) {
+      for (int count = 1; count <= layers; ++count) counts.insert(count);
+    }
+    for (int rounds : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
+      counts.insert({rounds * num_devices(), rounds * num_devices() + 1});
+    }
+    std::vector<int> result;
+    for (int count : counts) {
+      if (count <= layers) result.push_back(count);
+    }
+    return result;
+  }
+
+  void AddBalanced(int groups) {
+    if (!tables_[0].empty()) {
+      Add(BalancedPartition(groups, tables_[0]));
+      Add(BalancedPartition(groups, tables_[1]));
+    }
+    std::vector<double> shares(groups, 1);
+    Add(ProportionalPartition(time_, shares));
+    Add(ProportionalPartition(memory_, shares));
+    for (int g = 0; g < groups; ++g) shares[g] = speed_[devices_[g % num_devices()]];
+    Add(ProportionalPartition(time_, shares));
+    // The first groups ever smaller towards layer 0, where a pipeline fills and drains.
+    if (groups <= num_devices()) return;
+    for (double taper : {0.75, 0.5}) Add(TaperedPartition(time_, groups, num_devices(), taper));
+  }
+
+  void Add(const std::vector<model::LayerRange>& partition) {
+    if (!added_.insert(partition).second) return;
+    plan::Plan plan = builder_.Blank();
+    for (const model::LayerRange& layers : partition)
+      plan.backward_groups.emplace_back().layers = layers;
+    WrapAround(num_devices(), 0, &plan.backward_groups);
+    for (plan::LayerGroup& group : plan.backward_groups) group.device = devices_[group.device];
+    MirrorForward(&plan);
+    plan.stream_slots = std::min(2, rules_.most_slots);
+    PlaceStashes(rules_, &plan);
+    plans_.push_back(std::move(plan));
+  }
+
+  const PlanBuilder& builder_;
+  const model::ModelSpec& model_;
+  const MoveRules& rules_;
+  const int choices_;         // of devices, for a group
+  std::vector<int> devices_;  // that groups are wrapped around
+  std::vector<double> time_, memory_, speed_;
+  RangeCosts tables_[2];
+  std::set<std::vector<model::LayerRange>> added_;
+  std::vector<plan::Plan> plans_;
+};
+
+}  // namespace
+
+std::vector<plan::Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs,
+                                  const MoveRules& rules,
+                                  const std::vector<model::LayerRange>& partition) {
+  return Seeds(builder, costs, rules).Run(partition);
+}
+
+std::vector<plan::Plan> WithSettings(const plan::Plan& plan, const MoveRules& rules) {
+  const bool deep = plan.backward_groups.back().layers.last >= kMostLayersToBalance * 2;
+  std::vector<plan::Plan> plans;
+  for (job::StashPlacement stash : {job::StashPlacement::kHost, job::StashPlacement::kDevice}) {
+    if (rules.stash != job::StashPlacement::kAuto && stash != rules.stash) continue;
+    MoveRules placed = rules;
+    placed.stash = stash;
+    for (int slots = 1; slots <= rules.most_slots; ++slots) {
+      if (deep && slots != std::min(2, rules.most_slots)) continue;
+      plans.push_back(plan);
+      plans.back().stream_slots = slots;
+      PlaceStashes(placed, &plans.back());
+      if (!rules.update) continue;
+      plans.push_back(plans.back());
+      plans.back().update = job::UpdateMode::kDeferred;
+    }
+  }
+  return plans;
+}
+
+}  // namespace harmony::planner

@@ -1,0 +1,174 @@
+// Bounds::OfAnyPlan: what no plan can do without.
+
+#include <algorithm>
+#include <limits>
+
+#include "common/model/model_sizes.h"
+#include "coordinator/planner/timing/bounds.h"
+
+namespace harmony::planner {
+namespace {
+
+// The least time in which machines that take cost(item, machine) can share items out among them,
+// even in parts: for all weights of the machines that add up to 1, no schedule is shorter than the
+// sum of min over machines of weight * cost.
+template <typename Cost>
+double Shared(int items, int machines, const Cost& cost) {
+  std::vector<double> weights(machines, 0);
+  double sum = 0;
+  for (int d = 0; d < machines; ++d) {
+    for (int i = 0; i < items; ++i) weights[d] += cost(i, d);
+    if (weights[d] <= 0) return 0;
+    weights[d] = 1 / weights[d];
+    sum += weights[d];
+  }
+  double total = 0;
+  for (int i = 0; i < items; ++i) {
+    double least = std::numeric_limits<double>::infinity();
+    for (int d = 0; d < machines; ++d) least = std::min(least, weights[d] / sum * cost(i, d));
+    total += least;
+  }
+  return total;
+}
+
+}  // namespace
+
+// Of a layer in a task of `task_microbatches` microbatches.
+Nanos Bounds::Marginal(command::TaskKind kind, int layer, int device, int task_microbatches,
+                       bool kept) {
+  const auto of = [&](model::LayerRange layers) {
+    return costs_.Compute(kind, layers, device, false, false, task_microbatches, kept);
+  };
+  const Nanos one = of({layer, layer}), more = of({layer - 1, layer}) - of({layer - 1, layer - 1});
+  return std::max(Nanos(0), std::min(one, more));
+}
+
+// Layers whose activations the devices have room for, at the most, were they all as small as the
+// smallest; of all microbatches that run there. So it does not matter which of them these are.
+int64_t Bounds::RoomForActivations(const plan::Plan& shape) const {
+  Bytes block = model::kMostBytes;
+  for (const model::LayerCost& cost : model_.costs) {
+    if (cost.kept_tensors.empty()) continue;
+    block = std::min(block, model::KeptTensorBytes(cost, shape.microbatch_size));
+  }
+  if (block == Bytes()) return model_.num_layers();
+  int64_t sum = 0, most = 0;
+  for (const plan::DevicePlan& device : shape.devices) {
+    const auto room =
+        static_cast<int64_t>(static_cast<double>(device.memory.count()) /
+                             static_cast<double>(block.count()) / shape.shard_microbatches());
+    sum += room;
+    most = std::max(most, room);
+  }
+  return shape.mode == plan::ParallelMode::kData ? most : sum;
+}
+
+void Bounds::FindMarginals(const plan::Plan& shape, const std::vector<int>& forward_task_sizes) {
+  const int64_t room = RoomForActivations(shape);
+  marginal_.assign(model_.num_layers(), std::vector<Nanos>(costs_.num_devices()));
+  for (int layer = 1; layer + 1 < model_.num_layers(); ++layer) {
+    for (int d = 0; d < costs_.num_devices(); ++d) {
+      Nanos least(std::numeric_limits<int64_t>::max());
+      for (int task_microbatches : forward_task_sizes) {
+        const Nanos all = Marginal(command::TaskKind::kForward, layer, d, task_microbatches, false);
+        least = std::min(least, Nanos(all.count() / task_microbatches));
+      }
+      Nanos& sum = marginal_[layer][d];
+      sum = least + Marginal(command::TaskKind::kBackward, layer, d, 1, false);
+      if (layer > room) continue;
+      sum = std::min(sum, Marginal(command::TaskKind::kForward, layer, d, 1, true) +
+                              Marginal(command::TaskKind::kBackward, layer, d, 1, true));
+    }
+  }
+}
+
+// With layers from `first` on in the fused group.
+Nanos Bounds::FusedFrom(const plan::Plan& shape, int first) {
+  const int devices = costs_.num_devices(), last = model_.num_layers() - 1;
+  std::vector<std::vector<double>> work(first + 1, std::vector<double>(devices));
+  Nanos fused, chain;
+  for (int item = 0; item <= first; ++item) {
+    Nanos least(std::numeric_limits<int64_t>::max());
+    for (int d = 0; d < devices; ++d) {
+      const Nanos one = item < first
+                            ? marginal_[item][d]
+                            : costs_.Compute(command::TaskKind::kForwardBackward, {first, last}, d);
+      work[item][d] = static_cast<double>(one.count()) * shape.num_microbatches;
+      least = std::min(least, one);
+    }
+    chain += least;
+    fused = least;
+  }
+  const double compute = Shared(first + 1, devices, [&](int i, int d) { return work[i][d]; });
+  return std::max({Nanos(static_cast<int64_t>(compute)), fused * shape.num_microbatches,
+                   chain + costs_.Update(0)});
+}
+
+// The same where each device that has a shard runs all layers.
+Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
+  const int last = model_.num_layers() - 1;
+  Nanos compute, chain;
+  for (int d = 0; d < shape.num_shards(); ++d) {
+    Nanos one = costs_.Compute(command::TaskKind::kForwardBackward, {first, last}, d);
+    for (int layer = 0; layer < first; ++layer) one += marginal_[layer][d];
+    compute = std::max(compute, one * shape.shard_microbatches());
+    chain = std::max(chain, one + costs_.Update(0));
+  }
+  return std::max(compute, chain);
+}
+
+// Weights come in once at least, gradients go out once a reference; of each shard, of each replica.
+Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape) {
+  const int devices = costs_.num_devices();
+  const int blocks = static_cast<int>(model_.blocks.size());
+  const int references = static_cast<int>(model_.references.size());
+  Nanos most;
+  if (shape.mode == plan::ParallelMode::kData) {
+    const int replicas = shape.replicas / shape.num_shards();
+    for (int d = 0; d < shape.num_shards(); ++d) {
+      Nanos in, out;
+      for (int block = 0; block < blocks; ++block) in += costs_.Load(block, d);
+      for (int reference = 0; reference < references; ++reference)
+        out += costs_.GradientOut(reference, d) * replicas;
+      most = std::max({most, in, out});
+    }
+    return most;
+  }
+  const auto each = [&](int count, auto duration) {
+    return Nanos(static_cast<int64_t>(Shared(count, devices, [&](int i, int d) {
+      return static_cast<double>(duration(i, d).count());
+    })));
+  };
+  most = each(blocks, [&](int block, int d) { return costs_.Load(block, d); });
+  return std::max(most, each(references, [&](int reference, int d) {
+                    return costs_.GradientOut(reference, d) * shape.replicas;
+                  }));
+}
+
+Nanos Bounds::OfAnyPlan(const plan::Plan& shape, const std::vector<int>& forward_task_sizes) {
+  const int layers = model_.num_layers();
+  const bool data = shape.mode == plan::ParallelMode::kData;
+  FindMarginals(shape, forward_task_sizes);
+  Bytes largest;
+  for (const plan::DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
+  Nanos best(std::numeric_limits<int64_t>::max());
+  Bytes fused;
+  for (int first = layers - 1; first >= 0; --first) {
+    fused += model::LayerParameterBytes(model_, first);
+    // Gradients are there for each reference, weights for each block; this is no more than either.
+    const bool fits = fused + model::WorkspaceBound(model_, model::WorkspaceOf::kBackward,
+                                                    {first, layers - 1}, shape.microbatch_size) <=
+                      largest;
+    if (!fits && first < layers - 1) break;
+    best = std::min(best, data ? ShardsFusedFrom(shape, first) : FusedFrom(shape, first));
+  }
+  best = std::max(best, CopiesOfAnyPlan(shape));
+  Nanos host = costs_.Host(command::HostTaskKind::kStepScalars, -1);
+  for (size_t block = 0; block < model_.blocks.size(); ++block) {
+    host += costs_.Update(static_cast<int>(block));
+    if (shape.clip) host += costs_.Host(command::HostTaskKind::kNorm, static_cast<int>(block));
+  }
+  return std::max(best, host);
+}
+
+}  // namespace harmony::planner

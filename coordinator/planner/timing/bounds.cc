@@ -1,0 +1,418 @@
+#include "coordinator/planner/timing/bounds.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "coordinator/dispatch/graph/group_executions.h"
+#include "coordinator/dispatch/memory/kept_layout.h"
+
+namespace harmony::planner {
+namespace {
+
+// The schedule of one step. Time 0: the update of block 0 of the step before has completed.
+class RelaxedStep {
+ public:
+  RelaxedStep(const model::ModelSpec& model, const plan::Plan& plan, const StepExecutions& step,
+              TaskCosts& costs, int microbatches)
+      : model_(model),
+        plan_(plan),
+        microbatches_(microbatches),
+        step_(step),
+        costs_(costs),
+        eager_(plan.update == job::UpdateMode::kEager),
+        shards_(plan.num_shards()),
+        devices_(plan.devices.size()),
+        kept_(model, plan),
+        resources_(plan::ResourcesOfLanes(plan, costs.model().Cores())),
+        stash_(model.num_layers() + 1, kNotStashed),
+        stash_made_(model.num_layers() + 1) {
+    for (const plan::StashSpec& stash : plan::StashesOf(plan)) {
+      stash_[stash.boundary] = stash.kept ? stash.group : kOnHost;
+    }
+  }
+
+  PlanBound Run() {
+    FindWeights();
+    done_.resize(step_.executions.size());
+    size_t tasks = 0;
+    for (const dispatch::GroupExecution& execution : step_.executions)
+      tasks += static_cast<size_t>(microbatches_ / execution.task_microbatches);
+    times_.assign(3 * tasks, kEarlier);
+    size_t at = 0;
+    for (size_t v = 0; v < done_.size(); ++v) {
+      const auto count = static_cast<size_t>(microbatches_ / step_.executions[v].task_microbatches);
+      for (absl::Span<Nanos>* times : {&done_[v].compute, &done_[v].out, &done_[v].gradient_out}) {
+        *times = absl::MakeSpan(&times_[at], count);
+        at += count;
+      }
+    }
+    for (size_t v = 0; v < step_.executions.size(); ++v) RunExecution(v);
+    Nanos chain = RunHost();
+    if (microbatches_ < plan_.shard_microbatches()) chain = std::max(chain, Through());
+    Nanos copies;
+    std::vector<Nanos> busy(resources_.of_lane.size());
+    const command::LaneTable table(static_cast<int>(devices_.size()));
+    for (int d = 0; d < table.num_devices(); ++d) {
+      const Device& device = devices_[d];
+      busy[table.IndexOf({command::LaneKind::kCompute, d})] = device.compute.busy;
+      busy[table.IndexOf({command::LaneKind::kH2DBulk, d})] = device.bulk.busy;
+      busy[table.IndexOf({command::LaneKind::kH2DStream, d})] = device.stream.busy;
+      busy[table.IndexOf({command::LaneKind::kD2H, d})] = device.d2h.busy;
+      busy[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.busy;
+      copies += device.bulk.busy + device.stream.busy + device.d2h.busy;
+    }
+    const Nanos lane = std::max(host_busy_, plan::BusiestResource(resources_, busy));
+    return {std::max(chain, lane), chain, lane, copies};
+  }
+
+ private:
+  static constexpr int kNotStashed = -2, kOnHost = -1;  // else the backward group that keeps it
+
+  struct Lane {
+    Nanos free = kEarlier, busy;
+    Nanos Run(Nanos from, Nanos duration) {
+      free = std::max(free, from) + duration;
+      busy += duration;
+      return free;
+    }
+  };
+  struct Device {
+    Lane compute, bulk, stream, d2h, p2p;
+    int last = -1, before = -1;  // executions
+    Nanos begun;                 // the first task
+    std::array<Nanos*, 4> Streamed() { return {&compute.busy, &stream.busy, &d2h.busy, &p2p.busy}; }
+  };
+  // When what an execution made is there.
+  struct Done {
+    absl::Span<Nanos> compute;       // by task
+    absl::Span<Nanos> out;           // the last certain copy of the task's outputs
+    absl::Span<Nanos> gradient_out;  // of the input gradient, to the arena; with eager updates
+    bool certain_out = false;
+    void Out(int task, Nanos at) {
+      out[task] = std::max(out[task], at);
+      certain_out = true;
+    }
+    Nanos gradients = kEarlier;           // all of them
+    Bytes total, to_outputs, to_streams;  // stacked sizes: all, without `out`, weights + gradients
+  };
+
+  // Blocks of layer 0's forward are updated in this step's beginning.
+  void FindWeights() {
+    available_.assign(model_.blocks.size(), kEarlier);
+    available_[0] = Nanos(0);
+    if (eager_) return;  // block 0 is updated last
+    Nanos sum;
+    for (size_t block = 1; block < available_.size(); ++block) {
+      sum += costs_.Update(static_cast<int>(block));
+      available_[block] = sum;
+    }
+    host_free_ = sum;
+  }
+
+  // Until when something of the executions before, on the same device, certainly lies in [begin,
+  // end) of what this execution stacks. The execution before last began at the same end of the
+  // region, the last one at the other end, its outputs nearest to us.
+  Nanos PlaceFree(const Device& device, Bytes resident, Bytes begin, Bytes end) const {
+    if (begin == end) return kEarlier;
+    Nanos at = kEarlier;
+    if (device.before >= 0 && begin < done_[device.before].total) {
+      at = done_[device.before].compute.back();
+    }
+    if (device.last < 0 || end + done_[device.last].total <= resident) return at;
+    const Done& last = done_[device.last];
+    at = std::max(at, last.compute.back());
+    if (last.certain_out && begin + last.to_outputs < resident) at = std::max(at, last.out.back());
+    const bool meets_gradients =
+        end + last.to_streams > resident && begin + last.to_streams <= resident;
+    return meets_gradients ? std::max(at, last.gradients) : at;
+  }
+
+  void RunExecution(size_t v) {
+    const dispatch::GroupExecution& execution = step_.executions[v];
+    const std::vector<Bytes>& items = step_.items[v];
+    Device& device = devices_[execution.device];
+    const Bytes region(plan_.devices[execution.device].resident.count() / kSlotAlignment *
+                       kSlotAlignment);
+    const Bytes resident = region - kept_.bytes(execution.device);
+    Done& done = done_[v];
+    Bytes stacked;
+    Nanos loaded = kEarlier;
+    size_t item = 0;
+    for (int i = 0; i < static_cast<int>(execution.blocks.size()); ++i) {
+      const int block = execution.blocks[i];
+      Nanos place = kEarlier;
+      if (i < execution.own_blocks) {
+        stacked += items[item++].AlignUp(kSlotAlignment);
+        place = PlaceFree(device, resident, Bytes(0), stacked);
+      } else if (!kept_loads_.insert({execution.shard, execution.keeper, block}).second) {
+        continue;  // the forward has loaded it
+      }
+      const Nanos from = std::max(available_[block], place);
+      loaded = device.bulk.Run(from, costs_.Load(block, execution.device));
+    }
+    const size_t gradients =
+        execution.kind == dispatch::ExecutionKind::kForward ? 0 : execution.references.size();
+    for (size_t i = 0; i < gradients; ++i) stacked += items[item++].AlignUp(kSlotAlignment);
+    done.to_streams = stacked;
+    if (execution.has_loss) stacked += items[item++].AlignUp(kSlotAlignment);
+    done.to_outputs = stacked + items[item].AlignUp(kSlotAlignment);
+    const Nanos in_free = PlaceFree(device, resident, stacked, done.to_outputs);
+    done.total = done.to_outputs + items[item + 1].AlignUp(kSlotAlignment);
+    // The first task needs all of it.
+    const Nanos place = PlaceFree(device, resident, Bytes(0), done.total);
+    Stream(v, std::max(loaded, place), in_free);
+    device.before = device.last;
+    device.last = static_cast<int>(v);
+  }
+
+  // All tasks of an execution.
+  void Stream(size_t v, Nanos ready, Nanos in_free) {
+    const dispatch::GroupExecution& execution = step_.executions[v];
+    const int task_microbatches = execution.task_microbatches,
+              count = microbatches_ / task_microbatches;
+    const int replica =
+        std::min(plan_.replica_microbatches() / task_microbatches, count);  // its tasks
+    Device& device = devices_[execution.device];
+    Done& done = done_[v];
+    const auto duration = [&](bool first, bool last) { return Duration(execution, first, last); };
+    const Nanos middle = duration(false, false);
+    const bool chained = execution.kind == dispatch::ExecutionKind::kBackward
+                             ? execution.has_output_gradient
+                             : execution.has_input && execution.kept_input < 0;
+    const Nanos gradient_out = costs_.HiddenOut(execution.layers.first, execution.device, 1);
+    const int more = plan_.shard_microbatches() / task_microbatches -
+                     count;  // tasks, like the one in the middle
+    std::array<Nanos, 4> busy{};
+    for (int task = 0; task < count; ++task) {
+      if (more > 0 && (task == 1 || task == 2)) {
+        for (size_t i = 0; i < busy.size(); ++i) {
+          Nanos& sum = *device.Streamed()[i];
+          const Nanos now = sum;
+          if (task == 2) sum += (now - busy[i]) * more;
+          busy[i] = now;
+        }
+      }
+      const int m = FirstOf(execution) + task * task_microbatches;
+      const bool fresh = task < execution.slots;
+      const Nanos slot = fresh ? in_free : done.compute[task - execution.slots];
+      Nanos from = task == 0 ? ready : kEarlier;
+      for (int input : execution.inputs) {
+        const Nanos copy = costs_.InputIn(input, execution.device, task_microbatches);
+        from = std::max(from, device.stream.Run(slot, copy));
+      }
+      if (execution.kept_input >= 0) {
+        from = std::max(from, StashMade(execution.kept_input, m));
+      } else if (execution.kind == dispatch::ExecutionKind::kBackward && execution.has_input) {
+        const int boundary = std::max(execution.layers.first, 1);
+        from = std::max(from, device.stream.Run(std::max(slot, StashMade(boundary, m)),
+                                                costs_.HiddenIn(boundary, execution.device, 1)));
+      }
+      if (chained) from = std::max(from, Arrival(v, m, slot));
+      if (!fresh) from = std::max(from, done.out[task - execution.slots]);
+      const bool begins = task % replica == 0, ends = (task + 1) % replica == 0;
+      if (begins) from = std::max(from, done.gradients);  // those of the replica before are out
+      const Nanos takes = begins || ends ? duration(begins, ends) : middle;
+      const bool first = device.compute.busy == Nanos();
+      done.compute[task] = device.compute.Run(from, takes);
+      if (first) device.begun = done.compute[task] - takes;
+
+      for (int boundary : execution.outputs) MakeStash(execution, boundary, task, done);
+      if (execution.has_input_gradient && eager_) {
+        done.gradient_out[task] = device.d2h.Run(done.compute[task], gradient_out);
+        done.Out(task, done.gradient_out[task]);
+      }
+      if (ends) EndReplica(execution, done.compute[task], done);
+    }
+  }
+
+  int FirstOf(const dispatch::GroupExecution& execution) const {
+    return execution.shard * plan_.shard_microbatches();
+  }
+
+  // That of microbatch m.
+  Nanos StashMade(int boundary, int m) const {
+    const std::vector<Nanos>& made = stash_made_[boundary];
+    return made.empty() ? kEarlier : made[m / plan_.microbatches_per_forward_task];
+  }
+
+  void MakeStash(const dispatch::GroupExecution& execution, int boundary, int task, Done& done) {
+    const int keeper = stash_[boundary];
+    if (keeper == kNotStashed) return;
+    const int place = keeper == kOnHost
+                          ? kOnHost
+                          : plan::DeviceOf(plan_, plan_.backward_groups[keeper], execution.shard);
+    Device& device = devices_[execution.device];
+    Nanos made = done.compute[task];
+    if (place == kOnHost) {
+      made = device.d2h.Run(
+          made, costs_.HiddenOut(boundary, execution.device, execution.task_microbatches));
+    } else if (place != execution.device) {
+      made = device.p2p.Run(
+          made, costs_.HiddenTo(boundary, execution.device, place, execution.task_microbatches));
+    }
+    if (place != execution.device) done.Out(task, made);
+    std::vector<Nanos>& all = stash_made_[boundary];
+    if (all.empty()) all.resize(done.compute.size() * shards_);
+    all[FirstOf(execution) / execution.task_microbatches + task] = made;
+  }
+
+  // The tensor of the task that begins with microbatch m, which the execution before passes on:
+  // device to device, or by way of the arena.
+  Nanos Arrival(size_t v, int m, Nanos slot) {
+    const dispatch::GroupExecution& execution = step_.executions[v];
+    const dispatch::GroupExecution& maker = step_.executions[v - shards_];  // of the same shard
+    const Done& made = done_[v - shards_];
+    const int task = (m - FirstOf(execution)) / maker.task_microbatches;
+    const bool forward = maker.kind == dispatch::ExecutionKind::kForward;
+    const int boundary = forward ? maker.layers.last + 1 : maker.layers.first;
+    const Nanos in = costs_.HiddenIn(boundary, execution.device, execution.task_microbatches);
+    Nanos out =
+        made.compute[task] + costs_.HiddenOut(boundary, maker.device, maker.task_microbatches);
+    if (!forward) {
+      if (eager_) out = made.gradient_out[task];
+    } else if (stash_[boundary] == kOnHost) {
+      out = StashMade(boundary, m);
+    }
+    const Nanos way = std::max(out, slot) + in;
+    if (maker.device == execution.device) {
+      return devices_[execution.device].stream.Run(std::max(out, slot), in);
+    }
+    return std::min(way, std::max(made.compute[task], slot) +
+                             costs_.HiddenTo(boundary, maker.device, execution.device,
+                                             execution.task_microbatches));
+  }
+
+  void EndReplica(const dispatch::GroupExecution& execution, Nanos last, Done& done) {
+    if (execution.kind == dispatch::ExecutionKind::kForward) return;
+    Lane& d2h = devices_[execution.device].d2h;
+    if (execution.kind == dispatch::ExecutionKind::kFused) {
+      loss_ = std::max(loss_, d2h.Run(last, costs_.LossOut(execution.device)));
+    }
+    for (int reference : execution.references) {
+      done.gradients = d2h.Run(last, costs_.GradientOut(reference, execution.device));
+    }
+  }
+
+  Nanos Duration(const dispatch::GroupExecution& execution, bool first, bool last) {
+    return costs_.Compute(dispatch::TaskOf(execution.kind), execution.layers, execution.device,
+                          first, last, execution.task_microbatches, execution.activations >= 0);
+  }
+
+  // By the devices: from a device's first task to its last is no less than all of them; behind the
+  // last one, the last microbatch runs through all other groups.
+  Nanos Through() {
+    Nanos left = costs_.Update(0), most;
+    for (int reference : step_.executions.back().references) {
+      left += costs_.GradientOut(reference, step_.executions.back().device);
+    }
+    std::vector<bool> seen(devices_.size());
+    for (auto execution = step_.executions.rbegin(); execution != step_.executions.rend();
+         ++execution) {
+      const Device& device = devices_[execution->device];
+      if (!seen[execution->device])
+        most = std::max(most, device.begun + device.compute.busy + left);
+      seen[execution->device] = true;
+      left += Duration(*execution, false, true);
+    }
+    return most;
+  }
+
+  Nanos HostRun(Nanos from, Nanos duration) {
+    host_busy_ += duration;
+    return host_free_ = std::max(host_free_, from) + duration;
+  }
+
+  // Ends with the update of block 0.
+  Nanos RunHost() {
+    HostRun(loss_, costs_.Host(command::HostTaskKind::kStepScalars, -1));
+    const int blocks = static_cast<int>(model_.blocks.size());
+    for (size_t v = 0; v < step_.executions.size(); v += static_cast<size_t>(shards_)) {
+      const dispatch::GroupExecution& execution = step_.executions[v];
+      if (execution.kind == dispatch::ExecutionKind::kForward) continue;
+      Nanos gradients = kEarlier;
+      for (int shard = 0; shard < shards_; ++shard) {
+        gradients = std::max(gradients, done_[v + static_cast<size_t>(shard)].gradients);
+      }
+      for (int block = blocks - 1; block >= 0; --block) {
+        const int layer = model_.references[model_.blocks[block].references.front()].layer;
+        if (!execution.layers.contains(layer)) continue;
+        if (eager_) HostRun(gradients, costs_.Update(block));
+        if (!eager_ && plan_.clip) {
+          HostRun(gradients, costs_.Host(command::HostTaskKind::kNorm, block));
+        }
+      }
+      host_free_ = std::max(host_free_, gradients);
+    }
+    if (eager_) return host_free_;
+    if (plan_.clip) HostRun(kEarlier, costs_.Host(command::HostTaskKind::kClip, -1));
+    const Nanos end = HostRun(kEarlier, costs_.Update(0));
+    for (int block = 1; block < blocks; ++block) host_busy_ += costs_.Update(block);
+    return end;
+  }
+
+  const model::ModelSpec& model_;
+  const plan::Plan& plan_;
+  const int microbatches_;
+  const StepExecutions& step_;
+  TaskCosts& costs_;
+  const bool eager_;
+  const int shards_;
+  std::vector<Device> devices_;
+  const dispatch::KeptLayout kept_;
+  const plan::LaneResources resources_;
+  std::set<std::tuple<int, int, int>> kept_loads_;  // shard, keeper, block
+  std::vector<int> stash_;                          // by boundary: where
+  std::vector<std::vector<Nanos>> stash_made_;      // by boundary, forward task
+  std::vector<Nanos> times_;                        // that `done_` points to
+  std::vector<Done> done_;                          // by execution
+  std::vector<Nanos> available_;                    // by block
+  Nanos host_free_, host_busy_, loss_;
+};
+
+}  // namespace
+
+StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan) {
+  StepExecutions step;
+  const int forwards = static_cast<int>(plan.forward_groups.size());
+  const int backwards = static_cast<int>(plan.backward_groups.size());
+  const int shards = plan.num_shards();
+  step.executions.reserve((forwards + backwards) * shards);
+  for (int f = 0; f < forwards; ++f) {
+    for (int shard = 0; shard < shards; ++shard) {
+      step.executions.push_back(
+          dispatch::PlannedExecution(model, plan, dispatch::ExecutionKind::kForward, f, shard));
+    }
+  }
+  for (int g = backwards - 1; g >= 0; --g) {
+    const dispatch::ExecutionKind kind =
+        g + 1 == backwards ? dispatch::ExecutionKind::kFused : dispatch::ExecutionKind::kBackward;
+    for (int shard = 0; shard < shards; ++shard) {
+      step.executions.push_back(dispatch::PlannedExecution(model, plan, kind, g, shard));
+    }
+  }
+  step.items.reserve(step.executions.size());
+  for (dispatch::GroupExecution& execution : step.executions)
+    step.items.push_back(dispatch::LayOutItems(model, plan, execution));
+  return step;
+}
+
+int SampleOfMicrobatches(const plan::Plan& plan) {
+  constexpr int kMany = 2048, kLeast = 512, kPart = 16, kLeastTasks = 4;
+  const int all = plan.num_microbatches, task_microbatches = plan.microbatches_per_forward_task;
+  if (all <= kMany || plan.mode != plan::ParallelMode::kPipeline || plan.replicas > 1) return all;
+  const int tasks =
+      std::max({kLeast, all / kPart, kLeastTasks * task_microbatches}) / task_microbatches;
+  const int sample = (tasks + tasks % 2) * task_microbatches;
+  return sample < all / 2 ? sample : all;
+}
+
+PlanBound Bounds::OfPlan(const plan::Plan& plan, const StepExecutions& step, int microbatches) {
+  const int sample = microbatches > 0 ? microbatches : SampleOfMicrobatches(plan);
+  return RelaxedStep(model_, plan, step, costs_, std::min(sample, plan.shard_microbatches())).Run();
+}
+
+}  // namespace harmony::planner

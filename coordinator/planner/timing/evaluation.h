@@ -1,0 +1,66 @@
+#pragma once
+
+// What a plan costs: the real dispatcher under a virtual clock, without processes, messages and
+// faults. Each command starts when its lane is free and what it waits for has completed, and takes
+// its modelled time; lanes that share a resource take turns, in the order in which their commands'
+// time comes. (coordinator/sim runs the same commands with everything else around them.) PURE.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/dispatch/issue/dispatcher.h"
+#include "coordinator/sim/simulation.h"
+
+namespace harmony::planner {
+
+struct LaneTotals {
+  Nanos busy;         // per step
+  int64_t bytes = 0;  // copied per step
+  int64_t commands = 0;
+};
+
+// "Per step" is of the last one that has a successor.
+struct Estimate {
+  // Of a step in the middle of a run: the distance of the ends of steps, and never less than any
+  // lane or link is busy per step.
+  Nanos step;
+  std::vector<LaneTotals> lanes;  // by LaneTable index
+  plan::LaneResources resources;
+  std::array<int64_t, 8> bytes{};          // per step over CPU-GPU links, by TrafficClass
+  int64_t peer_bytes = 0;                  // per step, device to device
+  int64_t commands = 0;                    // that were simulated
+  std::vector<Bytes> peak_resident;        // by device
+  Nanos step_begin, step_end;              // of the step in the timeline
+  std::vector<sim::TimelineEntry> events;  // of all steps; with `keep_timeline` only
+};
+
+// The first is a warm-up: three steps; two where they are so long that what is left of the one
+// before hardly counts.
+int StepsToRun(const plan::Plan& plan);
+
+struct EvaluateOptions {
+  int steps = 3;  // at least 2; the first is a warm-up
+  bool keep_timeline = false;
+};
+
+// ResourceExhausted when the plan cannot run (the dispatcher's message).
+absl::StatusOr<Estimate> EvaluatePlan(const model::ModelSpec& model, const plan::Plan& plan,
+                                      const dispatch::CostModel& costs,
+                                      const EvaluateOptions& options = {});
+
+// The plan of a shorter step, with as much memory on the devices beside what is kept there.
+plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int microbatches);
+
+// The step's time alone, nearly, and several times as quick: a dry run of the dispatcher without
+// commands (Dispatcher::DryRun, which says what it asks of the costs). Of a step of very many
+// microbatches a sample is run dry. `steps`: 0: StepsToRun.
+struct QuickDryRun {
+  Nanos step;
+  int64_t commands = 0;
+};
+absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
+                                       const dispatch::CostModel& costs, int steps = 0);
+
+}  // namespace harmony::planner

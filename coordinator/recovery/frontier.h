@@ -1,0 +1,81 @@
+#pragma once
+
+// What the records of the segment say has been done, and what is left of a step. PURE.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/command/objects.h"
+#include "common/model/model_spec.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/plan.h"
+
+namespace harmony::recovery {
+
+class Frontier {
+ public:
+  // `records` in the order of `table`, or empty. Internal, naming the object, when versions
+  // contradict each other.
+  static absl::StatusOr<Frontier> FromRecords(const command::ObjectTableLayout& table,
+                                              absl::Span<const command::ObjectView> records,
+                                              int64_t first_step);
+
+  // All parameters and moments exist.
+  bool initialized() const { return initialized_; }
+  // The first step whose updates are not all done.
+  int64_t step() const { return step_; }
+  // Steps whose update is in the block (an update under way does not count).
+  int64_t block_version(int block) const { return block_version_[block]; }
+  // An update has destroyed (or is destroying) the block's state of before `step`.
+  bool Touched(int block, int64_t step) const {
+    return block_version_[block] > step || (block_version_[block] == step && updating_[block]);
+  }
+  // The object holds exactly this version, complete.
+  bool Holds(const command::ObjectKey& key, int64_t version) const {
+    return clean_version_[table_->IndexOf(key)] == version;
+  }
+  Bytes OffsetOf(const command::ObjectKey& key) const { return offset_[table_->IndexOf(key)]; }
+
+ private:
+  explicit Frontier(const command::ObjectTableLayout& table) : table_(&table) {}
+
+  const command::ObjectTableLayout* table_;
+  bool initialized_ = false;
+  int64_t step_ = 0;
+  std::vector<int64_t> block_version_;
+  std::vector<bool> updating_;          // by block: on the way to the next version
+  std::vector<int64_t> clean_version_;  // by record; -1: holds nothing complete
+  std::vector<Bytes> offset_;           // by record
+};
+
+// What is left to do of one step's shard.
+struct ShardWork {
+  std::vector<std::vector<int>> forward;  // by forward group: the tasks to run, ascending
+  std::vector<int> forward_last;          // by forward group: the last layer to run
+  // By backward group, the last one is the fused one: it runs, for all microbatches of the shard.
+  std::vector<bool> backward;
+};
+
+// Of one step.
+struct StepWork {
+  int64_t step = 0;
+  bool resumed = false;  // records of this step exist: it was under way when the generation began
+  bool load_batch = false;
+  std::vector<ShardWork> shards;
+  bool scalars = false;
+  std::vector<bool> update;  // by block
+};
+
+// Derives it, shard by shard and top down: a group whose gradients of the shard's replicas are not
+// all committed runs from its stash and the committed gradient of its output; where that is
+// missing, the group above (the forward) runs again. So one shard may be groups ahead of another,
+// and keeps its lead. What devices kept is forgotten: the forward that makes it runs again.
+// Internal when a group would have to run whose old weights are gone: the records then contradict
+// the rules of section 3.
+absl::StatusOr<StepWork> DeriveStepWork(const model::ModelSpec& model, const plan::Plan& plan,
+                                        const plan::ArenaLayout& layout, const Frontier& frontier,
+                                        int64_t step);
+
+}  // namespace harmony::recovery

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/runner/job_runner.h"
+
+namespace harmony::runner {
+
+// What a job runner answers, a line for each action and each command: for tests that compare runs.
+std::string DebugString(const std::vector<Action>& actions);
+
+}  // namespace harmony::runner

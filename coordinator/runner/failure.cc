@@ -1,0 +1,31 @@
+#include "coordinator/runner/failure.h"
+
+#include <algorithm>
+
+namespace harmony::runner {
+
+Verdict VerdictOf(const absl::Status& status, FailedAt at) {
+  if (absl::IsAborted(status)) return Verdict::kTryAgain;
+  if (at == FailedAt::kArithmetic) return Verdict::kEnd;
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable:
+      return Verdict::kWait;
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kDataLoss:
+      return at == FailedAt::kTraining ? Verdict::kWait : Verdict::kEnd;
+    default:
+      return Verdict::kEnd;
+  }
+}
+
+Nanos BackOff::Failed(Nanos now) {
+  const Nanos pause = std::min(kFirst * (int64_t{1} << std::min(failures_, 10)), kLongest);
+  ++failures_;
+  due_ = now + pause;
+  return pause;
+}
+
+}  // namespace harmony::runner

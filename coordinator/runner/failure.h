@@ -1,0 +1,56 @@
+#pragma once
+
+// What becomes of a job when something fails, and when it is tried again: the one place that
+// decides, for commands and for set-ups. PURE.
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "common/base/units.h"
+
+namespace harmony::runner {
+
+enum class Verdict {
+  kTryAgain,  // at once, in a new generation: the command's own generation was over
+  // Later: something outside is missing, such as room on a disk, a file, descriptors. The job keeps
+  // all that it has in the segment meanwhile.
+  kWait,
+  kEnd,  // the job's arithmetic or description, or a bug: it would fail again
+};
+
+// What failed.
+enum class FailedAt {
+  kArithmetic,  // what works on memory alone
+  kStart,       // what opens or reads files before anything has been trained
+  kTraining,    // what needs files, while the segment holds what was trained
+};
+
+// Codes are those of common/base/status.h; errors of files have them from ErrnoStatus. What is
+// short (ResourceExhausted) or does not answer (Unavailable) is worth waiting for at any time; a
+// file that is missing, changed or not permitted only once there is something to lose: before that
+// it is an error of the job's description.
+Verdict VerdictOf(const absl::Status& status, FailedAt at);
+
+// When what failed is tried again: after 1 s, then ever later, at most a minute.
+class BackOff {
+ public:
+  static constexpr Nanos kFirst = Seconds(1), kLongest = Seconds(60);
+
+  // Returns the pause before the next try.
+  Nanos Failed(Nanos now);
+  void Succeeded() { *this = BackOff(); }
+  // The next try is due at once.
+  void Hurry() { due_.reset(); }
+  // The next try is under way: no other is due before it can have been answered.
+  void Trying(Nanos now) { due_ = now + kLongest; }
+
+  // The last try failed.
+  bool failing() const { return failures_ > 0; }
+  bool Due(Nanos now) const { return failing() && (!due_ || now >= *due_); }
+
+ private:
+  int failures_ = 0;  // in a row
+  std::optional<Nanos> due_;
+};
+
+}  // namespace harmony::runner

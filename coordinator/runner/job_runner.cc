@@ -1,0 +1,441 @@
+#include "coordinator/runner/job_runner.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/command/lane_kinds.h"
+#include "coordinator/runner/failure.h"
+
+namespace harmony::runner {
+namespace {
+
+// A disk, or a network's, below which something is taken to be broken; bytes a second.
+constexpr double kSlowestDisk = 20e6;
+// Parameters and moments.
+constexpr double kCheckpointBytesPerParameter = 12;
+
+}  // namespace
+
+std::string DebugString(const ProcessId& process) {
+  switch (process.role) {
+    case Role::kSwapper:
+      return "swapper";
+    case Role::kHostWorker:
+      return "host worker";
+    case Role::kWorker:
+      break;
+  }
+  return absl::StrCat("worker ", process.device);
+}
+
+ProcessId OwnerOf(const command::Lane& lane) {
+  switch (command::TraitsOf(lane.kind).owner) {
+    case command::LaneOwner::kWorker:
+      return {Role::kWorker, lane.device};
+    case command::LaneOwner::kSwapper:
+      return {Role::kSwapper, 0};
+    case command::LaneOwner::kHostWorker:
+      return {Role::kHostWorker, 0};
+  }
+  return {};
+}
+
+class JobRunner::Impl {
+ public:
+  Impl(const model::ModelSpec& model, const plan::Plan& plan, const dispatch::CostModel& costs,
+       RunnerOptions options)
+      : options_(options),
+        dispatcher_(model, plan, costs, options.dispatch),
+        table_(model, plan.num_microbatches, plan.replicas),
+        lanes_(static_cast<int>(plan.devices.size())),
+        completed_(lanes_.size(), 0),
+        heads_(lanes_.size()),
+        generation_(options.first_generation - 1),
+        disk_limit_(Nanos::FromSeconds(static_cast<double>(model.parameter_count()) *
+                                       kCheckpointBytesPerParameter / kSlowestDisk)),
+        reported_(options.dispatch.first_step) {
+    members_.push_back({{Role::kSwapper, 0}});
+    members_.push_back({{Role::kHostWorker, 0}});
+    for (int d = 0; d < lanes_.num_devices(); ++d) members_.push_back({{Role::kWorker, d}});
+  }
+
+  std::vector<Action> OnEvent(const Event& event, Nanos now) {
+    now_ = now;
+    actions_.clear();
+    if (state_ != State::kFinished && state_ != State::kFailed) {
+      std::visit([this](const auto& e) { On(e); }, event);
+    }
+    return std::exchange(actions_, {});
+  }
+
+  State state_ = State::kGathering;
+  bool waiting_ = false;
+  RunnerOptions options_;
+  dispatch::Dispatcher dispatcher_;
+
+ private:
+  struct Member {
+    ProcessId process;
+    bool attached = false, quiet = false, killed = false;
+    uint32_t incarnation = 0;
+  };
+  // The first uncompleted command of a lane, for deadlines.
+  struct HeadWatch {
+    uint64_t value = 0;
+    bool waits_satisfied = false;
+    Nanos since;
+  };
+
+  Member* Find(const ProcessId& process) {
+    for (Member& member : members_) {
+      if (member.process == process) return &member;
+    }
+    return nullptr;
+  }
+  bool AllReady() const {
+    return std::all_of(members_.begin(), members_.end(),
+                       [](const Member& m) { return m.attached && m.quiet; });
+  }
+
+  void On(const ProcessAttached& event) {
+    Member* member = Find(event.process);
+    if (member == nullptr) return;
+    const bool replaces = member->attached;
+    // Fresh, or quiesced by itself when its stream broke: it runs nothing of any generation.
+    *member = {event.process, true, true, false, event.incarnation};
+    if (state_ == State::kRunning || (state_ == State::kQuiescing && replaces)) {
+      NextGeneration(absl::StrCat(DebugString(event.process), " attached again"));
+    } else if (state_ == State::kGathering &&
+               std::all_of(members_.begin(), members_.end(),
+                           [](const Member& m) { return m.attached; })) {
+      NextGeneration("all processes are here");
+    }
+    MaybeReadRecords();
+  }
+
+  void On(const ProcessLost& event) {
+    Member* member = Find(event.process);
+    if (member == nullptr || !member->attached || member->incarnation != event.incarnation) return;
+    member->attached = member->quiet = member->killed = false;
+    if (state_ == State::kRunning && EndsTooMany(event.process)) {
+      return End(absl::InternalError(
+          absl::StrCat(DebugString(event.process), " was lost ", fruitless_[event.process],
+                       " times without any progress between; its log says why")));
+    }
+    if (state_ != State::kGathering) {
+      NextGeneration(absl::StrCat(DebugString(event.process), " is lost"));
+    }
+  }
+
+  // Counts a generation that the process has brought to its end.
+  bool EndsTooMany(const ProcessId& process) {
+    return ++fruitless_[process] > options_.max_generations_without_progress;
+  }
+
+  // (1) raise the word, (2) the service kills what is lost, (3) survivors quiesce.
+  void NextGeneration(const std::string& reason) {
+    ++generation_;
+    state_ = State::kQuiescing;
+    quiesce_since_ = now_;
+    actions_.push_back(RaiseGeneration{generation_});
+    actions_.push_back(Report{absl::StrCat("generation ", generation_, ": ", reason)});
+    for (Member& member : members_) {
+      if (!member.attached) continue;
+      if (member.quiet) continue;  // attached anew
+      actions_.push_back(AskQuiesce{member.process, generation_});
+    }
+  }
+
+  void On(const Quiesced& event) {
+    Member* member = Find(event.process);
+    if (state_ != State::kQuiescing || member == nullptr || !member->attached) return;
+    if (member->incarnation != event.incarnation || event.generation != generation_) return;
+    member->quiet = true;
+    MaybeReadRecords();
+  }
+
+  void MaybeReadRecords() {
+    if (state_ != State::kQuiescing || !AllReady() || asked_ == generation_) return;
+    if (waiting_ && !missing_.Due(now_)) return;
+    asked_ = generation_;
+    actions_.push_back(ReadRecords{generation_});
+  }
+
+  // (4) all have answered: the new generation begins.
+  void On(const RecordsRead& event) {
+    if (state_ != State::kQuiescing || event.generation != generation_ || !AllReady()) return;
+    if (absl::Status status = dispatcher_.BeginGeneration(generation_, event.records);
+        !status.ok()) {
+      End(status);
+      return;
+    }
+    int64_t progress = 0;
+    for (const command::ObjectView& record : event.records) {
+      if (record.state == command::ObjectState::kClean)
+        progress += static_cast<int64_t>(record.version);
+    }
+    if (progress > best_progress_) fruitless_.clear();
+    best_progress_ = std::max(best_progress_, progress);
+    std::fill(completed_.begin(), completed_.end(), 0);
+    heads_.assign(heads_.size(), {});
+    for (Member& member : members_) member.quiet = false;
+    state_ = State::kRunning;
+    waiting_ = false;
+    // A coordinator that starts again does not know how far its predecessor reported: what is still
+    // there is reported once more. A step's scalars are overwritten only by commands that were sent
+    // after its report.
+    const int64_t completed = dispatcher_.completed_steps();
+    int64_t readable = completed;
+    while (readable > reported_ && readable > completed - 2 &&
+           HoldsScalars(event.records, readable - 1)) {
+      --readable;
+    }
+    reported_ = std::max(reported_, readable);
+    actions_.push_back(StartGeneration{generation_});
+    Advance();
+  }
+
+  bool HoldsScalars(const std::vector<command::ObjectView>& records, int64_t step) const {
+    const int index =
+        table_.IndexOf({command::ObjectKind::kStepScalars, static_cast<int32_t>(step & 1), 0});
+    return index < static_cast<int>(records.size()) &&
+           records[index].state == command::ObjectState::kClean &&
+           static_cast<int64_t>(records[index].version) == step + 1;
+  }
+
+  void On(const LaneProgress& event) {
+    if (state_ != State::kRunning || event.generation != generation_) return;
+    if (event.lane < 0 || event.lane >= lanes_.size() || event.value <= completed_[event.lane]) {
+      return;
+    }
+    if (missing_.failing() || saves_.failing()) NoteWhatWorks(event);
+    completed_[event.lane] = event.value;
+    dispatcher_.OnLaneProgress(event.lane, event.value);
+    Advance();
+  }
+
+  void Advance() {
+    for (; reported_ < dispatcher_.completed_steps(); ++reported_) {
+      if (reported_ >= 0) actions_.push_back(StepCompleted{reported_});
+    }
+    absl::StatusOr<std::vector<command::Command>> commands = dispatcher_.NextCommands();
+    if (!commands.ok()) {
+      End(commands.status());
+      return;
+    }
+    std::vector<Send> sends(members_.size());
+    for (command::Command& command : *commands) {
+      const ProcessId owner = OwnerOf(lanes_.LaneAt(static_cast<int>(command.header.lane)));
+      const size_t at = owner.role == Role::kWorker ? 2 + static_cast<size_t>(owner.device)
+                                                    : static_cast<size_t>(owner.role);
+      sends[at].commands.push_back(std::move(command));
+    }
+    for (size_t i = 0; i < sends.size(); ++i) {
+      if (sends[i].commands.empty()) continue;
+      sends[i].process = members_[i].process;
+      sends[i].generation = generation_;
+      actions_.push_back(std::move(sends[i]));
+    }
+    if (dispatcher_.done()) End(absl::OkStatus());
+  }
+
+  void On(const CommandFailed& event) {
+    if (state_ != State::kRunning || event.generation != generation_) return;
+    if (event.lane < 0 || event.lane >= lanes_.size()) return;
+    const command::Lane lane = lanes_.LaneAt(event.lane);
+    const ProcessId owner = OwnerOf(lane);
+    const command::Command* command = dispatcher_.Find(event.lane, event.value);
+    const command::HostTask* task =
+        command == nullptr ? nullptr : std::get_if<command::HostTask>(&command->body);
+    FailedAt at = FailedAt::kArithmetic;
+    if (task != nullptr && lane.kind == command::LaneKind::kHostIo) {
+      at =
+          task->kind == command::HostTaskKind::kInitialize ? FailedAt::kStart : FailedAt::kTraining;
+    }
+    switch (VerdictOf(event.status, at)) {
+      case Verdict::kTryAgain:
+        if (EndsTooMany(owner)) return End(event.status);
+        return NextGeneration(absl::StrCat(DebugString(owner), ": ", event.status.message()));
+      case Verdict::kWait:
+        return GoOnWithout(task->kind, command->header.step, event.status);
+      case Verdict::kEnd:
+        return End(event.status);
+    }
+  }
+
+  // The task lacked something outside the job, and is tried again later. The job goes on meanwhile,
+  // where it can.
+  void GoOnWithout(command::HostTaskKind kind, int64_t step, const absl::Status& status) {
+    if (kind == command::HostTaskKind::kCheckpoint && dispatcher_.PutOffCheckpoint(step)) {
+      const Nanos pause = saves_.Failed(now_);
+      return NextGeneration(absl::StrCat(status.message(),
+                                         ": training goes on without this checkpoint; the next "
+                                         "one is tried in ",
+                                         FormatDuration(pause)));
+    }
+    missing_task_ = kind;
+    waiting_ = true;
+    const Nanos pause = missing_.Failed(now_);
+    NextGeneration(absl::StrCat(status.message(),
+                                ": the job waits and keeps what it has trained; the next try is "
+                                "in ",
+                                FormatDuration(pause), ", or now with `resume`"));
+  }
+
+  void NoteWhatWorks(const LaneProgress& event) {
+    for (uint64_t value = completed_[event.lane] + 1; value <= event.value; ++value) {
+      const command::Command* command = dispatcher_.Find(event.lane, value);
+      const command::HostTask* task =
+          command == nullptr ? nullptr : std::get_if<command::HostTask>(&command->body);
+      if (task == nullptr) continue;
+      if (saves_.failing() && task->kind == command::HostTaskKind::kCheckpoint) {
+        saves_.Succeeded();
+        actions_.push_back(
+            Report{absl::StrCat("checkpoint-", command->header.step + 1, " is written")});
+      }
+      if (missing_.failing() && task->kind == missing_task_) {
+        missing_.Succeeded();
+        actions_.push_back(Report{"what the job waited for is there: it goes on"});
+      }
+    }
+  }
+
+  void On(const TryNow&) {
+    missing_.Hurry();
+    saves_.Hurry();
+    On(Tick{});
+  }
+
+  void On(const Tick&) {
+    if (state_ == State::kQuiescing) {
+      MaybeReadRecords();
+      for (Member& member : members_) {
+        if (!member.attached || member.quiet) continue;
+        const Nanos limit = options_.quiesce_deadline + LongestHead(member.process) * 10;
+        if (now_ - quiesce_since_ > limit) Kill(member, "did not quiesce in time");
+      }
+    }
+    if (state_ != State::kRunning) return;
+    if (saves_.Due(now_)) {
+      dispatcher_.SaveNext();
+      Advance();
+    }
+    for (int lane = 0; state_ == State::kRunning && lane < lanes_.size(); ++lane)
+      CheckDeadline(lane);
+  }
+
+  // Modelled duration of the longest command that the process may be running.
+  Nanos LongestHead(const ProcessId& process) const {
+    Nanos longest;
+    for (int lane = 0; lane < lanes_.size(); ++lane) {
+      if (OwnerOf(lanes_.LaneAt(lane)) != process) continue;
+      const command::Command* head = dispatcher_.Find(lane, completed_[lane] + 1);
+      if (head != nullptr) longest = std::max(longest, head->header.expected);
+    }
+    return longest;
+  }
+
+  Nanos LimitOf(const command::Command& command) const {
+    Nanos limit = options_.command_deadline + command.header.expected * 10;
+    const auto* host = std::get_if<command::HostTask>(&command.body);
+    if (host != nullptr && (host->kind == command::HostTaskKind::kInitialize ||
+                            host->kind == command::HostTaskKind::kCheckpoint)) {
+      limit += disk_limit_;
+    }
+    return limit;
+  }
+
+  // Commands name records by number only.
+  std::string TensorsRead(const command::Command& command) const {
+    std::string text;
+    const auto name = [&](int record) {
+      absl::StrAppend(&text, " reads ", DebugString(table_.KeyOf(record)));
+    };
+    if (const auto* transfer = std::get_if<command::Transfer>(&command.body); transfer != nullptr) {
+      if (transfer->expect) name(transfer->expect->record);
+    } else if (const auto* host = std::get_if<command::HostTask>(&command.body); host != nullptr) {
+      for (int record : host->gradient_records) name(record);
+    }
+    return text;
+  }
+
+  void CheckDeadline(int lane) {
+    HeadWatch& head = heads_[lane];
+    const uint64_t value = completed_[lane] + 1;
+    const command::Command* command = dispatcher_.Find(lane, value);
+    if (command == nullptr) {
+      head = {};
+      return;
+    }
+    const bool satisfied = std::all_of(
+        command->header.waits.begin(), command->header.waits.end(),
+        [this](const command::SemaphoreWait& w) { return completed_[w.semaphore] >= w.value; });
+    if (head.value != value || head.waits_satisfied != satisfied) {
+      head = {value, satisfied, now_};
+      return;
+    }
+    if (!satisfied || now_ - head.since <= LimitOf(*command)) return;
+    const command::Lane where = lanes_.LaneAt(lane);
+    Kill(*Find(OwnerOf(where)),
+         absl::StrCat("deadline passed on ", DebugString(where), " (semaphore ", lane, ", value ",
+                      value, "): ", DebugString(*command), TensorsRead(*command)));
+  }
+
+  void Kill(Member& member, const std::string& reason) {
+    if (member.killed) return;
+    member.killed = true;
+    actions_.push_back(Report{absl::StrCat(DebugString(member.process), ": ", reason)});
+    actions_.push_back(KillProcess{member.process, reason});
+  }
+
+  void On(const StopRequested&) {
+    dispatcher_.StopAfterCurrentStep();
+    if (state_ == State::kRunning) return Advance();
+    // It may be for the sake of what is missing that the job is to stop.
+    missing_.Hurry();
+    MaybeReadRecords();
+  }
+
+  void End(absl::Status status) {
+    state_ = status.ok() ? State::kFinished : State::kFailed;
+    actions_.push_back(JobEnded{std::move(status)});
+  }
+
+  command::ObjectTableLayout table_;
+  command::LaneTable lanes_;
+  std::vector<uint64_t> completed_;
+  std::vector<HeadWatch> heads_;
+  std::vector<Member> members_;
+
+ public:
+  uint32_t generation_;
+
+ private:
+  const Nanos disk_limit_;
+  int64_t reported_;  // steps below have been reported by StepCompleted
+  Nanos now_, quiesce_since_;
+  std::vector<Action> actions_;
+  std::map<ProcessId, int> fruitless_;  // generations ended by each since there was progress
+  int64_t best_progress_ = -1;
+  uint32_t asked_ = 0;  // the generation that the records were asked for
+  BackOff missing_;     // what the job waits for
+  command::HostTaskKind missing_task_ = command::HostTaskKind::kLoadBatch;
+  BackOff saves_;  // checkpoints that the job went on without
+};
+
+JobRunner::JobRunner(const model::ModelSpec& model, const plan::Plan& plan,
+                     const dispatch::CostModel& costs, RunnerOptions options)
+    : impl_(std::make_unique<Impl>(model, plan, costs, options)) {}
+JobRunner::~JobRunner() = default;
+
+std::vector<Action> JobRunner::OnEvent(const Event& event, Nanos now) {
+  return impl_->OnEvent(event, now);
+}
+JobRunner::State JobRunner::state() const { return impl_->state_; }
+bool JobRunner::waiting() const { return impl_->waiting_; }
+uint32_t JobRunner::generation() const { return impl_->generation_; }
+const dispatch::Dispatcher& JobRunner::dispatcher() const { return impl_->dispatcher_; }
+
+}  // namespace harmony::runner

@@ -1,0 +1,278 @@
+#include "coordinator/service/jobs/admission.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/io/checkpoint_manifest.h"
+#include "common/io/checkpoint_reader.h"
+#include "common/io/file.h"
+#include "common/io/hf_directory.h"
+#include "common/io/token_file.h"
+#include "common/io/weight_map.h"
+#include "common/ipc/segment.h"
+#include "common/job/job_file.h"
+#include "common/model/families/causal_lm.h"
+#include "common/model/known_keys.h"
+#include "common/plan/arena_layout.h"
+#include "common/plan/plan_json.h"
+#include "common/profile/profile_estimate.h"
+#include "common/profile/profile_json.h"
+#include "coordinator/dispatch/costs/profiled_costs.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/service/jobs/disk_space.h"
+
+namespace harmony::service {
+namespace {
+
+// The data are fixed when a run begins: one that goes on must find them as they were.
+absl::Status CheckData(AdmittedJob* admitted) {
+  const job::JobSpec& job = admitted->spec;
+  HARMONY_ASSIGN_OR_RETURN(const io::TokenFile data,
+                           io::TokenFile::Open(job.data_path, job.data_format));
+  HARMONY_ASSIGN_OR_RETURN(admitted->data, data.Fingerprint());
+  if (admitted->output.same_run) {
+    HARMONY_RETURN_IF_ERROR(
+        io::CheckDataUnchanged(admitted->output.data, job.data_path, admitted->data));
+  }
+  return data.Validate(admitted->model.inputs[model::kTokenIds].values_below, job.sequence_length,
+                       job.global_batch_size);
+}
+
+absl::StatusOr<io::WeightMap> CheckWeights(const job::JobSpec& job, const io::ModelSource& source,
+                                           const model::ModelSpec& model) {
+  if (job.init != job::InitMode::kPretrained) return io::WeightMap::ForNewModel(model);
+  if (source.directory.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("init: pretrained needs a directory with *.safetensors, ",
+                     job.model_name_or_path, " is a preset"));
+  }
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
+                           io::CheckpointReader::OpenDirectory(source.directory));
+  HARMONY_ASSIGN_OR_RETURN(io::WeightMap map, io::WeightMap::Match(model, reader));
+  // transformers ties tensors only when they are equal.
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      for (const std::string& alias : tensor.aliases) {
+        if (reader.Find(alias) == nullptr) continue;
+        const std::string& stored = map.of(tensor).name;
+        HARMONY_ASSIGN_OR_RETURN(const bool same, reader.SameBytes(stored, alias));
+        if (same) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(reader.PathOf(alias), ": '", alias, "' differs from '", stored,
+                         "', but config.json ties them; set tie_word_embeddings to false there"));
+      }
+    }
+  }
+  return map;
+}
+
+absl::Status CheckMoments(const std::string& checkpoint, const model::ModelSpec& model) {
+  HARMONY_ASSIGN_OR_RETURN(
+      const io::CheckpointReader moments,
+      io::CheckpointReader::OpenFile(io::JoinPath(checkpoint, "optimizer.safetensors")));
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      for (const char* prefix : {"exp_avg.", "exp_avg_sq."}) {
+        const io::SafetensorsEntry* entry = moments.Find(absl::StrCat(prefix, tensor.name));
+        if (entry != nullptr && entry->shape == tensor.shape) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(checkpoint, "/optimizer.safetensors: ", prefix, tensor.name,
+                         " is missing or of another shape than the model's"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The checkpoint that the job names must be whole and of this model; `auto` microbatches and
+// replicas, of which `options` say what they are (0: not known yet), are its.
+absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobSpec& job,
+                                  planner::PlannerOptions* options) {
+  const std::string& path = job.resume_from_checkpoint;
+  if (path == "auto" || path == "none") return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyCheckpoint(path));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader weights,
+                           io::CheckpointReader::OpenFile(io::JoinPath(path, "model.safetensors")));
+  HARMONY_RETURN_IF_ERROR(io::WeightMap::Match(model, weights).status());
+  if (job.optim == job::OptimizerKind::kAdamW) HARMONY_RETURN_IF_ERROR(CheckMoments(path, model));
+  if (manifest.step > job.max_steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job.max_steps));
+  }
+  const int64_t micro = manifest.micro_batch_size;
+  const int64_t wanted =
+      job.micro_batch_size != 0 ? job.micro_batch_size : options->microbatch_size;
+  if (micro < 1 || job.global_batch_size % micro != 0 || (wanted != 0 && wanted != micro)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": was made with micro_batch_size ", micro,
+                     ", which this job cannot use: results would differ"));
+  }
+  const int replicas = manifest.virtual_replicas;
+  const int wanted_replicas = job.virtual_replicas != 0 ? job.virtual_replicas : options->replicas;
+  if (replicas < 1 || (job.global_batch_size / micro) % replicas != 0 ||
+      (wanted_replicas != 0 && wanted_replicas != replicas)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": was made with virtual_replicas ", replicas,
+                     ", which this job cannot use: results would differ"));
+  }
+  options->microbatch_size = micro;
+  options->replicas = replicas;
+  return absl::OkStatus();
+}
+
+absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::string_view advice) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": the job needs ", FormatBytesExact(need), ", there are ", FormatBytesExact(have),
+      ": ", FormatBytesExact(need - have), " are missing. ", advice));
+}
+
+absl::StatusOr<job::JobSpec> ParseRequest(const JobRequest& request) {
+  job::JobOverrides overrides;
+  overrides.settings = request.overrides;
+  overrides.folder = request.working_directory;
+  return job::ParseJobFile(request.yaml, request.path, overrides);
+}
+
+// What plans are compared by: the profile, or the planner's own estimate.
+absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
+                      const plan::MachineSpec& machine, planner::PlannerOptions* options) {
+  if (request.profile.empty()) return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(profile::Profile profile,
+                           profile::ParseProfile(request.profile, request.profile_path));
+  HARMONY_RETURN_IF_ERROR(profile::CheckProfile(profile, request.profile_path, admitted.model,
+                                                admitted.spec, machine.devices));
+  if (profile.calibrated) {
+    options->basis = profile::DescribeEstimate(profile, admitted.model, machine.devices);
+    options->rough = true;
+  }
+  options->costs = dispatch::ProfiledCostFactory(
+      std::make_shared<const profile::Profile>(std::move(profile)), admitted.model);
+  return absl::OkStatus();
+}
+
+absl::Status MakePlanOf(const JobRequest& request, const plan::MachineSpec& machine,
+                        const HostLimits& limits, AdmittedJob* admitted) {
+  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
+                           io::OpenModelSource(admitted->spec.model_name_or_path));
+  admitted->config_json = source.config_json;
+  HARMONY_RETURN_IF_ERROR(
+      model::CheckSequenceLength(source.config, admitted->spec.sequence_length));
+  admitted->model = model::BuildModelSpec(source.config, admitted->spec.sequence_length);
+  HARMONY_RETURN_IF_ERROR(CheckData(admitted));
+  HARMONY_ASSIGN_OR_RETURN(admitted->weights,
+                           CheckWeights(admitted->spec, source, admitted->model));
+  planner::PlannerOptions options;
+  options.model_of_length = [&source](int64_t length) {
+    return model::BuildModelSpec(source.config, length);
+  };
+  // `auto` was resolved when the run began, and belongs to it.
+  if (admitted->output.same_run) {
+    options.microbatch_size = admitted->output.micro_batch_size;
+    options.replicas = admitted->output.virtual_replicas;
+  }
+  if (absl::Status status = CheckNamedCheckpoint(admitted->model, admitted->spec, &options);
+      !status.ok()) {
+    return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
+        absl::StrCat("resume_from_checkpoint: ", status.message()));
+  }
+  admitted->profile = request.profile;
+  HARMONY_RETURN_IF_ERROR(SetCosts(request, *admitted, machine, &options));
+  options.explain = request.explain;
+  plan::Plan given;
+  if (!request.plan.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(given, plan::ParsePlanFile(request.plan, request.plan_path));
+    options.given = &given;
+    options.given_path = request.plan_path;
+    if (admitted->spec.replan == job::ReplanMode::kAuto) {
+      admitted->spec.replan = job::ReplanMode::kSuggest;
+      admitted->notes.push_back("replan: auto only suggests, since the plan is given (--plan)");
+    }
+  }
+  const Nanos begin = MonotonicClock().Now();
+  HARMONY_ASSIGN_OR_RETURN(planner::PlanResult planned,
+                           planner::MakePlan(admitted->model, admitted->spec, machine, options));
+  planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
+  admitted->plan = planned.plan;
+  HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
+  admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
+  admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
+  const std::vector<std::string> unknown =
+      model::UnknownConfigKeys(source.config.family, source.config_json);
+  if (!unknown.empty()) {
+    admitted->notes.push_back(
+        absl::StrCat("keys of the model's config.json that are not known and have no effect: ",
+                     absl::StrJoin(unknown, ", ")));
+  }
+  if (source.config.configured_dropout > 0) {
+    admitted->notes.push_back(absl::StrCat("the model's config asks for dropout ",
+                                           source.config.configured_dropout,
+                                           "; it is not applied (dropout: 0)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
+                       const plan::MachineSpec& machine, const HostLimits& limits) {
+  const Bytes arena = plan::ArenaLayout(model, plan).end();
+  if (arena > limits.arena) {
+    return TooLittle("host memory of the arena", arena, limits.arena,
+                     "Give more (--host-memory), or train a smaller model or batch");
+  }
+  // Memory of sim devices is host memory, too.
+  Bytes total = arena;
+  for (const plan::DeviceSpec& device : machine.devices) {
+    if (device.kind == plan::DeviceKind::kSim && !limits.devices_touched) total += device.memory;
+  }
+  if (limits.available.count() > 0 && total > limits.available) {
+    return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
+                     "Free some, or train a smaller model or batch");
+  }
+  const command::ObjectTableLayout table(model, plan.num_microbatches, plan.replicas);
+  if (limits.records > 0 && table.size() > limits.records) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job has ", table.size(), " objects; the object table of the segment has room for ",
+        limits.records, ". Use a larger micro_batch_size"));
+  }
+  if (limits.cursors > 0 && ipc::CursorCount(model) > limits.cursors) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job needs ", ipc::CursorCount(model), " update cursors; the segment has room for ",
+        limits.cursors, ". Give more host memory (--host-memory)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,
+                                    const HostLimits& limits) {
+  AdmittedJob admitted;
+  HARMONY_ASSIGN_OR_RETURN(admitted.spec, ParseRequest(request));
+  admitted.result_keys = job::ResultKeysText(admitted.spec);
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
+  return admitted;
+}
+
+absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::MachineSpec& machine,
+                                     const HostLimits& limits) {
+  AdmittedJob admitted;
+  HARMONY_ASSIGN_OR_RETURN(admitted.spec, ParseRequest(request));
+  admitted.result_keys = job::ResultKeysText(admitted.spec);
+  HARMONY_ASSIGN_OR_RETURN(
+      admitted.output,
+      InspectOutputDir(admitted.spec.output_dir, admitted.result_keys, request.overwrite));
+  if (admitted.output.finished) return admitted;
+  if (admitted.output.same_run && admitted.spec.resume_from_checkpoint == "none") {
+    admitted.output.must_move = true;
+  }
+  if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
+  std::vector<int64_t> there;
+  if (!admitted.output.must_move) there = io::ListCheckpoints(admitted.spec.output_dir);
+  HARMONY_RETURN_IF_ERROR(
+      CheckDiskSpace(admitted.spec.output_dir,
+                     DiskNeedOf(admitted.spec, admitted.model, admitted.weights, there)));
+  return admitted;
+}
+
+}  // namespace harmony::service

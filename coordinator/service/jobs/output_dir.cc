@@ -1,0 +1,165 @@
+#include "coordinator/service/jobs/output_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/io/checkpoint_manifest.h"
+#include "common/io/file.h"
+#include "common/job/job_file.h"
+
+namespace harmony::service {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Something that only a run leaves, without the run.json that says which.
+bool HasTracesOfARun(const std::string& output_dir) {
+  return fs::exists(output_dir + "/metrics.jsonl") || fs::exists(output_dir + "/final") ||
+         !io::ListCheckpoints(output_dir).empty();
+}
+
+std::string FreeNameBeside(const std::string& output_dir) {
+  for (int i = 1;; ++i) {
+    const std::string name = absl::StrCat(output_dir, ".old-", i);
+    if (!fs::exists(fs::symlink_status(name))) return name;
+  }
+}
+
+absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::string& result_keys) {
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyCheckpoint(path));
+  StartPoint start{path, manifest.step, {}};
+  const std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
+  if (!keys.empty()) {
+    start.notes.push_back(
+        absl::StrCat("resume_from_checkpoint: ", path,
+                     " was written by a run with other keys: ", absl::StrJoin(keys, ", ")));
+  }
+  return start;
+}
+
+}  // namespace
+
+absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
+                                                const std::string& result_keys, bool overwrite) {
+  OutputDirState state;
+  std::error_code error;
+  if (!fs::exists(output_dir, error)) return state;
+  if (!fs::is_directory(output_dir, error)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("output_dir ", output_dir, " is there and is no directory"));
+  }
+  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(output_dir);
+  std::string why;
+  if (run.ok()) {
+    const std::vector<std::string> keys = job::DifferingKeys(run->result_keys, result_keys);
+    if (keys.empty()) {
+      state.same_run = true;
+      state.must_move = overwrite;
+      state.finished = !overwrite && run->finished && fs::exists(output_dir + "/final");
+      state.micro_batch_size = overwrite ? 0 : run->micro_batch_size;
+      state.virtual_replicas = overwrite ? 0 : run->virtual_replicas;
+      if (!overwrite) state.data = run->data;
+      return state;
+    }
+    why = absl::StrCat("holds another run; these keys differ: ", absl::StrJoin(keys, ", "));
+  } else if (!absl::IsNotFound(run.status())) {
+    why = absl::StrCat("holds a run whose description cannot be read: ", run.status().message());
+  } else if (HasTracesOfARun(output_dir)) {
+    why = "holds results of a run, but no run.json";
+  } else {
+    return state;
+  }
+  if (!overwrite) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "output_dir ", output_dir, " ", why,
+        ". Choose another output_dir, or give --overwrite to move the old directory aside"));
+  }
+  state.must_move = true;
+  return state;
+}
+
+absl::StatusOr<OutputDirLock> OutputDirLock::Acquire(const std::string& output_dir) {
+  ipc::UniqueFd fd(open(output_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return io::ErrnoStatus(errno, "open", output_dir);
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return OutputDirLock(std::move(fd));
+  if (errno != EWOULDBLOCK) return io::ErrnoStatus(errno, "lock", output_dir);
+  return absl::FailedPreconditionError(
+      absl::StrCat("output_dir ", output_dir, ": another coordinator is training into it: stop ",
+                   "that run first, or choose another output_dir"));
+}
+
+absl::Status CheckMayMove(const job::JobSpec& job) {
+  std::error_code error;
+  const fs::path output = fs::weakly_canonical(job.output_dir, error);
+  const auto inside = [&](const std::string& path) {
+    if (path.empty() || !fs::exists(path, error)) return false;
+    const fs::path below = fs::weakly_canonical(path, error).lexically_relative(output);
+    return !below.empty() && *below.begin() != "..";
+  };
+  const std::pair<const char*, const std::string&> read[] = {
+      {"data.path", job.data_path},
+      {"model_name_or_path", job.model_name_or_path},
+      {"resume_from_checkpoint", job.resume_from_checkpoint}};
+  for (const auto& [key, path] : read) {
+    if (!inside(path)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(key, ": ", path, " lies in output_dir ", job.output_dir,
+                     ", which --overwrite would move aside: choose another output_dir"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
+                                               const OutputDirState& state, const io::RunFile& run,
+                                               std::string* moved_to) {
+  std::error_code error;
+  if (fs::exists(output_dir, error)) {
+    // Held while the folder is moved, then given up with the old folder.
+    HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
+    if (!state.must_move) {
+      HARMONY_RETURN_IF_ERROR(io::WriteRunFile(output_dir, run));
+      return lock;
+    }
+    *moved_to = FreeNameBeside(output_dir);
+    fs::rename(output_dir, *moved_to, error);
+    if (error) return io::ErrnoStatus(error.value(), "move aside", output_dir);
+  }
+  fs::create_directories(output_dir, error);
+  if (error) return io::ErrnoStatus(error.value(), "make", output_dir);
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
+  HARMONY_RETURN_IF_ERROR(io::WriteRunFile(output_dir, run));
+  return lock;
+}
+
+absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
+                                            const std::string& result_keys) {
+  StartPoint start;
+  if (job.resume_from_checkpoint == "none") return start;
+  if (job.resume_from_checkpoint != "auto") {
+    return StartAtNamed(job.resume_from_checkpoint, result_keys);
+  }
+  for (int64_t step : io::ListCheckpoints(job.output_dir)) {
+    const std::string path = io::JoinPath(job.output_dir, io::CheckpointName(step));
+    const absl::StatusOr<io::CheckpointManifest> manifest = io::VerifyCheckpoint(path);
+    if (!manifest.ok()) {
+      start.notes.push_back(
+          absl::StrCat("passing over a damaged checkpoint: ", manifest.status().message()));
+    } else if (!job::DifferingKeys(manifest->result_keys, result_keys).empty()) {
+      start.notes.push_back(absl::StrCat("passing over ", path, ": it is of another run"));
+    } else {
+      start.checkpoint = path;
+      start.first_step = step;
+      return start;
+    }
+  }
+  return start;
+}
+
+}  // namespace harmony::service

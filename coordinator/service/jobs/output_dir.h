@@ -1,0 +1,67 @@
+#pragma once
+
+// The rules of output_dir (DESIGN section 10): run.json says which run it holds; the same run
+// continues from its newest valid checkpoint or is finished, another run is refused.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/io/run_file.h"
+#include "common/ipc/fd_passing.h"
+#include "common/job/job_spec.h"
+
+namespace harmony::service {
+
+// What is found there before a job is queued. Reads only.
+struct OutputDirState {
+  bool same_run = false;                    // run.json is of this run
+  bool finished = false;                    // ... and it is complete
+  bool must_move = false;                   // holds another run, and --overwrite was given
+  int64_t micro_batch_size = 0;             // of that run; 0: none
+  int virtual_replicas = 0;                 // of that run; 0: none
+  std::optional<io::DataFingerprint> data;  // of that run, when it goes on and says
+};
+// FailedPrecondition names the keys that differ when it holds another run and `overwrite` is false.
+absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
+                                                const std::string& result_keys, bool overwrite);
+
+// The right to write into an output directory: an advisory lock on the directory itself, which ends
+// with its holder, whatever becomes of that.
+class OutputDirLock {
+ public:
+  // FailedPrecondition when somebody else holds it. REQUIRES: the directory exists.
+  static absl::StatusOr<OutputDirLock> Acquire(const std::string& output_dir);
+
+ private:
+  explicit OutputDirLock(ipc::UniqueFd fd) : fd_(std::move(fd)) {}
+  ipc::UniqueFd fd_;
+};
+
+// FailedPrecondition when moving the folder aside would take away what the job reads: its data, its
+// model or its checkpoint.
+absl::Status CheckMayMove(const job::JobSpec& job);
+
+// Makes the folder ready for the run: moves an old one aside when `state.must_move`, makes it,
+// writes run.json. Nothing is touched while another coordinator writes there. The new name of what
+// was moved goes to `*moved_to`.
+absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
+                                               const OutputDirState& state, const io::RunFile& run,
+                                               std::string* moved_to);
+
+// Where a job starts from.
+struct StartPoint {
+  std::string checkpoint;  // absolute directory; empty: from init
+  int64_t first_step = 0;
+  std::vector<std::string> notes;  // for the log: what was passed over, and why
+};
+// By the job's resume_checkpoint. Reads and checks whole checkpoints. DataLoss or
+// FailedPrecondition when the one that the job names is not usable.
+absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
+                                            const std::string& result_keys);
+
+}  // namespace harmony::service

@@ -1,0 +1,188 @@
+#include "coordinator/service/replan/calibrate.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+
+namespace harmony::service {
+namespace {
+
+using Wanted = std::function<bool(const MeasuredCommand&)>;
+
+struct Sum {
+  double measured = 0, modelled = 0;
+
+  void Add(Nanos seconds, Nanos expected) {
+    measured += seconds.seconds();
+    modelled += expected.seconds();
+  }
+  // Nothing where nothing was done.
+  std::optional<double> Scale() const {
+    if (measured <= 0 || modelled <= 0) return std::nullopt;
+    return measured / modelled;
+  }
+};
+
+// The time in which a core would have done what was done of a task while others ran on the same
+// cores, which the operating system divides equally.
+class CoreTime {
+ public:
+  CoreTime(const LaneMonitor& monitor, const plan::CoreSharing& cores) {
+    std::map<Nanos, int> changes;  // of the number of tasks that run
+    for (int device : cores.devices) {
+      const int lane = monitor.table().IndexOf({command::LaneKind::kCompute, device});
+      for (const MeasuredCommand& done : monitor.Timeline(lane)) {
+        ++changes[done.start];
+        --changes[done.end];
+      }
+    }
+    Nanos last, given;
+    int running = 0;
+    for (const auto& [at, change] : changes) {
+      const double part = std::min(1.0, static_cast<double>(cores.at_once) / std::max(running, 1));
+      given += Nanos::FromSeconds((at - last).seconds() * part);
+      given_[at] = given;
+      running += change;
+      last = at;
+    }
+  }
+  // REQUIRES: a task of those devices.
+  Nanos Of(const MeasuredCommand& done) const {
+    return given_.at(done.end) - given_.at(done.start);
+  }
+
+ private:
+  std::map<Nanos, Nanos> given_;  // to a task that had run all the time
+};
+
+class Reader {
+ public:
+  Reader(const LaneMonitor& monitor, const plan::Plan& plan, const plan::CoreSharing& cores,
+         int64_t first_step, int64_t end_step)
+      : monitor_(monitor),
+        plan_(plan),
+        cores_(cores),
+        core_time_(monitor, cores),
+        first_(first_step),
+        end_(end_step) {}
+
+  std::optional<double> OfLane(const command::Lane& lane, const Wanted& wanted) const {
+    const bool shared = lane.kind == command::LaneKind::kCompute &&
+                        absl::c_linear_search(cores_.devices, lane.device);
+    Sum sum;
+    for (const MeasuredCommand& done : monitor_.Timeline(monitor_.table().IndexOf(lane))) {
+      if (!Counts(done) || !wanted(done)) continue;
+      sum.Add(shared ? core_time_.Of(done) : done.end - done.start, done.expected);
+    }
+    return sum.Scale();
+  }
+
+  // Of the device's copies in one direction of its link, which it may share.
+  std::optional<double> OfLink(int device, const std::vector<command::LaneKind>& kinds) const {
+    struct Copy {
+      MeasuredCommand done;
+      bool ours;
+    };
+    std::vector<Copy> copies;
+    for (int other = 0; other < static_cast<int>(plan_.devices.size()); ++other) {
+      const int root = plan_.devices[device].root;
+      if (other != device && (root == 0 || plan_.devices[other].root != root)) continue;
+      for (command::LaneKind kind : kinds) {
+        for (const MeasuredCommand& done :
+             monitor_.Timeline(monitor_.table().IndexOf({kind, other}))) {
+          if (Counts(done)) copies.push_back({done, other == device});
+        }
+      }
+    }
+    std::sort(copies.begin(), copies.end(),
+              [](const Copy& a, const Copy& b) { return a.done.end < b.done.end; });
+    Sum sum;
+    Nanos free_at;
+    for (const Copy& copy : copies) {
+      if (copy.ours) {
+        sum.Add(copy.done.end - std::max(copy.done.start, free_at), copy.done.expected);
+      }
+      free_at = copy.done.end;
+    }
+    return sum.Scale();
+  }
+
+ private:
+  bool Counts(const MeasuredCommand& done) const {
+    return done.label.step >= first_ && done.label.step < end_ && done.expected.count() > 0;
+  }
+
+  const LaneMonitor& monitor_;
+  const plan::Plan& plan_;
+  const plan::CoreSharing& cores_;
+  const CoreTime core_time_;
+  const int64_t first_, end_;
+};
+
+bool IsForward(const MeasuredCommand& done) {
+  return static_cast<command::TaskKind>(done.label.kind) == command::TaskKind::kForward;
+}
+
+// Fills the gaps with the middle of what is there; with 1 where nothing is.
+std::vector<double> Filled(const std::vector<std::optional<double>>& scales) {
+  std::vector<double> known;
+  for (const std::optional<double>& scale : scales) {
+    if (scale) known.push_back(*scale);
+  }
+  std::sort(known.begin(), known.end());
+  const double middle = known.empty() ? 1 : known[known.size() / 2];
+  std::vector<double> filled;
+  for (const std::optional<double>& scale : scales) filled.push_back(scale.value_or(middle));
+  return filled;
+}
+
+}  // namespace
+
+dispatch::Calibration CalibrationOf(const LaneMonitor& monitor, const plan::Plan& plan,
+                                    const plan::CoreSharing& cores, int64_t first_step,
+                                    int64_t end_step) {
+  const Reader reader(monitor, plan, cores, first_step, end_step);
+  const int devices = static_cast<int>(plan.devices.size());
+  std::vector<std::optional<double>> forward, backward, h2d, d2h, p2p;
+  for (int d = 0; d < devices; ++d) {
+    const command::Lane compute{command::LaneKind::kCompute, d};
+    forward.push_back(reader.OfLane(compute, IsForward));
+    backward.push_back(reader.OfLane(compute, std::not_fn(IsForward)));
+    // A device that only ever ran one of the two is as fast in the other.
+    if (!forward[d]) forward[d] = backward[d];
+    if (!backward[d]) backward[d] = forward[d];
+    h2d.push_back(reader.OfLink(d, {command::LaneKind::kH2DBulk, command::LaneKind::kH2DStream}));
+    d2h.push_back(reader.OfLink(d, {command::LaneKind::kD2H}));
+    p2p.push_back(
+        reader.OfLane({command::LaneKind::kP2P, d}, [](const MeasuredCommand&) { return true; }));
+  }
+  const std::vector<double> by[] = {Filled(forward), Filled(backward), Filled(h2d), Filled(d2h),
+                                    Filled(p2p)};
+  dispatch::Calibration calibration;
+  for (int d = 0; d < devices; ++d) {
+    calibration.devices.push_back({by[0][d], by[1][d], by[2][d], by[3][d], by[4][d]});
+  }
+  const auto is = [](command::HostTaskKind a, command::HostTaskKind b) {
+    return [a, b](const MeasuredCommand& done) {
+      const auto kind = static_cast<command::HostTaskKind>(done.label.kind);
+      return kind == a || kind == b;
+    };
+  };
+  calibration.updates =
+      reader
+          .OfLane({command::LaneKind::kHostCompute, 0},
+                  is(command::HostTaskKind::kUpdate, command::HostTaskKind::kNorm))
+          .value_or(1);
+  calibration.data =
+      reader
+          .OfLane({command::LaneKind::kHostIo, 0},
+                  is(command::HostTaskKind::kLoadBatch, command::HostTaskKind::kLoadBatch))
+          .value_or(1);
+  return calibration;
+}
+
+}  // namespace harmony::service

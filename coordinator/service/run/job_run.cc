@@ -1,0 +1,471 @@
+#include "coordinator/service/run/job_run.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/job/job_file.h"
+#include "common/rpc/command_codec.h"
+#include "coordinator/dispatch/costs/profiled_costs.h"
+#include "coordinator/service/replan/calibrate.h"
+#include "coordinator/service/run/metrics_line.h"
+#include "harmony/v1/attach.pb.h"
+
+namespace harmony::service {
+namespace {
+
+constexpr size_t kTimelineEntriesPerLane = 8192;
+constexpr int kMaxEarlyDeaths = 5;
+// How long a job that is told to stop waits for processes that could write a checkpoint.
+constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
+constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
+constexpr Nanos kStopWhileRecovering = Seconds(30);
+// How long a job waits for a process that does not (re)appear.
+constexpr Nanos kGatherDeadline = Seconds(300);
+
+runner::RunnerOptions OptionsOf(const RunSetup& setup, const ipc::Segment& segment) {
+  runner::RunnerOptions options;
+  options.dispatch.first_step = setup.start.first_step;
+  options.dispatch.end_step = setup.spec.max_steps;
+  options.dispatch.save_steps = setup.spec.save_steps;
+  options.first_generation = segment.generation() + 1;
+  return options;
+}
+
+Nanos Now() { return MonotonicClock().Now(); }
+
+}  // namespace
+
+JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* segment,
+               Members* members, RunEvents events)
+    : setup_(std::move(setup)),
+      segment_(segment),
+      members_(members),
+      events_(std::move(events)),
+      table_(setup_.model, setup_.plan.num_microbatches, setup_.plan.replicas),
+      costs_(dispatch::MakeCosts(setup_.profile.get(), setup_.replan.calibration, setup_.model,
+                                 setup_.plan, machine.devices)),
+      pace_(setup_.model, setup_.plan, machine.devices),
+      minimal_(plan::ComputeMinimalSwap(setup_.model, setup_.plan)),
+      runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
+      monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
+      workspace_peaks_(setup_.plan.devices.size(), 0),
+      forecast_(setup_.forecast),
+      replan_(setup_.replan),
+      last_step_end_(Now()),
+      gathering_since_(Now()) {
+  for (const plan::DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
+  if (forecast_) drift_.emplace(forecast_->step_seconds);
+}
+
+JobRun::~JobRun() = default;
+
+absl::Status JobRun::Start() {
+  // While the segment lives, every line was written before its step could be forgotten.
+  const int64_t keep =
+      setup_.continues ? std::numeric_limits<int64_t>::max() : setup_.start.first_step;
+  HARMONY_ASSIGN_OR_RETURN(MetricsFile file,
+                           MetricsFile::Open(setup_.spec.output_dir + "/metrics.jsonl", keep));
+  if (file.last_step_cut() > 0) {
+    events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ", file.last_step_cut(),
+                                " were lost and are run again"));
+  }
+  written_steps_ = std::max(file.last_step(), setup_.start.first_step);
+  metrics_.emplace(std::move(file), events_.report);
+  for (Member* member : members_->All()) {
+    pacing_before_[member->session] = member->pacing;
+    OnAttached(*member);
+  }
+  return absl::OkStatus();
+}
+
+void JobRun::SendSetup(const Member& member) {
+  v1::ToProcess message;
+  v1::JobSetup* job = message.mutable_job();
+  job->set_job_id(setup_.id);
+  job->set_job_json(job::JobSpecToJson(setup_.spec));
+  job->set_model_config_json(setup_.config_json);
+  job->set_plan(setup_.plan_bytes);
+  job->set_resume_checkpoint(setup_.start.checkpoint);
+  job->set_first_step(setup_.start.first_step);
+  member.link->Send(std::move(message));
+}
+
+void JobRun::OnAttached(const Member& member) {
+  if (!ended_) SendSetup(member);
+}
+
+void JobRun::OnLost(const Member& member) {
+  if (ended_) return;
+  // Its stream is gone: only its death makes sure that it writes nothing more.
+  member.handle.Kill();
+  const auto ready = ready_.find(member.id);
+  const bool was_waiting = refused_.erase(member.id) > 0;
+  if (ready != ready_.end() && ready->second == member.session) {
+    ready_.erase(ready);
+    events_.report(
+        absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(), ") was lost"));
+    Feed(runner::ProcessLost{member.id, member.incarnation});
+  } else if (!was_waiting && ++early_deaths_[member.id] > kMaxEarlyDeaths) {
+    End(absl::InternalError(
+        absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
+                     " times while the job was being set up; its log says why")));
+  }
+  if (!ended_) events_.state_changed();
+}
+
+void JobRun::OnMessage(const Member& member, const v1::FromProcess& message) {
+  if (ended_) return;
+  switch (message.message_case()) {
+    case v1::FromProcess::kJobReady:
+      if (message.job_ready().job_id() != setup_.id) return;
+      return OnJobReady(member, message.job_ready().code(), message.job_ready().message());
+    case v1::FromProcess::kQuiesced:
+      return Feed(runner::Quiesced{member.id, member.incarnation, message.quiesced().generation()});
+    case v1::FromProcess::kProgress:
+      return OnLaneProgress(message.progress());
+    case v1::FromProcess::kFailed: {
+      const v1::CommandFailed& failed = message.failed();
+      return Feed(runner::CommandFailed{
+          failed.generation(), static_cast<int>(failed.lane()), failed.value(),
+          absl::Status(static_cast<absl::StatusCode>(failed.code()), failed.message())});
+    }
+    default:
+      spdlog::warn("event=unexpected_message process=\"{}\"", DebugString(member.id));
+  }
+}
+
+void JobRun::OnStats(Member& member, const v1::FromProcess& message) {
+  const v1::DeviceStats& stats = message.stats();
+  if (member.id.role == runner::Role::kWorker) {
+    int64_t& peak = workspace_peaks_[member.id.device];
+    peak = std::max(peak, stats.workspace_peak());
+  }
+  member.pacing = {stats.paced(), stats.overruns()};
+  pacing_now_[member.session] = member.pacing;
+}
+
+Pacing JobRun::pacing() const {
+  Pacing sum;
+  for (const auto& [session, now] : pacing_now_) {
+    const auto found = pacing_before_.find(session);
+    const Pacing before = found == pacing_before_.end() ? Pacing{} : found->second;
+    sum.paced += now.paced - before.paced;
+    sum.overruns += now.overruns - before.overruns;
+  }
+  return sum;
+}
+
+void JobRun::OnJobReady(const Member& member, int code, const std::string& message) {
+  if (code != 0) {
+    const absl::Status status(static_cast<absl::StatusCode>(code),
+                              absl::StrCat(DebugString(member.id), ": ", message));
+    const bool trained = setup_.continues || generations_ > 0;
+    if (runner::VerdictOf(status, trained ? runner::FailedAt::kTraining
+                                          : runner::FailedAt::kStart) != runner::Verdict::kWait) {
+      return End(status);
+    }
+    const Nanos pause = refused_[member.id].Failed(Now());
+    events_.report(absl::StrCat(status.message(),
+                                ": the job waits and keeps what it has trained; the next try is "
+                                "in ",
+                                FormatDuration(pause), ", or now with `resume`"));
+    return events_.state_changed();
+  }
+  if (refused_.erase(member.id) > 0) events_.state_changed();
+  ready_[member.id] = member.session;
+  early_deaths_.erase(member.id);
+  Feed(runner::ProcessAttached{member.id, member.incarnation});
+}
+
+void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
+  if (progress.generation() != runner_.generation() ||
+      static_cast<int>(progress.lane()) >= monitor_.num_lanes()) {
+    return;
+  }
+  std::vector<ReportedTiming> timings;
+  timings.reserve(progress.timings_size());
+  for (const v1::CommandTiming& timing : progress.timings()) {
+    timings.push_back({timing.value(), Nanos(timing.received_ns()), Nanos(timing.start_ns()),
+                       Nanos(timing.end_ns())});
+  }
+  const int lane = static_cast<int>(progress.lane());
+  monitor_.OnProgress(lane, progress.value(), timings, Now());
+  Feed(runner::LaneProgress{progress.generation(), lane, progress.value()});
+}
+
+void JobRun::OnTick() {
+  if (ended_) return;
+  const Nanos now = Now();
+  if (metrics_) metrics_->OnTick(now);
+  if (outcome_) {
+    if (metrics_->complete()) Close(*outcome_);
+    return;
+  }
+  Feed(runner::Tick{});
+  RetrySetups(now);
+  // Only processes that have attached are missed by the runner.
+  const std::vector<runner::ProcessId> awaited = Awaited();
+  if (awaited.empty() || !refused_.empty()) gathering_since_ = now;
+  // Nobody is there to write a checkpoint: the last one has to do.
+  if (!ended_ && stop_asked_ && !awaited.empty() &&
+      now - std::max(*stop_asked_, gathering_since_) > PatienceOfStop()) {
+    return End(absl::OkStatus());
+  }
+  if (!ended_ && now - gathering_since_ > kGatherDeadline) {
+    return End(absl::DeadlineExceededError(
+        absl::StrCat(DebugString(awaited.front()), " has not been there for ",
+                     FormatDuration(kGatherDeadline), "; its log says why")));
+  }
+}
+
+void JobRun::RetrySetups(Nanos now) {
+  for (auto& [id, tries] : refused_) {
+    const Member* const member = members_->Find(id);
+    if (member == nullptr || !tries.Due(now)) continue;
+    tries.Trying(now);
+    SendSetup(*member);
+  }
+}
+
+Nanos JobRun::PatienceOfStop() const {
+  if (runner_.state() != runner::JobRunner::State::kGathering) return kStopWhileRecovering;
+  return members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses;
+}
+
+void JobRun::Stop() {
+  if (ended_ || stop_asked_) return;
+  stop_asked_ = Now();
+  for (auto& [id, tries] : refused_) tries.Hurry();
+  Feed(runner::StopRequested{});
+}
+
+void JobRun::TryNow() {
+  if (ended_) return;
+  for (auto& [id, tries] : refused_) tries.Hurry();
+  if (metrics_) metrics_->Hurry();
+  Feed(harmony::runner::TryNow{});
+}
+
+void JobRun::FinishStep() {
+  if (!ended_) Feed(runner::StopRequested{});
+}
+
+void JobRun::OnSearched(const std::optional<Forecast>& now,
+                        const dispatch::Calibration& calibration,
+                        const std::optional<Suggestion>& suggestion) {
+  replan_.step = completed_steps();
+  suggestion_ = suggestion;
+  if (!now) return;
+  replan_.calibration = calibration;
+  forecast_->step_seconds = now->step_seconds;
+  drift_.emplace(now->step_seconds);
+}
+
+dispatch::Calibration JobRun::MeasuredCalibration() const {
+  const int64_t end = completed_steps();
+  return CalibrationOf(monitor_, setup_.plan, costs_->Cores(),
+                       end - static_cast<int64_t>(DriftMonitor::kSteps), end);
+}
+
+bool JobRun::HeadIsRunning(int lane) const {
+  if (monitor_.Head(lane) == nullptr || runner_.state() != runner::JobRunner::State::kRunning)
+    return false;
+  const std::vector<command::SemaphoreWait>& waits = monitor_.HeadWaits(lane);
+  return std::all_of(waits.begin(), waits.end(), [&](const command::SemaphoreWait& wait) {
+    return segment_->Semaphore(runner_.generation(), wait.semaphore).value() >= wait.value;
+  });
+}
+
+int64_t JobRun::completed_steps() const {
+  return std::max(
+      {written_steps_, runner_.dispatcher().completed_steps(), setup_.start.first_step});
+}
+
+Bytes JobRun::PeakBytes(int device) const {
+  return runner_.dispatcher().PeakBytes(device) + Bytes(workspace_peaks_[device]);
+}
+
+double JobRun::MedianSecondsPerStep(int64_t steps) const {
+  if (step_seconds_.empty()) return 0;
+  std::vector<float> sorted(step_seconds_.end() - std::min(steps, steps_seen()),
+                            step_seconds_.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+std::vector<runner::ProcessId> JobRun::Awaited() const {
+  std::vector<runner::ProcessId> awaited;
+  for (const runner::ProcessId& id : members_->Required()) {
+    if (ready_.count(id) == 0) awaited.push_back(id);
+  }
+  return awaited;
+}
+
+// ---- Actions ----
+
+void JobRun::Feed(const runner::Event& event) {
+  const runner::JobRunner::State before = runner_.state();
+  for (const runner::Action& action : runner_.OnEvent(event, Now())) {
+    if (ended_) return;
+    Carry(action);
+  }
+  if (!ended_ && runner_.state() != before) events_.state_changed();
+}
+
+void JobRun::Carry(const runner::Action& action) {
+  if (const auto* raise = std::get_if<runner::RaiseGeneration>(&action)) {
+    if (absl::Status status = segment_->RaiseGeneration(raise->generation); !status.ok()) {
+      End(status);
+    }
+  } else if (const auto* ask = std::get_if<runner::AskQuiesce>(&action)) {
+    if (Member* member = members_->Find(ask->process)) {
+      v1::ToProcess message;
+      message.mutable_quiesce()->set_generation(ask->generation);
+      member->link->Send(std::move(message));
+    }
+  } else if (const auto* kill = std::get_if<runner::KillProcess>(&action)) {
+    if (Member* member = members_->Find(kill->process)) member->handle.Kill();
+  } else if (const auto* read = std::get_if<runner::ReadRecords>(&action)) {
+    CarryReadRecords(read->generation);
+  } else if (const auto* start = std::get_if<runner::StartGeneration>(&action)) {
+    monitor_.BeginGeneration(start->generation, Now());
+    ++generations_;
+    last_step_end_ = Now();
+    first_of_generation_ = true;
+    v1::ToProcess message;
+    message.mutable_start()->set_generation(start->generation);
+    members_->SendToAll(message);
+  } else if (const auto* send = std::get_if<runner::Send>(&action)) {
+    CarrySend(*send);
+  } else if (const auto* step = std::get_if<runner::StepCompleted>(&action)) {
+    WriteSteps(step->step + 1);
+  } else if (const auto* report = std::get_if<runner::Report>(&action)) {
+    events_.report(report->text);
+  } else if (const auto* end = std::get_if<runner::JobEnded>(&action)) {
+    End(end->status);
+  }
+}
+
+void JobRun::CarrySend(const runner::Send& send) {
+  const Nanos now = Now();
+  v1::ToProcess message;
+  v1::Commands* commands = message.mutable_commands();
+  commands->set_generation(send.generation);
+  for (const command::Command& command : send.commands) {
+    v1::Command* const wire = commands->add_commands();
+    rpc::EncodeCommand(command, wire);
+    // Paced devices keep the pace that they were given, whatever was measured.
+    wire->set_expected_ns(pace_.Duration(command).count());
+    monitor_.OnIssued(command, costs_->base().Duration(command), now);
+  }
+  if (Member* member = members_->Find(send.process)) member->link->Send(std::move(message));
+}
+
+void JobRun::CarryReadRecords(uint32_t generation) {
+  absl::Status status = segment_->BeginGeneration(generation);
+  absl::StatusOr<std::vector<command::ObjectView>> records = segment_->ReadRecords(table_.size());
+  if (status.ok()) status = records.status();
+  if (!status.ok()) return End(status);
+  Feed(runner::RecordsRead{generation, *std::move(records)});
+}
+
+void JobRun::End(const absl::Status& status) {
+  if (ended_ || outcome_) return;
+  if (metrics_) metrics_->Finish(Now());
+  if (status.ok() && metrics_ && !metrics_->complete()) {
+    outcome_ = status;
+    return events_.state_changed();
+  }
+  Close(status);
+}
+
+void JobRun::Close(const absl::Status& status) {
+  if (ended_) return;
+  ended_ = true;
+  metrics_.reset();  // others may have the file now
+  events_.ended(status);
+}
+
+// ---- Steps ----
+
+void JobRun::WriteSteps(int64_t end_step) {
+  for (; written_steps_ < end_step && !ended_; ++written_steps_) {
+    absl::Status status = WriteStep(written_steps_);
+    // Scalars are kept until their line is written; of steps that have none they may be gone.
+    if (!status.ok() && IsLogged(written_steps_)) {
+      events_.report(
+          absl::StrCat("no metrics of step ", written_steps_ + 1, ": ", status.message()));
+    }
+  }
+}
+
+bool JobRun::IsLogged(int64_t step) const {
+  return (step + 1) % setup_.spec.logging_steps == 0 || step + 1 == setup_.spec.max_steps;
+}
+
+absl::StatusOr<command::StepScalars> JobRun::ReadScalars(int64_t step) const {
+  const command::ObjectKey key{command::ObjectKind::kStepScalars, static_cast<int32_t>(step % 2),
+                               0};
+  HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view,
+                           segment_->ReadRecord(table_.IndexOf(key)));
+  if (view.state != command::ObjectState::kClean ||
+      view.version != static_cast<uint64_t>(step) + 1) {
+    return absl::NotFoundError(
+        absl::StrCat("its scalars are gone (version ", view.version, " is there)"));
+  }
+  command::StepScalars scalars;
+  std::memcpy(&scalars, segment_->Arena(view.offset), sizeof(scalars));
+  return scalars;
+}
+
+absl::Status JobRun::WriteStep(int64_t step) {
+  HARMONY_ASSIGN_OR_RETURN(const command::StepScalars scalars, ReadScalars(step));
+  StepMetrics metrics;
+  // This loop may come to it late, and to two of them at once.
+  Nanos end = monitor_.EndOfStep(step).value_or(Nanos());
+  if (end <= last_step_end_) end = Now();  // completed before a fault
+  metrics.step = step + 1;
+  metrics.loss = scalars.loss_sum / static_cast<double>(scalars.label_count);
+  if (setup_.plan.clip) metrics.grad_norm = scalars.grad_norm;
+  metrics.learning_rate = scalars.learning_rate;
+  metrics.seconds = (end - last_step_end_).seconds();
+  metrics.tokens_per_second = static_cast<double>(scalars.tokens) / metrics.seconds;
+  if (drift_) metrics.predicted_seconds = drift_->predicted_seconds();
+  metrics.suggestion = suggestion_;
+  metrics.swap = monitor_.TakeStep(step);
+  last_step_end_ = end;
+  recent_seconds_ =
+      recent_seconds_ == 0 ? metrics.seconds : 0.8 * recent_seconds_ + 0.2 * metrics.seconds;
+  if (IsLogged(step)) {
+    std::vector<int64_t> peaks;
+    for (size_t d = 0; d < workspace_peaks_.size(); ++d) {
+      peaks.push_back(PeakBytes(static_cast<int>(d)).count());
+    }
+    metrics_->Append(metrics.step, MetricsLine(metrics, peaks, runner_.generation()), Now());
+  }
+  step_seconds_.push_back(static_cast<float>(metrics.seconds));
+  last_step_ = metrics;
+  events_.step_completed(metrics);
+  if (!std::exchange(first_of_generation_, false)) WatchDrift(metrics.seconds);
+  return absl::OkStatus();
+}
+
+void JobRun::WatchDrift(double seconds) {
+  if (!drift_) return;
+  if (const auto line = drift_->OnStep(seconds)) events_.report(*line);
+  // The first step of a start is not like the others.
+  if (replan_.seconds_before > 0 && steps_seen() > kStepsToJudge) {
+    events_.report("replan: " + JudgeChange(MedianSecondsPerStep(kStepsToJudge), &replan_));
+    events_.change_judged();
+  }
+  if (drift_->drifting() && completed_steps() >= NextSearch(replan_)) events_.drifts();
+}
+
+}  // namespace harmony::service

@@ -1,0 +1,49 @@
+#pragma once
+
+// The lines of metrics.jsonl on their way to the disk. One that cannot be written is kept, with all
+// that follow, and tried again: training goes on, and no line is lost or out of order.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/base/units.h"
+#include "coordinator/runner/failure.h"
+#include "coordinator/service/run/metrics_file.h"
+
+namespace harmony::service {
+
+// Owner: JobRun; loop thread only.
+class MetricsLog {
+ public:
+  // `report`: a line for the job's log.
+  MetricsLog(MetricsFile file, std::function<void(const std::string&)> report)
+      : file_(std::move(file)), report_(std::move(report)) {}
+
+  const MetricsFile& file() const { return file_; }
+
+  void Append(int64_t step, std::string line, Nanos now);
+  // Tries again what is due, and makes the lines durable now and then.
+  void OnTick(Nanos now);
+  // Writes what is left and makes it durable, whether it is due or not.
+  void Finish(Nanos now);
+  // Nothing is left.
+  bool complete() const { return !tries_.failing(); }
+  // What could not be written is tried again at the next tick.
+  void Hurry() { tries_.Hurry(); }
+
+ private:
+  absl::Status WriteAll();
+  void Took(const absl::Status& status, Nanos now);
+
+  MetricsFile file_;
+  std::function<void(const std::string&)> report_;
+  std::deque<std::pair<int64_t, std::string>> lines_;  // step, line; not in the file yet
+  runner::BackOff tries_;
+  Nanos synced_;
+};
+
+}  // namespace harmony::service

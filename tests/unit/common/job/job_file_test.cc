@@ -1,0 +1,292 @@
+#include "common/job/job_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony::job {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::string_view kMinimal = R"(model_name_or_path: gpt2-mini
+data: {path: text.txt, format: text-bytes}
+output_dir: out
+)";
+
+absl::StatusOr<JobSpec> Parse(absl::string_view more, const JobOverrides& overrides = {}) {
+  return ParseJobFile(absl::StrCat(kMinimal, more), "/jobs/job.yaml", overrides);
+}
+
+void ExpectError(const absl::Status& status, absl::StatusCode code,
+                 std::initializer_list<absl::string_view> parts) {
+  EXPECT_EQ(status.code(), code) << status;
+  for (absl::string_view part : parts) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(part)));
+  }
+}
+
+TEST(JobFileTest, DefaultsAndPaths) {
+  const auto job = Parse("");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->model_name_or_path, "gpt2-mini");  // a preset, not a path
+  EXPECT_EQ(job->data_path, "/jobs/text.txt");
+  EXPECT_EQ(job->output_dir, "/jobs/out");
+  EXPECT_EQ(job->micro_batch_size, 0);
+  EXPECT_EQ(job->learning_rate, 3e-4);
+  EXPECT_EQ(job->resume_from_checkpoint, "auto");
+}
+
+TEST(JobFileTest, ReadsEveryKey) {
+  const auto job = Parse(R"(
+init: pretrained
+sequence_length: 64
+global_batch_size: 12
+micro_batch_size: 3
+max_steps: 0
+shuffle: true
+optim: sgd
+learning_rate: 1e-3
+lr_scheduler_type: cosine_with_min_lr
+warmup_steps: 0.1
+min_lr_rate: 0.2
+weight_decay: 0
+adam_beta1: 0.8
+adam_beta2: 0.99
+adam_epsilon: 1e-6
+layer_groups: [2, 3]
+update: deferred
+stash: host
+compute_threads: 2
+dropout: 0
+max_grad_norm: 1.5
+bf16: false
+seed: 18446744073709551615
+mode: harmony-pp
+save_steps: 10
+save_total_limit: 3
+resume_from_checkpoint: ck/1
+logging_steps: 5
+)");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->init, InitMode::kPretrained);
+  EXPECT_EQ(job->max_steps, 0);
+  EXPECT_EQ(job->optim, OptimizerKind::kSgd);
+  EXPECT_EQ(job->lr_scheduler_type, ScheduleKind::kCosineWithMinLr);
+  EXPECT_EQ(job->layer_groups, (std::vector<int>{2, 3}));
+  EXPECT_EQ(job->seed, ~uint64_t{0});
+  EXPECT_EQ(job->resume_from_checkpoint, "/jobs/ck/1");
+  EXPECT_EQ(job->warmup_steps, 0.1);
+
+  const auto again = JobSpecFromJson(JobSpecToJson(*job), "database");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(JobSpecToJson(*again), JobSpecToJson(*job));
+  EXPECT_EQ(again->layer_groups, job->layer_groups);
+  EXPECT_EQ(again->seed, job->seed);
+  EXPECT_EQ(again->learning_rate, job->learning_rate);
+  EXPECT_EQ(again->output_dir, job->output_dir);
+}
+
+TEST(JobFileTest, UnknownKeysGetTheNearestKnownOne) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(Parse("learning_rte: 1").status(), kInvalid,
+              {"/jobs/job.yaml:4", "'learning_rte'", "did you mean 'learning_rate'"});
+  ExpectError(ParseJobFile("data: {pth: x}", "j.yaml").status(), kInvalid,
+              {"j.yaml:1", "did you mean 'data.path'"});
+  ExpectError(Parse("entirely_different_thing: 1").status(), kInvalid, {"known keys: adam_beta1"});
+  ExpectError(Parse("gradient_accumulation_steps: 4").status(), kInvalid, {"global_batch_size"});
+}
+
+TEST(JobFileTest, LaterFeaturesAreRefusedByName) {
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  for (const char* line :
+       {"plan: x", "pipeline: {}", "eval_data: x", "bf16: true", "dropout: config", "mode: dp-swap",
+        "mode: pp-swap", "mode: zero-offload"}) {
+    const std::string key(absl::string_view(line).substr(0, absl::string_view(line).find(':')));
+    ExpectError(Parse(line).status(), kUnimplemented, {"/jobs/job.yaml:4", key, "not there yet"});
+  }
+}
+
+TEST(JobFileTest, ReplicasAreWholeMicrobatches) {
+  const auto job = Parse("mode: harmony-dp\nglobal_batch_size: 24\nvirtual_replicas: 3");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->mode, "harmony-dp");
+  EXPECT_EQ(job->virtual_replicas, 3);
+  const auto automatic = Parse("global_batch_size: 24\nvirtual_replicas: auto");
+  ASSERT_TRUE(automatic.ok()) << automatic.status();
+  EXPECT_EQ(automatic->virtual_replicas, 0);
+  EXPECT_EQ(automatic->AutoReplicas(), 4);
+  EXPECT_EQ(automatic->AutoReplicas(4), 2);
+  EXPECT_EQ(automatic->AutoReplicas(8), 1);
+  // They fix the result; the mode does not.
+  EXPECT_EQ(DifferingKeys(ResultKeysText(*automatic), ResultKeysText(*job)),
+            std::vector<std::string>{"virtual_replicas (auto -> 3)"});
+}
+
+TEST(JobFileTest, WrongTypesAndRangesNameKeyAndLine) {
+  for (const char* line : {"learning_rate: fast",
+                           "learning_rate: \"1\"",
+                           "learning_rate: .nan",
+                           "learning_rate: -1",
+                           "learning_rate: 1e999",
+                           "learning_rate: [1]",
+                           "max_steps: 1.5",
+                           "max_steps: -1",
+                           "max_steps: 99999999999999999999",
+                           "global_batch_size: 0",
+                           "sequence_length: {a: 1}",
+                           "shuffle: 1",
+                           "shuffle: maybe",
+                           "shuffle: \"true\"",
+                           "optim: adam",
+                           "init: zero",
+                           "micro_batch_size: some",
+                           "micro_batch_size: 0",
+                           "virtual_replicas: 0",
+                           "virtual_replicas: 1.5",
+                           "virtual_replicas: many",
+                           "layer_groups: 3",
+                           "layer_groups: []",
+                           "layer_groups: [1, 0]",
+                           "layer_groups: [1, [2]]",
+                           "adam_beta1: 1",
+                           "adam_epsilon: 0",
+                           "min_lr_rate: 1.1",
+                           "warmup_steps: 1.5",
+                           "compute_threads: 0",
+                           "seed: -1",
+                           "logging_steps: 0",
+                           "save_total_limit: 0",
+                           "dropout: 0.1",
+                           "mode: fast",
+                           "bf16: 16",
+                           "max_grad_norm: inf"}) {
+    const std::string key(absl::string_view(line).substr(0, absl::string_view(line).find(':')));
+    ExpectError(Parse(line).status(), absl::StatusCode::kInvalidArgument,
+                {"/jobs/job.yaml:4", key, "must be"});
+  }
+}
+
+TEST(JobFileTest, TextThatIsNoJobFileIsRefused) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(ParseJobFile("", "j.yaml").status(), kInvalid, {"j.yaml"});
+  ExpectError(ParseJobFile("- a\n- b", "j.yaml").status(), kInvalid, {"j.yaml"});
+  ExpectError(ParseJobFile("a: [1", "j.yaml").status(), kInvalid, {"j.yaml:1", "YAML"});
+  ExpectError(ParseJobFile("a: 1\n---\nb: 2", "j.yaml").status(), kInvalid, {"one document"});
+  // yaml-cpp's own LoadAll never returns from this one.
+  ExpectError(ParseJobFile(",44nul4\xf7\xf7\xf7"
+                           "4 8:",
+                           "j.yaml")
+                  .status(),
+              kInvalid, {"j.yaml"});
+  ExpectError(ParseJobFile(absl::string_view("a: \0", 4), "j.yaml").status(), kInvalid,
+              {"control character"});
+  ExpectError(Parse("seed:").status(), kInvalid, {"seed has no value"});
+  ExpectError(Parse("seed: 1\nseed: 2").status(), kInvalid, {"job.yaml:5", "seed is given twice"});
+  ExpectError(Parse("data: {path: x}").status(), kInvalid, {"data.path is given twice"});
+  ExpectError(Parse("? [a]\n: 1").status(), kInvalid, {"a key must be"});
+  ExpectError(ParseJobFile("data: 3", "j.yaml").status(), kInvalid, {"data must be a map"});
+  ExpectError(ParseJobFile("output_dir: x\nmodel_name_or_path: gpt2-mini", "j.yaml").status(),
+              kInvalid, {"'data' is missing"});
+  ExpectError(ParseJobFile("output_dir: x\ndata: {path: x}", "j.yaml").status(), kInvalid,
+              {"'data.format' is missing"});
+}
+
+TEST(JobFileTest, QuotedAutoIsAuto) {
+  const auto job = Parse("layer_groups: \"auto\"\nmicro_batch_size: \"auto\"");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->layer_groups.empty());
+  EXPECT_EQ(job->micro_batch_size, 0);
+}
+
+TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
+  ExpectError(Parse("global_batch_size: 32\nmicro_batch_size: 5").status(),
+              absl::StatusCode::kInvalidArgument, {"micro_batch_size 5", "32", "4 and 8"});
+  ExpectError(Parse("global_batch_size: 24\nmicro_batch_size: 2\nvirtual_replicas: 8").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 8", "12 microbatches", "24"});
+  ExpectError(Parse("global_batch_size: 6\nvirtual_replicas: 4").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 4", "global_batch_size 6"});
+  ExpectError(
+      Parse("global_batch_size: 32770\nmicro_batch_size: 1").status(),
+      absl::StatusCode::kInvalidArgument,
+      {"global_batch_size 32770", "micro_batch_size 1 ", "16384", "raise micro_batch_size"});
+  EXPECT_TRUE(Parse("global_batch_size: 32768\nmicro_batch_size: 2").ok());
+  ExpectError(Parse("global_batch_size: 1000000\nvirtual_replicas: 250000").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 250000", "16384", "lower it"});
+  ExpectError(Parse("global_batch_size: 8\nmicro_batch_size: 12").status(),
+              absl::StatusCode::kInvalidArgument, {"nearest that do: 8"});
+  ExpectError(Parse("update: eager\nmax_grad_norm: 1").status(), absl::StatusCode::kInvalidArgument,
+              {"update", "max_grad_norm"});
+}
+
+TEST(JobFileTest, OverridesReplaceWhatTheFileSays) {
+  const auto job = Parse("max_steps: 5\nlayer_groups: auto",
+                         {{"max_steps=7", "data.path=a=b.txt", "layer_groups=[1, 2]",
+                           "model_name_or_path=././models/x", "output_dir=/abs"},
+                          "/home/me"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->max_steps, 7);
+  EXPECT_EQ(job->data_path, "/home/me/a=b.txt");
+  EXPECT_EQ(job->model_name_or_path, "/home/me/models/x");
+  EXPECT_EQ(job->output_dir, "/abs");
+  EXPECT_EQ(job->layer_groups, (std::vector<int>{1, 2}));
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(Parse("", {{"max_steps"}, ""}).status(), kInvalid, {"--set max_steps", "key=value"});
+  ExpectError(Parse("", {{"max_step=1"}, ""}).status(), kInvalid, {"did you mean 'max_steps'"});
+  ExpectError(Parse("", {{"max_steps="}, ""}).status(), kInvalid, {"no value"});
+  ExpectError(Parse("", {{"max_steps=x"}, ""}).status(), kInvalid,
+              {"--set max_steps=x", "must be"});
+  ExpectError(Parse("", {{"layer_groups=[1"}, ""}).status(), kInvalid, {"YAML"});
+}
+
+TEST(JobTextTest, DigestCoversWhatDeterminesTheResult) {
+  const JobSpec job = *Parse("");
+  JobSpec other = job;
+  other.output_dir = "/elsewhere";
+  other.layer_groups = {7, 7};
+  other.logging_steps = 9;
+  EXPECT_EQ(ResultDigest(ResultKeysText(job)), ResultDigest(ResultKeysText(other)));
+  other.learning_rate = 1e-3;
+  other.data_path = "/jobs/other.txt";
+  EXPECT_NE(ResultDigest(ResultKeysText(job)), ResultDigest(ResultKeysText(other)));
+  EXPECT_EQ(ResultDigest(ResultKeysText(job)).size(), 32u);
+  EXPECT_THAT(DifferingKeys(ResultKeysText(job), ResultKeysText(other)),
+              ElementsAre("data.path (/jobs/text.txt -> /jobs/other.txt)",
+                          "learning_rate (3e-04 -> 0.001)"));
+  EXPECT_THAT(DifferingKeys("a: 1\n", "b: 2\n"), ElementsAre("a (1 -> absent)", "b (absent -> 2)"));
+}
+
+TEST(JobTextTest, AKeyThatAnEarlierVersionDidNotKnowHadItsDefault) {
+  JobSpec job = *Parse("");
+  const std::string now = ResultKeysText(job), line = "virtual_replicas: auto\n";
+  const size_t at = now.find(line);
+  ASSERT_NE(at, std::string::npos) << now;
+  std::string before = now;
+  before.erase(at, line.size());
+  EXPECT_THAT(DifferingKeys(before, now), ElementsAre());
+  job.virtual_replicas = 4;
+  EXPECT_THAT(DifferingKeys(before, ResultKeysText(job)),
+              ElementsAre("virtual_replicas (auto -> 4)"));
+  std::string json = JobSpecToJson(*Parse("seed: 3"));
+  const std::string field = "\"virtual_replicas\":\"auto\",";
+  ASSERT_NE(json.find(field), std::string::npos) << json;
+  json.erase(json.find(field), field.size());
+  const absl::StatusOr<JobSpec> stored = JobSpecFromJson(json, "database");
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(ResultKeysText(*stored), ResultKeysText(*Parse("seed: 3")));
+}
+
+TEST(JobTextTest, StoredJsonIsChecked) {
+  for (const char* text : {"", "[]", "{}", R"({"seed": 1})"}) {
+    EXPECT_FALSE(JobSpecFromJson(text, "database").ok()) << text;
+  }
+  std::string json = JobSpecToJson(*Parse(""));
+  json.back() = ',';
+  ExpectError(JobSpecFromJson(json + R"("sed": 1})", "database").status(),
+              absl::StatusCode::kInvalidArgument, {"database", "'sed'"});
+}
+
+}  // namespace
+}  // namespace harmony::job

@@ -1,0 +1,362 @@
+#include "coordinator/runner/job_runner.h"
+
+#include "absl/strings/match.h"
+#include "coordinator/recording/recording.h"
+#include "coordinator/runner/action_text.h"
+#include "coordinator/runner/failure.h"
+#include "coordinator/sim/simulation.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/coordinator/dispatch/small_case.h"
+
+namespace harmony::runner {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr ProcessId kSwapper{Role::kSwapper, 0}, kHost{Role::kHostWorker, 0},
+    kWorker0{Role::kWorker, 0}, kWorker1{Role::kWorker, 1};
+
+class JobRunnerTest : public ::testing::Test {
+ protected:
+  JobRunnerTest()
+      : model_(dispatch::SmallModel()),
+        plan_(dispatch::SmallPlan(model_, 2)),
+        runner_(model_, plan_, costs_, Options()) {}
+
+  static RunnerOptions Options() {
+    RunnerOptions options;
+    options.dispatch.end_step = 2;
+    options.max_generations_without_progress = 2;
+    return options;
+  }
+
+  std::string Tell(const Event& event, Nanos now = Nanos()) {
+    return DebugString(runner_.OnEvent(event, now));
+  }
+  // To kRunning of the current generation.
+  std::string StartRunning() {
+    std::string last;
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      last = Tell(ProcessAttached{process, 1});
+    }
+    EXPECT_THAT(last, HasSubstr("raise 1\n"));
+    EXPECT_THAT(last, HasSubstr("read records 1\n"));
+    EXPECT_THAT(last, Not(HasSubstr("ask")));  // nobody runs anything yet
+    return Tell(RecordsRead{1, {}});
+  }
+
+  // The records of a segment in which nothing but the initialisation has been done.
+  std::vector<command::ObjectView> Initialized() const {
+    const command::ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
+    std::vector<command::ObjectView> records(static_cast<size_t>(table.size()));
+    for (int i = 0; i < table.size(); ++i) {
+      records[i].key = table.KeyOf(i);
+      const command::ObjectKind kind = records[i].key.kind;
+      if (kind == command::ObjectKind::kParameter || kind == command::ObjectKind::kMoment1 ||
+          kind == command::ObjectKind::kMoment2) {
+        records[i].state = command::ObjectState::kClean;
+      }
+    }
+    return records;
+  }
+
+  model::ModelSpec model_;
+  plan::Plan plan_;
+  dispatch::UnitCosts costs_;
+  JobRunner runner_;
+};
+
+TEST_F(JobRunnerTest, StartsWhenAllAreHere) {
+  const std::string started = StartRunning();
+  EXPECT_THAT(started, HasSubstr("start 1\nsend to swapper 1\n"));
+  EXPECT_EQ(runner_.state(), JobRunner::State::kRunning);
+}
+
+TEST_F(JobRunnerTest, ALostProcessBeginsAGeneration) {
+  StartRunning();
+  const std::string lost = Tell(ProcessLost{kWorker1, 1});
+  EXPECT_THAT(lost, HasSubstr("raise 2\n"));
+  EXPECT_THAT(lost, HasSubstr("ask swapper to quiesce for 2\n"));
+  EXPECT_THAT(lost, Not(HasSubstr("ask worker 1")));
+  Tell(Quiesced{kSwapper, 1, 2});
+  Tell(Quiesced{kHost, 1, 2});
+  EXPECT_EQ(Tell(Quiesced{kWorker0, 1, 1}), "");  // of another generation
+  EXPECT_EQ(Tell(Quiesced{kWorker0, 1, 2}), "");
+  EXPECT_EQ(runner_.state(), JobRunner::State::kQuiescing);
+  EXPECT_EQ(Tell(ProcessAttached{kWorker1, 2}), "read records 2\n");
+  EXPECT_THAT(Tell(RecordsRead{2, {}}), HasSubstr("start 2\n"));
+}
+
+TEST_F(JobRunnerTest, IgnoresWhatIsLate) {
+  StartRunning();
+  Tell(ProcessLost{kWorker1, 1});
+  EXPECT_EQ(Tell(LaneProgress{1, 0, 1}), "");
+  EXPECT_EQ(Tell(CommandFailed{1, 0, 1, absl::InternalError("old")}), "");
+  EXPECT_EQ(Tell(ProcessLost{kWorker1, 1}), "");
+  EXPECT_EQ(Tell(RecordsRead{1, {}}), "");
+  EXPECT_EQ(runner_.state(), JobRunner::State::kQuiescing);
+}
+
+TEST_F(JobRunnerTest, ADeathDuringQuiesceBeginsAnother) {
+  StartRunning();
+  Tell(ProcessLost{kWorker1, 1});
+  const std::string again = Tell(ProcessLost{kHost, 1});
+  EXPECT_THAT(again, HasSubstr("raise 3\n"));
+  EXPECT_THAT(again, HasSubstr("ask swapper to quiesce for 3\n"));
+}
+
+TEST_F(JobRunnerTest, KillsWhoDoesNotQuiesce) {
+  StartRunning();
+  Tell(ProcessLost{kWorker1, 1}, Seconds(10));
+  Tell(Quiesced{kSwapper, 1, 2}, Seconds(10));
+  EXPECT_EQ(Tell(Tick{}, Seconds(39)), "");
+  const std::string killed = Tell(Tick{}, Seconds(41));
+  EXPECT_THAT(killed, HasSubstr("kill host worker: did not quiesce in time"));
+  EXPECT_THAT(killed, HasSubstr("kill worker 0"));
+  EXPECT_THAT(killed, Not(HasSubstr("kill swapper")));
+  EXPECT_EQ(Tell(Tick{}, Seconds(42)), "");  // once
+}
+
+TEST_F(JobRunnerTest, NamesTheCommandThatPassesItsDeadline) {
+  StartRunning();
+  EXPECT_EQ(Tell(Tick{}, Seconds(1)), "");  // the initialisation is the only one that can run
+  EXPECT_EQ(Tell(Tick{}, Seconds(100)), "");
+  const std::string killed = Tell(Tick{}, Seconds(122));
+  EXPECT_THAT(killed, HasSubstr("kill host worker: deadline passed on host_io (semaphore 11, "
+                                "value 1): #1 step 0 lane 11=1 initialize"));
+}
+
+TEST_F(JobRunnerTest, NamesTheTensorOfATransferThatPassesItsDeadline) {
+  StartRunning();
+  Tell(LaneProgress{1, 11, 1}, Seconds(1));  // the initialisation is done
+  Tell(Tick{}, Seconds(2));
+  const std::string killed = Tell(Tick{}, Seconds(300));
+  EXPECT_THAT(killed, HasSubstr("kill swapper: deadline passed on h2d_bulk0 (semaphore 1, "));
+  EXPECT_THAT(killed, HasSubstr(" reads parameter(0)"));
+}
+
+TEST_F(JobRunnerTest, AFailedCommandEndsTheJob) {
+  StartRunning();
+  const std::string ended =
+      Tell(CommandFailed{1, 0, 1, absl::FailedPreconditionError("step 1, layers 0-0: not finite")});
+  EXPECT_THAT(ended, HasSubstr("ended FAILED_PRECONDITION: step 1, layers 0-0: not finite"));
+  EXPECT_EQ(runner_.state(), JobRunner::State::kFailed);
+  EXPECT_EQ(Tell(Tick{}), "");
+}
+
+TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
+  StartRunning();
+  std::string last;
+  for (uint32_t round = 1; round <= 3; ++round) {
+    last = Tell(ProcessLost{kWorker0, round});
+    if (runner_.state() == JobRunner::State::kFailed) break;
+    for (const ProcessId& process : {kSwapper, kHost, kWorker1}) {
+      Tell(Quiesced{process, 1, round + 1});
+    }
+    Tell(ProcessAttached{kWorker0, round + 1});
+    Tell(RecordsRead{round + 1, {}});
+  }
+  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
+}
+
+// Each loss of one follows a loss of the other: that is no progress either.
+TEST_F(JobRunnerTest, GivesUpOnTwoProcessesThatKeepDyingInTurns) {
+  StartRunning();
+  std::map<ProcessId, uint32_t> incarnation{
+      {kSwapper, 1}, {kHost, 1}, {kWorker0, 1}, {kWorker1, 1}};
+  std::string last;
+  uint32_t generation = 1;
+  for (int i = 0; i < 6 && runner_.state() != JobRunner::State::kFailed; ++i) {
+    const ProcessId lost = i % 2 == 0 ? kWorker0 : kWorker1;
+    last = Tell(ProcessLost{lost, incarnation[lost]});
+    ++generation;
+    for (const auto& [process, number] : incarnation) {
+      if (process != lost) Tell(Quiesced{process, number, generation});
+    }
+    Tell(ProcessAttached{lost, ++incarnation[lost]});
+    Tell(RecordsRead{generation, {}});
+  }
+  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
+}
+
+TEST_F(JobRunnerTest, AnAbortedCommandIsTriedAgainInANewGeneration) {
+  StartRunning();
+  const absl::Status stale = absl::AbortedError("stale file handle");
+  const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
+  for (uint32_t generation = 1; generation <= 2; ++generation) {
+    const std::string failed = Tell(CommandFailed{generation, host_io, 1, stale});
+    EXPECT_THAT(failed, HasSubstr("host worker: stale file handle"));
+    EXPECT_THAT(failed, HasSubstr(absl::StrCat("ask host worker to quiesce for ", generation + 1)));
+    EXPECT_EQ(Tell(CommandFailed{generation, host_io, 1, stale}), "");  // of the one that is over
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      Tell(Quiesced{process, 1, generation + 1});
+    }
+    EXPECT_THAT(Tell(RecordsRead{generation + 1, {}}), HasSubstr("start"));
+  }
+  EXPECT_THAT(Tell(CommandFailed{3, host_io, 1, stale}), HasSubstr("ended ABORTED: stale"));
+  EXPECT_EQ(Tell(CommandFailed{3, 999, 1, stale}), "");
+}
+
+// The host worker lacks something outside: the job is not ended, but waits, and tries again.
+TEST_F(JobRunnerTest, WaitsForWhatIsMissingOutside) {
+  StartRunning();
+  const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
+  Tell(LaneProgress{1, host_io, 1});  // initialised
+  const absl::Status missing = absl::NotFoundError("data.bin: cannot open");
+  Nanos now = Seconds(10);
+  for (uint32_t generation = 1; generation <= 20; ++generation) {
+    const uint64_t command = generation == 1 ? 2 : 1;
+    const std::string failed = Tell(CommandFailed{generation, host_io, command, missing}, now);
+    EXPECT_THAT(failed, HasSubstr("data.bin: cannot open: the job waits"));
+    EXPECT_TRUE(runner_.waiting());
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      EXPECT_EQ(Tell(Quiesced{process, 1, generation + 1}, now), "");
+    }
+    EXPECT_EQ(Tell(Tick{}, now + Millis(900)), "");
+    now = now + BackOff::kLongest;
+    EXPECT_EQ(Tell(Tick{}, now), absl::StrCat("read records ", generation + 1, "\n"));
+    EXPECT_EQ(Tell(Tick{}, now), "");  // once
+    Tell(RecordsRead{generation + 1, Initialized()}, now);
+    EXPECT_FALSE(runner_.waiting());
+  }
+  EXPECT_THAT(Tell(LaneProgress{21, host_io, 1}), HasSubstr("what the job waited for is there"));
+}
+
+TEST_F(JobRunnerTest, TriesAtOnceWhenTold) {
+  StartRunning();
+  const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
+  Tell(CommandFailed{1, host_io, 1, absl::ResourceExhaustedError("too many open files")});
+  for (const ProcessId& process : {kSwapper, kHost, kWorker0}) Tell(Quiesced{process, 1, 2});
+  EXPECT_EQ(Tell(TryNow{}), "");  // one still runs something
+  EXPECT_EQ(Tell(Quiesced{kWorker1, 1, 2}), "read records 2\n");
+}
+
+// What is wrong with the files before anything was trained is the job's fault, as is any result.
+TEST_F(JobRunnerTest, DoesNotWaitForItsOwnFaults) {
+  StartRunning();
+  const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
+  EXPECT_THAT(Tell(CommandFailed{1, host_io, 1, absl::NotFoundError("model.safetensors")}),
+              HasSubstr("ended NOT_FOUND: model.safetensors"));
+}
+
+// Processes that compute or copy for long are given the time to finish; ten times the model's.
+TEST_F(JobRunnerTest, DeadlinesGrowWithWhatRuns) {
+  struct SlowHost : dispatch::CostModel {
+    Nanos Duration(const command::Command&) const override { return Seconds(6); }
+  } slow;
+  JobRunner runner(model_, plan_, slow, Options());
+  const auto tell = [&](const Event& event, Nanos now) {
+    return DebugString(runner.OnEvent(event, now));
+  };
+  for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+    tell(ProcessAttached{process, 1}, Nanos());
+  }
+  tell(RecordsRead{1, {}}, Nanos());
+  tell(ProcessLost{kWorker1, 1}, Nanos());
+  EXPECT_EQ(tell(Tick{}, Seconds(90)), "");
+  EXPECT_THAT(tell(Tick{}, Seconds(91)), HasSubstr("kill host worker"));
+}
+
+// A recorded run, faults included, gives the same actions when it is played again.
+TEST(RecordingTest, ReplaysToTheSameActions) {
+  const model::ModelSpec model = dispatch::SmallModel(2);
+  const plan::Plan plan = dispatch::SmallPlan(model, 2);
+  const dispatch::UnitCosts costs;
+  sim::SimOptions options;
+  options.seed = 7;
+  options.end_step = 4;
+  options.save_steps = 2;
+  options.jitter = true;
+  options.kills = 3;
+  options.fault_events = 400;
+  options.keep_recording = true;
+  const sim::SimResult result = sim::Simulate(model, plan, costs, options);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  const absl::StatusOr<recording::Recording> recording =
+      recording::ReadRecording(recording::WriteRecording(result.recording));
+  ASSERT_TRUE(recording.ok()) << recording.status();
+  ASSERT_EQ(recording->size(), result.actions.size());
+
+  RunnerOptions runner_options;
+  runner_options.dispatch = {0, 4, 2, options.window};
+  runner_options.max_generations_without_progress = 1000;
+  // The simulator's coordinators continue the count of generations.
+  const std::string first = result.actions.empty() ? "" : result.actions.front();
+  for (const std::string& actions : result.actions) {
+    const size_t at = actions.find("raise ");
+    if (at == std::string::npos) continue;
+    runner_options.first_generation = static_cast<uint32_t>(std::stoul(actions.substr(at + 6)));
+    break;
+  }
+  JobRunner runner(model, plan, costs, runner_options);
+  for (size_t i = 0; i < recording->size(); ++i) {
+    const auto& [now, event] = (*recording)[i];
+    EXPECT_EQ(DebugString(runner.OnEvent(event, now)), result.actions[i]) << "event " << i;
+  }
+}
+
+TEST(RecordingTest, NamesWhatIsDamaged) {
+  const auto refusal = [](absl::string_view text) {
+    return std::string(recording::ReadRecording(text).status().message());
+  };
+  EXPECT_THAT(refusal("events { tick: true }\nevents { progress { lane: x } }\n"),
+              HasSubstr("line 2 of the recording"));
+  EXPECT_THAT(refusal("events { tick: true }\nevents { at_ns: 5 }\n"),
+              HasSubstr("event 2 of the recording: no kind of event"));
+  EXPECT_THAT(refusal("events { attached { role: 9 } }\n"),
+              HasSubstr("event 1 of the recording: role is 9, which is no Role"));
+  EXPECT_THAT(refusal("events { attached { device: 1 } }\n"), HasSubstr("role is 0"));
+  EXPECT_THAT(refusal("events { records { records { kind: 31 } } }\n"),
+              HasSubstr("kind is 31, which is no ObjectKind"));
+}
+
+// A full disk at checkpoints on the way: training goes on without them, and saves what comes next.
+TEST(SimulationTest, AJobGoesOnWithoutACheckpointAndWaitsForTheRest) {
+  const model::ModelSpec model = dispatch::SmallModel(2);
+  const plan::Plan plan = dispatch::SmallPlan(model, 2);
+  const dispatch::UnitCosts costs;
+  int without = 0, waits = 0, written = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    sim::SimOptions options;
+    options.seed = seed;
+    options.end_step = 6;
+    options.save_steps = 1;
+    options.jitter = options.keep_recording = true;
+    options.refusals = 2;
+    options.fault_events = 600;
+    const sim::SimResult result = sim::Simulate(model, plan, costs, options);
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
+    for (const std::string& actions : result.actions) {
+      without += absl::StrContains(actions, "training goes on without this checkpoint");
+      waits += absl::StrContains(actions, "the job waits and keeps what it has trained");
+      written += absl::StrContains(actions, " is written");
+    }
+  }
+  EXPECT_GT(without, 5);
+  EXPECT_GT(waits, 5);
+  EXPECT_GT(written, 5);
+}
+
+// Same arguments, same run.
+TEST(SimulationTest, IsDeterministic) {
+  const model::ModelSpec model = dispatch::SmallModel(3, true);
+  const plan::Plan plan = dispatch::SmallPlan(model, 3);
+  const dispatch::UnitCosts costs;
+  sim::SimOptions options;
+  options.seed = 11;
+  options.end_step = 3;
+  options.jitter = true;
+  options.kills = 2;
+  options.keep_recording = true;
+  const sim::SimResult a = sim::Simulate(model, plan, costs, options);
+  const sim::SimResult b = sim::Simulate(model, plan, costs, options);
+  EXPECT_TRUE(a.status.ok()) << a.status;
+  EXPECT_EQ(a.events, b.events);
+  EXPECT_EQ(a.finished, b.finished);
+  EXPECT_EQ(a.actions, b.actions);
+}
+
+}  // namespace
+}  // namespace harmony::runner

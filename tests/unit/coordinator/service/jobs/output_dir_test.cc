@@ -1,0 +1,163 @@
+#include "coordinator/service/jobs/output_dir.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/io/checkpoint_manifest.h"
+
+namespace harmony::service {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr char kKeys[] = "learning_rate: 0.1\nseed: 1\n";
+constexpr char kOtherKeys[] = "learning_rate: 0.5\nseed: 1\n";
+
+class OutputDirTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "outXXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    out_ = folder_ + "/a/out";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void Prepare(const std::string& keys, bool overwrite = false) {
+    const auto state = InspectOutputDir(out_, keys, overwrite);
+    ASSERT_TRUE(state.ok()) << state.status();
+    const auto lock = PrepareOutputDir(out_, *state, {keys, 2, 4, false}, &moved_to_);
+    ASSERT_TRUE(lock.ok()) << lock.status();
+  }
+  void MakeCheckpoint(int64_t step, const std::string& keys) {
+    const std::string path = absl::StrCat(out_, "/", io::CheckpointName(step));
+    fs::create_directories(path);
+    std::ofstream(path + "/data") << "content";
+    io::CheckpointManifest manifest;
+    manifest.step = step;
+    manifest.result_keys = keys;
+    ASSERT_TRUE(io::WriteManifest(path, manifest).ok());
+  }
+  std::string folder_, out_, moved_to_;
+};
+
+TEST_F(OutputDirTest, InspectingMakesNothing) {
+  const auto state = InspectOutputDir(out_, kKeys, false);
+  ASSERT_TRUE(state.ok());
+  EXPECT_FALSE(state->same_run);
+  EXPECT_FALSE(fs::exists(folder_ + "/a"));
+}
+
+TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
+  Prepare(kKeys);
+  auto state = InspectOutputDir(out_, kKeys, false);
+  ASSERT_TRUE(state.ok());
+  EXPECT_TRUE(state->same_run);
+  EXPECT_FALSE(state->finished);
+  EXPECT_EQ(state->micro_batch_size, 2);
+  EXPECT_EQ(state->virtual_replicas, 4);
+  ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, 2, 4, true}).ok());
+  EXPECT_FALSE(InspectOutputDir(out_, kKeys, false)->finished) << "without final/ it is not";
+  fs::create_directory(out_ + "/final");
+  EXPECT_TRUE(InspectOutputDir(out_, kKeys, false)->finished);
+}
+
+TEST_F(OutputDirTest, AFolderThatAnotherWritesToIsNeitherMovedNorTaken) {
+  OutputDirState state;
+  auto first = PrepareOutputDir(out_, state, {kKeys, 2, 4, false}, &moved_to_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  state.must_move = true;
+  const auto second = PrepareOutputDir(out_, state, {kOtherKeys, 2, 4, false}, &moved_to_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator"));
+  EXPECT_EQ(io::ReadRunFile(out_)->result_keys, kKeys);
+  EXPECT_FALSE(fs::exists(out_ + ".old-1"));
+  first = absl::CancelledError();  // it ends
+  EXPECT_TRUE(PrepareOutputDir(out_, state, {kOtherKeys, 2, 4, false}, &moved_to_).ok());
+  EXPECT_EQ(moved_to_, out_ + ".old-1");
+}
+
+TEST_F(OutputDirTest, WhatTheJobReadsIsNotMovedAside) {
+  fs::create_directories(out_ + "/final");
+  std::ofstream(folder_ + "/data.txt") << "text";
+  std::ofstream(out_ + "/data.txt") << "text";
+  job::JobSpec job;
+  job.output_dir = out_;
+  job.data_path = folder_ + "/data.txt";
+  job.model_name_or_path = "gpt2-mini";
+  job.resume_from_checkpoint = "auto";
+  EXPECT_TRUE(CheckMayMove(job).ok());
+  job.model_name_or_path = folder_ + "/a/../a/out/final";
+  EXPECT_THAT(std::string(CheckMayMove(job).message()), HasSubstr("model_name_or_path"));
+  job.model_name_or_path = "gpt2-mini";
+  job.data_path = out_ + "/data.txt";
+  EXPECT_THAT(std::string(CheckMayMove(job).message()), HasSubstr("data.path"));
+}
+
+TEST_F(OutputDirTest, TheRunFileFixesTheData) {
+  const io::DataFingerprint data{1000, 1000, 0xabcdef0123456789};
+  fs::create_directories(out_);
+  ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, 2, 4, false, data}).ok());
+  const auto run = io::ReadRunFile(out_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->data, data);
+  EXPECT_TRUE(io::CheckDataUnchanged(run->data, "t.bin", data).ok());
+  const absl::Status longer = io::CheckDataUnchanged(run->data, "t.bin", {1001, 1001, 5});
+  EXPECT_EQ(longer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(longer.message()), HasSubstr("had 1000 bytes and has 1001"));
+  EXPECT_THAT(std::string(io::CheckDataUnchanged(run->data, "t.bin", {1000, 1000, 5}).message()),
+              HasSubstr("its content is another"));
+  // Runs of versions that did not write it go on.
+  EXPECT_TRUE(io::CheckDataUnchanged(std::nullopt, "t.bin", data).ok());
+}
+
+TEST_F(OutputDirTest, AnotherRunIsRefusedByKeyOrMovedAside) {
+  Prepare(kKeys);
+  const auto refused = InspectOutputDir(out_, kOtherKeys, false);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("learning_rate (0.1 -> 0.5)"));
+  Prepare(kOtherKeys, /*overwrite=*/true);
+  EXPECT_EQ(moved_to_, out_ + ".old-1");
+  EXPECT_EQ(io::ReadRunFile(moved_to_)->result_keys, kKeys);
+  EXPECT_EQ(io::ReadRunFile(out_)->result_keys, kOtherKeys);
+}
+
+TEST_F(OutputDirTest, ResultsWithoutADescriptionAreNotOverwritten) {
+  fs::create_directories(out_);
+  EXPECT_TRUE(InspectOutputDir(out_, kKeys, false).ok()) << "an empty folder is fine";
+  std::ofstream(out_ + "/metrics.jsonl") << "{}";
+  EXPECT_EQ(InspectOutputDir(out_, kKeys, false).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  fs::remove(out_ + "/metrics.jsonl");
+  std::ofstream(out_ + "/run.json") << "torn";
+  EXPECT_THAT(std::string(InspectOutputDir(out_, kKeys, false).status().message()),
+              HasSubstr("run.json"));
+}
+
+TEST_F(OutputDirTest, StartsAtTheNewestCheckpointThatIsWholeAndItsOwn) {
+  Prepare(kKeys);
+  job::JobSpec job;
+  job.output_dir = out_;
+  EXPECT_EQ(ChooseStartPoint(job, kKeys)->checkpoint, "");
+  MakeCheckpoint(4, kKeys);
+  MakeCheckpoint(6, kKeys);
+  MakeCheckpoint(8, kOtherKeys);
+  EXPECT_EQ(ChooseStartPoint(job, kKeys)->first_step, 6);
+  std::ofstream(out_ + "/checkpoint-6/data") << "Content";
+  const auto start = ChooseStartPoint(job, kKeys);
+  EXPECT_EQ(start->first_step, 4);
+  EXPECT_EQ(start->checkpoint, out_ + "/checkpoint-4");
+  EXPECT_EQ(start->notes.size(), 2u);
+  job.resume_from_checkpoint = out_ + "/checkpoint-6";
+  EXPECT_EQ(ChooseStartPoint(job, kKeys).status().code(), absl::StatusCode::kDataLoss);
+  job.resume_from_checkpoint = "none";
+  EXPECT_EQ(ChooseStartPoint(job, kKeys)->first_step, 0);
+}
+
+}  // namespace
+}  // namespace harmony::service
