@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/document/yaml_document.h"
 #include "common/job/job_keys.h"
+#include "common/job/key_aliases.h"
 #include "common/model/model_config.h"
 
 namespace harmony::job {
@@ -40,6 +42,10 @@ JobValue ToValue(const YAML::Node& node, std::string origin) {
   return value;
 }
 
+bool IsKnown(absl::string_view key) {
+  return FindJobKey(key) != nullptr || key == kSamplesPerTask || key == kAccumulation;
+}
+
 // Reads a map into `values`; `prefix` is "" or "data.".
 absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::string_view where,
                      bool has_lines, Values& values) {
@@ -48,7 +54,7 @@ absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::stri
     if (!item.first.IsScalar()) {
       return absl::InvalidArgumentError(absl::StrCat(origin, ": a key must be a plain text"));
     }
-    const std::string key = absl::StrCat(prefix, item.first.Scalar());
+    const std::string key(OwnName(absl::StrCat(prefix, item.first.Scalar())));
     if (key == "data" && prefix.empty()) {
       if (!item.second.IsMap()) {
         return absl::InvalidArgumentError(
@@ -57,7 +63,7 @@ absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::stri
       HARMONY_RETURN_IF_ERROR(ReadMap(item.second, "data.", where, has_lines, values));
       continue;
     }
-    if (FindJobKey(key) == nullptr) return UnknownJobKey(key, origin);
+    if (!IsKnown(key)) return UnknownJobKey(key, origin);
     if (item.second.IsNull()) {
       return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " has no value"));
     }
@@ -86,11 +92,11 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   if (parts.size() != 2) {
     return absl::InvalidArgumentError(absl::StrCat(origin, ": must be of the form key=value"));
   }
-  const std::string& key = parts[0];
+  const std::string key(OwnName(parts[0]));
   if (key == "data") {
     return absl::InvalidArgumentError(absl::StrCat(origin, ": set data.path or data.format"));
   }
-  if (FindJobKey(key) == nullptr) return UnknownJobKey(key, origin);
+  if (!IsKnown(key)) return UnknownJobKey(key, origin);
   if (parts[1].empty()) {
     return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " has no value"));
   }
@@ -105,6 +111,41 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   return absl::OkStatus();
 }
 
+// What other trainers say of the batch: sequences in a task, and tasks in a step. As on one device:
+// here the number of devices never changes the batch.
+absl::Status TakeBatchKeys(Values& values) {
+  const auto samples = values.find(std::string(kSamplesPerTask));
+  const auto tasks = values.find(std::string(kAccumulation));
+  if (samples == values.end() && tasks == values.end()) return absl::OkStatus();
+  const std::string& origin = (samples != values.end() ? samples : tasks)->second.origin;
+  if (samples == values.end() || tasks == values.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": ", kSamplesPerTask, " and ", kAccumulation,
+                     " need each other: their product is global_batch_size, whatever the number "
+                     "of devices; or give global_batch_size and micro_batch_size"));
+  }
+  for (const char* own : {"micro_batch_size", "global_batch_size"}) {
+    if (!values.contains(own)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", kSamplesPerTask, " and ",
+                                                   kAccumulation, " say what ", own,
+                                                   " says: give one of them"));
+  }
+  int64_t per_task = 0, per_step = 0;
+  for (const auto& [given, number] : {std::pair(samples, &per_task), std::pair(tasks, &per_step)}) {
+    if (absl::SimpleAtoi(given->second.text, number) && *number >= 1 && *number <= (1 << 20)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(given->second.origin, ": ", given->first,
+                                                   " is '", given->second.text.substr(0, 100),
+                                                   "'; it must be a whole number from 1"));
+  }
+  JobValue batch = tasks->second;
+  batch.text = absl::StrCat(per_task * per_step);
+  values["micro_batch_size"] = samples->second;
+  values["global_batch_size"] = std::move(batch);
+  return absl::OkStatus();
+}
+
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
@@ -113,8 +154,9 @@ std::string FolderOf(const std::string& path) {
 // A relative path as seen from `folder` (which ends with a slash, or is empty).
 void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
   if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') return;
-  const bool is_word =
-      key.name == "resume_from_checkpoint" && (value.text == "auto" || value.text == "none");
+  const bool is_word = key.name == "resume_from_checkpoint" &&
+                       (value.text == "auto" || value.text == "none" || value.text == "true" ||
+                        value.text == "True" || value.text == "false" || value.text == "False");
   const bool is_preset =
       key.type == JobKey::Type::kModel && model::PresetConfigJson(value.text).ok();
   const bool is_path = key.type == JobKey::Type::kPath || key.type == JobKey::Type::kModel;
@@ -140,6 +182,8 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   for (const std::string& setting : overrides.settings) {
     HARMONY_RETURN_IF_ERROR(ReadOverride(setting, set));
   }
+  HARMONY_RETURN_IF_ERROR(TakeBatchKeys(values));
+  HARMONY_RETURN_IF_ERROR(TakeBatchKeys(set));
   const std::string file_folder = FolderOf(path);
   const std::string set_folder =
       overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");

@@ -7,11 +7,13 @@
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/nearest_name.h"
+#include "common/job/key_aliases.h"
 
 namespace harmony::job {
 namespace {
@@ -136,8 +138,8 @@ constexpr std::array<pair<string_view, StashPlacement>, 3> kStashes = {
      {"host", StashPlacement::kHost}}};
 constexpr std::array<pair<string_view, ReplanMode>, 3> kReplans = {
     {{"off", ReplanMode::kOff}, {"suggest", ReplanMode::kSuggest}, {"auto", ReplanMode::kAuto}}};
-constexpr std::array<string_view, 6> kModes = {"auto",    "harmony-pp", "harmony-dp",
-                                               "dp-swap", "pp-swap",    "zero-offload"};
+constexpr std::array<string_view, 3> kModes = {"auto", "harmony-pp", "harmony-dp"};
+constexpr std::array<string_view, 3> kLaterModes = {"dp-swap", "pp-swap", "zero-offload"};
 
 absl::Status ReadMicroBatch(const JobKey& key, const JobValue& value, JobSpec& job) {
   if (IsAuto(value)) {
@@ -189,21 +191,30 @@ absl::Status ReadStash(const JobKey& key, const JobValue& value, JobSpec& job) {
 }
 
 absl::Status ReadMode(const JobKey& key, const JobValue& value, JobSpec& job) {
-  if (value.kind != JobValue::Kind::kScalar ||
-      std::find(kModes.begin(), kModes.end(), value.text) == kModes.end()) {
-    return Wrong(key, value, absl::StrCat("one of: ", absl::StrJoin(kModes, ", ")));
-  }
-  if (value.text != "auto" && value.text != "harmony-pp" && value.text != "harmony-dp") {
+  if (value.kind == JobValue::Kind::kScalar && absl::c_linear_search(kLaterModes, value.text)) {
     return NotBuilt(key, value, "auto, harmony-pp or harmony-dp");
+  }
+  if (value.kind != JobValue::Kind::kScalar || !absl::c_linear_search(kModes, value.text)) {
+    return Wrong(key, value, absl::StrCat("one of: ", absl::StrJoin(kModes, ", ")));
   }
   job.mode = value.text;
   return absl::OkStatus();
 }
 
+absl::Status ReadResume(const JobKey& key, const JobValue& value, JobSpec& job) {
+  // transformers' true: the newest checkpoint, if there is one.
+  bool newest = false;
+  if (ReadBool(key, value, &newest).ok()) {
+    job.resume_from_checkpoint = newest ? "auto" : "none";
+    return absl::OkStatus();
+  }
+  return ReadText(key, value, &job.resume_from_checkpoint);
+}
+
 absl::Status ReadDropout(const JobKey& key, const JobValue& value, JobSpec&) {
   if (IsPlain(value) && value.text == "config") return NotBuilt(key, value, "0");
   double dropout = 0;
-  return ReadDouble(key, value, 0, 0, "0 (or config, which is not there yet)", &dropout);
+  return ReadDouble(key, value, 0, 0, "0", &dropout);
 }
 
 absl::Status ReadBf16(const JobKey& key, const JobValue& value, JobSpec&) {
@@ -333,7 +344,7 @@ const JobKey kKeys[] = {
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
     {"replan", kText, kOptional, kNoResult, OneOf<&J::replan, kReplans>,
      PrintOneOf<&J::replan, kReplans>},
-    {"resume_from_checkpoint", kPath, kOptional, kNoResult, Text<&J::resume_from_checkpoint>,
+    {"resume_from_checkpoint", kPath, kOptional, kNoResult, ReadResume,
      PrintText<&J::resume_from_checkpoint>},
     {"save_steps", kLiteral, kOptional, kNoResult, Int<&J::save_steps, 0, kMaxInt64>,
      PrintNumber<&J::save_steps>},
@@ -362,16 +373,6 @@ const JobKey kKeys[] = {
 constexpr std::array<string_view, 7> kLaterKeys = {
     "plan", "pipeline", "eval_data", "eval_steps", "eval_strategy", "profile", "activations"};
 
-// What other trainers call it, and what to write here.
-constexpr std::array<pair<string_view, string_view>, 7> kOtherNames = {
-    {{"per_device_train_batch_size", "micro_batch_size"},
-     {"gradient_accumulation_steps", "global_batch_size"},
-     {"num_train_epochs", "max_steps"},
-     {"warmup_ratio", "warmup_steps (below 1: a share of max_steps)"},
-     {"batch_size", "global_batch_size"},
-     {"fp16", "bf16"},
-     {"block_size", "sequence_length"}}};
-
 }  // namespace
 
 absl::Span<const JobKey> JobKeys() { return kKeys; }
@@ -389,11 +390,9 @@ absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin) {
     return absl::UnimplementedError(
         absl::StrCat(origin, ": the key '", name, "' is not there yet; remove it"));
   }
-  for (const auto& [other, ours] : kOtherNames) {
-    if (other == name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(origin, ": there is no key '", name, "'; use ", ours));
-    }
+  if (const string_view advice = AdviceFor(name); !advice.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": there is no key '", name, "'; ", advice));
   }
   std::vector<string_view> names;
   for (const JobKey& key : kKeys) names.push_back(key.name);

@@ -38,8 +38,8 @@ absl::Span<const JobKey> JobKeys();
 // Null when there is none of that name.
 const JobKey* FindJobKey(absl::string_view name);
 
-// Why there is no key of that name: not built yet, called otherwise here, or unknown (with the
-// nearest known one).
+// Why there is no key of that name: not built yet, said otherwise here (key_aliases.h), or unknown
+// (with the nearest known one).
 absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin);
 
 // Checks that need several keys.

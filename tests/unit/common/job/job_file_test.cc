@@ -99,6 +99,55 @@ TEST(JobFileTest, UnknownKeysGetTheNearestKnownOne) {
   ExpectError(Parse("gradient_accumulation_steps: 4").status(), kInvalid, {"global_batch_size"});
 }
 
+TEST(JobFileTest, KeysOfOtherTrainersAreTakenWhereTheyMeanTheSame) {
+  const auto job = Parse(
+      "lr: 1e-4\nmax_seq_length: 64\ngradient_clipping: 0.5\nper_device_train_batch_size: 2\n"
+      "gradient_accumulation_steps: 3\nresume_from_checkpoint: true\noptimizer: sgd");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->learning_rate, 1e-4);
+  EXPECT_EQ(job->sequence_length, 64);
+  EXPECT_EQ(job->max_grad_norm, 0.5);
+  EXPECT_EQ(job->micro_batch_size, 2);
+  EXPECT_EQ(job->global_batch_size, 6);
+  EXPECT_EQ(job->resume_from_checkpoint, "auto");
+  EXPECT_EQ(job->optim, OptimizerKind::kSgd);
+  const auto none = Parse("resume_from_checkpoint: false");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->resume_from_checkpoint, "none");
+  const auto set = ParseJobFile(
+      "model_name_or_path: gpt2-mini\ntrain_file: d\ndata: {format: text-bytes}\n"
+      "output_dir: o\nlr: 1",
+      "/jobs/job.yaml", {{"lr=2", "seq_len=8"}, ""});
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->data_path, "/jobs/d");
+  EXPECT_EQ(set->learning_rate, 2);
+  EXPECT_EQ(set->sequence_length, 8);
+}
+
+TEST(JobFileTest, KeysOfOtherTrainersThatMeanSomethingElseAreExplained) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(Parse("lr: 1\nlearning_rate: 2").status(), kInvalid,
+              {"job.yaml:5", "learning_rate is given twice"});
+  ExpectError(Parse("per_device_train_batch_size: 4").status(), kInvalid,
+              {"job.yaml:4", "need each other"});
+  ExpectError(Parse("per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\n"
+                    "global_batch_size: 8")
+                  .status(),
+              kInvalid, {"job.yaml:4", "global_batch_size", "give one of them"});
+  ExpectError(Parse("per_device_train_batch_size: x\ngradient_accumulation_steps: 2").status(),
+              kInvalid,
+              {"job.yaml:4", "per_device_train_batch_size is 'x'", "a whole number from 1"});
+  ExpectError(Parse("num_train_epochs: 3").status(), kInvalid, {"job.yaml:4", "max_steps"});
+  ExpectError(Parse("gradient_checkpointing: true").status(), kInvalid,
+              {"job.yaml:4", "recomputed without asking"});
+  ExpectError(Parse("model: gpt2-mini").status(), kInvalid, {"use model_name_or_path"});
+  ExpectError(Parse("overwrite_output_dir: true").status(), kInvalid, {"--overwrite"});
+  // What is refused is not offered.
+  const absl::Status mode = Parse("mode: fast").status();
+  ExpectError(mode, kInvalid, {"one of: auto, harmony-pp, harmony-dp"});
+  EXPECT_EQ(mode.message().find("dp-swap"), std::string::npos);
+}
+
 TEST(JobFileTest, LaterFeaturesAreRefusedByName) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
   for (const char* line :

@@ -1,0 +1,65 @@
+#include "common/job/key_aliases.h"
+
+#include <array>
+#include <utility>
+
+namespace harmony::job {
+namespace {
+
+using absl::string_view;
+using Pair = std::pair<string_view, string_view>;
+
+constexpr std::array<Pair, 10> kAliases = {{{"lr", "learning_rate"},
+                                            {"lr_scheduler", "lr_scheduler_type"},
+                                            {"optimizer", "optim"},
+                                            {"max_seq_length", "sequence_length"},
+                                            {"cutoff_len", "sequence_length"},
+                                            {"seq_len", "sequence_length"},
+                                            {"block_size", "sequence_length"},
+                                            {"gradient_clipping", "max_grad_norm"},
+                                            {"num_train_steps", "max_steps"},
+                                            {"train_file", "data.path"}}};
+
+constexpr string_view kSteps =
+    "give max_steps: epochs * sequences / global_batch_size, where the data hold (tokens - 1) / "
+    "sequence_length sequences";
+
+constexpr std::array<Pair, 17> kAdvice = {{
+    {"model", "use model_name_or_path"},
+    {"model_name", "use model_name_or_path"},
+    {"dataset", "use data: {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}"},
+    {"epochs", kSteps},
+    {"num_epochs", kSteps},
+    {"num_train_epochs", kSteps},
+    {"warmup_ratio", "use warmup_steps (below 1: a share of max_steps)"},
+    {"batch_size", "use global_batch_size, sequences per optimizer step"},
+    {"train_batch_size", "use global_batch_size, sequences per optimizer step"},
+    {"fp16", "remove it: fp32 is what is built, bf16 will follow"},
+    {"gradient_checkpointing",
+     "remove it: what does not fit is recomputed without asking, and nothing else is"},
+    {"overwrite_output_dir", "give --overwrite on the command line, which moves the old one aside"},
+    {"deepspeed", "remove it: memory beyond the devices is what Harmony does by itself"},
+    {"fsdp", "remove it: memory beyond the devices is what Harmony does by itself"},
+    {"dataloader_num_workers", "remove it: batches are read ahead by the host worker"},
+    {"tokenizer_name", "remove it: data are token ids, or bytes"},
+    {"report_to",
+     "remove it: metrics.jsonl in output_dir has a line for every logging_steps steps"},
+}};
+
+string_view Find(absl::string_view name, const auto& table) {
+  for (const auto& [other, text] : table) {
+    if (other == name) return text;
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::string_view OwnName(absl::string_view name) {
+  const string_view ours = Find(name, kAliases);
+  return ours.empty() ? name : ours;
+}
+
+absl::string_view AdviceFor(absl::string_view name) { return Find(name, kAdvice); }
+
+}  // namespace harmony::job
