@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 
@@ -145,6 +146,10 @@ absl::Status SyncDirectory(const std::string& path) {
   File directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
   if (!directory.is_open()) return ErrnoStatus(errno, "cannot open", path);
   return directory.Sync();
+}
+
+bool IsGitLfsPointer(absl::string_view start) {
+  return absl::StartsWith(start, "version https://git-lfs");
 }
 
 std::string ParentDirectory(absl::string_view path) {

@@ -49,6 +49,10 @@ class File {
 // A whole regular file; InvalidArgument when it is larger than `limit` bytes.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t limit);
 
+// What stands in the place of a large file of a git repository that was cloned without git-lfs.
+bool IsGitLfsPointer(absl::string_view start);
+inline constexpr char kGitLfsAdvice[] = "a git-lfs pointer, not the file itself: run git lfs pull";
+
 // Makes entries of a directory durable (created, renamed, removed files).
 absl::Status SyncDirectory(const std::string& path);
 

@@ -30,6 +30,12 @@ absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_pat
     source.directory = model_name_or_path;
     where = JoinPath(model_name_or_path, "config.json");
     HARMONY_ASSIGN_OR_RETURN(source.config_json, ReadWholeFile(where, kMaxConfigBytes));
+    if (IsGitLfsPointer(source.config_json)) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": is ", kGitLfsAdvice));
+    }
+    for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"}) {
+      source.has_tokenizer |= std::filesystem::exists(JoinPath(model_name_or_path, name), error);
+    }
   }
   HARMONY_ASSIGN_OR_RETURN(source.config, model::ParseModelConfig(source.config_json, where));
   return source;

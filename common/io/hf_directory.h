@@ -13,6 +13,7 @@ namespace harmony::io {
 struct ModelSource {
   std::string config_json;  // verbatim
   std::string directory;    // empty for a preset
+  bool has_tokenizer = false;
   model::ModelConfig config;
 };
 

@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/document/strict_json.h"
+#include "common/io/file.h"
 
 namespace harmony::io {
 namespace {
@@ -134,6 +136,10 @@ absl::StatusOr<int64_t> SafetensorsHeaderSize(absl::string_view start, int64_t f
                                               absl::string_view where) {
   if (start.size() < 8 || file_size < 8) {
     return Bad(where, absl::StrCat("has only ", file_size, " bytes"));
+  }
+  // Its first word, read as a size, is beyond any limit.
+  if (absl::StartsWith(start, "version ")) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": is ", kGitLfsAdvice));
   }
   uint64_t size = 0;
   for (int i = 7; i >= 0; --i) size = (size << 8) | static_cast<unsigned char>(start[i]);

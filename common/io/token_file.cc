@@ -40,7 +40,6 @@ constexpr Magic kMagics[] = {
     {absl::string_view("\x80\x02\x8a\x0alF", 6), "a PyTorch pickle: write the bare numbers"},
     {absl::string_view("\x89HDF\r\n", 6), "an HDF5 file: write its tokens as bare numbers"},
     {"MMIDIDX", "the index of a Megatron data set: give its .bin file"},
-    {"version https://git-lfs", "a git-lfs pointer, not the file itself: run git lfs pull"},
 };
 
 // {u64 header size; '{"'...}: a length that fits the file, and JSON behind it.
@@ -112,6 +111,7 @@ absl::Status TokenFile::CheckKind() const {
   const auto refuse = [this](absl::string_view kind) {
     return absl::InvalidArgumentError(absl::StrCat("data.path: ", path(), ": is ", kind));
   };
+  if (IsGitLfsPointer(head)) return refuse(kGitLfsAdvice);
   for (const Magic& magic : kMagics) {
     if (absl::StartsWith(head, magic.bytes)) return refuse(magic.kind);
   }

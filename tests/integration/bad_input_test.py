@@ -63,6 +63,18 @@ class BadInputTest(harness.Scratch):
         job, out = self.job("window")
         self.refused(job, "sliding_window", "16", out=out)
 
+    def test_what_is_perhaps_not_meant_is_said_and_trained(self):
+        self.model = self.make_model("longer", {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256,
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "max_position_embeddings": 16})
+        (self.model / "tokenizer.json").write_text("{}")
+        job, out = self.job("longer", sequence_length=24, max_steps=1)
+        done = self.harmony("run", job, "--devices", DEVICES)
+        self.assertIn("longer than the 16 positions", done.stdout + done.stderr)
+        self.assertIn("has a tokenizer", done.stdout + done.stderr)
+        self.assertTrue((out / "final").exists())
+
     def test_tokens_beyond_the_vocabulary_are_named_by_position(self):
         path = self.dir / "tokens.bin"
         values = [5] * 3000

@@ -151,6 +151,35 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
   return absl::OkStatus();
 }
 
+// What is not wrong, but perhaps not meant.
+std::vector<std::string> NotesOn(const io::ModelSource& source, const job::JobSpec& job) {
+  std::vector<std::string> notes;
+  const std::vector<std::string> unknown =
+      model::UnknownConfigKeys(source.config.family, source.config_json);
+  if (!unknown.empty()) {
+    notes.push_back(
+        absl::StrCat("keys of the model's config.json that are not known and have no effect: ",
+                     absl::StrJoin(unknown, ", ")));
+  }
+  if (source.config.configured_dropout > 0) {
+    notes.push_back(absl::StrCat("the model's config asks for dropout ",
+                                 source.config.configured_dropout,
+                                 "; it is not applied (dropout: 0)"));
+  }
+  if (source.has_tokenizer && job.data_format == job::DataFormat::kTextBytes) {
+    notes.push_back(absl::StrCat(
+        "data.format is text-bytes, each byte a token, but ", source.directory,
+        " has a tokenizer: encode the text with it and give tokens-u16 or tokens-u32"));
+  }
+  const int64_t positions = source.config.max_position_embeddings;
+  if (positions > 0 && job.sequence_length > positions) {
+    notes.push_back(absl::StrCat("sequence_length ", job.sequence_length, " is longer than the ",
+                                 positions,
+                                 " positions of the model's config (max_position_embeddings)"));
+  }
+  return notes;
+}
+
 absl::Status MakePlanOf(const JobRequest& request, const plan::MachineSpec& machine,
                         const HostLimits& limits, AdmittedJob* admitted) {
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
@@ -197,17 +226,8 @@ absl::Status MakePlanOf(const JobRequest& request, const plan::MachineSpec& mach
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
-  const std::vector<std::string> unknown =
-      model::UnknownConfigKeys(source.config.family, source.config_json);
-  if (!unknown.empty()) {
-    admitted->notes.push_back(
-        absl::StrCat("keys of the model's config.json that are not known and have no effect: ",
-                     absl::StrJoin(unknown, ", ")));
-  }
-  if (source.config.configured_dropout > 0) {
-    admitted->notes.push_back(absl::StrCat("the model's config asks for dropout ",
-                                           source.config.configured_dropout,
-                                           "; it is not applied (dropout: 0)"));
+  for (std::string& note : NotesOn(source, admitted->spec)) {
+    admitted->notes.push_back(std::move(note));
   }
   return absl::OkStatus();
 }

@@ -38,6 +38,14 @@ TEST(SafetensorsHeaderTest, ReadsEntriesByOffset) {
   EXPECT_EQ(parsed->metadata.at("format"), "pt");
 }
 
+TEST(SafetensorsHeaderTest, AGitLfsPointerIsCalledOne) {
+  const auto parsed =
+      Parse("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n");
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(parsed.status().message()),
+              HasSubstr("f.safetensors: is a git-lfs pointer, not the file itself"));
+}
+
 TEST(SafetensorsHeaderTest, EmptyTensorsAreFine) {
   EXPECT_TRUE(
       Parse(SafetensorsBytes(R"({"a":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}})", ""))
