@@ -82,11 +82,19 @@ void Bounds::FindMarginals(const plan::Plan& shape, const std::vector<int>& forw
   }
 }
 
+// The least time of work that devices do, whichever of them: where all share cores, so many do
+// some at a time.
+Nanos Bounds::OnSharedCores(Nanos work) const {
+  const plan::CoreSharing cores = costs_.model().Cores();
+  if (static_cast<int>(cores.devices.size()) < costs_.num_devices()) return Nanos();
+  return Nanos(work.count() / cores.at_once);
+}
+
 // With layers from `first` on in the fused group.
 Nanos Bounds::FusedFrom(const plan::Plan& shape, int first) {
   const int devices = costs_.num_devices(), last = model_.num_layers() - 1;
   std::vector<std::vector<double>> work(first + 1, std::vector<double>(devices));
-  Nanos fused, chain;
+  Nanos fused, chain;  // of one microbatch
   for (int item = 0; item <= first; ++item) {
     Nanos least(std::numeric_limits<int64_t>::max());
     for (int d = 0; d < devices; ++d) {
@@ -101,20 +109,21 @@ Nanos Bounds::FusedFrom(const plan::Plan& shape, int first) {
   }
   const double compute = Shared(first + 1, devices, [&](int i, int d) { return work[i][d]; });
   return std::max({Nanos(static_cast<int64_t>(compute)), fused * shape.num_microbatches,
-                   chain + costs_.Update(0)});
+                   OnSharedCores(chain * shape.num_microbatches), chain + costs_.Update(0)});
 }
 
 // The same where each device that has a shard runs all layers.
 Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
   const int last = model_.num_layers() - 1;
-  Nanos compute, chain;
+  Nanos compute, chain, work;
   for (int d = 0; d < shape.num_shards(); ++d) {
     Nanos one = costs_.Compute(command::TaskKind::kForwardBackward, {first, last}, d);
     for (int layer = 0; layer < first; ++layer) one += marginal_[layer][d];
     compute = std::max(compute, one * shape.shard_microbatches());
     chain = std::max(chain, one + costs_.Update(0));
+    work += one * shape.shard_microbatches();
   }
-  return std::max(compute, chain);
+  return std::max({compute, chain, OnSharedCores(work)});
 }
 
 // Weights come in once at least, gradients go out once a reference; of each shard, of each replica.

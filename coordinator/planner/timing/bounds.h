@@ -67,6 +67,7 @@ class Bounds {
   Nanos Marginal(command::TaskKind kind, int layer, int device, int task_microbatches, bool kept);
   int64_t RoomForActivations(const plan::Plan& shape) const;
   void FindMarginals(const plan::Plan& shape, const std::vector<int>& forward_task_sizes);
+  Nanos OnSharedCores(Nanos work) const;
   Nanos FusedFrom(const plan::Plan& shape, int first);
   Nanos ShardsFusedFrom(const plan::Plan& shape, int first);
   Nanos CopiesOfAnyPlan(const plan::Plan& shape);

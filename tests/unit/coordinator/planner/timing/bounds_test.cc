@@ -65,12 +65,38 @@ class Sublinear : public dispatch::CostModel {
   const std::unique_ptr<dispatch::CostModel> costs_;
 };
 
+// Devices that compute on fewer cores than there are of them.
+class OnFewerCores : public dispatch::CostModel {
+ public:
+  OnFewerCores(std::unique_ptr<dispatch::CostModel> costs, plan::CoreSharing cores)
+      : costs_(std::move(costs)), cores_(std::move(cores)) {}
+  Nanos Duration(const command::Command& command) const override {
+    return costs_->Duration(command);
+  }
+  plan::CoreSharing Cores() const override { return cores_; }
+
+ private:
+  const std::unique_ptr<dispatch::CostModel> costs_;
+  const plan::CoreSharing cores_;
+};
+
+plan::CoreSharing RandomCores(CounterRandom& random, size_t devices) {
+  plan::CoreSharing cores;
+  if (devices < 2 || random.Below(3) > 0) return cores;
+  for (size_t d = 0; d < devices; ++d) {
+    if (random.Below(8) > 0) cores.devices.push_back(static_cast<int>(d));
+  }
+  cores.at_once = 1 + static_cast<int>(random.Below(devices));
+  return cores;
+}
+
 std::unique_ptr<dispatch::CostModel> RandomCosts(const sim::RandomCase& c, uint64_t seed) {
   CounterRandom random(seed, 5);
   std::unique_ptr<dispatch::CostModel> costs = std::make_unique<dispatch::AnalyticCosts>(
       c.model, c.plan, RandomDevices(random, c.plan.devices.size()));
   if (random.Below(2) == 0) costs = std::make_unique<Sublinear>(std::move(costs));
-  return costs;
+  return std::make_unique<OnFewerCores>(std::move(costs),
+                                        RandomCores(random, c.plan.devices.size()));
 }
 
 // Of a plan's devices: random plans are made of what is resident alone.
@@ -184,13 +210,16 @@ TEST(BoundsTest, NoSimulatedStepIsShorterThanTheBoundOfASample) {
 // So slow that what messages take does not count.
 class Slower : public dispatch::CostModel {
  public:
-  explicit Slower(const dispatch::CostModel& costs) : costs_(costs) {}
+  Slower(const dispatch::CostModel& costs, plan::CoreSharing cores)
+      : costs_(costs), cores_(std::move(cores)) {}
+  plan::CoreSharing Cores() const override { return cores_; }
   Nanos Duration(const command::Command& command) const override {
     return costs_.Duration(command) * 10'000;
   }
 
  private:
   const dispatch::CostModel& costs_;
+  const plan::CoreSharing cores_;
 };
 
 // Seconds from the end of the first step to that of the last.
@@ -210,7 +239,8 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
   double worst = 0;
   for (uint64_t seed = first; seed < first + Instances(300); ++seed) {
     const sim::RandomCase c = sim::MakeRandomCase(seed);
-    const Slower slower(*c.costs);
+    CounterRandom random(seed, 7);
+    const Slower slower(*c.costs, RandomCores(random, c.plan.devices.size()));
     EvaluateOptions evaluate;
     evaluate.keep_timeline = true;
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, slower, evaluate);
