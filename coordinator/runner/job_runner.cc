@@ -106,11 +106,13 @@ class JobRunner::Impl {
     // Fresh, or quiesced by itself when its stream broke: it runs nothing of any generation.
     *member = {event.process, true, true, false, event.incarnation};
     if (state_ == State::kRunning || (state_ == State::kQuiescing && replaces)) {
-      NextGeneration(absl::StrCat(DebugString(event.process), " attached again"));
+      NextGeneration(absl::StrCat(DebugString(event.process), " is back"));
     } else if (state_ == State::kGathering &&
                std::all_of(members_.begin(), members_.end(),
                            [](const Member& m) { return m.attached; })) {
-      NextGeneration("all processes are here");
+      const int devices = lanes_.num_devices();
+      NextGeneration(
+          absl::StrCat(devices, devices == 1 ? " device is ready" : " devices are ready"));
     }
     MaybeReadRecords();
   }
@@ -125,7 +127,8 @@ class JobRunner::Impl {
                        " times without any progress between; its log says why")));
     }
     if (state_ != State::kGathering) {
-      NextGeneration(absl::StrCat(DebugString(event.process), " is lost"));
+      NextGeneration(absl::StrCat(DebugString(event.process),
+                                  " is lost: the step goes on from what is committed"));
     }
   }
 
@@ -140,7 +143,7 @@ class JobRunner::Impl {
     state_ = State::kQuiescing;
     quiesce_since_ = now_;
     actions_.push_back(RaiseGeneration{generation_});
-    actions_.push_back(Report{absl::StrCat("generation ", generation_, ": ", reason)});
+    actions_.push_back(Report{reason});
     for (Member& member : members_) {
       if (!member.attached) continue;
       if (member.quiet) continue;  // attached anew

@@ -19,6 +19,8 @@
 namespace harmony::service {
 namespace {
 
+constexpr char kDriftAdvice[] =
+    "; a plan by the times that this run measures: replan: suggest in the job";
 constexpr size_t kTimelineEntriesPerLane = 8192;
 constexpr int kMaxEarlyDeaths = 5;
 // How long a job that is told to stop waits for processes that could write a checkpoint.
@@ -459,7 +461,10 @@ absl::Status JobRun::WriteStep(int64_t step) {
 
 void JobRun::WatchDrift(double seconds) {
   if (!drift_) return;
-  if (const auto line = drift_->OnStep(seconds)) events_.report(*line);
+  if (const auto line = drift_->OnStep(seconds)) {
+    const bool advise = drift_->drifting() && setup_.spec.replan == job::ReplanMode::kOff;
+    events_.report(absl::StrCat(*line, advise ? kDriftAdvice : ""));
+  }
   // The first step of a start is not like the others.
   if (replan_.seconds_before > 0 && steps_seen() > kStepsToJudge) {
     events_.report("replan: " + JudgeChange(MedianSecondsPerStep(kStepsToJudge), &replan_));
