@@ -1,6 +1,7 @@
 // harmony: the command line. Parses, then hands over to client/commands.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -220,6 +221,14 @@ int Main(int argc, char** argv) {
   AddProcessCommands(app, args);
   AddJobCommands(app, args);
   AddInspection(app, args);
+  // Before anything is parsed: a flag behind a mistake is not read.
+  const bool json = std::find(argv, argv + argc, absl::string_view("--json")) != argv + argc;
+  if (json) FailInJson();
+  const auto exit = [&](const CLI::ParseError& error) {
+    const bool failed = error.get_exit_code() != 0;  // --help and --version are none
+    if (failed && json) return Fail(absl::InvalidArgumentError(error.what()));
+    return app.exit(error) == 0 ? 0 : 2;
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& error) {
@@ -227,9 +236,9 @@ int Main(int argc, char** argv) {
       return Fail(absl::InvalidArgumentError(
           absl::StrCat("there is no command '", unknown.front(), "'; see harmony --help")));
     }
-    return app.exit(error) == 0 ? 0 : 2;
+    return exit(error);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return exit(error);
   }
   return args.command();
 }

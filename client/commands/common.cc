@@ -16,6 +16,10 @@
 namespace harmony::client {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+bool fail_in_json = false;  // of a command line tool that does one thing
+
 absl::StatusOr<std::string> ReadText(const std::string& what, const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
@@ -36,10 +40,20 @@ ipc::UniqueFd TakeOverSignals() {
   return ipc::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
+void FailInJson() { fail_in_json = true; }
+
 int Fail(const absl::Status& status) {
   std::string message(status.message());
   if (message.empty()) message = status.ToString();
-  fprintf(stderr, "error: %s\n", message.c_str());
+  if (fail_in_json) {
+    const Json json = {
+        {"error",
+         {{"code", absl::StatusCodeToString(status.code())}, {"message", std::move(message)}}}};
+    message = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    fprintf(stderr, "%s\n", message.c_str());
+  } else {
+    fprintf(stderr, "error: %s\n", message.c_str());
+  }
   return ExitCodeOf(status);
 }
 

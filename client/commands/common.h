@@ -56,6 +56,8 @@ class SignalMask {
 
 // Prints "error: ..." to standard error and returns the exit code.
 int Fail(const absl::Status& status);
+// From now on as a line of JSON: {"error": {"code": "NOT_FOUND", "message": "..."}}.
+void FailInJson();
 
 // Says that there is nothing left to do for a job.
 void PrintFinishedBefore();

@@ -289,6 +289,11 @@ class RunTest(Launcher):
             with self.subTest(arguments):
                 code = 1 if arguments == ["list"] else 2
                 self.assertIn(word, self.harmony(*arguments, check=code).stderr)
+                done = self.harmony(*arguments, "--json", check=code)
+                error = json.loads(done.stderr.splitlines()[-1])["error"]
+                self.assertIn(word, error["message"])
+                self.assertRegex(error["code"], "^[A-Z_]+$")
+                self.assertEqual(done.stdout, "")
         self.assertEqual(list(self.runtime.iterdir()), [])
 
 
