@@ -1,7 +1,8 @@
 """What the world around a job may lack: room on the disk, its data, descriptors, processes, somebody who reads.
 
 The job waits, or goes on without, and nothing that was trained is lost: losses and weights are those of an
-undisturbed run. The full disks are small file systems of their own; mounting them takes root.
+undisturbed run. The full disks are small file systems of their own; mounting them takes root,
+and where it is not allowed those tests are skipped.
 """
 import json
 import os
@@ -31,7 +32,10 @@ class Outside(harness.Scratch):
     def small_disk(self, size):
         disk = self.dir / "disk"
         disk.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],
+                                 stderr=subprocess.PIPE, text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no small file system can be mounted here: {mounted.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
         return disk
 
