@@ -86,6 +86,10 @@ void Members::Admit(Waiting waiting) {
 }
 
 bool Members::MayEnter(const Waiting& waiting) {
+  // In the order in which they came: else one that came before would take the later one's place.
+  for (const Waiting& earlier : waiting_) {
+    if (earlier.id == waiting.id) return false;
+  }
   const auto departed = departed_.find(waiting.id);
   if (departed == departed_.end()) return true;
   if (!departed->second.HasExited() && departed->second.pid() != waiting.handle.pid()) {

@@ -93,6 +93,19 @@ TEST_F(MembersTest, OfTwoSuccessorsTheLaterOneStays) {
               ElementsAre("+swapper/1", "-swapper/1", "+swapper/2", "-swapper/2", "+swapper/3"));
 }
 
+TEST_F(MembersTest, ASuccessorThatHasToWaitDoesNotTakeTheLaterOnesPlace) {
+  Child old, second, third;
+  Greet(1, HelloOf(v1::ROLE_SWAPPER, 0, old.pid()));
+  Greet(2, HelloOf(v1::ROLE_SWAPPER, 0, second.pid()));
+  old.Reap();  // before the third says Hello, but nobody has looked yet
+  Greet(3, HelloOf(v1::ROLE_SWAPPER, 0, third.pid()));
+  members_.OnTick();
+  second.Reap();
+  members_.OnTick();
+  EXPECT_THAT(events_,
+              ElementsAre("+swapper/1", "-swapper/1", "+swapper/2", "-swapper/2", "+swapper/3"));
+}
+
 // A stream that breaks does not end the process: it may be writing still.
 TEST_F(MembersTest, TheArenaIsFreeOnlyOnceWhoLeftIsDead) {
   Child stays, leaves;
