@@ -33,6 +33,21 @@ LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
   return resources;
 }
 
+LaneServers ServersOf(const LaneResources& resources) {
+  LaneServers servers;
+  std::vector<LaneServers::Range> ranges(resources.of_lane.size());  // by resource
+  for (int resource : resources.of_lane) {
+    LaneServers::Range& range = ranges[static_cast<size_t>(resource)];
+    if (range.count == 0) {
+      const int capacity = resources.capacity[static_cast<size_t>(resource)];
+      range = {servers.count, static_cast<size_t>(capacity)};
+      servers.count += range.count;
+    }
+    servers.of_lane.push_back(range);
+  }
+  return servers;
+}
+
 Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy) {
   std::vector<Nanos> sums(busy.size());
   for (size_t lane = 0; lane < busy.size(); ++lane) sums[resources.of_lane[lane]] += busy[lane];
@@ -43,20 +58,8 @@ Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& 
   return most;
 }
 
-ResourceClock::ResourceClock(const LaneResources& resources) {
-  std::vector<Servers> servers(resources.of_lane.size());
-  for (size_t lane = 0; lane < resources.of_lane.size(); ++lane) {
-    const auto resource = static_cast<size_t>(resources.of_lane[lane]);
-    if (servers[resource].count == 0) {
-      servers[resource] = {free_.size(), static_cast<size_t>(resources.capacity[resource])};
-      free_.resize(free_.size() + servers[resource].count);
-    }
-    of_lane_.push_back(servers[resource]);
-  }
-}
-
 ResourceClock::Service ResourceClock::Start(int lane, Nanos ready, Nanos duration) {
-  const Servers& servers = of_lane_[static_cast<size_t>(lane)];
+  const LaneServers::Range& servers = servers_.of_lane[static_cast<size_t>(lane)];
   const auto begin = free_.begin() + static_cast<std::ptrdiff_t>(servers.first);
   const auto server = std::min_element(begin, begin + static_cast<std::ptrdiff_t>(servers.count));
   *server = std::max(ready, *server) + duration;
@@ -64,7 +67,7 @@ ResourceClock::Service ResourceClock::Start(int lane, Nanos ready, Nanos duratio
 }
 
 void ResourceClock::Free(int lane, Nanos now) {
-  const Servers& servers = of_lane_[static_cast<size_t>(lane)];
+  const LaneServers::Range& servers = servers_.of_lane[static_cast<size_t>(lane)];
   std::fill_n(free_.begin() + static_cast<std::ptrdiff_t>(servers.first), servers.count, now);
 }
 

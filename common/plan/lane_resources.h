@@ -28,13 +28,24 @@ struct LaneResources {
 // of `sharing` share cores; other lanes share nothing.
 LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing);
 
+// The servers of all resources, numbered without gaps: those of a lane's resource, by lane.
+struct LaneServers {
+  struct Range {
+    size_t first = 0, count = 0;
+  };
+  std::vector<Range> of_lane;
+  size_t count = 0;
+};
+LaneServers ServersOf(const LaneResources& resources);
+
 // The least time in which a resource carries out what its lanes are busy with.
 Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy);
 
 // When resources have carried out what was started on them, in the order of its starts.
 class ResourceClock {
  public:
-  explicit ResourceClock(const LaneResources& resources);
+  explicit ResourceClock(const LaneResources& resources)
+      : servers_(ServersOf(resources)), free_(servers_.count) {}
 
   struct Service {
     size_t server;  // unique over all resources
@@ -47,10 +58,7 @@ class ResourceClock {
   size_t num_servers() const { return free_.size(); }
 
  private:
-  struct Servers {
-    size_t first = 0, count = 0;
-  };
-  std::vector<Servers> of_lane_;
+  LaneServers servers_;
   std::vector<Nanos> free_;  // by server
 };
 

@@ -45,7 +45,7 @@ struct DispatchOptions {
 // A run by the modelled times alone.
 struct DryRunTimes {
   std::vector<Nanos> step_ends;  // of the last update, by step
-  std::vector<Nanos> busy;       // in the last step, by lane
+  Nanos busiest;                 // in the last step: of a resource, what its lanes take of it
   int64_t commands = 0;
 };
 

@@ -328,15 +328,18 @@ void Generation::Issued(int lane, const Users& users, Nanos duration) {
 
 absl::Status Generation::RunDry(DryRunTimes& times) {
   times.step_ends.resize(static_cast<size_t>(job_.end_step));
-  times.busy.resize(static_cast<size_t>(lane_table_.size()));
+  std::vector<Nanos> busy(static_cast<size_t>(lane_table_.size()));
   for (;;) {
     HARMONY_ASSIGN_OR_RETURN(const int lane, NextLane());
-    if (lane < 0) return absl::OkStatus();
+    if (lane < 0) {
+      times.busiest = plan::BusiestResource(clock_.resources(), busy);
+      return absl::OkStatus();
+    }
     const Node& node = HeadOf(lane);
     Users users;
     const Nanos duration = DurationOf(node, users);
     if (node.step + 1 == job_.end_step && !TraitsOf(node.kind).once) {
-      times.busy[static_cast<size_t>(lane)] += duration;
+      busy[static_cast<size_t>(lane)] += duration;
     }
     outstanding_.Pass(lane);
     Issued(lane, users, duration);

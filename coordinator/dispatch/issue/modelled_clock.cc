@@ -1,24 +1,18 @@
 #include "coordinator/dispatch/issue/modelled_clock.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace harmony::dispatch {
 
-ModelledClock::ModelledClock(const plan::LaneResources& resources)
-    : lanes_(resources.of_lane.size()) {
-  std::vector<Servers> servers(lanes_.size());  // by resource
-  for (int number : resources.of_lane) {
-    const auto resource = static_cast<size_t>(number);
-    if (servers[resource].count == 0) {
-      servers[resource] = {servers_.size(), static_cast<size_t>(resources.capacity[resource])};
-      servers_.resize(servers_.size() + servers[resource].count);
-    }
-    servers_of_.push_back(servers[resource]);
-  }
-}
+ModelledClock::ModelledClock(plan::LaneResources resources)
+    : resources_(std::move(resources)),
+      lanes_(resources_.of_lane.size()),
+      servers_of_(plan::ServersOf(resources_)),
+      servers_(servers_of_.count) {}
 
 size_t ModelledClock::ServerFor(int lane, Nanos ready, Nanos duration) const {
-  const Servers servers = servers_of_[static_cast<size_t>(lane)];
+  const plan::LaneServers::Range servers = servers_of_.of_lane[static_cast<size_t>(lane)];
   size_t best = servers.first;
   for (size_t i = best + 1; i < servers.first + servers.count; ++i) {
     if (servers_[i].FinishOf(ready, duration) < servers_[best].FinishOf(ready, duration)) best = i;

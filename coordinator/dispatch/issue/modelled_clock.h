@@ -18,7 +18,9 @@ namespace harmony::dispatch {
 
 class ModelledClock {
  public:
-  explicit ModelledClock(const plan::LaneResources& resources);
+  explicit ModelledClock(plan::LaneResources resources);
+
+  const plan::LaneResources& resources() const { return resources_; }
 
   // When the last command issued on the lane will have finished.
   Nanos free_at(int lane) const { return lanes_[static_cast<size_t>(lane)].free_at; }
@@ -42,11 +44,9 @@ class ModelledClock {
   // Of those of the lane's resource, the server that would have the command done first.
   size_t ServerFor(int lane, Nanos ready, Nanos duration) const;
 
+  const plan::LaneResources resources_;
   std::vector<Lane> lanes_;
-  struct Servers {
-    size_t first = 0, count = 0;
-  };
-  std::vector<Servers> servers_of_;  // by lane
+  const plan::LaneServers servers_of_;
   std::vector<LinkClock> servers_;
 };
 

@@ -166,8 +166,7 @@ absl::StatusOr<QuickDryRun> DryRunWhole(const model::ModelSpec& model, const pla
   HARMONY_ASSIGN_OR_RETURN(const dispatch::DryRunTimes times, dispatcher.DryRun());
   const Nanos all = times.step_ends.back() - times.step_ends.front();
   QuickDryRun result{Nanos(all.count() / (steps - 1)), times.commands};
-  result.step = std::max(
-      result.step, plan::BusiestResource(plan::ResourcesOfLanes(plan, costs.Cores()), times.busy));
+  result.step = std::max(result.step, times.busiest);
   return result;
 }
 

@@ -64,8 +64,8 @@ class Reader {
   Reader(const LaneMonitor& monitor, const plan::Plan& plan, const plan::CoreSharing& cores,
          int64_t first_step, int64_t end_step)
       : monitor_(monitor),
-        plan_(plan),
         cores_(cores),
+        resources_(plan::ResourcesOfLanes(plan, cores)),
         core_time_(monitor, cores),
         first_(first_step),
         end_(end_step) {}
@@ -81,21 +81,19 @@ class Reader {
     return sum.Scale();
   }
 
-  // Of the device's copies in one direction of its link, which it may share.
-  std::optional<double> OfLink(int device, const std::vector<command::LaneKind>& kinds) const {
+  // Of the device's copies over the link that carries the lane's, which others may share.
+  std::optional<double> OfLink(const command::Lane& lane) const {
     struct Copy {
       MeasuredCommand done;
       bool ours;
     };
     std::vector<Copy> copies;
-    for (int other = 0; other < static_cast<int>(plan_.devices.size()); ++other) {
-      const int root = plan_.devices[device].root;
-      if (other != device && (root == 0 || plan_.devices[other].root != root)) continue;
-      for (command::LaneKind kind : kinds) {
-        for (const MeasuredCommand& done :
-             monitor_.Timeline(monitor_.table().IndexOf({kind, other}))) {
-          if (Counts(done)) copies.push_back({done, other == device});
-        }
+    const command::LaneTable& lanes = monitor_.table();
+    const int link = resources_.of_lane[lanes.IndexOf(lane)];
+    for (int other = 0; other < lanes.size(); ++other) {
+      if (resources_.of_lane[other] != link) continue;
+      for (const MeasuredCommand& done : monitor_.Timeline(other)) {
+        if (Counts(done)) copies.push_back({done, lanes.LaneAt(other).device == lane.device});
       }
     }
     std::sort(copies.begin(), copies.end(),
@@ -117,8 +115,8 @@ class Reader {
   }
 
   const LaneMonitor& monitor_;
-  const plan::Plan& plan_;
   const plan::CoreSharing& cores_;
+  const plan::LaneResources resources_;
   const CoreTime core_time_;
   const int64_t first_, end_;
 };
@@ -155,8 +153,8 @@ dispatch::Calibration CalibrationOf(const LaneMonitor& monitor, const plan::Plan
     // A device that only ever ran one of the two is as fast in the other.
     if (!forward[d]) forward[d] = backward[d];
     if (!backward[d]) backward[d] = forward[d];
-    h2d.push_back(reader.OfLink(d, {command::LaneKind::kH2DBulk, command::LaneKind::kH2DStream}));
-    d2h.push_back(reader.OfLink(d, {command::LaneKind::kD2H}));
+    h2d.push_back(reader.OfLink({command::LaneKind::kH2DBulk, d}));
+    d2h.push_back(reader.OfLink({command::LaneKind::kD2H, d}));
     p2p.push_back(
         reader.OfLane({command::LaneKind::kP2P, d}, [](const MeasuredCommand&) { return true; }));
   }
