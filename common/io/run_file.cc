@@ -74,4 +74,16 @@ absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with
       "(another output_dir, or --overwrite)"));
 }
 
+absl::StatusOr<TokenFile> OpenDataOfRun(const job::JobSpec& job) {
+  HARMONY_ASSIGN_OR_RETURN(TokenFile data, TokenFile::Open(job.data_path, job.data_format));
+  const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
+  // Too many open files say nothing of the run.
+  if (absl::IsResourceExhausted(run.status())) return run.status();
+  if (run.ok()) {
+    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data.Fingerprint());
+    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data.path(), now));
+  }
+  return data;
+}
+
 }  // namespace harmony::io

@@ -25,6 +25,10 @@ struct RunFile {
 absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir);
 absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);
 
+// The job's training data, as the run in its output_dir began with them; errors of TokenFile::Open
+// and CheckDataUnchanged. Not held against anything where run.json is gone or says nothing of them.
+absl::StatusOr<TokenFile> OpenDataOfRun(const job::JobSpec& job);
+
 // FailedPrecondition when the file is not what the run began with: says how they differ, and what
 // to do. OK when run.json does not say what that was.
 absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,

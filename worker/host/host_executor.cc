@@ -82,18 +82,10 @@ absl::Status FindSource(HostContext& context) {
   return absl::OkStatus();
 }
 
-// The data that the run began with.
 absl::StatusOr<io::TokenFile> OpenData(const job::JobSpec& spec) {
-  absl::StatusOr<io::TokenFile> data = io::TokenFile::Open(spec.data_path, spec.data_format);
+  absl::StatusOr<io::TokenFile> data = io::OpenDataOfRun(spec);
   // They were in order at submission: what is wrong with the file now is not the job's fault.
   if (absl::IsInvalidArgument(data.status())) return absl::DataLossError(data.status().message());
-  HARMONY_RETURN_IF_ERROR(data.status());
-  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(spec.output_dir);
-  if (absl::IsResourceExhausted(run.status())) return run.status();
-  if (run.ok()) {
-    HARMONY_ASSIGN_OR_RETURN(const io::DataFingerprint now, data->Fingerprint());
-    HARMONY_RETURN_IF_ERROR(io::CheckDataUnchanged(run->data, data->path(), now));
-  }
   return data;
 }
 

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/io/run_file.h"
-#include "common/io/token_file.h"
 #include "common/profile/profile_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
@@ -13,19 +12,6 @@
 #include "coordinator/service/run/prepare_run.h"
 
 namespace harmony::service {
-namespace {
-
-absl::Status CheckData(const job::JobSpec& job) {
-  HARMONY_ASSIGN_OR_RETURN(const io::TokenFile data,
-                           io::TokenFile::Open(job.data_path, job.data_format));
-  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
-  if (!run.ok()) return absl::OkStatus();
-  HARMONY_ASSIGN_OR_RETURN(const io::DataFingerprint now, data.Fingerprint());
-  return io::CheckDataUnchanged(run->data, job.data_path, now);
-}
-
-}  // namespace
-
 bool PlannedFor(const plan::Plan& plan, const plan::MachineSpec& machine) {
   if (plan.devices.size() != machine.devices.size()) return false;
   for (size_t d = 0; d < plan.devices.size(); ++d) {
@@ -62,7 +48,9 @@ absl::Status MakeReadyToResume(const plan::MachineSpec& machine, const HostLimit
         absl::StrCat(record->id(), " cannot go on, and stays paused: ", status.message()));
   };
   HARMONY_ASSIGN_OR_RETURN(const RunSetup setup, SetupOf(*record));
-  if (absl::Status status = CheckData(setup.spec); !status.ok()) return refuse(status);
+  if (const absl::Status status = io::OpenDataOfRun(setup.spec).status(); !status.ok()) {
+    return refuse(status);
+  }
   if (PlannedFor(setup.plan, machine)) return absl::OkStatus();
   if (absl::Status status = PlanAnew(machine, limits, record); !status.ok()) return refuse(status);
   return absl::OkStatus();
