@@ -154,13 +154,10 @@ std::string FolderOf(const std::string& path) {
 // A relative path as seen from `folder` (which ends with a slash, or is empty).
 void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
   if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') return;
-  const bool is_word = key.name == "resume_from_checkpoint" &&
-                       (value.text == "auto" || value.text == "none" || value.text == "true" ||
-                        value.text == "True" || value.text == "false" || value.text == "False");
   const bool is_preset =
       key.type == JobKey::Type::kModel && model::PresetConfigJson(value.text).ok();
   const bool is_path = key.type == JobKey::Type::kPath || key.type == JobKey::Type::kModel;
-  if (!is_path || is_word || is_preset) return;
+  if (!is_path || IsWord(key, value) || is_preset) return;
   while (absl::StartsWith(value.text, "./")) value.text.erase(0, 2);  // the same path: the same run
   value.text = folder + value.text;
 }

@@ -375,6 +375,12 @@ constexpr std::array<string_view, 7> kLaterKeys = {
 
 }  // namespace
 
+bool IsWord(const JobKey& key, const JobValue& value) {
+  bool newest = false;
+  return key.name == "resume_from_checkpoint" &&
+         (value.text == "auto" || value.text == "none" || ReadBool(key, value, &newest).ok());
+}
+
 absl::Span<const JobKey> JobKeys() { return kKeys; }
 
 const JobKey* FindJobKey(absl::string_view name) {

@@ -34,6 +34,10 @@ struct JobKey {
   std::string (*print)(const JobSpec& job);
 };
 
+// A value that names no path, though the key's others do: auto, none, true, false of
+// resume_from_checkpoint.
+bool IsWord(const JobKey& key, const JobValue& value);
+
 absl::Span<const JobKey> JobKeys();
 // Null when there is none of that name.
 const JobKey* FindJobKey(absl::string_view name);
