@@ -13,8 +13,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "client/commands/calibration.h"
 #include "client/commands/output_file.h"
 #include "client/commands/supervisor_process.h"
@@ -24,6 +22,7 @@
 #include "client/progress/view.h"
 #include "client/rpc/job_follower.h"
 #include "client/rpc/proto_json.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
@@ -34,11 +33,6 @@ namespace fs = std::filesystem;
 
 // How often a cancel is tried again while the coordinator is away.
 constexpr int kCancelRetryMs = 500;
-
-// As the coordinator writes times (JobRecord::submitted_at), so that they compare as texts.
-std::string TimeStamp() {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-}
 
 // One `harmony run` from start to end, on the main thread.
 class RunSession {
@@ -73,7 +67,8 @@ class RunSession {
   RuntimePaths paths_;
   Cluster cluster_;
   ipc::UniqueFd signals_;
-  const std::string since_ = TimeStamp();  // jobs that are in the database before are not ours
+  // Jobs that were submitted before (JobRecord::submitted_at) are not ours.
+  const std::string since_ = UtcTimeStamp();
   bool made_dir_ = false;
   bool logs_kept_ = false;  // in output_dir
   std::optional<SupervisorProcess> supervisor_;

@@ -2,6 +2,9 @@
 
 #include <ctime>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace harmony {
 namespace {
 
@@ -19,6 +22,10 @@ class SystemMonotonicClock final : public Clock {
 const Clock& MonotonicClock() {
   static const SystemMonotonicClock clock;
   return clock;
+}
+
+std::string UtcTimeStamp() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
 }
 
 }  // namespace harmony

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "common/base/units.h"
 
 namespace harmony {
@@ -16,5 +18,8 @@ class Clock {
 // CLOCK_MONOTONIC. The same origin for every process of a machine, so traces of several processes
 // line up. Thread-safe.
 const Clock& MonotonicClock();
+
+// The wall clock, RFC 3339 in UTC with milliseconds; of two the later one is the greater text.
+std::string UtcTimeStamp();
 
 }  // namespace harmony

@@ -70,7 +70,7 @@ void Coordinator::SetState(store::JobRecord& record, store::JobState state) {
   spdlog::info("job={} state={}", record.id(), ToString(state));
   record.state = state;
   if (store::IsEnded(state)) {
-    record.ended_at = TimeStamp();
+    record.ended_at = UtcTimeStamp();
     output_locks_.erase(record.number);
   }
   registry_.Save(record);
@@ -134,7 +134,7 @@ void Coordinator::StartNext() {
   if (!unseen.empty() && HoldsAnotherJob(*segment_, *next)) return ReportAwaited(*next, unseen);
   DropRun();
   current_ = next->number;
-  if (next->started_at.empty()) next->started_at = TimeStamp();
+  if (next->started_at.empty()) next->started_at = UtcTimeStamp();
   SetState(*next, store::JobState::kStarting);
   Prepare(*next);
 }

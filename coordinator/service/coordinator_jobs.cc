@@ -49,7 +49,7 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   record.result_keys = admitted.result_keys;
   record.output_dir = admitted.spec.output_dir;
   record.max_steps = admitted.spec.max_steps;
-  record.submitted_at = TimeStamp();
+  record.submitted_at = UtcTimeStamp();
   HARMONY_ASSIGN_OR_RETURN(store::JobRecord* const added, registry_.Add(std::move(record)));
   output_locks_.emplace(added->number, std::move(lock));
   for (const std::string& note : admitted.notes) registry_.Report(*added, note);

@@ -7,8 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "harmony/v1/coordinator.pb.h"
 
@@ -59,7 +58,7 @@ void JobRegistry::SaveProgress(const store::JobRecord& record) {
 void JobRegistry::Report(const store::JobRecord& record, const std::string& text) {
   spdlog::info("job={} message=\"{}\"", record.id(), text);
   messages_[record.number].push_back(text);
-  LogFailure(store_->AppendLog(record.number, {TimeStamp(), text}));
+  LogFailure(store_->AppendLog(record.number, {UtcTimeStamp(), text}));
 }
 
 absl::StatusOr<std::vector<store::JobLogLine>> JobRegistry::ReadLog(
@@ -69,10 +68,6 @@ absl::StatusOr<std::vector<store::JobLogLine>> JobRegistry::ReadLog(
 
 const std::vector<std::string>& JobRegistry::Messages(const store::JobRecord& record) {
   return messages_[record.number];
-}
-
-std::string TimeStamp() {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
 }
 
 void FillJob(const store::JobRecord& record, v1::Job* job) {

@@ -47,9 +47,6 @@ class JobRegistry {
   std::map<int64_t, std::vector<std::string>> messages_;
 };
 
-// RFC 3339, UTC, of the wall clock.
-std::string TimeStamp();
-
 void FillJob(const store::JobRecord& record, v1::Job* job);
 
 }  // namespace harmony::service
