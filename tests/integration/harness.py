@@ -190,6 +190,15 @@ class Scratch(unittest.TestCase):
     def kill(pid):
         os.kill(pid, signal.SIGKILL)
 
+    def kill_all(self, process):
+        """The launcher `process` and everything that it started, at once."""
+        pids = self.all_pids() + [process.pid]
+        for pid in pids:
+            if self.alive(pid):
+                self.kill(pid)
+        process.wait()
+        wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+
     @staticmethod
     def alive(pid):
         try:

@@ -47,12 +47,7 @@ class LifecycleTest(harness.Scratch):
         job, out = self.job("blackout", max_steps=20, save_steps=4)
         process = self.start("run", job, "--devices", DEVICES)
         self.wait_steps(process, out, 6)
-        pids = self.all_pids() + [process.pid]
-        for pid in pids:
-            if self.alive(pid):
-                self.kill(pid)
-        process.wait()
-        harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+        self.kill_all(process)
         self.harmony("run", job, "--devices", DEVICES)
         self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
 

@@ -309,12 +309,7 @@ class RunTest(Outside):
         first, first_out = self.job("first", max_steps=400, save_steps=2)
         process = self.start("run", first, "--devices", DEVICES, "--state-dir", state)
         self.wait_lines(process, first_out, 5)
-        pids = self.all_pids() + [process.pid]
-        for pid in pids:
-            if self.alive(pid):
-                self.kill(pid)
-        process.wait()
-        harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
+        self.kill_all(process)
         trained = (first_out / "metrics.jsonl").read_bytes()
         second, second_out = self.job("second", max_steps=5)
         # On other devices: the first job's plan could not run there.
