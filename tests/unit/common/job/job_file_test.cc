@@ -111,6 +111,11 @@ TEST(JobFileTest, KeysOfOtherTrainersAreTakenWhereTheyMeanTheSame) {
   EXPECT_EQ(job->global_batch_size, 6);
   EXPECT_EQ(job->resume_from_checkpoint, "auto");
   EXPECT_EQ(job->optim, OptimizerKind::kSgd);
+  for (const char* word : {"auto", "True", "TRUE"}) {
+    const auto newest = Parse(absl::StrCat("resume_from_checkpoint: ", word));
+    ASSERT_TRUE(newest.ok()) << newest.status();
+    EXPECT_EQ(newest->resume_from_checkpoint, "auto") << word;  // not a path
+  }
   const auto none = Parse("resume_from_checkpoint: false");
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ(none->resume_from_checkpoint, "none");
