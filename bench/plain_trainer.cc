@@ -138,12 +138,16 @@ absl::Status Run(const Options& options) {
   worker::SetComputeThreads(job.compute_threads);
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
                            io::OpenModelSource(job.model_name_or_path));
-  const model::ModelSpec model = model::BuildModelSpec(source.config, job.sequence_length);
+  const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
+  if (config == nullptr) {
+    return absl::UnimplementedError("the plain trainer trains models of the built-in families");
+  }
+  const model::ModelSpec model = model::BuildModelSpec(*config, job.sequence_length);
   HARMONY_ASSIGN_OR_RETURN(const io::TokenFile file,
                            io::TokenFile::Open(job.data_path, job.data_format));
   HARMONY_RETURN_IF_ERROR(
-      file.Validate(source.config.vocab_size, job.sequence_length, job.global_batch_size));
-  PlainTrainer trainer(source.config, job, Groups(options, job, model),
+      file.Validate(config->vocab_size, job.sequence_length, job.global_batch_size));
+  PlainTrainer trainer(*config, job, Groups(options, job, model),
                        static_cast<int>(std::thread::hardware_concurrency()));
   trainer.set_padding_token(model::PaddingToken(source.config_json));
   HARMONY_ASSIGN_OR_RETURN(const io::WeightMap names, LoadWeights(job, source, trainer));
@@ -156,8 +160,10 @@ absl::Status Run(const Options& options) {
   if (options.no_output) return absl::OkStatus();
   const auto values = [&](const model::ParamBlock& block, const model::TensorSpec& tensor) {
     const int index = static_cast<int>(&block - trainer.model().blocks.data());
-    return absl::Span<const float>(
-        trainer.weights(index).subspan(tensor.weight.first_element(), tensor.elements));
+    const absl::Span<const float> weights =
+        trainer.weights(index).subspan(tensor.weight.first_element(), tensor.elements);
+    return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(weights.data()),
+                               weights.size() * sizeof(float));
   };
   return io::ExportModel(job.output_dir + "/final", trainer.model(), names, values,
                          source.config_json, source.directory);

@@ -21,10 +21,9 @@
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/io/hf_directory.h"
-#include "common/io/token_file.h"
+#include "common/io/training_data.h"
 #include "common/ipc/segment.h"
 #include "common/job/job_file.h"
-#include "common/model/families/causal_lm.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "common/profile/profile_json.h"
@@ -304,13 +303,14 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
                            job::ParseJobFile(request.job_yaml(), request.job_path(), overrides));
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
                            io::OpenModelSource(measure.job.model_name_or_path));
-  HARMONY_RETURN_IF_ERROR(model::CheckSequenceLength(source.config, measure.job.sequence_length));
-  measure.model = model::BuildModelSpec(source.config, measure.job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(
+      measure.job.sequence_length,
+      model::SequenceLengthFor(source.architecture, measure.job.sequence_length));
+  measure.model = model::BuildModelSpec(source.architecture, measure.job.sequence_length);
   measure.config_json = source.config_json;
-  HARMONY_ASSIGN_OR_RETURN(const io::TokenFile data,
-                           io::TokenFile::Open(measure.job.data_path, measure.job.data_format));
-  HARMONY_RETURN_IF_ERROR(data.Validate(source.config.vocab_size, measure.job.sequence_length,
-                                        measure.job.global_batch_size));
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
+                           io::OpenTrainingData(measure.job, measure.model));
+  HARMONY_RETURN_IF_ERROR(data->Validate(measure.job.global_batch_size));
   measure.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
   return measure;
 }

@@ -147,6 +147,22 @@ absl::Status CheckpointReader::ReadF32(absl::string_view name, absl::Span<float>
   return absl::OkStatus();
 }
 
+absl::Status CheckpointReader::Read(absl::string_view name, DType dtype,
+                                    absl::Span<std::byte> out) const {
+  if (dtype == DType::kF32) {
+    return ReadF32(name, {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
+  }
+  const SafetensorsEntry* entry = Find(name);
+  if (entry == nullptr) return absl::NotFoundError(absl::StrCat("no tensor '", name, "'"));
+  const File& file = files_[file_of_.at(entry->name)];
+  if (entry->dtype != dtype || entry->end - entry->begin != static_cast<int64_t>(out.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file.path(), ": tensor '", name, "' has ", entry->end - entry->begin, " bytes of ",
+        ToString(entry->dtype), ", not ", out.size(), " of ", ToString(dtype)));
+  }
+  return file.ReadAt(entry->begin, out.data(), entry->end - entry->begin);
+}
+
 absl::StatusOr<bool> CheckpointReader::SameBytes(absl::string_view a, absl::string_view b) const {
   const SafetensorsEntry *one = Find(a), *other = Find(b);
   const int64_t size = one->end - one->begin;

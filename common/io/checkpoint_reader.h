@@ -2,6 +2,7 @@
 
 // Reads the weights of a Hugging Face directory, or of one safetensors file.
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,6 +37,10 @@ class CheckpointReader {
   // buffer is used. InvalidArgument when the tensor's element count is not out.size() or its type
   // is none of F32, BF16, F16.
   absl::Status ReadF32(absl::string_view name, absl::Span<float> out) const;
+
+  // As ReadF32 where `dtype` is F32; tensors of all other types are read as they are, and must be
+  // of that type.
+  absl::Status Read(absl::string_view name, DType dtype, absl::Span<std::byte> out) const;
 
   // Whether two tensors are of one type and hold the same bytes. REQUIRES: both are there.
   absl::StatusOr<bool> SameBytes(absl::string_view a, absl::string_view b) const;

@@ -28,7 +28,10 @@ absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_pat
                                               "directory that it was downloaded to"));
     }
     source.directory = model_name_or_path;
-    where = JoinPath(model_name_or_path, "config.json");
+    where = JoinPath(model_name_or_path, "model.json");
+    if (!std::filesystem::exists(where, error)) {
+      where = JoinPath(model_name_or_path, "config.json");
+    }
     HARMONY_ASSIGN_OR_RETURN(source.config_json, ReadWholeFile(where, kMaxConfigBytes));
     if (IsGitLfsPointer(source.config_json)) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": is ", kGitLfsAdvice));
@@ -37,8 +40,16 @@ absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_pat
       source.has_tokenizer |= std::filesystem::exists(JoinPath(model_name_or_path, name), error);
     }
   }
-  HARMONY_ASSIGN_OR_RETURN(source.config, model::ParseModelConfig(source.config_json, where));
+  HARMONY_ASSIGN_OR_RETURN(source.architecture,
+                           model::ParseArchitecture(source.config_json, where));
   return source;
+}
+
+absl::StatusOr<CheckpointReader> OpenWeights(const ModelSource& source) {
+  if (std::holds_alternative<model::ExportedModel>(source.architecture)) {
+    return CheckpointReader::OpenFile(JoinPath(source.directory, "weights.safetensors"));
+  }
+  return CheckpointReader::OpenDirectory(source.directory);
 }
 
 }  // namespace harmony::io

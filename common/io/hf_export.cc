@@ -10,10 +10,12 @@
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
 #include "common/io/safetensors_writer.h"
+#include "common/model/exported_model.h"
 
 namespace harmony::io {
 namespace {
 
+constexpr absl::string_view kConfigFile = "config.json";
 constexpr int64_t kMaxCopiedFile = int64_t{1} << 30;
 
 bool IsTokenizerFile(absl::string_view name) {
@@ -35,33 +37,59 @@ bool IsTokenizerFile(absl::string_view name) {
 }  // namespace
 
 absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model,
-                          const WeightMap& weights, const TensorValues& values,
+                          const WeightMap& weights, const TensorValues& values, WeightsFor what,
                           const std::atomic<bool>* cancelled) {
-  std::vector<TensorToWrite> tensors;
+  const bool final = what == WeightsFor::kFinal;
+  struct Name {
+    std::string name;
+    const model::ParamBlock* block;
+    const model::TensorSpec* tensor;
+  };
+  std::vector<Name> names;
+  std::vector<TensorToWrite> layout;
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
+      if (final && !tensor.exported) continue;
       const WeightMap::Stored& stored = weights.of(tensor);
-      tensors.push_back({stored.name, stored.dtype, tensor.shape});
+      std::vector<std::string> of_tensor = {stored.name};
+      if (final && model.checkpoint_names.write_aliases) {
+        of_tensor.insert(of_tensor.end(), tensor.aliases.begin(), tensor.aliases.end());
+      }
+      for (std::string& name : of_tensor) {
+        layout.push_back({name, stored.dtype, tensor.shape});
+        names.push_back({std::move(name), &block, &tensor});
+      }
     }
   }
-  HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, tensors));
+  HARMONY_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, layout));
   writer.set_cancelled(cancelled);
-  for (const model::ParamBlock& block : model.blocks) {
-    for (const model::TensorSpec& tensor : block.tensors) {
-      HARMONY_RETURN_IF_ERROR(writer.WriteTensor(weights.of(tensor).name, values(block, tensor)));
+  for (const Name& each : names) {
+    const absl::Span<const std::byte> bytes = values(*each.block, *each.tensor);
+    if (each.tensor->weight.dtype != DType::kF32) {
+      HARMONY_RETURN_IF_ERROR(writer.WriteBytes(each.name, bytes));
+      continue;
     }
+    HARMONY_RETURN_IF_ERROR(writer.WriteTensor(
+        each.name, {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)}));
   }
   return writer.Finish();
 }
 
-absl::Status CopyTokenizerFiles(const std::string& source_directory, const std::string& directory) {
-  std::vector<std::string> names;
+absl::Status WriteModelFiles(const std::string& directory, absl::string_view config_json,
+                             const std::string& source_directory) {
+  const bool exported = model::IsExportedModel(config_json);
+  if (!exported) {
+    HARMONY_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(directory, kConfigFile), config_json));
+  }
   std::error_code error;
+  if (!std::filesystem::is_directory(source_directory, error)) return absl::OkStatus();
+  std::vector<std::string> names;
   for (std::filesystem::directory_iterator it(source_directory, error), end; !error && it != end;
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     std::error_code ignored;
-    if (IsTokenizerFile(name) && it->is_regular_file(ignored)) names.push_back(name);
+    const bool wanted = IsTokenizerFile(name) || (exported && name == kConfigFile);
+    if (wanted && it->is_regular_file(ignored)) names.push_back(name);
   }
   if (error) return ErrnoStatus(error.value(), "cannot list", source_directory);
   std::sort(names.begin(), names.end());
@@ -79,12 +107,9 @@ absl::Status ExportModel(const std::string& directory, const model::ModelSpec& m
                          const std::atomic<bool>* cancelled) {
   HARMONY_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory));
   const std::string& path = target.temporary_path();
-  HARMONY_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(path, "config.json"), config_json));
-  HARMONY_RETURN_IF_ERROR(
-      WriteWeights(JoinPath(path, "model.safetensors"), model, weights, values, cancelled));
-  if (!source_directory.empty()) {
-    HARMONY_RETURN_IF_ERROR(CopyTokenizerFiles(source_directory, path));
-  }
+  HARMONY_RETURN_IF_ERROR(WriteModelFiles(path, config_json, source_directory));
+  HARMONY_RETURN_IF_ERROR(WriteWeights(JoinPath(path, "model.safetensors"), model, weights, values,
+                                       WeightsFor::kFinal, cancelled));
   return target.Commit();
 }
 

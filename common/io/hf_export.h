@@ -3,6 +3,7 @@
 // Writes a Hugging Face directory that `from_pretrained` loads.
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -14,26 +15,33 @@
 
 namespace harmony::io {
 
-// The fp32 values of one tensor of the model: a view of where they lie, valid until the next call.
-using TensorValues = std::function<absl::Span<const float>(const model::ParamBlock& block,
-                                                           const model::TensorSpec& tensor)>;
+// One tensor of the model, in the type of its weight: a view of where it lies, valid until the next
+// call.
+using TensorValues = std::function<absl::Span<const std::byte>(const model::ParamBlock& block,
+                                                               const model::TensorSpec& tensor)>;
 
-// The weights as one safetensors file at `path`: the map's names and types, a tied tensor once.
-// Atomic, and verified by reading back (SafetensorsWriter). `cancelled`, here and below: see
-// common/base/cancel.h.
+// Of what a run goes on with, every tensor once; or of what is left when it is over: those that the
+// model's own state has, a tied one under each of its names where the model wants that.
+enum class WeightsFor { kCheckpoint, kFinal };
+
+// The weights as one safetensors file at `path`, by the map's names and types. Atomic, and verified
+// by reading back (SafetensorsWriter). `cancelled`, here and below: see common/base/cancel.h.
 absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model,
-                          const WeightMap& weights, const TensorValues& values,
+                          const WeightMap& weights, const TensorValues& values, WeightsFor what,
                           const std::atomic<bool>* cancelled = nullptr);
 
-// config.json (verbatim), model.safetensors, and the tokenizer and generation files of
-// `source_directory` (none when it is empty). `directory` appears whole or not at all; what it held
-// before is replaced.
+// What belongs beside the weights, into an existing directory: the config.json that the job was
+// described by (`config_json`, verbatim), or for an exported model, which a model.json describes,
+// that of `source_directory`, if it has one; and its tokenizer and generation files. An empty
+// source, or one that is gone by now, is fine.
+absl::Status WriteModelFiles(const std::string& directory, absl::string_view config_json,
+                             const std::string& source_directory);
+
+// These and model.safetensors. `directory` appears whole or not at all; what it held before is
+// replaced.
 absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
                          absl::string_view config_json, const std::string& source_directory,
                          const std::atomic<bool>* cancelled = nullptr);
-
-// Copies those files into an existing directory; a source that lacks them is fine.
-absl::Status CopyTokenizerFiles(const std::string& source_directory, const std::string& directory);
 
 }  // namespace harmony::io

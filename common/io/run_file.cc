@@ -62,26 +62,27 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
 }
 
 absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,
-                                const std::string& path, const DataFingerprint& now) {
+                                const std::string& where, const DataFingerprint& now) {
   if (!begun_with || *begun_with == now) return absl::OkStatus();
   const std::string how =
       begun_with->bytes != now.bytes
           ? absl::StrCat("it had ", begun_with->bytes, " bytes and has ", now.bytes)
           : "it is as long as it was, but its content is another";
   return absl::FailedPreconditionError(absl::StrCat(
-      "data.path: ", path, ": has changed since the run began: ", how,
+      where, ": has changed since the run began: ", how,
       ". Going on would give the result of neither file: restore the file, or begin a new run ",
       "(another output_dir, or --overwrite)"));
 }
 
-absl::StatusOr<TokenFile> OpenDataOfRun(const job::JobSpec& job) {
-  HARMONY_ASSIGN_OR_RETURN(TokenFile data, TokenFile::Open(job.data_path, job.data_format));
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<TrainingData> data, OpenTrainingData(job, model));
   const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
   // Too many open files say nothing of the run.
   if (absl::IsResourceExhausted(run.status())) return run.status();
   if (run.ok()) {
-    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data.Fingerprint());
-    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data.path(), now));
+    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data->Fingerprint());
+    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->where(), now));
   }
   return data;
 }

@@ -4,12 +4,13 @@
 // writes it before the job is queued; the host worker holds the data against it.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/io/token_file.h"
+#include "common/io/training_data.h"
 
 namespace harmony::io {
 
@@ -25,13 +26,14 @@ struct RunFile {
 absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir);
 absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);
 
-// The job's training data, as the run in its output_dir began with them; errors of TokenFile::Open
+// The job's training data, as the run in its output_dir began with them; errors of OpenTrainingData
 // and CheckDataUnchanged. Not held against anything where run.json is gone or says nothing of them.
-absl::StatusOr<TokenFile> OpenDataOfRun(const job::JobSpec& job);
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
+                                                            const model::ModelSpec& model);
 
-// FailedPrecondition when the file is not what the run began with: says how they differ, and what
-// to do. OK when run.json does not say what that was.
+// FailedPrecondition when the data (`where`: TrainingData::where) are not what the run began with:
+// says how they differ, and what to do. OK when run.json does not say what that was.
 absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,
-                                const std::string& path, const DataFingerprint& now);
+                                const std::string& where, const DataFingerprint& now);
 
 }  // namespace harmony::io

@@ -35,15 +35,11 @@ class Hasher {
 };
 
 // Offsets from the start of the data, wide types first.
-absl::StatusOr<std::vector<SafetensorsEntry>> LayOut(const std::vector<TensorToWrite>& tensors) {
+std::vector<SafetensorsEntry> LayOut(const std::vector<TensorToWrite>& tensors) {
   std::vector<SafetensorsEntry> entries;
   int64_t position = 0;
-  for (const int64_t width : {4, 2}) {
+  for (const int64_t width : {8, 4, 2, 1}) {
     for (const TensorToWrite& tensor : tensors) {
-      if (!IsFloatForUs(tensor.dtype)) {
-        return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' cannot be written as ",
-                                                ToString(tensor.dtype)));
-      }
       if (SizeOf(tensor.dtype).count() != width) continue;
       int64_t elements = 1;
       for (int64_t n : tensor.shape) elements *= n;
@@ -74,7 +70,7 @@ std::string HeaderJson(const std::vector<SafetensorsEntry>& entries,
 absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     const std::string& path, const std::vector<TensorToWrite>& tensors,
     const std::map<std::string, std::string>& metadata) {
-  HARMONY_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, LayOut(tensors));
+  std::vector<SafetensorsEntry> entries = LayOut(tensors);
   const std::string text = HeaderJson(entries, metadata);
   std::string start;
   for (int i = 0; i < 8; ++i) start += static_cast<char>((text.size() >> (8 * i)) & 0xff);
@@ -103,6 +99,7 @@ absl::Status SafetensorsWriter::WriteTensor(absl::string_view name,
                                             absl::Span<const float> values) {
   const auto it = index_.find(std::string(name));
   if (it == index_.end() || written_[it->second].done ||
+      !IsFloatForUs(entries_[it->second].dtype) ||
       entries_[it->second].elements() != static_cast<int64_t>(values.size())) {
     return absl::InternalError(absl::StrCat(file_.path(), ": tensor '", name, "' (", values.size(),
                                             " elements) is not expected here"));
@@ -127,6 +124,23 @@ absl::Status SafetensorsWriter::WriteTensor(absl::string_view name,
       done += count;
     }
   }
+  written_[it->second] = {true, hasher.Digest()};
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::WriteBytes(absl::string_view name,
+                                           absl::Span<const std::byte> bytes) {
+  const auto it = index_.find(std::string(name));
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (it == index_.end() || written_[it->second].done ||
+      entries_[it->second].end - entries_[it->second].begin != size) {
+    return absl::InternalError(absl::StrCat(file_.path(), ": tensor '", name, "' (", size,
+                                            " bytes) is not expected here"));
+  }
+  HARMONY_RETURN_IF_ERROR(CheckNotCancelled(cancelled_));
+  Hasher hasher;
+  hasher.Add(bytes.data(), size);
+  HARMONY_RETURN_IF_ERROR(file_.file().WriteAt(entries_[it->second].begin, bytes.data(), size));
   written_[it->second] = {true, hasher.Digest()};
   return absl::OkStatus();
 }

@@ -1,8 +1,9 @@
 #pragma once
 
-// Writes one safetensors file, tensor by tensor, from fp32 memory.
+// Writes one safetensors file, tensor by tensor.
 
 #include <atomic>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ namespace harmony::io {
 
 struct TensorToWrite {
   std::string name;
-  DType dtype = DType::kF32;  // F32, BF16 or F16
+  DType dtype = DType::kF32;
   std::vector<int64_t> shape;
 };
 
@@ -33,8 +34,10 @@ class SafetensorsWriter {
       const std::string& path, const std::vector<TensorToWrite>& tensors,
       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-  // In any order, each tensor once. REQUIRES: values.size() is the tensor's number of elements.
+  // In any order, each tensor once: of fp32 values, converted to the tensor's type, or (WriteBytes)
+  // as it is. REQUIRES: values.size() is the tensor's number of elements, bytes.size() its size.
   absl::Status WriteTensor(absl::string_view name, absl::Span<const float> values);
+  absl::Status WriteBytes(absl::string_view name, absl::Span<const std::byte> bytes);
 
   // From now on every call looks whether it is cancelled (common/base/cancel.h).
   void set_cancelled(const std::atomic<bool>* cancelled) { cancelled_ = cancelled; }

@@ -1,7 +1,5 @@
 #include "common/io/token_file.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -143,28 +141,7 @@ absl::Status TokenFile::CheckWidth() const {
 }
 
 absl::StatusOr<DataFingerprint> TokenFile::Fingerprint() const {
-  DataFingerprint result;
-  result.bytes = token_count_ * TokenBytes(format_);
-  const int64_t pieces = kHashedWhole / kScanBytes;
-  const auto buffer = std::make_unique<char[]>(kScanBytes);
-  XXH3_state_t* const state = XXH3_createState();
-  XXH3_64bits_reset(state);
-  absl::Status status;
-  const bool whole = result.bytes <= kHashedWhole;
-  for (int64_t i = 0; i < pieces && status.ok(); ++i) {
-    const int64_t at = whole ? i * kScanBytes : (result.bytes - kScanBytes) / (pieces - 1) * i;
-    if (at >= result.bytes) break;
-    // The last piece of a large file ends with the file.
-    const int64_t from = !whole && i == pieces - 1 ? result.bytes - kScanBytes : at;
-    const int64_t length = std::min(kScanBytes, result.bytes - from);
-    status = file_.ReadAt(from, buffer.get(), length);
-    XXH3_64bits_update(state, buffer.get(), static_cast<size_t>(length));
-    result.hashed_bytes += length;
-  }
-  result.hash = XXH3_64bits_digest(state);
-  XXH3_freeState(state);
-  if (!status.ok()) return status;
-  return result;
+  return FingerprintOf(file_, token_count_ * TokenBytes(format_));
 }
 
 int64_t TokenFile::SequenceCount(int64_t sequence_length) const {

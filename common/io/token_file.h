@@ -9,19 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/io/file.h"
+#include "common/io/fingerprint.h"
 #include "common/job/job_spec.h"
 
 namespace harmony::io {
-
-// What tells one file of data from another: its size and a hash of its bytes. Of a file above
-// kHashedWhole the hash covers pieces at equal distances, the first and the last bytes among them.
-struct DataFingerprint {
-  int64_t bytes = 0;
-  int64_t hashed_bytes = 0;  // that the hash covers
-  uint64_t hash = 0;         // XXH3, 64 bits
-  bool operator==(const DataFingerprint&) const = default;
-};
-inline constexpr int64_t kHashedWhole = int64_t{64} << 20;
 
 // Immutable after Open; all methods may be called from several threads. Reads by pread, not by a
 // mapping: a file that is cut while a job runs is an error then, not a fatal signal.

@@ -51,6 +51,12 @@ absl::Status CheckEntry(const model::TensorSpec& tensor, const SafetensorsEntry&
         absl::StrCat(path, ": tensor '", entry.name, "' has the shape ", ShapeString(entry.shape),
                      ", but config.json asks for ", ShapeString(tensor.shape)));
   }
+  if (tensor.weight.dtype != DType::kF32) {
+    if (entry.dtype == tensor.weight.dtype) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": tensor '", entry.name, "' is of type ", ToString(entry.dtype),
+                     ", but the model's is of ", ToString(tensor.weight.dtype)));
+  }
   if (!IsFloatForUs(entry.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": tensor '", entry.name, "' is of type ",
                                                    ToString(entry.dtype),
@@ -89,7 +95,7 @@ WeightMap WeightMap::ForNewModel(const model::ModelSpec& model) {
   WeightMap map;
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
-      map.stored_[tensor.name] = {tensor.name, DType::kF32};
+      map.stored_[tensor.name] = {tensor.name, tensor.weight.dtype};
     }
   }
   return map;
@@ -146,7 +152,10 @@ absl::StatusOr<WeightMap> WeightMap::FromJson(absl::string_view json, const mode
       entry.Only({"name", "dtype"});
       stored.name = entry.Get("name").Text();
       const absl::StatusOr<DType> dtype = ParseDType(entry.Get("dtype").Text());
-      if (!dtype.ok() || !IsFloatForUs(*dtype)) entry.Get("dtype").Wrong("must be a float type");
+      // What is trained may be stored in another type; all else is stored as it is.
+      const bool as_it_is = dtype.ok() && *dtype == stored.dtype;
+      const bool converts = dtype.ok() && stored.dtype == DType::kF32 && IsFloatForUs(*dtype);
+      if (!as_it_is && !converts) entry.Get("dtype").Wrong("is not a type of this tensor");
       stored.dtype = dtype.value_or(stored.dtype);
     }
   });

@@ -33,6 +33,14 @@ JobValue ToValue(const YAML::Node& node, std::string origin) {
     return value;
   }
   value.kind = JobValue::Kind::kOther;
+  if (node.IsMap()) {
+    for (const auto& item : node) {
+      if (!item.first.IsScalar() || !item.second.IsScalar()) return value;
+      value.items.push_back(absl::StrCat(item.first.Scalar(), "=", item.second.Scalar()));
+    }
+    value.kind = JobValue::Kind::kMap;
+    return value;
+  }
   if (!node.IsSequence()) return value;
   for (const auto& item : node) {
     if (!item.IsScalar()) return value;
@@ -58,7 +66,8 @@ absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::stri
     if (key == "data" && prefix.empty()) {
       if (!item.second.IsMap()) {
         return absl::InvalidArgumentError(
-            absl::StrCat(origin, ": data must be a map like {path: FILE, format: text-bytes}"));
+            absl::StrCat(origin, ": data must be a map like {path: FILE, format: text-bytes} or ",
+                         "{inputs: {NAME: FILE.npy, ...}}"));
       }
       HARMONY_RETURN_IF_ERROR(ReadMap(item.second, "data.", where, has_lines, values));
       continue;
@@ -94,7 +103,8 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   }
   const std::string key(OwnName(parts[0]));
   if (key == "data") {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": set data.path or data.format"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": set data.path, data.format or data.inputs"));
   }
   if (!IsKnown(key)) return UnknownJobKey(key, origin);
   if (parts[1].empty()) {
@@ -103,7 +113,7 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   JobValue value;
   value.text = parts[1];
   value.origin = origin;
-  if (absl::StartsWith(parts[1], "[")) {
+  if (absl::StartsWith(parts[1], "[") || absl::StartsWith(parts[1], "{")) {
     HARMONY_ASSIGN_OR_RETURN(const YAML::Node node, document::ParseYaml(parts[1], origin));
     value = ToValue(node, origin);
   }
@@ -153,6 +163,13 @@ std::string FolderOf(const std::string& path) {
 
 // A relative path as seen from `folder` (which ends with a slash, or is empty).
 void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
+  if (key.type == JobKey::Type::kPaths) {
+    for (std::string& item : value.items) {
+      const size_t path = item.find('=') + 1;
+      if (path > 0 && path < item.size() && item[path] != '/') item.insert(path, folder);
+    }
+    return;
+  }
   if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') return;
   const bool is_preset =
       key.type == JobKey::Type::kModel && model::PresetConfigJson(value.text).ok();
@@ -162,11 +179,29 @@ void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
   value.text = folder + value.text;
 }
 
-absl::Status IsMissing(absl::string_view path, absl::string_view key, bool some_data) {
-  const bool all_data = !some_data && absl::StartsWith(key, "data.");
-  return absl::InvalidArgumentError(absl::StrCat(
-      path, ": the key '", all_data ? "data" : key, "' is missing; it must be given",
-      all_data ? " as {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}" : ""));
+absl::Status IsMissing(absl::string_view path, absl::string_view key, absl::string_view how = "") {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": the key '", key, "' is missing; it must be given", how));
+}
+
+// Tokens by their file and its format, or arrays by the inputs that they are for.
+template <typename Given>
+absl::Status CheckData(absl::string_view path, const Given& given) {
+  const bool tokens = given("data.path") || given("data.format");
+  if (given("data.inputs")) {
+    if (!tokens) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": data.inputs and data.path exclude each other: arrays, or a file of tokens"));
+  }
+  if (!tokens) {
+    return IsMissing(path, "data",
+                     " as {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}, or for an "
+                     "exported model as {inputs: {NAME: FILE.npy, ...}}");
+  }
+  for (const char* key : {"data.path", "data.format"}) {
+    if (!given(key)) return IsMissing(path, key);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -186,12 +221,13 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
       overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");
   const auto given = [&](const char* name) { return set.contains(name) || values.contains(name); };
   JobSpec job;
+  HARMONY_RETURN_IF_ERROR(CheckData(path, given));
   for (const JobKey& key : JobKeys()) {
     const std::string name(key.name);
     const bool is_set = set.contains(name);
     if (!is_set && !values.contains(name)) {
       if (!key.required) continue;
-      return IsMissing(path, name, given("data.path") || given("data.format"));
+      return IsMissing(path, name);
     }
     JobValue& value = is_set ? set[name] : values[name];
     Resolve(key, is_set ? set_folder : file_folder, value);

@@ -211,6 +211,35 @@ absl::Status ReadResume(const JobKey& key, const JobValue& value, JobSpec& job) 
   return ReadText(key, value, &job.resume_from_checkpoint);
 }
 
+// Stored texts of jobs have every key; a job with arrays has no path.
+absl::Status ReadDataPath(const JobKey& key, const JobValue& value, JobSpec& job) {
+  job.data_path.clear();
+  if (value.kind == JobValue::Kind::kScalar && value.text.empty()) return absl::OkStatus();
+  return ReadText(key, value, &job.data_path);
+}
+
+absl::Status ReadInputs(const JobKey& key, const JobValue& value, JobSpec& job) {
+  constexpr absl::string_view kMust =
+      "a map of the model's inputs to files, like {pixel_values: images.npy, labels: labels.npy}";
+  job.data_inputs.clear();
+  if (value.kind != JobValue::Kind::kMap) return Wrong(key, value, kMust);
+  for (const std::string& item : value.items) {
+    const size_t sign = item.find('=');
+    if (sign == 0 || sign == std::string::npos || sign + 1 == item.size() ||
+        item.find('\0') != std::string::npos) {
+      return Wrong(key, value, kMust);
+    }
+    if (!job.data_inputs.emplace(item.substr(0, sign), item.substr(sign + 1)).second) {
+      return Wrong(key, value, "a map with each input once");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintInputs(const JobSpec& job) {
+  return absl::StrJoin(job.data_inputs, "\n", absl::PairFormatter("="));
+}
+
 absl::Status ReadDropout(const JobKey& key, const JobValue& value, JobSpec&) {
   if (IsPlain(value) && value.text == "config") return NotBuilt(key, value, "0");
   double dropout = 0;
@@ -304,9 +333,10 @@ const JobKey kKeys[] = {
      [](const J&) -> std::string { return "false"; }},
     {"compute_threads", kLiteral, kOptional, kResult, ReadThreads,
      PrintNumber<&J::compute_threads>},
-    {"data.format", kText, kRequired, kResult, OneOf<&J::data_format, kFormats>,
+    {"data.format", kText, kOptional, kResult, OneOf<&J::data_format, kFormats>,
      PrintOneOf<&J::data_format, kFormats>},
-    {"data.path", kPath, kRequired, kResult, Text<&J::data_path>, PrintText<&J::data_path>},
+    {"data.inputs", JobKey::Type::kPaths, kOptional, kResult, ReadInputs, PrintInputs},
+    {"data.path", kPath, kOptional, kResult, ReadDataPath, PrintText<&J::data_path>},
     {"dropout", kLiteral, kOptional, kResult, ReadDropout,
      [](const J&) -> std::string { return "0"; }},
     {"global_batch_size", kLiteral, kOptional, kResult,

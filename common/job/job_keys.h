@@ -14,17 +14,18 @@ namespace harmony::job {
 
 // A value as the file (or a --set argument, or stored JSON) gave it.
 struct JobValue {
-  enum class Kind { kScalar, kList, kOther };
+  enum class Kind { kScalar, kList, kMap, kOther };
   Kind kind = Kind::kScalar;
   std::string text;                // of a scalar
-  std::vector<std::string> items;  // of a list of scalars
+  std::vector<std::string> items;  // of a list of scalars; of a map of scalars, as "name=value"
   bool quoted = false;             // then it is a string, never a number
   std::string origin;              // "job.yaml:12" or "--set"; in front of messages
 };
 
 struct JobKey {
   // What may be resolved as a path, and how the value is written in JSON.
-  enum class Type { kLiteral, kText, kPath, kModel };
+  // kPaths: a map of names to paths.
+  enum class Type { kLiteral, kText, kPath, kPaths, kModel };
 
   absl::string_view name;  // nested keys with a dot: "data.path"
   Type type = Type::kLiteral;

@@ -3,6 +3,7 @@
 // The job file (DESIGN section 10), parsed and checked. PURE data; the YAML reader is job_file.h.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ const char* ToString(UpdateMode mode);  // as job and plan files have it
 struct JobSpec {
   std::string model_name_or_path;
   InitMode init = InitMode::kRandom;
-  std::string data_path;
+  std::string data_path;  // a file of tokens; empty: data_inputs are given
   DataFormat data_format = DataFormat::kTextBytes;
+  std::map<std::string, std::string> data_inputs;  // files of arrays, by the model's inputs
   int64_t sequence_length = 1024;
   int64_t global_batch_size = 32;
   int64_t micro_batch_size = 0;  // 0: auto

@@ -34,6 +34,12 @@ JobValue ToValue(const nlohmann::json& json, absl::string_view where) {
   } else if (json.is_array()) {
     value.kind = JobValue::Kind::kList;
     for (const nlohmann::json& item : json) value.items.push_back(item.dump());
+  } else if (json.is_object()) {
+    value.kind = JobValue::Kind::kMap;
+    for (const auto& [name, item] : json.items()) {
+      value.items.push_back(
+          absl::StrCat(name, "=", item.is_string() ? item.get<std::string>() : item.dump()));
+    }
   } else {
     value.text = json.dump();
   }
@@ -88,6 +94,10 @@ std::string JobSpecToJson(const JobSpec& job) {
   nlohmann::json json = nlohmann::json::object();
   for (const JobKey& key : JobKeys()) {
     const std::string text = key.print(job);
+    if (key.type == JobKey::Type::kPaths) {
+      json[std::string(key.name)] = job.data_inputs;
+      continue;
+    }
     const bool literal = key.type == JobKey::Type::kLiteral && nlohmann::json::accept(text);
     json[std::string(key.name)] = literal ? nlohmann::json::parse(text) : nlohmann::json(text);
   }

@@ -120,10 +120,16 @@ Bytes LayerInputBytes(const ModelSpec& model, int layer, int64_t samples) {
 }
 
 bool BoundariesSplit(const ModelSpec& model, int64_t microbatch_size) {
-  return std::all_of(model.boundaries.begin(), model.boundaries.end(), [&](const auto& tensors) {
-    const Bytes slice = StackedBytes(tensors, microbatch_size);
-    return tensors.size() <= 1 && slice.count() % kSlotAlignment == 0;
-  });
+  const auto on_slots = [](Bytes slice) { return slice.count() % kSlotAlignment == 0; };
+  const bool boundaries =
+      std::all_of(model.boundaries.begin(), model.boundaries.end(), [&](const auto& tensors) {
+        return tensors.size() <= 1 && on_slots(StackedBytes(tensors, microbatch_size));
+      });
+  return boundaries &&
+         std::all_of(model.inputs.begin(), model.inputs.end(), [&](const BatchInput& input) {
+           return !IsFloatingPoint(input.tensor.dtype) ||
+                  on_slots(TimesSaturated(input.tensor.per_sample(), microbatch_size));
+         });
 }
 
 Bytes InputBytes(const ModelSpec& model, int input, int64_t samples) {

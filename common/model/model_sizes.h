@@ -22,7 +22,9 @@ Bytes BoundaryGradientBytes(const ModelSpec& model, int boundary, int64_t sample
 Bytes LayerInputBytes(const ModelSpec& model, int layer, int64_t samples);
 
 // Whether what crosses a boundary for several microbatches in one task is what crosses it for each,
-// one behind the other: one tensor a boundary, each microbatch's part on a slot boundary.
+// one behind the other: one tensor a boundary, each microbatch's part on a slot boundary. So are
+// the parts of inputs that are computed with: a library's products may depend on where a tensor
+// begins.
 bool BoundariesSplit(const ModelSpec& model, int64_t microbatch_size);
 
 Bytes InputBytes(const ModelSpec& model, int input, int64_t samples);

@@ -26,7 +26,7 @@ Bytes SampleTensor::per_sample() const {
 }
 
 int64_t ParamBlock::elements() const {
-  return tensors.empty() ? 0 : weight_bytes.count() / SizeOf(tensors[0].weight.dtype).count();
+  return gradient_bytes.count() / SizeOf(DType::kF32).count();
 }
 
 int64_t ModelSpec::parameter_count() const {
@@ -44,6 +44,15 @@ int64_t ModelSpec::tied_parameter_count() const {
     for (const TensorSpec& tensor : block.tensors) count += tensor.elements;
   }
   return count;
+}
+
+bool HasStatistics(const ModelSpec& model) {
+  for (const ParamBlock& block : model.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      if (tensor.role == TensorRole::kStatistic) return true;
+    }
+  }
+  return false;
 }
 
 const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix) {
@@ -64,8 +73,9 @@ void AddTensor(ParamBlock& block, TensorSpec tensor) {
     tensor.init_position = (end + kInitAlignment - 1) / kInitAlignment * kInitAlignment;
   }
   Place(tensor.weight, tensor.elements, block.weight_bytes);
-  Place(tensor.gradient, tensor.elements, block.gradient_bytes);
-  Place(tensor.moment, tensor.elements, block.moment_bytes);
+  const int64_t updated = tensor.role == TensorRole::kFixed ? 0 : tensor.elements;
+  Place(tensor.gradient, updated, block.gradient_bytes);
+  Place(tensor.moment, updated, block.moment_bytes);
   block.tensors.push_back(std::move(tensor));
 }
 

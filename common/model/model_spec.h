@@ -45,6 +45,13 @@ struct BatchInput {
 
 enum class InitKind { kNormal, kZeros, kOnes };
 
+// What a step does to a tensor of a parameter block.
+enum class TensorRole {
+  kTrained,    // the optimizer updates it by its gradient
+  kFixed,      // nothing: it has neither gradient nor moments
+  kStatistic,  // it takes what lies in its gradient's place: BatchNorm's running mean, for one
+};
+
 // A form in which a block keeps a tensor.
 struct StoredAs {
   DType dtype = DType::kF32;
@@ -59,8 +66,12 @@ struct TensorSpec {
   std::vector<std::string> aliases;  // other names of the same tensor, where layers share it
   std::vector<int64_t> shape;        // as stored there (gpt2 Conv1D weights are [in, out])
   int64_t elements = 0;
+  // Of a fixed one, gradient and moment are empty; of a statistic, the gradient is of the weight's
+  // type and the moment a gap. Weights, gradients and moments of all others lie at equal offsets.
   StoredAs weight, gradient, moment;
+  TensorRole role = TensorRole::kTrained;
   bool weight_decay = false;
+  bool exported = true;  // whether what a run leaves behind has it
   InitKind init = InitKind::kNormal;
   double init_std = 0.02;
   // Where its random numbers begin in those of its block: part of what fixes the bits of a new
@@ -78,7 +89,7 @@ struct ParamBlock {
   std::vector<int> references;  // ids of the references, in layer order
 
   bool tied() const { return references.size() > 1; }
-  // Numbers that an update goes through, gaps included. REQUIRES: weights of one type.
+  // Numbers that an update goes through, gaps included, which are those of the gradient.
   int64_t elements() const;
 };
 
@@ -109,6 +120,8 @@ struct LayerRange {
 struct CheckpointNames {
   std::string optional_prefix;                // names may lack it
   std::vector<std::string> ignored_suffixes;  // of tensors that are no parameters
+  // Whether what a run leaves behind has a tied tensor under each of its names, as a state dict.
+  bool write_aliases = false;
 };
 
 struct ModelSpec {
@@ -129,14 +142,16 @@ struct ModelSpec {
   int64_t tied_parameter_count() const;  // elements with several references
 };
 
+bool HasStatistics(const ModelSpec& model);
+
 // The tensor of a block whose name ends with ".<suffix>" (or is it), e.g. "attn.c_attn.weight";
 // null when there is none.
 const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix);
 
 // ---- For sources ----
 
-// Appends a tensor to a block and gives it its places there; shape, names, types and how it begins
-// are set.
+// Appends a tensor to a block and gives it its places there; shape, names, types, role and how it
+// begins are set. REQUIRES: no tensor with a gradient follows a fixed one.
 void AddTensor(ParamBlock& block, TensorSpec tensor);
 // Appends a block; its number.
 int AddBlock(ModelSpec& model, ParamBlock block);

@@ -12,7 +12,6 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
-#include "common/model/families/causal_lm.h"
 #include "common/rpc/attach_client.h"
 #include "common/rpc/command_codec.h"
 #include "harmony/v1/attach.pb.h"
@@ -38,9 +37,9 @@ absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   job.job_json = setup.job_json();
   job.config_json = setup.model_config_json();
   HARMONY_ASSIGN_OR_RETURN(job.spec, job::JobSpecFromJson(setup.job_json(), "job"));
-  HARMONY_ASSIGN_OR_RETURN(job.config,
-                           model::ParseModelConfig(setup.model_config_json(), "config.json"));
-  job.model = model::BuildModelSpec(job.config, job.spec.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(job.architecture,
+                           model::ParseArchitecture(setup.model_config_json(), "model"));
+  job.model = model::BuildModelSpec(job.architecture, job.spec.sequence_length);
   HARMONY_ASSIGN_OR_RETURN(job.plan, rpc::ParsePlan(setup.plan()));
   job.resume_checkpoint = setup.resume_checkpoint();
   job.first_step = setup.first_step();

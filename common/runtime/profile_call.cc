@@ -3,7 +3,6 @@
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/job/job_file.h"
-#include "common/model/families/causal_lm.h"
 
 namespace harmony::runtime {
 namespace {
@@ -15,8 +14,9 @@ absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
   ProfileCall call;
   HARMONY_ASSIGN_OR_RETURN(call.request, profile::ParseProfileRequest(text, path));
   HARMONY_ASSIGN_OR_RETURN(call.job, job::JobSpecFromJson(call.request.job_json, path));
-  HARMONY_ASSIGN_OR_RETURN(call.config, model::ParseModelConfig(call.request.config_json, path));
-  call.model = model::BuildModelSpec(call.config, call.job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(call.architecture,
+                           model::ParseArchitecture(call.request.config_json, path));
+  call.model = model::BuildModelSpec(call.architecture, call.job.sequence_length);
   return call;
 }
 

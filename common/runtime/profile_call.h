@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/job/job_spec.h"
-#include "common/model/model_config.h"
+#include "common/model/architecture.h"
 #include "common/profile/profile_json.h"
 
 namespace harmony::runtime {
@@ -20,7 +20,7 @@ struct ProfileCall {
   profile::ProfileRequest request;
   job::JobSpec job;
   model::ModelSpec model;
-  model::ModelConfig config;  // for the layers of the built-in families
+  model::Architecture architecture;  // for the layers
 };
 
 // Reads the request at `path`, has it measured, and writes the request's part of what came out, or

@@ -19,13 +19,14 @@ safetensors() {
   head -c "$2" /dev/zero
 }
 corpus=$build/corpus
-mkdir -p $corpus/{config,job_file,profile,safetensors,token_file}
+mkdir -p $corpus/{array_file,config,exported_model,graph,job_file,profile,safetensors,token_file}
 safetensors '{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}}' 32 > $corpus/safetensors/two
 safetensors '{"wte.weight":{"dtype":"F16","shape":[],"data_offsets":[0,2]}}' 2 > $corpus/safetensors/scalar
+printf '\x93NUMPY\x01\0\x3f\0%-62s\n%048d' "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 3), }" 0 > $corpus/array_file/npy
 printf '\0\xff\x08\x01%s' "$(head -c 600 README.md 2> /dev/null || head -c 600 "$0")" > $corpus/token_file/text
 printf '\x01\xff\x03\x01\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1\0' > $corpus/token_file/u16
 
-for target in config job_file profile safetensors token_file; do
+for target in array_file config exported_model graph job_file profile safetensors token_file; do
   # The libraries that are not ours are not instrumented: no annotations of their containers.
   if ! ASAN_OPTIONS=detect_container_overflow=0 UBSAN_OPTIONS=print_stacktrace=1 \
     $build/fuzz/fuzz_$target -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 \

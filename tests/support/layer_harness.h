@@ -50,7 +50,7 @@ class LayerHarness {
   bool last() const { return layer_ == subject_.model.num_layers() - 1; }
   const std::vector<model::SampleTensor>& TypesAt(int boundary) const;
   worker::Layer& layer() const { return *subject_.layers[static_cast<size_t>(layer_)]; }
-  worker::LayerCall Call(int64_t samples, int64_t microbatch) const;
+  worker::LayerCall Call(int64_t samples, int64_t microbatch);
   std::unique_ptr<Buffer> NewBuffer(Bytes size) const;
   std::unique_ptr<Buffer> Noise(int64_t floats, float scale);
   void FillReference(int reference);
@@ -73,7 +73,7 @@ class LayerHarness {
   const int64_t samples_;
   CounterRandom random_;
   std::vector<worker::ReferenceBinding> references_;
-  std::vector<worker::DeviceTensor> batch_;
+  std::vector<worker::DeviceTensor> batch_;  // with room for all samples of any call
   Buffers weights_, gradients_, data_;
   Buffers inputs_, input_gradients_, outputs_, output_gradients_;
   std::unique_ptr<Buffer> loss_;

@@ -1,7 +1,15 @@
 harmony_test(worker_layers_test
   SOURCES worker/layers/layer_chain_test.cc
   DEPS harmony_worker_layers LABELS pure)
+harmony_test(worker_graph_file_test
+  SOURCES worker/graphs/graph_file_test.cc worker/graphs/graph_text.cc
+  DEPS harmony_worker_graph_file LABELS pure)
 if(HARMONY_WITH_TORCH)
+  harmony_test(worker_graphs_test
+    SOURCES worker/graphs/exported_fixture.cc worker/graphs/exported_step.cc worker/graphs/graph_compute.cc
+            worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_test.cc
+            worker/graphs/graph_text.cc
+    DEPS harmony_layer_harness harmony_worker_graphs LABELS torch)
   harmony_test(worker_models_test
     SOURCES worker/layers/layer_runner_test.cc worker/models/builtin_layers_test.cc
             worker/models/gemm_test.cc worker/models/kernels_test.cc worker/models/workspace_test.cc
@@ -10,6 +18,6 @@ if(HARMONY_WITH_TORCH)
     SOURCES worker/device/cpu_device_test.cc worker/device/sim_allocator_test.cc
             worker/device/workspace_test.cc
     DEPS harmony_worker_device harmony_torch LABELS torch)
-  set_tests_properties(worker_models_test worker_device_test PROPERTIES
+  set_tests_properties(worker_graphs_test worker_models_test worker_device_test PROPERTIES
     ENVIRONMENT "OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=2")
 endif()

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +24,14 @@ class CpuBlock : public WorkspaceBlock {
   c10::DataPtr data_;
 };
 
+// Of numbers of 16 bits: none has all bits of the exponent set.
+bool AllFinite16(const uint16_t* x, int64_t count, uint16_t exponent) {
+  for (int64_t i = 0; i < count; ++i) {
+    if ((x[i] & exponent) == exponent) return false;
+  }
+  return true;
+}
+
 bool HoldsFiniteValues(const DeviceTensor& tensor) {
   switch (tensor.dtype) {
     case DType::kF32:
@@ -34,6 +43,10 @@ bool HoldsFiniteValues(const DeviceTensor& tensor) {
       }
       return true;
     }
+    case DType::kBF16:
+      return AllFinite16(HostPointer<const uint16_t>(tensor.address), tensor.elements(), 0x7f80);
+    case DType::kF16:
+      return AllFinite16(HostPointer<const uint16_t>(tensor.address), tensor.elements(), 0x7c00);
     default:
       return !IsFloatingPoint(tensor.dtype);  // this device computes in no other type
   }

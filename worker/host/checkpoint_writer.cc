@@ -34,7 +34,8 @@ absl::Status CheckCommitted(const HostContext& context, int64_t version) {
 io::TensorValues ParametersOf(const HostContext& context) {
   return [&context](const model::ParamBlock& block, const model::TensorSpec& tensor) {
     const int index = static_cast<int>(&block - context.job.model.blocks.data());
-    return absl::Span<const float>(context.Values(command::ObjectKind::kParameter, index, tensor));
+    return absl::Span<const std::byte>(
+        context.DataOf(command::ObjectKind::kParameter, index, tensor));
   };
 }
 
@@ -45,6 +46,7 @@ absl::Status WriteMoments(const HostContext& context, const std::string& path) {
   for (const auto& [kind, prefix] : kMoments) {
     for (const model::ParamBlock& block : context.job.model.blocks) {
       for (const model::TensorSpec& tensor : block.tensors) {
+        if (tensor.role != model::TensorRole::kTrained) continue;
         tensors.push_back({absl::StrCat(prefix, tensor.name), DType::kF32, tensor.shape});
       }
     }
@@ -55,6 +57,7 @@ absl::Status WriteMoments(const HostContext& context, const std::string& path) {
   for (const auto& [kind, prefix] : kMoments) {
     for (int block = 0; block < context.num_blocks(); ++block) {
       for (const model::TensorSpec& tensor : context.block(block).tensors) {
+        if (tensor.role != model::TensorRole::kTrained) continue;
         HARMONY_RETURN_IF_ERROR(writer.WriteTensor(absl::StrCat(prefix, tensor.name),
                                                    context.Values(kind, block, tensor)));
       }
@@ -100,14 +103,11 @@ absl::Status WriteNewCheckpoint(const HostContext& context, const std::string& p
   HARMONY_ASSIGN_OR_RETURN(io::AtomicDirectory target, io::AtomicDirectory::Create(path));
   const std::string& folder = target.temporary_path();
   HARMONY_RETURN_IF_ERROR(
-      io::WriteFileAtomically(io::JoinPath(folder, "config.json"), context.job.config_json));
-  std::error_code ignored;  // a source that is gone by now is not missed
-  if (std::filesystem::is_directory(context.source_directory, ignored)) {
-    HARMONY_RETURN_IF_ERROR(io::CopyTokenizerFiles(context.source_directory, folder));
-  }
-  HARMONY_RETURN_IF_ERROR(io::WriteWeights(
-      io::JoinPath(folder, "model.safetensors"), context.job.model,
-      io::WeightMap::ForNewModel(context.job.model), ParametersOf(context), context.job.cancelled));
+      io::WriteModelFiles(folder, context.job.config_json, context.source_directory));
+  HARMONY_RETURN_IF_ERROR(
+      io::WriteWeights(io::JoinPath(folder, "model.safetensors"), context.job.model,
+                       io::WeightMap::ForNewModel(context.job.model), ParametersOf(context),
+                       io::WeightsFor::kCheckpoint, context.job.cancelled));
   if (context.moments() > 0) {
     HARMONY_RETURN_IF_ERROR(WriteMoments(context, io::JoinPath(folder, "optimizer.safetensors")));
   }

@@ -29,13 +29,19 @@ struct HostContext {
     return table.IndexOf({kind, index, 0});
   }
 
-  // A tensor of a parameter or moment object, in the arena; both are fp32.
-  absl::Span<float> Values(command::ObjectKind kind, int block_index,
-                           const model::TensorSpec& tensor) const {
+  // A tensor of a parameter or moment object, in the arena.
+  absl::Span<std::byte> DataOf(command::ObjectKind kind, int block_index,
+                               const model::TensorSpec& tensor) const {
     const Bytes start = command::PersistentOffset(job.model, {kind, block_index, 0});
     const model::StoredAs& form =
         kind == command::ObjectKind::kParameter ? tensor.weight : tensor.moment;
-    return {reinterpret_cast<float*>(segment.Arena(start + form.offset)),
+    return {segment.Arena(start + form.offset),
+            static_cast<size_t>((SizeOf(form.dtype) * tensor.elements).count())};
+  }
+  // REQUIRES: it is fp32, as all that is trained.
+  absl::Span<float> Values(command::ObjectKind kind, int block_index,
+                           const model::TensorSpec& tensor) const {
+    return {reinterpret_cast<float*>(DataOf(kind, block_index, tensor).data()),
             static_cast<size_t>(tensor.elements)};
   }
 

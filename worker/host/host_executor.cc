@@ -17,9 +17,8 @@
 #include "common/io/hf_directory.h"
 #include "common/io/run_file.h"
 #include "common/io/sequence_order.h"
-#include "common/io/token_file.h"
+#include "common/io/training_data.h"
 #include "common/job/job_file.h"
-#include "common/model/families/causal_lm.h"
 #include "common/model/model_sizes.h"
 #include "worker/host/checkpoint_writer.h"
 #include "worker/host/host_context.h"
@@ -75,15 +74,14 @@ absl::Status FindSource(HostContext& context) {
   HARMONY_RETURN_IF_ERROR(source.status());
   context.weights = io::WeightMap::ForNewModel(job.model);
   if (job.spec.init == job::InitMode::kPretrained) {
-    HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
-                             io::CheckpointReader::OpenDirectory(source->directory));
+    HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader, io::OpenWeights(*source));
     HARMONY_ASSIGN_OR_RETURN(context.weights, io::WeightMap::Match(job.model, reader));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<io::TokenFile> OpenData(const job::JobSpec& spec) {
-  absl::StatusOr<io::TokenFile> data = io::OpenDataOfRun(spec);
+absl::StatusOr<std::unique_ptr<io::TrainingData>> OpenData(const plan::PlannedJob& job) {
+  absl::StatusOr<std::unique_ptr<io::TrainingData>> data = io::OpenDataOfRun(job.spec, job.model);
   // They were in order at submission: what is wrong with the file now is not the job's fault.
   if (absl::IsInvalidArgument(data.status())) return absl::DataLossError(data.status().message());
   return data;
@@ -115,7 +113,8 @@ absl::StatusOr<command::ObjectView> HostContext::Committed(command::ObjectKind k
 
 class HostExecutor::Impl {
  public:
-  Impl(HostContext context, io::TokenFile data, io::SequenceOrder order, Bytes extent, int threads)
+  Impl(HostContext context, std::unique_ptr<io::TrainingData> data, io::SequenceOrder order,
+       Bytes extent, int threads)
       : context_(std::move(context)),
         data_(std::move(data)),
         order_(order),
@@ -170,7 +169,7 @@ class HostExecutor::Impl {
   }
 
   absl::Status LoadBatch(const command::HostTask& task, int64_t step) {
-    const int64_t samples = job().plan.global_batch(), tokens = job().plan.sequence_length;
+    const int64_t samples = job().plan.global_batch();
     const model::BatchLayout layout = model::LayOutBatch(job().model, samples);
     const command::ObjectView view{{command::ObjectKind::kBatch, ParityOf(step), 0},
                                    task.offset,
@@ -178,26 +177,21 @@ class HostExecutor::Impl {
                                    VersionOf(step),
                                    command::ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
-      const auto input = [&](int number) {  // int32 [samples, tokens]
-        return reinterpret_cast<int32_t*>(data + layout.offsets[number].count());
-      };
-      int32_t* const ids = input(model::kTokenIds);
-      int32_t* const labels = input(model::kLabels);
-      const size_t row_bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
-      std::vector<int32_t> sequence(static_cast<size_t>(tokens + 1));
+      std::vector<std::byte*> places;  // of a sample's part of each input
+      for (Bytes offset : layout.offsets) places.push_back(data + offset.count());
       // One that could not be read may have been put back as another file of that name.
-      if (!data_) {
-        HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job().spec));
+      if (data_ == nullptr) {
+        HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job()));
       }
       for (int64_t s = 0; s < samples; ++s) {
-        absl::Status read =
-            data_->ReadSequence(order_.SequenceIndex(step, s), absl::MakeSpan(sequence));
+        absl::Status read = data_->ReadSample(order_.SequenceIndex(step, s), places);
         if (!read.ok()) {
           data_.reset();
           return read;
         }
-        std::memcpy(ids + s * tokens, sequence.data(), row_bytes);
-        std::memcpy(labels + s * tokens, sequence.data() + 1, row_bytes);
+        for (size_t i = 0; i < places.size(); ++i) {
+          places[i] += job().model.inputs[i].tensor.per_sample().count();
+        }
       }
       return absl::OkStatus();
     });
@@ -232,7 +226,7 @@ class HostExecutor::Impl {
       command::StepScalars scalars;
       scalars.step = step;
       scalars.learning_rate = job::LearningRateAt(job().spec, step);
-      scalars.tokens = job().plan.global_batch() * job().plan.sequence_length;
+      scalars.tokens = job().plan.global_batch() * job().model.labels_per_sample;
       for (int replica = 0; replica < job().plan.replicas; ++replica) {
         HARMONY_ASSIGN_OR_RETURN(
             const command::ObjectView loss,
@@ -324,7 +318,8 @@ class HostExecutor::Impl {
   }
 
   const HostContext context_;
-  std::optional<io::TokenFile> data_;  // of the thread of host_io; empty: it must be opened again
+  // Of the thread of host_io; null: they must be opened again.
+  std::unique_ptr<io::TrainingData> data_;
   const io::SequenceOrder order_;
   const Bytes extent_;
   ThreadPool compute_pool_;  // of the thread of host_compute
@@ -343,14 +338,13 @@ absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(ipc::Segment&
       allocated.extent < command::PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
     return absl::InternalError("the shared segment was not allocated for this job");
   }
-  HARMONY_ASSIGN_OR_RETURN(io::TokenFile data, OpenData(job.spec));
-  const int64_t sequences = data.SequenceCount(job.plan.sequence_length);
-  if (sequences < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(data.path(), ": shorter than one sequence of ", job.plan.sequence_length));
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<io::TrainingData> data, OpenData(job));
+  const int64_t samples = data->sample_count();
+  if (samples < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        data->where(), ": has no whole sample, of sequence_length ", job.plan.sequence_length));
   }
-  const io::SequenceOrder order(sequences, job.plan.global_batch(), job.spec.shuffle,
-                                job.spec.seed);
+  const io::SequenceOrder order(samples, job.plan.global_batch(), job.spec.shuffle, job.spec.seed);
   RemovePartialCheckpoints(job.spec.output_dir);
   const int threads = job.threads > 0 ? job.threads : UsableCores();
   HostContext context{segment, std::move(job), table, io::WeightMap(), ""};

@@ -68,13 +68,12 @@ absl::Status FillRandom(const HostContext& context, ThreadPool& pool) {
 absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool) {
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
                            io::OpenModelSource(context.job.spec.model_name_or_path));
-  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
-                           io::CheckpointReader::OpenDirectory(source.directory));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader, io::OpenWeights(source));
   std::vector<Work> work;
   ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
     work.push_back([&context, &reader, &tensor, block] {
-      return reader.ReadF32(context.weights.of(tensor).name,
-                            context.Values(command::ObjectKind::kParameter, block, tensor));
+      return reader.Read(context.weights.of(tensor).name, tensor.weight.dtype,
+                         context.DataOf(command::ObjectKind::kParameter, block, tensor));
     });
   });
   return RunAll(context, work, pool);
@@ -99,10 +98,11 @@ absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
   ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
     const auto read = [&context, &tensor, block](const io::CheckpointReader& reader,
                                                  const char* prefix, command::ObjectKind kind) {
-      return reader.ReadF32(absl::StrCat(prefix, tensor.name), context.Values(kind, block, tensor));
+      return reader.Read(absl::StrCat(prefix, tensor.name), tensor.weight.dtype,
+                         context.DataOf(kind, block, tensor));
     };
     work.push_back([&weights, read] { return read(weights, "", command::ObjectKind::kParameter); });
-    if (!moments.has_value()) return;
+    if (!moments.has_value() || tensor.role != model::TensorRole::kTrained) return;
     work.push_back(
         [&moments, read] { return read(*moments, "exp_avg.", command::ObjectKind::kMoment1); });
     work.push_back(

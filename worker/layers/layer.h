@@ -1,8 +1,8 @@
 #pragma once
 
 // A layer's compute, whoever carries it out: the CPU kernels of the built-in families
-// (worker/models), and later graphs of ATen operations and CUDA kernels. The code above it
-// (layer_runner.h) knows layers by this interface only.
+// (worker/models), graphs of ATen operations (worker/graphs), and later CUDA kernels. The code
+// above it (layer_runner.h) knows layers by this interface only.
 
 #include <cstdint>
 #include <memory>
@@ -33,8 +33,11 @@ struct LayerCall {
   // What the data set brings, each [samples, ...], in the model's order; a layer reads its own.
   // Without address where not bound.
   absl::Span<const DeviceTensor> batch;
-  // The forward of a backward that recomputes: what a forward changes besides its outputs, such as
-  // running statistics, it changed the first time.
+  // Of a task with gradients: they were zeroed. What a layer keeps there from microbatch to
+  // microbatch, such as running statistics, begins with the weights.
+  bool first_microbatch = false;
+  // The forward of a backward that recomputes: what a forward changes besides its outputs and what
+  // lies with the gradients, it changed the first time.
   bool recompute = false;
 };
 

@@ -95,6 +95,7 @@ class LayerRunner::Task {
     call_.samples = b_.samples;
     call_.microbatch = b_.microbatch > 0 ? b_.microbatch : b_.samples;
     call_.references = b_.references;
+    call_.first_microbatch = b_.first_microbatch;
     const std::vector<model::BatchInput>& inputs = chain_.model.inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const DeviceAddress address = i < b_.batch.size() ? b_.batch[i] : DeviceAddress();

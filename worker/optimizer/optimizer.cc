@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "common/ipc/segment_layout.h"
@@ -12,6 +13,11 @@ namespace {
 // Elements of a tensor whose squares are summed at a time. Part of the result: never change it
 // with threads or instruction set.
 constexpr int64_t kNormChunkElements = 64 * 1024;
+
+// The number of a tensor's first element among those that an update goes through.
+int64_t FirstElement(const model::TensorSpec& tensor) {
+  return tensor.gradient.offset.count() / SizeOf(DType::kF32).count();
+}
 
 AdamWConstants AdamWConstantsOf(const OptimizerSettings& s, const StepHyper& h) {
   const double step = static_cast<double>(h.step);
@@ -26,22 +32,41 @@ AdamWConstants AdamWConstantsOf(const OptimizerSettings& s, const StepHyper& h) 
   return c;
 }
 
-// Calls fn(begin, end, decays) for the runs of tensors of equal weight decay within [begin, end).
-// A gap behind a tensor goes with it (gaps stay zero).
+// Tensors that lie behind each other and are updated alike.
+struct Run {
+  int64_t begin = 0, end = 0;
+  model::TensorRole role = model::TensorRole::kTrained;
+  bool decays = false;
+};
+
+// Calls fn(run) for the runs of a block's tensors within [begin, end). A gap behind a tensor goes
+// with it (gaps stay zero).
 template <typename Fn>
-void ForEachDecayRun(const model::ParamBlock& block, int64_t begin, int64_t end, Fn&& fn) {
+void ForEachRun(const model::ParamBlock& block, int64_t begin, int64_t end, Fn&& fn) {
   const std::vector<model::TensorSpec>& tensors = block.tensors;
   size_t i = 0;
-  while (i < tensors.size()) {
+  while (i < tensors.size() && tensors[i].role != model::TensorRole::kFixed) {
+    const auto alike = [&](const model::TensorSpec& other) {
+      return other.role == tensors[i].role && other.weight_decay == tensors[i].weight_decay;
+    };
     size_t next = i + 1;
-    while (next < tensors.size() && tensors[next].weight_decay == tensors[i].weight_decay) ++next;
-    const int64_t run_end =
-        next < tensors.size() ? tensors[next].weight.first_element() : block.elements();
-    const int64_t from = std::max(begin, i == 0 ? int64_t{0} : tensors[i].weight.first_element());
-    const int64_t to = std::min(end, run_end);
-    if (from < to) fn(from, to, tensors[i].weight_decay);
+    while (next < tensors.size() && alike(tensors[next])) ++next;
+    // Those behind are fixed, and have no gradient, or begin where they begin as weights.
+    const bool last = next == tensors.size() || tensors[next].role == model::TensorRole::kFixed;
+    Run run{FirstElement(tensors[i]), last ? block.elements() : FirstElement(tensors[next]),
+            tensors[i].role, tensors[i].weight_decay};
+    run.begin = std::max(begin, run.begin);
+    run.end = std::min(end, run.end);
+    if (run.begin < run.end) fn(run);
     i = next;
   }
+}
+
+// What lies in the gradient's place becomes the weight: doing it again changes nothing, so a death
+// in the middle needs no undo.
+void Replace(const UpdateRange& range) {
+  std::memcpy(range.w + range.begin, range.gradients[0] + range.begin,
+              static_cast<size_t>(range.end - range.begin) * sizeof(float));
 }
 
 }  // namespace
@@ -54,25 +79,23 @@ int MomentsOf(job::OptimizerKind kind) { return kind == job::OptimizerKind::kAda
 
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, UpdateRange range, const Kernels& kernels) {
-  if (settings.kind == job::OptimizerKind::kSgd) {
-    SgdConstants c;
-    c.clip = static_cast<float>(hyper.clip_coefficient);
-    c.learning_rate = static_cast<float>(hyper.learning_rate);
-    ForEachDecayRun(block, range.begin, range.end, [&](int64_t begin, int64_t end, bool decays) {
-      c.weight_decay = decays ? static_cast<float>(settings.weight_decay) : 0.0f;
-      range.begin = begin;
-      range.end = end;
-      kernels.sgd(range, c);
-    });
-    return;
-  }
-  AdamWConstants c = AdamWConstantsOf(settings, hyper);
+  SgdConstants sgd;
+  sgd.clip = static_cast<float>(hyper.clip_coefficient);
+  sgd.learning_rate = static_cast<float>(hyper.learning_rate);
+  AdamWConstants adamw = AdamWConstantsOf(settings, hyper);
   const float decay = static_cast<float>(1.0 - hyper.learning_rate * settings.weight_decay);
-  ForEachDecayRun(block, range.begin, range.end, [&](int64_t begin, int64_t end, bool decays) {
-    c.decay = decays ? decay : 1.0f;  // a product with 1 changes nothing
-    range.begin = begin;
-    range.end = end;
-    kernels.adamw(range, c);
+  ForEachRun(block, range.begin, range.end, [&](const Run& run) {
+    range.begin = run.begin;
+    range.end = run.end;
+    if (run.role == model::TensorRole::kStatistic) {
+      Replace(range);
+    } else if (settings.kind == job::OptimizerKind::kSgd) {
+      sgd.weight_decay = run.decays ? static_cast<float>(settings.weight_decay) : 0.0f;
+      kernels.sgd(range, sgd);
+    } else {
+      adamw.decay = run.decays ? decay : 1.0f;  // a product with 1 changes nothing
+      kernels.adamw(range, adamw);
+    }
   });
 }
 
@@ -101,6 +124,7 @@ double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gra
   };
   std::vector<Piece> pieces;
   for (const model::TensorSpec& tensor : block.tensors) {
+    if (tensor.role != model::TensorRole::kTrained) continue;
     for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) {
       pieces.push_back({tensor.gradient.first_element() + at,
                         std::min(kNormChunkElements, tensor.elements - at)});
@@ -118,6 +142,7 @@ double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gra
   double total = 0, tensor_sum = 0;
   size_t i = 0;
   for (const model::TensorSpec& tensor : block.tensors) {
+    if (tensor.role != model::TensorRole::kTrained) continue;
     tensor_sum = 0;
     for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) tensor_sum += sums[i++];
     total += tensor_sum;

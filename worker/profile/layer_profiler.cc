@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/io/hf_directory.h"
 #include "common/model/model_sizes.h"
 #include "worker/device/compute_device.h"
 
@@ -52,8 +53,9 @@ profile::Measured Times(const profile::Measured& a, double factor) {
 // Gives the bindings of a task their places, one behind the other, and fills them.
 class LayerProfiler::Binder {
  public:
-  Binder(const runtime::AttachedJob& job, const Task& task)
-      : model_(job.model), task_(task), samples_(task.samples) {}
+  // `weights`: of the model's directory; null where it has none.
+  Binder(const runtime::AttachedJob& job, const Task& task, const io::CheckpointReader* weights)
+      : model_(job.model), task_(task), samples_(task.samples), weights_(weights) {}
 
   // The places only. ResourceExhausted when they do not fit so much memory.
   absl::Status Bind(Bytes memory, command::ComputeTask& compute) {
@@ -101,7 +103,7 @@ class LayerProfiler::Binder {
       if (!forward) compute.gradients.push_back({reference, Floats(block.gradient_bytes, 0)});
     }
     for (int input : model::InputsOf(model_, task.layers)) {
-      compute.inputs.push_back({input, Ids(model_.inputs[input])});
+      compute.inputs.push_back({input, Input(model_.inputs[input])});
     }
     if (task.layers.last > 0 && !(first && !backward)) {
       compute.input = hidden(std::max(task.layers.first, 1), 1);
@@ -142,23 +144,51 @@ class LayerProfiler::Binder {
   Bytes Weights(const model::ParamBlock& block) {
     const Bytes at = Floats(block.weight_bytes, 0.02f);
     for (const model::TensorSpec& tensor : block.tensors) {
-      if (tensor.init != model::InitKind::kOnes) continue;
-      Write<float>(at + tensor.weight.offset, tensor.elements, [] { return 1.0f; });
+      if (tensor.role != model::TensorRole::kTrained) {
+        Constant(tensor, at + tensor.weight.offset);
+      } else if (tensor.init == model::InitKind::kOnes) {
+        Write<float>(at + tensor.weight.offset, tensor.elements, [] { return 1.0f; });
+      }
     }
     return at;
   }
-  // Of type int32, as all inputs of the built-in families.
-  Bytes Ids(const model::BatchInput& input) {
+  // Masks, tables and indices mean something: they are what the model's directory says.
+  void Constant(const model::TensorSpec& tensor, Bytes offset) {
+    if (device_ == nullptr || !written_.ok()) return;
+    const Bytes size = SizeOf(tensor.weight.dtype) * tensor.elements;
+    std::vector<std::byte> values(static_cast<size_t>(size.count()));
+    if (weights_ != nullptr) {
+      written_ = weights_->Read(tensor.name, tensor.weight.dtype, absl::MakeSpan(values));
+      if (!written_.ok()) return;
+    }
+    written_ = device_->Write(device_->resident() + offset, values);
+  }
+  Bytes Input(const model::BatchInput& input) {
     const Bytes size = model::TimesSaturated(input.tensor.per_sample(), samples_);
+    const int64_t count = size.count() / SizeOf(input.tensor.dtype).count();
     const Bytes at = Take(size);
-    Write<int32_t>(at, size.count() / SizeOf(DType::kI32).count(),
-                   [&] { return noise_.Below(input.values_below); });
+    const auto below = [&] { return noise_.Below(std::max<int64_t>(input.values_below, 1)); };
+    switch (input.tensor.dtype) {
+      case DType::kF32:
+        Write<float>(at, count, [&] { return noise_.Next(); });
+        break;
+      case DType::kI32:
+        Write<int32_t>(at, count, below);
+        break;
+      case DType::kI64:
+        Write<int64_t>(at, count, [&] { return int64_t{below()}; });
+        break;
+      default:
+        Write<uint8_t>(at, size.count(), [] { return uint8_t{0}; });
+        break;
+    }
     return at;
   }
 
   const model::ModelSpec& model_;
   const Task& task_;
   const int64_t samples_;
+  const io::CheckpointReader* const weights_;
   Bytes next_;
   ComputeDevice* device_ = nullptr;  // null: nothing is written
   absl::Status written_;
@@ -170,7 +200,13 @@ absl::StatusOr<LayerProfiler> LayerProfiler::Create(const plan::DeviceSpec& devi
                                                     const runtime::ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorker> worker,
                            DeviceWorker::Create(device, std::move(region)));
-  return LayerProfiler(device, std::move(worker), call);
+  LayerProfiler profiler(device, std::move(worker), call);
+  if (std::holds_alternative<model::ExportedModel>(call.architecture)) {
+    HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
+                             io::OpenModelSource(call.job.model_name_or_path));
+    HARMONY_ASSIGN_OR_RETURN(profiler.weights_, io::OpenWeights(source));
+  }
+  return profiler;
 }
 
 LayerProfiler::LayerProfiler(const plan::DeviceSpec& device, std::unique_ptr<DeviceWorker> worker,
@@ -179,7 +215,7 @@ LayerProfiler::LayerProfiler(const plan::DeviceSpec& device, std::unique_ptr<Dev
   job_.id = "profile";
   job_.spec = call.job;
   job_.model = call.model;
-  job_.config = call.config;
+  job_.architecture = call.architecture;
   job_.plan.sequence_length = call.job.sequence_length;
   job_.plan.devices.resize(static_cast<size_t>(device.ordinal) + 1);
   if (call.request.quick) {
@@ -191,7 +227,7 @@ LayerProfiler::LayerProfiler(const plan::DeviceSpec& device, std::unique_ptr<Dev
 }
 
 absl::Status LayerProfiler::Prepare(const Task& task) {
-  Binder binder(job_, task);
+  Binder binder(job_, task, weights_.has_value() ? &*weights_ : nullptr);
   command::ComputeTask compute;
   HARMONY_RETURN_IF_ERROR(binder.Bind(device_.memory, compute));
   command_ = command::Command();

@@ -4,10 +4,12 @@
 // and has the same DeviceWorker run them, in its capped memory, paced if the device is.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/io/checkpoint_reader.h"
 #include "common/ipc/fd_passing.h"
 #include "common/profile/profile.h"
 #include "common/runtime/profile_call.h"
@@ -64,6 +66,7 @@ class LayerProfiler {
   plan::DeviceSpec device_;
   std::unique_ptr<DeviceWorker> worker_;
   runtime::AttachedJob job_;
+  std::optional<io::CheckpointReader> weights_;  // of an exported model's directory
   runtime::RepeatLimits limits_;
   std::vector<int64_t> sizes_;
   command::Command command_;  // as prepared

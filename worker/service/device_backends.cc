@@ -7,6 +7,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/padding_token.h"
 #include "worker/device/cpu_device.h"
+#include "worker/graphs/graph_layer.h"
 #include "worker/models/builtin_layers.h"
 
 namespace harmony::worker {
@@ -16,19 +17,31 @@ namespace {
 struct LayerImplementation {
   plan::DeviceKind device;
   bool (*has_layers_of)(const runtime::AttachedJob& job);
-  LayerChain (*build)(const runtime::AttachedJob& job);
+  absl::StatusOr<LayerChain> (*build)(const runtime::AttachedJob& job);
 };
 
-bool IsBuiltin(const runtime::AttachedJob& job) { return job.config.num_layers > 0; }
+bool IsBuiltin(const runtime::AttachedJob& job) {
+  return std::holds_alternative<model::ModelConfig>(job.architecture);
+}
 
-LayerChain BuildBuiltin(const runtime::AttachedJob& job) {
-  return MakeBuiltinLayers(job.model, {.config = job.config,
+absl::StatusOr<LayerChain> BuildBuiltin(const runtime::AttachedJob& job) {
+  return MakeBuiltinLayers(job.model, {.config = std::get<model::ModelConfig>(job.architecture),
                                        .tokens = job.plan.sequence_length,
                                        .padding_token = model::PaddingToken(job.config_json)});
 }
 
+bool IsExported(const runtime::AttachedJob& job) {
+  return std::holds_alternative<model::ExportedModel>(job.architecture);
+}
+
+absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job) {
+  return MakeGraphLayers(job.model, std::get<model::ExportedModel>(job.architecture),
+                         job.spec.model_name_or_path);
+}
+
 constexpr LayerImplementation kImplementations[] = {
     {plan::DeviceKind::kSim, IsBuiltin, BuildBuiltin},
+    {plan::DeviceKind::kSim, IsExported, BuildExported},
 };
 
 // Places for kept activations are laid out by the description.
@@ -67,7 +80,7 @@ absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job,
                                        const plan::DeviceSpec& device) {
   for (const LayerImplementation& row : kImplementations) {
     if (row.device != device.kind || !row.has_layers_of(job)) continue;
-    LayerChain layers = row.build(job);
+    HARMONY_ASSIGN_OR_RETURN(LayerChain layers, row.build(job));
     HARMONY_RETURN_IF_ERROR(CheckKeptBytes(job, layers));
     return layers;
   }

@@ -8,11 +8,9 @@
 #include "common/io/checkpoint_reader.h"
 #include "common/io/file.h"
 #include "common/io/hf_directory.h"
-#include "common/io/token_file.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
 #include "common/job/job_file.h"
-#include "common/model/families/causal_lm.h"
 #include "common/model/known_keys.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
@@ -28,27 +26,32 @@ namespace {
 // The data are fixed when a run begins: one that goes on must find them as they were.
 absl::Status CheckData(AdmittedJob* admitted) {
   const job::JobSpec& job = admitted->spec;
-  HARMONY_ASSIGN_OR_RETURN(const io::TokenFile data,
-                           io::TokenFile::Open(job.data_path, job.data_format));
-  HARMONY_ASSIGN_OR_RETURN(admitted->data, data.Fingerprint());
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
+                           io::OpenTrainingData(job, admitted->model));
+  HARMONY_ASSIGN_OR_RETURN(admitted->data, data->Fingerprint());
   if (admitted->output.same_run) {
     HARMONY_RETURN_IF_ERROR(
-        io::CheckDataUnchanged(admitted->output.data, job.data_path, admitted->data));
+        io::CheckDataUnchanged(admitted->output.data, data->where(), admitted->data));
   }
-  return data.Validate(admitted->model.inputs[model::kTokenIds].values_below, job.sequence_length,
-                       job.global_batch_size);
+  return data->Validate(job.global_batch_size);
 }
 
 absl::StatusOr<io::WeightMap> CheckWeights(const job::JobSpec& job, const io::ModelSource& source,
                                            const model::ModelSpec& model) {
-  if (job.init != job::InitMode::kPretrained) return io::WeightMap::ForNewModel(model);
+  if (job.init != job::InitMode::kPretrained) {
+    if (std::holds_alternative<model::ExportedModel>(source.architecture)) {
+      return absl::InvalidArgumentError(
+          "init: random: an exported model begins with the weights of its directory; give init: "
+          "pretrained");
+    }
+    return io::WeightMap::ForNewModel(model);
+  }
   if (source.directory.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("init: pretrained needs a directory with *.safetensors, ",
                      job.model_name_or_path, " is a preset"));
   }
-  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader,
-                           io::CheckpointReader::OpenDirectory(source.directory));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader reader, io::OpenWeights(source));
   HARMONY_ASSIGN_OR_RETURN(io::WeightMap map, io::WeightMap::Match(model, reader));
   // transformers ties tensors only when they are equal.
   for (const model::ParamBlock& block : model.blocks) {
@@ -73,6 +76,7 @@ absl::Status CheckMoments(const std::string& checkpoint, const model::ModelSpec&
       io::CheckpointReader::OpenFile(io::JoinPath(checkpoint, "optimizer.safetensors")));
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
+      if (tensor.role != model::TensorRole::kTrained) continue;
       for (const char* prefix : {"exp_avg.", "exp_avg_sq."}) {
         const io::SafetensorsEntry* entry = moments.Find(absl::StrCat(prefix, tensor.name));
         if (entry != nullptr && entry->shape == tensor.shape) continue;
@@ -151,19 +155,20 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
   return absl::OkStatus();
 }
 
-// What is not wrong, but perhaps not meant.
+// What is not wrong, but perhaps not meant. What an exported model lacks, its export said.
 std::vector<std::string> NotesOn(const io::ModelSource& source, const job::JobSpec& job) {
   std::vector<std::string> notes;
+  const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
+  if (config == nullptr) return notes;
   const std::vector<std::string> unknown =
-      model::UnknownConfigKeys(source.config.family, source.config_json);
+      model::UnknownConfigKeys(config->family, source.config_json);
   if (!unknown.empty()) {
     notes.push_back(
         absl::StrCat("keys of the model's config.json that are not known and have no effect: ",
                      absl::StrJoin(unknown, ", ")));
   }
-  if (source.config.configured_dropout > 0) {
-    notes.push_back(absl::StrCat("the model's config asks for dropout ",
-                                 source.config.configured_dropout,
+  if (config->configured_dropout > 0) {
+    notes.push_back(absl::StrCat("the model's config asks for dropout ", config->configured_dropout,
                                  "; it is not applied (dropout: 0)"));
   }
   if (source.has_tokenizer && job.data_format == job::DataFormat::kTextBytes) {
@@ -171,7 +176,7 @@ std::vector<std::string> NotesOn(const io::ModelSource& source, const job::JobSp
         "data.format is text-bytes, each byte a token, but ", source.directory,
         " has a tokenizer: encode the text with it and give tokens-u16 or tokens-u32"));
   }
-  const int64_t positions = source.config.max_position_embeddings;
+  const int64_t positions = config->max_position_embeddings;
   if (positions > 0 && job.sequence_length > positions) {
     notes.push_back(absl::StrCat("sequence_length ", job.sequence_length, " is longer than the ",
                                  positions,
@@ -180,21 +185,49 @@ std::vector<std::string> NotesOn(const io::ModelSource& source, const job::JobSp
   return notes;
 }
 
-absl::Status MakePlanOf(const JobRequest& request, const plan::MachineSpec& machine,
-                        const HostLimits& limits, AdmittedJob* admitted) {
-  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
+// Each microbatch goes on with the statistics that the one before left, so that they form one
+// chain; replicas would be several, whose ends no sum joins.
+absl::Status ResolveReplicas(const model::ModelSpec& model, job::JobSpec* job) {
+  if (!model::HasStatistics(model)) return absl::OkStatus();
+  if (job->virtual_replicas > 1 || job->mode == "harmony-dp") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        job->virtual_replicas > 1 ? absl::StrCat("virtual_replicas: ", job->virtual_replicas)
+                                  : "mode: harmony-dp",
+        ": the model has statistics that take the microbatches of a step in order (BatchNorm); "
+        "give "
+        "virtual_replicas: 1 and mode: harmony-pp, or auto"));
+  }
+  job->virtual_replicas = 1;
+  return absl::OkStatus();
+}
+
+// The job as the request says it, with the model that it names.
+absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJob* admitted) {
+  HARMONY_ASSIGN_OR_RETURN(admitted->spec, ParseRequest(request));
+  HARMONY_ASSIGN_OR_RETURN(io::ModelSource source,
                            io::OpenModelSource(admitted->spec.model_name_or_path));
+  HARMONY_ASSIGN_OR_RETURN(
+      admitted->spec.sequence_length,
+      model::SequenceLengthFor(source.architecture, admitted->spec.sequence_length));
   admitted->config_json = source.config_json;
-  HARMONY_RETURN_IF_ERROR(
-      model::CheckSequenceLength(source.config, admitted->spec.sequence_length));
-  admitted->model = model::BuildModelSpec(source.config, admitted->spec.sequence_length);
+  admitted->model = model::BuildModelSpec(source.architecture, admitted->spec.sequence_length);
+  HARMONY_RETURN_IF_ERROR(ResolveReplicas(admitted->model, &admitted->spec));
+  admitted->result_keys = job::ResultKeysText(admitted->spec);
+  return source;
+}
+
+absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source,
+                        const plan::MachineSpec& machine, const HostLimits& limits,
+                        AdmittedJob* admitted) {
   HARMONY_RETURN_IF_ERROR(CheckData(admitted));
   HARMONY_ASSIGN_OR_RETURN(admitted->weights,
                            CheckWeights(admitted->spec, source, admitted->model));
   planner::PlannerOptions options;
-  options.model_of_length = [&source](int64_t length) {
-    return model::BuildModelSpec(source.config, length);
-  };
+  if (model::TakesAnyLength(source.architecture)) {
+    options.model_of_length = [&source](int64_t length) {
+      return model::BuildModelSpec(source.architecture, length);
+    };
+  }
   // `auto` was resolved when the run began, and belongs to it.
   if (admitted->output.same_run) {
     options.microbatch_size = admitted->output.micro_batch_size;
@@ -267,17 +300,15 @@ absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,
                                     const HostLimits& limits) {
   AdmittedJob admitted;
-  HARMONY_ASSIGN_OR_RETURN(admitted.spec, ParseRequest(request));
-  admitted.result_keys = job::ResultKeysText(admitted.spec);
-  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
+  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
   return admitted;
 }
 
 absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::MachineSpec& machine,
                                      const HostLimits& limits) {
   AdmittedJob admitted;
-  HARMONY_ASSIGN_OR_RETURN(admitted.spec, ParseRequest(request));
-  admitted.result_keys = job::ResultKeysText(admitted.spec);
+  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
   HARMONY_ASSIGN_OR_RETURN(
       admitted.output,
       InspectOutputDir(admitted.spec.output_dir, admitted.result_keys, request.overwrite));
@@ -286,7 +317,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
     admitted.output.must_move = true;
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
-  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, machine, limits, &admitted));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
   std::vector<int64_t> there;
   if (!admitted.output.must_move) there = io::ListCheckpoints(admitted.spec.output_dir);
   HARMONY_RETURN_IF_ERROR(

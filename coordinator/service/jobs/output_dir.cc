@@ -103,10 +103,13 @@ absl::Status CheckMayMove(const job::JobSpec& job) {
     const fs::path below = fs::weakly_canonical(path, error).lexically_relative(output);
     return !below.empty() && *below.begin() != "..";
   };
-  const std::pair<const char*, const std::string&> read[] = {
+  std::vector<std::pair<std::string, std::string>> read = {
       {"data.path", job.data_path},
       {"model_name_or_path", job.model_name_or_path},
       {"resume_from_checkpoint", job.resume_from_checkpoint}};
+  for (const auto& [name, path] : job.data_inputs) {
+    read.emplace_back(absl::StrCat("data.inputs.", name), path);
+  }
   for (const auto& [key, path] : read) {
     if (!inside(path)) continue;
     return absl::FailedPreconditionError(

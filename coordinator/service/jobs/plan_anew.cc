@@ -48,7 +48,8 @@ absl::Status MakeReadyToResume(const plan::MachineSpec& machine, const HostLimit
         absl::StrCat(record->id(), " cannot go on, and stays paused: ", status.message()));
   };
   HARMONY_ASSIGN_OR_RETURN(const RunSetup setup, SetupOf(*record));
-  if (const absl::Status status = io::OpenDataOfRun(setup.spec).status(); !status.ok()) {
+  if (const absl::Status status = io::OpenDataOfRun(setup.spec, setup.model).status();
+      !status.ok()) {
     return refuse(status);
   }
   if (PlannedFor(setup.plan, machine)) return absl::OkStatus();

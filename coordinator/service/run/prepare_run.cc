@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
-#include "common/model/families/causal_lm.h"
+#include "common/model/architecture.h"
 #include "common/plan/arena_layout.h"
 #include "common/profile/profile_json.h"
 #include "common/rpc/command_codec.h"
@@ -85,9 +85,9 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record) {
   setup.id = record.id();
   HARMONY_ASSIGN_OR_RETURN(setup.spec, job::JobSpecFromJson(record.job_json, record.id()));
   setup.config_json = record.config_json;
-  HARMONY_ASSIGN_OR_RETURN(const model::ModelConfig config,
-                           model::ParseModelConfig(record.config_json, "config.json"));
-  setup.model = model::BuildModelSpec(config, setup.spec.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(const model::Architecture architecture,
+                           model::ParseArchitecture(record.config_json, "model"));
+  setup.model = model::BuildModelSpec(architecture, setup.spec.sequence_length);
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, rpc::ParsePlan(record.plan));
   HARMONY_ASSIGN_OR_RETURN(setup.replan,

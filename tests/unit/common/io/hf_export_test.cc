@@ -19,8 +19,8 @@ class ExportTest : public ::testing::TestWithParam<const char*> {
         absl::StrReplaceAll(*model::PresetConfigJson(GetParam()),
                             {{"\"n_layer\": 12", "\"n_layer\": 2"},
                              {"\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2"}});
-    source_.config = *model::ParseModelConfig(source_.config_json, GetParam());
-    model_ = model::BuildModelSpec(source_.config, 64);
+    source_.architecture = *model::ParseArchitecture(source_.config_json, GetParam());
+    model_ = model::BuildModelSpec(source_.architecture, 64);
     CounterRandom random(5);
     for (const model::ParamBlock& block : model_.blocks) {
       std::vector<float>& data = data_.emplace_back(block.elements());
@@ -30,8 +30,10 @@ class ExportTest : public ::testing::TestWithParam<const char*> {
   TensorValues Values() {
     return [this](const model::ParamBlock& block, const model::TensorSpec& tensor) {
       const size_t index = static_cast<size_t>(&block - model_.blocks.data());
-      return absl::MakeConstSpan(data_[index])
-          .subspan(tensor.weight.first_element(), tensor.elements);
+      return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(data_[index].data()),
+                                 data_[index].size() * sizeof(float))
+          .subspan(static_cast<size_t>(tensor.weight.offset.count()),
+                   static_cast<size_t>(tensor.elements) * sizeof(float));
     };
   }
   TempDir dir_;

@@ -71,7 +71,7 @@ class AnswerProfileCallTest : public ::testing::Test {
 
 TEST_F(AnswerProfileCallTest, TheAnswerIsWhatWasMeasured) {
   const absl::StatusOr<profile::Profile> answer = Answered([](const ProfileCall& call) {
-    EXPECT_EQ(call.config.vocab_size, 256);
+    EXPECT_EQ(std::get<model::ModelConfig>(call.architecture).vocab_size, 256);
     EXPECT_EQ(call.job.sequence_length, job::JobSpec().sequence_length);
     profile::Profile profile;
     profile.versions = {"1", "2", "AVX2", "some", 4};

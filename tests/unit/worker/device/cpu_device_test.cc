@@ -66,6 +66,26 @@ TEST(CpuDeviceTest, WritesZeroesAndReads) {
   EXPECT_EQ(back[3], 1);
 }
 
+TEST(CpuDeviceTest, ChecksNumbersOfSixteenBits) {
+  struct Case {
+    DType dtype;
+    uint16_t number;
+    bool finite;
+  };
+  // The largest finite number, infinity and a NaN of either type; what is infinite in the one is
+  // not in the other.
+  const Case cases[] = {{DType::kBF16, 0x7f7f, true},  {DType::kBF16, 0xff80, false},
+                        {DType::kBF16, 0x7fc0, false}, {DType::kBF16, 0x7c00, true},
+                        {DType::kF16, 0x7bff, true},   {DType::kF16, 0xfc00, false},
+                        {DType::kF16, 0x7e00, false}};
+  CpuDevice device;
+  for (const Case& one : cases) {
+    const std::vector<uint16_t> numbers = {0, 0x8000, one.number};
+    device.CheckFinite({AddressOf(numbers.data()), one.dtype, {3}}, 0);
+    EXPECT_EQ(device.Synchronize().value(), one.finite ? -1 : 0) << std::hex << one.number;
+  }
+}
+
 TEST(CpuDeviceTest, SynchronizeNamesTheFirstCheckThatFoundSomething) {
   CpuDevice device;
   const std::vector<float> good(10, 1.0f), bad = {1, kNan};

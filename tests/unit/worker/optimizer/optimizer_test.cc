@@ -242,5 +242,51 @@ TEST(ThreadPoolTest, EveryIndexOnceWhateverTheThreads) {
   }
 }
 
+TEST(RolesTest, StatisticsAreReplacedAndFixedTensorsStayAsTheyAre) {
+  model::ParamBlock block;
+  const auto add = [&](const char* name, model::TensorRole role, DType dtype, int64_t elements) {
+    model::TensorSpec tensor;
+    tensor.name = name;
+    tensor.role = role;
+    tensor.shape = {elements};
+    tensor.weight.dtype = tensor.gradient.dtype = tensor.moment.dtype = dtype;
+    model::AddTensor(block, std::move(tensor));
+  };
+  add("trained", model::TensorRole::kTrained, DType::kF32, 100);
+  add("mean", model::TensorRole::kStatistic, DType::kF32, 10);
+  add("count", model::TensorRole::kStatistic, DType::kI64, 1);
+  add("mask", model::TensorRole::kFixed, DType::kF32, 50);
+  const auto weights = static_cast<size_t>(block.weight_bytes.count() / 4);
+  Floats w = RandomFloats(static_cast<int64_t>(weights), 1, 0.5f);
+  const Floats before = w;
+  Buffers other(block.elements());
+  // A count is bits that no arithmetic on floats may touch.
+  const int64_t count = 0x7fc000007fc00001;
+  std::memcpy(&other.g[static_cast<size_t>(block.tensors[2].gradient.first_element()) * 2], &count,
+              sizeof(count));
+  ThreadPool pool(2);
+  for (const job::OptimizerKind kind : {job::OptimizerKind::kSgd, job::OptimizerKind::kAdamW}) {
+    w = before;
+    OptimizerSettings settings;
+    settings.kind = kind;
+    BlockState state = other.state();
+    state.w = w.data();
+    UpdateBlock(block, settings, {.step = 1, .learning_rate = 0.1}, state, other.gradient(1), pool);
+    EXPECT_NE(w[5], before[5]);
+    const auto mean = static_cast<size_t>(block.tensors[1].weight.first_element());
+    EXPECT_EQ(std::memcmp(&w[mean], &other.g[mean], 10 * sizeof(float)), 0);
+    int64_t counted = 0;
+    std::memcpy(&counted,
+                reinterpret_cast<const char*>(w.data()) + block.tensors[2].weight.offset.count(),
+                sizeof(counted));
+    EXPECT_EQ(counted, count);
+    const auto mask = static_cast<size_t>(block.tensors[3].weight.first_element());
+    EXPECT_EQ(std::memcmp(&w[mask], &before[mask], 50 * sizeof(float)), 0);
+  }
+  double trained = 0;
+  for (size_t i = 0; i < 100; ++i) trained += static_cast<double>(other.g[i]) * other.g[i];
+  EXPECT_NEAR(BlockSquaredNorm(block, other.gradient(1), pool), trained, 1e-9 * trained);
+}
+
 }  // namespace
 }  // namespace harmony::worker

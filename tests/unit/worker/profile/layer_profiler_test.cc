@@ -23,8 +23,8 @@ absl::StatusOr<LayerProfiler> Profiler(const char* devices, const runtime::Profi
 runtime::ProfileCall Call(const char* config) {
   runtime::ProfileCall call;
   call.request.quick = true;
-  call.config = *model::ParseModelConfig(config, "config.json");
-  call.model = model::BuildModelSpec(call.config, 16);
+  call.architecture = *model::ParseArchitecture(config, "config.json");
+  call.model = model::BuildModelSpec(call.architecture, 16);
   call.job.sequence_length = 16;
   call.job.global_batch_size = 8;
   call.job.micro_batch_size = 4;
@@ -91,8 +91,8 @@ TEST(LayerProfilerTest, PacedTasksTakeTheirModelledTime) {
 
 TEST(LayerProfilerTest, ALayerThatFitsAtNoSizeIsNamed) {
   runtime::ProfileCall call = Call(kTied);
-  call.config.hidden_size = 512;
-  call.model = model::BuildModelSpec(call.config, 16);
+  std::get<model::ModelConfig>(call.architecture).hidden_size = 512;
+  call.model = model::BuildModelSpec(call.architecture, 16);
   absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=1MiB", call);
   const absl::Status status = profiler->MeasureAll().status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;

@@ -40,8 +40,8 @@ class DeviceWorkerTest : public ::testing::Test {
   static runtime::AttachedJob MakeJob(Bytes resident) {
     runtime::AttachedJob job;
     job.id = "job";
-    job.config = *model::ParseModelConfig(kConfig, "config.json");
-    job.model = model::BuildModelSpec(job.config, kTokens);
+    job.architecture = *model::ParseArchitecture(kConfig, "config.json");
+    job.model = model::BuildModelSpec(job.architecture, kTokens);
     job.plan.sequence_length = kTokens;
     job.plan.devices = {plan::DevicePlan{.memory = kMemory, .resident = resident}};
     return job;

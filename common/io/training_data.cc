@@ -1,0 +1,197 @@
+#include "common/io/training_data.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/io/array_file.h"
+#include "common/io/safetensors.h"
+#include "common/io/token_file.h"
+
+namespace harmony::io {
+namespace {
+
+std::string NamesOf(const model::ModelSpec& model) {
+  return absl::StrJoin(model.inputs, ", ", [](std::string* out, const model::BatchInput& input) {
+    absl::StrAppend(out, input.tensor.name);
+  });
+}
+
+// The number of an input, -1 when there is none of that name.
+int FindInput(const model::ModelSpec& model, absl::string_view name) {
+  for (size_t i = 0; i < model.inputs.size(); ++i) {
+    if (model.inputs[i].tensor.name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// A file of tokens: input_ids are the tokens of a sequence, labels the ones after them.
+class TokenData : public TrainingData {
+ public:
+  static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
+    const int ids = FindInput(model, "input_ids"), labels = FindInput(model, "labels");
+    const auto fits = [&](int input) {
+      if (input < 0) return false;
+      const model::SampleTensor& tensor = model.inputs[static_cast<size_t>(input)].tensor;
+      return tensor.shape == std::vector<int64_t>{job.sequence_length} &&
+             (tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64);
+    };
+    if (model.inputs.size() != 2 || !fits(ids) || !fits(labels)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data.path gives tokens and the ones after them, but the model reads ", NamesOf(model),
+          ": give data: {inputs: {NAME: FILE.npy, ...}}, an array of samples for each"));
+    }
+    HARMONY_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(job.data_path, job.data_format));
+    return std::unique_ptr<TrainingData>(
+        new TokenData(std::move(file), job.sequence_length, model, ids, labels));
+  }
+
+  std::string where() const override { return absl::StrCat("data.path: ", file_.path()); }
+  int64_t sample_count() const override { return file_.SequenceCount(tokens_); }
+  absl::Status Validate(int64_t global_batch) const override {
+    return file_.Validate(vocabulary_, tokens_, global_batch);
+  }
+  absl::StatusOr<DataFingerprint> Fingerprint() const override { return file_.Fingerprint(); }
+
+  absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const override {
+    std::vector<int32_t> sequence(static_cast<size_t>(tokens_ + 1));
+    HARMONY_RETURN_IF_ERROR(file_.ReadSequence(k, absl::MakeSpan(sequence)));
+    const auto tokens = absl::MakeConstSpan(sequence);
+    Put(ids_, tokens.first(static_cast<size_t>(tokens_)), places);
+    Put(labels_, tokens.last(static_cast<size_t>(tokens_)), places);
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Input {
+    size_t number;
+    DType dtype;
+  };
+
+  TokenData(TokenFile file, int64_t tokens, const model::ModelSpec& model, int ids, int labels)
+      : file_(std::move(file)),
+        tokens_(tokens),
+        vocabulary_(model.inputs[static_cast<size_t>(ids)].values_below),
+        ids_(InputAt(model, ids)),
+        labels_(InputAt(model, labels)) {}
+
+  static Input InputAt(const model::ModelSpec& model, int number) {
+    const auto index = static_cast<size_t>(number);
+    return {index, model.inputs[index].tensor.dtype};
+  }
+  static void Put(const Input& input, absl::Span<const int32_t> tokens,
+                  absl::Span<std::byte* const> places) {
+    if (input.dtype == DType::kI32) {
+      std::memcpy(places[input.number], tokens.data(), tokens.size() * sizeof(int32_t));
+    } else {
+      std::copy(tokens.begin(), tokens.end(), reinterpret_cast<int64_t*>(places[input.number]));
+    }
+  }
+
+  const TokenFile file_;
+  const int64_t tokens_;  // of a sequence
+  const int64_t vocabulary_;
+  const Input ids_, labels_;
+};
+
+// An array for each input.
+class ArrayData : public TrainingData {
+ public:
+  static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
+    std::vector<ArrayFile> files;
+    for (const model::BatchInput& input : model.inputs) {
+      const std::string& name = input.tensor.name;
+      const auto given = job.data_inputs.find(name);
+      if (given == job.data_inputs.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("data.inputs: '", name, "' is missing; the ",
+                                                       "model reads ", NamesOf(model)));
+      }
+      absl::StatusOr<ArrayFile> file = ArrayFile::Open(given->second, name);
+      if (!file.ok()) return WithContext(file.status(), absl::StrCat("data.inputs.", name));
+      HARMONY_RETURN_IF_ERROR(CheckShape(input.tensor, *file));
+      files.push_back(*std::move(file));
+    }
+    for (const auto& [name, path] : job.data_inputs) {
+      if (FindInput(model, name) >= 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.inputs: the model reads no '", name, "'; it reads ", NamesOf(model)));
+    }
+    return std::unique_ptr<TrainingData>(new ArrayData(std::move(files), model));
+  }
+
+  std::string where() const override { return absl::StrCat("data.inputs: ", files_[0].path()); }
+  int64_t sample_count() const override { return files_[0].samples(); }
+
+  absl::Status Validate(int64_t global_batch) const override {
+    for (size_t i = 0; i < files_.size(); ++i) {
+      const ArrayFile& file = files_[i];
+      if (file.samples() != sample_count()) {
+        return Wrong(i, absl::StrCat("has ", file.samples(), " samples, but ", files_[0].path(),
+                                     " has ", sample_count()));
+      }
+      if (file.samples() < global_batch) {
+        return Wrong(i, absl::StrCat("has ", file.samples(), " samples, fewer than one batch of ",
+                                     global_batch, " (or lower global_batch_size)"));
+      }
+      const int64_t below = inputs_[i].values_below;
+      if (below == 0) continue;
+      HARMONY_ASSIGN_OR_RETURN(const ArrayFile::OutOfRange found, file.FindOutOfRange(below));
+      if (found.sample < 0) continue;
+      return Wrong(i, absl::StrCat("sample ", found.sample, " has ", found.value, " at position ",
+                                   found.position, ", which is not in [0, ", below, ")"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<DataFingerprint> Fingerprint() const override {
+    DataFingerprint all;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      HARMONY_ASSIGN_OR_RETURN(const int64_t size, files_[i].file().Size());
+      HARMONY_ASSIGN_OR_RETURN(const DataFingerprint one, FingerprintOf(files_[i].file(), size));
+      all = i == 0 ? one : Together(all, one);
+    }
+    return all;
+  }
+
+  absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const override {
+    for (size_t i = 0; i < files_.size(); ++i) {
+      HARMONY_RETURN_IF_ERROR(files_[i].Read(k, 1, places[i]));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  ArrayData(std::vector<ArrayFile> files, const model::ModelSpec& model)
+      : files_(std::move(files)), inputs_(model.inputs) {}
+
+  static absl::Status CheckShape(const model::SampleTensor& input, const ArrayFile& file) {
+    const std::vector<int64_t> sample(file.shape().begin() + 1, file.shape().end());
+    if (file.dtype() == input.dtype && sample == input.shape) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.inputs.", input.name, ": ", file.path(), ": holds samples of ", ShapeString(sample),
+        " numbers of ", ToString(file.dtype()), ", but the model reads ", ShapeString(input.shape),
+        " of ", ToString(input.dtype)));
+  }
+  absl::Status Wrong(size_t input, absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat("data.inputs.", inputs_[input].tensor.name, ": ",
+                                                   files_[input].path(), ": ", what));
+  }
+
+  const std::vector<ArrayFile> files_;  // by input
+  const std::vector<model::BatchInput> inputs_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenTrainingData(const job::JobSpec& job,
+                                                               const model::ModelSpec& model) {
+  return job.data_inputs.empty() ? TokenData::Open(job, model) : ArrayData::Open(job, model);
+}
+
+}  // namespace harmony::io

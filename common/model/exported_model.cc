@@ -1,0 +1,376 @@
+#include "common/model/exported_model.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/document/json_fields.h"
+#include "common/document/strict_json.h"
+
+namespace harmony::model {
+namespace {
+
+using document::JsonField;
+
+constexpr int64_t kVersion = 1;
+// No tensor may be larger; so the sizes of single ones need no care for overflow.
+constexpr int64_t kMostElements = int64_t{1} << 48;
+constexpr int64_t kMostExtent = int64_t{1} << 40;
+constexpr size_t kDigestLength = 64;
+
+struct DTypeName {
+  absl::string_view name;
+  DType dtype;
+};
+constexpr std::array<DTypeName, 10> kDTypes = {{{"float32", DType::kF32},
+                                                {"bfloat16", DType::kBF16},
+                                                {"float16", DType::kF16},
+                                                {"float64", DType::kF64},
+                                                {"int64", DType::kI64},
+                                                {"int32", DType::kI32},
+                                                {"int16", DType::kI16},
+                                                {"int8", DType::kI8},
+                                                {"uint8", DType::kU8},
+                                                {"bool", DType::kBool}}};
+
+// A value of a field that names one of a few things.
+template <typename T>
+T OneOf(const JsonField& field, std::initializer_list<std::pair<absl::string_view, T>> known) {
+  const std::string text = field.Text();
+  std::string names;
+  for (const auto& [name, value] : known) {
+    if (text == name) return value;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  }
+  if (field.ok()) field.Wrong(absl::StrCat("'", text.substr(0, 100), "' is none of ", names));
+  return known.begin()->second;
+}
+
+DType ReadDType(const JsonField& field) {
+  const std::string text = field.Text();
+  for (const DTypeName& known : kDTypes) {
+    if (text == known.name) return known.dtype;
+  }
+  if (field.ok()) field.Wrong(absl::StrCat("'", text.substr(0, 100), "' is no type of tensors"));
+  return DType::kF32;
+}
+
+// "n" or "K*n".
+Extent ReadExtent(const JsonField& field) {
+  if (!absl::StartsWith(field.Source(), "\"")) return {field.Integer(0, kMostExtent), false};
+  const std::string text = field.Text();
+  if (text == "n") return {1, true};
+  absl::string_view factor = text;
+  int64_t size = 0;
+  if (absl::ConsumeSuffix(&factor, "*n") && absl::SimpleAtoi(factor, &size) && size >= 1 &&
+      size <= kMostExtent) {
+    return {size, true};
+  }
+  if (field.ok()) field.Wrong("must be a number, \"n\" or \"K*n\"");
+  return {};
+}
+
+// Of one sample, as far as the extents say.
+int64_t ElementsOf(const std::vector<Extent>& shape) {
+  int64_t elements = 1;
+  for (const Extent& extent : shape) {
+    if (__builtin_mul_overflow(elements, extent.size, &elements) || elements > kMostElements) {
+      return kMostElements + 1;
+    }
+  }
+  return elements;
+}
+
+ExportedTensor ReadTensor(const JsonField& field, bool named) {
+  ExportedTensor tensor;
+  if (named) {
+    tensor.name = field.Get("name").Text();
+    if (tensor.name.empty()) field.Get("name").Wrong("must not be empty");
+  }
+  tensor.dtype = ReadDType(field.Get("dtype"));
+  const JsonField shape = field.Get("shape");
+  for (const JsonField& extent : shape.Items()) tensor.shape.push_back(ReadExtent(extent));
+  if (ElementsOf(tensor.shape) > kMostElements) shape.Wrong("is too large");
+  return tensor;
+}
+
+bool GrowsWithSamples(const ExportedTensor& tensor) {
+  return std::count_if(tensor.shape.begin(), tensor.shape.end(),
+                       [](const Extent& extent) { return extent.per_sample; }) == 1;
+}
+
+BytesBySamples ReadSizes(const JsonField& field) {
+  BytesBySamples sizes;
+  for (const JsonField& pair : field.Items()) {
+    const std::vector<JsonField> parts = pair.Items();
+    if (parts.size() != 2) {
+      pair.Wrong("must be [per_sample, fixed]");
+      return sizes;
+    }
+    BytesBySamples::Phase phase;
+    phase.per_sample = Bytes(parts[0].Integer(0, kMostBytes.count()));
+    phase.fixed = Bytes(parts[1].Integer(0, kMostBytes.count()));
+    sizes.phases.push_back(phase);
+  }
+  return sizes;
+}
+
+class Reader {
+ public:
+  explicit Reader(const JsonField& root) : root_(root) {}
+
+  ExportedModel Read() {
+    root_.Only({"harmony_model", "name", "torch", "inputs", "values", "parameters", "layers",
+                "graphs", "loss", "sequence_length"});
+    model_.name = root_.Get("name").Text();
+    model_.torch = root_.Get("torch").Text();
+    for (const JsonField& field : root_.Get("inputs").Items()) ReadInput(field);
+    for (const JsonField& field : root_.Get("values").Items()) ReadValue(field);
+    for (const JsonField& field : root_.Get("parameters").Items()) ReadParameter(field);
+    for (const JsonField& field : root_.Get("graphs").Items()) ReadGraph(field);
+    const JsonField layers = root_.Get("layers");
+    const std::vector<JsonField> items = layers.Items();
+    if (items.size() < 2) layers.Wrong("must have at least two layers");
+    for (size_t i = 0; i < items.size() && root_.ok(); ++i) {
+      ReadLayer(items[i], i + 1 == items.size());
+    }
+    if (!root_.ok()) return model_;
+    const JsonField loss = root_.Get("loss");
+    loss.Only({"reduction", "labels_per_sample"});
+    model_.reduction = OneOf<LossReduction>(
+        loss.Get("reduction"), {{"mean", LossReduction::kMean}, {"sum", LossReduction::kSum}});
+    model_.labels_per_sample = loss.Get("labels_per_sample").Integer(1, kMostExtent);
+    if (root_.Has("sequence_length")) {
+      model_.sequence_length = root_.Get("sequence_length").Integer(1, kMostExtent);
+    }
+    CheckUses();
+    return std::move(model_);
+  }
+
+ private:
+  // A name may stand once among those of its kind.
+  void Once(std::set<std::string>& names, const std::string& name, const JsonField& field) {
+    if (!names.insert(name).second) field.Wrong(absl::StrCat("'", name, "' is there twice"));
+  }
+
+  void ReadInput(const JsonField& field) {
+    if (!field.ok()) return;
+    field.Only({"name", "dtype", "shape", "values_below"});
+    ExportedInput input;
+    input.tensor = ReadTensor(field, /*named=*/true);
+    input.values_below = field.Get("values_below").Integer(0);
+    Once(input_names_, input.tensor.name, field.Get("name"));
+    if (field.ok() && (input.tensor.shape.empty() || input.tensor.shape[0] != Extent{1, true} ||
+                       !GrowsWithSamples(input.tensor))) {
+      field.Get("shape").Wrong("must begin with \"n\" and have it nowhere else");
+    }
+    model_.inputs.push_back(std::move(input));
+  }
+
+  void ReadValue(const JsonField& field) {
+    if (!field.ok()) return;
+    field.Only({"name", "dtype", "shape", "gradient"});
+    ExportedValue value;
+    value.tensor = ReadTensor(field, /*named=*/true);
+    value.gradient = field.Get("gradient").Flag();
+    Once(value_names_, value.tensor.name, field.Get("name"));
+    if (field.ok() && !GrowsWithSamples(value.tensor)) {
+      field.Get("shape").Wrong("must have \"n\" in one of its extents: it crosses a boundary");
+    }
+    model_.values.push_back(std::move(value));
+  }
+
+  void ReadParameter(const JsonField& field) {
+    if (!field.ok() || elements_ > kMostElements) return;
+    field.Only({"name", "aliases", "dtype", "shape", "role", "weight_decay", "exported"});
+    const ExportedTensor tensor = ReadTensor(field, /*named=*/true);
+    ExportedParameter parameter;
+    parameter.name = tensor.name;
+    Once(parameter_names_, parameter.name, field.Get("name"));
+    for (const JsonField& alias : field.Get("aliases").Items()) {
+      parameter.aliases.push_back(alias.Text());
+      Once(parameter_names_, parameter.aliases.back(), alias);
+    }
+    parameter.dtype = tensor.dtype;
+    for (const Extent& extent : tensor.shape) {
+      if (extent.per_sample) field.Get("shape").Wrong("must consist of numbers");
+      parameter.shape.push_back(extent.size);
+    }
+    parameter.role = OneOf<TensorRole>(field.Get("role"), {{"trained", TensorRole::kTrained},
+                                                           {"fixed", TensorRole::kFixed},
+                                                           {"statistic", TensorRole::kStatistic}});
+    parameter.weight_decay = field.Get("weight_decay").Flag();
+    parameter.exported = field.Get("exported").Flag();
+    if (field.ok() && parameter.role == TensorRole::kTrained && parameter.dtype != DType::kF32) {
+      field.Get("dtype").Wrong(
+          absl::StrCat("'", parameter.name, "' is trained, and parameters are trained in float32"));
+    }
+    elements_ += ElementsOf(tensor.shape);
+    if (field.ok() && elements_ > kMostElements) {
+      field.Get("shape").Wrong("makes the parameters too large together");
+    }
+    model_.parameters.push_back(std::move(parameter));
+  }
+
+  void ReadGraph(const JsonField& field) {
+    if (!field.ok()) return;
+    field.Only({"graph", "forward_flops", "saved", "workspace"});
+    ExportedGraph graph;
+    graph.digest = field.Get("graph").Text();
+    // It becomes a part of a path.
+    const bool hexadecimal = std::all_of(graph.digest.begin(), graph.digest.end(), [](char c) {
+      return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f');
+    });
+    if (field.ok() && (graph.digest.size() != kDigestLength || !hexadecimal)) {
+      field.Get("graph").Wrong("must be a SHA-256 in lower-case hexadecimal");
+    }
+    if (!graphs_.emplace(graph.digest, static_cast<int>(model_.graphs.size())).second) {
+      field.Get("graph").Wrong("is there twice");
+    }
+    graph.forward_flops = field.Get("forward_flops").NotNegative(1e18);
+    for (const JsonField& saved : field.Get("saved").Items()) {
+      if (!saved.ok()) return;
+      saved.Only({"dtype", "shape"});
+      graph.saved.push_back(ReadTensor(saved, /*named=*/false));
+    }
+    const JsonField workspace = field.Get("workspace");
+    workspace.Only({"forward", "saving", "keeping", "backward", "kept_backward", "fused"});
+    graph.workspace = {
+        ReadSizes(workspace.Get("forward")),       ReadSizes(workspace.Get("saving")),
+        ReadSizes(workspace.Get("keeping")),       ReadSizes(workspace.Get("backward")),
+        ReadSizes(workspace.Get("kept_backward")), ReadSizes(workspace.Get("fused"))};
+    model_.graphs.push_back(std::move(graph));
+  }
+
+  void ReadLayer(const JsonField& field, bool last) {
+    field.Only({"name", "graph", "slots", "outputs"});
+    ExportedLayer layer;
+    layer.name = field.Get("name").Text();
+    const std::string digest = field.Get("graph").Text();
+    const auto graph = graphs_.find(digest);
+    if (field.ok() && graph == graphs_.end()) {
+      field.Get("graph").Wrong("is not among \"graphs\"");
+    }
+    layer.graph = graph == graphs_.end() ? 0 : graph->second;
+    std::set<std::pair<SlotKind, int>> seen;
+    bool trained = false;
+    for (const JsonField& slot : field.Get("slots").Items()) {
+      layer.slots.push_back(ReadSlot(slot));
+      if (!field.ok()) return;
+      const LayerSlot& read = layer.slots.back();
+      if (!seen.emplace(read.kind, read.index).second) slot.Wrong("the layer reads this twice");
+      if (read.kind == SlotKind::kValue && !made_.contains(read.index)) {
+        slot.Wrong("is a value that no earlier layer makes");
+      }
+      trained |= read.kind == SlotKind::kParameter &&
+                 model_.parameters[static_cast<size_t>(read.index)].role == TensorRole::kTrained;
+    }
+    if (field.ok() && !trained) field.Get("slots").Wrong("name no trained parameter");
+    const JsonField outputs = field.Get("outputs");
+    for (const JsonField& output : outputs.Items()) {
+      layer.outputs.push_back(output.Int(0, static_cast<int>(model_.values.size()) - 1));
+    }
+    // Only after the slots, so that no layer reads what it makes.
+    for (int value : layer.outputs) {
+      if (!made_.insert(value).second) outputs.Wrong("has a value that is made twice");
+    }
+    if (field.ok() && layer.outputs.empty() != last) {
+      outputs.Wrong(last ? "must be empty: the last layer ends in the loss"
+                         : "must not be empty before the last layer");
+    }
+    model_.layers.push_back(std::move(layer));
+  }
+
+  LayerSlot ReadSlot(const JsonField& field) {
+    const std::vector<JsonField> parts = field.Items();
+    if (parts.size() != 2) {
+      field.Wrong("must be [kind, index]");
+      return {};
+    }
+    LayerSlot slot;
+    slot.kind = OneOf<SlotKind>(parts[0], {{"value", SlotKind::kValue},
+                                           {"input", SlotKind::kInput},
+                                           {"parameter", SlotKind::kParameter}});
+    const size_t count = slot.kind == SlotKind::kValue   ? model_.values.size()
+                         : slot.kind == SlotKind::kInput ? model_.inputs.size()
+                                                         : model_.parameters.size();
+    slot.index = parts[1].Int(0, static_cast<int>(count) - 1);
+    return slot;
+  }
+
+  // What only shows when all layers are known.
+  void CheckUses() {
+    if (!root_.ok()) return;
+    std::vector<int> users(model_.parameters.size()), readers(model_.values.size());
+    for (const ExportedLayer& layer : model_.layers) {
+      for (const LayerSlot& slot : layer.slots) {
+        if (slot.kind == SlotKind::kParameter) ++users[static_cast<size_t>(slot.index)];
+        if (slot.kind == SlotKind::kValue) ++readers[static_cast<size_t>(slot.index)];
+      }
+    }
+    for (size_t i = 0; i < users.size(); ++i) {
+      const ExportedParameter& parameter = model_.parameters[i];
+      if (users[i] == 0) {
+        root_.Get("parameters")
+            .Wrong(absl::StrCat("has '", parameter.name, "', which no layer reads"));
+      }
+      if (parameter.role == TensorRole::kStatistic && users[i] > 1) {
+        root_.Get("parameters")
+            .Wrong(absl::StrCat("has the statistic '", parameter.name,
+                                "', which several layers write: its order would be left open"));
+      }
+    }
+    for (size_t i = 0; i < readers.size(); ++i) {
+      if (readers[i] > 0) continue;
+      root_.Get("values").Wrong(
+          absl::StrCat("has '", model_.values[i].tensor.name, "', which no layer reads"));
+    }
+  }
+
+  const JsonField& root_;
+  ExportedModel model_;
+  std::map<std::string, int> graphs_;
+  std::set<std::string> input_names_, value_names_, parameter_names_;
+  std::set<int> made_;
+  int64_t elements_ = 0;  // of all parameters
+};
+
+}  // namespace
+
+std::vector<int64_t> ExportedTensor::ShapeFor(int64_t samples) const {
+  std::vector<int64_t> sizes;
+  for (const Extent& extent : shape) sizes.push_back(extent.At(samples));
+  return sizes;
+}
+
+bool IsExportedModel(absl::string_view json) {
+  const absl::StatusOr<nlohmann::json> parsed = document::ParseJsonFields(json, "model.json");
+  return parsed.ok() && parsed->is_object() && parsed->contains("harmony_model");
+}
+
+absl::StatusOr<ExportedModel> ParseExportedModel(absl::string_view json, absl::string_view where) {
+  ExportedModel model;
+  HARMONY_RETURN_IF_ERROR(document::ReadJson(json, where, [&](const JsonField& root) {
+    const int64_t version = root.Get("harmony_model").Integer(0);
+    if (root.ok() && version != kVersion) {
+      root.Get("harmony_model")
+          .Wrong(absl::StrCat("is ", version, ", a directory of another version than ", kVersion,
+                              ", which this program reads; export the model again"));
+    }
+    if (root.ok()) model = Reader(root).Read();
+  }));
+  return model;
+}
+
+}  // namespace harmony::model

@@ -1,0 +1,159 @@
+#include "common/io/training_data.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/io/array_file.h"
+#include "common/io/safetensors_writer.h"
+#include "tests/unit/common/io/temp_dir.h"
+
+namespace harmony::io {
+namespace {
+
+// A .npy file of version 1 as NumPy writes it.
+std::string Npy(const std::string& descr, const std::string& shape, const std::string& data,
+                const std::string& order = "False") {
+  std::string header = absl::StrCat("{'descr': '", descr, "', 'fortran_order': ", order,
+                                    ", 'shape': ", shape, ", }");
+  header.append(117 - header.size() % 64, ' ').append("\n");
+  std::string file("\x93NUMPY\x01\x00", 8);
+  file.push_back(static_cast<char>(header.size() & 0xff));
+  file.push_back(static_cast<char>(header.size() >> 8));
+  return file + header + data;
+}
+
+template <typename T>
+std::string BytesOf(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+model::ModelSpec ImagesAndLabels() {
+  model::ModelSpec model;
+  model.inputs = {{{"images", DType::kF32, {2, 3}}, 0, {0}}, {{"labels", DType::kI64, {}}, 5, {1}}};
+  return model;
+}
+
+class ArraysTest : public ::testing::Test {
+ protected:
+  ArraysTest() {
+    std::vector<float> images(4 * 6);
+    for (size_t i = 0; i < images.size(); ++i) images[i] = static_cast<float>(i);
+    job_.data_inputs = {
+        {"images", dir_.Write("images.npy", Npy("<f4", "(4, 2, 3)", BytesOf(images)))},
+        {"labels",
+         dir_.Write("labels.npy", Npy("<i8", "(4,)", BytesOf(std::vector<int64_t>{0, 1, 4, 3})))}};
+  }
+  std::string OpenError() {
+    const auto data = OpenTrainingData(job_, model_);
+    return std::string((data.ok() ? (*data)->Validate(2) : data.status()).message());
+  }
+
+  TempDir dir_;
+  job::JobSpec job_;
+  const model::ModelSpec model_ = ImagesAndLabels();
+};
+
+TEST_F(ArraysTest, SamplesAreReadInputByInput) {
+  const auto data = OpenTrainingData(job_, model_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_TRUE((*data)->Validate(4).ok());
+  EXPECT_EQ((*data)->sample_count(), 4);
+  std::vector<float> image(6);
+  int64_t label = -1;
+  std::byte* const places[] = {reinterpret_cast<std::byte*>(image.data()),
+                               reinterpret_cast<std::byte*>(&label)};
+  ASSERT_TRUE((*data)->ReadSample(2, places).ok());
+  EXPECT_EQ(image, (std::vector<float>{12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(label, 4);
+}
+
+TEST_F(ArraysTest, TheFingerprintChangesWithAnyOfTheFiles) {
+  const DataFingerprint before = *(*OpenTrainingData(job_, model_))->Fingerprint();
+  dir_.Write("labels.npy", Npy("<i8", "(4,)", BytesOf(std::vector<int64_t>{0, 1, 4, 2})));
+  const DataFingerprint after = *(*OpenTrainingData(job_, model_))->Fingerprint();
+  EXPECT_EQ(before.bytes, after.bytes);
+  EXPECT_NE(before.hash, after.hash);
+}
+
+TEST_F(ArraysTest, ATensorOfASafetensorsFileIsAnArrayToo) {
+  const std::string path = dir_.File("labels.safetensors");
+  auto writer = SafetensorsWriter::Create(path, {{"labels", DType::kI64, {4}}});
+  ASSERT_TRUE(writer.ok());
+  const std::vector<int64_t> labels = {3, 2, 1, 0};
+  ASSERT_TRUE(writer
+                  ->WriteBytes("labels", {reinterpret_cast<const std::byte*>(labels.data()),
+                                          labels.size() * sizeof(int64_t)})
+                  .ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  job_.data_inputs["labels"] = path;
+  EXPECT_EQ(OpenError(), "");
+}
+
+TEST_F(ArraysTest, WhatTheModelCannotReadIsNamed) {
+  const std::string labels = dir_.File("labels.npy");
+  const auto expect = [&](const std::string& file, const char* message) {
+    dir_.Write("labels.npy", file);
+    EXPECT_NE(OpenError().find(message), std::string::npos) << OpenError();
+  };
+  const std::string four = BytesOf(std::vector<int64_t>{0, 1, 2, 3});
+  expect(Npy("<i8", "(4,)", BytesOf(std::vector<int64_t>{0, 1, 5, 3})),
+         "sample 2 has 5 at position 0, which is not in [0, 5)");
+  expect(Npy("<i8", "(4,)", BytesOf(std::vector<int64_t>{0, -1, 2, 3})), "sample 1 has -1");
+  expect(Npy("<i8", "(2,)", four.substr(16)), "has 2 samples, but ");
+  expect(Npy("<i4", "(4,)", four.substr(16)), "of I32, but the model reads [] of I64");
+  expect(Npy("<i8", "(2, 2)", four), "holds samples of [2] numbers");
+  expect(Npy("<c8", "(4,)", four), "is of NumPy's type '<c8'");
+  expect(Npy(">i8", "(4,)", four), "is of NumPy's type '>i8'");
+  expect(Npy("<i8", "(2, 2)", four, "True"), "is in Fortran order");
+  expect(Npy("<i8", "()", four.substr(24)), "is a single number");
+  expect(Npy("<i8", "(5,)", four), "it is cut or damaged");
+  expect(Npy("<i8", "(4", four), "header that cannot be read");
+  expect(Npy("<i8", "(-4,)", four), "header that cannot be read");
+  expect(Npy("<i8", "(1099511627776, 1099511627776, 1099511627776)", four), "it is cut or damaged");
+  expect(std::string("\x93NUMPY\x04\x00\x10\x00\x00\x00", 12), "of version 4");
+  expect(std::string("\x93NUMPY\x01\x00\xff\xff{", 11), "");
+  expect("0,1,2,3\n", "is neither a NumPy array (.npy) nor a safetensors file");
+  expect("", "is neither");
+  job_.data_inputs.erase("labels");
+  EXPECT_NE(OpenError().find("'labels' is missing; the model reads images, labels"),
+            std::string::npos)
+      << OpenError();
+  job_.data_inputs = {{"images", dir_.File("images.npy")}, {"labels", labels}, {"masks", labels}};
+  dir_.Write("labels.npy", Npy("<i8", "(4,)", four));
+  EXPECT_NE(OpenError().find("the model reads no 'masks'"), std::string::npos) << OpenError();
+}
+
+TEST_F(ArraysTest, AFileOfTokensIsNotForThisModel) {
+  job_.data_inputs.clear();
+  job_.data_path = dir_.Write("tokens", "abcdefgh");
+  EXPECT_NE(OpenError().find("the model reads images, labels: give data: {inputs:"),
+            std::string::npos)
+      << OpenError();
+}
+
+TEST(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
+  const TempDir dir;
+  job::JobSpec job;
+  job.sequence_length = 3;
+  job.data_path = dir.Write("tokens", std::string("\1\2\3\4\5\6\7", 7));
+  model::ModelSpec model;
+  model.inputs = {{{"labels", DType::kI64, {3}}, 10, {1}},
+                  {{"input_ids", DType::kI32, {3}}, 10, {0}}};
+  const auto data = OpenTrainingData(job, model);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->sample_count(), 2);
+  int64_t labels[3];
+  int32_t ids[3];
+  std::byte* const places[] = {reinterpret_cast<std::byte*>(labels),
+                               reinterpret_cast<std::byte*>(ids)};
+  ASSERT_TRUE((*data)->ReadSample(1, places).ok());
+  EXPECT_EQ(std::vector<int32_t>(ids, ids + 3), (std::vector<int32_t>{4, 5, 6}));
+  EXPECT_EQ(std::vector<int64_t>(labels, labels + 3), (std::vector<int64_t>{5, 6, 7}));
+}
+
+}  // namespace
+}  // namespace harmony::io

@@ -1,0 +1,364 @@
+#include "worker/graphs/graph.h"
+
+#include <ATen/core/enum_tag.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/TensorOptions.h>
+#include <c10/util/Exception.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony::worker {
+namespace {
+
+// Operators that write their running statistics although their schemas do not say so, unless the
+// argument `training` is false.
+constexpr std::array<absl::string_view, 7> kSilentWriters = {
+    "aten::native_batch_norm",
+    "aten::cudnn_batch_norm",
+    "aten::miopen_batch_norm",
+    "aten::instance_norm",
+    "aten::batch_norm_update_stats",
+    "aten::batch_norm_gather_stats",
+    "aten::batch_norm_gather_stats_with_counts"};
+
+std::string NameOf(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
+}
+
+// The constant that the argument of that name is; null when there is none.
+const c10::IValue* ConstantOf(absl::string_view name, const c10::FunctionSchema& schema,
+                              const std::vector<BoundArgument>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (schema.arguments()[i].name() == name) return arguments[i].constant();
+  }
+  return nullptr;
+}
+
+// Why an operator may not be called with these arguments; nothing when it may.
+std::optional<std::string> Forbidden(const c10::OperatorHandle& op,
+                                     const std::vector<BoundArgument>& arguments,
+                                     c10::Device device) {
+  const c10::FunctionSchema& schema = op.schema();
+  const c10::IValue* const training = ConstantOf("training", schema, arguments);
+  const c10::IValue* const statistics = ConstantOf("running_mean", schema, arguments);
+  const c10::IValue* const dropout = ConstantOf("dropout_p", schema, arguments);
+  if (schema.is_mutable() || op.hasTag(at::Tag::maybe_aliasing_or_mutating)) {
+    return "writes its arguments";
+  }
+  const bool evaluates = training != nullptr && training->isBool() && !training->toBool();
+  const bool none = statistics != nullptr && statistics->isNone();
+  if (absl::c_linear_search(kSilentWriters, schema.name()) && !evaluates && !none) {
+    return "writes its running statistics";
+  }
+  // Attention is tagged for its dropout, which a graph may switch off.
+  const bool keeps_all = dropout != nullptr && dropout->isDouble() && dropout->toDouble() == 0;
+  if (op.hasTag(at::Tag::nondeterministic_seeded) && !keeps_all) return "draws random numbers";
+  if (schema.name() == "aten::from_file") return "reads files";
+  if (!op.hasComputedKernelForDispatchKey(
+          c10::computeDispatchKey(std::nullopt, std::nullopt, device))) {
+    return absl::StrCat("has no kernel for the device ", device.str());
+  }
+  return std::nullopt;
+}
+
+bool IsTensorList(const c10::Type& type) {
+  return type.kind() == c10::TypeKind::ListType &&
+         type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+}
+
+}  // namespace
+
+absl::Status StatusOfException(absl::string_view where) {
+  const auto message = [&](const char* what) { return absl::StrCat(where, ": ", what); };
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError& error) {
+    return absl::ResourceExhaustedError(message(error.what_without_backtrace()));
+  } catch (const c10::IndexError& error) {
+    return absl::OutOfRangeError(message(error.what_without_backtrace()));
+  } catch (const c10::Error& error) {
+    return absl::InternalError(message(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(message(error.what()));
+  }
+}
+
+// Turns a phase into steps, first forward (schemas, kinds of values), then backward (what is
+// needed, where for the last time).
+class Graph::Binder {
+ public:
+  Binder(const PhaseText& text, Phase phase, const Options& options)
+      : text_(text),
+        options_(options),
+        kinds_(static_cast<size_t>(text.values), ValueKind::kTensor),
+        needed_(static_cast<size_t>(text.values)) {
+    graph_.where_ = absl::StrCat(options.where, ": phases.", ToString(phase));
+    graph_.value_count_ = static_cast<size_t>(text.values);
+  }
+
+  absl::StatusOr<Graph> Bind() {
+    for (const PhaseInput& input : text_.inputs) {
+      if (input.kind == InputKind::kSamples) KindOf(input.value) = ValueKind::kInteger;
+    }
+    std::vector<Step> steps;
+    for (size_t i = 0; i < text_.operations.size(); ++i) {
+      Step step;
+      step.position = static_cast<int>(i);
+      HARMONY_RETURN_IF_ERROR_CTX(BindOperation(text_.operations[i], step),
+                                  absl::StrCat(graph_.where_, ".ops[", i, "]"));
+      steps.push_back(std::move(step));
+    }
+    HARMONY_RETURN_IF_ERROR(SelectOutputs());
+    SelectSteps(std::move(steps));
+    PlaceOutputs();
+    return std::move(graph_);
+  }
+
+ private:
+  ValueKind& KindOf(int value) { return kinds_[static_cast<size_t>(value)]; }
+
+  absl::Status BindOperation(const Operation& op, Step& step) {
+    step.results = op.results;
+    step.returns_list = op.returns_list;
+    if (const std::optional<IntegerOp> integer = ParseIntegerOp(op.name)) {
+      return BindInteger(op, *integer, step);
+    }
+    const std::optional<c10::OperatorHandle> handle =
+        c10::Dispatcher::singleton().findSchema({op.name, op.overload});
+    if (!handle.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("LibTorch ", TORCH_VERSION, " has no operator '", op.name.substr(0, 100),
+                       "' with the overload '", op.overload.substr(0, 100),
+                       "'; the graph was made by PyTorch ", options_.torch));
+    }
+    step.callee = *handle;
+    HARMONY_RETURN_IF_ERROR_CTX(BindArguments(op, handle->schema(), step), NameOf(*handle));
+    if (const auto reason = Forbidden(*handle, step.arguments, options_.device)) {
+      return absl::InvalidArgumentError(absl::StrCat(NameOf(*handle), " ", *reason));
+    }
+    return WithContext(BindResults(op, handle->schema()), NameOf(*handle));
+  }
+
+  absl::Status BindInteger(const Operation& op, IntegerOp integer, Step& step) {
+    step.callee = integer;
+    for (size_t i = 0; i < op.arguments.size(); ++i) {
+      const bool tensor = ArgumentKind(integer, i) == ValueKind::kTensor;
+      const auto* use = std::get_if<ValueNumber>(&op.arguments[i].content);
+      // A number is no tensor here, though it could be wrapped as one.
+      if (tensor && (use == nullptr || KindOf(use->value) != ValueKind::kTensor)) {
+        return absl::InvalidArgumentError(absl::StrCat("arguments[", i, "]: must be a tensor"));
+      }
+      const c10::TypePtr type =
+          tensor ? c10::TypePtr(c10::TensorType::get()) : c10::TypePtr(c10::IntType::get());
+      HARMONY_RETURN_IF_ERROR(AddArgument(op, i, type, std::nullopt, step));
+    }
+    if (op.results[0] >= 0) KindOf(op.results[0]) = ValueKind::kInteger;
+    return absl::OkStatus();
+  }
+
+  absl::Status BindArguments(const Operation& op, const c10::FunctionSchema& schema, Step& step) {
+    const std::vector<c10::Argument>& expected = schema.arguments();
+    if (op.arguments.size() != expected.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("takes ", expected.size(), " arguments, here are ", op.arguments.size()));
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      HARMONY_RETURN_IF_ERROR(AddArgument(op, i, expected[i].real_type(), expected[i].N(), step));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddArgument(const Operation& op, size_t i, const c10::TypePtr& type,
+                           std::optional<int32_t> length, Step& step) {
+    absl::StatusOr<BoundArgument> argument =
+        BoundArgument::Bind(op.arguments[i], type, length, kinds_, options_.device);
+    if (!argument.ok()) {
+      return WithContext(argument.status(), absl::StrCat("arguments[", i, "]"));
+    }
+    step.arguments.push_back(*std::move(argument));
+    return absl::OkStatus();
+  }
+
+  absl::Status BindResults(const Operation& op, const c10::FunctionSchema& schema) {
+    const std::vector<c10::Argument>& returns = schema.returns();
+    const bool list = returns.size() == 1 && IsTensorList(*returns[0].type());
+    if (list != op.returns_list) {
+      return absl::InvalidArgumentError(list ? "returns a list of tensors"
+                                             : "does not return a list of tensors");
+    }
+    if (list) return absl::OkStatus();
+    if (op.results.size() != returns.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has ", returns.size(), " results, here are ", op.results.size()));
+    }
+    for (size_t i = 0; i < returns.size(); ++i) {
+      if (op.results[i] < 0) continue;
+      const c10::TypeKind kind = returns[i].type()->kind();
+      if (kind == c10::TypeKind::IntType) {
+        KindOf(op.results[i]) = ValueKind::kInteger;
+      } else if (kind != c10::TypeKind::TensorType) {
+        return absl::InvalidArgumentError(absl::StrCat("results[", i, "]: is of type ",
+                                                       returns[i].type()->str(),
+                                                       ", but values are tensors or integers"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SelectOutputs() {
+    for (size_t i = 0; i < text_.outputs.size(); ++i) {
+      const PhaseOutput& output = text_.outputs[i];
+      if (KindOf(output.value) != ValueKind::kTensor) {
+        return absl::InvalidArgumentError(absl::StrCat(graph_.where_, ".outputs[", i, "]: value ",
+                                                       output.value, " is no tensor"));
+      }
+      if (options_.without_outputs && output.kind == OutputKind::kOutput) continue;
+      graph_.outputs_.push_back(output);
+      needed_[static_cast<size_t>(output.value)] = true;
+    }
+    return absl::OkStatus();
+  }
+
+  // Keeps the steps that outputs are made from. Going backward, the first use of a value that is
+  // met is its last one; an output is used once more, when it is delivered.
+  void SelectSteps(std::vector<Step> steps) {
+    std::vector<bool> used = needed_;
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      bool needed = false;
+      for (int& result : step->results) {
+        if (result >= 0 && !needed_[static_cast<size_t>(result)]) result = kUnusedResult;
+        needed |= result >= 0;
+      }
+      if (!needed) continue;
+      std::vector<ValueUse*> uses;
+      for (BoundArgument& argument : step->arguments) {
+        argument.ForEachUse([&](ValueUse& use) { uses.push_back(&use); });
+      }
+      for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
+        const auto value = static_cast<size_t>((*use)->value);
+        (*use)->last = !used[value];
+        used[value] = needed_[value] = true;
+      }
+      graph_.steps_.push_back(std::move(*step));
+    }
+    std::reverse(graph_.steps_.begin(), graph_.steps_.end());
+    absl::c_copy_if(text_.inputs, std::back_inserter(graph_.inputs_), [&](const PhaseInput& input) {
+      return needed_[static_cast<size_t>(input.value)];
+    });
+  }
+
+  void PlaceOutputs() {
+    std::vector<Step*> last(kinds_.size());  // that makes or reads a value
+    for (Step& step : graph_.steps_) {
+      for (BoundArgument& argument : step.arguments) {
+        argument.ForEachUse([&](ValueUse& use) { last[static_cast<size_t>(use.value)] = &step; });
+      }
+      for (int result : step.results) {
+        if (result >= 0) last[static_cast<size_t>(result)] = &step;
+      }
+    }
+    for (const PhaseOutput& output : graph_.outputs_) {
+      Step* step = last[static_cast<size_t>(output.value)];
+      (step == nullptr ? graph_.untouched_ : step->finished).push_back(output);
+    }
+  }
+
+  const PhaseText& text_;
+  const Options& options_;
+  Graph graph_;
+  std::vector<ValueKind> kinds_;
+  std::vector<bool> needed_;
+};
+
+absl::StatusOr<Graph> Graph::Bind(const PhaseText& text, Phase phase, const Options& options) {
+  try {
+    return Binder(text, phase, options).Bind();
+  } catch (...) {
+    return StatusOfException(options.where);
+  }
+}
+
+std::string Graph::PlaceOf(const Step* step) const {
+  if (step == nullptr) return where_;
+  const auto* op = std::get_if<c10::OperatorHandle>(&step->callee);
+  return absl::StrCat(where_, ".ops[", step->position, "]", op == nullptr ? "" : ": ",
+                      op == nullptr ? "" : NameOf(*op));
+}
+
+void Graph::Execute(const Step& step, std::vector<c10::IValue>& values,
+                    torch::jit::Stack& stack) const {
+  stack.clear();
+  for (const BoundArgument& argument : step.arguments) argument.Push(values, stack);
+  const auto* op = std::get_if<c10::OperatorHandle>(&step.callee);
+  if (op == nullptr) {
+    values[static_cast<size_t>(step.results[0])] =
+        ComputeInteger(std::get<IntegerOp>(step.callee), stack);
+    return;
+  }
+  op->callBoxed(&stack);
+  const auto keep = [&](int result, c10::IValue made) {
+    // An undefined tensor is a missing value: for an optional argument, null.
+    if (made.isTensor() && !made.toTensor().defined()) made = c10::IValue();
+    values[static_cast<size_t>(result)] = std::move(made);
+  };
+  if (!step.returns_list) {
+    for (size_t i = 0; i < step.results.size(); ++i) {
+      if (step.results[i] >= 0) keep(step.results[i], std::move(stack[i]));
+    }
+    return;
+  }
+  const std::vector<at::Tensor> made = stack[0].toTensorVector();
+  TORCH_CHECK(made.size() == step.results.size(), "returned ", made.size(), " tensors, not ",
+              step.results.size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (step.results[i] >= 0) keep(step.results[i], made[i]);
+  }
+}
+
+absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver) const {
+  const Step* current = nullptr;
+  try {
+    c10::InferenceMode no_autograd;
+    TORCH_CHECK(inputs.size() == inputs_.size(), "takes ", inputs_.size(), " inputs, here are ",
+                inputs.size());
+    std::vector<c10::IValue> values(value_count_);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      values[static_cast<size_t>(inputs_[i].value)] = std::move(inputs[i]);
+    }
+    const auto finish = [&](const std::vector<PhaseOutput>& outputs) {
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        c10::IValue& value = values[static_cast<size_t>(outputs[i].value)];
+        const bool again =
+            std::any_of(outputs.begin() + static_cast<std::ptrdiff_t>(i) + 1, outputs.end(),
+                        [&](const PhaseOutput& other) { return other.value == outputs[i].value; });
+        c10::IValue taken = again ? value : std::move(value);
+        TORCH_CHECK(!taken.isNone() || outputs[i].kind == OutputKind::kGradient, "the ",
+                    std::string(ToString(outputs[i].kind)), " ", outputs[i].index, " is undefined");
+        deliver(outputs[i], taken.isNone() ? at::Tensor() : std::move(taken).toTensor());
+      }
+    };
+    finish(untouched_);
+    torch::jit::Stack stack;
+    for (const Step& step : steps_) {
+      current = &step;
+      Execute(step, values, stack);
+      stack.clear();
+      finish(step.finished);
+    }
+    return absl::OkStatus();
+  } catch (...) {
+    return StatusOfException(PlaceOf(current));
+  }
+}
+
+}  // namespace harmony::worker

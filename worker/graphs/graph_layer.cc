@@ -1,0 +1,417 @@
+#include "worker/graphs/graph_layer.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/command/objects.h"
+#include "worker/device/cpu_memory.h"
+#include "worker/graphs/input_gradients.h"
+#include "worker/graphs/layer_graphs.h"
+#include "worker/graphs/layer_places.h"
+#include "worker/graphs/tensors.h"
+
+namespace harmony::worker {
+namespace {
+
+// What the phase `saving` leaves: tensors in the workspace, or in a place.
+struct SavedTensors : SavedActivations {
+  DeviceAddress place;
+  std::vector<at::Tensor> tensors;
+};
+
+// A statistic's new value, which takes its place when nothing reads the old one any more.
+struct Update {
+  size_t slot = 0;
+  at::Tensor value;
+};
+
+class GraphLayer : public Layer {
+ public:
+  GraphLayer(LayerPlaces places, model::ExportedGraph described, model::LossReduction reduction,
+             int64_t labels_per_sample, std::shared_ptr<const LayerGraphs> graphs)
+      : places_(std::move(places)),
+        described_(std::move(described)),
+        reduction_(reduction),
+        labels_per_sample_(labels_per_sample),
+        graphs_(std::move(graphs)) {}
+
+  Bytes KeptBytes(int64_t samples) const override;
+  std::unique_ptr<SavedActivations> NewSaved(int64_t samples, DeviceAddress place) const override;
+  absl::Status Forward(const LayerCall& call, Tensors inputs, Tensors outputs,
+                       SavedActivations* saved) override;
+  absl::Status Backward(const LayerCall& call, Tensors inputs, Tensors output_gradients,
+                        std::unique_ptr<SavedActivations> saved, Tensors input_gradients) override;
+  absl::Status ForwardBackward(const LayerCall& call, const LossBinding& loss, Tensors inputs,
+                               Tensors input_gradients) override;
+
+ private:
+  // Which of its two places a statistic is read from.
+  enum class Statistic { kOfStep, kOfMicrobatch };
+
+  template <typename Body>
+  absl::Status Guarded(Body body) const;
+
+  // Whether a forward may keep what it saves: running statistics change in the backward's task,
+  // where gradients are bound, so that their forward has to be done again there.
+  bool Keeps() const { return !places_.first && !places_.last && !places_.HasStatistics(); }
+
+  at::Tensor Slot(const SlotPlace& slot, const LayerCall& call, Tensors inputs,
+                  Statistic statistic) const;
+  // The slots among a graph's inputs; all others are to be filled in.
+  std::vector<c10::IValue> InputsOf(const Graph& graph, const LayerCall& call, Tensors inputs,
+                                    Statistic statistic) const;
+  const ReferenceBinding* FindReference(const LayerCall& call, const SlotPlace& slot) const;
+  at::Tensor GradientOf(const LayerCall& call, const SlotPlace& slot) const;
+
+  void PutOutput(size_t index, const at::Tensor& value, const LayerCall& call,
+                 Tensors outputs) const;
+  void AddGradient(size_t slot, const at::Tensor& value, const LayerCall& call,
+                   InputGradients& gradients) const;
+  void Apply(std::vector<Update> updates, const LayerCall& call) const;
+  void CheckBatch(const LayerCall& call) const;
+
+  // Runs `saving`; no outputs: none are wanted.
+  absl::Status Save(const LayerCall& call, Tensors inputs, Tensors outputs, SavedTensors& saved);
+  void Keep(size_t index, const at::Tensor& value, int64_t samples, SavedTensors& saved) const;
+  // What is kept at `index`, in a place for all of it.
+  at::Tensor KeptTensor(size_t index, DeviceAddress place, int64_t samples) const;
+
+  const LayerPlaces places_;
+  const model::ExportedGraph described_;
+  const model::LossReduction reduction_;
+  const int64_t labels_per_sample_;
+  const std::shared_ptr<const LayerGraphs> graphs_;
+};
+
+template <typename Body>
+absl::Status GraphLayer::Guarded(Body body) const {
+  try {
+    c10::InferenceMode no_autograd;
+    return WithContext(body(), absl::StrCat("layer ", places_.name));
+  } catch (...) {
+    return StatusOfException(absl::StrCat("layer ", places_.name));
+  }
+}
+
+// ---- What a graph reads ----
+
+const ReferenceBinding* GraphLayer::FindReference(const LayerCall& call,
+                                                  const SlotPlace& slot) const {
+  const auto found = absl::c_find_if(call.references, [&](const ReferenceBinding& binding) {
+    return binding.reference == slot.parameter.reference;
+  });
+  return found == call.references.end() ? nullptr : &*found;
+}
+
+// Undefined where the reference has no gradients bound: it is frozen, or the task is a forward.
+at::Tensor GraphLayer::GradientOf(const LayerCall& call, const SlotPlace& slot) const {
+  const ReferenceBinding* const binding = FindReference(call, slot);
+  if (binding == nullptr || !binding->gradients) return at::Tensor();
+  return TensorOver(binding->gradients + slot.parameter.gradient, slot.type.dtype,
+                    slot.type.ShapeFor(call.samples));
+}
+
+at::Tensor GraphLayer::Slot(const SlotPlace& slot, const LayerCall& call, Tensors inputs,
+                            Statistic statistic) const {
+  switch (slot.kind) {
+    case model::SlotKind::kValue:
+      return Wrap(inputs[static_cast<size_t>(slot.value.tensor)], slot.type, call.samples);
+    case model::SlotKind::kInput:
+      TORCH_CHECK(static_cast<size_t>(slot.input) < call.batch.size(), "'", slot.type.name,
+                  "' is not bound");
+      return Wrap(call.batch[static_cast<size_t>(slot.input)], slot.type, call.samples);
+    case model::SlotKind::kParameter:
+      break;
+  }
+  if (slot.statistic() && statistic == Statistic::kOfMicrobatch && !call.first_microbatch) {
+    at::Tensor before = GradientOf(call, slot);
+    if (before.defined()) return before;
+  }
+  const ReferenceBinding* const binding = FindReference(call, slot);
+  TORCH_CHECK(binding != nullptr && binding->weights, "'", slot.type.name, "' is not bound");
+  return TensorOver(binding->weights + slot.parameter.weight, slot.type.dtype,
+                    slot.type.ShapeFor(call.samples));
+}
+
+std::vector<c10::IValue> GraphLayer::InputsOf(const Graph& graph, const LayerCall& call,
+                                              Tensors inputs, Statistic statistic) const {
+  TORCH_CHECK(inputs.size() == places_.inputs, "inputs: ", inputs.size(), " are bound, not ",
+              places_.inputs);
+  std::vector<c10::IValue> values;
+  values.reserve(graph.inputs().size());
+  for (const PhaseInput& input : graph.inputs()) {
+    if (input.kind == InputKind::kSlot) {
+      values.push_back(
+          Slot(places_.slots[static_cast<size_t>(input.index)], call, inputs, statistic));
+    } else if (input.kind == InputKind::kSamples) {
+      values.push_back(call.samples);
+    } else {
+      values.emplace_back();
+    }
+  }
+  return values;
+}
+
+// Ids that a table lacks would be found by the operation that looks them up, or by none.
+void GraphLayer::CheckBatch(const LayerCall& call) const {
+  for (const SlotPlace& slot : places_.slots) {
+    if (slot.kind != model::SlotKind::kInput || slot.values_below <= 0) continue;
+    const auto index = static_cast<size_t>(slot.input);
+    if (index >= call.batch.size() || !call.batch[index].address) continue;
+    const int64_t position = FirstOutside(call.batch[index], slot.values_below);
+    TORCH_CHECK_INDEX(position < 0, "'", slot.type.name, "' has a number at position ", position,
+                      " that is not in [0, ", slot.values_below, ")");
+  }
+}
+
+// ---- What a graph makes ----
+
+void GraphLayer::PutOutput(size_t index, const at::Tensor& value, const LayerCall& call,
+                           Tensors outputs) const {
+  const OutputPlace& output = places_.outputs[index];
+  at::Tensor place =
+      Wrap(outputs[static_cast<size_t>(output.place.tensor)], output.type, call.samples);
+  CheckFits(value, place, absl::StrCat("output '", output.type.name, "'"));
+  place.copy_(value);
+}
+
+void GraphLayer::AddGradient(size_t index, const at::Tensor& value, const LayerCall& call,
+                             InputGradients& gradients) const {
+  if (!value.defined()) return;  // zero
+  const SlotPlace& slot = places_.slots[index];
+  if (slot.kind == model::SlotKind::kValue) {
+    gradients.Add(slot.value.gradient, value, slot.type.ShapeFor(call.samples));
+    return;
+  }
+  at::Tensor sum = GradientOf(call, slot);
+  if (!sum.defined()) return;
+  CheckFits(value, sum, absl::StrCat("gradient of '", slot.type.name, "'"));
+  sum.add_(value);
+}
+
+// After the phase, for it may read a statistic after it has made the new one.
+void GraphLayer::Apply(std::vector<Update> updates, const LayerCall& call) const {
+  std::vector<at::Tensor> places;
+  for (const Update& update : updates) {
+    places.push_back(GradientOf(call, places_.slots[update.slot]));
+  }
+  // A statistic that takes the place of another one must not be what that has become.
+  for (Update& update : updates) {
+    const bool shares = absl::c_any_of(places, [&](const at::Tensor& place) {
+      return place.defined() && place.storage().data() == update.value.storage().data();
+    });
+    if (shares) update.value = update.value.clone();
+  }
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (!places[i].defined()) continue;
+    CheckFits(updates[i].value, places[i],
+              absl::StrCat("update of '", places_.slots[updates[i].slot].type.name, "'"));
+    places[i].copy_(updates[i].value);
+  }
+}
+
+// ---- Saved activations ----
+
+Bytes GraphLayer::KeptBytes(int64_t samples) const {
+  Bytes bytes;
+  if (!Keeps()) return bytes;
+  for (const model::ExportedTensor& tensor : described_.saved) {
+    const int64_t elements = c10::multiply_integers(tensor.ShapeFor(samples));
+    bytes += (SizeOf(tensor.dtype) * elements).AlignUp(kSlotAlignment);
+  }
+  return bytes;
+}
+
+std::unique_ptr<SavedActivations> GraphLayer::NewSaved(int64_t, DeviceAddress place) const {
+  if (places_.last || (place && !Keeps())) return nullptr;
+  auto saved = std::make_unique<SavedTensors>();
+  saved->place = place;
+  return saved;
+}
+
+at::Tensor GraphLayer::KeptTensor(size_t index, DeviceAddress place, int64_t samples) const {
+  for (size_t i = 0; i < index; ++i) {
+    const model::ExportedTensor& before = described_.saved[i];
+    const int64_t elements = c10::multiply_integers(before.ShapeFor(samples));
+    place = place + (SizeOf(before.dtype) * elements).AlignUp(kSlotAlignment);
+  }
+  const model::ExportedTensor& tensor = described_.saved[index];
+  return TensorOver(place, tensor.dtype, tensor.ShapeFor(samples));
+}
+
+// Contiguous wherever it is kept: operations choose by strides how they compute, and the backward
+// has to have the same bits.
+void GraphLayer::Keep(size_t index, const at::Tensor& value, int64_t samples,
+                      SavedTensors& saved) const {
+  const model::ExportedTensor& tensor = described_.saved[index];
+  TORCH_CHECK(value.sizes() == at::IntArrayRef(tensor.ShapeFor(samples)) &&
+                  value.scalar_type() == ScalarTypeOf(tensor.dtype),
+              "what is saved at ", index, " is ", value.scalar_type(), " ", value.sizes(),
+              ", which model.json does not say");
+  if (saved.place) {
+    KeptTensor(index, saved.place, samples).copy_(value);
+  } else {
+    saved.tensors[index] = value.contiguous();
+  }
+}
+
+absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors outputs,
+                              SavedTensors& saved) {
+  const Graph& graph = outputs.empty() ? *graphs_->recomputing : *graphs_->saving;
+  if (!saved.place) saved.tensors.resize(described_.saved.size());
+  std::vector<Update> updates;
+  HARMONY_RETURN_IF_ERROR(graph.Run(InputsOf(graph, call, inputs, Statistic::kOfMicrobatch),
+                                    [&](const PhaseOutput& output, at::Tensor value) {
+                                      const auto index = static_cast<size_t>(output.index);
+                                      if (output.kind == OutputKind::kOutput) {
+                                        PutOutput(index, value, call, outputs);
+                                      } else if (output.kind == OutputKind::kSaved) {
+                                        Keep(index, value, call.samples, saved);
+                                      } else {
+                                        updates.push_back({index, std::move(value)});
+                                      }
+                                    }));
+  Apply(std::move(updates), call);
+  return absl::OkStatus();
+}
+
+// ---- The layer ----
+
+absl::Status GraphLayer::Forward(const LayerCall& call, Tensors inputs, Tensors outputs,
+                                 SavedActivations* saved) {
+  if (places_.last) return absl::InternalError("the last layer runs in the fused task only");
+  return Guarded([&]() -> absl::Status {
+    TORCH_CHECK(outputs.size() == places_.boundary_outputs || (outputs.empty() && saved != nullptr),
+                "outputs: ", outputs.size(), " are bound, not ", places_.boundary_outputs);
+    CheckBatch(call);
+    if (saved != nullptr) {
+      HARMONY_RETURN_IF_ERROR(Save(call, inputs, outputs, static_cast<SavedTensors&>(*saved)));
+    } else {
+      const Graph& graph = *graphs_->forward;
+      HARMONY_RETURN_IF_ERROR(graph.Run(InputsOf(graph, call, inputs, Statistic::kOfStep),
+                                        [&](const PhaseOutput& output, const at::Tensor& value) {
+                                          PutOutput(static_cast<size_t>(output.index), value, call,
+                                                    outputs);
+                                        }));
+    }
+    if (outputs.empty()) return absl::OkStatus();
+    for (const PassedValue& value : places_.passed) {
+      const DeviceTensor& from = inputs[static_cast<size_t>(value.from.tensor)];
+      const DeviceTensor& to = outputs[static_cast<size_t>(value.to.tensor)];
+      TensorOver(to.address, to.dtype, to.shape)
+          .copy_(TensorOver(from.address, from.dtype, from.shape));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors output_gradients,
+                                  std::unique_ptr<SavedActivations> saved,
+                                  Tensors input_gradients) {
+  if (places_.last) return absl::InternalError("the last layer runs in the fused task only");
+  return Guarded([&]() -> absl::Status {
+    SavedTensors own;
+    SavedTensors& found = saved == nullptr ? own : static_cast<SavedTensors&>(*saved);
+    // Null of the first layer, and of one with statistics in a group that keeps what it can.
+    if (saved == nullptr) HARMONY_RETURN_IF_ERROR(Save(call, inputs, {}, own));
+    InputGradients gradients(places_, output_gradients, input_gradients);
+    const Graph& graph = *graphs_->backward;
+    std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfStep);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const PhaseInput& input = graph.inputs()[i];
+      const auto index = static_cast<size_t>(input.index);
+      if (input.kind == InputKind::kSaved) {
+        TORCH_CHECK(found.place || index < found.tensors.size(), "no forward saved anything");
+        values[i] = found.place ? KeptTensor(index, found.place, call.samples)
+                                : std::move(found.tensors[index]);
+      } else if (input.kind == InputKind::kTangent) {
+        const OutputPlace& output = places_.outputs[index];
+        values[i] = Wrap(output_gradients[static_cast<size_t>(output.place.gradient)], output.type,
+                         call.samples);
+      }
+    }
+    found.tensors.clear();
+    HARMONY_RETURN_IF_ERROR(
+        graph.Run(std::move(values), [&](const PhaseOutput& output, const at::Tensor& value) {
+          AddGradient(static_cast<size_t>(output.index), value, call, gradients);
+        }));
+    gradients.Finish();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBinding& loss,
+                                         Tensors inputs, Tensors input_gradients) {
+  if (!places_.last) return absl::InternalError("the fused task ends with the last layer");
+  return Guarded([&]() -> absl::Status {
+    CheckBatch(call);
+    const int64_t labels = call.samples * labels_per_sample_;
+    const bool mean = reduction_ == model::LossReduction::kMean;
+    auto tangent = static_cast<float>((mean ? static_cast<double>(labels) : 1.0) /
+                                      static_cast<double>(loss.total_labels));
+    InputGradients gradients(places_, {}, input_gradients);
+    const Graph& graph = *graphs_->fused;
+    std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfMicrobatch);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (graph.inputs()[i].kind != InputKind::kTangent) continue;
+      values[i] = at::from_blob(&tangent, {}, at::TensorOptions(at::kFloat));
+    }
+    std::vector<Update> updates;
+    HARMONY_RETURN_IF_ERROR(
+        graph.Run(std::move(values), [&](const PhaseOutput& output, at::Tensor value) {
+          const auto index = static_cast<size_t>(output.index);
+          if (output.kind == OutputKind::kGradient) {
+            AddGradient(index, value, call, gradients);
+          } else if (output.kind == OutputKind::kUpdate) {
+            updates.push_back({index, std::move(value)});
+          } else {
+            TORCH_CHECK(value.numel() == 1 && value.scalar_type() == at::kFloat, "the loss is ",
+                        value.scalar_type(), " ", value.sizes());
+            const double number = value.item<float>();
+            *HostPointer<command::LossSlot>(loss.slot) = {
+                mean ? number * static_cast<double>(labels) : number, labels};
+          }
+        }));
+    Apply(std::move(updates), call);
+    gradients.Finish();
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
+                                           const model::ExportedModel& exported,
+                                           const std::string& directory) {
+  std::map<int, std::shared_ptr<const LayerGraphs>> loaded;
+  LayerChain layers;
+  for (size_t i = 0; i < exported.layers.size(); ++i) {
+    const model::ExportedLayer& layer = exported.layers[i];
+    const model::ExportedGraph& described = exported.graphs[static_cast<size_t>(layer.graph)];
+    const std::string where = absl::StrCat("layer ", layer.name);
+    std::shared_ptr<const LayerGraphs>& graphs = loaded[layer.graph];
+    if (graphs == nullptr) {
+      absl::StatusOr<std::shared_ptr<const LayerGraphs>> made =
+          LoadLayerGraphs(directory, described.digest, exported.torch);
+      if (!made.ok()) return WithContext(made.status(), where);
+      graphs = *std::move(made);
+    }
+    absl::StatusOr<LayerPlaces> places = FindLayerPlaces(model, exported, static_cast<int>(i));
+    if (!places.ok()) return WithContext(places.status(), where);
+    HARMONY_RETURN_IF_ERROR_CTX(CheckLayerGraphs(*places, described, *graphs), where);
+    layers.push_back(std::make_unique<GraphLayer>(*std::move(places), described, exported.reduction,
+                                                  exported.labels_per_sample, graphs));
+  }
+  return layers;
+}
+
+}  // namespace harmony::worker

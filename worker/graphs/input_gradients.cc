@@ -1,0 +1,48 @@
+#include "worker/graphs/input_gradients.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
+
+#include "worker/device/cpu_memory.h"
+#include "worker/graphs/tensors.h"
+
+namespace harmony::worker {
+
+InputGradients::InputGradients(const LayerPlaces& places, Tensors behind, Tensors tensors)
+    : tensors_(tensors), written_(tensors.size()) {
+  TORCH_CHECK(tensors.size() == places.input_gradients && behind.size() == places.output_gradients,
+              "gradients: ", tensors.size(), " before and ", behind.size(),
+              " behind the layer are bound, not ", places.input_gradients, " and ",
+              places.output_gradients);
+  for (const PassedValue& value : places.passed) {
+    if (value.from.gradient == kNowhere) continue;
+    const DeviceTensor& from = behind[static_cast<size_t>(value.to.gradient)];
+    Add(value.from.gradient, TensorOver(from.address, from.dtype, from.shape), from.shape);
+  }
+}
+
+void InputGradients::Add(int gradient, const at::Tensor& value, at::IntArrayRef shape) {
+  const auto index = static_cast<size_t>(gradient);
+  const DeviceTensor& tensor = tensors_[index];
+  TORCH_CHECK(tensor.address && tensor.elements() == c10::multiply_integers(shape),
+              "input gradient ", gradient, " is not bound, or to a tensor of another size");
+  at::Tensor sum = TensorOver(tensor.address, tensor.dtype, shape);
+  CheckFits(value, sum, "gradient of an input");
+  if (written_[index]) {
+    sum.add_(value);
+  } else {
+    sum.copy_(value);
+  }
+  written_[index] = true;
+}
+
+void InputGradients::Finish() {
+  for (size_t i = 0; i < written_.size(); ++i) {
+    if (written_[i]) continue;
+    const DeviceTensor& tensor = tensors_[i];
+    ZeroBytes(HostPointer<void>(tensor.address),
+              (SizeOf(tensor.dtype) * tensor.elements()).count());
+  }
+}
+
+}  // namespace harmony::worker

@@ -1,0 +1,66 @@
+#include "worker/graphs/layer_graphs.h"
+
+#include <openssl/evp.h>
+
+#include <array>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
+#include "common/base/status.h"
+#include "common/io/file.h"
+#include "worker/graphs/graph_file.h"
+
+namespace harmony::worker {
+
+std::string GraphDigest(absl::string_view text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned int size = 0;
+  // It fails where OpenSSL was built without SHA-256: no name is that of any file then.
+  if (EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1) {
+    return "";
+  }
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), size));
+}
+
+absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string_view where,
+                                            absl::string_view torch) {
+  HARMONY_ASSIGN_OR_RETURN(const GraphFile file, ParseGraphFile(text, where));
+  LayerGraphs graphs;
+  graphs.slots = file.slots;
+  const auto bind = [&](Phase phase, bool without_outputs,
+                        std::optional<Graph>& graph) -> absl::Status {
+    const auto found = file.phases.find(phase);
+    if (found == file.phases.end()) return absl::OkStatus();
+    Graph::Options options;
+    options.where = std::string(where);
+    options.torch = std::string(torch);
+    options.without_outputs = without_outputs;
+    HARMONY_ASSIGN_OR_RETURN(graph, Graph::Bind(found->second, phase, options));
+    return absl::OkStatus();
+  };
+  HARMONY_RETURN_IF_ERROR(bind(Phase::kForward, false, graphs.forward));
+  HARMONY_RETURN_IF_ERROR(bind(Phase::kSaving, false, graphs.saving));
+  HARMONY_RETURN_IF_ERROR(bind(Phase::kSaving, true, graphs.recomputing));
+  HARMONY_RETURN_IF_ERROR(bind(Phase::kBackward, false, graphs.backward));
+  HARMONY_RETURN_IF_ERROR(bind(Phase::kFused, false, graphs.fused));
+  return graphs;
+}
+
+absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::string& directory,
+                                                                   const std::string& digest,
+                                                                   absl::string_view torch) {
+  const std::string name = absl::StrCat("graphs/", digest, ".json");
+  const std::string path = io::JoinPath(directory, name);
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, limits::kMostFileBytes));
+  const std::string actual = GraphDigest(text);
+  if (actual != digest) {
+    return absl::DataLossError(absl::StrCat(path, ": the SHA-256 of its contents is ", actual,
+                                            ", not its name: copy or export the model again"));
+  }
+  HARMONY_ASSIGN_OR_RETURN(LayerGraphs graphs, BindLayerGraphs(text, path, torch));
+  return std::make_shared<const LayerGraphs>(std::move(graphs));
+}
+
+}  // namespace harmony::worker

@@ -1,0 +1,250 @@
+#include "worker/graphs/layer_places.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace harmony::worker {
+namespace {
+
+BoundaryPlace PlaceAt(const std::vector<model::SampleTensor>& boundary, absl::string_view name) {
+  BoundaryPlace place;
+  int gradients = 0;
+  for (size_t i = 0; i < boundary.size(); ++i) {
+    const bool floating = IsFloatingPoint(boundary[i].dtype);
+    if (boundary[i].name == name) {
+      place.tensor = static_cast<int>(i);
+      if (floating) place.gradient = gradients;
+    }
+    if (floating) ++gradients;
+  }
+  return place;
+}
+
+size_t CountGradients(const std::vector<model::SampleTensor>& boundary) {
+  return static_cast<size_t>(absl::c_count_if(
+      boundary, [](const model::SampleTensor& type) { return IsFloatingPoint(type.dtype); }));
+}
+
+class PlaceFinder {
+ public:
+  PlaceFinder(const model::ModelSpec& model, const model::ExportedModel& exported, int layer)
+      : model_(model),
+        exported_(exported),
+        before_(model.boundaries[static_cast<size_t>(layer)]),
+        behind_(model.boundaries[static_cast<size_t>(layer) + 1]),
+        parameters_(model::PlacesOfParameters(exported)),
+        layer_(static_cast<size_t>(layer)) {}
+
+  absl::StatusOr<LayerPlaces> Find() {
+    const model::ExportedLayer& layer = exported_.layers[layer_];
+    LayerPlaces places;
+    places.name = layer.name;
+    places.first = layer_ == 0;
+    places.last = layer_ + 1 == exported_.layers.size();
+    places.inputs = before_.size();
+    places.input_gradients = CountGradients(before_);
+    places.boundary_outputs = behind_.size();
+    places.output_gradients = CountGradients(behind_);
+    for (const model::LayerSlot& slot : layer.slots) {
+      HARMONY_ASSIGN_OR_RETURN(SlotPlace place, FindSlot(slot));
+      places.slots.push_back(std::move(place));
+    }
+    for (int value : layer.outputs) {
+      const model::ExportedTensor& type = exported_.values[static_cast<size_t>(value)].tensor;
+      places.outputs.push_back({type, PlaceAt(behind_, type.name)});
+      if (places.outputs.back().place.tensor == kNowhere) return Missing("value", type.name);
+    }
+    for (const model::SampleTensor& type : before_) {
+      const BoundaryPlace to = PlaceAt(behind_, type.name);
+      if (to.tensor != kNowhere) places.passed.push_back({PlaceAt(before_, type.name), to});
+    }
+    if (places.outputs.size() + places.passed.size() != behind_.size()) {
+      return absl::InternalError("the boundary behind it has tensors that no layer makes");
+    }
+    return places;
+  }
+
+ private:
+  static absl::Status Missing(absl::string_view what, absl::string_view name) {
+    return absl::InternalError(
+        absl::StrCat("the description lacks the ", what, " '", name, "' there"));
+  }
+
+  absl::StatusOr<SlotPlace> FindSlot(const model::LayerSlot& slot) const {
+    SlotPlace place;
+    place.kind = slot.kind;
+    const auto index = static_cast<size_t>(slot.index);
+    switch (slot.kind) {
+      case model::SlotKind::kValue:
+        place.type = exported_.values[index].tensor;
+        place.differentiable = exported_.values[index].gradient;
+        place.value = PlaceAt(before_, place.type.name);
+        if (place.value.tensor == kNowhere) return Missing("value", place.type.name);
+        return place;
+      case model::SlotKind::kInput:
+        place.type = exported_.inputs[index].tensor;
+        place.values_below = exported_.inputs[index].values_below;
+        place.input = slot.index;
+        if (index >= model_.inputs.size() || model_.inputs[index].tensor.name != place.type.name) {
+          return Missing("input", place.type.name);
+        }
+        return place;
+      case model::SlotKind::kParameter:
+        break;
+    }
+    const model::ExportedParameter& parameter = exported_.parameters[index];
+    place.type.name = parameter.name;
+    place.type.dtype = parameter.dtype;
+    for (int64_t size : parameter.shape) place.type.shape.push_back({size, false});
+    HARMONY_ASSIGN_OR_RETURN(place.parameter, FindParameter(index));
+    return place;
+  }
+
+  absl::StatusOr<ParameterForms> FindParameter(size_t index) const {
+    const model::ExportedParameter& parameter = exported_.parameters[index];
+    const model::ParameterPlace& place = parameters_[index];
+    ParameterForms forms;
+    for (int reference : model_.layers[layer_].references) {
+      if (model_.references[static_cast<size_t>(reference)].block == place.block) {
+        forms.reference = reference;
+      }
+    }
+    const model::ParamBlock& block = model_.blocks[static_cast<size_t>(place.block)];
+    if (forms.reference == kNowhere || static_cast<size_t>(place.tensor) >= block.tensors.size()) {
+      return Missing("parameter", parameter.name);
+    }
+    const model::TensorSpec& tensor = block.tensors[static_cast<size_t>(place.tensor)];
+    const bool same = tensor.name == parameter.name && tensor.role == parameter.role &&
+                      tensor.shape == parameter.shape && tensor.weight.dtype == parameter.dtype;
+    // What is added up, and what a statistic hands on, has the parameter's own type.
+    const bool gradient =
+        parameter.role == model::TensorRole::kFixed || tensor.gradient.dtype == parameter.dtype;
+    if (!same || !gradient) return Missing("parameter", parameter.name);
+    forms.role = parameter.role;
+    forms.weight = tensor.weight.offset;
+    forms.gradient = tensor.gradient.offset;
+    return forms;
+  }
+
+  const model::ModelSpec& model_;
+  const model::ExportedModel& exported_;
+  const std::vector<model::SampleTensor>& before_;
+  const std::vector<model::SampleTensor>& behind_;
+  const std::vector<model::ParameterPlace> parameters_;
+  const size_t layer_;
+};
+
+// Checks one phase of a layer.
+class PhaseChecker {
+ public:
+  PhaseChecker(const LayerPlaces& places, size_t saved, Phase phase, const Graph& graph)
+      : places_(places), saved_(saved), phase_(phase), graph_(graph) {}
+
+  absl::Status Check() const {
+    HARMONY_RETURN_IF_ERROR(CheckInputs());
+    size_t outputs = 0, saved = 0, updates = 0;
+    for (const PhaseOutput& output : graph_.outputs()) {
+      const auto index = static_cast<size_t>(output.index);
+      switch (output.kind) {
+        case OutputKind::kOutput:
+          ++outputs;
+          break;
+        case OutputKind::kSaved:
+          ++saved;
+          break;
+        case OutputKind::kGradient:
+          if (places_.slots[index].HasGradient()) break;
+          return Wrong(absl::StrCat("makes a gradient of slot ", index, ", which has none"));
+        case OutputKind::kUpdate:
+          ++updates;
+          if (places_.slots[index].statistic()) break;
+          return Wrong(absl::StrCat("makes an update of slot ", index, ", which takes none"));
+        case OutputKind::kLoss:
+          break;
+      }
+    }
+    const bool makes_outputs = phase_ == Phase::kForward || phase_ == Phase::kSaving;
+    if (makes_outputs && outputs != places_.outputs.size()) {
+      return Wrong(
+          absl::StrCat("makes ", outputs, " outputs, the layer has ", places_.outputs.size()));
+    }
+    if (phase_ == Phase::kSaving && saved != saved_) {
+      return Wrong(absl::StrCat("saves ", saved, " tensors, model.json names ", saved_));
+    }
+    const auto statistics = static_cast<size_t>(
+        absl::c_count_if(places_.slots, [](const SlotPlace& slot) { return slot.statistic(); }));
+    if ((phase_ == Phase::kSaving || phase_ == Phase::kFused) && updates != statistics) {
+      return Wrong(
+          absl::StrCat("updates ", updates, " of the layer's ", statistics, " statistics"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Wrong(absl::string_view why) const {
+    return absl::InvalidArgumentError(absl::StrCat("its phase ", ToString(phase_), " ", why));
+  }
+
+  absl::Status CheckInputs() const {
+    if (phase_ == Phase::kFused) return absl::OkStatus();
+    for (const PhaseInput& input : graph_.inputs()) {
+      if (input.kind != InputKind::kTangent) continue;
+      const OutputPlace& output = places_.outputs[static_cast<size_t>(input.index)];
+      if (output.place.gradient == kNowhere) {
+        return Wrong(
+            absl::StrCat("reads the gradient of '", output.type.name, "', which has none"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const LayerPlaces& places_;
+  const size_t saved_;
+  const Phase phase_;
+  const Graph& graph_;
+};
+
+}  // namespace
+
+bool LayerPlaces::HasStatistics() const {
+  return absl::c_any_of(slots, [](const SlotPlace& slot) { return slot.statistic(); });
+}
+
+absl::StatusOr<LayerPlaces> FindLayerPlaces(const model::ModelSpec& model,
+                                            const model::ExportedModel& exported, int layer) {
+  const size_t count = exported.layers.size();
+  if (model.layers.size() != count || model.boundaries.size() != count + 1) {
+    return absl::InternalError("the description has another number of layers");
+  }
+  return PlaceFinder(model, exported, layer).Find();
+}
+
+absl::Status CheckLayerGraphs(const LayerPlaces& places, const model::ExportedGraph& described,
+                              const LayerGraphs& graphs) {
+  if (graphs.fused.has_value() != places.last) {
+    return absl::InvalidArgumentError(places.last ? "the last layer's graph must be fused"
+                                                  : "only the last layer's graph is fused");
+  }
+  bool same = graphs.slots.size() == places.slots.size();
+  for (size_t i = 0; same && i < places.slots.size(); ++i) {
+    const model::ExportedTensor &slot = places.slots[i].type, &expected = graphs.slots[i];
+    same = slot.dtype == expected.dtype && slot.shape == expected.shape;
+  }
+  if (!same) {
+    return absl::InvalidArgumentError("its slots are not of the types and shapes of its graph's");
+  }
+  const auto check = [&](Phase phase, const std::optional<Graph>& graph) -> absl::Status {
+    if (!graph.has_value()) return absl::OkStatus();
+    return PhaseChecker(places, described.saved.size(), phase, *graph).Check();
+  };
+  HARMONY_RETURN_IF_ERROR(check(Phase::kForward, graphs.forward));
+  HARMONY_RETURN_IF_ERROR(check(Phase::kSaving, graphs.saving));
+  HARMONY_RETURN_IF_ERROR(check(Phase::kBackward, graphs.backward));
+  return check(Phase::kFused, graphs.fused);
+}
+
+}  // namespace harmony::worker

@@ -1,0 +1,84 @@
+#pragma once
+
+// Where a layer of an exported model finds what its graphs name: which tensor of a call each slot,
+// output and pass-through is. Worked out once for a layer, from the two descriptions that have to
+// agree.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/exported_model.h"
+#include "common/model/model_spec.h"
+#include "worker/graphs/layer_graphs.h"
+
+namespace harmony::worker {
+
+inline constexpr int kNowhere = -1;
+
+// A tensor of a boundary: its position there, and among those of the boundary that have gradients.
+struct BoundaryPlace {
+  int tensor = kNowhere;
+  int gradient = kNowhere;
+};
+
+// A parameter: in the buffers of a reference (ReferenceBinding), which is one of ModelSpec's.
+struct ParameterForms {
+  int reference = kNowhere;
+  model::TensorRole role = model::TensorRole::kTrained;
+  Bytes weight, gradient;  // offsets
+};
+
+struct SlotPlace {
+  model::SlotKind kind = model::SlotKind::kValue;
+  model::ExportedTensor type;  // with its name
+  BoundaryPlace value;         // of the boundary that enters the layer
+  bool differentiable = false;
+  int input = kNowhere;  // among the batch inputs
+  int64_t values_below = 0;
+  ParameterForms parameter;
+
+  bool statistic() const {
+    return kind == model::SlotKind::kParameter && parameter.role == model::TensorRole::kStatistic;
+  }
+  // Whether a graph may compute its gradient.
+  bool HasGradient() const {
+    return kind == model::SlotKind::kParameter ? parameter.role == model::TensorRole::kTrained
+                                               : differentiable;
+  }
+};
+
+struct OutputPlace {
+  model::ExportedTensor type;
+  BoundaryPlace place;  // of the boundary behind the layer
+};
+
+// A value that a later layer reads and an earlier one made.
+struct PassedValue {
+  BoundaryPlace from, to;
+};
+
+struct LayerPlaces {
+  std::string name;
+  bool first = false, last = false;
+  std::vector<SlotPlace> slots;
+  std::vector<OutputPlace> outputs;
+  std::vector<PassedValue> passed;
+  // Tensors of the boundary before the layer and of the one behind it, and those with gradients.
+  size_t inputs = 0, input_gradients = 0;
+  size_t boundary_outputs = 0, output_gradients = 0;
+
+  bool HasStatistics() const;
+};
+
+// Internal when the model lacks what the layer needs.
+absl::StatusOr<LayerPlaces> FindLayerPlaces(const model::ModelSpec& model,
+                                            const model::ExportedModel& exported, int layer);
+
+// InvalidArgument when a graph names slots, outputs or saved tensors that the layer lacks, or
+// leaves out what it has to make.
+absl::Status CheckLayerGraphs(const LayerPlaces& places, const model::ExportedGraph& described,
+                              const LayerGraphs& graphs);
+
+}  // namespace harmony::worker

@@ -1,0 +1,95 @@
+#include "worker/graphs/tensors.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
+
+#include <string>
+#include <vector>
+
+#include "worker/device/cpu_memory.h"
+
+namespace harmony::worker {
+namespace {
+
+template <typename T>
+int64_t FirstOutsideOf(const DeviceTensor& tensor, int64_t end) {
+  const T* const values = HostPointer<const T>(tensor.address);
+  const int64_t count = tensor.elements();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<int64_t>(values[i]);
+    if (value < 0 || value >= end) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+c10::ScalarType ScalarTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return c10::ScalarType::Float;
+    case DType::kBF16:
+      return c10::ScalarType::BFloat16;
+    case DType::kF16:
+      return c10::ScalarType::Half;
+    case DType::kF64:
+      return c10::ScalarType::Double;
+    case DType::kI64:
+      return c10::ScalarType::Long;
+    case DType::kI32:
+      return c10::ScalarType::Int;
+    case DType::kI16:
+      return c10::ScalarType::Short;
+    case DType::kI8:
+      return c10::ScalarType::Char;
+    case DType::kU8:
+      return c10::ScalarType::Byte;
+    case DType::kBool:
+      return c10::ScalarType::Bool;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kU64:
+    case DType::kU32:
+    case DType::kU16:
+      break;
+  }
+  TORCH_CHECK(false, "no type of exported models: ", std::string(ToString(dtype)));
+}
+
+at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes) {
+  return at::from_blob(HostPointer<void>(address), sizes, at::TensorOptions(ScalarTypeOf(dtype)));
+}
+
+at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples) {
+  const std::vector<int64_t> shape = type.ShapeFor(samples);
+  TORCH_CHECK(tensor.address, "'", type.name, "' is not bound");
+  TORCH_CHECK(tensor.dtype == type.dtype && tensor.elements() == c10::multiply_integers(shape), "'",
+              type.name, "' is bound to a tensor of another type or size");
+  return TensorOver(tensor.address, type.dtype, shape);
+}
+
+void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_view what) {
+  TORCH_CHECK(made.sizes() == place.sizes() && made.scalar_type() == place.scalar_type(), "the ",
+              std::string(what), " is ", made.scalar_type(), " ", made.sizes(), ", must be ",
+              place.scalar_type(), " ", place.sizes());
+}
+
+int64_t FirstOutside(const DeviceTensor& tensor, int64_t end) {
+  switch (tensor.dtype) {
+    case DType::kI64:
+      return FirstOutsideOf<int64_t>(tensor, end);
+    case DType::kI32:
+      return FirstOutsideOf<int32_t>(tensor, end);
+    case DType::kI16:
+      return FirstOutsideOf<int16_t>(tensor, end);
+    case DType::kI8:
+      return FirstOutsideOf<int8_t>(tensor, end);
+    case DType::kU8:
+      return FirstOutsideOf<uint8_t>(tensor, end);
+    default:
+      return -1;
+  }
+}
+
+}  // namespace harmony::worker

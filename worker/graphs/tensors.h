@@ -1,0 +1,33 @@
+#pragma once
+
+// Tensors of the project's kind as LibTorch's, on the CPU. Functions throw c10::Error.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "common/base/dtype.h"
+#include "common/model/exported_model.h"
+#include "worker/device/device_tensor.h"
+
+namespace harmony::worker {
+
+// Throws for a type that exported models do not have.
+c10::ScalarType ScalarTypeOf(DType dtype);
+
+// A contiguous view of memory that stays the caller's.
+at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes);
+
+// A view of a tensor that a call binds, in the shape that graphs know it by. Throws when it is not
+// bound, or is another tensor than `type` says.
+at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples);
+
+// Throws when what a graph made is not of the size and type of the place that it is put into or
+// added to: copying would stretch a smaller tensor, or convert it. `what` is the made one.
+void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_view what);
+
+// The position of the first number of a tensor of integers that is not in [0, end); -1: all are.
+int64_t FirstOutside(const DeviceTensor& tensor, int64_t end);
+
+}  // namespace harmony::worker
