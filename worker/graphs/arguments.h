@@ -7,6 +7,8 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
