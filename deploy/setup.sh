@@ -4,7 +4,7 @@
 #
 #   deploy/setup.sh                 packages, LibTorch into .deps/libtorch, release build into build/
 #   deploy/setup.sh --no-build      packages and LibTorch only
-#   deploy/setup.sh --with-tests    also what tests/run.sh needs (clang tools, a Python test environment)
+#   deploy/setup.sh --with-tests    also what tests/run.sh needs (clang tools, Python test environments)
 #   deploy/setup.sh --with-parity   also PyTorch and transformers for Python, to compare results with
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ done
 packages=(build-essential cmake ninja-build mold ccache pkg-config git python3 python3-venv
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   libgtest-dev libgmock-dev libsqlite3-dev libsqlitecpp-dev libspdlog-dev libcli11-dev libyaml-cpp-dev
-  nlohmann-json3-dev libxxhash-dev)
+  nlohmann-json3-dev libxxhash-dev libssl-dev)
 test_packages=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 
 say() { echo "[setup] $*"; }
@@ -55,12 +55,13 @@ make_venv() {
   cp "$requirements" "$dir/.complete"
 }
 
-# LibTorch is the C++ part of the PyTorch wheel, unpacked, plus the two small libraries that
-# libtorch_cpu.so is linked against even where there is no GPU.
+# LibTorch is the PyTorch wheel, unpacked, plus the two small libraries that libtorch_cpu.so is linked
+# against even where there is no GPU. Programs use its libraries and headers, tests of exports the rest.
 install_libtorch() {
   local wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
   local target=.deps/libtorch work
-  if [ -f "$target/.complete" ] && [ "$(cat "$target/.complete")" = "${wheels[*]}" ]; then return 0; fi
+  local complete="${wheels[*]}, whole"
+  if [ -f "$target/.complete" ] && [ "$(cat "$target/.complete")" = "$complete" ]; then return 0; fi
   say "fetching LibTorch (${wheels[*]})"
   mkdir -p .deps
   work=$(mktemp -d .deps/libtorch.XXXXXX)
@@ -71,17 +72,37 @@ install_libtorch() {
   for wheel in "$work"/wheels/*.whl; do
     "$work/venv/bin/python" -m zipfile -e "$wheel" "$work/out"
   done
-  find "$work/out" -name '*.py' -delete  # only libraries and headers are of use here
-  echo "${wheels[*]}" > "$work/out/.complete"
+  echo "$complete" > "$work/out/.complete"
   rm -rf "$target"
   mv "$work/out" "$target"
   rm -rf "$work"
+}
+
+# PyTorch for the tests of exports: that of .deps/libtorch, with what it needs of Python.
+make_export_venv() {
+  local dir=.deps/export-venv
+  if ! ls /usr/local/cuda*/lib64/libcublas.so.13 >/dev/null 2>&1 &&
+    ! ldconfig -p | grep -q libcublas.so.13; then
+    say "no CUDA 13 toolkit, so Python cannot load PyTorch: tests of exports are left out"
+    return 0
+  fi
+  make_venv "$dir" tests/export/requirements.txt
+  local site part
+  site=$(echo "$dir"/lib/python3*/site-packages)
+  # Hard links, not a search path or symbolic links: PyTorch looks for the CUDA libraries beside itself.
+  if [ ! -e "$site/torch" ]; then
+    for part in .deps/libtorch/{torch,torchgen,functorch,torch-*.dist-info}; do
+      cp -al "$part" "$site/"
+    done
+  fi
+  echo "$PWD/client/export" > "$site/harmony.pth"
 }
 
 install_packages "${packages[@]}"
 [ "$tests" = 0 ] || install_packages "${test_packages[@]}"
 install_libtorch
 [ "$tests" = 0 ] || make_venv .deps/test-venv tests/requirements.txt
+[ "$tests" = 0 ] || make_export_venv
 [ "$parity" = 0 ] || make_venv .deps/parity-venv tests/parity/requirements.txt
 
 if [ "$build" = 1 ]; then

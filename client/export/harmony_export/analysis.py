@@ -1,0 +1,165 @@
+"""What each operation of a traced program depends on, and where it may be computed."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from .capture import Captured, base_of, draws_random_numbers, mutated_arguments, place_of
+from .errors import ExportError
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node computes a size. Sizes are computed from the number of samples wherever they are needed."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, int))
+
+
+def inputs_of(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a node reads."""
+    return [argument for argument in node.all_input_nodes if not is_size(argument)]
+
+
+class Analysis:
+    """Facts about the nodes of a captured program.
+
+    live        leads to the loss or writes to a buffer
+    gradient    a gradient flows back through it
+    repeatable  may be computed again in each layer that needs it: it depends on batch inputs and fixed tensors
+                alone (and no gradient passes it), or on parameters alone (and does not grow with the samples)
+    before      by node, the writes that must happen before it; reads that must happen before a write
+    """
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.order = {node: number for number, node in enumerate(captured.graph.nodes)}
+        self.writes: dict[fx.Node, list[fx.Node]] = {}  # by writing node, the memory written to
+        self.statistics: set[fx.Node] = set()
+        self._find_writes()
+        self.before: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+        self.before_if_needed: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+        self._order_writes()
+        self.live = self._find_live()
+        self.gradient: dict[fx.Node, bool] = {}
+        self.repeatable: dict[fx.Node, bool] = {}
+        self._find_dependencies()
+
+    def dependencies(self, node: fx.Node) -> list[fx.Node]:
+        """What must be computed before a node, in any layer that computes it."""
+        return inputs_of(node) + self.before[node]
+
+    def refuse_operators(self) -> None:
+        """Only operators of ATen that draw no random numbers can be exported: a worker has no others, and one that
+        computes a layer again would draw other numbers."""
+        for node in self.live:
+            if node.op == "get_attr":
+                raise ExportError(f"the program refers to the object '{node.target}'", place_of(node),
+                                  "Only tensors and functions of tensors can be exported")
+            if node.op != "call_function" or node.target is operator.getitem:
+                continue
+            if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
+                raise ExportError(f"{node.target} is no operator of ATen", place_of(node),
+                                  "Write it with PyTorch's own tensor operations, and loops and conditions in Python")
+            if draws_random_numbers(node):
+                raise ExportError(f"{node.target} draws random numbers", place_of(node),
+                                  "Switch the noise off, or give random numbers as a batch input")
+
+    def _find_writes(self) -> None:
+        for node in self.captured.graph.nodes:
+            bases = [base_of(argument) for argument in mutated_arguments(node)]
+            if not bases:
+                continue
+            self.writes[node] = bases
+            for base in bases:
+                source = self.captured.sources.get(base)
+                if source is None:
+                    continue
+                if source.kind == "input":
+                    raise ExportError(f"{node.target} writes to a batch input", place_of(node),
+                                      "Write to a copy: x = x.clone()")
+                entry = self.captured.state.entries[source.index]
+                if isinstance(entry.tensor, torch.nn.Parameter):
+                    raise ExportError(f"the forward writes to the parameter {entry.name}", place_of(node),
+                                      "Parameters change by the optimizer only")
+                self.statistics.add(base)
+                entry.role = "statistic"
+
+    def _order_writes(self) -> None:
+        users: dict[fx.Node, list[fx.Node]] = defaultdict(list)  # by memory, all nodes that touch it
+        written = {base for bases in self.writes.values() for base in bases}
+        for node in self.captured.graph.nodes:
+            for base in {base_of(argument) for argument in inputs_of(node)}:
+                if base in written:
+                    users[base].append(node)
+        for base, nodes in users.items():
+            for position, node in enumerate(nodes):
+                writes = [n for n in nodes[:position] if base in self.writes.get(n, ())]
+                self.before[node] += writes
+                if base in self.writes.get(node, ()):
+                    self.before_if_needed[node] += [n for n in nodes[:position] if n not in writes]
+
+    def _find_live(self) -> set[fx.Node]:
+        live: set[fx.Node] = set()
+        stack = [self.captured.loss]
+        stack += [node for node, bases in self.writes.items() if any(b in self.statistics for b in bases)]
+        while stack:
+            node = stack.pop()
+            if node not in live:
+                live.add(node)
+                stack += self.dependencies(node)
+        return live
+
+    def _find_dependencies(self) -> None:
+        # What is written into memory says as much about it as what made it, so it takes rounds.
+        gradient: set[fx.Node] = set()
+        fixed_in_place: set[fx.Node] = set(self.statistics)
+        while True:
+            self._walk(gradient, fixed_in_place)
+            more_gradient = {b for w, bases in self.writes.items() if self.gradient[w] for b in bases} - gradient
+            more_fixed = {b for w, bases in self.writes.items() if not self.repeatable[w]
+                          for b in bases} - fixed_in_place
+            if not more_gradient and not more_fixed:
+                return
+            gradient |= more_gradient
+            fixed_in_place |= more_fixed
+
+    def _walk(self, with_gradient: set[fx.Node], in_place: set[fx.Node]) -> None:
+        of_samples: dict[fx.Node, bool] = {}
+        of_parameters: dict[fx.Node, bool] = {}
+        free: dict[fx.Node, bool] = {}  # nothing is in the way of computing it again
+        for node in self.captured.graph.nodes:
+            source = self.captured.sources.get(node)
+            if source is not None:
+                entry = self.captured.state.entries[source.index] if source.kind == "parameter" else None
+                of_samples[node] = entry is None
+                of_parameters[node] = entry is not None and isinstance(entry.tensor, torch.nn.Parameter)
+                self.gradient[node] = entry is not None and entry.role == "trained"
+                free[node] = node not in in_place
+            elif node.op == "call_function" and not is_size(node):
+                inputs = self.dependencies(node)
+                of_samples[node] = any(of_samples[i] for i in inputs) or self._grows(node)
+                of_parameters[node] = any(of_parameters[i] for i in inputs)
+                self.gradient[node] = self._differentiable(node) and (
+                    any(self.gradient[i] for i in inputs_of(node)) or base_of(node) in with_gradient)
+                free[node] = (not draws_random_numbers(node) and base_of(node) not in in_place
+                              and all(free[i] for i in inputs))
+            else:
+                continue
+            self.repeatable[node] = free[node] and not (of_samples[node] and of_parameters[node])
+
+    @staticmethod
+    def _grows(node: fx.Node) -> bool:
+        value = node.meta.get("val")
+        return isinstance(value, Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+
+    @staticmethod
+    def _differentiable(node: fx.Node) -> bool:
+        if node.target is torch.ops.aten.detach.default:
+            return False
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            return value.is_floating_point() or value.is_complex()
+        return isinstance(value, (tuple, list))

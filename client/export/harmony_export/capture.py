@@ -1,0 +1,414 @@
+"""A model and its loss, traced once by torch.export with the number of samples as the only symbol."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import CheckpointFunction, _NoopSaveInputs
+
+from . import faithful
+from .errors import ExportError
+from .state import State
+
+aten = torch.ops.aten
+
+Call = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+
+# What torch.export adds to check its assumptions. It changes nothing.
+ASSERTIONS = {
+    aten._assert_tensor_metadata.default,
+    aten._assert_scalar.default,
+    aten._assert_async.msg,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+}
+
+
+# These give back their input where nothing is dropped.
+DROPOUTS = {
+    aten.dropout.default,
+    aten.dropout_.default,
+    aten.feature_dropout.default,
+    aten.feature_dropout_.default,
+    aten.alpha_dropout.default,
+    aten.alpha_dropout_.default,
+    aten.feature_alpha_dropout.default,
+    aten.feature_alpha_dropout_.default,
+}
+
+
+class Program(nn.Module):
+    """What is traced: batch inputs in, loss out."""
+
+    def __init__(self, model: nn.Module, call: Call, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self._call = call
+        self._names = list(names)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self._call(self.model, dict(zip(self._names, inputs)))
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a placeholder of the traced graph stands for; `index` counts parameters or batch inputs."""
+
+    kind: Literal["parameter", "input"]
+    index: int
+
+
+@dataclass
+class Captured:
+    """The traced program."""
+
+    module: fx.GraphModule
+    sources: dict[fx.Node, Source]
+    loss: fx.Node
+    state: State
+    input_names: list[str]
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.module.graph
+
+    @property
+    def samples(self) -> torch.SymInt:
+        """The number of samples."""
+        size = next(node.meta["val"].shape[0] for node, source in self.sources.items() if source.kind == "input")
+        assert isinstance(size, torch.SymInt)
+        return size
+
+    @property
+    def fake_mode(self) -> FakeTensorMode:
+        """The mode of all fake tensors in the graph."""
+        for node in self.sources:
+            value = node.meta["val"]
+            if hasattr(value, "fake_mode"):
+                mode = value.fake_mode
+                assert isinstance(mode, FakeTensorMode)
+                return mode
+        raise AssertionError("a traced program has inputs")
+
+
+# ---- Where in the model something stands ----
+
+
+def module_stack(node: fx.Node) -> list[tuple[str, str]]:
+    """The modules of the user's model that a node was traced in, outermost first: a key that tells
+    calls of one module apart, and the module's path."""
+    stack = []
+    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
+        if path == "model" or path.startswith("model."):
+            stack.append((key, path[len("model."):]))
+    return stack
+
+
+def place_of(node: fx.Node) -> str:
+    """The innermost module of a node and the line of code, for messages."""
+    stack = module_stack(node)
+    place = stack[-1][1] if stack else ""
+    line = _code_line(node.meta.get("stack_trace"))
+    return f"{place or 'the model'}{f' ({line})' if line else ''}"
+
+
+def _code_line(trace: str | None) -> str:
+    lines = [line.strip() for line in (trace or "").strip().split("\n") if line.strip()]
+    files = [line for line in lines if line.startswith("File ")]
+    if not files:
+        return ""
+    parts = files[-1].replace('"', "").split(", ")
+    return f"{parts[0][len('File '):]}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else parts[0]
+
+
+def _module_in(frames: Sequence[FrameType], model: nn.Module) -> str:
+    """The innermost module of the model whose code runs in one of the frames, outermost first."""
+    names = {id(module): name for name, module in model.named_modules()}
+    for frame in reversed(frames):
+        this = frame.f_locals.get("self")
+        if isinstance(this, nn.Module) and id(this) in names:
+            return names[id(this)] or "the model"
+    return "the model"
+
+
+@contextlib.contextmanager
+def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
+    """torch.export drops the backward of a custom autograd.Function without a word, so none may run."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is CheckpointFunction:
+            # Harmony decides itself what is computed again.
+            return args[0](*args[2:])
+        if cls is _NoopSaveInputs:
+            return torch.empty((0,))
+        if cls.__module__.startswith("torch._higher_order_ops"):
+            raise ExportError(f"control flow depends on the values of tensors ({cls.__qualname__})", where(),
+                              "Use torch.where, masks, or loops of a fixed length")
+        raise ExportError(f"{cls.__module__}.{cls.__qualname__} is a custom autograd.Function, whose backward an "
+                          "exported program loses", where(), "Write it with differentiable tensor operations")
+
+    def where() -> str:
+        frames: list[FrameType] = []
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            frames.insert(0, frame)
+            frame = frame.f_back
+        return _module_in(frames, model)
+
+    setattr(torch.autograd.Function, "apply", classmethod(refuse))
+    try:
+        yield
+    finally:
+        setattr(torch.autograd.Function, "apply", original)
+
+
+@contextlib.contextmanager
+def _writing_buffers() -> Iterator[None]:
+    """torch.export forgets what is assigned to a buffer (self.mean = ...), but sees what is written to it."""
+    original = nn.Module.__setattr__
+
+    def assign(module: nn.Module, name: str, value: Any) -> None:
+        buffer = module.__dict__.get("_buffers", {}).get(name)
+        if not isinstance(buffer, Tensor) or not isinstance(value, Tensor) or value is buffer:
+            original(module, name, value)
+        elif buffer.shape != value.shape or buffer.dtype != value.dtype:
+            raise ExportError(f"the forward assigns a tensor of shape {list(value.shape)} and type {value.dtype} to the "
+                              f"buffer '{name}', which has {list(buffer.shape)} and {buffer.dtype}",
+                              type(module).__name__, "Keep the buffer's shape and type")
+        else:
+            buffer.copy_(value.detach())
+
+    setattr(nn.Module, "__setattr__", assign)
+    try:
+        yield
+    finally:
+        setattr(nn.Module, "__setattr__", original)
+
+
+# ---- Tracing ----
+
+
+def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captured:
+    """Traces the loss of a batch. The number of samples in it must be at least two and should be a number
+    that no other size has."""
+    names = list(batch)
+    program = Program(model, call, names)
+    state = State(model)
+    dimension = torch.export.Dim("n")
+    with _refusing_custom_functions(model), _writing_buffers(), faithful.tracing():
+        try:
+            exported = torch.export.export(program, tuple(batch.values()),
+                                           dynamic_shapes=(tuple({0: dimension} for _ in names),), strict=False)
+        except ExportError:
+            raise
+        except Exception as error:
+            raise _explained(error, model) from error
+    module = exported.graph_module
+    assert isinstance(module, fx.GraphModule)
+    inline_regions(module)
+    for node in list(module.graph.nodes):
+        if node.target in DROPOUTS and (node.args[1] == 0 or not node.args[2]):
+            node.replace_all_uses_with(node.args[0])
+        if node.target in ASSERTIONS or (node.target in DROPOUTS and not node.users):
+            module.graph.erase_node(node)
+    sources = _sources(exported, module.graph, state)
+    result = module.graph.output_node().args[0]
+    assert isinstance(result, (tuple, list))
+    loss = _checked_loss(result[0], len(result))
+    return Captured(module, sources, loss, state, names)
+
+
+def _sources(exported: torch.export.ExportedProgram, graph: fx.Graph, state: State) -> dict[fx.Node, Source]:
+    """What every placeholder stands for. Placeholders of one tensor become one."""
+    signature = exported.graph_signature
+    sources: dict[fx.Node, Source] = {}
+    first: dict[Source, fx.Node] = {}
+    inputs = 0
+    for node in [n for n in graph.nodes if n.op == "placeholder"]:
+        owner = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name)
+        if owner is not None:
+            source = Source("parameter", state.index_of(owner.removeprefix("model.")))
+        elif node.name in signature.inputs_to_lifted_tensor_constants:
+            constant = exported.constants[signature.inputs_to_lifted_tensor_constants[node.name]]
+            source = Source("parameter", state.add_constant(constant))
+        elif node.name in signature.inputs_to_lifted_custom_objs:
+            raise ExportError(f"the model uses an object of its own, {node.name}", fix="Only tensors can be exported")
+        else:
+            source = Source("input", inputs)
+            inputs += 1
+        if source in first:
+            node.replace_all_uses_with(first[source])
+            continue
+        first[source] = node
+        sources[node] = source
+    return sources
+
+
+def _checked_loss(loss: Any, results: int) -> fx.Node:
+    value = loss.meta.get("val") if isinstance(loss, fx.Node) else None
+    if results != 1 or not isinstance(value, Tensor) or value.dim() != 0 or not value.is_floating_point():
+        seen = f"{results} results" if results != 1 else f"a {type(value).__name__}"
+        if isinstance(value, Tensor) and results == 1:
+            seen = f"a tensor of shape {list(value.shape)} and type {value.dtype}"
+        raise ExportError(f"the model's result is {seen} rather than a scalar loss",
+                          fix="Pass loss=..., or return the mean (or sum) over the labels alone")
+    assert isinstance(loss, fx.Node)
+    if loss.op == "placeholder":
+        raise ExportError("the loss is an input of the model", fix="Return a loss that the model computes")
+    if value.dtype != torch.float32:
+        raise ExportError(f"the loss has the type {value.dtype}", fix="Return it as float32: loss.float()")
+    return loss
+
+
+def _explained(error: Exception, model: nn.Module) -> ExportError:
+    """What torch.export has to say, in our words where the cause is a known one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ExportError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    where = _module_in(frames, model)
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    text = str(error).strip()
+    first = text.split("\n", maxsplit=1)[0]
+    if "DataDependent" in kinds or "DynamicOutputShape" in kinds or "data-dependent" in text.lower() or "unbacked" in text.lower():
+        return ExportError(f"control flow or a size depends on the values of tensors ({first})", where,
+                           "Use torch.where, masks, or loops of a fixed length")
+    if "Constraint" in kinds or "constraints violated" in text.lower() or re.search(r"\bs\d+\b", first):
+        reason = next((line.strip() for line in text.split("\n") if "dynamic_shapes" in line or "- " in line), first)
+        return ExportError(f"the model fixes the number of samples ({reason})", where,
+                           "Take the batch size from the inputs (x.size(0)) and write no number in its place")
+    return ExportError(f"torch.export cannot trace the model: {type(error).__name__}: {text[:1500]}", where)
+
+
+# ---- Regions ----
+
+
+def inline_regions(module: fx.GraphModule) -> None:
+    """Puts the sub-graphs that run without gradients, or without autocast, where they are called."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if name == "wrap_with_set_grad_enabled":
+            enabled, inner, arguments = bool(node.args[0]), node.args[1], node.args[2:]
+        elif name == "wrap_with_autocast":
+            if node.args[2]:
+                raise ExportError("the model computes under autocast", place_of(node),
+                                  "Train in float32, or convert tensors by .to(...)")
+            enabled, inner, arguments = True, node.args[4], node.args[5:]
+        else:
+            continue
+        region = getattr(module, str(inner.target))
+        inline_regions(region)
+        if not enabled:
+            # Without their gradients, what is written inside the region has none either.
+            arguments = tuple(_detached(graph, argument, node) for argument in arguments)
+        results = _copy_region(graph, region, node, arguments)
+        for user in list(node.users):
+            assert user.target is operator.getitem
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        if not inner.users:
+            graph.erase_node(inner)
+    module.recompile()
+
+
+def _copy_region(graph: fx.Graph, region: fx.GraphModule, call: fx.Node, arguments: Sequence[Any]) -> list[Any]:
+    copies: dict[fx.Node, Any] = {}
+    inputs = iter(arguments)
+    with graph.inserting_before(call):
+        for node in region.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = next(inputs)
+            elif node.op == "call_function":
+                copies[node] = graph.node_copy(node, lambda n: copies[n])
+                if not copies[node].meta.get("nn_module_stack"):
+                    copies[node].meta["nn_module_stack"] = call.meta.get("nn_module_stack")
+            elif node.op != "output":
+                raise ExportError(f"'{node.target}' inside a region without gradients cannot be exported",
+                                  place_of(call))
+    return list(fx.node.map_arg(region.graph.output_node().args[0], lambda n: copies[n]))  # type: ignore[arg-type]
+
+
+def _detached(graph: fx.Graph, argument: Any, call: fx.Node) -> Any:
+    if not isinstance(argument, fx.Node) or not isinstance(argument.meta.get("val"), Tensor):
+        return argument
+    with graph.inserting_before(call):
+        node = graph.call_function(aten.detach.default, (argument,))
+    node.meta = {"val": argument.meta["val"], "nn_module_stack": call.meta.get("nn_module_stack")}
+    return node
+
+
+# ---- Properties of nodes ----
+
+
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether an operation's result is another one each time. Those that drop values do not where they drop none."""
+    if not isinstance(node.target, OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(
+                argument.name, argument.default_value)
+            return not isinstance(given, (int, float)) or given != 0
+    return True
+
+
+def mutated_arguments(node: fx.Node) -> list[fx.Node]:
+    """The arguments that an operation writes to, those included that its schema does not mark."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    written = []
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            written += [v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, fx.Node)]
+    flag = {aten.batch_norm.default: 5, aten.instance_norm.default: 5}.get(node.target)
+    if flag is not None and node.args[flag]:
+        written += [v for v in node.args[3:5] if isinstance(v, fx.Node)]
+    return written
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's result lies in the memory of its first argument."""
+    if node.target is aten._unsafe_view.default:
+        return True
+    if not isinstance(node.target, OpOverload) or not node.target._schema.returns:
+        return False
+    info = node.target._schema.returns[0].alias_info
+    return info is not None and not info.is_write
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """The node whose memory a view lies in."""
+    while True:
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_view(node.args[0]):
+            node = node.args[0]
+        elif node.op == "call_function" and (is_view(node) or _returns_its_argument(node)):
+            argument = node.args[0]
+            assert isinstance(argument, fx.Node)
+            node = argument
+        else:
+            return node
+
+
+def _returns_its_argument(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload) or not node.target._schema.returns:
+        return False
+    info = node.target._schema.returns[0].alias_info
+    return info is not None and bool(info.is_write)

@@ -1,0 +1,152 @@
+"""Holds a written directory against eager PyTorch: loss, gradients and statistics of one microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .capture import Call
+from .errors import ExportError
+from .reference import ReferenceModel
+
+SAMPLES = (1, 2, 5)
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The largest relative error of any tensor at a number of samples, 0 where all bits are equal."""
+
+    samples: int
+    error: float
+    tensor: str
+
+    def __str__(self) -> str:
+        exactness = f"within {self.error:.1e}, {self.tensor}" if self.error else "to the last bit"
+        return f"{self.samples} sample{'s' if self.samples > 1 else ''} {exactness}"
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """The result of a check."""
+
+    deviations: list[Deviation]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all bits are equal."""
+        return all(d.error == 0 for d in self.deviations)
+
+    def __str__(self) -> str:
+        return f"as eager PyTorch (loss, gradients, statistics): {'; '.join(map(str, self.deviations))}"
+
+
+def rows(batch: Mapping[str, Tensor], samples: int) -> dict[str, Tensor]:
+    """A batch of so many samples, in turns those that there are."""
+    return {name: tensor[torch.arange(samples) % len(tensor)] for name, tensor in batch.items()}
+
+
+def check(directory: Path, model: nn.Module, call: Call, batch: Mapping[str, Tensor], reduction: str,
+          tolerance: float = TOLERANCE) -> Exactness:
+    """Compares, and raises where the relative error of a tensor is above the tolerance."""
+    _check_reduction(model, call, batch, reduction)
+    reference = ReferenceModel(directory)
+    deviations = []
+    for samples in SAMPLES:
+        part = rows(batch, samples)
+        try:
+            expected = _eager(model, call, part)
+        except ValueError:
+            # BatchNorm takes no single value per channel.
+            if samples > 1:
+                raise
+            continue
+        deviations.append(Deviation(samples, *_compare(reference, part, expected)))
+        if not deviations[-1].error <= tolerance:
+            raise ExportError(f"the exported graphs differ from eager PyTorch: {deviations[-1]}", deviations[-1].tensor,
+                              "This is a fault of the export, or the model computes something else each time it runs")
+    return Exactness(deviations)
+
+
+@dataclass
+class _Expected:
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+
+def _eager(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> _Expected:
+    """One forward and backward of the model, which is left as it was."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
+    kept = {name: parameter.grad for name, parameter in model.named_parameters()}
+    try:
+        for parameter in model.parameters():
+            parameter.grad = None
+        with torch.enable_grad():
+            loss = call(model, dict(batch))
+            loss.backward()  # type: ignore[no-untyped-call]
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters(remove_duplicate=False)
+                     if parameter.grad is not None}
+        after = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
+        return _Expected(loss.detach(), gradients, after)
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers(remove_duplicate=False):
+                buffer.copy_(before[name])
+        for name, parameter in model.named_parameters():
+            parameter.grad = kept[name]
+
+
+def _compare(reference: ReferenceModel, batch: Mapping[str, Tensor], expected: _Expected) -> tuple[float, str]:
+    """The largest relative error and the tensor that has it."""
+    made = reference.run(batch)
+    if made.disagreeing:
+        raise ExportError("the phases forward and saving make different outputs", made.disagreeing[0],
+                          "This is a fault of the export")
+    errors = [(_relative_error(made.loss, expected.loss), "the loss")]
+    # What is zero but for rounding has no digits to compare.
+    floor = _floor(expected.gradients)
+    floor_of_statistics = _floor(made.statistics)
+    for entry in reference.document["parameters"]:
+        name = entry["name"]
+        if entry["role"] == "trained":
+            wanted, got = expected.gradients.get(name), made.gradients.get(name)
+            if wanted is None and got is None:
+                continue
+            shape = reference.weights[name]
+            errors.append((_relative_error(torch.zeros_like(shape) if got is None else got,
+                                           torch.zeros_like(shape) if wanted is None else wanted, floor),
+                           f"the gradient of {name}"))
+        elif entry["role"] == "statistic":
+            errors.append((_relative_error(made.statistics[name], expected.buffers[name], floor_of_statistics), name))
+    return max(errors, key=lambda e: (e[0] != e[0], e[0]))
+
+
+def _floor(tensors: Mapping[str, Tensor]) -> float:
+    return 1e-3 * max((float(tensor.abs().max()) for tensor in tensors.values() if tensor.numel()), default=0.0)
+
+
+def _relative_error(got: Tensor, wanted: Tensor, floor: float = 0.0) -> float:
+    if torch.equal(got, wanted):
+        return 0.0
+    got, wanted = got.double(), wanted.double()
+    scale = max(float(wanted.abs().max()), floor)
+    return float((got - wanted).abs().max()) / (scale or 1.0)
+
+
+def _check_reduction(model: nn.Module, call: Call, batch: Mapping[str, Tensor], reduction: str) -> None:
+    """A batch with every sample twice has the same mean and twice the sum."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
+    with torch.no_grad():
+        once = float(call(model, rows(batch, 2)))
+        twice = float(call(model, rows(rows(batch, 2), 4)))
+        for name, buffer in model.named_buffers(remove_duplicate=False):
+            buffer.copy_(buffers[name])
+    wanted = once if reduction == "mean" else 2 * once
+    if abs(twice - wanted) > 1e-3 * max(abs(wanted), 1e-6):
+        raise ExportError(f"the loss is {once:.6g}, and {twice:.6g} where every sample is there twice, so it is no "
+                          f"{reduction} over the samples", fix="Give reduction='mean' or 'sum' as the loss has it")

@@ -1,0 +1,84 @@
+"""The program harmony-export."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import ExportError
+
+_DESCRIPTION = """Writes a model as a directory that `harmony run` trains without Python.
+
+  harmony-export hf ./my-bert --task masked-lm --sequence-length 128 -o bert
+  harmony-export torchvision resnet50 --loss cross_entropy -o resnet50
+
+Models of one's own are exported from Python: harmony_export.export(model, loss, batch, out=DIR)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code: 2 where the model or the usage is at fault."""
+    args = _parser().parse_args(arguments)
+    try:
+        _run(args)
+    except ExportError as error:
+        print(f"harmony-export: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="harmony-export", description=_DESCRIPTION,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    sources = parser.add_subparsers(dest="source", required=True)
+
+    hf = sources.add_parser("hf", help="a model of transformers, from a local directory")
+    hf.add_argument("directory", type=Path, help="holds config.json, and *.safetensors for init pretrained")
+    hf.add_argument("--task", required=True, choices=["causal-lm", "masked-lm", "seq2seq", "image-classification"])
+    hf.add_argument("--sequence-length", type=int, metavar="T",
+                    help="fixed at export; the model's longest where it is not given, at most 1024")
+    hf.add_argument("--init", choices=["auto", "random", "pretrained"], default="auto",
+                    help="auto: pretrained where the directory has weights")
+    hf.add_argument("--attention", choices=["sdpa", "eager"], help="transformers' implementation; its default where "
+                    "it is not given")
+
+    vision = sources.add_parser("torchvision", help="a model of torchvision, with weights drawn anew")
+    vision.add_argument("model", help="such as resnet50")
+    vision.add_argument("--loss", required=True, choices=["cross_entropy"])
+    vision.add_argument("--classes", type=int, default=1000)
+    vision.add_argument("--image-size", type=int, default=224)
+
+    for source in (hf, vision):
+        source.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
+        source.add_argument("--overwrite", action="store_true", help="may replace a model exported before")
+        source.add_argument("--name", help="of the model, in model.json")
+        source.add_argument("--cuts", nargs="+", default="auto", metavar="PATTERN",
+                            help="modules at which layers begin, as in 'encoder.layer.*'; at repeated blocks where "
+                            "none are given")
+        source.add_argument("--seed", type=int, default=0, help="of weights that are drawn anew")
+        source.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
+                            help="compare a microbatch with eager PyTorch (default)")
+        source.add_argument("--tolerance", type=float, default=1e-6, help="of the check, where bits are not equal")
+        source.add_argument("--no-weights", action="store_true",
+                            help="trace without memory for parameters, and write none")
+    return parser
+
+
+def _run(args: argparse.Namespace) -> None:
+    # PyTorch takes seconds to load; --help and wrong usage need not wait for it.
+    from .export import export
+    from .tasks import hugging_face, torchvision
+
+    if args.source == "hf":
+        has_weights = any(args.directory.glob("*.safetensors"))
+        task = hugging_face(args.directory, args.task, sequence_length=args.sequence_length, seed=args.seed,
+                            pretrained=args.init == "pretrained" or (args.init == "auto" and has_weights),
+                            fake=args.no_weights, attention=args.attention)
+    else:
+        task = torchvision(args.model, args.loss, classes=args.classes, image_size=args.image_size, seed=args.seed,
+                           fake=args.no_weights)
+    export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
+           values_below=task.values_below, sequence_length=task.sequence_length, weights=not args.no_weights,
+           check=args.check, tolerance=args.tolerance, overwrite=args.overwrite, copies=task.copies)
+    print(f"written to {args.out}")

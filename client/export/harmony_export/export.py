@@ -1,0 +1,199 @@
+"""From a model, its loss and a batch to a directory that Harmony trains."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .capture import Call, Captured, capture, is_view
+from .chain import cut
+from .check import TOLERANCE, rows
+from .check import check as check_directory
+from .cuts import Cuts, find_cuts
+from .directory import Assembler, Description, LayerSummary, Loss, new_directory, write
+from .dropout import switched_off
+from .errors import ExportError
+
+LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
+
+aten = torch.ops.aten
+
+
+def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapping[str, Tensor], *,
+           out: str | Path, cuts: Cuts = "auto", name: str | None = None, reduction: str = "mean",
+           labels_per_sample: int | None = None, values_below: Mapping[str, int] | None = None,
+           sequence_length: int | None = None, weights: bool = True, check: bool = True, tolerance: float = TOLERANCE,
+           overwrite: bool = False, copies: Sequence[str | Path] = (),
+           report: Callable[[str], None] = print) -> Path:
+    """Exports a model for training, and returns the directory.
+
+    model             any nn.Module whose operations are PyTorch's own
+    loss              None: the model returns the loss itself. "cross_entropy" or "mse_loss": of the model's result and
+                      the batch's `labels`. Or a function of the model's result and the batch
+    sample_batch      tensors by name, the samples along dimension 0. The model is called with those that its forward
+                      has parameters for (where no name fits, with the first one); `labels` go to the loss, where one is
+                      given
+    cuts              "auto": at repeated blocks; or patterns of module paths at which layers begin
+    name              the class of the model where none is given
+    reduction         whether the loss is the "mean" or the "sum" over the labels
+    labels_per_sample by the batch's `labels` where it is not given
+    values_below      bounds of integer inputs; those of embeddings and cross entropies are found
+    sequence_length   of models that read sequences, for the job file
+    weights           False: writes no weights, for models without memory
+    check             compares microbatches with eager PyTorch
+    tolerance         the relative error that the check allows where bits are not equal
+    overwrite         may take the place of a directory exported before
+    copies            files that go along, such as config.json
+    report            is told what is cut and checked, line by line
+    """
+    if reduction not in ("mean", "sum"):
+        raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
+    _check_batch(sample_batch)
+    call = loss_call(model, loss, sample_batch)
+    has_memory = not any(isinstance(p, FakeTensor) or p.is_meta for p in model.parameters())
+    labels = sample_batch.get("labels")
+    if labels_per_sample is None:
+        labels_per_sample = math.prod(labels.shape[1:]) if labels is not None else 1
+    with new_directory(Path(out), overwrite) as folder, switched_off(model) as had_dropout, _training(model):
+        if had_dropout:
+            report("dropout is not applied")
+        captured = capture(model, call, rows(sample_batch, _samples_to_trace(model, sample_batch)))
+        chain = cut(captured, model, find_cuts(model, cuts))
+        bounds = {**_found_bounds(captured), **(values_below or {})}
+        description = Description(name or type(model).__name__, list(sample_batch), bounds,
+                                  Loss(reduction, labels_per_sample), sequence_length)
+        written = Assembler(chain, description).assemble()
+        write(written, folder, weights and has_memory, [Path(path) for path in copies])
+        for line in _table(written.summaries):
+            report(line)
+        if not (weights and has_memory):
+            report("no weights are written, and nothing is checked against eager PyTorch")
+        elif check:
+            report(str(check_directory(folder, model, call, sample_batch, reduction, tolerance)))
+    return Path(out)
+
+
+# ---- Calling the model ----
+
+
+def _check_batch(batch: Mapping[str, Tensor]) -> None:
+    if not batch:
+        raise ExportError("the sample batch is empty", fix="Give tensors by name")
+    sizes = {name: tensor.shape[0] if tensor.dim() else 0 for name, tensor in batch.items()}
+    if len(set(sizes.values())) != 1 or 0 in sizes.values():
+        raise ExportError(f"the tensors of the sample batch have different numbers of samples: {sizes}",
+                          fix="Dimension 0 of each is the sample")
+
+
+def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor]) -> Call:
+    """How the loss of a batch is computed."""
+    compute = _named_loss(loss) if isinstance(loss, str) else loss
+    names = _names_of_forward(model, [name for name in batch if compute is None or name != "labels"])
+
+    def run(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        if names is None:
+            result = module(next(iter(inputs.values())))
+        else:
+            result = module(**{name: inputs[name] for name in names})
+        if compute is not None:
+            return compute(result, inputs)
+        return result if isinstance(result, Tensor) else getattr(result, "loss", result)
+
+    return run
+
+
+def _names_of_forward(model: nn.Module, given: Sequence[str]) -> list[str] | None:
+    parameters = inspect.signature(model.forward).parameters
+    names = [name for name in given if name in parameters]
+    if not names and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return list(given)
+    return names or None
+
+
+def _named_loss(name: str) -> LossFunction:
+    functions: dict[str, Callable[..., Tensor]] = {
+        "cross_entropy": functional.cross_entropy, "mse_loss": functional.mse_loss}
+    if name not in functions:
+        raise ExportError(f"the loss '{name}' is not known", fix=f"Give one of {', '.join(functions)}, or a function")
+
+    def compute(result: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        if "labels" not in batch:
+            raise ExportError("the sample batch has no 'labels'", fix="Add them, or give the loss as a function")
+        output = result if isinstance(result, Tensor) else result.logits
+        labels = batch["labels"]
+        if name == "cross_entropy" and output.dim() > 2 and output.shape[:-1] == labels.shape:
+            # Classes last, as sequence models have them.
+            output, labels = output.flatten(0, -2), labels.flatten()
+        return functions[name](output, labels)
+
+    return compute
+
+
+@contextlib.contextmanager
+def _training(model: nn.Module) -> Iterator[None]:
+    """Sets a model that is not in training to it; in one that is, single modules may have been taken out."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        if not model.training:
+            model.train()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _samples_to_trace(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
+    """A number of samples that no size of the model's is taken for."""
+    sizes = {size for tensor in [*batch.values(), *model.parameters()] for size in tensor.shape}
+    return next(n for n in (3, 5, 7, 11, 13, 17, 19, 23, 29) if n not in sizes or n == 29)
+
+
+# ---- What integers may be ----
+
+
+def _found_bounds(captured: Captured) -> dict[str, int]:
+    """Bounds of the inputs that are looked up in embeddings or are classes of a cross entropy."""
+    bounds: dict[str, int] = {}
+    for node, source in captured.sources.items():
+        if source.kind == "input" and not node.meta["val"].is_floating_point():
+            found = _bounds_by_use(node)
+            if found:
+                bounds[captured.input_names[source.index]] = min(found)
+    return bounds
+
+
+def _bounds_by_use(node: fx.Node) -> list[int]:
+    found: list[int] = []
+    for user in node.users:
+        if user.target is aten.embedding.default and user.args[1] is node:
+            found.append(int(_tensor(user.args[0]).shape[0]))
+        elif user.target in (aten.cross_entropy_loss.default, aten.nll_loss_nd.default) and user.args[1] is node:
+            scores = _tensor(user.args[0])
+            found.append(int(scores.shape[min(1, scores.dim() - 1)]))
+        elif user.op == "call_function" and is_view(user) and user.args[0] is node:
+            found += _bounds_by_use(user)
+    return found
+
+
+def _tensor(node: Any) -> Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _table(summaries: list[LayerSummary]) -> Iterator[str]:
+    width = max(len(summary.name) for summary in summaries)
+    yield f"{'layer':{width}}  {'parameters':>12}  {'hands on, bytes/sample':>22}  graph"
+    for summary in summaries:
+        yield f"{summary.name:{width}}  {summary.parameters:12,}  {summary.boundary_bytes:22,}  {summary.graph[:12]}"
+    graphs = len({summary.graph for summary in summaries})
+    yield f"{len(summaries)} layers, {graphs} different graphs"

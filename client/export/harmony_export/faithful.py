@@ -1,0 +1,181 @@
+"""Circumstances under which tracing gives the operations that eager PyTorch runs.
+
+Each of them is a place where tracing would choose other operations, or fix the number of samples, or refuse what the
+kernels can do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch._meta_registrations as meta_registrations
+from torch import Tensor
+from torch._C import DispatchKey
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from . import recurrent
+from .symbols import at, dimensions_in_memory, expression
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """All circumstances together."""
+    with (_convolutions_independent_of_samples(), _composites_of_eager(), _grouped_products_in_float32(),
+          _upsampling_backwards_of_any_size(), _transformers_as_in_eager()):
+        yield
+
+
+# ---- Convolutions ----
+
+# Fake tensors ask for the backend of a convolution to know in which order of dimensions its result lies. That choice
+# looks at the number of samples ("fewer than 16"), and would fix it; the order of dimensions does not depend on it.
+_QUESTIONS = ("_select_conv_backend", "_conv_determine_backend_memory_format")
+
+
+@contextlib.contextmanager
+def _convolutions_independent_of_samples() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name in _QUESTIONS:
+            stack.enter_context(_replaced(torch._C, name, _asked_for_two_samples(getattr(torch._C, name))))
+        yield
+
+
+def _asked_for_two_samples(question: Callable[..., Any]) -> Callable[..., Any]:
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        arguments, keywords = tree_map(_of_two_samples, (args, kwargs))
+        return question(*arguments, **keywords)
+
+    return ask
+
+
+def _of_two_samples(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        sizes = [at(expression(size), 2) for size in value.shape]
+        strides = [at(expression(stride), 2) for stride in value.stride()]
+        with value.fake_mode:
+            return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    return at(expression(value), 2) if isinstance(value, torch.SymInt) else value
+
+
+# ---- Composite operators ----
+
+# Tracing has Python versions of these, made of other operations than those that eager PyTorch runs.
+_COMPOSITES = ("hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward")
+_UPSAMPLING = (*(f"{name}{dimensions}d" for name in ("upsample_nearest", "_upsample_nearest_exact")
+                 for dimensions in (1, 2, 3)),
+               "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+               "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+_KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+
+
+@contextlib.contextmanager
+def _composites_of_eager() -> Iterator[None]:
+    ours: dict[OpOverload[Any, Any], Any] = {getattr(torch.ops.aten, name).default: None for name in _COMPOSITES}
+    ours.update({getattr(torch.ops.aten, name).input: function for name, function in recurrent.OPERATORS.items()})
+    for packet in (getattr(torch.ops.aten, name) for name in _UPSAMPLING):
+        ours.update({packet.default: None, packet.vec: _upsampling(packet)})
+    before = {operator: dict(operator.py_kernels) for operator in ours}
+    for operator, function in ours.items():
+        for key in [key for key in _KEYS if key in operator.py_kernels]:
+            del operator.py_kernels[key]
+            if function is not None:
+                operator.py_kernels[key] = function
+        operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator, kernels in before.items():
+            operator.py_kernels.clear()
+            operator.py_kernels.update(kernels)
+            operator._dispatch_cache.clear()
+
+
+@contextlib.contextmanager
+def _upsampling_backwards_of_any_size() -> Iterator[None]:
+    """Their shape functions take numbers only."""
+    table = fake_impls.op_implementations_dict
+    ours = {getattr(torch.ops.aten, f"{name}_backward").default: _upsampling_backward for name in _UPSAMPLING}
+    before = {operator: table[operator] for operator in ours if operator in table}
+    table.update(ours)
+    try:
+        yield
+    finally:
+        for operator in ours:
+            del table[operator]
+        table.update(before)
+
+
+def _upsampling_backward(mode: FakeTensorMode, operator: OpOverload[Any, Any], gradient: Tensor, new_size: Sequence[int],
+                         size: Sequence[int], *rest: Any) -> Tensor:
+    with mode:
+        result = torch.empty(tuple(size), dtype=gradient.dtype, device=gradient.device)
+        channels_last = dimensions_in_memory(gradient) == [0, 2, 3, 1]
+        return result.to(memory_format=torch.channels_last) if channels_last else result
+
+
+def _upsampling(packet: OpOverloadPacket[Any, Any]) -> Callable[..., Tensor]:
+    """What F.interpolate calls: computes the new size, and leaves the rest to the operator that has kernels."""
+
+    def run(x: Tensor, size: Sequence[int] | None, *rest: Any) -> Tensor:
+        *flags, factors = rest
+        if size is None:
+            size = [int(old * factor) for old, factor in zip(x.shape[2:], factors)]
+        result = packet.default(x, size, *flags, *(factors or [None] * len(size)))
+        assert isinstance(result, Tensor)
+        return result
+
+    return run
+
+
+# ---- Grouped products, of mixtures of experts ----
+
+
+@contextlib.contextmanager
+def _grouped_products_in_float32() -> Iterator[None]:
+    """The kernels of grouped products take float32, their shape function refuses it."""
+    original = meta_registrations._meta_grouped_mm_common
+    with _replaced(meta_registrations, "_meta_grouped_mm_common", _grouped_product(original)):
+        yield
+
+
+def _grouped_product(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def shape(a: Tensor, b: Tensor, **keys: Any) -> Tensor:
+        offsets = keys.get("offs")
+        if a.dtype == torch.bfloat16 or offsets is None:
+            return original(a, b, **keys)
+        if a.dim() == 2 and b.dim() == 2:
+            return a.new_empty((offsets.shape[0], a.shape[0], b.shape[1]))
+        return a.new_empty((a.shape[-2], b.shape[-1]))
+
+    return shape
+
+
+# ---- transformers ----
+
+
+@contextlib.contextmanager
+def _transformers_as_in_eager() -> Iterator[None]:
+    """Its models make fewer masks and take other operations where they think that they are compiled."""
+    question = "is_torchdynamo_compiling"
+    with contextlib.ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("transformers.") and question in vars(module):
+                stack.enter_context(_replaced(module, question, lambda: False))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

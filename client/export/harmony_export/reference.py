@@ -1,0 +1,97 @@
+"""Runs one microbatch through an exported directory, layer by layer, in plain PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .execute import GraphRunner, Inputs, Json
+
+
+@dataclass
+class Microbatch:
+    """What a microbatch leaves: gradients of trained parameters, the new statistics, and what went wrong in the
+    comparison of `forward` with `saving`."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    disagreeing: list[str] = field(default_factory=list)
+
+
+class ReferenceModel:
+    """An exported directory with its weights in memory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.document = json.loads((directory / "model.json").read_bytes())
+        # Copies lie aligned in memory, which the last digits of some kernels depend on.
+        self.weights = {name: tensor.clone() for name, tensor in load_file(directory / "weights.safetensors").items()}
+        self._graphs = {entry["graph"]: GraphRunner(directory / "graphs" / f"{entry['graph']}.json")
+                        for entry in self.document["graphs"]}
+        self._names = [entry["name"] for entry in self.document["parameters"]]
+
+    def run(self, batch: Mapping[str, Tensor], tangent: float = 1.0) -> Microbatch:
+        """Forward, loss and backward; `tangent` is the gradient of the loss. `weights` stay as they are."""
+        inputs = [batch[entry["name"]] for entry in self.document["inputs"]]
+        samples = len(inputs[0])
+        values: dict[int, Tensor] = {}
+        saved: list[dict[int, Tensor]] = []
+        layers = self.document["layers"]
+        result = Microbatch(torch.empty(()))
+        for layer in layers[:-1]:
+            given: Inputs = {"slot": self._slots(layer, inputs, values), "samples": [samples]}
+            made = self._graphs[layer["graph"]].run("saving", given)
+            again = self._graphs[layer["graph"]].run("forward", given)["output"]
+            for index, value in enumerate(layer["outputs"]):
+                if not torch.equal(made["output"][index], again[index]):
+                    result.disagreeing.append(layer["name"])
+                values[value] = made["output"][index].contiguous()
+            saved.append(made.get("saved", {}))
+            self._take_updates(layer, made, result)
+        gradients: dict[int, Tensor] = {}
+        made = self._graphs[layers[-1]["graph"]].run("fused", {
+            "slot": self._slots(layers[-1], inputs, values), "samples": [samples], "tangent": [torch.tensor(tangent)]})
+        result.loss = made["loss"][0]
+        self._take_updates(layers[-1], made, result)
+        self._take_gradients(layers[-1], made, result, gradients)
+        for layer in reversed(layers[:-1]):
+            tangents = [gradients.pop(v, None) for v in layer["outputs"]]
+            tangents = [torch.zeros_like(values[v]) if t is None else t for t, v in zip(tangents, layer["outputs"])]
+            left = saved.pop()
+            made = self._graphs[layer["graph"]].run("backward", {
+                "slot": self._slots(layer, inputs, values), "samples": [samples], "tangent": tangents,
+                "saved": [left[i].contiguous() for i in range(len(left))]})
+            self._take_gradients(layer, made, result, gradients)
+        return result
+
+    def _slots(self, layer: Json, inputs: list[Tensor], values: dict[int, Tensor]) -> list[Tensor]:
+        tensors = []
+        for kind, index in layer["slots"]:
+            if kind == "parameter":
+                tensors.append(self.weights[self._names[index]])
+            else:
+                tensors.append(inputs[index] if kind == "input" else values[index])
+        return tensors
+
+    def _take_updates(self, layer: Json, made: dict[str, dict[int, Tensor]], result: Microbatch) -> None:
+        for slot, value in made.get("update", {}).items():
+            result.statistics[self._names[layer["slots"][slot][1]]] = value
+
+    def _take_gradients(self, layer: Json, made: dict[str, dict[int, Tensor]], result: Microbatch,
+                        gradients: dict[int, Tensor]) -> None:
+        for slot, gradient in made.get("gradient", {}).items():
+            kind, index = layer["slots"][slot]
+            if kind == "parameter":
+                name = self._names[index]
+                before = result.gradients.get(name)
+                result.gradients[name] = gradient if before is None else before + gradient
+            else:
+                # A gradient lies as its value does: contiguous.
+                whole = gradient.contiguous()
+                gradients[index] = gradients[index] + whole if index in gradients else whole

@@ -1,0 +1,117 @@
+"""The tensors of a model that have a life of their own: parameters, buffers and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ExportError
+
+Role = Literal["trained", "fixed", "statistic"]
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.float64: "float64",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+
+
+def dtype_name(dtype: torch.dtype, where: str) -> str:
+    """The name of a type in model.json and graphs."""
+    if dtype not in DTYPES:
+        raise ExportError(f"a tensor has the type {dtype}, which exported models cannot have", where,
+                          "Compute with real numbers of an ordinary type")
+    return DTYPES[dtype]
+
+
+@dataclass
+class Parameter:
+    """One entry of `parameters` in model.json."""
+
+    name: str
+    tensor: Tensor
+    role: Role
+    exported: bool
+    aliases: list[str] = field(default_factory=list)
+
+    @property
+    def weight_decay(self) -> bool:
+        """Whether the optimizer decays it."""
+        return self.role == "trained" and self.tensor.dim() >= 2
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+class State:
+    """All parameters of a model, each tensor once, found by any of its names."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.entries: list[Parameter] = []
+        self._index: dict[str, int] = {}
+        in_file = set(_state_dict_names(model))
+        by_tensor: dict[int, int] = {}
+        for name, tensor in _named_tensors(model):
+            index = by_tensor.setdefault(id(tensor), len(self.entries))
+            self._index[name] = index
+            if index < len(self.entries):
+                entry = self.entries[index]
+                # A name of the state dict stands for the tensor where there is one.
+                if name in in_file and not entry.exported:
+                    entry.name, entry.exported = name, True
+                elif name in in_file:
+                    entry.aliases.append(name)
+                continue
+            self.entries.append(Parameter(name, tensor, _role(name, tensor), name in in_file))
+        known = {entry.name for entry in self.entries} | {a for entry in self.entries for a in entry.aliases}
+        for name in sorted(in_file - known):
+            raise ExportError(f"the state dict has '{name}', which is neither a parameter nor a buffer",
+                              fix="Make the names of state_dict() those of parameters and buffers")
+
+    def index_of(self, name: str) -> int:
+        """The position in `entries` of a parameter or buffer."""
+        return self._index[name]
+
+    def add_constant(self, tensor: Tensor) -> int:
+        """A tensor that the model's code made while it was traced."""
+        taken = {entry.name for entry in self.entries}
+        number = len(taken)
+        name = f"constant.{number}"
+        while name in taken:
+            number += 1
+            name = f"constant.{number}"
+        self.entries.append(Parameter(name, tensor, "fixed", exported=False))
+        return len(self.entries) - 1
+
+
+def _state_dict_names(model: nn.Module) -> Iterator[str]:
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            raise ExportError(f"the state dict has '{name}', which is no tensor",
+                              fix="Remove the extra state from the module")
+        yield name
+
+
+def _role(name: str, tensor: Tensor) -> Role:
+    dtype_name(tensor.dtype, name)
+    if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
+        return "fixed"
+    if tensor.dtype != torch.float32:
+        raise ExportError(f"the parameter is trained and has the type {tensor.dtype}", name,
+                          "Parameters are trained in float32: call model.float() before the export")
+    if tensor._backward_hooks:
+        raise ExportError("the parameter has a hook on its gradient", name, "Remove the hook")
+    return "trained"

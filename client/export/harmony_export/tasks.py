@@ -1,0 +1,176 @@
+"""Models of transformers and torchvision with the loss of a task."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .dropout import set_to_zero
+from .errors import ExportError
+
+TASKS = ("causal-lm", "masked-lm", "seq2seq", "image-classification")
+_MOST_SEQUENCE = 1024
+
+
+@dataclass
+class Task:
+    """A model and what `export` needs to know of it."""
+
+    model: nn.Module
+    loss: Callable[[Any, Mapping[str, Tensor]], Tensor]
+    sample_batch: dict[str, Tensor]
+    name: str
+    values_below: dict[str, int] = field(default_factory=dict)
+    sequence_length: int | None = None
+    copies: list[Path] = field(default_factory=list)
+
+
+def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | None = None, seed: int = 0,
+                 pretrained: bool = False, fake: bool = False, attention: str | None = None) -> Task:
+    """A model of transformers: `source` is a local directory or a configuration. Without `pretrained` its weights
+    are drawn anew from the seed; with `fake` they take no memory and are not written. `attention` is transformers'
+    implementation of it, such as "sdpa" or "eager"."""
+    transformers = _import("transformers", "Install transformers to export its models")
+    if task not in TASKS:
+        raise ExportError(f"the task '{task}' is not known", fix=f"Give one of {', '.join(TASKS)}")
+    folder = Path(source) if isinstance(source, (str, Path)) else None
+    if folder is not None and not (folder / "config.json").is_file():
+        raise ExportError(f"{folder} has no config.json", fix="Give a local directory of a Hugging Face model")
+    if folder is None and pretrained:
+        raise ExportError("a configuration has no weights", fix="Give the directory of the pretrained model")
+    config: Any = source
+    if folder is not None:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    for part in (config, *vars(config).values()):
+        if isinstance(part, transformers.PretrainedConfig):
+            set_to_zero(part)
+    config.use_cache = False
+    if attention is not None:
+        config._attn_implementation = attention
+    build = getattr(transformers, {
+        "causal-lm": "AutoModelForCausalLM",
+        "masked-lm": "AutoModelForMaskedLM",
+        "seq2seq": "AutoModelForSeq2SeqLM",
+        "image-classification": "AutoModelForImageClassification",
+    }[task])
+    classes = build._model_mapping.get(type(config), None)
+    if isinstance(classes, (tuple, list)) and not config.architectures:
+        config.architectures = [classes[0].__name__]
+    torch.manual_seed(seed)
+    with _parameters_without_memory() if fake else contextlib.nullcontext():
+        if pretrained and not fake:
+            model = build.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
+        else:
+            model = build.from_config(config, dtype=torch.float32)
+    name = folder.resolve().name if folder else config.model_type
+    copies = _files_to_copy(folder) if folder else []
+    if task == "image-classification":
+        return Task(model.train(), _cross_entropy, _image_batch(config), name, copies=copies)
+    length = sequence_length or min(_MOST_SEQUENCE, _longest_sequence(config))
+    return Task(model.train(), _cross_entropy, _text_batch(config, task, length), name,
+                values_below=_text_bounds(config, task), sequence_length=length, copies=copies)
+
+
+def torchvision(name: str, loss: str, *, classes: int = 1000, image_size: int = 224, seed: int = 0,
+                fake: bool = False) -> Task:
+    """A model of torchvision with weights drawn from the seed."""
+    models = _import("torchvision", "Install torchvision to export its models").models
+    if name not in models.list_models():
+        raise ExportError(f"torchvision has no model '{name}'", fix="torchvision.models.list_models() names them")
+    if loss != "cross_entropy":
+        raise ExportError(f"the loss '{loss}' is not known", fix="Give cross_entropy")
+    torch.manual_seed(seed)
+    with _parameters_without_memory() if fake else contextlib.nullcontext():
+        model = models.get_model(name, weights=None, num_classes=classes)
+    batch = {"pixel_values": torch.randn(2, 3, image_size, image_size), "labels": torch.arange(2) % classes}
+    return Task(model.train(), _cross_entropy, batch, name)
+
+
+def _import(name: str, fix: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise ExportError(f"{name} is not installed", fix=fix) from error
+
+
+def _cross_entropy(result: Any, batch: Mapping[str, Tensor]) -> Tensor:
+    """The mean over all labels; classes are the last dimension."""
+    logits = result if isinstance(result, Tensor) else result.logits
+    return functional.cross_entropy(logits.flatten(0, -2).float(), batch["labels"].flatten())
+
+
+# ---- Sample batches ----
+
+
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _longest_sequence(config: Any) -> int:
+    text = _text_config(config)
+    for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
+        value = getattr(text, key, None)
+        if isinstance(value, int) and value > 0:
+            # Some count positions from behind the padding token.
+            offset = (text.pad_token_id or 0) + 1 if text.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+            return value - offset
+    return _MOST_SEQUENCE
+
+
+def _text_batch(config: Any, task: str, length: int) -> dict[str, Tensor]:
+    vocabulary = _text_config(config).vocab_size
+
+    def tokens() -> Tensor:
+        return torch.randint(0, vocabulary, (2, length))
+
+    names = ["input_ids", "decoder_input_ids", "labels"] if task == "seq2seq" else ["input_ids", "labels"]
+    return {name: tokens() for name in names}
+
+
+def _text_bounds(config: Any, task: str) -> dict[str, int]:
+    return {name: _text_config(config).vocab_size for name in _text_batch(config, task, 1)}
+
+
+def _image_batch(config: Any) -> dict[str, Tensor]:
+    size = getattr(config, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else size
+    pixels = torch.randn(2, getattr(config, "num_channels", 3), height, width)
+    return {"pixel_values": pixels, "labels": torch.arange(2) % config.num_labels}
+
+
+def _files_to_copy(folder: Path) -> list[Path]:
+    patterns = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer*", "vocab*",
+                "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*",
+                "chat_template*")
+    return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+
+
+# ---- Models without memory ----
+
+
+@contextlib.contextmanager
+def _parameters_without_memory() -> Iterator[None]:
+    """Parameters that modules register become fake tensors. Buffers stay real: rotary frequencies and the like are
+    computed from them."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    original = nn.Module.register_parameter
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not hasattr(parameter, "fake_mode"):
+            parameter = nn.Parameter(mode.from_tensor(parameter.detach()), requires_grad=parameter.requires_grad)
+        original(module, name, parameter)
+
+    setattr(nn.Module, "register_parameter", register)
+    try:
+        yield
+    finally:
+        setattr(nn.Module, "register_parameter", original)

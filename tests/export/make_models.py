@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Exports the models that tests train: make_models.py NAME DIR, or make_models.py --list.
+
+With --expected also writes, beside the exported model, what plain PyTorch training makes of it: DIR/data/NAME.npy
+for each batch input, all samples in order, and DIR/expected.safetensors (see eager.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "export"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+import eager
+import own_models
+from harmony_export import export
+from harmony_export.dropout import switched_off
+from harmony_export.export import loss_call
+from harmony_export.tasks import hugging_face
+
+
+@dataclass
+class Case:
+    """A model with its loss and a batch."""
+
+    model: nn.Module
+    loss: Any
+    batch: dict[str, Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def images(samples: int, classes: int, size: int = 16, channels: int = 3) -> dict[str, Tensor]:
+    """Noise with labels."""
+    return {"pixel_values": torch.randn(samples, channels, size, size),
+            "labels": torch.randint(0, classes, (samples,))}
+
+
+def mlp() -> Case:
+    layers = [nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(),
+              nn.Linear(32, 10)]
+    batch = {"x": torch.randn(4, 16), "labels": torch.randint(0, 10, (4,))}
+    return Case(nn.Sequential(*layers), "cross_entropy", batch, {"name": "mlp"})
+
+
+def hf(task: str, kind: str, length: int | None = None, **keys: Any) -> Case:
+    """A small model of transformers."""
+    import transformers
+
+    config = getattr(transformers, kind)(**keys)
+    made = hugging_face(config, task, sequence_length=length, seed=1)
+    return Case(made.model, made.loss, made.sample_batch, {
+        "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length})
+
+
+def own(model: nn.Module, loss: Any = "cross_entropy", **options: Any) -> Case:
+    """A model of images written by hand."""
+    return Case(model, loss, images(4, 10), options)
+
+
+def tokens(samples: int, length: int, vocabulary: int) -> Tensor:
+    """Random tokens."""
+    return torch.randint(0, vocabulary, (samples, length))
+
+
+def unet() -> Case:
+    return Case(own_models.UNetwork(), "cross_entropy", {
+        "pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.randint(0, 4, (2, 16, 16))})
+
+
+def gcn() -> Case:
+    return Case(own_models.GraphNetwork(), "cross_entropy", {
+        "x": torch.randn(4, 12, 8), "labels": torch.randint(0, 3, (4, 12))})
+
+
+def tagger(kind: type[nn.RNNBase]) -> Case:
+    return Case(own_models.RecurrentTagger(kind), "cross_entropy", {
+        "input_ids": tokens(4, 10, 50), "labels": tokens(4, 10, 5)}, {"sequence_length": 10})
+
+
+def mixture() -> Case:
+    return Case(own_models.Mixture(), None, {"input_ids": tokens(4, 16, 64), "labels": tokens(4, 16, 64)},
+                {"sequence_length": 16})
+
+
+def traps() -> Case:
+    return Case(own_models.Traps(), "cross_entropy", {"x": torch.randn(4, 8), "labels": torch.randint(0, 5, (4,))})
+
+
+BERT = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "intermediate_size": 128, "max_position_embeddings": 48}
+LLAMA = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64}
+T5 = {"vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+VIT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+       "image_size": 32, "patch_size": 8, "num_labels": 10}
+
+MODELS: dict[str, Callable[[], Case]] = {
+    "mlp": mlp,
+    "cnn": lambda: own(own_models.ResidualNetwork()),
+    "vgg": lambda: own(own_models.PlainConvolutions()),
+    "mobilenet": lambda: own(own_models.MobileNetwork()),
+    "densenet": lambda: own(own_models.DenseNetwork()),
+    "unet": unet,
+    "gcn": gcn,
+    "lstm": lambda: tagger(nn.LSTM),
+    "gru": lambda: tagger(nn.GRU),
+    "mixture": mixture,
+    "traps": traps,
+    "gpt2": lambda: hf("causal-lm", "GPT2Config", 32, vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4,
+                       bos_token_id=0, eos_token_id=0),
+    "llama": lambda: hf("causal-lm", "LlamaConfig", 32, **LLAMA),
+    "mixtral": lambda: hf("causal-lm", "MixtralConfig", 16, **LLAMA, num_local_experts=4, num_experts_per_tok=2),
+    "opt": lambda: hf("causal-lm", "OPTConfig", 32, vocab_size=128, hidden_size=64, num_hidden_layers=2, ffn_dim=128,
+                      num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=64, layerdrop=0.1),
+    "bert": lambda: hf("masked-lm", "BertConfig", 24, **BERT),
+    "roberta": lambda: hf("masked-lm", "RobertaConfig", 24, **BERT),
+    "albert": lambda: hf("masked-lm", "AlbertConfig", 24, **BERT, embedding_size=32),
+    "t5": lambda: hf("seq2seq", "T5Config", 20, **T5),
+    "vit": lambda: hf("image-classification", "ViTConfig", **VIT),
+}
+
+
+def make(name: str) -> Case:
+    """A model with its weights, the same each time."""
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def sample(case: Case, samples: int) -> dict[str, Tensor]:
+    """Random samples like those of the case's batch."""
+    torch.manual_seed(7)
+    batch = {}
+    for name, tensor in case.batch.items():
+        if tensor.is_floating_point():
+            batch[name] = torch.randn(samples, *tensor.shape[1:])
+        else:
+            batch[name] = torch.randint(0, int(tensor.max()) + 1, (samples, *tensor.shape[1:]))
+    return batch
+
+
+def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float) -> None:
+    """Trains a model in plain PyTorch and writes its data and results."""
+    case = make(name)
+    data = sample(case, steps * microbatches * size)
+    (folder / "data").mkdir(exist_ok=True)
+    for key, tensor in data.items():
+        numpy.save(folder / "data" / f"{key}.npy", tensor.numpy())
+    batch = microbatches * size
+    batches = [{key: tensor[i * batch:(i + 1) * batch] for key, tensor in data.items()} for i in range(steps)]
+    with switched_off(case.model):
+        losses, state = eager.train(case.model, loss_call(case.model, case.loss, case.batch), batches, microbatches,
+                                    learning_rate)
+    eager.write_expected(folder / "expected.safetensors", losses, state)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=sorted(MODELS))
+    parser.add_argument("directory", nargs="?", type=Path)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--expected", action="store_true")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--microbatches", type=int, default=3)
+    parser.add_argument("--size", type=int, default=2, help="samples of a microbatch")
+    parser.add_argument("--learning-rate", type=float, default=0.1)
+    args = parser.parse_args()
+    if args.list:
+        print("\n".join(MODELS))
+        return
+    if args.name is None or args.directory is None:
+        parser.error("give the name of a model and a directory")
+    torch.set_num_threads(1)
+    case = make(args.name)
+    export(case.model, case.loss, case.batch, out=args.directory, overwrite=True,
+           **{"name": args.name, **case.options})
+    if args.expected:
+        write_expected(args.name, args.directory, args.steps, args.microbatches, args.size, args.learning_rate)
+
+
+if __name__ == "__main__":
+    main()

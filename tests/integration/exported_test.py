@@ -1,0 +1,198 @@
+"""Exported PyTorch models, trained by Harmony and by plain PyTorch from the same data with the same microbatches.
+
+Runs in the environment of deploy/setup.sh --with-tests. A few of the models by default; all of them, as a table, by
+`exported_test.py --table`.
+"""
+import json
+import pathlib
+import struct
+import sys
+import time
+import unittest
+
+import harness
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "export"))
+import make_models  # noqa: E402
+
+STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
+# What eager PyTorch adds up in another order, or computes by another kernel, may differ by so much, relative to the
+# largest number of a tensor. Where that is tiny (the bias of an attention's keys, whose gradient is zero but for
+# rounding) it is relative to NOISE.
+CLOSE = 1e-6
+NOISE = 1e-3
+IN_CI = ["mlp", "cnn", "bert", "t5", "mixtral"]
+
+
+def read_tensors(path):
+    """{name: (dtype, bytes)} of a safetensors file."""
+    data = pathlib.Path(path).read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], data[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]])
+            for name, entry in header.items()}
+
+
+def floats(data):
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def distance(expected, found):
+    """The largest difference of two float tensors, relative to the largest number."""
+    a, b = floats(expected), floats(found)
+    most = max((abs(x) for x in a), default=0.0)
+    return max((abs(x - y) for x, y in zip(a, b)), default=0.0) / max(most, NOISE)
+
+
+class Exported(harness.Scratch):
+    """One exported model with its data, and what plain PyTorch makes of it."""
+
+    def export(self, name, steps=STEPS):
+        self.folder = self.dir / name
+        make_models.torch.set_num_threads(1)
+        case = make_models.make(name)
+        make_models.export(case.model, case.loss, case.batch, out=self.folder, overwrite=True, check=False,
+                           report=lambda text: None, **{"name": name, **case.options})
+        make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE)
+        self.described = json.loads((self.folder / "model.json").read_text())
+        self.expected = read_tensors(self.folder / "expected.safetensors")
+
+    def job_of(self, name, **changes):
+        inputs = {each["name"]: str(self.folder / "data" / f"{each['name']}.npy") for each in self.described["inputs"]}
+        job = {"model_name_or_path": str(self.folder), "init": "pretrained", "data": {"inputs": inputs},
+               "global_batch_size": MICROBATCHES * SIZE, "micro_batch_size": SIZE, "virtual_replicas": 1,
+               "max_steps": STEPS, "optim": "sgd", "weight_decay": 0, "learning_rate": LEARNING_RATE,
+               "output_dir": str(self.dir / f"out-{name}")}
+        if "sequence_length" in self.described:
+            job["sequence_length"] = self.described["sequence_length"]
+        job.update(changes)
+        return harness.write_job(self.dir / f"{name}.yaml", job), pathlib.Path(job["output_dir"])
+
+    def train(self, name, devices, *more, **changes):
+        job, out = self.job_of(name, **changes)
+        self.harmony("run", job, "--devices", devices, "--no-calibrate", *more)
+        return out
+
+    def final(self, out):
+        return read_tensors(out / "final" / "model.safetensors")
+
+    def compare_with_eager(self, out):
+        """How many of the tensors are PyTorch's to the last bit, and the largest distance of the others."""
+        final = self.final(out)
+        state = {name.removeprefix("state."): tensor for name, tensor in self.expected.items() if name != "losses"}
+        self.assertEqual(sorted(final), sorted(state))  # load_state_dict(strict=True) takes it
+        equal, worst = 0, 0.0
+        for name, (dtype, data) in state.items():
+            self.assertEqual(final[name][0], dtype, name)
+            if final[name][1] == data:
+                equal += 1
+            elif dtype == "F32":
+                worst = max(worst, distance(data, final[name][1]))
+            else:
+                self.fail(f"{name} differs from PyTorch's")
+        losses = struct.unpack(f"<{STEPS}d", self.expected["losses"][1])
+        for ours, theirs in zip(harness.losses(out), losses):
+            worst = max(worst, 0.0 if abs(ours - theirs) < 1e-14 * abs(theirs) else abs(ours - theirs) / abs(theirs))
+        return equal, len(state), worst
+
+    def killed(self, name, devices=2):
+        """The same job, with a worker killed after the first step."""
+        flops = sum(graph["forward_flops"] for graph in self.described["graphs"]) * MICROBATCHES * SIZE * 3
+        pace = max(int(flops / 0.5), 1_000_000)  # a step takes half a second, the smallest models' less
+        job, out = self.job_of(name)
+        run = self.start("run", job, "--devices", f"sim*{devices}:mem=64MiB,flops={pace}", "--no-calibrate")
+        metrics = out / "metrics.jsonl"
+        harness.wait_for(lambda: run.poll() is not None or (metrics.exists() and metrics.read_text()), "the first step")
+        self.kill(self.processes()[("worker", devices - 1)]["pid"])
+        self.wait_exit(run, 0)
+        self.assertGreater(harness.read_metrics(out)[-1]["generation"], 1, "the kill came too late")
+        return out
+
+    def row(self, name):
+        """Trains in all ways and checks that all have the same bits; one line of the table."""
+        begin = time.monotonic()
+        self.export(name)
+        outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2, 3)]
+        outs.append(self.killed(f"{name}-killed"))
+        reference = self.final(outs[0])
+        for out in outs[1:]:
+            self.assertEqual(self.final(out), reference, f"{name}: {out.name} has other bits than {outs[0].name}")
+            self.assertEqual(harness.losses(out), harness.losses(outs[0]))
+        equal, count, worst = self.compare_with_eager(outs[1])
+        self.assertLessEqual(worst, CLOSE, name)
+        return {"model": name, "layers": len(self.described["layers"]), "graphs": len(self.described["graphs"]),
+                "equal": equal, "of": count, "worst": worst, "seconds": time.monotonic() - begin}
+
+
+class ExportedTest(Exported):
+
+    def test_models_train_as_in_pytorch_on_any_number_of_devices(self):
+        for name in IN_CI:
+            with self.subTest(name):
+                row = self.row(name)
+                if name in ("mlp", "cnn", "mixtral"):  # nothing is tied: the same sums in the same order
+                    self.assertEqual((row["equal"], row["worst"]), (row["of"], 0.0))
+
+    def test_a_checkpoint_has_what_final_lacks_and_goes_on_with_the_same_bits(self):
+        self.export("cnn")  # with statistics
+        whole = self.train("whole", "sim*2:mem=64MiB", optim="adamw", save_steps=2)
+        job, out = self.job_of("cut", optim="adamw", save_steps=2)
+        run = self.start("run", job, "--devices", "sim*2:mem=64MiB,flops=2M", "--no-calibrate")
+        harness.wait_for(lambda: (out / "checkpoint-2").exists(), "a checkpoint")
+        self.kill_all(run)
+        self.wait_run_folder_gone()
+        self.harmony("run", job, "--devices", "sim*3:mem=64MiB", "--no-calibrate")
+        self.assertEqual(self.final(out), self.final(whole))
+
+    def test_what_does_not_fit_is_refused_before_anything_starts(self):
+        self.export("mlp")
+        job, out = self.job_of("bad")
+
+        def refused(*changes, **spec):
+            job, _ = self.job_of("bad", **spec)
+            done = self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate", check=2)
+            for words in changes:
+                self.assertIn(words, done.stdout + done.stderr)
+            self.assertFalse(out.exists())
+
+        refused("init: random", "pretrained", init="random")
+        inputs = json.loads(job.read_text())["data"]["inputs"]
+        refused("'labels' is missing", data={"inputs": {"x": inputs["x"]}})
+        refused("holds samples of", data={"inputs": {"x": inputs["labels"], "labels": inputs["labels"]}})
+        refused("data.inputs and data.path exclude each other",
+                data={"inputs": inputs, "path": str(self.dir / "data.txt"), "format": "text-bytes"})
+        refused("the model reads x, labels", data={"path": str(self.dir / "data.txt"), "format": "text-bytes"})
+        labels = make_models.numpy.load(inputs["labels"])
+        labels[3] = 1000
+        make_models.numpy.save(self.dir / "wrong.npy", labels)
+        refused("sample 3 has 1000", data={"inputs": dict(inputs, labels=str(self.dir / "wrong.npy"))})
+        described = self.folder / "model.json"
+        text = described.read_text()
+        described.write_text(text.replace('"harmony_model": 1', '"harmony_model": 7').replace(
+            '"harmony_model":1', '"harmony_model":7'))
+        refused("another version")
+        described.write_text(text)
+        graph = next((self.folder / "graphs").iterdir())
+        graph.write_text(graph.read_text() + " ")
+        job, _ = self.job_of("bad")
+        done = self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate", check=None)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(graph.name, done.stdout + done.stderr)
+
+
+class Table(Exported):
+    """All models; not among the tests."""
+
+    def runTest(self):
+        print(f"{'model':12} layers graphs  bit-equal   worst    seconds", flush=True)
+        for name in make_models.MODELS:
+            row = self.row(name)
+            print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f}".format(**row),
+                  flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--table"]:
+        sys.exit(not unittest.TextTestRunner().run(Table()).wasSuccessful())
+    unittest.main(verbosity=2)
