@@ -43,8 +43,8 @@ std::string FingerprintOf(const MeasureOptions& measure, const profile::Calibrat
                           const profile::ProfileVersions& versions) {
   return absl::StrCat(profile::kProfileSchema, " calibration\n", profile::ModelCostText(work.model),
                       "samples ", work.job.global_batch_size, " devices ", work.devices.size(), " ",
-                      profile::OptimizerName(work.job.optim), " threads ", work.job.compute_threads,
-                      "\n", MeasurersText(measure.bin_dir, versions));
+                      profile::OptimizerName(work.job), " threads ", work.job.compute_threads, "\n",
+                      MeasurersText(measure.bin_dir, versions));
 }
 
 // Cached speeds must be of this work: a file of another one would be misread.

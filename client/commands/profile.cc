@@ -60,7 +60,7 @@ std::string FingerprintText(const MeasureOptions& measure,
   std::string text =
       absl::StrCat(profile::kProfileSchema, "\n", profile::ModelCostText(measure.model), "sizes ",
                    absl::StrJoin(profile::ProfiledSizes(measure.job), " "), " quick ",
-                   measure.quick, "\n", profile::OptimizerName(measure.job.optim), " threads ",
+                   measure.quick, "\n", profile::OptimizerName(measure.job), " threads ",
                    measure.job.compute_threads, "\n", MeasurersText(measure.bin_dir, versions));
   for (const plan::DeviceSpec& device : measure.cluster.specs) {
     absl::StrAppend(&text, ToString(device), "\n");

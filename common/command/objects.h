@@ -19,7 +19,7 @@ namespace harmony::command {
 
 enum class ObjectKind : uint8_t {
   kParameter,  // index: block; master weights. Version v: v updates are in it. Writer: host worker
-  kMoment1,    // index: block; AdamW m, or SGD's (unused) slot. Writer: host worker
+  kMoment1,    // index: block; AdamW's m, or SGD's momentum. Writer: host worker
   kMoment2,    // index: block; AdamW v. Writer: host worker
   kGradient,   // index: reference, microbatch: replica; version s+1 for step index s. Writer:
                // swapper

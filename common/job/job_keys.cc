@@ -369,6 +369,12 @@ const JobKey kKeys[] = {
     {"mode", kText, kOptional, kNoResult, ReadMode, PrintText<&J::mode>},
     {"model_name_or_path", JobKey::Type::kModel, kRequired, kResult, Text<&J::model_name_or_path>,
      PrintText<&J::model_name_or_path>},
+    {"momentum", kLiteral, kOptional, kResult, Decay<&J::momentum>, PrintReal<&J::momentum>},
+    {"nesterov", kLiteral, kOptional, kResult,
+     [](const JobKey& key, const JobValue& value, J& job) {
+       return ReadBool(key, value, &job.nesterov);
+     },
+     [](const J& job) -> std::string { return job.nesterov ? "true" : "false"; }},
     {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
      PrintOneOf<&J::optim, kOptimizers>},
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
@@ -472,6 +478,13 @@ absl::Status CheckJob(const JobSpec& job, absl::string_view where) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": update: eager contradicts max_grad_norm, which needs all gradients ",
                      "before any update; use update: auto or max_grad_norm: 0"));
+  }
+  if (job.momentum > 0 && job.optim != OptimizerKind::kSgd) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": momentum is sgd's; adamw has adam_beta1, or give optim: sgd"));
+  }
+  if (job.nesterov && job.momentum <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": nesterov needs a momentum above 0"));
   }
   return absl::OkStatus();
 }

@@ -51,6 +51,12 @@ int JobSpec::AutoReplicas(int64_t microbatch) const {
   return microbatches % 4 == 0 ? 4 : microbatches % 2 == 0 ? 2 : 1;
 }
 
+std::vector<std::string> MomentNames(const JobSpec& job) {
+  if (job.optim == OptimizerKind::kAdamW) return {"exp_avg", "exp_avg_sq"};
+  if (job.momentum > 0) return {"momentum_buffer"};
+  return {};
+}
+
 double LearningRateAt(const JobSpec& job, int64_t step_index) {
   // `constant` ignores warmup_steps, as transformers does.
   const int64_t warmup =

@@ -42,6 +42,8 @@ struct JobSpec {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_epsilon = 1e-8;
+  double momentum = 0;  // sgd's
+  bool nesterov = false;
   std::vector<int> layer_groups;  // empty: auto
   UpdateMode update = UpdateMode::kAuto;
   StashPlacement stash = StashPlacement::kAuto;
@@ -65,6 +67,11 @@ struct JobSpec {
   // True when gradients must all be committed before any update (section 3).
   bool DeferredUpdates() const { return update == UpdateMode::kDeferred || max_grad_norm > 0; }
 };
+
+// What the job's optimizer keeps for each parameter besides it, in the order of the moment objects:
+// as PyTorch's optimizers call it, and checkpoints with them ("exp_avg", "momentum_buffer").
+std::vector<std::string> MomentNames(const JobSpec& job);
+inline int MomentsOf(const JobSpec& job) { return static_cast<int>(MomentNames(job).size()); }
 
 // The learning rate of step s, counted from 0, as transformers' schedule of that name gives it.
 double LearningRateAt(const JobSpec& job, int64_t step_index);

@@ -65,7 +65,7 @@ struct Plan {
   job::UpdateMode update = job::UpdateMode::kEager;  // never kAuto
   std::vector<DevicePlan> devices;
   bool clip = false;          // global-norm clipping: norms and the coefficient before any update
-  int optimizer_moments = 2;  // AdamW 2, SGD 0
+  int optimizer_moments = 2;  // job::MomentsOf: AdamW 2, SGD with momentum 1
 
   // Double buffering of what streams through a device: slots of each kind a group's task has.
   int stream_slots = 2;

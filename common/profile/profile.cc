@@ -133,13 +133,13 @@ int64_t QuickSize(const job::JobSpec& job) {
   return sizes.back();
 }
 
-const char* OptimizerName(job::OptimizerKind kind) {
-  return kind == job::OptimizerKind::kAdamW ? "adamw" : "sgd";
+const char* OptimizerName(const job::JobSpec& job) {
+  if (job.optim == job::OptimizerKind::kAdamW) return "adamw";
+  return job::MomentsOf(job) > 0 ? "sgd with momentum" : "sgd";
 }
 
-Bytes UpdateBytes(const model::ParamBlock& block, job::OptimizerKind optimizer) {
-  const Bytes kept =
-      block.weight_bytes + block.moment_bytes * (optimizer == job::OptimizerKind::kAdamW ? 2 : 0);
+Bytes UpdateBytes(const model::ParamBlock& block, int moments) {
+  const Bytes kept = block.weight_bytes + block.moment_bytes * moments;
   return kept * 2 + block.gradient_bytes * static_cast<int64_t>(block.references.size());
 }
 
@@ -173,7 +173,7 @@ HostWorkload HostWorkloadOf(const model::ModelSpec& model, const job::JobSpec& j
   plan.sequence_length = job.sequence_length;
   plan.backward_groups = {{{0, work.model.num_layers() - 1}, 0}};
   plan.update = job::UpdateMode::kDeferred;
-  plan.optimizer_moments = job.optim == job::OptimizerKind::kAdamW ? 2 : 0;
+  plan.optimizer_moments = job::MomentsOf(job);
   plan.devices.resize(1);
   return work;
 }
@@ -203,9 +203,9 @@ absl::Status CheckProfile(const Profile& profile, absl::string_view where,
     return Differs(where, "compute_threads", absl::StrCat(profile.compute_threads, " threads"),
                    absl::StrCat("a job with compute_threads: ", job.compute_threads));
   }
-  if (profile.host.optimizer != OptimizerName(job.optim)) {
+  if (profile.host.optimizer != OptimizerName(job)) {
     return Differs(where, "host.optimizer", profile.host.optimizer,
-                   absl::StrCat("a job with optim: ", OptimizerName(job.optim)));
+                   absl::StrCat("a job with optim: ", OptimizerName(job)));
   }
   if (profile.devices.size() != devices.size()) {
     return Differs(where, "devices", absl::StrCat(profile.devices.size(), " devices"),

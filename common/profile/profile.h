@@ -152,9 +152,9 @@ std::vector<int64_t> ProfiledSizes(const job::JobSpec& job);
 // The one of a quick profile: the smallest with at least 512 tokens.
 int64_t QuickSize(const job::JobSpec& job);
 
-const char* OptimizerName(job::OptimizerKind kind);
+const char* OptimizerName(const job::JobSpec& job);
 // Bytes that the update of a block reads and writes: gradients once, weights and moments twice.
-Bytes UpdateBytes(const model::ParamBlock& block, job::OptimizerKind optimizer);
+Bytes UpdateBytes(const model::ParamBlock& block, int moments);
 
 // What the host's rates are measured on: the first blocks of the model, cut to some 16 million
 // elements in all, with a plan that has one group and deferred updates.

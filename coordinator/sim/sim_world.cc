@@ -293,8 +293,8 @@ void SimWorld::SetBlock(int block, uint64_t version, command::ObjectState state)
                                    command::ObjectKind::kParameter}) {
     const command::ObjectKey key{kind, block, 0};
     Record(key) = {key, Bytes(), Bytes(), version, state};
-    // An optimizer without moments has records of no size.
-    if (kind != command::ObjectKind::kParameter && plan_.optimizer_moments == 0) continue;
+    // Moments that the optimizer lacks have records of no size.
+    if (static_cast<int>(kind) > plan_.optimizer_moments) continue;
     Record(key).offset = command::PersistentOffset(model_, key);
     Record(key).size = model_.blocks[block].weight_bytes;
   }

@@ -40,7 +40,7 @@ PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec&
       embedding_stash_(0),
       optimizer_threads_(optimizer_threads) {
   if (groups_.empty()) groups_ = {{0, model_.num_layers() - 1}};
-  const int moments = worker::MomentsOf(job.optim);
+  const int moments = job::MomentsOf(job);
   for (const model::ParamBlock& block : model_.blocks) {
     weights_.emplace_back(block.elements());
     moments1_.emplace_back(moments > 0 ? block.elements() : 0);
@@ -168,7 +168,7 @@ void PlainTrainer::Update(const StepResult& step) {
   if (job_.max_grad_norm > 0) {
     hyper.clip_coefficient = worker::ClipCoefficient(step.grad_norm, job_.max_grad_norm);
   }
-  const int moments = worker::MomentsOf(job_.optim);
+  const int moments = job::MomentsOf(job_);
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     const worker::BlockState state{weights_[b].data(), moments > 0 ? moments1_[b].data() : nullptr,
                                    moments > 1 ? moments2_[b].data() : nullptr};

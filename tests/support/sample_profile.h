@@ -15,7 +15,7 @@ inline profile::Profile SampleProfile(const model::ModelSpec& model, const job::
                                       const std::vector<plan::DeviceSpec>& devices) {
   profile::Profile profile = profile::BlankProfile(model, job);
   profile.versions = {"0", "2", "AVX2", "a processor", 2};
-  profile.host = {profile::OptimizerName(job.optim),
+  profile.host = {profile::OptimizerName(job),
                   profile::Exactly(4e9),
                   profile::Exactly(8e9),
                   profile::Exactly(1e9),

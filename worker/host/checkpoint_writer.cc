@@ -40,25 +40,25 @@ io::TensorValues ParametersOf(const HostContext& context) {
 }
 
 absl::Status WriteMoments(const HostContext& context, const std::string& path) {
-  static constexpr std::pair<command::ObjectKind, const char*> kMoments[] = {
-      {command::ObjectKind::kMoment1, "exp_avg."}, {command::ObjectKind::kMoment2, "exp_avg_sq."}};
+  const std::vector<std::string> names = job::MomentNames(context.job.spec);
   std::vector<io::TensorToWrite> tensors;
-  for (const auto& [kind, prefix] : kMoments) {
+  for (const std::string& name : names) {
     for (const model::ParamBlock& block : context.job.model.blocks) {
       for (const model::TensorSpec& tensor : block.tensors) {
         if (tensor.role != model::TensorRole::kTrained) continue;
-        tensors.push_back({absl::StrCat(prefix, tensor.name), DType::kF32, tensor.shape});
+        tensors.push_back({absl::StrCat(name, ".", tensor.name), DType::kF32, tensor.shape});
       }
     }
   }
   HARMONY_ASSIGN_OR_RETURN(io::SafetensorsWriter writer,
                            io::SafetensorsWriter::Create(path, tensors));
   writer.set_cancelled(context.job.cancelled);
-  for (const auto& [kind, prefix] : kMoments) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const command::ObjectKind kind = HostContext::MomentKind(static_cast<int>(i));
     for (int block = 0; block < context.num_blocks(); ++block) {
       for (const model::TensorSpec& tensor : context.block(block).tensors) {
         if (tensor.role != model::TensorRole::kTrained) continue;
-        HARMONY_RETURN_IF_ERROR(writer.WriteTensor(absl::StrCat(prefix, tensor.name),
+        HARMONY_RETURN_IF_ERROR(writer.WriteTensor(absl::StrCat(names[i], ".", tensor.name),
                                                    context.Values(kind, block, tensor)));
       }
     }

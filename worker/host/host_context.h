@@ -20,10 +20,15 @@ struct HostContext {
   io::WeightMap weights;         // names and types for the export
   std::string source_directory;  // of tokenizer files; empty: none
 
-  int moments() const { return job.spec.optim == job::OptimizerKind::kAdamW ? 2 : 0; }
+  int moments() const { return job::MomentsOf(job.spec); }
   int num_blocks() const { return static_cast<int>(job.model.blocks.size()); }
   const model::ParamBlock& block(int index) const {
     return job.model.blocks[static_cast<size_t>(index)];
+  }
+  // REQUIRES: 0 <= number < moments().
+  static command::ObjectKind MomentKind(int number) {
+    return static_cast<command::ObjectKind>(static_cast<int>(command::ObjectKind::kMoment1) +
+                                            number);
   }
   int RecordOf(command::ObjectKind kind, int index) const {
     return table.IndexOf({kind, index, 0});

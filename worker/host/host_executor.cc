@@ -335,7 +335,7 @@ absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(ipc::Segment&
   const command::ObjectTableLayout table(job.model, job.plan.num_microbatches, job.plan.replicas);
   if (allocated.record_count < table.size() ||
       allocated.cursor_count < ipc::CursorCount(job.model) ||
-      allocated.extent < command::PersistentBytes(job.model, MomentsOf(job.spec.optim))) {
+      allocated.extent < command::PersistentBytes(job.model, job::MomentsOf(job.spec))) {
     return absl::InternalError("the shared segment was not allocated for this job");
   }
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<io::TrainingData> data, OpenData(job));

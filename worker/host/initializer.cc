@@ -94,19 +94,23 @@ absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
     HARMONY_ASSIGN_OR_RETURN(
         moments, io::CheckpointReader::OpenFile(io::JoinPath(path, "optimizer.safetensors")));
   }
+  const std::vector<std::string> names = job::MomentNames(context.job.spec);
   std::vector<Work> work;
   ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
     const auto read = [&context, &tensor, block](const io::CheckpointReader& reader,
-                                                 const char* prefix, command::ObjectKind kind) {
+                                                 absl::string_view prefix,
+                                                 command::ObjectKind kind) {
       return reader.Read(absl::StrCat(prefix, tensor.name), tensor.weight.dtype,
                          context.DataOf(kind, block, tensor));
     };
     work.push_back([&weights, read] { return read(weights, "", command::ObjectKind::kParameter); });
     if (!moments.has_value() || tensor.role != model::TensorRole::kTrained) return;
-    work.push_back(
-        [&moments, read] { return read(*moments, "exp_avg.", command::ObjectKind::kMoment1); });
-    work.push_back(
-        [&moments, read] { return read(*moments, "exp_avg_sq.", command::ObjectKind::kMoment2); });
+    for (size_t i = 0; i < names.size(); ++i) {
+      work.push_back([&moments, &names, read, i] {
+        return read(*moments, absl::StrCat(names[i], "."),
+                    HostContext::MomentKind(static_cast<int>(i)));
+      });
+    }
   });
   return RunAll(context, work, pool);
 }
@@ -137,8 +141,8 @@ void CommitAll(const HostContext& context) {
                                Bytes(),
                                static_cast<uint64_t>(context.job.first_step),
                                command::ObjectState::kClean};
-      // An optimizer without moments has records of no size: "there, nothing to it".
-      if (kind == command::ObjectKind::kParameter || context.moments() > 0) {
+      // Moments that the optimizer lacks have records of no size: "there, nothing to it".
+      if (static_cast<int>(kind) <= context.moments()) {
         view.offset = command::PersistentOffset(context.job.model, view.key);
         const model::ParamBlock& stored = context.block(block);
         view.size =

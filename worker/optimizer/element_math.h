@@ -35,20 +35,25 @@ inline void AdamWElement(const UpdateRange& r, const AdamWConstants& c, int64_t 
 }
 
 inline void SgdElement(const UpdateRange& r, const SgdConstants& c, int64_t i) {
-  const float g = GradientElement(r, c.clip, i) + c.weight_decay * r.w[i];
+  float g = GradientElement(r, c.clip, i) + c.weight_decay * r.w[i];
+  if (r.m != nullptr) {
+    const float m = r.m[i] * c.momentum + g;
+    r.m[i] = m;
+    g = c.nesterov ? g + c.momentum * m : m;
+  }
   r.w[i] = r.w[i] - c.learning_rate * g;
 }
 
 // Keeps the old values of the vector that starts at element `i` (fewer than kVectorElements at the
 // end of a block), then says so in the cursor. In program order: that is what a kill respects.
-template <bool kMoments>
+template <int kMoments>
 inline void SaveElements(const UpdateRange& r, int64_t i, int64_t count) {
   const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / ipc::kVectorElements;
   ipc::UndoSlot& slot = r.cursor->slots[vector % 2];
   for (int64_t k = 0; k < count; ++k) {
     slot.w[k] = r.w[i + k];
-    if (kMoments) slot.m[k] = r.m[i + k];
-    if (kMoments) slot.v[k] = r.v[i + k];
+    if (kMoments > 0) slot.m[k] = r.m[i + k];
+    if (kMoments > 1) slot.v[k] = r.v[i + k];
   }
   asm volatile("" ::: "memory");
   r.cursor->position.store(vector + 1, std::memory_order_relaxed);
@@ -56,12 +61,14 @@ inline void SaveElements(const UpdateRange& r, int64_t i, int64_t count) {
 }
 
 inline void AdamWElements(const UpdateRange& r, const AdamWConstants& c, int64_t i, int64_t end) {
-  if (i < end && r.cursor != nullptr) SaveElements<true>(r, i, end - i);
+  if (i < end && r.cursor != nullptr) SaveElements<2>(r, i, end - i);
   for (; i < end; ++i) AdamWElement(r, c, i);
 }
 
 inline void SgdElements(const UpdateRange& r, const SgdConstants& c, int64_t i, int64_t end) {
-  if (i < end && r.cursor != nullptr) SaveElements<false>(r, i, end - i);
+  if (i < end && r.cursor != nullptr) {
+    r.m != nullptr ? SaveElements<1>(r, i, end - i) : SaveElements<0>(r, i, end - i);
+  }
   for (; i < end; ++i) SgdElement(r, c, i);
 }
 

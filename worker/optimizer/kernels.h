@@ -22,8 +22,8 @@ Isa BestIsa();  // of this machine
 // Elements [begin, end) of a block's buffers. REQUIRES: begin a multiple of kVectorElements.
 struct UpdateRange {
   float* w = nullptr;
-  float* m = nullptr;  // null for SGD, as is v
-  float* v = nullptr;
+  float* m = nullptr;                       // null for SGD without momentum
+  float* v = nullptr;                       // null for SGD
   const float* const* gradients = nullptr;  // added up from the first to the last, in fp32
   int num_gradients = 1;                    // at least 1
   int64_t begin = 0;
@@ -52,11 +52,16 @@ struct AdamWConstants {
   float epsilon = 0;
 };
 
-// SGD: g = (((g[0] + g[1]) + g[2]) + ...) * clip + weight_decay * w;  w = w - lr * g.
+// SGD in PyTorch's order:
+//   g = (((g[0] + g[1]) + g[2]) + ...) * clip + weight_decay * w
+//   with momentum:  m = m * momentum + g,  g = nesterov ? g + momentum * m : m
+//   w = w - lr * g
 struct SgdConstants {
   float clip = 1;
   float weight_decay = 0;  // 0 where it does not apply
   float learning_rate = 0;
+  float momentum = 0;  // where UpdateRange::m is not null
+  bool nesterov = false;
 };
 
 struct Kernels {

@@ -72,16 +72,23 @@ void Replace(const UpdateRange& range) {
 }  // namespace
 
 OptimizerSettings SettingsOf(const job::JobSpec& job) {
-  return {job.optim, job.weight_decay, job.adam_beta1, job.adam_beta2, job.adam_epsilon};
+  return {.kind = job.optim,
+          .weight_decay = job.weight_decay,
+          .beta1 = job.adam_beta1,
+          .beta2 = job.adam_beta2,
+          .epsilon = job.adam_epsilon,
+          .momentum = job.momentum,
+          .nesterov = job.nesterov,
+          .moments = job::MomentsOf(job)};
 }
-
-int MomentsOf(job::OptimizerKind kind) { return kind == job::OptimizerKind::kAdamW ? 2 : 0; }
 
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, UpdateRange range, const Kernels& kernels) {
   SgdConstants sgd;
   sgd.clip = static_cast<float>(hyper.clip_coefficient);
   sgd.learning_rate = static_cast<float>(hyper.learning_rate);
+  sgd.momentum = static_cast<float>(settings.momentum);
+  sgd.nesterov = settings.nesterov;
   AdamWConstants adamw = AdamWConstantsOf(settings, hyper);
   const float decay = static_cast<float>(1.0 - hyper.learning_rate * settings.weight_decay);
   ForEachRun(block, range.begin, range.end, [&](const Run& run) {

@@ -22,10 +22,11 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
+  double momentum = 0;  // SGD; 0: none
+  bool nesterov = false;
+  int moments = 2;  // that it keeps for each parameter: job::MomentsOf
 };
 OptimizerSettings SettingsOf(const job::JobSpec& job);
-// Moments that the optimizer keeps for each parameter.
-int MomentsOf(job::OptimizerKind kind);
 
 // What changes from step to step.
 struct StepHyper {
@@ -34,7 +35,8 @@ struct StepHyper {
   double clip_coefficient = 1;
 };
 
-// The buffers of a block, ParamBlock::elements floats each; m and v are null for SGD.
+// The buffers of a block, ParamBlock::elements floats each; v is null for SGD, and m without
+// momentum.
 struct BlockState {
   float* w = nullptr;
   float* m = nullptr;

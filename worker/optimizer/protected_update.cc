@@ -24,7 +24,7 @@ class BlockUpdate {
         update_(update),
         target_(static_cast<uint64_t>(update.hyper.step)),
         first_cursor_(ipc::CursorBase(model, update.block)) {
-    const int parts = 1 + MomentsOf(settings.kind);
+    const int parts = 1 + settings.moments;
     for (int part = 0; part < parts; ++part) {
       const command::ObjectKey key{static_cast<command::ObjectKind>(
                                        static_cast<int>(command::ObjectKind::kParameter) + part),

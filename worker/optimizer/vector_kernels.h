@@ -51,14 +51,14 @@ class Gradients {
 };
 
 // As SaveElements, for a whole vector.
-template <typename V, bool kMoments>
+template <typename V, int kMoments>
 inline void SaveVector(const UpdateRange& r, int64_t i) {
   const uint64_t vector = static_cast<uint64_t>(i - r.cursor_base) / ipc::kVectorElements;
   ipc::UndoSlot& slot = r.cursor->slots[vector % 2];
   for (int64_t k = 0; k < kVector; k += V::kWidth) {
     V::Store(slot.w + k, V::Load(r.w + i + k));
-    if (kMoments) V::Store(slot.m + k, V::Load(r.m + i + k));
-    if (kMoments) V::Store(slot.v + k, V::Load(r.v + i + k));
+    if (kMoments > 0) V::Store(slot.m + k, V::Load(r.m + i + k));
+    if (kMoments > 1) V::Store(slot.v + k, V::Load(r.v + i + k));
   }
   asm volatile("" ::: "memory");
   r.cursor->position.store(vector + 1, std::memory_order_relaxed);
@@ -81,7 +81,7 @@ void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
     __builtin_prefetch(r.m + i + kPrefetchElements, 1);
     __builtin_prefetch(r.v + i + kPrefetchElements, 1);
     gradients.Prefetch(i + kPrefetchElements);
-    if (kProtected) SaveVector<V, true>(r, i);
+    if (kProtected) SaveVector<V, 2>(r, i);
     for (int64_t k = i; k < i + kVector; k += V::kWidth) {
       const F g = V::Mul(gradients.Load(k), clip);
       const F old_m = V::Load(r.m + k);
@@ -97,19 +97,24 @@ void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
   AdamWElements(r, c, end, r.end);
 }
 
-template <typename V, int kGradients, bool kProtected>
+template <typename V, int kGradients, bool kProtected, bool kMomentum>
 void SgdLoop(const UpdateRange& range, const SgdConstants& c) {
   using F = typename V::Floats;
   const UpdateRange r = range;
   const Gradients<V, kGradients> gradients(r.gradients, r.num_gradients);
   const F clip = V::Set(c.clip), weight_decay = V::Set(c.weight_decay);
-  const F learning_rate = V::Set(c.learning_rate);
+  const F learning_rate = V::Set(c.learning_rate), momentum = V::Set(c.momentum);
   const int64_t end = WholeVectorsEnd(r);
   for (int64_t i = r.begin; i < end; i += kVector) {
-    if (kProtected) SaveVector<V, false>(r, i);
+    if (kProtected) SaveVector<V, kMomentum ? 1 : 0>(r, i);
     for (int64_t k = i; k < i + kVector; k += V::kWidth) {
       const F w = V::Load(r.w + k);
-      const F g = V::Add(V::Mul(gradients.Load(k), clip), V::Mul(weight_decay, w));
+      F g = V::Add(V::Mul(gradients.Load(k), clip), V::Mul(weight_decay, w));
+      if (kMomentum) {
+        const F m = V::Add(V::Mul(V::Load(r.m + k), momentum), g);
+        V::Store(r.m + k, m);
+        g = c.nesterov ? V::Add(g, V::Mul(momentum, m)) : m;
+      }
       V::Store(r.w + k, V::Sub(w, V::Mul(learning_rate, g)));
     }
   }
@@ -122,9 +127,15 @@ void AdamWOf(const UpdateRange& r, const AdamWConstants& c) {
                       : AdamWLoop<V, kGradients, false>(r, c);
 }
 
+template <typename V, int kGradients, bool kMomentum>
+void SgdWith(const UpdateRange& r, const SgdConstants& c) {
+  r.cursor != nullptr ? SgdLoop<V, kGradients, true, kMomentum>(r, c)
+                      : SgdLoop<V, kGradients, false, kMomentum>(r, c);
+}
+
 template <typename V, int kGradients>
 void SgdOf(const UpdateRange& r, const SgdConstants& c) {
-  r.cursor != nullptr ? SgdLoop<V, kGradients, true>(r, c) : SgdLoop<V, kGradients, false>(r, c);
+  r.m != nullptr ? SgdWith<V, kGradients, true>(r, c) : SgdWith<V, kGradients, false>(r, c);
 }
 
 template <typename V>

@@ -24,7 +24,7 @@ class HostMeter {
             BytesPerSecond paced)
       : segment_(segment),
         work_(std::move(work)),
-        optimizer_(job.optim),
+        optimizer_(profile::OptimizerName(job)),
         paced_(paced),
         layout_(work_.model, work_.plan),
         table_(work_.model, work_.plan.num_microbatches) {}
@@ -74,7 +74,7 @@ class HostMeter {
       HARMONY_ASSIGN_OR_RETURN(const double seconds,
                                Run(command::HostTaskKind::kUpdate, block, Bytes(), step));
       update += NetOf(seconds, task);
-      update_bytes += profile::UpdateBytes(work_.model.blocks[block], optimizer_);
+      update_bytes += profile::UpdateBytes(work_.model.blocks[block], work_.plan.optimizer_moments);
     }
     norm_.push_back(Paced(Rate(norm_bytes, norm)));
     update_.push_back(Paced(Rate(update_bytes, update)));
@@ -87,7 +87,7 @@ class HostMeter {
       values->erase(values->begin());
     }
     profile::HostProfile host;
-    host.optimizer = profile::OptimizerName(optimizer_);
+    host.optimizer = optimizer_;
     host.update_rate = profile::MeasuredOf(update_);
     host.norm_rate = profile::MeasuredOf(norm_);
     host.batch_rate = profile::MeasuredOf(batch_);
@@ -142,7 +142,7 @@ class HostMeter {
 
   ipc::Segment& segment_;
   const profile::HostWorkload work_;
-  const job::OptimizerKind optimizer_;
+  const std::string optimizer_;
   const BytesPerSecond paced_;
   const plan::ArenaLayout layout_;
   const command::ObjectTableLayout table_;

@@ -44,12 +44,7 @@ double Between(const std::vector<double>& sums, model::LayerRange range) {
 
 ProfiledCosts::ProfiledCosts(const profile::Profile& profile, const model::ModelSpec& model,
                              const plan::Plan& plan)
-    : profile_(profile),
-      model_(model),
-      plan_(plan),
-      lanes_(static_cast<int>(plan.devices.size())),
-      optimizer_(plan.optimizer_moments == 0 ? job::OptimizerKind::kSgd
-                                             : job::OptimizerKind::kAdamW) {
+    : profile_(profile), model_(model), plan_(plan), lanes_(static_cast<int>(plan.devices.size())) {
   const bool alone = plan.devices.size() == 1;
   for (const profile::DeviceProfile& measured : profile.devices) {
     Device device;
@@ -166,8 +161,8 @@ double ProfiledCosts::HostSeconds(const command::HostTask& task) const {
     case command::HostTaskKind::kUpdate: {
       const model::ParamBlock& block = model_.blocks[task.block];
       const Bytes more = gradients(block) * (plan_.replicas - 1);
-      return host.task.median +
-             at(profile::UpdateBytes(block, optimizer_) + more, host.update_rate.median);
+      return host.task.median + at(profile::UpdateBytes(block, plan_.optimizer_moments) + more,
+                                   host.update_rate.median);
     }
     case command::HostTaskKind::kNorm:
       return host.task.median +

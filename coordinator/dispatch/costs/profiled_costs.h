@@ -55,7 +55,6 @@ class ProfiledCosts : public CostModel {
   const model::ModelSpec& model_;
   const plan::Plan& plan_;
   const command::LaneTable lanes_;
-  const job::OptimizerKind optimizer_;
   std::vector<Device> devices_;
   plan::CoreSharing cores_;
 };

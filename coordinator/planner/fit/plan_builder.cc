@@ -35,7 +35,7 @@ plan::Plan PlanBuilder::Blank() const {
   plan.sequence_length = job_.sequence_length;
   plan.update = job_.DeferredUpdates() ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
   plan.clip = job_.max_grad_norm > 0;
-  plan.optimizer_moments = job_.optim == job::OptimizerKind::kAdamW ? 2 : 0;
+  plan.optimizer_moments = job::MomentsOf(job_);
   // A device that runs all groups has one of them at work.
   const bool data = division_.mode == plan::ParallelMode::kData;
   plan.boundary_banks = (data ? 1 : static_cast<int>(machine_.devices.size())) + 2;

@@ -70,18 +70,21 @@ absl::StatusOr<io::WeightMap> CheckWeights(const job::JobSpec& job, const io::Mo
   return map;
 }
 
-absl::Status CheckMoments(const std::string& checkpoint, const model::ModelSpec& model) {
+absl::Status CheckMoments(const std::string& checkpoint, const job::JobSpec& job,
+                          const model::ModelSpec& model) {
+  const std::vector<std::string> names = job::MomentNames(job);
+  if (names.empty()) return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(
       const io::CheckpointReader moments,
       io::CheckpointReader::OpenFile(io::JoinPath(checkpoint, "optimizer.safetensors")));
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
       if (tensor.role != model::TensorRole::kTrained) continue;
-      for (const char* prefix : {"exp_avg.", "exp_avg_sq."}) {
-        const io::SafetensorsEntry* entry = moments.Find(absl::StrCat(prefix, tensor.name));
+      for (const std::string& name : names) {
+        const io::SafetensorsEntry* entry = moments.Find(absl::StrCat(name, ".", tensor.name));
         if (entry != nullptr && entry->shape == tensor.shape) continue;
         return absl::InvalidArgumentError(
-            absl::StrCat(checkpoint, "/optimizer.safetensors: ", prefix, tensor.name,
+            absl::StrCat(checkpoint, "/optimizer.safetensors: ", name, ".", tensor.name,
                          " is missing or of another shape than the model's"));
       }
     }
@@ -99,7 +102,7 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader weights,
                            io::CheckpointReader::OpenFile(io::JoinPath(path, "model.safetensors")));
   HARMONY_RETURN_IF_ERROR(io::WeightMap::Match(model, weights).status());
-  if (job.optim == job::OptimizerKind::kAdamW) HARMONY_RETURN_IF_ERROR(CheckMoments(path, model));
+  HARMONY_RETURN_IF_ERROR(CheckMoments(path, job, model));
   if (manifest.step > job.max_steps) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job.max_steps));

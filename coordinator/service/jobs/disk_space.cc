@@ -32,7 +32,7 @@ DiskNeed DiskNeedOf(const job::JobSpec& job, const model::ModelSpec& model,
                     const io::WeightMap& weights, const std::vector<int64_t>& there) {
   DiskNeed need;
   need.final_model = need.checkpoint = kBesidesTensors;
-  const int64_t values = job.optim == job::OptimizerKind::kAdamW ? 3 : 1;  // parameters and moments
+  const int64_t values = 1 + job::MomentsOf(job);  // parameters and moments
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
       need.checkpoint += SizeOf(DType::kF32) * (tensor.elements * values);

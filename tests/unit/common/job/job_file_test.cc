@@ -131,6 +131,9 @@ TEST(JobFileTest, KeysOfOtherTrainersAreTakenWhereTheyMeanTheSame) {
 
 TEST(JobFileTest, KeysOfOtherTrainersThatMeanSomethingElseAreExplained) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(Parse("momentum: 0.9").status(), kInvalid, {"momentum is sgd's"});
+  ExpectError(Parse("optim: sgd\nnesterov: true").status(), kInvalid,
+              {"nesterov needs a momentum"});
   ExpectError(Parse("lr: 1\nlearning_rate: 2").status(), kInvalid,
               {"job.yaml:5", "learning_rate is given twice"});
   ExpectError(Parse("per_device_train_batch_size: 4").status(), kInvalid,
@@ -340,6 +343,37 @@ TEST(JobTextTest, StoredJsonIsChecked) {
   json.back() = ',';
   ExpectError(JobSpecFromJson(json + R"("sed": 1})", "database").status(),
               absl::StatusCode::kInvalidArgument, {"database", "'sed'"});
+}
+
+TEST(JobFileTest, ArraysOfInputsAreNamedAndSeenFromTheFile) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto parse = [](absl::string_view data, const std::vector<std::string>& settings = {}) {
+    JobOverrides overrides;
+    overrides.settings = settings;
+    overrides.folder = "/here";
+    return ParseJobFile(absl::StrCat("model_name_or_path: m\noutput_dir: out\n", data),
+                        "/jobs/job.yaml", overrides);
+  };
+  const auto job = parse("data: {inputs: {x: a/x.npy, labels: /b/y.npy}}");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::map<std::string, std::string> expected = {{"x", "/jobs/a/x.npy"},
+                                                       {"labels", "/b/y.npy"}};
+  EXPECT_EQ(job->data_inputs, expected);
+  // What is stored and read again is the same job.
+  const auto again = JobSpecFromJson(JobSpecToJson(*job), "stored");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data_inputs, expected);
+  EXPECT_EQ(ResultKeysText(*again), ResultKeysText(*job));
+
+  const auto set = parse("data: {inputs: {x: x.npy}}", {"data.inputs={x: z.npy}"});
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->data_inputs.at("x"), "/here/z.npy");
+
+  ExpectError(parse("data: {inputs: x.npy}").status(), kInvalid, {"a map of the model's inputs"});
+  ExpectError(parse("data: {inputs: [x.npy]}").status(), kInvalid, {"a map of the model's inputs"});
+  ExpectError(parse("data: {inputs: {x: x.npy}, path: t, format: text-bytes}").status(), kInvalid,
+              {"data.inputs and data.path exclude each other"});
+  ExpectError(parse("").status(), kInvalid, {"'data' is missing", "{inputs: {NAME: FILE.npy"});
 }
 
 }  // namespace

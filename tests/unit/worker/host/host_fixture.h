@@ -59,7 +59,7 @@ class HostExecutorTest : public testing::Test {
     job_.threads = 2;
   }
 
-  int moments() const { return MomentsOf(job_.spec.optim); }
+  int moments() const { return job::MomentsOf(job_.spec); }
 
   // A fresh segment with the job in it, and an executor.
   void Start() {

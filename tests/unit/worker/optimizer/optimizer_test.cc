@@ -122,6 +122,29 @@ TEST_P(IsaTest, SgdHasTheBitsOfTheReference) {
   }
 }
 
+TEST_P(IsaTest, MomentumHasTheBitsOfTheReference) {
+  ThreadPool one(1), three(3);
+  for (const auto& shape : kShapes) {
+    const model::ParamBlock block = MakeBlock(shape);
+    for (const bool nesterov : {false, true}) {
+      Buffers expected(block.elements());
+      Buffers actual = expected;
+      OptimizerSettings settings{job::OptimizerKind::kSgd, 0.1, 0, 0, 0};
+      settings.momentum = 0.9;
+      settings.nesterov = nesterov;
+      const BlockGradient gradient = expected.gradient(2);
+      for (int64_t step = 1; step <= 3; ++step) {
+        UpdateBlock(block, settings, {step, 0.1, 0.5},
+                    {expected.w.data(), expected.m.data(), nullptr}, gradient, one, Isa::kScalar);
+        UpdateBlock(block, settings, {step, 0.1, 0.5}, {actual.w.data(), actual.m.data(), nullptr},
+                    gradient, three, GetParam());
+      }
+      EXPECT_TRUE(SameBits(expected.w, actual.w)) << block.elements() << ", " << nesterov;
+      EXPECT_TRUE(SameBits(expected.m, actual.m));
+    }
+  }
+}
+
 TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
   ThreadPool pool(2);
   const OptimizerSettings settings{job::OptimizerKind::kSgd, 0, 0, 0, 0};
@@ -238,6 +261,36 @@ TEST(ThreadPoolTest, EveryIndexOnceWhateverTheThreads) {
         pool.ParallelFor(count, [&](int64_t i) { seen[static_cast<size_t>(i)].fetch_add(1); });
       }
       for (const auto& n : seen) EXPECT_EQ(n.load(), 20);
+    }
+  }
+}
+
+// As torch.optim.SGD says, in double.
+TEST(OptimizerTest, MomentumFollowsTheFormula) {
+  for (const bool nesterov : {false, true}) {
+    ThreadPool pool(2);
+    const model::ParamBlock block = MakeBlock({500, 77});
+    Buffers b(block.elements());
+    std::fill(b.m.begin(), b.m.end(), 0.0f);
+    const auto n = static_cast<size_t>(block.elements());
+    std::vector<double> w(b.w.begin(), b.w.end()), m(n);
+    OptimizerSettings settings{job::OptimizerKind::kSgd, 0.1, 0, 0, 0};
+    settings.momentum = 0.9;
+    settings.nesterov = nesterov;
+    for (int64_t step = 1; step <= 10; ++step) {
+      b.g = RandomFloats(block.elements(), 100 + static_cast<uint64_t>(step), 0.3f);
+      UpdateBlock(block, settings, {step, 1e-2, 0.5}, {b.w.data(), b.m.data(), nullptr},
+                  {b.g.data()}, pool);
+      for (const model::TensorSpec& tensor : block.tensors) {
+        const double decay = tensor.weight_decay ? 0.1 : 0;
+        for (int64_t i = 0; i < tensor.elements; ++i) {
+          const auto k = static_cast<size_t>(tensor.weight.first_element() + i);
+          const double g = 0.5 * static_cast<double>(b.g[k]) + decay * w[k];
+          m[k] = 0.9 * m[k] + g;
+          w[k] -= 1e-2 * (nesterov ? g + 0.9 * m[k] : m[k]);
+          ASSERT_NEAR(b.w[k], w[k], 1e-5) << k << " in step " << step;
+        }
+      }
     }
   }
 }

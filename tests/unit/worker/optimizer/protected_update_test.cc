@@ -42,12 +42,24 @@ model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradien
   return model;
 }
 
+OptimizerSettings Settings(job::OptimizerKind kind, double momentum = 0, bool nesterov = false) {
+  job::JobSpec job;
+  job.optim = kind;
+  job.momentum = momentum;
+  job.nesterov = nesterov;
+  return SettingsOf(job);
+}
+const OptimizerSettings kAdamW = Settings(job::OptimizerKind::kAdamW);
+const OptimizerSettings kSgd = Settings(job::OptimizerKind::kSgd);
+const OptimizerSettings kMomentum = Settings(job::OptimizerKind::kSgd, 0.9);
+const OptimizerSettings kNesterov = Settings(job::OptimizerKind::kSgd, 0.9, true);
+
 // A job in a small segment: parameter and moments at version 3, gradients at 4.
 class Arena {
  public:
-  Arena(const model::ModelSpec& model, job::OptimizerKind kind)
-      : model_(model), layout_(model, 1), settings_{kind, 0.1, 0.9, 0.95, 1e-8} {
-    const Bytes persistent = command::PersistentBytes(model_, MomentsOf(kind));
+  Arena(const model::ModelSpec& model, const OptimizerSettings& settings)
+      : model_(model), layout_(model, 1), settings_(settings) {
+    const Bytes persistent = command::PersistentBytes(model_, settings.moments);
     const Bytes gradient = block().weight_bytes.AlignUp(kSlotAlignment);
     ipc::SegmentJob job;
     job.id = "test";
@@ -59,7 +71,7 @@ class Arena {
     EXPECT_TRUE(segment.ok()) << segment.status();
     segment_ = std::make_unique<ipc::Segment>(*std::move(segment));
     EXPECT_TRUE(segment_->AllocateJob(job).ok());
-    for (int part = 0; part <= MomentsOf(kind); ++part) {
+    for (int part = 0; part <= settings.moments; ++part) {
       const command::ObjectKey key{static_cast<command::ObjectKind>(part), 0, 0};
       Fill(command::PersistentOffset(model_, key), static_cast<uint64_t>(part), part == 2);
       Publish(key, command::PersistentOffset(model_, key), kVersion - 1);
@@ -95,7 +107,7 @@ class Arena {
 
   std::vector<Floats> State() const {
     std::vector<Floats> result;
-    for (int part = 0; part <= MomentsOf(settings_.kind); ++part) {
+    for (int part = 0; part <= settings_.moments; ++part) {
       const float* data = reinterpret_cast<const float*>(segment_->Arena(
           command::PersistentOffset(model_, {static_cast<command::ObjectKind>(part), 0, 0})));
       result.emplace_back(data, data + block().elements());
@@ -164,11 +176,11 @@ class ProtectedUpdateTest : public ::testing::TestWithParam<Isa> {
 };
 
 TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
-  for (const job::OptimizerKind kind : {job::OptimizerKind::kAdamW, job::OptimizerKind::kSgd}) {
+  for (const OptimizerSettings& settings : {kAdamW, kSgd, kMomentum, kNesterov}) {
     for (const int gradients : {1, 2, 3, 4, 8}) {
       for (const std::vector<int64_t>& sizes :
            std::vector<std::vector<int64_t>>{{3}, {16}, {1000, 7, 33}, {262144, 3, 300001}}) {
-        Arena arena(MakeModel(sizes, gradients), kind);
+        Arena arena(MakeModel(sizes, gradients), settings);
         const auto expected = arena.Expected();
         ASSERT_TRUE(arena.Update(2, GetParam()).ok());
         ExpectDone(arena, expected, "first");
@@ -183,8 +195,9 @@ TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
 
 // Runs the update in a child one instruction at a time; after each, as many as there are, what a
 // process killed there would leave behind is copied, the update resumed on it and compared.
-void ResumeAfterEachInstruction(const model::ModelSpec& model, job::OptimizerKind kind, Isa isa) {
-  Arena arena(model, kind), copy(model, kind);
+void ResumeAfterEachInstruction(const model::ModelSpec& model, const OptimizerSettings& settings,
+                                Isa isa) {
+  Arena arena(model, settings), copy(model, settings);
   const auto expected = arena.Expected();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -229,10 +242,10 @@ void ResumeAfterEachInstruction(const model::ModelSpec& model, job::OptimizerKin
 
 TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
   for (const int gradients : {1, 2, 5}) {
-    ResumeAfterEachInstruction(MakeModel({50, 33}, gradients), job::OptimizerKind::kAdamW,
-                               GetParam());
+    ResumeAfterEachInstruction(MakeModel({50, 33}, gradients), kAdamW, GetParam());
   }
-  ResumeAfterEachInstruction(MakeModel({50, 33}, 1), job::OptimizerKind::kSgd, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 1), kSgd, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 1), kMomentum, GetParam());
 }
 
 #endif
@@ -246,9 +259,9 @@ INSTANTIATE_TEST_SUITE_P(All, ProtectedUpdateTest,
 TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
   constexpr uint64_t kSeeds = testing_support::kSanitized ? 10 : 200;
   const model::ModelSpec model = MakeModel({700000, 768, 100001}, 4);
-  const Arena pristine(model, job::OptimizerKind::kAdamW);
+  const Arena pristine(model, kAdamW);
   const auto expected = pristine.Expected();
-  Arena arena(model, job::OptimizerKind::kAdamW);
+  Arena arena(model, kAdamW);
   int64_t inside = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -280,7 +293,7 @@ TEST(ProtectedUpdateKillTest, RandomKillsLeaveTheSameBits) {
 }
 
 TEST(ProtectedUpdateErrorTest, WrongStatesAreRefusedAndNothingIsTouched) {
-  Arena arena(MakeModel({100}, 1), job::OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 1), kAdamW);
   const auto before = arena.State();
   const int gradient = arena.layout().IndexOf({command::ObjectKind::kGradient, 0, 0});
   const command::ObjectView good = *arena.segment().ReadRecord(gradient);
@@ -303,7 +316,7 @@ TEST(ProtectedUpdateErrorTest, WrongStatesAreRefusedAndNothingIsTouched) {
 }
 
 TEST(ProtectedUpdateErrorTest, EveryGradientMustBeCommitted) {
-  Arena arena(MakeModel({100}, 5), job::OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 5), kAdamW);
   const auto before = arena.State();
   const int gradient = arena.layout().IndexOf({command::ObjectKind::kGradient, 0, 0});
   const command::ObjectView good = *arena.segment().ReadRecord(gradient);
@@ -316,7 +329,7 @@ TEST(ProtectedUpdateErrorTest, EveryGradientMustBeCommitted) {
 
 // The cursors name all gradients: an update does not go on with others than it began with.
 TEST(ProtectedUpdateErrorTest, OtherGradientsAreDataLoss) {
-  Arena arena(MakeModel({100}, 5), job::OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 5), kAdamW);
   ASSERT_TRUE(arena.Update(1, BestIsa()).ok());
   for (int part = 2; part >= 0; --part) {
     command::ObjectView view = arena.Record(part);
@@ -328,7 +341,7 @@ TEST(ProtectedUpdateErrorTest, OtherGradientsAreDataLoss) {
 }
 
 TEST(ProtectedUpdateErrorTest, AForeignCursorIsDataLoss) {
-  Arena arena(MakeModel({100}, 1), job::OptimizerKind::kAdamW);
+  Arena arena(MakeModel({100}, 1), kAdamW);
   for (int part = 2; part >= 0; --part) {
     command::ObjectView view = arena.Record(part);
     view.version = kVersion;

@@ -174,10 +174,14 @@ class Qwen3TrainingTest : public TrainingTest {
 };
 
 TEST_F(Qwen3TrainingTest, AdamWAndSgd) {
-  for (job::OptimizerKind optim : {job::OptimizerKind::kAdamW, job::OptimizerKind::kSgd}) {
+  using job::OptimizerKind;
+  for (const auto& [optim, momentum] :
+       {std::pair(OptimizerKind::kAdamW, 0.0), std::pair(OptimizerKind::kSgd, 0.0),
+        std::pair(OptimizerKind::kSgd, 0.9)}) {
     testing_support::MiniJob job = Job(3, {1, 3, 4, 5});
     job.spec.optim = optim;
-    job.plan.optimizer_moments = MomentsOf(optim);
+    job.spec.momentum = momentum;
+    job.plan.optimizer_moments = job::MomentsOf(job.spec);
     job.plan.arena_dynamic = plan::ArenaLayout(model_, job.plan).dynamic_bytes();
     testing_support::MiniCoordinator coordinator(job);
     ASSERT_EQ(coordinator.Run(), absl::OkStatus());
