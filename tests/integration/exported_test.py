@@ -181,18 +181,22 @@ class ExportedTest(Exported):
         self.assertIn(graph.name, done.stdout + done.stderr)
 
 
-class Table(Exported):
-    """All models; not among the tests."""
+def table_of_all_models():
+    """Made where it is asked for, so that it is not among the tests."""
+    class Table(Exported):
+        runTest = print_table
 
-    def runTest(self):
-        print(f"{'model':12} layers graphs  bit-equal   worst    seconds", flush=True)
-        for name in make_models.MODELS:
-            row = self.row(name)
-            print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f}".format(**row),
-                  flush=True)
+    return Table()
+
+
+def print_table(self):
+    print(f"{'model':12} layers graphs  bit-equal   worst    seconds", flush=True)
+    for name in make_models.MODELS:
+        row = self.row(name)
+        print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f}".format(**row), flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--table"]:
-        sys.exit(not unittest.TextTestRunner().run(Table()).wasSuccessful())
+        sys.exit(not unittest.TextTestRunner().run(table_of_all_models()).wasSuccessful())
     unittest.main(verbosity=2)

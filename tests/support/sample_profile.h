@@ -15,12 +15,8 @@ inline profile::Profile SampleProfile(const model::ModelSpec& model, const job::
                                       const std::vector<plan::DeviceSpec>& devices) {
   profile::Profile profile = profile::BlankProfile(model, job);
   profile.versions = {"0", "2", "AVX2", "a processor", 2};
-  profile.host = {profile::OptimizerName(job),
-                  profile::Exactly(4e9),
-                  profile::Exactly(8e9),
-                  profile::Exactly(1e9),
-                  profile::Exactly(2e9),
-                  profile::Exactly(50e-6),
+  profile.host = {profile::OptimizerName(job), profile::Exactly(4e9), profile::Exactly(8e9),
+                  profile::Exactly(1e9),       profile::Exactly(2e9), profile::Exactly(50e-6),
                   profile::Exactly(20e-6)};
   const profile::LinkProfile link{profile::Exactly(1e-3), profile::Exactly(1e9),
                                   profile::Exactly(8e8), profile::Exactly(5e8)};
