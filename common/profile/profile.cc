@@ -60,6 +60,11 @@ absl::Status CheckLayer(const LayerProfile& layer, absl::string_view where,
                    absl::StrCat(layer.input_bytes.count(), " bytes"),
                    absl::StrCat("a layer with ", input.count()));
   }
+  for (size_t i = 0; i < layer.sizes.size(); ++i) {
+    if (RunsFused(model, index) || layer.sizes[i].forward) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", field, ".sizes[", i, "]: forward_s is missing"));
+  }
   return absl::OkStatus();
 }
 

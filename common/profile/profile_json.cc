@@ -113,17 +113,15 @@ double Together(const document::JsonField& field) {
   return field.Positive(limits::kLeastTogether, limits::kMostTogether);
 }
 
-LayerSizeProfile ReadSize(const document::JsonField& field, absl::string_view kind) {
+LayerSizeProfile ReadSize(const document::JsonField& field) {
   field.Only({"samples", "forward_s", "backward_s", "backward_inner_s", "keeping_forward_s",
               "kept_backward_s", "forward_workspace_bytes", "backward_workspace_bytes",
               "activation_bytes"});
   LayerSizeProfile size;
   size.samples = field.Get("samples").Integer(1, limits::kMostSequences);
-  if (kind != "head") size.forward = Time(field.Get("forward_s"));
+  if (field.Has("forward_s")) size.forward = Time(field.Get("forward_s"));
   size.backward = Time(field.Get("backward_s"));
-  if (kind == "block" || field.Has("backward_inner_s")) {
-    size.backward_inner = Time(field.Get("backward_inner_s"));
-  }
+  if (field.Has("backward_inner_s")) size.backward_inner = Time(field.Get("backward_inner_s"));
   if (field.Has("keeping_forward_s")) size.keeping_forward = Time(field.Get("keeping_forward_s"));
   if (field.Has("kept_backward_s")) size.kept_backward = Time(field.Get("kept_backward_s"));
   size.forward_workspace = Size(field.Get("forward_workspace_bytes"));
@@ -137,10 +135,7 @@ LayerProfile ReadLayer(const document::JsonField& field) {
               "check_gradients_s", "sizes"});
   LayerProfile layer;
   layer.kind = field.Get("kind").Text();
-  if (layer.kind != "embedding" && layer.kind != "block" && layer.kind != "head") {
-    field.Get("kind").Wrong(
-        absl::StrCat("must be embedding, block or head, is '", layer.kind, "'"));
-  }
+  if (layer.kind.empty()) field.Get("kind").Wrong("must not be empty");
   for (const document::JsonField& index : field.Get("layers").Items()) {
     layer.layers.push_back(static_cast<int>(index.Integer(0, limits::kMostLayers)));
   }
@@ -149,7 +144,7 @@ LayerProfile ReadLayer(const document::JsonField& field) {
   layer.zero = ShortTime(field.Get("zero_gradients_s"));
   layer.check = ShortTime(field.Get("check_gradients_s"));
   for (const document::JsonField& item : field.Get("sizes").Items()) {
-    layer.sizes.push_back(ReadSize(item, layer.kind));
+    layer.sizes.push_back(ReadSize(item));
     const size_t count = layer.sizes.size();
     if (count > 1 && layer.sizes[count - 1].samples <= layer.sizes[count - 2].samples) {
       item.Get("samples").Wrong("sizes must ascend");

@@ -145,6 +145,13 @@ class ExportedTest(Exported):
         self.harmony("run", job, "--devices", "sim*3:mem=64MiB", "--no-calibrate")
         self.assertEqual(self.final(out), self.final(whole))
 
+    def test_its_layers_are_measured_and_a_plan_goes_by_that(self):
+        self.export("cnn")
+        job, _ = self.job_of("measured")
+        self.harmony("profile", job, "--devices", "sim*2:mem=64MiB", "--quick", "-o", self.dir / "P.json")
+        planned = self.harmony("plan", job, "--devices", "sim*2:mem=64MiB", "--profile", self.dir / "P.json")
+        self.assertIn("on 2 devices", planned.stdout)
+
     def test_what_does_not_fit_is_refused_before_anything_starts(self):
         self.export("mlp")
         job, out = self.job_of("bad")

@@ -360,7 +360,7 @@ absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerS
   command::ComputeTask& task = std::get<command::ComputeTask>(forward.body);
   task.kind = command::TaskKind::kForward;
   task.gradients.clear();
-  task.outputs = {{block.last + 1, *task.input_gradient}};
+  task.outputs = {{block.last + 1, *task.output_gradient}};  // of the output's size; any values do
   task.input_gradient.reset();
   task.output_gradient.reset();
   HARMONY_ASSIGN_OR_RETURN(std::vector<double> alone,

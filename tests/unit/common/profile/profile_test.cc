@@ -84,9 +84,6 @@ std::vector<Damage> Damages() {
        "devices[0].layers[0].sizes[1].samples", "ascend"},
       {"unknown field", [](Json& j) { j["host"]["updates"] = 1; }, "host", "'updates'"},
       {"list for an object", [](Json& j) { j["host"] = Json::array(); }, "host", "an object"},
-      {"block without inner backward",
-       [](Json& j) { j["devices"][0]["layers"][1]["sizes"][0].erase("backward_inner_s"); },
-       "devices[0].layers[1].sizes[0].backward_inner_s", "is missing"},
       {"median above most",
        [](Json& j) { j["devices"][0]["layers"][1]["sizes"][0]["forward_s"]["median"] = 2; },
        "devices[0].layers[1].sizes[0].forward_s.median", "above most"},
@@ -113,8 +110,8 @@ std::vector<Damage> Damages() {
       {"a layer that no int holds",
        [](Json& j) { j["devices"][0]["layers"][0]["layers"][0] = int64_t{1} << 32; },
        "devices[0].layers[0].layers[0]", "at most"},
-      {"unknown kind", [](Json& j) { j["devices"][0]["layers"][0]["kind"] = "conv"; },
-       "devices[0].layers[0].kind", "conv"},
+      {"no kind", [](Json& j) { j["devices"][0]["layers"][0]["kind"] = ""; },
+       "devices[0].layers[0].kind", "must not be empty"},
   };
 }
 
@@ -190,6 +187,8 @@ TEST(ProfileTest, LayersOfOtherSizesThanTheModelsAreRefusedByField) {
   EXPECT_EQ(check([](LayerProfile&) {}), "");
   EXPECT_THAT(check([](LayerProfile& layer) { layer.parameter_bytes += Bytes(4); }),
               HasSubstr("P.json: devices[1].layers[1].parameter_bytes: "));
+  EXPECT_THAT(check([](LayerProfile& layer) { layer.sizes[0].forward.reset(); }),
+              HasSubstr("P.json: devices[1].layers[1].sizes[0]: forward_s is missing"));
   EXPECT_THAT(check([](LayerProfile& layer) { layer.input_bytes = Bytes(64); }),
               HasSubstr("P.json: devices[1].layers[1].input_bytes_per_sample: "));
   EXPECT_THAT(check([](LayerProfile& layer) { layer.kind = "head"; }),
