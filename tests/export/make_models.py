@@ -84,7 +84,7 @@ def gcn() -> Case:
 
 def tagger(kind: type[nn.RNNBase]) -> Case:
     return Case(own_models.RecurrentTagger(kind), "cross_entropy", {
-        "input_ids": tokens(4, 10, 50), "labels": tokens(4, 10, 5)}, {"sequence_length": 10})
+        "input_ids": tokens(4, 6, 50), "labels": tokens(4, 6, 5)}, {"sequence_length": 6})
 
 
 def mixture() -> Case:
@@ -92,8 +92,23 @@ def mixture() -> Case:
                 {"sequence_length": 16})
 
 
-def traps() -> Case:
-    return Case(own_models.Traps(), "cross_entropy", {"x": torch.randn(4, 8), "labels": torch.randint(0, 5, (4,))})
+def vectors(model: nn.Module) -> Case:
+    return Case(model, "cross_entropy", {"x": torch.randn(4, 8), "labels": torch.randint(0, 5, (4,))})
+
+
+def translator() -> Case:
+    return Case(own_models.Translator(), "cross_entropy", {
+        "source": tokens(4, 7, 50), "target": tokens(4, 6, 50), "labels": tokens(4, 6, 50)})
+
+
+def gat() -> Case:
+    adjacency = ((torch.rand(4, 7, 7) < 0.4) | torch.eye(7).bool()).to(torch.uint8)
+    return Case(own_models.GraphAttentionNetwork(), "cross_entropy", {
+        "x": torch.randn(4, 7, 6), "adjacency": adjacency, "labels": tokens(4, 7, 5)})
+
+
+def lora() -> Case:
+    return vectors(nn.Sequential(nn.Linear(8, 16), *[own_models.LowRank(16) for _ in range(3)], nn.Linear(16, 5)))
 
 
 BERT = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -115,18 +130,42 @@ MODELS: dict[str, Callable[[], Case]] = {
     "lstm": lambda: tagger(nn.LSTM),
     "gru": lambda: tagger(nn.GRU),
     "mixture": mixture,
-    "traps": traps,
+    "traps": lambda: vectors(own_models.Traps()),
+    "repeated": lambda: vectors(own_models.Repeated()),
+    "lora": lora,
+    "translator": translator,
+    "upscaler": lambda: Case(own_models.Upscaler(), None, {"pixel_values": torch.randn(4, 3, 16, 16)}),
+    "mixer": lambda: own(own_models.Mixer()),
+    "gat": gat,
     "gpt2": lambda: hf("causal-lm", "GPT2Config", 32, vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4,
                        bos_token_id=0, eos_token_id=0),
     "llama": lambda: hf("causal-lm", "LlamaConfig", 32, **LLAMA),
     "mixtral": lambda: hf("causal-lm", "MixtralConfig", 16, **LLAMA, num_local_experts=4, num_experts_per_tok=2),
     "opt": lambda: hf("causal-lm", "OPTConfig", 32, vocab_size=128, hidden_size=64, num_hidden_layers=2, ffn_dim=128,
                       num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=64, layerdrop=0.1),
+    "gpt_neox": lambda: hf("causal-lm", "GPTNeoXConfig", 32, **BERT),
+    "qwen3": lambda: hf("causal-lm", "Qwen3Config", 32, **LLAMA, head_dim=16),
+    "gemma2": lambda: hf("causal-lm", "Gemma2Config", 24, **LLAMA, head_dim=16, sliding_window=8),
+    "mamba": lambda: hf("causal-lm", "MambaConfig", 8, vocab_size=128, hidden_size=32, num_hidden_layers=2,
+                        state_size=4),
     "bert": lambda: hf("masked-lm", "BertConfig", 24, **BERT),
     "roberta": lambda: hf("masked-lm", "RobertaConfig", 24, **BERT),
     "albert": lambda: hf("masked-lm", "AlbertConfig", 24, **BERT, embedding_size=32),
+    "distilbert": lambda: hf("masked-lm", "DistilBertConfig", 24, vocab_size=128, dim=64, n_layers=2, n_heads=4,
+                             hidden_dim=128, max_position_embeddings=48),
+    "deberta": lambda: hf("masked-lm", "DebertaV2Config", 24, **BERT, relative_attention=True,
+                          pos_att_type=["p2c", "c2p"]),
     "t5": lambda: hf("seq2seq", "T5Config", 20, **T5),
+    "bart": lambda: hf("seq2seq", "BartConfig", 20, vocab_size=128, d_model=64, encoder_layers=2, decoder_layers=2,
+                       encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
+                       decoder_ffn_dim=128, max_position_embeddings=48),
     "vit": lambda: hf("image-classification", "ViTConfig", **VIT),
+    "swin": lambda: hf("image-classification", "SwinConfig", image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
+                       num_heads=[2, 4], window_size=4, num_labels=10),
+    "convnext": lambda: hf("image-classification", "ConvNextConfig", image_size=32, hidden_sizes=[16, 32],
+                           depths=[2, 2], num_stages=2, patch_size=4, num_labels=10),
+    "resnet": lambda: hf("image-classification", "ResNetConfig", embedding_size=8, hidden_sizes=[16, 32],
+                         depths=[2, 2], layer_type="bottleneck", image_size=32, num_labels=10),
 }
 
 
@@ -137,11 +176,13 @@ def make(name: str) -> Case:
 
 
 def sample(case: Case, samples: int) -> dict[str, Tensor]:
-    """Random samples like those of the case's batch."""
+    """Random samples like those of the case's batch; graphs as they are."""
     torch.manual_seed(7)
     batch = {}
     for name, tensor in case.batch.items():
-        if tensor.is_floating_point():
+        if name == "adjacency":
+            batch[name] = tensor[torch.arange(samples) % len(tensor)]
+        elif tensor.is_floating_point():
             batch[name] = torch.randn(samples, *tensor.shape[1:])
         else:
             batch[name] = torch.randint(0, int(tensor.max()) + 1, (samples, *tensor.shape[1:]))

@@ -326,3 +326,120 @@ class Traps(nn.Module):
         y[:, 2:5] = y[:, 2:5] * 2
         y.view(-1, 4, 4)[:, 1].add_(1.0)
         return self.head(y.gather(1, order) + x.detach())
+
+
+class Translator(nn.Module):
+    """PyTorch's own transformer: encoder, decoder, a causal mask."""
+
+    def __init__(self, vocabulary: int = 50, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.transformer = nn.Transformer(width, 4, 2, 2, 2 * width, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.size(1))
+        x = self.transformer(self.embedding(source), self.embedding(target), tgt_mask=mask, tgt_is_causal=True)
+        return self.head(x)
+
+
+class Upscaler(nn.Module):
+    """Convolutions at three sizes with interpolation between them; an image for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
+                          nn.PReLU()),
+            nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.GELU(), nn.Upsample(scale_factor=2, mode="bilinear")),
+            nn.Sequential(nn.Conv2d(16, 12, 3, 1, 1), nn.Hardswish(), nn.PixelShuffle(2)))
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return functional.mse_loss(self.blocks(pixel_values), pixel_values)
+
+
+class MixerBlock(nn.Module):
+    """A perceptron over places, one over channels."""
+
+    def __init__(self, places: int, channels: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(channels)
+        self.of_places = nn.Sequential(nn.Linear(places, 12), nn.GELU(), nn.Linear(12, places))
+        self.norm2 = nn.LayerNorm(channels)
+        self.of_channels = nn.Sequential(nn.Linear(channels, 32), nn.GELU(), nn.Linear(32, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.of_places(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.of_channels(self.norm2(x))
+
+
+class Mixer(nn.Module):
+    """MLP-Mixer in small."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        self.blocks = nn.Sequential(*[MixerBlock(16, 16) for _ in range(3)])
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.head(self.blocks(self.patches(pixel_values).flatten(2).transpose(1, 2)).mean(1))
+
+
+class GraphAttention(nn.Module):
+    """Attention over neighbours; every sample brings its own graph."""
+
+    def __init__(self, inside: int, outside: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.lin = nn.Linear(inside, outside * heads, bias=False)
+        self.to_node = nn.Parameter(torch.randn(heads, outside))
+        self.of_node = nn.Parameter(torch.randn(heads, outside))
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        y = self.lin(x).view(*x.shape[:2], self.heads, -1)
+        to, of = (y * self.to_node).sum(-1), (y * self.of_node).sum(-1)
+        scores = functional.leaky_relu(to[:, :, None] + of[:, None], 0.2)
+        weights = scores.masked_fill(adjacency[..., None] == 0, float("-inf")).softmax(2)
+        return torch.einsum("nijh,njho->niho", weights, y).flatten(2)
+
+
+class GraphAttentionNetwork(nn.Module):
+    """A class for each node."""
+
+    def __init__(self, features: int = 6, classes: int = 5) -> None:
+        super().__init__()
+        self.conv1 = GraphAttention(features, 4, 3)
+        self.conv2 = GraphAttention(12, classes, 1)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        return self.conv2(functional.elu(self.conv1(x, adjacency)), adjacency)
+
+
+class LowRank(nn.Module):
+    """A frozen matrix and a trained correction of rank two."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(width, width).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, width))
+        self.b = nn.Parameter(torch.zeros(width, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(self.base(x) + x @ self.a.t() @ self.b.t())
+
+
+class Repeated(nn.Module):
+    """One block called three times; its parameters are those of three layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(8, 16)
+        self.block = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for _ in range(3):
+            x = x + self.block(x)
+        return self.head(x)

@@ -7,5 +7,6 @@ logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
 
 from .errors import ExportError  # noqa: E402
 from .export import export  # noqa: E402
+from .memory import without_memory  # noqa: E402
 
-__all__ = ["ExportError", "export"]
+__all__ = ["ExportError", "export", "without_memory"]

@@ -8,6 +8,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .capture import Captured, base_of, draws_random_numbers, mutated_arguments, place_of
 from .errors import ExportError
@@ -63,6 +64,9 @@ class Analysis:
             if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
                 raise ExportError(f"{node.target} is no operator of ATen", place_of(node),
                                   "Write it with PyTorch's own tensor operations, and loops and conditions in Python")
+            if _has_size_of_values(node):
+                raise ExportError(f"the size of {node.target}'s result depends on the values of tensors",
+                                  place_of(node), "Use masks and weights in tensors of fixed sizes")
             if draws_random_numbers(node):
                 raise ExportError(f"{node.target} draws random numbers", place_of(node),
                                   "Switch the noise off, or give random numbers as a batch input")
@@ -163,3 +167,9 @@ class Analysis:
         if isinstance(value, Tensor):
             return value.is_floating_point() or value.is_complex()
         return isinstance(value, (tuple, list))
+
+
+def _has_size_of_values(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return any(bool(free_unbacked_symbols(v)) for v in (value if isinstance(value, (tuple, list)) else [value])
+               if isinstance(v, (Tensor, torch.SymInt)))

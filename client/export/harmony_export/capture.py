@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
+import logging
 import operator
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -84,7 +88,7 @@ class Captured:
     def graph(self) -> fx.Graph:
         return self.module.graph
 
-    @property
+    @functools.cached_property
     def samples(self) -> torch.SymInt:
         """The number of samples."""
         size = next(node.meta["val"].shape[0] for node, source in self.sources.items() if source.kind == "input")
@@ -198,6 +202,19 @@ def _writing_buffers() -> Iterator[None]:
         setattr(nn.Module, "__setattr__", original)
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what PyTorch logs and prints on its way to an exception, which says it all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 # ---- Tracing ----
 
 
@@ -208,7 +225,7 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captur
     program = Program(model, call, names)
     state = State(model)
     dimension = torch.export.Dim("n")
-    with _refusing_custom_functions(model), _writing_buffers(), faithful.tracing():
+    with _refusing_custom_functions(model), _writing_buffers(), faithful.tracing(), quiet():
         try:
             exported = torch.export.export(program, tuple(batch.values()),
                                            dynamic_shapes=(tuple({0: dimension} for _ in names),), strict=False)
@@ -233,18 +250,21 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captur
 
 def _sources(exported: torch.export.ExportedProgram, graph: fx.Graph, state: State) -> dict[fx.Node, Source]:
     """What every placeholder stands for. Placeholders of one tensor become one."""
+    # Each of these is computed anew when it is asked for.
     signature = exported.graph_signature
+    owners = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    lifted, objects = signature.inputs_to_lifted_tensor_constants, signature.inputs_to_lifted_custom_objs
+    constants = exported.constants
     sources: dict[fx.Node, Source] = {}
     first: dict[Source, fx.Node] = {}
     inputs = 0
     for node in [n for n in graph.nodes if n.op == "placeholder"]:
-        owner = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name)
+        owner = owners.get(node.name)
         if owner is not None:
             source = Source("parameter", state.index_of(owner.removeprefix("model.")))
-        elif node.name in signature.inputs_to_lifted_tensor_constants:
-            constant = exported.constants[signature.inputs_to_lifted_tensor_constants[node.name]]
-            source = Source("parameter", state.add_constant(constant))
-        elif node.name in signature.inputs_to_lifted_custom_objs:
+        elif node.name in lifted:
+            source = Source("parameter", state.add_constant(constants[lifted[node.name]]))
+        elif node.name in objects:
             raise ExportError(f"the model uses an object of its own, {node.name}", fix="Only tensors can be exported")
         else:
             source = Source("input", inputs)

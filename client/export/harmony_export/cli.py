@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import ExportError
+from .export import export
+from .tasks import TASKS, hugging_face, torchvision
 
 _DESCRIPTION = """Writes a model as a directory that `harmony run` trains without Python.
 
@@ -35,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
     hf = sources.add_parser("hf", help="a model of transformers, from a local directory")
     hf.add_argument("directory", type=Path, help="holds config.json, and *.safetensors for init pretrained")
-    hf.add_argument("--task", required=True, choices=["causal-lm", "masked-lm", "seq2seq", "image-classification"])
+    hf.add_argument("--task", required=True, choices=TASKS)
     hf.add_argument("--sequence-length", type=int, metavar="T",
                     help="fixed at export; the model's longest where it is not given, at most 1024")
     hf.add_argument("--init", choices=["auto", "random", "pretrained"], default="auto",
@@ -66,10 +68,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    # PyTorch takes seconds to load; --help and wrong usage need not wait for it.
-    from .export import export
-    from .tasks import hugging_face, torchvision
-
     if args.source == "hf":
         has_weights = any(args.directory.glob("*.safetensors"))
         task = hugging_face(args.directory, args.task, sequence_length=args.sequence_length, seed=args.seed,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from .capture import base_of
 from .joint import LayerGraphs, Phase
@@ -24,8 +24,24 @@ def forward_flops(phase: Phase) -> float:
     return float(sum(_flops(node) for node in phase.graph.nodes))
 
 
+def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **keywords: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+
+
+def _grouped_flops(a: Tensor, b: Tensor, *rest: Any, **keywords: Any) -> int:
+    return 2 * a.numel() * b.shape[-1]
+
+
+# What PyTorch has no formulas for.
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.aten._grouped_mm: _grouped_flops,
+}
+
+
 def _flops(node: fx.Node) -> int:
-    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    packet = getattr(node.target, "overloadpacket", None)
+    formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     if formula is None:
         return 0
     arguments = fx.node.map_arg(node.args, _of_one_sample)

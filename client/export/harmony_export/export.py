@@ -22,6 +22,7 @@ from .cuts import Cuts, find_cuts
 from .directory import Assembler, Description, LayerSummary, Loss, new_directory, write
 from .dropout import switched_off
 from .errors import ExportError
+from .memory import has_memory
 
 LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
 
@@ -48,7 +49,7 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     labels_per_sample by the batch's `labels` where it is not given
     values_below      bounds of integer inputs; those of embeddings and cross entropies are found
     sequence_length   of models that read sequences, for the job file
-    weights           False: writes no weights, for models without memory
+    weights           False: writes no weights. Those of models made `without_memory()` cannot be written
     check             compares microbatches with eager PyTorch
     tolerance         the relative error that the check allows where bits are not equal
     overwrite         may take the place of a directory exported before
@@ -59,11 +60,13 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
     _check_batch(sample_batch)
     call = loss_call(model, loss, sample_batch)
-    has_memory = not any(isinstance(p, FakeTensor) or p.is_meta for p in model.parameters())
+    _check_devices(model)
+    with_weights = weights and has_memory(model)
     labels = sample_batch.get("labels")
     if labels_per_sample is None:
         labels_per_sample = math.prod(labels.shape[1:]) if labels is not None else 1
-    with new_directory(Path(out), overwrite) as folder, switched_off(model) as had_dropout, _training(model):
+    with (new_directory(Path(out), overwrite) as folder, switched_off(model) as had_dropout, _training(model),
+          _contiguous(model)):
         if had_dropout:
             report("dropout is not applied")
         captured = capture(model, call, rows(sample_batch, _samples_to_trace(model, sample_batch)))
@@ -72,10 +75,10 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         description = Description(name or type(model).__name__, list(sample_batch), bounds,
                                   Loss(reduction, labels_per_sample), sequence_length)
         written = Assembler(chain, description).assemble()
-        write(written, folder, weights and has_memory, [Path(path) for path in copies])
+        write(written, folder, with_weights, [Path(path) for path in copies])
         for line in _table(written.summaries):
             report(line)
-        if not (weights and has_memory):
+        if not with_weights:
             report("no weights are written, and nothing is checked against eager PyTorch")
         elif check:
             report(str(check_directory(folder, model, call, sample_batch, reduction, tolerance)))
@@ -92,6 +95,13 @@ def _check_batch(batch: Mapping[str, Tensor]) -> None:
     if len(set(sizes.values())) != 1 or 0 in sizes.values():
         raise ExportError(f"the tensors of the sample batch have different numbers of samples: {sizes}",
                           fix="Dimension 0 of each is the sample")
+
+
+def _check_devices(model: nn.Module) -> None:
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
+            raise ExportError(f"the tensor lies on the device '{tensor.device}'", name,
+                              "Call model.cpu(); make models without memory inside harmony_export.without_memory()")
 
 
 def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor]) -> Call:
@@ -149,6 +159,20 @@ def _training(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextlib.contextmanager
+def _contiguous(model: nn.Module) -> Iterator[None]:
+    """Parameters lie as Harmony keeps them, so that the comparison is with what it trains."""
+    changed = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()]
+               if not isinstance(tensor, FakeTensor) and not tensor.is_contiguous()]
+    try:
+        for tensor, _ in changed:
+            tensor.data = tensor.data.contiguous()
+        yield
+    finally:
+        for tensor, data in changed:
+            tensor.data = data
 
 
 def _samples_to_trace(model: nn.Module, batch: Mapping[str, Tensor]) -> int:

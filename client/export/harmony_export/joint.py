@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from . import faithful
-from .capture import base_of
+from .capture import base_of, quiet
 from .chain import Piece
 from .errors import ExportError
 from .symbols import SizeBuilder, dimensions_in_memory, expression
@@ -92,6 +92,7 @@ class _Joint:
         self._guards_before = len(_shape_env(piece).guards)
         with contextlib.ExitStack() as stack:
             stack.enter_context(faithful.tracing())
+            stack.enter_context(quiet())
             try:
                 traced = aot_export_joint_with_descriptors(stack, piece.module, piece.arguments)
             except ExportError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .dropout import set_to_zero
 from .errors import ExportError
+from .memory import without_memory
 
 TASKS = ("causal-lm", "masked-lm", "seq2seq", "image-classification")
 _MOST_SEQUENCE = 1024
@@ -66,7 +66,7 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     if isinstance(classes, (tuple, list)) and not config.architectures:
         config.architectures = [classes[0].__name__]
     torch.manual_seed(seed)
-    with _parameters_without_memory() if fake else contextlib.nullcontext():
+    with without_memory() if fake else contextlib.nullcontext():
         if pretrained and not fake:
             model = build.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
         else:
@@ -89,7 +89,7 @@ def torchvision(name: str, loss: str, *, classes: int = 1000, image_size: int = 
     if loss != "cross_entropy":
         raise ExportError(f"the loss '{loss}' is not known", fix="Give cross_entropy")
     torch.manual_seed(seed)
-    with _parameters_without_memory() if fake else contextlib.nullcontext():
+    with without_memory() if fake else contextlib.nullcontext():
         model = models.get_model(name, weights=None, num_classes=classes)
     batch = {"pixel_values": torch.randn(2, 3, image_size, image_size), "labels": torch.arange(2) % classes}
     return Task(model.train(), _cross_entropy, batch, name)
@@ -152,25 +152,3 @@ def _files_to_copy(folder: Path) -> list[Path]:
                 "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*",
                 "chat_template*")
     return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
-
-
-# ---- Models without memory ----
-
-
-@contextlib.contextmanager
-def _parameters_without_memory() -> Iterator[None]:
-    """Parameters that modules register become fake tensors. Buffers stay real: rotary frequencies and the like are
-    computed from them."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    original = nn.Module.register_parameter
-
-    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not hasattr(parameter, "fake_mode"):
-            parameter = nn.Parameter(mode.from_tensor(parameter.detach()), requires_grad=parameter.requires_grad)
-        original(module, name, parameter)
-
-    setattr(nn.Module, "register_parameter", register)
-    try:
-        yield
-    finally:
-        setattr(nn.Module, "register_parameter", original)

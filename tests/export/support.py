@@ -1,0 +1,66 @@
+"""What the tests of the export share."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import unittest
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "export"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from torch import Tensor
+
+import eager
+import format_rules
+import make_models
+from harmony_export import export
+from harmony_export.reference import ReferenceModel
+
+torch.set_num_threads(1)
+
+
+class ExportTest(unittest.TestCase):
+    """A test with a folder of its own."""
+
+    def setUp(self) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="harmony-export-test-"))
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.lines: list[str] = []
+        torch.manual_seed(0)
+
+    def export(self, model: torch.nn.Module, loss: Any, batch: Mapping[str, Tensor], **options: Any) -> Path:
+        """Exports into a folder, which must follow the format; what is reported goes to `lines`."""
+        folder = export(model, loss, batch, out=self.dir / "model", report=self.lines.append,
+                        **{"overwrite": True, **options})
+        format_rules.check_directory(folder)
+        return folder
+
+    def export_case(self, case: make_models.Case, **options: Any) -> Path:
+        """Exports one of the models of make_models.py."""
+        return self.export(case.model, case.loss, case.batch, **{**case.options, **options})
+
+
+def train(folder: Path, batches: Sequence[Mapping[str, Tensor]], microbatches: int, learning_rate: float
+          ) -> tuple[list[float], dict[str, Tensor]]:
+    """What eager.train does, with the graphs of a directory. The state has each tensor once, by its first name."""
+    model = ReferenceModel(folder)
+    losses = []
+    for batch in batches:
+        gradients: dict[str, Tensor] = {}
+        total = 0.0
+        for part in eager.split(batch, microbatches):
+            made = model.run(part, tangent=1 / microbatches)
+            total += float(made.loss) / microbatches
+            for name, gradient in made.gradients.items():
+                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            model.weights.update(made.statistics)
+        for name, gradient in gradients.items():
+            model.weights[name] = model.weights[name] - learning_rate * gradient
+        losses.append(total)
+    return losses, model.weights

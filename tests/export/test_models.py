@@ -1,0 +1,61 @@
+"""Whole models: exported, checked, and trained by their graphs as plain PyTorch trains them."""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+import torch
+
+import support  # first: it says where harmony_export is
+
+import eager
+import make_models
+from harmony_export.dropout import switched_off
+from harmony_export.export import loss_call
+
+STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 2, 3, 2, 0.1
+# make_models.py has more; these are quick, and no two of them are alike.
+EXACT = ["mlp", "cnn", "gcn", "mixture", "traps", "repeated", "lora", "upscaler", "gpt2", "bert"]
+CLOSE = {"lstm": "eager PyTorch runs oneDNN's", "t5": "several layers add to the gradient of the encoder's result"}
+
+
+class Models(support.ExportTest):
+    def train_both(self, name: str) -> float:
+        """Exports a model, trains it in both ways; returns the largest difference of a tensor, relative to its largest
+        number."""
+        case = make_models.make(name)
+        folder = self.export_case(case, name=name)
+        data = make_models.sample(case, STEPS * MICROBATCHES * SIZE)
+        batches = [{key: part.chunk(STEPS)[i] for key, part in data.items()} for i in range(STEPS)]
+        with switched_off(case.model):
+            losses, state = eager.train(case.model, loss_call(case.model, case.loss, case.batch), batches, MICROBATCHES,
+                                        LEARNING_RATE)
+        found_losses, found = support.train(folder, batches, MICROBATCHES, LEARNING_RATE)
+        names = {alias: entry["name"] for entry in json.loads((folder / "model.json").read_text())["parameters"]
+                 for alias in (entry["name"], *entry["aliases"]) if entry["exported"]}
+        self.assertEqual(set(names), set(state), "the exported names are those of the state dict")
+        differences = [abs(a - b) / abs(a) for a, b in zip(losses, found_losses)]
+        for key, tensor in state.items():
+            if not torch.equal(tensor, found[names[key]]):
+                distance = (tensor.double() - found[names[key]].double()).abs().max()
+                differences.append(float(distance / max(float(tensor.abs().max()), 1e-3)))
+        return max(differences)
+
+    def test_exact(self) -> None:
+        for name in EXACT:
+            with self.subTest(name):
+                self.assertEqual(self.train_both(name), 0)
+
+    def test_close(self) -> None:
+        for name in CLOSE:
+            with self.subTest(name):
+                self.assertLess(self.train_both(name), 1e-6)
+
+    def test_all_can_be_made(self) -> None:
+        self.assertGreaterEqual(len(make_models.MODELS), 25)
+        self.assertLessEqual({*EXACT, *CLOSE}, set(make_models.MODELS))
+
+
+if __name__ == "__main__":
+    unittest.main()
