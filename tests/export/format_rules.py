@@ -12,7 +12,8 @@ from safetensors import safe_open
 
 DTYPES = {"float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"}
 WORKSPACE = {"forward", "saving", "keeping", "backward", "kept_backward", "fused"}
-READS = {"forward": {"slot"}, "saving": {"slot"}, "backward": {"slot", "saved", "tangent"}, "fused": {"slot", "tangent"}}
+READS = {"forward": {"slot"}, "saving": {"slot"}, "backward": {"slot", "saved", "tangent"},
+         "fused": {"slot", "tangent"}}
 MAKES = {"forward": {"output"}, "saving": {"output", "saved", "update"}, "backward": {"gradient"},
          "fused": {"loss", "gradient", "update"}}
 SIZES = {"size", "stride", "numel", "add", "sub", "mul", "floordiv", "mod", "neg", "max", "min"}

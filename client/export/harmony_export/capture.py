@@ -189,9 +189,9 @@ def _writing_buffers() -> Iterator[None]:
         if not isinstance(buffer, Tensor) or not isinstance(value, Tensor) or value is buffer:
             original(module, name, value)
         elif buffer.shape != value.shape or buffer.dtype != value.dtype:
-            raise ExportError(f"the forward assigns a tensor of shape {list(value.shape)} and type {value.dtype} to the "
-                              f"buffer '{name}', which has {list(buffer.shape)} and {buffer.dtype}",
-                              type(module).__name__, "Keep the buffer's shape and type")
+            raise ExportError(f"the forward assigns {list(value.shape)}, {value.dtype} to the buffer '{name}' of "
+                              f"{list(buffer.shape)}, {buffer.dtype}", type(module).__name__,
+                              "Keep the buffer's shape and type")
         else:
             buffer.copy_(value.detach())
 
@@ -305,7 +305,8 @@ def _explained(error: Exception, model: nn.Module) -> ExportError:
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     text = str(error).strip()
     first = text.split("\n", maxsplit=1)[0]
-    if "DataDependent" in kinds or "DynamicOutputShape" in kinds or "data-dependent" in text.lower() or "unbacked" in text.lower():
+    by_values = ("DataDependent", "DynamicOutputShape")
+    if any(kind in kinds for kind in by_values) or "data-dependent" in text.lower() or "unbacked" in text.lower():
         return ExportError(f"control flow or a size depends on the values of tensors ({first})", where,
                            "Use torch.where, masks, or loops of a fixed length")
     if "Constraint" in kinds or "constraints violated" in text.lower() or re.search(r"\bs\d+\b", first):

@@ -112,8 +112,8 @@ def _upsampling_backwards_of_any_size() -> Iterator[None]:
         table.update(before)
 
 
-def _upsampling_backward(mode: FakeTensorMode, operator: OpOverload[Any, Any], gradient: Tensor, new_size: Sequence[int],
-                         size: Sequence[int], *rest: Any) -> Tensor:
+def _upsampling_backward(mode: FakeTensorMode, operator: OpOverload[Any, Any], gradient: Tensor,
+                         new_size: Sequence[int], size: Sequence[int], *rest: Any) -> Tensor:
     with mode:
         result = torch.empty(tuple(size), dtype=gradient.dtype, device=gradient.device)
         channels_last = dimensions_in_memory(gradient) == [0, 2, 3, 1]
