@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -17,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/document/strict_json.h"
+#include "common/model/exported_fields.h"
 
 namespace harmony::model {
 namespace {
@@ -29,56 +27,22 @@ constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
 constexpr size_t kDigestLength = 64;
 
-struct DTypeName {
-  absl::string_view name;
-  DType dtype;
-};
-constexpr std::array<DTypeName, 10> kDTypes = {{{"float32", DType::kF32},
-                                                {"bfloat16", DType::kBF16},
-                                                {"float16", DType::kF16},
-                                                {"float64", DType::kF64},
-                                                {"int64", DType::kI64},
-                                                {"int32", DType::kI32},
-                                                {"int16", DType::kI16},
-                                                {"int8", DType::kI8},
-                                                {"uint8", DType::kU8},
-                                                {"bool", DType::kBool}}};
-
-// A value of a field that names one of a few things.
-template <typename T>
-T OneOf(const JsonField& field, std::initializer_list<std::pair<absl::string_view, T>> known) {
-  const std::string text = field.Text();
-  std::string names;
-  for (const auto& [name, value] : known) {
-    if (text == name) return value;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
-  }
-  if (field.ok()) field.Wrong(absl::StrCat("'", text.substr(0, 100), "' is none of ", names));
-  return known.begin()->second;
-}
+constexpr std::array<Named<LossReduction>, 2> kReductions = {
+    {{"mean", LossReduction::kMean}, {"sum", LossReduction::kSum}}};
+constexpr std::array<Named<TensorRole>, 3> kRoles = {{{"trained", TensorRole::kTrained},
+                                                      {"fixed", TensorRole::kFixed},
+                                                      {"statistic", TensorRole::kStatistic}}};
+constexpr std::array<Named<SlotKind>, 3> kSlotKinds = {{{"value", SlotKind::kValue},
+                                                        {"input", SlotKind::kInput},
+                                                        {"parameter", SlotKind::kParameter}}};
 
 DType ReadDType(const JsonField& field) {
   const std::string text = field.Text();
-  for (const DTypeName& known : kDTypes) {
-    if (text == known.name) return known.dtype;
+  for (const Named<DType>& known : kTensorTypes) {
+    if (text == known.name) return known.thing;
   }
   if (field.ok()) field.Wrong(absl::StrCat("'", text.substr(0, 100), "' is no type of tensors"));
   return DType::kF32;
-}
-
-// "n" or "K*n".
-Extent ReadExtent(const JsonField& field) {
-  if (!absl::StartsWith(field.Source(), "\"")) return {field.Integer(0, kMostExtent), false};
-  const std::string text = field.Text();
-  if (text == "n") return {1, true};
-  absl::string_view factor = text;
-  int64_t size = 0;
-  if (absl::ConsumeSuffix(&factor, "*n") && absl::SimpleAtoi(factor, &size) && size >= 1 &&
-      size <= kMostExtent) {
-    return {size, true};
-  }
-  if (field.ok()) field.Wrong("must be a number, \"n\" or \"K*n\"");
-  return {};
 }
 
 // Of one sample, as far as the extents say.
@@ -148,8 +112,7 @@ class Reader {
     if (!root_.ok()) return model_;
     const JsonField loss = root_.Get("loss");
     loss.Only({"reduction", "labels_per_sample"});
-    model_.reduction = OneOf<LossReduction>(
-        loss.Get("reduction"), {{"mean", LossReduction::kMean}, {"sum", LossReduction::kSum}});
+    model_.reduction = OneOf(loss.Get("reduction"), kReductions);
     model_.labels_per_sample = loss.Get("labels_per_sample").Integer(1, kMostExtent);
     if (root_.Has("sequence_length")) {
       model_.sequence_length = root_.Get("sequence_length").Integer(1, kMostExtent);
@@ -207,9 +170,7 @@ class Reader {
       if (extent.per_sample) field.Get("shape").Wrong("must consist of numbers");
       parameter.shape.push_back(extent.size);
     }
-    parameter.role = OneOf<TensorRole>(field.Get("role"), {{"trained", TensorRole::kTrained},
-                                                           {"fixed", TensorRole::kFixed},
-                                                           {"statistic", TensorRole::kStatistic}});
+    parameter.role = OneOf(field.Get("role"), kRoles);
     parameter.weight_decay = field.Get("weight_decay").Flag();
     parameter.exported = field.Get("exported").Flag();
     if (field.ok() && parameter.role == TensorRole::kTrained && parameter.dtype != DType::kF32) {
@@ -299,9 +260,7 @@ class Reader {
       return {};
     }
     LayerSlot slot;
-    slot.kind = OneOf<SlotKind>(parts[0], {{"value", SlotKind::kValue},
-                                           {"input", SlotKind::kInput},
-                                           {"parameter", SlotKind::kParameter}});
+    slot.kind = OneOf(parts[0], kSlotKinds);
     const size_t count = slot.kind == SlotKind::kValue   ? model_.values.size()
                          : slot.kind == SlotKind::kInput ? model_.inputs.size()
                                                          : model_.parameters.size();
@@ -347,6 +306,20 @@ class Reader {
 };
 
 }  // namespace
+
+Extent ReadExtent(const JsonField& field) {
+  if (!absl::StartsWith(field.Source(), "\"")) return {field.Integer(0, kMostExtent), false};
+  const std::string text = field.Text();
+  if (text == "n") return {1, true};
+  absl::string_view factor = text;
+  int64_t size = 0;
+  if (absl::ConsumeSuffix(&factor, "*n") && absl::SimpleAtoi(factor, &size) && size >= 1 &&
+      size <= kMostExtent) {
+    return {size, true};
+  }
+  field.Wrong("must be a number, \"n\" or \"K*n\"");
+  return {};
+}
 
 std::vector<int64_t> ExportedTensor::ShapeFor(int64_t samples) const {
   std::vector<int64_t> sizes;

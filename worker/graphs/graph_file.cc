@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <limits>
 #include <set>
 #include <utility>
@@ -10,25 +9,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
+#include "common/model/exported_fields.h"
 
 namespace harmony::worker {
 namespace {
 
 using document::JsonField;
+using model::Named;
+using model::OneOf;
 
 constexpr int64_t kVersion = 1;
 // Of values, and of whatever is counted by an index: no layer of any model comes near.
 constexpr int kMost = 1 << 20;
-constexpr int64_t kMostExtent = int64_t{1} << 40;
-
-template <typename T>
-struct Named {
-  absl::string_view name;
-  T thing;
-};
 
 constexpr std::array<Named<Phase>, 4> kPhases = {{{"forward", Phase::kForward},
                                                   {"saving", Phase::kSaving},
@@ -43,16 +37,6 @@ constexpr std::array<Named<OutputKind>, 5> kOutputKinds = {{{"output", OutputKin
                                                             {"gradient", OutputKind::kGradient},
                                                             {"update", OutputKind::kUpdate},
                                                             {"loss", OutputKind::kLoss}}};
-constexpr std::array<Named<DType>, 10> kDTypes = {{{"float32", DType::kF32},
-                                                   {"bfloat16", DType::kBF16},
-                                                   {"float16", DType::kF16},
-                                                   {"float64", DType::kF64},
-                                                   {"int64", DType::kI64},
-                                                   {"int32", DType::kI32},
-                                                   {"int16", DType::kI16},
-                                                   {"int8", DType::kI8},
-                                                   {"uint8", DType::kU8},
-                                                   {"bool", DType::kBool}}};
 constexpr std::array<Named<LayoutName>, 1> kLayouts = {{{"strided", LayoutName::kStrided}}};
 constexpr std::array<Named<MemoryFormatName>, 3> kMemoryFormats = {
     {{"contiguous_format", MemoryFormatName::kContiguous},
@@ -102,19 +86,6 @@ constexpr std::array<Named<int>, 11> kSymbolic = {{{"sym::size", 2},
                                                    {"sym::max", 2},
                                                    {"sym::min", 2}}};
 
-// The thing of that name; the first of the table after a mistake.
-template <typename T, size_t kCount>
-T OneOf(const JsonField& field, const std::array<Named<T>, kCount>& known) {
-  const std::string text = field.Text();
-  std::string names;
-  for (const Named<T>& entry : known) {
-    if (text == entry.name) return entry.thing;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", entry.name);
-  }
-  if (field.ok()) field.Wrong(absl::StrCat("'", text.substr(0, 100), "' is none of ", names));
-  return known[0].thing;
-}
-
 template <typename T, size_t kCount>
 absl::string_view NameOf(T thing, const std::array<Named<T>, kCount>& known) {
   for (const Named<T>& entry : known) {
@@ -133,27 +104,12 @@ double ReadFloat(const JsonField& field) {
   return number;
 }
 
-// "n" or "K*n".
-model::Extent ReadExtent(const JsonField& field) {
-  if (!absl::StartsWith(field.Source(), "\"")) return {field.Integer(0, kMostExtent), false};
-  const std::string text = field.Text();
-  if (text == "n") return {1, true};
-  absl::string_view factor = text;
-  int64_t size = 0;
-  if (absl::ConsumeSuffix(&factor, "*n") && absl::SimpleAtoi(factor, &size) && size >= 1 &&
-      size <= kMostExtent) {
-    return {size, true};
-  }
-  field.Wrong("must be a number, \"n\" or \"K*n\"");
-  return {};
-}
-
 model::ExportedTensor ReadSlot(const JsonField& field) {
   field.Only({"dtype", "shape"});
   model::ExportedTensor tensor;
-  tensor.dtype = OneOf(field.Get("dtype"), kDTypes);
+  tensor.dtype = OneOf(field.Get("dtype"), model::kTensorTypes);
   for (const JsonField& extent : field.Get("shape").Items()) {
-    tensor.shape.push_back(ReadExtent(extent));
+    tensor.shape.push_back(model::ReadExtent(extent));
   }
   return tensor;
 }
@@ -321,7 +277,7 @@ class PhaseReader {
     if (is("float")) return {ReadFloat(field.Get("float"))};
     if (is("bool")) return {field.Get("bool").Flag()};
     if (is("text")) return {field.Get("text").Text()};
-    if (is("dtype")) return {OneOf(field.Get("dtype"), kDTypes)};
+    if (is("dtype")) return {OneOf(field.Get("dtype"), model::kTensorTypes)};
     if (is("layout")) return {OneOf(field.Get("layout"), kLayouts)};
     if (is("memory_format")) return {OneOf(field.Get("memory_format"), kMemoryFormats)};
     if (is("device")) {
