@@ -29,7 +29,7 @@ class Tripled(torch.autograd.Function):
         return gradient * 3
 
 
-@torch.library.custom_op("harmony_test::twice", mutates_args=())
+@torch.library.custom_op("example::twice", mutates_args=())
 def twice(x: Tensor) -> Tensor:
     return x * 2
 
@@ -103,7 +103,7 @@ class Refusals(support.ExportTest):
         self.assertEqual(error.where, "1")
 
     def test_foreign_operator(self) -> None:
-        self.refused("harmony_test.twice.default is no operator of ATen", around(lambda _, x: x + twice(x.detach())))
+        self.refused("example.twice.default is no operator of ATen", around(lambda _, x: x + twice(x.detach())))
 
     def test_values_decide(self) -> None:
         self.refused("depends on the values of tensors", around(branch))

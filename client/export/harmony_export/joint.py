@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,18 @@ from .symbols import SizeBuilder, dimensions_in_memory, expression
 aten = torch.ops.aten
 
 Kind = Literal["slot", "saved", "tangent", "samples", "output", "gradient", "update", "loss"]
+
+
+def _closure(roots: Iterable[fx.Node], edges: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+    """The nodes that edges lead to from the roots, those included."""
+    found: set[fx.Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += edges(node)
+    return found
 
 
 @dataclass(frozen=True)
@@ -230,14 +242,7 @@ class _Joint:
     # ---- Taking it apart ----
 
     def _reachable(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
-        found: set[fx.Node] = set()
-        stack = list(nodes)
-        while stack:
-            node = stack.pop()
-            if node not in found:
-                found.add(node)
-                stack += node.users
-        return found
+        return _closure(nodes, lambda node: node.users)
 
     def _refuse_statistics(self) -> None:
         """Nothing but updates may depend on a statistic: tasks that compute a forward again would see another."""
@@ -362,14 +367,7 @@ class _Extract:
 
     def _find_needed(self, roots: list[fx.Node]) -> set[fx.Node]:
         self._roots = roots
-        needed: set[fx.Node] = set()
-        stack = list(roots)
-        while stack:
-            node = stack.pop()
-            if node not in needed:
-                needed.add(node)
-                stack += self._reads(node)
-        return needed
+        return _closure(roots, self._reads)
 
     def _make_inputs(self) -> list[tuple[fx.Node, Port]]:
         ports = [(node, port) for node, port in self._inputs.items() if node in self._needed]
