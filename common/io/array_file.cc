@@ -146,44 +146,6 @@ std::optional<int64_t> SampleBytes(const ArrayHeader& header) {
   return bytes;
 }
 
-template <typename T>
-int64_t FirstOutOfRange(const char* bytes, int64_t count, int64_t below) {
-  const T* values = reinterpret_cast<const T*>(bytes);  // the buffer is aligned for all
-  for (int64_t i = 0; i < count; ++i) {
-    if (values[i] < 0 || static_cast<int64_t>(values[i]) >= below) return i;
-  }
-  return -1;
-}
-
-template <typename T>
-int64_t ValueAt(const char* bytes, int64_t index) {
-  return static_cast<int64_t>(reinterpret_cast<const T*>(bytes)[index]);
-}
-
-struct Scan {
-  int64_t (*first)(const char* bytes, int64_t count, int64_t below);
-  int64_t (*value)(const char* bytes, int64_t index);
-};
-template <typename T>
-constexpr Scan kScan = {FirstOutOfRange<T>, ValueAt<T>};
-
-std::optional<Scan> ScanOf(DType dtype) {
-  switch (dtype) {
-    case DType::kI64:
-      return kScan<int64_t>;
-    case DType::kI32:
-      return kScan<int32_t>;
-    case DType::kI16:
-      return kScan<int16_t>;
-    case DType::kI8:
-      return kScan<int8_t>;
-    case DType::kU8:
-      return kScan<uint8_t>;
-    default:
-      return std::nullopt;
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<ArrayHeader> ParseNpyHeader(absl::string_view start, int64_t file_size,
@@ -263,12 +225,12 @@ absl::Status ArrayFile::Read(int64_t first, int64_t count, void* out) const {
   return file_.ReadAt(header_.begin + first * sample_bytes_, out, count * sample_bytes_);
 }
 
-absl::StatusOr<ArrayFile::OutOfRange> ArrayFile::FindOutOfRange(int64_t below) const {
-  const std::optional<Scan> scan = ScanOf(header_.dtype);
+absl::StatusOr<ArrayFile::OutOfRange> ArrayFile::FindOutOfRange(
+    const model::ValueRange& range) const {
   const int64_t width = SizeOf(header_.dtype).count();
   const int64_t numbers = sample_bytes_ * samples() / width;
   const int64_t per_sample = sample_bytes_ / width;
-  if (!scan.has_value()) {
+  if (!model::HasRanges(header_.dtype)) {
     return Wrong(path(), absl::StrCat("is of type ", ToString(header_.dtype),
                                       ", in which no ranges can be checked"));
   }
@@ -276,10 +238,10 @@ absl::StatusOr<ArrayFile::OutOfRange> ArrayFile::FindOutOfRange(int64_t below) c
   for (int64_t at = 0; at < numbers; at += kPieceBytes / width) {
     const int64_t count = std::min(kPieceBytes / width, numbers - at);
     HARMONY_RETURN_IF_ERROR(file_.ReadAt(header_.begin + at * width, buffer.get(), count * width));
-    const int64_t found = scan->first(buffer.get(), count, below);
+    const int64_t found = model::FirstOutside(buffer.get(), header_.dtype, count, range);
     if (found < 0) continue;
     return OutOfRange{(at + found) / per_sample, (at + found) % per_sample,
-                      scan->value(buffer.get(), found)};
+                      model::IntegerAt(buffer.get(), header_.dtype, found)};
   }
   return OutOfRange();
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
 #include "common/io/file.h"
+#include "common/model/value_range.h"
 
 namespace harmony::io {
 
@@ -45,12 +46,13 @@ class ArrayFile {
   // REQUIRES: first + count <= samples(); `out` has room for them.
   absl::Status Read(int64_t first, int64_t count, void* out) const;
 
-  // The place of the first integer that is not in [0, below), as numbers of the sample and in it;
-  // -1 when there is none. Reads the whole file once, in pieces. REQUIRES: an integer type.
+  // The place of the first integer that is none of the range, as numbers of the sample and in it;
+  // -1 when there is none. Reads the whole file once, in pieces. InvalidArgument when numbers of
+  // the file's type have no ranges. REQUIRES: the range is bounded.
   struct OutOfRange {
     int64_t sample = -1, position = 0, value = 0;
   };
-  absl::StatusOr<OutOfRange> FindOutOfRange(int64_t below) const;
+  absl::StatusOr<OutOfRange> FindOutOfRange(const model::ValueRange& range) const;
 
  private:
   ArrayFile(File file, ArrayHeader header, int64_t sample_bytes)

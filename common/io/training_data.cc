@@ -15,15 +15,24 @@
 namespace harmony::io {
 namespace {
 
+// Numbers of the model's inputs that the data bring.
+std::vector<size_t> DataInputs(const model::ModelSpec& model) {
+  std::vector<size_t> inputs;
+  for (size_t i = 0; i < model.inputs.size(); ++i) {
+    if (model.inputs[i].source == model::InputSource::kData) inputs.push_back(i);
+  }
+  return inputs;
+}
+
 std::string NamesOf(const model::ModelSpec& model) {
-  return absl::StrJoin(model.inputs, ", ", [](std::string* out, const model::BatchInput& input) {
-    absl::StrAppend(out, input.tensor.name);
+  return absl::StrJoin(DataInputs(model), ", ", [&](std::string* out, size_t input) {
+    absl::StrAppend(out, model.inputs[input].tensor.name);
   });
 }
 
-// The number of an input, -1 when there is none of that name.
+// The number of an input that the data bring, -1 when there is none of that name.
 int FindInput(const model::ModelSpec& model, absl::string_view name) {
-  for (size_t i = 0; i < model.inputs.size(); ++i) {
+  for (size_t i : DataInputs(model)) {
     if (model.inputs[i].tensor.name == name) return static_cast<int>(i);
   }
   return -1;
@@ -41,7 +50,7 @@ class TokenData : public TrainingData {
       return tensor.shape == std::vector<int64_t>{job.sequence_length} &&
              (tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64);
     };
-    if (model.inputs.size() != 2 || !fits(ids) || !fits(labels)) {
+    if (DataInputs(model).size() != 2 || !fits(ids) || !fits(labels)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "data.path gives tokens and the ones after them, but the model reads ", NamesOf(model),
           ": give data: {inputs: {NAME: FILE.npy, ...}}, an array of samples for each"));
@@ -104,8 +113,9 @@ class ArrayData : public TrainingData {
  public:
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const job::JobSpec& job,
                                                             const model::ModelSpec& model) {
-    std::vector<ArrayFile> files;
-    for (const model::BatchInput& input : model.inputs) {
+    std::vector<Input> inputs;
+    for (size_t number : DataInputs(model)) {
+      const model::BatchInput& input = model.inputs[number];
       const std::string& name = input.tensor.name;
       const auto given = job.data_inputs.find(name);
       if (given == job.data_inputs.end()) {
@@ -115,60 +125,70 @@ class ArrayData : public TrainingData {
       absl::StatusOr<ArrayFile> file = ArrayFile::Open(given->second, name);
       if (!file.ok()) return WithContext(file.status(), absl::StrCat("data.inputs.", name));
       HARMONY_RETURN_IF_ERROR(CheckShape(input.tensor, *file));
-      files.push_back(*std::move(file));
+      inputs.push_back({number, input, *std::move(file)});
     }
     for (const auto& [name, path] : job.data_inputs) {
       if (FindInput(model, name) >= 0) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("data.inputs: the model reads no '", name, "'; it reads ", NamesOf(model)));
     }
-    return std::unique_ptr<TrainingData>(new ArrayData(std::move(files), model));
+    return std::unique_ptr<TrainingData>(new ArrayData(std::move(inputs)));
   }
 
-  std::string where() const override { return absl::StrCat("data.inputs: ", files_[0].path()); }
-  int64_t sample_count() const override { return files_[0].samples(); }
+  std::string where() const override {
+    return absl::StrCat("data.inputs: ", inputs_[0].file.path());
+  }
+  int64_t sample_count() const override { return inputs_[0].file.samples(); }
 
   absl::Status Validate(int64_t global_batch) const override {
-    for (size_t i = 0; i < files_.size(); ++i) {
-      const ArrayFile& file = files_[i];
+    for (const Input& input : inputs_) {
+      const ArrayFile& file = input.file;
       if (file.samples() != sample_count()) {
-        return Wrong(i, absl::StrCat("has ", file.samples(), " samples, but ", files_[0].path(),
-                                     " has ", sample_count()));
+        return Wrong(input, absl::StrCat("has ", file.samples(), " samples, but ",
+                                         inputs_[0].file.path(), " has ", sample_count()));
       }
       if (file.samples() < global_batch) {
-        return Wrong(i, absl::StrCat("has ", file.samples(), " samples, fewer than one batch of ",
-                                     global_batch, " (or lower global_batch_size)"));
+        return Wrong(input,
+                     absl::StrCat("has ", file.samples(), " samples, fewer than one batch of ",
+                                  global_batch, " (or lower global_batch_size)"));
       }
-      const int64_t below = inputs_[i].values_below;
-      if (below == 0) continue;
-      HARMONY_ASSIGN_OR_RETURN(const ArrayFile::OutOfRange found, file.FindOutOfRange(below));
+      const model::ValueRange range = input.described.range();
+      if (!range.bounded()) continue;
+      HARMONY_ASSIGN_OR_RETURN(const ArrayFile::OutOfRange found, file.FindOutOfRange(range));
       if (found.sample < 0) continue;
-      return Wrong(i, absl::StrCat("sample ", found.sample, " has ", found.value, " at position ",
-                                   found.position, ", which is not in [0, ", below, ")"));
+      return Wrong(input,
+                   absl::StrCat("sample ", found.sample, " has ", found.value, " at position ",
+                                found.position, ", which is not in ", ToString(range)));
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<DataFingerprint> Fingerprint() const override {
     DataFingerprint all;
-    for (size_t i = 0; i < files_.size(); ++i) {
-      HARMONY_ASSIGN_OR_RETURN(const int64_t size, files_[i].file().Size());
-      HARMONY_ASSIGN_OR_RETURN(const DataFingerprint one, FingerprintOf(files_[i].file(), size));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const File& file = inputs_[i].file.file();
+      HARMONY_ASSIGN_OR_RETURN(const int64_t size, file.Size());
+      HARMONY_ASSIGN_OR_RETURN(const DataFingerprint one, FingerprintOf(file, size));
       all = i == 0 ? one : Together(all, one);
     }
     return all;
   }
 
   absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const override {
-    for (size_t i = 0; i < files_.size(); ++i) {
-      HARMONY_RETURN_IF_ERROR(files_[i].Read(k, 1, places[i]));
+    for (const Input& input : inputs_) {
+      HARMONY_RETURN_IF_ERROR(input.file.Read(k, 1, places[input.number]));
     }
     return absl::OkStatus();
   }
 
  private:
-  ArrayData(std::vector<ArrayFile> files, const model::ModelSpec& model)
-      : files_(std::move(files)), inputs_(model.inputs) {}
+  struct Input {
+    size_t number;  // among the model's
+    model::BatchInput described;
+    ArrayFile file;
+  };
+
+  explicit ArrayData(std::vector<Input> inputs) : inputs_(std::move(inputs)) {}
 
   static absl::Status CheckShape(const model::SampleTensor& input, const ArrayFile& file) {
     const std::vector<int64_t> sample(file.shape().begin() + 1, file.shape().end());
@@ -178,13 +198,12 @@ class ArrayData : public TrainingData {
         " numbers of ", ToString(file.dtype()), ", but the model reads ", ShapeString(input.shape),
         " of ", ToString(input.dtype)));
   }
-  absl::Status Wrong(size_t input, absl::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat("data.inputs.", inputs_[input].tensor.name, ": ",
-                                                   files_[input].path(), ": ", what));
+  static absl::Status Wrong(const Input& input, absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("data.inputs.", input.described.tensor.name,
+                                                   ": ", input.file.path(), ": ", what));
   }
 
-  const std::vector<ArrayFile> files_;  // by input
-  const std::vector<model::BatchInput> inputs_;
+  const std::vector<Input> inputs_;
 };
 
 }  // namespace

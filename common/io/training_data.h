@@ -35,7 +35,8 @@ class TrainingData {
   // Reads a bounded part of what there is.
   virtual absl::StatusOr<DataFingerprint> Fingerprint() const = 0;
 
-  // Writes sample k: for each of the model's inputs its part to where `places` says.
+  // Writes sample k: for each of the model's inputs that the data bring, its part to where `places`
+  // says.
   // REQUIRES: 0 <= k < sample_count().
   virtual absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const = 0;
 };

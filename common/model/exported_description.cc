@@ -165,8 +165,14 @@ ModelSpec BuildModelSpec(const ExportedModel& exported) {
   model.labels_per_sample = exported.labels_per_sample;
   const int count = static_cast<int>(exported.layers.size());
 
+  model.counted_labels = exported.counted_labels;
+
   for (const ExportedInput& input : exported.inputs) {
-    model.inputs.push_back({SampleOf(input.tensor), input.values_below, {}});
+    model.inputs.push_back({SampleOf(input.tensor), input.values_below, {}, input.source, {}});
+  }
+  if (model.counted_labels.has_value()) {
+    model.inputs[static_cast<size_t>(model.counted_labels->input)].ignored =
+        model.counted_labels->ignored;
   }
   std::map<std::pair<int, bool>, int> costs;  // by graph and whether the layer is the first
   for (int i = 0; i < count; ++i) {

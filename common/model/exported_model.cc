@@ -32,6 +32,8 @@ constexpr std::array<Named<LossReduction>, 2> kReductions = {
 constexpr std::array<Named<TensorRole>, 3> kRoles = {{{"trained", TensorRole::kTrained},
                                                       {"fixed", TensorRole::kFixed},
                                                       {"statistic", TensorRole::kStatistic}}};
+constexpr std::array<Named<InputSource>, 2> kDerived = {
+    {{"label_counts", InputSource::kLabelCounts}, {"sample_keys", InputSource::kSampleKeys}}};
 constexpr std::array<Named<SlotKind>, 3> kSlotKinds = {{{"value", SlotKind::kValue},
                                                         {"input", SlotKind::kInput},
                                                         {"parameter", SlotKind::kParameter}}};
@@ -111,9 +113,10 @@ class Reader {
     }
     if (!root_.ok()) return model_;
     const JsonField loss = root_.Get("loss");
-    loss.Only({"reduction", "labels_per_sample"});
+    loss.Only({"reduction", "labels_per_sample", "counted"});
     model_.reduction = OneOf(loss.Get("reduction"), kReductions);
     model_.labels_per_sample = loss.Get("labels_per_sample").Integer(1, kMostExtent);
+    if (loss.Has("counted")) ReadCounted(loss.Get("counted"));
     if (root_.Has("sequence_length")) {
       model_.sequence_length = root_.Get("sequence_length").Integer(1, kMostExtent);
     }
@@ -129,7 +132,7 @@ class Reader {
 
   void ReadInput(const JsonField& field) {
     if (!field.ok()) return;
-    field.Only({"name", "dtype", "shape", "values_below"});
+    field.Only({"name", "dtype", "shape", "values_below", "derived"});
     ExportedInput input;
     input.tensor = ReadTensor(field, /*named=*/true);
     input.values_below = field.Get("values_below").Integer(0);
@@ -138,7 +141,55 @@ class Reader {
                        !GrowsWithSamples(input.tensor))) {
       field.Get("shape").Wrong("must begin with \"n\" and have it nowhere else");
     }
+    if (field.ok() && field.Has("derived")) {
+      const JsonField derived = field.Get("derived");
+      input.source = OneOf(derived, kDerived);
+      const bool pair = input.source == InputSource::kLabelCounts;
+      const std::vector<Extent> shape =
+          pair ? std::vector<Extent>{{1, true}, {2, false}} : std::vector<Extent>{{1, true}};
+      if (input.tensor.dtype != DType::kI64 || input.tensor.shape != shape) {
+        derived.Wrong(absl::StrCat("makes int64 numbers, [\"n\"", pair ? ", 2" : "", "]"));
+      }
+      if (FindDerived(input.source) >= 0) derived.Wrong("is there twice");
+    }
     model_.inputs.push_back(std::move(input));
+  }
+
+  // The number of the input that comes from there, -1 when there is none.
+  int FindDerived(InputSource source) const {
+    const auto found =
+        std::find_if(model_.inputs.begin(), model_.inputs.end(),
+                     [&](const ExportedInput& input) { return input.source == source; });
+    return found == model_.inputs.end() ? -1 : static_cast<int>(found - model_.inputs.begin());
+  }
+
+  // Labels that count only where they are not the ignored one: the host counts them, and the last
+  // layer is told.
+  void ReadCounted(const JsonField& field) {
+    if (!field.ok()) return;
+    field.Only({"input", "first", "ignored"});
+    CountedLabels counted;
+    counted.input = field.Get("input").Int(0, static_cast<int>(model_.inputs.size()) - 1);
+    counted.first = field.Get("first").Integer(0, kMostExtent);
+    counted.ignored = field.Get("ignored").Integer(INT64_MIN);
+    if (!field.ok()) return;
+    const ExportedInput& brings = model_.inputs[static_cast<size_t>(counted.input)];
+    const ExportedTensor& labels = brings.tensor;
+    if (!HasRanges(labels.dtype) || brings.source != InputSource::kData) {
+      field.Get("input").Wrong("is no tensor of integers that the data bring");
+    }
+    if (counted.first + model_.labels_per_sample > ElementsOf(labels.shape)) {
+      field.Get("first").Wrong("with \"labels_per_sample\" is more than a sample has");
+    }
+    if (model_.reduction != LossReduction::kSum) field.Wrong("needs a loss that is a sum");
+    const int counts = FindDerived(InputSource::kLabelCounts);
+    const std::vector<LayerSlot>& slots = model_.layers.back().slots;
+    if (std::none_of(slots.begin(), slots.end(), [&](const LayerSlot& slot) {
+          return slot.kind == SlotKind::kInput && slot.index == counts;
+        })) {
+      field.Wrong("needs an input \"derived\": \"label_counts\" that the last layer reads");
+    }
+    model_.counted_labels = counted;
   }
 
   void ReadValue(const JsonField& field) {

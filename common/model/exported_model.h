@@ -5,6 +5,7 @@
 // PURE.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct ExportedTensor {
 struct ExportedInput {
   ExportedTensor tensor;
   int64_t values_below = 0;
+  InputSource source = InputSource::kData;
 };
 
 struct ExportedValue {
@@ -86,6 +88,7 @@ struct ExportedModel {
   std::vector<ExportedGraph> graphs;
   LossReduction reduction = LossReduction::kMean;
   int64_t labels_per_sample = 1;
+  std::optional<CountedLabels> counted_labels;
   int64_t sequence_length = 0;  // 0: the model reads no sequences
 };
 

@@ -16,6 +16,7 @@
 // forms the sum of their gradients, the last reference's first.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "common/base/dtype.h"
 #include "common/base/units.h"
 #include "common/model/layer_cost.h"
+#include "common/model/value_range.h"
 
 namespace harmony::model {
 
@@ -35,12 +37,30 @@ struct SampleTensor {
   Bytes per_sample() const;
 };
 
-// A tensor that the training data bring, the same for every layer that reads it. Its samples follow
-// each other without gaps.
+// Where the samples of an input come from.
+enum class InputSource {
+  kData,         // the job's data
+  kLabelCounts,  // two int64 of each sample: how many of its labels count, and of the whole batch's
+  kSampleKeys,   // an int64 of each sample: a random number of its own in that step
+};
+
+// A tensor that comes with a batch, the same for every layer that reads it. Its samples follow each
+// other without gaps.
 struct BatchInput {
   SampleTensor tensor;
   int64_t values_below = 0;  // integers lie in [0, values_below); 0: not bounded
   std::vector<int> layers;   // that read it, ascending, in their backward as well
+  InputSource source = InputSource::kData;
+  std::optional<int64_t> ignored = {};  // an integer besides: the label that does not count
+
+  ValueRange range() const { return {values_below, ignored}; }
+};
+
+// Labels of which not all count: the loss is a mean over those that do.
+struct CountedLabels {
+  int input = 0;      // that brings them
+  int64_t first = 0;  // of a sample, the number of the first that the loss looks at
+  int64_t ignored = 0;
 };
 
 enum class InitKind { kNormal, kZeros, kOnes };
@@ -132,6 +152,7 @@ struct ModelSpec {
   std::vector<std::vector<SampleTensor>> boundaries;
   std::vector<BatchInput> inputs;
   int64_t labels_per_sample = 0;  // terms of the loss: gradients are of the mean over a batch's
+  std::optional<CountedLabels> counted_labels;  // none: every label counts
   std::vector<ParamBlock> blocks;
   std::vector<ParameterReference> references;
   CheckpointNames checkpoint_names;

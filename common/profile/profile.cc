@@ -152,6 +152,8 @@ HostWorkload HostWorkloadOf(const model::ModelSpec& model, const job::JobSpec& j
   HostWorkload work;
   work.model.name = model.name;
   work.model.inputs = model.inputs;
+  work.model.labels_per_sample = model.labels_per_sample;
+  work.model.counted_labels = model.counted_labels;
   work.model.costs.resize(1);
   int64_t total = 0;
   for (const model::ParamBlock& block : model.blocks) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ READS = {"forward": {"slot"}, "saving": {"slot"}, "backward": {"slot", "saved", 
          "fused": {"slot", "tangent"}}
 MAKES = {"forward": {"output"}, "saving": {"output", "saved", "update"}, "backward": {"gradient"},
          "fused": {"loss", "gradient", "update"}}
+DERIVED = {"label_counts": ["n", 2], "sample_keys": ["n"]}
 SIZES = {"size", "stride", "numel", "add", "sub", "mul", "floordiv", "mod", "neg", "max", "min"}
 MEMORY_FORMATS = {"contiguous_format", "preserve_format", "channels_last"}
 
@@ -26,12 +28,15 @@ def check_directory(folder: Path) -> None:
     keys(model, "harmony_model name torch inputs values parameters layers graphs loss", "sequence_length")
     assert model["harmony_model"] == 1
     assert isinstance(model.get("sequence_length", 1), int)
-    keys(model["loss"], "reduction labels_per_sample")
-    assert model["loss"]["reduction"] in ("mean", "sum") and model["loss"]["labels_per_sample"] >= 1
+    check_loss(model)
     for entry in model["inputs"]:
-        keys(entry, "name dtype shape values_below")
+        keys(entry, "name dtype shape values_below", "derived")
         check_tensor(entry)
         assert entry["shape"][0] == "n" and entry["values_below"] >= 0
+        if "derived" in entry:
+            assert entry["dtype"] == "int64" and entry["shape"] == DERIVED[entry["derived"]]
+    derived = [entry["derived"] for entry in model["inputs"] if "derived" in entry]
+    assert len(set(derived)) == len(derived)
     for entry in model["values"]:
         keys(entry, "name dtype shape gradient")
         check_tensor(entry)
@@ -45,6 +50,23 @@ def check_directory(folder: Path) -> None:
     for entry in model["graphs"]:
         check_graph(model, entry, folder)
     assert all(layer["graph"] in graphs for layer in model["layers"])
+
+
+def check_loss(model: dict[str, Any]) -> None:
+    """How the loss is formed, and that the last layer is told the labels that count."""
+    loss = model["loss"]
+    keys(loss, "reduction labels_per_sample", "counted")
+    assert loss["reduction"] in ("mean", "sum") and loss["labels_per_sample"] >= 1
+    if "counted" not in loss:
+        return
+    keys(loss["counted"], "input first ignored")
+    assert loss["reduction"] == "sum"
+    labels = model["inputs"][loss["counted"]["input"]]
+    per_sample = math.prod(extent for extent in labels["shape"][1:])
+    assert labels["dtype"].startswith(("int", "uint")) and "derived" not in labels
+    assert 0 <= loss["counted"]["first"] <= per_sample - loss["labels_per_sample"]
+    counts = [i for i, entry in enumerate(model["inputs"]) if entry.get("derived") == "label_counts"]
+    assert [["input", i] in model["layers"][-1]["slots"] for i in counts] == [True]
 
 
 def keys(entry: dict[str, Any], required: str, optional: str = "") -> None:
@@ -142,12 +164,13 @@ def check_phase(name: str, phase: dict[str, Any], model: dict[str, Any], layer: 
     """Inputs, operations and outputs of a phase."""
     keys(phase, "values inputs ops outputs")
     counts = {"slot": len(layer["slots"]), "saved": saved, "tangent": max(len(layer["outputs"]), 1), "samples": 1,
+              "layer": 1,
               "output": len(layer["outputs"]), "loss": 1, "gradient": len(layer["slots"]),
               "update": len(layer["slots"])}
     known: set[int] = set()
     for entry in phase["inputs"]:
         keys(entry, "value kind index")
-        assert entry["kind"] in READS[name] | {"samples"} and 0 <= entry["index"] < counts[entry["kind"]]
+        assert entry["kind"] in READS[name] | {"samples", "layer"} and 0 <= entry["index"] < counts[entry["kind"]]
         assert entry["value"] not in known
         known.add(entry["value"])
     for operation in phase["ops"]:
@@ -193,6 +216,8 @@ def check_operation(operation: dict[str, Any], known: set[int]) -> None:
     results = operation["results"]
     if namespace == "sym":
         assert name in SIZES and operation["overload"] == "" and len(results) == 1
+    elif namespace == "harmony":
+        assert name == "dropout_mask" and len(operation["arguments"]) == 6 and len(results) == 1
     else:
         assert namespace == "aten"
         overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")

@@ -8,6 +8,7 @@ for each batch input, all samples in order, and DIR/expected.safetensors (see ea
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,11 @@ from torch import Tensor, nn
 import eager
 import own_models
 from harmony_export import export
-from harmony_export.dropout import switched_off
+from harmony_export.capture import capture
+from harmony_export.chain import cut, dropouts_of
+from harmony_export.check import drawing, rows
+from harmony_export.cuts import find_cuts
+from harmony_export.dropout import KEYS, Place, sample_keys, switched_off
 from harmony_export.export import loss_call
 from harmony_export.tasks import hugging_face
 
@@ -37,6 +42,7 @@ class Case:
     loss: Any
     batch: dict[str, Tensor]
     options: dict[str, Any] = field(default_factory=dict)
+    holes: float = 0  # the share of labels that are -100
 
 
 def images(samples: int, classes: int, size: int = 16, channels: int = 3) -> dict[str, Tensor]:
@@ -52,14 +58,17 @@ def mlp() -> Case:
     return Case(nn.Sequential(*layers), "cross_entropy", batch, {"name": "mlp"})
 
 
-def hf(task: str, kind: str, length: int | None = None, **keys: Any) -> Case:
+def hf(task: str, kind: str, length: int | None = None, dropout: bool = False, attention_mask: bool = False,
+       holes: float = 0, **keys: Any) -> Case:
     """A small model of transformers."""
     import transformers
 
     config = getattr(transformers, kind)(**keys)
-    made = hugging_face(config, task, sequence_length=length, seed=1)
+    made = hugging_face(config, task, sequence_length=length, seed=1, dropout=dropout,
+                         attention_mask=attention_mask)
     return Case(made.model, made.loss, made.sample_batch, {
-        "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length})
+        "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length,
+        "dropout": dropout}, holes)
 
 
 def own(model: nn.Module, loss: Any = "cross_entropy", **options: Any) -> Case:
@@ -149,6 +158,7 @@ MODELS: dict[str, Callable[[], Case]] = {
     "mamba": lambda: hf("causal-lm", "MambaConfig", 8, vocab_size=128, hidden_size=32, num_hidden_layers=2,
                         state_size=4),
     "bert": lambda: hf("masked-lm", "BertConfig", 24, **BERT),
+    "bert_masked": lambda: hf("masked-lm", "BertConfig", 24, **BERT, dropout=True, attention_mask=True, holes=0.8),
     "roberta": lambda: hf("masked-lm", "RobertaConfig", 24, **BERT),
     "albert": lambda: hf("masked-lm", "AlbertConfig", 24, **BERT, embedding_size=32),
     "distilbert": lambda: hf("masked-lm", "DistilBertConfig", 24, vocab_size=128, dim=64, n_layers=2, n_heads=4,
@@ -186,7 +196,17 @@ def sample(case: Case, samples: int) -> dict[str, Tensor]:
             batch[name] = torch.randn(samples, *tensor.shape[1:])
         else:
             batch[name] = torch.randint(0, int(tensor.max()) + 1, (samples, *tensor.shape[1:]))
+    if case.holes:
+        batch["labels"] = batch["labels"].masked_fill(torch.rand(batch["labels"].shape) < case.holes, -100)
     return batch
+
+
+def places_of(case: Case) -> list[Place]:
+    """Where its dropouts stand in the chain."""
+    call = loss_call(case.model, case.loss, case.batch)
+    with switched_off(case.model, everything=False):
+        captured = capture(case.model, call, rows(case.batch, 3))
+        return dropouts_of(cut(captured, case.model, find_cuts(case.model, "auto")))
 
 
 def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float) -> None:
@@ -198,9 +218,14 @@ def write_expected(name: str, folder: Path, steps: int, microbatches: int, size:
         numpy.save(folder / "data" / f"{key}.npy", tensor.numpy())
     batch = microbatches * size
     batches = [{key: tensor[i * batch:(i + 1) * batch] for key, tensor in data.items()} for i in range(steps)]
-    with switched_off(case.model):
-        losses, state = eager.train(case.model, loss_call(case.model, case.loss, case.batch), batches, microbatches,
-                                    learning_rate)
+    call = loss_call(case.model, case.loss, case.batch)
+    dropout = case.options.get("dropout", False)
+    if dropout:
+        call = drawing(call, places_of(case))
+        batches = [{**part, KEYS: sample_keys(0, step, batch)} for step, part in enumerate(batches)]
+    with switched_off(case.model, everything=not dropout):
+        losses, state = eager.train(case.model, call, batches, microbatches,
+                                    learning_rate, json.loads((folder / "model.json").read_text()))
     eager.write_expected(folder / "expected.safetensors", losses, state)
 
 
@@ -223,7 +248,7 @@ def main() -> None:
     torch.set_num_threads(1)
     case = make(args.name)
     export(case.model, case.loss, case.batch, out=args.directory, overwrite=True,
-           **{"name": args.name, **case.options})
+           **{"name": args.name, "dropout": False, **case.options})
     if args.expected:
         write_expected(args.name, args.directory, args.steps, args.microbatches, args.size, args.learning_rate)
 

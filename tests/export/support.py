@@ -37,7 +37,7 @@ class ExportTest(unittest.TestCase):
     def export(self, model: torch.nn.Module, loss: Any, batch: Mapping[str, Tensor], **options: Any) -> Path:
         """Exports into a folder, which must follow the format; what is reported goes to `lines`."""
         folder = export(model, loss, batch, out=self.dir / "model", report=self.lines.append,
-                        **{"overwrite": True, **options})
+                        **{"overwrite": True, "dropout": False, **options})
         format_rules.check_directory(folder)
         return folder
 
@@ -54,9 +54,10 @@ def train(folder: Path, batches: Sequence[Mapping[str, Tensor]], microbatches: i
     for batch in batches:
         gradients: dict[str, Tensor] = {}
         total = 0.0
+        divisor = eager.labels_in(model.document, batch) or microbatches
         for part in eager.split(batch, microbatches):
-            made = model.run(part, tangent=1 / microbatches)
-            total += float(made.loss) / microbatches
+            made = model.run(part, divisor)
+            total += float(made.loss) / divisor
             for name, gradient in made.gradients.items():
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             model.weights.update(made.statistics)

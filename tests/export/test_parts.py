@@ -210,7 +210,7 @@ class Roles(support.ExportTest):
         model = own_models.PlainConvolutions().eval()
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         self.export(model, "cross_entropy", make_models.images(2, 10))
-        self.assertIn("dropout is not applied", self.lines)
+        self.assertIn("not applied: Dropout.p", self.lines)
         self.assertFalse(model.training)
         self.assertEqual([m.p for m in model.modules() if isinstance(m, nn.Dropout)], [0.5, 0.5])
         for name, tensor in model.state_dict().items():
@@ -260,7 +260,8 @@ class Programs(support.ExportTest):
         support.format_rules.check_directory(out)
         made = document(out)
         self.assertEqual((made["name"], made["sequence_length"]), ("tiny-llama", 16))
-        self.assertEqual(made["loss"], {"reduction": "mean", "labels_per_sample": 16})
+        self.assertEqual(made["loss"], {"reduction": "sum", "labels_per_sample": 16,
+                                        "counted": {"input": 1, "first": 0, "ignored": -100}})
         self.assertEqual(made["inputs"], [{"name": name, "dtype": "int64", "shape": ["n", 16], "values_below": 96}
                                           for name in ("input_ids", "labels")])
         self.assertTrue((out / "config.json").is_file() and (out / "tokenizer.json").is_file())

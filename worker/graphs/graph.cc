@@ -15,6 +15,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/graphs/dropout_mask.h"
 
 namespace harmony::worker {
 namespace {
@@ -107,8 +108,11 @@ class Graph::Binder {
   }
 
   absl::StatusOr<Graph> Bind() {
+    RegisterDropoutMask();
     for (const PhaseInput& input : text_.inputs) {
-      if (input.kind == InputKind::kSamples) KindOf(input.value) = ValueKind::kInteger;
+      if (input.kind == InputKind::kSamples || input.kind == InputKind::kLayer) {
+        KindOf(input.value) = ValueKind::kInteger;
+      }
     }
     std::vector<Step> steps;
     for (size_t i = 0; i < text_.operations.size(); ++i) {

@@ -23,15 +23,18 @@ using model::OneOf;
 constexpr int64_t kVersion = 1;
 // Of values, and of whatever is counted by an index: no layer of any model comes near.
 constexpr int kMost = 1 << 20;
+// Not of LibTorch (dropout_mask.h).
+constexpr absl::string_view kOwnOperator = "harmony::dropout_mask";
 
 constexpr std::array<Named<Phase>, 4> kPhases = {{{"forward", Phase::kForward},
                                                   {"saving", Phase::kSaving},
                                                   {"backward", Phase::kBackward},
                                                   {"fused", Phase::kFused}}};
-constexpr std::array<Named<InputKind>, 4> kInputKinds = {{{"slot", InputKind::kSlot},
+constexpr std::array<Named<InputKind>, 5> kInputKinds = {{{"slot", InputKind::kSlot},
                                                           {"saved", InputKind::kSaved},
                                                           {"tangent", InputKind::kTangent},
-                                                          {"samples", InputKind::kSamples}}};
+                                                          {"samples", InputKind::kSamples},
+                                                          {"layer", InputKind::kLayer}}};
 constexpr std::array<Named<OutputKind>, 5> kOutputKinds = {{{"output", OutputKind::kOutput},
                                                             {"saved", OutputKind::kSaved},
                                                             {"gradient", OutputKind::kGradient},
@@ -43,11 +46,13 @@ constexpr std::array<Named<MemoryFormatName>, 3> kMemoryFormats = {
      {"preserve_format", MemoryFormatName::kPreserve},
      {"channels_last", MemoryFormatName::kChannelsLast}}};
 
-// What a phase may read and make besides slots, the number of samples and operations' results.
+// What a phase may read and make besides slots, the number of samples, that of the layer, and
+// operations' results.
 bool Reads(Phase phase, InputKind kind) {
   switch (kind) {
     case InputKind::kSlot:
     case InputKind::kSamples:
+    case InputKind::kLayer:
       return true;
     case InputKind::kSaved:
       return phase == Phase::kBackward;
@@ -175,7 +180,7 @@ class PhaseReader {
     if (field.ok() && !Reads(phase_, input.kind)) {
       field.Get("kind").Wrong(absl::StrCat("not in the phase ", ToString(phase_)));
     }
-    const bool alone = input.kind == InputKind::kSamples ||
+    const bool alone = input.kind == InputKind::kSamples || input.kind == InputKind::kLayer ||
                        (input.kind == InputKind::kTangent && phase_ == Phase::kFused);
     const bool slot = input.kind == InputKind::kSlot;
     input.index = field.Get("index").Int(0, alone ? 0 : slot ? slots_ - 1 : kMost);
@@ -210,9 +215,11 @@ class PhaseReader {
     op.name = field.Get("op").Text();
     const bool symbolic = absl::StartsWith(op.name, "sym::");
     field.Only({"op", "overload", "arguments", "results", "list"});
-    if (field.ok() && !symbolic && !absl::StartsWith(op.name, "aten::")) {
-      field.Get("op").Wrong(
-          absl::StrCat("'", op.name.substr(0, 100), "' is not of the namespaces aten and sym"));
+    if (field.ok() && !symbolic && !absl::StartsWith(op.name, "aten::") &&
+        op.name != kOwnOperator) {
+      field.Get("op").Wrong(absl::StrCat("'", op.name.substr(0, 100),
+                                         "' is not of the namespaces aten and sym, nor ",
+                                         kOwnOperator));
     }
     op.overload = field.Get("overload").Text();
     op.returns_list = field.Has("list") && field.Get("list").Flag();

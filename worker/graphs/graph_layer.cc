@@ -78,6 +78,11 @@ class GraphLayer : public Layer {
                    InputGradients& gradients) const;
   void Apply(std::vector<Update> updates, const LayerCall& call) const;
   void CheckBatch(const LayerCall& call) const;
+  // The labels that count, of the microbatch and of the whole batch.
+  struct Labels {
+    int64_t count = 0, total = 0;
+  };
+  Labels LabelsOf(const LayerCall& call, const LossBinding& loss) const;
 
   // Runs `saving`; no outputs: none are wanted.
   absl::Status Save(const LayerCall& call, Tensors inputs, Tensors outputs, SavedTensors& saved);
@@ -154,6 +159,8 @@ std::vector<c10::IValue> GraphLayer::InputsOf(const Graph& graph, const LayerCal
           Slot(places_.slots[static_cast<size_t>(input.index)], call, inputs, statistic));
     } else if (input.kind == InputKind::kSamples) {
       values.push_back(call.samples);
+    } else if (input.kind == InputKind::kLayer) {
+      values.push_back(places_.number);
     } else {
       values.emplace_back();
     }
@@ -164,13 +171,28 @@ std::vector<c10::IValue> GraphLayer::InputsOf(const Graph& graph, const LayerCal
 // Ids that a table lacks would be found by the operation that looks them up, or by none.
 void GraphLayer::CheckBatch(const LayerCall& call) const {
   for (const SlotPlace& slot : places_.slots) {
-    if (slot.kind != model::SlotKind::kInput || slot.values_below <= 0) continue;
+    if (slot.kind != model::SlotKind::kInput || !slot.range.bounded()) continue;
     const auto index = static_cast<size_t>(slot.input);
     if (index >= call.batch.size() || !call.batch[index].address) continue;
-    const int64_t position = FirstOutside(call.batch[index], slot.values_below);
+    const DeviceTensor& tensor = call.batch[index];
+    const int64_t position = model::FirstOutside(HostPointer<const void>(tensor.address),
+                                                 tensor.dtype, tensor.elements(), slot.range);
     TORCH_CHECK_INDEX(position < 0, "'", slot.type.name, "' has a number at position ", position,
-                      " that is not in [0, ", slot.values_below, ")");
+                      " that is not in ", ToString(slot.range));
   }
+}
+
+GraphLayer::Labels GraphLayer::LabelsOf(const LayerCall& call, const LossBinding& loss) const {
+  if (places_.label_counts == kNowhere) {
+    return {call.samples * labels_per_sample_, loss.total_labels};
+  }
+  const auto input = static_cast<size_t>(places_.label_counts);
+  TORCH_CHECK(input < call.batch.size() && call.batch[input].address,
+              "the numbers of labels are not bound");
+  const auto* const counts = HostPointer<const int64_t>(call.batch[input].address);
+  Labels labels{0, counts[1]};
+  for (int64_t s = 0; s < call.samples; ++s) labels.count += counts[2 * s];
+  return labels;
 }
 
 // ---- What a graph makes ----
@@ -354,10 +376,10 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
   if (!places_.last) return absl::InternalError("the fused task ends with the last layer");
   return Guarded([&]() -> absl::Status {
     CheckBatch(call);
-    const int64_t labels = call.samples * labels_per_sample_;
-    const bool mean = reduction_ == model::LossReduction::kMean;
-    auto tangent = static_cast<float>((mean ? static_cast<double>(labels) : 1.0) /
-                                      static_cast<double>(loss.total_labels));
+    const Labels labels = LabelsOf(call, loss);
+    const double scale =
+        reduction_ == model::LossReduction::kMean ? static_cast<double>(labels.count) : 1.0;
+    auto tangent = static_cast<float>(scale / static_cast<double>(labels.total));
     InputGradients gradients(places_, {}, input_gradients);
     const Graph& graph = *graphs_->fused;
     std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfMicrobatch);
@@ -377,8 +399,7 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
             TORCH_CHECK(value.numel() == 1 && value.scalar_type() == at::kFloat, "the loss is ",
                         value.scalar_type(), " ", value.sizes());
             const double number = value.item<float>();
-            *HostPointer<command::LossSlot>(loss.slot) = {
-                mean ? number * static_cast<double>(labels) : number, labels};
+            *HostPointer<command::LossSlot>(loss.slot) = {number * scale, labels.count};
           }
         }));
     Apply(std::move(updates), call);

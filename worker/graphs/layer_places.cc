@@ -43,6 +43,7 @@ class PlaceFinder {
     const model::ExportedLayer& layer = exported_.layers[layer_];
     LayerPlaces places;
     places.name = layer.name;
+    places.number = static_cast<int64_t>(layer_);
     places.first = layer_ == 0;
     places.last = layer_ + 1 == exported_.layers.size();
     places.inputs = before_.size();
@@ -51,6 +52,11 @@ class PlaceFinder {
     places.output_gradients = CountGradients(behind_);
     for (const model::LayerSlot& slot : layer.slots) {
       HARMONY_ASSIGN_OR_RETURN(SlotPlace place, FindSlot(slot));
+      const bool input = slot.kind == model::SlotKind::kInput;
+      if (input && model_.inputs[static_cast<size_t>(slot.index)].source ==
+                       model::InputSource::kLabelCounts) {
+        places.label_counts = slot.index;
+      }
       places.slots.push_back(std::move(place));
     }
     for (int value : layer.outputs) {
@@ -87,11 +93,11 @@ class PlaceFinder {
         return place;
       case model::SlotKind::kInput:
         place.type = exported_.inputs[index].tensor;
-        place.values_below = exported_.inputs[index].values_below;
         place.input = slot.index;
         if (index >= model_.inputs.size() || model_.inputs[index].tensor.name != place.type.name) {
           return Missing("input", place.type.name);
         }
+        place.range = model_.inputs[index].range();
         return place;
       case model::SlotKind::kParameter:
         break;

@@ -35,8 +35,8 @@ struct SlotPlace {
   model::ExportedTensor type;  // with its name
   BoundaryPlace value;         // of the boundary that enters the layer
   bool differentiable = false;
-  int input = kNowhere;  // among the batch inputs
-  int64_t values_below = 0;
+  int input = kNowhere;     // among the batch inputs
+  model::ValueRange range;  // of the integers of a batch input
   ParameterForms parameter;
 
   bool statistic() const {
@@ -61,7 +61,9 @@ struct PassedValue {
 
 struct LayerPlaces {
   std::string name;
+  int64_t number = 0;  // of the layer in the chain
   bool first = false, last = false;
+  int label_counts = kNowhere;  // among the batch inputs, where labels are counted
   std::vector<SlotPlace> slots;
   std::vector<OutputPlace> outputs;
   std::vector<PassedValue> passed;

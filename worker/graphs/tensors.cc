@@ -10,21 +10,6 @@
 #include "worker/device/cpu_memory.h"
 
 namespace harmony::worker {
-namespace {
-
-template <typename T>
-int64_t FirstOutsideOf(const DeviceTensor& tensor, int64_t end) {
-  const T* const values = HostPointer<const T>(tensor.address);
-  const int64_t count = tensor.elements();
-  for (int64_t i = 0; i < count; ++i) {
-    const auto value = static_cast<int64_t>(values[i]);
-    if (value < 0 || value >= end) return i;
-  }
-  return -1;
-}
-
-}  // namespace
-
 c10::ScalarType ScalarTypeOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -73,23 +58,6 @@ void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_vie
   TORCH_CHECK(made.sizes() == place.sizes() && made.scalar_type() == place.scalar_type(), "the ",
               std::string(what), " is ", made.scalar_type(), " ", made.sizes(), ", must be ",
               place.scalar_type(), " ", place.sizes());
-}
-
-int64_t FirstOutside(const DeviceTensor& tensor, int64_t end) {
-  switch (tensor.dtype) {
-    case DType::kI64:
-      return FirstOutsideOf<int64_t>(tensor, end);
-    case DType::kI32:
-      return FirstOutsideOf<int32_t>(tensor, end);
-    case DType::kI16:
-      return FirstOutsideOf<int16_t>(tensor, end);
-    case DType::kI8:
-      return FirstOutsideOf<int8_t>(tensor, end);
-    case DType::kU8:
-      return FirstOutsideOf<uint8_t>(tensor, end);
-    default:
-      return -1;
-  }
 }
 
 }  // namespace harmony::worker

@@ -27,7 +27,4 @@ at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, i
 // added to: copying would stretch a smaller tensor, or convert it. `what` is the made one.
 void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_view what);
 
-// The position of the first number of a tensor of integers that is not in [0, end); -1: all are.
-int64_t FirstOutside(const DeviceTensor& tensor, int64_t end);
-
 }  // namespace harmony::worker

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/io/checkpoint_details.h"
 #include "common/io/checkpoint_manifest.h"
+#include "common/io/derived_inputs.h"
 #include "common/io/file.h"
 #include "common/io/hf_directory.h"
 #include "common/io/run_file.h"
@@ -193,7 +194,8 @@ class HostExecutor::Impl {
           places[i] += job().model.inputs[i].tensor.per_sample().count();
         }
       }
-      return absl::OkStatus();
+      for (size_t i = 0; i < places.size(); ++i) places[i] = data + layout.offsets[i].count();
+      return io::FillDerivedInputs(job().model, job().spec.seed, step, samples, places);
     });
   }
 

@@ -167,6 +167,14 @@ class LayerProfiler::Binder {
     const Bytes size = model::TimesSaturated(input.tensor.per_sample(), samples_);
     const int64_t count = size.count() / SizeOf(input.tensor.dtype).count();
     const Bytes at = Take(size);
+    if (input.source == model::InputSource::kLabelCounts) {
+      bool of_batch = false;
+      Write<int64_t>(at, count, [&] {
+        of_batch = !of_batch;
+        return model_.labels_per_sample * (of_batch ? 1 : samples_);
+      });
+      return at;
+    }
     const auto below = [&] { return noise_.Below(std::max<int64_t>(input.values_below, 1)); };
     switch (input.tensor.dtype) {
       case DType::kF32:

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .capture import Captured, base_of, draws_random_numbers, mutated_arguments, place_of
+from .dropout import MASK
 from .errors import ExportError
 
 
@@ -59,7 +60,7 @@ class Analysis:
             if node.op == "get_attr":
                 raise ExportError(f"the program refers to the object '{node.target}'", place_of(node),
                                   "Only tensors and functions of tensors can be exported")
-            if node.op != "call_function" or node.target is operator.getitem:
+            if node.op != "call_function" or node.target in (operator.getitem, MASK):
                 continue
             if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
                 raise ExportError(f"{node.target} is no operator of ATen", place_of(node),

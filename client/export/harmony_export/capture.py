@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import CheckpointFunction, _NoopSaveInputs
 
-from . import faithful
+from . import dropout, faithful
 from .errors import ExportError
 from .state import State
 
@@ -54,15 +54,17 @@ DROPOUTS = {
 
 
 class Program(nn.Module):
-    """What is traced: batch inputs in, loss out."""
+    """What is traced: batch inputs and the samples' keys in, loss out."""
 
-    def __init__(self, model: nn.Module, call: Call, names: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, call: Call, names: Sequence[str], tracing: dropout.Tracing) -> None:
         super().__init__()
         self.model = model
         self._call = call
         self._names = list(names)
+        self._tracing = tracing
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        self._tracing.keys = inputs[-1]
         return self._call(self.model, dict(zip(self._names, inputs)))
 
 
@@ -83,6 +85,7 @@ class Captured:
     loss: fx.Node
     state: State
     input_names: list[str]
+    dropouts: dropout.Tracing
 
     @property
     def graph(self) -> fx.Graph:
@@ -221,13 +224,17 @@ def quiet() -> Iterator[None]:
 def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captured:
     """Traces the loss of a batch. The number of samples in it must be at least two and should be a number
     that no other size has."""
-    names = list(batch)
-    program = Program(model, call, names)
+    names = [*batch, dropout.KEYS]
+    dropouts = dropout.Tracing()
+    program = Program(model, call, list(batch), dropouts)
+    samples = len(next(iter(batch.values())))
+    inputs = (*batch.values(), torch.zeros(samples, dtype=torch.int64))
     state = State(model)
     dimension = torch.export.Dim("n")
-    with _refusing_custom_functions(model), _writing_buffers(), faithful.tracing(), quiet():
+    with (_refusing_custom_functions(model), _writing_buffers(), faithful.tracing(), dropout.applied(dropouts),
+          quiet()):
         try:
-            exported = torch.export.export(program, tuple(batch.values()),
+            exported = torch.export.export(program, inputs,
                                            dynamic_shapes=(tuple({0: dimension} for _ in names),), strict=False)
         except ExportError:
             raise
@@ -242,10 +249,14 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captur
         if node.target in ASSERTIONS or (node.target in DROPOUTS and not node.users):
             module.graph.erase_node(node)
     sources = _sources(exported, module.graph, state)
+    keys = next(node for node, source in sources.items() if source == Source("input", len(batch)))
+    if not keys.users:
+        del sources[keys]
+        names.pop()
     result = module.graph.output_node().args[0]
     assert isinstance(result, (tuple, list))
     loss = _checked_loss(result[0], len(result))
-    return Captured(module, sources, loss, state, names)
+    return Captured(module, sources, loss, state, names, dropouts)
 
 
 def _sources(exported: torch.export.ExportedProgram, graph: fx.Graph, state: State) -> dict[fx.Node, Source]:

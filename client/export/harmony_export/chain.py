@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 
 from .analysis import Analysis, inputs_of, is_size
 from .capture import Captured, base_of, module_stack, mutated_arguments, place_of
+from .dropout import MASK, Place
 from .errors import ExportError
 from .symbols import SizeBuilder, dimensions_in_memory, expression
 
@@ -31,6 +32,7 @@ class Piece:
     arguments: tuple[Tensor | torch.SymInt, ...]
     slot_names: list[str]
     is_parameter: list[bool]
+    dropouts: dict[int, int]  # by number in the program, that in the layer
 
 
 @dataclass
@@ -85,6 +87,17 @@ def cut(captured: Captured, model: nn.Module, cuts: dict[str, str]) -> Chain:
         label = name if taken[name] == 1 else f"{name}#{taken[name]}"
         pieces.append(_PieceBuilder(analysis, parts, number, label).build())
     return Chain(pieces, analysis)
+
+
+def dropouts_of(chain: Chain) -> list[Place]:
+    """Where each dropout of the program stands, in the order of their calls."""
+    places: dict[int, Place] = {}
+    dimensions = chain.analysis.captured.dropouts.dimensions
+    for layer, piece in enumerate(chain.pieces):
+        for call, number in piece.dropouts.items():
+            places[call] = Place(layer, number, dimensions[call])
+    # What leads nowhere is drawn in eager PyTorch all the same.
+    return [places.get(call, Place(0, 0, dimension)) for call, dimension in enumerate(dimensions)]
 
 
 # ---- Which part a node belongs to ----
@@ -254,6 +267,7 @@ class _PieceBuilder:
         self._is_last = number + 1 == len(parts)
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
+        self._dropouts: dict[int, int] = {}
 
     def build(self) -> Piece:
         """The piece."""
@@ -278,7 +292,7 @@ class _PieceBuilder:
         module = fx.GraphModule(self._analysis.captured.module, self._graph)
         sources = self._analysis.captured.sources
         return Piece(self._name, module, slots, self._outputs, tuple(arguments), [self._slot_name(n) for n in slots],
-                     [n in sources and sources[n].kind == "parameter" for n in slots])
+                     [n in sources and sources[n].kind == "parameter" for n in slots], self._dropouts)
 
     def _slot_name(self, node: fx.Node) -> str:
         captured = self._analysis.captured
@@ -315,6 +329,12 @@ class _PieceBuilder:
         if copy.target is aten.view.default and not self._analysis.before[node]:
             # Boundaries are contiguous, what they were made from need not have been.
             copy.target = aten.reshape.default
+        if copy.target is MASK:
+            # By its place in the layer, so that equal layers have equal graphs.
+            number = copy.args[1]
+            assert isinstance(number, int)
+            self._dropouts[number] = len(self._dropouts)
+            copy.args = (copy.args[0], self._dropouts[number], *copy.args[2:])
         self._copies[node] = copy
 
     def _from_boundary(self, node: fx.Node, placeholder: fx.Node) -> fx.Node:

@@ -45,6 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     hf.add_argument("--attention", choices=["sdpa", "eager"], help="transformers' implementation; its default where "
                     "it is not given")
 
+    hf.add_argument("--attention-mask", action="store_true",
+                    help="the data say which tokens are there (1) and which are padding (0)")
+
     vision = sources.add_parser("torchvision", help="a model of torchvision, with weights drawn anew")
     vision.add_argument("model", help="such as resnet50")
     vision.add_argument("--loss", required=True, choices=["cross_entropy"])
@@ -59,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
                             help="modules at which layers begin, as in 'encoder.layer.*'; at repeated blocks where "
                             "none are given")
         source.add_argument("--seed", type=int, default=0, help="of weights that are drawn anew")
+        source.add_argument("--dropout", action=argparse.BooleanOptionalAction, default=True,
+                            help="drop in training what the model says (default)")
         source.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                             help="compare a microbatch with eager PyTorch (default)")
         source.add_argument("--tolerance", type=float, default=1e-6, help="of the check, where bits are not equal")
@@ -72,11 +77,13 @@ def _run(args: argparse.Namespace) -> None:
         has_weights = any(args.directory.glob("*.safetensors"))
         task = hugging_face(args.directory, args.task, sequence_length=args.sequence_length, seed=args.seed,
                             pretrained=args.init == "pretrained" or (args.init == "auto" and has_weights),
-                            fake=args.no_weights, attention=args.attention)
+                            fake=args.no_weights, attention=args.attention, attention_mask=args.attention_mask,
+                            dropout=args.dropout)
     else:
         task = torchvision(args.model, args.loss, classes=args.classes, image_size=args.image_size, seed=args.seed,
                            fake=args.no_weights)
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
-           values_below=task.values_below, sequence_length=task.sequence_length, weights=not args.no_weights,
+           values_below=task.values_below, sequence_length=task.sequence_length, dropout=args.dropout,
+           weights=not args.no_weights,
            check=args.check, tolerance=args.tolerance, overwrite=args.overwrite, copies=task.copies)
     print(f"written to {args.out}")

@@ -20,11 +20,16 @@ from torch import Tensor, fx
 
 from .chain import Chain, Piece, boundary_shape
 from .costs import forward_flops, workspace
+from .dropout import KEYS
 from .errors import ExportError
 from .joint import LayerGraphs, differentiate
+from .labels import COUNTS, Counted
 from .serialize import Json, graph_file, tensor_json
 from .state import State, dtype_name
 from .symbols import shape_json
+
+
+_COUNTS_TENSOR: Json = {"dtype": "int64", "shape": ["n", 2]}
 
 
 @dataclass
@@ -33,6 +38,15 @@ class Loss:
 
     reduction: str
     labels_per_sample: int
+    counted: Counted | None = None
+
+    def as_json(self) -> Json:
+        """As model.json has it."""
+        document = {"reduction": self.reduction, "labels_per_sample": self.labels_per_sample}
+        if self.counted is not None:
+            document["counted"] = {"input": self.counted.input, "first": self.counted.first,
+                                   "ignored": self.counted.ignored}
+        return document
 
 
 @dataclass
@@ -40,7 +54,6 @@ class Description:
     """What model.json says beside the chain."""
 
     name: str
-    inputs: list[str]
     values_below: Mapping[str, int]
     loss: Loss
     sequence_length: int | None
@@ -97,8 +110,7 @@ class Assembler:
             "parameters": [self._parameter(index) for index in numbers],
             "layers": layers,
             "graphs": list(self._graph_entries.values()),
-            "loss": {"reduction": description.loss.reduction,
-                     "labels_per_sample": description.loss.labels_per_sample},
+            "loss": description.loss.as_json(),
         }
         if description.sequence_length is not None:
             self._written.document["sequence_length"] = description.sequence_length
@@ -144,15 +156,22 @@ class Assembler:
 
     def _inputs(self) -> list[Json]:
         nodes = {source.index: node for node, source in self._captured.sources.items() if source.kind == "input"}
-        return [{"name": name, "values_below": self._description.values_below.get(name, 0),
-                 **tensor_json(nodes[i].meta["val"], f"the input {name}")}
-                for i, name in enumerate(self._description.inputs)]
+        inputs = [{"name": name, "values_below": self._description.values_below.get(name, 0),
+                   **tensor_json(nodes[i].meta["val"], f"the input {name}")}
+                  for i, name in enumerate(self._captured.input_names)]
+        if inputs[-1]["name"] == KEYS:
+            inputs[-1]["derived"] = KEYS
+        if self._description.loss.counted is not None:
+            inputs.append({"name": COUNTS, "values_below": 0, "derived": COUNTS, **_COUNTS_TENSOR})
+        return inputs
 
     def _layer(self, piece: Piece, extra: list[int], numbers: dict[int, int], is_last: bool) -> Json:
         graphs = self._differentiated(piece, is_last)
-        extra_tensors = [self._state.entries[index].tensor for index in extra]
-        slots = [argument for argument in piece.arguments if isinstance(argument, Tensor)]
-        data = graph_file(graphs, [*slots, *extra_tensors], piece.name)
+        tensors = [argument for argument in piece.arguments if isinstance(argument, Tensor)]
+        tensors += [self._state.entries[index].tensor for index in extra]
+        slots = [tensor_json(tensor, piece.name) for tensor in tensors]
+        counts = is_last and self._description.loss.counted is not None
+        data = graph_file(graphs, [*slots, *([_COUNTS_TENSOR] if counts else [])], piece.name)
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._graph_entries:
             self._written.graphs[digest] = data
@@ -161,6 +180,7 @@ class Assembler:
                 "saved": [tensor_json(tensor, piece.name) for tensor in graphs.saved]}
         references = [self._reference(node, numbers) for node in piece.slots]
         references += [["parameter", numbers[index]] for index in extra]
+        references += [["input", len(self._captured.input_names)]] if counts else []
         outputs = [] if is_last else [self._value(node, piece.name) for node in piece.outputs]
         self._summarize(piece, digest, outputs)
         return {"name": piece.name, "graph": digest, "slots": references, "outputs": outputs}

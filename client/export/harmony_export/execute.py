@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .dropout import draw
 from .state import DTYPES
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
@@ -83,6 +84,9 @@ class GraphRunner:
         namespace, name = operation["op"].split("::")
         if namespace == "sym":
             values[operation["results"][0]] = _SIZES[name](*arguments)
+            return
+        if namespace == "harmony":
+            values[operation["results"][0]] = draw(*arguments)
             return
         overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")
         positional, keywords = _split(overload, arguments)

@@ -15,16 +15,18 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .capture import Call, Captured, capture, is_view
-from .chain import cut
+from .chain import cut, dropouts_of
 from .check import TOLERANCE, rows
 from .check import check as check_directory
 from .cuts import Cuts, find_cuts
 from .directory import Assembler, Description, LayerSummary, Loss, new_directory, write
-from .dropout import switched_off
+from .dropout import KEYS, switched_off
 from .errors import ExportError
+from .labels import COUNTS, make_sum
 from .memory import has_memory
 
 LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
+_LOSSES = ("cross_entropy", "mse_loss")
 
 aten = torch.ops.aten
 
@@ -32,8 +34,8 @@ aten = torch.ops.aten
 def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapping[str, Tensor], *,
            out: str | Path, cuts: Cuts = "auto", name: str | None = None, reduction: str = "mean",
            labels_per_sample: int | None = None, values_below: Mapping[str, int] | None = None,
-           sequence_length: int | None = None, weights: bool = True, check: bool = True, tolerance: float = TOLERANCE,
-           overwrite: bool = False, copies: Sequence[str | Path] = (),
+           sequence_length: int | None = None, dropout: bool = True, weights: bool = True, check: bool = True,
+           tolerance: float = TOLERANCE, overwrite: bool = False, copies: Sequence[str | Path] = (),
            report: Callable[[str], None] = print) -> Path:
     """Exports a model for training, and returns the directory.
 
@@ -49,6 +51,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     labels_per_sample by the batch's `labels` where it is not given
     values_below      bounds of integer inputs; those of embeddings and cross entropies are found
     sequence_length   of models that read sequences, for the job file
+    dropout           False: nothing is dropped in training. Otherwise what the model says: zeros by nn.Dropout, its
+                      functions and attention; other kinds of noise are switched off, and named
     weights           False: writes no weights. Those of models made `without_memory()` cannot be written
     check             compares microbatches with eager PyTorch
     tolerance         the relative error that the check allows where bits are not equal
@@ -65,15 +69,17 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     labels = sample_batch.get("labels")
     if labels_per_sample is None:
         labels_per_sample = math.prod(labels.shape[1:]) if labels is not None else 1
-    with (new_directory(Path(out), overwrite) as folder, switched_off(model) as had_dropout, _training(model),
-          _contiguous(model)):
-        if had_dropout:
-            report("dropout is not applied")
+    with (new_directory(Path(out), overwrite) as folder, switched_off(model, everything=not dropout) as zero,
+          _training(model), _contiguous(model)):
+        if zero:
+            report(f"not applied: {', '.join(zero)}")
         captured = capture(model, call, rows(sample_batch, _samples_to_trace(model, sample_batch)))
+        counted = make_sum(captured) if reduction == "mean" else None
+        described_loss = Loss(reduction, labels_per_sample) if counted is None else (
+            Loss("sum", counted.per_sample, counted))
         chain = cut(captured, model, find_cuts(model, cuts))
         bounds = {**_found_bounds(captured), **(values_below or {})}
-        description = Description(name or type(model).__name__, list(sample_batch), bounds,
-                                  Loss(reduction, labels_per_sample), sequence_length)
+        description = Description(name or type(model).__name__, bounds, described_loss, sequence_length)
         written = Assembler(chain, description).assemble()
         write(written, folder, with_weights, [Path(path) for path in copies])
         for line in _table(written.summaries):
@@ -81,7 +87,7 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         if not with_weights:
             report("no weights are written, and nothing is checked against eager PyTorch")
         elif check:
-            report(str(check_directory(folder, model, call, sample_batch, reduction, tolerance)))
+            report(str(check_directory(folder, model, call, sample_batch, reduction, dropouts_of(chain), tolerance)))
     return Path(out)
 
 
@@ -91,6 +97,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
 def _check_batch(batch: Mapping[str, Tensor]) -> None:
     if not batch:
         raise ExportError("the sample batch is empty", fix="Give tensors by name")
+    for name in {KEYS, COUNTS}.intersection(batch):
+        raise ExportError(f"the sample batch has '{name}', a name that exported models use themselves",
+                          fix="Give it another name")
     sizes = {name: tensor.shape[0] if tensor.dim() else 0 for name, tensor in batch.items()}
     if len(set(sizes.values())) != 1 or 0 in sizes.values():
         raise ExportError(f"the tensors of the sample batch have different numbers of samples: {sizes}",
@@ -130,10 +139,8 @@ def _names_of_forward(model: nn.Module, given: Sequence[str]) -> list[str] | Non
 
 
 def _named_loss(name: str) -> LossFunction:
-    functions: dict[str, Callable[..., Tensor]] = {
-        "cross_entropy": functional.cross_entropy, "mse_loss": functional.mse_loss}
-    if name not in functions:
-        raise ExportError(f"the loss '{name}' is not known", fix=f"Give one of {', '.join(functions)}, or a function")
+    if name not in _LOSSES:
+        raise ExportError(f"the loss '{name}' is not known", fix=f"Give one of {', '.join(_LOSSES)}, or a function")
 
     def compute(result: Any, batch: Mapping[str, Tensor]) -> Tensor:
         if "labels" not in batch:
@@ -143,7 +150,9 @@ def _named_loss(name: str) -> LossFunction:
         if name == "cross_entropy" and output.dim() > 2 and output.shape[:-1] == labels.shape:
             # Classes last, as sequence models have them.
             output, labels = output.flatten(0, -2), labels.flatten()
-        return functions[name](output, labels)
+        value = getattr(functional, name)(output, labels)
+        assert isinstance(value, Tensor)
+        return value
 
     return compute
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .execute import GraphRunner, Inputs, Json
+from .labels import COUNTS, counted_of
 
 
 @dataclass
@@ -19,7 +20,8 @@ class Microbatch:
     """What a microbatch leaves: gradients of trained parameters, the new statistics, and what went wrong in the
     comparison of `forward` with `saving`."""
 
-    loss: Tensor
+    loss: Tensor  # as the graphs make it
+    divisor: float  # of the loss, before its gradient is taken
     gradients: dict[str, Tensor] = field(default_factory=dict)
     statistics: dict[str, Tensor] = field(default_factory=dict)
     disagreeing: list[str] = field(default_factory=list)
@@ -36,16 +38,19 @@ class ReferenceModel:
                         for entry in self.document["graphs"]}
         self._names = [entry["name"] for entry in self.document["parameters"]]
 
-    def run(self, batch: Mapping[str, Tensor], tangent: float = 1.0) -> Microbatch:
-        """Forward, loss and backward; `tangent` is the gradient of the loss. `weights` stay as they are."""
-        inputs = [batch[entry["name"]] for entry in self.document["inputs"]]
+    def run(self, batch: Mapping[str, Tensor], divisor: float | None = None) -> Microbatch:
+        """Forward, loss and backward. The loss is divided by the labels of the microbatch, where they are counted, or
+        by `divisor`. The batch has the samples' keys where there are dropouts. `weights` stay as they are."""
+        counts = self.label_counts(batch)
+        inputs = [counts if entry["name"] == COUNTS else batch[entry["name"]] for entry in self.document["inputs"]]
+        divisor = float(counts[0, 1]) if divisor is None else divisor
         samples = len(inputs[0])
         values: dict[int, Tensor] = {}
         saved: list[dict[int, Tensor]] = []
         layers = self.document["layers"]
-        result = Microbatch(torch.empty(()))
-        for layer in layers[:-1]:
-            given: Inputs = {"slot": self._slots(layer, inputs, values), "samples": [samples]}
+        result = Microbatch(torch.empty(()), divisor)
+        for number, layer in enumerate(layers[:-1]):
+            given: Inputs = {"slot": self._slots(layer, inputs, values), "samples": [samples], "layer": [number]}
             made = self._graphs[layer["graph"]].run("saving", given)
             again = self._graphs[layer["graph"]].run("forward", given)["output"]
             for index, value in enumerate(layer["outputs"]):
@@ -56,19 +61,29 @@ class ReferenceModel:
             self._take_updates(layer, made, result)
         gradients: dict[int, Tensor] = {}
         made = self._graphs[layers[-1]["graph"]].run("fused", {
-            "slot": self._slots(layers[-1], inputs, values), "samples": [samples], "tangent": [torch.tensor(tangent)]})
+            "slot": self._slots(layers[-1], inputs, values), "samples": [samples], "layer": [len(layers) - 1],
+            "tangent": [torch.tensor(1 / divisor)]})
         result.loss = made["loss"][0]
         self._take_updates(layers[-1], made, result)
         self._take_gradients(layers[-1], made, result, gradients)
-        for layer in reversed(layers[:-1]):
+        for number, layer in reversed(list(enumerate(layers[:-1]))):
             tangents = [gradients.pop(v, None) for v in layer["outputs"]]
             tangents = [torch.zeros_like(values[v]) if t is None else t for t, v in zip(tangents, layer["outputs"])]
             left = saved.pop()
             made = self._graphs[layer["graph"]].run("backward", {
-                "slot": self._slots(layer, inputs, values), "samples": [samples], "tangent": tangents,
+                "slot": self._slots(layer, inputs, values), "samples": [samples], "layer": [number],
+                "tangent": tangents,
                 "saved": [left[i].contiguous() for i in range(len(left))]})
             self._take_gradients(layer, made, result, gradients)
         return result
+
+    def label_counts(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Of each sample how many labels count, and of all. Where they are not counted, one: the loss is what the
+        graphs make it."""
+        counted = counted_of(self.document)
+        if counted is None:
+            return torch.ones(1, 2, dtype=torch.int64)
+        return counted.counts(batch[self.document["inputs"][counted.input]["name"]])
 
     def _slots(self, layer: Json, inputs: list[Tensor], values: dict[int, Tensor]) -> list[Tensor]:
         tensors = []

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from .capture import draws_random_numbers
+from .dropout import MASK
 from .errors import ExportError
 from .joint import LayerGraphs, Phase
 from .state import DTYPES, dtype_name
@@ -42,11 +43,11 @@ def tensor_json(tensor: Tensor, where: str) -> dict[str, Json]:
     return {"dtype": dtype_name(tensor.dtype, where), "shape": shape_json(tensor.shape, where)}
 
 
-def graph_file(layer: LayerGraphs, slots: Sequence[Tensor], where: str) -> bytes:
-    """The bytes of a layer's graph file: the same for equal layers."""
+def graph_file(layer: LayerGraphs, slots: Sequence[Json], where: str) -> bytes:
+    """The bytes of a layer's graph file: the same for equal layers. `slots` are their types and shapes."""
     document = {
         "harmony_graph": 1,
-        "slots": [tensor_json(slot, where) for slot in slots],
+        "slots": slots,
         "phases": {name: _PhaseWriter(where).write(phase) for name, phase in layer.phases.items()},
     }
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -59,10 +60,16 @@ class _PhaseWriter:
         self._where = where
         self._numbers: dict[fx.Node, int] = {}
         self._count = 0
+        self._layer: int | None = None  # the value that holds the number of the layer
 
     def write(self, phase: Phase) -> Json:
         """The phase as JSON."""
-        inputs = [{"value": self._number(node), "kind": port.kind, "index": port.index} for node, port in phase.inputs]
+        inputs: list[Json] = [{"value": self._number(node), "kind": port.kind, "index": port.index}
+                              for node, port in phase.inputs]
+        if any(node.target is MASK for node in phase.graph.nodes):
+            self._layer = self._count
+            self._count += 1
+            inputs.append({"value": self._layer, "kind": "layer", "index": 0})
         operations = [self._operation(node) for node in phase.graph.nodes
                       if node.op == "call_function" and node.target is not operator.getitem]
         outputs = [{"value": self._numbers[node], "kind": port.kind, "index": port.index}
@@ -78,6 +85,10 @@ class _PhaseWriter:
         if node.target in _SIZE_OPERATIONS:
             arguments = [self._argument(argument, None) for argument in node.args]
             return {"op": f"sym::{_SIZE_OPERATIONS[node.target]}", "overload": "", "arguments": arguments,
+                    "results": [self._number(node)]}
+        if node.target is MASK:
+            keys, *rest = self._arguments(node)
+            return {"op": "harmony::dropout_mask", "overload": "", "arguments": [keys, {"value": self._layer}, *rest],
                     "results": [self._number(node)]}
         self._check(node)
         schema = node.target._schema  # type: ignore[union-attr]

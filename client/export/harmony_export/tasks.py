@@ -19,6 +19,7 @@ from .memory import without_memory
 
 TASKS = ("causal-lm", "masked-lm", "seq2seq", "image-classification")
 _MOST_SEQUENCE = 1024
+_MASK = "attention_mask"
 
 
 @dataclass
@@ -35,10 +36,12 @@ class Task:
 
 
 def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | None = None, seed: int = 0,
-                 pretrained: bool = False, fake: bool = False, attention: str | None = None) -> Task:
+                 pretrained: bool = False, fake: bool = False, attention: str | None = None,
+                 attention_mask: bool = False, dropout: bool = True) -> Task:
     """A model of transformers: `source` is a local directory or a configuration. Without `pretrained` its weights
     are drawn anew from the seed; with `fake` they take no memory and are not written. `attention` is transformers'
-    implementation of it, such as "sdpa" or "eager"."""
+    implementation of it, such as "sdpa" or "eager"; with `attention_mask` it is told which tokens are there. Without
+    `dropout` nothing is dropped."""
     transformers = _import("transformers", "Install transformers to export its models")
     if task not in TASKS:
         raise ExportError(f"the task '{task}' is not known", fix=f"Give one of {', '.join(TASKS)}")
@@ -52,7 +55,7 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     for part in (config, *vars(config).values()):
         if isinstance(part, transformers.PretrainedConfig):
-            set_to_zero(part)
+            set_to_zero(part, everything=not dropout)
     config.use_cache = False
     if attention is not None:
         config._attn_implementation = attention
@@ -76,8 +79,8 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     if task == "image-classification":
         return Task(model.train(), _cross_entropy, _image_batch(config), name, copies=copies)
     length = sequence_length or min(_MOST_SEQUENCE, _longest_sequence(config))
-    return Task(model.train(), _cross_entropy, _text_batch(config, task, length), name,
-                values_below=_text_bounds(config, task), sequence_length=length, copies=copies)
+    return Task(model.train(), _cross_entropy, _text_batch(config, task, length, attention_mask), name,
+                values_below=_text_bounds(config, task, attention_mask), sequence_length=length, copies=copies)
 
 
 def torchvision(name: str, loss: str, *, classes: int = 1000, image_size: int = 224, seed: int = 0,
@@ -126,18 +129,23 @@ def _longest_sequence(config: Any) -> int:
     return _MOST_SEQUENCE
 
 
-def _text_batch(config: Any, task: str, length: int) -> dict[str, Tensor]:
+def _text_batch(config: Any, task: str, length: int, attention_mask: bool) -> dict[str, Tensor]:
     vocabulary = _text_config(config).vocab_size
 
     def tokens() -> Tensor:
         return torch.randint(0, vocabulary, (2, length))
 
     names = ["input_ids", "decoder_input_ids", "labels"] if task == "seq2seq" else ["input_ids", "labels"]
-    return {name: tokens() for name in names}
+    batch = {name: tokens() for name in names}
+    if attention_mask:
+        # Padding at the end of the second sample.
+        batch[_MASK] = (torch.arange(length) < torch.tensor([[length], [length - length // 3]])).long()
+    return batch
 
 
-def _text_bounds(config: Any, task: str) -> dict[str, int]:
-    return {name: _text_config(config).vocab_size for name in _text_batch(config, task, 1)}
+def _text_bounds(config: Any, task: str, attention_mask: bool) -> dict[str, int]:
+    names = _text_batch(config, task, 1, attention_mask)
+    return {name: 2 if name == _MASK else _text_config(config).vocab_size for name in names}
 
 
 def _image_batch(config: Any) -> dict[str, Tensor]:

@@ -57,6 +57,29 @@ class ArraysTest : public ::testing::Test {
   const model::ModelSpec model_ = ImagesAndLabels();
 };
 
+TEST_F(ArraysTest, WhatIsDerivedIsNotAskedOfTheDataAndIgnoredLabelsPass) {
+  model::ModelSpec model = model_;
+  model.inputs.insert(model.inputs.begin(),
+                      {{"keys", DType::kI64, {}}, 0, {0}, model::InputSource::kSampleKeys});
+  model.inputs[2].ignored = -100;
+  job_.data_inputs["labels"] =
+      dir_.Write("masked.npy", Npy("<i8", "(4,)", BytesOf(std::vector<int64_t>{0, -100, 4, -1})));
+  const auto data = OpenTrainingData(job_, model);
+  ASSERT_TRUE(data.ok()) << data.status();
+  const std::string error((*data)->Validate(2).message());
+  EXPECT_NE(error.find("sample 3 has -1 at position 0, which is not in [0, 5) nor -100"),
+            std::string::npos)
+      << error;
+  int64_t key = 77, label = 0;
+  std::vector<float> image(6);
+  std::byte* const places[] = {reinterpret_cast<std::byte*>(&key),
+                               reinterpret_cast<std::byte*>(image.data()),
+                               reinterpret_cast<std::byte*>(&label)};
+  ASSERT_TRUE((*data)->ReadSample(1, places).ok());
+  EXPECT_EQ(label, -100);
+  EXPECT_EQ(key, 77);
+}
+
 TEST_F(ArraysTest, SamplesAreReadInputByInput) {
   const auto data = OpenTrainingData(job_, model_);
   ASSERT_TRUE(data.ok()) << data.status();

@@ -178,6 +178,73 @@ TEST(ExportedModelTest, EveryMistakeIsNamedWhereItIs) {
   }
 }
 
+// Labels of which not all count, and a number for each sample.
+nlohmann::json WithDerivedInputs() {
+  nlohmann::json document = Document();
+  document["inputs"].push_back({{"name", "label_counts"},
+                                {"dtype", "int64"},
+                                {"shape", {"n", 2}},
+                                {"values_below", 0},
+                                {"derived", "label_counts"}});
+  document["inputs"].push_back({{"name", "sample_keys"},
+                                {"dtype", "int64"},
+                                {"shape", {"n"}},
+                                {"values_below", 0},
+                                {"derived", "sample_keys"}});
+  document["layers"][1]["slots"].push_back(Slot("input", 3));
+  document["layers"][2]["slots"].push_back(Slot("input", 2));
+  document["loss"] = {{"reduction", "sum"},
+                      {"labels_per_sample", 1},
+                      {"counted", {{"input", 1}, {"first", 0}, {"ignored", -100}}}};
+  return document;
+}
+
+TEST(ExportedModelTest, LabelsThatDoNotCountAreAllowedBesideTheirRange) {
+  const auto exported = Parse(WithDerivedInputs());
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  const ModelSpec model = BuildModelSpec(*exported);
+  ASSERT_TRUE(model.counted_labels.has_value());
+  EXPECT_EQ(model.counted_labels->ignored, -100);
+  EXPECT_EQ(model.inputs[1].range().also, -100);
+  EXPECT_FALSE(model.inputs[0].range().also.has_value());
+  EXPECT_EQ(model.inputs[2].source, InputSource::kLabelCounts);
+  EXPECT_EQ(model.inputs[2].layers, std::vector<int>{2});
+  EXPECT_EQ(model.inputs[3].source, InputSource::kSampleKeys);
+  EXPECT_EQ(model.inputs[3].layers, std::vector<int>{1});
+}
+
+TEST(ExportedModelTest, MistakesInWhatIsDerivedAreNamed) {
+  struct Case {
+    const char* pointer;
+    nlohmann::json value;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"/inputs/2/shape", {"n"}, "inputs[2].derived: makes int64 numbers, [\"n\", 2]"},
+      {"/inputs/3/dtype", "int32", "inputs[3].derived: makes int64 numbers, [\"n\"]"},
+      {"/inputs/3/derived", "labels", "'labels' is none of label_counts, sample_keys"},
+      {"/inputs/2",
+       {{"name", "more"},
+        {"dtype", "int64"},
+        {"shape", {"n"}},
+        {"values_below", 0},
+        {"derived", "sample_keys"}},
+       "inputs[3].derived: is there twice"},
+      {"/loss/counted/input", 9, "loss.counted.input"},
+      {"/loss/counted/input", 3, "is no tensor of integers that the data bring"},
+      {"/loss/counted/first", 1, "loss.counted.first: with \"labels_per_sample\" is more"},
+      {"/loss/reduction", "mean", "loss.counted: needs a loss that is a sum"},
+      {"/layers/2/slots/5", Slot("input", 0), "that the last layer reads"},
+  };
+  for (const Case& each : cases) {
+    nlohmann::json document = WithDerivedInputs();
+    document[nlohmann::json::json_pointer(each.pointer)] = each.value;
+    const absl::Status status = Parse(document).status();
+    EXPECT_NE(std::string(status.message()).find(each.message), std::string::npos)
+        << each.pointer << ": " << status.message();
+  }
+}
+
 TEST(ExportedModelTest, AStatisticOfSeveralLayersIsRefused) {
   nlohmann::json document = Document();
   document["layers"][2]["slots"].push_back(Slot("parameter", 2));

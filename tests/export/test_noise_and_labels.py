@@ -1,0 +1,194 @@
+"""Dropout by counter-based numbers, and labels of which not all count."""
+
+from __future__ import annotations
+
+import json
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+import support  # first: it says where harmony_export is
+
+import eager
+import make_models
+from harmony_export.dropout import draw, sample_keys
+from harmony_export.export import loss_call
+
+
+def document(folder: Path) -> Any:
+    """What model.json says."""
+    return json.loads((folder / "model.json").read_text())
+
+
+def vectors(samples: int = 4) -> dict[str, Tensor]:
+    """Noise with labels."""
+    return {"x": torch.randn(samples, 8), "labels": torch.arange(samples) % 5}
+
+
+def masks_of(folder: Path) -> list[list[tuple[int, float]]]:
+    """By layer, the numbers and probabilities of the dropouts in its forward."""
+    found = []
+    for layer in document(folder)["layers"]:
+        phases = json.loads((folder / "graphs" / f"{layer['graph']}.json").read_text())["phases"]
+        ops = phases["fused" if "fused" in phases else "forward"]["ops"]
+        masks = [op["arguments"] for op in ops if op["op"] == "harmony::dropout_mask"]
+        found.append([(arguments[2], float(arguments[5]["float"])) for arguments in masks])
+    return found
+
+
+class Attention(nn.Module):
+    """Attention of PyTorch's own, which drops weights, with a feed-forward network."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.25, batch_first=batch_first)
+        self.batch_first = batch_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(x) if self.batch_first else self.block(x.transpose(0, 1)).transpose(0, 1)
+
+
+class Dropout(support.ExportTest):
+    def test_the_numbers_are_philox_and_the_right_share_is_kept(self) -> None:
+        keys = torch.tensor([0x0123456789ABCDEF, -3, 0])
+        mask = draw(keys, 7, 2, [3, 40, 50], 0, 0.3)
+        self.assertAlmostEqual(float(mask.float().mean()), 0.7, delta=0.02)
+        # The numbers that worker_graphs_test has, too.
+        self.assertEqual("".join(str(int(kept)) for kept in mask[0].flatten()[:32]), "11111001101111101011111011110110")
+        self.assertEqual("".join(str(int(kept)) for kept in mask[1].flatten()[:32]), "11101110101010101010101110011011")
+        alone = draw(keys[1:2], 7, 2, [1, 40, 50], 0, 0.3)
+        self.assertTrue(torch.equal(alone[0], mask[1]), "a sample's mask does not depend on the others")
+        turned = draw(keys, 7, 2, [40, 3, 50], 1, 0.3)
+        self.assertTrue(torch.equal(turned, mask.transpose(0, 1)))
+        self.assertFalse(torch.equal(draw(keys, 8, 2, [3, 40, 50], 0, 0.3), mask))
+        self.assertFalse(torch.equal(draw(keys, 7, 1, [3, 40, 50], 0, 0.3), mask))
+
+    def test_the_keys_are_those_of_the_workers(self) -> None:
+        # derived_inputs_test.cc has the same.
+        self.assertEqual(int(sample_keys(42, 7, 6)[5]) % 2**64, 0xB7ACA4C152ACF572)
+
+    def test_it_is_eager_pytorchs_with_those_numbers(self) -> None:
+        blocks = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.25), nn.Dropout(0.5, inplace=True))
+                  for _ in range(3)]
+        folder = self.export(nn.Sequential(*blocks, nn.Linear(8, 5)), "cross_entropy", vectors(), dropout=True)
+        self.assertEqual(masks_of(folder), [[(0, 0.25), (1, 0.5)]] * 3 + [[]])
+        made = document(folder)
+        self.assertEqual(len(made["graphs"]), 3, "layers that drop alike share a graph")
+        self.assertIn("to the last bit; 2 samples to the last bit", self.lines[-1])
+        self.assertEqual([entry["name"] for entry in made["inputs"] if entry.get("derived") == "sample_keys"],
+                         ["sample_keys"])
+        slots = [["input", 2] in layer["slots"] for layer in made["layers"]]
+        self.assertEqual(slots, [True, True, True, False])
+
+    def test_attention_drops_weights_whichever_dimension_has_the_samples(self) -> None:
+        for batch_first in (True, False):
+            with self.subTest(batch_first=batch_first):
+                model = nn.Sequential(*[Attention(batch_first) for _ in range(2)], nn.Flatten(), nn.Linear(48, 5))
+                folder = self.export(model, "cross_entropy", {"x": torch.randn(4, 6, 8), "labels": torch.arange(4)},
+                                     dropout=True)
+                self.assertEqual([len(masks) for masks in masks_of(folder)], [4, 4, 0])
+
+    def test_channels_are_dropped_as_a_whole(self) -> None:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout2d(0.5), nn.Conv2d(4, 4, 3), nn.Flatten(),
+                              nn.Linear(64, 5))
+        folder = self.export(model, "cross_entropy", {"x": torch.randn(4, 3, 8, 8), "labels": torch.arange(4)},
+                             dropout=True)
+        self.assertEqual(sum(masks_of(folder), []), [(0, 0.5)])
+
+    def test_models_of_transformers_drop_as_their_configurations_say(self) -> None:
+        from harmony_export.tasks import hugging_face
+
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        config = transformers.BertConfig(**make_models.BERT, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2)
+        task = hugging_face(config, "masked-lm", sequence_length=12, attention_mask=True)
+        folder = self.export(task.model, task.loss, task.sample_batch, values_below=task.values_below, dropout=True)
+        self.assertEqual(masks_of(folder)[1], [(0, 0.2), (1, 0.1), (2, 0.1)])
+
+    def test_what_cannot_be_drawn_so_is_switched_off_and_named(self) -> None:
+        model = nn.Sequential(nn.Linear(8, 8), nn.AlphaDropout(0.5), nn.Linear(8, 5))
+        folder = self.export(model, "cross_entropy", vectors(), dropout=True)
+        self.assertEqual(self.lines[0], "not applied: AlphaDropout.p")
+        self.assertEqual(sum(masks_of(folder), []), [])
+        self.assertEqual(model[1].p, 0.5)
+
+    def test_values_that_belong_to_no_sample_are_refused(self) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.last(functional.linear(x, functional.dropout(self.first.weight)))
+
+        with self.assertRaisesRegex(Exception, "no dimension counts the samples"):
+            self.export(Model(), "cross_entropy", vectors(), dropout=True)
+
+
+class Shifted(nn.Module):
+    """A language model with a loss of its own: the labels are the tokens after each one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        logits = self.head(x)[:, :-1]
+        return functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-1)
+
+
+class Labels(support.ExportTest):
+    def test_labels_that_do_not_count_are_left_out_of_the_mean_of_the_whole_batch(self) -> None:
+        torch.manual_seed(3)
+        ids = torch.randint(0, 20, (6, 7))
+        labels = ids.masked_fill(torch.rand(6, 7) < 0.5, -1)
+        labels[0:2, 1:] = -1  # a microbatch without any
+        batch = {"input_ids": ids, "labels": labels}
+        model = Shifted()
+        folder = self.export(model, None, {"input_ids": ids, "labels": ids})
+        loss = document(folder)["loss"]
+        self.assertEqual(loss, {"reduction": "sum", "labels_per_sample": 6,
+                                "counted": {"input": 1, "first": 1, "ignored": -1}})
+        call = loss_call(model, None, batch)
+        whole = float(call(model, batch).detach())
+        losses, state = eager.train(model, call, [batch], 3, 0.5, document(folder))
+        found_losses, found = support.train(folder, [batch], 3, 0.5)
+        self.assertEqual(losses, found_losses)
+        self.assertAlmostEqual(losses[0], whole, places=5)
+        for name, tensor in state.items():
+            self.assertTrue(torch.equal(tensor, found[name]), name)
+
+    def test_all_labels_of_a_classifier_are_looked_at(self) -> None:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+        self.assertEqual(document(self.export(layers, "cross_entropy", vectors()))["loss"],
+                         {"reduction": "sum", "labels_per_sample": 1,
+                          "counted": {"input": 1, "first": 0, "ignored": -100}})
+
+    def test_other_losses_are_means_over_what_there_is(self) -> None:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+        weight = torch.tensor([1.0, 2, 3, 4, 5])
+        losses = {
+            "weighted": lambda result, batch: functional.cross_entropy(result, batch["labels"], weight),
+            "scaled": lambda result, batch: functional.cross_entropy(result, batch["labels"]) * 2,
+            "made": lambda result, batch: functional.cross_entropy(result, result.argmax(1)),
+        }
+        for name, loss in losses.items():
+            with self.subTest(name):
+                made = document(self.export(layers, loss, vectors()))
+                self.assertEqual(made["loss"], {"reduction": "mean", "labels_per_sample": 1})
+                self.assertEqual([entry["name"] for entry in made["inputs"]], ["x", "labels"])
+
+
+if __name__ == "__main__":
+    unittest.main()
