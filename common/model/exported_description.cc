@@ -77,6 +77,7 @@ LayerCost CostOf(const ExportedModel& exported, const ExportedLayer& layer, bool
   cost.forward_flops = graph.forward_flops;
   BytesBySamples::Phase saved;
   const bool keeps = !first && !last && !HasStatistics(exported, layer);
+  cost.recompute = keeps ? Recompute::kUnlessKept : last ? Recompute::kNever : Recompute::kAlways;
   for (const ExportedTensor& tensor : graph.saved) {
     const BytesBySamples size = SavedSize(tensor);
     saved.per_sample = SumSaturated(saved.per_sample, size.phases[0].per_sample);

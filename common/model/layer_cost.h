@@ -59,6 +59,16 @@ struct LayerWorkspace {
   BytesBySamples keeping_forward, kept_backward;
 };
 
+// Where the task of a layer's backward does its forward again.
+enum class Recompute {
+  kNever,       // nowhere: an embedding's backward needs nothing, the last layer runs fused
+  kUnlessKept,  // where its group keeps no activations
+  // There as well: what it saves is not kept, for its forward has effects that belong to the task
+  // of the backward (statistics), or a place of its own there (the first layer of an exported
+  // model).
+  kAlways,
+};
+
 // Equal layers share one.
 struct LayerCost {
   std::string name;  // for people and files: "embedding", "block", "head"
@@ -68,8 +78,9 @@ struct LayerCost {
   double forward_flops = 0;  // of one sample; a multiply-add counts as two
   // What autograd would keep of one sample were nothing recomputed, the layer's input not included.
   Bytes saved_per_sample;
-  // The tensors that a forward leaves for its backward in a place of their own, in the order that
-  // the layer's code expects. None: nothing would be recomputed (the last layer has no such task).
+  Recompute recompute = Recompute::kNever;
+  // Recompute::kUnlessKept: the tensors that a forward leaves for its backward in a place of their
+  // own, in the order that the layer's code expects.
   std::vector<BytesBySamples> kept_tensors;
   // A bound that no task exceeds, with room for holes between allocations; and what a task is
   // expected to hold at its peak: never less than it does, and hardly more.

@@ -90,7 +90,13 @@ std::vector<LayerShape> DistinctLayers(const model::ModelSpec& model) {
 }
 
 bool Recomputes(const model::ModelSpec& model, int layer) {
-  return !model.cost_of(layer).kept_tensors.empty();
+  return layer > 0 && model.cost_of(layer).recompute != model::Recompute::kNever;
+}
+
+void NoteRecompute(const model::ModelSpec& model, int layer, LayerSizeProfile& size) {
+  if (model.cost_of(layer).recompute != model::Recompute::kAlways) return;
+  size.keeping_forward = size.forward;
+  size.kept_backward = size.backward;
 }
 
 int TypicalLayer(const model::ModelSpec& model) {

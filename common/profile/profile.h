@@ -127,9 +127,12 @@ struct LayerShape {
 };
 std::vector<LayerShape> DistinctLayers(const model::ModelSpec& model);
 
-// Whether tasks of a layer recompute what its forward had made: it can keep that as well, and
-// within a group its backward makes its output, too.
+// Whether a group's backward does the layer's forward before it goes back: it then makes the
+// layer's output, too, which others need. (The first layer's is done within its own backward.)
 bool Recomputes(const model::ModelSpec& model, int layer);
+// What keeping activations does to the times of a layer whose backward recomputes all the same:
+// nothing. REQUIRES: it recomputes, its other times are set.
+void NoteRecompute(const model::ModelSpec& model, int layer, LayerSizeProfile& size);
 // Whether a layer runs in the fused task only: the last one.
 inline bool RunsFused(const model::ModelSpec& model, int layer) {
   return layer + 1 == model.num_layers();

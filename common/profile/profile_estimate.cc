@@ -48,6 +48,7 @@ LayerSizeProfile SizeOf(const model::ModelSpec& model, int layer, int64_t sample
       model::WorkspaceBound(model, model::WorkspaceOf::kBackward, range, samples);
   if (Recomputes(model, layer)) {
     size.backward_inner = size.backward;
+    NoteRecompute(model, layer, size);
     size.activation_bytes = model::TimesSaturated(model.cost_of(layer).saved_per_sample, samples);
   }
   return size;

@@ -45,7 +45,10 @@ model::ModelSpec AnyChain() {
     model::LayerCost& cost = model.costs.emplace_back();
     cost.name = cost.work = absl::StrCat("layer ", layer);
     cost.forward_flops = 1e6 * static_cast<double>(width);
-    if (layer + 1 < kLayers) cost.kept_tensors = {model::BytesBySamples::Of(KiB(3) * width)};
+    if (layer + 1 < kLayers) {
+      cost.recompute = model::Recompute::kUnlessKept;
+      cost.kept_tensors = {model::BytesBySamples::Of(KiB(3) * width)};
+    }
     cost.bound.forward = model::BytesBySamples::Of(KiB(4) * width, KiB(1));
     cost.bound.kept = model::BytesBySamples::Of(KiB(3) * width);
     cost.bound.backward = model::BytesBySamples::Of(KiB(8) * width, KiB(1));

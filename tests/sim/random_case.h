@@ -64,6 +64,8 @@ inline void MakeUneven(CounterRandom random, model::ModelSpec& model) {
     layer.cost = layer.index;
     model::LayerCost& cost = model.costs.emplace_back();
     cost.forward_flops = static_cast<double>(1 + random.Below(20'000));
+    cost.recompute =
+        layer.index % 3 == 1 ? model::Recompute::kAlways : model::Recompute::kUnlessKept;
     cost.kept_tensors = {
         model::BytesBySamples::Of(Bytes(1 + static_cast<int64_t>(random.Below(500))))};
   }

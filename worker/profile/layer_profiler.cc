@@ -325,6 +325,8 @@ absl::StatusOr<profile::LayerSizeProfile> LayerProfiler::MeasureSize(
   size.backward_workspace = backward.workspace;
   if (profile::Recomputes(job_.model, one.first)) {
     HARMONY_RETURN_IF_ERROR(MeasureInner(shape, smaller, size));
+    profile::NoteRecompute(job_.model, one.first, size);
+    if (size.kept_backward) return size;
     absl::Status kept = MeasureKept(one, size);
     if (!kept.ok() && !absl::IsResourceExhausted(kept)) return kept;
   }

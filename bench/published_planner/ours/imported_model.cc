@@ -116,8 +116,10 @@ model::LayerCost CostOf(const Phases& phases, int layer, bool last) {
   model::LayerWorkspace& workspace = cost.bound;
   workspace.forward = workspace.keeping_forward = TableOf(phases.forward, layer);
   workspace.kept = workspace.backward = workspace.kept_backward = TableOf(phases.backward, layer);
-  if (!last)
+  if (!last) {
+    cost.recompute = model::Recompute::kUnlessKept;
     cost.kept_tensors = {model::BytesBySamples{{}, {{0, Bytes()}}}};  // at no size measured
+  }
   cost.expected = cost.bound;
   return cost;
 }

@@ -256,6 +256,7 @@ LayerCost EmbeddingCost(const ModelConfig& c, int64_t tokens) {
 LayerCost BlockCost(const ModelConfig& c, int64_t tokens) {
   const bool gpt2 = c.family == Family::kGpt2;
   LayerCost cost = Named("block", c, tokens);
+  cost.recompute = Recompute::kUnlessKept;
   // Scores and weighted sum, 2 T each, half of them masked.
   const double attention = 2.0 * static_cast<double>(tokens) * static_cast<double>(QueryWidth(c));
   cost.forward_flops = static_cast<double>(tokens) * (2 * BlockWeights(c) + attention);

@@ -35,17 +35,21 @@ AnalyticCosts::AnalyticCosts(const model::ModelSpec& model, const plan::Plan& pl
   }
 }
 
+// Against the layer's forward.
+double AnalyticCosts::FactorOf(const command::ComputeTask& task, int layer) const {
+  if (task.kind == command::TaskKind::kForward) return 1;
+  const bool again = !task.kept || model_.cost_of(layer).recompute == model::Recompute::kAlways;
+  return again ? kRecomputeFactor : kBackwardFactor;
+}
+
 Nanos AnalyticCosts::Duration(const command::Command& command) const {
   const command::Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
   if (const auto* task = std::get_if<command::ComputeTask>(&command.body)) {
     double flops = 0;
     for (int layer = task->layers.first; layer <= task->layers.last; ++layer) {
-      flops += flops_[layer];
+      flops += flops_[layer] * FactorOf(*task, layer);
     }
     flops *= static_cast<double>(task->samples) / microbatch_size_;
-    if (task->kind != command::TaskKind::kForward) {
-      flops *= task->kept ? kBackwardFactor : kRecomputeFactor;
-    }
     return Nanos::FromSeconds(kTaskOverhead + flops / rates_[lane.device].flops);
   }
   if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {

@@ -29,6 +29,8 @@ class AnalyticCosts : public CostModel {
   struct Rates {
     double flops, h2d, d2h, p2p;  // per second
   };
+  double FactorOf(const command::ComputeTask& task, int layer) const;
+
   const model::ModelSpec& model_;
   command::LaneTable lanes_;
   std::vector<Rates> rates_;

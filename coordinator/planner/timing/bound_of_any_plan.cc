@@ -48,7 +48,7 @@ Nanos Bounds::Marginal(command::TaskKind kind, int layer, int device, int task_m
 int64_t Bounds::RoomForActivations(const plan::Plan& shape) const {
   Bytes block = model::kMostBytes;
   for (const model::LayerCost& cost : model_.costs) {
-    if (cost.kept_tensors.empty()) continue;
+    if (cost.recompute != model::Recompute::kUnlessKept) continue;
     block = std::min(block, model::KeptTensorBytes(cost, shape.microbatch_size));
   }
   if (block == Bytes()) return model_.num_layers();

@@ -132,6 +132,9 @@ TEST(ExportedModelTest, WorkspaceIsWhatTheExportCounted) {
   EXPECT_GE(WorkspaceBound(model, WorkspaceOf::kForward, {1, 1}, 100), Bytes(10007));
   // Nothing is kept for the middle layer: its statistic must see the microbatches in order.
   EXPECT_EQ(KeptTensorBytes(model.cost_of(1), 4), Bytes());
+  EXPECT_EQ(model.cost_of(0).recompute, Recompute::kAlways);
+  EXPECT_EQ(model.cost_of(1).recompute, Recompute::kAlways);
+  EXPECT_EQ(model.cost_of(2).recompute, Recompute::kNever);
 }
 
 TEST(ExportedModelTest, EveryMistakeIsNamedWhereItIs) {

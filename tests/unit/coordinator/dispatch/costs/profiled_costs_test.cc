@@ -186,6 +186,32 @@ TEST_F(ProfiledCostsTest, WithoutAProfileHostTasksTakeTheirBytesAtTheGivenRate) 
   EXPECT_NEAR(seconds("sim*2:mem=1MiB"), 20e-6 + 3 * bytes / 4e9, 1e-9);
 }
 
+TEST_F(ProfiledCostsTest, ALayerThatAlwaysRecomputesGainsNothingByKeeping) {
+  const std::vector<plan::DeviceSpec> devices = *plan::ParseDevices("sim*2:mem=1MiB,flops=1M");
+  const auto backward = [&](std::optional<Bytes> kept) {
+    command::ComputeTask task;
+    task.kind = command::TaskKind::kBackward;
+    task.layers = {1, 2};
+    task.samples = 1;
+    task.kept = kept;
+    command::Command command;
+    command.header.lane = command::LaneTable(2).IndexOf({command::LaneKind::kCompute, 0});
+    command.body = task;
+    return AnalyticCosts(model_, plan_, devices).Duration(command).seconds();
+  };
+  const double forward = model::ForwardFlops(model_, 1, 1) / 1e6;
+  EXPECT_NEAR(backward(std::nullopt), 20e-6 + 6 * forward, 1e-6);
+  EXPECT_NEAR(backward(Bytes()), 20e-6 + 4 * forward, 1e-6);
+  model_.costs[model_.layers[1].cost].recompute = model::Recompute::kAlways;
+  EXPECT_NEAR(backward(Bytes()), 20e-6 + 6 * forward, 1e-6);
+  profile::LayerSizeProfile size;
+  size.forward = profile::Exactly(1e-3);
+  size.backward = profile::Exactly(3e-3);
+  profile::NoteRecompute(model_, 1, size);
+  EXPECT_EQ(size.keeping_forward, size.forward);
+  EXPECT_EQ(size.kept_backward, size.backward);
+}
+
 TEST_F(ProfiledCostsTest, HostTasksTakeAFixedPartAndTheirBytes) {
   const double bytes = static_cast<double>(model_.blocks[1].weight_bytes.count());
   EXPECT_NEAR(Host(command::HostTaskKind::kUpdate, 1), kTask + 7 * bytes / 4e9, 1e-9);
