@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/io/array_file.h"
 #include "common/io/safetensors.h"
@@ -38,7 +39,15 @@ int FindInput(const model::ModelSpec& model, absl::string_view name) {
   return -1;
 }
 
-// A file of tokens: input_ids are the tokens of a sequence, labels the ones after them.
+// Of the tokens that are asked for, most are masked, some are another token, some stay, so that the
+// model cannot tell which they are (BERT, Devlin et al. 2019, section 3.1).
+constexpr uint32_t kMasked = 0xCCCCCCCC;    // 80% of 2^32
+constexpr uint32_t kReplaced = 0xE6666666;  // up to 90%
+// Keeps these draws apart from those of a dropout, which have the same key.
+constexpr uint64_t kMaskStream = ~uint64_t{0};
+
+// A file of tokens: input_ids are the tokens of a sequence, labels the ones after them; or, where
+// the job masks, input_ids have gaps and labels what stands there.
 class TokenData : public TrainingData {
  public:
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const job::JobSpec& job,
@@ -55,9 +64,9 @@ class TokenData : public TrainingData {
           "data.path gives tokens and the ones after them, but the model reads ", NamesOf(model),
           ": give data: {inputs: {NAME: FILE.npy, ...}}, an array of samples for each"));
     }
+    HARMONY_RETURN_IF_ERROR(CheckMasking(job, model, ids, labels));
     HARMONY_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(job.data_path, job.data_format));
-    return std::unique_ptr<TrainingData>(
-        new TokenData(std::move(file), job.sequence_length, model, ids, labels));
+    return std::unique_ptr<TrainingData>(new TokenData(std::move(file), job, model, ids, labels));
   }
 
   std::string where() const override { return absl::StrCat("data.path: ", file_.path()); }
@@ -67,12 +76,16 @@ class TokenData : public TrainingData {
   }
   absl::StatusOr<DataFingerprint> Fingerprint() const override { return file_.Fingerprint(); }
 
-  absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const override {
-    std::vector<int32_t> sequence(static_cast<size_t>(tokens_ + 1));
+  absl::Status ReadSample(int64_t k, uint64_t key,
+                          absl::Span<std::byte* const> places) const override {
+    const auto count = static_cast<size_t>(tokens_);
+    std::vector<int32_t> sequence(count + 1);
     HARMONY_RETURN_IF_ERROR(file_.ReadSequence(k, absl::MakeSpan(sequence)));
-    const auto tokens = absl::MakeConstSpan(sequence);
-    Put(ids_, tokens.first(static_cast<size_t>(tokens_)), places);
-    Put(labels_, tokens.last(static_cast<size_t>(tokens_)), places);
+    const auto tokens = absl::MakeSpan(sequence);
+    std::vector<int32_t> labels(tokens.begin() + 1, tokens.end());
+    if (mask_probability_ > 0) Mask(key, tokens.first(count), absl::MakeSpan(labels));
+    Put(ids_, tokens.first(count), places);
+    Put(labels_, labels, places);
     return absl::OkStatus();
   }
 
@@ -82,12 +95,50 @@ class TokenData : public TrainingData {
     DType dtype;
   };
 
-  TokenData(TokenFile file, int64_t tokens, const model::ModelSpec& model, int ids, int labels)
+  TokenData(TokenFile file, const job::JobSpec& job, const model::ModelSpec& model, int ids,
+            int labels)
       : file_(std::move(file)),
-        tokens_(tokens),
+        tokens_(job.sequence_length),
         vocabulary_(model.inputs[static_cast<size_t>(ids)].values_below),
+        mask_probability_(job.mask_probability),
+        mask_token_(static_cast<int32_t>(job.mask_token)),
+        ignored_(
+            static_cast<int32_t>(model.inputs[static_cast<size_t>(labels)].ignored.value_or(0))),
         ids_(InputAt(model, ids)),
         labels_(InputAt(model, labels)) {}
+
+  static absl::Status CheckMasking(const job::JobSpec& job, const model::ModelSpec& model, int ids,
+                                   int labels) {
+    if (job.mask_probability == 0) return absl::OkStatus();
+    if (!model.inputs[static_cast<size_t>(labels)].ignored.has_value()) {
+      return absl::InvalidArgumentError(
+          "data.mask_probability: the model's loss counts every label, so it cannot be asked for "
+          "masked tokens only; export the model with a mean cross entropy of its labels "
+          "(--task masked-lm), or remove the key");
+    }
+    const int64_t below = model.inputs[static_cast<size_t>(ids)].values_below;
+    if (below > 0 && job.mask_token >= below) {
+      return absl::InvalidArgumentError(absl::StrCat("data.mask_token: is ", job.mask_token,
+                                                     ", but the model has tokens 0 to ", below - 1,
+                                                     " only"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Puts the mask into `tokens`, and what stood there into `labels`.
+  void Mask(uint64_t key, absl::Span<int32_t> tokens, absl::Span<int32_t> labels) const {
+    const auto share = static_cast<uint64_t>(mask_probability_ * 0x1.0p32);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto words = Philox4x32(key, i, kMaskStream);
+      const bool asked = words[0] < share;
+      labels[i] = asked ? tokens[i] : ignored_;
+      if (!asked || words[1] >= kReplaced) continue;
+      // A model without a bound has no other token to offer.
+      const auto other = (uint64_t{words[2]} * static_cast<uint64_t>(vocabulary_)) >> 32;
+      tokens[i] =
+          words[1] < kMasked || vocabulary_ == 0 ? mask_token_ : static_cast<int32_t>(other);
+    }
+  }
 
   static Input InputAt(const model::ModelSpec& model, int number) {
     const auto index = static_cast<size_t>(number);
@@ -105,6 +156,8 @@ class TokenData : public TrainingData {
   const TokenFile file_;
   const int64_t tokens_;  // of a sequence
   const int64_t vocabulary_;
+  const double mask_probability_;  // 0: nothing is masked
+  const int32_t mask_token_, ignored_;
   const Input ids_, labels_;
 };
 
@@ -174,7 +227,7 @@ class ArrayData : public TrainingData {
     return all;
   }
 
-  absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const override {
+  absl::Status ReadSample(int64_t k, uint64_t, absl::Span<std::byte* const> places) const override {
     for (const Input& input : inputs_) {
       HARMONY_RETURN_IF_ERROR(input.file.Read(k, 1, places[input.number]));
     }

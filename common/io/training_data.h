@@ -1,8 +1,8 @@
 #pragma once
 
 // The training data of a job, as samples: what they bring for each of the model's inputs. A file of
-// tokens, cut into sequences with their next tokens as labels, or an array of samples for each
-// input.
+// tokens, cut into sequences with their next tokens as labels, or with some tokens masked and asked
+// for; or an array of samples for each input.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,9 +36,11 @@ class TrainingData {
   virtual absl::StatusOr<DataFingerprint> Fingerprint() const = 0;
 
   // Writes sample k: for each of the model's inputs that the data bring, its part to where `places`
-  // says.
+  // says. What is drawn for it follows from `key`, the sample's random number in its step
+  // (SampleKey).
   // REQUIRES: 0 <= k < sample_count().
-  virtual absl::Status ReadSample(int64_t k, absl::Span<std::byte* const> places) const = 0;
+  virtual absl::Status ReadSample(int64_t k, uint64_t key,
+                                  absl::Span<std::byte* const> places) const = 0;
 };
 
 // InvalidArgument when the job's keys do not give what the model reads (says what to give), or a

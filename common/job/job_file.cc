@@ -104,7 +104,7 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   const std::string key(OwnName(parts[0]));
   if (key == "data") {
     return absl::InvalidArgumentError(
-        absl::StrCat(origin, ": set data.path, data.format or data.inputs"));
+        absl::StrCat(origin, ": set data.path, data.format, data.inputs or another key of data"));
   }
   if (!IsKnown(key)) return UnknownJobKey(key, origin);
   if (parts[1].empty()) {
@@ -187,7 +187,8 @@ absl::Status IsMissing(absl::string_view path, absl::string_view key, absl::stri
 // Tokens by their file and its format, or arrays by the inputs that they are for.
 template <typename Given>
 absl::Status CheckData(absl::string_view path, const Given& given) {
-  const bool tokens = given("data.path") || given("data.format");
+  const bool masks = given("data.mask_probability") || given("data.mask_token");
+  const bool tokens = given("data.path") || given("data.format") || masks;
   if (given("data.inputs")) {
     if (!tokens) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -200,6 +201,9 @@ absl::Status CheckData(absl::string_view path, const Given& given) {
   }
   for (const char* key : {"data.path", "data.format"}) {
     if (!given(key)) return IsMissing(path, key);
+  }
+  for (const char* key : {"data.mask_probability", "data.mask_token"}) {
+    if (masks && !given(key)) return IsMissing(path, key, " where tokens are masked");
   }
   return absl::OkStatus();
 }

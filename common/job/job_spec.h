@@ -28,6 +28,10 @@ struct JobSpec {
   std::string data_path;  // a file of tokens; empty: data_inputs are given
   DataFormat data_format = DataFormat::kTextBytes;
   std::map<std::string, std::string> data_inputs;  // files of arrays, by the model's inputs
+  // Masked-language-model training on a file of tokens: the share of them that is predicted, and
+  // the token that stands in their place. 0: the token after each is predicted.
+  double mask_probability = 0;
+  int64_t mask_token = 0;
   int64_t sequence_length = 1024;
   int64_t global_batch_size = 32;
   int64_t micro_batch_size = 0;  // 0: auto

@@ -185,7 +185,8 @@ class HostExecutor::Impl {
         HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job()));
       }
       for (int64_t s = 0; s < samples; ++s) {
-        absl::Status read = data_->ReadSample(order_.SequenceIndex(step, s), places);
+        const uint64_t key = io::SampleKey(job().spec.seed, step, s);
+        absl::Status read = data_->ReadSample(order_.SequenceIndex(step, s), key, places);
         if (!read.ok()) {
           data_.reset();
           return read;

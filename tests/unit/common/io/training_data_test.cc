@@ -75,7 +75,7 @@ TEST_F(ArraysTest, WhatIsDerivedIsNotAskedOfTheDataAndIgnoredLabelsPass) {
   std::byte* const places[] = {reinterpret_cast<std::byte*>(&key),
                                reinterpret_cast<std::byte*>(image.data()),
                                reinterpret_cast<std::byte*>(&label)};
-  ASSERT_TRUE((*data)->ReadSample(1, places).ok());
+  ASSERT_TRUE((*data)->ReadSample(1, 0, places).ok());
   EXPECT_EQ(label, -100);
   EXPECT_EQ(key, 77);
 }
@@ -89,7 +89,7 @@ TEST_F(ArraysTest, SamplesAreReadInputByInput) {
   int64_t label = -1;
   std::byte* const places[] = {reinterpret_cast<std::byte*>(image.data()),
                                reinterpret_cast<std::byte*>(&label)};
-  ASSERT_TRUE((*data)->ReadSample(2, places).ok());
+  ASSERT_TRUE((*data)->ReadSample(2, 0, places).ok());
   EXPECT_EQ(image, (std::vector<float>{12, 13, 14, 15, 16, 17}));
   EXPECT_EQ(label, 4);
 }
@@ -173,9 +173,82 @@ TEST(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
   int32_t ids[3];
   std::byte* const places[] = {reinterpret_cast<std::byte*>(labels),
                                reinterpret_cast<std::byte*>(ids)};
-  ASSERT_TRUE((*data)->ReadSample(1, places).ok());
+  ASSERT_TRUE((*data)->ReadSample(1, 0, places).ok());
   EXPECT_EQ(std::vector<int32_t>(ids, ids + 3), (std::vector<int32_t>{4, 5, 6}));
   EXPECT_EQ(std::vector<int64_t>(labels, labels + 3), (std::vector<int64_t>{5, 6, 7}));
+}
+
+class MaskedTokensTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kLength = 2000;
+  static constexpr int64_t kMask = 99;
+  MaskedTokensTest() {
+    job_.sequence_length = kLength;
+    job_.mask_probability = 0.15;
+    job_.mask_token = kMask;
+    std::string tokens;
+    for (int64_t i = 0; i <= kLength; ++i) tokens.push_back(static_cast<char>(i % 90));
+    job_.data_path = dir_.Write("tokens", tokens);
+    model_.inputs = {{{"input_ids", DType::kI64, {kLength}}, 100, {0}},
+                     {{"labels", DType::kI64, {kLength}}, 100, {1}}};
+    model_.inputs[1].ignored = -100;
+  }
+  struct Sample {
+    std::vector<int64_t> ids = std::vector<int64_t>(kLength);
+    std::vector<int64_t> labels = std::vector<int64_t>(kLength);
+    bool operator==(const Sample&) const = default;
+  };
+  Sample Read(uint64_t key) {
+    Sample sample;
+    std::byte* const places[] = {reinterpret_cast<std::byte*>(sample.ids.data()),
+                                 reinterpret_cast<std::byte*>(sample.labels.data())};
+    EXPECT_TRUE((*OpenTrainingData(job_, model_))->ReadSample(0, key, places).ok());
+    return sample;
+  }
+  std::string OpenError() const {
+    return std::string(OpenTrainingData(job_, model_).status().message());
+  }
+
+  TempDir dir_;
+  job::JobSpec job_;
+  model::ModelSpec model_;
+};
+
+TEST_F(MaskedTokensTest, ATokenIsAskedForInItsPlaceAndMostOfThoseAreMasked) {
+  int asked = 0, masked = 0, kept = 0;
+  for (uint64_t key = 0; key < 10; ++key) {
+    const Sample sample = Read(key);
+    for (size_t i = 0; i < kLength; ++i) {
+      const auto token = static_cast<int64_t>(i % 90);
+      if (sample.labels[i] == -100) {
+        EXPECT_EQ(sample.ids[i], token);
+        continue;
+      }
+      EXPECT_EQ(sample.labels[i], token);
+      ++asked;
+      masked += sample.ids[i] == kMask ? 1 : 0;
+      kept += sample.ids[i] == token ? 1 : 0;
+      EXPECT_TRUE(sample.ids[i] >= 0 && sample.ids[i] < 100);
+    }
+  }
+  EXPECT_NEAR(asked / 20000.0, 0.15, 0.01);
+  EXPECT_NEAR(static_cast<double>(masked) / asked, 0.8, 0.03);
+  EXPECT_NEAR(static_cast<double>(kept) / asked, 0.1, 0.03);
+}
+
+TEST_F(MaskedTokensTest, AStepThatIsRepeatedAsksForTheSameAndAnotherOneForOthers) {
+  EXPECT_EQ(Read(5), Read(5));
+  EXPECT_NE(Read(5).labels, Read(6).labels);
+}
+
+TEST_F(MaskedTokensTest, ModelsThatCannotBeAskedSoAreRefused) {
+  job_.mask_token = 100;
+  EXPECT_NE(OpenError().find("data.mask_token: is 100, but the model has tokens 0 to 99"),
+            std::string::npos)
+      << OpenError();
+  model_.inputs[1].ignored.reset();
+  EXPECT_NE(OpenError().find("the model's loss counts every label"), std::string::npos)
+      << OpenError();
 }
 
 }  // namespace

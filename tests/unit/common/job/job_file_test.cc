@@ -374,6 +374,19 @@ TEST(JobFileTest, ArraysOfInputsAreNamedAndSeenFromTheFile) {
   ExpectError(parse("data: {inputs: {x: x.npy}, path: t, format: text-bytes}").status(), kInvalid,
               {"data.inputs and data.path exclude each other"});
   ExpectError(parse("").status(), kInvalid, {"'data' is missing", "{inputs: {NAME: FILE.npy"});
+
+  const std::string tokens = "data: {path: t, format: tokens-u16, ";
+  const auto masked = parse(absl::StrCat(tokens, "mask_probability: 0.15, mask_token: 103}"));
+  ASSERT_TRUE(masked.ok()) << masked.status();
+  EXPECT_EQ(masked->mask_probability, 0.15);
+  EXPECT_EQ(JobSpecFromJson(JobSpecToJson(*masked), "stored")->mask_token, 103);
+  EXPECT_NE(ResultKeysText(*masked), ResultKeysText(*parse(absl::StrCat(tokens, "}"))));
+  ExpectError(parse(absl::StrCat(tokens, "mask_probability: 0.15}")).status(), kInvalid,
+              {"data.mask_token", "where tokens are masked"});
+  ExpectError(parse(absl::StrCat(tokens, "mask_probability: 1, mask_token: 3}")).status(), kInvalid,
+              {"data.mask_probability", "from 0 to below 1"});
+  ExpectError(parse("data: {inputs: {x: x.npy}, mask_token: 3, mask_probability: 0.1}").status(),
+              kInvalid, {"data.inputs and data.path exclude each other"});
 }
 
 }  // namespace
