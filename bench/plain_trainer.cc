@@ -27,6 +27,7 @@
 #include "common/io/token_file.h"
 #include "common/io/weight_map.h"
 #include "common/job/job_file.h"
+#include "common/job/parameter_rules.h"
 #include "common/model/families/causal_lm.h"
 #include "common/model/padding_token.h"
 #include "tests/support/plain_trainer.h"
@@ -142,7 +143,7 @@ absl::Status Run(const Options& options) {
   if (config == nullptr) {
     return absl::UnimplementedError("the plain trainer trains models of the built-in families");
   }
-  const model::ModelSpec model = model::BuildModelSpec(*config, job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(const model::ModelSpec model, job::ModelOf(*config, job));
   HARMONY_ASSIGN_OR_RETURN(const io::TokenFile file,
                            io::TokenFile::Open(job.data_path, job.data_format));
   HARMONY_RETURN_IF_ERROR(

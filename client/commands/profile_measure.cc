@@ -24,6 +24,7 @@
 #include "common/io/training_data.h"
 #include "common/ipc/segment.h"
 #include "common/job/job_file.h"
+#include "common/job/parameter_rules.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "common/profile/profile_json.h"
@@ -306,7 +307,7 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
   HARMONY_ASSIGN_OR_RETURN(
       measure.job.sequence_length,
       model::SequenceLengthFor(source.architecture, measure.job.sequence_length));
-  measure.model = model::BuildModelSpec(source.architecture, measure.job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(measure.model, job::ModelOf(source.architecture, measure.job));
   measure.config_json = source.config_json;
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(measure.job, measure.model));

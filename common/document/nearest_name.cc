@@ -14,12 +14,16 @@ namespace {
 
 constexpr size_t kLongestShown = 100;
 
-// Levenshtein's distance.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
+// Levenshtein's distance. With `stars`, a '*' in `a` becomes any text without a cost.
+size_t EditDistance(absl::string_view a, absl::string_view b, bool stars = false) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
+    if (stars && a[i - 1] == '*') {
+      for (size_t j = 1; j <= b.size(); ++j) row[j] = std::min(row[j], row[j - 1]);
+      continue;
+    }
+    size_t diagonal = row[0]++;
     for (size_t j = 1; j <= b.size(); ++j) {
       const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
       diagonal = row[j];
@@ -46,6 +50,21 @@ std::string UnknownName(absl::string_view kind, absl::string_view name,
                       nearest.empty()
                           ? absl::StrCat("known ", kind, "s: ", absl::StrJoin(known, ", "))
                           : absl::StrCat("did you mean '", nearest, "'?"));
+}
+
+std::vector<absl::string_view> NearestNames(absl::string_view pattern,
+                                            absl::Span<const absl::string_view> known,
+                                            size_t most) {
+  pattern = pattern.substr(0, kLongestShown);
+  std::vector<std::pair<size_t, absl::string_view>> all;
+  for (const absl::string_view name : known) {
+    all.emplace_back(EditDistance(pattern, name, /*stars=*/true), name);
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<absl::string_view> nearest;
+  for (size_t i = 0; i < std::min(most, all.size()); ++i) nearest.push_back(all[i].second);
+  return nearest;
 }
 
 }  // namespace harmony::document

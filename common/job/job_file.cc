@@ -23,8 +23,8 @@ std::string OriginOf(const YAML::Node& node, absl::string_view where, bool has_l
   return has_lines ? absl::StrCat(where, ":", node.Mark().line + 1) : std::string(where);
 }
 
-// Reads one value; `origin` says where it stands.
-JobValue ToValue(const YAML::Node& node, std::string origin) {
+// Reads one value that holds no further maps than itself; `origin` says where it stands.
+JobValue ToFlatValue(const YAML::Node& node, std::string origin) {
   JobValue value;
   value.origin = std::move(origin);
   if (node.IsScalar()) {
@@ -47,6 +47,25 @@ JobValue ToValue(const YAML::Node& node, std::string origin) {
     value.items.push_back(item.Scalar());
   }
   value.kind = JobValue::Kind::kList;
+  return value;
+}
+
+// Reads one value, a list of maps among them.
+JobValue ToValue(const YAML::Node& node, absl::string_view where, bool has_lines,
+                 std::string origin) {
+  JobValue value = ToFlatValue(node, std::move(origin));
+  if (value.kind != JobValue::Kind::kOther || !node.IsSequence()) return value;
+  for (const auto& item : node) {
+    if (!item.IsMap()) return value;
+    JobMap& map = value.maps.emplace_back();
+    map.origin = OriginOf(item, where, has_lines);
+    for (const auto& field : item) {
+      if (!field.first.IsScalar()) return value;
+      map.fields.emplace_back(field.first.Scalar(),
+                              ToFlatValue(field.second, OriginOf(field.first, where, has_lines)));
+    }
+  }
+  value.kind = JobValue::Kind::kMaps;
   return value;
 }
 
@@ -76,7 +95,7 @@ absl::Status ReadMap(const YAML::Node& map, absl::string_view prefix, absl::stri
     if (item.second.IsNull()) {
       return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " has no value"));
     }
-    if (!values.emplace(key, ToValue(item.second, origin)).second) {
+    if (!values.emplace(key, ToValue(item.second, where, has_lines, origin)).second) {
       return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key, " is given twice"));
     }
   }
@@ -115,7 +134,7 @@ absl::Status ReadOverride(absl::string_view setting, Values& values) {
   value.origin = origin;
   if (absl::StartsWith(parts[1], "[") || absl::StartsWith(parts[1], "{")) {
     HARMONY_ASSIGN_OR_RETURN(const YAML::Node node, document::ParseYaml(parts[1], origin));
-    value = ToValue(node, origin);
+    value = ToValue(node, origin, /*has_lines=*/false, origin);
   }
   values[key] = std::move(value);
   return absl::OkStatus();

@@ -14,73 +14,20 @@
 #include "common/base/status.h"
 #include "common/document/nearest_name.h"
 #include "common/job/key_aliases.h"
+#include "common/job/read_values.h"
+#include "common/job/rules_key.h"
 
 namespace harmony::job {
 namespace {
-
-constexpr double kHuge = 1e30;
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-
-absl::Status Wrong(const JobKey& key, const JobValue& value, absl::string_view must) {
-  const std::string shown = value.kind == JobValue::Kind::kScalar
-                                ? absl::StrCat("'", value.text.substr(0, 100), "'")
-                                : std::string("a list or a map");
-  return absl::InvalidArgumentError(
-      absl::StrCat(value.origin, ": ", key.name, " is ", shown, "; it must be ", must));
-}
 
 absl::Status NotBuilt(const JobKey& key, const JobValue& value, absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat(value.origin, ": ", key.name, ": ", value.text, ": ",
                                                "not there yet; use ", what));
 }
 
-bool IsPlain(const JobValue& value) {
-  return value.kind == JobValue::Kind::kScalar && !value.quoted;
-}
-
 // Quoted or not: a word is a word (job files written as JSON quote it).
 bool IsAuto(const JobValue& value) {
   return value.kind == JobValue::Kind::kScalar && value.text == "auto";
-}
-
-absl::Status ReadInt(const JobKey& key, const JobValue& value, int64_t min, int64_t max,
-                     int64_t* out) {
-  int64_t number = 0;
-  if (!IsPlain(value) || !absl::SimpleAtoi(value.text, &number) || number < min || number > max) {
-    return Wrong(key, value,
-                 max == kMaxInt64 ? absl::StrCat("a whole number of at least ", min)
-                                  : absl::StrCat("a whole number from ", min, " to ", max));
-  }
-  *out = number;
-  return absl::OkStatus();
-}
-
-absl::Status ReadDouble(const JobKey& key, const JobValue& value, double min, double max,
-                        absl::string_view must, double* out) {
-  double number = 0;
-  if (!IsPlain(value) || !absl::SimpleAtod(value.text, &number) ||
-      !(number >= min && number <= max)) {  // NaN fails as well
-    return Wrong(key, value, must);
-  }
-  *out = number;
-  return absl::OkStatus();
-}
-
-absl::Status ReadBool(const JobKey& key, const JobValue& value, bool* out) {
-  const bool yes = value.text == "true" || value.text == "True" || value.text == "TRUE";
-  const bool no = value.text == "false" || value.text == "False" || value.text == "FALSE";
-  if (!IsPlain(value) || (!yes && !no)) return Wrong(key, value, "true or false");
-  *out = yes;
-  return absl::OkStatus();
-}
-
-absl::Status ReadText(const JobKey& key, const JobValue& value, std::string* out) {
-  if (value.kind != JobValue::Kind::kScalar || value.text.empty() ||
-      value.text.find('\0') != std::string::npos) {
-    return Wrong(key, value, "a text");
-  }
-  *out = value.text;
-  return absl::OkStatus();
 }
 
 template <typename Enum>
@@ -382,6 +329,7 @@ const JobKey kKeys[] = {
     {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
      PrintOneOf<&J::optim, kOptimizers>},
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
+    {"parameter_rules", kLiteral, kOptional, kResult, ReadParameterRules, PrintParameterRules},
     {"replan", kText, kOptional, kNoResult, OneOf<&J::replan, kReplans>,
      PrintOneOf<&J::replan, kReplans>},
     {"resume_from_checkpoint", kPath, kOptional, kNoResult, ReadResume,

@@ -3,6 +3,7 @@
 // The table of a job's keys: how each is read, checked and printed. Private to this folder.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,14 +13,23 @@
 
 namespace harmony::job {
 
+struct JobMap;
+
 // A value as the file (or a --set argument, or stored JSON) gave it.
 struct JobValue {
-  enum class Kind { kScalar, kList, kMap, kOther };
+  enum class Kind { kScalar, kList, kMap, kMaps, kOther };
   Kind kind = Kind::kScalar;
   std::string text;                // of a scalar
   std::vector<std::string> items;  // of a list of scalars; of a map of scalars, as "name=value"
+  std::vector<JobMap> maps;        // of a list of maps (kMaps)
   bool quoted = false;             // then it is a string, never a number
   std::string origin;              // "job.yaml:12" or "--set"; in front of messages
+};
+
+// A map of a list, in the order of its text. A value of it holds no maps of such a list itself.
+struct JobMap {
+  std::string origin;
+  std::vector<std::pair<std::string, JobValue>> fields;
 };
 
 struct JobKey {

@@ -22,6 +22,18 @@ enum class InitMode { kRandom, kPretrained };
 
 const char* ToString(UpdateMode mode);  // as job and plan files have it
 
+// What differs for some parameters, as in PyTorch's parameter groups.
+struct ParameterRule {
+  // Conditions, at least one of them; a parameter has to fit all that are given.
+  std::vector<std::string> names = {};  // patterns of a shell: one has to fit one of its names
+  std::vector<int> dimensions = {};     // it has as many as one of these
+  // Effects, at least one; what is not given is as without the rule.
+  std::optional<double> weight_decay = std::nullopt;
+  std::optional<double> learning_rate_factor = std::nullopt;
+
+  bool operator==(const ParameterRule&) const = default;
+};
+
 struct JobSpec {
   std::string model_name_or_path;
   InitMode init = InitMode::kRandom;
@@ -43,6 +55,7 @@ struct JobSpec {
   double warmup_steps = 0;  // below 1: a share of max_steps
   double min_lr_rate = 0.1;
   double weight_decay = 0.1;
+  std::vector<ParameterRule> parameter_rules;  // the first that fits decides
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_epsilon = 1e-8;

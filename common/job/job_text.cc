@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
@@ -25,23 +26,42 @@ std::map<std::string, std::string> Lines(absl::string_view text) {
   return lines;
 }
 
+std::string TextOf(const nlohmann::json& json) {
+  return json.is_string() ? json.get<std::string>() : json.dump();
+}
+
 // A stored value as the job file would have given it.
-JobValue ToValue(const nlohmann::json& json, absl::string_view where) {
+JobValue ToFlatValue(const nlohmann::json& json, absl::string_view where) {
   JobValue value;
   value.origin = std::string(where);
-  if (json.is_string()) {
-    value.text = json.get<std::string>();
-  } else if (json.is_array()) {
+  if (json.is_array()) {
     value.kind = JobValue::Kind::kList;
-    for (const nlohmann::json& item : json) value.items.push_back(item.dump());
+    for (const nlohmann::json& item : json) value.items.push_back(TextOf(item));
   } else if (json.is_object()) {
     value.kind = JobValue::Kind::kMap;
     for (const auto& [name, item] : json.items()) {
-      value.items.push_back(
-          absl::StrCat(name, "=", item.is_string() ? item.get<std::string>() : item.dump()));
+      value.items.push_back(absl::StrCat(name, "=", TextOf(item)));
     }
   } else {
-    value.text = json.dump();
+    value.text = TextOf(json);
+  }
+  return value;
+}
+
+JobValue ToValue(const nlohmann::json& json, absl::string_view where) {
+  const auto is_map = [](const nlohmann::json& item) { return item.is_object(); };
+  if (!json.is_array() || json.empty() || !absl::c_all_of(json, is_map)) {
+    return ToFlatValue(json, where);
+  }
+  JobValue value;
+  value.origin = std::string(where);
+  value.kind = JobValue::Kind::kMaps;
+  for (const nlohmann::json& item : json) {
+    JobMap& map = value.maps.emplace_back();
+    map.origin = value.origin;
+    for (const auto& [name, field] : item.items()) {
+      map.fields.emplace_back(name, ToFlatValue(field, where));
+    }
   }
   return value;
 }

@@ -90,7 +90,10 @@ struct TensorSpec {
   // type and the moment a gap. Weights, gradients and moments of all others lie at equal offsets.
   StoredAs weight, gradient, moment;
   TensorRole role = TensorRole::kTrained;
-  bool weight_decay = false;
+  bool weight_decay = false;  // whether the job's applies to it
+  // What rules of the job say of it (common/job/parameter_rules.h); the source leaves them alone.
+  std::optional<double> own_weight_decay;
+  double learning_rate_factor = 1;
   bool exported = true;  // whether what a run leaves behind has it
   InitKind init = InitKind::kNormal;
   double init_std = 0.02;

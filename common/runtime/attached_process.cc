@@ -12,6 +12,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
+#include "common/job/parameter_rules.h"
 #include "common/rpc/attach_client.h"
 #include "common/rpc/command_codec.h"
 #include "harmony/v1/attach.pb.h"
@@ -39,7 +40,7 @@ absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   HARMONY_ASSIGN_OR_RETURN(job.spec, job::JobSpecFromJson(setup.job_json(), "job"));
   HARMONY_ASSIGN_OR_RETURN(job.architecture,
                            model::ParseArchitecture(setup.model_config_json(), "model"));
-  job.model = model::BuildModelSpec(job.architecture, job.spec.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(job.model, job::ModelOf(job.architecture, job.spec));
   HARMONY_ASSIGN_OR_RETURN(job.plan, rpc::ParsePlan(setup.plan()));
   job.resume_checkpoint = setup.resume_checkpoint();
   job.first_step = setup.first_step();

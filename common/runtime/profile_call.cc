@@ -3,6 +3,7 @@
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/job/job_file.h"
+#include "common/job/parameter_rules.h"
 
 namespace harmony::runtime {
 namespace {
@@ -16,7 +17,7 @@ absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
   HARMONY_ASSIGN_OR_RETURN(call.job, job::JobSpecFromJson(call.request.job_json, path));
   HARMONY_ASSIGN_OR_RETURN(call.architecture,
                            model::ParseArchitecture(call.request.config_json, path));
-  call.model = model::BuildModelSpec(call.architecture, call.job.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(call.model, job::ModelOf(call.architecture, call.job));
   return call;
 }
 

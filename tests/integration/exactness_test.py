@@ -36,6 +36,19 @@ class ExactnessTest(harness.Scratch):
     def test_sgd(self):
         self.check_against_plain("sgd", [2], ["auto"], optim="sgd", learning_rate=0.1)
 
+    def test_with_rules_for_parameters(self):
+        rules = [{"names": ["*.bias", "*.ln_2.*", "*.post_attention_layernorm.*"], "learning_rate_factor": 0.5},
+                 {"dimensions": 1, "weight_decay": 0.3},
+                 {"names": "*.[01].*", "weight_decay": 0, "learning_rate_factor": 3}]
+        self.check_against_plain("rules", [2], ["auto"], parameter_rules=rules)
+        self.check_against_plain("no-rules", [2], ["auto"])
+        with_rules, without = (harness.weights_digest(self.dir / f"{name}-plain-out" / "final")
+                               for name in ("rules", "no-rules"))
+        self.assertNotEqual(with_rules, without)
+        job, _ = self.job("rules-2-auto", parameter_rules=rules[:2])
+        refused = self.harmony("run", job, "--devices", "sim*2:mem=8MiB", check=2)
+        self.assertIn("parameter_rules", refused.stdout + refused.stderr)
+
     def plan(self, job, devices):
         return json.loads(self.harmony("plan", job, "--devices", devices, "--json").stdout)
 

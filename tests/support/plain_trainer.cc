@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/model/families/causal_lm.h"
+#include "common/job/parameter_rules.h"
 #include "worker/host/init.h"
 #include "worker/optimizer/optimizer.h"
 
@@ -30,7 +30,7 @@ void AlignedFloats::Free::operator()(float* p) const { std::free(p); }
 PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec& job,
                            std::vector<model::LayerRange> groups, int optimizer_threads)
     : config_(config),
-      model_(model::BuildModelSpec(config, job.sequence_length)),
+      model_(*job::ModelOf(config, job)),
       job_(job),
       groups_(std::move(groups)),
       runner_(MakeRunner(model_, {.config = config, .tokens = job.sequence_length}, device_)),

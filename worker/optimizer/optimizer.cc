@@ -19,42 +19,68 @@ int64_t FirstElement(const model::TensorSpec& tensor) {
   return tensor.gradient.offset.count() / SizeOf(DType::kF32).count();
 }
 
-AdamWConstants AdamWConstantsOf(const OptimizerSettings& s, const StepHyper& h) {
+// What is the same for all tensors, and the step size and decay of one.
+AdamWConstants AdamWConstantsOf(const OptimizerSettings& s, const StepHyper& h, double rate,
+                                double weight_decay) {
   const double step = static_cast<double>(h.step);
   AdamWConstants c;
   c.clip = static_cast<float>(h.clip_coefficient);
+  c.decay = static_cast<float>(1.0 - rate * weight_decay);  // 1, if 0: its product changes nothing
   c.lerp = static_cast<float>(1.0 - s.beta1);
   c.beta2 = static_cast<float>(s.beta2);
   c.one_minus_beta2 = static_cast<float>(1.0 - s.beta2);
-  c.step_size = static_cast<float>(h.learning_rate / (1.0 - std::pow(s.beta1, step)));
+  c.step_size = static_cast<float>(rate / (1.0 - std::pow(s.beta1, step)));
   c.bias2_sqrt = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, step)));
   c.epsilon = static_cast<float>(s.epsilon);
   return c;
 }
 
+SgdConstants SgdConstantsOf(const OptimizerSettings& s, const StepHyper& h, double rate,
+                            double weight_decay) {
+  SgdConstants c;
+  c.clip = static_cast<float>(h.clip_coefficient);
+  c.weight_decay = static_cast<float>(weight_decay);
+  c.learning_rate = static_cast<float>(rate);
+  c.momentum = static_cast<float>(s.momentum);
+  c.nesterov = s.nesterov;
+  return c;
+}
+
+// How a tensor is updated, as far as tensors differ in that.
+struct Treatment {
+  model::TensorRole role = model::TensorRole::kTrained;
+  double weight_decay = 0;
+  double learning_rate_factor = 1;
+  bool operator==(const Treatment&) const = default;
+};
+
+Treatment TreatmentOf(const model::TensorSpec& tensor, const OptimizerSettings& settings) {
+  return {tensor.role,
+          tensor.own_weight_decay.value_or(tensor.weight_decay ? settings.weight_decay : 0),
+          tensor.learning_rate_factor};
+}
+
 // Tensors that lie behind each other and are updated alike.
 struct Run {
   int64_t begin = 0, end = 0;
-  model::TensorRole role = model::TensorRole::kTrained;
-  bool decays = false;
+  Treatment treatment;
 };
 
 // Calls fn(run) for the runs of a block's tensors within [begin, end). A gap behind a tensor goes
 // with it (gaps stay zero).
 template <typename Fn>
-void ForEachRun(const model::ParamBlock& block, int64_t begin, int64_t end, Fn&& fn) {
+void ForEachRun(const model::ParamBlock& block, const OptimizerSettings& settings, int64_t begin,
+                int64_t end, Fn&& fn) {
   const std::vector<model::TensorSpec>& tensors = block.tensors;
   size_t i = 0;
   while (i < tensors.size() && tensors[i].role != model::TensorRole::kFixed) {
-    const auto alike = [&](const model::TensorSpec& other) {
-      return other.role == tensors[i].role && other.weight_decay == tensors[i].weight_decay;
-    };
+    const Treatment treatment = TreatmentOf(tensors[i], settings);
     size_t next = i + 1;
-    while (next < tensors.size() && alike(tensors[next])) ++next;
+    while (next < tensors.size() && TreatmentOf(tensors[next], settings) == treatment) ++next;
     // Those behind are fixed, and have no gradient, or begin where they begin as weights.
     const bool last = next == tensors.size() || tensors[next].role == model::TensorRole::kFixed;
     Run run{FirstElement(tensors[i]), last ? block.elements() : FirstElement(tensors[next]),
-            tensors[i].role, tensors[i].weight_decay};
+            treatment};
     run.begin = std::max(begin, run.begin);
     run.end = std::min(end, run.end);
     if (run.begin < run.end) fn(run);
@@ -84,24 +110,18 @@ OptimizerSettings SettingsOf(const job::JobSpec& job) {
 
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, UpdateRange range, const Kernels& kernels) {
-  SgdConstants sgd;
-  sgd.clip = static_cast<float>(hyper.clip_coefficient);
-  sgd.learning_rate = static_cast<float>(hyper.learning_rate);
-  sgd.momentum = static_cast<float>(settings.momentum);
-  sgd.nesterov = settings.nesterov;
-  AdamWConstants adamw = AdamWConstantsOf(settings, hyper);
-  const float decay = static_cast<float>(1.0 - hyper.learning_rate * settings.weight_decay);
-  ForEachRun(block, range.begin, range.end, [&](const Run& run) {
+  ForEachRun(block, settings, range.begin, range.end, [&](const Run& run) {
     range.begin = run.begin;
     range.end = run.end;
-    if (run.role == model::TensorRole::kStatistic) {
+    // A factor of 1 leaves the bits as they are without one.
+    const double rate = hyper.learning_rate * run.treatment.learning_rate_factor;
+    const double decay = run.treatment.weight_decay;
+    if (run.treatment.role == model::TensorRole::kStatistic) {
       Replace(range);
     } else if (settings.kind == job::OptimizerKind::kSgd) {
-      sgd.weight_decay = run.decays ? static_cast<float>(settings.weight_decay) : 0.0f;
-      kernels.sgd(range, sgd);
+      kernels.sgd(range, SgdConstantsOf(settings, hyper, rate, decay));
     } else {
-      adamw.decay = run.decays ? decay : 1.0f;  // a product with 1 changes nothing
-      kernels.adamw(range, adamw);
+      kernels.adamw(range, AdamWConstantsOf(settings, hyper, rate, decay));
     }
   });
 }

@@ -18,6 +18,7 @@ namespace harmony::worker {
 // What a job fixes for all its steps.
 struct OptimizerSettings {
   job::OptimizerKind kind = job::OptimizerKind::kAdamW;
+  // Of the tensors that ask for it and have none of their own.
   double weight_decay = 0;  // AdamW: decoupled. SGD: added to the gradient, as PyTorch's SGD does
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -47,7 +48,8 @@ struct BlockState {
 // (tied) of its first reference; of each reference those of the replicas, ascending. At least one.
 using BlockGradient = std::vector<const float*>;
 
-// One step, in place. Weight decay goes to the tensors that ask for it.
+// One step, in place. Each tensor has the learning rate and the weight decay that its description
+// says (model::TensorSpec).
 void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settings,
                  const StepHyper& hyper, const BlockState& state, const BlockGradient& gradient,
                  ThreadPool& pool, Isa isa = BestIsa());
@@ -63,7 +65,7 @@ double ClipCoefficient(double norm, double max_norm);
 
 // ---- For protected_update.cc ----
 
-// Updates elements [range.begin, range.end) of a block, by segments of equal weight decay.
+// Updates elements [range.begin, range.end) of a block, by segments of equal rate and weight decay.
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, UpdateRange range, const Kernels& kernels);
 

@@ -11,6 +11,7 @@
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
 #include "common/job/job_file.h"
+#include "common/job/parameter_rules.h"
 #include "common/model/known_keys.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
@@ -213,7 +214,7 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
       admitted->spec.sequence_length,
       model::SequenceLengthFor(source.architecture, admitted->spec.sequence_length));
   admitted->config_json = source.config_json;
-  admitted->model = model::BuildModelSpec(source.architecture, admitted->spec.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));
   HARMONY_RETURN_IF_ERROR(ResolveReplicas(admitted->model, &admitted->spec));
   admitted->result_keys = job::ResultKeysText(admitted->spec);
   return source;

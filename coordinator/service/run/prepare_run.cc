@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
+#include "common/job/parameter_rules.h"
 #include "common/model/architecture.h"
 #include "common/plan/arena_layout.h"
 #include "common/profile/profile_json.h"
@@ -87,7 +88,7 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record) {
   setup.config_json = record.config_json;
   HARMONY_ASSIGN_OR_RETURN(const model::Architecture architecture,
                            model::ParseArchitecture(record.config_json, "model"));
-  setup.model = model::BuildModelSpec(architecture, setup.spec.sequence_length);
+  HARMONY_ASSIGN_OR_RETURN(setup.model, job::ModelOf(architecture, setup.spec));
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, rpc::ParsePlan(record.plan));
   HARMONY_ASSIGN_OR_RETURN(setup.replan,

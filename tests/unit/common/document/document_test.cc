@@ -8,6 +8,7 @@
 namespace harmony::document {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct Pair {
@@ -61,6 +62,15 @@ TEST(NearestName, IsOneThatIsNear) {
             "unknown key 'devcies'; did you mean 'devices'?");
   EXPECT_EQ(UnknownName("key", "something", {"devices", "host_memory"}),
             "unknown key 'something'; known keys: devices, host_memory");
+}
+
+TEST(NearestName, OfAPatternIsWhatItsStarsLeaveNear) {
+  const std::vector<absl::string_view> known = {"head.weight", "h.0.norm.bias", "h.0.norm.weight",
+                                                "h.1.norm.bias"};
+  EXPECT_THAT(NearestNames("h.*.nrm.bias", known, 2),
+              ElementsAre("h.0.norm.bias", "h.1.norm.bias"));
+  EXPECT_THAT(NearestNames("*.wait", known, 1), ElementsAre("head.weight"));
+  EXPECT_THAT(NearestNames("", {"abc", "a"}, 5), ElementsAre("a", "abc"));
 }
 
 TEST(YamlDocument, IsOneAndWellFormed) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -241,6 +242,136 @@ TEST(OptimizerTest, AdamWFollowsTheFormula) {
          e < tensor.weight.first_element() + tensor.elements; ++e) {
       const size_t i = static_cast<size_t>(e);
       EXPECT_NEAR(b.w[i], w[i], 2e-6) << i;
+    }
+  }
+}
+
+// A block with rules: its tensors differ in decay and rate, and two that follow each other do not.
+model::ParamBlock MakeRuledBlock() {
+  model::ParamBlock block = MakeBlock({500, 77, 31, 262143, 40, 16});
+  const std::vector<std::optional<double>> decays = {std::nullopt, 0.02, 0.02, 0.0, 0.3, {}};
+  const std::vector<double> factors = {0.1, 3, 3, 1, 0, 0.7};
+  for (size_t i = 0; i < block.tensors.size(); ++i) {
+    block.tensors[i].own_weight_decay = decays[i];
+    block.tensors[i].learning_rate_factor = factors[i];
+  }
+  return block;
+}
+
+// A step, tensor by tensor, in place: each by the kernel with constants that are formed here, in
+// double, as torch.optim forms a group's. Without rules these are those of before there were any.
+void UpdateTensorByTensor(const model::ParamBlock& block, const OptimizerSettings& s,
+                          const StepHyper& h, const BlockState& state,
+                          const BlockGradient& gradient) {
+  const double step = static_cast<double>(h.step);
+  for (const model::TensorSpec& tensor : block.tensors) {
+    UpdateRange range{state.w, state.m, state.v};
+    range.gradients = gradient.data();
+    range.num_gradients = static_cast<int>(gradient.size());
+    range.begin = tensor.weight.first_element();
+    range.end = range.begin + tensor.elements;
+    double lr = h.learning_rate;
+    if (tensor.learning_rate_factor != 1) lr = lr * tensor.learning_rate_factor;
+    double decay = tensor.weight_decay ? s.weight_decay : 0;
+    if (tensor.own_weight_decay.has_value()) decay = *tensor.own_weight_decay;
+    const auto clip = static_cast<float>(h.clip_coefficient);
+    if (s.kind == job::OptimizerKind::kSgd) {
+      KernelsFor(Isa::kScalar)
+          .sgd(range, {clip, static_cast<float>(decay), static_cast<float>(lr),
+                       static_cast<float>(s.momentum), s.nesterov});
+      continue;
+    }
+    AdamWConstants c{clip};
+    c.decay = decay == 0 ? 1.0f : static_cast<float>(1.0 - lr * decay);
+    c.lerp = static_cast<float>(1.0 - s.beta1);
+    c.beta2 = static_cast<float>(s.beta2);
+    c.one_minus_beta2 = static_cast<float>(1.0 - s.beta2);
+    c.step_size = static_cast<float>(lr / (1.0 - std::pow(s.beta1, step)));
+    c.bias2_sqrt = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, step)));
+    c.epsilon = static_cast<float>(s.epsilon);
+    KernelsFor(Isa::kScalar).adamw(range, c);
+  }
+}
+
+TEST(RulesTest, EachTensorHasItsOwnRateAndDecayToTheBit) {
+  OptimizerSettings momentum{job::OptimizerKind::kSgd, 0.1, 0, 0, 0};
+  momentum.momentum = 0.9;
+  const OptimizerSettings adamw{job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
+  ThreadPool pool(2);
+  for (const OptimizerSettings& settings : {adamw, momentum}) {
+    for (const model::ParamBlock& block : {MakeRuledBlock(), MakeBlock({500, 77, 31, 262143})}) {
+      Buffers expected(block.elements());
+      Buffers actual = expected;
+      const BlockGradient gradient = expected.gradient(2);
+      for (int64_t step = 1; step <= 3; ++step) {
+        const StepHyper hyper{step, 1e-2, step == 2 ? 0.37 : 1.0};
+        BlockState theirs = expected.state(), ours = actual.state();
+        if (settings.kind == job::OptimizerKind::kSgd) theirs.v = ours.v = nullptr;
+        UpdateTensorByTensor(block, settings, hyper, theirs, gradient);
+        UpdateBlock(block, settings, hyper, ours, gradient, pool);
+      }
+      for (const model::TensorSpec& tensor : block.tensors) {
+        const auto at = static_cast<size_t>(tensor.weight.first_element());
+        const size_t bytes = static_cast<size_t>(tensor.elements) * sizeof(float);
+        EXPECT_EQ(std::memcmp(&expected.w[at], &actual.w[at], bytes), 0) << tensor.name;
+        EXPECT_EQ(std::memcmp(&expected.m[at], &actual.m[at], bytes), 0) << tensor.name;
+        EXPECT_EQ(std::memcmp(&expected.v[at], &actual.v[at], bytes), 0) << tensor.name;
+      }
+    }
+  }
+}
+
+TEST(RulesTest, AFactorOfZeroLeavesAWeightButItsMomentsGoOn) {
+  model::ParamBlock block = MakeBlock({100});
+  block.tensors[0].learning_rate_factor = 0;
+  ThreadPool pool(1);
+  Buffers b(block.elements());
+  const Buffers before = b;
+  UpdateBlock(block, {job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8}, {1, 1e-2, 1}, b.state(),
+              b.gradient(1), pool);
+  EXPECT_TRUE(SameBits(b.w, before.w));
+  EXPECT_NE(b.m[5], before.m[5]);
+  EXPECT_NE(b.v[5], before.v[5]);
+}
+
+TEST(RulesTest, ARuleThatSaysWhatIsSoAnywayChangesNoBit) {
+  const model::ParamBlock plain = MakeBlock({1000, 7, 513});
+  model::ParamBlock ruled = plain;
+  const OptimizerSettings settings{job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
+  for (model::TensorSpec& tensor : ruled.tensors) {
+    tensor.own_weight_decay = tensor.weight_decay ? settings.weight_decay : 0;
+  }
+  ThreadPool pool(1);
+  Buffers a(plain.elements()), b = a;
+  UpdateBlock(plain, settings, {1, 1e-2, 1}, a.state(), a.gradient(1), pool);
+  UpdateBlock(ruled, settings, {1, 1e-2, 1}, b.state(), a.gradient(1), pool);
+  EXPECT_TRUE(SameBits(a.w, b.w));
+}
+
+// The same against the textbook formula in double.
+TEST(RulesTest, AdamWWithRulesFollowsTheFormula) {
+  ThreadPool pool(2);
+  const model::ParamBlock block = MakeRuledBlock();
+  Buffers b(block.elements());
+  std::fill(b.m.begin(), b.m.end(), 0.0f);
+  std::fill(b.v.begin(), b.v.end(), 0.0f);
+  const Floats start = b.w;
+  for (int64_t step = 1; step <= 5; ++step) {
+    UpdateBlock(block, {job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8}, {step, 1e-2, 1},
+                b.state(), b.gradient(1), pool);
+  }
+  for (const model::TensorSpec& tensor : block.tensors) {
+    const double lr = 1e-2 * tensor.learning_rate_factor;
+    const double decay = tensor.own_weight_decay.value_or(tensor.weight_decay ? 0.1 : 0);
+    for (int64_t i = 0; i < std::min<int64_t>(tensor.elements, 100); ++i) {
+      const auto k = static_cast<size_t>(tensor.weight.first_element() + i);
+      // With the same gradient in each step, corrected moments are the gradient and its square.
+      const double g = b.g[k];
+      double w = start[k];
+      for (int step = 0; step < 5; ++step) {
+        w = w * (1 - lr * decay) - lr * g / (std::sqrt(g * g) + 1e-8);
+      }
+      ASSERT_NEAR(b.w[k], w, 2e-6) << tensor.name << " " << i;
     }
   }
 }

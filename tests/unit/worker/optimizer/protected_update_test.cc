@@ -246,6 +246,14 @@ TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
   }
   ResumeAfterEachInstruction(MakeModel({50, 33}, 1), kSgd, GetParam());
   ResumeAfterEachInstruction(MakeModel({50, 33}, 1), kMomentum, GetParam());
+  // With a rate and a decay of its own for each tensor.
+  model::ModelSpec ruled = MakeModel({50, 33}, 1);
+  for (model::TensorSpec& tensor : ruled.blocks[0].tensors) {
+    tensor.own_weight_decay = tensor.shape[0] * 0.01;
+    tensor.learning_rate_factor = tensor.shape[0] * 0.1;
+  }
+  ResumeAfterEachInstruction(ruled, kAdamW, GetParam());
+  ResumeAfterEachInstruction(ruled, kMomentum, GetParam());
 }
 
 #endif

@@ -1,0 +1,139 @@
+#include "common/job/parameter_rules.h"
+
+#include <fnmatch.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "common/base/status.h"
+#include "common/document/nearest_name.h"
+
+namespace harmony::job {
+namespace {
+
+using absl::string_view;
+using model::TensorSpec;
+
+constexpr size_t kNamesOffered = 3;
+constexpr int kNone = -1;
+
+bool AnyFits(const std::vector<std::string>& patterns, const std::string& name) {
+  return absl::c_any_of(patterns, [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
+bool NamesFit(const ParameterRule& rule, const TensorSpec& tensor) {
+  return rule.names.empty() || AnyFits(rule.names, tensor.name) ||
+         absl::c_any_of(tensor.aliases,
+                        [&](const std::string& alias) { return AnyFits(rule.names, alias); });
+}
+
+bool Fits(const ParameterRule& rule, const TensorSpec& tensor) {
+  return NamesFit(rule, tensor) &&
+         (rule.dimensions.empty() ||
+          absl::c_linear_search(rule.dimensions, static_cast<int>(tensor.shape.size())));
+}
+
+// The number of the first rule that fits, from 0.
+int RuleFor(const std::vector<ParameterRule>& rules, const TensorSpec& tensor) {
+  const auto found =
+      absl::c_find_if(rules, [&](const ParameterRule& rule) { return Fits(rule, tensor); });
+  return found == rules.end() ? kNone : static_cast<int>(found - rules.begin());
+}
+
+std::vector<const TensorSpec*> TensorsOf(const model::ModelSpec& model) {
+  std::vector<const TensorSpec*> tensors;
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const TensorSpec& tensor : block.tensors) tensors.push_back(&tensor);
+  }
+  return tensors;
+}
+
+std::string NoNameFits(const ParameterRule& rule, const std::vector<const TensorSpec*>& tensors) {
+  std::vector<string_view> known;
+  for (const TensorSpec* tensor : tensors) {
+    if (tensor->role != model::TensorRole::kTrained) continue;
+    known.push_back(tensor->name);
+    known.insert(known.end(), tensor->aliases.begin(), tensor->aliases.end());
+  }
+  const absl::Span<const std::string> shown =
+      absl::MakeConstSpan(rule.names).subspan(0, kNamesOffered);
+  std::vector<string_view> nearest;
+  for (const std::string& pattern : shown) {
+    for (const string_view name :
+         document::NearestNames(pattern, known, kNamesOffered / shown.size())) {
+      if (!absl::c_linear_search(nearest, name)) nearest.push_back(name);
+    }
+  }
+  return absl::StrCat("none has a name like '", absl::StrJoin(shown, "' or '"),
+                      "'; the nearest that the model has: ", absl::StrJoin(nearest, ", "));
+}
+
+// Why a rule decides nothing, and what to do.
+std::string WhyNone(const std::vector<ParameterRule>& rules, int number,
+                    const std::vector<const TensorSpec*>& tensors) {
+  const ParameterRule& rule = rules[static_cast<size_t>(number)];
+  std::set<size_t> dimensions;  // of those whose names fit
+  const TensorSpec* untrained = nullptr;
+  for (const TensorSpec* tensor : tensors) {
+    if (!NamesFit(rule, *tensor)) continue;
+    if (tensor->role != model::TensorRole::kTrained) {
+      untrained = tensor;
+      continue;
+    }
+    dimensions.insert(tensor->shape.size());
+    if (Fits(rule, *tensor)) {
+      return absl::StrCat("what it fits is decided by rules before it (", tensor->name, " by rule ",
+                          RuleFor(rules, *tensor) + 1,
+                          "), for the first that fits decides: put it before them, or remove it");
+    }
+  }
+  if (!dimensions.empty()) {
+    return absl::StrCat(
+        rule.names.empty() ? "the parameters have " : "those with such a name have ",
+        absl::StrJoin(dimensions, " or "), " dimensions, not ",
+        absl::StrJoin(rule.dimensions, " or "));
+  }
+  if (untrained != nullptr) {
+    return absl::StrCat(untrained->name, " is not trained; remove the rule");
+  }
+  return NoNameFits(rule, tensors);
+}
+
+}  // namespace
+
+absl::Status ApplyParameterRules(const JobSpec& job, model::ModelSpec* model) {
+  const std::vector<ParameterRule>& rules = job.parameter_rules;
+  std::vector<bool> decides(rules.size());
+  for (model::ParamBlock& block : model->blocks) {
+    for (TensorSpec& tensor : block.tensors) {
+      const int number = RuleFor(rules, tensor);
+      if (number == kNone || tensor.role != model::TensorRole::kTrained) continue;
+      const ParameterRule& rule = rules[static_cast<size_t>(number)];
+      tensor.own_weight_decay = rule.weight_decay;
+      tensor.learning_rate_factor = rule.learning_rate_factor.value_or(1);
+      decides[static_cast<size_t>(number)] = true;
+    }
+  }
+  const auto idle = absl::c_find(decides, false);
+  if (idle == decides.end()) return absl::OkStatus();
+  const int number = static_cast<int>(idle - decides.begin());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameter_rules: rule ", number + 1,
+      " decides no parameter of the model: ", WhyNone(rules, number, TensorsOf(*model))));
+}
+
+absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
+                                         const JobSpec& job) {
+  model::ModelSpec model = model::BuildModelSpec(architecture, job.sequence_length);
+  HARMONY_RETURN_IF_ERROR(ApplyParameterRules(job, &model));
+  return model;
+}
+
+}  // namespace harmony::job
