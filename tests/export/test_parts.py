@@ -118,6 +118,15 @@ class Graphs(support.ExportTest):
         folder = self.export(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5)), "cross_entropy", vectors())
         self.assertEqual([graph["forward_flops"] for graph in document(folder)["graphs"]], [2 * 8 * 16, 2 * 16 * 5])
 
+    def test_workspace_of_convolutions(self) -> None:
+        """A convolution brings its kernel and its image into another order."""
+        model = nn.Sequential(nn.Conv2d(2, 4, 1, bias=False), nn.Conv2d(4, 8, 3, padding=1, bias=False),
+                              nn.Flatten(), nn.Linear(8 * 16, 5))
+        batch = {"pixel_values": torch.randn(2, 2, 4, 4), "labels": torch.tensor([1, 4])}
+        folder = self.export(model, "cross_entropy", batch)
+        forward = document(folder)["graphs"][1]["workspace"]["forward"]
+        self.assertEqual(forward, [[(4 + 8) * 16 * 4, 8 * 4 * 9 * 4]])
+
     def test_workspace(self) -> None:
         folder = self.export(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5)), "cross_entropy", vectors())
         workspace = document(folder)["graphs"][0]["workspace"]

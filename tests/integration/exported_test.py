@@ -152,6 +152,17 @@ class ExportedTest(Exported):
         planned = self.harmony("plan", job, "--devices", "sim*2:mem=64MiB", "--profile", self.dir / "P.json")
         self.assertIn("on 2 devices", planned.stdout)
 
+    def test_without_weights_it_is_planned_but_not_trained(self):
+        self.export("cnn")
+        (self.folder / "weights.safetensors").unlink()
+        job, out = self.job_of("bare")
+        planned = self.harmony("plan", job, "--devices", "sim*2:mem=64MiB,flops=1G", "--no-calibrate")
+        self.assertIn("on 2 devices", planned.stdout)
+        refused = self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate", check=None)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("weights.safetensors", refused.stdout + refused.stderr)
+        self.assertFalse(out.exists())
+
     def test_what_does_not_fit_is_refused_before_anything_starts(self):
         self.export("mlp")
         job, out = self.job_of("bad")

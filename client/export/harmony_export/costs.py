@@ -114,9 +114,24 @@ def peak(phase: Phase, saved_counts: bool) -> list[Pair]:
     for position, node in enumerate(nodes):
         if node.op == "call_function" and node.target is not operator.getitem and base_of(node) is node:
             alive.update(_results_of(node))
-        moments.append(_total(alive.values()))
+        moments.append(_total([*alive.values(), _temporaries(node)]))
         alive = {owner: size for owner, size in alive.items() if last_use.get(owner, -1) > position}
     return undominated(moments)
+
+
+# The arguments of whose sizes an operation takes temporaries, as far as these are known: convolutions bring their
+# kernel and an image into another order, and the backward of a BatchNorm makes its gradient twice.
+_TEMPORARIES: dict[Any, tuple[int, ...]] = {
+    torch.ops.aten.convolution: (0, 1),
+    torch.ops.aten.convolution_backward: (0, 1, 2),
+    torch.ops.aten.native_batch_norm_backward: (1,),
+}
+
+
+def _temporaries(node: fx.Node) -> Pair:
+    positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
+    sources = [node.args[position] for position in positions]
+    return _total(_bytes_of(source.meta["val"]) for source in sources if isinstance(source, fx.Node))
 
 
 def _results_of(node: fx.Node) -> dict[fx.Node, Pair]:

@@ -220,12 +220,15 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
   return source;
 }
 
+// Whether a model was exported to plan with, and not to train: its weights were left out.
+bool LacksWeights(const io::ModelSource& source) {
+  return std::holds_alternative<model::ExportedModel>(source.architecture) &&
+         absl::IsNotFound(io::OpenWeights(source).status());
+}
+
 absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source,
                         const plan::MachineSpec& machine, const HostLimits& limits,
                         AdmittedJob* admitted) {
-  HARMONY_RETURN_IF_ERROR(CheckData(admitted));
-  HARMONY_ASSIGN_OR_RETURN(admitted->weights,
-                           CheckWeights(admitted->spec, source, admitted->model));
   planner::PlannerOptions options;
   if (model::TakesAnyLength(source.architecture)) {
     options.model_of_length = [&source](int64_t length) {
@@ -305,6 +308,13 @@ absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::Machi
                                     const HostLimits& limits) {
   AdmittedJob admitted;
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
+  HARMONY_RETURN_IF_ERROR(CheckData(&admitted));
+  if (LacksWeights(source)) {
+    admitted.notes.push_back(
+        absl::StrCat(source.directory, " has no weights: it can be planned, but not trained"));
+  } else {
+    HARMONY_ASSIGN_OR_RETURN(admitted.weights, CheckWeights(admitted.spec, source, admitted.model));
+  }
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
   return admitted;
 }
@@ -321,6 +331,8 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
     admitted.output.must_move = true;
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
+  HARMONY_RETURN_IF_ERROR(CheckData(&admitted));
+  HARMONY_ASSIGN_OR_RETURN(admitted.weights, CheckWeights(admitted.spec, source, admitted.model));
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
   std::vector<int64_t> there;
   if (!admitted.output.must_move) there = io::ListCheckpoints(admitted.spec.output_dir);
