@@ -209,23 +209,29 @@ def places_of(case: Case) -> list[Place]:
         return dropouts_of(cut(captured, case.model, find_cuts(case.model, "auto")))
 
 
-def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float) -> None:
-    """Trains a model in plain PyTorch and writes its data and results."""
-    case = make(name)
+def expect(case: Case, folder: Path, steps: int, microbatches: int, size: int, optimizer: eager.Optimizer
+           ) -> tuple[list[float], dict[str, Tensor]]:
+    """What plain PyTorch makes of a model that was exported to a folder: the steps' losses, and the state dict at the
+    end."""
     data = sample(case, steps * microbatches * size)
-    (folder / "data").mkdir(exist_ok=True)
-    for key, tensor in data.items():
-        numpy.save(folder / "data" / f"{key}.npy", tensor.numpy())
-    batch = microbatches * size
-    batches = [{key: tensor[i * batch:(i + 1) * batch] for key, tensor in data.items()} for i in range(steps)]
+    batches = [{key: tensor.chunk(steps)[i] for key, tensor in data.items()} for i in range(steps)]
     call = loss_call(case.model, case.loss, case.batch)
     dropout = case.options.get("dropout", False)
     if dropout:
         call = drawing(call, places_of(case))
-        batches = [{**part, KEYS: sample_keys(0, step, batch)} for step, part in enumerate(batches)]
+        batches = [{**part, KEYS: sample_keys(0, step, microbatches * size)} for step, part in enumerate(batches)]
+    document = json.loads((folder / "model.json").read_text())
     with switched_off(case.model, everything=not dropout):
-        losses, state = eager.train(case.model, call, batches, microbatches,
-                                    learning_rate, json.loads((folder / "model.json").read_text()))
+        return eager.train(case.model, call, batches, microbatches, optimizer, document)
+
+
+def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float) -> None:
+    """Trains a model in plain PyTorch by SGD and writes its data and results."""
+    case = make(name)
+    (folder / "data").mkdir(exist_ok=True)
+    for key, tensor in sample(case, steps * microbatches * size).items():
+        numpy.save(folder / "data" / f"{key}.npy", tensor.numpy())
+    losses, state = expect(case, folder, steps, microbatches, size, eager.Sgd(case.model, learning_rate))
     eager.write_expected(folder / "expected.safetensors", losses, state)
 
 

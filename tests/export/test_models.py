@@ -30,7 +30,8 @@ class Models(support.ExportTest):
         batches = [{key: part.chunk(STEPS)[i] for key, part in data.items()} for i in range(STEPS)]
         with switched_off(case.model):
             losses, state = eager.train(case.model, loss_call(case.model, case.loss, case.batch), batches, MICROBATCHES,
-                                        LEARNING_RATE, json.loads((folder / "model.json").read_text()))
+                                        eager.Sgd(case.model, LEARNING_RATE),
+                                        json.loads((folder / "model.json").read_text()))
         found_losses, found = support.train(folder, batches, MICROBATCHES, LEARNING_RATE)
         names = {alias: entry["name"] for entry in json.loads((folder / "model.json").read_text())["parameters"]
                  for alias in (entry["name"], *entry["aliases"]) if entry["exported"]}

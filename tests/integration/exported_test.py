@@ -13,7 +13,9 @@ import unittest
 import harness
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "export"))
-import make_models  # noqa: E402
+import make_models  # noqa: E402  (first: it says where harmony_export is)
+import eager  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
 STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
 # What eager PyTorch adds up in another order, or computes by another kernel, may differ by so much, relative to the
@@ -22,6 +24,20 @@ STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
 CLOSE = 1e-6
 NOISE = 1e-3
 IN_CI = ["mlp", "cnn", "bert_masked", "t5", "mixtral"]
+
+# AdamW, the job's defaults but for the rate; of the rules those that decide a parameter of the model. Every number of
+# every tensor has to be within ADAMW_CLOSE of PyTorch's, relative to the largest of its tensor.
+ADAMW_RATE = 1e-3
+RULES = [{"names": ["*bias", "*norm*"], "weight_decay": 0}, {"dimensions": [0, 1], "learning_rate_factor": 0.5},
+         {"names": ["*0*", "conv1.*"], "weight_decay": 0.02, "learning_rate_factor": 0.25}]
+ADAMW_CLOSE = 1e-5
+# AdamW divides by the gradient's size. Where that is zero but for rounding (the bias of an attention's keys, one in
+# front of a BatchNorm), fp32 leaves the result open. A number may be further away only if PyTorch's own moves by more
+# than ADAMW_CLOSE once the weights that it starts from are each moved to the next float, by one of these seeds; then no
+# more than OPEN_FACTOR times as far as PyTorch's move in that tensor. The table counts them.
+NUDGES = [1, 2, 3]
+OPEN_FACTOR = 10
+ADAMW_IN_CI = ["cnn", "bert"]
 
 
 def read_tensors(path):
@@ -96,6 +112,41 @@ class Exported(harness.Scratch):
             worst = max(worst, 0.0 if abs(ours - theirs) < 1e-14 * abs(theirs) else abs(ours - theirs) / abs(theirs))
         return equal, len(state), worst
 
+    def compare_adamw(self, name):
+        """Trains by AdamW with rules, in both ways: the largest distance, how many numbers fp32 leaves open (which are
+        not in the distance), and of how many."""
+        def eagerly(seed=None):
+            case = make_models.make(name)
+            if seed is not None:
+                eager.nudge(case.model, seed)
+            optimizer = eager.adamw(case.model, ADAMW_RATE, rules)
+            return make_models.expect(case, self.folder, STEPS, MICROBATCHES, SIZE, optimizer)
+
+        rules = eager.deciding(RULES, make_models.make(name).model)
+        self.assertTrue(rules, name)
+        out = self.train(f"{name}-adamw", "sim*2:mem=64MiB", optim="adamw", learning_rate=ADAMW_RATE, weight_decay=0.1,
+                         parameter_rules=rules)
+        final = load_file(out / "final" / "model.safetensors")
+        losses, state = eagerly()
+        nudged = [eagerly(seed)[1] for seed in NUDGES]
+        self.assertEqual(sorted(final), sorted(state))
+        worst = max(abs(a - b) / abs(a) for a, b in zip(losses, harness.losses(out)))
+        open_numbers = numbers = 0
+        for key, tensor in state.items():
+            if not tensor.is_floating_point():
+                self.assertTrue(tensor.equal(final[key]), key)
+                continue
+            most = max(float(tensor.abs().max()), 1e-30)
+            distances = (final[key] - tensor).abs() / most
+            moves = make_models.torch.stack([(other[key] - tensor).abs() for other in nudged]).amax(0) / most
+            far = (distances > ADAMW_CLOSE) & (moves > ADAMW_CLOSE)
+            if far.any():
+                self.assertLessEqual(float(distances[far].max()), OPEN_FACTOR * float(moves.max()), f"{name}: {key}")
+            numbers += tensor.numel()
+            open_numbers += int(far.sum())
+            worst = max(worst, float(distances.masked_fill(far, 0).max()))
+        return worst, open_numbers, numbers
+
     def killed(self, name, devices=2):
         """The same job, with a worker killed after the first step."""
         flops = sum(graph["forward_flops"] for graph in self.described["graphs"]) * MICROBATCHES * SIZE * 3
@@ -124,6 +175,12 @@ class Exported(harness.Scratch):
         return {"model": name, "layers": len(self.described["layers"]), "graphs": len(self.described["graphs"]),
                 "equal": equal, "of": count, "worst": worst, "seconds": time.monotonic() - begin}
 
+    def adamw_row(self, name):
+        """As the table's columns."""
+        worst, open_numbers, numbers = self.compare_adamw(name)
+        self.assertLessEqual(worst, ADAMW_CLOSE, name)
+        return {"adamw": worst, "open": open_numbers, "numbers": numbers}
+
 
 class ExportedTest(Exported):
 
@@ -133,6 +190,13 @@ class ExportedTest(Exported):
                 row = self.row(name)
                 if name in ("mlp", "cnn", "mixtral"):  # nothing is tied: the same sums in the same order
                     self.assertEqual((row["equal"], row["worst"]), (row["of"], 0.0))
+
+    def test_adamw_with_rules_is_pytorchs_with_parameter_groups(self):
+        for name in ADAMW_IN_CI:
+            with self.subTest(name):
+                self.export(name)
+                row = self.adamw_row(name)
+                self.assertLess(row["open"], 0.01 * row["numbers"])
 
     def test_a_checkpoint_has_what_final_lacks_and_goes_on_with_the_same_bits(self):
         self.export("cnn")  # with statistics
@@ -208,10 +272,12 @@ def table_of_all_models():
 
 
 def print_table(self):
-    print(f"{'model':12} layers graphs  bit-equal   worst    seconds", flush=True)
+    print(f"{'model':12} layers graphs  bit-equal   worst    seconds   adamw   open of numbers", flush=True)
     for name in make_models.MODELS:
         row = self.row(name)
-        print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f}".format(**row), flush=True)
+        row |= self.adamw_row(name)
+        print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f} {adamw:11.1e} {open:5}"
+              " of {numbers}".format(**row), flush=True)
 
 
 if __name__ == "__main__":
