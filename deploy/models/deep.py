@@ -36,7 +36,7 @@ def bert(args: argparse.Namespace) -> tuple[nn.Module, Any, dict[str, Any]]:
     config = transformers.BertConfig(hidden_size=width, num_hidden_layers=96, num_attention_heads=max(width // 64, 1),
                                      intermediate_size=4 * width, max_position_embeddings=max(args.length, 512),
                                      vocab_size=args.vocabulary)
-    task = hugging_face(config, "masked-lm", sequence_length=args.length, fake=not args.weights)
+    task = hugging_face(config, "masked-lm", sequence_length=args.length, fake=not args.weights, dropout=False)
     return task.model, task.loss, {"values_below": task.values_below, "sequence_length": args.length}
 
 
