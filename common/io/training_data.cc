@@ -1,7 +1,6 @@
 #include "common/io/training_data.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -82,10 +81,10 @@ class TokenData : public TrainingData {
     std::vector<int32_t> sequence(count + 1);
     HARMONY_RETURN_IF_ERROR(file_.ReadSequence(k, absl::MakeSpan(sequence)));
     const auto tokens = absl::MakeSpan(sequence);
-    std::vector<int32_t> labels(tokens.begin() + 1, tokens.end());
+    std::vector<int64_t> labels(tokens.begin() + 1, tokens.end());
     if (mask_probability_ > 0) Mask(key, tokens.first(count), absl::MakeSpan(labels));
-    Put(ids_, tokens.first(count), places);
-    Put(labels_, labels, places);
+    Put(ids_, absl::MakeConstSpan(sequence).first(count), places);
+    Put(labels_, absl::MakeConstSpan(labels), places);
     return absl::OkStatus();
   }
 
@@ -125,29 +124,39 @@ class TokenData : public TrainingData {
     return absl::OkStatus();
   }
 
-  // Puts the mask into `tokens`, and what stood there into `labels`.
-  void Mask(uint64_t key, absl::Span<int32_t> tokens, absl::Span<int32_t> labels) const {
+  // Puts the mask into `tokens`, and what stood there into `labels`. At least one is asked for.
+  void Mask(uint64_t key, absl::Span<int32_t> tokens, absl::Span<int64_t> labels) const {
     const auto share = static_cast<uint64_t>(mask_probability_ * 0x1.0p32);
+    const size_t least = static_cast<size_t>(Scaled(Philox4x32(key, 0, kMaskStream)[3], tokens_));
+    bool any = false;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      any |= Philox4x32(key, i, kMaskStream)[0] < share;
+    }
     for (size_t i = 0; i < tokens.size(); ++i) {
       const auto words = Philox4x32(key, i, kMaskStream);
-      const bool asked = words[0] < share;
+      const bool asked = any ? words[0] < share : i == least;
       labels[i] = asked ? tokens[i] : ignored_;
       if (!asked || words[1] >= kReplaced) continue;
       // A model without a bound has no other token to offer.
-      const auto other = (uint64_t{words[2]} * static_cast<uint64_t>(vocabulary_)) >> 32;
-      tokens[i] =
-          words[1] < kMasked || vocabulary_ == 0 ? mask_token_ : static_cast<int32_t>(other);
+      const bool mask = words[1] < kMasked || vocabulary_ == 0;
+      tokens[i] = mask ? mask_token_ : static_cast<int32_t>(Scaled(words[2], vocabulary_));
     }
+  }
+
+  // A number below `end` for one below 2^32.
+  static int64_t Scaled(uint32_t word, int64_t end) {
+    return static_cast<int64_t>((uint64_t{word} * static_cast<uint64_t>(end)) >> 32);
   }
 
   static Input InputAt(const model::ModelSpec& model, int number) {
     const auto index = static_cast<size_t>(number);
     return {index, model.inputs[index].tensor.dtype};
   }
-  static void Put(const Input& input, absl::Span<const int32_t> tokens,
+  template <typename T>
+  static void Put(const Input& input, absl::Span<const T> tokens,
                   absl::Span<std::byte* const> places) {
     if (input.dtype == DType::kI32) {
-      std::memcpy(places[input.number], tokens.data(), tokens.size() * sizeof(int32_t));
+      std::copy(tokens.begin(), tokens.end(), reinterpret_cast<int32_t*>(places[input.number]));
     } else {
       std::copy(tokens.begin(), tokens.end(), reinterpret_cast<int64_t*>(places[input.number]));
     }
@@ -157,7 +166,8 @@ class TokenData : public TrainingData {
   const int64_t tokens_;  // of a sequence
   const int64_t vocabulary_;
   const double mask_probability_;  // 0: nothing is masked
-  const int32_t mask_token_, ignored_;
+  const int32_t mask_token_;
+  const int64_t ignored_;
   const Input ids_, labels_;
 };
 

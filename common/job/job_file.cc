@@ -211,7 +211,8 @@ absl::Status CheckData(absl::string_view path, const Given& given) {
   if (given("data.inputs")) {
     if (!tokens) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
-        path, ": data.inputs and data.path exclude each other: arrays, or a file of tokens"));
+        path, ": data.inputs and data.path exclude each other, with all that belongs to it (",
+        "data.format, data.mask_probability, data.mask_token): arrays, or a file of tokens"));
   }
   if (!tokens) {
     return IsMissing(path, "data",

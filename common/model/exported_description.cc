@@ -171,10 +171,6 @@ ModelSpec BuildModelSpec(const ExportedModel& exported) {
   for (const ExportedInput& input : exported.inputs) {
     model.inputs.push_back({SampleOf(input.tensor), input.values_below, {}, input.source, {}});
   }
-  if (model.counted_labels.has_value()) {
-    model.inputs[static_cast<size_t>(model.counted_labels->input)].ignored =
-        model.counted_labels->ignored;
-  }
   std::map<std::pair<int, bool>, int> costs;  // by graph and whether the layer is the first
   for (int i = 0; i < count; ++i) {
     const ExportedLayer& layer = exported.layers[static_cast<size_t>(i)];
@@ -186,6 +182,14 @@ ModelSpec BuildModelSpec(const ExportedModel& exported) {
       if (slot.kind == SlotKind::kInput) {
         model.inputs[static_cast<size_t>(slot.index)].layers.push_back(i);
       }
+    }
+  }
+
+  if (model.counted_labels.has_value()) {
+    // Whoever reads labels besides the loss has no use for one that does not count.
+    BatchInput& labels = model.inputs[static_cast<size_t>(model.counted_labels->input)];
+    if (labels.layers == std::vector<int>{count - 1}) {
+      labels.ignored = model.counted_labels->ignored;
     }
   }
 

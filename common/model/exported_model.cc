@@ -117,6 +117,9 @@ class Reader {
     model_.reduction = OneOf(loss.Get("reduction"), kReductions);
     model_.labels_per_sample = loss.Get("labels_per_sample").Integer(1, kMostExtent);
     if (loss.Has("counted")) ReadCounted(loss.Get("counted"));
+    if (root_.ok() && !loss.Has("counted") && FindDerived(InputSource::kLabelCounts) >= 0) {
+      loss.Wrong("must have \"counted\": an input is derived from it");
+    }
     if (root_.Has("sequence_length")) {
       model_.sequence_length = root_.Get("sequence_length").Integer(1, kMostExtent);
     }
@@ -151,6 +154,7 @@ class Reader {
         derived.Wrong(absl::StrCat("makes int64 numbers, [\"n\"", pair ? ", 2" : "", "]"));
       }
       if (FindDerived(input.source) >= 0) derived.Wrong("is there twice");
+      if (input.values_below != 0) field.Get("values_below").Wrong("must be 0: it is derived");
     }
     model_.inputs.push_back(std::move(input));
   }
@@ -177,6 +181,9 @@ class Reader {
     const ExportedTensor& labels = brings.tensor;
     if (!HasRanges(labels.dtype) || brings.source != InputSource::kData) {
       field.Get("input").Wrong("is no tensor of integers that the data bring");
+    }
+    if (!Fits(counted.ignored, labels.dtype)) {
+      field.Get("ignored").Wrong(absl::StrCat("is no ", ToString(labels.dtype)));
     }
     if (counted.first + model_.labels_per_sample > ElementsOf(labels.shape)) {
       field.Get("first").Wrong("with \"labels_per_sample\" is more than a sample has");

@@ -1,5 +1,7 @@
 #include "common/model/value_range.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace harmony::model {
@@ -34,6 +36,11 @@ std::string ToString(const ValueRange& range) {
 
 bool HasRanges(DType dtype) {
   return AsIntegers(nullptr, dtype, false, [](const auto*) { return true; });
+}
+
+bool Fits(int64_t number, DType dtype) {
+  return AsIntegers(nullptr, dtype, false,
+                    [number]<typename T>(const T*) { return std::in_range<T>(number); });
 }
 
 int64_t IntegerAt(const void* values, DType dtype, int64_t i) {

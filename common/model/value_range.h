@@ -23,6 +23,9 @@ std::string ToString(const ValueRange& range);  // "[0, 5) nor -100"
 // Whether FirstOutside knows numbers of a type.
 bool HasRanges(DType dtype);
 
+// Whether a type that has ranges has this number.
+bool Fits(int64_t number, DType dtype);
+
 // Number i of an array of integers of a type that has ranges.
 int64_t IntegerAt(const void* values, DType dtype, int64_t i);
 

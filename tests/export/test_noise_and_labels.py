@@ -6,16 +6,18 @@ import json
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import support  # first: it says where harmony_export is
 
 import eager
 import make_models
-from harmony_export.dropout import draw, sample_keys
+from harmony_export.dropout import Drawing, Place, _attention, applied, draw, sample_keys
 from harmony_export.export import loss_call
 
 
@@ -111,6 +113,66 @@ class Dropout(support.ExportTest):
         folder = self.export(task.model, task.loss, task.sample_batch, values_below=task.values_below, dropout=True)
         self.assertEqual(masks_of(folder)[1], [(0, 0.2), (1, 0.1), (2, 0.1)])
 
+    def test_attention_that_drops_is_that_of_pytorch(self) -> None:
+        torch.manual_seed(2)
+        q, k, v = (torch.randn(2, 3, 5, 4) for _ in range(3))
+        mask = torch.rand(2, 1, 5, 5) < 0.6
+        mask[1, :, 2] = False  # looks at nothing
+        drawing = Drawing(torch.arange(2), [Place(0, 0, 0)] * 2)
+        with mock.patch.object(drawing, "mask", lambda shape, p: torch.ones(shape)):
+            ours = _attention(drawing)
+            with applied(drawing):
+                for given in ({"attn_mask": mask}, {"is_causal": True}, {"attn_mask": mask.float() - 1, "scale": 0.3}):
+                    found = ours(q, k, v, dropout_p=0.5, **given)
+                    expected = functional.scaled_dot_product_attention(q, k, 2 * v, **given)
+                    self.assertLess(float((found - expected).abs().max()), 1e-6)
+
+    def test_padding_that_looks_at_nothing(self) -> None:
+        from harmony_export.tasks import hugging_face
+
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        config = transformers.GPT2Config(vocab_size=64, n_positions=12, n_embd=16, n_layer=2, n_head=2)
+        task = hugging_face(config, "causal-lm", sequence_length=12, attention_mask=True)
+        self.export(task.model, task.loss, task.sample_batch, values_below=task.values_below, dropout=True)
+        self.assertNotIn("nan", self.lines[-1])
+
+    def test_an_input_that_is_dropped_once_is_the_same_for_all_layers(self) -> None:
+        class Dense(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.blocks = nn.ModuleList(nn.Linear(8 * (1 + (i > 0)), 8) for i in range(3))
+                self.head = nn.Linear(8, 5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                x = functional.dropout(x, 0.5, self.training)
+                y = self.blocks[0](x)
+                for block in self.blocks[1:]:
+                    y = block(torch.cat([y, x], 1))
+                return self.head(y)
+
+        folder = self.export(Dense(), "cross_entropy", vectors(), dropout=True)
+        self.assertEqual(len(sum(masks_of(folder), [])), 1)
+
+    def test_with_checkpoints_of_ones_own(self) -> None:
+        class Checkpointed(nn.Module):
+            def __init__(self, reentrant: bool) -> None:
+                super().__init__()
+                self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)) for _ in range(2))
+                self.head = nn.Linear(8, 5)
+                self.reentrant = reentrant
+
+            def forward(self, x: Tensor) -> Tensor:
+                for block in self.blocks:
+                    x = checkpoint(block, x, use_reentrant=self.reentrant)
+                return self.head(x)
+
+        for reentrant in (True, False):
+            with self.subTest(reentrant=reentrant):
+                self.export(Checkpointed(reentrant), "cross_entropy", vectors(), dropout=True)
+
     def test_what_cannot_be_drawn_so_is_switched_off_and_named(self) -> None:
         model = nn.Sequential(nn.Linear(8, 8), nn.AlphaDropout(0.5), nn.Linear(8, 5))
         folder = self.export(model, "cross_entropy", vectors(), dropout=True)
@@ -162,7 +224,7 @@ class Labels(support.ExportTest):
                                 "counted": {"input": 1, "first": 1, "ignored": -1}})
         call = loss_call(model, None, batch)
         whole = float(call(model, batch).detach())
-        losses, state = eager.train(model, call, [batch], 3, 0.5, document(folder))
+        losses, state = eager.train(model, call, [batch], 3, eager.Sgd(model, 0.5), document(folder))
         found_losses, found = support.train(folder, [batch], 3, 0.5)
         self.assertEqual(losses, found_losses)
         self.assertAlmostEqual(losses[0], whole, places=5)
@@ -174,6 +236,38 @@ class Labels(support.ExportTest):
         self.assertEqual(document(self.export(layers, "cross_entropy", vectors()))["loss"],
                          {"reduction": "sum", "labels_per_sample": 1,
                           "counted": {"input": 1, "first": 0, "ignored": -100}})
+
+    def test_labels_of_any_kind_are_counted_as_the_loss_counts_them(self) -> None:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 300))
+        one = {"first": 0, "input": 1}
+        cases = {
+            "none of class 0": (lambda r, b: functional.cross_entropy(r, b["labels"], ignore_index=0), 0),
+            "small": (lambda r, b: functional.cross_entropy(r, b["labels"].long(), ignore_index=-1), -1),
+        }
+        for name, (loss, ignored) in cases.items():
+            with self.subTest(name):
+                batch = vectors() | {"labels": torch.arange(4, dtype=torch.int8 if name == "small" else torch.int64)}
+                self.assertEqual(document(self.export(layers, loss, batch))["loss"]["counted"],
+                                 {**one, "ignored": ignored})
+
+    def test_labels_that_are_changed_on_their_way_are_not_counted(self) -> None:
+        def masked_in_place(result: Tensor, batch: Any) -> Tensor:
+            labels = batch["labels"].clone()
+            labels[:1] = -100
+            return functional.cross_entropy(result, labels)
+
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 300))
+        losses = {
+            "by value": lambda r, b: functional.cross_entropy(r, b["labels"].masked_fill(b["labels"] == 150, -100)),
+            "clamped": lambda r, b: functional.cross_entropy(r, b["labels"].clamp(min=0)),
+            "shifted": lambda r, b: functional.cross_entropy(r, b["labels"] + 1),
+            "in place": masked_in_place,
+        }
+        for name, loss in losses.items():
+            with self.subTest(name):
+                made = document(self.export(layers, loss, vectors(), check=name != "in place"))
+                self.assertEqual(made["loss"], {"reduction": "mean", "labels_per_sample": 1})
+                self.assertIn("labels are not counted", "".join(self.lines))
 
     def test_other_losses_are_means_over_what_there_is(self) -> None:
         layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))

@@ -209,6 +209,34 @@ class ExportedTest(Exported):
         self.harmony("run", job, "--devices", "sim*3:mem=64MiB", "--no-calibrate")
         self.assertEqual(self.final(out), self.final(whole))
 
+    def test_dropout_and_labels_that_do_not_count_know_neither_replicas_nor_devices(self):
+        self.export("bert_masked")
+        outs = [self.train(f"replicas-{n}", f"sim*{n}:mem=64MiB", virtual_replicas=3, mode=mode)
+                for n, mode in ((1, "harmony-pp"), (3, "harmony-dp"))]
+        self.assertEqual(self.final(outs[0]), self.final(outs[1]))
+        self.assertEqual(harness.losses(outs[0]), harness.losses(outs[1]))
+        whole = self.train("whole", "sim*2:mem=64MiB", virtual_replicas=1)
+        for a, b in zip(harness.losses(outs[0]), harness.losses(whole)):
+            self.assertAlmostEqual(a, b, places=5)  # sums in another order
+
+    def test_words_that_are_masked_are_the_same_after_a_restart(self):
+        self.export("bert")
+        tokens = make_models.numpy.random.default_rng(0).integers(0, 128, 40 * 24 + 1, dtype="uint16")
+        tokens.tofile(self.dir / "tokens.bin")
+        data = {"path": str(self.dir / "tokens.bin"), "format": "tokens-u16", "mask_probability": 0.15,
+                "mask_token": 3}
+        whole = self.train("whole", "sim*2:mem=64MiB", data=data, save_steps=2)
+        job, out = self.job_of("cut", data=data, save_steps=2)
+        run = self.start("run", job, "--devices", "sim*2:mem=64MiB,flops=100M", "--no-calibrate")
+        harness.wait_for(lambda: (out / "checkpoint-2").exists(), "a checkpoint")
+        self.kill_all(run)
+        self.wait_run_folder_gone()
+        self.harmony("run", job, "--devices", "sim:mem=64MiB", "--no-calibrate")
+        self.assertEqual(self.final(out), self.final(whole))
+        other, _ = self.job_of("other", data=dict(data, mask_token=4))
+        self.harmony("run", other, "--devices", "sim:mem=64MiB", "--no-calibrate")
+        self.assertNotEqual(self.final(self.dir / "out-other"), self.final(whole))
+
     def test_its_layers_are_measured_and_a_plan_goes_by_that(self):
         self.export("cnn")
         job, _ = self.job_of("measured")

@@ -149,7 +149,8 @@ class Analysis:
                 of_parameters[node] = any(of_parameters[i] for i in inputs)
                 self.gradient[node] = self._differentiable(node) and (
                     any(self.gradient[i] for i in inputs_of(node)) or base_of(node) in with_gradient)
-                free[node] = (not draws_random_numbers(node) and base_of(node) not in in_place
+                # A mask depends on the layer that draws it.
+                free[node] = (not draws_random_numbers(node) and node.target is not MASK and base_of(node) not in in_place
                               and all(free[i] for i in inputs))
             else:
                 continue

@@ -107,7 +107,8 @@ class Tracing:
         pairs = [linear(expression(shape[i])) for i in grows]
         if len(grows) != 1 or pairs[0] is None or pairs[0][1] != 0 or self.keys is None:
             raise ExportError(f"dropout of a tensor of shape {[str(size) for size in shape]}, of which no dimension "
-                              "counts the samples", fix="Drop values that belong to samples")
+                              "counts the samples",
+                              fix="Drop values that belong to samples, or export with dropout=False (--no-dropout)")
         self.dimensions.append(grows[0])
         mask = MASK(self.keys, len(self.dimensions) - 1, shape, grows[0], p)
         assert isinstance(mask, Tensor)
@@ -179,10 +180,13 @@ def _attention(source: Source) -> Callable[..., Tensor]:
         scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
-        if attn_mask is not None:
-            scores = scores + attn_mask
-        weights = functional.dropout(torch.softmax(scores, dim=-1), dropout_p)
-        return torch.matmul(weights, value)
+        if attn_mask is None:
+            return torch.matmul(functional.dropout(torch.softmax(scores, dim=-1), dropout_p), value)
+        scores = scores + attn_mask
+        # What may look at nothing, such as padding, sees zeros; neither it nor its gradient is a number otherwise.
+        blind = (scores == -math.inf).all(-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(blind, 0), dim=-1).masked_fill(blind, 0)
+        return torch.matmul(functional.dropout(weights, dropout_p), value)
 
     return run
 

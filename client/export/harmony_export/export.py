@@ -74,7 +74,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         if zero:
             report(f"not applied: {', '.join(zero)}")
         captured = capture(model, call, rows(sample_batch, _samples_to_trace(model, sample_batch)))
-        counted = make_sum(captured) if reduction == "mean" else None
+        counted, reason = make_sum(captured) if reduction == "mean" else (None, "")
+        if reason:
+            report(f"labels are not counted, each microbatch weighs the same: {reason}")
         described_loss = Loss(reduction, labels_per_sample) if counted is None else (
             Loss("sum", counted.per_sample, counted))
         chain = cut(captured, model, find_cuts(model, cuts))

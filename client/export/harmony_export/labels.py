@@ -3,7 +3,7 @@ whole batch divide, in whichever microbatches they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from .analysis import is_size
-from .capture import Captured
+from .capture import Captured, base_of, mutated_arguments
 from .symbols import at, expression
 
 aten = torch.ops.aten
@@ -36,8 +36,8 @@ class Counted:
 
     def counts(self, labels: Tensor) -> Tensor:
         """The batch input: of each sample how many count, and of all together."""
-        looked_at = labels.flatten(1)[:, self.first:self.first + self.per_sample] if labels.dim() > 1 else (
-            labels.unsqueeze(1))
+        of_samples = labels.reshape(len(labels), -1)
+        looked_at = of_samples[:, self.first:self.first + self.per_sample]
         own = (looked_at != self.ignored).sum(1)
         return torch.stack((own, own.sum().expand(len(own))), dim=1)
 
@@ -51,78 +51,84 @@ def counted_of(document: Any) -> Counted | None:
     return Counted(entry["input"], entry["first"], loss["labels_per_sample"], entry["ignored"])
 
 
-def make_sum(captured: Captured) -> Counted | None:
-    """Where the loss is the mean of a cross entropy over labels that a batch input brings: makes it their sum."""
+def make_sum(captured: Captured) -> tuple[Counted | None, str]:
+    """Where the loss is the mean of a cross entropy over labels that a batch input brings: makes it their sum. Where it
+    is another mean of a cross entropy: why its labels are not counted."""
     loss = captured.loss
-    if not isinstance(loss.target, OpOverload) or loss.target not in _LOSSES:
-        return None
+    if loss.target not in _LOSSES:
+        more = any(node.target in _LOSSES for node in captured.graph.nodes)
+        return None, "the loss is more than a cross entropy" if more else ""
+    assert isinstance(loss.target, OpOverload)
     given: dict[str, Any] = {}
     for position, argument in enumerate(loss.target._schema.arguments):
         value = loss.args[position] if position < len(loss.args) else loss.kwargs.get(argument.name,
                                                                                        argument.default_value)
         given[argument.name] = value
-    if given["weight"] is not None or given["reduction"] != _MEAN:
-        return None
+    if given["reduction"] != _MEAN:
+        return None, ""
+    if given["weight"] is not None:
+        return None, "the cross entropy weighs classes"
     counted = _find(captured, given["target"], int(given["ignore_index"]))
-    if counted is not None:
-        given["reduction"] = _SUM
-        loss.args, loss.kwargs = tuple(given.values()), {}
-        captured.module.recompile()
-    return counted
+    if counted is None:
+        return None, "they are not simply what a batch input brings"
+    given["reduction"] = _SUM
+    loss.args, loss.kwargs = tuple(given.values()), {}
+    captured.module.recompile()
+    return counted, ""
+
+
+# What moves labels and keeps their values.
+_MOVES = {getattr(packet, name) for packet, names in (
+    (aten.view, ["default"]), (aten.reshape, ["default"]), (aten.flatten, ["using_ints"]), (aten.slice, ["Tensor"]),
+    (aten.select, ["int"]), (aten.narrow, ["default"]), (aten.permute, ["default"]), (aten.transpose, ["int"]),
+    (aten.t, ["default"]), (aten.squeeze, ["default", "dim", "dims"]), (aten.unsqueeze, ["default"]),
+    (aten.clone, ["default"]), (aten.contiguous, ["default"]), (aten.alias, ["default"]), (aten.detach, ["default"]),
+    (aten.pad, ["default"]), (aten.constant_pad_nd, ["default"])) for name in names}
+# What makes them another type of integers.
+_CASTS = {aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device}
 
 
 def _find(captured: Captured, target: fx.Node, ignored: int) -> Counted | None:
-    found = _leaves(captured, target)
-    if found is None or target.meta["val"].is_floating_point():
+    path = _path(captured, target)
+    if path is None:
         return None
-    node, index = found
-    per_sample = at(expression(node.meta["val"].numel()), _SAMPLES) // _SAMPLES
-    # Each label's number in its place shows where it goes.
+    node = path[-1]
+    # Each label's number in its place shows where it goes; no number is the ignored one.
     shape = [at(expression(size), _SAMPLES) for size in node.meta["val"].shape]
-    numbers = torch.arange(_SAMPLES * per_sample, dtype=torch.int64)
-    seen = _evaluate(target, {node: numbers.reshape(shape).to(node.meta["val"].dtype)})
-    if ignored >= 0 or seen is None:
-        return None
-    used = sorted(int(number) for number in seen.flatten() if int(number) != ignored)
+    per_sample = math.prod(shape[1:])
+    zero = max(ignored + 1, 0)
+    moved = torch.arange(zero, zero + _SAMPLES * per_sample).reshape(shape)
+    for step in reversed(path[:-1]):
+        if step.target not in _CASTS:
+            arguments = fx.node.map_arg(step.args, lambda n: moved if n in path else _size(n))
+            assert callable(step.target)
+            moved = step.target(*arguments, **step.kwargs)
+    used = sorted(int(number) - zero for number in moved.flatten() if int(number) != ignored)
     count = len(used) // _SAMPLES
     first = used[0] if used else 0
     expected = [sample * per_sample + first + i for sample in range(_SAMPLES) for i in range(count)]
+    index = captured.sources[node].index
     return Counted(index, first, count, ignored) if used and used == expected else None
 
 
-def _leaves(captured: Captured, target: fx.Node) -> tuple[fx.Node, int] | None:
-    """The batch input that a tensor is made of, where it is made of that alone."""
-    stack, seen, inputs = [target], set(), {}
-    while stack:
-        node = stack.pop()
-        if node in seen or is_size(node):
-            continue
-        seen.add(node)
-        source = captured.sources.get(node)
-        if source is not None:
-            inputs[node] = source
-        elif node.op != "call_function":
+def _size(node: fx.Node) -> int:
+    return at(expression(node.meta["val"]), _SAMPLES)
+
+
+def _path(captured: Captured, target: fx.Node) -> list[fx.Node] | None:
+    """From the labels of the loss back to the batch input whose values they are, where nothing writes to any."""
+    path = [target]
+    while path[-1].op == "call_function":
+        node = path[-1]
+        tensors = [argument for argument in node.all_input_nodes if not is_size(argument)]
+        if node.target not in _MOVES | _CASTS or len(tensors) != 1:
             return None
-        stack += node.all_input_nodes
-    if len(inputs) != 1:
+        path.append(tensors[0])
+    source = captured.sources.get(path[-1])
+    if source is None or source.kind != "input":
         return None
-    (node, source), = inputs.items()
-    return (node, source.index) if source.kind == "input" else None
-
-
-def _evaluate(node: fx.Node, known: Mapping[fx.Node, Tensor]) -> Tensor | None:
-    values: dict[fx.Node, Any] = dict(known)
-
-    def value(of: fx.Node) -> Any:
-        if is_size(of):
-            return at(expression(of.meta["val"]), _SAMPLES)
-        if of not in values:
-            assert callable(of.target)
-            values[of] = of.target(*fx.node.map_arg(of.args, value), **fx.node.map_arg(of.kwargs, value))
-        return values[of]
-
-    try:
-        result = value(node)
-    except (RuntimeError, TypeError, ValueError):
+    if any(node.meta["val"].dtype not in (torch.int64, torch.int32) for node in path[:-1]):
         return None
-    return result if isinstance(result, Tensor) else None
+    memory = {base_of(node) for node in path}
+    written = {base_of(argument) for node in captured.graph.nodes for argument in mutated_arguments(node)}
+    return path if memory.isdisjoint(written) else None

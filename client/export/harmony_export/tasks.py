@@ -138,8 +138,8 @@ def _text_batch(config: Any, task: str, length: int, attention_mask: bool) -> di
     names = ["input_ids", "decoder_input_ids", "labels"] if task == "seq2seq" else ["input_ids", "labels"]
     batch = {name: tokens() for name in names}
     if attention_mask:
-        # Padding at the end of the second sample.
-        batch[_MASK] = (torch.arange(length) < torch.tensor([[length], [length - length // 3]])).long()
+        # Padding at the beginning of the second sample, where causal models look at nothing.
+        batch[_MASK] = (torch.arange(length) >= torch.tensor([[0], [length // 3]])).long()
     return batch
 
 

@@ -311,7 +311,9 @@ absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::Machi
   HARMONY_RETURN_IF_ERROR(CheckData(&admitted));
   if (LacksWeights(source)) {
     admitted.notes.push_back(
-        absl::StrCat(source.directory, " has no weights: it can be planned, but not trained"));
+        absl::StrCat(source.directory,
+                     " has no weights: it can be planned, but not trained; for that, export it "
+                     "again without --no-weights"));
   } else {
     HARMONY_ASSIGN_OR_RETURN(admitted.weights, CheckWeights(admitted.spec, source, admitted.model));
   }

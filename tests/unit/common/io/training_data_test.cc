@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -239,6 +240,14 @@ TEST_F(MaskedTokensTest, ATokenIsAskedForInItsPlaceAndMostOfThoseAreMasked) {
 TEST_F(MaskedTokensTest, AStepThatIsRepeatedAsksForTheSameAndAnotherOneForOthers) {
   EXPECT_EQ(Read(5), Read(5));
   EXPECT_NE(Read(5).labels, Read(6).labels);
+}
+
+TEST_F(MaskedTokensTest, AtLeastOneTokenIsAskedFor) {
+  job_.mask_probability = 1e-9;
+  for (uint64_t key = 0; key < 20; ++key) {
+    const Sample sample = Read(key);
+    EXPECT_EQ(std::count(sample.labels.begin(), sample.labels.end(), -100), kLength - 1);
+  }
 }
 
 TEST_F(MaskedTokensTest, ModelsThatCannotBeAskedSoAreRefused) {

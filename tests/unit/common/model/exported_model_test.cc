@@ -216,6 +216,14 @@ TEST(ExportedModelTest, LabelsThatDoNotCountAreAllowedBesideTheirRange) {
   EXPECT_EQ(model.inputs[3].layers, std::vector<int>{1});
 }
 
+TEST(ExportedModelTest, AnInputThatOthersReadAsWellHasNoLabelThatDoesNotCount) {
+  nlohmann::json document = WithDerivedInputs();
+  document["layers"][1]["slots"].push_back(Slot("input", 1));
+  const ModelSpec model = BuildModelSpec(*Parse(document));
+  EXPECT_TRUE(model.counted_labels.has_value());
+  EXPECT_FALSE(model.inputs[1].range().also.has_value());
+}
+
 TEST(ExportedModelTest, MistakesInWhatIsDerivedAreNamed) {
   struct Case {
     const char* pointer;
@@ -225,6 +233,9 @@ TEST(ExportedModelTest, MistakesInWhatIsDerivedAreNamed) {
   const Case cases[] = {
       {"/inputs/2/shape", {"n"}, "inputs[2].derived: makes int64 numbers, [\"n\", 2]"},
       {"/inputs/3/dtype", "int32", "inputs[3].derived: makes int64 numbers, [\"n\"]"},
+      {"/inputs/3/values_below", 5, "inputs[3].values_below: must be 0: it is derived"},
+      {"/loss", {{"reduction", "sum"}, {"labels_per_sample", 1}}, "loss: must have \"counted\""},
+      {"/inputs/1/dtype", "int8", "loss.counted.ignored: is no I8"},
       {"/inputs/3/derived", "labels", "'labels' is none of label_counts, sample_keys"},
       {"/inputs/2",
        {{"name", "more"},
@@ -241,6 +252,8 @@ TEST(ExportedModelTest, MistakesInWhatIsDerivedAreNamed) {
   };
   for (const Case& each : cases) {
     nlohmann::json document = WithDerivedInputs();
+    if (each.pointer == std::string("/inputs/1/dtype"))
+      document["loss"]["counted"]["ignored"] = 200;
     document[nlohmann::json::json_pointer(each.pointer)] = each.value;
     const absl::Status status = Parse(document).status();
     EXPECT_NE(std::string(status.message()).find(each.message), std::string::npos)
