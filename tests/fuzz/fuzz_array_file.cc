@@ -18,6 +18,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int64_t i = 0; i < array->samples() && array->sample_bytes() > 0; ++i) {
     FUZZ_CHECK(array->Read(i, 1, sample.data()).ok());
   }
-  array->FindOutOfRange(10).IgnoreError();
+  array->FindOutOfRange({10}).IgnoreError();
   return 0;
 }
