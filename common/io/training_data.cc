@@ -101,8 +101,7 @@ class TokenData : public TrainingData {
         vocabulary_(model.inputs[static_cast<size_t>(ids)].values_below),
         mask_probability_(job.mask_probability),
         mask_token_(static_cast<int32_t>(job.mask_token)),
-        ignored_(
-            static_cast<int32_t>(model.inputs[static_cast<size_t>(labels)].ignored.value_or(0))),
+        ignored_(model.inputs[static_cast<size_t>(labels)].ignored.value_or(0)),
         ids_(InputAt(model, ids)),
         labels_(InputAt(model, labels)) {}
 
@@ -127,20 +126,26 @@ class TokenData : public TrainingData {
   // Puts the mask into `tokens`, and what stood there into `labels`. At least one is asked for.
   void Mask(uint64_t key, absl::Span<int32_t> tokens, absl::Span<int64_t> labels) const {
     const auto share = static_cast<uint64_t>(mask_probability_ * 0x1.0p32);
-    const size_t least = static_cast<size_t>(Scaled(Philox4x32(key, 0, kMaskStream)[3], tokens_));
-    bool any = false;
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      any |= Philox4x32(key, i, kMaskStream)[0] < share;
-    }
-    for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto ask_if = [&](size_t i, auto asked) {
       const auto words = Philox4x32(key, i, kMaskStream);
-      const bool asked = any ? words[0] < share : i == least;
-      labels[i] = asked ? tokens[i] : ignored_;
-      if (!asked || words[1] >= kReplaced) continue;
+      if (!asked(words[0])) return false;
+      labels[i] = tokens[i];
       // A model without a bound has no other token to offer.
-      const bool mask = words[1] < kMasked || vocabulary_ == 0;
-      tokens[i] = mask ? mask_token_ : static_cast<int32_t>(Scaled(words[2], vocabulary_));
+      if (words[1] < kMasked || (words[1] < kReplaced && vocabulary_ == 0)) {
+        tokens[i] = mask_token_;
+      } else if (words[1] < kReplaced) {
+        tokens[i] = static_cast<int32_t>(Scaled(words[2], vocabulary_));
+      }
+      return true;
+    };
+    bool any = false;
+    std::fill(labels.begin(), labels.end(), ignored_);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      any |= ask_if(i, [&](uint32_t word) { return word < share; });
     }
+    if (any) return;
+    const int64_t one = Scaled(Philox4x32(key, 0, kMaskStream)[3], tokens_);
+    ask_if(static_cast<size_t>(one), [](uint32_t) { return true; });
   }
 
   // A number below `end` for one below 2^32.

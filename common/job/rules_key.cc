@@ -32,26 +32,24 @@ std::vector<JobValue> OneOrMore(const JobValue& value) {
 }
 
 absl::Status ReadNames(const JobKey& key, const JobValue& value, ParameterRule* rule) {
-  for (const JobValue& each : OneOrMore(value)) {
-    if (!ReadText(key, each, &rule->names.emplace_back()).ok()) rule->names.clear();
-    if (rule->names.empty()) break;
-  }
-  return rule->names.empty() ? Wrong(key, value, "a text like \"*.bias\", or a list of such texts")
-                             : absl::OkStatus();
+  const std::vector<JobValue> all = OneOrMore(value);
+  const bool read = absl::c_all_of(all, [&](const JobValue& each) {
+    return ReadText(key, each, &rule->names.emplace_back()).ok();
+  });
+  if (read && !all.empty()) return absl::OkStatus();
+  return Wrong(key, value, "a text like \"*.bias\", or a list of such texts");
 }
 
 absl::Status ReadDimensions(const JobKey& key, const JobValue& value, ParameterRule* rule) {
-  for (const JobValue& each : OneOrMore(value)) {
+  const std::vector<JobValue> all = OneOrMore(value);
+  const bool read = absl::c_all_of(all, [&](const JobValue& each) {
     int64_t dimensions = 0;
-    if (!ReadInt(key, each, 0, kMostDimensions, &dimensions).ok())
-      rule->dimensions.clear();
-    else
-      rule->dimensions.push_back(static_cast<int>(dimensions));
-    if (rule->dimensions.empty()) break;
-  }
-  return rule->dimensions.empty()
-             ? Wrong(key, value, "a number of dimensions from 0, or a list of such numbers")
-             : absl::OkStatus();
+    if (!ReadInt(key, each, 0, kMostDimensions, &dimensions).ok()) return false;
+    rule->dimensions.push_back(static_cast<int>(dimensions));
+    return true;
+  });
+  if (read && !all.empty()) return absl::OkStatus();
+  return Wrong(key, value, "a number of dimensions from 0, or a list of such numbers");
 }
 
 absl::Status ReadEffect(const JobKey& key, const JobValue& value, std::optional<double>* effect) {

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from harmony_export.capture import Call
-from harmony_export.labels import counted_of
+from harmony_export.labels import label_counts
 
 
 @contextlib.contextmanager
@@ -31,10 +31,8 @@ def sums() -> Iterator[None]:
 
 def labels_in(document: Any, batch: Mapping[str, Tensor]) -> int | None:
     """How many labels of a batch count, where model.json says that they are counted."""
-    counted = counted_of(document)
-    if counted is None:
-        return None
-    return int(counted.counts(batch[document["inputs"][counted.input]["name"]])[0, 1])
+    counts = label_counts(document, batch)
+    return None if counts is None else int(counts[0, 1])
 
 Rule = Mapping[str, Any]  # one of a job's parameter_rules
 

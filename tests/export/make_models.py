@@ -209,12 +209,17 @@ def places_of(case: Case) -> list[Place]:
         return dropouts_of(cut(captured, case.model, find_cuts(case.model, "auto")))
 
 
+def batches_of(case: Case, steps: int, size: int) -> list[dict[str, Tensor]]:
+    """What `sample` makes, a batch of so many samples for each step."""
+    data = sample(case, steps * size)
+    return [{key: tensor.chunk(steps)[i] for key, tensor in data.items()} for i in range(steps)]
+
+
 def expect(case: Case, folder: Path, steps: int, microbatches: int, size: int, optimizer: eager.Optimizer
            ) -> tuple[list[float], dict[str, Tensor]]:
     """What plain PyTorch makes of a model that was exported to a folder: the steps' losses, and the state dict at the
     end."""
-    data = sample(case, steps * microbatches * size)
-    batches = [{key: tensor.chunk(steps)[i] for key, tensor in data.items()} for i in range(steps)]
+    batches = batches_of(case, steps, microbatches * size)
     call = loss_call(case.model, case.loss, case.batch)
     dropout = case.options.get("dropout", False)
     if dropout:

@@ -11,8 +11,6 @@ import support  # first: it says where harmony_export is
 
 import eager
 import make_models
-from harmony_export.dropout import switched_off
-from harmony_export.export import loss_call
 
 STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 2, 3, 2, 0.1
 # make_models.py has more; these are quick, and no two of them are alike.
@@ -26,12 +24,9 @@ class Models(support.ExportTest):
         number."""
         case = make_models.make(name)
         folder = self.export_case(case, name=name)
-        data = make_models.sample(case, STEPS * MICROBATCHES * SIZE)
-        batches = [{key: part.chunk(STEPS)[i] for key, part in data.items()} for i in range(STEPS)]
-        with switched_off(case.model):
-            losses, state = eager.train(case.model, loss_call(case.model, case.loss, case.batch), batches, MICROBATCHES,
-                                        eager.Sgd(case.model, LEARNING_RATE),
-                                        json.loads((folder / "model.json").read_text()))
+        losses, state = make_models.expect(case, folder, STEPS, MICROBATCHES, SIZE,
+                                           eager.Sgd(case.model, LEARNING_RATE))
+        batches = make_models.batches_of(case, STEPS, MICROBATCHES * SIZE)
         found_losses, found = support.train(folder, batches, MICROBATCHES, LEARNING_RATE)
         names = {alias: entry["name"] for entry in json.loads((folder / "model.json").read_text())["parameters"]
                  for alias in (entry["name"], *entry["aliases"]) if entry["exported"]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 import support  # first: it says where harmony_export is
 
@@ -29,7 +29,7 @@ class Tripled(torch.autograd.Function):
         return gradient * 3
 
 
-@torch.library.custom_op("example::twice", mutates_args=())
+@library.custom_op("example::twice", mutates_args=())
 def twice(x: Tensor) -> Tensor:
     return x * 2
 

@@ -147,6 +147,16 @@ class Exported(harness.Scratch):
             worst = max(worst, float(distances.masked_fill(far, 0).max()))
         return worst, open_numbers, numbers
 
+    def cut_and_resumed(self, first, then, **spec):
+        """A job whose processes all die after a checkpoint, taken up again on other devices."""
+        job, out = self.job_of("cut", **spec)
+        run = self.start("run", job, "--devices", first, "--no-calibrate")
+        harness.wait_for(lambda: (out / "checkpoint-2").exists(), "a checkpoint")
+        self.kill_all(run)
+        self.wait_run_folder_gone()
+        self.harmony("run", job, "--devices", then, "--no-calibrate")
+        return out
+
     def killed(self, name, devices=2):
         """The same job, with a worker killed after the first step."""
         flops = sum(graph["forward_flops"] for graph in self.described["graphs"]) * MICROBATCHES * SIZE * 3
@@ -201,12 +211,7 @@ class ExportedTest(Exported):
     def test_a_checkpoint_has_what_final_lacks_and_goes_on_with_the_same_bits(self):
         self.export("cnn")  # with statistics
         whole = self.train("whole", "sim*2:mem=64MiB", optim="adamw", save_steps=2)
-        job, out = self.job_of("cut", optim="adamw", save_steps=2)
-        run = self.start("run", job, "--devices", "sim*2:mem=64MiB,flops=2M", "--no-calibrate")
-        harness.wait_for(lambda: (out / "checkpoint-2").exists(), "a checkpoint")
-        self.kill_all(run)
-        self.wait_run_folder_gone()
-        self.harmony("run", job, "--devices", "sim*3:mem=64MiB", "--no-calibrate")
+        out = self.cut_and_resumed("sim*2:mem=64MiB,flops=2M", "sim*3:mem=64MiB", optim="adamw", save_steps=2)
         self.assertEqual(self.final(out), self.final(whole))
 
     def test_dropout_and_labels_that_do_not_count_know_neither_replicas_nor_devices(self):
@@ -226,16 +231,10 @@ class ExportedTest(Exported):
         data = {"path": str(self.dir / "tokens.bin"), "format": "tokens-u16", "mask_probability": 0.15,
                 "mask_token": 3}
         whole = self.train("whole", "sim*2:mem=64MiB", data=data, save_steps=2)
-        job, out = self.job_of("cut", data=data, save_steps=2)
-        run = self.start("run", job, "--devices", "sim*2:mem=64MiB,flops=100M", "--no-calibrate")
-        harness.wait_for(lambda: (out / "checkpoint-2").exists(), "a checkpoint")
-        self.kill_all(run)
-        self.wait_run_folder_gone()
-        self.harmony("run", job, "--devices", "sim:mem=64MiB", "--no-calibrate")
+        out = self.cut_and_resumed("sim*2:mem=64MiB,flops=100M", "sim:mem=64MiB", data=data, save_steps=2)
         self.assertEqual(self.final(out), self.final(whole))
-        other, _ = self.job_of("other", data=dict(data, mask_token=4))
-        self.harmony("run", other, "--devices", "sim:mem=64MiB", "--no-calibrate")
-        self.assertNotEqual(self.final(self.dir / "out-other"), self.final(whole))
+        other = self.train("other", "sim:mem=64MiB", data=dict(data, mask_token=4))
+        self.assertNotEqual(self.final(other), self.final(whole))
 
     def test_its_layers_are_measured_and_a_plan_goes_by_that(self):
         self.export("cnn")

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/model/exported_fields.h"
+#include "worker/graphs/dropout_mask.h"
 
 namespace harmony::worker {
 namespace {
@@ -23,8 +24,6 @@ using model::OneOf;
 constexpr int64_t kVersion = 1;
 // Of values, and of whatever is counted by an index: no layer of any model comes near.
 constexpr int kMost = 1 << 20;
-// Not of LibTorch (dropout_mask.h).
-constexpr absl::string_view kOwnOperator = "harmony::dropout_mask";
 
 constexpr std::array<Named<Phase>, 4> kPhases = {{{"forward", Phase::kForward},
                                                   {"saving", Phase::kSaving},
@@ -216,10 +215,10 @@ class PhaseReader {
     const bool symbolic = absl::StartsWith(op.name, "sym::");
     field.Only({"op", "overload", "arguments", "results", "list"});
     if (field.ok() && !symbolic && !absl::StartsWith(op.name, "aten::") &&
-        op.name != kOwnOperator) {
+        op.name != kDropoutMask) {
       field.Get("op").Wrong(absl::StrCat("'", op.name.substr(0, 100),
                                          "' is not of the namespaces aten and sym, nor ",
-                                         kOwnOperator));
+                                         kDropoutMask));
     }
     op.overload = field.Get("overload").Text();
     op.returns_list = field.Has("list") && field.Get("list").Flag();

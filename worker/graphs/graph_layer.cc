@@ -60,10 +60,6 @@ class GraphLayer : public Layer {
   template <typename Body>
   absl::Status Guarded(Body body) const;
 
-  // Whether a forward may keep what it saves: running statistics change in the backward's task,
-  // where gradients are bound, so that their forward has to be done again there.
-  bool Keeps() const { return !places_.first && !places_.last && !places_.HasStatistics(); }
-
   at::Tensor Slot(const SlotPlace& slot, const LayerCall& call, Tensors inputs,
                   Statistic statistic) const;
   // The slots among a graph's inputs; all others are to be filled in.
@@ -245,7 +241,7 @@ void GraphLayer::Apply(std::vector<Update> updates, const LayerCall& call) const
 
 Bytes GraphLayer::KeptBytes(int64_t samples) const {
   Bytes bytes;
-  if (!Keeps()) return bytes;
+  if (!places_.keeps) return bytes;
   for (const model::ExportedTensor& tensor : described_.saved) {
     const int64_t elements = c10::multiply_integers(tensor.ShapeFor(samples));
     bytes += (SizeOf(tensor.dtype) * elements).AlignUp(kSlotAlignment);
@@ -254,7 +250,7 @@ Bytes GraphLayer::KeptBytes(int64_t samples) const {
 }
 
 std::unique_ptr<SavedActivations> GraphLayer::NewSaved(int64_t, DeviceAddress place) const {
-  if (places_.last || (place && !Keeps())) return nullptr;
+  if (places_.last || (place && !places_.keeps)) return nullptr;
   auto saved = std::make_unique<SavedTensors>();
   saved->place = place;
   return saved;

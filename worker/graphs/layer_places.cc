@@ -46,6 +46,8 @@ class PlaceFinder {
     places.number = static_cast<int64_t>(layer_);
     places.first = layer_ == 0;
     places.last = layer_ + 1 == exported_.layers.size();
+    places.keeps =
+        model_.cost_of(static_cast<int>(layer_)).recompute == model::Recompute::kUnlessKept;
     places.inputs = before_.size();
     places.input_gradients = CountGradients(before_);
     places.boundary_outputs = behind_.size();
@@ -215,10 +217,6 @@ class PhaseChecker {
 };
 
 }  // namespace
-
-bool LayerPlaces::HasStatistics() const {
-  return absl::c_any_of(slots, [](const SlotPlace& slot) { return slot.statistic(); });
-}
 
 absl::StatusOr<LayerPlaces> FindLayerPlaces(const model::ModelSpec& model,
                                             const model::ExportedModel& exported, int layer) {

@@ -63,6 +63,8 @@ struct LayerPlaces {
   std::string name;
   int64_t number = 0;  // of the layer in the chain
   bool first = false, last = false;
+  // Whether a forward may keep what it saves for its backward, in another task.
+  bool keeps = false;
   int label_counts = kNowhere;  // among the batch inputs, where labels are counted
   std::vector<SlotPlace> slots;
   std::vector<OutputPlace> outputs;
@@ -70,8 +72,6 @@ struct LayerPlaces {
   // Tensors of the boundary before the layer and of the one behind it, and those with gradients.
   size_t inputs = 0, input_gradients = 0;
   size_t boundary_outputs = 0, output_gradients = 0;
-
-  bool HasStatistics() const;
 };
 
 // Internal when the model lacks what the layer needs.

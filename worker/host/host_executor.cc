@@ -178,8 +178,9 @@ class HostExecutor::Impl {
                                    VersionOf(step),
                                    command::ObjectState::kClean};
     return Replace(view, [&](std::byte* data) {
-      std::vector<std::byte*> places;  // of a sample's part of each input
-      for (Bytes offset : layout.offsets) places.push_back(data + offset.count());
+      std::vector<std::byte*> inputs;
+      for (Bytes offset : layout.offsets) inputs.push_back(data + offset.count());
+      std::vector<std::byte*> places = inputs;  // of a sample's part of each
       // One that could not be read may have been put back as another file of that name.
       if (data_ == nullptr) {
         HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job()));
@@ -195,8 +196,7 @@ class HostExecutor::Impl {
           places[i] += job().model.inputs[i].tensor.per_sample().count();
         }
       }
-      for (size_t i = 0; i < places.size(); ++i) places[i] = data + layout.offsets[i].count();
-      return io::FillDerivedInputs(job().model, job().spec.seed, step, samples, places);
+      return io::FillDerivedInputs(job().model, job().spec.seed, step, samples, inputs);
     });
   }
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.checkpoint import CheckpointFunction, _NoopSaveInputs
 
 from . import dropout, faithful
 from .errors import ExportError
@@ -156,11 +155,6 @@ def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
     original = torch.autograd.Function.__dict__["apply"]
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls is CheckpointFunction:
-            # Harmony decides itself what is computed again.
-            return args[0](*args[2:])
-        if cls is _NoopSaveInputs:
-            return torch.empty((0,))
         if cls.__module__.startswith("torch._higher_order_ops"):
             raise ExportError(f"control flow depends on the values of tensors ({cls.__qualname__})", where(),
                               "Use torch.where, masks, or loops of a fixed length")
@@ -389,14 +383,19 @@ def _detached(graph: fx.Graph, argument: Any, call: fx.Node) -> Any:
 # ---- Properties of nodes ----
 
 
+def arguments_of(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operator in the order of its schema, defaults filled in."""
+    assert isinstance(node.target, OpOverload)
+    return {argument.name: node.args[position] if position < len(node.args) else node.kwargs.get(
+        argument.name, argument.default_value) for position, argument in enumerate(node.target._schema.arguments)}
+
+
 def draws_random_numbers(node: fx.Node) -> bool:
     """Whether an operation's result is another one each time. Those that drop values do not where they drop none."""
     if not isinstance(node.target, OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
-    for position, argument in enumerate(node.target._schema.arguments):
-        if argument.name in ("dropout_p", "dropout"):
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(
-                argument.name, argument.default_value)
+    for name, given in arguments_of(node).items():
+        if name in ("dropout_p", "dropout"):
             return not isinstance(given, (int, float)) or given != 0
     return True
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.utils.checkpoint as checkpoint
 from torch import Tensor, nn
 
+from . import faithful
 from .capture import Call
 from .dropout import KEYS, Drawing, Place, applied
 from .errors import ExportError
@@ -81,31 +79,11 @@ def check(directory: Path, model: nn.Module, call: Call, batch: Mapping[str, Ten
     return Exactness(deviations)
 
 
-@contextlib.contextmanager
-def _without_checkpoints() -> Iterator[None]:
-    """Nothing is computed again in the backward, when dropouts are PyTorch's own once more."""
-
-    def plain(cls: type, function: Any, preserve: bool, *arguments: Any) -> Any:
-        return function(*arguments)
-
-    def nothing(*_: Any, **__: Any) -> Iterator[None]:
-        yield
-
-    generator = checkpoint._checkpoint_without_reentrant_generator
-    try:
-        setattr(checkpoint.CheckpointFunction, "apply", classmethod(plain))
-        setattr(checkpoint, "_checkpoint_without_reentrant_generator", nothing)
-        yield
-    finally:
-        delattr(checkpoint.CheckpointFunction, "apply")
-        setattr(checkpoint, "_checkpoint_without_reentrant_generator", generator)
-
-
 def drawing(call: Call, dropouts: Sequence[Place]) -> Call:
     """The same program, its dropouts by the keys of the samples."""
 
     def run(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with applied(Drawing(batch[KEYS], dropouts)), _without_checkpoints():
+        with applied(Drawing(batch[KEYS], dropouts)), faithful.without_checkpoints():
             return call(model, {name: tensor for name, tensor in batch.items() if name != KEYS})
 
     return run

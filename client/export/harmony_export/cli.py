@@ -44,7 +44,6 @@ def _parser() -> argparse.ArgumentParser:
                     help="auto: pretrained where the directory has weights")
     hf.add_argument("--attention", choices=["sdpa", "eager"], help="transformers' implementation; its default where "
                     "it is not given")
-
     hf.add_argument("--attention-mask", action="store_true",
                     help="the data say which tokens are there (1) and which are padding (0)")
 
@@ -84,6 +83,6 @@ def _run(args: argparse.Namespace) -> None:
                            fake=args.no_weights)
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
            values_below=task.values_below, sequence_length=task.sequence_length, dropout=args.dropout,
-           weights=not args.no_weights,
-           check=args.check, tolerance=args.tolerance, overwrite=args.overwrite, copies=task.copies)
+           weights=not args.no_weights, check=args.check, tolerance=args.tolerance, overwrite=args.overwrite,
+           copies=task.copies)
     print(f"written to {args.out}")

@@ -17,23 +17,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 from .errors import ExportError
 from .symbols import expression, linear
 
 KEYS = "sample_keys"  # the batch input that brings a random number for each sample
 
-_library: Any = torch.library.Library("harmony", "DEF")  # type: ignore[no-untyped-call]
+_operators: Any = library.Library("harmony", "DEF")  # type: ignore[no-untyped-call]
 # A graph file's operation has one more argument, the number of the layer, which is not known here.
-_library.define("dropout_mask(Tensor keys, int number, SymInt[] shape, int dimension, float p) -> Tensor")
+_operators.define("dropout_mask(Tensor keys, int number, SymInt[] shape, int dimension, float p) -> Tensor")
 
 
 def _shape_of_mask(keys: Tensor, number: int, shape: Sequence[int], dimension: int, p: float) -> Tensor:
     return keys.new_empty(shape, dtype=torch.bool)
 
 
-_library.impl("dropout_mask", _shape_of_mask, "Meta")
+_operators.impl("dropout_mask", _shape_of_mask, "Meta")
 MASK = torch.ops.harmony.dropout_mask.default
 
 

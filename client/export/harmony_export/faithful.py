@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch._meta_registrations as meta_registrations
+import torch.utils.checkpoint as checkpoint
 from torch import Tensor
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
@@ -28,7 +29,26 @@ from .symbols import at, dimensions_in_memory, expression
 def tracing() -> Iterator[None]:
     """All circumstances together."""
     with (_convolutions_independent_of_samples(), _composites_of_eager(), _grouped_products_in_float32(),
-          _upsampling_backwards_of_any_size(), _transformers_as_in_eager()):
+          _upsampling_backwards_of_any_size(), _transformers_as_in_eager(), without_checkpoints()):
+        yield
+
+
+# ---- Checkpoints ----
+
+
+@contextlib.contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """What a model would compute again in its backward, it keeps: Harmony decides itself what is computed again, and
+    in eager PyTorch a dropout there would be another one."""
+
+    def run(cls: type, function: Callable[..., Any], preserve: bool, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def nothing_around(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    with (_replaced(checkpoint.CheckpointFunction, "apply", classmethod(run)),
+          _replaced(checkpoint, "_checkpoint_without_reentrant_generator", nothing_around)):
         yield
 
 
@@ -173,9 +193,13 @@ def _transformers_as_in_eager() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
+    inherited = name not in vars(owner)
+    original = None if inherited else vars(owner)[name]
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)

@@ -4,15 +4,15 @@ whole batch divide, in whichever microbatches they are."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
 
 from .analysis import is_size
-from .capture import Captured, base_of, mutated_arguments
+from .capture import Captured, arguments_of, base_of, mutated_arguments
 from .symbols import at, expression
 
 aten = torch.ops.aten
@@ -42,13 +42,14 @@ class Counted:
         return torch.stack((own, own.sum().expand(len(own))), dim=1)
 
 
-def counted_of(document: Any) -> Counted | None:
-    """What model.json says of them."""
+def label_counts(document: Any, batch: Mapping[str, Tensor]) -> Tensor | None:
+    """`Counted.counts` of a batch, where model.json says that its labels are counted."""
     loss = document["loss"]
     if "counted" not in loss:
         return None
     entry = loss["counted"]
-    return Counted(entry["input"], entry["first"], loss["labels_per_sample"], entry["ignored"])
+    counted = Counted(entry["input"], entry["first"], loss["labels_per_sample"], entry["ignored"])
+    return counted.counts(batch[document["inputs"][counted.input]["name"]])
 
 
 def make_sum(captured: Captured) -> tuple[Counted | None, str]:
@@ -58,12 +59,7 @@ def make_sum(captured: Captured) -> tuple[Counted | None, str]:
     if loss.target not in _LOSSES:
         more = any(node.target in _LOSSES for node in captured.graph.nodes)
         return None, "the loss is more than a cross entropy" if more else ""
-    assert isinstance(loss.target, OpOverload)
-    given: dict[str, Any] = {}
-    for position, argument in enumerate(loss.target._schema.arguments):
-        value = loss.args[position] if position < len(loss.args) else loss.kwargs.get(argument.name,
-                                                                                       argument.default_value)
-        given[argument.name] = value
+    given = arguments_of(loss)
     if given["reduction"] != _MEAN:
         return None, ""
     if given["weight"] is not None:

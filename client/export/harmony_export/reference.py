@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .execute import GraphRunner, Inputs, Json
-from .labels import COUNTS, counted_of
+from .labels import COUNTS, label_counts
 
 
 @dataclass
@@ -80,10 +80,8 @@ class ReferenceModel:
     def label_counts(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Of each sample how many labels count, and of all. Where they are not counted, one: the loss is what the
         graphs make it."""
-        counted = counted_of(self.document)
-        if counted is None:
-            return torch.ones(1, 2, dtype=torch.int64)
-        return counted.counts(batch[self.document["inputs"][counted.input]["name"]])
+        counts = label_counts(self.document, batch)
+        return torch.ones(1, 2, dtype=torch.int64) if counts is None else counts
 
     def _slots(self, layer: Json, inputs: list[Tensor], values: dict[int, Tensor]) -> list[Tensor]:
         tensors = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from .capture import draws_random_numbers
+from .capture import arguments_of, draws_random_numbers
 from .dropout import MASK
 from .errors import ExportError
 from .joint import LayerGraphs, Phase
@@ -121,17 +121,9 @@ class _PhaseWriter:
             raise ExportError(f"{target} draws random numbers", self._where, "Switch the noise off")
 
     def _arguments(self, node: fx.Node) -> list[Json]:
-        arguments = []
-        for position, parameter in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-            if position < len(node.args) and not parameter.kwarg_only:
-                value = node.args[position]
-            elif parameter.name in node.kwargs:
-                value = node.kwargs[parameter.name]
-            else:
-                assert parameter.has_default_value(), (node, parameter.name)
-                value = parameter.default_value
-            arguments.append(self._argument(_filled(value, parameter), parameter.type))
-        return arguments
+        parameters = node.target._schema.arguments  # type: ignore[union-attr]
+        return [self._argument(_filled(value, parameter), parameter.type)
+                for value, parameter in zip(arguments_of(node).values(), parameters, strict=True)]
 
     def _argument(self, value: Any, kind: Any) -> Json:
         if isinstance(value, fx.Node):

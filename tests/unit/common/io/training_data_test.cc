@@ -250,6 +250,13 @@ TEST_F(MaskedTokensTest, AtLeastOneTokenIsAskedFor) {
   }
 }
 
+TEST_F(MaskedTokensTest, TheIgnoredLabelIsWrittenInTheTypeOfTheLabels) {
+  constexpr int64_t kIgnored = -(int64_t{1} << 32);  // 0 in 32 bits
+  model_.inputs[1].ignored = kIgnored;
+  const Sample sample = Read(5);
+  EXPECT_GT(std::count(sample.labels.begin(), sample.labels.end(), kIgnored), kLength / 2);
+}
+
 TEST_F(MaskedTokensTest, ModelsThatCannotBeAskedSoAreRefused) {
   job_.mask_token = 100;
   EXPECT_NE(OpenError().find("data.mask_token: is 100, but the model has tokens 0 to 99"),
