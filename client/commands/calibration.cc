@@ -1,16 +1,16 @@
 #include "client/commands/calibration.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/profile_cache.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/model/model_sizes.h"
 #include "common/profile/profile_estimate.h"
 #include "common/profile/profile_json.h"
 
@@ -32,11 +32,20 @@ bool LeavesSpeedsOpen(const std::vector<plan::DeviceSpec>& devices) {
   return open;
 }
 
-// Forward, recompute and backward of every token.
+// Forward, recompute and backward of every sample.
 bool IsWorthIt(const model::ModelSpec& model, const job::JobSpec& job) {
-  const double tokens = static_cast<double>(job.max_steps) *
-                        static_cast<double>(job.global_batch_size * job.sequence_length);
-  return 8 * tokens * static_cast<double>(model.parameter_count()) / kGuessedFlops > kWorthIt;
+  double forward = 0;  // of a step
+  for (int layer = 0; layer < model.num_layers(); ++layer) {
+    forward += model::ForwardFlops(model, layer, job.global_batch_size);
+  }
+  return 4 * forward * static_cast<double>(job.max_steps) / kGuessedFlops > kWorthIt;
+}
+
+// What is to be said of the time that a measuring took.
+void SayHowLong(const MeasureOptions& measure, const char* what, const Obtained& obtained) {
+  if (obtained.cached) return;
+  measure.say(absl::StrFormat("measured %s, in %.1f s%s", what, obtained.seconds,
+                              obtained.cache_path.empty() ? "" : " (kept for the next time)"));
 }
 
 std::string FingerprintOf(const MeasureOptions& measure, const profile::CalibrationWork& work,
@@ -57,22 +66,56 @@ bool IsOf(const profile::Profile& speeds, const profile::CalibrationWork& work) 
 
 absl::StatusOr<std::optional<profile::Profile>> SpeedsOf(const MeasureOptions& measure,
                                                          const profile::CalibrationWork& work,
-                                                         bool may_measure) {
+                                                         ObtainBy by) {
   const SignalMask as_before;
   HARMONY_ASSIGN_OR_RETURN(const profile::ProfileVersions versions, AskVersions(measure));
-  const std::string path = CachePath(kPrefix, FingerprintOf(measure, work, versions));
-  std::optional<profile::Profile> cached;
-  if (!path.empty()) cached = ReadCached(path, measure.say);
-  if (cached && IsOf(*cached, work)) return cached;
-  if (!may_measure) return std::nullopt;
-  const Nanos start = MonotonicClock().Now();
-  HARMONY_ASSIGN_OR_RETURN(profile::Profile speeds, MeasureSpeeds(measure, work));
-  speeds.versions = versions;
-  measure.say(absl::StrFormat("measured how fast the devices are, in %.1f s%s",
-                              (MonotonicClock().Now() - start).seconds(),
-                              path.empty() ? "" : " (kept for the next time)"));
-  if (!path.empty()) WriteCached(path, speeds, measure.say);
-  return speeds;
+  HARMONY_ASSIGN_OR_RETURN(
+      std::optional<Obtained> speeds,
+      Obtain(
+          CachePath(kPrefix, FingerprintOf(measure, work, versions)), by, measure.say,
+          [&](const profile::Profile& cached) { return IsOf(cached, work); },
+          [&]() -> absl::StatusOr<profile::Profile> {
+            HARMONY_ASSIGN_OR_RETURN(profile::Profile made, MeasureSpeeds(measure, work));
+            made.versions = versions;
+            return made;
+          }));
+  if (!speeds) return std::nullopt;
+  SayHowLong(measure, "how fast the devices are", *speeds);
+  return std::move(speeds->profile);
+}
+
+// FLOPs and bytes at speeds that were measured in a moment.
+absl::StatusOr<std::optional<profile::Profile>> BySpeeds(MeasureOptions measure, ObtainBy by) {
+  const model::ModelSpec model = measure.model;
+  const std::vector<plan::DeviceSpec> devices = measure.cluster.specs;
+  HARMONY_ASSIGN_OR_RETURN(
+      const profile::CalibrationWork work,
+      profile::CalibrationWorkOf(model, measure.config_json, measure.job, devices.size()));
+  std::vector<std::string> texts;
+  for (const plan::DeviceSpec& device : work.devices) texts.push_back(ToString(device));
+  measure.cluster.devices = absl::StrJoin(texts, ";");
+  measure.cluster.specs = work.devices;
+  HARMONY_ASSIGN_OR_RETURN(const std::optional<profile::Profile> speeds,
+                           SpeedsOf(measure, work, by));
+  if (!speeds) return std::nullopt;
+  return profile::EstimateProfile(work, *speeds, model, measure.job, devices);
+}
+
+// Each distinct layer measured, once.
+absl::StatusOr<std::optional<profile::Profile>> ByLayers(const MeasureOptions& measure,
+                                                         ObtainBy by) {
+  const SignalMask as_before;
+  HARMONY_ASSIGN_OR_RETURN(std::optional<Obtained> layers, ObtainProfile(measure, by));
+  if (!layers) return std::nullopt;
+  SayHowLong(measure, "each distinct layer", *layers);
+  layers->profile.in_passing = true;
+  return std::move(layers->profile);
+}
+
+// Those of a device with a pace take their FLOPs at that, whatever they are.
+bool AllPaced(const std::vector<plan::DeviceSpec>& devices) {
+  return absl::c_all_of(devices,
+                        [](const plan::DeviceSpec& device) { return device.flops.value > 0; });
 }
 
 }  // namespace
@@ -87,27 +130,21 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
   const bool may_measure =
       when == CalibrateWhen::kAlways ||
       (when == CalibrateWhen::kIfWorthIt && IsWorthIt(measure->model, measure->job));
-  if (!may_measure && !AnythingCached(kPrefix)) return "";
+  const bool by_layers = !measure->times_follow_flops && !AllPaced(cluster.specs);
+  if (!may_measure && !AnythingCached(by_layers ? "" : kPrefix)) return "";
   measure->say = say;
-  const model::ModelSpec model = measure->model;
-  HARMONY_ASSIGN_OR_RETURN(
-      const profile::CalibrationWork work,
-      profile::CalibrationWorkOf(model, measure->config_json, measure->job, cluster.specs.size()));
-  std::vector<std::string> devices;
-  for (const plan::DeviceSpec& device : work.devices) devices.push_back(ToString(device));
-  measure->cluster.devices = absl::StrJoin(devices, ";");
-  measure->cluster.specs = work.devices;
+  measure->cluster = cluster;
   measure->quick = true;
-  absl::StatusOr<std::optional<profile::Profile>> speeds = SpeedsOf(*measure, work, may_measure);
-  if (absl::IsCancelled(speeds.status())) return speeds.status();
-  if (!speeds.ok()) {
+  const ObtainBy by = may_measure ? ObtainBy::kCacheElseMeasuring : ObtainBy::kCacheOnly;
+  const absl::StatusOr<std::optional<profile::Profile>> found =
+      by_layers ? ByLayers(*measure, by) : BySpeeds(*measure, by);
+  if (absl::IsCancelled(found.status())) return found.status();
+  if (!found.ok()) {
     say(absl::StrCat("planning by guesses, since nothing could be measured: ",
-                     speeds.status().message()));
+                     found.status().message()));
     return "";
   }
-  if (!speeds->has_value()) return "";
-  return profile::ProfileToJson(
-      profile::EstimateProfile(work, **speeds, model, measure->job, cluster.specs));
+  return found->has_value() ? profile::ProfileToJson(**found) : "";
 }
 
 }  // namespace harmony::client

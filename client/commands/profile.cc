@@ -7,12 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/commands/output_file.h"
 #include "client/commands/profile_cache.h"
 #include "client/commands/profile_measure.h"
 #include "client/progress/render.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
@@ -24,13 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kExitInterrupted = 130;
-
-struct Outcome {
-  profile::Profile profile;
-  bool cached = false;
-  std::string cache_path;  // empty: no home directory
-  double seconds = 0;
-};
 
 // Everything that could be wrong with the input, before the first process starts.
 absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const ProfileOptions& options) {
@@ -52,41 +43,6 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
     if (!quiet) fprintf(stderr, "%s\n", text.c_str());
   };
   return measure;
-}
-
-// All that the measured times depend on.
-std::string FingerprintText(const MeasureOptions& measure,
-                            const profile::ProfileVersions& versions) {
-  std::string text =
-      absl::StrCat(profile::kProfileSchema, "\n", profile::ModelCostText(measure.model), "sizes ",
-                   absl::StrJoin(profile::ProfiledSizes(measure.job), " "), " quick ",
-                   measure.quick, "\n", profile::OptimizerName(measure.job), " threads ",
-                   measure.job.compute_threads, "\n", MeasurersText(measure.bin_dir, versions));
-  for (const plan::DeviceSpec& device : measure.cluster.specs) {
-    absl::StrAppend(&text, ToString(device), "\n");
-  }
-  return text;
-}
-
-absl::StatusOr<Outcome> Obtain(const MeasureOptions& measure, bool again) {
-  HARMONY_ASSIGN_OR_RETURN(const profile::ProfileVersions versions, AskVersions(measure));
-  Outcome outcome;
-  outcome.cache_path = CachePath("", FingerprintText(measure, versions));
-  if (!outcome.cache_path.empty() && !again) {
-    std::optional<profile::Profile> cached = ReadCached(outcome.cache_path, measure.say);
-    if (cached && profile::CheckProfile(*cached, outcome.cache_path, measure.model, measure.job,
-                                        measure.cluster.specs)
-                      .ok()) {
-      outcome.profile = *std::move(cached);
-      outcome.cached = true;
-      return outcome;
-    }
-  }
-  const Nanos start = MonotonicClock().Now();
-  HARMONY_ASSIGN_OR_RETURN(outcome.profile, MeasureProfile(measure));
-  outcome.seconds = (MonotonicClock().Now() - start).seconds();
-  if (!outcome.cache_path.empty()) WriteCached(outcome.cache_path, outcome.profile, measure.say);
-  return outcome;
 }
 
 std::string Time(const profile::Measured& time) {
@@ -144,7 +100,7 @@ std::string ProfileText(const profile::Profile& profile) {
   return text;
 }
 
-void Print(const GlobalOptions& global, const ProfileOptions& options, const Outcome& outcome) {
+void Print(const GlobalOptions& global, const ProfileOptions& options, const Obtained& outcome) {
   if (global.json) {
     nlohmann::ordered_json json;
     json["file"] = options.output;
@@ -166,10 +122,12 @@ void Print(const GlobalOptions& global, const ProfileOptions& options, const Out
 
 absl::Status Run(const GlobalOptions& global, const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const MeasureOptions measure, Prepare(global, options));
-  HARMONY_ASSIGN_OR_RETURN(const Outcome outcome, Obtain(measure, options.again));
+  HARMONY_ASSIGN_OR_RETURN(
+      const std::optional<Obtained> outcome,
+      ObtainProfile(measure, options.again ? ObtainBy::kMeasuring : ObtainBy::kCacheElseMeasuring));
   HARMONY_RETURN_IF_ERROR(
-      io::WriteFileAtomically(options.output, profile::ProfileToJson(outcome.profile)));
-  Print(global, options, outcome);
+      io::WriteFileAtomically(options.output, profile::ProfileToJson(outcome->profile)));
+  Print(global, options, *outcome);
   return absl::OkStatus();
 }
 

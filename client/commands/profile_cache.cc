@@ -5,6 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/job/job_file.h"
 #include "common/profile/profile_json.h"
@@ -32,6 +35,38 @@ std::string IdentityOf(const std::string& program) {
   return absl::StrCat(size, " ", time);
 }
 
+std::optional<profile::Profile> ReadCached(const std::string& path,
+                                           const std::function<void(const std::string&)>& say) {
+  const absl::StatusOr<std::string> text = io::ReadWholeFile(path, kMaxProfileBytes);
+  if (!text.ok()) return std::nullopt;
+  absl::StatusOr<profile::Profile> profile = profile::ParseProfile(*text, path);
+  if (profile.ok()) return *std::move(profile);
+  say(absl::StrCat(path, " is damaged: measuring anew"));
+  return std::nullopt;
+}
+
+void WriteCached(const std::string& path, const profile::Profile& profile,
+                 const std::function<void(const std::string&)>& say) {
+  std::error_code error;
+  fs::create_directories(io::ParentDirectory(path), error);
+  const absl::Status written = io::WriteFileAtomically(path, profile::ProfileToJson(profile));
+  if (!written.ok()) say(absl::StrCat("not cached: ", written.message()));
+}
+
+// All that the measured times depend on.
+std::string FingerprintText(const MeasureOptions& measure,
+                            const profile::ProfileVersions& versions) {
+  std::string text =
+      absl::StrCat(profile::kProfileSchema, "\n", profile::ModelCostText(measure.model), "sizes ",
+                   absl::StrJoin(profile::ProfiledSizes(measure.job), " "), " quick ",
+                   measure.quick, "\n", profile::OptimizerName(measure.job), " threads ",
+                   measure.job.compute_threads, "\n", MeasurersText(measure.bin_dir, versions));
+  for (const plan::DeviceSpec& device : measure.cluster.specs) {
+    absl::StrAppend(&text, ToString(device), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string MeasurersText(const std::string& bin_dir, const profile::ProfileVersions& versions) {
@@ -56,22 +91,36 @@ bool AnythingCached(absl::string_view prefix) {
   return false;
 }
 
-std::optional<profile::Profile> ReadCached(const std::string& path,
-                                           const std::function<void(const std::string&)>& say) {
-  const absl::StatusOr<std::string> text = io::ReadWholeFile(path, kMaxProfileBytes);
-  if (!text.ok()) return std::nullopt;
-  absl::StatusOr<profile::Profile> profile = profile::ParseProfile(*text, path);
-  if (profile.ok()) return *std::move(profile);
-  say(absl::StrCat(path, " is damaged: measuring anew"));
-  return std::nullopt;
+absl::StatusOr<std::optional<Obtained>> Obtain(
+    const std::string& cache_path, ObtainBy by, const std::function<void(const std::string&)>& say,
+    const std::function<bool(const profile::Profile&)>& fits,
+    const std::function<absl::StatusOr<profile::Profile>()>& measure) {
+  Obtained obtained;
+  obtained.cache_path = cache_path;
+  if (!cache_path.empty() && by != ObtainBy::kMeasuring) {
+    std::optional<profile::Profile> cached = ReadCached(cache_path, say);
+    if (cached && fits(*cached)) {
+      obtained.profile = *std::move(cached);
+      obtained.cached = true;
+      return obtained;
+    }
+  }
+  if (by == ObtainBy::kCacheOnly) return std::nullopt;
+  const Nanos start = MonotonicClock().Now();
+  HARMONY_ASSIGN_OR_RETURN(obtained.profile, measure());
+  obtained.seconds = (MonotonicClock().Now() - start).seconds();
+  if (!cache_path.empty()) WriteCached(cache_path, obtained.profile, say);
+  return obtained;
 }
 
-void WriteCached(const std::string& path, const profile::Profile& profile,
-                 const std::function<void(const std::string&)>& say) {
-  std::error_code error;
-  fs::create_directories(io::ParentDirectory(path), error);
-  const absl::Status written = io::WriteFileAtomically(path, profile::ProfileToJson(profile));
-  if (!written.ok()) say(absl::StrCat("not cached: ", written.message()));
+absl::StatusOr<std::optional<Obtained>> ObtainProfile(const MeasureOptions& measure, ObtainBy by) {
+  HARMONY_ASSIGN_OR_RETURN(const profile::ProfileVersions versions, AskVersions(measure));
+  const std::string path = CachePath("", FingerprintText(measure, versions));
+  const auto fits = [&](const profile::Profile& profile) {
+    return profile::CheckProfile(profile, path, measure.model, measure.job, measure.cluster.specs)
+        .ok();
+  };
+  return Obtain(path, by, measure.say, fits, [&] { return MeasureProfile(measure); });
 }
 
 }  // namespace harmony::client

@@ -20,10 +20,23 @@ std::string CachePath(absl::string_view prefix, const std::string& fingerprint_t
 // Whether anything is kept under such a prefix; costs nothing.
 bool AnythingCached(absl::string_view prefix);
 
-// A cached profile that is whole; a damaged one is as good as none, and `say` says so.
-std::optional<profile::Profile> ReadCached(const std::string& path,
-                                           const std::function<void(const std::string&)>& say);
-void WriteCached(const std::string& path, const profile::Profile& profile,
-                 const std::function<void(const std::string&)>& say);
+struct Obtained {
+  profile::Profile profile;
+  bool cached = false;     // nothing was measured now
+  std::string cache_path;  // empty: no home directory
+  double seconds = 0;      // that measuring took
+};
+enum class ObtainBy { kMeasuring, kCacheElseMeasuring, kCacheOnly };
+
+// What is kept at `cache_path` where it `fits`, else what `measure` measures, which is then kept.
+// A damaged file is as good as none, and `say` says so. None: it is not there, and nothing else was
+// allowed.
+absl::StatusOr<std::optional<Obtained>> Obtain(
+    const std::string& cache_path, ObtainBy by, const std::function<void(const std::string&)>& say,
+    const std::function<bool(const profile::Profile&)>& fits,
+    const std::function<absl::StatusOr<profile::Profile>()>& measure);
+
+// The profile that `harmony profile` writes.
+absl::StatusOr<std::optional<Obtained>> ObtainProfile(const MeasureOptions& measure, ObtainBy by);
 
 }  // namespace harmony::client

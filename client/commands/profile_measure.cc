@@ -309,6 +309,7 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
       model::SequenceLengthFor(source.architecture, measure.job.sequence_length));
   HARMONY_ASSIGN_OR_RETURN(measure.model, job::ModelOf(source.architecture, measure.job));
   measure.config_json = source.config_json;
+  measure.times_follow_flops = model::TimesFollowFlops(source.architecture);
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(measure.job, measure.model));
   HARMONY_RETURN_IF_ERROR(data->Validate(measure.job.global_batch_size));

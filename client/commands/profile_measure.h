@@ -21,6 +21,7 @@ struct MeasureOptions {
   job::JobSpec job;
   model::ModelSpec model;
   std::string config_json;  // of the model
+  bool times_follow_flops = true;
   bool quick = false;
   std::function<void(const std::string&)> say;  // what is being done, a line each
 };

@@ -28,6 +28,13 @@ absl::StatusOr<int64_t> SequenceLengthFor(const Architecture& architecture, int6
 // The description, for a length that SequenceLengthFor returned.
 ModelSpec BuildModelSpec(const Architecture& architecture, int64_t sequence_length);
 
+// Whether the times of its layers follow from their FLOPs: those of the built-in families are
+// products of matrices. Of an exported model nothing is known: convolutions, gathers and norms run
+// at very different speeds.
+inline bool TimesFollowFlops(const Architecture& architecture) {
+  return std::holds_alternative<ModelConfig>(architecture);
+}
+
 // Whether other lengths than this one could be trained.
 inline bool TakesAnyLength(const Architecture& architecture) {
   return std::holds_alternative<ModelConfig>(architecture);

@@ -112,6 +112,9 @@ struct Profile {
   bool quick = false;  // one microbatch size only
   // Layers were not measured: they take their FLOPs at the speed of one that was.
   bool calibrated = false;
+  // Measured for a plan or a run that nobody gave a profile. Like a calibrated one it decides
+  // nothing that results depend on.
+  bool in_passing = false;
   ProfileVersions versions;
   std::vector<DeviceProfile> devices;
   HostProfile host;

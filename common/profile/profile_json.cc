@@ -245,6 +245,7 @@ std::string ProfileToJson(const Profile& profile) {
   json["compute_threads"] = profile.compute_threads;
   json["quick"] = profile.quick;
   if (profile.calibrated) json["calibrated"] = true;
+  if (profile.in_passing) json["in_passing"] = true;
   json["versions"] = ToJson(profile.versions);
   json["host"] = ToJson(profile.host);
   json["devices"] = Json::array();
@@ -266,8 +267,8 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text, absl::string_view w
   const document::JsonField root(&json, where, &status);
   CheckSchema(root);
   HARMONY_RETURN_IF_ERROR(status);  // of another schema nothing else can be said
-  root.Only(
-      {"schema", "model", "compute_threads", "quick", "calibrated", "versions", "host", "devices"});
+  root.Only({"schema", "model", "compute_threads", "quick", "calibrated", "in_passing", "versions",
+             "host", "devices"});
   Profile profile;
   const document::JsonField model = root.Get("model");
   model.Only({"fingerprint", "name", "sequence_length"});
@@ -277,6 +278,7 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text, absl::string_view w
   profile.compute_threads = static_cast<int>(root.Get("compute_threads").Integer(1, 1024));
   profile.quick = root.Get("quick").Flag();
   if (root.Has("calibrated")) profile.calibrated = root.Get("calibrated").Flag();
+  if (root.Has("in_passing")) profile.in_passing = root.Get("in_passing").Flag();
   profile.versions = ReadVersions(root.Get("versions"));
   profile.host = ReadHost(root.Get("host"));
   const document::JsonField devices = root.Get("devices");

@@ -243,6 +243,29 @@ class ExportedTest(Exported):
         planned = self.harmony("plan", job, "--devices", "sim*2:mem=64MiB", "--profile", self.dir / "P.json")
         self.assertIn("on 2 devices", planned.stdout)
 
+    def test_without_a_profile_its_layers_are_measured_once(self):
+        self.export("cnn")
+        self.env["XDG_CACHE_HOME"] = str(self.dir / "cache")
+        job, _ = self.job_of("once", micro_batch_size="auto")
+
+        def plan(*args, devices="sim*2:mem=64MiB"):
+            done = self.harmony("plan", job, "--devices", devices, "--json", *args)
+            return json.loads(done.stdout), done.stderr
+
+        blind, _ = plan("--no-calibrate")
+        first, said = plan()
+        self.assertIn("measured each distinct layer", said)
+        self.assertIn("each distinct layer measured", first["time_estimate"]["basis"])
+        # What is measured differs from one time to the next, and must not decide about results.
+        self.assertEqual(first["micro_batch_size"], blind["micro_batch_size"])
+        again, said = plan()
+        self.assertEqual(said, "")
+        for key in ("step_seconds", "basis"):
+            self.assertEqual(again["time_estimate"][key], first["time_estimate"][key])
+        # Devices with a pace take FLOPs at that, whatever the layers are.
+        paced, said = plan(devices="sim*2:mem=64MiB,flops=1G")
+        self.assertNotIn("each distinct layer", said + paced["time_estimate"]["basis"])
+
     def test_without_weights_it_is_planned_but_not_trained(self):
         self.export("cnn")
         (self.folder / "weights.safetensors").unlink()

@@ -150,9 +150,11 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
                            profile::ParseProfile(request.profile, request.profile_path));
   HARMONY_RETURN_IF_ERROR(profile::CheckProfile(profile, request.profile_path, admitted.model,
                                                 admitted.spec, machine.devices));
+  options->rough = profile.calibrated || profile.in_passing;
   if (profile.calibrated) {
     options->basis = profile::DescribeEstimate(profile, admitted.model, machine.devices);
-    options->rough = true;
+  } else if (profile.in_passing) {
+    options->basis = "calibrated: each distinct layer measured, at one microbatch size";
   }
   options->costs = dispatch::ProfiledCostFactory(
       std::make_shared<const profile::Profile>(std::move(profile)), admitted.model);

@@ -38,7 +38,8 @@ std::string SampleText() {
 }
 
 TEST(ProfileTest, ComesBackAsItWasWritten) {
-  const Profile profile = testing_support::SampleProfile(Model(), Job(), Devices());
+  Profile profile = testing_support::SampleProfile(Model(), Job(), Devices());
+  profile.in_passing = true;
   const absl::StatusOr<Profile> read = ParseProfile(ProfileToJson(profile), "P.json");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, profile);
