@@ -96,6 +96,7 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   request.set_job_yaml(submit.job_yaml());
   request.set_job_path(submit.job_path());
   *request.mutable_overrides() = submit.overrides();
+  request.set_working_directory(submit.working_directory());
   request.set_profile(submit.profile());
   request.set_profile_path(submit.profile_path());
   request.set_plan(submit.plan());

@@ -74,6 +74,21 @@ class LifecycleTest(harness.Scratch):
         self.assertNotEqual(harness.weights_digest(out / "final"), before)
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
+    def test_relative_paths_begin_at_the_job_file_and_those_of_set_where_the_user_is(self):
+        (self.dir / "jobs").mkdir()
+        _, _ = self.job("jobs/j", output_dir="there", max_steps=1)
+        self.harmony("run", "jobs/j.yaml", "--devices", DEVICES)
+        self.assertTrue((self.dir / "jobs" / "there" / "final").is_dir())
+        self.harmony("run", "jobs/j.yaml", "--devices", DEVICES, "--set", "output_dir=here")
+        self.assertTrue((self.dir / "here" / "final").is_dir())
+        self.up("--devices", DEVICES)
+        self.harmony("submit", "jobs/j.yaml", "--set", "output_dir=submitted")
+        self.harmony("watch")
+        self.assertTrue((self.dir / "submitted" / "final").is_dir())
+        # The coordinator that is up plans; it sees relative paths as the user does.
+        self.harmony("plan", "jobs/j.yaml", "--set", "data.path=data.txt")
+        self.assertEqual(sorted(each.name for each in (self.dir / "jobs").iterdir()), ["j.yaml", "there"])
+
     def test_the_plan_of_a_run_is_kept_and_can_be_run_again(self):
         job, out = self.job("kept", layer_groups=[1, 2, 3], update="deferred")
         self.harmony("run", job, "--devices", DEVICES)
