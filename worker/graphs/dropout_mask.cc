@@ -3,11 +3,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <immintrin.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "common/base/random.h"
@@ -19,9 +21,51 @@ constexpr int64_t kWords = 4;                 // of a Philox block: one for each
 constexpr int64_t kGrain = int64_t{1} << 14;  // elements that are worth a thread
 constexpr int64_t kMostLayers = int64_t{1} << 32, kMostNumbers = int64_t{1} << 32;
 
+// Philox4x32 of four blocks at a time, a word to each 64-bit lane: one at a time takes four times
+// as long, a fortieth of BERT's step. Elements from `begin` on, as many as make whole rounds; the
+// end of what it drew.
+__attribute__((target("avx2"))) int64_t DrawWide(uint64_t key, uint64_t stream, uint64_t threshold,
+                                                 int64_t begin, int64_t end, bool* mask) {
+  using Lanes = uint64_t __attribute__((vector_size(32)));
+  constexpr int64_t kAtOnce = 4 * kWords;
+  constexpr uint64_t kLow = 0xFFFFFFFF;
+  const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
+  int64_t at = begin;
+  for (; at + kAtOnce <= end; at += kAtOnce) {
+    const Lanes counter = Lanes{0, 1, 2, 3} + static_cast<uint64_t>(at / kWords);
+    Lanes c0 = counter & kLow, c1 = counter >> 32;
+    Lanes c2 = Lanes{} + (stream & kLow), c3 = Lanes{} + (stream >> 32);
+    uint64_t k0 = key & kLow, k1 = key >> 32;
+    for (int round = 0; round < 10; ++round) {
+      const auto p0 = reinterpret_cast<Lanes>(_mm256_mul_epu32(m0, reinterpret_cast<__m256i>(c0)));
+      const auto p1 = reinterpret_cast<Lanes>(_mm256_mul_epu32(m1, reinterpret_cast<__m256i>(c2)));
+      c0 = (p1 >> 32) ^ c1 ^ k0;
+      c1 = p1 & kLow;
+      c2 = (p0 >> 32) ^ c3 ^ k1;
+      c3 = p0 & kLow;
+      k0 = (k0 + 0x9E3779B9) & kLow;
+      k1 = (k1 + 0xBB67AE85) & kLow;
+    }
+    // Bit 63 of the difference says that a word is below the threshold. A byte for each word, the
+    // four of a block side by side.
+    c0 = (c0 - threshold) >> 63;
+    c1 = (c1 - threshold) >> 63 << 8;
+    c2 = (c2 - threshold) >> 63 << 16;
+    c3 = (c3 - threshold) >> 63 << 24;
+    const Lanes kept = (c0 | c1 | c2 | c3) ^ 0x01010101;
+    for (size_t block = 0; block < 4; ++block) {
+      const auto bytes = static_cast<uint32_t>(kept[block]);
+      std::memcpy(mask + at + static_cast<int64_t>(block) * kWords, &bytes, sizeof(bytes));
+    }
+  }
+  return at;
+}
+
 // Elements [begin, end) of a sample; begin is a multiple of kWords.
 void Draw(uint64_t key, uint64_t stream, uint64_t threshold, int64_t begin, int64_t end,
           bool* mask) {
+  static const bool wide = __builtin_cpu_supports("avx2") > 0;
+  if (wide) begin = DrawWide(key, stream, threshold, begin, end, mask);
   for (int64_t at = begin; at < end; at += kWords) {
     const auto words = Philox4x32(key, static_cast<uint64_t>(at / kWords), stream);
     const int64_t count = std::min(kWords, end - at);

@@ -6,10 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
 
 namespace harmony::worker {
@@ -65,6 +67,22 @@ TEST(DropoutMaskTest, DoesNotDependOnThreads) {
   at::set_num_threads(before == 1 ? 3 : 1);
   EXPECT_TRUE(at::equal(*Mask(Keys(), large), mask));
   at::set_num_threads(before);
+}
+
+// Many elements are drawn at a time where the processor can, the rest one by one.
+TEST(DropoutMaskTest, EveryElementIsItsWordOfPhilox) {
+  for (const double p : {0.1, 0.5, 0.999999}) {
+    const at::Tensor mask = *Mask(Keys(), absl::StrCat("5, 3, [3, 67], 0, ", p));
+    const auto threshold = static_cast<uint64_t>(std::nearbyint(p * 0x1.0p32));
+    for (int64_t sample = 0; sample < 3; ++sample) {
+      const auto key = static_cast<uint64_t>(Keys()[sample].item<int64_t>());
+      for (int64_t e = 0; e < 67; ++e) {
+        const auto words = Philox4x32(key, static_cast<uint64_t>(e / 4), (uint64_t{5} << 32) | 3);
+        ASSERT_EQ(mask[sample][e].item<bool>(), words[static_cast<size_t>(e % 4)] >= threshold)
+            << "p " << p << " sample " << sample << " element " << e;
+      }
+    }
+  }
 }
 
 TEST(DropoutMaskTest, ZeroKeepsAllAndOneNothing) {
