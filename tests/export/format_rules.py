@@ -217,7 +217,8 @@ def check_operation(operation: dict[str, Any], known: set[int]) -> None:
     if namespace == "sym":
         assert name in SIZES and operation["overload"] == "" and len(results) == 1
     elif namespace == "harmony":
-        assert name == "dropout_mask" and len(operation["arguments"]) == 6 and len(results) == 1
+        assert (name, len(operation["arguments"]), len(results)) in (("dropout_mask", 6, 1),
+                                                                     ("linear_cross_entropy", 6, 4))
     else:
         assert namespace == "aten"
         overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,11 @@ def hf(task: str, kind: str, length: int | None = None, dropout: bool = False, a
     return Case(made.model, made.loss, made.sample_batch, {
         "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length,
         "dropout": dropout}, holes)
+
+
+def fused(case: Case) -> Case:
+    """The same with the loss and the linear layer before it as one operation."""
+    return replace(case, options={**case.options, "fused_loss": True})
 
 
 def own(model: nn.Module, loss: Any = "cross_entropy", **options: Any) -> Case:
@@ -159,6 +164,8 @@ MODELS: dict[str, Callable[[], Case]] = {
                         state_size=4),
     "bert": lambda: hf("masked-lm", "BertConfig", 24, **BERT),
     "bert_masked": lambda: hf("masked-lm", "BertConfig", 24, **BERT, dropout=True, attention_mask=True, holes=0.8),
+    "bert_fused": lambda: fused(hf("masked-lm", "BertConfig", 24, **BERT, dropout=True, attention_mask=True,
+                                   holes=0.8)),
     "roberta": lambda: hf("masked-lm", "RobertaConfig", 24, **BERT),
     "albert": lambda: hf("masked-lm", "AlbertConfig", 24, **BERT, embedding_size=32),
     "distilbert": lambda: hf("masked-lm", "DistilBertConfig", 24, vocab_size=128, dim=64, n_layers=2, n_heads=4,

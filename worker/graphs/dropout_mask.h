@@ -1,6 +1,6 @@
 #pragma once
 
-// The one operator of graphs that is not LibTorch's: which elements a dropout keeps.
+// An operator of graphs that is not LibTorch's: which elements a dropout keeps.
 //
 //   harmony::dropout_mask(Tensor keys, int layer, int number, int[] shape, int dimension,
 //                         float p) -> Tensor

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/graphs/dropout_mask.h"
+#include "worker/graphs/linear_cross_entropy.h"
 
 namespace harmony::worker {
 namespace {
@@ -109,6 +110,7 @@ class Graph::Binder {
 
   absl::StatusOr<Graph> Bind() {
     RegisterDropoutMask();
+    RegisterLinearCrossEntropy();
     for (const PhaseInput& input : text_.inputs) {
       if (input.kind == InputKind::kSamples || input.kind == InputKind::kLayer) {
         KindOf(input.value) = ValueKind::kInteger;

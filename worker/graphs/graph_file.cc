@@ -13,6 +13,7 @@
 #include "common/document/json_fields.h"
 #include "common/model/exported_fields.h"
 #include "worker/graphs/dropout_mask.h"
+#include "worker/graphs/linear_cross_entropy.h"
 
 namespace harmony::worker {
 namespace {
@@ -215,10 +216,10 @@ class PhaseReader {
     const bool symbolic = absl::StartsWith(op.name, "sym::");
     field.Only({"op", "overload", "arguments", "results", "list"});
     if (field.ok() && !symbolic && !absl::StartsWith(op.name, "aten::") &&
-        op.name != kDropoutMask) {
+        op.name != kDropoutMask && op.name != kLinearCrossEntropy) {
       field.Get("op").Wrong(absl::StrCat("'", op.name.substr(0, 100),
                                          "' is not of the namespaces aten and sym, nor ",
-                                         kDropoutMask));
+                                         kDropoutMask, " or ", kLinearCrossEntropy));
     }
     op.overload = field.Get("overload").Text();
     op.returns_list = field.Has("list") && field.Get("list").Flag();

@@ -63,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         source.add_argument("--seed", type=int, default=0, help="of weights that are drawn anew")
         source.add_argument("--dropout", action=argparse.BooleanOptionalAction, default=True,
                             help="drop in training what the model says (default)")
+        source.add_argument("--fused-loss", action="store_true",
+                            help="never hold all logits: less memory for many classes, other last bits")
         source.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                             help="compare a microbatch with eager PyTorch (default)")
         source.add_argument("--tolerance", type=float, default=1e-6, help="of the check, where bits are not equal")
@@ -82,7 +84,7 @@ def _run(args: argparse.Namespace) -> None:
         task = torchvision(args.model, args.loss, classes=args.classes, image_size=args.image_size, seed=args.seed,
                            fake=args.no_weights)
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
-           values_below=task.values_below, sequence_length=task.sequence_length, dropout=args.dropout,
+           values_below=task.values_below, sequence_length=task.sequence_length, dropout=args.dropout, fused_loss=args.fused_loss,
            weights=not args.no_weights, check=args.check, tolerance=args.tolerance, overwrite=args.overwrite,
            copies=task.copies)
     print(f"written to {args.out}")

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from .capture import base_of
+from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
 from .symbols import at, expression, linear
 
@@ -129,6 +130,9 @@ _TEMPORARIES: dict[Any, tuple[int, ...]] = {
 
 
 def _temporaries(node: fx.Node) -> Pair:
+    if node.target is LINEAR_CROSS_ENTROPY:
+        weight: Any = node.args[1]
+        return 0, chunk_bytes(weight.meta["val"])
     positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
     sources = [node.args[position] for position in positions]
     return _total(_bytes_of(source.meta["val"]) for source in sources if isinstance(source, fx.Node))

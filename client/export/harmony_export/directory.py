@@ -39,6 +39,7 @@ class Loss:
     reduction: str
     labels_per_sample: int
     counted: Counted | None = None
+    fused: bool = False  # with the linear layer before it
 
     def as_json(self) -> Json:
         """As model.json has it."""
@@ -188,7 +189,7 @@ class Assembler:
     def _differentiated(self, piece: Piece, is_last: bool) -> LayerGraphs:
         signature = _signature(piece)
         if is_last or signature not in self._layers:
-            graphs = differentiate(piece, is_last)
+            graphs = differentiate(piece, is_last, fused_loss=is_last and self._description.loss.fused)
             self._check_statistics(piece, graphs)
             self._layers[signature] = graphs
         return self._layers[signature]

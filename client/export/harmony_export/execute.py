@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .dropout import draw
+from .fused_loss import linear_cross_entropy
 from .state import DTYPES
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
@@ -33,6 +34,7 @@ _SIZES: dict[str, Callable[..., int]] = {
     "max": max,
     "min": min,
 }
+_OWN: dict[str, Callable[..., Any]] = {"dropout_mask": draw, "linear_cross_entropy": linear_cross_entropy}
 
 Json = Any
 Inputs = Mapping[str, Sequence[Any]]
@@ -86,11 +88,11 @@ class GraphRunner:
             values[operation["results"][0]] = _SIZES[name](*arguments)
             return
         if namespace == "harmony":
-            values[operation["results"][0]] = draw(*arguments)
-            return
-        overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")
-        positional, keywords = _split(overload, arguments)
-        result = overload(*positional, **keywords)
+            result = _OWN[name](*arguments)
+        else:
+            overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")
+            positional, keywords = _split(overload, arguments)
+            result = overload(*positional, **keywords)
         results = result if isinstance(result, (tuple, list)) else [result]
         for number, value in zip(operation["results"], results, strict=True):
             if number >= 0:

@@ -34,8 +34,8 @@ aten = torch.ops.aten
 def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapping[str, Tensor], *,
            out: str | Path, cuts: Cuts = "auto", name: str | None = None, reduction: str = "mean",
            labels_per_sample: int | None = None, values_below: Mapping[str, int] | None = None,
-           sequence_length: int | None = None, dropout: bool = True, weights: bool = True, check: bool = True,
-           tolerance: float = TOLERANCE, overwrite: bool = False, copies: Sequence[str | Path] = (),
+           sequence_length: int | None = None, dropout: bool = True, fused_loss: bool = False, weights: bool = True,
+           check: bool = True, tolerance: float = TOLERANCE, overwrite: bool = False, copies: Sequence[str | Path] = (),
            report: Callable[[str], None] = print) -> Path:
     """Exports a model for training, and returns the directory.
 
@@ -53,6 +53,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     sequence_length   of models that read sequences, for the job file
     dropout           False: nothing is dropped in training. Otherwise what the model says: zeros by nn.Dropout, its
                       functions and attention; other kinds of noise are switched off, and named
+    fused_loss        the cross entropy and the linear layer before it become one operation that takes rows in
+                      chunks: far less memory where there are many classes, and the last bits of a sum in another
+                      order. Refused where the model does not end so
     weights           False: writes no weights. Those of models made `without_memory()` cannot be written
     check             compares microbatches with eager PyTorch
     tolerance         the relative error that the check allows where bits are not equal
@@ -77,8 +80,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         counted, reason = make_sum(captured) if reduction == "mean" else (None, "")
         if reason:
             report(f"labels are not counted, each microbatch weighs the same: {reason}")
-        described_loss = Loss(reduction, labels_per_sample) if counted is None else (
-            Loss("sum", counted.per_sample, counted))
+        described_loss = Loss(reduction, labels_per_sample, fused=fused_loss) if counted is None else (
+            Loss("sum", counted.per_sample, counted, fused_loss))
         chain = cut(captured, model, find_cuts(model, cuts))
         bounds = {**_found_bounds(captured), **(values_below or {})}
         description = Description(name or type(model).__name__, bounds, described_loss, sequence_length)

@@ -19,6 +19,7 @@ from . import faithful
 from .capture import base_of, quiet
 from .chain import Piece
 from .errors import ExportError
+from .fused_loss import fuse
 from .symbols import SizeBuilder, dimensions_in_memory, expression
 
 aten = torch.ops.aten
@@ -77,13 +78,15 @@ class Saved:
     restore: list[int] | None
 
 
-def differentiate(piece: Piece, is_last: bool) -> LayerGraphs:
+def differentiate(piece: Piece, is_last: bool, fused_loss: bool = False) -> LayerGraphs:
     """The phases of a layer."""
     joint = _Joint(piece, is_last)
     outputs: set[Kind] = {"output", "loss"}
     forward = joint.phase(outputs)
     if is_last:
         phases = {"fused": joint.phase({"loss", "gradient", "update"})}
+        if fused_loss:
+            phases["fused"] = _with_fused_loss(phases["fused"], piece.name)
         saved: list[Saved] = []
     else:
         saved = joint.choose_saved()
@@ -94,6 +97,12 @@ def differentiate(piece: Piece, is_last: bool) -> LayerGraphs:
         }
     return LayerGraphs(phases, forward, [s.stored.meta["val"] for s in saved],
                        joint.indices("update"), joint.indices("gradient"))
+
+
+def _with_fused_loss(phase: Phase, where: str) -> Phase:
+    fuse(phase.graph, where)
+    made: Any = phase.graph.output_node().args[0]
+    return Phase(phase.graph, phase.inputs, [(node, port) for node, (_, port) in zip(made, phase.results)])
 
 
 class _Joint:

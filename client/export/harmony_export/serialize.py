@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from .capture import arguments_of, draws_random_numbers
 from .dropout import MASK
 from .errors import ExportError
+from .fused_loss import LINEAR_CROSS_ENTROPY
 from .joint import LayerGraphs, Phase
 from .state import DTYPES, dtype_name
 from .symbols import shape_json
@@ -113,6 +114,8 @@ class _PhaseWriter:
 
     def _check(self, node: fx.Node) -> None:
         target = node.target
+        if target is LINEAR_CROSS_ENTROPY:
+            return
         if not isinstance(target, OpOverload) or target.namespace != "aten":
             raise ExportError(f"{target} is no operator of ATen", self._where, "Use PyTorch's own tensor operations")
         if target._schema.is_mutable:
