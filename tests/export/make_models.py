@@ -31,7 +31,7 @@ from harmony_export.check import drawing, rows
 from harmony_export.cuts import find_cuts
 from harmony_export.dropout import KEYS, Place, sample_keys, switched_off
 from harmony_export.export import loss_call
-from harmony_export.tasks import hugging_face
+from harmony_export.tasks import hugging_face, torchvision
 
 
 @dataclass
@@ -69,6 +69,12 @@ def hf(task: str, kind: str, length: int | None = None, dropout: bool = False, a
     return Case(made.model, made.loss, made.sample_batch, {
         "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length,
         "dropout": dropout}, holes)
+
+
+def vision(name: str) -> Case:
+    """A model of torchvision, as published but for small images."""
+    made = torchvision(name, "cross_entropy", classes=10, image_size=32, seed=1)
+    return Case(made.model, made.loss, made.sample_batch, {"name": name, "dropout": False})
 
 
 def fused(case: Case) -> Case:
@@ -183,6 +189,10 @@ MODELS: dict[str, Callable[[], Case]] = {
                            depths=[2, 2], num_stages=2, patch_size=4, num_labels=10),
     "resnet": lambda: hf("image-classification", "ResNetConfig", embedding_size=8, hidden_sizes=[16, 32],
                          depths=[2, 2], layer_type="bottleneck", image_size=32, num_labels=10),
+    "resnet18": lambda: vision("resnet18"),
+    "mobilenet_v2": lambda: vision("mobilenet_v2"),
+    "shufflenet": lambda: vision("shufflenet_v2_x0_5"),
+    "efficientnet": lambda: vision("efficientnet_b0"),
 }
 
 

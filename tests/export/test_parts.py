@@ -284,6 +284,17 @@ class Programs(support.ExportTest):
         self.assertFalse((out / "weights.safetensors").exists())
         self.assertIn("no weights are written", printed.getvalue())
 
+    def test_torchvision(self) -> None:
+        out = self.dir / "out"
+        arguments = ["torchvision", "resnet18", "--loss", "cross_entropy", "--classes", "10", "--image-size", "32",
+                     "-o", str(out)]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.assertEqual(main(arguments), 0)
+        support.format_rules.check_directory(out)
+        self.assertIn("to the last bit", printed.getvalue())
+        with self.assertRaisesRegex(ExportError, "has no model 'resnet19'"):
+            torchvision("resnet19", "cross_entropy")
+
     def test_torchvision_is_asked_for(self) -> None:
         with mock.patch.dict("sys.modules", {"torchvision": None}):
             with self.assertRaisesRegex(ExportError, "torchvision is not installed"):
