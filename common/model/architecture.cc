@@ -1,5 +1,7 @@
 #include "common/model/architecture.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/families/causal_lm.h"
@@ -20,19 +22,21 @@ absl::StatusOr<int64_t> SequenceLengthFor(const Architecture& architecture, int6
     HARMONY_RETURN_IF_ERROR(CheckSequenceLength(*config, wanted));
     return wanted;
   }
-  const int64_t exported = std::get<ExportedModel>(architecture).sequence_length;
-  if (exported == 0) return 1;
-  if (exported == wanted) return wanted;
+  const SequenceLengths& exported = std::get<ExportedModel>(architecture).sequence_length;
+  if (exported.most == 0) return 1;
+  if (exported.least <= wanted && wanted <= exported.most) return wanted;
+  const std::string lengths = exported.free ? absl::StrCat(exported.least, " to ", exported.most)
+                                            : absl::StrCat(exported.most);
   return absl::InvalidArgumentError(
-      absl::StrCat("sequence_length is ", wanted, ", but the model was exported for ", exported,
-                   ": give sequence_length: ", exported, ", or export it for ", wanted));
+      absl::StrCat("sequence_length is ", wanted, ", but the model was exported for ", lengths,
+                   ": give sequence_length: ", lengths, ", or export it for ", wanted));
 }
 
 ModelSpec BuildModelSpec(const Architecture& architecture, int64_t sequence_length) {
   if (const auto* config = std::get_if<ModelConfig>(&architecture); config != nullptr) {
     return BuildModelSpec(*config, sequence_length);
   }
-  return BuildModelSpec(std::get<ExportedModel>(architecture));
+  return BuildModelSpec(std::get<ExportedModel>(architecture).AtLength(sequence_length));
 }
 
 }  // namespace harmony::model

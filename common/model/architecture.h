@@ -35,9 +35,4 @@ inline bool TimesFollowFlops(const Architecture& architecture) {
   return std::holds_alternative<ModelConfig>(architecture);
 }
 
-// Whether other lengths than this one could be trained.
-inline bool TakesAnyLength(const Architecture& architecture) {
-  return std::holds_alternative<ModelConfig>(architecture);
-}
-
 }  // namespace harmony::model

@@ -15,7 +15,7 @@ SampleTensor SampleOf(const ExportedTensor& tensor) {
   // The whole is a multiple of the samples, whichever extent says so, and lies as it is.
   SampleTensor sample{tensor.name, tensor.dtype, {}};
   for (const Extent& extent : tensor.shape) {
-    if (!extent.per_sample || extent.size != 1) sample.shape.push_back(extent.size);
+    if (!extent.per_sample || extent.size != 1) sample.shape.push_back(extent.size.number());
   }
   return sample;
 }
@@ -38,6 +38,16 @@ bool HasStatistics(const ExportedModel& exported, const ExportedLayer& layer) {
     return slot.kind == SlotKind::kParameter &&
            exported.parameters[static_cast<size_t>(slot.index)].role == TensorRole::kStatistic;
   });
+}
+
+BytesBySamples SizesOf(const std::vector<ExportedGraph::Phase>& exported) {
+  BytesBySamples sizes;
+  for (const ExportedGraph::Phase& phase : exported) {
+    BytesBySamples::Phase& size = sizes.phases.emplace_back();
+    size.per_sample = Bytes(phase.per_sample.number());
+    size.fixed = Bytes(phase.fixed.number());
+  }
+  return sizes;
 }
 
 // What is alive in a phase, as the export counted it, is what a task is expected to hold. The bound
@@ -63,7 +73,7 @@ BytesBySamples SavedSize(const ExportedTensor& tensor) {
   Bytes bytes = SizeOf(tensor.dtype);
   bool grows = false;
   for (const Extent& extent : tensor.shape) {
-    bytes = TimesSaturated(bytes, extent.size);
+    bytes = TimesSaturated(bytes, extent.size.number());
     grows |= extent.per_sample;
   }
   return grows ? BytesBySamples::Of(bytes) : BytesBySamples::Of(Bytes(), bytes);
@@ -74,7 +84,10 @@ LayerCost CostOf(const ExportedModel& exported, const ExportedLayer& layer, bool
   LayerCost cost;
   cost.name = layer.name;
   cost.work = absl::StrCat("graph ", graph.digest, first ? " (first)" : "");
-  cost.forward_flops = graph.forward_flops;
+  // Otherwise the graph has it in its shapes.
+  const SequenceLengths& lengths = exported.sequence_length;
+  if (lengths.free) absl::StrAppend(&cost.work, ", sequences of ", lengths.most);
+  cost.forward_flops = static_cast<double>(graph.forward_flops.number());
   BytesBySamples::Phase saved;
   const bool keeps = !first && !last && !HasStatistics(exported, layer);
   cost.recompute = keeps ? Recompute::kUnlessKept : last ? Recompute::kNever : Recompute::kAlways;
@@ -88,14 +101,14 @@ LayerCost CostOf(const ExportedModel& exported, const ExportedLayer& layer, bool
   LayerWorkspace& expected = cost.expected;
   const ExportedGraph::Workspace& phases = graph.workspace;
   if (last) {
-    expected.forward = expected.backward = phases.fused;
+    expected.forward = expected.backward = SizesOf(phases.fused);
   } else {
-    expected.forward = phases.forward;
-    expected.backward = Larger(phases.saving, phases.backward);
+    expected.forward = SizesOf(phases.forward);
+    expected.backward = Larger(SizesOf(phases.saving), SizesOf(phases.backward));
     // The first layer does its forward again within its backward, when all others are done.
     if (!first) expected.kept.phases = {saved};
-    expected.keeping_forward = keeps ? phases.keeping : phases.forward;
-    expected.kept_backward = keeps ? phases.kept_backward : expected.backward;
+    expected.keeping_forward = keeps ? SizesOf(phases.keeping) : expected.forward;
+    expected.kept_backward = keeps ? SizesOf(phases.kept_backward) : expected.backward;
   }
   cost.bound = {WithRoom(expected.forward), expected.kept, WithRoom(expected.backward),
                 WithRoom(expected.keeping_forward), WithRoom(expected.kept_backward)};
@@ -159,14 +172,55 @@ std::vector<BlockContents> BlocksOf(const ExportedModel& exported) {
 
 }  // namespace
 
+ExportedTensor ExportedTensor::AtLength(int64_t length) const {
+  ExportedTensor tensor = *this;
+  for (Extent& extent : tensor.shape) extent.size = extent.size.At(length);
+  return tensor;
+}
+
+std::vector<int64_t> ExportedTensor::ShapeFor(int64_t samples) const {
+  std::vector<int64_t> sizes;
+  for (const Extent& extent : shape) {
+    sizes.push_back(extent.per_sample ? extent.size.number() * samples : extent.size.number());
+  }
+  return sizes;
+}
+
+ExportedModel ExportedModel::AtLength(int64_t length) const {
+  ExportedModel model = *this;
+  if (!sequence_length.free) return model;
+  model.sequence_length.least = model.sequence_length.most = length;
+  const auto choose = [length](LengthPolynomial& amount) { amount = amount.At(length); };
+  for (ExportedInput& input : model.inputs) input.tensor = input.tensor.AtLength(length);
+  for (ExportedValue& value : model.values) value.tensor = value.tensor.AtLength(length);
+  for (ExportedGraph& graph : model.graphs) {
+    choose(graph.forward_flops);
+    for (ExportedTensor& saved : graph.saved) saved = saved.AtLength(length);
+    ExportedGraph::Workspace& sizes = graph.workspace;
+    for (auto* phases : {&sizes.forward, &sizes.saving, &sizes.keeping, &sizes.backward,
+                         &sizes.kept_backward, &sizes.fused}) {
+      for (ExportedGraph::Phase& phase : *phases) {
+        choose(phase.per_sample);
+        choose(phase.fixed);
+      }
+    }
+  }
+  choose(model.labels_per_sample);
+  if (model.counted_labels.has_value()) choose(model.counted_labels->first);
+  return model;
+}
+
 ModelSpec BuildModelSpec(const ExportedModel& exported) {
   ModelSpec model;
   model.name = exported.name;
   model.checkpoint_names.write_aliases = true;
-  model.labels_per_sample = exported.labels_per_sample;
+  model.labels_per_sample = exported.labels_per_sample.number();
   const int count = static_cast<int>(exported.layers.size());
 
-  model.counted_labels = exported.counted_labels;
+  if (exported.counted_labels.has_value()) {
+    const ExportedCountedLabels& counted = *exported.counted_labels;
+    model.counted_labels = {counted.input, counted.first.number(), counted.ignored};
+  }
 
   for (const ExportedInput& input : exported.inputs) {
     model.inputs.push_back({SampleOf(input.tensor), input.values_below, {}, input.source, {}});

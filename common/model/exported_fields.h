@@ -45,7 +45,8 @@ T OneOf(const document::JsonField& field, const std::array<Named<T>, kCount>& kn
   return known[0].thing;
 }
 
-// A number, "n" or "K*n".
+// A number, or a text such as "n", "12*n" or "n*s-n". Within what bounds it lies is the caller's
+// matter where the length of sequences is free.
 Extent ReadExtent(const document::JsonField& field);
 
 }  // namespace harmony::model

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/document/strict_json.h"
@@ -25,6 +26,7 @@ constexpr int64_t kVersion = 1;
 // No tensor may be larger; so the sizes of single ones need no care for overflow.
 constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
+constexpr int64_t kMostFlops = 1'000'000'000'000'000'000;
 constexpr size_t kDigestLength = 64;
 
 constexpr std::array<Named<LossReduction>, 2> kReductions = {
@@ -47,28 +49,16 @@ DType ReadDType(const JsonField& field) {
   return DType::kF32;
 }
 
-// Of one sample, as far as the extents say.
-int64_t ElementsOf(const std::vector<Extent>& shape) {
+// Of one sample, as far as the extents say: at the greatest length, which has the most.
+int64_t ElementsOf(const ExportedTensor& tensor, int64_t length) {
   int64_t elements = 1;
-  for (const Extent& extent : shape) {
-    if (__builtin_mul_overflow(elements, extent.size, &elements) || elements > kMostElements) {
+  for (const Extent& extent : tensor.shape) {
+    if (__builtin_mul_overflow(elements, extent.size.At(length), &elements) ||
+        elements > kMostElements) {
       return kMostElements + 1;
     }
   }
   return elements;
-}
-
-ExportedTensor ReadTensor(const JsonField& field, bool named) {
-  ExportedTensor tensor;
-  if (named) {
-    tensor.name = field.Get("name").Text();
-    if (tensor.name.empty()) field.Get("name").Wrong("must not be empty");
-  }
-  tensor.dtype = ReadDType(field.Get("dtype"));
-  const JsonField shape = field.Get("shape");
-  for (const JsonField& extent : shape.Items()) tensor.shape.push_back(ReadExtent(extent));
-  if (ElementsOf(tensor.shape) > kMostElements) shape.Wrong("is too large");
-  return tensor;
 }
 
 bool GrowsWithSamples(const ExportedTensor& tensor) {
@@ -76,21 +66,7 @@ bool GrowsWithSamples(const ExportedTensor& tensor) {
                        [](const Extent& extent) { return extent.per_sample; }) == 1;
 }
 
-BytesBySamples ReadSizes(const JsonField& field) {
-  BytesBySamples sizes;
-  for (const JsonField& pair : field.Items()) {
-    const std::vector<JsonField> parts = pair.Items();
-    if (parts.size() != 2) {
-      pair.Wrong("must be [per_sample, fixed]");
-      return sizes;
-    }
-    BytesBySamples::Phase phase;
-    phase.per_sample = Bytes(parts[0].Integer(0, kMostBytes.count()));
-    phase.fixed = Bytes(parts[1].Integer(0, kMostBytes.count()));
-    sizes.phases.push_back(phase);
-  }
-  return sizes;
-}
+bool IsText(const JsonField& field) { return absl::StartsWith(field.Source(), "\""); }
 
 class Reader {
  public:
@@ -100,6 +76,8 @@ class Reader {
     root_.Only({"harmony_model", "name", "torch", "inputs", "values", "parameters", "layers",
                 "graphs", "loss", "sequence_length"});
     model_.name = root_.Get("name").Text();
+    // First: it says what all amounts may be.
+    if (root_.Has("sequence_length")) ReadLengths(root_.Get("sequence_length"));
     model_.torch = root_.Get("torch").Text();
     for (const JsonField& field : root_.Get("inputs").Items()) ReadInput(field);
     for (const JsonField& field : root_.Get("values").Items()) ReadValue(field);
@@ -115,13 +93,10 @@ class Reader {
     const JsonField loss = root_.Get("loss");
     loss.Only({"reduction", "labels_per_sample", "counted"});
     model_.reduction = OneOf(loss.Get("reduction"), kReductions);
-    model_.labels_per_sample = loss.Get("labels_per_sample").Integer(1, kMostExtent);
+    model_.labels_per_sample = ReadAmount(loss.Get("labels_per_sample"), 1, kMostExtent);
     if (loss.Has("counted")) ReadCounted(loss.Get("counted"));
     if (root_.ok() && !loss.Has("counted") && FindDerived(InputSource::kLabelCounts) >= 0) {
       loss.Wrong("must have \"counted\": an input is derived from it");
-    }
-    if (root_.Has("sequence_length")) {
-      model_.sequence_length = root_.Get("sequence_length").Integer(1, kMostExtent);
     }
     CheckUses();
     return std::move(model_);
@@ -131,6 +106,83 @@ class Reader {
   // A name may stand once among those of its kind.
   void Once(std::set<std::string>& names, const std::string& name, const JsonField& field) {
     if (!names.insert(name).second) field.Wrong(absl::StrCat("'", name, "' is there twice"));
+  }
+
+  // One length, or the bounds of those that a job may choose.
+  void ReadLengths(const JsonField& field) {
+    SequenceLengths& lengths = model_.sequence_length;
+    lengths.free = absl::StartsWith(field.Source(), "{");
+    if (!lengths.free) {
+      lengths.least = lengths.most = field.Integer(1, kMostExtent);
+      return;
+    }
+    field.Only({"least", "most"});
+    lengths.least = field.Get("least").Integer(1, limits::kMostTokens);
+    lengths.most = field.Get("most").Integer(lengths.least, limits::kMostTokens);
+  }
+
+  // So that whoever evaluates it at one of the lengths needs no care for overflow.
+  void CheckAmount(const JsonField& field, const LengthPolynomial& amount, int64_t least,
+                   int64_t most) {
+    if (!field.ok() || amount.is_number()) return;
+    const SequenceLengths& lengths = model_.sequence_length;
+    if (!lengths.free) {
+      field.Wrong("depends on s, but \"sequence_length\" is no {\"least\", \"most\"}");
+    } else if (!amount.NeverFalls(lengths.least)) {
+      field.Wrong(absl::StrCat("is less than 0 or falls where s grows from ", lengths.least));
+    } else if (amount.At(lengths.least) < least || amount.At(lengths.most) > most) {
+      field.Wrong(absl::StrCat("is not in [", least, ", ", most, "] for s from ", lengths.least,
+                               " to ", lengths.most));
+    }
+  }
+
+  // A number, or a text with s.
+  LengthPolynomial ReadAmount(const JsonField& field, int64_t least, int64_t most) {
+    if (!IsText(field)) return field.Integer(least, most);
+    const std::optional<LengthText> text = ParseLengthText(field.Text());
+    if (!text.has_value() || text->times_samples || text->amount.is_number()) {
+      field.Wrong("must be a number, or a sum of products with s such as \"2*s*s+1\"");
+      return {};
+    }
+    CheckAmount(field, text->amount, least, most);
+    return text->amount;
+  }
+
+  ExportedTensor ReadTensor(const JsonField& field, bool named) {
+    ExportedTensor tensor;
+    if (named) {
+      tensor.name = field.Get("name").Text();
+      if (tensor.name.empty()) field.Get("name").Wrong("must not be empty");
+    }
+    tensor.dtype = ReadDType(field.Get("dtype"));
+    const JsonField shape = field.Get("shape");
+    for (const JsonField& extent : shape.Items()) {
+      tensor.shape.push_back(ReadExtent(extent));
+      CheckAmount(extent, tensor.shape.back().size, 0, kMostExtent);
+    }
+    if (ElementsOf(tensor, model_.sequence_length.most) > kMostElements) {
+      shape.Wrong("is too large");
+    }
+    return tensor;
+  }
+
+  std::vector<ExportedGraph::Phase> ReadSizes(const JsonField& field) {
+    std::vector<ExportedGraph::Phase> sizes;
+    for (const JsonField& pair : field.Items()) {
+      const std::vector<JsonField> parts = pair.Items();
+      if (parts.size() != 2) {
+        pair.Wrong("must be [per_sample, fixed]");
+        return sizes;
+      }
+      sizes.push_back({ReadAmount(parts[0], 0, kMostBytes.count()),
+                       ReadAmount(parts[1], 0, kMostBytes.count())});
+    }
+    return sizes;
+  }
+
+  LengthPolynomial ReadFlops(const JsonField& field) {
+    if (IsText(field)) return ReadAmount(field, 0, kMostFlops);
+    return std::llround(field.NotNegative(static_cast<double>(kMostFlops)));
   }
 
   void ReadInput(const JsonField& field) {
@@ -172,9 +224,9 @@ class Reader {
   void ReadCounted(const JsonField& field) {
     if (!field.ok()) return;
     field.Only({"input", "first", "ignored"});
-    CountedLabels counted;
+    ExportedCountedLabels counted;
     counted.input = field.Get("input").Int(0, static_cast<int>(model_.inputs.size()) - 1);
-    counted.first = field.Get("first").Integer(0, kMostExtent);
+    counted.first = ReadAmount(field.Get("first"), 0, kMostExtent);
     counted.ignored = field.Get("ignored").Integer(INT64_MIN);
     if (!field.ok()) return;
     const ExportedInput& brings = model_.inputs[static_cast<size_t>(counted.input)];
@@ -185,7 +237,7 @@ class Reader {
     if (!Fits(counted.ignored, labels.dtype)) {
       field.Get("ignored").Wrong(absl::StrCat("is no ", ToString(labels.dtype)));
     }
-    if (counted.first + model_.labels_per_sample > ElementsOf(labels.shape)) {
+    if (!IsPartOf(labels, counted.first, model_.labels_per_sample)) {
       field.Get("first").Wrong("with \"labels_per_sample\" is more than a sample has");
     }
     if (model_.reduction != LossReduction::kSum) field.Wrong("needs a loss that is a sum");
@@ -197,6 +249,19 @@ class Reader {
       field.Wrong("needs an input \"derived\": \"label_counts\" that the last layer reads");
     }
     model_.counted_labels = counted;
+  }
+
+  // Whether a sample of the labels has the numbers `first` to `first` + `count` - 1 at any length.
+  bool IsPartOf(const ExportedTensor& labels, const LengthPolynomial& first,
+                const LengthPolynomial& count) const {
+    std::optional<LengthPolynomial> rest = LengthPolynomial(1);
+    for (const Extent& extent : labels.shape) {
+      if (rest.has_value()) rest = LengthPolynomial::Product(*rest, extent.size);
+    }
+    for (const LengthPolynomial& part : {first, count}) {
+      if (rest.has_value()) rest = LengthPolynomial::Difference(*rest, part);
+    }
+    return rest.has_value() && rest->NeverFalls(model_.sequence_length.least);
   }
 
   void ReadValue(const JsonField& field) {
@@ -225,8 +290,10 @@ class Reader {
     }
     parameter.dtype = tensor.dtype;
     for (const Extent& extent : tensor.shape) {
-      if (extent.per_sample) field.Get("shape").Wrong("must consist of numbers");
-      parameter.shape.push_back(extent.size);
+      if (extent.per_sample || !extent.size.is_number()) {
+        field.Get("shape").Wrong("must consist of numbers");
+      }
+      parameter.shape.push_back(extent.size.number());
     }
     parameter.role = OneOf(field.Get("role"), kRoles);
     parameter.weight_decay = field.Get("weight_decay").Flag();
@@ -235,7 +302,7 @@ class Reader {
       field.Get("dtype").Wrong(
           absl::StrCat("'", parameter.name, "' is trained, and parameters are trained in float32"));
     }
-    elements_ += ElementsOf(tensor.shape);
+    elements_ += ElementsOf(tensor, model_.sequence_length.most);
     if (field.ok() && elements_ > kMostElements) {
       field.Get("shape").Wrong("makes the parameters too large together");
     }
@@ -257,7 +324,7 @@ class Reader {
     if (!graphs_.emplace(graph.digest, static_cast<int>(model_.graphs.size())).second) {
       field.Get("graph").Wrong("is there twice");
     }
-    graph.forward_flops = field.Get("forward_flops").NotNegative(1e18);
+    graph.forward_flops = ReadFlops(field.Get("forward_flops"));
     for (const JsonField& saved : field.Get("saved").Items()) {
       if (!saved.ok()) return;
       saved.Only({"dtype", "shape"});
@@ -366,23 +433,15 @@ class Reader {
 }  // namespace
 
 Extent ReadExtent(const JsonField& field) {
-  if (!absl::StartsWith(field.Source(), "\"")) return {field.Integer(0, kMostExtent), false};
-  const std::string text = field.Text();
-  if (text == "n") return {1, true};
-  absl::string_view factor = text;
-  int64_t size = 0;
-  if (absl::ConsumeSuffix(&factor, "*n") && absl::SimpleAtoi(factor, &size) && size >= 1 &&
-      size <= kMostExtent) {
-    return {size, true};
+  if (!IsText(field)) return {field.Integer(0, kMostExtent), false};
+  const std::optional<LengthText> text = ParseLengthText(field.Text());
+  const bool written = text.has_value() && (text->times_samples || !text->amount.is_number());
+  if (written && (!text->amount.is_number() || text->amount.number() <= kMostExtent)) {
+    return {text->amount, text->times_samples};
   }
-  field.Wrong("must be a number, \"n\" or \"K*n\"");
+  field.Wrong(
+      "must be a number, \"n\" or \"K*n\", or a sum of products with s such as \"2*n*s*s+n\"");
   return {};
-}
-
-std::vector<int64_t> ExportedTensor::ShapeFor(int64_t samples) const {
-  std::vector<int64_t> sizes;
-  for (const Extent& extent : shape) sizes.push_back(extent.At(samples));
-  return sizes;
 }
 
 bool IsExportedModel(absl::string_view json) {

@@ -13,15 +13,15 @@
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
 #include "common/model/layer_cost.h"
+#include "common/model/length_polynomial.h"
 #include "common/model/model_spec.h"
 
 namespace harmony::model {
 
 // One dimension of a tensor: fixed, or so many for each sample of the microbatch.
 struct Extent {
-  int64_t size = 0;
+  LengthPolynomial size;
   bool per_sample = false;
-  int64_t At(int64_t samples) const { return per_sample ? size * samples : size; }
   bool operator==(const Extent&) const = default;
 };
 
@@ -30,6 +30,8 @@ struct ExportedTensor {
   DType dtype = DType::kF32;
   std::vector<Extent> shape;
 
+  ExportedTensor AtLength(int64_t length) const;
+  // REQUIRES: its extents are numbers, as those of AtLength.
   std::vector<int64_t> ShapeFor(int64_t samples) const;
 };
 
@@ -69,11 +71,29 @@ struct ExportedLayer {
 
 struct ExportedGraph {
   std::string digest;  // SHA-256 of the file graphs/<digest>.json
-  double forward_flops = 0;
+  LengthPolynomial forward_flops;
   std::vector<ExportedTensor> saved;  // without names
+  // Bytes, of which the largest counts.
+  struct Phase {
+    LengthPolynomial per_sample, fixed;
+  };
   struct Workspace {
-    BytesBySamples forward, saving, keeping, backward, kept_backward, fused;
+    std::vector<Phase> forward, saving, keeping, backward, kept_backward, fused;
   } workspace;
+};
+
+// CountedLabels of any length.
+struct ExportedCountedLabels {
+  int input = 0;
+  LengthPolynomial first;
+  int64_t ignored = 0;
+};
+
+// The lengths of sequences that a model was exported for; 0: it reads no sequences.
+struct SequenceLengths {
+  int64_t least = 0, most = 0;
+  // Whether a job chooses among them. Then amounts are polynomials, and graphs hold for all.
+  bool free = false;
 };
 
 enum class LossReduction { kMean, kSum };
@@ -87,9 +107,13 @@ struct ExportedModel {
   std::vector<ExportedLayer> layers;
   std::vector<ExportedGraph> graphs;
   LossReduction reduction = LossReduction::kMean;
-  int64_t labels_per_sample = 1;
-  std::optional<CountedLabels> counted_labels;
-  int64_t sequence_length = 0;  // 0: the model reads no sequences
+  LengthPolynomial labels_per_sample = 1;
+  std::optional<ExportedCountedLabels> counted_labels;
+  SequenceLengths sequence_length;
+
+  // The same model for sequences of this length alone: all amounts are numbers. Of a model without
+  // a choice it is the model itself. REQUIRES: the length is one of sequence_length's.
+  ExportedModel AtLength(int64_t length) const;
 };
 
 // Whether a text is a model.json rather than a config.json.
@@ -100,7 +124,8 @@ absl::StatusOr<ExportedModel> ParseExportedModel(absl::string_view json, absl::s
 
 // The description. Parameters of a layer that no other layer reads are one block; each that several
 // layers read is a block of its own. A value crosses every boundary from the layer that makes it to
-// the last one that reads it; boundary tensors have the values' names.
+// the last one that reads it; boundary tensors have the values' names. REQUIRES: amounts are
+// numbers (AtLength).
 ModelSpec BuildModelSpec(const ExportedModel& exported);
 
 // Where a parameter lies: in the block, a position among its tensors.

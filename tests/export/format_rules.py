@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ def check_directory(folder: Path) -> None:
     model = json.loads((folder / "model.json").read_text())
     keys(model, "harmony_model name torch inputs values parameters layers graphs loss", "sequence_length")
     assert model["harmony_model"] == 1
-    assert isinstance(model.get("sequence_length", 1), int)
+    lengths = model.get("sequence_length", 1)
+    if not isinstance(lengths, int):
+        keys(lengths, "least most")
+        assert 1 <= lengths["least"] <= lengths["most"]
+    texts = [text for text in all_texts(model) if "s" in text]
+    assert isinstance(lengths, dict) or not texts
+    for text in texts:
+        assert values(text, lengths) == sorted(values(text, lengths)) and values(text, lengths)[0] >= 0
     check_loss(model)
     for entry in model["inputs"]:
         keys(entry, "name dtype shape values_below", "derived")
@@ -40,7 +48,7 @@ def check_directory(folder: Path) -> None:
     for entry in model["values"]:
         keys(entry, "name dtype shape gradient")
         check_tensor(entry)
-        assert sum(isinstance(extent, str) for extent in entry["shape"]) == 1, entry
+        assert sum("n" in str(extent) for extent in entry["shape"]) == 1, entry
     check_parameters(model, folder)
     files = {path.stem for path in (folder / "graphs").iterdir()}
     assert files == {entry["graph"] for entry in model["graphs"]}
@@ -52,19 +60,49 @@ def check_directory(folder: Path) -> None:
     assert all(layer["graph"] in graphs for layer in model["layers"])
 
 
+def all_texts(model: dict[str, Any]) -> list[str]:
+    """What is written for sizes and amounts, where it is no number."""
+    tensors = [*model["inputs"], *model["values"], *(saved for entry in model["graphs"] for saved in entry["saved"])]
+    amounts = [extent for tensor in tensors for extent in tensor["shape"]]
+    amounts += [entry["forward_flops"] for entry in model["graphs"]]
+    amounts += [amount for entry in model["graphs"] for pairs in entry["workspace"].values() for pair in pairs
+                for amount in pair]
+    amounts += [model["loss"]["labels_per_sample"], model["loss"].get("counted", {}).get("first", 0)]
+    return [amount for amount in amounts if isinstance(amount, str)]
+
+
+TERM = r"([1-9][0-9]*\*)?n(\*s)*|([1-9][0-9]*\*)?s(\*s)*|[1-9][0-9]*"
+
+
+def values(amount: int | float | str, lengths: dict[str, int]) -> list[float]:
+    """An amount, of one sample, at some of the lengths, ascending."""
+    if not isinstance(amount, str):
+        return [amount]
+    assert re.fullmatch(f"({TERM})([+-]({TERM}))*", amount), amount
+    terms = re.split(r"[+-]", amount)
+    assert len({"n" in term for term in terms}) == 1, amount
+    powers = [term.count("s") for term in terms]
+    assert powers == sorted(set(powers), reverse=True), amount
+    least, most = lengths["least"], lengths["most"]
+    return [eval(amount, {"n": 1, "s": s}) for s in sorted({least, least + 1, (least + most) // 2, most})]
+
+
 def check_loss(model: dict[str, Any]) -> None:
     """How the loss is formed, and that the last layer is told the labels that count."""
     loss = model["loss"]
     keys(loss, "reduction labels_per_sample", "counted")
-    assert loss["reduction"] in ("mean", "sum") and loss["labels_per_sample"] >= 1
+    lengths = model.get("sequence_length")
+    assert loss["reduction"] in ("mean", "sum") and values(loss["labels_per_sample"], lengths)[0] >= 1
     if "counted" not in loss:
         return
     keys(loss["counted"], "input first ignored")
     assert loss["reduction"] == "sum"
     labels = model["inputs"][loss["counted"]["input"]]
-    per_sample = math.prod(extent for extent in labels["shape"][1:])
     assert labels["dtype"].startswith(("int", "uint")) and "derived" not in labels
-    assert 0 <= loss["counted"]["first"] <= per_sample - loss["labels_per_sample"]
+    for s in lengths.values() if isinstance(lengths, dict) else [0]:
+        only = {"least": s, "most": s}
+        first, count = (values(amount, only)[0] for amount in (loss["counted"]["first"], loss["labels_per_sample"]))
+        assert 0 <= first <= math.prod(values(extent, only)[0] for extent in labels["shape"][1:]) - count
     counts = [i for i, entry in enumerate(model["inputs"]) if entry.get("derived") == "label_counts"]
     assert [["input", i] in model["layers"][-1]["slots"] for i in counts] == [True]
 
@@ -76,10 +114,10 @@ def keys(entry: dict[str, Any], required: str, optional: str = "") -> None:
 
 
 def check_tensor(entry: dict[str, Any]) -> None:
-    """A type, and extents that are numbers or multiples of n."""
+    """A type, and extents that are numbers, or texts with n or s."""
     assert entry["dtype"] in DTYPES
     for extent in entry["shape"]:
-        assert isinstance(extent, int) or extent == "n" or int(extent.removesuffix("*n")) > 1, extent
+        assert isinstance(extent, int) or re.search("[ns]", extent) and values(extent, {"least": 2, "most": 2}), extent
 
 
 def check_parameters(model: dict[str, Any], folder: Path) -> None:
@@ -132,7 +170,8 @@ def check_graph(model: dict[str, Any], entry: dict[str, Any], folder: Path) -> N
     keys(entry, "graph forward_flops saved workspace")
     keys(entry["workspace"], " ".join(WORKSPACE))
     for pairs in entry["workspace"].values():
-        assert all(len(pair) == 2 and min(pair) >= 0 for pair in pairs)
+        assert all(len(pair) == 2 and min(amount for amount in pair if isinstance(amount, int)) >= 0
+                   for pair in pairs if not all(isinstance(amount, str) for amount in pair))
     for saved in entry["saved"]:
         keys(saved, "dtype shape")
         check_tensor(saved)
@@ -164,13 +203,13 @@ def check_phase(name: str, phase: dict[str, Any], model: dict[str, Any], layer: 
     """Inputs, operations and outputs of a phase."""
     keys(phase, "values inputs ops outputs")
     counts = {"slot": len(layer["slots"]), "saved": saved, "tangent": max(len(layer["outputs"]), 1), "samples": 1,
-              "layer": 1,
+              "length": 1, "layer": 1,
               "output": len(layer["outputs"]), "loss": 1, "gradient": len(layer["slots"]),
               "update": len(layer["slots"])}
     known: set[int] = set()
     for entry in phase["inputs"]:
         keys(entry, "value kind index")
-        assert entry["kind"] in READS[name] | {"samples", "layer"} and 0 <= entry["index"] < counts[entry["kind"]]
+        assert entry["kind"] in READS[name] | {"samples", "length", "layer"} and 0 <= entry["index"] < counts[entry["kind"]]
         assert entry["value"] not in known
         known.add(entry["value"])
     for operation in phase["ops"]:

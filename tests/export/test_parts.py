@@ -23,7 +23,8 @@ from harmony_export import ExportError
 from harmony_export.cli import main
 from harmony_export.costs import undominated
 from harmony_export.cuts import find_cuts
-from harmony_export.symbols import linear
+from harmony_export.polynomial import LENGTH, SAMPLES, Polynomial, number
+from harmony_export.symbols import by_samples
 from harmony_export.tasks import torchvision
 
 
@@ -237,17 +238,36 @@ class Roles(support.ExportTest):
 
 
 class Sizes(unittest.TestCase):
-    def test_linear(self) -> None:
-        n = sympy.Symbol("n", integer=True, positive=True)
-        self.assertEqual(linear(sympy.Integer(7)), (0, 7))
-        self.assertEqual(linear(3 * n + 2 * (n - 1)), (5, -2))
-        self.assertIsNone(linear(n * n))
-        self.assertIsNone(linear(n / 2))
+    def test_by_samples(self) -> None:
+        n, s = SAMPLES, LENGTH
+        self.assertEqual(by_samples(sympy.Integer(7)), (number(0), number(7)))
+        self.assertEqual(by_samples(3 * n + 2 * (n - 1)), (number(5), number(-2)))
+        self.assertEqual(by_samples(n * (s - 1) * s + s), (Polynomial((0, -1, 1)), Polynomial((0, 1))))
+        for other in (n * n, n / 2, n * s / 2, n // s, sympy.Max(s, 3), n * s * s * s * s * s):
+            self.assertIsNone(by_samples(other), other)
+
+    def test_polynomials(self) -> None:
+        made = Polynomial((-3, 0, 2))
+        self.assertEqual((made.text(), made.text(times_n=True), made.at(4)), ("2*s*s-3", "2*n*s*s-3*n", 29))
+        self.assertEqual([number(0).text(), number(5).text(), number(1).text(True)], [0, 5, "n"])
+        for text in ("2*s*s-3", "s", "4*s+1", 7, 0):
+            self.assertEqual(Polynomial.parse(text).text(), text)
+        self.assertEqual(Polynomial.parse("2*n*s-n").at(5), 9)
+        self.assertTrue(made.never_falls(2))
+        self.assertFalse(made.never_falls(1))
+        self.assertEqual(made - made, number(0))
+        self.assertEqual(made + Polynomial((3, 1, -2)), Polynomial((0, 1)))
 
     def test_undominated(self) -> None:
-        self.assertEqual(undominated([(1, 10), (2, 5), (1, 3), (0, 12), (0, 2)]), [(0, 12), (1, 10), (2, 5)])
-        self.assertEqual(undominated([(4, 8), (3, 9), (2, 1)]), [(4, 8)])
-        self.assertEqual(undominated([]), [(0, 0)])
+        def of(pairs: list[tuple[int, int]]) -> list[tuple[Polynomial, Polynomial]]:
+            return [(number(p), number(f)) for p, f in pairs]
+
+        self.assertEqual(undominated(of([(1, 10), (2, 5), (1, 3), (0, 12), (0, 2)])), of([(0, 12), (1, 10), (2, 5)]))
+        self.assertEqual(undominated(of([(4, 8), (3, 9), (2, 1)])), of([(4, 8)]))
+        self.assertEqual(undominated([]), of([(0, 0)]))
+        s, squared = Polynomial((0, 1)), Polynomial((0, 0, 1))
+        self.assertEqual(undominated([(s, s), (squared, s), (number(9), number(1))]),
+                         [(number(9), number(1)), (squared, s)])
 
 
 class Programs(support.ExportTest):
@@ -274,6 +294,20 @@ class Programs(support.ExportTest):
         self.assertEqual(made["inputs"][:2], [{"name": name, "dtype": "int64", "shape": ["n", 16], "values_below": 96}
                                           for name in ("input_ids", "labels")])
         self.assertTrue((out / "config.json").is_file() and (out / "tokenizer.json").is_file())
+
+    def test_hf_of_any_length(self) -> None:
+        out = self.dir / "out"
+        arguments = ["hf", str(self.config()), "--task", "causal-lm", "--sequence-length", "16", "--any-sequence-length",
+                     "-o", str(out)]
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(main(arguments), 0)
+        support.format_rules.check_directory(out)
+        made = document(out)
+        self.assertEqual(made["sequence_length"], {"least": 2, "most": 64})
+        self.assertEqual((made["inputs"][0]["shape"], made["loss"]["labels_per_sample"]), (["n", "s"], "s"))
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            self.assertEqual(main([*arguments[:3], "image-classification", *arguments[4:]]), 2)
+        self.assertIn("images have no sequence length", printed.getvalue())
 
     def test_without_weights(self) -> None:
         out = self.dir / "out"

@@ -15,6 +15,7 @@ import harness
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "export"))
 import make_models  # noqa: E402  (first: it says where harmony_export is)
 import eager  # noqa: E402
+from harmony_export.lengths import of_length  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
@@ -235,6 +236,49 @@ class ExportedTest(Exported):
         self.assertEqual(self.final(out), self.final(whole))
         other = self.train("other", "sim:mem=64MiB", data=dict(data, mask_token=4))
         self.assertNotEqual(self.final(other), self.final(whole))
+
+    def test_one_export_is_trained_at_any_length_as_one_for_that_length(self):
+        for name in ("gpt2", "bert_masked"):  # a file of tokens; arrays, padding and dropout
+            with self.subTest(name):
+                self.export_at(name, None)
+                any_length = self.folder
+                for length in (9, 20):
+                    data = self.data_of(name, length)
+                    self.folder = any_length
+                    free = self.train(f"{name}-free-{length}", "sim*2:mem=64MiB", data=data, sequence_length=length)
+                    self.export_at(name, length)
+                    fixed = self.train(f"{name}-fixed-{length}", "sim*2:mem=64MiB", data=data, sequence_length=length)
+                    self.assertEqual(harness.losses(free), harness.losses(fixed))
+                    self.assertEqual(self.final(free), self.final(fixed))
+                self.folder = any_length
+                most = json.loads((any_length / "model.json").read_text())["sequence_length"]["most"]
+                job, _ = self.job_of("long", data=data, sequence_length=most + 1)
+                refused = self.harmony("plan", job, "--devices", "sim:mem=64MiB", check=2)
+                self.assertIn(f"sequence_length is {most + 1}, but the model was exported for 2 to {most}",
+                              refused.stderr)
+
+    def export_at(self, name, length):
+        """Exports a model of sequences for one length, or for any."""
+        self.folder = self.dir / f"{name}-{length or 'any'}"
+        case = make_models.make(name)
+        places = {key: 1 for key in case.batch}
+        batch = of_length(case.batch, {key: [1] for key in places}, length) if length else case.batch
+        options = {**case.options, "name": name, "sequence_length": length, "dynamic": None if length else places}
+        make_models.export(case.model, case.loss, batch, out=self.folder, report=lambda text: None, **options)
+        self.described = json.loads((self.folder / "model.json").read_text())
+
+    def data_of(self, name, length):
+        """The `data` of a job with sequences of a length."""
+        random = make_models.numpy.random.default_rng(length)
+        if name == "gpt2":
+            random.integers(0, 256, 40 * length + 1, dtype="uint16").tofile(self.dir / "tokens.bin")
+            return {"path": str(self.dir / "tokens.bin"), "format": "tokens-u16"}
+        arrays = {key: random.integers(0, 128, (40, length)) for key in ("input_ids", "labels")}
+        arrays["labels"][random.random((40, length)) < 0.7] = -100
+        arrays["attention_mask"] = (make_models.numpy.arange(length) >= random.integers(0, 4, (40, 1))).astype("int64")
+        for key, array in arrays.items():
+            make_models.numpy.save(self.dir / f"{key}.npy", array)
+        return {"inputs": {key: str(self.dir / f"{key}.npy") for key in arrays}}
 
     def test_its_layers_are_measured_and_a_plan_goes_by_that(self):
         self.export("cnn")

@@ -112,7 +112,8 @@ class Graph::Binder {
     RegisterDropoutMask();
     RegisterLinearCrossEntropy();
     for (const PhaseInput& input : text_.inputs) {
-      if (input.kind == InputKind::kSamples || input.kind == InputKind::kLayer) {
+      if (input.kind == InputKind::kSamples || input.kind == InputKind::kLength ||
+          input.kind == InputKind::kLayer) {
         KindOf(input.value) = ValueKind::kInteger;
       }
     }

@@ -30,10 +30,11 @@ constexpr std::array<Named<Phase>, 4> kPhases = {{{"forward", Phase::kForward},
                                                   {"saving", Phase::kSaving},
                                                   {"backward", Phase::kBackward},
                                                   {"fused", Phase::kFused}}};
-constexpr std::array<Named<InputKind>, 5> kInputKinds = {{{"slot", InputKind::kSlot},
+constexpr std::array<Named<InputKind>, 6> kInputKinds = {{{"slot", InputKind::kSlot},
                                                           {"saved", InputKind::kSaved},
                                                           {"tangent", InputKind::kTangent},
                                                           {"samples", InputKind::kSamples},
+                                                          {"length", InputKind::kLength},
                                                           {"layer", InputKind::kLayer}}};
 constexpr std::array<Named<OutputKind>, 5> kOutputKinds = {{{"output", OutputKind::kOutput},
                                                             {"saved", OutputKind::kSaved},
@@ -46,12 +47,13 @@ constexpr std::array<Named<MemoryFormatName>, 3> kMemoryFormats = {
      {"preserve_format", MemoryFormatName::kPreserve},
      {"channels_last", MemoryFormatName::kChannelsLast}}};
 
-// What a phase may read and make besides slots, the number of samples, that of the layer, and
-// operations' results.
+// What a phase may read and make besides slots, the number of samples, the length of sequences, the
+// number of the layer, and operations' results.
 bool Reads(Phase phase, InputKind kind) {
   switch (kind) {
     case InputKind::kSlot:
     case InputKind::kSamples:
+    case InputKind::kLength:
     case InputKind::kLayer:
       return true;
     case InputKind::kSaved:
@@ -180,7 +182,8 @@ class PhaseReader {
     if (field.ok() && !Reads(phase_, input.kind)) {
       field.Get("kind").Wrong(absl::StrCat("not in the phase ", ToString(phase_)));
     }
-    const bool alone = input.kind == InputKind::kSamples || input.kind == InputKind::kLayer ||
+    const bool alone = input.kind == InputKind::kSamples || input.kind == InputKind::kLength ||
+                       input.kind == InputKind::kLayer ||
                        (input.kind == InputKind::kTangent && phase_ == Phase::kFused);
     const bool slot = input.kind == InputKind::kSlot;
     input.index = field.Get("index").Int(0, alone ? 0 : slot ? slots_ - 1 : kMost);

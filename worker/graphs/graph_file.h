@@ -21,7 +21,7 @@ namespace harmony::worker {
 enum class Phase { kForward, kSaving, kBackward, kFused };
 absl::string_view ToString(Phase phase);
 
-enum class InputKind { kSlot, kSaved, kTangent, kSamples, kLayer };
+enum class InputKind { kSlot, kSaved, kTangent, kSamples, kLength, kLayer };
 enum class OutputKind { kOutput, kSaved, kGradient, kUpdate, kLoss };
 absl::string_view ToString(OutputKind kind);
 

@@ -155,6 +155,8 @@ std::vector<c10::IValue> GraphLayer::InputsOf(const Graph& graph, const LayerCal
           Slot(places_.slots[static_cast<size_t>(input.index)], call, inputs, statistic));
     } else if (input.kind == InputKind::kSamples) {
       values.push_back(call.samples);
+    } else if (input.kind == InputKind::kLength) {
+      values.push_back(places_.sequence_length);
     } else if (input.kind == InputKind::kLayer) {
       values.push_back(places_.number);
     } else {
@@ -426,7 +428,7 @@ absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
     if (!places.ok()) return WithContext(places.status(), where);
     HARMONY_RETURN_IF_ERROR_CTX(CheckLayerGraphs(*places, described, *graphs), where);
     layers.push_back(std::make_unique<GraphLayer>(*std::move(places), described, exported.reduction,
-                                                  exported.labels_per_sample, graphs));
+                                                  exported.labels_per_sample.number(), graphs));
   }
   return layers;
 }

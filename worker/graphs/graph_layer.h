@@ -15,9 +15,9 @@ namespace harmony::worker {
 // For a CpuDevice; what a layer takes from the workspace it takes from LibTorch's allocator. Each
 // file of graphs in `directory` is read once, now, and shared by the layers that name it.
 //
-// `model` is BuildModelSpec(exported). Errors: those of LoadLayerGraphs; InvalidArgument when a
-// graph does not fit the layer that names it, Internal when `model` does not fit `exported`. All
-// name the layer.
+// `exported` is of one length (AtLength), `model` is BuildModelSpec(exported). Errors: those of
+// LoadLayerGraphs; InvalidArgument when a graph does not fit the layer that names it, Internal when
+// `model` does not fit `exported`. All name the layer.
 absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
                                            const model::ExportedModel& exported,
                                            const std::string& directory);

@@ -17,7 +17,7 @@ namespace harmony::worker {
 
 // Immutable once made. The last layer has `fused`, all others the rest.
 struct LayerGraphs {
-  std::vector<model::ExportedTensor> slots;  // their types, without names
+  std::vector<model::ExportedTensor> slots;  // their types for any length, without names
   std::optional<Graph> forward;
   std::optional<Graph> saving;
   // What `saving` leaves for the backward, where nobody wants the outputs.

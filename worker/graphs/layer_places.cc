@@ -44,6 +44,7 @@ class PlaceFinder {
     LayerPlaces places;
     places.name = layer.name;
     places.number = static_cast<int64_t>(layer_);
+    places.sequence_length = exported_.sequence_length.most;
     places.first = layer_ == 0;
     places.last = layer_ + 1 == exported_.layers.size();
     places.keeps =
@@ -235,7 +236,8 @@ absl::Status CheckLayerGraphs(const LayerPlaces& places, const model::ExportedGr
   }
   bool same = graphs.slots.size() == places.slots.size();
   for (size_t i = 0; same && i < places.slots.size(); ++i) {
-    const model::ExportedTensor &slot = places.slots[i].type, &expected = graphs.slots[i];
+    const model::ExportedTensor& slot = places.slots[i].type;
+    const model::ExportedTensor expected = graphs.slots[i].AtLength(places.sequence_length);
     same = slot.dtype == expected.dtype && slot.shape == expected.shape;
   }
   if (!same) {

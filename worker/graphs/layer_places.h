@@ -61,7 +61,8 @@ struct PassedValue {
 
 struct LayerPlaces {
   std::string name;
-  int64_t number = 0;  // of the layer in the chain
+  int64_t number = 0;           // of the layer in the chain
+  int64_t sequence_length = 0;  // 0: the model reads no sequences
   bool first = false, last = false;
   // Whether a forward may keep what it saves for its backward, in another task.
   bool keeps = false;

@@ -35,7 +35,8 @@ bool IsExported(const runtime::AttachedJob& job) {
 }
 
 absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job) {
-  return MakeGraphLayers(job.model, std::get<model::ExportedModel>(job.architecture),
+  const auto& exported = std::get<model::ExportedModel>(job.architecture);
+  return MakeGraphLayers(job.model, exported.AtLength(job.plan.sequence_length),
                          job.spec.model_name_or_path);
 }
 

@@ -13,10 +13,11 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from .capture import Captured, base_of, draws_random_numbers, mutated_arguments, place_of
 from .dropout import MASK
 from .errors import ExportError
+from .symbols import grows
 
 
 def is_size(node: fx.Node) -> bool:
-    """Whether a node computes a size. Sizes are computed from the number of samples wherever they are needed."""
+    """Whether a node computes a size. Sizes are computed from n and s wherever they are needed."""
     return isinstance(node.meta.get("val"), (torch.SymInt, int))
 
 
@@ -159,7 +160,7 @@ class Analysis:
     @staticmethod
     def _grows(node: fx.Node) -> bool:
         value = node.meta.get("val")
-        return isinstance(value, Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+        return isinstance(value, Tensor) and any(grows(size) for size in value.shape)
 
     @staticmethod
     def _differentiable(node: fx.Node) -> bool:

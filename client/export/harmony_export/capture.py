@@ -1,4 +1,5 @@
-"""A model and its loss, traced once by torch.export with the number of samples as the only symbol."""
+"""A model and its loss, traced once by torch.export with the number of samples as a symbol, and the length of the
+sequences as another one where it is free."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from . import dropout, faithful
 from .errors import ExportError
 from .state import State
+from .polynomial import LENGTH, SAMPLES
+from .symbols import name_symbol
 
 aten = torch.ops.aten
 
@@ -55,16 +58,24 @@ DROPOUTS = {
 class Program(nn.Module):
     """What is traced: batch inputs and the samples' keys in, loss out."""
 
-    def __init__(self, model: nn.Module, call: Call, names: Sequence[str], tracing: dropout.Tracing) -> None:
+    def __init__(self, model: nn.Module, call: Call, names: Sequence[str], tracing: dropout.Tracing,
+                 dynamic: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
         self.model = model
         self._call = call
         self._names = list(names)
         self._tracing = tracing
+        self._dynamic = dynamic
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        batch = dict(zip(self._names, inputs))
+        for tensor in inputs:
+            name_symbol(tensor.shape[0], SAMPLES)
+        for length in _lengths(batch, self._dynamic):
+            torch._check(length == _lengths(batch, self._dynamic)[0])  # type: ignore[no-untyped-call]
+            name_symbol(length, LENGTH)
         self._tracing.keys = inputs[-1]
-        return self._call(self.model, dict(zip(self._names, inputs)))
+        return self._call(self.model, batch)
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ class Captured:
     state: State
     input_names: list[str]
     dropouts: dropout.Tracing
+    length: torch.SymInt | None = None  # of the sequences, where it is free
 
     @property
     def graph(self) -> fx.Graph:
@@ -215,21 +227,24 @@ def quiet() -> Iterator[None]:
 # ---- Tracing ----
 
 
-def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captured:
+def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
+            dynamic: Mapping[str, Sequence[int]] | None = None) -> Captured:
     """Traces the loss of a batch. The number of samples in it must be at least two and should be a number
-    that no other size has."""
+    that no other size has; so should the size of the dimensions in `dynamic`, which are the sequence's."""
+    dynamic = dynamic or {}
     names = [*batch, dropout.KEYS]
     dropouts = dropout.Tracing()
-    program = Program(model, call, list(batch), dropouts)
+    program = Program(model, call, list(batch), dropouts, dynamic)
     samples = len(next(iter(batch.values())))
     inputs = (*batch.values(), torch.zeros(samples, dtype=torch.int64))
     state = State(model)
     dimension = torch.export.Dim("n")
+    shapes = tuple({0: dimension, **{place: torch.export.Dim.DYNAMIC for place in dynamic.get(name, ())}}
+                   for name in names)
     with (_refusing_custom_functions(model), _writing_buffers(), faithful.tracing(), dropout.applied(dropouts),
           quiet()):
         try:
-            exported = torch.export.export(program, inputs,
-                                           dynamic_shapes=(tuple({0: dimension} for _ in names),), strict=False)
+            exported = torch.export.export(program, inputs, dynamic_shapes=(shapes,), strict=False)
         except ExportError:
             raise
         except Exception as error:
@@ -250,7 +265,18 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Captur
     result = module.graph.output_node().args[0]
     assert isinstance(result, (tuple, list))
     loss = _checked_loss(result[0], len(result))
-    return Captured(module, sources, loss, state, names, dropouts)
+    captured = Captured(module, sources, loss, state, names, dropouts)
+    name_symbol(captured.samples, SAMPLES)
+    if dynamic:
+        given = {names[source.index]: node.meta["val"] for node, source in sources.items() if source.kind == "input"}
+        captured.length = _lengths(given, dynamic)[0]
+        name_symbol(captured.length, LENGTH)
+    return captured
+
+
+def _lengths(inputs: Mapping[str, Tensor], dynamic: Mapping[str, Sequence[int]]) -> list[Any]:
+    """The sizes of the dimensions that are the sequence's."""
+    return [inputs[name].shape[place] for name, places in dynamic.items() for place in places]
 
 
 def _sources(exported: torch.export.ExportedProgram, graph: fx.Graph, state: State) -> dict[fx.Node, Source]:
@@ -316,6 +342,10 @@ def _explained(error: Exception, model: nn.Module) -> ExportError:
                            "Use torch.where, masks, or loops of a fixed length")
     if "Constraint" in kinds or "constraints violated" in text.lower() or re.search(r"\bs\d+\b", first):
         reason = next((line.strip() for line in text.split("\n") if "dynamic_shapes" in line or "- " in line), first)
+        if re.search(r"size\(\)\[[1-9]", reason):
+            return ExportError(f"the model fixes the length of the sequences ({reason})", where,
+                               "Take the length from the inputs (x.size(1)) and write no number in its place, or export "
+                               "with a fixed length: without dynamic=... (--any-sequence-length)")
         return ExportError(f"the model fixes the number of samples ({reason})", where,
                            "Take the batch size from the inputs (x.size(0)) and write no number in its place")
     return ExportError(f"torch.export cannot trace the model: {type(error).__name__}: {text[:1500]}", where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,21 +15,25 @@ from .analysis import Analysis, inputs_of, is_size
 from .capture import Captured, base_of, module_stack, mutated_arguments, place_of
 from .dropout import MASK, Place
 from .errors import ExportError
-from .symbols import SizeBuilder, dimensions_in_memory, expression
+from .polynomial import LENGTH, SAMPLES
+from .symbols import SizeBuilder, dimensions_in_memory, expression, grows
 
 aten = torch.ops.aten
+
+SizeKind = Literal["samples", "length"]
 
 
 @dataclass
 class Piece:
     """A layer before it is differentiated. `slots` and `outputs` are nodes of the whole program; the placeholders
-    of `module` are the slots, in order, and behind them the number of samples where it is needed."""
+    of `module` are the slots, in order, and behind them the `sizes` that are needed, of samples and of sequences."""
 
     name: str
     module: fx.GraphModule
     slots: list[fx.Node]
     outputs: list[fx.Node]
     arguments: tuple[Tensor | torch.SymInt, ...]
+    sizes: list[SizeKind]
     slot_names: list[str]
     is_parameter: list[bool]
     dropouts: dict[int, int]  # by number in the program, that in the layer
@@ -55,7 +59,7 @@ class BoundaryForm:
 def boundary_form(node: fx.Node) -> BoundaryForm:
     """The form of a value of the whole program."""
     value = node.meta["val"]
-    if all(isinstance(size, int) for size in value.shape):
+    if not any(grows(size) for size in value.shape):
         return BoundaryForm(True, None)
     order = dimensions_in_memory(value)
     return BoundaryForm(False, None if order == list(range(value.dim())) else order)
@@ -275,23 +279,24 @@ class _PieceBuilder:
         nodes = list(self._in_order(sorted(self._needed & self._own, key=lambda n: order[n])))
         slots = [node for node in nodes if not self._computed_here(node)]
         placeholders = [self._graph.placeholder(f"slot{i}") for i in range(len(slots))]
-        samples = self._graph.placeholder("samples")
-        self._sizes = SizeBuilder(self._graph, lambda: samples)
+        kinds: list[SizeKind] = ["samples", "length"] if self._analysis.captured.length is not None else ["samples"]
+        given = {kind: self._graph.placeholder(kind) for kind in kinds}
+        self._sizes = SizeBuilder(self._graph, {SAMPLES: lambda: given["samples"], LENGTH: lambda: given["length"]})
         for node, placeholder in zip(slots, placeholders):
             self._copies[node] = self._from_boundary(node, placeholder)
         for node in nodes:
             if self._computed_here(node):
                 self._copy(node)
-        results = [self._result(node, samples) for node in self._outputs]
+        results = [self._result(node) for node in self._outputs]
         self._graph.output(tuple(results))
-        arguments = self._arguments(slots)
-        if not samples.users:
-            self._graph.erase_node(samples)
-            arguments.pop()
+        sizes: list[SizeKind] = [kind for kind in kinds if given[kind].users]
+        for kind in set(kinds).difference(sizes):
+            self._graph.erase_node(given[kind])
         self._graph.lint()  # type: ignore[no-untyped-call]
         module = fx.GraphModule(self._analysis.captured.module, self._graph)
         sources = self._analysis.captured.sources
-        return Piece(self._name, module, slots, self._outputs, tuple(arguments), [self._slot_name(n) for n in slots],
+        return Piece(self._name, module, slots, self._outputs, (*self._arguments(slots), *map(self._size, sizes)), sizes,
+                     [self._slot_name(n) for n in slots],
                      [n in sources and sources[n].kind == "parameter" for n in slots], self._dropouts)
 
     def _slot_name(self, node: fx.Node) -> str:
@@ -358,7 +363,7 @@ class _PieceBuilder:
                               "Use masks and tensors of fixed sizes")
         return self._sizes.build(expression(value))
 
-    def _result(self, node: fx.Node, samples: fx.Node) -> fx.Node:
+    def _result(self, node: fx.Node) -> fx.Node:
         value = node.meta.get("val")
         copy = self._copies[node]
         if not isinstance(value, Tensor):
@@ -368,21 +373,28 @@ class _PieceBuilder:
         form = boundary_form(node)
         if form.lacks_samples:
             row = self._graph.call_function(aten.unsqueeze.default, (copy, 0))
-            copy = self._graph.call_function(aten.expand.default, (row, [samples, *value.shape]))
+            shape = [self._sizes.build(expression(size)) for size in (self._analysis.captured.samples, *value.shape)]
+            copy = self._graph.call_function(aten.expand.default, (row, shape))
         elif form.order is not None:
             copy = self._graph.call_function(aten.permute.default, (copy, form.order))
         # A copy of what may be a view of something else; it is dropped where it turns out to be none.
         return self._graph.call_function(aten.clone.default, (copy,), {"memory_format": torch.contiguous_format})
 
-    def _arguments(self, slots: list[fx.Node]) -> list[Tensor | torch.SymInt]:
-        """Fake tensors for the slots, and behind them the number of samples."""
+    def _size(self, kind: SizeKind) -> torch.SymInt:
+        captured = self._analysis.captured
+        size = captured.samples if kind == "samples" else captured.length
+        assert size is not None
+        return size
+
+    def _arguments(self, slots: list[fx.Node]) -> list[Tensor]:
+        """Fake tensors for the slots."""
         captured = self._analysis.captured
         samples = captured.samples
-        arguments: list[Tensor | torch.SymInt] = []
+        arguments: list[Tensor] = []
         with captured.fake_mode:
             for node in slots:
                 value = node.meta["val"]
                 shape = value.shape if node in captured.sources else boundary_shape(node, samples)
                 tensor = torch.empty(shape, dtype=value.dtype, device=value.device)
                 arguments.append(tensor.requires_grad_(self._analysis.gradient[node]))
-        return [*arguments, samples]
+        return arguments

@@ -13,6 +13,7 @@ from . import faithful
 from .capture import Call
 from .dropout import KEYS, Drawing, Place, applied
 from .errors import ExportError
+from .labels import length_of
 from .reference import ReferenceModel
 
 SAMPLES = (1, 2, 5)
@@ -21,15 +22,18 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest relative error of any tensor at a number of samples, 0 where all bits are equal."""
+    """The largest relative error of any tensor at a number of samples, 0 where all bits are equal. `length` is that of
+    the sequences, where it is free."""
 
     samples: int
+    length: int
     error: float
     tensor: str
 
     def __str__(self) -> str:
         exactness = f"within {self.error:.1e}, {self.tensor}" if self.error else "to the last bit"
-        return f"{self.samples} sample{'s' if self.samples > 1 else ''} {exactness}"
+        length = f" of {self.length}" if self.length else ""
+        return f"{self.samples} sample{'s' if self.samples > 1 else ''}{length} {exactness}"
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,18 @@ def rows(batch: Mapping[str, Tensor], samples: int) -> dict[str, Tensor]:
     return {name: tensor[torch.arange(samples) % len(tensor)] for name, tensor in batch.items()}
 
 
-def check(directory: Path, model: nn.Module, call: Call, batch: Mapping[str, Tensor], reduction: str,
+def check(directory: Path, model: nn.Module, call: Call, batches: Sequence[Mapping[str, Tensor]], reduction: str,
           dropouts: Sequence[Place], tolerance: float = TOLERANCE) -> Exactness:
-    """Compares, and raises where the relative error of a tensor is above the tolerance. `dropouts` says where the
-    graphs have those that eager PyTorch calls one after the other."""
+    """Compares, and raises where the relative error of a tensor is above the tolerance: the first batch with several
+    numbers of samples, all others (of other lengths) as they are. `dropouts` says where the graphs have those that
+    eager PyTorch calls one after the other."""
     call = drawing(call, dropouts)
-    batch = {**batch, KEYS: torch.arange(1, len(next(iter(batch.values()))) + 1) * 0x9E3779B97F4A7C1}
-    _check_reduction(model, call, batch, reduction)
+    first, *others = [_with_keys(batch) for batch in batches]
+    _check_reduction(model, call, first, reduction)
     reference = ReferenceModel(directory)
     deviations = []
-    for samples in SAMPLES:
-        part = rows(batch, samples)
+    for part in [*(rows(first, samples) for samples in SAMPLES), *others]:
+        samples = len(part[KEYS])
         if int(reference.label_counts(part)[0, 1]) == 0:
             continue  # there is no mean of no labels
         try:
@@ -72,11 +77,20 @@ def check(directory: Path, model: nn.Module, call: Call, batch: Mapping[str, Ten
             if samples > 1:
                 raise
             continue
-        deviations.append(Deviation(samples, *_compare(reference, part, expected)))
+        length = length_of(reference.document, part)
+        deviations.append(Deviation(samples, length, *_compare(reference, part, expected)))
         if not deviations[-1].error <= tolerance:
+            fix = "This is a fault of the export, or the model computes something else each time it runs"
+            if length != deviations[0].length:
+                fix = (f"The model does something else for sequences of {length} than for others: allow shorter ones only "
+                       "(longest_sequence), or export with a fixed length")
             raise ExportError(f"the exported graphs differ from eager PyTorch: {deviations[-1]}", deviations[-1].tensor,
-                              "This is a fault of the export, or the model computes something else each time it runs")
+                              fix)
     return Exactness(deviations)
+
+
+def _with_keys(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {**batch, KEYS: torch.arange(1, len(next(iter(batch.values()))) + 1) * 0x9E3779B97F4A7C1}
 
 
 def drawing(call: Call, dropouts: Sequence[Place]) -> Call:

@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     hf.add_argument("--task", required=True, choices=TASKS)
     hf.add_argument("--sequence-length", type=int, metavar="T",
                     help="fixed at export; the model's longest where it is not given, at most 1024")
+    hf.add_argument("--any-sequence-length", action="store_true",
+                    help="leave the length free, for each job to choose; T is then only what the check compares")
     hf.add_argument("--init", choices=["auto", "random", "pretrained"], default="auto",
                     help="auto: pretrained where the directory has weights")
     hf.add_argument("--attention", choices=["sdpa", "eager"], help="transformers' implementation; its default where "
@@ -79,12 +81,13 @@ def _run(args: argparse.Namespace) -> None:
         task = hugging_face(args.directory, args.task, sequence_length=args.sequence_length, seed=args.seed,
                             pretrained=args.init == "pretrained" or (args.init == "auto" and has_weights),
                             fake=args.no_weights, attention=args.attention, attention_mask=args.attention_mask,
-                            dropout=args.dropout)
+                            dropout=args.dropout, any_length=args.any_sequence_length)
     else:
         task = torchvision(args.model, args.loss, classes=args.classes, image_size=args.image_size, seed=args.seed,
                            fake=args.no_weights)
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
-           values_below=task.values_below, sequence_length=task.sequence_length, dropout=args.dropout, fused_loss=args.fused_loss,
+           values_below=task.values_below, sequence_length=task.sequence_length, dynamic=task.dynamic,
+           longest_sequence=task.longest_sequence, dropout=args.dropout, fused_loss=args.fused_loss,
            weights=not args.no_weights, check=args.check, tolerance=args.tolerance, overwrite=args.overwrite,
            copies=task.copies)
     print(f"written to {args.out}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
@@ -13,42 +15,50 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 from .capture import base_of
 from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
-from .symbols import at, expression, linear
+from .polynomial import SAMPLES, Amount, Polynomial, number
+from .symbols import by_samples, expression, not_exact
 
-Pair = tuple[int, int]  # bytes: per sample, fixed
+Pair = tuple[Polynomial, Polynomial]  # bytes: per sample, fixed
 
 _ALIGNMENT = 64
 
 
-def forward_flops(phase: Phase) -> float:
+def forward_flops(phase: Phase, where: str) -> float | Amount:
     """Floating-point operations of one sample's forward, a multiply-add as two, by PyTorch's own formulas."""
-    return float(sum(_flops(node) for node in phase.graph.nodes))
+    total = sympy.expand(sum((_flops(node) for node in phase.graph.nodes), sympy.Integer(0)))
+    polynomial = Polynomial.of(total)
+    if polynomial is None or not polynomial.never_falls(least=2):
+        raise not_exact(f"the layer takes {total} operations", where)
+    return float(polynomial.at(0)) if polynomial.is_number else polynomial.text()
 
 
-def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **keywords: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+Sizes = Sequence[sympy.Expr]
 
 
-def _grouped_flops(a: Tensor, b: Tensor, *rest: Any, **keywords: Any) -> int:
-    return 2 * a.numel() * b.shape[-1]
+def _attention_flops(query: Sizes, key: Sizes, value: Sizes, *rest: Any, **keywords: Any) -> sympy.Expr:
+    return sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
 
 
-# What PyTorch has no formulas for.
-_FORMULAS: dict[Any, Callable[..., int]] = {
+def _grouped_flops(a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Expr:
+    return 2 * math.prod(a) * b[-1]
+
+
+# What PyTorch has no formulas for. Formulas are of shapes.
+_FORMULAS: dict[Any, Callable[..., sympy.Expr]] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     torch.ops.aten._grouped_mm: _grouped_flops,
 }
 
 
-def _flops(node: fx.Node) -> int:
+def _flops(node: fx.Node) -> sympy.Expr:
     packet = getattr(node.target, "overloadpacket", None)
     formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     if formula is None:
-        return 0
+        return sympy.Integer(0)
     arguments = fx.node.map_arg(node.args, _of_one_sample)
     keywords = fx.node.map_arg(node.kwargs, _of_one_sample)
     result = torch.utils._pytree.tree_map(_shape_of_one_sample, node.meta["val"])
-    return int(formula(*arguments, **keywords, out_val=result))
+    return sympy.sympify(formula(*arguments, **keywords, out_val=result))
 
 
 def _of_one_sample(node: fx.Node) -> Any:
@@ -57,16 +67,20 @@ def _of_one_sample(node: fx.Node) -> Any:
 
 def _shape_of_one_sample(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return torch.empty([at(expression(size), 1) for size in value.shape], dtype=value.dtype, device="meta")
+        return tuple(_of_one(size) for size in value.shape)
     if isinstance(value, torch.SymInt):
-        return at(expression(value), 1)
+        return _of_one(value)
     return value
+
+
+def _of_one(size: int | torch.SymInt) -> sympy.Expr:
+    return expression(size).subs({SAMPLES: 1})
 
 
 # ---- Workspace ----
 
 
-def workspace(layer: LayerGraphs) -> dict[str, list[Pair]]:
+def workspace(layer: LayerGraphs, where: str) -> dict[str, list[tuple[Amount, Amount]]]:
     """By phase, the bytes that are alive at the worst moment: the largest per_sample*n + fixed over the pairs.
 
     In `saving` and `backward` what is saved lies in the workspace; `keeping` and `kept_backward` are the same two
@@ -74,31 +88,37 @@ def workspace(layer: LayerGraphs) -> dict[str, list[Pair]]:
     pairs: dict[str, list[Pair]] = {name: [] for name in
                                     ("forward", "saving", "keeping", "backward", "kept_backward", "fused")}
     for name, phase in layer.phases.items():
-        pairs[name] = peak(phase, saved_counts=True)
+        pairs[name] = peak(phase, saved_counts=True, where=where)
     if "saving" in layer.phases:
-        pairs["keeping"] = peak(layer.phases["saving"], saved_counts=False)
-        pairs["kept_backward"] = peak(layer.phases["backward"], saved_counts=False)
-    return pairs
+        pairs["keeping"] = peak(layer.phases["saving"], saved_counts=False, where=where)
+        pairs["kept_backward"] = peak(layer.phases["backward"], saved_counts=False, where=where)
+    return {name: [(per_sample.text(), fixed.text()) for per_sample, fixed in sizes] for name, sizes in pairs.items()}
 
 
-def tensor_bytes(tensor: Tensor) -> Pair:
+def tensor_bytes(tensor: Tensor, where: str) -> Pair:
     """A bound of a tensor's bytes, rounded up to 64."""
     elements = expression(1)
     for size in tensor.shape:
         elements *= expression(size)
-    pair = linear(elements * tensor.element_size())
+    pair = by_samples(elements * tensor.element_size())
     if pair is None:
         # More than linear in n: counted as at the largest microbatch that is likely.
-        return at(elements, 64) * tensor.element_size() // 64, _ALIGNMENT
+        likely = Polynomial.of(sympy.expand(elements.subs({SAMPLES: 64}) * tensor.element_size()))
+        if likely is None:
+            raise not_exact(f"a tensor has {elements} elements", where)
+        return Polynomial(tuple(coefficient // 64 for coefficient in likely.coefficients)), number(_ALIGNMENT)
     per_sample, fixed = pair
-    return per_sample, fixed + (-fixed) % _ALIGNMENT if not per_sample % _ALIGNMENT else _rounded(fixed + _ALIGNMENT)
+    least = fixed.at(0)
+    rest = [*per_sample.coefficients, *fixed.coefficients[1:]]
+    rounded = _rounded(least) if all(c % _ALIGNMENT == 0 for c in rest) else _rounded(least + _ALIGNMENT)
+    return per_sample, fixed + number(rounded - least)
 
 
 def _rounded(size: int) -> int:
     return size + (-size) % _ALIGNMENT
 
 
-def peak(phase: Phase, saved_counts: bool) -> list[Pair]:
+def peak(phase: Phase, saved_counts: bool, where: str) -> list[Pair]:
     """The bytes alive at each operation of a phase, without those that others exceed. Slots and tangents do not
     count. A result is handed on as soon as it is made; only what is saved stays, where it counts."""
     nodes = list(phase.graph.nodes)
@@ -109,13 +129,13 @@ def peak(phase: Phase, saved_counts: bool) -> list[Pair]:
                 last_use[base_of(argument)] = position
     if saved_counts:
         last_use.update({base_of(node): len(nodes) for node, port in phase.results if port.kind == "saved"})
-    alive = {node: _bytes_of(node.meta["val"]) for node, port in phase.inputs
+    alive = {node: _bytes_of(node.meta["val"], where) for node, port in phase.inputs
              if port.kind == "saved" and saved_counts}
     moments = [_total(alive.values())]
     for position, node in enumerate(nodes):
         if node.op == "call_function" and node.target is not operator.getitem and base_of(node) is node:
-            alive.update(_results_of(node))
-        moments.append(_total([*alive.values(), _temporaries(node)]))
+            alive.update(_results_of(node, where))
+        moments.append(_total([*alive.values(), _temporaries(node, where)]))
         alive = {owner: size for owner, size in alive.items() if last_use.get(owner, -1) > position}
     return undominated(moments)
 
@@ -129,41 +149,48 @@ _TEMPORARIES: dict[Any, tuple[int, ...]] = {
 }
 
 
-def _temporaries(node: fx.Node) -> Pair:
+def _temporaries(node: fx.Node, where: str) -> Pair:
     if node.target is LINEAR_CROSS_ENTROPY:
         weight: Any = node.args[1]
-        return 0, chunk_bytes(weight.meta["val"])
+        return number(0), number(chunk_bytes(weight.meta["val"]))
     positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
     sources = [node.args[position] for position in positions]
-    return _total(_bytes_of(source.meta["val"]) for source in sources if isinstance(source, fx.Node))
+    return _total(_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node))
 
 
-def _results_of(node: fx.Node) -> dict[fx.Node, Pair]:
+def _results_of(node: fx.Node, where: str) -> dict[fx.Node, Pair]:
     """The memory of an operation's results by the nodes that stand for them; of results that nobody uses, by the
     operation itself."""
     values = node.meta.get("val")
     if not isinstance(values, (tuple, list)):
-        return {node: _bytes_of(values)}
+        return {node: _bytes_of(values, where)}
     users = {user.args[1]: user for user in node.users}
-    sizes = {users[i]: _bytes_of(value) for i, value in enumerate(values) if i in users}
-    sizes[node] = _total(_bytes_of(value) for i, value in enumerate(values) if i not in users)
+    sizes = {users[i]: _bytes_of(value, where) for i, value in enumerate(values) if i in users}
+    sizes[node] = _total(_bytes_of(value, where) for i, value in enumerate(values) if i not in users)
     return sizes
 
 
-def _bytes_of(value: Any) -> Pair:
-    return tensor_bytes(value) if isinstance(value, Tensor) else (0, 0)
+def _bytes_of(value: Any, where: str) -> Pair:
+    return tensor_bytes(value, where) if isinstance(value, Tensor) else (number(0), number(0))
 
 
 def _total(sizes: Iterable[Pair]) -> Pair:
-    pairs = list(sizes)
-    return sum(p for p, _ in pairs), sum(f for _, f in pairs)
+    per_sample = fixed = number(0)
+    for p, f in sizes:
+        per_sample, fixed = per_sample + p, fixed + f
+    return per_sample, fixed
 
 
 def undominated(pairs: list[Pair]) -> list[Pair]:
-    """The pairs that are the largest for some number of samples, ascending by bytes per sample."""
+    """The pairs that are the largest for some number of samples and some length, ascending by bytes per sample."""
+    def by_size(pair: Pair) -> tuple[tuple[int, ...], ...]:
+        return tuple((len(p.coefficients), *reversed(p.coefficients)) for p in pair)
+
     kept: list[Pair] = []
-    for pair in sorted(set(pairs), reverse=True):
-        # Of those with more per sample, none has more fixed bytes left to beat at one sample.
-        if not kept or pair[0] + pair[1] > max(p + f for p, f in kept):
+    for pair in sorted(set(pairs), key=by_size, reverse=True):
+        # None with less per sample is larger for some number of samples that is not so for one.
+        if not any((p - pair[0]).never_falls(least=2) and (p + f - pair[0] - pair[1]).never_falls(least=2)
+                   for p, f in kept):
             kept.append(pair)
-    return [pair for pair in reversed(kept) if pair != (0, 0)] or [(0, 0)]
+    nothing = (number(0), number(0))
+    return [pair for pair in reversed(kept) if pair != nothing] or [nothing]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -24,6 +25,8 @@ from .dropout import KEYS
 from .errors import ExportError
 from .joint import LayerGraphs, differentiate
 from .labels import COUNTS, Counted
+from .lengths import Lengths
+from .polynomial import Polynomial
 from .serialize import Json, graph_file, tensor_json
 from .state import State, dtype_name
 from .symbols import shape_json
@@ -37,15 +40,15 @@ class Loss:
     """How the loss is formed."""
 
     reduction: str
-    labels_per_sample: int
+    labels_per_sample: Polynomial
     counted: Counted | None = None
     fused: bool = False  # with the linear layer before it
 
     def as_json(self) -> Json:
         """As model.json has it."""
-        document = {"reduction": self.reduction, "labels_per_sample": self.labels_per_sample}
+        document: Json = {"reduction": self.reduction, "labels_per_sample": self.labels_per_sample.text()}
         if self.counted is not None:
-            document["counted"] = {"input": self.counted.input, "first": self.counted.first,
+            document["counted"] = {"input": self.counted.input, "first": self.counted.first.text(),
                                    "ignored": self.counted.ignored}
         return document
 
@@ -57,7 +60,7 @@ class Description:
     name: str
     values_below: Mapping[str, int]
     loss: Loss
-    sequence_length: int | None
+    sequence_length: int | Lengths | None
 
 
 @dataclass
@@ -113,8 +116,10 @@ class Assembler:
             "graphs": list(self._graph_entries.values()),
             "loss": description.loss.as_json(),
         }
-        if description.sequence_length is not None:
-            self._written.document["sequence_length"] = description.sequence_length
+        length = description.sequence_length
+        if length is not None:
+            self._written.document["sequence_length"] = dataclasses.asdict(length) if isinstance(length, Lengths) else (
+                length)
         return self._written
 
     # ---- Parameters ----
@@ -177,7 +182,8 @@ class Assembler:
         if digest not in self._graph_entries:
             self._written.graphs[digest] = data
             self._graph_entries[digest] = {
-                "graph": digest, "forward_flops": forward_flops(graphs.forward), "workspace": workspace(graphs),
+                "graph": digest, "forward_flops": forward_flops(graphs.forward, piece.name),
+                "workspace": workspace(graphs, piece.name),
                 "saved": [tensor_json(tensor, piece.name) for tensor in graphs.saved]}
         references = [self._reference(node, numbers) for node in piece.slots]
         references += [["parameter", numbers[index]] for index in extra]
@@ -189,7 +195,9 @@ class Assembler:
     def _differentiated(self, piece: Piece, is_last: bool) -> LayerGraphs:
         signature = _signature(piece)
         if is_last or signature not in self._layers:
-            graphs = differentiate(piece, is_last, fused_loss=is_last and self._description.loss.fused)
+            length = self._description.sequence_length
+            graphs = differentiate(piece, is_last, length if isinstance(length, Lengths) else None,
+                                   fused_loss=is_last and self._description.loss.fused)
             self._check_statistics(piece, graphs)
             self._layers[signature] = graphs
         return self._layers[signature]
@@ -217,7 +225,9 @@ class Assembler:
     def _summarize(self, piece: Piece, digest: str, outputs: list[int]) -> None:
         parameters = sum(self._state.entries[i].tensor.numel() for i in self._read_by(piece)
                          if self._state.entries[i].role == "trained")
-        sizes = [_bytes_of_one_sample(self._value_entries[v]) for v in outputs]
+        length = self._captured.length
+        hint = 0 if length is None else length.node.hint
+        sizes = [_bytes_of_one_sample(self._value_entries[v], hint) for v in outputs]
         self._written.summaries.append(LayerSummary(piece.name, parameters, sum(sizes), digest))
 
 
@@ -226,10 +236,10 @@ def _common_parts(a: str, b: str) -> int:
     return len(parts)
 
 
-def _bytes_of_one_sample(value: Json) -> int:
+def _bytes_of_one_sample(value: Json, length: int) -> int:
     size = torch.empty((), dtype=getattr(torch, value["dtype"])).element_size()
     for extent in value["shape"]:
-        size *= int(str(extent).removesuffix("n").removesuffix("*") or 1)
+        size *= Polynomial.parse(extent).at(length)
     return size
 
 

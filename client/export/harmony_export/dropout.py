@@ -20,7 +20,8 @@ import torch.nn.functional as functional
 from torch import Tensor, library, nn
 
 from .errors import ExportError
-from .symbols import expression, linear
+from .polynomial import number
+from .symbols import by_samples, expression, grows
 
 KEYS = "sample_keys"  # the batch input that brings a random number for each sample
 
@@ -103,14 +104,14 @@ class Tracing:
 
     def mask(self, shape: Sequence[int], p: float) -> Tensor:
         """The mask of the next call."""
-        grows = [i for i, size in enumerate(shape) if isinstance(size, torch.SymInt) and not size.node.is_constant()]
-        pairs = [linear(expression(shape[i])) for i in grows]
-        if len(grows) != 1 or pairs[0] is None or pairs[0][1] != 0 or self.keys is None:
+        growing = [i for i, size in enumerate(shape) if grows(size)]
+        pairs = [by_samples(expression(shape[i])) for i in growing]
+        if len(growing) != 1 or pairs[0] is None or pairs[0][1] != number(0) or self.keys is None:
             raise ExportError(f"dropout of a tensor of shape {[str(size) for size in shape]}, of which no dimension "
                               "counts the samples",
                               fix="Drop values that belong to samples, or export with dropout=False (--no-dropout)")
-        self.dimensions.append(grows[0])
-        mask = MASK(self.keys, len(self.dimensions) - 1, shape, grows[0], p)
+        self.dimensions.append(growing[0])
+        mask = MASK(self.keys, len(self.dimensions) - 1, shape, growing[0], p)
         assert isinstance(mask, Tensor)
         return mask
 

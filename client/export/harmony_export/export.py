@@ -23,10 +23,13 @@ from .directory import Assembler, Description, LayerSummary, Loss, new_directory
 from .dropout import KEYS, switched_off
 from .errors import ExportError
 from .labels import COUNTS, make_sum
+from .lengths import Dynamic, dimensions, find_lengths, length_in, of_length, special_lengths
 from .memory import has_memory
+from .polynomial import Polynomial, number
 
 LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
 _LOSSES = ("cross_entropy", "mse_loss")
+_MOST_CHECKED = 512  # of lengths that nobody asked for: attention takes their square
 
 aten = torch.ops.aten
 
@@ -34,8 +37,9 @@ aten = torch.ops.aten
 def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapping[str, Tensor], *,
            out: str | Path, cuts: Cuts = "auto", name: str | None = None, reduction: str = "mean",
            labels_per_sample: int | None = None, values_below: Mapping[str, int] | None = None,
-           sequence_length: int | None = None, dropout: bool = True, fused_loss: bool = False, weights: bool = True,
-           check: bool = True, tolerance: float = TOLERANCE, overwrite: bool = False, copies: Sequence[str | Path] = (),
+           sequence_length: int | None = None, dynamic: Dynamic | None = None, longest_sequence: int | None = None,
+           dropout: bool = True, fused_loss: bool = False, weights: bool = True, check: bool = True,
+           tolerance: float = TOLERANCE, overwrite: bool = False, copies: Sequence[str | Path] = (),
            report: Callable[[str], None] = print) -> Path:
     """Exports a model for training, and returns the directory.
 
@@ -50,7 +54,10 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     reduction         whether the loss is the "mean" or the "sum" over the labels
     labels_per_sample by the batch's `labels` where it is not given
     values_below      bounds of integer inputs; those of embeddings and cross entropies are found
-    sequence_length   of models that read sequences, for the job file
+    sequence_length   of models that read sequences, for the job file; not with `dynamic`
+    dynamic           by batch input, the dimension (or dimensions) that is the sequence: its length is then free, and
+                      chosen by each job. The sample batch's says nothing but what the check compares
+    longest_sequence  with `dynamic`, the longest that may be trained on, where the model does not say so itself
     dropout           False: nothing is dropped in training. Otherwise what the model says: zeros by nn.Dropout, its
                       functions and attention; other kinds of noise are switched off, and named
     fused_loss        the cross entropy and the linear layer before it become one operation that takes rows in
@@ -69,22 +76,24 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     call = loss_call(model, loss, sample_batch)
     _check_devices(model)
     with_weights = weights and has_memory(model)
-    labels = sample_batch.get("labels")
-    if labels_per_sample is None:
-        labels_per_sample = math.prod(labels.shape[1:]) if labels is not None else 1
+    places = dimensions(dynamic or {}, sample_batch)
+    if places and sequence_length is not None:
+        raise ExportError("sequence_length is given, and dynamic leaves it free", fix="Give one of the two")
+    labels = _labels_per_sample(sample_batch, places) if labels_per_sample is None else number(labels_per_sample)
     with (new_directory(Path(out), overwrite) as folder, switched_off(model, everything=not dropout) as zero,
           _training(model), _contiguous(model)):
         if zero:
             report(f"not applied: {', '.join(zero)}")
-        captured = capture(model, call, rows(sample_batch, _samples_to_trace(model, sample_batch)))
+        captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places)
+        lengths = find_lengths(captured, longest_sequence) if places else None
         counted, reason = make_sum(captured) if reduction == "mean" else (None, "")
         if reason:
             report(f"labels are not counted, each microbatch weighs the same: {reason}")
-        described_loss = Loss(reduction, labels_per_sample, fused=fused_loss) if counted is None else (
+        described_loss = Loss(reduction, labels, fused=fused_loss) if counted is None else (
             Loss("sum", counted.per_sample, counted, fused_loss))
         chain = cut(captured, model, find_cuts(model, cuts))
         bounds = {**_found_bounds(captured), **(values_below or {})}
-        description = Description(name or type(model).__name__, bounds, described_loss, sequence_length)
+        description = Description(name or type(model).__name__, bounds, described_loss, lengths or sequence_length)
         written = Assembler(chain, description).assemble()
         write(written, folder, with_weights, [Path(path) for path in copies])
         for line in _table(written.summaries):
@@ -92,7 +101,12 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         if not with_weights:
             report("no weights are written, and nothing is checked against eager PyTorch")
         elif check:
-            report(str(check_directory(folder, model, call, sample_batch, reduction, dropouts_of(chain), tolerance)))
+            batches = [sample_batch]
+            if lengths is not None:
+                given = length_in(sample_batch, places)
+                others = {lengths.least, *special_lengths(captured, lengths, most=max(2 * given, _MOST_CHECKED))}
+                batches += [rows(of_length(sample_batch, places, length), 2) for length in sorted(others - {given})]
+            report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain), tolerance)))
     return Path(out)
 
 
@@ -189,10 +203,26 @@ def _contiguous(model: nn.Module) -> Iterator[None]:
             tensor.data = data
 
 
-def _samples_to_trace(model: nn.Module, batch: Mapping[str, Tensor]) -> int:
-    """A number of samples that no size of the model's is taken for."""
-    sizes = {size for tensor in [*batch.values(), *model.parameters()] for size in tensor.shape}
-    return next(n for n in (3, 5, 7, 11, 13, 17, 19, 23, 29) if n not in sizes or n == 29)
+def _batch_to_trace(model: nn.Module, batch: Mapping[str, Tensor], places: Mapping[str, Sequence[int]]
+                    ) -> dict[str, Tensor]:
+    """A batch with a number of samples, and sequences of a length, that no size of the model's is taken for."""
+    fixed = [size for name, tensor in batch.items() for i, size in enumerate(tensor.shape) if i not in places.get(name, ())]
+    sizes = {*fixed, *(size for tensor in [*model.parameters(), *model.buffers()] for size in tensor.shape)}
+    samples = next(n for n in (3, 5, 7, 11, 13, 17, 19, 23, 29) if n not in sizes or n == 29)
+    if places:
+        longest = length_in(batch, places)
+        length = next((s for s in range(longest, 3, -1) if s not in sizes | {samples}), longest)
+        batch = of_length(batch, places, length)
+    return rows(batch, samples)
+
+
+def _labels_per_sample(batch: Mapping[str, Tensor], places: Mapping[str, Sequence[int]]) -> Polynomial:
+    """The elements of a sample of `labels`."""
+    if "labels" not in batch:
+        return number(1)
+    free = places.get("labels", ())
+    fixed = [size for i, size in enumerate(batch["labels"].shape) if i > 0 and i not in free]
+    return Polynomial.by_power({len(free): math.prod(fixed)})
 
 
 # ---- What integers may be ----

@@ -17,14 +17,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from . import faithful
 from .capture import base_of, quiet
-from .chain import Piece
+from .chain import Piece, SizeKind
 from .errors import ExportError
 from .fused_loss import fuse
-from .symbols import SizeBuilder, dimensions_in_memory, expression
+from .lengths import Lengths, check_guards
+from .polynomial import LENGTH, SAMPLES
+from .symbols import SizeBuilder, dimensions_in_memory, expression, named
 
 aten = torch.ops.aten
 
-Kind = Literal["slot", "saved", "tangent", "samples", "output", "gradient", "update", "loss"]
+Kind = Literal["slot", "saved", "tangent", "samples", "length", "output", "gradient", "update", "loss"]
 
 
 def _closure(roots: Iterable[fx.Node], edges: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
@@ -78,9 +80,9 @@ class Saved:
     restore: list[int] | None
 
 
-def differentiate(piece: Piece, is_last: bool, fused_loss: bool = False) -> LayerGraphs:
-    """The phases of a layer."""
-    joint = _Joint(piece, is_last)
+def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_loss: bool = False) -> LayerGraphs:
+    """The phases of a layer, for sequences of any of the lengths, where there are some."""
+    joint = _Joint(piece, is_last, lengths)
     outputs: set[Kind] = {"output", "loss"}
     forward = joint.phase(outputs)
     if is_last:
@@ -108,7 +110,7 @@ def _with_fused_loss(phase: Phase, where: str) -> Phase:
 class _Joint:
     """The joint graph: slots and tangents in; outputs, updates and gradients out."""
 
-    def __init__(self, piece: Piece, is_last: bool) -> None:
+    def __init__(self, piece: Piece, is_last: bool, lengths: Lengths | None) -> None:
         self._piece = piece
         self._guards_before = len(_shape_env(piece).guards)
         with contextlib.ExitStack() as stack:
@@ -126,9 +128,8 @@ class _Joint:
         self._inputs: dict[fx.Node, Port] = {}
         self._results: list[tuple[fx.Node, Port]] = []
         self._read_ports(is_last)
-        self._samples = self._samples_node()
         self._clean()
-        self._check_guards()
+        self._check_guards(lengths)
         self._after_tangents = self._reachable(n for n, port in self._inputs.items() if port.kind == "tangent")
         self._refuse_statistics()
 
@@ -150,7 +151,8 @@ class _Joint:
                 else:
                     assert isinstance(described, descriptors.PlainAOTInput), described
                     is_slot = described.idx < slots
-                    self._inputs[node] = Port("slot", described.idx) if is_slot else Port("samples", 0)
+                    self._inputs[node] = Port("slot", described.idx) if is_slot else (
+                        Port(self._piece.sizes[described.idx - slots], 0))
         end = self._graph.output_node()
         assert isinstance(end.args[0], (tuple, list))
         for node, described in zip(end.args[0], end.meta["desc"]):
@@ -168,18 +170,18 @@ class _Joint:
                 assert isinstance(described, descriptors.PlainAOTOutput), described
                 self._results.append((node, Port(output, described.idx)))
 
-    def _samples_node(self) -> fx.Node:
+    def _size_node(self, kind: SizeKind) -> fx.Node:
         for node, port in self._inputs.items():
-            if port.kind == "samples":
+            if port.kind == kind:
                 return node
         last = [node for node in self._graph.nodes if node.op == "placeholder"][-1]
         with self._graph.inserting_after(last):
-            node = self._graph.placeholder("samples")
-        self._inputs[node] = Port("samples", 0)
+            node = self._graph.placeholder(kind)
+        self._inputs[node] = Port(kind, 0)
         return node
 
     def _clean(self) -> None:
-        """Takes out what does nothing for us, and computes all sizes from the number of samples."""
+        """Takes out what does nothing for us, and computes all sizes from n and s."""
         for node in list(self._graph.nodes):
             if node.op == "get_attr":
                 self._replace_constant(node)
@@ -226,7 +228,8 @@ class _Joint:
     def _rewrite_sizes(self) -> None:
         first = next(node for node in self._graph.nodes if node.op != "placeholder")
         with self._graph.inserting_before(first):
-            sizes = SizeBuilder(self._graph, lambda: self._samples)
+            sizes = SizeBuilder(self._graph, {SAMPLES: lambda: self._size_node("samples"),
+                                              LENGTH: lambda: self._size_node("length")})
             for node in [n for n in self._graph.nodes if n.op == "call_function"]:
                 value = node.meta.get("val")
                 if isinstance(value, torch.SymInt):
@@ -235,18 +238,15 @@ class _Joint:
                     raise ExportError(f"{node.target} computes something else than a size from the number of samples",
                                       self._piece.name, "Compute it with tensors, or take a mean")
 
-    def _check_guards(self) -> None:
-        """The layer must be the same for every number of samples."""
+    def _check_guards(self, lengths: Lengths | None) -> None:
+        """The layer must be the same for every number of samples and every length."""
         env = _shape_env(self._piece)
-        if any(not size.free_symbols for size in env.replacements.values()):
-            raise ExportError("the layer's operations fix the number of samples", self._piece.name,
-                              "Use operations that do not")
-        for guard in env.guards[self._guards_before:]:
-            for samples in range(2, 65):
-                holds = guard.expr.subs({symbol: samples for symbol in guard.expr.free_symbols})
-                if not bool(holds):
-                    raise ExportError(f"the layer's operations depend on the number of samples ({guard.expr})",
-                                      self._piece.name, "Use operations that do not")
+        for symbol, size in env.replacements.items():
+            if not size.free_symbols:
+                fixed = "length of the sequences" if named(env, symbol) == LENGTH else "number of samples"
+                raise ExportError(f"the layer's operations fix the {fixed}", self._piece.name,
+                                  "Use operations that do not")
+        check_guards(env, env.guards[self._guards_before:], lengths, self._piece.name)
 
     # ---- Taking it apart ----
 
@@ -381,7 +381,7 @@ class _Extract:
     def _make_inputs(self) -> list[tuple[fx.Node, Port]]:
         ports = [(node, port) for node, port in self._inputs.items() if node in self._needed]
         ports += [(node, Port("saved", index)) for node, index in self._given.items() if node in self._needed]
-        rank = ["slot", "saved", "tangent", "samples"]
+        rank = ["slot", "saved", "tangent", "samples", "length"]
         inputs = []
         for node, port in sorted(ports, key=lambda entry: (rank.index(entry[1].kind), entry[1].index)):
             placeholder = self._graph.placeholder(f"{port.kind}{port.index}")

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx
 
 from .analysis import is_size
 from .capture import Captured, arguments_of, base_of, mutated_arguments
+from .polynomial import LENGTH, Polynomial
 from .symbols import at, expression
 
 aten = torch.ops.aten
@@ -30,26 +32,29 @@ class Counted:
     that are `ignored`."""
 
     input: int
-    first: int
-    per_sample: int
+    first: Polynomial
+    per_sample: Polynomial
     ignored: int
-
-    def counts(self, labels: Tensor) -> Tensor:
-        """The batch input: of each sample how many count, and of all together."""
-        of_samples = labels.reshape(len(labels), -1)
-        looked_at = of_samples[:, self.first:self.first + self.per_sample]
-        own = (looked_at != self.ignored).sum(1)
-        return torch.stack((own, own.sum().expand(len(own))), dim=1)
 
 
 def label_counts(document: Any, batch: Mapping[str, Tensor]) -> Tensor | None:
-    """`Counted.counts` of a batch, where model.json says that its labels are counted."""
+    """The batch input that model.json derives, where it says that labels are counted: of each sample how many count,
+    and of all together."""
     loss = document["loss"]
     if "counted" not in loss:
         return None
     entry = loss["counted"]
-    counted = Counted(entry["input"], entry["first"], loss["labels_per_sample"], entry["ignored"])
-    return counted.counts(batch[document["inputs"][counted.input]["name"]])
+    length = length_of(document, batch)
+    first, count = (Polynomial.parse(amount).at(length) for amount in (entry["first"], loss["labels_per_sample"]))
+    labels = batch[document["inputs"][entry["input"]]["name"]]
+    own = (labels.reshape(len(labels), -1)[:, first:first + count] != entry["ignored"]).sum(1)
+    return torch.stack((own, own.sum().expand(len(own))), dim=1)
+
+
+def length_of(document: Any, batch: Mapping[str, Tensor]) -> int:
+    """The length of a batch's sequences; 0 where model.json does not leave it free."""
+    return next((batch[entry["name"]].shape[entry["shape"].index("s")] for entry in document["inputs"]
+                 if "s" in entry["shape"]), 0)
 
 
 def make_sum(captured: Captured) -> tuple[Counted | None, str]:
@@ -88,27 +93,45 @@ def _find(captured: Captured, target: fx.Node, ignored: int) -> Counted | None:
     path = _path(captured, target)
     if path is None:
         return None
+    if captured.length is None:
+        found = [(0, _looked_at(path, ignored, 0))]
+    else:
+        # More lengths than a polynomial of that degree needs, to see that it is one.
+        found = [(length, _looked_at(path, ignored, length)) for length in range(60, 65)]
+    places = [place for _, place in found if place is not None]
+    if len(places) < len(found):
+        return None
+    first, count = (_through([(length, place[i]) for (length, _), place in zip(found, places)]) for i in (0, 1))
+    index = captured.sources[path[-1]].index
+    return None if first is None or count is None else Counted(index, first, count, ignored)
+
+
+def _through(points: list[tuple[int, int]]) -> Polynomial | None:
+    """The polynomial through all of the points, where there is one of a lower degree than any numbers have."""
+    polynomial = Polynomial.of(sympy.expand(sympy.interpolate(points, LENGTH)))
+    is_one = polynomial is not None and (len(points) == 1 or len(polynomial.coefficients) < len(points) - 1)
+    return polynomial if is_one and polynomial is not None and polynomial.never_falls(least=2) else None
+
+
+def _looked_at(path: list[fx.Node], ignored: int, length: int) -> tuple[int, int] | None:
+    """The number of the first label of a sample that the loss looks at, and how many follow it without a gap."""
     node = path[-1]
     # Each label's number in its place shows where it goes; no number is the ignored one.
-    shape = [at(expression(size), _SAMPLES) for size in node.meta["val"].shape]
+    shape = [at(expression(size), _SAMPLES, length) for size in node.meta["val"].shape]
     per_sample = math.prod(shape[1:])
     zero = max(ignored + 1, 0)
     moved = torch.arange(zero, zero + _SAMPLES * per_sample).reshape(shape)
     for step in reversed(path[:-1]):
         if step.target not in _CASTS:
-            arguments = fx.node.map_arg(step.args, lambda n: moved if n in path else _size(n))
+            arguments = fx.node.map_arg(
+                step.args, lambda n: moved if n in path else at(expression(n.meta["val"]), _SAMPLES, length))
             assert callable(step.target)
             moved = step.target(*arguments, **step.kwargs)
     used = sorted(int(number) - zero for number in moved.flatten() if int(number) != ignored)
     count = len(used) // _SAMPLES
     first = used[0] if used else 0
     expected = [sample * per_sample + first + i for sample in range(_SAMPLES) for i in range(count)]
-    index = captured.sources[node].index
-    return Counted(index, first, count, ignored) if used and used == expected else None
-
-
-def _size(node: fx.Node) -> int:
-    return at(expression(node.meta["val"]), _SAMPLES)
+    return (first, count) if used and used == expected else None
 
 
 def _path(captured: Captured, target: fx.Node) -> list[fx.Node] | None:

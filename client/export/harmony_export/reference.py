@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .execute import GraphRunner, Inputs, Json
-from .labels import COUNTS, label_counts
+from .labels import COUNTS, label_counts, length_of
 
 
 @dataclass
@@ -44,13 +44,13 @@ class ReferenceModel:
         counts = self.label_counts(batch)
         inputs = [counts if entry["name"] == COUNTS else batch[entry["name"]] for entry in self.document["inputs"]]
         divisor = float(counts[0, 1]) if divisor is None else divisor
-        samples = len(inputs[0])
+        sizes = {"samples": [len(inputs[0])], "length": [length_of(self.document, batch)]}
         values: dict[int, Tensor] = {}
         saved: list[dict[int, Tensor]] = []
         layers = self.document["layers"]
         result = Microbatch(torch.empty(()), divisor)
         for number, layer in enumerate(layers[:-1]):
-            given: Inputs = {"slot": self._slots(layer, inputs, values), "samples": [samples], "layer": [number]}
+            given: Inputs = {"slot": self._slots(layer, inputs, values), **sizes, "layer": [number]}
             made = self._graphs[layer["graph"]].run("saving", given)
             again = self._graphs[layer["graph"]].run("forward", given)["output"]
             for index, value in enumerate(layer["outputs"]):
@@ -61,7 +61,7 @@ class ReferenceModel:
             self._take_updates(layer, made, result)
         gradients: dict[int, Tensor] = {}
         made = self._graphs[layers[-1]["graph"]].run("fused", {
-            "slot": self._slots(layers[-1], inputs, values), "samples": [samples], "layer": [len(layers) - 1],
+            "slot": self._slots(layers[-1], inputs, values), **sizes, "layer": [len(layers) - 1],
             "tangent": [torch.tensor(1 / divisor)]})
         result.loss = made["loss"][0]
         self._take_updates(layers[-1], made, result)
@@ -71,7 +71,7 @@ class ReferenceModel:
             tangents = [torch.zeros_like(values[v]) if t is None else t for t, v in zip(tangents, layer["outputs"])]
             left = saved.pop()
             made = self._graphs[layer["graph"]].run("backward", {
-                "slot": self._slots(layer, inputs, values), "samples": [samples], "layer": [number],
+                "slot": self._slots(layer, inputs, values), **sizes, "layer": [number],
                 "tangent": tangents,
                 "saved": [left[i].contiguous() for i in range(len(left))]})
             self._take_gradients(layer, made, result, gradients)

@@ -1,64 +1,96 @@
-"""Sizes as functions of n, the number of samples: the only symbol of an exported model."""
+"""Sizes as functions of n, the number of samples, and of s, the length of the sequences where it is free: the symbols
+of an exported model."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 from .errors import ExportError
+from .polynomial import LENGTH, SAMPLES, Amount, Polynomial, number
 
-Extent = int | str
-Shape = list[Extent]
+Shape = list[Amount]
+
+# The names that a program's symbols have in PyTorch, and those that they have here.
+_names: WeakKeyDictionary[ShapeEnv, dict[sympy.Symbol, sympy.Symbol]] = WeakKeyDictionary()
+# Orders strides and answers questions about kernels as any other length does, but for the smallest.
+_SOME_LENGTH = 61
+
+
+def name_symbol(size: int | torch.SymInt | None, name: sympy.Symbol) -> None:
+    """Says that a size of a program that is traced is n or s. What is no symbol any more has been fixed."""
+    if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+        _names.setdefault(size.node.shape_env, {})[size.node.expr] = name
+
+
+def named(env: ShapeEnv, expr: sympy.Expr) -> sympy.Expr:
+    """An expression of PyTorch's symbols in n and s."""
+    return env.replace(expr).xreplace(_names.get(env, {}))
 
 
 def expression(size: int | torch.SymInt) -> sympy.Expr:
-    """The size as an expression of sympy, a number where it does not depend on n."""
+    """The size as an expression of n and s, a number where it depends on neither."""
     if isinstance(size, torch.SymInt):
-        return size.node.expr
+        return size.node.expr.xreplace(_names.get(size.node.shape_env, {}))
     return sympy.Integer(int(size))
 
 
-def linear(expr: sympy.Expr) -> tuple[int, int] | None:
-    """The pair (a, b) where the expression is a*n + b with whole numbers, else nothing."""
+def grows(size: Any) -> bool:
+    """Whether a size depends on the number of samples."""
+    return isinstance(size, torch.SymInt) and SAMPLES in expression(size).free_symbols
+
+
+def by_samples(expr: sympy.Expr) -> tuple[Polynomial, Polynomial] | None:
+    """The pair (a, b) where the expression is a*n + b with polynomials of s, else nothing."""
     expr = sympy.expand(expr)
-    if not expr.free_symbols:
-        return (0, int(expr)) if expr.is_Integer else None
-    (symbol,) = expr.free_symbols
-    if not expr.is_polynomial(symbol) or sympy.degree(expr, symbol) != 1:
+    if expr.is_Integer:
+        return number(0), number(int(expr))
+    if not expr.is_polynomial(SAMPLES) or sympy.degree(expr, SAMPLES) > 1:
         return None
-    slope, offset = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
-    if not (slope.is_Integer and offset.is_Integer):
-        return None
-    return int(slope), int(offset)
+    slope, offset = Polynomial.of(expr.coeff(SAMPLES, 1)), Polynomial.of(expr.coeff(SAMPLES, 0))
+    return None if slope is None or offset is None else (slope, offset)
 
 
-def at(expr: sympy.Expr, samples: int) -> int:
-    """The value of the expression for a number of samples."""
-    return int(expr.subs({symbol: samples for symbol in expr.free_symbols}))
+def at(expr: sympy.Expr, samples: int, length: int = _SOME_LENGTH) -> int:
+    """The value of the expression for a number of samples and a length."""
+    return int(expr.subs({symbol: length if symbol == LENGTH else samples for symbol in expr.free_symbols}))
 
 
-def extent(size: int | torch.SymInt, where: str) -> Extent:
-    """A size as model.json writes it: a number, "n" or "K*n"."""
-    pair = linear(expression(size))
-    if pair is not None and pair[0] == 0:
-        return pair[1]
-    if pair is None or pair[1] != 0 or pair[0] < 0:
-        raise ExportError(f"a tensor has the size {size}, where the number of samples must be a factor of it",
-                          where, "Only the sample dimension may vary; fix all other sizes")
-    return "n" if pair[0] == 1 else f"{pair[0]}*n"
+def extent(size: int | torch.SymInt, where: str) -> Amount:
+    """A size as model.json writes it: a polynomial of s, or n times one."""
+    expr = expression(size)
+    pair = by_samples(expr)
+    if pair is not None and number(0) in pair:
+        slope, offset = pair
+        polynomial = offset if slope == number(0) else slope
+        if polynomial.never_falls(least=2):
+            return polynomial.text(times_n=slope != number(0))
+    if LENGTH in expr.free_symbols:
+        raise not_exact(f"a tensor has the size {expr}", where)
+    raise ExportError(f"a tensor has the size {expr}, where the number of samples must be a factor of it",
+                      where, "Only the sample dimension may vary; fix all other sizes")
+
+
+def not_exact(what: str, where: str) -> ExportError:
+    """What is said where something cannot be written for every length."""
+    return ExportError(f"{what}, which is not n, the number of samples, times a polynomial of s, the length of the "
+                       "sequences, with whole coefficients that grows with s", where,
+                       "Export with a fixed length: without dynamic=... (--any-sequence-length)")
 
 
 def shape_json(sizes: Sequence[int | torch.SymInt], where: str) -> Shape:
     """A shape as model.json writes it; at most one extent may grow with the samples."""
     shape = [extent(size, where) for size in sizes]
-    if sum(isinstance(size, str) for size in shape) > 1:
+    if sum(grows(size) for size in sizes) > 1:
         raise ExportError(f"a tensor of shape {shape} grows with the square of the number of samples", where,
                           "Cut so that it stays within one layer")
     return shape
@@ -90,11 +122,11 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
 
 
 class SizeBuilder:
-    """Puts the operations into a graph that compute expressions of n from the node that holds n."""
+    """Puts the operations into a graph that compute expressions of n and s from the nodes that hold these."""
 
-    def __init__(self, graph: Graph, samples: Callable[[], Node]) -> None:
+    def __init__(self, graph: Graph, symbols: Mapping[sympy.Symbol, Callable[[], Node]]) -> None:
         self._graph = graph
-        self._samples = samples
+        self._symbols = symbols
         self._made: dict[sympy.Expr, Node] = {}
 
     def build(self, expr: sympy.Expr) -> Node | int:
@@ -106,8 +138,8 @@ class SizeBuilder:
         return self._made[expr]
 
     def _make(self, expr: sympy.Expr) -> Node:
-        if isinstance(expr, sympy.Symbol):
-            return self._samples()
+        if expr in self._symbols:
+            return self._symbols[expr]()
         if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
             return self._fold(operator.mul, [expr.base] * int(expr.exp))
         if isinstance(expr, sympy.Add):

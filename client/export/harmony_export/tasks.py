@@ -32,19 +32,23 @@ class Task:
     name: str
     values_below: dict[str, int] = field(default_factory=dict)
     sequence_length: int | None = None
+    dynamic: dict[str, int] | None = None
+    longest_sequence: int | None = None
     copies: list[Path] = field(default_factory=list)
 
 
 def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | None = None, seed: int = 0,
                  pretrained: bool = False, fake: bool = False, attention: str | None = None,
-                 attention_mask: bool = False, dropout: bool = True) -> Task:
+                 attention_mask: bool = False, dropout: bool = True, any_length: bool = False) -> Task:
     """A model of transformers: `source` is a local directory or a configuration. Without `pretrained` its weights
     are drawn anew from the seed; with `fake` they take no memory and are not written. `attention` is transformers'
     implementation of it, such as "sdpa" or "eager"; with `attention_mask` it is told which tokens are there. Without
-    `dropout` nothing is dropped."""
+    `dropout` nothing is dropped. With `any_length` the length of sequences is free, up to the model's longest."""
     transformers = _import("transformers", "Install transformers to export its models")
     if task not in TASKS:
         raise ExportError(f"the task '{task}' is not known", fix=f"Give one of {', '.join(TASKS)}")
+    if any_length and task == "image-classification":
+        raise ExportError("images have no sequence length to leave free", fix="Leave out --any-sequence-length")
     folder = Path(source) if isinstance(source, (str, Path)) else None
     if folder is not None and not (folder / "config.json").is_file():
         raise ExportError(f"{folder} has no config.json", fix="Give a local directory of a Hugging Face model")
@@ -79,8 +83,14 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     if task == "image-classification":
         return Task(model.train(), _cross_entropy, _image_batch(config), name, copies=copies)
     length = sequence_length or min(_MOST_SEQUENCE, _longest_sequence(config))
-    return Task(model.train(), _cross_entropy, _text_batch(config, task, length, attention_mask), name,
-                values_below=_text_bounds(config, task, attention_mask), sequence_length=length, copies=copies)
+    batch = _text_batch(config, task, length, attention_mask)
+    made = Task(model.train(), _cross_entropy, batch, name, _text_bounds(config, task, attention_mask), copies=copies)
+    if any_length:
+        made.dynamic = {name: 1 for name in batch}
+        made.longest_sequence = _longest_sequence(config, otherwise=None)
+    else:
+        made.sequence_length = length
+    return made
 
 
 def torchvision(name: str, loss: str, *, classes: int = 1000, image_size: int = 224, seed: int = 0,
@@ -118,7 +128,7 @@ def _text_config(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _longest_sequence(config: Any) -> int:
+def _longest_sequence(config: Any, otherwise: int | None = _MOST_SEQUENCE) -> Any:
     text = _text_config(config)
     for key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
         value = getattr(text, key, None)
@@ -126,7 +136,7 @@ def _longest_sequence(config: Any) -> int:
             # Some count positions from behind the padding token.
             offset = (text.pad_token_id or 0) + 1 if text.model_type in ("roberta", "xlm-roberta", "camembert") else 0
             return value - offset
-    return _MOST_SEQUENCE
+    return otherwise
 
 
 def _text_batch(config: Any, task: str, length: int, attention_mask: bool) -> dict[str, Tensor]:

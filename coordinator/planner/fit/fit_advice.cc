@@ -48,8 +48,10 @@ int64_t Smaller(int64_t present, bool divisors, const Fit& fits) {
 template <typename Fit>
 int64_t SmallerLength(const job::JobSpec& job, const ModelOfLength& of_length, const Fit& fits) {
   if (!of_length) return 0;
-  return Smaller(job.sequence_length, /*divisors=*/false,
-                 [&](int64_t length) { return fits(of_length(length)); });
+  return Smaller(job.sequence_length, /*divisors=*/false, [&](int64_t length) {
+    const absl::StatusOr<model::ModelSpec> model = of_length(length);
+    return model.ok() && fits(*model);
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
 #include "common/plan/machine.h"
 #include "coordinator/planner/fit/plan_builder.h"
@@ -13,8 +14,9 @@
 
 namespace harmony::planner {
 
-// The model made anew for sequences of another length; empty where its samples have none.
-using ModelOfLength = std::function<model::ModelSpec(int64_t sequence_length)>;
+// The model made anew for sequences of another length, or why it has none of that length; empty
+// where nobody can say.
+using ModelOfLength = std::function<absl::StatusOr<model::ModelSpec>(int64_t sequence_length)>;
 
 // ResourceExhausted: the group that needs most of its device, in the finest grouping there is (or
 // in `partition`, where that is given), the bytes that are missing, and settings that fit.

@@ -232,11 +232,10 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
                         const plan::MachineSpec& machine, const HostLimits& limits,
                         AdmittedJob* admitted) {
   planner::PlannerOptions options;
-  if (model::TakesAnyLength(source.architecture)) {
-    options.model_of_length = [&source](int64_t length) {
-      return model::BuildModelSpec(source.architecture, length);
-    };
-  }
+  options.model_of_length = [&source](int64_t length) -> absl::StatusOr<model::ModelSpec> {
+    HARMONY_RETURN_IF_ERROR(model::SequenceLengthFor(source.architecture, length).status());
+    return model::BuildModelSpec(source.architecture, length);
+  };
   // `auto` was resolved when the run began, and belongs to it.
   if (admitted->output.same_run) {
     options.microbatch_size = admitted->output.micro_batch_size;

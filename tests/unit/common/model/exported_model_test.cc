@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/model/architecture.h"
 #include "common/model/model_sizes.h"
 
@@ -260,12 +261,93 @@ TEST(ExportedModelTest, AStatisticOfSeveralLayersIsRefused) {
             std::string::npos);
 }
 
+// As Document(), with the length of the sequences free.
+nlohmann::json OfAnyLength() {
+  nlohmann::json document = WithDerivedInputs();
+  document["sequence_length"] = {{"least", 2}, {"most", 1024}};
+  document["inputs"][0]["shape"] = {"n", "s"};
+  document["inputs"][1]["shape"] = {"n", "s"};
+  document["values"][0]["shape"] = {"n", "s", 8};
+  document["values"][1]["shape"] = {"2*n*s-2*n", 8};
+  document["values"][2]["shape"] = {"n*s", 8};
+  document["graphs"][1]["forward_flops"] = "3*s*s+1000*s";
+  document["graphs"][1]["saved"][0]["shape"] = {"n", 2, "s", "s"};
+  const auto pair = [](nlohmann::json a, nlohmann::json b) {
+    return nlohmann::json::array({a, b});
+  };
+  document["graphs"][1]["workspace"]["forward"] =
+      nlohmann::json::array({pair("4*s*s+100", 7), pair("40*s", "s*s-s")});
+  document["loss"]["labels_per_sample"] = "s-1";
+  document["loss"]["counted"]["first"] = 1;
+  return document;
+}
+
+TEST(ExportedModelTest, AFreeLengthIsChosenWhereTheDescriptionIsMade) {
+  const auto exported = ParseArchitecture(OfAnyLength().dump(), "model.json");
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  const ModelSpec model = BuildModelSpec(*exported, 6);
+  EXPECT_EQ(model.inputs[0].tensor.shape, std::vector<int64_t>{6});
+  EXPECT_EQ(model.inputs[2].tensor.shape, std::vector<int64_t>{2});
+  EXPECT_EQ(model.boundaries[1][0].shape, (std::vector<int64_t>{6, 8}));
+  EXPECT_EQ(model.boundaries[1][1].shape, (std::vector<int64_t>{10, 8}));
+  EXPECT_EQ(model.boundaries[2][1].per_sample(), Bytes(6 * 8 * 4));
+  EXPECT_EQ(model.labels_per_sample, 5);
+  EXPECT_EQ(model.counted_labels->first, 1);
+  EXPECT_EQ(model.cost_of(1).forward_flops, 3 * 36 + 6000);
+  EXPECT_EQ(model.cost_of(1).saved_per_sample, Bytes(4 * 2 * 36 + 3));
+  // The larger of 244 n + 7 and 240 n + 30.
+  EXPECT_EQ(WorkspacePeak(model, WorkspaceOf::kForward, {1, 1}, 1, 1), Bytes(270));
+  EXPECT_EQ(WorkspacePeak(model, WorkspaceOf::kForward, {1, 1}, 100, 1), Bytes(24407));
+  // One graph takes another time for another length.
+  EXPECT_EQ(BuildModelSpec(*exported, 6).cost_of(1).work, model.cost_of(1).work);
+  EXPECT_NE(BuildModelSpec(*exported, 7).cost_of(1).work, model.cost_of(1).work);
+
+  EXPECT_EQ(*SequenceLengthFor(*exported, 2), 2);
+  EXPECT_EQ(*SequenceLengthFor(*exported, 1024), 1024);
+  for (const int64_t other : {1, 1025}) {
+    const std::string message(SequenceLengthFor(*exported, other).status().message());
+    EXPECT_NE(message.find(absl::StrCat("is ", other, ", but")), std::string::npos) << message;
+    EXPECT_NE(message.find("exported for 2 to 1024"), std::string::npos) << message;
+  }
+}
+
+TEST(ExportedModelTest, MistakesInWhatDependsOnTheLengthAreNamed) {
+  const Mistake mistakes[] = {
+      {"/sequence_length", 128, "depends on s, but \"sequence_length\" is no"},
+      {"/sequence_length/least", 0, "sequence_length.least"},
+      {"/sequence_length/most", 1, "sequence_length.most"},
+      {"/sequence_length/most", 1 << 30, "sequence_length.most"},
+      {"/sequence_length/best", 5, "best"},
+      {"/values/0/shape/1", "s*2", "values[0].shape[1]: must be a number, \"n\""},
+      {"/values/0/shape/1", "s+s", "values[0].shape[1]: must be a number"},
+      {"/values/0/shape/1", "1+s", "values[0].shape[1]: must be a number"},
+      {"/values/0/shape/1", "s+", "values[0].shape[1]: must be a number"},
+      {"/values/0/shape/1", "n*s+1", "values[0].shape[1]: must be a number"},
+      {"/values/0/shape/1", "s*s*s*s*s", "values[0].shape[1]: must be a number"},
+      {"/values/0/shape/1", "s-3", "values[0].shape[1]: is less than 0 or falls"},
+      {"/values/0/shape/1", "1099511627776*s", "is not in [0, 1099511627776] for s from 2"},
+      {"/values/0/shape/1", "9223372036854775807*s", "values[0].shape[1]: must be a number"},
+      {"/values/0/shape/1", "n*s", "values[0].shape: must have \"n\" in one"},
+      {"/values/0/shape/1", "1099511627776", "must be a number"},
+      {"/values/0/shape/2", "s*s*s*s", "values[0].shape: is too large"},
+      {"/inputs/0/shape", {"s", "n"}, "inputs[0].shape: must begin with \"n\""},
+      {"/parameters/1/shape", {"s"}, "parameters[1].shape: must consist of numbers"},
+      {"/graphs/1/forward_flops", "1e9*s", "graphs[1].forward_flops: must be a number, or a sum"},
+      {"/graphs/1/forward_flops", "n*s", "graphs[1].forward_flops: must be a number, or a sum"},
+      {"/graphs/1/workspace/forward", nlohmann::json::array({nlohmann::json::array({"12", 7})}),
+       "must be a number, or a sum"},
+      {"/loss/labels_per_sample", "s", "loss.counted.first: with \"labels_per_sample\" is more"},
+      {"/loss/labels_per_sample", "s-2", "loss.labels_per_sample: is not in [1,"},
+      {"/loss/counted/first", "s", "loss.counted.first: with \"labels_per_sample\" is more"},
+  };
+  for (const Mistake& mistake : mistakes) ExpectRefused(OfAnyLength(), mistake);
+}
+
 TEST(ArchitectureTest, TheTextSaysWhichSourceItIs) {
   const auto exported = ParseArchitecture(Document().dump(), "model.json");
   ASSERT_TRUE(exported.ok()) << exported.status();
   ASSERT_TRUE(std::holds_alternative<ExportedModel>(*exported));
   EXPECT_EQ(*SequenceLengthFor(*exported, 1024), 1);  // it reads no sequences
-  EXPECT_FALSE(TakesAnyLength(*exported));
 
   nlohmann::json sequences = Document();
   sequences["sequence_length"] = 128;

@@ -256,7 +256,7 @@ ExportedFixture::ExportedFixture(model::LossReduction reduction)
                               saved({kPerSample, Fixed(kTokens), Fixed(1)})};
   exported.reduction = reduction;
   exported.labels_per_sample = kTokens;
-  exported.sequence_length = kTokens;
+  exported.sequence_length = {kTokens, kTokens};
   for (int layer = 0; layer <= kHeadLayer; ++layer) SetGraph(layer, GraphOf(layer, reduction));
 }
 

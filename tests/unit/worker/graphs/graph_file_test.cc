@@ -52,6 +52,15 @@ std::string Last() {
                                  gradient 0 = d)"}});
 }
 
+TEST(GraphFileTest, SizesMayDependOnTheLengthOfSequences) {
+  const std::string text =
+      absl::StrReplaceAll(Inner(), {{"\"samples\"", "\"length\""}, {"\"n\"", "\"2*n*s-n\""}});
+  const auto file = ParseGraphFile(text, "f");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->phases.at(Phase::kBackward).inputs[1].kind, InputKind::kLength);
+  EXPECT_EQ(file->slots[3].AtLength(5).ShapeFor(2), std::vector<int64_t>{18});
+}
+
 TEST(GraphFileTest, ReadsAllThatThereIs) {
   const auto file = ParseGraphFile(Inner(), "f");
   ASSERT_TRUE(file.ok()) << file.status();
