@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands/doctor.h"
 #include "client/commands/inspect.h"
 #include "client/commands/jobs.h"
 #include "client/commands/profile.h"
@@ -23,6 +24,7 @@ struct Arguments {
   JobOptions submit;
   PlanOptions plan;
   ProfileOptions profile;
+  DoctorOptions doctor;
   LogsOptions logs;
   TraceOptions trace;
   std::string job_id;
@@ -198,6 +200,12 @@ void AddInspection(CLI::App& app, Arguments& args) {
   profile->add_flag("--again", args.profile.again, "Measure anew, whatever is cached");
   profile->callback(
       [&] { args.command = [&] { return ProfileCommand(args.global, args.profile); }; });
+  CLI::App* doctor = app.add_subcommand("doctor", "Whether this machine is ready, and what to do");
+  AddCluster(doctor, args.doctor.cluster);
+  doctor->add_flag("--clean", args.doctor.clean, "Remove what dead runs left");
+  doctor->callback([&] {
+    args.command = [&] { return DoctorCommand(args.global, args.doctor, HARMONY_VERSION); };
+  });
   AddMissing(
       app, args, "export", "Write a Hugging Face directory (not there yet)",
       "export: not there yet; a finished job's output_dir/final is a Hugging Face directory");

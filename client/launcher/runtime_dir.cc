@@ -51,20 +51,36 @@ bool SameFile(int fd, const std::string& path) {
          a.st_ino == b.st_ino;
 }
 
-void SweepDeadRuns(const std::string& parent) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
-    if (!absl::StartsWith(entry.path().filename().string(), kPrivatePrefix)) continue;
-    RuntimePaths paths{entry.path().string(), ""};
-    struct stat info;
-    if (stat(paths.lock().c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
-    // Whoever gets the lock owns the folder; a live run keeps it.
-    absl::StatusOr<RuntimeLock> lock = RuntimeLock::Acquire(paths);
-    if (lock.ok()) fs::remove_all(entry.path(), error);
-  }
+std::string ParentOfPrivateDirs() {
+  std::string parent = Environment("XDG_RUNTIME_DIR");
+  if (parent.empty() || access(parent.c_str(), W_OK | X_OK) != 0) parent = Environment("TMPDIR");
+  // A path too long for a socket would only fail later.
+  return parent.empty() || parent.size() > 70 ? "/tmp" : parent;
 }
 
 }  // namespace
+
+std::vector<std::string> DeadRuns() {
+  std::vector<std::string> dead;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(ParentOfPrivateDirs(), error)) {
+    if (!absl::StartsWith(entry.path().filename().string(), kPrivatePrefix)) continue;
+    const RuntimePaths paths{entry.path().string(), ""};
+    struct stat info;
+    if (stat(paths.lock().c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
+    if (RuntimeLockHolder(paths) == 0) dead.push_back(paths.dir);
+  }
+  return dead;
+}
+
+void RemoveDeadRuns() {
+  std::error_code error;
+  for (const std::string& dir : DeadRuns()) {
+    // Whoever gets the lock owns the folder.
+    const absl::StatusOr<RuntimeLock> lock = RuntimeLock::Acquire({dir, ""});
+    if (lock.ok()) fs::remove_all(dir, error);
+  }
+}
 
 absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
                                                  const std::string& state_dir) {
@@ -108,11 +124,8 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
 }
 
 absl::StatusOr<std::string> MakePrivateRuntimeDir() {
-  std::string parent = Environment("XDG_RUNTIME_DIR");
-  if (parent.empty() || access(parent.c_str(), W_OK | X_OK) != 0) parent = Environment("TMPDIR");
-  // A path too long for a socket would only fail later.
-  if (parent.empty() || parent.size() > 70) parent = "/tmp";
-  SweepDeadRuns(parent);
+  RemoveDeadRuns();
+  const std::string parent = ParentOfPrivateDirs();
   std::string dir = absl::StrCat(parent, "/", kPrivatePrefix, "XXXXXX");
   if (mkdtemp(dir.data()) == nullptr) return Errno(absl::StrCat("making a directory in ", parent));
   return dir;

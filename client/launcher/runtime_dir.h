@@ -39,6 +39,10 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
 // removes those of runs that died without a chance to clean up (nobody holds their lock).
 absl::StatusOr<std::string> MakePrivateRuntimeDir();
 
+// The folders of such runs, of this user, that nobody holds any more.
+std::vector<std::string> DeadRuns();
+void RemoveDeadRuns();
+
 // Creates `dir` and its parents, mode 0700.
 absl::Status MakeDirectories(const std::string& dir);
 

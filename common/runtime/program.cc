@@ -80,6 +80,7 @@ int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
   Flags flags;
   CLI::App app("Started by 'harmony up' or 'harmony run'; not meant to be called by hand.",
                definition.name);
+  app.set_version_flag("--version", absl::StrCat(definition.name, " ", HARMONY_VERSION));
   app.add_option("--socket", flags.socket, "Socket of the coordinator");
   app.add_option("--devices", flags.devices, "Devices of the machine")->required();
   if (definition.has_device) {

@@ -147,6 +147,7 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
 int Run(int argc, char** argv) {
   Options options;
   CLI::App app("harmony-coordinator: owns jobs, plans and dispatch");
+  app.set_version_flag("--version", "harmony-coordinator " HARMONY_VERSION);
   app.add_option("--socket", options.socket, "Unix-domain socket to listen on");
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
   app.add_option("--jobs-since", options.jobs_since,

@@ -51,6 +51,32 @@ class LifecycleTest(harness.Scratch):
         self.harmony("run", job, "--devices", DEVICES)
         self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
 
+    def test_doctor_says_what_dead_runs_left_and_removes_it(self):
+        def findings(*args):
+            found = json.loads(self.harmony("doctor", "--json", *args).stdout)
+            return {each["what"]: (each["verdict"], each["found"]) for each in found}
+
+        self.assertEqual(findings()["leftovers"], ("good", "none"))
+        job, out = self.job("left", max_steps=1000)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 1)
+        folder, = self.runtime.glob("harmony-run.*")
+        self.assertEqual(findings("--clean")["leftovers"], ("good", "none"), "it lives")
+        self.assertTrue((folder / "coordinator.sock").exists())
+        # Neither the supervisor nor the one who started it gets to clean up.
+        supervisor = json.loads((folder / "processes.json").read_text())["supervisor"]
+        os.kill(supervisor, signal.SIGSTOP)
+        self.kill_all(process)
+        self.kill(supervisor)
+        harness.wait_for(lambda: not self.alive(supervisor), "the supervisor to be gone")
+        verdict, found = findings()["leftovers"]
+        self.assertEqual(verdict, "note")
+        self.assertIn(str(folder), found)
+        self.assertEqual(findings("--clean")["leftovers"], ("good", "none"))
+        self.assertFalse(folder.exists())
+        # What keeps training from starting makes it fail.
+        self.assertIn("PROBLEM  programs", self.harmony("doctor", "--bin-dir", self.dir, check=1).stdout)
+
     def test_killing_the_launcher_alone_leaves_no_process(self):
         job, out = self.job("orphan", max_steps=1000)
         process = self.start("run", job, "--devices", DEVICES)
