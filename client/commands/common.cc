@@ -88,7 +88,9 @@ absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(*request.mutable_job_yaml(), ReadText("job file", options.path));
   request.set_job_path(std::filesystem::absolute(options.path).lexically_normal().string());
   for (const std::string& override_text : options.overrides) request.add_overrides(override_text);
-  request.set_working_directory(std::filesystem::current_path().string());
+  // Where the current folder was removed, relative paths begin at the job file's.
+  std::error_code removed;
+  request.set_working_directory(std::filesystem::current_path(removed).string());
   request.set_overwrite(options.overwrite);
   if (!options.profile.empty()) {
     HARMONY_ASSIGN_OR_RETURN(*request.mutable_profile(), ReadText("profile", options.profile));

@@ -436,7 +436,8 @@ Extent ReadExtent(const JsonField& field) {
   if (!IsText(field)) return {field.Integer(0, kMostExtent), false};
   const std::optional<LengthText> text = ParseLengthText(field.Text());
   const bool written = text.has_value() && (text->times_samples || !text->amount.is_number());
-  if (written && (!text->amount.is_number() || text->amount.number() <= kMostExtent)) {
+  const auto fits = [](int64_t number) { return 1 <= number && number <= kMostExtent; };
+  if (written && (!text->amount.is_number() || fits(text->amount.number()))) {
     return {text->amount, text->times_samples};
   }
   field.Wrong(

@@ -189,8 +189,6 @@ MODELS: dict[str, Callable[[], Case]] = {
                            depths=[2, 2], num_stages=2, patch_size=4, num_labels=10),
     "resnet": lambda: hf("image-classification", "ResNetConfig", embedding_size=8, hidden_sizes=[16, 32],
                          depths=[2, 2], layer_type="bottleneck", image_size=32, num_labels=10),
-    "resnet18": lambda: vision("resnet18"),
-    "mobilenet_v2": lambda: vision("mobilenet_v2"),
     "shufflenet": lambda: vision("shufflenet_v2_x0_5"),
     "efficientnet": lambda: vision("efficientnet_b0"),
 }

@@ -41,6 +41,10 @@ class Classes(nn.Module):
         if self.end == "scaled":
             logits = logits * 2
         loss = functional.cross_entropy(logits, labels, reduction="sum")
+        if self.end == "other rows":
+            loss = functional.nll_loss(logits.log_softmax(0), labels, reduction="sum")
+        if self.end == "other classes":
+            loss = functional.cross_entropy(logits.view(-1, 1000), labels.repeat(3), reduction="sum")
         if self.end == "watched":
             loss = loss + 0 * logits.square().sum()
         return loss
@@ -91,9 +95,10 @@ class FusedLoss(support.ExportTest):
         self.assertEqual([chunk_rows(classes) for classes in (10, 50257, 1000000)], [1024, 64, 16])
 
     def test_what_does_not_end_so_is_refused_with_the_reason(self) -> None:
-        for end, reason in (("scaled", "no linear layer's"), ("watched", "the loss is computed with")):
+        for end, reason in (("scaled", "no linear layer's"), ("watched", "the loss is computed with"),
+                            ("other rows", "not that of a softmax over"), ("other classes", "those of other classes")):
             with self.subTest(end), self.assertRaisesRegex(ExportError, reason):
-                self.export(Classes(end=end), None, batch(), reduction="sum", fused_loss=True)
+                self.export(Classes(end=end), None, batch(), reduction="sum", check=False, fused_loss=True)
         with self.assertRaisesRegex(ExportError, "0 cross entropies"):
             self.export(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), lambda result, _: result.square().mean(),
                         batch(), fused_loss=True)

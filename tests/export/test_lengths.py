@@ -149,6 +149,19 @@ class AnyLength(support.ExportTest):
                         self.assertLessEqual(exact, bound)
                         self.assertLessEqual(bound, exact * 1.02 + 2048)
 
+    def test_labels_at_the_end_are_counted_from_there(self) -> None:
+        class Last(Gpt):
+            def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+                x = self.tokens(input_ids)
+                for block in self.blocks:
+                    x = block(x)
+                return functional.cross_entropy(self.head(x)[:, -70:].flatten(0, 1), labels[:, -70:].flatten())
+
+        found = document(self.export(Last(), None, ids(90), dynamic=BOTH, longest_sequence=200))
+        self.assertEqual(found["sequence_length"]["least"], 70)
+        self.assertEqual(found["loss"]["labels_per_sample"], 70)
+        self.assertEqual(found["loss"]["counted"]["first"], "s-70")
+
     def test_two_dimensions_of_one_input(self) -> None:
         folder = self.export(Biased(), "cross_entropy", {**ids(9), "bias": torch.randn(3, 9, 9)},
                              dynamic={**BOTH, "bias": (1, 2)}, longest_sequence=50)
@@ -187,7 +200,10 @@ class Refused(support.ExportTest):
         def even(model: Any, x: Tensor) -> Tensor:
             return model.blocks[0](x * 2 if x.shape[1] % 4 == 0 else x)
 
-        self.refused(r"depend on the length of the sequences.*s.*does not hold for", self.changed(even), ids(12))
+        for length in (12, 13):
+            with self.subTest(length):
+                self.refused(r"depend on the length of the sequences.*s.*does not hold for", self.changed(even),
+                             ids(length))
 
     def test_sizes_that_are_no_polynomials(self) -> None:
         def halved(model: Any, x: Tensor) -> Tensor:

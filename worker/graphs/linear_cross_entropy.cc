@@ -30,8 +30,8 @@ void Check(const at::Tensor& x, const at::Tensor& weight, const std::optional<at
   const auto matrix = [](const at::Tensor& tensor) {
     return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat;
   };
-  TORCH_CHECK(matrix(x) && matrix(weight) && x.size(1) == weight.size(1), "x is ", x.sizes(),
-              ", the weight ", weight.sizes());
+  TORCH_CHECK(matrix(x) && matrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
+              "x is ", x.sizes(), ", the weight ", weight.sizes());
   const bool fits = !bias.has_value() || (bias->scalar_type() == at::kFloat && bias->dim() == 1 &&
                                           bias->size(0) == weight.size(0));
   TORCH_CHECK(fits, "the bias does not fit a weight of ", weight.sizes());

@@ -106,7 +106,8 @@ def tensor_bytes(tensor: Tensor, where: str) -> Pair:
         likely = Polynomial.of(sympy.expand(elements.subs({SAMPLES: 64}) * tensor.element_size()))
         if likely is None:
             raise not_exact(f"a tensor has {elements} elements", where)
-        return Polynomial(tuple(coefficient // 64 for coefficient in likely.coefficients)), number(_ALIGNMENT)
+        shares = {power: -(-coefficient // 64) for power, coefficient in enumerate(likely.coefficients)}
+        return Polynomial.by_power(shares), number(_ALIGNMENT)
     per_sample, fixed = pair
     least = fixed.at(0)
     rest = [*per_sample.coefficients, *fixed.coefficients[1:]]

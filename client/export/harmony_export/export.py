@@ -86,7 +86,7 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             report(f"not applied: {', '.join(zero)}")
         captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places)
         lengths = find_lengths(captured, longest_sequence) if places else None
-        counted, reason = make_sum(captured) if reduction == "mean" else (None, "")
+        counted, reason = make_sum(captured, lengths) if reduction == "mean" else (None, "")
         if reason:
             report(f"labels are not counted, each microbatch weighs the same: {reason}")
         described_loss = Loss(reduction, labels, fused=fused_loss) if counted is None else (
@@ -104,8 +104,15 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             batches = [sample_batch]
             if lengths is not None:
                 given = length_in(sample_batch, places)
-                others = {lengths.least, *special_lengths(captured, lengths, most=max(2 * given, _MOST_CHECKED))}
+                special = special_lengths(captured, lengths)
+                most = max(2 * given, _MOST_CHECKED)
+                others = {lengths.least, *(length for length in special if length <= most)}
                 batches += [rows(of_length(sample_batch, places, length), 2) for length in sorted(others - {given})]
+                if any(length > most for length in special):
+                    report("not compared with eager PyTorch: sequences of "
+                           f"{', '.join(str(length) for length in special if length > most)}, which the model compares "
+                           "with something; if it computes something else for that length, give a smaller "
+                           "longest_sequence")
             report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain), tolerance)))
     return Path(out)
 

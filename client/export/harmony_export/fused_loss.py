@@ -136,8 +136,8 @@ def _find(graph: fx.Graph) -> _Found:
     if weights is not None or reduction != _SUM:
         raise _NotFound("the cross entropy has weights of classes, or is not that of all counted labels of the batch")
     backward: Any = _only(total, aten.nll_loss_backward.default, "the number of labels is used")
-    if logarithms.target is not aten._log_softmax.default:
-        raise _NotFound("the cross entropy is not that of a softmax")
+    if logarithms.target is not aten._log_softmax.default or logarithms.args[1] not in (1, -1):
+        raise _NotFound("the cross entropy is not that of a softmax over the classes")
     last = _only([user for user in logarithms.users if user not in (losses[0], backward)],
                  aten._log_softmax_backward_data.default, "the logarithms are used")
     if any(user.op != "output" for user in loss.users):
@@ -146,6 +146,8 @@ def _find(graph: fx.Graph) -> _Found:
     bias, x, transposed = _operands(product)
     if transposed.target is not aten.t.default:
         raise _NotFound("the logits are no linear layer's")
+    if logarithms.meta["val"].shape[1] != transposed.meta["val"].shape[1]:
+        raise _NotFound("the logits are looked at as those of other classes")
     found = _Found(x, transposed.args[0], bias, labels, ignored, backward.args[0], last, loss, [], [], [])
     for user in _readers(last):
         _sort_user(user, found, transposed)

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from .analysis import is_size
 from .capture import Captured, arguments_of, base_of, mutated_arguments
+from .lengths import Lengths
 from .polynomial import LENGTH, Polynomial
 from .symbols import at, expression
 
@@ -24,6 +25,7 @@ COUNTS = "label_counts"  # the batch input that brings their numbers
 _MEAN, _SUM = 1, 2
 _LOSSES = (aten.cross_entropy_loss.default, aten.nll_loss_nd.default, aten.nll_loss.default)
 _SAMPLES = 3  # to see which labels the loss looks at
+_LONG = 1000  # a length that many more than the least, to see it there as well
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ def length_of(document: Any, batch: Mapping[str, Tensor]) -> int:
                  if "s" in entry["shape"]), 0)
 
 
-def make_sum(captured: Captured) -> tuple[Counted | None, str]:
+def make_sum(captured: Captured, lengths: Lengths | None) -> tuple[Counted | None, str]:
     """Where the loss is the mean of a cross entropy over labels that a batch input brings: makes it their sum. Where it
-    is another mean of a cross entropy: why its labels are not counted."""
+    is another mean of a cross entropy: why its labels are not counted. `lengths`: of the sequences, where they are
+    free."""
     loss = captured.loss
     if loss.target not in _LOSSES:
         more = any(node.target in _LOSSES for node in captured.graph.nodes)
@@ -69,7 +72,7 @@ def make_sum(captured: Captured) -> tuple[Counted | None, str]:
         return None, ""
     if given["weight"] is not None:
         return None, "the cross entropy weighs classes"
-    counted = _find(captured, given["target"], int(given["ignore_index"]))
+    counted = _find(captured, given["target"], int(given["ignore_index"]), lengths)
     if counted is None:
         return None, "they are not simply what a batch input brings"
     given["reduction"] = _SUM
@@ -89,28 +92,33 @@ _MOVES = {getattr(packet, name) for packet, names in (
 _CASTS = {aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device}
 
 
-def _find(captured: Captured, target: fx.Node, ignored: int) -> Counted | None:
+def _find(captured: Captured, target: fx.Node, ignored: int, lengths: Lengths | None) -> Counted | None:
     path = _path(captured, target)
     if path is None:
         return None
-    if captured.length is None:
-        found = [(0, _looked_at(path, ignored, 0))]
-    else:
-        # More lengths than a polynomial of that degree needs, to see that it is one.
-        found = [(length, _looked_at(path, ignored, length)) for length in range(60, 65)]
+    found = [(length, _looked_at(path, ignored, length)) for length in _lengths_to_look_at(lengths)]
     places = [place for _, place in found if place is not None]
     if len(places) < len(found):
         return None
-    first, count = (_through([(length, place[i]) for (length, _), place in zip(found, places)]) for i in (0, 1))
+    least = lengths.least if lengths is not None else 0
+    first, count = (_through([(length, place[i]) for (length, _), place in zip(found, places)], least) for i in (0, 1))
     index = captured.sources[path[-1]].index
     return None if first is None or count is None else Counted(index, first, count, ignored)
 
 
-def _through(points: list[tuple[int, int]]) -> Polynomial | None:
+def _lengths_to_look_at(lengths: Lengths | None) -> list[int]:
+    """Short ones and a long one that the model takes, more than a polynomial needs, to see that it is one."""
+    if lengths is None:
+        return [0]
+    long = min(lengths.most, lengths.least + _LONG)
+    return sorted({*range(lengths.least, min(lengths.least + 4, long)), (lengths.least + long) // 2, long})
+
+
+def _through(points: list[tuple[int, int]], least: int) -> Polynomial | None:
     """The polynomial through all of the points, where there is one of a lower degree than any numbers have."""
     polynomial = Polynomial.of(sympy.expand(sympy.interpolate(points, LENGTH)))
     is_one = polynomial is not None and (len(points) == 1 or len(polynomial.coefficients) < len(points) - 1)
-    return polynomial if is_one and polynomial is not None and polynomial.never_falls(least=2) else None
+    return polynomial if is_one and polynomial is not None and polynomial.never_falls(least) else None
 
 
 def _looked_at(path: list[fx.Node], ignored: int, length: int) -> tuple[int, int] | None:

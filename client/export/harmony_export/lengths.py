@@ -98,8 +98,9 @@ def find_lengths(captured: Captured, longest: int | None) -> Lengths:
 def check_guards(env: ShapeEnv, guards: Iterable[ShapeGuard], lengths: Lengths | None, where: str) -> None:
     """A program must be the same for every number of samples and every length.
 
-    What PyTorch assumes to be unequal it would lay out in another way where it is equal, as a mask of which all rows
-    are taken: the operations stay the same. The check has such lengths as well."""
+    Sizes that PyTorch assumes to be unequal it would lay out in another way where they are equal, as a mask of which all
+    rows are taken: the operations stay the same. The check has such lengths as well. What is not a size, as whether 8
+    divides one, decides about operations."""
     for guard in guards:
         expr = named(env, guard.expr)
         others = expr.free_symbols - {LENGTH}
@@ -109,7 +110,7 @@ def check_guards(env: ShapeEnv, guards: Iterable[ShapeGuard], lengths: Lengths |
                                   "Use operations that do not")
             continue
         assert lengths is not None
-        if isinstance(expr, sympy.Ne):
+        if isinstance(expr, sympy.Ne) and (expr.lhs - expr.rhs).is_polynomial(*expr.free_symbols):
             continue
         for length in lengths.some():
             if not all(bool(expr.subs({LENGTH: length, **{symbol: n for symbol in others}})) for n in (2, 3, 64)):
@@ -118,8 +119,8 @@ def check_guards(env: ShapeEnv, guards: Iterable[ShapeGuard], lengths: Lengths |
                                   "fixed length: without dynamic=... (--any-sequence-length)")
 
 
-def special_lengths(captured: Captured, lengths: Lengths, most: int) -> list[int]:
-    """Lengths up to a greatest one that the program assumes not to have."""
+def special_lengths(captured: Captured, lengths: Lengths) -> list[int]:
+    """Lengths that the program assumes not to have."""
     assert captured.length is not None
     env = captured.length.node.shape_env
     found: set[int] = set()
@@ -128,7 +129,7 @@ def special_lengths(captured: Captured, lengths: Lengths, most: int) -> list[int
         if isinstance(expr, sympy.Ne) and expr.free_symbols == {LENGTH} and (expr.lhs - expr.rhs).is_polynomial(LENGTH):
             roots = sympy.roots(sympy.Poly(expr.lhs - expr.rhs, LENGTH))
             found |= {int(root) for root in roots if root.is_Integer}
-    return sorted(length for length in found if lengths.least <= length <= min(lengths.most, most))
+    return sorted(length for length in found if lengths.least <= length <= lengths.most)
 
 
 def _rows_for_positions(captured: Captured, least: int) -> list[int]:

@@ -161,6 +161,8 @@ TEST(ExportedModelTest, EveryMistakeIsNamedWhereItIs) {
       {"/inputs/0/shape", {4, "n"}, "inputs[0].shape: must begin with \"n\""},
       {"/inputs/1/name", "ids", "inputs[1].name: 'ids' is there twice"},
       {"/values/0/shape/0", "n*4", "values[0].shape[0]: must be a number, \"n\" or \"K*n\""},
+      {"/values/0/shape/0", "-5*n", "values[0].shape[0]: must be a number, \"n\" or \"K*n\""},
+      {"/values/0/shape/0", "-n", "values[0].shape[0]: must be a number, \"n\" or \"K*n\""},
       {"/values/0/shape", {4, 8}, "values[0].shape: must have \"n\" in one"},
       {"/values/0/shape", {"n", 1 << 30, 1 << 30}, "values[0].shape: is too large"},
       {"/values/0/dtype", "complex64", "values[0].dtype: 'complex64' is no type of tensors"},

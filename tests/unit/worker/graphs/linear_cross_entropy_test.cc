@@ -105,6 +105,9 @@ TEST(LinearCrossEntropyTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(std::string(error(wrong).message()), HasSubstr("bias"));
   EXPECT_TRUE(error(wrong, /*with_bias=*/false).ok());
   wrong = CaseOf(5, 8, 11);
+  wrong.weight = wrong.weight.slice(0, 0, 0);
+  EXPECT_THAT(std::string(error(wrong, /*with_bias=*/false).message()), HasSubstr("[0, 8]"));
+  wrong = CaseOf(5, 8, 11);
   wrong.labels = wrong.labels.slice(0, 0, 4);
   EXPECT_THAT(std::string(error(wrong).message()), HasSubstr("labels are"));
 }
