@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Graphs of exported models against the same models in eager PyTorch, at realistic sizes, one thread each.
+
+The yardstick is eager PyTorch's forward and backward of one microbatch, half of its repeats before and half after
+Harmony's. That is the sum over all layers of what `harmony profile` measures of a forward and a backward of each, in the
+worker that trains. Of both the least of the repeats counts, for what else the machine does only adds to it. Peaks: what
+eager PyTorch allocates beside parameters and their gradients; and the most of any layer's backward with what the layers
+before it keep. For gpt2 and llama the built-in layers are measured likewise, and both are trained for a few steps.
+
+    .deps/export-venv/bin/python bench/graph_speed.py [--models NAME ...] [--repeats 6] [--json FILE]
+
+Bars: at most 1.03 of eager's time in the geometric mean, losses of exported and built-in models within 1e-6 of each
+other. Exit code 1 when one is missed. Takes some fifteen minutes and 8 GiB of memory.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "deploy" / "models"), str(ROOT / "client" / "export"), str(ROOT / "bench")]
+
+import environment
+
+if __name__ == "__main__" and os.environ.get("OMP_WAIT_POLICY") != "passive":  # read when the program starts
+    os.execve(sys.executable, [sys.executable, *sys.argv], environment.training())
+
+import numpy
+import torch
+
+import examples
+import harmony_export
+from harmony_export.export import loss_call
+
+DEVICES = "sim:mem=6GiB"
+BUILT_IN = {"gpt2": ("GPT2Config", {"n_positions": 256, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
+            "llama": ("LlamaConfig", {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
+                                      "num_attention_heads": 12, "vocab_size": 32000})}
+LENGTH = 256
+SAMPLES = {"graph": 64, "sequential": 64}  # of a microbatch; else 2
+
+
+def example(name):
+    if name in BUILT_IN:
+        kind, sizes = BUILT_IN[name]
+        return examples.of_transformers("causal-lm", kind, LENGTH, **sizes)
+    return examples.EXAMPLES[name](False)
+
+
+def harmony(*args):
+    done = subprocess.run([ROOT / "build" / "bin" / "harmony", *map(str, args)], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"harmony {' '.join(map(str, args))}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def like(tensor, samples):
+    """Random samples like those of a tensor."""
+    shape = (samples, *tensor.shape[1:])
+    if tensor.is_floating_point():
+        return torch.randn(shape)
+    return torch.randint(0, max(int(tensor.max()), 1) + 1, shape)
+
+
+class Eager:
+    def __init__(self, model, call, batch):
+        self.model, self.call, self.batch = model.train(), call, batch
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.step()
+
+    def step(self):
+        begin = time.monotonic()
+        self.call(self.model, self.batch).backward()
+        return time.monotonic() - begin
+
+    def peak(self):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
+            self.step()
+        now = most = 0
+        for event in prof.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                now += event.nbytes()
+                most = max(most, now)
+        return most
+
+
+def layers_of(job, folder):
+    """Seconds of a forward and a backward of all layers, the most memory, and [kind, count, seconds] of each kind."""
+    harmony("profile", job, "--quick", "--again", "--devices", DEVICES, "-o", folder / "P.json")
+    described = json.loads((folder / "P.json").read_text())["devices"][0]["layers"]
+    kinds = [[layer["kind"], len(layer["layers"]), least_seconds(layer)] for layer in described]
+    chain = sorted(((i, layer) for layer in described for i in layer["layers"]), key=lambda pair: pair[0])
+    kept = most = 0
+    for _, layer in chain:
+        size = layer["sizes"][-1]
+        entering = layer["input_bytes_per_sample"] * size["samples"]
+        # The gradients of what enters a layer and of its result lie beside the workspace; what a layer hands on is part
+        # of what it keeps.
+        most = max(most, kept + 2 * entering + size["backward_workspace_bytes"])
+        kept += size["activation_bytes"]
+    return sum(count * seconds for _, count, seconds in kinds), most, kinds
+
+
+def least_seconds(layer):
+    size = layer["sizes"][-1]
+    return size.get("backward_inner_s", size["backward_s"])["least"]
+
+
+def losses_of(job, folder, out):
+    harmony("run", job, "--devices", DEVICES, "--no-calibrate", "--runtime-dir", folder / "run")
+    return [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def write_job(folder, name, **keys):
+    job = folder / f"{name}.json"
+    job.write_text(json.dumps({"init": "pretrained", "optim": "sgd", "learning_rate": 0.01, "compute_threads": 1,
+                               "output_dir": str(folder / name), **keys}))
+    return job
+
+
+def measure(name, repeats, folder):
+    torch.manual_seed(0)
+    model, loss, batch, options = example(name)
+    samples = SAMPLES.get(name, 2)
+    batch = {key: like(tensor, samples) for key, tensor in batch.items()}
+    if name in BUILT_IN:
+        model.float()
+        numpy.random.default_rng(0).integers(0, 32000, 40 * LENGTH, numpy.uint16).tofile(folder / "tokens.bin")
+    harmony_export.export(model, loss, batch, out=folder / "model", name=name, check=False, report=lambda text: None, **options)
+    inputs = {}
+    for key, tensor in batch.items():
+        inputs[key] = str(folder / f"{key}.npy")
+        numpy.save(inputs[key], tensor.numpy())
+    sizes = {"global_batch_size": samples, "micro_batch_size": samples, "max_steps": 1}
+    if options.get("sequence_length"):
+        sizes["sequence_length"] = options["sequence_length"]
+    job = write_job(folder, "exported", model_name_or_path=str(folder / "model"), data={"inputs": inputs}, **sizes)
+    eager = Eager(model, loss_call(model, loss, batch), batch)
+    times = [eager.step() for _ in range(repeats)]
+    seconds, peak, layers = layers_of(job, folder)
+    times += [eager.step() for _ in range(repeats)]
+    row = {"model": name, "samples": samples, "eager": min(times), "most": max(times), "harmony": seconds,
+           "ratio": seconds / min(times),
+           "eager_peak": eager.peak(), "harmony_peak": peak, "layers": layers}
+    if name in BUILT_IN:
+        (model if hasattr(model, "save_pretrained") else model.model).save_pretrained(folder / "built-in")
+        tokens = {**sizes, "global_batch_size": 4, "max_steps": 5,
+                  "data": {"path": str(folder / "tokens.bin"), "format": "tokens-u16"}}
+        jobs = {kind: write_job(folder, kind, model_name_or_path=str(path), **tokens)
+                for kind, path in (("built-in", folder / "built-in"), ("graphs", folder / "model"))}
+        losses = {kind: losses_of(path, folder, folder / kind) for kind, path in jobs.items()}
+        row["built_in"], row["built_in_peak"], row["built_in_layers"] = layers_of(jobs["built-in"], folder)
+        row["losses_apart"] = max(abs(a - b) / abs(b) for a, b in zip(losses["graphs"], losses["built-in"]))
+        harmony_export.export(model, loss, batch, out=folder / "model", name=name, check=False, overwrite=True,
+                              fused_loss=True, report=lambda text: None, **options)
+        row["fused_loss"], row["fused_loss_peak"], row["fused_layers"] = layers_of(job, folder)
+        fused = losses_of(write_job(folder, "fused", model_name_or_path=str(folder / "model"), **tokens), folder,
+                          folder / "fused")
+        row["fused_apart"] = max(abs(a - b) / abs(b) for a, b in zip(fused, losses["built-in"]))
+    return row
+
+
+def report(rows):
+    print("| model | samples | eager | graphs | ratio | peak: eager | graphs |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        print(f"| {row['model']} | {row['samples']} | {row['eager'] * 1e3:.0f} ms | {row['harmony'] * 1e3:.0f} ms | "
+              f"{row['ratio']:.3f} | {row['eager_peak'] / 2**20:.0f} MiB | {row['harmony_peak'] / 2**20:.0f} MiB |")
+    for row in rows:
+        if "built_in" not in row:
+            continue
+        print(f"{row['model']}, built-in: {row['built_in'] * 1e3:.0f} ms, {row['built_in_peak'] / 2**20:.0f} MiB; graphs "
+              f"{row['harmony'] / row['built_in']:.2f} of its time, losses {row['losses_apart']:.1e} apart; with "
+              f"fused_loss {row['fused_loss'] / row['built_in']:.2f}, {row['fused_loss_peak'] / 2**20:.0f} MiB, "
+              f"{row['fused_apart']:.1e}")
+    mean = math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))
+    print(f"geometric mean of the ratios: {mean:.3f}")
+    return mean <= 1.03 and all(row.get("losses_apart", 0) <= 1e-6 for row in rows)
+
+
+def main():
+    names = [*examples.EXAMPLES, *BUILT_IN]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=names, metavar="NAME", default=names)
+    parser.add_argument("--repeats", type=int, default=6, help="of eager PyTorch, before and after")
+    parser.add_argument("--json", help="file for the figures")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name in args.models:
+        with tempfile.TemporaryDirectory(prefix="hm-", dir=ROOT / "build") as scratch:
+            rows.append(measure(name, args.repeats, pathlib.Path(scratch)))
+        print(rows[-1], flush=True)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+    sys.exit(0 if report(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
