@@ -3,9 +3,8 @@
 
 The yardstick is eager PyTorch's forward and backward of one microbatch, half of its repeats before and half after
 Harmony's. That is the sum over all layers of what `harmony profile` measures of a forward and a backward of each, in the
-worker that trains. Of both the least of the repeats counts, for what else the machine does only adds to it. Peaks: what
-eager PyTorch allocates beside parameters and their gradients; and the most of any layer's backward with what the layers
-before it keep. For gpt2 and llama the built-in layers are measured likewise, and both are trained for a few steps.
+worker that trains. Of both the least of the repeats counts, for what else the machine does only adds to it. For gpt2 and
+llama the built-in layers are measured likewise, and both are trained for a few steps. Memory is layer_memory.py's.
 
     .deps/export-venv/bin/python bench/graph_speed.py [--models NAME ...] [--repeats 6] [--json FILE]
 
@@ -79,32 +78,25 @@ class Eager:
         self.call(self.model, self.batch).backward()
         return time.monotonic() - begin
 
-    def peak(self):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
-            self.step()
-        now = most = 0
-        for event in prof.profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                now += event.nbytes()
-                most = max(most, now)
-        return most
+
+def peak_of(run):
+    """The most that PyTorch allocates while it runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
+        run()
+    now = most = 0
+    for event in prof.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    return most
 
 
 def layers_of(job, folder):
-    """Seconds of a forward and a backward of all layers, the most memory, and [kind, count, seconds] of each kind."""
+    """Seconds of a forward and a backward of all layers, and [kind, count, seconds] of each kind."""
     harmony("profile", job, "--quick", "--again", "--devices", DEVICES, "-o", folder / "P.json")
     described = json.loads((folder / "P.json").read_text())["devices"][0]["layers"]
     kinds = [[layer["kind"], len(layer["layers"]), least_seconds(layer)] for layer in described]
-    chain = sorted(((i, layer) for layer in described for i in layer["layers"]), key=lambda pair: pair[0])
-    kept = most = 0
-    for _, layer in chain:
-        size = layer["sizes"][-1]
-        entering = layer["input_bytes_per_sample"] * size["samples"]
-        # The gradients of what enters a layer and of its result lie beside the workspace; what a layer hands on is part
-        # of what it keeps.
-        most = max(most, kept + 2 * entering + size["backward_workspace_bytes"])
-        kept += size["activation_bytes"]
-    return sum(count * seconds for _, count, seconds in kinds), most, kinds
+    return sum(count * seconds for _, count, seconds in kinds), kinds
 
 
 def least_seconds(layer):
@@ -124,42 +116,54 @@ def write_job(folder, name, **keys):
     return job
 
 
+class Example:
+    """A model with a batch of its own, exported into a folder, and a job that trains it on that batch."""
+
+    def __init__(self, name, folder, **options):
+        self.model, self.loss, batch, self.options = example(name)
+        self.samples = SAMPLES.get(name, 2)
+        self.batch = {key: like(tensor, self.samples) for key, tensor in batch.items()}
+        if name in BUILT_IN:
+            self.model.float()
+        self.name, self.folder = name, folder
+        self.export(**options)
+        inputs = {}
+        for key, tensor in self.batch.items():
+            inputs[key] = str(folder / f"{key}.npy")
+            numpy.save(inputs[key], tensor.numpy())
+        self.sizes = {"global_batch_size": self.samples, "micro_batch_size": self.samples, "max_steps": 1}
+        if self.options.get("sequence_length"):
+            self.sizes["sequence_length"] = self.options["sequence_length"]
+        self.job = write_job(folder, "exported", model_name_or_path=str(folder / "model"), data={"inputs": inputs},
+                             **self.sizes)
+
+    def export(self, **options):
+        harmony_export.export(self.model, self.loss, self.batch, out=self.folder / "model", name=self.name, check=False,
+                              overwrite=True, report=lambda text: None, **{**self.options, **options})
+
+
 def measure(name, repeats, folder):
     torch.manual_seed(0)
-    model, loss, batch, options = example(name)
-    samples = SAMPLES.get(name, 2)
-    batch = {key: like(tensor, samples) for key, tensor in batch.items()}
-    if name in BUILT_IN:
-        model.float()
-        numpy.random.default_rng(0).integers(0, 32000, 40 * LENGTH, numpy.uint16).tofile(folder / "tokens.bin")
-    harmony_export.export(model, loss, batch, out=folder / "model", name=name, check=False, report=lambda text: None, **options)
-    inputs = {}
-    for key, tensor in batch.items():
-        inputs[key] = str(folder / f"{key}.npy")
-        numpy.save(inputs[key], tensor.numpy())
-    sizes = {"global_batch_size": samples, "micro_batch_size": samples, "max_steps": 1}
-    if options.get("sequence_length"):
-        sizes["sequence_length"] = options["sequence_length"]
-    job = write_job(folder, "exported", model_name_or_path=str(folder / "model"), data={"inputs": inputs}, **sizes)
-    eager = Eager(model, loss_call(model, loss, batch), batch)
+    made = Example(name, folder)
+    model, job = made.model, made.job
+    eager = Eager(model, loss_call(model, made.loss, made.batch), made.batch)
     times = [eager.step() for _ in range(repeats)]
-    seconds, peak, layers = layers_of(job, folder)
+    seconds, layers = layers_of(job, folder)
     times += [eager.step() for _ in range(repeats)]
-    row = {"model": name, "samples": samples, "eager": min(times), "most": max(times), "harmony": seconds,
-           "ratio": seconds / min(times),
-           "eager_peak": eager.peak(), "harmony_peak": peak, "layers": layers}
+    row = {"model": name, "samples": made.samples, "eager": min(times), "most": max(times), "harmony": seconds,
+           "ratio": seconds / min(times), "layers": layers}
     if name in BUILT_IN:
+        numpy.random.default_rng(0).integers(0, 32000, 40 * LENGTH, numpy.uint16).tofile(folder / "tokens.bin")
         (model if hasattr(model, "save_pretrained") else model.model).save_pretrained(folder / "built-in")
-        tokens = {**sizes, "global_batch_size": 4, "max_steps": 5,
+        tokens = {**made.sizes, "global_batch_size": 4, "max_steps": 5,
                   "data": {"path": str(folder / "tokens.bin"), "format": "tokens-u16"}}
         jobs = {kind: write_job(folder, kind, model_name_or_path=str(path), **tokens)
                 for kind, path in (("built-in", folder / "built-in"), ("graphs", folder / "model"))}
         losses = {kind: losses_of(path, folder, folder / kind) for kind, path in jobs.items()}
-        row["built_in"], row["built_in_peak"], row["built_in_layers"] = layers_of(jobs["built-in"], folder)
+        row["built_in"], row["built_in_layers"] = layers_of(jobs["built-in"], folder)
         row["losses_apart"] = max(abs(a - b) / abs(b) for a, b in zip(losses["graphs"], losses["built-in"]))
-        harmony_export.export(model, loss, batch, out=folder / "model", name=name, check=False, overwrite=True,
-                              fused_loss=True, report=lambda text: None, **options)
-        row["fused_loss"], row["fused_loss_peak"], row["fused_layers"] = layers_of(job, folder)
+        made.export(fused_loss=True)
+        row["fused_loss"], row["fused_layers"] = layers_of(job, folder)
         fused = losses_of(write_job(folder, "fused", model_name_or_path=str(folder / "model"), **tokens), folder,
                           folder / "fused")
         row["fused_apart"] = max(abs(a - b) / abs(b) for a, b in zip(fused, losses["built-in"]))
@@ -167,18 +171,17 @@ def measure(name, repeats, folder):
 
 
 def report(rows):
-    print("| model | samples | eager | graphs | ratio | peak: eager | graphs |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| model | samples | eager | graphs | ratio |")
+    print("| --- | --- | --- | --- | --- |")
     for row in rows:
         print(f"| {row['model']} | {row['samples']} | {row['eager'] * 1e3:.0f} ms | {row['harmony'] * 1e3:.0f} ms | "
-              f"{row['ratio']:.3f} | {row['eager_peak'] / 2**20:.0f} MiB | {row['harmony_peak'] / 2**20:.0f} MiB |")
+              f"{row['ratio']:.3f} |")
     for row in rows:
         if "built_in" not in row:
             continue
-        print(f"{row['model']}, built-in: {row['built_in'] * 1e3:.0f} ms, {row['built_in_peak'] / 2**20:.0f} MiB; graphs "
+        print(f"{row['model']}, built-in: {row['built_in'] * 1e3:.0f} ms; graphs "
               f"{row['harmony'] / row['built_in']:.2f} of its time, losses {row['losses_apart']:.1e} apart; with "
-              f"fused_loss {row['fused_loss'] / row['built_in']:.2f}, {row['fused_loss_peak'] / 2**20:.0f} MiB, "
-              f"{row['fused_apart']:.1e}")
+              f"fused_loss {row['fused_loss'] / row['built_in']:.2f}, {row['fused_apart']:.1e}")
     mean = math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))
     print(f"geometric mean of the ratios: {mean:.3f}")
     return mean <= 1.03 and all(row.get("losses_apart", 0) <= 1e-6 for row in rows)

@@ -6,19 +6,17 @@
 namespace harmony {
 
 std::array<uint32_t, 4> Philox4x32(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
-  constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   std::array<uint32_t, 4> c = {
       static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
       static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{kMultiplier0} * c[0];
-    const uint64_t p1 = uint64_t{kMultiplier1} * c[2];
+  for (int round = 0; round < kPhilox.rounds; ++round) {
+    const uint64_t p0 = uint64_t{kPhilox.multiplier0} * c[0];
+    const uint64_t p1 = uint64_t{kPhilox.multiplier1} * c[2];
     c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(p1),
          static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(p0)};
-    k0 += kWeyl0;
-    k1 += kWeyl1;
+    k0 += kPhilox.weyl0;
+    k1 += kPhilox.weyl1;
   }
   return c;
 }

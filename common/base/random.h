@@ -9,6 +9,15 @@
 
 namespace harmony {
 
+// What Philox4x32-10 multiplies by, what it adds to the key, and how often: for who draws several
+// blocks at a time.
+struct PhiloxConstants {
+  uint32_t multiplier0 = 0xD2511F53, multiplier1 = 0xCD9E8D57;
+  uint32_t weyl0 = 0x9E3779B9, weyl1 = 0xBB67AE85;
+  int rounds = 10;
+};
+inline constexpr PhiloxConstants kPhilox;
+
 // One block of four 32-bit random words for a 64-bit key and a 128-bit counter.
 std::array<uint32_t, 4> Philox4x32(uint64_t key, uint64_t counter_low, uint64_t counter_high);
 

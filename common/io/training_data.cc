@@ -1,6 +1,7 @@
 #include "common/io/training_data.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -126,9 +127,7 @@ class TokenData : public TrainingData {
   // Puts the mask into `tokens`, and what stood there into `labels`. At least one is asked for.
   void Mask(uint64_t key, absl::Span<int32_t> tokens, absl::Span<int64_t> labels) const {
     const auto share = static_cast<uint64_t>(mask_probability_ * 0x1.0p32);
-    const auto ask_if = [&](size_t i, auto asked) {
-      const auto words = Philox4x32(key, i, kMaskStream);
-      if (!asked(words[0])) return false;
+    const auto ask_for = [&](size_t i, const std::array<uint32_t, 4>& words) {
       labels[i] = tokens[i];
       // A model without a bound has no other token to offer.
       if (words[1] < kMasked || (words[1] < kReplaced && vocabulary_ == 0)) {
@@ -136,16 +135,18 @@ class TokenData : public TrainingData {
       } else if (words[1] < kReplaced) {
         tokens[i] = static_cast<int32_t>(Scaled(words[2], vocabulary_));
       }
-      return true;
     };
     bool any = false;
     std::fill(labels.begin(), labels.end(), ignored_);
     for (size_t i = 0; i < tokens.size(); ++i) {
-      any |= ask_if(i, [&](uint32_t word) { return word < share; });
+      const auto words = Philox4x32(key, i, kMaskStream);
+      if (words[0] >= share) continue;
+      ask_for(i, words);
+      any = true;
     }
     if (any) return;
-    const int64_t one = Scaled(Philox4x32(key, 0, kMaskStream)[3], tokens_);
-    ask_if(static_cast<size_t>(one), [](uint32_t) { return true; });
+    const auto one = static_cast<size_t>(Scaled(Philox4x32(key, 0, kMaskStream)[3], tokens_));
+    ask_for(one, Philox4x32(key, one, kMaskStream));
   }
 
   // A number below `end` for one below 2^32.

@@ -22,7 +22,7 @@ class LengthPolynomial {
   using Coefficients = std::array<int64_t, kMostPower + 1>;  // by power
 
   // A number is the polynomial that has it everywhere.
-  LengthPolynomial(int64_t number = 0) { coefficients_[0] = number; }  // NOLINT
+  LengthPolynomial(int64_t number = 0) { coefficients_[0] = number; }
   explicit LengthPolynomial(const Coefficients& coefficients) : coefficients_(coefficients) {}
 
   bool is_number() const;

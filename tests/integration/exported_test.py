@@ -24,7 +24,7 @@ STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
 # rounding) it is relative to NOISE.
 CLOSE = 1e-6
 NOISE = 1e-3
-IN_CI = ["mlp", "cnn", "bert_masked", "bert_fused", "t5", "mixtral"]
+IN_CI = ["mlp", "cnn", "unet", "bert_masked", "bert_fused", "t5", "mixtral"]
 
 # AdamW, the job's defaults but for the rate; of the rules those that decide a parameter of the model. Every number of
 # every tensor has to be within ADAMW_CLOSE of PyTorch's, relative to the largest of its tensor.

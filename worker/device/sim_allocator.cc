@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "worker/device/offered_places.h"
 
 namespace harmony::worker {
 namespace {
@@ -68,6 +69,10 @@ class SimAllocator::Impl : public c10::Allocator {
 
   c10::DataPtr allocate(size_t n) override {
     if (n == 0) return {nullptr, nullptr, &Deleter, c10::Device(c10::kCPU)};
+    if (void* place = OfferedPlaces::Take(n)) {
+      Lend(static_cast<char*>(place));
+      return {place, place, &Deleter, c10::kCPU};
+    }
     const int64_t size = Bytes(static_cast<int64_t>(n)).AlignUp(kSlotAlignment).count();
     MutexLock lock(mutex_);
     const auto hole = free_by_size_.lower_bound({size, 0});
@@ -112,8 +117,20 @@ class SimAllocator::Impl : public c10::Allocator {
     }
   }
 
+  // A place in the span has an owner besides whoever takes it, and the deleter knows only the
+  // address (oneDNN's temporaries are freed by that alone): the last to free it frees it.
+  void Lend(char* place) {
+    if (place < base_ || place >= base_ + capacity_) return;
+    MutexLock lock(mutex_);
+    ++lent_[place - base_];
+  }
+
   void Free(char* data) {
     MutexLock lock(mutex_);
+    if (const auto lent = lent_.find(data - base_); lent != lent_.end()) {
+      if (--lent->second == 0) lent_.erase(lent);
+      return;
+    }
     const auto it = used_.find(data - base_);
     if (it == used_.end()) return;
     int64_t offset = it->first;
@@ -164,6 +181,7 @@ class SimAllocator::Impl : public c10::Allocator {
 
   mutable Mutex mutex_;
   std::map<int64_t, int64_t> used_ ABSL_GUARDED_BY(mutex_);  // offset -> size
+  std::map<int64_t, int> lent_ ABSL_GUARDED_BY(mutex_);      // offset -> tensors beside its owner
   // offset -> size, never adjacent; and (size, offset)
   std::map<int64_t, int64_t> free_by_offset_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<int64_t, int64_t>> free_by_size_ ABSL_GUARDED_BY(mutex_);

@@ -12,8 +12,8 @@ namespace harmony::worker {
 
 // Once activated, every tensor LibTorch allocates on the CPU comes out of the span: best fit, the
 // lowest address among equals, neighbours coalesced, aligned to slots. The same sequence of
-// allocations gives the same addresses. What MKL, oneDNN and OpenMP allocate for themselves lies
-// outside (library overhead, not under the cap).
+// allocations gives the same addresses. What takes an OfferedPlace lies there instead. What MKL,
+// oneDNN and OpenMP allocate for themselves lies outside (library overhead, not under the cap).
 //
 // The caller owns the span, which must outlive every tensor. Tensors allocated before the
 // activation are freed as they were allocated. Thread-safe.

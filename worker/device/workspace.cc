@@ -26,6 +26,7 @@ absl::StatusOr<Workspace> Workspace::Map(Bytes size) {
   const uintptr_t start = reinterpret_cast<uintptr_t>(address);
   const uintptr_t aligned = (start + kHugePage - 1) & ~static_cast<uintptr_t>(kHugePage - 1);
   std::byte* data = static_cast<std::byte*>(address) + (aligned - start);
+  madvise(address, static_cast<size_t>(mapped.count()), MADV_DONTDUMP);
   // Only a hint: without huge pages it works all the same.
   madvise(data, static_cast<size_t>(size.count()), MADV_HUGEPAGE);
   return Workspace(static_cast<std::byte*>(address), mapped, data, size);

@@ -10,7 +10,8 @@
 namespace harmony::worker {
 
 // Private memory of exactly the bytes asked for, in huge pages where the system has them (fewer TLB
-// misses in every matrix product), untouched until it is used. Movable; unmapped at the end.
+// misses in every matrix product), untouched until it is used, not in core dumps. Movable; unmapped
+// at the end.
 class Workspace {
  public:
   // ResourceExhausted: the system refuses to map that much.

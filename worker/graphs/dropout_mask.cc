@@ -29,22 +29,23 @@ __attribute__((target("avx2"))) int64_t DrawWide(uint64_t key, uint64_t stream, 
   using Lanes = uint64_t __attribute__((vector_size(32)));
   constexpr int64_t kAtOnce = 4 * kWords;
   constexpr uint64_t kLow = 0xFFFFFFFF;
-  const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
+  const __m256i m0 = _mm256_set1_epi64x(kPhilox.multiplier0),
+                m1 = _mm256_set1_epi64x(kPhilox.multiplier1);
   int64_t at = begin;
   for (; at + kAtOnce <= end; at += kAtOnce) {
     const Lanes counter = Lanes{0, 1, 2, 3} + static_cast<uint64_t>(at / kWords);
     Lanes c0 = counter & kLow, c1 = counter >> 32;
     Lanes c2 = Lanes{} + (stream & kLow), c3 = Lanes{} + (stream >> 32);
     uint64_t k0 = key & kLow, k1 = key >> 32;
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < kPhilox.rounds; ++round) {
       const auto p0 = reinterpret_cast<Lanes>(_mm256_mul_epu32(m0, reinterpret_cast<__m256i>(c0)));
       const auto p1 = reinterpret_cast<Lanes>(_mm256_mul_epu32(m1, reinterpret_cast<__m256i>(c2)));
       c0 = (p1 >> 32) ^ c1 ^ k0;
       c1 = p1 & kLow;
       c2 = (p0 >> 32) ^ c3 ^ k1;
       c3 = p0 & kLow;
-      k0 = (k0 + 0x9E3779B9) & kLow;
-      k1 = (k1 + 0xBB67AE85) & kLow;
+      k0 = (k0 + kPhilox.weyl0) & kLow;
+      k1 = (k1 + kPhilox.weyl1) & kLow;
     }
     // Bit 63 of the difference says that a word is below the threshold. A byte for each word, the
     // four of a block side by side.
@@ -109,17 +110,11 @@ at::Tensor DropoutMask(const at::Tensor& keys, int64_t layer, int64_t number, at
 
 }  // namespace
 
-void RegisterDropoutMask() {
-  static const auto* const library = [] {
-    auto* made =
-        new torch::Library(torch::Library::DEF, "harmony", std::nullopt, __FILE__, __LINE__);
-    made->def(
-        "dropout_mask(Tensor keys, int layer, int number, int[] shape, int dimension, float p) -> "
-        "Tensor");
-    made->impl("dropout_mask", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(DropoutMask)));
-    return made;
-  }();
-  static_cast<void>(library);
+void DefineDropoutMask(torch::Library& library) {
+  library.def(
+      "dropout_mask(Tensor keys, int layer, int number, int[] shape, int dimension, float p) -> "
+      "Tensor");
+  library.impl("dropout_mask", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(DropoutMask)));
 }
 
 }  // namespace harmony::worker

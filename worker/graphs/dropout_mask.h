@@ -10,11 +10,14 @@
 // is done again drops the same, on whatever device and after whatever restart, and a microbatch's
 // elements do not depend on which other samples it has.
 
+namespace torch {
+class Library;
+}
+
 namespace harmony::worker {
 
 inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
 
-// Makes the operator known to LibTorch's dispatcher, once. Any thread.
-void RegisterDropoutMask();
+void DefineDropoutMask(torch::Library& library);
 
 }  // namespace harmony::worker

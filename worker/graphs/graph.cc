@@ -1,6 +1,7 @@
 #include "worker/graphs/graph.h"
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/TensorOptions.h>
 #include <c10/util/Exception.h>
@@ -15,8 +16,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/graphs/dropout_mask.h"
-#include "worker/graphs/linear_cross_entropy.h"
+#include "worker/device/offered_places.h"
+#include "worker/graphs/own_operators.h"
 
 namespace harmony::worker {
 namespace {
@@ -73,6 +74,16 @@ std::optional<std::string> Forbidden(const c10::OperatorHandle& op,
   return std::nullopt;
 }
 
+// Operators whose result is their first argument's memory in another shape.
+constexpr std::array<absl::string_view, 2> kReshaping = {"aten::view", "aten::_unsafe_view"};
+
+// The same numbers with the same strides, for operations choose by them, in memory of their own.
+at::Tensor MovedOut(const at::Tensor& tensor) {
+  if (!tensor.is_non_overlapping_and_dense()) return tensor.clone();
+  at::Tensor moved = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+  return moved.copy_(tensor);
+}
+
 bool IsTensorList(const c10::Type& type) {
   return type.kind() == c10::TypeKind::ListType &&
          type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
@@ -109,13 +120,9 @@ class Graph::Binder {
   }
 
   absl::StatusOr<Graph> Bind() {
-    RegisterDropoutMask();
-    RegisterLinearCrossEntropy();
+    RegisterOwnOperators();
     for (const PhaseInput& input : text_.inputs) {
-      if (input.kind == InputKind::kSamples || input.kind == InputKind::kLength ||
-          input.kind == InputKind::kLayer) {
-        KindOf(input.value) = ValueKind::kInteger;
-      }
+      if (IsNumber(input.kind)) KindOf(input.value) = ValueKind::kInteger;
     }
     std::vector<Step> steps;
     for (size_t i = 0; i < text_.operations.size(); ++i) {
@@ -266,17 +273,37 @@ class Graph::Binder {
 
   void PlaceOutputs() {
     std::vector<Step*> last(kinds_.size());  // that makes or reads a value
+    std::vector<Step*> maker(kinds_.size());
     for (Step& step : graph_.steps_) {
       for (BoundArgument& argument : step.arguments) {
         argument.ForEachUse([&](ValueUse& use) { last[static_cast<size_t>(use.value)] = &step; });
       }
       for (int result : step.results) {
-        if (result >= 0) last[static_cast<size_t>(result)] = &step;
+        if (result < 0) continue;
+        last[static_cast<size_t>(result)] = maker[static_cast<size_t>(result)] = &step;
       }
     }
     for (const PhaseOutput& output : graph_.outputs_) {
       Step* step = last[static_cast<size_t>(output.value)];
       (step == nullptr ? graph_.untouched_ : step->finished).push_back(output);
+      const int source = SourceOf(output.value, maker);
+      step = maker[static_cast<size_t>(source)];
+      if (step == nullptr) continue;
+      // What is kept lives longer than what is handed on, so its place comes first.
+      const bool first = output.kind == OutputKind::kSaved;
+      step->made.insert(first ? step->made.begin() : step->made.end(), {source, output});
+    }
+  }
+
+  // The value whose whole memory a value is another view of: itself if of none.
+  static int SourceOf(int value, const std::vector<Step*>& maker) {
+    for (;;) {
+      Step* const step = maker[static_cast<size_t>(value)];
+      const auto* op = step == nullptr ? nullptr : std::get_if<c10::OperatorHandle>(&step->callee);
+      if (op == nullptr || !absl::c_linear_search(kReshaping, op->operator_name().name)) {
+        return value;
+      }
+      step->arguments[0].ForEachUse([&](const ValueUse& use) { value = use.value; });
     }
   }
 
@@ -295,7 +322,7 @@ absl::StatusOr<Graph> Graph::Bind(const PhaseText& text, Phase phase, const Opti
   }
 }
 
-std::string Graph::PlaceOf(const Step* step) const {
+std::string Graph::WhereIs(const Step* step) const {
   if (step == nullptr) return where_;
   const auto* op = std::get_if<c10::OperatorHandle>(&step->callee);
   return absl::StrCat(where_, ".ops[", step->position, "]", op == nullptr ? "" : ": ",
@@ -332,7 +359,42 @@ void Graph::Execute(const Step& step, std::vector<c10::IValue>& values,
   }
 }
 
+void Graph::ExecuteInPlace(const Step& step, std::vector<c10::IValue>& values,
+                           torch::jit::Stack& stack, PlaceOf place_of) const {
+  std::vector<std::pair<int, at::Tensor>> places;  // by the result that belongs there
+  bool taken = false;
+  {
+    OfferedPlaces offered;
+    for (const Step::MadeOutput& made : step.made) {
+      const bool has_one =
+          absl::c_any_of(places, [&](const auto& place) { return place.first == made.result; });
+      at::Tensor place = has_one ? at::Tensor() : place_of(made.output);
+      if (!place.defined() || place.nbytes() == 0) continue;
+      offered.Offer(place.mutable_data_ptr(), place.nbytes());
+      places.emplace_back(made.result, std::move(place));
+    }
+    Execute(step, values, stack);
+    taken = offered.taken();
+  }
+  if (!taken) return;
+  // Another result of that size may have come first, or the right one in another order of its
+  // dimensions.
+  for (const int result : step.results) {
+    if (result < 0 || !values[static_cast<size_t>(result)].isTensor()) continue;
+    const at::Tensor made = values[static_cast<size_t>(result)].toTensor();
+    for (const auto& [owner, place] : places) {
+      if (made.storage().data() != place.data_ptr()) continue;
+      const bool right = owner == result && made.is_contiguous() && made.nbytes() == place.nbytes();
+      if (!right) values[static_cast<size_t>(result)] = MovedOut(made);
+    }
+  }
+}
+
 absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver) const {
+  return Run(std::move(inputs), deliver, [](const PhaseOutput&) { return at::Tensor(); });
+}
+
+absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of) const {
   const Step* current = nullptr;
   try {
     c10::InferenceMode no_autograd;
@@ -358,13 +420,17 @@ absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver) const 
     torch::jit::Stack stack;
     for (const Step& step : steps_) {
       current = &step;
-      Execute(step, values, stack);
+      if (step.made.empty()) {
+        Execute(step, values, stack);
+      } else {
+        ExecuteInPlace(step, values, stack, place_of);
+      }
       stack.clear();
       finish(step.finished);
     }
     return absl::OkStatus();
   } catch (...) {
-    return StatusOfException(PlaceOf(current));
+    return StatusOfException(WhereIs(current));
   }
 }
 

@@ -52,6 +52,11 @@ class Graph {
   // the operation that needs it last, an input as well where the caller holds no other reference.
   // Errors are those of StatusOfException and name the operation.
   absl::Status Run(std::vector<c10::IValue> inputs, Deliver deliver) const;
+  // Where an output belongs, asked before it is made: a contiguous tensor over memory that nothing
+  // else is put into until it is delivered, or an undefined one. The output is then made there
+  // where that can be, and copying it is left out (PutInto); what it is given has to outlive it.
+  using PlaceOf = absl::FunctionRef<at::Tensor(const PhaseOutput& output)>;
+  absl::Status Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of) const;
 
  private:
   struct Step {
@@ -61,12 +66,21 @@ class Graph {
     std::vector<int> results;
     bool returns_list = false;
     std::vector<PhaseOutput> finished;  // outputs that nothing needs after it
+    // Outputs that are a result of it, in the order in which they may have its place: the result
+    // itself, or another view of its whole memory.
+    struct MadeOutput {
+      int result = 0;
+      PhaseOutput output;
+    };
+    std::vector<MadeOutput> made;
   };
   class Binder;
 
   Graph() = default;
   void Execute(const Step& step, std::vector<c10::IValue>& values, torch::jit::Stack& stack) const;
-  std::string PlaceOf(const Step* step) const;
+  void ExecuteInPlace(const Step& step, std::vector<c10::IValue>& values, torch::jit::Stack& stack,
+                      PlaceOf place_of) const;
+  std::string WhereIs(const Step* step) const;
 
   std::string where_;
   size_t value_count_ = 0;

@@ -9,11 +9,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/model/exported_fields.h"
-#include "worker/graphs/dropout_mask.h"
-#include "worker/graphs/linear_cross_entropy.h"
+#include "worker/graphs/own_operators.h"
 
 namespace harmony::worker {
 namespace {
@@ -182,9 +182,8 @@ class PhaseReader {
     if (field.ok() && !Reads(phase_, input.kind)) {
       field.Get("kind").Wrong(absl::StrCat("not in the phase ", ToString(phase_)));
     }
-    const bool alone = input.kind == InputKind::kSamples || input.kind == InputKind::kLength ||
-                       input.kind == InputKind::kLayer ||
-                       (input.kind == InputKind::kTangent && phase_ == Phase::kFused);
+    const bool alone =
+        IsNumber(input.kind) || (input.kind == InputKind::kTangent && phase_ == Phase::kFused);
     const bool slot = input.kind == InputKind::kSlot;
     input.index = field.Get("index").Int(0, alone ? 0 : slot ? slots_ - 1 : kMost);
     input.value = NewValue(field.Get("value"), 0);
@@ -219,10 +218,10 @@ class PhaseReader {
     const bool symbolic = absl::StartsWith(op.name, "sym::");
     field.Only({"op", "overload", "arguments", "results", "list"});
     if (field.ok() && !symbolic && !absl::StartsWith(op.name, "aten::") &&
-        op.name != kDropoutMask && op.name != kLinearCrossEntropy) {
+        !IsOwnOperator(op.name)) {
       field.Get("op").Wrong(absl::StrCat("'", op.name.substr(0, 100),
                                          "' is not of the namespaces aten and sym, nor ",
-                                         kDropoutMask, " or ", kLinearCrossEntropy));
+                                         absl::StrJoin(kOwnOperators, " or ")));
     }
     op.overload = field.Get("overload").Text();
     op.returns_list = field.Has("list") && field.Get("list").Flag();

@@ -22,6 +22,10 @@ enum class Phase { kForward, kSaving, kBackward, kFused };
 absl::string_view ToString(Phase phase);
 
 enum class InputKind { kSlot, kSaved, kTangent, kSamples, kLength, kLayer };
+// Whether it is a number, of which there is one, rather than a tensor.
+inline bool IsNumber(InputKind kind) {
+  return kind == InputKind::kSamples || kind == InputKind::kLength || kind == InputKind::kLayer;
+}
 enum class OutputKind { kOutput, kSaved, kGradient, kUpdate, kLoss };
 absl::string_view ToString(OutputKind kind);
 

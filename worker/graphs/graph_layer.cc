@@ -34,6 +34,12 @@ struct Update {
   at::Tensor value;
 };
 
+bool SharesOneOf(Tensors places, const at::Tensor& value) {
+  return absl::c_any_of(places, [&](const DeviceTensor& place) {
+    return HostPointer<const void>(place.address) == value.storage().data();
+  });
+}
+
 class GraphLayer : public Layer {
  public:
   GraphLayer(LayerPlaces places, model::ExportedGraph described, model::LossReduction reduction,
@@ -68,8 +74,12 @@ class GraphLayer : public Layer {
   const ReferenceBinding* FindReference(const LayerCall& call, const SlotPlace& slot) const;
   at::Tensor GradientOf(const LayerCall& call, const SlotPlace& slot) const;
 
+  at::Tensor PlaceOfOutput(size_t index, const LayerCall& call, Tensors outputs) const;
   void PutOutput(size_t index, const at::Tensor& value, const LayerCall& call,
                  Tensors outputs) const;
+  // Where the gradient of a slot may be made; undefined where it is added to what is there.
+  at::Tensor PlaceOfGradient(size_t slot, const LayerCall& call,
+                             const InputGradients& gradients) const;
   void AddGradient(size_t slot, const at::Tensor& value, const LayerCall& call,
                    InputGradients& gradients) const;
   void Apply(std::vector<Update> updates, const LayerCall& call) const;
@@ -82,7 +92,9 @@ class GraphLayer : public Layer {
 
   // Runs `saving`; no outputs: none are wanted.
   absl::Status Save(const LayerCall& call, Tensors inputs, Tensors outputs, SavedTensors& saved);
-  void Keep(size_t index, const at::Tensor& value, int64_t samples, SavedTensors& saved) const;
+  // `outputs`: places that the value may lie in, which do not last as long.
+  void Keep(size_t index, const at::Tensor& value, const LayerCall& call, Tensors outputs,
+            SavedTensors& saved) const;
   // What is kept at `index`, in a place for all of it.
   at::Tensor KeptTensor(size_t index, DeviceAddress place, int64_t samples) const;
 
@@ -195,13 +207,22 @@ GraphLayer::Labels GraphLayer::LabelsOf(const LayerCall& call, const LossBinding
 
 // ---- What a graph makes ----
 
+at::Tensor GraphLayer::PlaceOfOutput(size_t index, const LayerCall& call, Tensors outputs) const {
+  const OutputPlace& output = places_.outputs[index];
+  return Wrap(outputs[static_cast<size_t>(output.place.tensor)], output.type, call.samples);
+}
+
 void GraphLayer::PutOutput(size_t index, const at::Tensor& value, const LayerCall& call,
                            Tensors outputs) const {
-  const OutputPlace& output = places_.outputs[index];
-  at::Tensor place =
-      Wrap(outputs[static_cast<size_t>(output.place.tensor)], output.type, call.samples);
-  CheckFits(value, place, absl::StrCat("output '", output.type.name, "'"));
-  place.copy_(value);
+  PutInto(PlaceOfOutput(index, call, outputs), value,
+          absl::StrCat("output '", places_.outputs[index].type.name, "'"));
+}
+
+at::Tensor GraphLayer::PlaceOfGradient(size_t index, const LayerCall& call,
+                                       const InputGradients& gradients) const {
+  const SlotPlace& slot = places_.slots[index];
+  if (slot.kind != model::SlotKind::kValue) return at::Tensor();
+  return gradients.PlaceOf(slot.value.gradient, slot.type.ShapeFor(call.samples));
 }
 
 void GraphLayer::AddGradient(size_t index, const at::Tensor& value, const LayerCall& call,
@@ -270,18 +291,19 @@ at::Tensor GraphLayer::KeptTensor(size_t index, DeviceAddress place, int64_t sam
 
 // Contiguous wherever it is kept: operations choose by strides how they compute, and the backward
 // has to have the same bits.
-void GraphLayer::Keep(size_t index, const at::Tensor& value, int64_t samples,
+void GraphLayer::Keep(size_t index, const at::Tensor& value, const LayerCall& call, Tensors outputs,
                       SavedTensors& saved) const {
   const model::ExportedTensor& tensor = described_.saved[index];
-  TORCH_CHECK(value.sizes() == at::IntArrayRef(tensor.ShapeFor(samples)) &&
+  TORCH_CHECK(value.sizes() == at::IntArrayRef(tensor.ShapeFor(call.samples)) &&
                   value.scalar_type() == ScalarTypeOf(tensor.dtype),
               "what is saved at ", index, " is ", value.scalar_type(), " ", value.sizes(),
               ", which model.json does not say");
   if (saved.place) {
-    KeptTensor(index, saved.place, samples).copy_(value);
-  } else {
-    saved.tensors[index] = value.contiguous();
+    PutInto(KeptTensor(index, saved.place, call.samples), value, "saved tensor");
+    return;
   }
+  const bool borrowed = SharesOneOf(outputs, value);
+  saved.tensors[index] = borrowed ? value.clone(at::MemoryFormat::Contiguous) : value.contiguous();
 }
 
 absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors outputs,
@@ -289,17 +311,24 @@ absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors out
   const Graph& graph = outputs.empty() ? *graphs_->recomputing : *graphs_->saving;
   if (!saved.place) saved.tensors.resize(described_.saved.size());
   std::vector<Update> updates;
-  HARMONY_RETURN_IF_ERROR(graph.Run(InputsOf(graph, call, inputs, Statistic::kOfMicrobatch),
-                                    [&](const PhaseOutput& output, at::Tensor value) {
-                                      const auto index = static_cast<size_t>(output.index);
-                                      if (output.kind == OutputKind::kOutput) {
-                                        PutOutput(index, value, call, outputs);
-                                      } else if (output.kind == OutputKind::kSaved) {
-                                        Keep(index, value, call.samples, saved);
-                                      } else {
-                                        updates.push_back({index, std::move(value)});
-                                      }
-                                    }));
+  HARMONY_RETURN_IF_ERROR(graph.Run(
+      InputsOf(graph, call, inputs, Statistic::kOfMicrobatch),
+      [&](const PhaseOutput& output, at::Tensor value) {
+        const auto index = static_cast<size_t>(output.index);
+        if (output.kind == OutputKind::kOutput) {
+          PutOutput(index, value, call, outputs);
+        } else if (output.kind == OutputKind::kSaved) {
+          Keep(index, value, call, outputs, saved);
+        } else {
+          updates.push_back({index, std::move(value)});
+        }
+      },
+      [&](const PhaseOutput& output) {
+        const auto index = static_cast<size_t>(output.index);
+        if (output.kind == OutputKind::kOutput) return PlaceOfOutput(index, call, outputs);
+        if (output.kind != OutputKind::kSaved || !saved.place) return at::Tensor();
+        return KeptTensor(index, saved.place, call.samples);
+      }));
   Apply(std::move(updates), call);
   return absl::OkStatus();
 }
@@ -317,11 +346,14 @@ absl::Status GraphLayer::Forward(const LayerCall& call, Tensors inputs, Tensors 
       HARMONY_RETURN_IF_ERROR(Save(call, inputs, outputs, static_cast<SavedTensors&>(*saved)));
     } else {
       const Graph& graph = *graphs_->forward;
-      HARMONY_RETURN_IF_ERROR(graph.Run(InputsOf(graph, call, inputs, Statistic::kOfStep),
-                                        [&](const PhaseOutput& output, const at::Tensor& value) {
-                                          PutOutput(static_cast<size_t>(output.index), value, call,
-                                                    outputs);
-                                        }));
+      HARMONY_RETURN_IF_ERROR(graph.Run(
+          InputsOf(graph, call, inputs, Statistic::kOfStep),
+          [&](const PhaseOutput& output, const at::Tensor& value) {
+            PutOutput(static_cast<size_t>(output.index), value, call, outputs);
+          },
+          [&](const PhaseOutput& output) {
+            return PlaceOfOutput(static_cast<size_t>(output.index), call, outputs);
+          }));
     }
     if (outputs.empty()) return absl::OkStatus();
     for (const PassedValue& value : places_.passed) {
@@ -360,9 +392,13 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
       }
     }
     found.tensors.clear();
-    HARMONY_RETURN_IF_ERROR(
-        graph.Run(std::move(values), [&](const PhaseOutput& output, const at::Tensor& value) {
+    HARMONY_RETURN_IF_ERROR(graph.Run(
+        std::move(values),
+        [&](const PhaseOutput& output, const at::Tensor& value) {
           AddGradient(static_cast<size_t>(output.index), value, call, gradients);
+        },
+        [&](const PhaseOutput& output) {
+          return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
         }));
     gradients.Finish();
     return absl::OkStatus();
@@ -386,8 +422,9 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
       values[i] = at::from_blob(&tangent, {}, at::TensorOptions(at::kFloat));
     }
     std::vector<Update> updates;
-    HARMONY_RETURN_IF_ERROR(
-        graph.Run(std::move(values), [&](const PhaseOutput& output, at::Tensor value) {
+    HARMONY_RETURN_IF_ERROR(graph.Run(
+        std::move(values),
+        [&](const PhaseOutput& output, at::Tensor value) {
           const auto index = static_cast<size_t>(output.index);
           if (output.kind == OutputKind::kGradient) {
             AddGradient(index, value, call, gradients);
@@ -399,6 +436,10 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
             const double number = value.item<float>();
             *HostPointer<command::LossSlot>(loss.slot) = {number * scale, labels.count};
           }
+        },
+        [&](const PhaseOutput& output) {
+          if (output.kind != OutputKind::kGradient) return at::Tensor();
+          return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
         }));
     Apply(std::move(updates), call);
     gradients.Finish();

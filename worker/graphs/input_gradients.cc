@@ -21,17 +21,25 @@ InputGradients::InputGradients(const LayerPlaces& places, Tensors behind, Tensor
   }
 }
 
-void InputGradients::Add(int gradient, const at::Tensor& value, at::IntArrayRef shape) {
-  const auto index = static_cast<size_t>(gradient);
-  const DeviceTensor& tensor = tensors_[index];
+at::Tensor InputGradients::SumOf(int gradient, at::IntArrayRef shape) const {
+  const DeviceTensor& tensor = tensors_[static_cast<size_t>(gradient)];
   TORCH_CHECK(tensor.address && tensor.elements() == c10::multiply_integers(shape),
               "input gradient ", gradient, " is not bound, or to a tensor of another size");
-  at::Tensor sum = TensorOver(tensor.address, tensor.dtype, shape);
-  CheckFits(value, sum, "gradient of an input");
+  return TensorOver(tensor.address, tensor.dtype, shape);
+}
+
+at::Tensor InputGradients::PlaceOf(int gradient, at::IntArrayRef shape) const {
+  return written_[static_cast<size_t>(gradient)] ? at::Tensor() : SumOf(gradient, shape);
+}
+
+void InputGradients::Add(int gradient, const at::Tensor& value, at::IntArrayRef shape) {
+  const auto index = static_cast<size_t>(gradient);
+  const at::Tensor sum = SumOf(gradient, shape);
   if (written_[index]) {
+    CheckFits(value, sum, "gradient of an input");
     sum.add_(value);
   } else {
-    sum.copy_(value);
+    PutInto(sum, value, "gradient of an input");
   }
   written_[index] = true;
 }

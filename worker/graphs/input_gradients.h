@@ -18,12 +18,16 @@ class InputGradients {
   // `behind`: the gradients of the tensors behind the layer. `tensors` are written.
   InputGradients(const LayerPlaces& places, Tensors behind, Tensors tensors);
 
+  // Where a gradient that is the first of its sum may be made; undefined where it is not.
+  at::Tensor PlaceOf(int gradient, at::IntArrayRef shape) const;
   // `gradient`: the position among the tensors; `shape`: in which the graph has it.
   void Add(int gradient, const at::Tensor& value, at::IntArrayRef shape);
   // Call once, when all is added.
   void Finish();
 
  private:
+  at::Tensor SumOf(int gradient, at::IntArrayRef shape) const;
+
   const Tensors tensors_;
   std::vector<bool> written_;
 };

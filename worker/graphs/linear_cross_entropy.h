@@ -12,6 +12,10 @@
 
 #include <cstdint>
 
+namespace torch {
+class Library;
+}
+
 namespace harmony::worker {
 
 inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
@@ -19,7 +23,6 @@ inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
 // The rows of a chunk: a power of two, which the export counts the same.
 int64_t LossChunkRows(int64_t classes);
 
-// Makes the operator known to LibTorch's dispatcher, once. Any thread.
-void RegisterLinearCrossEntropy();
+void DefineLinearCrossEntropy(torch::Library& library);
 
 }  // namespace harmony::worker

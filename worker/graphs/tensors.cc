@@ -60,4 +60,9 @@ void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_vie
               place.scalar_type(), " ", place.sizes());
 }
 
+void PutInto(const at::Tensor& place, const at::Tensor& made, absl::string_view what) {
+  CheckFits(made, place, what);
+  if (made.const_data_ptr() != place.const_data_ptr()) place.copy_(made);
+}
+
 }  // namespace harmony::worker

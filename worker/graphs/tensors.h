@@ -27,4 +27,8 @@ at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, i
 // added to: copying would stretch a smaller tensor, or convert it. `what` is the made one.
 void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_view what);
 
+// Copies what a graph made into its place, where it was not made there. Both are contiguous or do
+// not overlap; `what` is the made one, which fits (CheckFits).
+void PutInto(const at::Tensor& place, const at::Tensor& made, absl::string_view what);
+
 }  // namespace harmony::worker

@@ -1,6 +1,5 @@
 #include "worker/models/head.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -10,8 +9,7 @@
 #include "common/model/families/causal_lm.h"
 #include "common/model/model_spec.h"
 #include "worker/models/functional.h"
-#include "worker/models/gemm.h"
-#include "worker/models/kernels.h"
+#include "worker/models/linear_loss.h"
 
 namespace harmony::worker {
 namespace {
@@ -58,33 +56,21 @@ absl::StatusOr<command::LossSlot> HeadForwardBackward(const model::ModelConfig& 
   at::Tensor normed;  // [N, C]
   functional::Norm(normed, x, norm, saved);
   at::Tensor dnormed = at::empty_like(normed);
-  const int64_t chunk_rows = std::min(rows, model::HeadChunkRows(config));
-  at::Tensor buffer = at::empty({chunk_rows, vocabulary}, x.options());
-  const at::Tensor weight_in_out = projection.weight.t();
-  at::Tensor gradient = projection.gradient;
-  std::vector<double> row_loss(rows);
-  const float scale = static_cast<float>(1.0 / static_cast<double>(total_labels));
-  for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
-    const int64_t count = std::min(chunk_rows, rows - begin);
-    at::Tensor logits = buffer.narrow(0, 0, count);
-    const at::Tensor chunk = normed.narrow(0, begin, count);
-    at::Tensor dchunk = dnormed.narrow(0, begin, count);
-    MatMul(logits, chunk, weight_in_out, /*accumulate=*/false);
-    kernels::CrossEntropy(logits.mutable_data_ptr<float>(), labels + begin, count, vocabulary,
-                          scale, row_loss.data() + begin);
-    MatMul(gradient, logits.t(), chunk, /*accumulate=*/true);
-    MatMul(dchunk, logits, projection.weight, /*accumulate=*/false);
+  command::LossSlot loss;
+  {
+    LinearLoss linear;
+    linear.x = std::move(normed);
+    linear.weight = projection.weight;
+    linear.labels = labels;
+    linear.chunk_rows = model::HeadChunkRows(config);
+    linear.scale = static_cast<float>(1.0 / static_cast<double>(total_labels));
+    linear.x_gradient = dnormed;
+    linear.weight_gradient = projection.gradient;
+    loss.loss_sum = RunLinearLoss(linear);
   }
-  buffer.reset();
-  normed.reset();
   dx.copy_(functional::NormBackward(std::move(dnormed), x, norm, saved));
 
-  command::LossSlot loss;
-  for (int64_t i = 0; i < rows; ++i) {
-    if (labels[i] < 0) continue;
-    loss.loss_sum += row_loss[i];
-    ++loss.label_count;
-  }
+  loss.label_count = std::count_if(labels, labels + rows, [](int32_t label) { return label >= 0; });
   return loss;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/version.h"
 
 namespace harmony::worker {
 namespace {
@@ -27,7 +28,7 @@ std::string ProcessorName() {
 
 profile::ProfileVersions MeasuringVersions() {
   profile::ProfileVersions versions;
-  versions.harmony = HARMONY_VERSION;
+  versions.harmony = Version();
   versions.torch =
       absl::StrCat(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
   versions.cpu_capability = at::get_cpu_capability();

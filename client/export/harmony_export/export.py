@@ -23,7 +23,7 @@ from .directory import Assembler, Description, LayerSummary, Loss, new_directory
 from .dropout import KEYS, switched_off
 from .errors import ExportError
 from .labels import COUNTS, make_sum
-from .lengths import Dynamic, dimensions, find_lengths, length_in, of_length, special_lengths
+from .lengths import Dynamic, Lengths, dimensions, find_lengths, length_in, of_length, special_lengths
 from .memory import has_memory
 from .polynomial import Polynomial, number
 
@@ -103,18 +103,23 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         elif check:
             batches = [sample_batch]
             if lengths is not None:
-                given = length_in(sample_batch, places)
-                special = special_lengths(captured, lengths)
-                most = max(2 * given, _MOST_CHECKED)
-                others = {lengths.least, *(length for length in special if length <= most)}
-                batches += [rows(of_length(sample_batch, places, length), 2) for length in sorted(others - {given})]
-                if any(length > most for length in special):
-                    report("not compared with eager PyTorch: sequences of "
-                           f"{', '.join(str(length) for length in special if length > most)}, which the model compares "
-                           "with something; if it computes something else for that length, give a smaller "
-                           "longest_sequence")
+                batches += _of_other_lengths(sample_batch, places, captured, lengths, report)
             report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain), tolerance)))
     return Path(out)
+
+
+def _of_other_lengths(batch: Mapping[str, Tensor], places: Mapping[str, Sequence[int]], captured: Captured,
+                      lengths: Lengths, report: Callable[[str], None]) -> list[dict[str, Tensor]]:
+    """Batches for the check, of two samples, with the lengths at which a program might do something else."""
+    given = length_in(batch, places)
+    most = max(2 * given, _MOST_CHECKED)
+    special = special_lengths(captured, lengths)
+    longer = [str(length) for length in special if length > most]
+    if longer:
+        report(f"not compared with eager PyTorch: sequences of {', '.join(longer)}, which the model compares with "
+               "something; if it computes something else for that length, give a smaller longest_sequence")
+    tried = {lengths.least, *(length for length in special if length <= most)} - {given}
+    return [rows(of_length(batch, places, length), 2) for length in sorted(tried)]
 
 
 # ---- Calling the model ----

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/dtype.h"
 #include "common/model/families/causal_lm.h"
+#include "common/model/loss_chunks.h"
 #include "common/model/model_sizes.h"
 
 namespace harmony::model {
@@ -230,10 +231,7 @@ LayerCost Named(const char* name, const ModelConfig& c, int64_t tokens) {
 }  // namespace
 
 int64_t HeadChunkRows(const ModelConfig& config) {
-  const int64_t most = kHeadChunk.count() / SizeOf(kActivations).count() / config.vocab_size;
-  int64_t rows = 16;
-  while (rows * 2 <= most && rows < 1024) rows *= 2;
-  return rows;
+  return LossChunkRows(config.vocab_size, kHeadChunk);
 }
 
 Bytes KeptBlockBytes(const ModelConfig& config, int64_t samples, int64_t tokens) {

@@ -2,11 +2,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <memory>
 #include <string>
+
+#include "worker/device/offered_places.h"
 
 namespace harmony::worker {
 namespace {
@@ -50,6 +53,28 @@ TEST_F(SimAllocatorTest, BestFittingHoleIsTakenAndNeighboursCoalesce) {
   b.reset();
   const at::Tensor f = Allocate(4096 + kSlotAlignment);  // a and b together
   EXPECT_EQ(OffsetOf(f), 0);
+}
+
+// oneDNN's temporaries are freed by their address alone.
+TEST_F(SimAllocatorTest, APlaceThatWasOfferedStaysItsOwners) {
+  const at::Tensor owner = Allocate(4096);
+  {
+    OfferedPlaces offered;
+    offered.Offer(owner.data_ptr(), 4096);
+    void* const temporary = c10::GetCPUAllocator()->raw_allocate(4096);
+    EXPECT_EQ(temporary, owner.data_ptr());
+    c10::GetCPUAllocator()->raw_deallocate(temporary);
+  }
+  EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);
+  {
+    OfferedPlaces offered;
+    offered.Offer(owner.data_ptr(), 4096);
+    const at::Tensor result = Allocate(4096);
+    EXPECT_EQ(result.data_ptr(), owner.data_ptr());
+    EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);  // it is given once
+  }
+  EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);
+  EXPECT_EQ(allocator_->usage().current, Bytes(4096));
 }
 
 TEST_F(SimAllocatorTest, BeyondTheCapIsAnErrorWithSizes) {

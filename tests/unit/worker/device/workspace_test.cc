@@ -1,10 +1,13 @@
 #include "worker/device/workspace.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstring>
 #include <utility>
+
+#include "tests/unit/common/ipc/memory_flags.h"
 
 namespace harmony::worker {
 namespace {
@@ -17,6 +20,9 @@ TEST(WorkspaceTest, BeginsAtAHugePageAndHoldsItsBytes) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace.data()) % (2 << 20), 0u);
     EXPECT_EQ(workspace.size(), Bytes(size));
     std::memset(workspace.data(), 1, static_cast<size_t>(size));
+    if (size > 0) {
+      EXPECT_THAT(ipc::MemoryFlags(workspace.data()), ::testing::HasSubstr("dd"));
+    }
   }
 }
 

@@ -1,0 +1,7 @@
+#include "common/base/version.h"
+
+namespace harmony {
+
+const char* Version() { return HARMONY_VERSION; }
+
+}  // namespace harmony
