@@ -4,20 +4,25 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/launcher/supervisor.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/ipc/fd_passing.h"
+#include "common/ipc/heartbeat.h"
 #include "common/ipc/segment.h"
 
 namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kMostHangSeconds = 1'000'000;
 
 struct Memory {
   ipc::Segment segment;
@@ -113,6 +118,19 @@ void RotateLogs(const std::string& dir) {
   for (const fs::path& log : logs) fs::rename(log, log.string() + ".1", error);
 }
 
+// For who looks at a process with a debugger, and for tests.
+absl::StatusOr<Nanos> HangLimit() {
+  const char* const text = std::getenv(kHangSecondsVariable);
+  if (text == nullptr) return HeartbeatWatch::kDefaultLimit;
+  int64_t seconds = 0;
+  if (!absl::SimpleAtoi(text, &seconds) || seconds < 0 || seconds > kMostHangSeconds) {
+    return absl::InvalidArgumentError(absl::StrCat(kHangSecondsVariable, ": '", text,
+                                                   "' is not a number of seconds from 0 to ",
+                                                   kMostHangSeconds));
+  }
+  return Seconds(seconds);
+}
+
 void Report(int fd, const absl::Status& status) {
   if (fd < 0) return;
   std::string line = EncodeLaunchReport(status);
@@ -135,6 +153,11 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   supervised.devices = options.cluster.devices;
   supervised.keep_up = !options.private_dir;  // others may have jobs here
   supervised.services = ServiceBuilder(options, memory).All();
+  HARMONY_ASSIGN_OR_RETURN(
+      ipc::HeartbeatTable heartbeats,
+      ipc::HeartbeatTable::Create(static_cast<int>(supervised.services.size())));
+  supervised.heartbeats = &heartbeats;
+  HARMONY_ASSIGN_OR_RETURN(supervised.hang_limit, HangLimit());
   supervised.on_ready = [&options, &reported] {
     Report(options.report_fd, absl::OkStatus());
     reported = true;

@@ -12,6 +12,9 @@
 
 namespace harmony::client {
 
+// After how many seconds without a sign a process is taken to hang; 0: never.
+inline constexpr char kHangSecondsVariable[] = "HARMONY_HANG_SECONDS";
+
 struct LaunchOptions {
   RuntimePaths paths;
   std::string bin_dir;  // where the programs are

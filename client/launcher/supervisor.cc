@@ -21,6 +21,16 @@ namespace {
 // How often the socket is tried until the coordinator listens.
 constexpr Nanos kReadyPoll = Millis(20);
 constexpr int kLogLinesShown = 20;
+// Far below the default limit of heartbeats; a shorter limit is looked at more often.
+constexpr Nanos kLongestLook = Millis(500);
+constexpr int64_t kLooksPerLimit = 16;
+// A look that comes this many times later than it should says that we were stopped, not just slow.
+constexpr int64_t kLateLooks = 4;
+
+Nanos LookFor(Nanos hang_limit) {
+  if (hang_limit == Nanos(0)) return kLongestLook;
+  return std::min(kLongestLook, Nanos(hang_limit.count() / kLooksPerLimit));
+}
 
 int64_t FileSize(const std::string& path) {
   struct stat info;
@@ -39,7 +49,9 @@ sigset_t StopSignals() {
 std::string Service::name() const { return device >= 0 ? absl::StrCat(role, " ", device) : role; }
 
 Supervisor::Supervisor(SupervisorOptions options)
-    : options_(std::move(options)), clock_(MonotonicClock()) {
+    : options_(std::move(options)),
+      look_(LookFor(options_.hang_limit)),
+      clock_(MonotonicClock(), look_ * kLateLooks) {
   sigset_t set = StopSignals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = ipc::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -49,6 +61,7 @@ Supervisor::Supervisor(SupervisorOptions options)
     Running process;
     process.service = std::move(service);
     process.policy = RestartPolicy(/*gives_up=*/processes_.empty() || !options_.keep_up);
+    process.watch = HeartbeatWatch(options_.hang_limit);
     processes_.push_back(std::move(process));
   }
 }
@@ -76,6 +89,7 @@ absl::Status Supervisor::Run() {
     }
     AdvancePhases();
     StartWhatIsDue();
+    KillWhatHangs();
     CheckReady();
   }
   RemoveRuntimeFiles(options_.paths);
@@ -86,11 +100,16 @@ absl::Status Supervisor::Start(Running& process) {
   process.restart_at.reset();
   ChildSpec spec = process.service.child;
   spec.environment.emplace_back("HARMONY_INCARNATION", absl::StrCat(process.incarnation + 1));
+  const int cell = CellOf(process);
+  spec.environment.emplace_back(ipc::kHeartbeatVariable, options_.heartbeats->VariableFor(cell));
+  spec.inherited_fds.push_back(options_.heartbeats->fd());
+  options_.heartbeats->Reset(cell);
   int64_t log_start = FileSize(spec.log_path);
   HARMONY_ASSIGN_OR_RETURN(process.child, Spawn(spec));
   ++process.incarnation;
   process.log_start = log_start;
   process.started = clock_.Now();
+  process.watch.OnStart(process.started);
   spdlog::info("{} started: pid {}, incarnation {}", process.service.name(), process.child.pid,
                process.incarnation);
   return absl::OkStatus();
@@ -109,6 +128,18 @@ void Supervisor::StartWhatIsDue() {
     changed = true;
   }
   if (changed) Publish();
+}
+
+void Supervisor::KillWhatHangs() {
+  for (Running& process : processes_) {
+    if (process.child.pid == 0 || !MustRun(process)) continue;
+    const Nanos limit = process.watch.limit();
+    if (!process.watch.OnLook(options_.heartbeats->beats(CellOf(process)), clock_.Now())) continue;
+    spdlog::error("{} hangs: pid {}, incarnation {}, has given no sign for {}: killing it",
+                  process.service.name(), process.child.pid, process.incarnation,
+                  FormatDuration(limit));
+    kill(process.child.pid, SIGKILL);
+  }
 }
 
 void Supervisor::Reap(Running& process) {
@@ -232,9 +263,8 @@ int Supervisor::PollTimeout() const {
     if (RestartsNow(process)) consider(*process.restart_at);
   }
   if (!ready_ && phase_ == Phase::kRunning) consider(clock_.Now() + kReadyPoll);
-  if (!next) return -1;
-  int64_t left = (*next - clock_.Now()).count();
-  return static_cast<int>(std::clamp<int64_t>((left + 999'999) / 1'000'000, 0, 60'000));
+  const Nanos left = next ? std::min(*next - clock_.Now(), look_) : look_;
+  return static_cast<int>(std::max<int64_t>((left.count() + 999'999) / 1'000'000, 0));
 }
 
 bool Supervisor::MustRun(const Running& process) const {
@@ -244,6 +274,10 @@ bool Supervisor::MustRun(const Running& process) const {
 
 bool Supervisor::RestartsNow(const Running& process) const {
   return process.restart_at && MustRun(process);
+}
+
+int Supervisor::CellOf(const Running& process) const {
+  return static_cast<int>(&process - processes_.data());
 }
 
 bool Supervisor::AnyAlive() const {

@@ -10,13 +10,15 @@
 
 #include "absl/status/status.h"
 #include "client/launcher/child_process.h"
+#include "client/launcher/heartbeat_watch.h"
 #include "client/launcher/restart_policy.h"
 #include "client/launcher/runtime_dir.h"
-#include "common/base/clock.h"
+#include "common/base/attended_clock.h"
+#include "common/ipc/heartbeat.h"
 
 namespace harmony::client {
 
-// One process to supervise. HARMONY_INCARNATION is added to its environment.
+// One process to supervise. HARMONY_INCARNATION and HARMONY_HEARTBEAT are added to its environment.
 struct Service {
   std::string role;
   int device = -1;
@@ -30,6 +32,9 @@ struct SupervisorOptions {
   std::vector<Service> services;  // the first is the coordinator: it is stopped before the others
   Nanos coordinator_grace = Seconds(60);  // it may write a checkpoint
   Nanos grace = Seconds(5);
+  // A cell for each service, in their order; outlives the supervisor.
+  ipc::HeartbeatTable* heartbeats = nullptr;
+  Nanos hang_limit = HeartbeatWatch::kDefaultLimit;  // as HeartbeatWatch
   // What keeps dying is started again and again, but for the coordinator: that ends no more than
   // the job, which the coordinator sees to. Else it is given up, and all is stopped.
   bool keep_up = false;
@@ -39,7 +44,8 @@ struct SupervisorOptions {
 
 // Owned by the launcher's main; one thread, which is the main thread (parent-death signals fire
 // when the spawning thread exits). Everything is one poll loop over pidfds, a signalfd and the next
-// deadline.
+// deadline. What must run and hangs (heartbeat_watch.h) is killed, and then is one that died. Time
+// in which this process was itself stopped counts in no deadline.
 //
 // SIGTERM, SIGINT and SIGHUP stop: the coordinator first, so that it can have a checkpoint written,
 // then the rest. So does giving up on one of the others, which is started again and again until the
@@ -75,10 +81,12 @@ class Supervisor {
     int64_t log_start = 0;  // size of the log file when this incarnation started
     std::optional<Nanos> restart_at;
     RestartPolicy policy;
+    HeartbeatWatch watch;
   };
 
   absl::Status Start(Running& process);
   void StartWhatIsDue();
+  void KillWhatHangs();
   void Reap(Running& process);
   void OnDeath(Running& process, int wait_status);
   // Restarts it after the pause that the policy says, or gives it up: `why` it did not go on.
@@ -97,9 +105,12 @@ class Supervisor {
   bool MustRun(const Running& process) const;
   bool RestartsNow(const Running& process) const;
   bool AnyAlive() const;
+  // Of its heartbeat.
+  int CellOf(const Running& process) const;
 
   SupervisorOptions options_;
-  const Clock& clock_;
+  const Nanos look_;  // the longest time between two looks at everything
+  const AttendedClock clock_;
   ipc::UniqueFd signals_;
   std::vector<Running> processes_;
   Phase phase_ = Phase::kRunning;

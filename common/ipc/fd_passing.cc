@@ -122,6 +122,7 @@ absl::StatusOr<MappedRegion> MappedRegion::Map(int fd, Bytes size, bool writable
   if (address == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, absl::StrCat("mapping ", FormatBytesExact(size)));
   }
+  madvise(address, static_cast<size_t>(size.count()), MADV_DONTDUMP);
   MappedRegion region;
   region.data_ = static_cast<std::byte*>(address);
   region.size_ = size;

@@ -56,7 +56,8 @@ absl::StatusOr<std::vector<std::pair<int, int>>> ParseDeviceFds(absl::string_vie
 absl::StatusOr<UniqueFd> CreateDeviceRegion(int device, Bytes size);
 
 // A shared, writable mapping of a whole descriptor; unmaps at the end. Movable. The descriptor may
-// be closed afterwards.
+// be closed afterwards. Not in core dumps: weights and data would fill the disk, and outlive the
+// dead process anyway.
 class MappedRegion {
  public:
   // `size` 0: the size of the file. DataLoss when the file is smaller than `size`.

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/build_identity.h"
 #include "common/base/mutex.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
@@ -102,7 +103,7 @@ class AttachClient::Impl {
     std::unique_ptr<Stream> stream = stub->Attach(context.get());
     v1::FromProcess hello;
     callbacks_.hello(hello.mutable_hello());
-    hello.mutable_hello()->set_version(HarmonyVersion());
+    hello.mutable_hello()->set_version(BuildIdentity());
     {
       MutexLock lock(mutex_);
       queue_.clear();
@@ -170,7 +171,5 @@ AttachClient::~AttachClient() { impl_->Shutdown(); }
 void AttachClient::Start() { impl_->Start(); }
 void AttachClient::Send(v1::FromProcess message) { impl_->Send(std::move(message)); }
 void AttachClient::Shutdown() { impl_->Shutdown(); }
-
-const char* HarmonyVersion() { return "0.1.0"; }
 
 }  // namespace harmony::rpc

@@ -32,7 +32,7 @@ struct AttachCallbacks {
   // The stream broke after a Welcome (the coordinator died or closed it). Finish what runs, drop
   // the queues, then return.
   std::function<void()> on_lost;
-  // The coordinator does not want this process (another version, a second worker of a device, ...).
+  // The coordinator does not want this process (another build, a second worker of a device, ...).
   // It does not dial again; the program should end with this message.
   std::function<void(const absl::Status&)> on_refused;
 };
@@ -58,8 +58,5 @@ class AttachClient {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// What Hello.version must be on both sides.
-const char* HarmonyVersion();
 
 }  // namespace harmony::rpc

@@ -98,6 +98,7 @@ class AttachedProcess::Impl {
   ~Impl() { Stop(); }
 
   void Start() {
+    if (options_.pulse != nullptr) options_.pulse->EndWork();
     client_.Start();
     stats_thread_ = std::thread([this] { SendStats(); });
   }
@@ -115,6 +116,9 @@ class AttachedProcess::Impl {
 
  private:
   void Quiesce() {
+    // Who asked for it may die meanwhile, and nobody else would know. What runs is thrown away
+    // afterwards, so it is no loss to die of taking too long.
+    const UnwatchedWork letting_go(options_.pulse);
     executor_.Cancel();
     handler_->Cancel();
     executor_.Quiesce();
@@ -156,13 +160,18 @@ class AttachedProcess::Impl {
       case v1::ToProcess::kCommands:
         return OnCommands(message.commands());
       case v1::ToProcess::kJobEnd:
-        spdlog::info("job {} has ended", message.job_end().job_id());
-        Quiesce();
-        SendStatsOnce();  // the job's last word on its peaks
-        return handler_->EndJob();
+        return OnJobEnd(message.job_end().job_id());
       case v1::ToProcess::MESSAGE_NOT_SET:
         spdlog::warn("a message of an unknown kind was dropped");
     }
+  }
+
+  void OnJobEnd(const std::string& job_id) {
+    spdlog::info("job {} has ended", job_id);
+    Quiesce();
+    SendStatsOnce();  // the job's last word on its peaks
+    const UnwatchedWork ending(options_.pulse);
+    handler_->EndJob();
   }
 
   void OnWelcome(const v1::Welcome& welcome) {
@@ -175,6 +184,7 @@ class AttachedProcess::Impl {
 
   void OnJob(const v1::JobSetup& setup) {
     Quiesce();
+    const UnwatchedWork setting_up(options_.pulse);
     absl::Status status;
     if (absl::StatusOr<AttachedJob> job = DecodeJob(setup); job.ok()) {
       if (static_cast<int>(job->plan.devices.size()) != options_.num_devices) {
@@ -204,6 +214,7 @@ class AttachedProcess::Impl {
   }
 
   void OnStart(uint32_t generation) {
+    const UnwatchedWork preparing(options_.pulse);
     absl::Status status = handler_->PrepareGeneration();
     if (status.ok()) status = executor_.StartGeneration(generation);
     if (status.ok()) {

@@ -12,6 +12,7 @@
 #include "common/command/command.h"
 #include "common/runtime/attached_job.h"
 #include "common/runtime/lane_executor.h"
+#include "common/runtime/pulse.h"
 
 namespace harmony::v1 {
 class DeviceStats;
@@ -47,6 +48,9 @@ struct AttachedOptions {
   int num_devices = 0;  // of the machine, as --devices says
   uint32_t incarnation = 0;
   Nanos stats_interval = Seconds(1);
+  // Is told of what no coordinator watches; outlives the process. Its first work, the start of the
+  // program, ends with Start. Null: nobody watches.
+  Pulse* pulse = nullptr;
 };
 
 // Runs from Start to Stop. When the stream breaks, the lanes are quiesced before it dials again.

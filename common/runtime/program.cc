@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
+#include "common/base/build_identity.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/address.h"
@@ -34,6 +35,9 @@ absl::Status RunBody(
   HARMONY_ASSIGN_OR_RETURN(const ProcessEnvironment environment, ReadProcessEnvironment());
   SetUpLog(definition.name, flags, environment.incarnation);
   HARMONY_RETURN_IF_ERROR(DieWithParent(environment.parent_pid));
+  HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
+  auto pulse = std::make_unique<Pulse>(std::move(heartbeat));
+  if (flags.profile.empty()) pulse->BeginWork();  // measuring takes as long as it takes
   HARMONY_ASSIGN_OR_RETURN(std::string socket, rpc::ResolveSocketPath(flags.socket));
   HARMONY_ASSIGN_OR_RETURN(std::vector<plan::DeviceSpec> devices,
                            plan::ParseDevices(flags.devices));
@@ -43,8 +47,9 @@ absl::Status RunBody(
   if (std::getenv(ipc::kDeviceFdsVariable) != nullptr) {
     HARMONY_ASSIGN_OR_RETURN(device_fds, ipc::InheritedDeviceFds());
   }
-  ProgramContext context{std::move(socket),  std::move(devices),    flags.device, environment,
-                         std::move(segment), std::move(device_fds), flags.profile};
+  ProgramContext context{std::move(socket), std::move(devices), flags.device,
+                         environment,       std::move(segment), std::move(device_fds),
+                         flags.profile,     std::move(pulse)};
   // Paced work sleeps to deadlines; the default slack of 50 us would be added to each.
   prctl(PR_SET_TIMERSLACK, 1000);
   return body(context, signals);
@@ -71,6 +76,7 @@ AttachedOptions ProgramContext::attached_options() const {
   options.socket_path = socket_path;
   options.num_devices = static_cast<int>(devices.size());
   options.incarnation = environment.incarnation;
+  options.pulse = pulse.get();
   return options;
 }
 
@@ -80,7 +86,7 @@ int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
   Flags flags;
   CLI::App app("Started by 'harmony up' or 'harmony run'; not meant to be called by hand.",
                definition.name);
-  app.set_version_flag("--version", absl::StrCat(definition.name, " ", HARMONY_VERSION));
+  app.set_version_flag("--version", absl::StrCat(definition.name, " ", BuildIdentity()));
   app.add_option("--socket", flags.socket, "Socket of the coordinator");
   app.add_option("--devices", flags.devices, "Devices of the machine")->required();
   if (definition.has_device) {

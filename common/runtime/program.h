@@ -4,6 +4,7 @@
 // signals, exit code.
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "common/plan/machine.h"
 #include "common/runtime/attached_process.h"
 #include "common/runtime/process_environment.h"
+#include "common/runtime/pulse.h"
 
 namespace harmony::runtime {
 
@@ -27,6 +29,8 @@ struct ProgramContext {
   // --profile: a file with a ProfileRequest. The program measures, answers and ends; it does not
   // attach.
   std::string profile_request;
+  // Of what runs, whatever it is; its first work is the program's start. Never null.
+  std::unique_ptr<Pulse> pulse;
 
   // The memory of a device, mapped. FailedPrecondition when it was not inherited.
   absl::StatusOr<ipc::MappedRegion> MapDevice(int device) const;

@@ -23,15 +23,18 @@ namespace {
 
 constexpr Nanos kLetGoDeadline = Seconds(30);
 constexpr Nanos kAwaitedReport = Seconds(10);
+// Twenty ticks: a loop that is that late was stopped, or is too busy to judge others.
+constexpr Nanos kLongestGap = Seconds(1);
 
 Nanos Now() { return MonotonicClock().Now(); }
 
 }  // namespace
 
 Coordinator::Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRegistry registry,
-                         Mailbox* mailbox, std::string jobs_since)
+                         Mailbox* mailbox, const Clock& clock, std::string jobs_since)
     : machine_(std::move(machine)),
       jobs_since_(std::move(jobs_since)),
+      deadline_clock_(clock, kLongestGap),
       segment_(segment),
       registry_(std::move(registry)),
       mailbox_(mailbox),
@@ -210,7 +213,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   const bool cold_stop = record.stop != store::StopIntent::kNone && !prepared->setup.continues;
   run_started_ = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
-                                  EventsOfRun());
+                                  &deadline_clock_, EventsOfRun());
   ++runs_;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
   if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->forecast()) {
@@ -377,7 +380,8 @@ void Coordinator::Fail(store::JobRecord& record, const absl::Status& status) {
 void Coordinator::BeginRelease() {
   NotifyWatchers(Now());
   phase_ = Phase::kLettingGo;
-  phase_since_ = awaited_since_ = Now();
+  awaited_since_ = Now();
+  phase_since_ = deadline_clock_.Now();
   release_generation_ = segment_->generation() + 1;
   if (absl::Status status = segment_->RaiseGeneration(release_generation_); !status.ok()) {
     spdlog::error("event=raise_generation_failed reason=\"{}\"", status.ToString());
@@ -441,14 +445,14 @@ void Coordinator::Terminate(std::function<void()> done) {
 // ---- Time ----
 
 void Coordinator::OnTick() {
-  const Nanos now = Now();
+  const Nanos now = Now(), lived = deadline_clock_.Now();
   members_.OnTick();
   if (phase_ == Phase::kRunning) {
     run_->OnTick();
     ReportAwaited(*current(), run_->Awaited());
   } else if (phase_ == Phase::kLettingGo) {
-    if (now - phase_since_ > kLetGoDeadline) {
-      phase_since_ = now;
+    if (lived - phase_since_ > kLetGoDeadline) {
+      phase_since_ = lived;
       fence_.KillHolders("did not end the job in time");
     }
     TryRelease();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/attended_clock.h"
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
 #include "coordinator/runner/failure.h"
@@ -37,8 +38,9 @@ class Coordinator {
  public:
   // `mailbox` runs the loop; `segment` must outlive this. Jobs that were submitted before
   // `jobs_since` (RFC 3339, UTC) are another's: they are named to who submits one, and not run.
+  // Processes are held to deadlines by `clock`, less the time in which this process was stopped.
   Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRegistry registry,
-              Mailbox* mailbox, std::string jobs_since = "");
+              Mailbox* mailbox, const Clock& clock, std::string jobs_since = "");
   ~Coordinator();
 
   // After construction: takes up the job that a predecessor was running.
@@ -134,6 +136,7 @@ class Coordinator {
   const std::string jobs_since_;
   ipc::Segment* const segment_;
   JobRegistry registry_;
+  const AttendedClock deadline_clock_;  // looked at with every tick
   std::map<int64_t, OutputDirLock> output_locks_;  // by number, of jobs that have not ended
   Mailbox* const mailbox_;
   Members members_;
@@ -156,7 +159,7 @@ class Coordinator {
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
   runner::BackOff finish_tries_;    // of that
-  Nanos phase_since_;
+  Nanos phase_since_;               // by deadline_clock_
   std::thread background_;
   Nanos run_started_, last_saved_;
   Nanos awaited_since_;  // since when, or since the last report, processes are missing

@@ -14,12 +14,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/build_identity.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
+#include "common/ipc/heartbeat.h"
 #include "common/ipc/host_memory.h"
 #include "common/ipc/segment.h"
 #include "common/rpc/address.h"
 #include "common/runtime/process_environment.h"
+#include "common/runtime/pulse.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/service/jobs/admission.h"
 #include "coordinator/service/server.h"
@@ -127,13 +131,24 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   HARMONY_ASSIGN_OR_RETURN(JobRegistry registry, JobRegistry::Open(std::move(store)));
   HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, OpenSegment(&machine));
   Mailbox mailbox;
-  Coordinator coordinator(machine, &segment, std::move(registry), &mailbox, options.jobs_since);
+  Coordinator coordinator(machine, &segment, std::move(registry), &mailbox, MonotonicClock(),
+                          options.jobs_since);
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
                            CoordinatorServer::Start(socket, &coordinator, &mailbox));
   spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
                options.devices, state_dir, getpid());
+  HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
   mailbox.Post([&] { coordinator.Begin(); });
-  std::thread loop([&] { mailbox.Run(kTick, [&] { coordinator.OnTick(); }); });
+  // A loop that does not come round is taken to hang, and the launcher replaces this process; it
+  // writes to disks, which may stall for longer than a process may be silent.
+  runtime::Pulse pulse(std::move(heartbeat));
+  pulse.BeginWork();
+  std::thread loop([&] {
+    mailbox.Run(kTick, [&] {
+      pulse.BeginWork();
+      coordinator.OnTick();
+    });
+  });
   const int signal = signals.Wait();
   spdlog::info("event=stopping signal={}", signal);
   mailbox.Post([&] { coordinator.Terminate([&] { signals.RequestStop(); }); });
@@ -147,7 +162,7 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
 int Run(int argc, char** argv) {
   Options options;
   CLI::App app("harmony-coordinator: owns jobs, plans and dispatch");
-  app.set_version_flag("--version", "harmony-coordinator " HARMONY_VERSION);
+  app.set_version_flag("--version", absl::StrCat("harmony-coordinator ", BuildIdentity()));
   app.add_option("--socket", options.socket, "Unix-domain socket to listen on");
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
   app.add_option("--jobs-since", options.jobs_since,

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import time
 import unittest
 
 import harness
@@ -71,7 +72,8 @@ class UpTest(Launcher):
         for who, devices in ((("coordinator", 0), []), (("host", 0), []), (("swapper", 0), [0, 1]),
                              (("worker", 0), [0]), (("worker", 1), [1])):
             text = said(who)
-            self.assertEqual(text.count("memfd:"), 1 + len(devices), f"{who}: {text}")
+            self.assertEqual(text.count("memfd:"), 2 + len(devices), f"{who}: {text}")
+            self.assertIn("memfd:harmony-heartbeats=", text)
             for device in devices:
                 self.assertIn(f"device-{device}={size} ", text)
 
@@ -86,6 +88,62 @@ class UpTest(Launcher):
                 self.assertEqual(self.list()[who]["incarnation"], times)
         log = pathlib.Path(before[("worker", 0)]["log"])
         harness.wait_for(lambda: "HARMONY_INCARNATION=2 " in log.read_text(), "the second restart's log line")
+
+    def test_whatever_hangs_is_replaced(self):
+        self.env["HARMONY_HANG_SECONDS"] = "3"
+        supervisor = self.up()
+        before = self.list()
+        for who in before:
+            os.kill(before[who]["pid"], signal.SIGSTOP)
+        harness.wait_for(lambda: all(self.list()[who]["pid"] not in (0, before[who]["pid"]) for who in before),
+                         "all of them to come back")
+        self.assertTrue(all(p["incarnation"] == 1 for p in self.list().values()), self.list())
+        self.assertTrue(self.alive(supervisor))
+
+    def test_one_that_hangs_before_its_first_sign_is_replaced_by_one_that_has_longer(self):
+        self.env["HARMONY_HANG_SECONDS"] = "1"
+        self.control("worker-1.silent")
+        self.up()
+        harness.wait_for(lambda: self.list()[("worker", 1)]["incarnation"] == 2, "two replacements")
+        for seconds in ("1.00 s", "2.00 s"):
+            self.assertIn(f"has given no sign for {seconds}", self.harmony("logs").stdout)
+        (self.dir / "worker-1.silent").unlink()
+        harness.wait_for(lambda: self.list()[("worker", 1)]["incarnation"] == 3, "one that gives signs")
+        self.assertTrue(all(p["incarnation"] == 0 for who, p in self.list().items() if who != ("worker", 1)))
+
+    def test_a_launcher_that_was_stopped_itself_holds_nothing_against_the_others(self):
+        self.env["HARMONY_HANG_SECONDS"] = "4"
+        supervisor = self.up()
+        before = self.list()
+        pids = [p["pid"] for p in before.values()]
+        for pid in [supervisor, *pids]:
+            os.kill(pid, signal.SIGSTOP)
+        over = time.monotonic() + 6
+        harness.wait_for(lambda: time.monotonic() > over, "more than the time after which one that hangs is killed")
+        # The launcher looks before the others can give a sign.
+        os.kill(supervisor, signal.SIGCONT)
+        looks = self.switches(supervisor)
+        harness.wait_for(lambda: self.switches(supervisor) >= looks + 2, "its looks")
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        # It is at its duty: another one that hangs is found.
+        victim = before[("worker", 1)]["pid"]
+        os.kill(victim, signal.SIGSTOP)
+        harness.wait_for(lambda: self.list()[("worker", 1)]["pid"] not in (0, victim), "a hang to be found")
+        after = self.list()
+        for who in set(before) - {("worker", 1)}:
+            self.assertEqual(after[who], before[who])
+
+    def test_a_wrong_number_of_seconds_is_refused(self):
+        for wrong in ("-1", "soon"):
+            self.env["HARMONY_HANG_SECONDS"] = wrong
+            self.assertIn("HARMONY_HANG_SECONDS", self.harmony("up", *self.cluster(), check=2).stderr)
+
+    @staticmethod
+    def switches(pid):
+        """How often a process has gone to sleep by itself: once a look, for the launcher."""
+        with open(f"/proc/{pid}/status") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
 
     def test_the_children_of_a_killed_supervisor_die(self):
         supervisor = self.up()

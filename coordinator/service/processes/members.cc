@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "common/base/build_identity.h"
 #include "common/base/status.h"
-#include "common/rpc/attach_client.h"
 #include "harmony/v1/attach.pb.h"
 
 namespace harmony::service {
@@ -27,10 +27,10 @@ absl::StatusOr<Members::Waiting> Members::Check(uint64_t session, std::shared_pt
   waiting.session = session;
   waiting.link = std::move(link);
   waiting.incarnation = hello.incarnation();
-  if (hello.version() != rpc::HarmonyVersion()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this coordinator is version ", rpc::HarmonyVersion(),
-                     ", the process is version '", hello.version(), "'"));
+  if (hello.version() != BuildIdentity()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this coordinator was built as ", BuildIdentity(), ", the process as '", hello.version(),
+        "': stop all (harmony down), and start programs of one build"));
   }
   switch (hello.role()) {
     case v1::ROLE_SWAPPER:

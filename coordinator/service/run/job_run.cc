@@ -44,10 +44,11 @@ Nanos Now() { return MonotonicClock().Now(); }
 }  // namespace
 
 JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* segment,
-               Members* members, RunEvents events)
+               Members* members, const Clock* deadline_clock, RunEvents events)
     : setup_(std::move(setup)),
       segment_(segment),
       members_(members),
+      deadline_clock_(deadline_clock),
       events_(std::move(events)),
       table_(setup_.model, setup_.plan.num_microbatches, setup_.plan.replicas),
       costs_(dispatch::MakeCosts(setup_.profile.get(), setup_.replan.calibration, setup_.model,
@@ -60,7 +61,7 @@ JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* s
       forecast_(setup_.forecast),
       replan_(setup_.replan),
       last_step_end_(Now()),
-      gathering_since_(Now()) {
+      gathering_since_(deadline_clock->Now()) {
   for (const plan::DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
   if (forecast_) drift_.emplace(forecast_->step_seconds);
 }
@@ -99,7 +100,9 @@ void JobRun::SendSetup(const Member& member) {
 }
 
 void JobRun::OnAttached(const Member& member) {
-  if (!ended_) SendSetup(member);
+  if (ended_) return;
+  gathering_since_ = deadline_clock_->Now();  // it has appeared: if it dies now, that is counted
+  SendSetup(member);
 }
 
 void JobRun::OnLost(const Member& member) {
@@ -172,7 +175,7 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
                                           : runner::FailedAt::kStart) != runner::Verdict::kWait) {
       return End(status);
     }
-    const Nanos pause = refused_[member.id].Failed(Now());
+    const Nanos pause = refused_[member.id].Failed(deadline_clock_->Now());
     events_.report(absl::StrCat(status.message(),
                                 ": the job waits and keeps what it has trained; the next try is "
                                 "in ",
@@ -203,13 +206,13 @@ void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
 
 void JobRun::OnTick() {
   if (ended_) return;
-  const Nanos now = Now();
-  if (metrics_) metrics_->OnTick(now);
+  if (metrics_) metrics_->OnTick(Now());
   if (outcome_) {
     if (metrics_->complete()) Close(*outcome_);
     return;
   }
   Feed(runner::Tick{});
+  const Nanos now = deadline_clock_->Now();
   RetrySetups(now);
   // Only processes that have attached are missed by the runner.
   const std::vector<runner::ProcessId> awaited = Awaited();
@@ -242,7 +245,7 @@ Nanos JobRun::PatienceOfStop() const {
 
 void JobRun::Stop() {
   if (ended_ || stop_asked_) return;
-  stop_asked_ = Now();
+  stop_asked_ = deadline_clock_->Now();
   for (auto& [id, tries] : refused_) tries.Hurry();
   Feed(runner::StopRequested{});
 }
@@ -314,7 +317,7 @@ std::vector<runner::ProcessId> JobRun::Awaited() const {
 
 void JobRun::Feed(const runner::Event& event) {
   const runner::JobRunner::State before = runner_.state();
-  for (const runner::Action& action : runner_.OnEvent(event, Now())) {
+  for (const runner::Action& action : runner_.OnEvent(event, deadline_clock_->Now())) {
     if (ended_) return;
     Carry(action);
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/clock.h"
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
@@ -77,11 +78,12 @@ struct RunEvents {
   std::function<void(const absl::Status&)> ended;
 };
 
-// Owner: Coordinator; loop thread only. `segment` and `members` must outlive it.
+// Owner: Coordinator; loop thread only. `segment`, `members` and `deadline_clock`, by which
+// processes are held to deadlines, must outlive it.
 class JobRun {
  public:
   JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* segment, Members* members,
-         RunEvents events);
+         const Clock* deadline_clock, RunEvents events);
   ~JobRun();
 
   // Opens metrics.jsonl and tells all attached processes the job. The arena has been allocated.
@@ -163,6 +165,9 @@ class JobRun {
   const RunSetup setup_;
   ipc::Segment* const segment_;
   Members* const members_;
+  // Of deadlines and of pauses between tries. What is measured has MonotonicClock, as in all
+  // processes.
+  const Clock* const deadline_clock_;
   const RunEvents events_;
   const command::ObjectTableLayout table_;
   const std::unique_ptr<const dispatch::CalibratedCosts>

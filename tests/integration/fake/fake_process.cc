@@ -5,6 +5,7 @@
 // Files in $FAKE_DIR control it; NAME is coordinator, swapper, worker-host or worker-N:
 //   NAME.exit      exit at once with the code in it
 //   NAME.stubborn  ignore SIGTERM
+//   NAME.silent    give the launcher no sign of life
 //   submit_error   Submit fails with this text (InvalidArgument)
 //   job_error      the job fails at step 2 with this text
 //   steps          of the job; step_ms: of each
@@ -27,6 +28,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/ipc/heartbeat.h"
 #include "common/rpc/channel.h"
 #include "harmony/v1/coordinator.grpc.pb.h"
 
@@ -249,6 +251,21 @@ void Describe(const std::vector<std::string>& arguments) {
   std::cout << std::endl;
 }
 
+// As long as the process lives, several times a second.
+void BeatForEver() {
+  absl::StatusOr<ipc::Heartbeat> heartbeat = ipc::Heartbeat::Inherited();
+  if (!heartbeat.ok()) {
+    std::cerr << heartbeat.status() << std::endl;
+    return;
+  }
+  std::thread([heartbeat = *std::move(heartbeat)]() mutable {
+    for (;;) {
+      heartbeat.Beat();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }).detach();
+}
+
 int Main(std::vector<std::string> arguments) {
   std::string name = fs::path(arguments[0]).filename();
   name = name.substr(name.find('-') + 1);
@@ -264,6 +281,7 @@ int Main(std::vector<std::string> arguments) {
   sigaddset(&stop, HasControl(name + ".stubborn") ? SIGUSR1 : SIGTERM);
   if (HasControl(name + ".stubborn")) signal(SIGTERM, SIG_IGN);
   sigprocmask(SIG_BLOCK, &stop, nullptr);
+  if (!HasControl(name + ".silent")) BeatForEver();
   if (name == "coordinator") {
     Serve(arguments, stop);
   } else {

@@ -1,11 +1,14 @@
 #include "common/ipc/fd_passing.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+
+#include "tests/unit/common/ipc/memory_flags.h"
 
 namespace harmony::ipc {
 namespace {
@@ -39,6 +42,14 @@ TEST(FdPassingTest, MissingOrClosedDescriptorsAreNamed) {
   setenv(kSegmentFdVariable, "987", 1);
   EXPECT_EQ(InheritedSegmentFd().status().code(), absl::StatusCode::kFailedPrecondition);
   unsetenv(kSegmentFdVariable);
+}
+
+TEST(FdPassingTest, SharedMemoryIsNotInCoreDumps) {
+  const auto fd = CreateDeviceRegion(0, MiB(1));
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  const auto region = MappedRegion::Map(fd->get());
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_THAT(MemoryFlags(region->data()), ::testing::HasSubstr("dd"));
 }
 
 TEST(FdPassingTest, ADeviceRegionKeepsItsSizeAndIsSharedWithAChild) {

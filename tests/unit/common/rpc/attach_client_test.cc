@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/build_identity.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 #include "harmony/v1/attach.grpc.pb.h"
@@ -119,7 +120,7 @@ TEST_F(AttachClientTest, SaysHelloAndSendsInOrder) {
   AttachClient client(socket_, Callbacks());
   client.Start();
   ASSERT_TRUE(journal_.Await("welcome"));
-  EXPECT_EQ(journal_.Count(absl::StrCat("hello ", HarmonyVersion())), 1);
+  EXPECT_EQ(journal_.Count(absl::StrCat("hello ", BuildIdentity())), 1);
   for (int i = 0; i < 100; ++i) client.Send(Ready("a"));
   client.Shutdown();
   ASSERT_TRUE(journal_.Await("ready a", 100));

@@ -13,6 +13,12 @@
 namespace harmony::service {
 namespace {
 
+class FakeClock : public Clock {
+ public:
+  Nanos Now() const override { return now; }
+  Nanos now = Seconds(1000);
+};
+
 // A coordinator on a segment, in the place of one that was killed.
 class SuccessorTest : public ::testing::Test {
  protected:
@@ -31,7 +37,7 @@ class SuccessorTest : public ::testing::Test {
     plan::MachineSpec machine;
     machine.devices = *plan::ParseDevices("sim:mem=1MiB");
     coordinator_ =
-        std::make_unique<Coordinator>(machine, &segment_, *std::move(registry), &mailbox_);
+        std::make_unique<Coordinator>(machine, &segment_, *std::move(registry), &mailbox_, clock_);
     coordinator_->Begin();
   }
   static store::JobRecord Queued() {
@@ -65,6 +71,7 @@ class SuccessorTest : public ::testing::Test {
   io::TempDir dir_;
   ipc::Segment segment_;
   Mailbox mailbox_;
+  FakeClock clock_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 
@@ -124,6 +131,39 @@ TEST_F(SuccessorTest, ItIsTakenThen) {
   Greet(2, v1::ROLE_HOST_WORKER, host.pid());
   Greet(3, v1::ROLE_WORKER, worker.pid());
   RunUntil(store::JobState::kFailed);
+}
+
+// A job has ended, and the processes (none of which answers here) have to let go of it.
+class DeadlineTest : public SuccessorTest {
+ protected:
+  DeadlineTest() {
+    Succeed();
+    Greet(1, v1::ROLE_SWAPPER, swapper_.pid());
+    RunUntil(store::JobState::kFailed);
+  }
+  Child swapper_;
+};
+
+TEST_F(DeadlineTest, WhoDoesNotAnswerInTimeIsKilled) {
+  const auto live = [this](Nanos time) {
+    for (const Nanos end = clock_.now + time; clock_.now < end; clock_.now += Millis(500)) {
+      coordinator_->OnTick();
+    }
+  };
+  live(Seconds(29));
+  EXPECT_FALSE(swapper_.Exited());
+  live(Seconds(3));
+  swapper_.Reap();
+}
+
+// It was stopped itself (SIGSTOP, a machine that slept): it has not seen whether they answered.
+TEST_F(DeadlineTest, TheTimeInWhichTheCoordinatorWasStoppedCountsAgainstNobody) {
+  clock_.now += Seconds(3600);
+  for (int ticks = 0; ticks < 50; ++ticks) {
+    coordinator_->OnTick();
+    clock_.now += Millis(500);
+  }
+  EXPECT_FALSE(swapper_.Exited());
 }
 
 }  // namespace

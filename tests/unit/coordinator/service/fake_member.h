@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "common/base/build_identity.h"
 #include "common/rpc/attach_client.h"
 #include "coordinator/service/processes/process_link.h"
 #include "harmony/v1/attach.pb.h"
@@ -61,7 +62,7 @@ inline v1::Hello HelloOf(v1::Role role, int device, int pid) {
   hello.set_role(role);
   hello.set_device(device);
   hello.set_pid(pid);
-  hello.set_version(rpc::HarmonyVersion());
+  hello.set_version(BuildIdentity());
   return hello;
 }
 
