@@ -6,12 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/doctor.h"
+#include "client/commands/export.h"
 #include "client/commands/inspect.h"
 #include "client/commands/jobs.h"
 #include "client/commands/profile.h"
+#include "client/commands/prune.h"
 #include "client/commands/run.h"
 #include "client/commands/trace.h"
 #include "client/commands/up.h"
+#include "common/base/build_identity.h"
 
 namespace harmony::client {
 namespace {
@@ -26,9 +29,10 @@ struct Arguments {
   ProfileOptions profile;
   DoctorOptions doctor;
   LogsOptions logs;
+  PruneOptions prune;
   TraceOptions trace;
+  ExportOptions exported;
   std::string job_id;
-  std::string ignored;
   std::function<int()> command;
 };
 
@@ -95,15 +99,6 @@ CLI::Option* AddJobCommand(CLI::App& app, Arguments& args, const std::string& na
   return sub->add_option("job", args.job_id, "Id of the job")->required()->type_name("JOB");
 }
 
-// A command that the interface names and that later work brings.
-void AddMissing(CLI::App& app, Arguments& args, const std::string& name, const std::string& help,
-                const std::string& why) {
-  CLI::App* sub = app.add_subcommand(name, help);
-  sub->allow_extras()->fallthrough(false);
-  sub->callback(
-      [&args, why] { args.command = [why] { return Fail(absl::UnimplementedError(why)); }; });
-}
-
 void AddProcessCommands(CLI::App& app, Arguments& args) {
   CLI::App* run = app.add_subcommand("run", "Start all, train, show progress, stop all");
   AddJob(run, args.run.job, /*overwrite=*/true);
@@ -143,13 +138,23 @@ void AddJobCommands(CLI::App& app, Arguments& args) {
   status->add_option("job", args.job_id, "Id of the job")->type_name("JOB");
   status->callback([&] { args.command = [&] { return StatusCommand(args.global, args.job_id); }; });
 
-  AddJobCommand(app, args, "watch", "Show progress until the job (default: the newest) ends",
+  AddJobCommand(app, args, "watch", "Show progress until the job (default: the running one) ends",
                 WatchCommand)
       ->required(false);
   AddJobCommand(app, args, "cancel", "Finish the step, write a checkpoint, end the job",
                 CancelCommand);
   AddJobCommand(app, args, "pause", "As cancel, but `resume` continues it", PauseCommand);
   AddJobCommand(app, args, "resume", "Continue a paused job", ResumeCommand);
+}
+
+void AddPrune(CLI::App& app, Arguments& args) {
+  CLI::App* prune =
+      app.add_subcommand("prune", "Forget jobs that have ended; what they wrote stays");
+  prune->add_option("--older-than", args.prune.older_than, "Those that ended this long ago")
+      ->type_name("30d")
+      ->check(CheckNotEmpty);
+  prune->add_flag("--all", args.prune.all, "All that have ended");
+  prune->callback([&] { args.command = [&] { return PruneCommand(args.global, args.prune); }; });
 }
 
 int RunPlan(const Arguments& args) {
@@ -159,12 +164,38 @@ int RunPlan(const Arguments& args) {
   return PlanCommand(args.global, args.plan);
 }
 
+void AddExport(CLI::App& app, Arguments& args) {
+  CLI::App* exported =
+      app.add_subcommand("export", "Write a checkpoint of a run as final/ would be written");
+  exported->add_option("run", args.exported.run, "An output_dir, or the id of a job")
+      ->required()
+      ->type_name("RUN_DIR_OR_JOB")
+      ->check(CheckNotEmpty);
+  exported
+      ->add_option("--checkpoint", args.exported.checkpoint,
+                   "The one of this step (default: the newest)")
+      ->type_name("STEP");
+  exported
+      ->add_option("--dtype", args.exported.dtype,
+                   "Type of the weights (default: as in the source)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  exported->add_option("-o,--output", args.exported.output, "Directory to make")
+      ->required()
+      ->type_name("DIR")
+      ->check(CheckNotEmpty);
+  exported->callback(
+      [&] { args.command = [&] { return ExportCommand(args.global, args.exported); }; });
+}
+
 void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* logs = app.add_subcommand("logs", "Last log lines of the processes");
   logs->add_option("job", args.logs.job_id, "What was reported of this job instead")
       ->type_name("JOB");
   logs->add_option("--process", args.logs.process, "Only this one, e.g. worker-0");
-  logs->add_option("-n,--lines", args.logs.lines, "Lines of each")->capture_default_str();
+  logs->add_option("-n,--lines", args.logs.lines, "Lines of each")
+      ->check(CheckNotNegative)
+      ->capture_default_str();
+  logs->add_flag("-f,--follow", args.logs.follow, "And then the lines that come, until Ctrl-C");
   logs->callback([&] { args.command = [&] { return LogsCommand(args.global, args.logs); }; });
 
   CLI::App* plan = app.add_subcommand("plan", "What a job needs, and whether it fits");
@@ -203,18 +234,14 @@ void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* doctor = app.add_subcommand("doctor", "Whether this machine is ready, and what to do");
   AddCluster(doctor, args.doctor.cluster);
   doctor->add_flag("--clean", args.doctor.clean, "Remove what dead runs left");
-  doctor->callback([&] {
-    args.command = [&] { return DoctorCommand(args.global, args.doctor, HARMONY_VERSION); };
-  });
-  AddMissing(
-      app, args, "export", "Write a Hugging Face directory (not there yet)",
-      "export: not there yet; a finished job's output_dir/final is a Hugging Face directory");
+  doctor->callback([&] { args.command = [&] { return DoctorCommand(args.global, args.doctor); }; });
+  AddExport(app, args);
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("Harmony trains deep networks larger than GPU memory.", "harmony");
   Arguments args;
-  app.set_version_flag("--version", std::string("harmony ") + HARMONY_VERSION);
+  app.set_version_flag("--version", absl::StrCat("harmony ", BuildIdentity()));
   app.require_subcommand(1);
   app.fallthrough();
   app.add_flag("--json", args.global.json, "Machine-readable output");
@@ -228,6 +255,7 @@ int Main(int argc, char** argv) {
                  "Where the other programs are (default: beside this one)");
   AddProcessCommands(app, args);
   AddJobCommands(app, args);
+  AddPrune(app, args);
   AddInspection(app, args);
   // Before anything is parsed: a flag behind a mistake is not read.
   const bool json = std::find(argv, argv + argc, absl::string_view("--json")) != argv + argc;

@@ -56,7 +56,6 @@ function(harmony_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} harmony_warnings)
-  target_compile_definitions(${name} PRIVATE HARMONY_VERSION="${PROJECT_VERSION}")
 endfunction()
 
 # What the sanitizer presets build and run: the tests labelled pure or sanitize. For ThreadSanitizer

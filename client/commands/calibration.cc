@@ -67,18 +67,13 @@ bool IsOf(const profile::Profile& speeds, const profile::CalibrationWork& work) 
 absl::StatusOr<std::optional<profile::Profile>> SpeedsOf(const MeasureOptions& measure,
                                                          const profile::CalibrationWork& work,
                                                          ObtainBy by) {
-  const SignalMask as_before;
   HARMONY_ASSIGN_OR_RETURN(const profile::ProfileVersions versions, AskVersions(measure));
   HARMONY_ASSIGN_OR_RETURN(
       std::optional<Obtained> speeds,
       Obtain(
           CachePath(kPrefix, FingerprintOf(measure, work, versions)), by, measure.say,
           [&](const profile::Profile& cached) { return IsOf(cached, work); },
-          [&]() -> absl::StatusOr<profile::Profile> {
-            HARMONY_ASSIGN_OR_RETURN(profile::Profile made, MeasureSpeeds(measure, work));
-            made.versions = versions;
-            return made;
-          }));
+          [&] { return MeasureSpeeds(measure, versions, work); }));
   if (!speeds) return std::nullopt;
   SayHowLong(measure, "how fast the devices are", *speeds);
   return std::move(speeds->profile);
@@ -86,11 +81,10 @@ absl::StatusOr<std::optional<profile::Profile>> SpeedsOf(const MeasureOptions& m
 
 // FLOPs and bytes at speeds that were measured in a moment.
 absl::StatusOr<std::optional<profile::Profile>> BySpeeds(MeasureOptions measure, ObtainBy by) {
-  const model::ModelSpec model = measure.model;
   const std::vector<plan::DeviceSpec> devices = measure.cluster.specs;
   HARMONY_ASSIGN_OR_RETURN(
       const profile::CalibrationWork work,
-      profile::CalibrationWorkOf(model, measure.config_json, measure.job, devices.size()));
+      profile::CalibrationWorkOf(measure.model, measure.config_json, measure.job, devices.size()));
   std::vector<std::string> texts;
   for (const plan::DeviceSpec& device : work.devices) texts.push_back(ToString(device));
   measure.cluster.devices = absl::StrJoin(texts, ";");
@@ -98,13 +92,12 @@ absl::StatusOr<std::optional<profile::Profile>> BySpeeds(MeasureOptions measure,
   HARMONY_ASSIGN_OR_RETURN(const std::optional<profile::Profile> speeds,
                            SpeedsOf(measure, work, by));
   if (!speeds) return std::nullopt;
-  return profile::EstimateProfile(work, *speeds, model, measure.job, devices);
+  return profile::EstimateProfile(work, *speeds, measure.model, measure.job, devices);
 }
 
 // Each distinct layer measured, once.
 absl::StatusOr<std::optional<profile::Profile>> ByLayers(const MeasureOptions& measure,
                                                          ObtainBy by) {
-  const SignalMask as_before;
   HARMONY_ASSIGN_OR_RETURN(std::optional<Obtained> layers, ObtainProfile(measure, by));
   if (!layers) return std::nullopt;
   SayHowLong(measure, "each distinct layer", *layers);
@@ -135,6 +128,7 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
   measure->say = say;
   measure->cluster = cluster;
   measure->quick = true;
+  const SignalMask as_before;
   const ObtainBy by = may_measure ? ObtainBy::kCacheElseMeasuring : ObtainBy::kCacheOnly;
   const absl::StatusOr<std::optional<profile::Profile>> found =
       by_layers ? ByLayers(*measure, by) : BySpeeds(*measure, by);

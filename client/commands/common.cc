@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "client/launcher/launch.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
@@ -42,6 +43,10 @@ ipc::UniqueFd TakeOverSignals() {
 
 void FailInJson() { fail_in_json = true; }
 
+std::string ProgramPath(const GlobalOptions& global, absl::string_view name) {
+  return absl::StrCat(global.bin_dir.empty() ? OwnBinDir() : global.bin_dir, "/", name);
+}
+
 int Fail(const absl::Status& status) {
   std::string message(status.message());
   if (message.empty()) message = status.ToString();
@@ -68,9 +73,13 @@ void PrintJson(const nlohmann::ordered_json& json) {
          json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
-absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths) {
+bool IsUp(const RuntimePaths& paths) {
   // While a supervisor lives, a coordinator that does not accept now is about to.
-  if (!SocketAccepts(paths.socket()) && RuntimeLockHolder(paths) == 0) {
+  return SocketAccepts(paths.socket()) || RuntimeLockHolder(paths) != 0;
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths) {
+  if (!IsUp(paths)) {
     return absl::UnavailableError(absl::StrCat("no coordinator listens on ", paths.socket(),
                                                ": start one with `harmony up`"));
   }

@@ -36,6 +36,7 @@ struct JobOptions {
 // What makes a set of processes, from the command line.
 struct ClusterOptions {
   std::string config, devices, host_memory;
+  bool given() const { return !config.empty() || !devices.empty() || !host_memory.empty(); }
 };
 
 // Blocks the signals that stop a run, for this thread and every one to come; they are read from the
@@ -54,6 +55,9 @@ class SignalMask {
   sigset_t before_;
 };
 
+// Where one of the programs is, such as "harmony-worker".
+std::string ProgramPath(const GlobalOptions& global, absl::string_view name);
+
 // Prints "error: ..." to standard error and returns the exit code.
 int Fail(const absl::Status& status);
 // From now on as a line of JSON: {"error": {"code": "NOT_FOUND", "message": "..."}}.
@@ -65,6 +69,8 @@ void PrintFinishedBefore();
 // Prints it to standard output, indented.
 void PrintJson(const nlohmann::ordered_json& json);
 
+// Whether a coordinator is up, or a supervisor is there to start it.
+bool IsUp(const RuntimePaths& paths);
 // A client of the coordinator that is up. Unavailable says how to start one.
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths);
 

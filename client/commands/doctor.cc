@@ -2,13 +2,11 @@
 
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -24,9 +22,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/launcher/cluster.h"
-#include "client/launcher/launch.h"
 #include "client/launcher/runtime_dir.h"
+#include "common/base/build_identity.h"
 #include "common/base/status.h"
+#include "common/io/free_space.h"
 #include "common/ipc/host_memory.h"
 
 namespace harmony::client {
@@ -181,20 +180,6 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// The number behind a key of /proc/meminfo.
-Bytes MemInfo(absl::string_view key) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(": "), absl::SkipEmpty());
-    int64_t value = 0;
-    if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &value)) {
-      return KiB(value);
-    }
-  }
-  return Bytes();
-}
-
 void LookAtProcessor(MachineFacts& facts) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -215,8 +200,8 @@ void LookAtProcessor(MachineFacts& facts) {
 
 void LookAtSystem(MachineFacts& facts) {
   facts.available = ipc::AvailableHostMemory();
-  facts.total = MemInfo("MemTotal");
-  facts.swap_used = MemInfo("SwapTotal") - MemInfo("SwapFree");
+  facts.total = ipc::SystemMemory("MemTotal");
+  facts.swap_used = ipc::SystemMemory("SwapTotal") - ipc::SystemMemory("SwapFree");
   // "always [madvise] never": the one in brackets.
   const std::string modes = FirstLine("/sys/kernel/mm/transparent_hugepage/enabled");
   const size_t open = modes.find('['), close = modes.find(']');
@@ -265,9 +250,9 @@ std::string VersionOf(const std::string& program) {
   return words.empty() ? "" : words.back();
 }
 
-void LookAtPrograms(const std::string& bin_dir, MachineFacts& facts) {
+void LookAtPrograms(const GlobalOptions& global, MachineFacts& facts) {
   for (const char* name : {"harmony-coordinator", "harmony-worker", "harmony-swapper"}) {
-    MachineFacts::Program program{absl::StrCat(bin_dir, "/", name)};
+    MachineFacts::Program program{ProgramPath(global, name)};
     program.runs = access(program.path.c_str(), X_OK) == 0;
     if (program.runs) program.version = VersionOf(program.path);
     facts.programs.push_back(std::move(program));
@@ -275,17 +260,9 @@ void LookAtPrograms(const std::string& bin_dir, MachineFacts& facts) {
 }
 
 MachineFacts::Disk DiskOf(std::string what, const std::string& folder) {
-  MachineFacts::Disk disk{std::move(what), folder};
-  std::error_code error;
-  while (!fs::is_directory(disk.folder, error) && disk.folder.size() > 1) {
-    disk.folder = fs::path(disk.folder).parent_path();
-  }
-  struct statvfs info;
-  if (statvfs(disk.folder.c_str(), &info) == 0) {
-    disk.free = Bytes(static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize));
-  }
-  disk.writable = access(disk.folder.c_str(), W_OK | X_OK) == 0;
-  return disk;
+  const io::FreeSpace free = io::FreeSpaceAt(folder).value_or(io::FreeSpace{folder, Bytes()});
+  const bool writable = access(free.folder.c_str(), W_OK | X_OK) == 0;
+  return {std::move(what), free.folder, free.bytes, writable};
 }
 
 std::vector<Finding> OfCluster(const ClusterOptions& options, const MachineFacts& facts) {
@@ -354,8 +331,7 @@ std::vector<Finding> Examine(const MachineFacts& facts) {
   return findings;
 }
 
-int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options,
-                  const std::string& version) {
+int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options) {
   const absl::StatusOr<RuntimePaths> paths =
       ResolveRuntimePaths(global.runtime_dir, global.state_dir);
   if (!paths.ok()) return Fail(paths.status());
@@ -368,19 +344,18 @@ int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options,
     }
   }
   MachineFacts facts;
-  facts.version = version;
+  facts.version = BuildIdentity();
   LookAtProcessor(facts);
   LookAtSystem(facts);
-  LookAtPrograms(global.bin_dir.empty() ? OwnBinDir() : global.bin_dir, facts);
+  LookAtPrograms(global, facts);
   facts.disks = {DiskOf("job database and logs", paths->state_dir), DiskOf("sockets", paths->dir)};
   facts.supervisor = RuntimeLockHolder(*paths);
   std::error_code unseen;  // of a folder of others, which the disk's line names
   facts.stale_files = facts.supervisor == 0 && fs::exists(paths->processes(), unseen);
   facts.dead_runs = DeadRuns();
   std::vector<Finding> findings = Examine(facts);
-  const ClusterOptions& cluster = options.cluster;
-  if (!cluster.devices.empty() || !cluster.config.empty() || !cluster.host_memory.empty()) {
-    absl::c_move(OfCluster(cluster, facts), std::back_inserter(findings));
+  if (options.cluster.given()) {
+    absl::c_move(OfCluster(options.cluster, facts), std::back_inserter(findings));
   }
   Print(global, findings);
   const bool bad = absl::c_any_of(

@@ -56,7 +56,6 @@ struct DoctorOptions {
   bool clean = false;      // removes what dead runs left
 };
 // Exit code 1 when something would keep training from starting.
-int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options,
-                  const std::string& version);
+int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options);
 
 }  // namespace harmony::client

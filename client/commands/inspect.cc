@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/commands/calibration.h"
+#include "client/commands/follow_logs.h"
 #include "client/launcher/cluster.h"
 #include "client/launcher/launch.h"
 #include "client/rpc/proto_json.h"
@@ -24,10 +25,6 @@ namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string ProgramPath(const GlobalOptions& global, absl::string_view name) {
-  return absl::StrCat(global.bin_dir.empty() ? OwnBinDir() : global.bin_dir, "/", name);
-}
 
 // Becomes the program arguments[0]; returns only when that is not possible.
 absl::Status Become(std::vector<std::string> arguments) {
@@ -89,9 +86,8 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest submit, MakeSubmitRequest(options.job));
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  bool named = !options.cluster.devices.empty() || !options.cluster.config.empty() ||
-               !options.cluster.host_memory.empty();
-  if (named || !SocketAccepts(paths.socket())) return PlanAlone(global, options, submit);
+  if (options.cluster.given() || !SocketAccepts(paths.socket()))
+    return PlanAlone(global, options, submit);
   v1::PlanRequest request;
   request.set_job_yaml(submit.job_yaml());
   request.set_job_path(submit.job_path());
@@ -114,11 +110,7 @@ struct LogText {
 
 absl::StatusOr<std::vector<LogText>> ReadLogs(const RuntimePaths& paths,
                                               const LogsOptions& options) {
-  // The supervisor that is up may have been given another state directory.
-  std::string dir = paths.logs();
-  if (absl::StatusOr<ProcessList> list = ReadProcessList(paths); list.ok()) {
-    dir = list->state_dir + "/logs";
-  }
+  const std::string dir = LogsDir(paths);
   std::vector<fs::path> files;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
@@ -157,10 +149,18 @@ absl::Status JobLog(const GlobalOptions& global, const RuntimePaths& paths,
   return absl::OkStatus();
 }
 
-absl::Status Logs(const GlobalOptions& global, const LogsOptions& options) {
+absl::StatusOr<int> Logs(const GlobalOptions& global, const LogsOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  if (!options.job_id.empty()) return JobLog(global, paths, options);
+  if (!options.job_id.empty() && !options.process.empty()) {
+    return absl::InvalidArgumentError(
+        "logs: --process is about the processes' own logs: give it or a job, not both");
+  }
+  if (options.follow) return FollowLogs(global, paths, options);
+  if (!options.job_id.empty()) {
+    HARMONY_RETURN_IF_ERROR(JobLog(global, paths, options));
+    return 0;
+  }
   HARMONY_ASSIGN_OR_RETURN(std::vector<LogText> logs, ReadLogs(paths, options));
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const LogText& log : logs) {
@@ -171,7 +171,7 @@ absl::Status Logs(const GlobalOptions& global, const LogsOptions& options) {
     }
   }
   if (global.json) PrintJson(json);
-  return absl::OkStatus();
+  return 0;
 }
 
 }  // namespace
@@ -184,8 +184,8 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
 }
 
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options) {
-  absl::Status status = Logs(global, options);
-  return status.ok() ? 0 : Fail(status);
+  const absl::StatusOr<int> code = Logs(global, options);
+  return code.ok() ? *code : Fail(code.status());
 }
 
 }  // namespace harmony::client

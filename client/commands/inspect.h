@@ -21,6 +21,7 @@ struct LogsOptions {
   std::string job_id;   // what the coordinator reported of this job, instead of the processes' logs
   std::string process;  // only this log, e.g. "worker-0"
   int lines = 50;       // of each process
+  bool follow = false;  // and then those that come, until Ctrl-C
 };
 int LogsCommand(const GlobalOptions& global, const LogsOptions& options);
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands/calibration.h"
+#include "client/commands/stored_jobs.h"
 #include "client/launcher/cluster.h"
 #include "client/progress/render.h"
 #include "client/progress/view.h"
@@ -28,20 +29,29 @@ std::string StepText(const v1::Job& job) {
   return absl::StrCat(job.completed_steps(), "/", job.max_steps());
 }
 
-std::string JobTable(const v1::ListResponse& list) {
+// `live`: something carries jobs out. A job that nothing carries out is in no state of a job that
+// runs, whatever the database says.
+std::string StateText(const v1::Job& job, bool live) {
+  const bool queued = job.state() == v1::JOB_STATE_QUEUED;
+  return live || queued || IsFinal(job.state()) ? StateName(job.state()) : "interrupted";
+}
+
+using Jobs = google::protobuf::RepeatedPtrField<v1::Job>;
+
+std::string JobTable(const Jobs& jobs, bool live = true) {
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "STATE", "STEP", "LOSS", "SUBMITTED", "OUTPUT"}};
-  for (const v1::Job& job : list.jobs()) {
-    rows.push_back({job.job_id(), StateName(job.state()), StepText(job),
+  for (const v1::Job& job : jobs) {
+    rows.push_back({job.job_id(), StateText(job, live), StepText(job),
                     job.completed_steps() > 0 ? absl::StrFormat("%.4f", job.last_loss()) : "-",
                     job.submitted_at(), job.output_dir()});
   }
   return RenderTable(rows);
 }
 
-std::string JobText(const v1::Job& job) {
+std::string JobText(const v1::Job& job, bool live = true) {
   std::vector<std::vector<std::string>> rows = {
-      {"job", job.job_id()},         {"state", StateName(job.state())},
+      {"job", job.job_id()},         {"state", StateText(job, live)},
       {"step", StepText(job)},       {"loss", absl::StrFormat("%.6g", job.last_loss())},
       {"output", job.output_dir()},  {"submitted", job.submitted_at()},
       {"started", job.started_at()}, {"ended", job.ended_at()}};
@@ -92,15 +102,44 @@ std::optional<v1::Progress> Snapshot(CoordinatorClient& client, const v1::Job& j
   return snapshot;
 }
 
+// `up`: a coordinator has said so; else it is what the database has.
+Json JobJson(const v1::Job& job, bool up) {
+  Json json = ToJson(job);
+  json["up"] = up;
+  return json;
+}
+
+Json JobsJson(const Jobs& jobs, bool up) {
+  Json json = Json::array();
+  for (const v1::Job& job : jobs) json.push_back(JobJson(job, up));
+  return json;
+}
+
+absl::Status ShowStoredJob(const GlobalOptions& global, const RuntimePaths& paths,
+                           const std::string& job_id) {
+  HARMONY_ASSIGN_OR_RETURN(const v1::StoredJobs stored, ReadStoredJobs(global, paths, job_id));
+  if (global.json) {
+    Json json = JobJson(stored.jobs(0), /*up=*/false);
+    json["progress"] = nullptr;
+    PrintJson(json);
+    return absl::OkStatus();
+  }
+  printf("%s", JobText(stored.jobs(0), stored.holder() != 0).c_str());
+  fflush(stdout);
+  SayNothingRuns(paths, stored);
+  return absl::OkStatus();
+}
+
 absl::Status ShowJob(const GlobalOptions& global, const RuntimePaths& paths,
                      const std::string& job_id) {
+  if (!IsUp(paths)) return ShowStoredJob(global, paths, job_id);
   HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
   v1::GetRequest request;
   request.set_job_id(job_id);
   HARMONY_ASSIGN_OR_RETURN(v1::Job job, client->Get(request));
   std::optional<v1::Progress> snapshot = Snapshot(*client, job);
   if (global.json) {
-    Json json = ToJson(job);
+    Json json = JobJson(job, /*up=*/true);
     json["progress"] = snapshot ? ToJson(*snapshot) : Json(nullptr);
     PrintJson(json);
     return absl::OkStatus();
@@ -129,7 +168,8 @@ absl::Status ShowAll(const GlobalOptions& global, const RuntimePaths& paths) {
     return absl::OkStatus();
   }
   if (!supervised && !jobs.ok()) {
-    printf("harmony is not up on %s\n", paths.socket().c_str());
+    printf("harmony is not up on %s; `harmony list` shows the jobs there were\n",
+           paths.socket().c_str());
     return absl::OkStatus();
   }
   printf("socket   %s\n", paths.socket().c_str());
@@ -137,7 +177,31 @@ absl::Status ShowAll(const GlobalOptions& global, const RuntimePaths& paths) {
     printf("devices  %s\n\n%s", processes->devices.c_str(), ProcessTable(*processes).c_str());
   }
   if (!jobs.ok()) printf("\nthe coordinator does not answer\n");
-  if (jobs.ok()) printf("\n%s", JobTable(*jobs).c_str());
+  if (jobs.ok()) printf("\n%s", JobTable(jobs->jobs()).c_str());
+  return absl::OkStatus();
+}
+
+absl::Status List(const GlobalOptions& global) {
+  HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  if (IsUp(paths)) {
+    HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+    HARMONY_ASSIGN_OR_RETURN(const v1::ListResponse list, client->List({}));
+    if (global.json) {
+      PrintJson(JobsJson(list.jobs(), /*up=*/true));
+    } else {
+      printf("%s", JobTable(list.jobs()).c_str());
+    }
+    return absl::OkStatus();
+  }
+  HARMONY_ASSIGN_OR_RETURN(const v1::StoredJobs stored, ReadStoredJobs(global, paths, ""));
+  if (global.json) {
+    PrintJson(JobsJson(stored.jobs(), /*up=*/false));
+    return absl::OkStatus();
+  }
+  printf("%s", JobTable(stored.jobs(), stored.holder() != 0).c_str());
+  fflush(stdout);
+  SayNothingRuns(paths, stored);
   return absl::OkStatus();
 }
 
@@ -198,18 +262,32 @@ absl::StatusOr<v1::SubmitResponse> Submit(const GlobalOptions& global, const Run
   return client->Submit(request);
 }
 
+// Its id; NotFound when there are no jobs.
+absl::StatusOr<std::string> FindJobToWatch(CoordinatorClient& client) {
+  HARMONY_ASSIGN_OR_RETURN(const v1::ListResponse list, client.List({}));
+  const v1::Job* const job = JobToWatch(list);
+  if (job == nullptr) {
+    return absl::NotFoundError("there are no jobs to watch: queue one with `harmony submit`");
+  }
+  return job->job_id();
+}
+
 // The last snapshot of the job, when it has ended.
 absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePaths& paths,
                                    const std::string& job_id) {
   HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
   v1::GetRequest request;
   request.set_job_id(job_id);
+  if (job_id.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(*request.mutable_job_id(), FindJobToWatch(*client));
+  }
   HARMONY_ASSIGN_OR_RETURN(v1::Job job, client->Get(request));
   auto view = MakeProgressView(global.json, LoggingStepsOf(job.job_yaml(), {}));
+  if (job_id.empty()) view->Message(absl::StrCat("watching ", job.job_id()));
   FollowOptions follow;
   follow.socket_path = paths.socket();
-  follow.job_id = job.job_id();  // job_id may be a prefix, or empty for the newest
-  follow.patience = Seconds(30);
+  follow.job_id = job.job_id();  // job_id may be empty, or a number only
+  follow.patience = kCoordinatorPatience;
   JobFollower follower(std::move(follow));
   v1::Progress last;
   while (true) {
@@ -226,6 +304,23 @@ absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePat
 }
 
 }  // namespace
+
+const v1::Job* JobToWatch(const v1::ListResponse& list) {
+  const v1::Job* queued = nullptr;
+  const v1::Job* newest = nullptr;
+  const v1::Job* active = nullptr;
+  for (const v1::Job& job : list.jobs()) {
+    newest = &job;
+    if (IsFinal(job.state())) continue;
+    if (job.state() == v1::JOB_STATE_QUEUED) {
+      if (queued == nullptr) queued = &job;
+    } else {
+      active = &job;  // an earlier one is of a coordinator that was killed
+    }
+  }
+  if (active != nullptr) return active;
+  return queued != nullptr ? queued : newest;
+}
 
 int SubmitCommand(const GlobalOptions& global, const JobOptions& options) {
   absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
@@ -246,18 +341,8 @@ int SubmitCommand(const GlobalOptions& global, const JobOptions& options) {
 }
 
 int ListCommand(const GlobalOptions& global) {
-  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
-  if (!paths.ok()) return Fail(paths.status());
-  auto client = ConnectToCoordinator(*paths);
-  if (!client.ok()) return Fail(client.status());
-  absl::StatusOr<v1::ListResponse> list = (*client)->List({});
-  if (!list.ok()) return Fail(list.status());
-  if (global.json) {
-    PrintJson(ToJson(*list)["jobs"]);
-  } else {
-    printf("%s", JobTable(*list).c_str());
-  }
-  return 0;
+  const absl::Status status = List(global);
+  return status.ok() ? 0 : Fail(status);
 }
 
 int StatusCommand(const GlobalOptions& global, const std::string& job_id) {

@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<Obtained>> ObtainProfile(const MeasureOptions& meas
     return profile::CheckProfile(profile, path, measure.model, measure.job, measure.cluster.specs)
         .ok();
   };
-  return Obtain(path, by, measure.say, fits, [&] { return MeasureProfile(measure); });
+  return Obtain(path, by, measure.say, fits, [&] { return MeasureProfile(measure, versions); });
 }
 
 }  // namespace harmony::client

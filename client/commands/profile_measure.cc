@@ -323,12 +323,12 @@ absl::StatusOr<profile::ProfileVersions> AskVersions(const MeasureOptions& optio
   return answer.versions;
 }
 
-absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options) {
+absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options,
+                                                const profile::ProfileVersions& versions) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
   profile::Profile profile = profile::BlankProfile(options.model, options.job);
   profile.quick = options.quick;
-  HARMONY_ASSIGN_OR_RETURN(const profile::Profile versions, bench->AskOne({Part::kVersions}));
-  profile.versions = versions.versions;
+  profile.versions = versions;
   options.say("measuring the links");
   HARMONY_ASSIGN_OR_RETURN(profile::Profile links, bench->AskOne({Part::kLinks}));
   options.say("measuring the host");
@@ -354,11 +354,13 @@ absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options) {
 }
 
 absl::StatusOr<profile::Profile> MeasureSpeeds(const MeasureOptions& options,
+                                               const profile::ProfileVersions& versions,
                                                const profile::CalibrationWork& work) {
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Make(options));
   profile::Profile speeds = profile::BlankProfile(work.model, work.job);
   speeds.model = "a layer, to calibrate by";
   speeds.quick = true;
+  speeds.versions = versions;
   HARMONY_ASSIGN_OR_RETURN(profile::Profile links, bench->AskOne({Part::kLinks}));
   HARMONY_ASSIGN_OR_RETURN(const profile::Profile host, bench->AskOne({Part::kHost}));
   speeds.host = host.host;

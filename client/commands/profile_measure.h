@@ -35,10 +35,12 @@ absl::StatusOr<profile::ProfileVersions> AskVersions(const MeasureOptions& optio
 
 // ResourceExhausted: a layer fits its device at no size. Cancelled: a signal came. Call from the
 // main thread, before any other thread exists. All processes are gone when it returns.
-absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options);
+absl::StatusOr<profile::Profile> MeasureProfile(const MeasureOptions& options,
+                                                const profile::ProfileVersions& versions);
 
 // As EstimateProfile wants them. REQUIRES: options.cluster has the work's devices.
 absl::StatusOr<profile::Profile> MeasureSpeeds(const MeasureOptions& options,
+                                               const profile::ProfileVersions& versions,
                                                const profile::CalibrationWork& work);
 
 }  // namespace harmony::client

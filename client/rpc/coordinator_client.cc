@@ -66,6 +66,9 @@ absl::StatusOr<v1::Job> CoordinatorClient::Pause(const v1::PauseRequest& request
 absl::StatusOr<v1::Job> CoordinatorClient::Resume(const v1::ResumeRequest& request) {
   return impl_->Call<v1::Job>(&Stub::Resume, request);
 }
+absl::StatusOr<v1::PruneResponse> CoordinatorClient::Prune(const v1::PruneRequest& request) {
+  return impl_->Call<v1::PruneResponse>(&Stub::Prune, request);
+}
 absl::StatusOr<v1::PlanResponse> CoordinatorClient::Plan(const v1::PlanRequest& request) {
   return impl_->Call<v1::PlanResponse>(&Stub::Plan, request, kSlowDeadline);
 }

@@ -24,6 +24,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::Job> Cancel(const v1::CancelRequest& request);
   absl::StatusOr<v1::Job> Pause(const v1::PauseRequest& request);
   absl::StatusOr<v1::Job> Resume(const v1::ResumeRequest& request);
+  absl::StatusOr<v1::PruneResponse> Prune(const v1::PruneRequest& request);
   absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request);
   absl::StatusOr<v1::Timeline> GetTimeline(const v1::GetTimelineRequest& request);
   absl::StatusOr<v1::GetLogResponse> GetLog(const v1::GetLogRequest& request);

@@ -14,13 +14,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetryInterval(100);
 
-// The coordinator, or the connection to it, went away; nothing is said about the job.
+}  // namespace
+
 bool IsConnectionLoss(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status) || absl::IsUnknown(status) ||
          absl::IsDeadlineExceeded(status);
 }
-
-}  // namespace
 
 JobFollower::JobFollower(FollowOptions options)
     : options_(std::move(options)),

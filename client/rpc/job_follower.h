@@ -16,6 +16,12 @@
 
 namespace harmony::client {
 
+// Whether the coordinator, or the connection to it, went away; nothing is said about the job.
+bool IsConnectionLoss(const absl::Status& status);
+
+// How long a coordinator may be away while it is replaced. One that hangs is found after 30 s.
+inline constexpr Nanos kCoordinatorPatience = Seconds(90);
+
 struct FollowOptions {
   std::string socket_path;
   // Submit this first; or follow a job there is.

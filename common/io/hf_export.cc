@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -32,6 +34,22 @@ bool IsTokenizerFile(absl::string_view name) {
                                                                "tekken.json"};
   return absl::StartsWith(name, "tokenizer") ||
          std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+// What transformers loads the weights as, where its configuration says so.
+std::string ConfigWithType(std::string config_json, std::optional<DType> dtype) {
+  if (!dtype) return config_json;
+  const char* const type = *dtype == DType::kF32    ? "float32"
+                           : *dtype == DType::kBF16 ? "bfloat16"
+                                                    : "float16";
+  auto config = nlohmann::ordered_json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  bool changed = false;
+  for (const char* const key : {"dtype", "torch_dtype"}) {
+    if (!config.is_object() || !config.contains(key) || config[key] == type) continue;
+    config[key] = type;
+    changed = true;
+  }
+  return changed ? config.dump(2) + "\n" : config_json;
 }
 
 }  // namespace
@@ -76,10 +94,11 @@ absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model
 }
 
 absl::Status WriteModelFiles(const std::string& directory, absl::string_view config_json,
-                             const std::string& source_directory) {
+                             const std::string& source_directory, std::optional<DType> type) {
   const bool exported = model::IsExportedModel(config_json);
   if (!exported) {
-    HARMONY_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(directory, kConfigFile), config_json));
+    HARMONY_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(directory, kConfigFile),
+                                                ConfigWithType(std::string(config_json), type)));
   }
   std::error_code error;
   if (!std::filesystem::is_directory(source_directory, error)) return absl::OkStatus();
@@ -94,8 +113,9 @@ absl::Status WriteModelFiles(const std::string& directory, absl::string_view con
   if (error) return ErrnoStatus(error.value(), "cannot list", source_directory);
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    HARMONY_ASSIGN_OR_RETURN(const std::string text,
+    HARMONY_ASSIGN_OR_RETURN(std::string text,
                              ReadWholeFile(JoinPath(source_directory, name), kMaxCopiedFile));
+    if (name == kConfigFile) text = ConfigWithType(std::move(text), type);
     HARMONY_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(directory, name), text));
   }
   return absl::OkStatus();
@@ -104,10 +124,10 @@ absl::Status WriteModelFiles(const std::string& directory, absl::string_view con
 absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
                          absl::string_view config_json, const std::string& source_directory,
-                         const std::atomic<bool>* cancelled) {
+                         const std::atomic<bool>* cancelled, std::optional<DType> type) {
   HARMONY_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory));
   const std::string& path = target.temporary_path();
-  HARMONY_RETURN_IF_ERROR(WriteModelFiles(path, config_json, source_directory));
+  HARMONY_RETURN_IF_ERROR(WriteModelFiles(path, config_json, source_directory, type));
   HARMONY_RETURN_IF_ERROR(WriteWeights(JoinPath(path, "model.safetensors"), model, weights, values,
                                        WeightsFor::kFinal, cancelled));
   return target.Commit();

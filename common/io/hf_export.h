@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -33,15 +34,18 @@ absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model
 // What belongs beside the weights, into an existing directory: the config.json that the job was
 // described by (`config_json`, verbatim), or for an exported model, which a model.json describes,
 // that of `source_directory`, if it has one; and its tokenizer and generation files. An empty
-// source, or one that is gone by now, is fine.
+// source, or one that is gone by now, is fine. `type`: what config.json says then that the weights
+// are, where it says so.
 absl::Status WriteModelFiles(const std::string& directory, absl::string_view config_json,
-                             const std::string& source_directory);
+                             const std::string& source_directory,
+                             std::optional<DType> type = std::nullopt);
 
 // These and model.safetensors. `directory` appears whole or not at all; what it held before is
 // replaced.
 absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
                          absl::string_view config_json, const std::string& source_directory,
-                         const std::atomic<bool>* cancelled = nullptr);
+                         const std::atomic<bool>* cancelled = nullptr,
+                         std::optional<DType> type = std::nullopt);
 
 }  // namespace harmony::io

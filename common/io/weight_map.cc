@@ -135,6 +135,16 @@ absl::StatusOr<WeightMap> WeightMap::Match(const model::ModelSpec& model,
   return map;
 }
 
+WeightMap WeightMap::WithType(const model::ModelSpec& model, DType dtype) const {
+  WeightMap map = *this;
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      if (tensor.weight.dtype == DType::kF32) map.stored_.at(tensor.name).dtype = dtype;
+    }
+  }
+  return map;
+}
+
 std::string WeightMap::ToJson() const {
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, stored] : stored_) {

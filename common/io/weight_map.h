@@ -34,6 +34,10 @@ class WeightMap {
   // REQUIRES: a tensor of the model.
   const Stored& of(const model::TensorSpec& tensor) const { return stored_.at(tensor.name); }
 
+  // The same names, and `dtype` for all that is F32 in the model; all else is stored as it is.
+  // REQUIRES: IsFloatForUs(dtype).
+  WeightMap WithType(const model::ModelSpec& model, DType dtype) const;
+
   // For checkpoints and the job database. FromJson checks that every tensor of the model is there.
   std::string ToJson() const;
   static absl::StatusOr<WeightMap> FromJson(absl::string_view json, const model::ModelSpec& model,

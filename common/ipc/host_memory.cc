@@ -97,4 +97,8 @@ Bytes AvailableHostMemory(const std::string& root) {
   return Bytes(left);
 }
 
+Bytes SystemMemory(absl::string_view key) {
+  return KiB(ReadField("/proc/meminfo", key).value_or(0));
+}
+
 }  // namespace harmony::ipc

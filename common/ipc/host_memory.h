@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "common/base/units.h"
 
 namespace harmony::ipc {
@@ -13,5 +14,8 @@ namespace harmony::ipc {
 // groups of this process (v1 and v2, all parents) leave, reclaimable file pages counted as free.
 // `root` is put in front of /proc and /sys, for tests.
 Bytes AvailableHostMemory(const std::string& root = "");
+
+// A line of /proc/meminfo, such as "MemTotal"; zero where there is none of that name.
+Bytes SystemMemory(absl::string_view key);
 
 }  // namespace harmony::ipc

@@ -261,4 +261,14 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   return job;
 }
 
+bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
+              const std::string& key) {
+  Values values;
+  bool read = ReadFile(text, path, values).ok();
+  for (const std::string& setting : overrides.settings) {
+    read = ReadOverride(setting, values).ok() && read;
+  }
+  return read && values.contains(key);
+}
+
 }  // namespace harmony::job

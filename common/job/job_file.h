@@ -26,6 +26,11 @@ struct JobOverrides {
 absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
                                      const JobOverrides& overrides = {});
 
+// Whether a job file that ParseJobFile takes, or an override, gives a key: for those whose default
+// is not what every model has.
+bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
+              const std::string& key);
+
 // ---- Canonical texts ----
 
 // The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and

@@ -61,6 +61,8 @@ class Coordinator {
   absl::StatusOr<const store::JobRecord*> Resume(const std::string& id,
                                                  const store::JobRecord& ready);
   absl::Status Watch(const std::string& id, Nanos interval, std::shared_ptr<ProgressStream> stream);
+  // Ids of the ended jobs that are forgotten now; see JobRegistry::Prune.
+  absl::StatusOr<std::vector<std::string>> Prune(const std::string& ended_before);
   // Of the running job or of one of the last that ran. Steps: as RecordTimeline.
   absl::StatusOr<RecordedTimeline> TimelineOf(const std::string& id, int64_t last_steps);
   JobRegistry& registry() { return registry_; }
@@ -134,9 +136,9 @@ class Coordinator {
 
   const plan::MachineSpec machine_;
   const std::string jobs_since_;
+  const AttendedClock deadline_clock_;  // looked at with every tick
   ipc::Segment* const segment_;
   JobRegistry registry_;
-  const AttendedClock deadline_clock_;  // looked at with every tick
   std::map<int64_t, OutputDirLock> output_locks_;  // by number, of jobs that have not ended
   Mailbox* const mailbox_;
   Members members_;

@@ -147,6 +147,16 @@ absl::Status Coordinator::Watch(const std::string& id, Nanos interval,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> Coordinator::Prune(const std::string& ended_before) {
+  NotifyWatchers(MonotonicClock().Now());  // those of ended jobs get their last snapshot, and go
+  return registry_.Prune(ended_before, [this](int64_t number) {
+    // What a job that has just ended leaves is still being given back under its name.
+    if (phase_ != Phase::kIdle && number == current_) return true;
+    return std::any_of(watchers_.begin(), watchers_.end(),
+                       [number](const Watcher& watcher) { return watcher.job() == number; });
+  });
+}
+
 absl::StatusOr<RecordedTimeline> Coordinator::TimelineOf(const std::string& id,
                                                          int64_t last_steps) {
   HARMONY_ASSIGN_OR_RETURN(const store::JobRecord* const record, registry_.Find(id));

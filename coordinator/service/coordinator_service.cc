@@ -119,6 +119,16 @@ class CoordinatorService : public v1::Coordinator::Service {
     });
   }
 
+  grpc::Status Prune(grpc::ServerContext*, const v1::PruneRequest* request,
+                     v1::PruneResponse* response) override {
+    return OnLoop([&]() -> absl::Status {
+      HARMONY_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
+                               coordinator_->Prune(request->ended_before()));
+      response->mutable_job_ids()->Assign(ids.begin(), ids.end());
+      return absl::OkStatus();
+    });
+  }
+
  private:
   // Runs `question` on the loop.
   absl::Status Ask(const std::function<absl::Status()>& question) {

@@ -26,6 +26,7 @@
 #include "common/runtime/pulse.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/service/jobs/admission.h"
+#include "coordinator/service/jobs/stored_jobs.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/server_lock.h"
 
@@ -35,6 +36,8 @@ namespace {
 struct Options {
   std::string socket, state_dir, jobs_since, devices, host_memory, log_level = "info";
   bool plan_once = false;
+  std::string jobs_once, ended_before;
+  int answer_fd = -1;
   std::string job, profile, plan;
   std::vector<std::string> overrides;
   bool json = false, explain = false;
@@ -117,10 +120,23 @@ absl::Status PlanOnce(const Options& options) {
   return absl::OkStatus();
 }
 
+// Of what --state-dir holds, which nobody serves. What fails is part of the answer.
+absl::Status JobsOnce(const Options& options) {
+  const auto answer = [&options](const auto& message) {
+    if (!message.ok()) return WriteAnswer(options.answer_fd, message.status());
+    return WriteAnswer(options.answer_fd, message->SerializeAsString());
+  };
+  if (options.jobs_once == "prune") {
+    return answer(PruneStoredJobs(options.state_dir, options.ended_before));
+  }
+  return answer(ReadStoredJobs(options.state_dir, options.job));
+}
+
 absl::Status Serve(const Options& options, runtime::TerminationSignals& signals) {
   HARMONY_ASSIGN_OR_RETURN(const runtime::ProcessEnvironment environment,
                            runtime::ReadProcessEnvironment());
   HARMONY_RETURN_IF_ERROR(runtime::DieWithParent(environment.parent_pid));
+  HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
   HARMONY_ASSIGN_OR_RETURN(const std::string socket, rpc::ResolveSocketPath(options.socket));
   HARMONY_ASSIGN_OR_RETURN(plan::MachineSpec machine, ResolveMachine(options));
   HARMONY_RETURN_IF_ERROR(rpc::MakeSocketFolder(socket));
@@ -137,7 +153,6 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
                            CoordinatorServer::Start(socket, &coordinator, &mailbox));
   spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
                options.devices, state_dir, getpid());
-  HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
   mailbox.Post([&] { coordinator.Begin(); });
   // A loop that does not come round is taken to hang, and the launcher replaces this process; it
   // writes to disks, which may stall for longer than a process may be silent.
@@ -167,11 +182,16 @@ int Run(int argc, char** argv) {
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
   app.add_option("--jobs-since", options.jobs_since,
                  "leave jobs alone that were submitted before (RFC 3339, UTC)");
-  app.add_option("--devices", options.devices, "device string, e.g. sim*4:mem=64MiB")->required();
+  app.add_option("--devices", options.devices, "device string, e.g. sim*4:mem=64MiB");
   app.add_option("--host-memory", options.host_memory,
                  "size of the host arena (no inherited segment)");
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, err");
   app.add_flag("--plan-once", options.plan_once, "print the plan of --job and exit");
+  app.add_option("--jobs-once", options.jobs_once,
+                 "answer once what --state-dir holds and exit; --job: of this job")
+      ->check(CLI::IsMember({"read", "prune"}));
+  app.add_option("--ended-before", options.ended_before, "which jobs, for --jobs-once prune");
+  app.add_option("--answer-fd", options.answer_fd, "where to write the answer of --jobs-once");
   app.add_option("--job", options.job, "job file, for --plan-once");
   app.add_option("--set", options.overrides, "key=value, for --plan-once");
   app.add_option("--profile", options.profile, "measured times, for --plan-once");
@@ -180,6 +200,9 @@ int Run(int argc, char** argv) {
   app.add_flag("--json", options.json, "print the plan as JSON");
   try {
     app.parse(argc, argv);
+    if (options.devices.empty() && options.jobs_once.empty()) {
+      throw CLI::RequiredError("--devices");
+    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
@@ -187,7 +210,9 @@ int Run(int argc, char** argv) {
   spdlog::set_pattern("time=%Y-%m-%dT%H:%M:%S.%e level=%l process=coordinator %v");
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   absl::Status status;
-  if (options.plan_once) {
+  if (!options.jobs_once.empty()) {
+    status = JobsOnce(options);
+  } else if (options.plan_once) {
     status = PlanOnce(options);
     if (!status.ok()) std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
     // Nothing has run yet: what does not fit is bad input.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/store/database_copy.h"
 
 namespace harmony::store {
 namespace {
@@ -123,7 +124,9 @@ absl::Status StatusOf(const SQLite::Exception& error) {
   const std::string text = absl::StrCat("job database: ", error.what());
   if (code == SQLITE_BUSY || code == SQLITE_LOCKED) {
     return absl::FailedPreconditionError(
-        absl::StrCat(text, " (another coordinator uses this state directory)"));
+        absl::StrCat(text,
+                     " (another coordinator uses this state directory: wait until "
+                     "it has ended, or name it by its --runtime-dir)"));
   }
   if (code == SQLITE_CANTOPEN) return absl::FailedPreconditionError(text);
   if (code == SQLITE_FULL) return absl::ResourceExhaustedError(text);
@@ -149,7 +152,7 @@ JobStore::JobStore(std::unique_ptr<SQLite::Database> db) : db_(std::move(db)) {}
 JobStore::~JobStore() = default;
 
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& state_dir) {
-  const std::string path = state_dir + "/jobs.sqlite";
+  const std::string path = absl::StrCat(state_dir, "/", kDatabaseName);
   constexpr int kBusyMillis = 2000;  // a predecessor that is being killed still holds it
   std::unique_ptr<JobStore> store;
   int64_t version = 0;
@@ -170,6 +173,16 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& stat
                                                       ")"));
   }
   return store;
+}
+
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::OpenCopy(const std::string& state_dir,
+                                                             int64_t* holder) {
+  HARMONY_ASSIGN_OR_RETURN(const DatabaseCopy copy, DatabaseCopy::Make(state_dir));
+  *holder = copy.holder();
+  // The copy's folder goes at the end of this function; what is open can be read on.
+  absl::StatusOr<std::unique_ptr<JobStore>> store = Open(copy.folder());
+  if (store.ok()) return store;
+  return WithContext(store.status(), absl::StrCat("a copy of ", state_dir, "/", kDatabaseName));
 }
 
 int64_t JobStore::Migrate() {
@@ -226,6 +239,22 @@ absl::StatusOr<std::vector<JobRecord>> JobStore::LoadAll() {
     while (query.executeStep()) records.push_back(ReadRow(query));
   }));
   return records;
+}
+
+absl::Status JobStore::Remove(const std::vector<int64_t>& numbers) {
+  return Try([&] {
+    SQLite::Transaction all(*db_);
+    SQLite::Statement log(*db_, "DELETE FROM log WHERE job = ?");
+    SQLite::Statement job(*db_, "DELETE FROM jobs WHERE number = ?");
+    for (const int64_t number : numbers) {
+      for (SQLite::Statement* const statement : {&log, &job}) {
+        statement->bind(1, number);
+        statement->exec();
+        statement->reset();
+      }
+    }
+    all.commit();
+  });
 }
 
 absl::Status JobStore::AppendLog(int64_t number, const JobLogLine& line) {

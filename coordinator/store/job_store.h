@@ -31,6 +31,12 @@ class JobStore {
   // Opens or makes `state_dir`/jobs.sqlite. FailedPrecondition when another process has it, or when
   // it was written by a newer program (schema version).
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& state_dir);
+  // The same of a copy, made this moment, for who only wants to look: nothing is written to
+  // `state_dir`, locked or made there, so a process that has the database open, or is about to open
+  // it, never notices. Without a database: an empty one. `holder` is the process that has the
+  // original open; 0: none.
+  static absl::StatusOr<std::unique_ptr<JobStore>> OpenCopy(const std::string& state_dir,
+                                                            int64_t* holder);
   ~JobStore();
   JobStore(const JobStore&) = delete;
   JobStore& operator=(const JobStore&) = delete;
@@ -42,6 +48,8 @@ class JobStore {
   absl::Status SaveProgress(int64_t number, int64_t completed_steps, double last_loss);
   // In order of submission.
   absl::StatusOr<std::vector<JobRecord>> LoadAll();
+  // Forgets these jobs and their logs; their numbers are not given again. All of them or none.
+  absl::Status Remove(const std::vector<int64_t>& numbers);
 
   absl::Status AppendLog(int64_t number, const JobLogLine& line);
   absl::StatusOr<std::vector<JobLogLine>> ReadLog(int64_t number);

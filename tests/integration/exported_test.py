@@ -215,8 +215,33 @@ class ExportedTest(Exported):
         out = self.cut_and_resumed("sim*2:mem=64MiB,flops=2M", "sim*3:mem=64MiB", optim="adamw", save_steps=2)
         self.assertEqual(self.final(out), self.final(whole))
 
+    def test_a_checkpoint_of_it_is_exported_as_final_is(self):
+        self.export("cnn")  # with buffers, some of them integers
+        out = self.train("cnn", "sim*2:mem=64MiB", save_steps=2, save_total_limit=9)
+        short = self.train("short", "sim*2:mem=64MiB", max_steps=2)
+        for step, expected in ((STEPS, self.final(out)), (2, self.final(short))):
+            made = self.dir / f"made-{step}"
+            self.harmony("export", out, "--checkpoint", step, "-o", made)
+            self.assertEqual(read_tensors(made / "model.safetensors"), expected)
+            self.assertEqual([each.name for each in made.iterdir()],
+                             [each.name for each in (short / "final").iterdir()])
+        self.harmony("export", out, "--dtype", "bf16", "-o", self.dir / "bf16")
+        whole, half = load_file(out / "final" / "model.safetensors"), load_file(self.dir / "bf16" / "model.safetensors")
+        self.assertEqual(sorted(half), sorted(whole))
+        for key, tensor in whole.items():
+            expected = tensor.bfloat16() if tensor.is_floating_point() else tensor
+            self.assertTrue(half[key].dtype == expected.dtype and half[key].equal(expected), key)
+        (self.folder / "model.json").rename(self.folder / "elsewhere.json")
+        refused = self.harmony("export", out, "-o", self.dir / "none", check=2)
+        self.assertIn("model.json", refused.stderr)
+        self.assertFalse((self.dir / "none").exists())
+
     def test_dropout_and_labels_that_do_not_count_know_neither_replicas_nor_devices(self):
         self.export("bert_masked")
+        job, out = self.job_of("without", dropout=0)
+        refused = self.harmony("run", job, "--devices", "sim:mem=64MiB", "--no-calibrate", check=2)
+        self.assertIn("exported with its dropout", refused.stderr)
+        self.assertFalse(out.exists())
         outs = [self.train(f"replicas-{n}", f"sim*{n}:mem=64MiB", virtual_replicas=3, mode=mode)
                 for n, mode in ((1, "harmony-pp"), (3, "harmony-dp"))]
         self.assertEqual(self.final(outs[0]), self.final(outs[1]))

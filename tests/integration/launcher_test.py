@@ -204,7 +204,7 @@ class UpTest(Launcher):
         self.assertTrue((self.dir / "elsewhere" / "c.sock").exists())
         self.assertEqual(json.loads(self.harmony("list", "--json").stdout), [])
         self.env["HARMONY_SOCKET"] = f"{self.dir}/nowhere/c.sock"
-        self.assertIn("nowhere/c.sock", self.harmony("list", check=1).stderr)
+        self.assertIn("nowhere/c.sock", self.harmony("pause", "job-1", check=1).stderr)
         self.env["HARMONY_SOCKET"] = f"{self.dir}/elsewhere/c.sock"
 
     def test_a_missing_program_is_named(self):
@@ -346,11 +346,12 @@ class RunTest(Launcher):
                                 (["run", self.job_file, "--set", "nonsense"], "nonsense"),
                                 (["run", self.job_file, "--devices", "sum:mem=1MiB"], "sum"),
                                 (["run", self.job_file, "--devices", "sim:mem=1MiB", "--host-memory", "x"], "host_memory"),
-                                (["run"], "job"), ([], "subcommand"), (["list"], "harmony up"),
+                                (["run"], "job"), ([], "subcommand"), (["cancel", "1"], "harmony up"),
                                 (["profile", self.job_file, "-o", "p.json"], "the key 'data' is missing"),
-                                (["export", "1", "there"], "not there yet")):
+                                (["export", "1", "-o", "there"], "no job '1'"),
+                                (["export", "1", "-o", "there", "--dtype", "int8"], "bf16")):
             with self.subTest(arguments):
-                code = 1 if arguments == ["list"] else 2
+                code = 1 if arguments[:1] == ["cancel"] else 2
                 self.assertIn(word, self.harmony(*arguments, check=code).stderr)
                 done = self.harmony(*arguments, "--json", check=code)
                 error = json.loads(done.stderr.splitlines()[-1])["error"]

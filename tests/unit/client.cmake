@@ -1,5 +1,7 @@
 harmony_test(client_test
-  SOURCES client/commands/common_test.cc client/commands/doctor_test.cc client/commands/output_file_test.cc
+  SOURCES client/commands/common_test.cc client/commands/doctor_test.cc client/commands/followed_file_test.cc
+          client/commands/jobs_test.cc client/commands/output_file_test.cc
+          client/commands/prune_test.cc
           client/launcher/cluster_test.cc
           client/launcher/heartbeat_watch_test.cc client/launcher/restart_policy_test.cc client/progress/render_test.cc
           client/progress/view_test.cc client/rpc/proto_json_test.cc

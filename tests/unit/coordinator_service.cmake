@@ -4,6 +4,7 @@ harmony_test(store_test
 
 harmony_test(coordinator_service_test
   SOURCES coordinator/service/coordinator_test.cc coordinator/service/jobs/disk_space_test.cc
+          coordinator/service/jobs/job_registry_test.cc
           coordinator/service/replan/drift_test.cc
           coordinator/service/replan/forecast_test.cc
           coordinator/service/run/lane_monitor_test.cc coordinator/service/mailbox_test.cc

@@ -1,5 +1,6 @@
 #include "coordinator/service/jobs/admission.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
@@ -135,11 +136,22 @@ absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::str
       ": ", FormatBytesExact(need - have), " are missing. ", advice));
 }
 
-absl::StatusOr<job::JobSpec> ParseRequest(const JobRequest& request) {
-  job::JobOverrides overrides;
-  overrides.settings = request.overrides;
-  overrides.folder = request.working_directory;
-  return job::ParseJobFile(request.yaml, request.path, overrides);
+job::JobOverrides OverridesOf(const JobRequest& request) {
+  return {request.overrides, request.working_directory};
+}
+
+// An exported model drops what it was exported to drop; `dropout: 0` would be said in vain.
+absl::Status CheckDropout(const JobRequest& request, const model::ModelSpec& model) {
+  const bool drops = absl::c_any_of(model.inputs, [](const model::BatchInput& input) {
+    return input.source == model::InputSource::kSampleKeys;
+  });
+  if (!drops || !job::GivesKey(request.yaml, request.path, OverridesOf(request), "dropout")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(request.path,
+                   ": dropout: the model was exported with its dropout, which a job cannot switch "
+                   "off; export it again with --no-dropout (dropout=False), or remove the key"));
 }
 
 // What plans are compared by: the profile, or the planner's own estimate.
@@ -209,7 +221,8 @@ absl::Status ResolveReplicas(const model::ModelSpec& model, job::JobSpec* job) {
 
 // The job as the request says it, with the model that it names.
 absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJob* admitted) {
-  HARMONY_ASSIGN_OR_RETURN(admitted->spec, ParseRequest(request));
+  HARMONY_ASSIGN_OR_RETURN(admitted->spec,
+                           job::ParseJobFile(request.yaml, request.path, OverridesOf(request)));
   HARMONY_ASSIGN_OR_RETURN(io::ModelSource source,
                            io::OpenModelSource(admitted->spec.model_name_or_path));
   HARMONY_ASSIGN_OR_RETURN(
@@ -217,6 +230,7 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
       model::SequenceLengthFor(source.architecture, admitted->spec.sequence_length));
   admitted->config_json = source.config_json;
   HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));
+  HARMONY_RETURN_IF_ERROR(CheckDropout(request, admitted->model));
   HARMONY_RETURN_IF_ERROR(ResolveReplicas(admitted->model, &admitted->spec));
   admitted->result_keys = job::ResultKeysText(admitted->spec);
   return source;

@@ -1,30 +1,17 @@
 #include "coordinator/service/jobs/disk_space.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/dtype.h"
+#include "common/io/free_space.h"
 
 namespace harmony::service {
 namespace {
 
 // Headers, config.json, manifest; tokenizers are rarely larger.
 constexpr Bytes kBesidesTensors = KiB(64);
-
-std::optional<Bytes> FreeSpaceAt(const std::string& output_dir) {
-  std::error_code error;
-  std::filesystem::path folder = output_dir;
-  while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) {
-    folder = folder.parent_path();
-  }
-  struct statvfs info;
-  if (statvfs(folder.c_str(), &info) != 0 || info.f_blocks == 0) return std::nullopt;
-  return Bytes(static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize));
-}
 
 }  // namespace
 
@@ -51,13 +38,13 @@ DiskNeed DiskNeedOf(const job::JobSpec& job, const model::ModelSpec& model,
 }
 
 absl::Status CheckDiskSpace(const std::string& output_dir, const DiskNeed& need) {
-  const std::optional<Bytes> free = FreeSpaceAt(output_dir);
-  if (!free || need.total() <= *free) return absl::OkStatus();
+  const std::optional<io::FreeSpace> space = io::FreeSpaceAt(output_dir);
+  if (!space || need.total() <= space->bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "output_dir: ", output_dir, ": the job is going to write ", FormatBytesExact(need.total()),
       " there (", need.checkpoints, " checkpoints of ", FormatBytesExact(need.checkpoint),
-      " and final/ with ", FormatBytesExact(need.final_model), "), ", FormatBytesExact(*free),
-      " are free: ", FormatBytesExact(need.total() - *free),
+      " and final/ with ", FormatBytesExact(need.final_model), "), ",
+      FormatBytesExact(space->bytes), " are free: ", FormatBytesExact(need.total() - space->bytes),
       " are missing. Free some, lower save_total_limit, or choose another output_dir"));
 }
 

@@ -49,6 +49,24 @@ absl::StatusOr<store::JobRecord*> JobRegistry::Find(absl::string_view id) {
                                           jobs_.rbegin()->second.id()));
 }
 
+absl::StatusOr<std::vector<std::string>> JobRegistry::Prune(
+    const std::string& ended_before, const std::function<bool(int64_t number)>& in_use) {
+  std::vector<int64_t> numbers;
+  std::vector<std::string> ids;
+  for (const auto& [number, record] : jobs_) {
+    if (!store::IsEnded(record.state) || in_use(number)) continue;
+    if (!ended_before.empty() && record.ended_at >= ended_before) continue;
+    numbers.push_back(number);
+    ids.push_back(record.id());
+  }
+  HARMONY_RETURN_IF_ERROR(store_->Remove(numbers));
+  for (const int64_t number : numbers) {
+    jobs_.erase(number);
+    messages_.erase(number);
+  }
+  return ids;
+}
+
 void JobRegistry::Save(const store::JobRecord& record) { LogFailure(store_->Save(record)); }
 
 void JobRegistry::SaveProgress(const store::JobRecord& record) {

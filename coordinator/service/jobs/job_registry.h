@@ -3,6 +3,7 @@
 // All jobs there are and were: records in memory, written through to the store, and what was
 // reported of each.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,6 +31,13 @@ class JobRegistry {
   // "job-3" or "3"; empty: the newest. NotFound names what there is.
   absl::StatusOr<store::JobRecord*> Find(absl::string_view id);
   std::map<int64_t, store::JobRecord>& jobs() { return jobs_; }
+
+  // Forgets the jobs that ended before this time (RFC 3339, UTC, with milliseconds; empty: all that
+  // have ended), but those that `in_use` says are still needed here; returns their ids. Jobs that
+  // have not ended stay.
+  absl::StatusOr<std::vector<std::string>> Prune(
+      const std::string& ended_before,
+      const std::function<bool(int64_t number)>& in_use = [](int64_t) { return false; });
 
   void Save(const store::JobRecord& record);
   void SaveProgress(const store::JobRecord& record);

@@ -1,5 +1,6 @@
 #include "common/io/hf_export.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_replace.h"
@@ -74,6 +75,21 @@ TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
   }
   EXPECT_FALSE(std::filesystem::exists(dir_.File("second/notes.txt")));
   EXPECT_EQ(dir_.FileCount(), 2u);
+}
+
+// Transformers loads weights as the config.json says, and would convert them back.
+TEST(ModelFilesTest, TheConfigOfAnExportedModelNamesTheTypeThatIsAskedFor) {
+  TempDir dir;
+  std::filesystem::create_directory(dir.File("source"));
+  dir.Write("source/config.json", R"({"torch_dtype": "float16", "vocab_size": 3})");
+  for (const auto& [type, text] : std::vector<std::pair<std::optional<DType>, std::string>>{
+           {std::nullopt, "float16"}, {DType::kF32, "float32"}, {DType::kBF16, "bfloat16"}}) {
+    const std::string out = dir.File(absl::StrCat("out-", text));
+    std::filesystem::create_directory(out);
+    ASSERT_TRUE(WriteModelFiles(out, R"({"harmony_model": 1})", dir.File("source"), type).ok());
+    EXPECT_THAT(dir.Read(absl::StrCat("out-", text, "/config.json")),
+                ::testing::HasSubstr(absl::StrCat("\"torch_dtype\": \"", text, "\"")));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, ExportTest,

@@ -89,6 +89,14 @@ logging_steps: 5
   EXPECT_EQ(again->output_dir, job->output_dir);
 }
 
+TEST(JobFileTest, SaysWhetherAKeyIsGiven) {
+  const std::string text = absl::StrCat(kMinimal, "dropout: 0\n");
+  EXPECT_TRUE(GivesKey(text, "job.yaml", {}, "dropout"));
+  EXPECT_FALSE(GivesKey(kMinimal, "job.yaml", {}, "dropout"));
+  EXPECT_TRUE(GivesKey(kMinimal, "job.yaml", {{"dropout=0"}, ""}, "dropout"));
+  EXPECT_TRUE(GivesKey(kMinimal, "job.yaml", {}, "data.path"));
+}
+
 TEST(JobFileTest, UnknownKeysGetTheNearestKnownOne) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   ExpectError(Parse("learning_rte: 1").status(), kInvalid,

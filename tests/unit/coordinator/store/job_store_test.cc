@@ -1,5 +1,6 @@
 #include "coordinator/store/job_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 namespace harmony::store {
 namespace {
@@ -99,12 +102,88 @@ TEST_F(JobStoreTest, TakesOverADatabaseOfTheFirstSchema) {
   EXPECT_EQ((*records)[0].profile, "");
 }
 
+TEST_F(JobStoreTest, WhatIsRemovedIsGoneWithItsLogAndItsNumberIsNotGivenAgain) {
+  for (const int64_t expected : {1, 4}) {
+    auto store = JobStore::Open(folder_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    for (int64_t number = expected; number <= 3; ++number) {
+      JobRecord record = Example();
+      ASSERT_TRUE((*store)->Insert(&record).ok());
+      ASSERT_TRUE((*store)->AppendLog(number, {"now", "hello"}).ok());
+    }
+    ASSERT_TRUE((*store)->Remove({1, 3}).ok());
+    const auto records = (*store)->LoadAll();
+    ASSERT_EQ(records->size(), 1u);
+    EXPECT_EQ((*records)[0].number, 2);
+    EXPECT_TRUE((*store)->ReadLog(3)->empty());
+    EXPECT_EQ((*store)->ReadLog(2)->size(), 1u);
+  }
+  JobRecord next = Example();
+  ASSERT_TRUE((*JobStore::Open(folder_))->Insert(&next).ok());
+  EXPECT_EQ(next.id(), "job-4");
+}
+
 TEST_F(JobStoreTest, IsForOneProcessAtATime) {
   auto store = JobStore::Open(folder_);
   ASSERT_TRUE(store.ok());
   const auto second = JobStore::Open(folder_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator"));
+}
+
+TEST_F(JobStoreTest, ACopyShowsWhatAnotherProcessHasWrittenAndLeavesNoTrace) {
+  const auto names = [this] {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      found.push_back(entry.path().filename());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  int64_t holder = -1;
+  auto none = JobStore::OpenCopy(folder_, &holder);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE((*none)->LoadAll()->empty());
+  EXPECT_EQ(holder, 0);
+  EXPECT_TRUE(names().empty());
+
+  // A process that has it open, as it never lets go of it.
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = JobStore::Open(folder_);
+    JobRecord record = Example();
+    if (!store.ok() || !(*store)->Insert(&record).ok()) _exit(1);
+    if (!(*store)->AppendLog(1, {"now", "hello"}).ok() || write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const std::vector<std::string> before = names();
+  for (const int64_t expected : {static_cast<int64_t>(child), int64_t{0}}) {
+    auto copy = JobStore::OpenCopy(folder_, &holder);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    const auto records = (*copy)->LoadAll();
+    ASSERT_TRUE(records.ok()) << records.status();
+    ASSERT_EQ(records->size(), 1u);
+    EXPECT_EQ((*records)[0].yaml, Example().yaml);
+    EXPECT_EQ((*copy)->ReadLog(1)->size(), 1u);
+    EXPECT_EQ(holder, expected);
+    EXPECT_EQ(names(), before);
+    // Killed, it leaves what it wrote in the log beside the database.
+    if (expected != 0) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+  }
+  close(ready[0]);
+  close(ready[1]);
+  std::filesystem::remove(folder_ + "/jobs.sqlite-wal");
+  std::ofstream(folder_ + "/jobs.sqlite") << std::string(4096, 'x');
+  const auto damaged = JobStore::OpenCopy(folder_, &holder);
+  EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(damaged.status().message()), HasSubstr(folder_ + "/jobs.sqlite"));
 }
 
 // Writes as fast as it can and tells the parent after each commit.
@@ -116,6 +195,27 @@ TEST_F(JobStoreTest, IsForOneProcessAtATime) {
     if (!(*store)->SaveProgress(record.number, step, 0).ok()) _exit(1);
     if (write(report_fd, &step, sizeof(step)) != sizeof(step)) _exit(1);
   }
+}
+
+// The log is moved into the database again and again, under the copy's feet.
+TEST_F(JobStoreTest, CopiesAreWholeWhileAnotherProcessWrites) {
+  const pid_t child = fork();
+  if (child == 0) WriteUntilKilled(folder_, open("/dev/null", O_WRONLY));
+  int64_t step = 0, holder = 0;
+  for (int i = 0; i < 100; ++i) {
+    auto copy = JobStore::OpenCopy(folder_, &holder);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    const auto records = (*copy)->LoadAll();
+    ASSERT_TRUE(records.ok()) << records.status();
+    if (records->empty()) continue;  // it has only just begun
+    EXPECT_EQ((*records)[0].yaml, Example().yaml);
+    EXPECT_GE((*records)[0].completed_steps, step);
+    step = (*records)[0].completed_steps;
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_GT(step, 0);
+  EXPECT_EQ(holder, child);
 }
 
 TEST_F(JobStoreTest, SurvivesAKillAndLosesNothingCommitted) {

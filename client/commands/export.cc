@@ -1,0 +1,123 @@
+#include "client/commands/export.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/stored_jobs.h"
+#include "common/base/status.h"
+#include "common/io/checkpoint_export.h"
+#include "common/io/checkpoint_manifest.h"
+
+namespace harmony::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<bool> stop{false};  // the writer looks every few megabytes
+std::atomic<int> stopped_by{0};
+
+void OnSignal(int number) {
+  stopped_by = number;
+  stop = true;
+}
+
+// Where it may be written. A directory that holds something is left alone: the writer would replace
+// it whole.
+absl::Status CheckOutput(const std::string& output) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(output, error);
+  if (!fs::exists(status)) return absl::OkStatus();
+  if (fs::is_directory(status) && fs::is_empty(output, error)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("-o ", output, ": is there already",
+                   fs::is_directory(status) ? " and not empty" : " and no directory",
+                   "; give the name of a directory to make"));
+}
+
+absl::StatusOr<std::string> OutputDirOfJob(const GlobalOptions& global, const std::string& job_id) {
+  HARMONY_ASSIGN_OR_RETURN(const RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  if (!IsUp(paths)) {
+    HARMONY_ASSIGN_OR_RETURN(const v1::StoredJobs stored, ReadStoredJobs(global, paths, job_id));
+    return stored.jobs(0).output_dir();
+  }
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  v1::GetRequest request;
+  request.set_job_id(job_id);
+  HARMONY_ASSIGN_OR_RETURN(const v1::Job job, client->Get(request));
+  return job.output_dir();
+}
+
+// The checkpoint directory that is meant.
+absl::StatusOr<std::string> FindCheckpoint(const GlobalOptions& global,
+                                           const ExportOptions& options) {
+  std::string run = options.run;
+  std::error_code error;
+  if (!fs::is_directory(run, error)) {
+    const absl::StatusOr<std::string> output_dir = OutputDirOfJob(global, run);
+    if (!output_dir.ok()) {
+      return WithContext(output_dir.status(), absl::StrCat("export: ", run, " is no directory"));
+    }
+    run = *output_dir;
+  } else if (fs::exists(fs::path(run) / "manifest.json", error)) {
+    if (!options.checkpoint) return run;
+    return absl::InvalidArgumentError(absl::StrCat("export: ", run,
+                                                   " is a checkpoint itself: give it without "
+                                                   "--checkpoint, or the directory it is in"));
+  }
+  const std::vector<int64_t> steps = io::ListCheckpoints(run);
+  if (steps.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("export: ", run,
+                     " has no checkpoints; one is written at the end of a run, when it is "
+                     "stopped, and on the way with save_steps"));
+  }
+  const int64_t wanted = options.checkpoint.value_or(steps.front());
+  if (std::find(steps.begin(), steps.end(), wanted) == steps.end()) {
+    return absl::NotFoundError(absl::StrCat("export: ", run, " has no checkpoint of step ", wanted,
+                                            "; there are those of ", absl::StrJoin(steps, ", ")));
+  }
+  return (fs::path(run) / io::CheckpointName(wanted)).string();
+}
+
+std::optional<DType> TypeOf(const std::string& text) {
+  if (text == "fp32") return DType::kF32;
+  if (text == "bf16") return DType::kBF16;
+  if (text == "fp16") return DType::kF16;
+  return std::nullopt;
+}
+
+absl::Status Export(const GlobalOptions& global, const ExportOptions& options) {
+  HARMONY_RETURN_IF_ERROR(CheckOutput(options.output));
+  HARMONY_ASSIGN_OR_RETURN(const std::string checkpoint, FindCheckpoint(global, options));
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, OnSignal);
+  HARMONY_RETURN_IF_ERROR_CTX(
+      io::ExportCheckpoint({checkpoint, options.output, TypeOf(options.dtype)}, &stop),
+      absl::StrCat("exporting ", checkpoint));
+  if (global.json) {
+    PrintJson({{"checkpoint", checkpoint}, {"directory", options.output}});
+  } else {
+    printf("%s\n", options.output.c_str());
+    fprintf(stderr, "this is %s\n", checkpoint.c_str());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int ExportCommand(const GlobalOptions& global, const ExportOptions& options) {
+  const absl::Status status = Export(global, options);
+  if (status.ok()) return 0;
+  const int code = Fail(status);
+  return stopped_by != 0 ? 128 + stopped_by : code;
+}
+
+}  // namespace harmony::client

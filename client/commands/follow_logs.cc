@@ -1,0 +1,168 @@
+#include "client/commands/follow_logs.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/followed_file.h"
+#include "client/rpc/job_follower.h"
+#include "client/rpc/proto_json.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+namespace harmony::client {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int kLookEveryMillis = 200;
+
+// False: nobody reads any more.
+bool Print(const std::string& text) {
+  fwrite(text.data(), 1, text.size(), stdout);
+  return fflush(stdout) == 0;
+}
+
+std::string JsonLine(const Json& line) {
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// Waits until it is time to look again; the exit code when a signal came first.
+std::optional<int> Pause(int signals) {
+  pollfd wait = {signals, POLLIN, 0};
+  if (poll(&wait, 1, kLookEveryMillis) <= 0) return std::nullopt;
+  signalfd_siginfo info;
+  if (read(signals, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+  return info.ssi_signo == SIGINT ? 0 : 128 + static_cast<int>(info.ssi_signo);
+}
+
+// The logs of all processes, as they come and go.
+class ProcessLogs {
+ public:
+  ProcessLogs(const GlobalOptions& global, const LogsOptions& options)
+      : global_(global), options_(options) {}
+
+  bool any() const { return !files_.empty(); }
+
+  // Shows what is new. False: nobody reads any more.
+  bool Look(const std::string& dir) {
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+      const fs::path& path = entry.path();
+      const bool wanted = options_.process.empty() || path.stem() == options_.process;
+      if (path.extension() != ".log" || !wanted) continue;
+      // A log that appears while we follow is new from its beginning.
+      files_.try_emplace(path.string(), path.string(), first_look_ ? options_.lines : -1);
+    }
+    first_look_ = false;
+    return std::all_of(files_.begin(), files_.end(), [this](auto& entry) {
+      return Show(fs::path(entry.first).stem().string(), entry.second.TakeLines());
+    });
+  }
+
+ private:
+  bool Show(const std::string& process, const std::vector<std::string>& lines) {
+    if (lines.empty()) return true;
+    std::string text;
+    if (!global_.json && process != shown_) {
+      absl::StrAppend(&text, shown_.empty() ? "" : "\n", "==> ", process, " <==\n");
+      shown_ = process;
+    }
+    for (const std::string& line : lines) {
+      absl::StrAppend(
+          &text, global_.json ? JsonLine({{"process", process}, {"line", line}}) : line + "\n");
+    }
+    return Print(text);
+  }
+
+  const GlobalOptions& global_;
+  const LogsOptions& options_;
+  bool first_look_ = true;
+  std::map<std::string, FollowedFile> files_;  // by path
+  std::string shown_;                          // whose lines were printed last
+};
+
+int FollowProcesses(const GlobalOptions& global, const RuntimePaths& paths,
+                    const LogsOptions& options, int signals) {
+  ProcessLogs logs(global, options);
+  for (bool waits = false;;) {
+    const std::string dir = LogsDir(paths);
+    if (!logs.Look(dir)) return 0;
+    if (!logs.any() && !waits && !global.json) {
+      fprintf(stderr, "no logs%s in %s yet: waiting for them\n",
+              options.process.empty() ? "" : absl::StrCat(" of ", options.process).c_str(),
+              dir.c_str());
+      waits = true;
+    }
+    if (const std::optional<int> code = Pause(signals)) return *code;
+  }
+}
+
+// Prints what was reported after the first `*shown` lines; those begin at the last `options.lines`.
+// True: there is nothing to come.
+absl::StatusOr<bool> ShowReports(const GlobalOptions& global, const LogsOptions& options,
+                                 CoordinatorClient& client, std::optional<int>* shown) {
+  v1::GetRequest which;
+  which.set_job_id(options.job_id);
+  // Before its log: what is reported last is reported before the job has ended.
+  HARMONY_ASSIGN_OR_RETURN(const v1::Job job, client.Get(which));
+  v1::GetLogRequest request;
+  request.set_job_id(options.job_id);
+  HARMONY_ASSIGN_OR_RETURN(const v1::GetLogResponse log, client.GetLog(request));
+  if (!*shown) *shown = std::max(log.lines_size() - options.lines, 0);
+  std::string text;
+  for (; **shown < log.lines_size(); ++**shown) {
+    const v1::LogLine& line = log.lines(**shown);
+    absl::StrAppend(&text, global.json ? JsonLine(ToJson(line))
+                                       : absl::StrCat(line.time(), "  ", line.text(), "\n"));
+  }
+  const bool ended = IsFinal(job.state()) && job.state() != v1::JOB_STATE_PAUSED;
+  return !Print(text) || ended;
+}
+
+absl::StatusOr<int> FollowJob(const GlobalOptions& global, const RuntimePaths& paths,
+                              const LogsOptions& options, int signals) {
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  std::optional<int> shown;
+  Nanos answered = MonotonicClock().Now();
+  for (;;) {
+    const absl::StatusOr<bool> over = ShowReports(global, options, *client, &shown);
+    const Nanos now = MonotonicClock().Now();
+    if (over.ok()) {
+      if (*over) return 0;
+      answered = now;
+    } else if (!IsConnectionLoss(over.status()) || now - answered > kCoordinatorPatience) {
+      return over.status();  // a coordinator that is restarted is waited for
+    }
+    if (const std::optional<int> code = Pause(signals)) return *code;
+  }
+}
+
+}  // namespace
+
+std::string LogsDir(const RuntimePaths& paths) {
+  const absl::StatusOr<ProcessList> list = ReadProcessList(paths);
+  return list.ok() ? list->state_dir + "/logs" : paths.logs();
+}
+
+absl::StatusOr<int> FollowLogs(const GlobalOptions& global, const RuntimePaths& paths,
+                               const LogsOptions& options) {
+  // Before any thread is made: all of them must leave the signals to us.
+  const ipc::UniqueFd signals = TakeOverSignals();
+  if (!signals.valid()) return absl::ErrnoToStatus(errno, "signalfd");
+  signal(SIGPIPE, SIG_IGN);
+  if (!options.job_id.empty()) return FollowJob(global, paths, options, signals.get());
+  return FollowProcesses(global, paths, options, signals.get());
+}
+
+}  // namespace harmony::client

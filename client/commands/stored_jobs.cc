@@ -1,0 +1,108 @@
+#include "client/commands/stored_jobs.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/launcher/child_process.h"
+#include "common/base/status.h"
+
+namespace harmony::client {
+namespace {
+
+absl::StatusOr<std::string> ReadFromBeginning(int fd) {
+  std::string text;
+  char part[1 << 16];
+  for (;;) {
+    const ssize_t count = pread(fd, part, sizeof(part), static_cast<off_t>(text.size()));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::ErrnoToStatus(errno, "reading the coordinator's answer");
+    if (count == 0) return text;
+    text.append(part, static_cast<size_t>(count));
+  }
+}
+
+// The answer of `harmony-coordinator --jobs-once`, which it leaves in a file without a name.
+template <typename Message>
+absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths& paths,
+                                const std::string& what, std::vector<std::string> arguments) {
+  const ipc::UniqueFd answer(memfd_create("answer", MFD_CLOEXEC));
+  if (!answer.valid()) return absl::ErrnoToStatus(errno, "memfd_create");
+  ChildSpec spec;
+  spec.program = ProgramPath(global, "harmony-coordinator");
+  spec.arguments = {"--jobs-once", what, "--state-dir", StateDirOf(global, paths)};
+  spec.arguments.insert(spec.arguments.end(), arguments.begin(), arguments.end());
+  spec.arguments.insert(spec.arguments.end(), {"--answer-fd", absl::StrCat(answer.get())});
+  spec.inherited_fds = {answer.get()};
+  spec.log_path = "/dev/null";  // what it has to say is in the answer
+  HARMONY_ASSIGN_OR_RETURN(const Child child, Spawn(spec));
+  int wait_status = 0;
+  while (waitpid(child.pid, &wait_status, 0) < 0 && errno == EINTR) {
+  }
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadFromBeginning(answer.get()));
+  const size_t line = text.find('\n');
+  int code = 0;
+  if (line == std::string::npos || !absl::SimpleAtoi(text.substr(0, line), &code)) {
+    return absl::InternalError(absl::StrCat(spec.program, " gave no answer, but ",
+                                            DescribeExit(wait_status),
+                                            "; `harmony doctor` says whether it is of this "
+                                            "version"));
+  }
+  if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text.substr(line + 1));
+  Message message;
+  if (!message.ParseFromString(text.substr(line + 1))) {
+    return absl::InternalError(
+        absl::StrCat("the answer of ", spec.program, " cannot be read: is it of this version?"));
+  }
+  return message;
+}
+
+}  // namespace
+
+std::string StateDirOf(const GlobalOptions& global, const RuntimePaths& paths) {
+  if (!global.state_dir.empty()) return paths.state_dir;
+  const absl::StatusOr<ProcessList> list = ReadProcessList(paths);
+  return list.ok() ? list->state_dir : paths.state_dir;
+}
+
+absl::StatusOr<v1::StoredJobs> ReadStoredJobs(const GlobalOptions& global,
+                                              const RuntimePaths& paths,
+                                              const std::string& job_id) {
+  std::vector<std::string> arguments;
+  if (!job_id.empty()) arguments = {absl::StrCat("--job=", job_id)};  // it may begin with "-"
+  return AskOnce<v1::StoredJobs>(global, paths, "read", std::move(arguments));
+}
+
+absl::StatusOr<v1::PruneResponse> PruneStoredJobs(const GlobalOptions& global,
+                                                  const RuntimePaths& paths,
+                                                  const v1::PruneRequest& request) {
+  return AskOnce<v1::PruneResponse>(global, paths, "prune",
+                                    {"--ended-before", request.ended_before()});
+}
+
+void SayNothingRuns(const RuntimePaths& paths, const v1::StoredJobs& stored) {
+  if (stored.holder() != 0) {
+    const std::string holder =
+        stored.holder() > 0 ? absl::StrCat("process ", stored.holder()) : "another machine";
+    fprintf(stderr,
+            "no coordinator is up on %s; these jobs are of %s (a `harmony run`, or a coordinator "
+            "elsewhere), as its database has them\n",
+            paths.socket().c_str(), holder.c_str());
+    return;
+  }
+  const bool unfinished = std::any_of(stored.jobs().begin(), stored.jobs().end(),
+                                      [](const v1::Job& job) { return !IsFinal(job.state()); });
+  fprintf(stderr, "nothing is running: no coordinator is up on %s%s\n", paths.socket().c_str(),
+          unfinished ? "; jobs that have not ended go on after `harmony up`" : "");
+}
+
+}  // namespace harmony::client
