@@ -96,7 +96,7 @@ int FollowProcesses(const GlobalOptions& global, const RuntimePaths& paths,
                     const LogsOptions& options, int signals) {
   ProcessLogs logs(global, options);
   for (bool waits = false;;) {
-    const std::string dir = LogsDir(paths);
+    const std::string dir = PathsInUse(paths).logs();
     if (!logs.Look(dir)) return 0;
     if (!logs.any() && !waits && !global.json) {
       fprintf(stderr, "no logs%s in %s yet: waiting for them\n",
@@ -149,11 +149,6 @@ absl::StatusOr<int> FollowJob(const GlobalOptions& global, const RuntimePaths& p
 }
 
 }  // namespace
-
-std::string LogsDir(const RuntimePaths& paths) {
-  const absl::StatusOr<ProcessList> list = ReadProcessList(paths);
-  return list.ok() ? list->state_dir + "/logs" : paths.logs();
-}
 
 absl::StatusOr<int> FollowLogs(const GlobalOptions& global, const RuntimePaths& paths,
                                const LogsOptions& options) {

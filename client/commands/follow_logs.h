@@ -2,8 +2,6 @@
 
 // `harmony logs -f`: log lines as they come, until a signal.
 
-#include <string>
-
 #include "absl/status/statusor.h"
 #include "client/commands/inspect.h"
 
@@ -14,8 +12,5 @@ namespace harmony::client {
 // which is how this is meant to end, and where nobody reads any more.
 absl::StatusOr<int> FollowLogs(const GlobalOptions& global, const RuntimePaths& paths,
                                const LogsOptions& options);
-
-// Where the logs lie: the supervisor that is up may have been given another state directory.
-std::string LogsDir(const RuntimePaths& paths);
 
 }  // namespace harmony::client

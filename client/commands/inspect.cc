@@ -110,7 +110,7 @@ struct LogText {
 
 absl::StatusOr<std::vector<LogText>> ReadLogs(const RuntimePaths& paths,
                                               const LogsOptions& options) {
-  const std::string dir = LogsDir(paths);
+  const std::string dir = PathsInUse(paths).logs();
   std::vector<fs::path> files;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {

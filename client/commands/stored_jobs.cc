@@ -31,6 +31,12 @@ absl::StatusOr<std::string> ReadFromBeginning(int fd) {
   }
 }
 
+// The directory whose database is meant: what --state-dir or the environment says goes before what
+// processes had that are gone.
+std::string StateDirOf(const GlobalOptions& global, const RuntimePaths& paths) {
+  return global.state_dir.empty() ? PathsInUse(paths).state_dir : paths.state_dir;
+}
+
 // The answer of `harmony-coordinator --jobs-once`, which it leaves in a file without a name.
 template <typename Message>
 absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths& paths,
@@ -67,12 +73,6 @@ absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths&
 }
 
 }  // namespace
-
-std::string StateDirOf(const GlobalOptions& global, const RuntimePaths& paths) {
-  if (!global.state_dir.empty()) return paths.state_dir;
-  const absl::StatusOr<ProcessList> list = ReadProcessList(paths);
-  return list.ok() ? list->state_dir : paths.state_dir;
-}
 
 absl::StatusOr<v1::StoredJobs> ReadStoredJobs(const GlobalOptions& global,
                                               const RuntimePaths& paths,

@@ -22,8 +22,4 @@ absl::StatusOr<v1::PruneResponse> PruneStoredJobs(const GlobalOptions& global,
 // Says to people, on standard error, that no coordinator is up, and whose jobs these are.
 void SayNothingRuns(const RuntimePaths& paths, const v1::StoredJobs& stored);
 
-// The directory whose database is meant: what --state-dir or the environment says; else that of the
-// processes that were up last, if their list was left behind.
-std::string StateDirOf(const GlobalOptions& global, const RuntimePaths& paths);
-
 }  // namespace harmony::client

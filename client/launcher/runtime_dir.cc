@@ -255,6 +255,12 @@ absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
   return list;
 }
 
+RuntimePaths PathsInUse(RuntimePaths paths) {
+  absl::StatusOr<ProcessList> list = ReadProcessList(paths);
+  if (list.ok()) paths.state_dir = std::move(list->state_dir);
+  return paths;
+}
+
 std::string TailOfFile(const std::string& path, int lines, int64_t from) {
   std::ifstream file(path);
   std::error_code error;

@@ -95,6 +95,10 @@ absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list
 // NotFound when there is no such file.
 absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths);
 
+// `paths` with the state directory of the processes that are up, or that were up last and left
+// their list behind: they may have been given another one. Without a list, `paths` as they are.
+RuntimePaths PathsInUse(RuntimePaths paths);
+
 // The last `lines` lines of a file from byte `from` on; empty when it cannot be read.
 std::string TailOfFile(const std::string& path, int lines, int64_t from = 0);
 

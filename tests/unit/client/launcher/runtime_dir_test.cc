@@ -107,6 +107,15 @@ TEST_F(RuntimeDirTest, TheProcessListComesBackAsItWas) {
   EXPECT_TRUE(absl::IsDataLoss(ReadProcessList(paths_).status()));
 }
 
+TEST_F(RuntimeDirTest, TheStateDirectoryIsThatOfTheProcessesThatAreUp) {
+  EXPECT_EQ(PathsInUse(paths_).logs(), paths_.logs());
+  ProcessList list;
+  list.state_dir = "/given/at/up";
+  ASSERT_TRUE(WriteProcessList(paths_, list).ok());
+  EXPECT_EQ(PathsInUse(paths_).logs(), "/given/at/up/logs");
+  EXPECT_EQ(PathsInUse(paths_).dir, paths_.dir);
+}
+
 TEST_F(RuntimeDirTest, PathsAreResolved) {
   setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
   setenv("XDG_STATE_HOME", "/home/x/state", 1);
