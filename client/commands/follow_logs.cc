@@ -22,7 +22,6 @@
 namespace harmony::client {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int kLookEveryMillis = 200;
@@ -56,17 +55,13 @@ class ProcessLogs {
 
   // Shows what is new. False: nobody reads any more.
   bool Look(const std::string& dir) {
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
-      const fs::path& path = entry.path();
-      const bool wanted = options_.process.empty() || path.stem() == options_.process;
-      if (path.extension() != ".log" || !wanted) continue;
+    for (const std::string& path : LogFiles(dir, options_.process)) {
       // A log that appears while we follow is new from its beginning.
-      files_.try_emplace(path.string(), path.string(), first_look_ ? options_.lines : -1);
+      files_.try_emplace(path, path, first_look_ ? options_.lines : -1);
     }
     first_look_ = false;
     return std::all_of(files_.begin(), files_.end(), [this](auto& entry) {
-      return Show(fs::path(entry.first).stem().string(), entry.second.TakeLines());
+      return Show(std::filesystem::path(entry.first).stem().string(), entry.second.TakeLines());
     });
   }
 

@@ -24,8 +24,6 @@
 namespace harmony::client {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Becomes the program arguments[0]; returns only when that is not possible.
 absl::Status Become(std::vector<std::string> arguments) {
   std::vector<char*> pointers;
@@ -111,20 +109,14 @@ struct LogText {
 absl::StatusOr<std::vector<LogText>> ReadLogs(const RuntimePaths& paths,
                                               const LogsOptions& options) {
   const std::string dir = PathsInUse(paths).logs();
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
-    bool wanted = options.process.empty() || entry.path().stem() == options.process;
-    if (entry.path().extension() == ".log" && wanted) files.push_back(entry.path());
-  }
+  const std::vector<std::string> files = LogFiles(dir, options.process);
   if (files.empty()) {
     return absl::NotFoundError(absl::StrCat(
         "no logs", options.process.empty() ? "" : " of " + options.process, " in ", dir));
   }
-  std::sort(files.begin(), files.end());
   std::vector<LogText> logs;
-  for (const fs::path& file : files) {
-    LogText log{file.stem(), {}};
+  for (const std::string& file : files) {
+    LogText log{std::filesystem::path(file).stem(), {}};
     log.lines = absl::StrSplit(TailOfFile(file, options.lines), '\n', absl::SkipEmpty());
     logs.push_back(std::move(log));
   }

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -259,6 +260,18 @@ RuntimePaths PathsInUse(RuntimePaths paths) {
   absl::StatusOr<ProcessList> list = ReadProcessList(paths);
   if (list.ok()) paths.state_dir = std::move(list->state_dir);
   return paths;
+}
+
+std::vector<std::string> LogFiles(const std::string& dir, const std::string& process) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    const fs::path& path = entry.path();
+    const bool wanted = process.empty() || path.stem() == process;
+    if (path.extension() == ".log" && wanted) files.push_back(path.string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 std::string TailOfFile(const std::string& path, int lines, int64_t from) {

@@ -99,6 +99,9 @@ absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths);
 // their list behind: they may have been given another one. Without a list, `paths` as they are.
 RuntimePaths PathsInUse(RuntimePaths paths);
 
+// The logs of the processes in `dir`, sorted; of `process` only, if it is not empty.
+std::vector<std::string> LogFiles(const std::string& dir, const std::string& process);
+
 // The last `lines` lines of a file from byte `from` on; empty when it cannot be read.
 std::string TailOfFile(const std::string& path, int lines, int64_t from = 0);
 

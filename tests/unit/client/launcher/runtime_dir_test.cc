@@ -153,6 +153,17 @@ TEST_F(RuntimeDirTest, PrivateDirectoriesOfDeadRunsAreSwept) {
   EXPECT_TRUE(fs::exists(*next));
 }
 
+TEST_F(RuntimeDirTest, TheLogsAreThoseOfTheProcesses) {
+  for (const char* const name : {"worker-1.log", "worker-0.log", "worker-0.log.1", "notes"}) {
+    std::ofstream(paths_.dir + "/" + name) << "x\n";
+  }
+  const std::string zero = paths_.dir + "/worker-0.log", one = paths_.dir + "/worker-1.log";
+  EXPECT_EQ(LogFiles(paths_.dir, ""), (std::vector<std::string>{zero, one}));
+  EXPECT_EQ(LogFiles(paths_.dir, "worker-1"), std::vector<std::string>{one});
+  EXPECT_TRUE(LogFiles(paths_.dir, "worker").empty());
+  EXPECT_TRUE(LogFiles(paths_.dir + "/none", "").empty());
+}
+
 TEST_F(RuntimeDirTest, TheTailOfAFile) {
   std::string path = paths_.dir + "/log";
   std::ofstream(path) << "one\ntwo\nthree\n";
