@@ -97,15 +97,20 @@ absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds() {
   return result;
 }
 
-absl::StatusOr<UniqueFd> CreateDeviceRegion(int device, Bytes size) {
-  const std::string name = absl::StrCat("harmony-device-", device);
+absl::StatusOr<UniqueFd> CreateSealedMemory(const std::string& name, Bytes size,
+                                            absl::string_view what) {
+  if (what.empty()) what = name;
   UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("creating ", name));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("creating ", what));
   if (ftruncate(fd.get(), size.count()) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("sizing ", name, " to ", FormatBytes(size)));
+    return absl::ErrnoToStatus(errno, absl::StrCat("sizing ", what, " to ", size.count()));
   }
   return fd;
+}
+
+absl::StatusOr<UniqueFd> CreateDeviceRegion(int device, Bytes size) {
+  return CreateSealedMemory(absl::StrCat("harmony-device-", device), size);
 }
 
 absl::StatusOr<MappedRegion> MappedRegion::Map(int fd, Bytes size, bool writable) {

@@ -51,8 +51,13 @@ absl::StatusOr<UniqueFd> InheritedSegmentFd();
 absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds();
 absl::StatusOr<std::vector<std::pair<int, int>>> ParseDeviceFds(absl::string_view text);
 
-// The memory of a sim device: an anonymous file of exactly `size` bytes that can neither grow nor
-// shrink, so the cap is physical. Sparse until touched.
+// An anonymous file of exactly `size` bytes that can neither grow nor shrink: nobody who maps it
+// meets a SIGBUS because of others. Sparse until touched. `what`: how errors call it; empty:
+// `name`.
+absl::StatusOr<UniqueFd> CreateSealedMemory(const std::string& name, Bytes size,
+                                            absl::string_view what = "");
+
+// The memory of a sim device: sealed, so the cap is physical.
 absl::StatusOr<UniqueFd> CreateDeviceRegion(int device, Bytes size);
 
 // A shared, writable mapping of a whole descriptor; unmaps at the end. Movable. The descriptor may

@@ -1,10 +1,7 @@
 #include "common/ipc/heartbeat.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
@@ -32,12 +29,8 @@ HeartbeatCell* CellOf(const MappedRegion& map, int cell) {
 }  // namespace
 
 absl::StatusOr<HeartbeatTable> HeartbeatTable::Create(int cells) {
-  UniqueFd fd(memfd_create("harmony-heartbeats", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, "creating harmony-heartbeats");
-  if (ftruncate(fd.get(), SizeOfTable(cells).count()) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return absl::ErrnoToStatus(errno, "sizing harmony-heartbeats");
-  }
+  HARMONY_ASSIGN_OR_RETURN(UniqueFd fd,
+                           CreateSealedMemory("harmony-heartbeats", SizeOfTable(cells)));
   HARMONY_ASSIGN_OR_RETURN(MappedRegion map, MappedRegion::Map(fd.get()));
   *HeaderOf(map) = {kHeartbeatMagic, kHeartbeatLayoutVersion, static_cast<uint32_t>(cells), {}};
   return HeartbeatTable(std::move(fd), std::move(map));

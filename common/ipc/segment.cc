@@ -1,8 +1,6 @@
 #include "common/ipc/segment.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -130,12 +128,9 @@ absl::StatusOr<Segment> Segment::Create(Bytes total) {
         FormatBytes(
             Bytes(static_cast<int64_t>(constants.cursors.offset + constants.cursors.bytes)))));
   }
-  UniqueFd fd(memfd_create("harmony-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, "creating the shared segment");
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("sizing the shared segment to ", bytes));
-  }
+  HARMONY_ASSIGN_OR_RETURN(UniqueFd fd,
+                           CreateSealedMemory("harmony-segment", Bytes(static_cast<int64_t>(bytes)),
+                                              "the shared segment"));
   if (fallocate(fd.get(), 0, 0, static_cast<off_t>(constants.records.offset)) != 0) {
     return absl::ResourceExhaustedError("no memory for the fixed areas of the shared segment");
   }
