@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "client/commands/stored_jobs.h"
 #include "client/rpc/proto_json.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 
 namespace harmony::client {
@@ -23,9 +24,7 @@ absl::StatusOr<v1::PruneRequest> MakePruneRequest(const PruneOptions& options) {
   v1::PruneRequest request;
   if (options.all) return request;
   HARMONY_ASSIGN_OR_RETURN(const absl::Duration age, ParseAge(options.older_than));
-  // As UtcTimeStamp writes them, which are compared as texts.
-  request.set_ended_before(
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now() - age, absl::UTCTimeZone()));
+  request.set_ended_before(UtcTimeStamp(absl::Now() - age));  // compared with others as texts
   return request;
 }
 

@@ -3,7 +3,6 @@
 #include <ctime>
 
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 namespace harmony {
 namespace {
@@ -24,8 +23,10 @@ const Clock& MonotonicClock() {
   return clock;
 }
 
-std::string UtcTimeStamp() {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+std::string UtcTimeStamp(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
 }
+
+std::string UtcTimeStamp() { return UtcTimeStamp(absl::Now()); }
 
 }  // namespace harmony

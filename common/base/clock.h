@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/base/units.h"
 
 namespace harmony {
@@ -19,7 +20,9 @@ class Clock {
 // line up. Thread-safe.
 const Clock& MonotonicClock();
 
-// The wall clock, RFC 3339 in UTC with milliseconds; of two the later one is the greater text.
+// A time of the wall clock, RFC 3339 in UTC with milliseconds; of two the later one is the greater
+// text. Without a time: now.
+std::string UtcTimeStamp(absl::Time time);
 std::string UtcTimeStamp();
 
 }  // namespace harmony
