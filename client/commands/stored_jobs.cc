@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <utility>
 #include <vector>
@@ -15,21 +15,12 @@
 #include "absl/strings/string_view.h"
 #include "client/launcher/child_process.h"
 #include "common/base/status.h"
+#include "common/io/file.h"
 
 namespace harmony::client {
 namespace {
 
-absl::StatusOr<std::string> ReadFromBeginning(int fd) {
-  std::string text;
-  char part[1 << 16];
-  for (;;) {
-    const ssize_t count = pread(fd, part, sizeof(part), static_cast<off_t>(text.size()));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, "reading the coordinator's answer");
-    if (count == 0) return text;
-    text.append(part, static_cast<size_t>(count));
-  }
-}
+constexpr int64_t kMostAnswerBytes = int64_t{1} << 31;  // no message can be larger
 
 // The directory whose database is meant: what --state-dir or the environment says goes before what
 // processes had that are gone.
@@ -54,7 +45,9 @@ absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths&
   int wait_status = 0;
   while (waitpid(child.pid, &wait_status, 0) < 0 && errno == EINTR) {
   }
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadFromBeginning(answer.get()));
+  HARMONY_ASSIGN_OR_RETURN(
+      const std::string text,
+      io::ReadWholeFile(absl::StrCat("/proc/self/fd/", answer.get()), kMostAnswerBytes));
   const size_t line = text.find('\n');
   int code = 0;
   if (line == std::string::npos || !absl::SimpleAtoi(text.substr(0, line), &code)) {
