@@ -10,6 +10,7 @@
 #include "client/launcher/launch.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/document/json_line.h"
 #include "common/io/file.h"
 #include "common/plan/plan_json.h"
 #include "common/profile/profile_json.h"
@@ -54,8 +55,7 @@ int Fail(const absl::Status& status) {
     const Json json = {
         {"error",
          {{"code", absl::StatusCodeToString(status.code())}, {"message", std::move(message)}}}};
-    message = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-    fprintf(stderr, "%s\n", message.c_str());
+    fputs(document::JsonLine(json).c_str(), stderr);
   } else {
     fprintf(stderr, "error: %s\n", message.c_str());
   }

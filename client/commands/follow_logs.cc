@@ -18,11 +18,12 @@
 #include "client/rpc/proto_json.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/document/json_line.h"
 
 namespace harmony::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using document::JsonLine;
 
 constexpr int kLookEveryMillis = 200;
 
@@ -30,10 +31,6 @@ constexpr int kLookEveryMillis = 200;
 bool Print(const std::string& text) {
   fwrite(text.data(), 1, text.size(), stdout);
   return fflush(stdout) == 0;
-}
-
-std::string JsonLine(const Json& line) {
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 // Waits until it is time to look again; the exit code when a signal came first.

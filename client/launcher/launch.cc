@@ -13,6 +13,7 @@
 #include "client/launcher/supervisor.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
+#include "common/document/json_line.h"
 #include "common/ipc/fd_passing.h"
 #include "common/ipc/heartbeat.h"
 #include "common/ipc/segment.h"
@@ -185,10 +186,8 @@ absl::Status LaunchAndSupervise(const LaunchOptions& options) {
 }
 
 std::string EncodeLaunchReport(const absl::Status& status) {
-  nlohmann::json line;
-  line["code"] = static_cast<int>(status.code());
-  line["message"] = std::string(status.message());
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return document::JsonLine(
+      {{"code", static_cast<int>(status.code())}, {"message", std::string(status.message())}});
 }
 
 absl::Status DecodeLaunchReport(const std::string& line) {

@@ -15,6 +15,7 @@
 #include "client/rpc/coordinator_client.h"
 #include "client/rpc/proto_json.h"
 #include "common/base/clock.h"
+#include "common/document/json_line.h"
 #include "common/document/yaml_document.h"
 
 namespace harmony::client {
@@ -92,15 +93,10 @@ class JsonView : public ProgressView {
     nlohmann::ordered_json line;
     line["type"] = "progress";
     line.update(ToJson(progress));
-    Print(line);
+    Write(document::JsonLine(line));
   }
   void Message(absl::string_view text) override {
-    Print({{"type", "message"}, {"message", std::string(text)}});
-  }
-
- private:
-  static void Print(const nlohmann::ordered_json& line) {
-    Write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    Write(document::JsonLine({{"type", "message"}, {"message", std::string(text)}}));
   }
 };
 

@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "common/document/json_fields.h"
+#include "common/document/json_line.h"
 #include "common/document/nearest_name.h"
 #include "common/document/yaml_document.h"
 
@@ -83,6 +86,11 @@ TEST(YamlDocument, IsOneAndWellFormed) {
               HasSubstr("j.yaml:2: not valid YAML: a control character"));
   EXPECT_THAT(refusal("a: [1\n"), HasSubstr("not valid YAML"));
   EXPECT_THAT(refusal(std::string((1 << 20) + 1, ' ')), HasSubstr("larger than 1 MiB"));
+}
+
+TEST(JsonLineTest, WhateverATextHoldsALineIsMadeOfIt) {
+  EXPECT_EQ(JsonLine({{"b", 1}, {"a", "x\ny"}}), "{\"b\":1,\"a\":\"x\\ny\"}\n");
+  EXPECT_EQ(JsonLine({{"path", "a\xff"}}), "{\"path\":\"a\xef\xbf\xbd\"}\n");
 }
 
 }  // namespace

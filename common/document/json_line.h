@@ -1,0 +1,14 @@
+#pragma once
+
+// JSON as it is written for programs that read line by line. PURE.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace harmony::document {
+
+// A document as one line with its end. What is no UTF-8, such as a path may hold, is replaced:
+// there is always a line, and it can be parsed.
+std::string JsonLine(const nlohmann::ordered_json& json);
+
+}  // namespace harmony::document
