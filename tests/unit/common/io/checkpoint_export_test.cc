@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
-#include "common/base/random.h"
 #include "common/io/checkpoint_details.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/checkpoint_reader.h"
@@ -17,6 +16,7 @@
 #include "common/job/job_file.h"
 #include "common/job/parameter_rules.h"
 #include "common/model/families/causal_lm.h"
+#include "tests/unit/common/io/model_values.h"
 #include "tests/unit/common/io/temp_dir.h"
 
 namespace harmony::io {
@@ -37,22 +37,10 @@ class CheckpointExportTest : public ::testing::Test {
     job_.sequence_length = 64;
     job_.max_steps = 3;
     model_ = *job::ModelOf(*model::ParseArchitecture(config_, "config"), job_);
-    CounterRandom random(5);
-    for (const model::ParamBlock& block : model_.blocks) {
-      std::vector<float>& data = data_.emplace_back(block.elements());
-      for (float& value : data) value = static_cast<float>(random.NextDouble() - 0.5);
-    }
+    data_ = RandomValues(model_);
   }
 
-  TensorValues Values() {
-    return [this](const model::ParamBlock& block, const model::TensorSpec& tensor) {
-      const size_t index = static_cast<size_t>(&block - model_.blocks.data());
-      return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(data_[index].data()),
-                                 data_[index].size() * sizeof(float))
-          .subspan(static_cast<size_t>(tensor.weight.offset.count()),
-                   static_cast<size_t>(tensor.elements) * sizeof(float));
-    };
-  }
+  TensorValues Values() const { return TensorsOf(model_, data_); }
   // `source`: how the weights of the source were called and typed.
   void Write(const WeightMap& source) {
     std::filesystem::create_directory(checkpoint_);
@@ -81,7 +69,7 @@ class CheckpointExportTest : public ::testing::Test {
   std::string config_;
   job::JobSpec job_;
   model::ModelSpec model_;
-  std::vector<std::vector<float>> data_;
+  BlockValues data_;
 };
 
 TEST_F(CheckpointExportTest, IsWhatFinalIs) {

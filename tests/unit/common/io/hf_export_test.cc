@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_replace.h"
-#include "common/base/random.h"
 #include "common/io/hf_directory.h"
 #include "common/model/families/causal_lm.h"
+#include "tests/unit/common/io/model_values.h"
 #include "tests/unit/common/io/temp_dir.h"
 
 namespace harmony::io {
@@ -22,25 +22,13 @@ class ExportTest : public ::testing::TestWithParam<const char*> {
                              {"\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2"}});
     source_.architecture = *model::ParseArchitecture(source_.config_json, GetParam());
     model_ = model::BuildModelSpec(source_.architecture, 64);
-    CounterRandom random(5);
-    for (const model::ParamBlock& block : model_.blocks) {
-      std::vector<float>& data = data_.emplace_back(block.elements());
-      for (float& value : data) value = static_cast<float>(random.NextDouble() - 0.5);
-    }
+    data_ = RandomValues(model_);
   }
-  TensorValues Values() {
-    return [this](const model::ParamBlock& block, const model::TensorSpec& tensor) {
-      const size_t index = static_cast<size_t>(&block - model_.blocks.data());
-      return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(data_[index].data()),
-                                 data_[index].size() * sizeof(float))
-          .subspan(static_cast<size_t>(tensor.weight.offset.count()),
-                   static_cast<size_t>(tensor.elements) * sizeof(float));
-    };
-  }
+  TensorValues Values() const { return TensorsOf(model_, data_); }
   TempDir dir_;
   ModelSource source_;
   model::ModelSpec model_;
-  std::vector<std::vector<float>> data_;
+  BlockValues data_;
 };
 
 TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
