@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/attended_clock.h"
+#include "tests/unit/common/base/fake_clock.h"
 
 namespace harmony::client {
 namespace {
@@ -63,12 +64,6 @@ TEST(HeartbeatWatch, WithoutALimitNothingHangs) {
   watch.OnStart(Seconds(0));
   EXPECT_FALSE(watch.OnLook(0, Seconds(100'000)));
 }
-
-class FakeClock : public Clock {
- public:
-  Nanos Now() const override { return now; }
-  Nanos now = Seconds(1000);
-};
 
 // The launcher was stopped, or the whole machine slept: the processes had no chance to be seen.
 TEST(HeartbeatWatch, AfterTheLauncherWasStoppedProcessesGetTimeToBeat) {

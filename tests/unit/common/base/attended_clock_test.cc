@@ -2,14 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/common/base/fake_clock.h"
+
 namespace harmony {
 namespace {
-
-class FakeClock : public Clock {
- public:
-  Nanos Now() const override { return now; }
-  Nanos now = Seconds(1000);
-};
 
 TEST(AttendedClock, GoesAsTheOtherWhileItIsLookedAt) {
   FakeClock clock;

@@ -7,17 +7,12 @@
 
 #include "coordinator/service/run/prepare_run.h"
 #include "coordinator/store/job_store.h"
+#include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/io/temp_dir.h"
 #include "tests/unit/coordinator/service/fake_member.h"
 
 namespace harmony::service {
 namespace {
-
-class FakeClock : public Clock {
- public:
-  Nanos Now() const override { return now; }
-  Nanos now = Seconds(1000);
-};
 
 // A coordinator on a segment, in the place of one that was killed.
 class SuccessorTest : public ::testing::Test {
