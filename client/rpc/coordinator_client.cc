@@ -14,8 +14,8 @@
 namespace harmony::client {
 namespace {
 
-// Submitting checks model and data, which may be large, and a timeline is simulated; all else
-// answers at once.
+// Submitting and resuming check model and data, which may be large, and plan; a timeline is
+// simulated. All else answers at once.
 constexpr std::chrono::seconds kSlowDeadline(120);
 constexpr std::chrono::seconds kCallDeadline(10);
 
@@ -64,7 +64,7 @@ absl::StatusOr<v1::Job> CoordinatorClient::Pause(const v1::PauseRequest& request
   return impl_->Call<v1::Job>(&Stub::Pause, request);
 }
 absl::StatusOr<v1::Job> CoordinatorClient::Resume(const v1::ResumeRequest& request) {
-  return impl_->Call<v1::Job>(&Stub::Resume, request);
+  return impl_->Call<v1::Job>(&Stub::Resume, request, kSlowDeadline);
 }
 absl::StatusOr<v1::PruneResponse> CoordinatorClient::Prune(const v1::PruneRequest& request) {
   return impl_->Call<v1::PruneResponse>(&Stub::Prune, request);
