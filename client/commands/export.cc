@@ -29,6 +29,13 @@ void OnSignal(int number) {
   stop = true;
 }
 
+// What the caller had ignored stays ignored, as nohup and shells without job control expect.
+void StopOn(int number) {
+  struct sigaction before = {};
+  sigaction(number, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) signal(number, OnSignal);
+}
+
 // Where it may be written. A directory that holds something is left alone: the writer would replace
 // it whole.
 absl::Status CheckOutput(const std::string& output) {
@@ -98,7 +105,7 @@ std::optional<DType> TypeOf(const std::string& text) {
 absl::Status Export(const GlobalOptions& global, const ExportOptions& options) {
   HARMONY_RETURN_IF_ERROR(CheckOutput(options.output));
   HARMONY_ASSIGN_OR_RETURN(const std::string checkpoint, FindCheckpoint(global, options));
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, OnSignal);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) StopOn(number);
   HARMONY_RETURN_IF_ERROR_CTX(
       io::ExportCheckpoint({checkpoint, options.output, TypeOf(options.dtype)}, &stop),
       absl::StrCat("exporting ", checkpoint));
