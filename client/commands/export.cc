@@ -52,15 +52,8 @@ absl::Status CheckOutput(const std::string& output) {
 absl::StatusOr<std::string> OutputDirOfJob(const GlobalOptions& global, const std::string& job_id) {
   HARMONY_ASSIGN_OR_RETURN(const RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  if (!IsUp(paths)) {
-    HARMONY_ASSIGN_OR_RETURN(const v1::StoredJobs stored, ReadStoredJobs(global, paths, job_id));
-    return stored.jobs(0).output_dir();
-  }
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
-  v1::GetRequest request;
-  request.set_job_id(job_id);
-  HARMONY_ASSIGN_OR_RETURN(const v1::Job job, client->Get(request));
-  return job.output_dir();
+  HARMONY_ASSIGN_OR_RETURN(const KnownJobs known, FindJobs(global, paths, job_id));
+  return known.jobs[0].output_dir();
 }
 
 // The checkpoint directory that is meant.

@@ -49,7 +49,7 @@ std::string JobTable(const Jobs& jobs, bool live = true) {
   return RenderTable(rows);
 }
 
-std::string JobText(const v1::Job& job, bool live = true) {
+std::string JobText(const v1::Job& job, bool live) {
   std::vector<std::vector<std::string>> rows = {
       {"job", job.job_id()},         {"state", StateText(job, live)},
       {"step", StepText(job)},       {"loss", absl::StrFormat("%.6g", job.last_loss())},
@@ -115,38 +115,23 @@ Json JobsJson(const Jobs& jobs, bool up) {
   return json;
 }
 
-absl::Status ShowStoredJob(const GlobalOptions& global, const RuntimePaths& paths,
-                           const std::string& job_id) {
-  HARMONY_ASSIGN_OR_RETURN(const v1::StoredJobs stored, ReadStoredJobs(global, paths, job_id));
-  if (global.json) {
-    Json json = JobJson(stored.jobs(0), /*up=*/false);
-    json["progress"] = nullptr;
-    PrintJson(json);
-    return absl::OkStatus();
-  }
-  printf("%s", JobText(stored.jobs(0), stored.holder() != 0).c_str());
-  fflush(stdout);
-  SayNothingRuns(paths, stored);
-  return absl::OkStatus();
-}
-
 absl::Status ShowJob(const GlobalOptions& global, const RuntimePaths& paths,
                      const std::string& job_id) {
-  if (!IsUp(paths)) return ShowStoredJob(global, paths, job_id);
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
-  v1::GetRequest request;
-  request.set_job_id(job_id);
-  HARMONY_ASSIGN_OR_RETURN(v1::Job job, client->Get(request));
-  std::optional<v1::Progress> snapshot = Snapshot(*client, job);
+  HARMONY_ASSIGN_OR_RETURN(const KnownJobs known, FindJobs(global, paths, job_id));
+  const v1::Job& job = known.jobs[0];
+  std::optional<v1::Progress> snapshot;
+  if (known.up()) snapshot = Snapshot(*known.coordinator, job);
   if (global.json) {
-    Json json = JobJson(job, /*up=*/true);
+    Json json = JobJson(job, known.up());
     json["progress"] = snapshot ? ToJson(*snapshot) : Json(nullptr);
     PrintJson(json);
     return absl::OkStatus();
   }
-  printf("%s", JobText(job).c_str());
-  if (!snapshot) return absl::OkStatus();
-  for (const std::string& line : RenderFrame(*snapshot, 200, 200)) printf("%s\n", line.c_str());
+  printf("%s", JobText(job, known.live()).c_str());
+  if (snapshot) {
+    for (const std::string& line : RenderFrame(*snapshot, 200, 200)) printf("%s\n", line.c_str());
+  }
+  SayIfNothingRuns(paths, known);
   return absl::OkStatus();
 }
 
@@ -184,24 +169,13 @@ absl::Status ShowAll(const GlobalOptions& global, const RuntimePaths& paths) {
 absl::Status List(const GlobalOptions& global) {
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  if (IsUp(paths)) {
-    HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
-    HARMONY_ASSIGN_OR_RETURN(const v1::ListResponse list, client->List({}));
-    if (global.json) {
-      PrintJson(JobsJson(list.jobs(), /*up=*/true));
-    } else {
-      printf("%s", JobTable(list.jobs()).c_str());
-    }
-    return absl::OkStatus();
-  }
-  HARMONY_ASSIGN_OR_RETURN(const v1::StoredJobs stored, ReadStoredJobs(global, paths, ""));
+  HARMONY_ASSIGN_OR_RETURN(const KnownJobs known, FindJobs(global, paths, ""));
   if (global.json) {
-    PrintJson(JobsJson(stored.jobs(), /*up=*/false));
+    PrintJson(JobsJson(known.jobs, known.up()));
     return absl::OkStatus();
   }
-  printf("%s", JobTable(stored.jobs(), stored.holder() != 0).c_str());
-  fflush(stdout);
-  SayNothingRuns(paths, stored);
+  printf("%s", JobTable(known.jobs, known.live()).c_str());
+  SayIfNothingRuns(paths, known);
   return absl::OkStatus();
 }
 

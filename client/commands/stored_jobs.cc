@@ -67,12 +67,28 @@ absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths&
 
 }  // namespace
 
-absl::StatusOr<v1::StoredJobs> ReadStoredJobs(const GlobalOptions& global,
-                                              const RuntimePaths& paths,
-                                              const std::string& job_id) {
-  std::vector<std::string> arguments;
-  if (!job_id.empty()) arguments = {absl::StrCat("--job=", job_id)};  // it may begin with "-"
-  return AskOnce<v1::StoredJobs>(global, paths, "read", std::move(arguments));
+absl::StatusOr<KnownJobs> FindJobs(const GlobalOptions& global, const RuntimePaths& paths,
+                                   const std::string& job_id) {
+  KnownJobs known;
+  if (!IsUp(paths)) {
+    std::vector<std::string> arguments;
+    if (!job_id.empty()) arguments = {absl::StrCat("--job=", job_id)};  // it may begin with "-"
+    HARMONY_ASSIGN_OR_RETURN(v1::StoredJobs stored,
+                             AskOnce<v1::StoredJobs>(global, paths, "read", std::move(arguments)));
+    known.jobs = std::move(*stored.mutable_jobs());
+    known.holder = stored.holder();
+    return known;
+  }
+  HARMONY_ASSIGN_OR_RETURN(known.coordinator, ConnectToCoordinator(paths));
+  if (job_id.empty()) {
+    HARMONY_ASSIGN_OR_RETURN(v1::ListResponse list, known.coordinator->List({}));
+    known.jobs = std::move(*list.mutable_jobs());
+    return known;
+  }
+  v1::GetRequest request;
+  request.set_job_id(job_id);
+  HARMONY_ASSIGN_OR_RETURN(*known.jobs.Add(), known.coordinator->Get(request));
+  return known;
 }
 
 absl::StatusOr<v1::PruneResponse> PruneStoredJobs(const GlobalOptions& global,
@@ -82,17 +98,19 @@ absl::StatusOr<v1::PruneResponse> PruneStoredJobs(const GlobalOptions& global,
                                     {"--ended-before", request.ended_before()});
 }
 
-void SayNothingRuns(const RuntimePaths& paths, const v1::StoredJobs& stored) {
-  if (stored.holder() != 0) {
+void SayIfNothingRuns(const RuntimePaths& paths, const KnownJobs& known) {
+  if (known.up()) return;
+  fflush(stdout);  // the jobs themselves come first
+  if (known.holder != 0) {
     const std::string holder =
-        stored.holder() > 0 ? absl::StrCat("process ", stored.holder()) : "another machine";
+        known.holder > 0 ? absl::StrCat("process ", known.holder) : "another machine";
     fprintf(stderr,
             "no coordinator is up on %s; these jobs are of %s (a `harmony run`, or a coordinator "
             "elsewhere), as its database has them\n",
             paths.socket().c_str(), holder.c_str());
     return;
   }
-  const bool unfinished = std::any_of(stored.jobs().begin(), stored.jobs().end(),
+  const bool unfinished = std::any_of(known.jobs.begin(), known.jobs.end(),
                                       [](const v1::Job& job) { return !IsFinal(job.state()); });
   fprintf(stderr, "nothing is running: no coordinator is up on %s%s\n", paths.socket().c_str(),
           unfinished ? "; jobs that have not ended go on after `harmony up`" : "");
