@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kPrivatePrefix[] = "harmony-run.";
+// A folder without a lock is that of a run which is about to start, or was killed before it did.
+constexpr time_t kStartSeconds = 600;
 
 std::string Environment(const char* name) {
   const char* value = getenv(name);
@@ -67,8 +70,11 @@ std::vector<std::string> DeadRuns() {
   for (const fs::directory_entry& entry : fs::directory_iterator(ParentOfPrivateDirs(), error)) {
     if (!absl::StartsWith(entry.path().filename().string(), kPrivatePrefix)) continue;
     const RuntimePaths paths{entry.path().string(), ""};
-    struct stat info;
-    if (stat(paths.lock().c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
+    struct stat info, lock;
+    if (stat(paths.dir.c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
+    if (stat(paths.lock().c_str(), &lock) != 0 && time(nullptr) - info.st_mtime < kStartSeconds) {
+      continue;
+    }
     if (RuntimeLockHolder(paths) == 0) dead.push_back(paths.dir);
   }
   return dead;

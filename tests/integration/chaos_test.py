@@ -44,6 +44,7 @@ class ChaosTest(harness.Scratch):
         if landed:
             self.kill(victim["pid"])
         self.wait_exit(process, 0)
+        self.wait_run_folder_gone()  # else the next one might find these processes, not its own
         self.assertEqual(harness.losses(out), expected[0], f"{name}: losses; {self.replay}")
         self.assertEqual(harness.weights_digest(out / "final"), expected[1], f"{name}: weights; {self.replay}")
         return landed

@@ -3,6 +3,7 @@
 Real processes, real sockets, real files. Every test has a folder of its own, which also holds its
 runtime directory (sockets, logs), so that nothing is shared and nothing is left behind.
 """
+import contextlib
 import hashlib
 import json
 import os
@@ -82,6 +83,7 @@ class Scratch(unittest.TestCase):
     def setUp(self):
         holder = tempfile.TemporaryDirectory(prefix="hm-")
         self.addCleanup(holder.cleanup)
+        self.addCleanup(self.wait_run_folder_gone)
         self.dir = pathlib.Path(holder.name)
         self.runtime = self.dir / "r"
         self.runtime.mkdir(mode=0o700)
@@ -146,7 +148,6 @@ class Scratch(unittest.TestCase):
         if process.poll() is None:
             process.kill()
         process.wait()
-        self.wait_run_folder_gone()
 
     def wait_run_folder_gone(self):
         """The supervisor outlives its `harmony run` for as long as it takes to remove its folder."""
@@ -160,8 +161,9 @@ class Scratch(unittest.TestCase):
 
     def logs(self):
         parts = []
-        for path in sorted(self.runtime.rglob("*.log")):
-            parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
+        for path in sorted(self.runtime_files(".log")):
+            with contextlib.suppress(FileNotFoundError):
+                parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
         return "\n".join(parts)
 
     def plain(self, job, out):
@@ -172,9 +174,14 @@ class Scratch(unittest.TestCase):
             self.fail(f"plain trainer: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
         return out
 
+    def runtime_files(self, suffix):
+        """Those of the runtime folder; folders may vanish meanwhile, which rglob does not bear."""
+        for folder, _, names in os.walk(self.runtime):
+            yield from (pathlib.Path(folder, name) for name in names if name.endswith(suffix))
+
     def processes(self):
         """Live children of the launcher: {(role, device): {"pid":, "incarnation":}}."""
-        for path in self.runtime.rglob("processes.json"):
+        for path in self.runtime_files("processes.json"):
             try:
                 listed = json.loads(path.read_text())
             except (ValueError, FileNotFoundError):

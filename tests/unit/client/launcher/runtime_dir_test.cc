@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -144,11 +145,14 @@ TEST_F(RuntimeDirTest, PrivateDirectoriesOfDeadRunsAreSwept) {
   setenv("XDG_RUNTIME_DIR", paths_.dir.c_str(), 1);
   absl::StatusOr<std::string> dead = MakePrivateRuntimeDir();
   absl::StatusOr<std::string> young = MakePrivateRuntimeDir();  // no lock yet: not ours to judge
-  ASSERT_TRUE(dead.ok() && young.ok());
+  absl::StatusOr<std::string> never = MakePrivateRuntimeDir();  // was killed before it had a lock
+  ASSERT_TRUE(dead.ok() && young.ok() && never.ok());
   std::ofstream(*dead + "/harmony.lock") << "";
+  fs::last_write_time(*never, fs::file_time_type::clock::now() - std::chrono::hours(1));
   absl::StatusOr<std::string> next = MakePrivateRuntimeDir();
   ASSERT_TRUE(next.ok());
   EXPECT_FALSE(fs::exists(*dead));
+  EXPECT_FALSE(fs::exists(*never));
   EXPECT_TRUE(fs::exists(*young));
   EXPECT_TRUE(fs::exists(*next));
 }
