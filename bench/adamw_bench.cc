@@ -73,7 +73,7 @@ class Bench {
     pool_.ParallelFor(ipc::UpdateChunks(options_.parameters), [&](int64_t chunk) {
       const int64_t size = static_cast<int64_t>(ipc::kUpdateChunkElements);
       for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
-        state_.w[i] = 0.02f * static_cast<float>(i % 101 - 50);
+        static_cast<float*>(state_.weights)[i] = 0.02f * static_cast<float>(i % 101 - 50);
         for (int reference = 0; reference < options_.gradients; ++reference) {
           Gradient(reference)[i] = 1e-3f * static_cast<float>(i % 13 - 6);
         }

@@ -85,11 +85,11 @@ absl::StatusOr<io::WeightMap> LoadWeights(const job::JobSpec& job, const io::Mod
   HARMONY_ASSIGN_OR_RETURN(io::WeightMap names, io::WeightMap::Match(model, reader));
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     for (const model::TensorSpec& tensor : model.blocks[b].tensors) {
-      HARMONY_RETURN_IF_ERROR(reader.ReadF32(
-          names.of(tensor).name, trainer.weights(static_cast<int>(b))
-                                     .subspan(tensor.weight.first_element(), tensor.elements)));
+      HARMONY_RETURN_IF_ERROR(
+          reader.ReadF32(names.of(tensor).name, trainer.values(static_cast<int>(b), tensor)));
     }
   }
+  trainer.RoundWeights();
   return names;
 }
 
@@ -161,8 +161,7 @@ absl::Status Run(const Options& options) {
   if (options.no_output) return absl::OkStatus();
   const auto values = [&](const model::ParamBlock& block, const model::TensorSpec& tensor) {
     const int index = static_cast<int>(&block - trainer.model().blocks.data());
-    const absl::Span<const float> weights =
-        trainer.weights(index).subspan(tensor.weight.first_element(), tensor.elements);
+    const absl::Span<const float> weights = trainer.values(index, tensor);
     return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(weights.data()),
                                weights.size() * sizeof(float));
   };

@@ -86,31 +86,44 @@ ObjectKey ObjectTableLayout::KeyOf(int index) const {
 
 namespace {
 
+Bytes WeightBytes(const model::ParamBlock& block) { return block.weight_bytes; }
+Bytes MomentBytes(const model::ParamBlock& block) { return block.moment_bytes; }
+Bytes MasterBytes(const model::ParamBlock& block) { return block.master_bytes(); }
+
 // What the first `blocks` blocks take in one form, each from a slot boundary on.
-Bytes RoomOf(const model::ModelSpec& model, Bytes model::ParamBlock::*form, size_t blocks) {
+template <typename FormBytes>
+Bytes RoomOf(const model::ModelSpec& model, FormBytes form, size_t blocks) {
   Bytes total;
-  for (size_t i = 0; i < blocks; ++i) total += (model.blocks[i].*form).AlignUp(kSlotAlignment);
+  for (size_t i = 0; i < blocks; ++i) {
+    total += form(model.blocks[i]).AlignUp(kSlotAlignment);
+  }
   return total;
 }
-Bytes RoomOf(const model::ModelSpec& model, Bytes model::ParamBlock::*form) {
+template <typename FormBytes>
+Bytes RoomOf(const model::ModelSpec& model, FormBytes form) {
   return RoomOf(model, form, model.blocks.size());
+}
+
+// Of parameters, and moments behind them.
+Bytes RoomOfMoments(const model::ModelSpec& model, int moments) {
+  return RoomOf(model, WeightBytes) + RoomOf(model, MomentBytes) * moments;
 }
 
 }  // namespace
 
 Bytes PersistentBytes(const model::ModelSpec& model, int moments) {
-  return RoomOf(model, &model::ParamBlock::weight_bytes) +
-         RoomOf(model, &model::ParamBlock::moment_bytes) * moments;
+  return RoomOfMoments(model, moments) + RoomOf(model, MasterBytes);
 }
 
 Bytes PersistentOffset(const model::ModelSpec& model, const ObjectKey& key) {
   const auto blocks = static_cast<size_t>(key.index);
-  if (key.kind == ObjectKind::kParameter)
-    return RoomOf(model, &model::ParamBlock::weight_bytes, blocks);
+  if (key.kind == ObjectKind::kParameter) return RoomOf(model, WeightBytes, blocks);
   const int moments = key.kind == ObjectKind::kMoment1 ? 0 : 1;  // before this one
-  return RoomOf(model, &model::ParamBlock::weight_bytes) +
-         RoomOf(model, &model::ParamBlock::moment_bytes) * moments +
-         RoomOf(model, &model::ParamBlock::moment_bytes, blocks);
+  return RoomOfMoments(model, moments) + RoomOf(model, MomentBytes, blocks);
+}
+
+Bytes MasterOffset(const model::ModelSpec& model, int moments, int block) {
+  return RoomOfMoments(model, moments) + RoomOf(model, MasterBytes, static_cast<size_t>(block));
 }
 
 std::vector<Bytes> ParameterOffsets(const model::ModelSpec& model) {

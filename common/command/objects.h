@@ -18,7 +18,8 @@
 namespace harmony::command {
 
 enum class ObjectKind : uint8_t {
-  kParameter,  // index: block; master weights. Version v: v updates are in it. Writer: host worker
+  kParameter,  // index: block; the weights that layers read and, where these are working copies,
+               // their masters, elsewhere. Version v: v updates are in it. Writer: host worker
   kMoment1,    // index: block; AdamW's m, or SGD's momentum. Writer: host worker
   kMoment2,    // index: block; AdamW v. Writer: host worker
   kGradient,   // index: reference, microbatch: replica; version s+1 for step index s. Writer:
@@ -75,11 +76,13 @@ struct NormSlot {
 static_assert(sizeof(NormSlot) == 64);
 
 // Where parameters and optimizer moments lie: the front part of the arena, [0, PersistentBytes).
-// All parameters first, then m, then v, blocks in order, each on a slot boundary. `moments` is
-// the number of moments a parameter has (AdamW 2, SGD 0).
+// All parameters first, then m, then v, then masters, blocks in order, each on a slot boundary.
+// `moments` is the number of moments a parameter has (AdamW 2, SGD 0).
 Bytes PersistentBytes(const model::ModelSpec& model, int moments);
 // REQUIRES: a key of kind kParameter, kMoment1 or kMoment2.
 Bytes PersistentOffset(const model::ModelSpec& model, const ObjectKey& key);
+// Of a block's masters, which its parameter's record covers. REQUIRES: it has some.
+Bytes MasterOffset(const model::ModelSpec& model, int moments, int block);
 // Of the parameters of each block.
 std::vector<Bytes> ParameterOffsets(const model::ModelSpec& model);
 

@@ -61,7 +61,7 @@ class TensorsOfCheckpoint {
       : reader_(reader), stored_(stored), stop_(stop) {}
 
   absl::Span<const std::byte> Read(const model::TensorSpec& tensor) {
-    const DType dtype = tensor.weight.dtype;
+    const DType dtype = tensor.value_dtype();
     const size_t size =
         static_cast<size_t>(tensor.elements) * static_cast<size_t>(SizeOf(dtype).count());
     buffer_.resize(size);

@@ -83,7 +83,7 @@ absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model
   writer.set_cancelled(cancelled);
   for (const Name& each : names) {
     const absl::Span<const std::byte> bytes = values(*each.block, *each.tensor);
-    if (each.tensor->weight.dtype != DType::kF32) {
+    if (each.tensor->value_dtype() != DType::kF32) {
       HARMONY_RETURN_IF_ERROR(writer.WriteBytes(each.name, bytes));
       continue;
     }

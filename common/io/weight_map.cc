@@ -51,11 +51,11 @@ absl::Status CheckEntry(const model::TensorSpec& tensor, const SafetensorsEntry&
         absl::StrCat(path, ": tensor '", entry.name, "' has the shape ", ShapeString(entry.shape),
                      ", but config.json asks for ", ShapeString(tensor.shape)));
   }
-  if (tensor.weight.dtype != DType::kF32) {
-    if (entry.dtype == tensor.weight.dtype) return absl::OkStatus();
+  if (tensor.value_dtype() != DType::kF32) {
+    if (entry.dtype == tensor.value_dtype()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": tensor '", entry.name, "' is of type ", ToString(entry.dtype),
-                     ", but the model's is of ", ToString(tensor.weight.dtype)));
+                     ", but the model's is of ", ToString(tensor.value_dtype())));
   }
   if (!IsFloatForUs(entry.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": tensor '", entry.name, "' is of type ",
@@ -95,7 +95,7 @@ WeightMap WeightMap::ForNewModel(const model::ModelSpec& model) {
   WeightMap map;
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
-      map.stored_[tensor.name] = {tensor.name, tensor.weight.dtype};
+      map.stored_[tensor.name] = {tensor.name, tensor.value_dtype()};
     }
   }
   return map;
@@ -139,7 +139,7 @@ WeightMap WeightMap::WithType(const model::ModelSpec& model, DType dtype) const 
   WeightMap map = *this;
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
-      if (tensor.weight.dtype == DType::kF32) map.stored_.at(tensor.name).dtype = dtype;
+      if (tensor.value_dtype() == DType::kF32) map.stored_.at(tensor.name).dtype = dtype;
     }
   }
   return map;

@@ -193,12 +193,6 @@ absl::Status ReadDropout(const JobKey& key, const JobValue& value, JobSpec&) {
   return ReadDouble(key, value, 0, 0, "0", &dropout);
 }
 
-absl::Status ReadBf16(const JobKey& key, const JobValue& value, JobSpec&) {
-  bool bf16 = false;
-  HARMONY_RETURN_IF_ERROR(ReadBool(key, value, &bf16));
-  return bf16 ? NotBuilt(key, value, "false") : absl::OkStatus();
-}
-
 absl::Status ReadSeed(const JobKey& key, const JobValue& value, JobSpec& job) {
   if (!IsPlain(value) || !absl::SimpleAtoi(value.text, &job.seed)) {
     return Wrong(key, value, "a whole number from 0 to 2^64 - 1");
@@ -221,6 +215,14 @@ absl::Status Int(const JobKey& key, const JobValue& value, JobSpec& job) {
 template <auto Member>
 std::string PrintNumber(const JobSpec& job) {
   return absl::StrCat(job.*Member);
+}
+template <auto Member>
+absl::Status Flag(const JobKey& key, const JobValue& value, JobSpec& job) {
+  return ReadBool(key, value, &(job.*Member));
+}
+template <auto Member>
+std::string PrintFlag(const JobSpec& job) {
+  return job.*Member ? "true" : "false";
 }
 template <auto Member>
 absl::Status NotNegative(const JobKey& key, const JobValue& value, JobSpec& job) {
@@ -276,8 +278,7 @@ const JobKey kKeys[] = {
     {"adam_beta2", kLiteral, kOptional, kResult, Decay<&J::adam_beta2>, PrintReal<&J::adam_beta2>},
     {"adam_epsilon", kLiteral, kOptional, kResult, Positive<&J::adam_epsilon>,
      PrintReal<&J::adam_epsilon>},
-    {"bf16", kLiteral, kOptional, kResult, ReadBf16,
-     [](const J&) -> std::string { return "false"; }},
+    {"bf16", kLiteral, kOptional, kResult, Flag<&J::bf16>, PrintFlag<&J::bf16>},
     {"compute_threads", kLiteral, kOptional, kResult, ReadThreads,
      PrintNumber<&J::compute_threads>},
     {"data.format", kText, kOptional, kResult, OneOf<&J::data_format, kFormats>,
@@ -321,11 +322,7 @@ const JobKey kKeys[] = {
     {"model_name_or_path", JobKey::Type::kModel, kRequired, kResult, Text<&J::model_name_or_path>,
      PrintText<&J::model_name_or_path>},
     {"momentum", kLiteral, kOptional, kResult, Decay<&J::momentum>, PrintReal<&J::momentum>},
-    {"nesterov", kLiteral, kOptional, kResult,
-     [](const JobKey& key, const JobValue& value, J& job) {
-       return ReadBool(key, value, &job.nesterov);
-     },
-     [](const J& job) -> std::string { return job.nesterov ? "true" : "false"; }},
+    {"nesterov", kLiteral, kOptional, kResult, Flag<&J::nesterov>, PrintFlag<&J::nesterov>},
     {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
      PrintOneOf<&J::optim, kOptimizers>},
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
@@ -341,11 +338,7 @@ const JobKey kKeys[] = {
     {"seed", kLiteral, kOptional, kResult, ReadSeed, PrintNumber<&J::seed>},
     {"sequence_length", kLiteral, kOptional, kResult,
      Int<&J::sequence_length, 1, limits::kMostTokens>, PrintNumber<&J::sequence_length>},
-    {"shuffle", kLiteral, kOptional, kResult,
-     [](const JobKey& key, const JobValue& value, J& job) {
-       return ReadBool(key, value, &job.shuffle);
-     },
-     [](const J& job) -> std::string { return job.shuffle ? "true" : "false"; }},
+    {"shuffle", kLiteral, kOptional, kResult, Flag<&J::shuffle>, PrintFlag<&J::shuffle>},
     {"stash", kText, kOptional, kNoResult, ReadStash, PrintOneOf<&J::stash, kStashes>},
     {"update", kText, kOptional, kNoResult, OneOf<&J::update, kUpdates>,
      PrintOneOf<&J::update, kUpdates>},

@@ -44,6 +44,7 @@ struct JobSpec {
   // the token that stands in their place. 0: the token after each is predicted.
   double mask_probability = 0;
   int64_t mask_token = 0;
+  bool bf16 = false;  // mixed precision: layers compute in bf16, parameters are trained in fp32
   int64_t sequence_length = 1024;
   int64_t global_batch_size = 32;
   int64_t micro_batch_size = 0;  // 0: auto

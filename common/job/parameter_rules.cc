@@ -129,9 +129,29 @@ absl::Status ApplyParameterRules(const JobSpec& job, model::ModelSpec* model) {
       " decides no parameter of the model: ", WhyNone(rules, number, TensorsOf(*model))));
 }
 
+namespace {
+
+// The types of an exported model are those that it was exported with.
+absl::Status CheckPrecision(const JobSpec& job, const model::Architecture& architecture) {
+  const auto* const exported = std::get_if<model::ExportedModel>(&architecture);
+  if (!job.bf16 || exported == nullptr) return absl::OkStatus();
+  for (const model::ExportedParameter& parameter : exported->parameters) {
+    if (parameter.role == model::TensorRole::kTrained && parameter.dtype == DType::kBF16) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      "bf16: the model was exported in fp32, and computes in the types that it was exported with: "
+      "export it with --dtype bf16 (dtype=\"bf16\"), or set bf16: false");
+}
+
+}  // namespace
+
 absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
                                          const JobSpec& job) {
-  model::ModelSpec model = model::BuildModelSpec(architecture, job.sequence_length);
+  HARMONY_RETURN_IF_ERROR(CheckPrecision(job, architecture));
+  model::ModelSpec model = model::BuildModelSpec(architecture, job.sequence_length,
+                                                 job.bf16 ? DType::kBF16 : DType::kF32);
   HARMONY_RETURN_IF_ERROR(ApplyParameterRules(job, &model));
   return model;
 }

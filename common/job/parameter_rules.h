@@ -12,7 +12,8 @@
 namespace harmony::job {
 
 // Everybody who carries a job out takes the description from here, so that all have the same one.
-// The job's sequence_length is one that SequenceLengthFor returned. Errors of ApplyParameterRules.
+// The job's sequence_length is one that SequenceLengthFor returned. Errors of ApplyParameterRules,
+// and InvalidArgument when the model cannot be trained in the job's precision.
 absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
                                          const JobSpec& job);
 

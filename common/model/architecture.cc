@@ -32,9 +32,10 @@ absl::StatusOr<int64_t> SequenceLengthFor(const Architecture& architecture, int6
                    ": give sequence_length: ", lengths, ", or export it for ", wanted));
 }
 
-ModelSpec BuildModelSpec(const Architecture& architecture, int64_t sequence_length) {
+ModelSpec BuildModelSpec(const Architecture& architecture, int64_t sequence_length,
+                         DType activations) {
   if (const auto* config = std::get_if<ModelConfig>(&architecture); config != nullptr) {
-    return BuildModelSpec(*config, sequence_length);
+    return BuildModelSpec(*config, sequence_length, activations);
   }
   return BuildModelSpec(std::get<ExportedModel>(architecture).AtLength(sequence_length));
 }

@@ -25,8 +25,10 @@ absl::StatusOr<Architecture> ParseArchitecture(absl::string_view json, absl::str
 // of CheckSequenceLength.
 absl::StatusOr<int64_t> SequenceLengthFor(const Architecture& architecture, int64_t wanted);
 
-// The description, for a length that SequenceLengthFor returned.
-ModelSpec BuildModelSpec(const Architecture& architecture, int64_t sequence_length);
+// The description, for a length that SequenceLengthFor returned. `activations`: of the built-in
+// families; an exported model has the types that it was exported with.
+ModelSpec BuildModelSpec(const Architecture& architecture, int64_t sequence_length,
+                         DType activations = DType::kF32);
 
 // Whether the times of its layers follow from their FLOPs: those of the built-in families are
 // products of matrices. Of an exported model nothing is known: convolutions, gathers and norms run

@@ -122,6 +122,7 @@ TensorSpec TensorOf(const ExportedParameter& parameter) {
   tensor.shape = parameter.shape;
   tensor.weight.dtype = tensor.gradient.dtype = tensor.moment.dtype = parameter.dtype;
   tensor.role = parameter.role;
+  if (tensor.has_master()) tensor.gradient.dtype = tensor.moment.dtype = DType::kF32;
   tensor.weight_decay = parameter.weight_decay;
   tensor.exported = parameter.exported;
   return tensor;

@@ -298,9 +298,11 @@ class Reader {
     parameter.role = OneOf(field.Get("role"), kRoles);
     parameter.weight_decay = field.Get("weight_decay").Flag();
     parameter.exported = field.Get("exported").Flag();
-    if (field.ok() && parameter.role == TensorRole::kTrained && parameter.dtype != DType::kF32) {
-      field.Get("dtype").Wrong(
-          absl::StrCat("'", parameter.name, "' is trained, and parameters are trained in float32"));
+    const bool trains = parameter.dtype == DType::kF32 || parameter.dtype == DType::kBF16;
+    if (field.ok() && parameter.role == TensorRole::kTrained && !trains) {
+      field.Get("dtype").Wrong(absl::StrCat("'", parameter.name,
+                                            "' is trained, and parameters are trained in float32 "
+                                            "or bfloat16"));
     }
     elements_ += ElementsOf(tensor, model_.sequence_length.most);
     if (field.ok() && elements_ > kMostElements) {

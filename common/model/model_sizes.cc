@@ -201,7 +201,7 @@ Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int opt
   for (const ParamBlock& block : model.blocks) {
     footprint.weights += block.weight_bytes;
     footprint.gradients += block.gradient_bytes;
-    footprint.optimizer_state += block.moment_bytes * optimizer_moments;
+    footprint.optimizer_state += block.moment_bytes * optimizer_moments + block.master_bytes();
   }
   for (const LayerSpec& layer : model.layers) {
     const Bytes saved = TimesSaturated(model.costs[layer.cost].saved_per_sample, global_batch);

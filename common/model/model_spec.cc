@@ -12,9 +12,16 @@ namespace {
 constexpr int64_t kInitAlignment = 16;
 
 // Places a tensor behind what the form holds, whose size it moves on.
-void Place(StoredAs& form, int64_t elements, Bytes& size) {
+void Place(StoredAs& form, int64_t elements, Bytes& size, int64_t alignment = kSlotAlignment) {
   form.offset = size;
-  size = (size + SizeOf(form.dtype) * elements).AlignUp(kSlotAlignment);
+  size = (size + SizeOf(form.dtype) * elements).AlignUp(alignment);
+}
+
+// What weight, gradient and moment are aligned to, so that as many numbers as they have lie between
+// the tensors of one form as of another: a loop over the numbers of several tensors needs it.
+int64_t AlignmentOf(const TensorSpec& tensor, const StoredAs& form) {
+  if (!tensor.has_master()) return kSlotAlignment;
+  return kSlotAlignment * (SizeOf(form.dtype).count() / SizeOf(tensor.weight.dtype).count());
 }
 
 }  // namespace
@@ -74,8 +81,9 @@ void AddTensor(ParamBlock& block, TensorSpec tensor) {
   }
   Place(tensor.weight, tensor.elements, block.weight_bytes);
   const int64_t updated = tensor.role == TensorRole::kFixed ? 0 : tensor.elements;
-  Place(tensor.gradient, updated, block.gradient_bytes);
-  Place(tensor.moment, updated, block.moment_bytes);
+  Place(tensor.gradient, updated, block.gradient_bytes, AlignmentOf(tensor, tensor.gradient));
+  Place(tensor.moment, updated, block.moment_bytes, AlignmentOf(tensor, tensor.moment));
+  block.has_masters |= tensor.has_master();
   block.tensors.push_back(std::move(tensor));
 }
 

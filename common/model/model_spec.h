@@ -86,8 +86,10 @@ struct TensorSpec {
   std::vector<std::string> aliases;  // other names of the same tensor, where layers share it
   std::vector<int64_t> shape;        // as stored there (gpt2 Conv1D weights are [in, out])
   int64_t elements = 0;
-  // Of a fixed one, gradient and moment are empty; of a statistic, the gradient is of the weight's
-  // type and the moment a gap. Weights, gradients and moments of all others lie at equal offsets.
+  // The weight is what layers read; of a trained one that is not fp32 it is a working copy of an
+  // fp32 master, which lies as the moment does. Of a fixed one, gradient and moment are empty; of a
+  // statistic, the gradient is of the weight's type and the moment a gap. Gradients and moments lie
+  // at equal offsets.
   StoredAs weight, gradient, moment;
   TensorRole role = TensorRole::kTrained;
   bool weight_decay = false;  // whether the job's applies to it
@@ -100,6 +102,10 @@ struct TensorSpec {
   // Where its random numbers begin in those of its block: part of what fixes the bits of a new
   // model, and so no matter of how the block is laid out.
   int64_t init_position = 0;
+
+  bool has_master() const { return role == TensorRole::kTrained && weight.dtype != DType::kF32; }
+  // Of its exact value, as it is initialised, read and saved: the master's, where it has one.
+  DType value_dtype() const { return has_master() ? DType::kF32 : weight.dtype; }
 };
 
 struct ParamBlock {
@@ -109,8 +115,11 @@ struct ParamBlock {
   // Of each form, gaps included, which stay zero. Weights are also what updates start from and
   // leave behind; a moment is as large for AdamW's first as for its second.
   Bytes weight_bytes, gradient_bytes, moment_bytes;
+  bool has_masters = false;     // of some tensor
   std::vector<int> references;  // ids of the references, in layer order
 
+  // Masters are part of the parameter object, as the working copies are; only the latter travel.
+  Bytes master_bytes() const { return has_masters ? moment_bytes : Bytes(); }
   bool tied() const { return references.size() > 1; }
   // Numbers that an update goes through, gaps included, which are those of the gradient.
   int64_t elements() const;

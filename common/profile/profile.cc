@@ -150,8 +150,11 @@ const char* OptimizerName(const job::JobSpec& job) {
 }
 
 Bytes UpdateBytes(const model::ParamBlock& block, int moments) {
-  const Bytes kept = block.weight_bytes + block.moment_bytes * moments;
-  return kept * 2 + block.gradient_bytes * static_cast<int64_t>(block.references.size());
+  // Of what is kept all is read and written, but for working copies, which are written only.
+  const Bytes weights = block.has_masters ? block.master_bytes() : block.weight_bytes;
+  const Bytes copies = block.has_masters ? block.weight_bytes : Bytes();
+  return (weights + block.moment_bytes * moments) * 2 + copies +
+         block.gradient_bytes * static_cast<int64_t>(block.references.size());
 }
 
 HostWorkload HostWorkloadOf(const model::ModelSpec& model, const job::JobSpec& job) {

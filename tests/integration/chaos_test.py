@@ -62,6 +62,10 @@ class ChaosWithClippingTest(ChaosTest):
     changes = {"max_grad_norm": 0.5}
 
 
+class ChaosInMixedPrecisionTest(ChaosTest):
+    changes = {"bf16": True, "layer_groups": [2, 2, 2]}
+
+
 class ChaosInsideUpdateTest(harness.Scratch):
     """The host worker dies while it overwrites parameters in place: the segment itself is watched for it."""
 

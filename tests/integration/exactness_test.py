@@ -106,6 +106,32 @@ class ExactnessTest(harness.Scratch):
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
                 self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
 
+    def test_in_mixed_precision(self):
+        self.check_against_plain("bf16", self.FEW_DEVICES, ["auto", [2, 2, 2]], bf16=True)
+        self.check_against_plain("bf16-clip", [2], ["auto"], bf16=True, max_grad_norm=0.5)
+        job, wide = self.job("wide", layer_groups=[2, 2, 2])
+        self.harmony("run", job, "--devices", "sim*3:mem=8MiB")
+        narrow = self.dir / "out-bf16-3-2-2-2"
+        moved, before = (json.loads((out / "summary.json").read_text())["swap_bytes"] for out in (narrow, wide))
+        for name in ("weights", "stash", "boundary_commit"):
+            # But for the gaps between tensors, which are as large.
+            self.assertTrue(0.5 * before[name] <= moved[name] <= 0.53 * before[name], (name, moved, before))
+        self.check_swap_is_minimal(narrow, ["weights", "gradients", "stash"])
+        job, kept = self.job("bf16-kept", bf16=True, layer_groups=[2, 2, 2])
+        self.harmony("run", job, "--devices", "sim*2:mem=8MiB", "--plan", self.kept_plan(job, "sim*2:mem=8MiB"))
+        self.assertEqual(harness.weights_digest(kept / "final"), harness.weights_digest(narrow / "final"))
+
+    def test_mixed_precision_goes_on_from_its_checkpoint_and_is_no_other_run(self):
+        job, out = self.job("whole", bf16=True)
+        self.harmony("run", job, "--devices", "sim:mem=64MiB")
+        job, part = self.job("part", bf16=True, max_steps=3, save_steps=3)
+        self.harmony("run", job, "--devices", "sim*2:mem=8MiB")
+        job, rest = self.job("rest", bf16=True, resume_from_checkpoint=str(part / "checkpoint-3"))
+        self.harmony("run", job, "--devices", "sim*3:mem=8MiB")
+        self.assertEqual(harness.weights_digest(rest / "final"), harness.weights_digest(out / "final"))
+        job, _ = self.job("part", max_steps=3, save_steps=3)
+        self.assertIn("bf16 (true -> false)", self.harmony("run", job, "--devices", "sim:mem=64MiB", check=None).stderr)
+
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)
         self.harmony("run", job, "--devices", "sim*2:mem=8MiB")

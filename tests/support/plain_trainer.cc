@@ -42,7 +42,8 @@ PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec&
   if (groups_.empty()) groups_ = {{0, model_.num_layers() - 1}};
   const int moments = job::MomentsOf(job);
   for (const model::ParamBlock& block : model_.blocks) {
-    weights_.emplace_back(block.elements());
+    weights_.emplace_back(block.weight_bytes.count() / SizeOf(DType::kF32).count());
+    masters_.emplace_back(block.has_masters ? block.elements() : 0);
     moments1_.emplace_back(moments > 0 ? block.elements() : 0);
     moments2_.emplace_back(moments > 1 ? block.elements() : 0);
   }
@@ -68,11 +69,29 @@ void PlainTrainer::set_padding_token(int64_t token) {
 void PlainTrainer::InitializeRandom(uint64_t seed) {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     for (const model::TensorSpec& tensor : model_.blocks[b].tensors) {
-      worker::InitializeTensor(
-          tensor, static_cast<int>(b), seed,
-          weights_[b].span().subspan(tensor.weight.first_element(), tensor.elements));
+      worker::InitializeTensor(tensor, static_cast<int>(b), seed,
+                               values(static_cast<int>(b), tensor));
     }
   }
+  RoundWeights();
+}
+
+absl::Span<float> PlainTrainer::values(int block, const model::TensorSpec& tensor) {
+  AlignedFloats& buffer = tensor.has_master() ? masters_[block] : weights_[block];
+  const model::StoredAs& form = tensor.has_master() ? tensor.moment : tensor.weight;
+  return buffer.span().subspan(form.offset.count() / SizeOf(DType::kF32).count(), tensor.elements);
+}
+
+void PlainTrainer::RoundWeights() {
+  for (size_t b = 0; b < model_.blocks.size(); ++b) {
+    worker::RoundMasters(model_.blocks[b], StateOf(b));
+  }
+}
+
+worker::BlockState PlainTrainer::StateOf(size_t block) {
+  const int moments = job::MomentsOf(job_);
+  return {weights_[block].data(), moments > 0 ? moments1_[block].data() : nullptr,
+          moments > 1 ? moments2_[block].data() : nullptr, masters_[block].data()};
 }
 
 worker::GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
@@ -168,11 +187,8 @@ void PlainTrainer::Update(const StepResult& step) {
   if (job_.max_grad_norm > 0) {
     hyper.clip_coefficient = worker::ClipCoefficient(step.grad_norm, job_.max_grad_norm);
   }
-  const int moments = job::MomentsOf(job_);
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    const worker::BlockState state{weights_[b].data(), moments > 0 ? moments1_[b].data() : nullptr,
-                                   moments > 1 ? moments2_[b].data() : nullptr};
-    worker::UpdateBlock(model_.blocks[b], worker::SettingsOf(job_), hyper, state,
+    worker::UpdateBlock(model_.blocks[b], worker::SettingsOf(job_), hyper, StateOf(b),
                         GradientOf(model_.blocks[b]), optimizer_threads_);
   }
 }

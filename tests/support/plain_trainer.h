@@ -65,7 +65,12 @@ class PlainTrainer {
   void set_padding_token(int64_t token);
 
   const model::ModelSpec& model() const { return model_; }
+  // What the layers read. REQUIRES: a model of fp32.
   absl::Span<float> weights(int block) { return weights_[block].span(); }
+  // The exact values of a tensor that is trained: the masters, where it has one.
+  absl::Span<float> values(int block, const model::TensorSpec& tensor);
+  // Makes the working copies from the masters, after these have been set.
+  void RoundWeights();
   // Of one replica's microbatches.
   absl::Span<float> gradients(int reference, int replica = 0) {
     return gradients_[GradientIndex(reference, replica)].span();
@@ -97,7 +102,9 @@ class PlainTrainer {
   std::vector<model::LayerRange> groups_;
   worker::CpuDevice device_;
   std::unique_ptr<worker::LayerRunner> runner_;
-  std::vector<AlignedFloats> weights_, moments1_, moments2_;  // by block
+  worker::BlockState StateOf(size_t block);
+
+  std::vector<AlignedFloats> weights_, moments1_, moments2_, masters_;  // by block
   const int replicas_;
   mutable std::vector<AlignedFloats> gradients_;  // by reference, then replica
   std::vector<AlignedFloats> boundaries_;         // of each group but the first: its input

@@ -7,8 +7,12 @@ namespace harmony::testing_support {
 // Takes the gap behind the last tensor away, so that its elements end within a vector.
 inline void TrimBlock(model::ParamBlock& block) {
   const model::TensorSpec& last = block.tensors.back();
-  const Bytes end = last.weight.offset + SizeOf(last.weight.dtype) * last.elements;
-  block.weight_bytes = block.gradient_bytes = block.moment_bytes = end;
+  const auto end = [&last](const model::StoredAs& form) {
+    return form.offset + SizeOf(form.dtype) * last.elements;
+  };
+  block.weight_bytes = end(last.weight);
+  block.gradient_bytes = end(last.gradient);
+  block.moment_bytes = end(last.moment);
 }
 
 }  // namespace harmony::testing_support

@@ -129,7 +129,7 @@ const ReferenceBinding* GraphLayer::FindReference(const LayerCall& call,
 at::Tensor GraphLayer::GradientOf(const LayerCall& call, const SlotPlace& slot) const {
   const ReferenceBinding* const binding = FindReference(call, slot);
   if (binding == nullptr || !binding->gradients) return at::Tensor();
-  return TensorOver(binding->gradients + slot.parameter.gradient, slot.type.dtype,
+  return TensorOver(binding->gradients + slot.parameter.gradient, slot.parameter.gradient_type,
                     slot.type.ShapeFor(call.samples));
 }
 
@@ -235,7 +235,10 @@ void GraphLayer::AddGradient(size_t index, const at::Tensor& value, const LayerC
   }
   at::Tensor sum = GradientOf(call, slot);
   if (!sum.defined()) return;
-  CheckFits(value, sum, absl::StrCat("gradient of '", slot.type.name, "'"));
+  // In the type of the weight, which may be narrower than that of the sum.
+  TORCH_CHECK(value.sizes() == sum.sizes() && value.scalar_type() == ScalarTypeOf(slot.type.dtype),
+              "the gradient of '", slot.type.name, "' is ", value.scalar_type(), " ",
+              value.sizes());
   sum.add_(value);
 }
 

@@ -129,13 +129,11 @@ class PlaceFinder {
     const model::TensorSpec& tensor = block.tensors[static_cast<size_t>(place.tensor)];
     const bool same = tensor.name == parameter.name && tensor.role == parameter.role &&
                       tensor.shape == parameter.shape && tensor.weight.dtype == parameter.dtype;
-    // What is added up, and what a statistic hands on, has the parameter's own type.
-    const bool gradient =
-        parameter.role == model::TensorRole::kFixed || tensor.gradient.dtype == parameter.dtype;
-    if (!same || !gradient) return Missing("parameter", parameter.name);
+    if (!same) return Missing("parameter", parameter.name);
     forms.role = parameter.role;
     forms.weight = tensor.weight.offset;
     forms.gradient = tensor.gradient.offset;
+    forms.gradient_type = tensor.gradient.dtype;
     return forms;
   }
 

@@ -27,7 +27,8 @@ struct BoundaryPlace {
 struct ParameterForms {
   int reference = kNowhere;
   model::TensorRole role = model::TensorRole::kTrained;
-  Bytes weight, gradient;  // offsets
+  Bytes weight, gradient;             // offsets
+  DType gradient_type = DType::kF32;  // that it is added up in; a statistic hands on its own type
 };
 
 struct SlotPlace {

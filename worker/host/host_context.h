@@ -34,12 +34,17 @@ struct HostContext {
     return table.IndexOf({kind, index, 0});
   }
 
-  // A tensor of a parameter or moment object, in the arena.
+  Bytes MasterOffset(int block_index) const {
+    return command::MasterOffset(job.model, moments(), block_index);
+  }
+  // The exact value of a parameter (TensorSpec::value_dtype) or moment, in the arena.
   absl::Span<std::byte> DataOf(command::ObjectKind kind, int block_index,
                                const model::TensorSpec& tensor) const {
-    const Bytes start = command::PersistentOffset(job.model, {kind, block_index, 0});
-    const model::StoredAs& form =
-        kind == command::ObjectKind::kParameter ? tensor.weight : tensor.moment;
+    const bool parameter = kind == command::ObjectKind::kParameter;
+    const bool master = parameter && tensor.has_master();
+    const Bytes start = master ? MasterOffset(block_index)
+                               : command::PersistentOffset(job.model, {kind, block_index, 0});
+    const model::StoredAs& form = parameter && !master ? tensor.weight : tensor.moment;
     return {segment.Arena(start + form.offset),
             static_cast<size_t>((SizeOf(form.dtype) * tensor.elements).count())};
   }

@@ -14,6 +14,7 @@
 #include "common/io/file.h"
 #include "common/io/hf_directory.h"
 #include "worker/host/init.h"
+#include "worker/optimizer/optimizer.h"
 
 namespace harmony::worker {
 namespace {
@@ -72,7 +73,7 @@ absl::Status FillFromModelDirectory(const HostContext& context, ThreadPool& pool
   std::vector<Work> work;
   ForEachTensor(context, [&](int block, const model::TensorSpec& tensor) {
     work.push_back([&context, &reader, &tensor, block] {
-      return reader.Read(context.weights.of(tensor).name, tensor.weight.dtype,
+      return reader.Read(context.weights.of(tensor).name, tensor.value_dtype(),
                          context.DataOf(command::ObjectKind::kParameter, block, tensor));
     });
   });
@@ -100,7 +101,7 @@ absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
     const auto read = [&context, &tensor, block](const io::CheckpointReader& reader,
                                                  absl::string_view prefix,
                                                  command::ObjectKind kind) {
-      return reader.Read(absl::StrCat(prefix, tensor.name), tensor.weight.dtype,
+      return reader.Read(absl::StrCat(prefix, tensor.name), tensor.value_dtype(),
                          context.DataOf(kind, block, tensor));
     };
     work.push_back([&weights, read] { return read(weights, "", command::ObjectKind::kParameter); });
@@ -112,6 +113,23 @@ absl::Status FillFromCheckpoint(const HostContext& context, ThreadPool& pool) {
       });
     }
   });
+  return RunAll(context, work, pool);
+}
+
+// The working copies, of all that was filled in.
+absl::Status RoundAllMasters(const HostContext& context, ThreadPool& pool) {
+  std::vector<Work> work;
+  for (int block = 0; block < context.num_blocks(); ++block) {
+    if (!context.block(block).has_masters) continue;
+    work.push_back([&context, block] {
+      BlockState state;
+      state.weights = context.segment.Arena(command::PersistentOffset(
+          context.job.model, {command::ObjectKind::kParameter, block, 0}));
+      state.masters = reinterpret_cast<float*>(context.segment.Arena(context.MasterOffset(block)));
+      RoundMasters(context.block(block), state);
+      return absl::OkStatus();
+    });
+  }
   return RunAll(context, work, pool);
 }
 
@@ -169,6 +187,7 @@ absl::Status InitializeParameters(const HostContext& context, ThreadPool& pool) 
   } else {
     HARMONY_RETURN_IF_ERROR(FillRandom(context, pool));
   }
+  HARMONY_RETURN_IF_ERROR(RoundAllMasters(context, pool));
   CommitAll(context);
   return absl::OkStatus();
 }

@@ -1,13 +1,13 @@
 #include "worker/models/block.h"
 
+#include <c10/util/accumulate.h>
+
 namespace harmony::worker {
 
-at::Tensor KeptPlace::Take(at::IntArrayRef shape) {
-  int64_t elements = 1;
-  for (int64_t extent : shape) elements *= extent;
-  float* data = begin_ + size_.count() / static_cast<int64_t>(sizeof(float));
-  size_ = (size_ + Bytes(elements * static_cast<int64_t>(sizeof(float)))).AlignUp(kSlotAlignment);
-  return WrapFloat(data, shape);
+at::Tensor KeptPlace::Take(at::IntArrayRef shape, DType dtype) {
+  const DeviceAddress at = begin_ + size_;
+  size_ = (size_ + SizeOf(dtype) * c10::multiply_integers(shape)).AlignUp(kSlotAlignment);
+  return WrapTensor(at, dtype, shape);
 }
 
 std::unique_ptr<Block> MakeBlock(const model::ModelConfig& config) {

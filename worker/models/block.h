@@ -32,12 +32,17 @@ struct BlockSaved {
 // Cuts a place into tensors, one behind the other, each at a multiple of kSlotAlignment.
 class KeptPlace {
  public:
-  explicit KeptPlace(float* begin) : begin_(begin) {}
-  at::Tensor Take(at::IntArrayRef shape);
+  KeptPlace(DeviceAddress begin, DType activations) : begin_(begin), activations_(activations) {}
+  at::Tensor Take(at::IntArrayRef shape) { return Take(shape, activations_); }
+  // Of what is fp32 in any case: what norms and attention keep of a row.
+  at::Tensor TakeStatistic(at::IntArrayRef shape) { return Take(shape, DType::kF32); }
   Bytes size() const { return size_; }
 
  private:
-  float* begin_;
+  at::Tensor Take(at::IntArrayRef shape, DType dtype);
+
+  const DeviceAddress begin_;
+  const DType activations_;
   Bytes size_;
 };
 
@@ -47,7 +52,8 @@ class Block {
 
   // For a forward to fill: in memory that it takes as it goes or, where one is given, in a place of
   // KeptBlockBytes. For the backward of such a forward: what it left there.
-  virtual std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const = 0;
+  virtual std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, DType activations,
+                                               DeviceAddress place) const = 0;
 
   // Writes y [N, C] from x [N, C]. `saved` gets what the backward needs; null: nothing is kept, and
   // y is the same, bit for bit (of several microbatches: where rows of products are independent).

@@ -45,8 +45,9 @@ struct BuiltinModel {
   at::Tensor Hidden(const DeviceTensor& tensor) const {
     TORCH_CHECK(tensor.address, "a boundary tensor is not bound");
     const int64_t hidden = options.config.hidden_size;
-    return WrapFloat(HostPointer<float>(tensor.address), {tensor.elements() / hidden, hidden});
+    return WrapTensor(tensor.address, tensor.dtype, {tensor.elements() / hidden, hidden});
   }
+  DType activations() const { return model.boundaries[1][0].dtype; }
   const int32_t* Ids(const LayerCall& call, int input) const {
     TORCH_CHECK(input < std::ssize(call.batch) && call.batch[input].address,
                 input == model::kLabels ? "labels" : "token ids", " are not bound");
@@ -63,7 +64,10 @@ class BuiltinLayer : public Layer {
   BuiltinLayer(std::shared_ptr<const BuiltinModel> shared, int index)
       : shared_(std::move(shared)), index_(index) {}
 
-  bool TakesSeveralMicrobatches() const override { return shared_->options.rows_independent; }
+  bool TakesSeveralMicrobatches() const override {
+    // The products of bf16 are LibTorch's.
+    return shared_->options.rows_independent && shared_->activations() == DType::kF32;
+  }
   Bytes KeptBytes(int64_t) const override { return Bytes(); }
   std::unique_ptr<SavedActivations> NewSaved(int64_t, DeviceAddress) const override {
     return nullptr;
@@ -121,13 +125,14 @@ class BlockLayer : public BuiltinLayer {
   using BuiltinLayer::BuiltinLayer;
 
   Bytes KeptBytes(int64_t samples) const override {
-    return model::KeptBlockBytes(shared_->options.config, samples, shared_->options.tokens);
+    return model::KeptBlockBytes(shared_->options.config, shared_->activations(), samples,
+                                 shared_->options.tokens);
   }
 
   std::unique_ptr<SavedActivations> NewSaved(int64_t samples, DeviceAddress place) const override {
     auto saved = std::make_unique<SavedBlock>();
     saved->saved = shared_->block->NewSaved({samples, shared_->options.tokens, samples},
-                                            HostPointer<float>(place));
+                                            shared_->activations(), place);
     return saved;
   }
 

@@ -16,9 +16,10 @@ absl::Status EmbeddingForward(const model::ModelConfig& config, const LayerParam
                               BatchShape shape, const int32_t* token_ids, at::Tensor& y) {
   const at::Tensor table = params.Get(TokenTable(config)).weight;
   TORCH_CHECK(table.defined(), "the token table is not bound");
-  float* out = y.mutable_data_ptr<float>();
-  const int64_t bad = kernels::GatherRows(table.const_data_ptr<float>(), table.size(0), token_ids,
-                                          shape.rows(), config.hidden_size, out);
+  const int64_t bad = WithNumbersOf(y, [&]<typename T>(T*) {
+    return kernels::GatherRows(table.const_data_ptr<T>(), table.size(0), token_ids, shape.rows(),
+                               config.hidden_size, y.mutable_data_ptr<T>());
+  });
   if (bad >= 0) {
     return absl::OutOfRangeError(absl::StrCat(
         "token id ", token_ids[bad], " at sequence ", bad / shape.tokens, ", position ",
@@ -29,8 +30,10 @@ absl::Status EmbeddingForward(const model::ModelConfig& config, const LayerParam
     TORCH_CHECK(positions.defined(), "the position table is not bound");
     TORCH_CHECK(shape.tokens <= positions.size(0), "a sequence of ", shape.tokens,
                 " tokens, but positions for ", positions.size(0));
-    kernels::AddPositions(out, positions.const_data_ptr<float>(), shape.samples, shape.tokens,
-                          config.hidden_size);
+    WithNumbersOf(y, [&]<typename T>(T*) {
+      kernels::AddPositions(y.mutable_data_ptr<T>(), positions.const_data_ptr<T>(), shape.samples,
+                            shape.tokens, config.hidden_size);
+    });
   }
   return absl::OkStatus();
 }
@@ -40,13 +43,17 @@ void EmbeddingBackward(const model::ModelConfig& config, const LayerParams& para
                        int64_t padding_token) {
   at::Tensor table = params.Get(TokenTable(config)).gradient;
   TORCH_CHECK(table.defined(), "the token table's gradient is not bound");
-  kernels::ScatterAddRows(table.mutable_data_ptr<float>(), token_ids, dy.const_data_ptr<float>(),
-                          shape.rows(), config.hidden_size, padding_token);
+  WithNumbersOf(dy, [&]<typename T>(T*) {
+    kernels::ScatterAddRows(table.mutable_data_ptr<float>(), token_ids, dy.const_data_ptr<T>(),
+                            shape.rows(), config.hidden_size, padding_token);
+  });
   if (config.family == model::Family::kGpt2) {
     at::Tensor positions = params.Get("wpe.weight").gradient;
     TORCH_CHECK(positions.defined(), "the position table's gradient is not bound");
-    kernels::SumPositions(positions.mutable_data_ptr<float>(), dy.const_data_ptr<float>(),
-                          shape.samples, shape.tokens, config.hidden_size);
+    WithNumbersOf(dy, [&]<typename T>(T*) {
+      kernels::SumPositions(positions.mutable_data_ptr<float>(), dy.const_data_ptr<T>(),
+                            shape.samples, shape.tokens, config.hidden_size);
+    });
   }
 }
 

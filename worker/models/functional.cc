@@ -38,6 +38,9 @@ void Put(at::Tensor& place, at::Tensor made) {
   }
 }
 
+// LibTorch keeps the statistics of a norm in fp32 where its parameters are fp32.
+at::Tensor Wide(const at::Tensor& tensor) { return tensor.to(at::kFloat); }
+
 const char* GeluName(model::Activation kind) {
   return kind == model::Activation::kGeluTanh ? "tanh" : "none";
 }
@@ -70,7 +73,7 @@ void LinearWeightGradient(const at::Tensor& dy, const at::Tensor& x, const Linea
   }
   if (param.bias.gradient.defined()) {
     at::Tensor bias_gradient = param.bias.gradient;
-    bias_gradient.add_(at::sum(dy, {0}));
+    bias_gradient.add_(at::sum(dy, {0}, /*keepdim=*/false, at::kFloat));
   }
 }
 
@@ -93,8 +96,8 @@ NormParam GetNorm(const LayerParams& params, absl::string_view name, double epsi
 void Norm(at::Tensor& y, const at::Tensor& x, const NormParam& param, NormSaved& saved) {
   const int64_t width = x.size(-1);
   if (param.bias.weight.defined()) {
-    auto [made, mean, rstd] =
-        at::native_layer_norm(x, {width}, param.weight.weight, param.bias.weight, param.epsilon);
+    auto [made, mean, rstd] = at::native_layer_norm(x, {width}, Wide(param.weight.weight),
+                                                    Wide(param.bias.weight), param.epsilon);
     Put(y, std::move(made));
     Put(saved.mean, std::move(mean));
     Put(saved.rstd, std::move(rstd));
@@ -102,10 +105,12 @@ void Norm(at::Tensor& y, const at::Tensor& x, const NormParam& param, NormSaved&
   }
   const int64_t rows = x.numel() / width;
   if (!y.defined()) y = at::empty_like(x);
-  if (!saved.rstd.defined()) saved.rstd = at::empty({rows}, x.options());
-  kernels::RmsNorm(x.const_data_ptr<float>(), param.weight.weight.const_data_ptr<float>(), rows,
-                   width, static_cast<float>(param.epsilon), y.mutable_data_ptr<float>(),
-                   saved.rstd.mutable_data_ptr<float>());
+  if (!saved.rstd.defined()) saved.rstd = at::empty({rows}, at::kFloat);
+  WithNumbersOf(x, [&]<typename T>(T*) {
+    kernels::RmsNorm(x.const_data_ptr<T>(), param.weight.weight.const_data_ptr<T>(), rows, width,
+                     static_cast<float>(param.epsilon), y.mutable_data_ptr<T>(),
+                     saved.rstd.mutable_data_ptr<float>());
+  });
 }
 
 at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& param,
@@ -113,18 +118,20 @@ at::Tensor NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& par
   const int64_t width = x.size(-1);
   at::Tensor weight_gradient = param.weight.gradient;
   if (param.bias.weight.defined()) {
-    auto [dx, dweight, dbias] =
-        at::native_layer_norm_backward(dy, x, {width}, saved.mean, saved.rstd, param.weight.weight,
-                                       param.bias.weight, {true, true, true});
+    auto [dx, dweight, dbias] = at::native_layer_norm_backward(
+        dy, x, {width}, saved.mean, saved.rstd, Wide(param.weight.weight), Wide(param.bias.weight),
+        {true, true, true});
     at::Tensor bias_gradient = param.bias.gradient;
     weight_gradient.add_(dweight);
     bias_gradient.add_(dbias);
     return dx;
   }
-  kernels::RmsNormBackward(dy.const_data_ptr<float>(), x.const_data_ptr<float>(),
-                           param.weight.weight.const_data_ptr<float>(),
-                           saved.rstd.const_data_ptr<float>(), x.numel() / width, width,
-                           dy.mutable_data_ptr<float>(), weight_gradient.mutable_data_ptr<float>());
+  WithNumbersOf(x, [&]<typename T>(T*) {
+    kernels::RmsNormBackward(dy.const_data_ptr<T>(), x.const_data_ptr<T>(),
+                             param.weight.weight.const_data_ptr<T>(),
+                             saved.rstd.const_data_ptr<float>(), x.numel() / width, width,
+                             dy.mutable_data_ptr<T>(), weight_gradient.mutable_data_ptr<float>());
+  });
   return dy;
 }
 
@@ -240,13 +247,15 @@ AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q, 
     if (group == 1) return AttentionGradients{dq, dk, dv};
     GroupMember(sum.dq, r, group).copy_(dq);
     if (r == 0) {
-      sum.dk = dk;
-      sum.dv = dv;
+      sum.dk = Wide(dk);
+      sum.dv = Wide(dv);
     } else {
       sum.dk.add_(dk);
       sum.dv.add_(dv);
     }
   }
+  sum.dk = sum.dk.to(k.scalar_type());
+  sum.dv = sum.dv.to(v.scalar_type());
   return sum;
 }
 

@@ -33,20 +33,66 @@ void RunParallel(const gemm::Product& p) {
   });
 }
 
+// Of a product that is added to something wider: the part that exists beside it.
+constexpr int64_t kRowsBeside = 256, kColumnsBeside = 4096;
+// Of a product of bf16 by fp32: the block of C, and the steps of k, that exist in fp32.
+constexpr int64_t kWideBlock = 64, kWideSteps = 2048;
+
+// Calls fn(begin, count) for stretches of [0, size).
+template <typename Fn>
+void ForStretches(int64_t size, int64_t most, Fn&& fn) {
+  for (int64_t begin = 0; begin < size; begin += most) fn(begin, std::min(most, size - begin));
+}
+
+void MultiplyAndWiden(at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                      Bf16Products narrow) {
+  ForStretches(c.size(0), kRowsBeside, [&](int64_t row, int64_t rows) {
+    ForStretches(c.size(1), kColumnsBeside, [&](int64_t column, int64_t columns) {
+      at::Tensor part = at::empty({rows, columns}, a.options());
+      MatMul(part, a.narrow(0, row, rows), b.narrow(1, column, columns), /*accumulate=*/false,
+             narrow);
+      c.narrow(0, row, rows).narrow(1, column, columns).add_(part);
+    });
+  });
+}
+
+void MultiplyByLibrary(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
+  if (accumulate) {
+    c.addmm_(a, b);
+  } else {
+    at::mm_out(c, a, b);
+  }
+}
+
+void MultiplyWidened(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
+  ForStretches(c.size(0), kWideBlock, [&](int64_t row, int64_t rows) {
+    ForStretches(c.size(1), kWideBlock, [&](int64_t column, int64_t columns) {
+      at::Tensor block = c.narrow(0, row, rows).narrow(1, column, columns);
+      at::Tensor sums = accumulate ? block.to(at::kFloat)
+                                   : at::empty({rows, columns}, a.options().dtype(at::kFloat));
+      ForStretches(a.size(1), kWideSteps, [&](int64_t step, int64_t steps) {
+        MatMul(sums, a.narrow(0, row, rows).narrow(1, step, steps).to(at::kFloat).contiguous(),
+               b.narrow(0, step, steps).narrow(1, column, columns).to(at::kFloat).contiguous(),
+               accumulate || step > 0);
+      });
+      block.copy_(sums);
+    });
+  });
+}
+
 }  // namespace
+
+bool HasBf16Products() { return __builtin_cpu_supports("avx512bf16") > 0; }
 
 bool gemm::Avx512Supported() { return __builtin_cpu_supports("avx512f"); }
 
-void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
+void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate,
+            Bf16Products narrow) {
   static const bool fast = gemm::Avx512Supported();
-  if (!fast) {
-    if (accumulate) {
-      c.addmm_(a, b);
-    } else {
-      at::mm_out(c, a, b);
-    }
-    return;
-  }
+  if (c.scalar_type() != a.scalar_type()) return MultiplyAndWiden(c, a, b, narrow);
+  const bool is_narrow = a.scalar_type() != at::kFloat;
+  if (is_narrow && narrow == Bf16Products::kByFp32) return MultiplyWidened(c, a, b, accumulate);
+  if (is_narrow || !fast) return MultiplyByLibrary(c, a, b, accumulate);
   gemm::Product product;
   product.m = c.size(0);
   product.n = c.size(1);

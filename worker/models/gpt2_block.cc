@@ -32,23 +32,25 @@ class Gpt2Block : public Block {
  public:
   explicit Gpt2Block(const model::ModelConfig& config) : config_(config) {}
 
-  std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const override {
+  std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, DType activations,
+                                       DeviceAddress place) const override {
     auto saved = std::make_unique<Gpt2Saved>();
-    if (place == nullptr) return saved;
+    if (!place) return saved;
     const int64_t rows = shape.rows(), hidden = config_.hidden_size;
-    KeptPlace at(place);
-    saved->norm1 = {at.Take({rows, 1}), at.Take({rows, 1})};
+    KeptPlace at(place, activations);
+    saved->norm1 = {at.TakeStatistic({rows, 1}), at.TakeStatistic({rows, 1})};
     saved->normed1 = at.Take({rows, hidden});
     saved->qkv = at.Take({rows, 3 * hidden});
     saved->attention.output = at.Take({rows, hidden});
     saved->attention.logsumexp = {
-        at.Take({shape.samples, shape.tokens, config_.num_heads}).transpose(1, 2)};
+        at.TakeStatistic({shape.samples, shape.tokens, config_.num_heads}).transpose(1, 2)};
     saved->middle = at.Take({rows, hidden});
-    saved->norm2 = {at.Take({rows, 1}), at.Take({rows, 1})};
+    saved->norm2 = {at.TakeStatistic({rows, 1}), at.TakeStatistic({rows, 1})};
     saved->normed2 = at.Take({rows, hidden});
     saved->preactivation = at.Take({rows, config_.intermediate_size});
     saved->activated = at.Take({rows, config_.intermediate_size});
-    TORCH_CHECK(at.size() == model::KeptBlockBytes(config_, shape.samples, shape.tokens));
+    TORCH_CHECK(at.size() ==
+                model::KeptBlockBytes(config_, activations, shape.samples, shape.tokens));
     return saved;
   }
 

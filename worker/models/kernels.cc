@@ -1,11 +1,13 @@
 #include "worker/models/kernels.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/BFloat16.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 // Compiled for each level, chosen when the program is loaded.
 #define HARMONY_CPU_LEVELS __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -131,111 +133,204 @@ HARMONY_CPU_LEVELS void RotateHead(float* x, const float* cosines, const float* 
   }
 }
 
+HARMONY_CPU_LEVELS void Widen(const uint16_t* x, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(uint32_t{x[i]} << 16);
+}
+
+// To the nearest, ties to even; what is not a number stays so.
+HARMONY_CPU_LEVELS void Narrow(const float* x, int64_t n, uint16_t* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  }
+}
+
+// Stretches of a matrix of T as fp32 ones: in place, or in a buffer.
+template <typename T>
+class Stretch;
+
+template <>
+class Stretch<float> {
+ public:
+  explicit Stretch(int64_t) {}
+  const float* Read(const float* x, int64_t) { return x; }
+  // To be written, or read and written; Done when it has been.
+  float* Write(float* x) { return x; }
+  float* Change(float* x, int64_t) { return x; }
+  void Done(float*, int64_t) {}
+};
+
+template <>
+class Stretch<c10::BFloat16> {
+ public:
+  explicit Stretch(int64_t length) : buffer_(static_cast<size_t>(length)) {}
+  const float* Read(const c10::BFloat16* x, int64_t n) {
+    Widen(reinterpret_cast<const uint16_t*>(x), n, buffer_.data());
+    return buffer_.data();
+  }
+  float* Write(c10::BFloat16*) { return buffer_.data(); }
+  float* Change(c10::BFloat16* x, int64_t n) {
+    Read(x, n);
+    return buffer_.data();
+  }
+  void Done(c10::BFloat16* x, int64_t n) {
+    Narrow(buffer_.data(), n, reinterpret_cast<uint16_t*>(x));
+  }
+
+ private:
+  std::vector<float> buffer_;
+};
+
 }  // namespace
 
-int64_t GatherRows(const float* table, int64_t table_rows, const int32_t* ids, int64_t rows,
-                   int64_t width, float* out) {
+template <typename T>
+int64_t GatherRows(const T* table, int64_t table_rows, const int32_t* ids, int64_t rows,
+                   int64_t width, T* out) {
   for (int64_t i = 0; i < rows; ++i) {
     if (ids[i] < 0 || ids[i] >= table_rows) return i;
   }
   at::parallel_for(0, rows, GrainRows(width), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(out + i * width, table + ids[i] * width, sizeof(float) * width);
+      std::memcpy(out + i * width, table + ids[i] * width, sizeof(T) * width);
     }
   });
   return -1;
 }
 
-void ScatterAddRows(float* gradient, const int32_t* ids, const float* dy, int64_t rows,
-                    int64_t width, int64_t skip) {
+template <typename T>
+void ScatterAddRows(float* gradient, const int32_t* ids, const T* dy, int64_t rows, int64_t width,
+                    int64_t skip) {
   // Columns are split, so that rows of one id are added in order whatever the number of threads.
   at::parallel_for(0, width, GrainRows(rows), [&](int64_t begin, int64_t end) {
+    Stretch<T> row(end - begin);
     for (int64_t i = 0; i < rows; ++i) {
       if (ids[i] == skip) continue;
-      AddRow(gradient + ids[i] * width + begin, dy + i * width + begin, end - begin);
+      AddRow(gradient + ids[i] * width + begin, row.Read(dy + i * width + begin, end - begin),
+             end - begin);
     }
   });
 }
 
-void AddPositions(float* out, const float* positions, int64_t samples, int64_t tokens,
-                  int64_t width) {
+template <typename T>
+void AddPositions(T* out, const T* positions, int64_t samples, int64_t tokens, int64_t width) {
   at::parallel_for(0, samples * tokens, GrainRows(width), [&](int64_t begin, int64_t end) {
+    Stretch<T> sum(width), position(width);
     for (int64_t i = begin; i < end; ++i) {
-      AddRow(out + i * width, positions + (i % tokens) * width, width);
+      AddRow(sum.Change(out + i * width, width),
+             position.Read(positions + (i % tokens) * width, width), width);
+      sum.Done(out + i * width, width);
     }
   });
 }
 
-void SumPositions(float* gradient, const float* dy, int64_t samples, int64_t tokens,
-                  int64_t width) {
+template <typename T>
+void SumPositions(float* gradient, const T* dy, int64_t samples, int64_t tokens, int64_t width) {
   at::parallel_for(0, tokens, GrainRows(width * samples), [&](int64_t begin, int64_t end) {
+    const int64_t count = (end - begin) * width;
+    Stretch<T> rows(count);
     for (int64_t b = 0; b < samples; ++b) {
-      AddRow(gradient + begin * width, dy + (b * tokens + begin) * width, (end - begin) * width);
+      AddRow(gradient + begin * width, rows.Read(dy + (b * tokens + begin) * width, count), count);
     }
   });
 }
 
-void RmsNorm(const float* x, const float* weight, int64_t rows, int64_t width, float epsilon,
-             float* y, float* rstd) {
+template <typename T>
+void RmsNorm(const T* x, const T* weight, int64_t rows, int64_t width, float epsilon, T* y,
+             float* rstd) {
   at::parallel_for(0, rows, GrainRows(width), [&](int64_t begin, int64_t end) {
+    Stretch<T> in(width), factors(width), out(width);
+    const float* const factor = factors.Read(weight, width);
     for (int64_t i = begin; i < end; ++i) {
-      const float mean = SumOfSquares(x + i * width, width) / static_cast<float>(width);
+      const float* const row = in.Read(x + i * width, width);
+      const float mean = SumOfSquares(row, width) / static_cast<float>(width);
       rstd[i] = 1.0f / std::sqrt(mean + epsilon);
-      NormRow(x + i * width, weight, width, rstd[i], y + i * width);
+      NormRow(row, factor, width, rstd[i], out.Write(y + i * width));
+      out.Done(y + i * width, width);
     }
   });
 }
 
-void RmsNormBackward(const float* dy, const float* x, const float* weight, const float* rstd,
-                     int64_t rows, int64_t width, float* dx, float* weight_gradient) {
+template <typename T>
+void RmsNormBackward(const T* dy, const T* x, const T* weight, const float* rstd, int64_t rows,
+                     int64_t width, T* dx, float* weight_gradient) {
   // The weight's gradient first: dx may overwrite dy. Columns are split, rows come in order.
   at::parallel_for(0, width, GrainRows(rows), [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    Stretch<T> gradient(count), in(count);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t at = i * width + begin;
-      AccumulateNormWeight(dy + at, x + at, rstd[i], end - begin, weight_gradient + begin);
+      AccumulateNormWeight(gradient.Read(dy + at, count), in.Read(x + at, count), rstd[i], count,
+                           weight_gradient + begin);
     }
   });
   at::parallel_for(0, rows, GrainRows(width), [&](int64_t begin, int64_t end) {
+    Stretch<T> gradient(width), in(width), factors(width), out(width);
+    const float* const factor = factors.Read(weight, width);
     for (int64_t i = begin; i < end; ++i) {
-      NormBackwardRow(dy + i * width, x + i * width, weight, width, rstd[i], dx + i * width);
+      const int64_t at = i * width;
+      NormBackwardRow(gradient.Read(dy + at, width), in.Read(x + at, width), factor, width, rstd[i],
+                      out.Write(dx + at));
+      out.Done(dx + at, width);
     }
   });
 }
 
-void Rotate(float* x, const float* cosines, const float* sines, int64_t samples, int64_t tokens,
+template <typename T>
+void Rotate(T* x, const float* cosines, const float* sines, int64_t samples, int64_t tokens,
             int64_t heads, int64_t head_dim, bool inverse) {
   const int64_t half = head_dim / 2;
   const float sign = inverse ? -1.0f : 1.0f;
   const int64_t grain = GrainRows(heads * head_dim);
   at::parallel_for(0, samples * tokens, grain, [&](int64_t begin, int64_t end) {
+    Stretch<T> head(head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = i % tokens;
       for (int64_t h = 0; h < heads; ++h) {
-        RotateHead(x + (i * heads + h) * head_dim, cosines + t * half, sines + t * half, half,
-                   sign);
+        T* const at = x + (i * heads + h) * head_dim;
+        RotateHead(head.Change(at, head_dim), cosines + t * half, sines + t * half, half, sign);
+        head.Done(at, head_dim);
       }
     }
   });
 }
 
-void CrossEntropy(float* logits, const int32_t* labels, int64_t rows, int64_t vocabulary,
-                  float scale, double* row_loss) {
+template <typename T>
+void CrossEntropy(T* logits, const int32_t* labels, int64_t rows, int64_t vocabulary, float scale,
+                  double* row_loss) {
   at::parallel_for(0, rows, GrainRows(vocabulary), [&](int64_t begin, int64_t end) {
+    Stretch<T> stretch(vocabulary);
     for (int64_t i = begin; i < end; ++i) {
-      float* row = logits + i * vocabulary;
+      T* const at = logits + i * vocabulary;
       if (labels[i] < 0) {
         row_loss[i] = 0;
-        std::memset(row, 0, sizeof(float) * vocabulary);
+        std::memset(static_cast<void*>(at), 0, sizeof(T) * vocabulary);
         continue;
       }
+      float* const row = stretch.Change(at, vocabulary);
       const float maximum = RowMax(row, vocabulary);
       const float picked = row[labels[i]] - maximum;
       const double sum = ExpRow(row, vocabulary, maximum);
       row_loss[i] = std::log(sum) - static_cast<double>(picked);
       ScaleRow(row, vocabulary, static_cast<float>(static_cast<double>(scale) / sum));
       row[labels[i]] -= scale;
+      stretch.Done(at, vocabulary);
     }
   });
 }
+
+#define HARMONY_KERNELS_OF(T)                                                                     \
+  template int64_t GatherRows(const T*, int64_t, const int32_t*, int64_t, int64_t, T*);           \
+  template void ScatterAddRows(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);      \
+  template void AddPositions(T*, const T*, int64_t, int64_t, int64_t);                            \
+  template void SumPositions(float*, const T*, int64_t, int64_t, int64_t);                        \
+  template void RmsNorm(const T*, const T*, int64_t, int64_t, float, T*, float*);                 \
+  template void RmsNormBackward(const T*, const T*, const T*, const float*, int64_t, int64_t, T*, \
+                                float*);                                                          \
+  template void Rotate(T*, const float*, const float*, int64_t, int64_t, int64_t, int64_t, bool); \
+  template void CrossEntropy(T*, const int32_t*, int64_t, int64_t, float, double*);
+HARMONY_KERNELS_OF(float)
+HARMONY_KERNELS_OF(c10::BFloat16)
+#undef HARMONY_KERNELS_OF
 
 }  // namespace harmony::worker::kernels

@@ -7,8 +7,11 @@
 
 namespace harmony::worker {
 
-at::Tensor WrapFloat(const float* data, at::IntArrayRef shape) {
-  return at::from_blob(const_cast<float*>(data), shape, at::kFloat);
+at::Tensor WrapTensor(DeviceAddress address, DType dtype, at::IntArrayRef shape) {
+  TORCH_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "these layers compute in no ",
+              std::string(ToString(dtype)));
+  return at::from_blob(HostPointer<void>(address), shape,
+                       dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat);
 }
 
 LayerParams::LayerParams(const model::ModelSpec& model, int layer,
@@ -37,7 +40,7 @@ Param LayerParams::Find(absl::string_view suffix) const {
   const BoundBlock* bound = Locate(suffix, &tensor);
   if (!bound) return param;
   const auto wrap = [tensor](DeviceAddress block, const model::StoredAs& form) {
-    return WrapFloat(HostPointer<const float>(block + form.offset), tensor->shape);
+    return WrapTensor(block + form.offset, form.dtype, tensor->shape);
   };
   if (bound->binding.weights) param.weight = wrap(bound->binding.weights, tensor->weight);
   if (bound->binding.gradients) param.gradient = wrap(bound->binding.gradients, tensor->gradient);

@@ -53,7 +53,14 @@ class LayerParams {
   std::vector<BoundBlock> blocks_;
 };
 
-// Wraps memory as a contiguous fp32 tensor without copying.
-at::Tensor WrapFloat(const float* data, at::IntArrayRef shape);
+// Wraps memory as a contiguous tensor without copying. REQUIRES: fp32 or bf16.
+at::Tensor WrapTensor(DeviceAddress address, DType dtype, at::IntArrayRef shape);
+
+// Calls fn with a null pointer of the type of the tensor's numbers. REQUIRES: fp32 or bf16.
+template <typename Fn>
+auto WithNumbersOf(const at::Tensor& tensor, Fn&& fn) {
+  return tensor.scalar_type() == at::kBFloat16 ? fn(static_cast<c10::BFloat16*>(nullptr))
+                                               : fn(static_cast<float*>(nullptr));
+}
 
 }  // namespace harmony::worker

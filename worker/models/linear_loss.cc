@@ -8,6 +8,7 @@
 
 #include "worker/models/gemm.h"
 #include "worker/models/kernels.h"
+#include "worker/models/layer_params.h"
 
 namespace harmony::worker {
 
@@ -25,8 +26,10 @@ double RunLinearLoss(LinearLoss& loss) {
     at::Tensor chunk_gradient = loss.x_gradient.narrow(0, begin, count);
     if (biased) logits.copy_(loss.bias.expand({count, classes}));
     MatMul(logits, chunk, weight_in_out, /*accumulate=*/biased);
-    kernels::CrossEntropy(logits.mutable_data_ptr<float>(), loss.labels + begin, count, classes,
-                          loss.scale, row_loss.data() + begin);
+    WithNumbersOf(logits, [&]<typename T>(T*) {
+      kernels::CrossEntropy(logits.mutable_data_ptr<T>(), loss.labels + begin, count, classes,
+                            loss.scale, row_loss.data() + begin);
+    });
     MatMul(loss.weight_gradient, logits.t(), chunk,
            /*accumulate=*/begin > 0 || !loss.sets_weight_gradient);
     MatMul(chunk_gradient, logits, loss.weight, /*accumulate=*/false);

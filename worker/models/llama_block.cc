@@ -45,35 +45,37 @@ class LlamaBlock : public Block {
  public:
   explicit LlamaBlock(const model::ModelConfig& config) : config_(config) {}
 
-  std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, float* place) const override {
+  std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, DType activations,
+                                       DeviceAddress place) const override {
     auto saved = std::make_unique<LlamaSaved>();
-    if (place == nullptr) return saved;
+    if (!place) return saved;
     const int64_t rows = shape.rows(), hidden = config_.hidden_size;
     const int64_t heads = config_.num_heads, kv_heads = config_.num_kv_heads;
-    KeptPlace at(place);
-    saved->norm1.rstd = at.Take({rows});
+    KeptPlace at(place, activations);
+    saved->norm1.rstd = at.TakeStatistic({rows});
     saved->normed1 = at.Take({rows, hidden});
     saved->q.rows = at.Take({rows, heads * config_.head_dim});
     saved->k.rows = at.Take({rows, kv_heads * config_.head_dim});
     saved->v.rows = at.Take({rows, kv_heads * config_.head_dim});
     if (config_.qk_norm) {
       saved->q.raw = at.Take({rows, heads * config_.head_dim});
-      saved->q.norm.rstd = at.Take({rows * heads});
+      saved->q.norm.rstd = at.TakeStatistic({rows * heads});
       saved->k.raw = at.Take({rows, kv_heads * config_.head_dim});
-      saved->k.norm.rstd = at.Take({rows * kv_heads});
+      saved->k.norm.rstd = at.TakeStatistic({rows * kv_heads});
     }
     saved->attention.output = at.Take({rows, heads * config_.head_dim});
     for (int64_t pass = 0; pass < heads / kv_heads; ++pass) {
       saved->attention.logsumexp.push_back(
-          at.Take({shape.samples, shape.tokens, kv_heads}).transpose(1, 2));
+          at.TakeStatistic({shape.samples, shape.tokens, kv_heads}).transpose(1, 2));
     }
     saved->middle = at.Take({rows, hidden});
-    saved->norm2.rstd = at.Take({rows});
+    saved->norm2.rstd = at.TakeStatistic({rows});
     saved->normed2 = at.Take({rows, hidden});
     saved->gate = at.Take({rows, config_.intermediate_size});
     saved->up = at.Take({rows, config_.intermediate_size});
     saved->gated = at.Take({rows, config_.intermediate_size});
-    TORCH_CHECK(at.size() == model::KeptBlockBytes(config_, shape.samples, shape.tokens));
+    TORCH_CHECK(at.size() ==
+                model::KeptBlockBytes(config_, activations, shape.samples, shape.tokens));
     return saved;
   }
 
@@ -106,9 +108,11 @@ class LlamaBlock : public Block {
   }
 
   void Rotate(at::Tensor& rows, BatchShape shape, bool inverse) const {
-    kernels::Rotate(rows.mutable_data_ptr<float>(), rope_.cosines.data(), rope_.sines.data(),
-                    shape.samples, shape.tokens, rows.size(1) / config_.head_dim, config_.head_dim,
-                    inverse);
+    WithNumbersOf(rows, [&]<typename T>(T*) {
+      kernels::Rotate(rows.mutable_data_ptr<T>(), rope_.cosines.data(), rope_.sines.data(),
+                      shape.samples, shape.tokens, rows.size(1) / config_.head_dim,
+                      config_.head_dim, inverse);
+    });
   }
 
   // Projects to queries or keys (norm_name: their norm, used with qk_norm) and rotates them.

@@ -5,6 +5,7 @@
 // unnamed namespace: each keeps its own copy, compiled for its own target. Those files are compiled
 // without contraction of multiplications and additions.
 
+#include <bit>
 #include <cmath>
 
 #include "worker/optimizer/kernels.h"
@@ -22,6 +23,18 @@ inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
   return SumOfGradients(r.gradients, r.num_gradients, i) * clip;
 }
 
+// What is not a number stays so: rounding could turn it into infinity.
+inline uint16_t RoundToBf16(float x) {
+  if (x != x) return 0x7fc0;
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline void StoreWeight(const UpdateRange& r, int64_t i, float w) {
+  r.w[i] = w;
+  if (r.copy != nullptr) r.copy[i] = RoundToBf16(w);
+}
+
 inline void AdamWElement(const UpdateRange& r, const AdamWConstants& c, int64_t i) {
   const float g = GradientElement(r, c.clip, i);
   const float w = r.w[i] * c.decay;
@@ -31,7 +44,7 @@ inline void AdamWElement(const UpdateRange& r, const AdamWConstants& c, int64_t 
   const float denominator = std::sqrt(v) / c.bias2_sqrt + c.epsilon;
   r.m[i] = m;
   r.v[i] = v;
-  r.w[i] = w - c.step_size * (m / denominator);
+  StoreWeight(r, i, w - c.step_size * (m / denominator));
 }
 
 inline void SgdElement(const UpdateRange& r, const SgdConstants& c, int64_t i) {
@@ -41,7 +54,7 @@ inline void SgdElement(const UpdateRange& r, const SgdConstants& c, int64_t i) {
     r.m[i] = m;
     g = c.nesterov ? g + c.momentum * m : m;
   }
-  r.w[i] = r.w[i] - c.learning_rate * g;
+  StoreWeight(r, i, r.w[i] - c.learning_rate * g);
 }
 
 // Keeps the old values of the vector that starts at element `i` (fewer than kVectorElements at the

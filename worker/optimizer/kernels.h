@@ -22,6 +22,9 @@ Isa BestIsa();  // of this machine
 // Elements [begin, end) of a block's buffers. REQUIRES: begin a multiple of kVectorElements.
 struct UpdateRange {
   float* w = nullptr;
+  // Gets each new w, rounded to the nearest bf16 (ties to even); null: there is no working copy. No
+  // undo slot has it: a vector that is done again writes it again.
+  uint16_t* copy = nullptr;
   float* m = nullptr;                       // null for SGD without momentum
   float* v = nullptr;                       // null for SGD
   const float* const* gradients = nullptr;  // added up from the first to the last, in fp32

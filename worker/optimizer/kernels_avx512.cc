@@ -13,6 +13,15 @@ struct Avx512 {
   static Floats Set(float x) { return _mm512_set1_ps(x); }
   static Floats Load(const float* p) { return _mm512_loadu_ps(p); }
   static void Store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
+  static void StoreBf16(uint16_t* p, Floats x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i rounded =
+        _mm512_mask_mov_epi32(_mm512_srli_epi32(up, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                              _mm512_set1_epi32(0x7fc0));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
+  }
   static Floats Add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
   static Floats Sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
   static Floats Mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/ipc/segment_layout.h"
+#include "worker/optimizer/element_math.h"
 
 namespace harmony::worker {
 namespace {
@@ -51,13 +52,19 @@ struct Treatment {
   model::TensorRole role = model::TensorRole::kTrained;
   double weight_decay = 0;
   double learning_rate_factor = 1;
+  bool has_master = false;
+  // From the place that element 0 would have among the weights, had all their type, to the start of
+  // the block: other types before may move a tensor.
+  Bytes shift;
   bool operator==(const Treatment&) const = default;
 };
 
 Treatment TreatmentOf(const model::TensorSpec& tensor, const OptimizerSettings& settings) {
+  const Bytes size = tensor.has_master() ? SizeOf(tensor.weight.dtype) : SizeOf(DType::kF32);
   return {tensor.role,
           tensor.own_weight_decay.value_or(tensor.weight_decay ? settings.weight_decay : 0),
-          tensor.learning_rate_factor};
+          tensor.learning_rate_factor, tensor.has_master(),
+          tensor.weight.offset - size * FirstElement(tensor)};
 }
 
 // Tensors that lie behind each other and are updated alike.
@@ -88,6 +95,21 @@ void ForEachRun(const model::ParamBlock& block, const OptimizerSettings& setting
   }
 }
 
+template <typename T>
+T* WeightsFrom(const BlockState& state, Bytes shift) {
+  return reinterpret_cast<T*>(static_cast<std::byte*>(state.weights) + shift.count());
+}
+
+// Puts the old values of the vector at range.begin back.
+void RestoreVector(const ipc::UndoSlot& slot, const UpdateRange& range, int64_t end) {
+  const int64_t count = std::min(static_cast<int64_t>(ipc::kVectorElements), end - range.begin);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(slot.w[0]);
+  std::memcpy(range.w + range.begin, slot.w, bytes);
+  if (range.m != nullptr) std::memcpy(range.m + range.begin, slot.m, bytes);
+  if (range.v != nullptr) std::memcpy(range.v + range.begin, slot.v, bytes);
+  asm volatile("" ::: "memory");
+}
+
 // What lies in the gradient's place becomes the weight: doing it again changes nothing, so a death
 // in the middle needs no undo.
 void Replace(const UpdateRange& range) {
@@ -109,10 +131,18 @@ OptimizerSettings SettingsOf(const job::JobSpec& job) {
 }
 
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
-                    const StepHyper& hyper, UpdateRange range, const Kernels& kernels) {
+                    const StepHyper& hyper, const BlockState& state, UpdateRange range,
+                    const Kernels& kernels, const ipc::UndoSlot* half_written) {
+  range.m = state.m;
+  range.v = state.v;
   ForEachRun(block, settings, range.begin, range.end, [&](const Run& run) {
     range.begin = run.begin;
     range.end = run.end;
+    const Bytes shift = run.treatment.shift;
+    range.w = run.treatment.has_master ? state.masters : WeightsFrom<float>(state, shift);
+    range.copy = run.treatment.has_master ? WeightsFrom<uint16_t>(state, shift) : nullptr;
+    if (half_written != nullptr) RestoreVector(*half_written, range, run.end);
+    half_written = nullptr;
     // A factor of 1 leaves the bits as they are without one.
     const double rate = hyper.learning_rate * run.treatment.learning_rate_factor;
     const double decay = run.treatment.weight_decay;
@@ -133,15 +163,21 @@ void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settin
   const int64_t chunk = static_cast<int64_t>(ipc::kUpdateChunkElements);
   pool.ParallelFor((block.elements() + chunk - 1) / chunk, [&](int64_t i) {
     UpdateRange range;
-    range.w = state.w;
-    range.m = state.m;
-    range.v = state.v;
     range.gradients = gradient.data();
     range.num_gradients = static_cast<int>(gradient.size());
     range.begin = i * chunk;
     range.end = std::min(block.elements(), range.begin + chunk);
-    UpdateElements(block, settings, hyper, range, kernels);
+    UpdateElements(block, settings, hyper, state, range, kernels);
   });
+}
+
+void RoundMasters(const model::ParamBlock& block, const BlockState& state) {
+  for (const model::TensorSpec& tensor : block.tensors) {
+    if (!tensor.has_master()) continue;
+    const float* const from = state.masters + FirstElement(tensor);
+    auto* const to = WeightsFrom<uint16_t>(state, tensor.weight.offset);
+    for (int64_t i = 0; i < tensor.elements; ++i) to[i] = RoundToBf16(from[i]);
+  }
 }
 
 double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gradient,

@@ -36,12 +36,14 @@ struct StepHyper {
   double clip_coefficient = 1;
 };
 
-// The buffers of a block, ParamBlock::elements floats each; v is null for SGD, and m without
-// momentum.
+// The buffers of a block: its weights, of the types that its tensors say, and ParamBlock::elements
+// floats of each moment (v is null for SGD, and m without momentum) and, where the block has
+// masters, of these.
 struct BlockState {
-  float* w = nullptr;
+  void* weights = nullptr;
   float* m = nullptr;
   float* v = nullptr;
+  float* masters = nullptr;
 };
 
 // A block's gradient is the sum of these, added up in this order: of its last reference, then
@@ -53,6 +55,9 @@ using BlockGradient = std::vector<const float*>;
 void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settings,
                  const StepHyper& hyper, const BlockState& state, const BlockGradient& gradient,
                  ThreadPool& pool, Isa isa = BestIsa());
+
+// Makes the working copies of a block's weights from its masters.
+void RoundMasters(const model::ParamBlock& block, const BlockState& state);
 
 // Squared norm of a block's gradient in fp64: tensors in order, each in fixed chunks. Not finite
 // exactly when the gradient is not.
@@ -66,7 +71,10 @@ double ClipCoefficient(double norm, double max_norm);
 // ---- For protected_update.cc ----
 
 // Updates elements [range.begin, range.end) of a block, by segments of equal rate and weight decay.
+// Of the range, what says where w and its copy are is filled in here. `half_written`: the old
+// values of the vector at range.begin, which may be half-written; null: it is not.
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
-                    const StepHyper& hyper, UpdateRange range, const Kernels& kernels);
+                    const StepHyper& hyper, const BlockState& state, UpdateRange range,
+                    const Kernels& kernels, const ipc::UndoSlot* half_written = nullptr);
 
 }  // namespace harmony::worker

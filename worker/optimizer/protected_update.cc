@@ -34,6 +34,11 @@ class BlockUpdate {
           {key, command::PersistentOffset(model, key), size, 0, command::ObjectState::kFree});
       records_.push_back(layout.IndexOf(key));
     }
+    state_ = {segment.Arena(views_[0].offset), Moment(1), Moment(2), nullptr};
+    if (block_.has_masters) {
+      state_.masters = reinterpret_cast<float*>(
+          segment.Arena(command::MasterOffset(model, settings.moments, update.block)));
+    }
   }
 
   absl::Status Run(ThreadPool& pool, Isa isa) {
@@ -151,9 +156,9 @@ class BlockUpdate {
     return chunk * static_cast<int64_t>(ipc::kUpdateChunkElements);
   }
   int64_t End(int64_t chunk) const { return std::min(block_.elements(), Begin(chunk + 1)); }
-  float* Buffer(size_t part) const {
-    return part < views_.size() ? reinterpret_cast<float*>(segment_.Arena(views_[part].offset))
-                                : nullptr;
+  float* Moment(size_t number) const {
+    return number < views_.size() ? reinterpret_cast<float*>(segment_.Arena(views_[number].offset))
+                                  : nullptr;
   }
 
   void RunChunk(int64_t chunk, const Kernels& kernels) const {
@@ -164,32 +169,19 @@ class BlockUpdate {
     const int64_t position = static_cast<int64_t>(cursor->position.load(std::memory_order_acquire));
     if (position == vectors + 1) return;
     UpdateRange range;
-    range.w = Buffer(0);
-    range.m = Buffer(1);
-    range.v = Buffer(2);
     range.gradients = gradient_.data();
     range.num_gradients = static_cast<int>(gradient_.size());
     range.begin = begin;
     range.end = end;
     range.cursor = cursor;
     range.cursor_base = begin;
+    const ipc::UndoSlot* half_written = nullptr;
     if (position > 0) {
       range.begin = begin + (position - 1) * vector_elements;
-      RestoreVector(cursor->slots[(position - 1) % 2], range);
+      half_written = &cursor->slots[(position - 1) % 2];
     }
-    UpdateElements(block_, settings_, update_.hyper, range, kernels);
+    UpdateElements(block_, settings_, update_.hyper, state_, range, kernels, half_written);
     cursor->position.store(static_cast<uint64_t>(vectors + 1), std::memory_order_release);
-  }
-
-  // The vector at range.begin may be half-written: put its old values back.
-  static void RestoreVector(const ipc::UndoSlot& slot, const UpdateRange& range) {
-    const int64_t count =
-        std::min(static_cast<int64_t>(ipc::kVectorElements), range.end - range.begin);
-    const size_t bytes = static_cast<size_t>(count) * sizeof(slot.w[0]);
-    std::memcpy(range.w + range.begin, slot.w, bytes);
-    if (range.m != nullptr) std::memcpy(range.m + range.begin, slot.m, bytes);
-    if (range.v != nullptr) std::memcpy(range.v + range.begin, slot.v, bytes);
-    asm volatile("" ::: "memory");
   }
 
   ipc::Segment& segment_;
@@ -200,6 +192,7 @@ class BlockUpdate {
   const int64_t first_cursor_;
   std::vector<command::ObjectView> views_;  // parameter, then moments
   std::vector<int> records_;
+  BlockState state_;
   BlockGradient gradient_;
 };
 

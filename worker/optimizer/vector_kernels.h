@@ -2,7 +2,7 @@
 
 // The vector loops, over an instruction set given as a type with
 //   Floats, kWidth                    a register of kWidth floats (16 or 8)
-//   Set, Load, Store, Add, Sub, Mul, Div, Sqrt
+//   Set, Load, Store, StoreBf16 (as RoundToBf16), Add, Sub, Mul, Div, Sqrt
 //   Doubles, SetDouble, AddSquare(accumulators, floats), StoreDoubles
 // Included by one source file per instruction set.
 
@@ -65,6 +65,12 @@ inline void SaveVector(const UpdateRange& r, int64_t i) {
   asm volatile("" ::: "memory");
 }
 
+template <typename V>
+inline void StoreWeights(const UpdateRange& r, int64_t i, typename V::Floats w) {
+  V::Store(r.w + i, w);
+  if (r.copy != nullptr) V::StoreBf16(r.copy + i, w);
+}
+
 template <typename V, int kGradients, bool kProtected>
 void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
   using F = typename V::Floats;
@@ -91,7 +97,7 @@ void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
       const F denominator = V::Add(V::Div(V::Sqrt(v), bias2_sqrt), epsilon);
       V::Store(r.m + k, m);
       V::Store(r.v + k, v);
-      V::Store(r.w + k, V::Sub(w, V::Mul(step_size, V::Div(m, denominator))));
+      StoreWeights<V>(r, k, V::Sub(w, V::Mul(step_size, V::Div(m, denominator))));
     }
   }
   AdamWElements(r, c, end, r.end);
@@ -115,7 +121,7 @@ void SgdLoop(const UpdateRange& range, const SgdConstants& c) {
         V::Store(r.m + k, m);
         g = c.nesterov ? V::Add(g, V::Mul(momentum, m)) : m;
       }
-      V::Store(r.w + k, V::Sub(w, V::Mul(learning_rate, g)));
+      StoreWeights<V>(r, k, V::Sub(w, V::Mul(learning_rate, g)));
     }
   }
   SgdElements(r, c, end, r.end);

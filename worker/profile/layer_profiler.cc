@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/io/float_convert.h"
 #include "common/io/hf_directory.h"
 #include "common/model/model_sizes.h"
 #include "worker/device/compute_device.h"
@@ -90,17 +91,17 @@ class LayerProfiler::Binder {
     const bool first = task.layers.first == 0;
     const int behind = task.layers.last + 1;
     const auto hidden = [&](int boundary, float scale) {
-      return Floats(model::BoundaryBytes(model_, boundary, samples_), scale);
+      return Boundary(boundary, /*gradients=*/false, scale);
     };
     const auto gradient = [&](int boundary, float scale) {
-      return Floats(model::BoundaryGradientBytes(model_, boundary, samples_), scale);
+      return Boundary(boundary, /*gradients=*/true, scale);
     };
     for (int reference : plan::ReferencesOf(model_, task.layers)) {
       const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
       if (!backward || model_.references[reference].needed_in_backward) {
         compute.weights.push_back({reference, Weights(block)});
       }
-      if (!forward) compute.gradients.push_back({reference, Floats(block.gradient_bytes, 0)});
+      if (!forward) compute.gradients.push_back({reference, Zeros(block.gradient_bytes)});
     }
     for (int input : model::InputsOf(model_, task.layers)) {
       compute.inputs.push_back({input, Input(model_.inputs[input])});
@@ -108,8 +109,7 @@ class LayerProfiler::Binder {
     if (task.layers.last > 0 && !(first && !backward)) {
       compute.input = hidden(std::max(task.layers.first, 1), 1);
     }
-    if (task.kept)
-      compute.kept = Floats(model::KeptActivationBytes(model_, task.layers, samples_), 0);
+    if (task.kept) compute.kept = Zeros(model::KeptActivationBytes(model_, task.layers, samples_));
     if (forward) compute.outputs.push_back({behind, hidden(behind, 0)});
     if (backward) compute.output_gradient = gradient(behind, 1e-3f);
     if (!forward && !first) compute.input_gradient = gradient(task.layers.first, 0);
@@ -135,22 +135,46 @@ class LayerProfiler::Binder {
       written_ = device_->Write(to, std::as_bytes(std::span<T>(values)));
     }
   }
-  Bytes Floats(Bytes size, float scale) {
+  Bytes Zeros(Bytes size) {
     const Bytes at = Take(size);
-    Write<float>(at, size.count() / SizeOf(DType::kF32).count(),
-                 [&] { return scale * noise_.Next(); });
+    Write<uint8_t>(at, size.count(), [] { return uint8_t{0}; });
     return at;
   }
+  // Of a type without such values: zeros.
+  template <typename Next>
+  void Values(DType dtype, Bytes at, int64_t count, const Next& next) {
+    if (dtype == DType::kF32) {
+      Write<float>(at, count, next);
+    } else if (dtype == DType::kBF16) {
+      Write<uint16_t>(at, count, [&] { return io::Bf16FromFloat(next()); });
+    } else {
+      Write<uint8_t>(at, (SizeOf(dtype) * count).count(), [] { return uint8_t{0}; });
+    }
+  }
+  // The tensors of a boundary, or the gradients of those that have one.
+  Bytes Boundary(int boundary, bool gradients, float scale) {
+    const Bytes begin = next_;
+    for (const model::SampleTensor& tensor : model_.boundaries[boundary]) {
+      if (gradients && !IsFloatingPoint(tensor.dtype)) continue;
+      const Bytes size = model::TimesSaturated(tensor.per_sample(), samples_);
+      Values(tensor.dtype, Take(size), size.count() / SizeOf(tensor.dtype).count(),
+             [&] { return scale * noise_.Next(); });
+    }
+    return begin;
+  }
   Bytes Weights(const model::ParamBlock& block) {
-    const Bytes at = Floats(block.weight_bytes, 0.02f);
+    const Bytes begin = Take(block.weight_bytes);
     for (const model::TensorSpec& tensor : block.tensors) {
+      const Bytes at = begin + tensor.weight.offset;
       if (tensor.role != model::TensorRole::kTrained) {
-        Constant(tensor, at + tensor.weight.offset);
+        Constant(tensor, at);
       } else if (tensor.init == model::InitKind::kOnes) {
-        Write<float>(at + tensor.weight.offset, tensor.elements, [] { return 1.0f; });
+        Values(tensor.weight.dtype, at, tensor.elements, [] { return 1.0f; });
+      } else {
+        Values(tensor.weight.dtype, at, tensor.elements, [&] { return 0.02f * noise_.Next(); });
       }
     }
-    return at;
+    return begin;
   }
   // Masks, tables and indices mean something: they are what the model's directory says.
   void Constant(const model::TensorSpec& tensor, Bytes offset) {

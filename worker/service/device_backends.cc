@@ -1,5 +1,7 @@
 #include "worker/service/device_backends.h"
 
+#include <spdlog/spdlog.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "worker/device/cpu_device.h"
 #include "worker/graphs/graph_layer.h"
 #include "worker/models/builtin_layers.h"
+#include "worker/models/gemm.h"
 
 namespace harmony::worker {
 namespace {
@@ -25,6 +28,9 @@ bool IsBuiltin(const runtime::AttachedJob& job) {
 }
 
 absl::StatusOr<LayerChain> BuildBuiltin(const runtime::AttachedJob& job) {
+  if (job.spec.bf16 && !HasBf16Products()) {
+    spdlog::warn("this processor has no instructions for bf16: products take as long as in fp32");
+  }
   return MakeBuiltinLayers(job.model, {.config = std::get<model::ModelConfig>(job.architecture),
                                        .tokens = job.plan.sequence_length,
                                        .padding_token = model::PaddingToken(job.config_json)});

@@ -8,7 +8,9 @@
 //   layer n+1          the head: final norm, projection to the vocabulary, cross entropy
 //
 // Batch inputs are token ids, which the embedding reads, and labels, which skip to the head; both
-// int32 [T]. Each boundary from 1 on is crossed by the hidden states, fp32 [T, C].
+// int32 [T]. Each boundary from 1 on is crossed by the hidden states, [T, C]. These, all
+// activations and the weights that layers read are fp32 or bf16; statistics of norms and of
+// attention, gradients of parameters and the loss are fp32 in any case.
 
 #include <cstdint>
 #include <string>
@@ -28,13 +30,14 @@ inline constexpr int kTokenIds = 0, kLabels = 1;
 //   block:     [its one block]
 //   head:      [norm and lm_head] when untied, [norm, tokens] when tied
 // The token table of a tied model is a block that both use.
-ModelSpec BuildModelSpec(const ModelConfig& config, int64_t sequence_length);
+ModelSpec BuildModelSpec(const ModelConfig& config, int64_t sequence_length,
+                         DType activations = DType::kF32);
 
 // Rows (tokens) of logits that the head computes at a time; a function of the vocabulary only, so
 // that results depend on neither cap nor batch. About 64 MiB of logits.
 int64_t HeadChunkRows(const ModelConfig& config);
 
 // What a block keeps in its place: KeptTensorBytes of its cost.
-Bytes KeptBlockBytes(const ModelConfig& config, int64_t samples, int64_t tokens);
+Bytes KeptBlockBytes(const ModelConfig& config, DType activations, int64_t samples, int64_t tokens);
 
 }  // namespace harmony::model

@@ -62,11 +62,14 @@ Nanos AnalyticCosts::Duration(const command::Command& command) const {
   double bytes = 0;
   if (host.kind == command::HostTaskKind::kUpdate || host.kind == command::HostTaskKind::kNorm) {
     const model::ParamBlock& block = model_.blocks[host.block];
-    // Reads g of each replica; an update reads and writes the weights and moments, too.
+    // Reads g of each replica; an update reads and writes the weights and moments, too, and writes
+    // working copies.
     bytes = static_cast<double>(block.gradient_bytes.count()) * replicas_;
     if (host.kind == command::HostTaskKind::kUpdate) {
-      bytes += 2 * (static_cast<double>(block.weight_bytes.count()) +
+      const Bytes weights = block.has_masters ? block.master_bytes() : block.weight_bytes;
+      bytes += 2 * (static_cast<double>(weights.count()) +
                     static_cast<double>(block.moment_bytes.count()) * moments_);
+      if (block.has_masters) bytes += static_cast<double>(block.weight_bytes.count());
     }
   } else if (host.kind == command::HostTaskKind::kCheckpoint ||
              host.kind == command::HostTaskKind::kInitialize) {

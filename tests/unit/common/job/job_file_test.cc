@@ -166,9 +166,8 @@ TEST(JobFileTest, KeysOfOtherTrainersThatMeanSomethingElseAreExplained) {
 
 TEST(JobFileTest, LaterFeaturesAreRefusedByName) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
-  for (const char* line :
-       {"plan: x", "pipeline: {}", "eval_data: x", "bf16: true", "dropout: config", "mode: dp-swap",
-        "mode: pp-swap", "mode: zero-offload"}) {
+  for (const char* line : {"plan: x", "pipeline: {}", "eval_data: x", "dropout: config",
+                           "mode: dp-swap", "mode: pp-swap", "mode: zero-offload"}) {
     const std::string key(absl::string_view(line).substr(0, absl::string_view(line).find(':')));
     ExpectError(Parse(line).status(), kUnimplemented, {"/jobs/job.yaml:4", key, "not there yet"});
   }

@@ -166,7 +166,7 @@ TEST(ExportedModelTest, EveryMistakeIsNamedWhereItIs) {
       {"/values/0/shape", {4, 8}, "values[0].shape: must have \"n\" in one"},
       {"/values/0/shape", {"n", 1 << 30, 1 << 30}, "values[0].shape: is too large"},
       {"/values/0/dtype", "complex64", "values[0].dtype: 'complex64' is no type of tensors"},
-      {"/parameters/1/dtype", "bfloat16", "'w' is trained, and parameters are trained in float32"},
+      {"/parameters/1/dtype", "float16", "'w' is trained, and parameters are trained in float32"},
       {"/parameters/1/role", "frozen", "parameters[1].role: 'frozen' is none of trained, fixed"},
       {"/parameters/1/shape", {"n"}, "parameters[1].shape: must consist of numbers"},
       {"/graphs/0/graph", "../../etc/passwd", "must be a SHA-256"},

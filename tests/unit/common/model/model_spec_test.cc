@@ -109,12 +109,47 @@ TEST(ModelSpecTest, EachFormOfABlockHasItsOwnTypes) {
   add({3, 100}, DType::kBF16, DType::kF32);
   add({5}, DType::kF32, DType::kBF16);
   EXPECT_EQ(block.tensors[1].weight.offset, Bytes(768));      // 600, in whole slots
-  EXPECT_EQ(block.tensors[1].gradient.offset, Bytes(1280));   // 1200
-  EXPECT_EQ(block.tensors[1].gradient.first_element(), 640);  // of two bytes each
-  EXPECT_EQ(block.tensors[1].moment.offset, Bytes(1280));
+  EXPECT_EQ(block.tensors[1].gradient.offset, Bytes(1536));   // as many numbers of twice the size
+  EXPECT_EQ(block.tensors[1].gradient.first_element(), 768);  // of two bytes each
+  EXPECT_EQ(block.tensors[1].moment.offset, Bytes(1536));
   EXPECT_EQ(block.tensors[1].init_position, 304);  // whatever the slots and types
   EXPECT_EQ(block.weight_bytes, Bytes(1024));
-  EXPECT_EQ(block.gradient_bytes, Bytes(1536));
+  EXPECT_EQ(block.gradient_bytes, Bytes(1792));
+  EXPECT_EQ(block.master_bytes(), block.moment_bytes);
+  EXPECT_TRUE(block.tensors[0].has_master());
+  EXPECT_EQ(block.tensors[0].value_dtype(), DType::kF32);
+  EXPECT_FALSE(block.tensors[1].has_master());
+}
+
+TEST(ModelSpecTest, WhatIsNotTrainedHasNoMaster) {
+  ParamBlock block;
+  for (const TensorRole role : {TensorRole::kStatistic, TensorRole::kFixed}) {
+    TensorSpec tensor;
+    tensor.shape = {5};
+    tensor.weight.dtype = tensor.gradient.dtype = DType::kBF16;
+    tensor.role = role;
+    AddTensor(block, std::move(tensor));
+    EXPECT_EQ(block.tensors.back().value_dtype(), DType::kBF16);
+  }
+  EXPECT_EQ(block.master_bytes(), Bytes(0));
+}
+
+TEST(ModelSpecTest, MixedPrecisionHalvesWhatTravelsAndKeepsMasters) {
+  const ModelConfig config = *ParseModelConfig(*PresetConfigJson("gpt2-124m"), "gpt2-124m");
+  const ModelSpec wide = BuildModelSpec(config, 256);
+  const ModelSpec narrow = BuildModelSpec(config, 256, DType::kBF16);
+  EXPECT_EQ(BoundaryBytes(narrow, 1, 2) * 2, BoundaryBytes(wide, 1, 2));
+  for (size_t b = 0; b < wide.blocks.size(); ++b) {
+    const ParamBlock &one = wide.blocks[b], &other = narrow.blocks[b];
+    // But for the gaps between tensors.
+    EXPECT_NEAR(other.weight_bytes.count(), one.weight_bytes.count() / 2, 4096);
+    EXPECT_NEAR(other.gradient_bytes.count(), one.gradient_bytes.count(), 4096);
+    EXPECT_EQ(other.master_bytes(), other.moment_bytes);
+    for (size_t t = 0; t < one.tensors.size(); ++t) {
+      EXPECT_EQ(other.tensors[t].init_position, one.tensors[t].init_position);
+      EXPECT_EQ(other.tensors[t].weight.first_element(), other.tensors[t].moment.first_element());
+    }
+  }
 }
 
 TEST(ModelCostTest, BoundariesAndChunks) {
@@ -233,7 +268,7 @@ TEST(ModelCostTest, WorkspaceGrowsWithTheRangeAndNeverOverflows) {
 
 TEST(ModelCostTest, KeptActivationsAreWhatTheBlocksSaveAndWhatLiesBetweenThem) {
   const ModelSpec model = Preset("gpt2-124m");
-  const Bytes block = KeptBlockBytes(ConfigOf("gpt2-124m"), 2, 256);
+  const Bytes block = KeptBlockBytes(ConfigOf("gpt2-124m"), DType::kF32, 2, 256);
   EXPECT_EQ(block, model.cost_of(1).saved_per_sample * 2);  // no rounding at this size
   EXPECT_EQ(KeptTensorBytes(model.cost_of(1), 2), block);
   EXPECT_EQ(KeptActivationBytes(model, {1, 1}, 2), block);

@@ -65,6 +65,46 @@ TEST_P(GemmTest, MatchesTheSumInDoubleAndIgnoresTheNumberOfThreads) {
   }
 }
 
+// Of bf16: sums are fp32, so the result is the exact one within a rounding.
+class Bf16GemmTest : public ::testing::TestWithParam<Bf16Products> {};
+
+TEST_P(Bf16GemmTest, IsTheProductRoundedOnce) {
+  for (const bool transposed : {false, true}) {
+    for (const auto& [m, k, n] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
+             {1, 1, 1}, {13, 7, 51}, {300, 70, 97}, {70, 2100, 65}, {5, 20, 4200}}) {
+      const at::Tensor a = Random(m, k, 1, transposed).to(at::kBFloat16);
+      const at::Tensor b = Random(k, n, 2, transposed).to(at::kBFloat16);
+      const at::Tensor start = Random(m, n, 3, false);
+      at::Tensor fresh = at::empty({m, n}, at::kBFloat16), added = start.to(at::kBFloat16);
+      at::Tensor wide = start.clone();
+      MatMul(fresh, a, b, /*accumulate=*/false, GetParam());
+      MatMul(added, a, b, /*accumulate=*/true, GetParam());
+      MatMul(wide, a, b, /*accumulate=*/true, GetParam());
+      const at::Tensor exact = MatMul(a.to(at::kFloat).contiguous(), b.to(at::kFloat).contiguous());
+      const at::Tensor got = fresh.to(at::kFloat), sum = added.to(at::kFloat);
+      const at::Tensor before = start.to(at::kBFloat16).to(at::kFloat);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          const float product = At(exact, i, j);
+          // Half a step of bf16, and what the order of sums in fp32 may change.
+          const auto near = [](float value) { return std::abs(value) * 0x1p-8 + 1e-4; };
+          ASSERT_NEAR(At(got, i, j), product, near(product)) << m << " " << i << ", " << j;
+          const float both = product + At(before, i, j);
+          ASSERT_NEAR(At(sum, i, j), both, near(both)) << m << " " << i << ", " << j;
+          // What was there has lost nothing.
+          ASSERT_EQ(At(wide, i, j), At(start, i, j) + At(got, i, j)) << m << " " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Bf16GemmTest,
+                         ::testing::Values(Bf16Products::kByLibrary, Bf16Products::kByFp32),
+                         [](const auto& info) {
+                           return info.param == Bf16Products::kByFp32 ? "ByFp32" : "ByLibrary";
+                         });
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GemmTest,
     ::testing::Combine(

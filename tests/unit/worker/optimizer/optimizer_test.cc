@@ -265,7 +265,10 @@ void UpdateTensorByTensor(const model::ParamBlock& block, const OptimizerSetting
                           const BlockGradient& gradient) {
   const double step = static_cast<double>(h.step);
   for (const model::TensorSpec& tensor : block.tensors) {
-    UpdateRange range{state.w, state.m, state.v};
+    UpdateRange range;
+    range.w = static_cast<float*>(state.weights);
+    range.m = state.m;
+    range.v = state.v;
     range.gradients = gradient.data();
     range.num_gradients = static_cast<int>(gradient.size());
     range.begin = tensor.weight.first_element();
@@ -454,7 +457,7 @@ TEST(RolesTest, StatisticsAreReplacedAndFixedTensorsStayAsTheyAre) {
     OptimizerSettings settings;
     settings.kind = kind;
     BlockState state = other.state();
-    state.w = w.data();
+    state.weights = w.data();
     UpdateBlock(block, settings, {.step = 1, .learning_rate = 0.1}, state, other.gradient(1), pool);
     EXPECT_NE(w[5], before[5]);
     const auto mean = static_cast<size_t>(block.tensors[1].weight.first_element());

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -22,8 +23,10 @@ using Floats = std::vector<float>;
 
 constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
 
-// One layer with one block that has so many gradients, each of a reference of its own.
-model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients) {
+// One layer with one block that has so many gradients, each of a reference of its own. The types
+// are those of the weights, over and over.
+model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients,
+                           const std::vector<DType>& types = {DType::kF32}) {
   model::ModelSpec model;
   model::ParamBlock block;
   block.name = "layer.0";
@@ -32,6 +35,7 @@ model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradien
     tensor.name = absl::StrCat("t", i);
     tensor.shape = {tensor_sizes[i]};
     tensor.weight_decay = i % 2 == 0;
+    tensor.weight.dtype = types[i % types.size()];
     model::AddTensor(block, std::move(tensor));
   }
   testing_support::TrimBlock(block);
@@ -60,7 +64,7 @@ class Arena {
   Arena(const model::ModelSpec& model, const OptimizerSettings& settings)
       : model_(model), layout_(model, 1), settings_(settings) {
     const Bytes persistent = command::PersistentBytes(model_, settings.moments);
-    const Bytes gradient = block().weight_bytes.AlignUp(kSlotAlignment);
+    const Bytes gradient = block().gradient_bytes.AlignUp(kSlotAlignment);
     ipc::SegmentJob job;
     job.id = "test";
     job.record_count = layout_.size();
@@ -73,14 +77,17 @@ class Arena {
     EXPECT_TRUE(segment_->AllocateJob(job).ok());
     for (int part = 0; part <= settings.moments; ++part) {
       const command::ObjectKey key{static_cast<command::ObjectKind>(part), 0, 0};
-      Fill(command::PersistentOffset(model_, key), static_cast<uint64_t>(part), part == 2);
-      Publish(key, command::PersistentOffset(model_, key), kVersion - 1);
+      const Bytes size = part == 0 ? block().weight_bytes : block().moment_bytes;
+      if (part > 0 || !block().has_masters)
+        Fill(Offset(part), static_cast<uint64_t>(part), part == 2);
+      Publish(key, Offset(part), size, kVersion - 1);
     }
+    if (block().has_masters) FillMasters();
     for (int reference = static_cast<int>(model_.references.size()) - 1; reference >= 0;
          --reference) {
       const command::ObjectKey key{command::ObjectKind::kGradient, reference, 0};
       Fill(persistent + gradient * reference, 10 + static_cast<uint64_t>(reference), false);
-      Publish(key, persistent + gradient * reference, kVersion);
+      Publish(key, persistent + gradient * reference, block().gradient_bytes, kVersion);
       gradients_.push_back(layout_.IndexOf(key));
     }
   }
@@ -96,21 +103,25 @@ class Arena {
   // What Update must lead to, computed without protection on a copy.
   std::vector<Floats> Expected() const {
     std::vector<Floats> state = State();
-    const auto buffer = [&](size_t i) { return i < state.size() ? state[i].data() : nullptr; };
     ThreadPool pool(1);
     const auto gradient = GradientFromRecords(*segment_, block(), gradients_, kVersion);
     EXPECT_TRUE(gradient.ok()) << gradient.status();
+    const auto moment = [&](int i) { return i <= settings_.moments ? state[i].data() : nullptr; };
     UpdateBlock(block(), settings_, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
-                {buffer(0), buffer(1), buffer(2)}, *gradient, pool, Isa::kScalar);
+                {state[0].data(), moment(1), moment(2), state.back().data()}, *gradient, pool,
+                Isa::kScalar);
     return state;
   }
 
+  // Weights and moments and, at the end, masters, where there are some.
   std::vector<Floats> State() const {
     std::vector<Floats> result;
     for (int part = 0; part <= settings_.moments; ++part) {
-      const float* data = reinterpret_cast<const float*>(segment_->Arena(
-          command::PersistentOffset(model_, {static_cast<command::ObjectKind>(part), 0, 0})));
-      result.emplace_back(data, data + block().elements());
+      const Bytes size = part == 0 ? block().weight_bytes : block().moment_bytes;
+      result.push_back(Copy(Offset(part), size));
+    }
+    if (block().has_masters) {
+      result.push_back(Copy(MasterOffset(), block().master_bytes()));
     }
     return result;
   }
@@ -131,11 +142,31 @@ class Arena {
   }
   std::byte* Base() const { return segment_->Arena(Bytes(0)) - segment_->constants().data.offset; }
   const model::ParamBlock& block() const { return model_.blocks[0]; }
+  int moments() const { return settings_.moments; }
+  BlockGradient Gradient() const {
+    return *GradientFromRecords(*segment_, block(), gradients_, kVersion);
+  }
   void DropGradient(int index) { gradients_.erase(gradients_.begin() + index); }
   ipc::Segment& segment() { return *segment_; }
   const command::ObjectTableLayout& layout() const { return layout_; }
 
  private:
+  Bytes Offset(int part) const {
+    return command::PersistentOffset(model_, {static_cast<command::ObjectKind>(part), 0, 0});
+  }
+  Bytes MasterOffset() const { return command::MasterOffset(model_, settings_.moments, 0); }
+  // What lies there, whatever its type.
+  Floats Copy(Bytes offset, Bytes size) const {
+    Floats copy(static_cast<size_t>((size.count() + 3) / 4));
+    std::memcpy(copy.data(), segment_->Arena(offset), static_cast<size_t>(size.count()));
+    return copy;
+  }
+  // As an initialisation does; a tensor without a master begins at zero.
+  void FillMasters() {
+    Fill(MasterOffset(), 77, false);
+    RoundMasters(block(), {segment_->Arena(Offset(0)), nullptr, nullptr,
+                           reinterpret_cast<float*>(segment_->Arena(MasterOffset()))});
+  }
   void Fill(Bytes offset, uint64_t seed, bool positive) {
     float* data = reinterpret_cast<float*>(segment_->Arena(offset));
     for (int64_t i = 0; i < block().elements(); ++i) {
@@ -143,9 +174,9 @@ class Arena {
       data[i] = positive ? x * x : x;
     }
   }
-  void Publish(const command::ObjectKey& key, Bytes offset, uint64_t version) {
+  void Publish(const command::ObjectKey& key, Bytes offset, Bytes size, uint64_t version) {
     segment_->Publish(layout_.IndexOf(key),
-                      {key, offset, block().weight_bytes, version, command::ObjectState::kClean});
+                      {key, offset, size, version, command::ObjectState::kClean});
   }
 
   const model::ModelSpec model_;
@@ -162,6 +193,7 @@ void ExpectDone(const Arena& arena, const std::vector<Floats>& expected, const s
         std::memcmp(state[part].data(), expected[part].data(), state[part].size() * sizeof(float)),
         0)
         << where << " part " << part;
+    if (static_cast<int>(part) > arena.moments()) continue;  // the parameter's record covers them
     const command::ObjectView view = arena.Record(static_cast<int>(part));
     ASSERT_EQ(view.state, command::ObjectState::kClean) << where;
     ASSERT_EQ(view.version, kVersion) << where;
@@ -188,6 +220,57 @@ TEST_P(ProtectedUpdateTest, SameBitsAsWithoutProtection) {
         ExpectDone(arena, expected, "second");
       }
     }
+  }
+}
+
+const std::vector<DType> kBf16 = {DType::kBF16};
+const std::vector<DType> kMixed = {DType::kBF16, DType::kF32};
+
+TEST_P(ProtectedUpdateTest, WorkingCopiesAreTheRoundedMasters) {
+  for (const OptimizerSettings& settings : {kAdamW, kSgd, kNesterov}) {
+    for (const std::vector<DType>& types : {kBf16, kMixed}) {
+      for (const std::vector<int64_t>& sizes :
+           std::vector<std::vector<int64_t>>{{3}, {1000, 7, 33, 129}, {262144, 3, 300001}}) {
+        Arena arena(MakeModel(sizes, 2, types), settings);
+        const auto expected = arena.Expected();
+        ASSERT_TRUE(arena.Update(2, GetParam()).ok());
+        ExpectDone(arena, expected, "first");
+        std::vector<Floats> rounded = arena.State();
+        RoundMasters(arena.block(), {rounded[0].data(), nullptr, nullptr, rounded.back().data()});
+        ExpectDone(arena, rounded, "rounded");
+      }
+    }
+  }
+}
+
+// A step of fp32 is lost in no master, however small it is beside a number of bf16.
+TEST_P(ProtectedUpdateTest, MastersHaveTheBitsOfATrainingInFp32) {
+  const std::vector<int64_t> sizes = {1000, 7, 33};
+  Arena wide(MakeModel(sizes, 1), kAdamW), narrow(MakeModel(sizes, 1, kBf16), kAdamW);
+  const model::ParamBlock &from = narrow.block(), &to = wide.block();
+  std::vector<Floats> state = narrow.State();
+  const auto gradient = narrow.Gradient();
+  Floats w(static_cast<size_t>(to.elements())), m = w, v = w, g = w;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const auto copy = [&](const float* source, Floats& target) {
+      std::copy_n(source + from.tensors[i].moment.first_element(), sizes[i],
+                  target.begin() + to.tensors[i].weight.first_element());
+    };
+    copy(state[3].data(), w);
+    copy(state[1].data(), m);
+    copy(state[2].data(), v);
+    copy(gradient[0], g);
+  }
+  ThreadPool pool(1);
+  UpdateBlock(to, kAdamW, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
+              {w.data(), m.data(), v.data()}, {g.data()}, pool, GetParam());
+  ASSERT_TRUE(narrow.Update(1, GetParam()).ok());
+  state = narrow.State();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_EQ(std::memcmp(state[3].data() + from.tensors[i].moment.first_element(),
+                          w.data() + to.tensors[i].weight.first_element(),
+                          static_cast<size_t>(sizes[i]) * sizeof(float)),
+              0);
   }
 }
 
@@ -254,6 +337,11 @@ TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
   }
   ResumeAfterEachInstruction(ruled, kAdamW, GetParam());
   ResumeAfterEachInstruction(ruled, kMomentum, GetParam());
+}
+
+TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstructionThatWritesAWorkingCopy) {
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 1, kBf16), kAdamW, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 1, kMixed), kSgd, GetParam());
 }
 
 #endif
