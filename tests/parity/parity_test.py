@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Harmony's training against transformers + PyTorch, in fp32.
+"""Harmony's training against transformers + PyTorch, in fp32 or mixed precision.
 
 For each architecture: makes a small checkpoint with every parameter away from its default, trains it
 20 steps in transformers and by COMMAND on the same data, and compares each step's loss (1e-5
 relative) and the final weights (1e-4), loaded through from_pretrained from output_dir/final.
 
-    .deps/parity-venv/bin/python tests/parity/parity_test.py [--command CMD] [--only NAME] [--keep DIR]
+    .deps/parity-venv/bin/python tests/parity/parity_test.py [--command CMD] [--only NAME] [--keep DIR] [--bf16]
+
+With --bf16 it is `bf16: true` that is compared, by three recipes for each architecture. PyTorch trains in
+bf16 from fp32 masters three times: with its fused attention, with the plain one, and by autocast. How far
+these are from each other is the spread of the losses; Harmony's must not be further from the first.
 
 CMD gets the job file's path in place of {job}; the default is the plain trainer,
 `build/bin/plain_trainer {job}`; for the system: `build/bin/harmony run {job} --devices sim*2:mem=64MiB`.
@@ -76,6 +80,16 @@ CASES = {
 }
 
 
+# What --bf16 trains each architecture by.
+RECIPES = {
+    "constant": {},
+    "clipped": dict(max_grad_norm=0.5, lr_scheduler_type="cosine", warmup_steps=5),
+    "fast": dict(learning_rate=3e-3, weight_decay=0.0, lr_scheduler_type="linear"),
+}
+BF16_CASES = ("gpt2", "llama", "qwen3")
+KERNELS = ("sdpa", "eager", "autocast")
+
+
 def make_checkpoint(config, directory):
     # Not far from the usual scale: gpt2's key bias has no effect on the loss, so its gradient is
     # rounding noise, which Adam blows up to the size of a step; with larger weights PyTorch differs
@@ -95,10 +109,42 @@ def make_data(path):
     np.asarray(np.cumsum(steps) % VOCABULARY, dtype=np.uint16).tofile(path)
 
 
-def train_reference(directory, data_path, job):
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="sdpa")
-    model.train()
+class Trained:
+    """A model with what is trained of it: its own parameters or, where it computes in bf16, fp32 masters."""
+
+    def __init__(self, directory, kernel=None):
+        def load(dtype):
+            attention = "eager" if kernel == "eager" else "sdpa"
+            return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype,
+                                                                     attn_implementation=attention)
+        self.autocast = kernel == "autocast"
+        self.masters = load(torch.float32)
+        self.model = load(torch.bfloat16) if kernel in ("sdpa", "eager") else self.masters
+        self.model.train()
+        self.round()
+
+    def pairs(self):
+        return [] if self.model is self.masters else zip(self.masters.parameters(), self.model.parameters())
+
+    def round(self):
+        with torch.no_grad():
+            for master, copy in self.pairs():
+                copy.copy_(master)
+
+    def logits(self, tokens):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+            return self.model(tokens, use_cache=False).logits.float()
+
+    def collect(self):
+        """Adds the gradients of a microbatch to the masters'."""
+        for master, copy in self.pairs():
+            master.grad = copy.grad.float() if master.grad is None else master.grad + copy.grad
+            copy.grad = None
+
+
+def train_reference(directory, data_path, job, kernel=None):
+    trained = Trained(directory, kernel)
+    model = trained.masters
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
@@ -117,14 +163,16 @@ def train_reference(directory, data_path, job):
             rows = [(step * BATCH + first + i) % sequences for i in range(MICROBATCH)]
             tokens = torch.stack([data[k * TOKENS:(k + 1) * TOKENS] for k in rows])
             labels = torch.stack([data[k * TOKENS + 1:(k + 1) * TOKENS + 1] for k in rows])
-            logits = model(tokens, use_cache=False).logits
+            logits = trained.logits(tokens)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(),
                                                      reduction="sum") / (BATCH * TOKENS)
             loss.backward()
+            trained.collect()
             total += loss.item()
         if job["max_grad_norm"] > 0:
             torch.nn.utils.clip_grad_norm_(model.parameters(), job["max_grad_norm"])
         optimizer.step()
+        trained.round()
         schedule.step()
         optimizer.zero_grad()
         losses.append(total)
@@ -140,18 +188,54 @@ def write_job(path, checkpoint, data_path, output, job):
     path.write_text("\n".join(lines) + "\n")
 
 
-def compare(losses, weights, output):
-    """The worst relative loss difference and the worst absolute weight difference."""
+def losses_of(output):
     metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     if [entry["step"] for entry in metrics] != list(range(1, STEPS + 1)):
         raise AssertionError(f"steps in metrics.jsonl: {[entry['step'] for entry in metrics]}")
-    worst_loss = max(abs(entry["loss"] - loss) / abs(loss) for entry, loss in zip(metrics, losses))
+    return [entry["loss"] for entry in metrics]
+
+
+def distance(losses, others):
+    """The worst relative difference of a step's loss."""
+    return max(abs(other - loss) / abs(loss) for loss, other in zip(losses, others))
+
+
+def compare(losses, weights, output):
+    """The worst relative loss difference and the worst absolute weight difference."""
+    worst_loss = distance(losses, losses_of(output))
     exported = transformers.AutoModelForCausalLM.from_pretrained(
         output / "final", dtype=torch.float32).state_dict()
     if set(exported) != set(weights):
         raise AssertionError(f"tensors differ: {set(exported) ^ set(weights)}")
     worst_weight = max((exported[name] - weights[name]).abs().max().item() for name in weights)
     return worst_loss, worst_weight
+
+
+def train(name, command, folder, job):
+    """By Harmony, from and into the folders of a case; whether it succeeded."""
+    write_job(folder / "job.yaml", folder / "model", folder / "data.bin", folder / "run", job)
+    result = subprocess.run(shlex.split(command.format(job=folder / "job.yaml")),
+                            capture_output=True, text=True)
+    if result.returncode != 0:
+        print(f"{name:16} FAILED: exit code {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result.returncode == 0
+
+
+def run_bf16_case(name, recipe, command, folder):
+    make_config, changes = CASES[name]
+    job = {**JOB, **changes, **RECIPES[recipe]}
+    folder.mkdir(parents=True)
+    make_checkpoint(make_config(), folder / "model")
+    make_data(folder / "data.bin")
+    references = [train_reference(folder / "model", folder / "data.bin", job, kernel)[0] for kernel in KERNELS]
+    spread = max(distance(one, other) for one in references for other in references)
+    if not train(name, command, folder, {**job, "bf16": "true"}):
+        return False
+    ours = distance(references[0], losses_of(folder / "run"))
+    good = ours <= spread
+    print(f"{name:8} {recipe:10} {'ok' if good else 'FAILED':6} loss {references[0][0]:.4f} -> {references[0][-1]:.4f}, "
+          f"spread of PyTorch {spread:.2e}, Harmony from its first {ours:.2e}", flush=True)
+    return good
 
 
 def run_case(name, command, folder):
@@ -162,11 +246,7 @@ def run_case(name, command, folder):
     make_checkpoint(make_config(), checkpoint)
     make_data(data_path)
     losses, weights = train_reference(checkpoint, data_path, job)
-    write_job(folder / "job.yaml", checkpoint, data_path, output, job)
-    result = subprocess.run(shlex.split(command.format(job=folder / "job.yaml")),
-                            capture_output=True, text=True)
-    if result.returncode != 0:
-        print(f"{name:16} FAILED: exit code {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    if not train(name, command, folder, job):
         return False
     loss, weight = compare(losses, weights, output)
     good = loss <= 1e-5 and weight <= 1e-4
@@ -181,12 +261,17 @@ def main():
     parser.add_argument("--command", default=f"{ROOT}/build/bin/plain_trainer {{job}}")
     parser.add_argument("--only", choices=sorted(CASES), action="append")
     parser.add_argument("--keep", help="work in this new directory and leave it")
+    parser.add_argument("--bf16", action="store_true", help="mixed precision")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(options.keep or temporary)
-        results = [run_case(name, options.command, folder / name) for name in options.only or CASES]
+        if options.bf16:
+            results = [run_bf16_case(name, recipe, options.command, folder / name / recipe)
+                       for name in options.only or BF16_CASES for recipe in RECIPES]
+        else:
+            results = [run_case(name, options.command, folder / name) for name in options.only or CASES]
     return 0 if all(results) else 1
 
 
