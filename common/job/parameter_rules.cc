@@ -131,18 +131,21 @@ absl::Status ApplyParameterRules(const JobSpec& job, model::ModelSpec* model) {
 
 namespace {
 
-// The types of an exported model are those that it was exported with.
+// The types of an exported model are those that it was exported with: the key has to say the same.
 absl::Status CheckPrecision(const JobSpec& job, const model::Architecture& architecture) {
   const auto* const exported = std::get_if<model::ExportedModel>(&architecture);
-  if (!job.bf16 || exported == nullptr) return absl::OkStatus();
-  for (const model::ExportedParameter& parameter : exported->parameters) {
-    if (parameter.role == model::TensorRole::kTrained && parameter.dtype == DType::kBF16) {
-      return absl::OkStatus();
-    }
-  }
+  if (exported == nullptr) return absl::OkStatus();
+  const bool narrow =
+      absl::c_any_of(exported->parameters, [](const model::ExportedParameter& parameter) {
+        return parameter.role == model::TensorRole::kTrained && parameter.dtype == DType::kBF16;
+      });
+  if (narrow == job.bf16) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "bf16: the model was exported in fp32, and computes in the types that it was exported with: "
-      "export it with --dtype bf16 (dtype=\"bf16\"), or set bf16: false");
+      narrow
+          ? "bf16: the model was exported in bf16, and is trained in mixed precision: set bf16: "
+            "true, or export it without --dtype bf16"
+          : "bf16: the model was exported in fp32: export it with --dtype bf16 (dtype=\"bf16\"), "
+            "or set bf16: false");
 }
 
 }  // namespace
@@ -152,6 +155,9 @@ absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture
   HARMONY_RETURN_IF_ERROR(CheckPrecision(job, architecture));
   model::ModelSpec model = model::BuildModelSpec(architecture, job.sequence_length,
                                                  job.bf16 ? DType::kBF16 : DType::kF32);
+  for (model::LayerCost& cost : model.costs) {
+    cost.bound = cost.bound.WithThreads(job.compute_threads);
+  }
   HARMONY_RETURN_IF_ERROR(ApplyParameterRules(job, &model));
   return model;
 }

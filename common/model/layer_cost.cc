@@ -25,4 +25,13 @@ Bytes BytesBySamples::At(int64_t samples, int threads) const {
   return most;
 }
 
+LayerWorkspace LayerWorkspace::WithThreads(int threads) const {
+  LayerWorkspace all = *this;
+  for (BytesBySamples* size :
+       {&all.forward, &all.kept, &all.backward, &all.keeping_forward, &all.kept_backward}) {
+    for (BytesBySamples::Phase& phase : size->phases) phase.per_thread = phase.per_thread * threads;
+  }
+  return all;
+}
+
 }  // namespace harmony::model

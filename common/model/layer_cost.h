@@ -57,6 +57,9 @@ struct LayerWorkspace {
   BytesBySamples kept, backward;
   // Where what is kept lies elsewhere (LayerGroup::keep_activations).
   BytesBySamples keeping_forward, kept_backward;
+
+  // The same with what each of so many threads has for its own.
+  LayerWorkspace WithThreads(int threads) const;
 };
 
 // Where the task of a layer's backward does its forward again.

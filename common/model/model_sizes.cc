@@ -161,6 +161,14 @@ Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
   return bytes;
 }
 
+Bytes LayerGradientBytes(const ModelSpec& model, int layer) {
+  Bytes bytes;
+  for (int reference : model.layers[layer].references) {
+    bytes += model.blocks[model.references[reference].block].gradient_bytes;
+  }
+  return bytes;
+}
+
 double ForwardFlops(const ModelSpec& model, int layer, int64_t samples) {
   return model.cost_of(layer).forward_flops * static_cast<double>(samples);
 }

@@ -64,8 +64,9 @@ std::vector<LayerProfile> LayersOf(const model::ModelSpec& model, const job::Job
     const int first = shape.layers.front();
     layer.parameter_bytes = model::LayerParameterBytes(model, first);
     layer.input_bytes = model::LayerInputBytes(model, first, 1);
+    const Bytes gradients = model::LayerGradientBytes(model, first);
     const double seconds =
-        paced ? 0 : Bounded(static_cast<double>(layer.parameter_bytes.count()) / kMemoryBytes);
+        paced ? 0 : Bounded(static_cast<double>(gradients.count()) / kMemoryBytes);
     layer.zero = layer.check = Exactly(seconds);
     // Times are linear in the size: two give the line.
     for (int64_t samples : std::set<int64_t>{1, std::min<int64_t>(job.global_batch_size, 2)}) {
@@ -88,7 +89,8 @@ absl::StatusOr<CalibrationWork> CalibrationWorkOf(const model::ModelSpec& model,
     HARMONY_ASSIGN_OR_RETURN(work.config_json, model::PresetConfigJson(kStandIn));
     HARMONY_ASSIGN_OR_RETURN(const model::ModelConfig config,
                              model::ParseModelConfig(work.config_json, kStandIn));
-    work.model = model::BuildModelSpec(config, kStandInTokens);
+    work.model =
+        model::BuildModelSpec(config, kStandInTokens, job.bf16 ? DType::kBF16 : DType::kF32);
     work.layer = TypicalLayer(work.model);
     work.job.sequence_length = kStandInTokens;
     samples = 1;

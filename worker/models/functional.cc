@@ -73,7 +73,13 @@ void LinearWeightGradient(const at::Tensor& dy, const at::Tensor& x, const Linea
   }
   if (param.bias.gradient.defined()) {
     at::Tensor bias_gradient = param.bias.gradient;
-    bias_gradient.add_(at::sum(dy, {0}, /*keepdim=*/false, at::kFloat));
+    if (dy.scalar_type() == at::kBFloat16) {
+      // ATen would widen all of dy first.
+      kernels::SumPositions(bias_gradient.mutable_data_ptr<float>(),
+                            dy.const_data_ptr<c10::BFloat16>(), dy.size(0), 1, dy.size(1));
+    } else {
+      bias_gradient.add_(at::sum(dy, {0}));
+    }
   }
 }
 

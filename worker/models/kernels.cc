@@ -1,13 +1,13 @@
 #include "worker/models/kernels.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 // Compiled for each level, chosen when the program is loaded.
 #define HARMONY_CPU_LEVELS __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -164,22 +164,20 @@ class Stretch<float> {
 template <>
 class Stretch<c10::BFloat16> {
  public:
-  explicit Stretch(int64_t length) : buffer_(static_cast<size_t>(length)) {}
-  const float* Read(const c10::BFloat16* x, int64_t n) {
-    Widen(reinterpret_cast<const uint16_t*>(x), n, buffer_.data());
-    return buffer_.data();
+  // Of the workspace, as all memory that grows with the model.
+  explicit Stretch(int64_t length)
+      : buffer_(c10::GetCPUAllocator()->allocate(static_cast<size_t>(length) * sizeof(float))) {}
+  const float* Read(const c10::BFloat16* x, int64_t n) { return Change(x, n); }
+  float* Write(c10::BFloat16*) { return data(); }
+  float* Change(const c10::BFloat16* x, int64_t n) {
+    Widen(reinterpret_cast<const uint16_t*>(x), n, data());
+    return data();
   }
-  float* Write(c10::BFloat16*) { return buffer_.data(); }
-  float* Change(c10::BFloat16* x, int64_t n) {
-    Read(x, n);
-    return buffer_.data();
-  }
-  void Done(c10::BFloat16* x, int64_t n) {
-    Narrow(buffer_.data(), n, reinterpret_cast<uint16_t*>(x));
-  }
+  void Done(c10::BFloat16* x, int64_t n) { Narrow(data(), n, reinterpret_cast<uint16_t*>(x)); }
 
  private:
-  std::vector<float> buffer_;
+  float* data() const { return static_cast<float*>(buffer_.get()); }
+  const c10::DataPtr buffer_;
 };
 
 }  // namespace
@@ -227,10 +225,11 @@ void AddPositions(T* out, const T* positions, int64_t samples, int64_t tokens, i
 template <typename T>
 void SumPositions(float* gradient, const T* dy, int64_t samples, int64_t tokens, int64_t width) {
   at::parallel_for(0, tokens, GrainRows(width * samples), [&](int64_t begin, int64_t end) {
-    const int64_t count = (end - begin) * width;
-    Stretch<T> rows(count);
+    Stretch<T> row(width);
     for (int64_t b = 0; b < samples; ++b) {
-      AddRow(gradient + begin * width, rows.Read(dy + (b * tokens + begin) * width, count), count);
+      for (int64_t t = begin; t < end; ++t) {
+        AddRow(gradient + t * width, row.Read(dy + (b * tokens + t) * width, width), width);
+      }
     }
   });
 }

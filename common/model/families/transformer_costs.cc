@@ -54,9 +54,17 @@ constexpr int64_t kRowsBeside = 256, kColumnsBeside = 4096;
 int64_t WidestInner(const Shapes& c) {
   return std::max({3 * c.hidden_size, c.intermediate_size, QueryWidth(c)});
 }
-Bytes ProductPanels(const Shapes& c) {
+Bytes ProductPanels(const Shapes& c, int64_t tokens) {
   if (!c.narrow()) return Bytes();
-  return std::min(kMostPanels, KiB(64) + c.Numbers(8 * c.hidden_size * WidestInner(c)));
+  const int64_t inner = WidestInner(c);
+  // They are as large as the operands while these are small; of gradients' products, whose rows are
+  // those of a microbatch, for so many samples.
+  constexpr int64_t kSamples = 16;
+  const Bytes of_operands = c.Numbers(8 * c.hidden_size * inner) +
+                            c.Numbers(std::min(kRowsBeside, inner) * kSamples * tokens);
+  // Or the rows that our own kernels widen, a few for each thread.
+  const Bytes rows = SizeOf(DType::kF32) * std::max(4 * inner, c.vocab_size);
+  return std::max(rows, std::min(kMostPanels, KiB(64) + of_operands));
 }
 // With the copies in fp32 of a norm's parameters.
 Bytes BesideGradients(const Shapes& c) {
@@ -68,11 +76,13 @@ Bytes BesideGradients(const Shapes& c) {
 // Phases of a model's layer, from numbers per token.
 class PerToken {
  public:
-  PerToken(const Shapes& shapes, int64_t sequence_length, Bytes margin)
+  // `least_per_thread`: of all phases.
+  PerToken(const Shapes& shapes, int64_t sequence_length, Bytes margin,
+           Bytes least_per_thread = Bytes())
       : shapes_(shapes),
         tokens_(sequence_length),
         margin_(margin + BesideGradients(shapes)),
-        panels_(ProductPanels(shapes)) {}
+        panels_(std::max(ProductPanels(shapes, sequence_length), least_per_thread)) {}
 
   Phase Of(int64_t per_token, Bytes per_thread = Bytes()) const {
     return {shapes_.Numbers(per_token * tokens_), margin_, std::max(per_thread, panels_), Bytes(),
@@ -117,6 +127,11 @@ Bytes AttentionBackwardBuffers(const Shapes& c, int64_t tokens) {
   return SizeOf(DType::kF32) * (t.queries * (2 * t.keys + 1)) +
          c.Numbers(c.narrow() ? 2 * t.queries * t.keys : 0) + panels;
 }
+// Of a bound in bf16, for each thread; in fp32 the margin has them.
+Bytes MostAttentionBuffers(const Shapes& c, int64_t tokens) {
+  if (!c.narrow()) return Bytes();
+  return std::max(AttentionBuffers(c, tokens), AttentionBackwardBuffers(c, tokens));
+}
 // Keys and values of a pass, which the forward in bf16 reorders where the processor multiplies
 // tiles.
 int64_t Reordered(const Shapes& c) { return c.narrow() ? 2 * KvWidth(c) : 0; }
@@ -137,7 +152,7 @@ int64_t Gpt2Saved(const Shapes& c) {
 LayerWorkspace Gpt2Bound(const Shapes& c, int64_t tokens) {
   const int64_t C = c.hidden_size, I = c.intermediate_size, H = c.Statistics(c.num_heads);
   const int64_t norm = c.Statistics(2);
-  const PerToken size(c, tokens, kBoundMargin);
+  const PerToken size(c, tokens, kBoundMargin, MostAttentionBuffers(c, tokens));
   LayerWorkspace w;
   w.forward.phases = {size.Of(std::max(4 * C + H + Reordered(c), C + I))};
   w.kept = size.Kept(Gpt2Saved(c));
@@ -190,7 +205,7 @@ int64_t LlamaKept(const Shapes& c) {
 LayerWorkspace LlamaBound(const Shapes& c, int64_t tokens) {
   const int64_t C = c.hidden_size, I = c.intermediate_size, H = c.Statistics(c.num_heads);
   const int64_t q = QueryWidth(c), kv = KvWidth(c), pass = PassWidth(c), kept = LlamaKept(c);
-  const PerToken size(c, tokens, kBoundMargin);
+  const PerToken size(c, tokens, kBoundMargin, MostAttentionBuffers(c, tokens));
   LayerWorkspace w;
   w.forward.phases = {
       size.Of(std::max({C + 2 * q + 2 * kv, 2 * q + 2 * kv + pass + H + Reordered(c), C + 2 * I}))};

@@ -33,7 +33,8 @@ class Seeds {
       time_.push_back(sum.seconds());
       const Bytes bytes = model::WorkspaceBound(model_, model::WorkspaceOf::kBackward,
                                                 {layer, layer}, shape.microbatch_size) +
-                          model::LayerParameterBytes(model_, layer) * 2;
+                          model::LayerParameterBytes(model_, layer) +
+                          model::LayerGradientBytes(model_, layer);
       memory_.push_back(static_cast<double>(bytes.count()));
     }
     for (double& speed : speed_) speed = speed > 0 ? 1 / speed : 1;

@@ -246,9 +246,12 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
                         const plan::MachineSpec& machine, const HostLimits& limits,
                         AdmittedJob* admitted) {
   planner::PlannerOptions options;
-  options.model_of_length = [&source](int64_t length) -> absl::StatusOr<model::ModelSpec> {
+  options.model_of_length = [&source,
+                             admitted](int64_t length) -> absl::StatusOr<model::ModelSpec> {
     HARMONY_RETURN_IF_ERROR(model::SequenceLengthFor(source.architecture, length).status());
-    return model::BuildModelSpec(source.architecture, length);
+    job::JobSpec other = admitted->spec;
+    other.sequence_length = length;
+    return job::ModelOf(source.architecture, other);
   };
   // `auto` was resolved when the run began, and belongs to it.
   if (admitted->output.same_run) {
