@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from harmony_export.capture import Call
 from harmony_export.labels import label_counts
+from harmony_export.precision import Masters
 
 
 @contextlib.contextmanager
@@ -53,6 +54,32 @@ class Sgd:
         for parameter in self.trained:
             if parameter.grad is not None:
                 parameter -= self.learning_rate * parameter.grad
+
+
+class MixedSgd:
+    """The same of a model in bfloat16: gradients are summed up in float32, and the masters are trained, of which the
+    weights are rounded copies."""
+
+    def __init__(self, model: nn.Module, masters: Masters, learning_rate: float) -> None:
+        self.trained = {parameter: masters.of(parameter) for parameter in trained_of(model)}
+        self.sums: dict[nn.Parameter, Tensor] = {}
+        self.learning_rate = learning_rate
+
+    def collect(self) -> None:
+        """After each microbatch's backward."""
+        for parameter in self.trained:
+            if parameter.grad is not None:
+                gradient = parameter.grad.float()
+                self.sums[parameter] = self.sums[parameter] + gradient if parameter in self.sums else gradient
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter, gradient in self.sums.items():
+            master = self.trained[parameter]
+            master -= self.learning_rate * gradient
+            parameter.copy_(master)
+        self.sums = {}
 
 
 def adamw(model: nn.Module, learning_rate: float, rules: Sequence[Rule]) -> Optimizer:
@@ -117,6 +144,8 @@ def train(model: nn.Module, call: Call, batches: Sequence[Mapping[str, Tensor]],
             with contextlib.nullcontext() if labels is None else sums():
                 loss = call(model, microbatch)
             (loss / divisor).backward()
+            if isinstance(optimizer, MixedSgd):
+                optimizer.collect()
             total += float(loss.detach()) / divisor
         optimizer.step()
         losses.append(total)

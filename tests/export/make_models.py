@@ -31,6 +31,7 @@ from harmony_export.check import drawing, rows
 from harmony_export.cuts import find_cuts
 from harmony_export.dropout import KEYS, Place, sample_keys, switched_off
 from harmony_export.export import loss_call
+from harmony_export.precision import in_bfloat16
 from harmony_export.tasks import hugging_face, torchvision
 
 
@@ -65,10 +66,10 @@ def hf(task: str, kind: str, length: int | None = None, dropout: bool = False, a
 
     config = getattr(transformers, kind)(**keys)
     made = hugging_face(config, task, sequence_length=length, seed=1, dropout=dropout,
-                         attention_mask=attention_mask)
+                         attention_mask=attention_mask, narrow=True)
     return Case(made.model, made.loss, made.sample_batch, {
         "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length,
-        "dropout": dropout}, holes)
+        "dropout": dropout, "keep_fp32": made.keep_fp32}, holes)
 
 
 def vision(name: str) -> Case:
@@ -216,9 +217,9 @@ def sample(case: Case, samples: int) -> dict[str, Tensor]:
     return batch
 
 
-def places_of(case: Case) -> list[Place]:
+def places_of(case: Case, narrow: bool) -> list[Place]:
     """Where its dropouts stand in the chain."""
-    call = loss_call(case.model, case.loss, case.batch)
+    call = loss_call(case.model, case.loss, case.batch, narrow)
     with switched_off(case.model, everything=False):
         captured = capture(case.model, call, rows(case.batch, 3))
         return dropouts_of(cut(captured, case.model, find_cuts(case.model, "auto")))
@@ -230,28 +231,41 @@ def batches_of(case: Case, steps: int, size: int) -> list[dict[str, Tensor]]:
     return [{key: tensor.chunk(steps)[i] for key, tensor in data.items()} for i in range(steps)]
 
 
-def expect(case: Case, folder: Path, steps: int, microbatches: int, size: int, optimizer: eager.Optimizer
-           ) -> tuple[list[float], dict[str, Tensor]]:
+def expect(case: Case, folder: Path, steps: int, microbatches: int, size: int, optimizer: eager.Optimizer,
+           narrow: bool = False) -> tuple[list[float], dict[str, Tensor]]:
     """What plain PyTorch makes of a model that was exported to a folder: the steps' losses, and the state dict at the
-    end."""
+    end. `narrow`: the model is in bfloat16."""
     batches = batches_of(case, steps, microbatches * size)
-    call = loss_call(case.model, case.loss, case.batch)
+    call = loss_call(case.model, case.loss, case.batch, narrow)
     dropout = case.options.get("dropout", False)
     if dropout:
-        call = drawing(call, places_of(case))
+        call = drawing(call, places_of(case, narrow))
         batches = [{**part, KEYS: sample_keys(0, step, microbatches * size)} for step, part in enumerate(batches)]
     document = json.loads((folder / "model.json").read_text())
     with switched_off(case.model, everything=not dropout):
         return eager.train(case.model, call, batches, microbatches, optimizer, document)
 
 
-def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float) -> None:
+def expect_narrow(case: Case, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float
+                  ) -> tuple[list[float], dict[str, Tensor]]:
+    """The same by SGD of a model that was exported with dtype "bf16"; trained parameters are in float32 at the end."""
+    with in_bfloat16(case.model, case.options.get("keep_fp32", ())) as masters:
+        optimizer = eager.MixedSgd(case.model, masters, learning_rate)
+        losses, _ = expect(case, folder, steps, microbatches, size, optimizer, narrow=True)
+    return losses, {name: tensor.detach().clone() for name, tensor in case.model.state_dict().items()}
+
+
+def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float,
+                   narrow: bool = False) -> None:
     """Trains a model in plain PyTorch by SGD and writes its data and results."""
     case = make(name)
     (folder / "data").mkdir(exist_ok=True)
     for key, tensor in sample(case, steps * microbatches * size).items():
         numpy.save(folder / "data" / f"{key}.npy", tensor.numpy())
-    losses, state = expect(case, folder, steps, microbatches, size, eager.Sgd(case.model, learning_rate))
+    if narrow:
+        losses, state = expect_narrow(case, folder, steps, microbatches, size, learning_rate)
+    else:
+        losses, state = expect(case, folder, steps, microbatches, size, eager.Sgd(case.model, learning_rate))
     eager.write_expected(folder / "expected.safetensors", losses, state)
 
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "client" / "export"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import eager
@@ -48,8 +49,11 @@ class ExportTest(unittest.TestCase):
 
 def train(folder: Path, batches: Sequence[Mapping[str, Tensor]], microbatches: int, learning_rate: float
           ) -> tuple[list[float], dict[str, Tensor]]:
-    """What eager.train does, with the graphs of a directory. The state has each tensor once, by its first name."""
+    """What eager.train does, with the graphs of a directory. The state has each tensor once, by its first name; trained
+    parameters are in float32."""
     model = ReferenceModel(folder)
+    # What training begins with: of parameters in bfloat16 the file has more digits.
+    masters = load_file(folder / "weights.safetensors")
     losses = []
     for batch in batches:
         gradients: dict[str, Tensor] = {}
@@ -59,9 +63,11 @@ def train(folder: Path, batches: Sequence[Mapping[str, Tensor]], microbatches: i
             made = model.run(part, divisor)
             total += float(made.loss) / divisor
             for name, gradient in made.gradients.items():
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+                gradients[name] = gradients[name] + gradient.float() if name in gradients else gradient.float()
             model.weights.update(made.statistics)
         for name, gradient in gradients.items():
-            model.weights[name] = model.weights[name] - learning_rate * gradient
+            masters[name] = masters[name] - learning_rate * gradient
+            model.weights[name] = masters[name].to(model.weights[name].dtype)
         losses.append(total)
-    return losses, model.weights
+    trained = {entry["name"] for entry in model.document["parameters"] if entry["role"] == "trained"}
+    return losses, {name: masters[name] if name in trained else tensor for name, tensor in model.weights.items()}

@@ -24,6 +24,9 @@ STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
 # rounding) it is relative to NOISE.
 CLOSE = 1e-6
 NOISE = 1e-3
+# Beside fp32, bfloat16 has eight bits of a number.
+NARROW_CLOSE = 0.02
+NARROW_IN_CI = ["mlp", "cnn", "bert_masked"]
 IN_CI = ["mlp", "cnn", "unet", "bert_masked", "bert_fused", "t5", "mixtral"]
 
 # AdamW, the job's defaults but for the rate; of the rules those that decide a parameter of the model. Every number of
@@ -65,13 +68,14 @@ def distance(expected, found):
 class Exported(harness.Scratch):
     """One exported model with its data, and what plain PyTorch makes of it."""
 
-    def export(self, name, steps=STEPS):
-        self.folder = self.dir / name
+    def export(self, name, steps=STEPS, narrow=False):
+        self.folder = self.dir / (f"{name}-bf16" if narrow else name)
         make_models.torch.set_num_threads(1)
         case = make_models.make(name)
         make_models.export(case.model, case.loss, case.batch, out=self.folder, overwrite=True, check=False,
-                           report=lambda text: None, **{"name": name, "dropout": False, **case.options})
-        make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE)
+                           report=lambda text: None, dtype="bf16" if narrow else "fp32",
+                           **{"name": name, "dropout": False, **case.options})
+        make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE, narrow)
         self.described = json.loads((self.folder / "model.json").read_text())
         self.expected = read_tensors(self.folder / "expected.safetensors")
 
@@ -201,6 +205,37 @@ class ExportedTest(Exported):
                 row = self.row(name)
                 if name in ("mlp", "cnn", "mixtral"):  # nothing is tied: the same sums in the same order
                     self.assertEqual((row["equal"], row["worst"]), (row["of"], 0.0))
+
+    def test_in_bfloat16_they_train_as_in_pytorch_on_any_number_of_devices(self):
+        for name in NARROW_IN_CI:
+            with self.subTest(name):
+                self.export(name)
+                wide = struct.unpack(f"<{STEPS}d", self.expected["losses"][1])
+                if name == "bert_masked":  # the others consist of gaps between tensors, and of norms in fp32
+                    before = self.swapped(self.train(f"{name}-wide", "sim*2:mem=64MiB"))["weights"]
+                self.export(name, narrow=True)
+                outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB", bf16=True) for n in (1, 2)]
+                outs.append(self.killed(f"{name}-killed"))
+                for out in outs[1:]:
+                    self.assertEqual(self.final(out), self.final(outs[0]), out.name)
+                    self.assertEqual(harness.losses(out), harness.losses(outs[0]))
+                equal, count, worst = self.compare_with_eager(outs[1])
+                if name == "bert_masked":  # a table is tied: PyTorch rounds the sum of both uses' gradients
+                    self.assertLessEqual(worst, NARROW_CLOSE)
+                else:
+                    self.assertEqual((equal, worst), (count, 0.0))
+                for ours, fp32 in zip(harness.losses(outs[0]), wide):
+                    self.assertLessEqual(abs(ours - fp32), NARROW_CLOSE * fp32)
+                if name == "bert_masked":
+                    moved = self.swapped(outs[1])["weights"]
+                    self.assertTrue(0.5 * before <= moved <= 0.55 * before, (moved, before))
+        self.export("mlp")
+        job, _ = self.job_of("not-bf16", bf16=True)
+        self.assertIn("--dtype bf16", self.harmony("run", job, "--devices", "sim:mem=64MiB", check=2).stderr)
+
+    @staticmethod
+    def swapped(out):
+        return json.loads((out / "summary.json").read_text())["swap_bytes"]
 
     def test_adamw_with_rules_is_pytorchs_with_parameter_groups(self):
         for name in ADAMW_IN_CI:

@@ -151,7 +151,7 @@ def _code_line(trace: str | None) -> str:
     return f"{parts[0][len('File '):]}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else parts[0]
 
 
-def _module_in(frames: Sequence[FrameType], model: nn.Module) -> str:
+def module_in(frames: Sequence[FrameType], model: nn.Module) -> str:
     """The innermost module of the model whose code runs in one of the frames, outermost first."""
     names = {id(module): name for name, module in model.named_modules()}
     for frame in reversed(frames):
@@ -179,7 +179,7 @@ def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
         while frame is not None:
             frames.insert(0, frame)
             frame = frame.f_back
-        return _module_in(frames, model)
+        return module_in(frames, model)
 
     setattr(torch.autograd.Function, "apply", classmethod(refuse))
     try:
@@ -320,7 +320,10 @@ def _checked_loss(loss: Any, results: int) -> fx.Node:
     if loss.op == "placeholder":
         raise ExportError("the loss is an input of the model", fix="Return a loss that the model computes")
     if value.dtype != torch.float32:
-        raise ExportError(f"the loss has the type {value.dtype}", fix="Return it as float32: loss.float()")
+        fix = "Return it as float32: loss.float()"
+        if value.dtype == torch.bfloat16:
+            fix = "Compute it in float32: take logits.float(), or result.float(), before the loss"
+        raise ExportError(f"the loss has the type {value.dtype}", fix=fix)
     return loss
 
 
@@ -332,7 +335,7 @@ def _explained(error: Exception, model: nn.Module) -> ExportError:
             return cause
         cause = cause.__cause__ or cause.__context__
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    where = _module_in(frames, model)
+    where = module_in(frames, model)
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     text = str(error).strip()
     first = text.split("\n", maxsplit=1)[0]
@@ -364,7 +367,7 @@ def inline_regions(module: fx.GraphModule) -> None:
         elif name == "wrap_with_autocast":
             if node.args[2]:
                 raise ExportError("the model computes under autocast", place_of(node),
-                                  "Train in float32, or convert tensors by .to(...)")
+                                  "Export with dtype='bf16', or convert tensors by .to(...)")
             enabled, inner, arguments = True, node.args[4], node.args[5:]
         else:
             continue

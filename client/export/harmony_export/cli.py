@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .errors import ExportError
 from .export import export
+from .precision import DTYPES
 from .tasks import TASKS, hugging_face, torchvision
 
 _DESCRIPTION = """Writes a model as a directory that `harmony run` trains without Python.
@@ -67,9 +68,13 @@ def _parser() -> argparse.ArgumentParser:
                             help="drop in training what the model says (default)")
         source.add_argument("--fused-loss", action="store_true",
                             help="never hold all logits: less memory for many classes, other last bits")
+        source.add_argument("--dtype", choices=DTYPES, default="fp32",
+                            help="bf16: layers compute in bfloat16, which takes half the memory; parameters are "
+                            "trained in fp32 all the same (default: fp32)")
         source.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                             help="compare a microbatch with eager PyTorch (default)")
-        source.add_argument("--tolerance", type=float, default=1e-6, help="of the check, where bits are not equal")
+        source.add_argument("--tolerance", type=float, help="of the check, where bits are not equal: 1e-6 where it is "
+                            "not given, of --dtype bf16 0.03")
         source.add_argument("--no-weights", action="store_true",
                             help="trace without memory for parameters, and write none")
     return parser
@@ -81,13 +86,13 @@ def _run(args: argparse.Namespace) -> None:
         task = hugging_face(args.directory, args.task, sequence_length=args.sequence_length, seed=args.seed,
                             pretrained=args.init == "pretrained" or (args.init == "auto" and has_weights),
                             fake=args.no_weights, attention=args.attention, attention_mask=args.attention_mask,
-                            dropout=args.dropout, any_length=args.any_sequence_length)
+                            dropout=args.dropout, any_length=args.any_sequence_length, narrow=args.dtype == "bf16")
     else:
         task = torchvision(args.model, args.loss, classes=args.classes, image_size=args.image_size, seed=args.seed,
                            fake=args.no_weights)
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
            values_below=task.values_below, sequence_length=task.sequence_length, dynamic=task.dynamic,
            longest_sequence=task.longest_sequence, dropout=args.dropout, fused_loss=args.fused_loss,
-           weights=not args.no_weights, check=args.check, tolerance=args.tolerance, overwrite=args.overwrite,
+           dtype=args.dtype, keep_fp32=task.keep_fp32, weights=not args.no_weights, check=args.check, tolerance=args.tolerance, overwrite=args.overwrite,
            copies=task.copies)
     print(f"written to {args.out}")

@@ -153,7 +153,8 @@ class Assembler:
 
     def _parameter(self, index: int) -> Json:
         entry = self._state.entries[index]
-        self._written.tensors[entry.name] = entry.tensor
+        trained = entry.role == "trained"
+        self._written.tensors[entry.name] = entry.tensor if entry.master is None or not trained else entry.master
         return {"name": entry.name, "aliases": entry.aliases, "dtype": dtype_name(entry.tensor.dtype, entry.name),
                 "shape": list(entry.tensor.shape), "role": entry.role, "weight_decay": entry.weight_decay,
                 "exported": entry.exported}

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from .dropout import draw
 from .fused_loss import linear_cross_entropy
-from .state import DTYPES
+from .state import DTYPES as _NAMES
 
-_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _MEMORY_FORMATS = {
     "contiguous_format": torch.contiguous_format,
     "preserve_format": torch.preserve_format,
@@ -127,7 +127,7 @@ def _argument(argument: Any, values: list[Any]) -> Any:
         "float": float,
         "bool": bool,
         "text": str,
-        "dtype": lambda v: _DTYPES[v],
+        "dtype": lambda v: DTYPES[v],
         "device": lambda v: torch.device("cpu"),
         "layout": lambda v: torch.strided,
         "memory_format": lambda v: _MEMORY_FORMATS[v],

@@ -26,6 +26,7 @@ from .labels import COUNTS, make_sum
 from .lengths import Dynamic, Lengths, dimensions, find_lengths, length_in, of_length, special_lengths
 from .memory import has_memory
 from .polynomial import Polynomial, number
+from .precision import Masters, check_runs, check_types, in_bfloat16, rounded
 
 LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
 _LOSSES = ("cross_entropy", "mse_loss")
@@ -38,9 +39,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
            out: str | Path, cuts: Cuts = "auto", name: str | None = None, reduction: str = "mean",
            labels_per_sample: int | None = None, values_below: Mapping[str, int] | None = None,
            sequence_length: int | None = None, dynamic: Dynamic | None = None, longest_sequence: int | None = None,
-           dropout: bool = True, fused_loss: bool = False, weights: bool = True, check: bool = True,
-           tolerance: float = TOLERANCE, overwrite: bool = False, copies: Sequence[str | Path] = (),
-           report: Callable[[str], None] = print) -> Path:
+           dropout: bool = True, fused_loss: bool = False, dtype: str = "fp32", keep_fp32: Sequence[str] = (),
+           weights: bool = True, check: bool = True, tolerance: float | None = None, overwrite: bool = False,
+           copies: Sequence[str | Path] = (), report: Callable[[str], None] = print) -> Path:
     """Exports a model for training, and returns the directory.
 
     model             any nn.Module whose operations are PyTorch's own
@@ -63,9 +64,14 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     fused_loss        the cross entropy and the linear layer before it become one operation that takes rows in
                       chunks: far less memory where there are many classes, and the last bits of a sum in another
                       order. Refused where the model does not end so
+    dtype             "bf16": parameters and buffers that layers read, and what crosses between layers, are bfloat16, as
+                      model.to(torch.bfloat16) makes them; inputs are rounded where the model is called. Parameters are
+                      trained in fp32, from the values that they have now. Norms with running statistics stay in fp32
+    keep_fp32         with dtype "bf16", patterns of names of further parameters and buffers that keep their types
     weights           False: writes no weights. Those of models made `without_memory()` cannot be written
     check             compares microbatches with eager PyTorch
-    tolerance         the relative error that the check allows where bits are not equal
+    tolerance         the relative error that the check allows where bits are not equal; 1e-6 where it is not given, of
+                      dtype "bf16" 0.03
     overwrite         may take the place of a directory exported before
     copies            files that go along, such as config.json
     report            is told what is cut and checked, line by line
@@ -73,7 +79,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     if reduction not in ("mean", "sum"):
         raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
     _check_batch(sample_batch)
-    call = loss_call(model, loss, sample_batch)
+    check_types(model, dtype, fused_loss)
+    narrow = dtype == "bf16"
+    call = loss_call(model, loss, sample_batch, narrow)
     _check_devices(model)
     with_weights = weights and has_memory(model)
     places = dimensions(dynamic or {}, sample_batch)
@@ -81,10 +89,15 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         raise ExportError("sequence_length is given, and dynamic leaves it free", fix="Give one of the two")
     labels = _labels_per_sample(sample_batch, places) if labels_per_sample is None else number(labels_per_sample)
     with (new_directory(Path(out), overwrite) as folder, switched_off(model, everything=not dropout) as zero,
-          _training(model), _contiguous(model)):
+          _training(model), in_bfloat16(model, keep_fp32) if narrow else contextlib.nullcontext(Masters()) as masters,
+          _contiguous(model)):
         if zero:
             report(f"not applied: {', '.join(zero)}")
+        if narrow and has_memory(model):
+            check_runs(model, call, rows(sample_batch, 2))
         captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places)
+        for entry in captured.state.entries:
+            entry.master = masters.of(entry.tensor)
         lengths = find_lengths(captured, longest_sequence) if places else None
         counted, reason = make_sum(captured, lengths) if reduction == "mean" else (None, "")
         if reason:
@@ -104,7 +117,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             batches = [sample_batch]
             if lengths is not None:
                 batches += _of_other_lengths(sample_batch, places, captured, lengths, report)
-            report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain), tolerance)))
+            report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain),
+                                       TOLERANCE[dtype] if tolerance is None else tolerance)))
     return Path(out)
 
 
@@ -144,16 +158,18 @@ def _check_devices(model: nn.Module) -> None:
                               "Call model.cpu(); make models without memory inside harmony_export.without_memory()")
 
 
-def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor]) -> Call:
-    """How the loss of a batch is computed."""
+def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor], narrow: bool = False
+              ) -> Call:
+    """How the loss of a batch is computed. `narrow`: the model takes bfloat16 where the batch has other floats."""
     compute = _named_loss(loss) if isinstance(loss, str) else loss
     names = _names_of_forward(model, [name for name in batch if compute is None or name != "labels"])
 
     def run(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        given = {name: rounded(tensor) if narrow else tensor for name, tensor in inputs.items()}
         if names is None:
-            result = module(next(iter(inputs.values())))
+            result = module(next(iter(given.values())))
         else:
-            result = module(**{name: inputs[name] for name in names})
+            result = module(**{name: given[name] for name in names})
         if compute is not None:
             return compute(result, inputs)
         return result if isinstance(result, Tensor) else getattr(result, "loss", result)
@@ -177,6 +193,8 @@ def _named_loss(name: str) -> LossFunction:
         if "labels" not in batch:
             raise ExportError("the sample batch has no 'labels'", fix="Add them, or give the loss as a function")
         output = result if isinstance(result, Tensor) else result.logits
+        if output.dtype == torch.bfloat16:
+            output = output.float()  # losses are float32
         labels = batch["labels"]
         if name == "cross_entropy" and output.dim() > 2 and output.shape[:-1] == labels.shape:
             # Classes last, as sequence models have them.

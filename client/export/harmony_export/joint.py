@@ -192,6 +192,8 @@ class _Joint:
                 self._substitute(node, node.args[0], results_only=True)
         self._rewrite_sizes()
         for node in self._graph.nodes:
+            if _is_batch_norm(node):
+                _correct_statistics(node)
             if node.target is aten.native_batch_norm_backward.default and node.args[7]:
                 # In training it uses the statistics of the microbatch, and not these.
                 node.args = (*node.args[:3], None, None, *node.args[5:])
@@ -427,6 +429,17 @@ def _replace(node: fx.Node, other: fx.Node | int) -> None:
     for user in list(node.users):
         user.args = fx.node.map_arg(user.args, lambda n: other if n is node else n)
         user.kwargs = fx.node.map_arg(user.kwargs, lambda n: other if n is node else n)
+
+
+def _correct_statistics(norm: fx.Node) -> None:
+    """What a batch norm leaves for its backward has the type of its parameters and running statistics, where its input
+    is narrower. The shape function says that of the input."""
+    given = [argument.meta["val"].dtype for argument in norm.args[:5] if isinstance(argument, fx.Node)]
+    if torch.float32 not in given[1:] or given[0] == torch.float32:
+        return
+    norm.meta["val"] = tuple(value.float() if i in (1, 2) else value for i, value in enumerate(norm.meta["val"]))
+    for part in norm.users:
+        part.meta["val"] = norm.meta["val"][part.args[1]]
 
 
 def _is_batch_norm(node: fx.Node) -> bool:

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .execute import GraphRunner, Inputs, Json
+from .errors import ExportError
+from .execute import DTYPES, GraphRunner, Inputs, Json
 from .labels import COUNTS, label_counts, length_of
 
 
@@ -33,7 +34,10 @@ class ReferenceModel:
     def __init__(self, directory: Path) -> None:
         self.document = json.loads((directory / "model.json").read_bytes())
         # Copies lie aligned in memory, which the last digits of some kernels depend on.
-        self.weights = {name: tensor.clone() for name, tensor in load_file(directory / "weights.safetensors").items()}
+        types = {entry["name"]: DTYPES[entry["dtype"]] for entry in self.document["parameters"]}
+        self.weights = {name: tensor.to(types[name], copy=True)
+                        for name, tensor in load_file(directory / "weights.safetensors").items()}
+        self._entries = {entry["graph"]: entry for entry in self.document["graphs"]}
         self._graphs = {entry["graph"]: GraphRunner(directory / "graphs" / f"{entry['graph']}.json")
                         for entry in self.document["graphs"]}
         self._names = [entry["name"] for entry in self.document["parameters"]]
@@ -57,12 +61,14 @@ class ReferenceModel:
                 if not torch.equal(made["output"][index], again[index]):
                     result.disagreeing.append(layer["name"])
                 values[value] = made["output"][index].contiguous()
+            self._check_types(layer, made)
             saved.append(made.get("saved", {}))
             self._take_updates(layer, made, result)
         gradients: dict[int, Tensor] = {}
         made = self._graphs[layers[-1]["graph"]].run("fused", {
             "slot": self._slots(layers[-1], inputs, values), **sizes, "layer": [len(layers) - 1],
             "tangent": [torch.tensor(1 / divisor)]})
+        self._check_types(layers[-1], made)
         result.loss = made["loss"][0]
         self._take_updates(layers[-1], made, result)
         self._take_gradients(layers[-1], made, result, gradients)
@@ -74,6 +80,7 @@ class ReferenceModel:
                 "slot": self._slots(layer, inputs, values), **sizes, "layer": [number],
                 "tangent": tangents,
                 "saved": [left[i].contiguous() for i in range(len(left))]})
+            self._check_types(layer, made)
             self._take_gradients(layer, made, result, gradients)
         return result
 
@@ -92,6 +99,19 @@ class ReferenceModel:
                 tensors.append(inputs[index] if kind == "input" else values[index])
         return tensors
 
+    def _check_types(self, layer: Json, made: dict[str, dict[int, Tensor]]) -> None:
+        """Raises where a kernel makes another type than its shape function said, for the runtime would refuse it."""
+        of_kind = {"value": "values", "input": "inputs", "parameter": "parameters"}
+        slots = [self.document[of_kind[kind]][index] for kind, index in layer["slots"]]
+        described = {"output": [self.document["values"][value] for value in layer["outputs"]], "gradient": slots,
+                     "saved": self._entries[layer["graph"]]["saved"], "update": slots, "loss": [{"dtype": "float32"}]}
+        for kind, tensors in made.items():
+            for index, tensor in tensors.items():
+                said = described[kind][index]["dtype"]
+                if tensor.dtype != DTYPES[said]:
+                    raise ExportError(f"{kind} {index} has the type {tensor.dtype}, and model.json says {said}",
+                                      layer["name"], "This is a fault of the export")
+
     def _take_updates(self, layer: Json, made: dict[str, dict[int, Tensor]], result: Microbatch) -> None:
         for slot, value in made.get("update", {}).items():
             result.statistics[self._names[layer["slots"][slot][1]]] = value
@@ -103,7 +123,8 @@ class ReferenceModel:
             if kind == "parameter":
                 name = self._names[index]
                 before = result.gradients.get(name)
-                result.gradients[name] = gradient if before is None else before + gradient
+                # The sum is float32 whatever the weight is.
+                result.gradients[name] = gradient if before is None else before.float() + gradient
             else:
                 # A gradient lies as its value does: contiguous.
                 whole = gradient.contiguous()

@@ -44,6 +44,7 @@ class Parameter:
     role: Role
     exported: bool
     aliases: list[str] = field(default_factory=list)
+    master: Tensor | None = None  # what training begins with, where `tensor` was rounded from it
 
     @property
     def weight_decay(self) -> bool:
@@ -109,9 +110,6 @@ def _role(name: str, tensor: Tensor) -> Role:
     dtype_name(tensor.dtype, name)
     if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
         return "fixed"
-    if tensor.dtype != torch.float32:
-        raise ExportError(f"the parameter is trained and has the type {tensor.dtype}", name,
-                          "Parameters are trained in float32: call model.float() before the export")
     if tensor._backward_hooks:
         raise ExportError("the parameter has a hook on its gradient", name, "Remove the hook")
     return "trained"

@@ -34,16 +34,19 @@ class Task:
     sequence_length: int | None = None
     dynamic: dict[str, int] | None = None
     longest_sequence: int | None = None
+    keep_fp32: list[str] = field(default_factory=list)
     copies: list[Path] = field(default_factory=list)
 
 
 def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | None = None, seed: int = 0,
                  pretrained: bool = False, fake: bool = False, attention: str | None = None,
-                 attention_mask: bool = False, dropout: bool = True, any_length: bool = False) -> Task:
+                 attention_mask: bool = False, dropout: bool = True, any_length: bool = False,
+                 narrow: bool = False) -> Task:
     """A model of transformers: `source` is a local directory or a configuration. Without `pretrained` its weights
     are drawn anew from the seed; with `fake` they take no memory and are not written. `attention` is transformers'
     implementation of it, such as "sdpa" or "eager"; with `attention_mask` it is told which tokens are there. Without
-    `dropout` nothing is dropped. With `any_length` the length of sequences is free, up to the model's longest."""
+    `dropout` nothing is dropped. With `any_length` the length of sequences is free, up to the model's longest.
+    `narrow` says that it will be exported in bf16: what transformers keeps in fp32 then is named."""
     transformers = _import("transformers", "Install transformers to export its models")
     if task not in TASKS:
         raise ExportError(f"the task '{task}' is not known", fix=f"Give one of {', '.join(TASKS)}")
@@ -78,19 +81,30 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
             model = build.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
         else:
             model = build.from_config(config, dtype=torch.float32)
+    keep = _kept_in_float32(build, config) if narrow else []
     name = folder.resolve().name if folder else config.model_type
     copies = _files_to_copy(folder) if folder else []
     if task == "image-classification":
-        return Task(model.train(), _cross_entropy, _image_batch(config), name, copies=copies)
+        return Task(model.train(), _cross_entropy, _image_batch(config), name, keep_fp32=keep, copies=copies)
     length = sequence_length or min(_MOST_SEQUENCE, _longest_sequence(config))
     batch = _text_batch(config, task, length, attention_mask)
-    made = Task(model.train(), _cross_entropy, batch, name, _text_bounds(config, task, attention_mask), copies=copies)
+    made = Task(model.train(), _cross_entropy, batch, name, _text_bounds(config, task, attention_mask), keep_fp32=keep,
+                copies=copies)
     if any_length:
         made.dynamic = {name: 1 for name in batch}
         made.longest_sequence = _longest_sequence(config, otherwise=None)
     else:
         made.sequence_length = length
     return made
+
+
+def _kept_in_float32(build: Any, config: Any) -> list[str]:
+    """Parameters and buffers that transformers makes in float32 where it makes a model in bfloat16, such as the
+    frequencies of rotary embeddings."""
+    with without_memory(), torch.random.fork_rng(devices=[]):
+        model = build.from_config(config, dtype=torch.bfloat16)
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [name for name, tensor in tensors if tensor.dtype == torch.float32]
 
 
 def torchvision(name: str, loss: str, *, classes: int = 1000, image_size: int = 224, seed: int = 0,
