@@ -124,6 +124,13 @@ class Precision(support.ExportTest):
             most = [max(p * 64 + f for p, f in graphs[1]["workspace"][phase]) for graphs in (wide, narrow)]
             self.assertEqual(most[1], most[0] // 2, phase)
 
+    def test_convolutions_have_room_for_what_their_kernels_take(self) -> None:
+        folder = self.export_case(make_models.make("convnext"), dtype="bf16", check=False)
+        graphs = {entry["graph"]: entry["workspace"]["backward"] for entry in document(folder)["graphs"]}
+        digest, = (layer["graph"] for layer in document(folder)["layers"] if layer["name"].endswith("stages.1.layers.1"))
+        # Of 32 channels with kernels of 7 x 7, blocks of 16 x 16 for each, as numbers of fp32 and of bf16.
+        self.assertGreater(max(fixed for _, fixed in graphs[digest]), 32 * 16 * 16 * 7 * 7 * 6)
+
     def test_any_length(self) -> None:
         case = make_models.make("bert")
         case.options["sequence_length"] = None

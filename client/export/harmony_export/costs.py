@@ -16,7 +16,9 @@ from .capture import base_of
 from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
 from .polynomial import SAMPLES, Amount, Polynomial, number
-from .symbols import by_samples, expression, not_exact
+from .symbols import by_samples, dimensions_in_memory, expression, not_exact
+
+aten = torch.ops.aten
 
 Pair = tuple[Polynomial, Polynomial]  # bytes: per sample, fixed
 
@@ -45,8 +47,8 @@ def _grouped_flops(a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Exp
 
 # What PyTorch has no formulas for. Formulas are of shapes.
 _FORMULAS: dict[Any, Callable[..., sympy.Expr]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._grouped_mm: _grouped_flops,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    aten._grouped_mm: _grouped_flops,
 }
 
 
@@ -144,9 +146,9 @@ def peak(phase: Phase, saved_counts: bool, where: str) -> list[Pair]:
 # The arguments of whose sizes an operation takes temporaries, as far as these are known: convolutions bring their
 # kernel and an image into another order, and the backward of a BatchNorm makes its gradient twice.
 _TEMPORARIES: dict[Any, tuple[int, ...]] = {
-    torch.ops.aten.convolution: (0, 1),
-    torch.ops.aten.convolution_backward: (0, 1, 2),
-    torch.ops.aten.native_batch_norm_backward: (1,),
+    aten.convolution: (0, 1),
+    aten.convolution_backward: (0, 1, 2),
+    aten.native_batch_norm_backward: (1,),
 }
 
 
@@ -156,7 +158,54 @@ def _temporaries(node: fx.Node, where: str) -> Pair:
         return number(0), number(chunk_bytes(weight.meta["val"]))
     positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
     sources = [node.args[position] for position in positions]
-    return _total(_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node))
+    sizes = [_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node)]
+    if node.target is aten.convolution.default and node.meta["val"].dtype == torch.bfloat16:
+        sizes.append(_bytes_of(node.meta["val"], where))  # the result is brought into another order, too
+    if node.target is aten.convolution_backward.default:
+        sizes.append(_blocks_of_weights(node, where))
+    return _total(sizes)
+
+
+_BLOCK = 16  # channels
+
+
+def _blocks_of_weights(node: fx.Node, where: str) -> Pair:
+    """What a convolution's backward takes for the gradient of its weights beside what it brings into another order.
+
+    As measured with oneDNN: it sums up in fp32, with the channels of each group filled up to blocks, and has another copy
+    of it and one sample of image and gradient in such blocks where these are bf16. A gradient of fp32 without groups is
+    summed up where it is; of one channel a group it has other kernels, where the kernel is small or channels come first."""
+    gradient, image, weight = (_tensor(node.args[i]) for i in range(3))
+    groups: Any = node.args[9]
+    narrow = weight.dtype == torch.bfloat16
+    channels_last = image.dim() == 4 and dimensions_in_memory(image) == [0, 2, 3, 1]
+    by_channel = groups > 1 and weight.shape[1] == 1
+    if by_channel:
+        blocks = channels_last and max(weight.shape[2:]) > 3
+    else:
+        blocks = narrow or (groups > 1 and channels_last)
+    if not blocks:
+        return number(0), number(0)
+    inside = int(groups) * _up(int(image.shape[1]) // groups)
+    outside = _up(int(weight.shape[0]) // groups)
+    total = expression(inside * outside * math.prod(weight.shape[2:]) * (6 if narrow else 4))
+    if narrow:
+        for tensor, channels in ((image, inside), (gradient, int(groups) * outside)):
+            total += 2 * channels * math.prod(map(expression, tensor.shape[2:]))
+    pair = by_samples(total)
+    if pair is None:
+        raise not_exact(f"a convolution takes {total} bytes", where)
+    return pair
+
+
+def _up(channels: int) -> int:
+    return channels + (-channels) % _BLOCK
+
+
+def _tensor(node: Any) -> Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, Tensor)
+    return value
 
 
 def _results_of(node: fx.Node, where: str) -> dict[fx.Node, Pair]:
