@@ -69,7 +69,7 @@ class Exported(harness.Scratch):
     """One exported model with its data, and what plain PyTorch makes of it."""
 
     def export(self, name, steps=STEPS, narrow=False):
-        self.folder = self.dir / (f"{name}-bf16" if narrow else name)
+        self.folder, self.narrow = self.dir / (f"{name}-bf16" if narrow else name), narrow
         make_models.torch.set_num_threads(1)
         case = make_models.make(name)
         make_models.export(case.model, case.loss, case.batch, out=self.folder, overwrite=True, check=False,
@@ -84,7 +84,7 @@ class Exported(harness.Scratch):
         job = {"model_name_or_path": str(self.folder), "init": "pretrained", "data": {"inputs": inputs},
                "global_batch_size": MICROBATCHES * SIZE, "micro_batch_size": SIZE, "virtual_replicas": 1,
                "max_steps": STEPS, "optim": "sgd", "weight_decay": 0, "learning_rate": LEARNING_RATE,
-               "output_dir": str(self.dir / f"out-{name}")}
+               "bf16": self.narrow, "output_dir": str(self.dir / f"out-{name}")}
         if "sequence_length" in self.described:
             job["sequence_length"] = self.described["sequence_length"]
         job.update(changes)
@@ -214,7 +214,7 @@ class ExportedTest(Exported):
                 if name == "bert_masked":  # the others consist of gaps between tensors, and of norms in fp32
                     before = self.swapped(self.train(f"{name}-wide", "sim*2:mem=64MiB"))["weights"]
                 self.export(name, narrow=True)
-                outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB", bf16=True) for n in (1, 2)]
+                outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2)]
                 outs.append(self.killed(f"{name}-killed"))
                 for out in outs[1:]:
                     self.assertEqual(self.final(out), self.final(outs[0]), out.name)
@@ -229,9 +229,10 @@ class ExportedTest(Exported):
                 if name == "bert_masked":
                     moved = self.swapped(outs[1])["weights"]
                     self.assertTrue(0.5 * before <= moved <= 0.55 * before, (moved, before))
-        self.export("mlp")
-        job, _ = self.job_of("not-bf16", bf16=True)
-        self.assertIn("--dtype bf16", self.harmony("run", job, "--devices", "sim:mem=64MiB", check=2).stderr)
+        for key, words in ((False, "set bf16: true"), (True, "--dtype bf16")):
+            job, _ = self.job_of("another-type", bf16=key)
+            self.assertIn(words, self.harmony("run", job, "--devices", "sim:mem=64MiB", check=2).stderr)
+            self.export("mlp")
 
     @staticmethod
     def swapped(out):
