@@ -96,7 +96,8 @@ absl::Status ExportCheckpoint(const CheckpointExport& what, std::atomic<bool>* c
   HARMONY_ASSIGN_OR_RETURN(const model::ModelSpec model, job::ModelOf(source.architecture, job));
   HARMONY_ASSIGN_OR_RETURN(WeightMap stored,
                            WeightMap::FromJson(details.weight_map_json, model, path));
-  if (what.dtype) stored = stored.WithType(model, *what.dtype);
+  const std::optional<DType> type = what.dtype ? what.dtype : ExportTypeOf(job);
+  if (type) stored = stored.WithType(model, *type);
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
                            CheckpointReader::OpenFile(JoinPath(path, "model.safetensors")));
   TensorsOfCheckpoint tensors(reader, stored, cancelled);
@@ -106,7 +107,7 @@ absl::Status ExportCheckpoint(const CheckpointExport& what, std::atomic<bool>* c
       [&tensors](const model::ParamBlock&, const model::TensorSpec& tensor) {
         return tensors.Read(tensor);
       },
-      source.config_json, path, cancelled, what.dtype);
+      source.config_json, path, cancelled, type);
   return tensors.status().ok() ? written : tensors.status();
 }
 

@@ -93,6 +93,18 @@ absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model
   return writer.Finish();
 }
 
+std::optional<DType> ExportTypeOf(const job::JobSpec& job) {
+  switch (job.export_dtype) {
+    case job::ExportType::kAsSource:
+      return std::nullopt;
+    case job::ExportType::kFp32:
+      return DType::kF32;
+    case job::ExportType::kBf16:
+      return DType::kBF16;
+  }
+  return std::nullopt;
+}
+
 absl::Status WriteModelFiles(const std::string& directory, absl::string_view config_json,
                              const std::string& source_directory, std::optional<DType> type) {
   const bool exported = model::IsExportedModel(config_json);

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/io/weight_map.h"
+#include "common/job/job_spec.h"
 #include "common/model/model_spec.h"
 
 namespace harmony::io {
@@ -30,6 +31,9 @@ enum class WeightsFor { kCheckpoint, kFinal };
 absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model,
                           const WeightMap& weights, const TensorValues& values, WeightsFor what,
                           const std::atomic<bool>* cancelled = nullptr);
+
+// What a job's final/ has for what was trained; nothing: what the source has (WeightMap).
+std::optional<DType> ExportTypeOf(const job::JobSpec& job);
 
 // What belongs beside the weights, into an existing directory: the config.json that the job was
 // described by (`config_json`, verbatim), or for an exported model, which a model.json describes,

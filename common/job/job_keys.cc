@@ -63,6 +63,8 @@ using absl::string_view;
 using std::pair;
 constexpr std::array<pair<string_view, InitMode>, 2> kInits = {
     {{"random", InitMode::kRandom}, {"pretrained", InitMode::kPretrained}}};
+constexpr std::array<pair<string_view, ExportType>, 3> kExportTypes = {
+    {{"source", ExportType::kAsSource}, {"fp32", ExportType::kFp32}, {"bf16", ExportType::kBf16}}};
 constexpr std::array<pair<string_view, DataFormat>, 3> kFormats = {
     {{"text-bytes", DataFormat::kTextBytes},
      {"tokens-u16", DataFormat::kTokensU16},
@@ -291,6 +293,8 @@ const JobKey kKeys[] = {
     {"data.path", kPath, kOptional, kResult, ReadDataPath, PrintText<&J::data_path>},
     {"dropout", kLiteral, kOptional, kResult, ReadDropout,
      [](const J&) -> std::string { return "0"; }},
+    {"export_dtype", kText, kOptional, kNoResult, OneOf<&J::export_dtype, kExportTypes>,
+     PrintOneOf<&J::export_dtype, kExportTypes>},
     {"global_batch_size", kLiteral, kOptional, kResult,
      Int<&J::global_batch_size, 1, limits::kMostSequences>, PrintNumber<&J::global_batch_size>},
     {"init", kText, kOptional, kResult, OneOf<&J::init, kInits>, PrintOneOf<&J::init, kInits>},

@@ -19,6 +19,7 @@ enum class UpdateMode { kAuto, kEager, kDeferred };
 enum class StashPlacement { kAuto, kDevice, kHost };
 enum class ReplanMode { kOff, kSuggest, kAuto };
 enum class InitMode { kRandom, kPretrained };
+enum class ExportType { kAsSource, kFp32, kBf16 };
 
 const char* ToString(UpdateMode mode);  // as job and plan files have it
 
@@ -71,6 +72,7 @@ struct JobSpec {
   std::string mode = "auto";
   int virtual_replicas = 0;  // 0: auto
   std::string output_dir;
+  ExportType export_dtype = ExportType::kAsSource;  // of what final/ has that was trained
   int64_t save_steps = 0;
   int64_t save_total_limit = 2;
   std::string resume_from_checkpoint = "auto";

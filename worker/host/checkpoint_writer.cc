@@ -135,9 +135,13 @@ absl::Status WriteCheckpoint(const HostContext& context, int64_t version) {
 absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
   HARMONY_RETURN_IF_ERROR(CheckCommitted(context, version));
   const std::string path = io::JoinPath(context.job.spec.output_dir, "final");
+  const std::optional<DType> type = io::ExportTypeOf(context.job.spec);
+  const io::WeightMap& source = context.weights;
   HARMONY_RETURN_IF_ERROR_CTX(
-      io::ExportModel(path, context.job.model, context.weights, ParametersOf(context),
-                      context.job.config_json, context.source_directory, context.job.cancelled),
+      io::ExportModel(path, context.job.model,
+                      type ? source.WithType(context.job.model, *type) : source,
+                      ParametersOf(context), context.job.config_json, context.source_directory,
+                      context.job.cancelled, type),
       absl::StrCat("writing ", path));
   return CheckCommitted(context, version);
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/dtype.h"
 #include "common/io/free_space.h"
+#include "common/io/hf_export.h"
 
 namespace harmony::service {
 namespace {
@@ -20,10 +21,12 @@ DiskNeed DiskNeedOf(const job::JobSpec& job, const model::ModelSpec& model,
   DiskNeed need;
   need.final_model = need.checkpoint = kBesidesTensors;
   const int64_t values = 1 + job::MomentsOf(job);  // parameters and moments
+  const std::optional<DType> type = io::ExportTypeOf(job);
+  const io::WeightMap final_weights = type ? weights.WithType(model, *type) : weights;
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
       need.checkpoint += SizeOf(DType::kF32) * (tensor.elements * values);
-      need.final_model += SizeOf(weights.of(tensor).dtype) * tensor.elements;
+      need.final_model += SizeOf(final_weights.of(tensor).dtype) * tensor.elements;
     }
   }
   const int64_t newest = there.empty() ? 0 : there.front();
