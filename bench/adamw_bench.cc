@@ -1,11 +1,13 @@
-// AdamW updates per second: the plain loop and the crash-consistent one on a shared segment, for
-// each instruction set, beside PyTorch's fused CPU AdamW (in turns: bench/adamw_pytorch.py
+// AdamW updates per second: the plain loop and the crash-consistent one on a shared segment, of
+// fp32 parameters and of fp32 masters that write bf16 weights as well, for each instruction set,
+// beside PyTorch's fused CPU AdamW (in turns: bench/adamw_pytorch.py
 // --against build/bin/adamw_bench).
 //
 //   build/bin/adamw_bench [--parameters 67108864] [--threads 2] [--rounds 7] [--gradients 1]
 //
 // A line each: name, parameters/s (median, spread), GB/s (24 bytes a parameter: w, m, v read and
-// written; 4 for each gradient that is read).
+// written; 4 for each gradient that is read; 2 for a bf16 weight that is written). Then, for each
+// instruction set, the rate in bytes of bf16 beside that of fp32, round by round in turns.
 
 #include <algorithm>
 #include <cstdio>
@@ -29,7 +31,7 @@ struct Options {
   int gradients = 1;  // replicas, added up in the loop
 };
 
-model::ModelSpec MakeModel(int64_t parameters, int gradients) {
+model::ModelSpec MakeModel(int64_t parameters, int gradients, DType weights) {
   model::ModelSpec model;
   model::ParamBlock block;
   block.name = "bench";
@@ -37,6 +39,7 @@ model::ModelSpec MakeModel(int64_t parameters, int gradients) {
   tensor.name = "weight";
   tensor.shape = {parameters};
   tensor.weight_decay = true;
+  tensor.weight.dtype = weights;
   model::AddTensor(block, std::move(tensor));
   for (int reference = 0; reference < gradients; ++reference) block.references.push_back(reference);
   model.blocks.push_back(block);
@@ -47,9 +50,9 @@ model::ModelSpec MakeModel(int64_t parameters, int gradients) {
 
 class Bench {
  public:
-  explicit Bench(const Options& options)
+  Bench(const Options& options, DType weights)
       : options_(options),
-        model_(MakeModel(options.parameters, options.gradients)),
+        model_(MakeModel(options.parameters, options.gradients, weights)),
         layout_(model_, 1),
         pool_(options.threads) {}
 
@@ -69,11 +72,16 @@ class Bench {
       records_.push_back(layout_.IndexOf({command::ObjectKind::kGradient, reference, 0}));
     }
     state_ = {At(command::ObjectKind::kParameter), At(command::ObjectKind::kMoment1),
-              At(command::ObjectKind::kMoment2)};
+              At(command::ObjectKind::kMoment2), nullptr};
+    auto* values = static_cast<float*>(state_.weights);
+    if (block().has_masters) {
+      values = state_.masters =
+          reinterpret_cast<float*>(segment_->Arena(command::MasterOffset(model_, 2, 0)));
+    }
     pool_.ParallelFor(ipc::UpdateChunks(options_.parameters), [&](int64_t chunk) {
       const int64_t size = static_cast<int64_t>(ipc::kUpdateChunkElements);
       for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
-        static_cast<float*>(state_.weights)[i] = 0.02f * static_cast<float>(i % 101 - 50);
+        values[i] = 0.02f * static_cast<float>(i % 101 - 50);
         for (int reference = 0; reference < options_.gradients; ++reference) {
           Gradient(reference)[i] = 1e-3f * static_cast<float>(i % 13 - 6);
         }
@@ -83,26 +91,21 @@ class Bench {
     return absl::OkStatus();
   }
 
-  void Run(const std::string& name, worker::Isa isa, bool is_protected) {
-    std::vector<double> rates;
-    for (int round = -1; round < options_.rounds; ++round) {  // one to warm up
-      ++step_;
-      if (is_protected) PublishAt(static_cast<uint64_t>(step_ - 1));
-      const Nanos start = MonotonicClock().Now();
-      Step(isa, is_protected);
-      const double seconds = (MonotonicClock().Now() - start).seconds();
-      if (round >= 0) rates.push_back(static_cast<double>(options_.parameters) / seconds);
-    }
-    std::sort(rates.begin(), rates.end());
-    const double median = rates[rates.size() / 2];
-    std::printf("%-22s %.4g parameters/s (%.4g .. %.4g), %.1f GB/s, %d threads\n", name.c_str(),
-                median, rates.front(), rates.back(), median * (24 + 4 * options_.gradients) * 1e-9,
-                options_.threads);
-    std::fflush(stdout);
+  // Seconds of one step.
+  double Time(worker::Isa isa, bool is_protected) {
+    ++step_;
+    if (is_protected) PublishAt(static_cast<uint64_t>(step_ - 1));
+    const Nanos start = MonotonicClock().Now();
+    Step(isa, is_protected);
+    return (MonotonicClock().Now() - start).seconds();
   }
 
+  // That the update of a parameter reads and writes.
+  int64_t bytes() const { return 24 + 4 * options_.gradients + (block().has_masters ? 2 : 0); }
+
  private:
-  Bytes gradient_size() const { return model_.blocks[0].weight_bytes.AlignUp(kSlotAlignment); }
+  const model::ParamBlock& block() const { return model_.blocks[0]; }
+  Bytes gradient_size() const { return block().gradient_bytes.AlignUp(kSlotAlignment); }
   Bytes GradientOffset(int reference) const {
     return command::PersistentBytes(model_, 2) + gradient_size() * reference;
   }
@@ -117,13 +120,14 @@ class Bench {
     for (int part = 0; part < 3; ++part) {
       const command::ObjectKey key{static_cast<command::ObjectKind>(part), 0, 0};
       segment_->Publish(layout_.IndexOf(key),
-                        {key, command::PersistentOffset(model_, key), model_.blocks[0].weight_bytes,
-                         version, command::ObjectState::kClean});
+                        {key, command::PersistentOffset(model_, key),
+                         part == 0 ? block().weight_bytes : block().moment_bytes, version,
+                         command::ObjectState::kClean});
     }
     for (int reference = 0; reference < options_.gradients; ++reference) {
       const command::ObjectKey key{command::ObjectKind::kGradient, reference, 0};
       segment_->Publish(layout_.IndexOf(key),
-                        {key, GradientOffset(reference), model_.blocks[0].weight_bytes, version + 1,
+                        {key, GradientOffset(reference), block().gradient_bytes, version + 1,
                          command::ObjectState::kClean});
     }
   }
@@ -150,6 +154,40 @@ class Bench {
   int64_t step_ = 0;
 };
 
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Print(const Options& options, const std::string& name, const std::vector<double>& seconds,
+           int64_t bytes) {
+  const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
+  const auto parameters = static_cast<double>(options.parameters);
+  const double rate = parameters / Median(seconds);
+  std::printf("%-22s %.4g parameters/s (%.4g .. %.4g), %.1f GB/s, %d threads\n", name.c_str(), rate,
+              parameters / *most, parameters / *least, rate * static_cast<double>(bytes) * 1e-9,
+              options.threads);
+  std::fflush(stdout);
+}
+
+// Both in turns, so that what else the machine does hits both.
+void Run(const Options& options, Bench& wide, Bench& narrow, worker::Isa isa, bool is_protected) {
+  std::vector<double> seconds[2], ratios;
+  for (int round = -1; round < options.rounds; ++round) {  // one to warm up
+    const double one = wide.Time(isa, is_protected), other = narrow.Time(isa, is_protected);
+    if (round < 0) continue;
+    seconds[0].push_back(one);
+    seconds[1].push_back(other);
+    ratios.push_back(one / other * static_cast<double>(narrow.bytes()) /
+                     static_cast<double>(wide.bytes()));
+  }
+  const std::string name =
+      std::string(is_protected ? "protected " : "plain ") + worker::ToString(isa);
+  Print(options, name, seconds[0], wide.bytes());
+  Print(options, name + " bf16", seconds[1], narrow.bytes());
+  std::printf("%-22s %.3f of the rate of fp32, by bytes\n", "", Median(ratios));
+}
+
 int Main(int argc, char** argv) {
   Options options;
   bool best_only = false;
@@ -173,15 +211,16 @@ int Main(int argc, char** argv) {
     }
     ++i;
   }
-  Bench bench(options);
-  if (const absl::Status status = bench.Prepare(); !status.ok()) {
-    std::fprintf(stderr, "adamw_bench: %s\n", status.ToString().c_str());
-    return 1;
+  Bench wide(options, DType::kF32), narrow(options, DType::kBF16);
+  for (Bench* bench : {&wide, &narrow}) {
+    if (const absl::Status status = bench->Prepare(); !status.ok()) {
+      std::fprintf(stderr, "adamw_bench: %s\n", status.ToString().c_str());
+      return 1;
+    }
   }
   for (const worker::Isa isa : {worker::Isa::kAvx512, worker::Isa::kAvx2, worker::Isa::kScalar}) {
     if (!worker::IsaSupported(isa) || (best_only && isa != worker::BestIsa())) continue;
-    bench.Run(std::string("plain ") + ToString(isa), isa, false);
-    bench.Run(std::string("protected ") + ToString(isa), isa, true);
+    for (const bool is_protected : {false, true}) Run(options, wide, narrow, isa, is_protected);
   }
   return 0;
 }
