@@ -67,6 +67,7 @@ def distance(expected, found):
 
 class Exported(harness.Scratch):
     """One exported model with its data, and what plain PyTorch makes of it."""
+    narrow = False  # in bf16
 
     def export(self, name, steps=STEPS, narrow=False):
         self.folder, self.narrow = self.dir / (f"{name}-bf16" if narrow else name), narrow
