@@ -240,10 +240,12 @@ class BadInputTest(harness.Scratch):
             self.assertIn(args[0], done.stderr + done.stdout)
 
     def test_a_loss_that_is_not_finite_stops_the_job_and_names_step_and_layers(self):
-        job, out = self.job("nan", learning_rate=1e30, optim="sgd", max_steps=20)
-        done = self.harmony("run", job, "--devices", DEVICES, check=1)
-        self.assertRegex(done.stderr + done.stdout, r"(?s)step \d+.*layer|layer.*step \d+")
-        self.assertFalse((out / "final").exists())
+        for bf16 in (False, True):
+            with self.subTest(bf16=bf16):
+                job, out = self.job(f"nan-{bf16}", learning_rate=1e30, optim="sgd", max_steps=20, bf16=bf16)
+                done = self.harmony("run", job, "--devices", DEVICES, check=1)
+                self.assertRegex(done.stderr + done.stdout, r"(?s)step \d+.*layer|layer.*step \d+")
+                self.assertFalse((out / "final").exists())
 
 
 if __name__ == "__main__":
