@@ -177,7 +177,7 @@ void AddExport(CLI::App& app, Arguments& args) {
       ->type_name("STEP");
   exported
       ->add_option("--dtype", args.exported.dtype,
-                   "Type of the weights (default: as in the source)")
+                   "Type of the weights (default: as the job's export_dtype says)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   exported->add_option("-o,--output", args.exported.output, "Directory to make")
       ->required()

@@ -18,8 +18,6 @@
 namespace harmony::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 bool fail_in_json = false;  // of a command line tool that does one thing
 
 absl::StatusOr<std::string> ReadText(const std::string& what, const std::string& path) {
@@ -52,10 +50,7 @@ int Fail(const absl::Status& status) {
   std::string message(status.message());
   if (message.empty()) message = status.ToString();
   if (fail_in_json) {
-    const Json json = {
-        {"error",
-         {{"code", absl::StatusCodeToString(status.code())}, {"message", std::move(message)}}}};
-    fputs(document::JsonLine(json).c_str(), stderr);
+    fputs(document::ErrorLine(absl::Status(status.code(), message)).c_str(), stderr);
   } else {
     fprintf(stderr, "error: %s\n", message.c_str());
   }

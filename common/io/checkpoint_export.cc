@@ -107,7 +107,7 @@ absl::Status ExportCheckpoint(const CheckpointExport& what, std::atomic<bool>* c
       [&tensors](const model::ParamBlock&, const model::TensorSpec& tensor) {
         return tensors.Read(tensor);
       },
-      source.config_json, path, cancelled, type);
+      source.config_json, path, cancelled);
   return tensors.status().ok() ? written : tensors.status();
 }
 

@@ -133,13 +133,32 @@ absl::Status WriteModelFiles(const std::string& directory, absl::string_view con
   return absl::OkStatus();
 }
 
+namespace {
+
+// Of all that was trained, as it is stored; nothing where it differs.
+std::optional<DType> StoredType(const model::ModelSpec& model, const WeightMap& weights) {
+  std::optional<DType> type;
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      if (tensor.role != model::TensorRole::kTrained) continue;
+      const DType stored = weights.of(tensor).dtype;
+      if (type && *type != stored) return std::nullopt;
+      type = stored;
+    }
+  }
+  return type;
+}
+
+}  // namespace
+
 absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
                          absl::string_view config_json, const std::string& source_directory,
-                         const std::atomic<bool>* cancelled, std::optional<DType> type) {
+                         const std::atomic<bool>* cancelled) {
   HARMONY_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory));
   const std::string& path = target.temporary_path();
-  HARMONY_RETURN_IF_ERROR(WriteModelFiles(path, config_json, source_directory, type));
+  HARMONY_RETURN_IF_ERROR(
+      WriteModelFiles(path, config_json, source_directory, StoredType(model, weights)));
   HARMONY_RETURN_IF_ERROR(WriteWeights(JoinPath(path, "model.safetensors"), model, weights, values,
                                        WeightsFor::kFinal, cancelled));
   return target.Commit();

@@ -49,7 +49,6 @@ absl::Status WriteModelFiles(const std::string& directory, absl::string_view con
 absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,
                          absl::string_view config_json, const std::string& source_directory,
-                         const std::atomic<bool>* cancelled = nullptr,
-                         std::optional<DType> type = std::nullopt);
+                         const std::atomic<bool>* cancelled = nullptr);
 
 }  // namespace harmony::io

@@ -24,7 +24,7 @@ constexpr string_view kSteps =
     "give max_steps: epochs * sequences / global_batch_size, where the data hold (tokens - 1) / "
     "sequence_length sequences";
 
-constexpr std::array<Pair, 17> kAdvice = {{
+constexpr std::array<Pair, 20> kAdvice = {{
     {"model", "use model_name_or_path"},
     {"model_name", "use model_name_or_path"},
     {"dataset", "use data: {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}"},
@@ -34,7 +34,10 @@ constexpr std::array<Pair, 17> kAdvice = {{
     {"warmup_ratio", "use warmup_steps (below 1: a share of max_steps)"},
     {"batch_size", "use global_batch_size, sequences per optimizer step"},
     {"train_batch_size", "use global_batch_size, sequences per optimizer step"},
-    {"fp16", "remove it: fp32 is what is built, bf16 will follow"},
+    {"fp16", "use bf16: true, or remove it: fp16 is not built"},
+    {"mixed_precision", "use bf16: true"},
+    {"torch_dtype", "use bf16: true for mixed precision; export_dtype is the type of final/"},
+    {"dtype", "use bf16: true for mixed precision; export_dtype is the type of final/"},
     {"gradient_checkpointing",
      "remove it: what does not fit is recomputed without asking, and nothing else is"},
     {"overwrite_output_dir", "give --overwrite on the command line, which moves the old one aside"},

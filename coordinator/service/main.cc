@@ -17,6 +17,7 @@
 #include "common/base/build_identity.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/document/json_line.h"
 #include "common/io/file.h"
 #include "common/ipc/heartbeat.h"
 #include "common/ipc/host_memory.h"
@@ -214,7 +215,11 @@ int Run(int argc, char** argv) {
     status = JobsOnce(options);
   } else if (options.plan_once) {
     status = PlanOnce(options);
-    if (!status.ok()) std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+    if (!status.ok()) {
+      const std::string text = options.json ? document::ErrorLine(status)
+                                            : absl::StrCat("error: ", status.message(), "\n");
+      std::fputs(text.c_str(), stderr);
+    }
     // Nothing has run yet: what does not fit is bad input.
     if (absl::IsResourceExhausted(status)) return 2;
   } else {

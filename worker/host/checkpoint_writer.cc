@@ -141,7 +141,7 @@ absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
       io::ExportModel(path, context.job.model,
                       type ? source.WithType(context.job.model, *type) : source,
                       ParametersOf(context), context.job.config_json, context.source_directory,
-                      context.job.cancelled, type),
+                      context.job.cancelled),
       absl::StrCat("writing ", path));
   return CheckCommitted(context, version);
 }

@@ -79,6 +79,8 @@ def _kept(model: nn.Module, patterns: Sequence[str]) -> set[int]:
     kept = {id(tensor) for module in model.modules() if isinstance(module, _NormBase) and module.running_mean is not None
             for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    if isinstance(patterns, str):
+        raise ExportError("keep_fp32 is a string", fix=f"Give a list: keep_fp32=['{patterns}']")
     for pattern in patterns:
         fitting = {id(tensor) for name, tensor in named if fnmatchcase(name, pattern)}
         if not fitting:

@@ -80,6 +80,19 @@ TEST(ModelFilesTest, TheConfigOfAnExportedModelNamesTheTypeThatIsAskedFor) {
   }
 }
 
+// A new model's weights are fp32, whatever the file says that they were made from.
+TEST_P(ExportTest, TheConfigNamesTheTypeThatTheWeightsHave) {
+  const std::string config =
+      absl::StrCat("{\"torch_dtype\": \"float16\", ", source_.config_json.substr(1));
+  const WeightMap wide = WeightMap::ForNewModel(model_);
+  for (const auto& [map, text] : std::vector<std::pair<WeightMap, std::string>>{
+           {wide, "float32"}, {wide.WithType(model_, DType::kBF16), "bfloat16"}}) {
+    ASSERT_TRUE(ExportModel(dir_.File(text), model_, map, Values(), config, "").ok());
+    EXPECT_THAT(dir_.Read(absl::StrCat(text, "/config.json")),
+                ::testing::HasSubstr(absl::StrCat("\"torch_dtype\": \"", text, "\"")));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Presets, ExportTest,
                          ::testing::Values("gpt2-mini", "llama-tiny", "qwen3-tiny"));
 
