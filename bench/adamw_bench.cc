@@ -71,13 +71,8 @@ class Bench {
       gradients_.push_back(Gradient(reference));
       records_.push_back(layout_.IndexOf({command::ObjectKind::kGradient, reference, 0}));
     }
-    state_ = {At(command::ObjectKind::kParameter), At(command::ObjectKind::kMoment1),
-              At(command::ObjectKind::kMoment2), nullptr};
-    auto* values = static_cast<float*>(state_.weights);
-    if (block().has_masters) {
-      values = state_.masters =
-          reinterpret_cast<float*>(segment_->Arena(command::MasterOffset(model_, 2, 0)));
-    }
+    state_ = worker::StateInSegment(*segment_, model_, 2, 0);
+    auto* const values = block().has_masters ? state_.masters : static_cast<float*>(state_.weights);
     pool_.ParallelFor(ipc::UpdateChunks(options_.parameters), [&](int64_t chunk) {
       const int64_t size = static_cast<int64_t>(ipc::kUpdateChunkElements);
       for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
@@ -111,10 +106,6 @@ class Bench {
   }
   float* Gradient(int reference) {
     return reinterpret_cast<float*>(segment_->Arena(GradientOffset(reference)));
-  }
-  float* At(command::ObjectKind kind) {
-    return reinterpret_cast<float*>(
-        segment_->Arena(command::PersistentOffset(model_, {kind, 0, 0})));
   }
   void PublishAt(uint64_t version) {
     for (int part = 0; part < 3; ++part) {

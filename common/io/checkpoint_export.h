@@ -14,7 +14,7 @@ namespace harmony::io {
 struct CheckpointExport {
   std::string checkpoint;      // its directory
   std::string directory;       // to be made; what is there is replaced, so callers look before
-  std::optional<DType> dtype;  // F32, BF16 or F16 for all weights; none: each as in the source
+  std::optional<DType> dtype;  // F32, BF16 or F16 for all weights; none: as in final/
 };
 
 // Verifies the checkpoint and writes its weights by ExportModel: without a dtype the bytes that

@@ -52,6 +52,20 @@ std::string ConfigWithType(std::string config_json, std::optional<DType> dtype) 
   return changed ? config.dump(2) + "\n" : config_json;
 }
 
+// Of all that was trained, as it is stored; nothing where it differs.
+std::optional<DType> StoredType(const model::ModelSpec& model, const WeightMap& weights) {
+  std::optional<DType> type;
+  for (const model::ParamBlock& block : model.blocks) {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      if (tensor.role != model::TensorRole::kTrained) continue;
+      const DType stored = weights.of(tensor).dtype;
+      if (type && *type != stored) return std::nullopt;
+      type = stored;
+    }
+  }
+  return type;
+}
+
 }  // namespace
 
 absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model,
@@ -132,24 +146,6 @@ absl::Status WriteModelFiles(const std::string& directory, absl::string_view con
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-// Of all that was trained, as it is stored; nothing where it differs.
-std::optional<DType> StoredType(const model::ModelSpec& model, const WeightMap& weights) {
-  std::optional<DType> type;
-  for (const model::ParamBlock& block : model.blocks) {
-    for (const model::TensorSpec& tensor : block.tensors) {
-      if (tensor.role != model::TensorRole::kTrained) continue;
-      const DType stored = weights.of(tensor).dtype;
-      if (type && *type != stored) return std::nullopt;
-      type = stored;
-    }
-  }
-  return type;
-}
-
-}  // namespace
 
 absl::Status ExportModel(const std::string& directory, const model::ModelSpec& model,
                          const WeightMap& weights, const TensorValues& values,

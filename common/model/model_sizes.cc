@@ -154,19 +154,25 @@ BatchLayout LayOutBatch(const ModelSpec& model, int64_t samples) {
   return layout;
 }
 
-Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
+namespace {
+
+// Of all blocks that a layer refers to, in one form.
+Bytes LayerBytes(const ModelSpec& model, int layer, Bytes ParamBlock::*form) {
   Bytes bytes;
-  for (int reference : model.layers[layer].references)
-    bytes += model.blocks[model.references[reference].block].weight_bytes;
+  for (int reference : model.layers[layer].references) {
+    bytes += model.blocks[model.references[reference].block].*form;
+  }
   return bytes;
 }
 
+}  // namespace
+
+Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
+  return LayerBytes(model, layer, &ParamBlock::weight_bytes);
+}
+
 Bytes LayerGradientBytes(const ModelSpec& model, int layer) {
-  Bytes bytes;
-  for (int reference : model.layers[layer].references) {
-    bytes += model.blocks[model.references[reference].block].gradient_bytes;
-  }
-  return bytes;
+  return LayerBytes(model, layer, &ParamBlock::gradient_bytes);
 }
 
 double ForwardFlops(const ModelSpec& model, int layer, int64_t samples) {

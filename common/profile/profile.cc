@@ -149,11 +149,15 @@ const char* OptimizerName(const job::JobSpec& job) {
   return job::MomentsOf(job) > 0 ? "sgd with momentum" : "sgd";
 }
 
-Bytes UpdateBytes(const model::ParamBlock& block, int moments) {
-  // Of what is kept all is read and written, but for working copies, which are written only.
+Bytes UpdatedBytes(const model::ParamBlock& block, int moments) {
+  // All is read and written, but for working copies, which are written only.
   const Bytes weights = block.has_masters ? block.master_bytes() : block.weight_bytes;
   const Bytes copies = block.has_masters ? block.weight_bytes : Bytes();
-  return (weights + block.moment_bytes * moments) * 2 + copies +
+  return (weights + block.moment_bytes * moments) * 2 + copies;
+}
+
+Bytes UpdateBytes(const model::ParamBlock& block, int moments) {
+  return UpdatedBytes(block, moments) +
          block.gradient_bytes * static_cast<int64_t>(block.references.size());
 }
 

@@ -159,7 +159,10 @@ std::vector<int64_t> ProfiledSizes(const job::JobSpec& job);
 int64_t QuickSize(const job::JobSpec& job);
 
 const char* OptimizerName(const job::JobSpec& job);
-// Bytes that the update of a block reads and writes: gradients once, weights and moments twice.
+// Bytes that the update of a block reads and writes, gradients apart: weights and moments twice,
+// working copies once.
+Bytes UpdatedBytes(const model::ParamBlock& block, int moments);
+// The same with its gradients, once.
 Bytes UpdateBytes(const model::ParamBlock& block, int moments);
 
 // What the host's rates are measured on: the first blocks of the model, cut to some 16 million

@@ -211,6 +211,15 @@ def compare(losses, weights, output):
     return worst_loss, worst_weight
 
 
+def prepare(name, folder, recipe=None):
+    """Checkpoint and data of a case; the keys of its job."""
+    make_config, changes = CASES[name]
+    folder.mkdir(parents=True)
+    make_checkpoint(make_config(), folder / "model")
+    make_data(folder / "data.bin")
+    return {**JOB, **changes, **(recipe or {})}
+
+
 def train(name, command, folder, job):
     """By Harmony, from and into the folders of a case; whether it succeeded."""
     write_job(folder / "job.yaml", folder / "model", folder / "data.bin", folder / "run", job)
@@ -222,11 +231,7 @@ def train(name, command, folder, job):
 
 
 def run_bf16_case(name, recipe, command, folder):
-    make_config, changes = CASES[name]
-    job = {**JOB, **changes, **RECIPES[recipe]}
-    folder.mkdir(parents=True)
-    make_checkpoint(make_config(), folder / "model")
-    make_data(folder / "data.bin")
+    job = prepare(name, folder, RECIPES[recipe])
     references = [train_reference(folder / "model", folder / "data.bin", job, kernel)[0] for kernel in KERNELS]
     spread = max(distance(one, other) for one in references for other in references)
     if not train(name, command, folder, {**job, "bf16": "true"}):
@@ -239,16 +244,11 @@ def run_bf16_case(name, recipe, command, folder):
 
 
 def run_case(name, command, folder):
-    make_config, changes = CASES[name]
-    job = {**JOB, **changes}
-    checkpoint, data_path, output = folder / "model", folder / "data.bin", folder / "run"
-    folder.mkdir(parents=True)
-    make_checkpoint(make_config(), checkpoint)
-    make_data(data_path)
-    losses, weights = train_reference(checkpoint, data_path, job)
+    job = prepare(name, folder)
+    losses, weights = train_reference(folder / "model", folder / "data.bin", job)
     if not train(name, command, folder, job):
         return False
-    loss, weight = compare(losses, weights, output)
+    loss, weight = compare(losses, weights, folder / "run")
     good = loss <= 1e-5 and weight <= 1e-4
     print(f"{name:16} {'ok' if good else 'FAILED':6} loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
           f"worst difference: loss {loss:.2e} (relative), weights {weight:.2e}", flush=True)

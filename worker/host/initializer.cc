@@ -14,7 +14,7 @@
 #include "common/io/file.h"
 #include "common/io/hf_directory.h"
 #include "worker/host/init.h"
-#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/protected_update.h"
 
 namespace harmony::worker {
 namespace {
@@ -122,11 +122,8 @@ absl::Status RoundAllMasters(const HostContext& context, ThreadPool& pool) {
   for (int block = 0; block < context.num_blocks(); ++block) {
     if (!context.block(block).has_masters) continue;
     work.push_back([&context, block] {
-      BlockState state;
-      state.weights = context.segment.Arena(command::PersistentOffset(
-          context.job.model, {command::ObjectKind::kParameter, block, 0}));
-      state.masters = reinterpret_cast<float*>(context.segment.Arena(context.MasterOffset(block)));
-      RoundMasters(context.block(block), state);
+      RoundMasters(context.block(block),
+                   StateInSegment(context.segment, context.job.model, context.moments(), block));
       return absl::OkStatus();
     });
   }

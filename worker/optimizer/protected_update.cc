@@ -34,11 +34,7 @@ class BlockUpdate {
           {key, command::PersistentOffset(model, key), size, 0, command::ObjectState::kFree});
       records_.push_back(layout.IndexOf(key));
     }
-    state_ = {segment.Arena(views_[0].offset), Moment(1), Moment(2), nullptr};
-    if (block_.has_masters) {
-      state_.masters = reinterpret_cast<float*>(
-          segment.Arena(command::MasterOffset(model, settings.moments, update.block)));
-    }
+    state_ = StateInSegment(segment, model, settings.moments, update.block);
   }
 
   absl::Status Run(ThreadPool& pool, Isa isa) {
@@ -156,10 +152,6 @@ class BlockUpdate {
     return chunk * static_cast<int64_t>(ipc::kUpdateChunkElements);
   }
   int64_t End(int64_t chunk) const { return std::min(block_.elements(), Begin(chunk + 1)); }
-  float* Moment(size_t number) const {
-    return number < views_.size() ? reinterpret_cast<float*>(segment_.Arena(views_[number].offset))
-                                  : nullptr;
-  }
 
   void RunChunk(int64_t chunk, const Kernels& kernels) const {
     ipc::UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
@@ -197,6 +189,22 @@ class BlockUpdate {
 };
 
 }  // namespace
+
+BlockState StateInSegment(const ipc::Segment& segment, const model::ModelSpec& model, int moments,
+                          int block) {
+  const auto at = [&](command::ObjectKind kind) {
+    return segment.Arena(command::PersistentOffset(model, {kind, block, 0}));
+  };
+  BlockState state;
+  state.weights = at(command::ObjectKind::kParameter);
+  if (moments > 0) state.m = reinterpret_cast<float*>(at(command::ObjectKind::kMoment1));
+  if (moments > 1) state.v = reinterpret_cast<float*>(at(command::ObjectKind::kMoment2));
+  if (model.blocks[static_cast<size_t>(block)].has_masters) {
+    state.masters =
+        reinterpret_cast<float*>(segment.Arena(command::MasterOffset(model, moments, block)));
+  }
+  return state;
+}
 
 absl::StatusOr<BlockGradient> GradientFromRecords(const ipc::Segment& segment,
                                                   const model::ParamBlock& block,

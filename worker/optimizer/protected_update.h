@@ -35,6 +35,10 @@ absl::Status UpdateObject(ipc::Segment& segment, const model::ModelSpec& model,
                           const OptimizerSettings& settings, const ProtectedUpdate& update,
                           ThreadPool& pool, Isa isa = BestIsa());
 
+// The buffers of a block in the segment, where PersistentOffset and MasterOffset place them.
+BlockState StateInSegment(const ipc::Segment& segment, const model::ModelSpec& model, int moments,
+                          int block);
+
 // The gradient of a block, from its committed records. FailedPrecondition unless
 // all are clean at `version` and have the block's size.
 absl::StatusOr<BlockGradient> GradientFromRecords(const ipc::Segment& segment,

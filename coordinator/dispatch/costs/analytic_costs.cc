@@ -3,6 +3,7 @@
 #include "common/command/lane_kinds.h"
 #include "common/command/objects.h"
 #include "common/model/model_sizes.h"
+#include "common/profile/profile.h"
 
 namespace harmony::dispatch {
 namespace {
@@ -66,10 +67,8 @@ Nanos AnalyticCosts::Duration(const command::Command& command) const {
     // working copies.
     bytes = static_cast<double>(block.gradient_bytes.count()) * replicas_;
     if (host.kind == command::HostTaskKind::kUpdate) {
-      const Bytes weights = block.has_masters ? block.master_bytes() : block.weight_bytes;
-      bytes += 2 * (static_cast<double>(weights.count()) +
-                    static_cast<double>(block.moment_bytes.count()) * moments_);
-      if (block.has_masters) bytes += static_cast<double>(block.weight_bytes.count());
+      bytes +=
+          static_cast<double>(profile::UpdatedBytes(block, static_cast<int>(moments_)).count());
     }
   } else if (host.kind == command::HostTaskKind::kCheckpoint ||
              host.kind == command::HostTaskKind::kInitialize) {
