@@ -1,22 +1,27 @@
 // AdamW updates per second: the plain loop and the crash-consistent one on a shared segment, of
-// fp32 parameters and of fp32 masters that write bf16 weights as well, for each instruction set,
-// beside PyTorch's fused CPU AdamW (in turns: bench/adamw_pytorch.py
+// fp32 parameters and of fp32 masters that write bf16 weights as well, with gradients of fp32 and
+// of bf16, for each instruction set, beside PyTorch's fused CPU AdamW (in turns:
+// bench/adamw_pytorch.py
 // --against build/bin/adamw_bench).
 //
 //   build/bin/adamw_bench [--parameters 67108864] [--threads 2] [--rounds 7] [--gradients 1]
 //
 // A line each: name, parameters/s (median, spread), GB/s (24 bytes a parameter: w, m, v read and
-// written; 4 for each gradient that is read; 2 for a bf16 weight that is written). Then, for each
-// instruction set, the rate in bytes of bf16 beside that of fp32, round by round in turns.
+// written; 4 or 2 for each gradient that is read; 2 for a bf16 weight that is written). Then the
+// rate in bytes of each of bf16 beside that of fp32, round by round in turns.
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/io/float_convert.h"
 #include "common/ipc/segment.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/protected_update.h"
@@ -31,7 +36,16 @@ struct Options {
   int gradients = 1;  // replicas, added up in the loop
 };
 
-model::ModelSpec MakeModel(int64_t parameters, int gradients, DType weights) {
+// What is updated: types of the weights that layers read, and of gradients.
+struct Form {
+  const char* name;
+  DType weights, gradients;
+};
+constexpr std::array<Form, 3> kForms = {{{"fp32", DType::kF32, DType::kF32},
+                                         {"bf16", DType::kBF16, DType::kF32},
+                                         {"bf16, bf16 gradients", DType::kBF16, DType::kBF16}}};
+
+model::ModelSpec MakeModel(int64_t parameters, int gradients, const Form& form) {
   model::ModelSpec model;
   model::ParamBlock block;
   block.name = "bench";
@@ -39,20 +53,22 @@ model::ModelSpec MakeModel(int64_t parameters, int gradients, DType weights) {
   tensor.name = "weight";
   tensor.shape = {parameters};
   tensor.weight_decay = true;
-  tensor.weight.dtype = weights;
+  tensor.weight.dtype = form.weights;
   model::AddTensor(block, std::move(tensor));
   for (int reference = 0; reference < gradients; ++reference) block.references.push_back(reference);
   model.blocks.push_back(block);
   model.references.resize(gradients);
   model.layers.resize(1);
+  model::StoreGradientsAs(form.gradients, model);
   return model;
 }
 
 class Bench {
  public:
-  Bench(const Options& options, DType weights)
+  Bench(const Options& options, const Form& form)
       : options_(options),
-        model_(MakeModel(options.parameters, options.gradients, weights)),
+        form_(form),
+        model_(MakeModel(options.parameters, options.gradients, form)),
         layout_(model_, 1),
         pool_(options.threads) {}
 
@@ -68,7 +84,7 @@ class Bench {
     segment_ = std::make_unique<ipc::Segment>(*std::move(segment));
     if (absl::Status status = segment_->AllocateJob(job); !status.ok()) return status;
     for (int reference = 0; reference < options_.gradients; ++reference) {
-      gradients_.push_back(Gradient(reference));
+      gradients_.push_back(segment_->Arena(GradientOffset(reference)));
       records_.push_back(layout_.IndexOf({command::ObjectKind::kGradient, reference, 0}));
     }
     state_ = worker::StateInSegment(*segment_, model_, 2, 0);
@@ -78,7 +94,7 @@ class Bench {
       for (int64_t i = chunk * size; i < std::min(options_.parameters, (chunk + 1) * size); ++i) {
         values[i] = 0.02f * static_cast<float>(i % 101 - 50);
         for (int reference = 0; reference < options_.gradients; ++reference) {
-          Gradient(reference)[i] = 1e-3f * static_cast<float>(i % 13 - 6);
+          SetGradient(reference, i, 1e-3f * static_cast<float>(i % 13 - 6));
         }
         state_.m[i] = state_.v[i] = 0;
       }
@@ -96,7 +112,11 @@ class Bench {
   }
 
   // That the update of a parameter reads and writes.
-  int64_t bytes() const { return 24 + 4 * options_.gradients + (block().has_masters ? 2 : 0); }
+  int64_t bytes() const {
+    return 24 + SizeOf(form_.gradients).count() * options_.gradients +
+           (block().has_masters ? 2 : 0);
+  }
+  const Form& form() const { return form_; }
 
  private:
   const model::ParamBlock& block() const { return model_.blocks[0]; }
@@ -104,8 +124,13 @@ class Bench {
   Bytes GradientOffset(int reference) const {
     return command::PersistentBytes(model_, 2) + gradient_size() * reference;
   }
-  float* Gradient(int reference) {
-    return reinterpret_cast<float*>(segment_->Arena(GradientOffset(reference)));
+  void SetGradient(int reference, int64_t i, float value) {
+    std::byte* const at = segment_->Arena(GradientOffset(reference));
+    if (form_.gradients == DType::kBF16) {
+      reinterpret_cast<uint16_t*>(at)[i] = io::Bf16FromFloat(value);
+    } else {
+      reinterpret_cast<float*>(at)[i] = value;
+    }
   }
   void PublishAt(uint64_t version) {
     for (int part = 0; part < 3; ++part) {
@@ -134,6 +159,7 @@ class Bench {
   }
 
   const Options options_;
+  const Form form_;
   const model::ModelSpec model_;
   const command::ObjectTableLayout layout_;
   const worker::OptimizerSettings settings_{job::OptimizerKind::kAdamW, 0.1, 0.9, 0.95, 1e-8};
@@ -155,28 +181,33 @@ void Print(const Options& options, const std::string& name, const std::vector<do
   const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
   const auto parameters = static_cast<double>(options.parameters);
   const double rate = parameters / Median(seconds);
-  std::printf("%-22s %.4g parameters/s (%.4g .. %.4g), %.1f GB/s, %d threads\n", name.c_str(), rate,
+  std::printf("%-38s %.4g parameters/s (%.4g .. %.4g), %.1f GB/s, %d threads\n", name.c_str(), rate,
               parameters / *most, parameters / *least, rate * static_cast<double>(bytes) * 1e-9,
               options.threads);
   std::fflush(stdout);
 }
 
-// Both in turns, so that what else the machine does hits both.
-void Run(const Options& options, Bench& wide, Bench& narrow, worker::Isa isa, bool is_protected) {
-  std::vector<double> seconds[2], ratios;
+// All forms in turns, so that what else the machine does hits each. The first is the yardstick.
+void Run(const Options& options, std::deque<Bench>& forms, worker::Isa isa, bool is_protected) {
+  std::vector<std::vector<double>> seconds(forms.size()), ratios(forms.size());
   for (int round = -1; round < options.rounds; ++round) {  // one to warm up
-    const double one = wide.Time(isa, is_protected), other = narrow.Time(isa, is_protected);
-    if (round < 0) continue;
-    seconds[0].push_back(one);
-    seconds[1].push_back(other);
-    ratios.push_back(one / other * static_cast<double>(narrow.bytes()) /
-                     static_cast<double>(wide.bytes()));
+    double first = 0;
+    for (size_t i = 0; i < forms.size(); ++i) {
+      const double one = forms[i].Time(isa, is_protected);
+      if (i == 0) first = one;
+      if (round < 0) continue;
+      seconds[i].push_back(one);
+      ratios[i].push_back(first / one * static_cast<double>(forms[i].bytes()) /
+                          static_cast<double>(forms[0].bytes()));
+    }
   }
-  const std::string name =
-      std::string(is_protected ? "protected " : "plain ") + worker::ToString(isa);
-  Print(options, name, seconds[0], wide.bytes());
-  Print(options, name + " bf16", seconds[1], narrow.bytes());
-  std::printf("%-22s %.3f of the rate of fp32, by bytes\n", "", Median(ratios));
+  for (size_t i = 0; i < forms.size(); ++i) {
+    Print(options,
+          absl::StrCat(is_protected ? "protected " : "plain ", worker::ToString(isa), " ",
+                       forms[i].form().name),
+          seconds[i], forms[i].bytes());
+    if (i > 0) std::printf("%38s %.3f of the rate of fp32, by bytes\n", "", Median(ratios[i]));
+  }
 }
 
 int Main(int argc, char** argv) {
@@ -202,16 +233,16 @@ int Main(int argc, char** argv) {
     }
     ++i;
   }
-  Bench wide(options, DType::kF32), narrow(options, DType::kBF16);
-  for (Bench* bench : {&wide, &narrow}) {
-    if (const absl::Status status = bench->Prepare(); !status.ok()) {
+  std::deque<Bench> forms;
+  for (const Form& form : kForms) {
+    if (const absl::Status status = forms.emplace_back(options, form).Prepare(); !status.ok()) {
       std::fprintf(stderr, "adamw_bench: %s\n", status.ToString().c_str());
       return 1;
     }
   }
   for (const worker::Isa isa : {worker::Isa::kAvx512, worker::Isa::kAvx2, worker::Isa::kScalar}) {
     if (!worker::IsaSupported(isa) || (best_only && isa != worker::BestIsa())) continue;
-    for (const bool is_protected : {false, true}) Run(options, wide, narrow, isa, is_protected);
+    for (const bool is_protected : {false, true}) Run(options, forms, isa, is_protected);
   }
   return 0;
 }

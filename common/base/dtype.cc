@@ -30,6 +30,10 @@ Bytes SizeOf(DType dtype) { return Bytes(kDTypes[static_cast<size_t>(dtype)].sec
 
 absl::string_view ToString(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].first; }
 
+absl::string_view PrecisionName(DType dtype) {
+  return dtype == DType::kF32 ? "fp32" : dtype == DType::kBF16 ? "bf16" : "fp16";
+}
+
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
   for (size_t i = 0; i < kDTypes.size(); ++i) {
     if (kDTypes[i].first == name) return static_cast<DType>(i);

@@ -30,6 +30,8 @@ enum class DType {
 Bytes SizeOf(DType dtype);                // of one number
 absl::string_view ToString(DType dtype);  // as safetensors writes it: "BF16"
 absl::StatusOr<DType> ParseDType(absl::string_view name);
+// As jobs and command lines call a precision: "fp32", "bf16", "fp16". REQUIRES: one of these.
+absl::string_view PrecisionName(DType dtype);
 
 // Tensors of such a type have gradients.
 inline bool IsFloatingPoint(DType dtype) { return dtype <= DType::kF8E5M2; }

@@ -97,7 +97,9 @@ struct ComputeTask {
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; accumulated in place
   bool first_microbatch = false;         // of its replica: gradients are set, not added to
-  bool last_microbatch = false;  // of its replica: then weight gradients are checked to be finite
+  // Of its replica: then weight gradients are stored in the form in which they leave the device,
+  // and checked to be finite.
+  bool last_microbatch = false;
   // Forward: boundary layers.first. Backward: the stash, boundary StashBoundary(group).
   std::optional<Bytes> input;
   // KeptActivationBytes of the layers. Forward: what the backward needs is left here. Backward: the

@@ -18,6 +18,7 @@
 #include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
+#include "common/io/resolved_keys_json.h"
 
 namespace harmony::io {
 namespace {
@@ -58,13 +59,11 @@ absl::Status Damaged(absl::string_view path, absl::string_view why) {
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path) {
   CheckpointManifest manifest;
   const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
-    root.Only({"step", "micro_batch_size", "virtual_replicas", "result_keys", "details", "files"});
+    root.Only({"step", "micro_batch_size", "virtual_replicas", "gradient_dtype", "result_keys",
+               "details", "files"});
     manifest.step = root.Get("step").Integer(0);
     manifest.result_keys = root.Get("result_keys").Text();
-    manifest.micro_batch_size = root.Get("micro_batch_size").Integer(0);
-    if (root.Has("virtual_replicas")) {  // there was no choice before
-      manifest.virtual_replicas = root.Get("virtual_replicas").Int(1);
-    }
+    manifest.resolved = ReadResolvedKeys(root);
     manifest.details_json = root.Get("details").Source();
     for (const document::JsonField& item : root.Get("files").Items()) {
       item.Only({"name", "size", "xxh3"});
@@ -102,8 +101,7 @@ absl::Status WriteManifest(const std::string& directory, CheckpointManifest mani
             [](const auto& a, const auto& b) { return a.name < b.name; });
   nlohmann::ordered_json json;
   json["step"] = manifest.step;
-  json["micro_batch_size"] = manifest.micro_batch_size;
-  json["virtual_replicas"] = manifest.virtual_replicas;
+  WriteResolvedKeys(manifest.resolved, json);
   json["result_keys"] = manifest.result_keys;
   json["details"] = nlohmann::json::parse(manifest.details_json, nullptr, false);
   if (!json["details"].is_object()) {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/job/resolved_keys.h"
 
 namespace harmony::io {
 
@@ -23,9 +24,8 @@ struct CheckpointManifest {
     uint64_t hash = 0;  // XXH3-64 of the content
   };
   int64_t step = 0;
-  std::string result_keys;          // ResultKeysText of the job
-  int64_t micro_batch_size = 0;     // as resolved
-  int virtual_replicas = 1;         // as resolved
+  std::string result_keys;  // ResultKeysText of the job
+  job::ResolvedKeys resolved;
   std::string details_json = "{}";  // an object of the writer's own
   std::vector<FileEntry> files;     // sorted by name
 };

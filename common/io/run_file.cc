@@ -9,6 +9,7 @@
 #include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
+#include "common/io/resolved_keys_json.h"
 #include "common/job/job_file.h"
 
 namespace harmony::io {
@@ -24,13 +25,10 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));
   RunFile run;
   const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
-    root.Only(
-        {"digest", "micro_batch_size", "virtual_replicas", "data", "finished", "result_keys"});
+    root.Only({"digest", "micro_batch_size", "virtual_replicas", "gradient_dtype", "data",
+               "finished", "result_keys"});
     run.result_keys = root.Get("result_keys").Text();
-    run.micro_batch_size = root.Get("micro_batch_size").Integer(0);
-    if (root.Has("virtual_replicas")) {  // there was no choice before
-      run.virtual_replicas = root.Get("virtual_replicas").Int(1);
-    }
+    run.resolved = ReadResolvedKeys(root);
     run.finished = root.Get("finished").Flag();
     if (!root.Has("data")) return;
     const document::JsonField data = root.Get("data");
@@ -49,8 +47,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
 absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
   nlohmann::ordered_json json;
   json["digest"] = job::ResultDigest(run.result_keys);
-  json["micro_batch_size"] = run.micro_batch_size;
-  json["virtual_replicas"] = run.virtual_replicas;
+  WriteResolvedKeys(run.resolved, json);
   if (run.data) {
     json["data"] = {{"bytes", run.data->bytes},
                     {"hashed_bytes", run.data->hashed_bytes},

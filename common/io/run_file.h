@@ -11,13 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/training_data.h"
+#include "common/job/resolved_keys.h"
 
 namespace harmony::io {
 
 struct RunFile {
-  std::string result_keys;       // ResultKeysText of the job
-  int64_t micro_batch_size = 0;  // as resolved
-  int virtual_replicas = 1;      // as resolved
+  std::string result_keys;  // ResultKeysText of the job
+  job::ResolvedKeys resolved;
   bool finished = false;
   std::optional<DataFingerprint> data = {};  // none: written by a version that did not know it
 };

@@ -65,6 +65,8 @@ constexpr std::array<pair<string_view, InitMode>, 2> kInits = {
     {{"random", InitMode::kRandom}, {"pretrained", InitMode::kPretrained}}};
 constexpr std::array<pair<string_view, ExportType>, 3> kExportTypes = {
     {{"source", ExportType::kAsSource}, {"fp32", ExportType::kFp32}, {"bf16", ExportType::kBf16}}};
+constexpr std::array<pair<string_view, std::optional<DType>>, 3> kGradientTypes = {
+    {{"auto", std::nullopt}, {"fp32", DType::kF32}, {"bf16", DType::kBF16}}};
 constexpr std::array<pair<string_view, DataFormat>, 3> kFormats = {
     {{"text-bytes", DataFormat::kTextBytes},
      {"tokens-u16", DataFormat::kTokensU16},
@@ -297,6 +299,9 @@ const JobKey kKeys[] = {
      PrintOneOf<&J::export_dtype, kExportTypes>},
     {"global_batch_size", kLiteral, kOptional, kResult,
      Int<&J::global_batch_size, 1, limits::kMostSequences>, PrintNumber<&J::global_batch_size>},
+    // What `auto` was resolved to is kept with the run.
+    {"gradient_dtype", kText, kOptional, kResult, OneOf<&J::gradient_dtype, kGradientTypes>,
+     PrintOneOf<&J::gradient_dtype, kGradientTypes>},
     {"init", kText, kOptional, kResult, OneOf<&J::init, kInits>, PrintOneOf<&J::init, kInits>},
     {"layer_groups", kLiteral, kOptional, kNoResult, ReadLayerGroups,
      [](const J& job) -> std::string {
@@ -427,6 +432,11 @@ absl::Status CheckJob(const JobSpec& job, absl::string_view where) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": update: eager contradicts max_grad_norm, which needs all gradients ",
                      "before any update; use update: auto or max_grad_norm: 0"));
+  }
+  if (job.gradient_dtype == DType::kBF16 && !job.bf16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": gradient_dtype: bf16 is for mixed precision; set bf16: true, or ",
+                     "leave gradients fp32"));
   }
   if (job.momentum > 0 && job.optim != OptimizerKind::kSgd) {
     return absl::InvalidArgumentError(

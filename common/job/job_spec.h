@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/dtype.h"
 #include "common/base/units.h"
 
 namespace harmony::job {
@@ -46,6 +47,7 @@ struct JobSpec {
   double mask_probability = 0;
   int64_t mask_token = 0;
   bool bf16 = false;  // mixed precision: layers compute in bf16, parameters are trained in fp32
+  std::optional<DType> gradient_dtype;  // with bf16: fp32 or bf16; none: auto
   int64_t sequence_length = 1024;
   int64_t global_batch_size = 32;
   int64_t micro_batch_size = 0;  // 0: auto

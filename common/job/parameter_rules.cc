@@ -152,6 +152,11 @@ absl::Status CheckPrecision(const JobSpec& job, const model::Architecture& archi
 
 absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
                                          const JobSpec& job) {
+  return ModelOf(architecture, job, job.gradient_dtype.value_or(DType::kF32));
+}
+
+absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
+                                         const JobSpec& job, DType gradient_dtype) {
   HARMONY_RETURN_IF_ERROR(CheckPrecision(job, architecture));
   model::ModelSpec model = model::BuildModelSpec(architecture, job.sequence_length,
                                                  job.bf16 ? DType::kBF16 : DType::kF32);
@@ -159,6 +164,7 @@ absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture
     cost.bound = cost.bound.WithThreads(job.compute_threads);
   }
   HARMONY_RETURN_IF_ERROR(ApplyParameterRules(job, &model));
+  model::StoreGradientsAs(gradient_dtype, model);
   return model;
 }
 

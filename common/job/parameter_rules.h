@@ -16,6 +16,10 @@ namespace harmony::job {
 // and InvalidArgument when the model cannot be trained in the job's precision.
 absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
                                          const JobSpec& job);
+// The same with the type of gradients that the plan of the job has (plan::Plan::gradient_dtype), or
+// is tried with; `auto` is fp32 above.
+absl::StatusOr<model::ModelSpec> ModelOf(const model::Architecture& architecture,
+                                         const JobSpec& job, DType gradient_dtype);
 
 // Writes into each trained parameter what the first rule that fits it says. A name fits a pattern
 // by fnmatch(3) without flags: '*' is any text, dots included, '?' one byte, "[0-3]" one of those.

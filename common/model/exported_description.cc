@@ -269,9 +269,6 @@ ModelSpec BuildModelSpec(const ExportedModel& exported) {
     for (int parameter : contents.parameters) {
       AddTensor(block, TensorOf(exported.parameters[static_cast<size_t>(parameter)]));
     }
-    // Gradients and moments are objects even of a block that nothing is done to.
-    block.gradient_bytes = std::max(block.gradient_bytes, Bytes(kSlotAlignment));
-    block.moment_bytes = std::max(block.moment_bytes, Bytes(kSlotAlignment));
     const int number = AddBlock(model, std::move(block));
     for (int layer : contents.layers) used[static_cast<size_t>(layer)].push_back(number);
   }

@@ -171,8 +171,8 @@ Bytes LayerParameterBytes(const ModelSpec& model, int layer) {
   return LayerBytes(model, layer, &ParamBlock::weight_bytes);
 }
 
-Bytes LayerGradientBytes(const ModelSpec& model, int layer) {
-  return LayerBytes(model, layer, &ParamBlock::gradient_bytes);
+Bytes LayerAccumulatorBytes(const ModelSpec& model, int layer) {
+  return LayerBytes(model, layer, &ParamBlock::accumulator_bytes);
 }
 
 double ForwardFlops(const ModelSpec& model, int layer, int64_t samples) {
@@ -214,7 +214,7 @@ Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int opt
   Footprint footprint;
   for (const ParamBlock& block : model.blocks) {
     footprint.weights += block.weight_bytes;
-    footprint.gradients += block.gradient_bytes;
+    footprint.gradients += block.accumulator_bytes;
     footprint.optimizer_state += block.moment_bytes * optimizer_moments + block.master_bytes();
   }
   for (const LayerSpec& layer : model.layers) {

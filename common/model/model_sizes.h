@@ -41,8 +41,8 @@ BatchLayout LayOutBatch(const ModelSpec& model, int64_t samples);
 
 // Bytes of the parameters that a layer uses, a block as often as it does.
 Bytes LayerParameterBytes(const ModelSpec& model, int layer);
-// And of their gradients.
-Bytes LayerGradientBytes(const ModelSpec& model, int layer);
+// And of what their gradients are added up in.
+Bytes LayerAccumulatorBytes(const ModelSpec& model, int layer);
 
 // Floating-point operations of a layer's forward; backward with recompute is about three times
 // that.

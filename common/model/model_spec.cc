@@ -1,5 +1,6 @@
 #include "common/model/model_spec.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,11 +18,21 @@ void Place(StoredAs& form, int64_t elements, Bytes& size, int64_t alignment = kS
   size = (size + SizeOf(form.dtype) * elements).AlignUp(alignment);
 }
 
-// What weight, gradient and moment are aligned to, so that as many numbers as they have lie between
-// the tensors of one form as of another: a loop over the numbers of several tensors needs it.
+// What the forms of a tensor are aligned to, so that as many numbers lie between the tensors of one
+// form as of another: a loop over the numbers of several tensors needs it.
 int64_t AlignmentOf(const TensorSpec& tensor, const StoredAs& form) {
   if (!tensor.has_master()) return kSlotAlignment;
   return kSlotAlignment * (SizeOf(form.dtype).count() / SizeOf(tensor.weight.dtype).count());
+}
+
+// Elements of a tensor in all forms but the weight.
+int64_t UpdatedElements(const TensorSpec& tensor) {
+  return tensor.role == TensorRole::kFixed ? 0 : tensor.elements;
+}
+
+void PlaceGradient(TensorSpec& tensor, ParamBlock& block) {
+  Place(tensor.gradient, UpdatedElements(tensor), block.gradient_bytes,
+        AlignmentOf(tensor, tensor.gradient));
 }
 
 }  // namespace
@@ -32,9 +43,7 @@ Bytes SampleTensor::per_sample() const {
   return bytes;
 }
 
-int64_t ParamBlock::elements() const {
-  return gradient_bytes.count() / SizeOf(DType::kF32).count();
-}
+int64_t ParamBlock::elements() const { return moment_bytes.count() / SizeOf(DType::kF32).count(); }
 
 int64_t ModelSpec::parameter_count() const {
   int64_t count = 0;
@@ -80,14 +89,19 @@ void AddTensor(ParamBlock& block, TensorSpec tensor) {
     tensor.init_position = (end + kInitAlignment - 1) / kInitAlignment * kInitAlignment;
   }
   Place(tensor.weight, tensor.elements, block.weight_bytes);
-  const int64_t updated = tensor.role == TensorRole::kFixed ? 0 : tensor.elements;
-  Place(tensor.gradient, updated, block.gradient_bytes, AlignmentOf(tensor, tensor.gradient));
-  Place(tensor.moment, updated, block.moment_bytes, AlignmentOf(tensor, tensor.moment));
+  PlaceGradient(tensor, block);
+  tensor.accumulator = tensor.gradient;
+  block.accumulator_bytes = block.gradient_bytes;
+  Place(tensor.moment, UpdatedElements(tensor), block.moment_bytes,
+        AlignmentOf(tensor, tensor.moment));
   block.has_masters |= tensor.has_master();
   block.tensors.push_back(std::move(tensor));
 }
 
 int AddBlock(ModelSpec& model, ParamBlock block) {
+  for (Bytes* size : {&block.accumulator_bytes, &block.gradient_bytes, &block.moment_bytes}) {
+    *size = std::max(*size, Bytes(kSlotAlignment));
+  }
   model.blocks.push_back(std::move(block));
   return static_cast<int>(model.blocks.size()) - 1;
 }
@@ -97,6 +111,18 @@ void AddReference(ModelSpec& model, int layer, int block, bool needed_in_backwar
   model.references.push_back({layer, block, needed_in_backward});
   model.blocks[block].references.push_back(reference);
   model.layers[layer].references.push_back(reference);
+}
+
+void StoreGradientsAs(DType dtype, ModelSpec& model) {
+  model.gradient_dtype = dtype;
+  for (ParamBlock& block : model.blocks) {
+    block.gradient_bytes = Bytes();
+    for (TensorSpec& tensor : block.tensors) {
+      if (tensor.has_master()) tensor.gradient.dtype = dtype;
+      PlaceGradient(tensor, block);
+    }
+    block.gradient_bytes = std::max(block.gradient_bytes, Bytes(kSlotAlignment));
+  }
 }
 
 }  // namespace harmony::model

@@ -87,10 +87,12 @@ struct TensorSpec {
   std::vector<int64_t> shape;        // as stored there (gpt2 Conv1D weights are [in, out])
   int64_t elements = 0;
   // The weight is what layers read; of a trained one that is not fp32 it is a working copy of an
-  // fp32 master, which lies as the moment does. Of a fixed one, gradient and moment are empty; of a
-  // statistic, the gradient is of the weight's type and the moment a gap. Gradients and moments lie
-  // at equal offsets.
-  StoredAs weight, gradient, moment;
+  // fp32 master, which lies as the moment does. The accumulator is what a device adds microbatches
+  // up in, the gradient what leaves the device when it has: the same, but where StoreGradientsAs
+  // made it narrower. Of a fixed one, all but the weight are empty; of a statistic, accumulator and
+  // gradient are of the weight's type and the moment a gap. Accumulators and moments lie at equal
+  // offsets.
+  StoredAs weight, accumulator, gradient, moment;
   TensorRole role = TensorRole::kTrained;
   bool weight_decay = false;  // whether the job's applies to it
   // What rules of the job say of it (common/job/parameter_rules.h); the source leaves them alone.
@@ -114,14 +116,14 @@ struct ParamBlock {
   std::vector<TensorSpec> tensors;
   // Of each form, gaps included, which stay zero. Weights are also what updates start from and
   // leave behind; a moment is as large for AdamW's first as for its second.
-  Bytes weight_bytes, gradient_bytes, moment_bytes;
+  Bytes weight_bytes, accumulator_bytes, gradient_bytes, moment_bytes;
   bool has_masters = false;     // of some tensor
   std::vector<int> references;  // ids of the references, in layer order
 
   // Masters are part of the parameter object, as the working copies are; only the latter travel.
   Bytes master_bytes() const { return has_masters ? moment_bytes : Bytes(); }
   bool tied() const { return references.size() > 1; }
-  // Numbers that an update goes through, gaps included, which are those of the gradient.
+  // Numbers that an update goes through, gaps included, which are those of the moment.
   int64_t elements() const;
 };
 
@@ -167,6 +169,7 @@ struct ModelSpec {
   std::optional<CountedLabels> counted_labels;  // none: every label counts
   std::vector<ParamBlock> blocks;
   std::vector<ParameterReference> references;
+  DType gradient_dtype = DType::kF32;  // of tensors with a master: StoreGradientsAs
   CheckpointNames checkpoint_names;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
@@ -184,11 +187,17 @@ const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix);
 // ---- For sources ----
 
 // Appends a tensor to a block and gives it its places there; shape, names, types, role and how it
-// begins are set. REQUIRES: no tensor with a gradient follows a fixed one.
+// begins are set. What it is accumulated in is its gradient. REQUIRES: no tensor with a gradient
+// follows a fixed one.
 void AddTensor(ParamBlock& block, TensorSpec tensor);
-// Appends a block; its number.
+// Appends a block; its number. Gradients and moments are objects, and so have a size, even of a
+// block that nothing is done to.
 int AddBlock(ModelSpec& model, ParamBlock block);
 // Makes a layer, which is in the model already, use a block.
 void AddReference(ModelSpec& model, int layer, int block, bool needed_in_backward = true);
+
+// Has the gradients of tensors with a master leave their device as `dtype`, to which the whole sum
+// is rounded. In place: each then begins at or before its accumulator.
+void StoreGradientsAs(DType dtype, ModelSpec& model);
 
 }  // namespace harmony::model

@@ -138,7 +138,8 @@ std::string DebugString(const Plan& plan) {
           : "",
       "; forward ", GroupsText(plan.forward_groups), "; backward ",
       GroupsText(plan.backward_groups), "; ", ToString(plan.update), plan.clip ? ", clipped" : "",
-      "; slots ", plan.stream_slots, "; arena ", FormatBytes(plan.arena_dynamic));
+      plan.gradient_dtype == DType::kBF16 ? ", gradients bf16" : "", "; slots ", plan.stream_slots,
+      "; arena ", FormatBytes(plan.arena_dynamic));
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     absl::StrAppend(&text, "; device ", i, " ", FormatBytes(plan.devices[i].resident), " of ",
                     FormatBytes(plan.devices[i].memory));
@@ -165,6 +166,11 @@ absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan) {
   if (plan.mode == ParallelMode::kData) {
     HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.forward_groups, "forward group"));
     HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.backward_groups, "backward group"));
+  }
+  if (plan.gradient_dtype != model.gradient_dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: gradients of ", PrecisionName(plan.gradient_dtype),
+                     ", the model has them of ", PrecisionName(model.gradient_dtype)));
   }
   HARMONY_RETURN_IF_ERROR(CheckReplicas(plan));
   HARMONY_RETURN_IF_ERROR(CheckForwardTasks(model, plan));

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/dtype.h"
 #include "common/base/units.h"
 #include "common/job/job_spec.h"
+#include "common/job/resolved_keys.h"
 #include "common/model/model_spec.h"
 #include "common/plan/machine.h"
 
@@ -64,6 +66,9 @@ struct Plan {
   std::vector<LayerGroup> backward_groups;
   job::UpdateMode update = job::UpdateMode::kEager;  // never kAuto
   std::vector<DevicePlan> devices;
+  // The model's (model::ModelSpec::gradient_dtype), which the job leaves to the plan. Determines
+  // the result, as the replicas do.
+  DType gradient_dtype = DType::kF32;
   bool clip = false;          // global-norm clipping: norms and the coefficient before any update
   int optimizer_moments = 2;  // job::MomentsOf: AdamW 2, SGD with momentum 1
 
@@ -78,6 +83,7 @@ struct Plan {
   // Bytes of the arena behind the persistent objects: ArenaLayout(model, plan).dynamic_bytes().
   Bytes arena_dynamic;
 
+  job::ResolvedKeys resolved() const { return {microbatch_size, replicas, gradient_dtype}; }
   int64_t global_batch() const { return num_microbatches * microbatch_size; }
   int num_forwards() const {
     return num_microbatches / microbatches_per_forward_task;

@@ -93,8 +93,8 @@ void ReadMode(const document::JsonField& field, Plan* plan) {
 
 Plan PlanOf(const document::JsonField& field) {
   field.Only({"schema", "mode", "replicas", "devices", "micro_batch_size", "num_microbatches",
-              "sequence_length", "update", "forward_span", "stream_slots", "forward_groups",
-              "backward_groups"});
+              "sequence_length", "update", "gradient_dtype", "forward_span", "stream_slots",
+              "forward_groups", "backward_groups"});
   Plan plan;
   const std::string schema = field.Get("schema").Text();
   if (field.ok() && schema != kPlanSchema) {
@@ -110,6 +110,13 @@ Plan PlanOf(const document::JsonField& field) {
   plan.update = update == "deferred" ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
   if (field.ok() && update != "deferred" && update != "eager") {
     field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
+  }
+  if (field.Has("gradient_dtype")) {  // there was no choice before
+    const std::string type = field.Get("gradient_dtype").Text();
+    plan.gradient_dtype = type == "bf16" ? DType::kBF16 : DType::kF32;
+    if (field.ok() && type != PrecisionName(plan.gradient_dtype)) {
+      field.Get("gradient_dtype").Wrong(absl::StrCat("is '", type, "'; known are fp32, bf16"));
+    }
   }
   plan.microbatches_per_forward_task = CountOf(field.Get("forward_span"));
   if (field.ok() && plan.num_microbatches % plan.microbatches_per_forward_task != 0) {
@@ -140,6 +147,7 @@ std::string PlanFileText(const Plan& plan) {
   json["num_microbatches"] = plan.num_microbatches;
   json["sequence_length"] = plan.sequence_length;
   json["update"] = ToString(plan.update);
+  json["gradient_dtype"] = PrecisionName(plan.gradient_dtype);
   json["forward_span"] = plan.microbatches_per_forward_task;
   json["stream_slots"] = plan.stream_slots;
   json["forward_groups"] = GroupsToJson(plan.forward_groups, false);

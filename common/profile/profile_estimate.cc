@@ -64,7 +64,7 @@ std::vector<LayerProfile> LayersOf(const model::ModelSpec& model, const job::Job
     const int first = shape.layers.front();
     layer.parameter_bytes = model::LayerParameterBytes(model, first);
     layer.input_bytes = model::LayerInputBytes(model, first, 1);
-    const Bytes gradients = model::LayerGradientBytes(model, first);
+    const Bytes gradients = model::LayerAccumulatorBytes(model, first);
     const double seconds =
         paced ? 0 : Bounded(static_cast<double>(gradients.count()) / kMemoryBytes);
     layer.zero = layer.check = Exactly(seconds);

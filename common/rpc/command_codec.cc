@@ -285,6 +285,7 @@ void EncodePlan(const plan::Plan& plan, v1::Plan* wire) {
   wire->set_forward_span(plan.microbatches_per_forward_task);
   wire->set_mode(ToWire<v1::ParallelMode>(plan.mode));
   wire->set_replicas(plan.replicas);
+  wire->set_bf16_gradients(plan.gradient_dtype == DType::kBF16);
 }
 
 absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire) {
@@ -308,6 +309,7 @@ absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire) {
   plan.update = read.Enumerator<job::UpdateMode>(wire.update(), "update");
   if (plan.update == job::UpdateMode::kAuto) read.Wrong("update", wire.update());
   plan.arena_dynamic = read.Size(wire.arena_dynamic(), "arena_dynamic");
+  plan.gradient_dtype = wire.bf16_gradients() ? DType::kBF16 : DType::kF32;
   plan.clip = wire.clip();
   plan.optimizer_moments = read.Index(wire.optimizer_moments(), "optimizer_moments");
   if (plan.optimizer_moments > 2) read.Wrong("optimizer_moments", wire.optimizer_moments());

@@ -40,8 +40,9 @@ absl::StatusOr<AttachedJob> DecodeJob(const v1::JobSetup& setup) {
   HARMONY_ASSIGN_OR_RETURN(job.spec, job::JobSpecFromJson(setup.job_json(), "job"));
   HARMONY_ASSIGN_OR_RETURN(job.architecture,
                            model::ParseArchitecture(setup.model_config_json(), "model"));
-  HARMONY_ASSIGN_OR_RETURN(job.model, job::ModelOf(job.architecture, job.spec));
   HARMONY_ASSIGN_OR_RETURN(job.plan, rpc::ParsePlan(setup.plan()));
+  HARMONY_ASSIGN_OR_RETURN(job.model,
+                           job::ModelOf(job.architecture, job.spec, job.plan.gradient_dtype));
   job.resume_checkpoint = setup.resume_checkpoint();
   job.first_step = setup.first_step();
   return job;

@@ -295,7 +295,7 @@ absl::Status Coordinator::WriteEnd(store::JobRecord& record) {
   absl::StatusOr<io::RunFile> run = io::ReadRunFile(record.output_dir);
   if (absl::IsNotFound(run.status())) {  // removed by somebody: what it said of the data is lost
     const plan::Plan& plan = run_->setup().plan;
-    run = io::RunFile{record.result_keys, plan.microbatch_size, plan.replicas, false, {}};
+    run = io::RunFile{record.result_keys, plan.resolved(), false, {}};
   }
   HARMONY_RETURN_IF_ERROR(run.status());
   run->finished = true;

@@ -150,7 +150,7 @@ absl::Status SimWorld::StartCompute(uint64_t id, const command::ComputeTask& tas
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
   }
   for (const command::WeightBinding& gradient : task.gradients) {
-    const Bytes size = GradientSize(gradient.reference);
+    const Bytes size = AccumulatorSize(gradient.reference);
     if (!task.first_microbatch) {
       HARMONY_RETURN_IF_ERROR(
           memory.Expect(gradient.offset, size, Gradient(gradient.reference, m, step)));
@@ -177,8 +177,9 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
   ShadowMemory& memory = devices_[device];
   const int m = task.microbatch;
   for (const command::WeightBinding& gradient : task.gradients) {
-    memory.Put(gradient.offset, GradientSize(gradient.reference),
-               Gradient(gradient.reference, m + 1, step));
+    const Bytes size = task.last_microbatch ? GradientSize(gradient.reference)
+                                            : AccumulatorSize(gradient.reference);
+    memory.Put(gradient.offset, size, Gradient(gradient.reference, m + 1, step));
   }
   for (const command::OutputBinding& output : task.outputs) {
     const Bytes size = BoundarySize(output.boundary);

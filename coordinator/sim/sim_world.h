@@ -74,6 +74,11 @@ class SimWorld {
   Bytes WeightSize(int reference) const {
     return model_.blocks[model_.references[reference].block].weight_bytes;
   }
+  // Of a gradient while microbatches are added up.
+  Bytes AccumulatorSize(int reference) const {
+    return model_.blocks[model_.references[reference].block].accumulator_bytes;
+  }
+  // And as it leaves the device.
   Bytes GradientSize(int reference) const {
     return model_.blocks[model_.references[reference].block].gradient_bytes;
   }

@@ -35,6 +35,8 @@ class BadInputTest(harness.Scratch):
             "too few tokens": ({"global_batch_size": 100000, "micro_batch_size": 100}, ["data.txt"]),
             "layer groups": ({"layer_groups": [1, 2]}, ["layer_groups", "6"]),
             "bf16": ({"bf16": 16}, ["bf16"]),
+            "gradients": ({"gradient_dtype": "bf16"}, ["gradient_dtype", "bf16: true"]),
+            "gradient-type": ({"bf16": True, "gradient_dtype": "fp16"}, ["gradient_dtype", "auto, fp32, bf16"]),
             "a rule for nothing": (
                 {"parameter_rules": [{"dimensions": 1, "weight_decay": 0}, {"names": "*.ln_1.wait", "weight_decay": 1}]},
                 ["parameter_rules: rule 2 decides no parameter", "'*.ln_1.wait'", "h.0.ln_1.weight"]),

@@ -63,7 +63,7 @@ class ChaosWithClippingTest(ChaosTest):
 
 
 class ChaosInMixedPrecisionTest(ChaosTest):
-    changes = {"bf16": True, "layer_groups": [2, 2, 2]}
+    changes = {"bf16": True, "gradient_dtype": "bf16", "layer_groups": [2, 2, 2]}
 
 
 class ChaosInsideUpdateTest(harness.Scratch):

@@ -1,5 +1,6 @@
 """Harmony PP gives the bits of the plain in-process trainer, for any devices, grouping and clipping."""
 import json
+import re
 import unittest
 
 import harness
@@ -120,6 +121,46 @@ class ExactnessTest(harness.Scratch):
         job, kept = self.job("bf16-kept", bf16=True, layer_groups=[2, 2, 2])
         self.harmony("run", job, "--devices", "sim*2:mem=8MiB", "--plan", self.kept_plan(job, "sim*2:mem=8MiB"))
         self.assertEqual(harness.weights_digest(kept / "final"), harness.weights_digest(narrow / "final"))
+
+    def test_with_gradients_of_bf16(self):
+        changes = dict(bf16=True, gradient_dtype="bf16")
+        self.check_against_plain("narrow", self.FEW_DEVICES, ["auto", [2, 2, 2]], **changes)
+        self.check_against_plain("narrow-clip", [2], ["auto"], max_grad_norm=0.5, **changes)
+        self.check_against_plain("narrow-replicas", [3], ["auto"], virtual_replicas=2, mode="harmony-dp", **changes)
+        narrow = self.dir / "out-narrow-3-2-2-2"
+        self.check_swap_is_minimal(narrow, ["weights", "gradients", "stash"])
+        job, wide = self.job("wide-gradients", layer_groups=[2, 2, 2], bf16=True)
+        self.harmony("run", job, "--devices", "sim*3:mem=8MiB")
+        moved, before = (json.loads((out / "summary.json").read_text())["swap_bytes"] for out in (narrow, wide))
+        self.assertEqual(2 * moved["gradients"], before["gradients"])
+        self.assertNotEqual(harness.weights_digest(narrow / "final"), harness.weights_digest(wide / "final"))
+        for out, name in ((narrow, "bf16"), (wide, "fp32")):
+            self.assertEqual(json.loads((out / "run.json").read_text())["gradient_dtype"], name)
+
+    # Where there is no room for those of fp32, gradients are bf16, and stay so for the life of the run.
+    def test_gradients_are_of_the_type_that_there_is_room_for(self):
+        changes, machine = dict(bf16=True, max_grad_norm=0.5), ["--devices", "sim:mem=8MiB", "--host-memory"]
+        need = {}
+        for name in ("fp32", "bf16"):
+            job, _ = self.job(f"need-{name}", gradient_dtype=name, **changes)
+            refused = self.harmony("plan", job, *machine, "1MiB", check=2)
+            need[name] = int(re.search(r"--host-memory (\d+)", refused.stdout + refused.stderr)[1])
+        little = str((need["fp32"] + need["bf16"]) // 2)
+        job, _ = self.job("need-fp32", gradient_dtype="fp32", **changes)
+        refused = self.harmony("plan", job, *machine, little, check=2)
+        self.assertIn("gradient_dtype: bf16", refused.stdout + refused.stderr)
+        job, out = self.job("auto", save_steps=3, **changes)
+        self.harmony("run", job, *machine, little)
+        job, rest = self.job("rest", resume_from_checkpoint=str(out / "checkpoint-3"), **changes)
+        self.harmony("run", job, *machine, "256MiB")
+        job, named = self.job("named", gradient_dtype="bf16", **changes)
+        self.harmony("run", job, *machine, "256MiB")
+        for folder in (out, rest, named):
+            self.assertEqual(json.loads((folder / "run.json").read_text())["gradient_dtype"], "bf16")
+            self.assertEqual(harness.weights_digest(folder / "final"), harness.weights_digest(named / "final"))
+        job, _ = self.job("another", resume_from_checkpoint=str(out / "checkpoint-3"), gradient_dtype="fp32", **changes)
+        refused = self.harmony("run", job, *machine, "256MiB", check=2)
+        self.assertIn("made with gradient_dtype bf16", refused.stdout + refused.stderr)
 
     def test_mixed_precision_goes_on_from_its_checkpoint_and_is_no_other_run(self):
         job, out = self.job("whole", bf16=True)

@@ -22,6 +22,7 @@ model::ParamBlock Block(int layer, int64_t numbers) {
   block.owner_layer = layer;
   model::TensorSpec matrix, scale;
   matrix.name = block.name + ".weight";
+  matrix.weight.dtype = DType::kBF16;
   matrix.shape = {numbers, 100};
   scale.name = block.name + ".scale";
   scale.shape = {numbers};
@@ -62,6 +63,7 @@ model::ModelSpec AnyChain() {
   // A value of layer 1 that layer 5 reads, and numbers that have no gradient.
   for (int b : {2, 3, 4, 5}) model.boundaries[b].push_back({"skipped", DType::kBF16, {301}});
   model.boundaries[4].push_back({"routes", DType::kI64, {5}});
+  model::StoreGradientsAs(DType::kBF16, model);
   return model;
 }
 

@@ -27,7 +27,7 @@ struct RandomCase {
 // Of a sequence: the hidden states of one take a slot without gaps.
 inline constexpr int64_t kRandomTokens = 8;
 
-inline model::ModelSpec RandomModel(CounterRandom& random) {
+inline model::ModelSpec RandomModel(CounterRandom& random, uint64_t seed) {
   model::ModelConfig config;
   config.family = random.Below(2) == 0 ? model::Family::kGpt2 : model::Family::kLlama;
   config.model_type = config.family == model::Family::kGpt2 ? "gpt2" : "llama";
@@ -39,7 +39,13 @@ inline model::ModelSpec RandomModel(CounterRandom& random) {
   config.max_position_embeddings = 32;
   config.num_layers = static_cast<int64_t>(random.Below(6));
   config.tie_word_embeddings = random.Below(2) == 0;
-  return model::BuildModelSpec(config, kRandomTokens);
+  // Now and then in mixed precision, with gradients of either type.
+  CounterRandom precision(seed, 5);
+  const bool narrow = precision.Below(4) == 0;
+  model::ModelSpec model =
+      model::BuildModelSpec(config, kRandomTokens, narrow ? DType::kBF16 : DType::kF32);
+  if (narrow && precision.Below(3) > 0) model::StoreGradientsAs(DType::kBF16, model);
+  return model;
 }
 
 // The same chain with boundaries of different sizes, some of several tensors, a cost of its own for
@@ -143,6 +149,7 @@ inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& mode
   }
   plan.optimizer_moments = random.Below(4) == 0 ? 0 : 2;
   plan.sequence_length = kRandomTokens;
+  plan.gradient_dtype = model.gradient_dtype;
   const int placement = static_cast<int>(random.Below(3));
   plan.backward_groups = RandomGroups(random, model.num_layers(), devices, placement);
   const int fused_first = plan.backward_groups.back().layers.first;
@@ -182,7 +189,7 @@ inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& mode
 inline RandomCase MakeRandomCase(uint64_t seed) {
   CounterRandom random(seed, 2);
   RandomCase result;
-  result.model = RandomModel(random);
+  result.model = RandomModel(random, seed);
   if (seed % 3 == 0) MakeUneven(CounterRandom(seed, 3), result.model);
   result.plan = RandomPlan(random, result.model);
   std::vector<plan::DeviceSpec> devices(result.plan.devices.size());

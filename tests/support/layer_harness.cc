@@ -86,7 +86,7 @@ void LayerHarness::FillReference(int reference) {
     for (int64_t i = 0; i < tensor.elements; ++i) values[tensor.weight.first_element() + i] += 1;
   }
   weights_.back()->Write(values);
-  gradients_.push_back(NewBuffer(block.gradient_bytes));
+  gradients_.push_back(NewBuffer(block.accumulator_bytes));
   references_.push_back(
       {reference, weights_.back()->block->address(), gradients_.back()->block->address()});
 }
@@ -192,7 +192,7 @@ std::vector<LayerHarness::Point> LayerHarness::Points() const {
     for (const model::TensorSpec& tensor : block.tensors) {
       points.push_back({tensor.name, weights_[i].get(), gradients_[i].get(),
                         static_cast<size_t>(tensor.weight.first_element()),
-                        static_cast<size_t>(tensor.gradient.first_element()),
+                        static_cast<size_t>(tensor.accumulator.first_element()),
                         static_cast<size_t>(tensor.elements)});
     }
   }

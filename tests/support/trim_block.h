@@ -11,6 +11,7 @@ inline void TrimBlock(model::ParamBlock& block) {
     return form.offset + SizeOf(form.dtype) * last.elements;
   };
   block.weight_bytes = end(last.weight);
+  block.accumulator_bytes = end(last.accumulator);
   block.gradient_bytes = end(last.gradient);
   block.moment_bytes = end(last.moment);
 }

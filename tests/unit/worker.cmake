@@ -12,13 +12,13 @@ if(HARMONY_WITH_TORCH)
             worker/graphs/graph_text.cc
     DEPS harmony_layer_harness harmony_worker_graphs LABELS torch)
   harmony_test(worker_models_test
-    SOURCES worker/layers/layer_runner_test.cc worker/models/builtin_layers_test.cc
+    SOURCES worker/layers/layer_runner_test.cc worker/layers/stored_gradient_test.cc worker/models/builtin_layers_test.cc
             worker/models/gemm_test.cc worker/models/mixed_precision_test.cc worker/models/kernels_test.cc worker/models/workspace_test.cc
     DEPS harmony_layer_harness harmony_plain_trainer harmony_worker_device LABELS torch)
   harmony_test(worker_device_test
     SOURCES worker/device/cpu_device_test.cc worker/device/sim_allocator_test.cc
             worker/device/workspace_test.cc
-    DEPS harmony_worker_device harmony_torch LABELS torch)
+    DEPS harmony_worker_device harmony_io harmony_torch LABELS torch)
   set_tests_properties(worker_graphs_test worker_models_test worker_device_test PROPERTIES
     ENVIRONMENT "OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=2")
 endif()

@@ -28,8 +28,8 @@ class WorkspaceBlock {
 // memory has two parts: the resident one, in which the dispatcher places what tasks are bound to,
 // and the workspace, from which a task takes its temporaries and which it leaves empty.
 //
-// Work may be queued: what Zero, CheckFinite and the layers start has happened, in the order in
-// which it was started, when Synchronize returns. On the CPU everything happens at once.
+// Work may be queued: what Zero, Convert, CheckFinite and the layers start has happened, in the
+// order in which it was started, when Synchronize returns. On the CPU everything happens at once.
 //
 // The compute lane's thread calls all but `usage`, which any thread may call.
 class ComputeDevice {
@@ -47,6 +47,11 @@ class ComputeDevice {
   virtual absl::StatusOr<std::unique_ptr<WorkspaceBlock>> Allocate(Bytes size) = 0;
 
   virtual void Zero(DeviceAddress address, Bytes size) = 0;
+
+  // Moves numbers within the device's memory, to a place that begins at theirs or before it: they
+  // may replace themselves. To the same type, or from fp32 to bf16, rounded to the nearest, ties to
+  // even. REQUIRES: as many elements in both.
+  virtual void Convert(const DeviceTensor& from, const DeviceTensor& to) = 0;
 
   // Looks for a value that is infinite or not a number in a tensor of floating-point numbers. The
   // answer comes from Synchronize, under the caller's `tag` (from 0 on).

@@ -95,6 +95,17 @@ void CpuDevice::Zero(DeviceAddress address, Bytes size) {
   ZeroBytes(HostPointer<void>(address), size.count());
 }
 
+void CpuDevice::Convert(const DeviceTensor& from, const DeviceTensor& to) {
+  if (to.dtype == from.dtype) {
+    const int64_t bytes = (SizeOf(to.dtype) * to.elements()).count();
+    std::memmove(HostPointer<void>(to.address), HostPointer<const void>(from.address),
+                 static_cast<size_t>(bytes));
+    return;
+  }
+  RoundToBf16(HostPointer<const float>(from.address), to.elements(),
+              HostPointer<uint16_t>(to.address));
+}
+
 void CpuDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
   if (first_bad_ < 0 && !HoldsFiniteValues(tensor)) first_bad_ = tag;
 }

@@ -32,6 +32,7 @@ class CpuDevice : public ComputeDevice {
   void PrepareThread() override;
   absl::StatusOr<std::unique_ptr<WorkspaceBlock>> Allocate(Bytes size) override;
   void Zero(DeviceAddress address, Bytes size) override;
+  void Convert(const DeviceTensor& from, const DeviceTensor& to) override;
   void CheckFinite(const DeviceTensor& tensor, int tag) override;
   absl::StatusOr<int> Synchronize() override;
   absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) override;

@@ -2,8 +2,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 
 namespace harmony::worker {
@@ -23,6 +26,23 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) bool AnyNonFinite(c
   return found != 0;
 }
 
+// By way of two buffers, since the results may lie where the numbers did.
+__attribute__((target_clones("avx512f", "avx2", "default"))) void RoundStretch(
+    const std::byte* from, int64_t count, std::byte* to) {
+  constexpr int64_t kAtOnce = 64;
+  std::array<uint32_t, kAtOnce> in{};
+  std::array<uint16_t, kAtOnce> out{};
+  for (int64_t begin = 0; begin < count; begin += kAtOnce) {
+    const auto n = static_cast<size_t>(std::min(kAtOnce, count - begin));
+    std::memcpy(in.data(), from + begin * 4, n * 4);
+    for (size_t i = 0; i < kAtOnce; ++i) {
+      const uint32_t rounded = (in[i] + 0x7fffu + ((in[i] >> 16) & 1u)) >> 16;
+      out[i] = static_cast<uint16_t>((in[i] & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+    }
+    std::memcpy(to + begin * 2, out.data(), n * 2);
+  }
+}
+
 }  // namespace
 
 bool AllFinite(const float* x, int64_t count) {
@@ -31,6 +51,22 @@ bool AllFinite(const float* x, int64_t count) {
     if (AnyNonFinite(x + begin, end - begin)) finite.store(false, std::memory_order_relaxed);
   });
   return finite.load(std::memory_order_relaxed);
+}
+
+// The results of numbers [n, 2n) lie before those numbers, and so threads that round them never
+// write what another one is yet to read. The first few are one thread's.
+void RoundToBf16(const float* from, int64_t count, uint16_t* to) {
+  const auto* const in = reinterpret_cast<const std::byte*>(from);
+  auto* const out = reinterpret_cast<std::byte*>(to);
+  int64_t done = std::min(count, kGrainElements);
+  RoundStretch(in, done, out);
+  while (done < count) {
+    const int64_t until = std::min(count, 2 * done);
+    at::parallel_for(done, until, kGrainElements, [&](int64_t begin, int64_t end) {
+      RoundStretch(in + begin * 4, end - begin, out + begin * 2);
+    });
+    done = until;
+  }
 }
 
 void ZeroBytes(void* data, int64_t count) {

@@ -21,6 +21,10 @@ T* HostPointer(DeviceAddress address) {
 // False when any value is infinite or not a number.
 bool AllFinite(const float* x, int64_t count);
 
+// To the nearest, ties to even; what is not a number stays so. `to` is at `from` or before it, and
+// may overlap with it.
+void RoundToBf16(const float* from, int64_t count, uint16_t* to);
+
 void ZeroBytes(void* data, int64_t count);
 
 // Sets the threads of ATen's operations (and 1 between operations), for those that the calling

@@ -132,8 +132,8 @@ class PlaceFinder {
     if (!same) return Missing("parameter", parameter.name);
     forms.role = parameter.role;
     forms.weight = tensor.weight.offset;
-    forms.gradient = tensor.gradient.offset;
-    forms.gradient_type = tensor.gradient.dtype;
+    forms.gradient = tensor.accumulator.offset;
+    forms.gradient_type = tensor.accumulator.dtype;
     return forms;
   }
 

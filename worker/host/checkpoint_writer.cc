@@ -79,8 +79,7 @@ io::CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
   io::CheckpointManifest manifest;
   manifest.step = version;
   manifest.result_keys = job::ResultKeysText(job.spec);
-  manifest.micro_batch_size = job.plan.microbatch_size;
-  manifest.virtual_replicas = job.plan.replicas;
+  manifest.resolved = job.plan.resolved();
   manifest.details_json = io::ToJson(details);
   return manifest;
 }
@@ -89,8 +88,7 @@ absl::StatusOr<bool> IsThereAlready(const HostContext& context, const std::strin
                                     const io::CheckpointManifest& manifest) {
   const absl::StatusOr<io::CheckpointManifest> found = io::ReadManifest(path);
   if (!found.ok() || found->step != manifest.step || found->result_keys != manifest.result_keys ||
-      found->micro_batch_size != manifest.micro_batch_size ||
-      found->virtual_replicas != manifest.virtual_replicas) {
+      found->resolved != manifest.resolved) {
     return false;
   }
   absl::Status verified = io::VerifyCheckpoint(path, context.job.cancelled).status();

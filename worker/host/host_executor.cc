@@ -58,12 +58,10 @@ absl::Status FindSource(HostContext& context) {
   if (!job.resume_checkpoint.empty()) {
     const std::string& path = job.resume_checkpoint;
     HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, FindManifest(job));
-    if (manifest.micro_batch_size != job.plan.microbatch_size ||
-        manifest.virtual_replicas != job.plan.replicas) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          path, ": was made with micro_batch_size ", manifest.micro_batch_size,
-          " and virtual_replicas ", manifest.virtual_replicas, ", the plan has ",
-          job.plan.microbatch_size, " and ", job.plan.replicas, ": results would differ"));
+    if (manifest.resolved != job.plan.resolved()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": was made with ", DebugString(manifest.resolved), ", the plan has ",
+                       DebugString(job.plan.resolved()), ": results would differ"));
     }
     HARMONY_ASSIGN_OR_RETURN(const io::CheckpointDetails details,
                              io::CheckpointDetailsFromJson(manifest.details_json, path));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
+#include "worker/layers/stored_gradient.h"
 
 namespace harmony::worker {
 namespace {
@@ -131,8 +132,8 @@ class LayerRunner::Task {
   absl::Status BackwardLayers(int last, BoundaryTensors output_gradients);
 
   void CheckTensors(int layer, const BoundaryTensors& outputs);
-  void CheckGradients();
-  void CheckGradient(DeviceAddress gradients, const model::ParamBlock& params, int layer);
+  void FinishGradients();
+  void FinishGradient(DeviceAddress gradient, const model::ParamBlock& params, int layer);
   void CheckFinite(const DeviceTensor& tensor, const Check& check);
 
   const Chain& chain_;
@@ -236,7 +237,7 @@ void LayerRunner::Task::ZeroGradients() const {
     if (!reference.gradients) continue;
     const int block = chain_.model.references[static_cast<size_t>(reference.reference)].block;
     chain_.device.Zero(reference.gradients,
-                       chain_.model.blocks[static_cast<size_t>(block)].gradient_bytes);
+                       chain_.model.blocks[static_cast<size_t>(block)].accumulator_bytes);
   }
 }
 
@@ -268,7 +269,7 @@ absl::Status LayerRunner::Task::Backward() {
   call_.recompute = false;
   HARMONY_RETURN_IF_ERROR(
       BackwardLayers(last, Bound(chain_.GradientTypesAt(last + 1), b_.output_gradient)));
-  CheckGradients();
+  FinishGradients();
   return absl::OkStatus();
 }
 
@@ -315,7 +316,7 @@ absl::Status LayerRunner::Task::ForwardBackward() {
   CheckFinite({b_.loss.slot, DType::kF64, {1}}, {last, "loss"});
   x = BoundaryTensors();
   if (last > b_.layers.first) HARMONY_RETURN_IF_ERROR(BackwardLayers(last - 1, std::move(dx)));
-  CheckGradients();
+  FinishGradients();
   return absl::OkStatus();
 }
 
@@ -325,7 +326,7 @@ void LayerRunner::Task::CheckTensors(int layer, const BoundaryTensors& outputs) 
   }
 }
 
-void LayerRunner::Task::CheckGradients() {
+void LayerRunner::Task::FinishGradients() {
   if (!b_.last_microbatch) return;
   const model::ModelSpec& model = chain_.model;
   for (int layer = b_.layers.last; layer >= b_.layers.first; --layer) {
@@ -334,25 +335,16 @@ void LayerRunner::Task::CheckGradients() {
       const model::ParamBlock& params = model.blocks[static_cast<size_t>(block)];
       for (const ReferenceBinding& bound : b_.references) {
         if (bound.reference != reference || !bound.gradients) continue;
-        CheckGradient(bound.gradients, params, layer);
+        FinishGradient(bound.gradients, params, layer);
       }
     }
   }
 }
 
-// As few checks as the types of its tensors allow; gaps are zero.
-void LayerRunner::Task::CheckGradient(DeviceAddress gradients, const model::ParamBlock& params,
-                                      int layer) {
-  for (size_t i = 0; i < params.tensors.size();) {
-    const model::StoredAs& begin = params.tensors[i].gradient;
-    size_t end = i + 1;
-    while (end < params.tensors.size() && params.tensors[end].gradient.dtype == begin.dtype) ++end;
-    const Bytes until =
-        end < params.tensors.size() ? params.tensors[end].gradient.offset : params.gradient_bytes;
-    const int64_t count = (until - begin.offset).count() / SizeOf(begin.dtype).count();
-    CheckFinite({gradients + begin.offset, begin.dtype, {count}},
-                {layer, "weight gradient", &params});
-    i = end;
+void LayerRunner::Task::FinishGradient(DeviceAddress gradient, const model::ParamBlock& params,
+                                       int layer) {
+  for (const DeviceTensor& tensor : StoreGradient(chain_.device, params, gradient)) {
+    CheckFinite(tensor, {layer, "weight gradient", &params});
   }
 }
 

@@ -48,7 +48,7 @@ struct GroupBinding {
   LossBinding loss;  // fused
 
   bool first_microbatch = false;  // gradients are set, else added to
-  bool last_microbatch = false;   // weight gradients are checked to be finite
+  bool last_microbatch = false;   // weight gradients are stored as they leave, and checked
 };
 
 // Errors of all three: those of Layer; NonFinite (below) when a layer's output, the loss, or, after

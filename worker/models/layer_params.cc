@@ -43,7 +43,8 @@ Param LayerParams::Find(absl::string_view suffix) const {
     return WrapTensor(block + form.offset, form.dtype, tensor->shape);
   };
   if (bound->binding.weights) param.weight = wrap(bound->binding.weights, tensor->weight);
-  if (bound->binding.gradients) param.gradient = wrap(bound->binding.gradients, tensor->gradient);
+  if (bound->binding.gradients)
+    param.gradient = wrap(bound->binding.gradients, tensor->accumulator);
   return param;
 }
 

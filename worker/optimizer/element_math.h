@@ -7,20 +7,33 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 
 #include "worker/optimizer/kernels.h"
 
 namespace harmony::worker {
 namespace {
 
-inline float SumOfGradients(const float* const* gradients, int count, int64_t i) {
-  float g = gradients[0][i];
-  for (int j = 1; j < count; ++j) g = g + gradients[j][i];
+// A gradient as an array of its type.
+template <typename T>
+inline const T* NumbersOf(const GradientTerms& gradients, int term) {
+  const auto* const begin = static_cast<const std::byte*>(gradients.data[term]);
+  return reinterpret_cast<const T*>(begin + gradients.shift.count());
+}
+
+inline float GradientOf(const GradientTerms& gradients, int term, int64_t i) {
+  if (!gradients.bf16) return NumbersOf<float>(gradients, term)[i];
+  return std::bit_cast<float>(uint32_t{NumbersOf<uint16_t>(gradients, term)[i]} << 16);
+}
+
+inline float SumOfGradients(const GradientTerms& gradients, int64_t i) {
+  float g = GradientOf(gradients, 0, i);
+  for (int j = 1; j < gradients.count; ++j) g = g + GradientOf(gradients, j, i);
   return g;
 }
 
 inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
-  return SumOfGradients(r.gradients, r.num_gradients, i) * clip;
+  return SumOfGradients(r.gradients, i) * clip;
 }
 
 // What is not a number stays so: rounding could turn it into infinity.
@@ -89,8 +102,8 @@ struct NormLanes {
   double lane[ipc::kVectorElements] = {};
 
   // The sum of the gradients at element `i`, the `k`-th of the range.
-  void Add(const float* const* gradients, int count, int64_t i, int64_t k) {
-    const double g = SumOfGradients(gradients, count, i);
+  void Add(const GradientTerms& gradients, int64_t i, int64_t k) {
+    const double g = SumOfGradients(gradients, i);
     lane[k % static_cast<int64_t>(ipc::kVectorElements)] += g * g;  // g * g is exact in double
   }
   double Sum() const {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/base/units.h"
 #include "common/ipc/segment_layout.h"
 
 namespace harmony::worker {
@@ -19,16 +20,24 @@ const char* ToString(Isa isa);
 bool IsaSupported(Isa isa);
 Isa BestIsa();  // of this machine
 
+// The gradients that a sum consists of, added up in fp32 from the first to the last: at least one.
+struct GradientTerms {
+  const void* const* data = nullptr;
+  int count = 1;
+  // From where a gradient begins to where its element 0 would lie, were all elements of this type.
+  Bytes shift;
+  bool bf16 = false;  // else fp32
+};
+
 // Elements [begin, end) of a block's buffers. REQUIRES: begin a multiple of kVectorElements.
 struct UpdateRange {
   float* w = nullptr;
   // Gets each new w, rounded to the nearest bf16 (ties to even); null: there is no working copy. No
   // undo slot has it: a vector that is done again writes it again.
   uint16_t* copy = nullptr;
-  float* m = nullptr;                       // null for SGD without momentum
-  float* v = nullptr;                       // null for SGD
-  const float* const* gradients = nullptr;  // added up from the first to the last, in fp32
-  int num_gradients = 1;                    // at least 1
+  float* m = nullptr;  // null for SGD without momentum
+  float* v = nullptr;  // null for SGD
+  GradientTerms gradients;
   int64_t begin = 0;
   int64_t end = 0;
   // Protected updates: the cursor's position and slots, and the element that position 1 stands for.
@@ -72,8 +81,7 @@ struct Kernels {
   void (*sgd)(const UpdateRange&, const SgdConstants&);
   // Sum in fp64 of the squares of elements [begin, end) of the gradients' sum (as in an update):
   // element i goes to lane (i - begin) mod kVectorElements, lanes are added up in order.
-  double (*squared_norm)(const float* const* gradients, int num_gradients, int64_t begin,
-                         int64_t end);
+  double (*squared_norm)(const GradientTerms& gradients, int64_t begin, int64_t end);
 };
 
 // REQUIRES: IsaSupported(isa).

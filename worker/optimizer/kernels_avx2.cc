@@ -12,6 +12,10 @@ struct Avx2 {
   static constexpr int kDoubleWidth = 4;
   static Floats Set(float x) { return _mm256_set1_ps(x); }
   static Floats Load(const float* p) { return _mm256_loadu_ps(p); }
+  static Floats Load(const uint16_t* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
   static void Store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
   static void StoreBf16(uint16_t* p, Floats x) {
     const __m256i bits = _mm256_castps_si256(x);

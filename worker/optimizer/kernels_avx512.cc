@@ -12,6 +12,10 @@ struct Avx512 {
   static constexpr int kDoubleWidth = 8;
   static Floats Set(float x) { return _mm512_set1_ps(x); }
   static Floats Load(const float* p) { return _mm512_loadu_ps(p); }
+  static Floats Load(const uint16_t* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
   static void Store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
   static void StoreBf16(uint16_t* p, Floats x) {
     const __m512i bits = _mm512_castps_si512(x);

@@ -21,9 +21,9 @@ void Sgd(const UpdateRange& r, const SgdConstants& c) {
   }
 }
 
-double SquaredNorm(const float* const* gradients, int count, int64_t begin, int64_t end) {
+double SquaredNorm(const GradientTerms& gradients, int64_t begin, int64_t end) {
   NormLanes lanes;
-  for (int64_t i = begin; i < end; ++i) lanes.Add(gradients, count, i, i - begin);
+  for (int64_t i = begin; i < end; ++i) lanes.Add(gradients, i, i - begin);
   return lanes.Sum();
 }
 

@@ -17,7 +17,7 @@ constexpr int64_t kNormChunkElements = 64 * 1024;
 
 // The number of a tensor's first element among those that an update goes through.
 int64_t FirstElement(const model::TensorSpec& tensor) {
-  return tensor.gradient.offset.count() / SizeOf(DType::kF32).count();
+  return tensor.moment.offset.count() / SizeOf(DType::kF32).count();
 }
 
 // What is the same for all tensors, and the step size and decay of one.
@@ -52,19 +52,25 @@ struct Treatment {
   model::TensorRole role = model::TensorRole::kTrained;
   double weight_decay = 0;
   double learning_rate_factor = 1;
-  bool has_master = false;
-  // From the place that element 0 would have among the weights, had all their type, to the start of
-  // the block: other types before may move a tensor.
-  Bytes shift;
+  bool has_master = false, bf16_gradient = false;
+  // From the start of the block to where element 0 would be among the weights, or the gradients,
+  // had all their type: other types before may move a tensor.
+  Bytes weight_shift, gradient_shift;
   bool operator==(const Treatment&) const = default;
 };
 
 Treatment TreatmentOf(const model::TensorSpec& tensor, const OptimizerSettings& settings) {
-  const Bytes size = tensor.has_master() ? SizeOf(tensor.weight.dtype) : SizeOf(DType::kF32);
+  const bool narrow = tensor.has_master() && tensor.gradient.dtype == DType::kBF16;
+  const auto shift = [&](const model::StoredAs& form, bool own_type) {
+    return form.offset - SizeOf(own_type ? form.dtype : DType::kF32) * FirstElement(tensor);
+  };
   return {tensor.role,
           tensor.own_weight_decay.value_or(tensor.weight_decay ? settings.weight_decay : 0),
-          tensor.learning_rate_factor, tensor.has_master(),
-          tensor.weight.offset - size * FirstElement(tensor)};
+          tensor.learning_rate_factor,
+          tensor.has_master(),
+          narrow,
+          shift(tensor.weight, tensor.has_master()),
+          shift(tensor.gradient, narrow)};
 }
 
 // Tensors that lie behind each other and are updated alike.
@@ -113,7 +119,7 @@ void RestoreVector(const ipc::UndoSlot& slot, const UpdateRange& range, int64_t 
 // What lies in the gradient's place becomes the weight: doing it again changes nothing, so a death
 // in the middle needs no undo.
 void Replace(const UpdateRange& range) {
-  std::memcpy(range.w + range.begin, range.gradients[0] + range.begin,
+  std::memcpy(range.w + range.begin, NumbersOf<float>(range.gradients, 0) + range.begin,
               static_cast<size_t>(range.end - range.begin) * sizeof(float));
 }
 
@@ -130,6 +136,13 @@ OptimizerSettings SettingsOf(const job::JobSpec& job) {
           .moments = job::MomentsOf(job)};
 }
 
+GradientTerms TermsOf(const BlockGradient& gradient) {
+  GradientTerms terms;
+  terms.data = gradient.data();
+  terms.count = static_cast<int>(gradient.size());
+  return terms;
+}
+
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,
                     const StepHyper& hyper, const BlockState& state, UpdateRange range,
                     const Kernels& kernels, const ipc::UndoSlot* half_written) {
@@ -138,7 +151,9 @@ void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& set
   ForEachRun(block, settings, range.begin, range.end, [&](const Run& run) {
     range.begin = run.begin;
     range.end = run.end;
-    const Bytes shift = run.treatment.shift;
+    range.gradients.shift = run.treatment.gradient_shift;
+    range.gradients.bf16 = run.treatment.bf16_gradient;
+    const Bytes shift = run.treatment.weight_shift;
     range.w = run.treatment.has_master ? state.masters : WeightsFrom<float>(state, shift);
     range.copy = run.treatment.has_master ? WeightsFrom<uint16_t>(state, shift) : nullptr;
     if (half_written != nullptr) RestoreVector(*half_written, range, run.end);
@@ -163,8 +178,7 @@ void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settin
   const int64_t chunk = static_cast<int64_t>(ipc::kUpdateChunkElements);
   pool.ParallelFor((block.elements() + chunk - 1) / chunk, [&](int64_t i) {
     UpdateRange range;
-    range.gradients = gradient.data();
-    range.num_gradients = static_cast<int>(gradient.size());
+    range.gradients = TermsOf(gradient);
     range.begin = i * chunk;
     range.end = std::min(block.elements(), range.begin + chunk);
     UpdateElements(block, settings, hyper, state, range, kernels);
@@ -183,23 +197,25 @@ void RoundMasters(const model::ParamBlock& block, const BlockState& state) {
 double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gradient,
                         ThreadPool& pool, Isa isa) {
   struct Piece {
+    const model::TensorSpec* tensor;
     int64_t begin, elements;
   };
   std::vector<Piece> pieces;
   for (const model::TensorSpec& tensor : block.tensors) {
     if (tensor.role != model::TensorRole::kTrained) continue;
     for (int64_t at = 0; at < tensor.elements; at += kNormChunkElements) {
-      pieces.push_back({tensor.gradient.first_element() + at,
-                        std::min(kNormChunkElements, tensor.elements - at)});
+      pieces.push_back({&tensor, at, std::min(kNormChunkElements, tensor.elements - at)});
     }
   }
   std::vector<double> sums(pieces.size());
   const Kernels& kernels = KernelsFor(isa);
   pool.ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
     const Piece& piece = pieces[static_cast<size_t>(i)];
+    GradientTerms terms = TermsOf(gradient);
+    terms.shift = piece.tensor->gradient.offset;
+    terms.bf16 = piece.tensor->gradient.dtype == DType::kBF16;
     sums[static_cast<size_t>(i)] =
-        kernels.squared_norm(gradient.data(), static_cast<int>(gradient.size()), piece.begin,
-                             piece.begin + piece.elements);
+        kernels.squared_norm(terms, piece.begin, piece.begin + piece.elements);
   });
   // Chunks within a tensor first, then tensors.
   double total = 0, tensor_sum = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// AdamW and SGD on fp32 spans, with the gradient norm and clipping that go with them. The host
+// AdamW and SGD on fp32 parameters, with the gradient norm and clipping that go with them. The host
 // worker runs it on the shared segment (protected_update.h), the plain trainer on its own memory:
 // the same loops, the same bits, for any number of threads and any instruction set.
 
@@ -46,9 +46,10 @@ struct BlockState {
   float* masters = nullptr;
 };
 
-// A block's gradient is the sum of these, added up in this order: of its last reference, then
-// (tied) of its first reference; of each reference those of the replicas, ascending. At least one.
-using BlockGradient = std::vector<const float*>;
+// A block's gradient is the sum of these, each of the types that its tensors say, added up in this
+// order: of its last reference, then (tied) of its first reference; of each reference those of the
+// replicas, ascending. At least one.
+using BlockGradient = std::vector<const void*>;
 
 // One step, in place. Each tensor has the learning rate and the weight decay that its description
 // says (model::TensorSpec).
@@ -69,6 +70,9 @@ double GradientNorm(absl::Span<const double> squared_block_norms);
 double ClipCoefficient(double norm, double max_norm);
 
 // ---- For protected_update.cc ----
+
+// All terms of a gradient; UpdateElements fills in where a tensor's elements lie in them.
+GradientTerms TermsOf(const BlockGradient& gradient);
 
 // Updates elements [range.begin, range.end) of a block, by segments of equal rate and weight decay.
 // Of the range, what says where w and its copy are is filled in here. `half_written`: the old

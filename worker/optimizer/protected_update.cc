@@ -161,8 +161,7 @@ class BlockUpdate {
     const int64_t position = static_cast<int64_t>(cursor->position.load(std::memory_order_acquire));
     if (position == vectors + 1) return;
     UpdateRange range;
-    range.gradients = gradient_.data();
-    range.num_gradients = static_cast<int>(gradient_.size());
+    range.gradients = TermsOf(gradient_);
     range.begin = begin;
     range.end = end;
     range.cursor = cursor;
@@ -222,7 +221,7 @@ absl::StatusOr<BlockGradient> GradientFromRecords(const ipc::Segment& segment,
           version, " (state ", static_cast<int>(view.state), ", version ", view.version, ", ",
           view.size.count(), " bytes of ", block.gradient_bytes.count(), ")"));
     }
-    gradient.push_back(reinterpret_cast<const float*>(segment.Arena(view.offset)));
+    gradient.push_back(segment.Arena(view.offset));
   }
   return gradient;
 }

@@ -19,19 +19,22 @@ inline int64_t WholeVectorsEnd(const UpdateRange& r) {
   return r.begin + (r.end - r.begin) / kVector * kVector;
 }
 
-// The gradients of a loop, added up in order. One and two (tied blocks), by far the most common
-// numbers, have loops of their own that keep the pointers in registers; kCount 0 is any number.
-template <typename V, int kCount>
+// The gradients of a loop, of type T (float, or uint16_t for bf16), added up in order. One and two
+// (tied blocks), by far the most common numbers, have loops of their own that keep the pointers in
+// registers; kCount 0 is any number.
+template <typename V, typename T, int kCount>
 class Gradients {
  public:
-  Gradients(const float* const* all, int count)
-      : first_(all[0]), second_(kCount == 2 ? all[1] : nullptr), all_(all), count_(count) {}
+  explicit Gradients(const GradientTerms& terms)
+      : first_(NumbersOf<T>(terms, 0)),
+        second_(kCount == 2 ? NumbersOf<T>(terms, 1) : nullptr),
+        terms_(terms) {}
 
   typename V::Floats Load(int64_t i) const {
     typename V::Floats g = V::Load(first_ + i);
     if (kCount == 2) g = V::Add(g, V::Load(second_ + i));
     if (kCount == 0) {
-      for (int j = 1; j < count_; ++j) g = V::Add(g, V::Load(all_[j] + i));
+      for (int j = 1; j < terms_.count; ++j) g = V::Add(g, V::Load(NumbersOf<T>(terms_, j) + i));
     }
     return g;
   }
@@ -39,16 +42,28 @@ class Gradients {
     __builtin_prefetch(first_ + i, 0);
     if (kCount == 2) __builtin_prefetch(second_ + i, 0);
     if (kCount == 0) {
-      for (int j = 1; j < count_; ++j) __builtin_prefetch(all_[j] + i, 0);
+      for (int j = 1; j < terms_.count; ++j) __builtin_prefetch(NumbersOf<T>(terms_, j) + i, 0);
     }
   }
 
  private:
-  const float* const first_;
-  const float* const second_;
-  const float* const* const all_;
-  const int count_;
+  const T* const first_;
+  const T* const second_;
+  const GradientTerms terms_;
 };
+
+// Calls fn with the Gradients of the right type and number.
+template <typename V, typename T, typename Fn>
+auto WithGradientsOf(const GradientTerms& terms, Fn&& fn) {
+  if (terms.count == 1) return fn(Gradients<V, T, 1>(terms));
+  if (terms.count == 2) return fn(Gradients<V, T, 2>(terms));
+  return fn(Gradients<V, T, 0>(terms));
+}
+template <typename V, typename Fn>
+auto WithGradients(const GradientTerms& terms, Fn&& fn) {
+  return terms.bf16 ? WithGradientsOf<V, uint16_t>(terms, fn)
+                    : WithGradientsOf<V, float>(terms, fn);
+}
 
 // As SaveElements, for a whole vector.
 template <typename V, int kMoments>
@@ -71,11 +86,11 @@ inline void StoreWeights(const UpdateRange& r, int64_t i, typename V::Floats w) 
   if (r.copy != nullptr) V::StoreBf16(r.copy + i, w);
 }
 
-template <typename V, int kGradients, bool kProtected>
-void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
+template <typename V, bool kProtected, typename G>
+void AdamWLoop(const UpdateRange& range, const G& all, const AdamWConstants& c) {
   using F = typename V::Floats;
   const UpdateRange r = range;  // a copy: stores through float pointers cannot touch it
-  const Gradients<V, kGradients> gradients(r.gradients, r.num_gradients);
+  const G gradients = all;
   const F clip = V::Set(c.clip), decay = V::Set(c.decay), beta2 = V::Set(c.beta2);
   const F one_minus_beta2 = V::Set(c.one_minus_beta2), step_size = V::Set(c.step_size);
   const F bias2_sqrt = V::Set(c.bias2_sqrt), epsilon = V::Set(c.epsilon);
@@ -103,11 +118,11 @@ void AdamWLoop(const UpdateRange& range, const AdamWConstants& c) {
   AdamWElements(r, c, end, r.end);
 }
 
-template <typename V, int kGradients, bool kProtected, bool kMomentum>
-void SgdLoop(const UpdateRange& range, const SgdConstants& c) {
+template <typename V, bool kProtected, bool kMomentum, typename G>
+void SgdLoop(const UpdateRange& range, const G& all, const SgdConstants& c) {
   using F = typename V::Floats;
   const UpdateRange r = range;
-  const Gradients<V, kGradients> gradients(r.gradients, r.num_gradients);
+  const G gradients = all;
   const F clip = V::Set(c.clip), weight_decay = V::Set(c.weight_decay);
   const F learning_rate = V::Set(c.learning_rate), momentum = V::Set(c.momentum);
   const int64_t end = WholeVectorsEnd(r);
@@ -127,43 +142,33 @@ void SgdLoop(const UpdateRange& range, const SgdConstants& c) {
   SgdElements(r, c, end, r.end);
 }
 
-template <typename V, int kGradients>
-void AdamWOf(const UpdateRange& r, const AdamWConstants& c) {
-  r.cursor != nullptr ? AdamWLoop<V, kGradients, true>(r, c)
-                      : AdamWLoop<V, kGradients, false>(r, c);
-}
-
-template <typename V, int kGradients, bool kMomentum>
-void SgdWith(const UpdateRange& r, const SgdConstants& c) {
-  r.cursor != nullptr ? SgdLoop<V, kGradients, true, kMomentum>(r, c)
-                      : SgdLoop<V, kGradients, false, kMomentum>(r, c);
-}
-
-template <typename V, int kGradients>
-void SgdOf(const UpdateRange& r, const SgdConstants& c) {
-  r.m != nullptr ? SgdWith<V, kGradients, true>(r, c) : SgdWith<V, kGradients, false>(r, c);
+template <typename V, bool kProtected, typename G>
+void SgdWith(const UpdateRange& r, const G& gradients, const SgdConstants& c) {
+  r.m != nullptr ? SgdLoop<V, kProtected, true>(r, gradients, c)
+                 : SgdLoop<V, kProtected, false>(r, gradients, c);
 }
 
 template <typename V>
 void AdamW(const UpdateRange& r, const AdamWConstants& c) {
-  if (r.num_gradients == 1) return AdamWOf<V, 1>(r, c);
-  if (r.num_gradients == 2) return AdamWOf<V, 2>(r, c);
-  AdamWOf<V, 0>(r, c);
+  WithGradients<V>(r.gradients, [&](const auto& gradients) {
+    r.cursor != nullptr ? AdamWLoop<V, true>(r, gradients, c)
+                        : AdamWLoop<V, false>(r, gradients, c);
+  });
 }
 
 template <typename V>
 void Sgd(const UpdateRange& r, const SgdConstants& c) {
-  if (r.num_gradients == 1) return SgdOf<V, 1>(r, c);
-  if (r.num_gradients == 2) return SgdOf<V, 2>(r, c);
-  SgdOf<V, 0>(r, c);
+  WithGradients<V>(r.gradients, [&](const auto& gradients) {
+    r.cursor != nullptr ? SgdWith<V, true>(r, gradients, c) : SgdWith<V, false>(r, gradients, c);
+  });
 }
 
-template <typename V, int kGradients>
-double SquaredNormOf(const float* const* all, int count, int64_t begin, int64_t end) {
+template <typename V, typename G>
+double SquaredNormOf(const GradientTerms& terms, const G& all, int64_t begin, int64_t end) {
   constexpr int kRegisters = static_cast<int>(kVector) / V::kDoubleWidth;
   typename V::Doubles sums[kRegisters];
   for (auto& sum : sums) sum = V::SetDouble(0);
-  const Gradients<V, kGradients> gradients(all, count);
+  const G gradients = all;
   const int64_t whole = begin + (end - begin) / kVector * kVector;
   for (int64_t i = begin; i < whole; i += kVector) {
     for (int64_t k = 0; k < kVector; k += V::kWidth) {
@@ -172,15 +177,14 @@ double SquaredNormOf(const float* const* all, int count, int64_t begin, int64_t 
   }
   NormLanes lanes;
   for (int j = 0; j < kRegisters; ++j) V::StoreDoubles(lanes.lane + j * V::kDoubleWidth, sums[j]);
-  for (int64_t i = whole; i < end; ++i) lanes.Add(all, count, i, i - begin);
+  for (int64_t i = whole; i < end; ++i) lanes.Add(terms, i, i - begin);
   return lanes.Sum();
 }
 
 template <typename V>
-double SquaredNorm(const float* const* gradients, int count, int64_t begin, int64_t end) {
-  if (count == 1) return SquaredNormOf<V, 1>(gradients, count, begin, end);
-  if (count == 2) return SquaredNormOf<V, 2>(gradients, count, begin, end);
-  return SquaredNormOf<V, 0>(gradients, count, begin, end);
+double SquaredNorm(const GradientTerms& terms, int64_t begin, int64_t end) {
+  return WithGradients<V>(
+      terms, [&](const auto& all) { return SquaredNormOf<V>(terms, all, begin, end); });
 }
 
 }  // namespace

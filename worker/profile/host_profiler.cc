@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/io/float_convert.h"
 #include "common/plan/arena_layout.h"
 #include "worker/host/host_executor.h"
 
@@ -41,10 +42,7 @@ class HostMeter {
     HARMONY_ASSIGN_OR_RETURN(executor_, HostExecutor::Create(segment_, std::move(job)));
     // Gradients: any values do.
     for (int reference = 0; reference < num_blocks(); ++reference) {
-      float* data = reinterpret_cast<float*>(segment_.Arena(layout_.Gradient(reference)));
-      for (int64_t i = 0; i < work_.model.blocks[reference].elements(); ++i) {
-        data[i] = 1e-3f * static_cast<float>(i % 17 - 8);
-      }
+      FillGradient(work_.model.blocks[reference], layout_.Gradient(reference));
     }
     HARMONY_ASSIGN_OR_RETURN(const double seconds,
                              Run(command::HostTaskKind::kInitialize, -1, Bytes(), 0));
@@ -105,6 +103,21 @@ class HostMeter {
   // Without the fixed part, which a task of a tiny block consists of almost wholly.
   static double NetOf(double seconds, double fixed) {
     return std::max(seconds - fixed, seconds / 10);
+  }
+
+  void FillGradient(const model::ParamBlock& block, Bytes offset) const {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      if (tensor.role != model::TensorRole::kTrained) continue;
+      const auto value = [](int64_t i) { return 1e-3f * static_cast<float>(i % 17 - 8); };
+      std::byte* const at = segment_.Arena(offset + tensor.gradient.offset);
+      for (int64_t i = 0; i < tensor.elements; ++i) {
+        if (tensor.gradient.dtype == DType::kBF16) {
+          reinterpret_cast<uint16_t*>(at)[i] = io::Bf16FromFloat(value(i));
+        } else {
+          reinterpret_cast<float*>(at)[i] = value(i);
+        }
+      }
+    }
   }
 
   // What the swapper would have committed.

@@ -10,6 +10,7 @@
 #include "common/io/hf_directory.h"
 #include "common/model/model_sizes.h"
 #include "worker/device/compute_device.h"
+#include "worker/layers/stored_gradient.h"
 
 namespace harmony::worker {
 namespace {
@@ -101,7 +102,7 @@ class LayerProfiler::Binder {
       if (!backward || model_.references[reference].needed_in_backward) {
         compute.weights.push_back({reference, Weights(block)});
       }
-      if (!forward) compute.gradients.push_back({reference, Zeros(block.gradient_bytes)});
+      if (!forward) compute.gradients.push_back({reference, Zeros(block.accumulator_bytes)});
     }
     for (int input : model::InputsOf(model_, task.layers)) {
       compute.inputs.push_back({input, Input(model_.inputs[input])});
@@ -419,19 +420,23 @@ absl::Status LayerProfiler::MeasureGradients(profile::LayerProfile& layer) {
       for (const command::WeightBinding& bound :
            std::get<command::ComputeTask>(command_.body).gradients) {
         work(device.resident() + bound.offset,
-             job_.model.blocks[job_.model.references[bound.reference].block].gradient_bytes);
+             job_.model.blocks[job_.model.references[bound.reference].block]);
       }
       return device.Synchronize().status();
     };
     HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, runtime::TimeRepeats(limits_, repeat));
     return profile::MeasuredOf(seconds);
   };
-  HARMONY_ASSIGN_OR_RETURN(
-      layer.zero, time([&](DeviceAddress gradient, Bytes size) { device.Zero(gradient, size); }));
-  HARMONY_ASSIGN_OR_RETURN(layer.check, time([&](DeviceAddress gradient, Bytes size) {
-                             const int64_t count = size.count() / SizeOf(DType::kF32).count();
-                             device.CheckFinite({gradient, DType::kF32, {count}}, 0);
+  HARMONY_ASSIGN_OR_RETURN(layer.zero,
+                           time([&](DeviceAddress gradient, const model::ParamBlock& block) {
+                             device.Zero(gradient, block.accumulator_bytes);
                            }));
+  HARMONY_ASSIGN_OR_RETURN(
+      layer.check, time([&](DeviceAddress gradient, const model::ParamBlock& block) {
+        for (const DeviceTensor& tensor : StoreGradient(device, block, gradient)) {
+          device.CheckFinite(tensor, 0);
+        }
+      }));
   return absl::OkStatus();
 }
 

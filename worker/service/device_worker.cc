@@ -71,7 +71,7 @@ absl::Status BindReferences(const model::ModelSpec& model, const command::Comput
       bound = references.insert(references.end(), ReferenceBinding{from.reference, {}, {}});
     const model::ParamBlock& block = model.blocks[model.references[from.reference].block];
     const Bytes size =
-        place == &ReferenceBinding::weights ? block.weight_bytes : block.gradient_bytes;
+        place == &ReferenceBinding::weights ? block.weight_bytes : block.accumulator_bytes;
     return binder.At(from.offset, size, what, (*bound).*place);
   };
   for (const command::WeightBinding& weights : task.weights) {

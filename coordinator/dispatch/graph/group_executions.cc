@@ -108,7 +108,7 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   }
   if (execution.kind != ExecutionKind::kForward) {
     for (int reference : execution.references)
-      sizes.push_back(model.blocks[model.references[reference].block].gradient_bytes);
+      sizes.push_back(model.blocks[model.references[reference].block].accumulator_bytes);
   }
   if (execution.has_loss)
     sizes.push_back(Bytes(sizeof(command::LossSlot)) * plan.shard_microbatches());

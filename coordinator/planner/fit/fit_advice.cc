@@ -162,6 +162,15 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
     other.update = job::UpdateMode::kEager;
     if (fits(other)) ways.push_back("update: eager");
   }
+  if (job.bf16 && plan.gradient_dtype != DType::kBF16) {
+    model::ModelSpec other = model;
+    model::StoreGradientsAs(DType::kBF16, other);
+    if (fits_with(
+            PlanBuilder(other, job, machine, plan.microbatch_size, {plan.mode, plan.replicas}),
+            plan)) {
+      ways.push_back("gradient_dtype: bf16");
+    }
+  }
   const int64_t batch = Smaller(job.global_batch_size, /*divisors=*/false, [&](int64_t size) {
     plan::Plan other = plan;
     other.num_microbatches = static_cast<int>(size / plan.microbatch_size);

@@ -51,6 +51,11 @@ absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
 }
 
 absl::Status CheckAgainstModel(const model::ModelSpec& model, const plan::Plan& given) {
+  if (given.gradient_dtype != model.gradient_dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient_dtype: ", PrecisionName(given.gradient_dtype), ", but the job's is ",
+                     PrecisionName(model.gradient_dtype)));
+  }
   const int end = given.backward_groups.back().layers.last;
   if (end + 1 == model.num_layers()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("backward_groups: they end with layer ", end,

@@ -34,6 +34,7 @@ plan::Plan PlanBuilder::Blank() const {
   plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch_);
   plan.sequence_length = job_.sequence_length;
   plan.update = job_.DeferredUpdates() ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
+  plan.gradient_dtype = model_.gradient_dtype;
   plan.clip = job_.max_grad_norm > 0;
   plan.optimizer_moments = job::MomentsOf(job_);
   // A device that runs all groups has one of them at work.

@@ -34,7 +34,7 @@ class Seeds {
       const Bytes bytes = model::WorkspaceBound(model_, model::WorkspaceOf::kBackward,
                                                 {layer, layer}, shape.microbatch_size) +
                           model::LayerParameterBytes(model_, layer) +
-                          model::LayerGradientBytes(model_, layer);
+                          model::LayerAccumulatorBytes(model_, layer);
       memory_.push_back(static_cast<double>(bytes.count()));
     }
     for (double& speed : speed_) speed = speed > 0 ? 1 / speed : 1;

@@ -1,5 +1,7 @@
 #include "coordinator/service/jobs/admission.h"
 
+#include <optional>
+
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -94,10 +96,10 @@ absl::Status CheckMoments(const std::string& checkpoint, const job::JobSpec& job
   return absl::OkStatus();
 }
 
-// The checkpoint that the job names must be whole and of this model; `auto` microbatches and
-// replicas, of which `options` say what they are (0: not known yet), are its.
+// The checkpoint that the job names must be whole and of this model. What `auto` is, which a run
+// that goes on has in `resolved` already, is as the checkpoint has it.
 absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobSpec& job,
-                                  planner::PlannerOptions* options) {
+                                  std::optional<job::ResolvedKeys>* resolved) {
   const std::string& path = job.resume_from_checkpoint;
   if (path == "auto" || path == "none") return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyCheckpoint(path));
@@ -109,24 +111,29 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job.max_steps));
   }
-  const int64_t micro = manifest.micro_batch_size;
-  const int64_t wanted =
-      job.micro_batch_size != 0 ? job.micro_batch_size : options->microbatch_size;
-  if (micro < 1 || job.global_batch_size % micro != 0 || (wanted != 0 && wanted != micro)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": was made with micro_batch_size ", micro,
-                     ", which this job cannot use: results would differ"));
+  const job::ResolvedKeys& made = manifest.resolved;
+  job::ResolvedKeys wanted = resolved->value_or(made);
+  if (job.micro_batch_size != 0) wanted.micro_batch_size = job.micro_batch_size;
+  if (job.virtual_replicas != 0) wanted.virtual_replicas = job.virtual_replicas;
+  wanted.gradient_dtype = job.gradient_dtype.value_or(wanted.gradient_dtype);
+  const auto cannot = [&](absl::string_view key, auto value) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": was made with ", key, " ", value,
+                                                   ", which this job cannot use: results would "
+                                                   "differ"));
+  };
+  const int64_t micro = made.micro_batch_size;
+  if (micro < 1 || job.global_batch_size % micro != 0 || wanted.micro_batch_size != micro) {
+    return cannot("micro_batch_size", micro);
   }
-  const int replicas = manifest.virtual_replicas;
-  const int wanted_replicas = job.virtual_replicas != 0 ? job.virtual_replicas : options->replicas;
-  if (replicas < 1 || (job.global_batch_size / micro) % replicas != 0 ||
-      (wanted_replicas != 0 && wanted_replicas != replicas)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": was made with virtual_replicas ", replicas,
-                     ", which this job cannot use: results would differ"));
+  const int replicas = made.virtual_replicas;
+  if ((job.global_batch_size / micro) % replicas != 0 || wanted.virtual_replicas != replicas) {
+    return cannot("virtual_replicas", replicas);
   }
-  options->microbatch_size = micro;
-  options->replicas = replicas;
+  if (wanted.gradient_dtype != made.gradient_dtype ||
+      (made.gradient_dtype != DType::kF32 && !job.bf16)) {
+    return cannot("gradient_dtype", PrecisionName(made.gradient_dtype));
+  }
+  *resolved = made;
   return absl::OkStatus();
 }
 
@@ -242,29 +249,58 @@ bool LacksWeights(const io::ModelSource& source) {
          absl::IsNotFound(io::OpenWeights(source).status());
 }
 
-absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source,
-                        const plan::MachineSpec& machine, const HostLimits& limits,
-                        AdmittedJob* admitted) {
-  planner::PlannerOptions options;
-  options.model_of_length = [&source,
-                             admitted](int64_t length) -> absl::StatusOr<model::ModelSpec> {
+// How gradients may cross the link and lie in host memory, the best first.
+std::vector<DType> GradientTypes(const job::JobSpec& job,
+                                 const std::optional<job::ResolvedKeys>& resolved,
+                                 const plan::Plan* given) {
+  if (job.gradient_dtype) return {*job.gradient_dtype};
+  if (resolved) return {resolved->gradient_dtype};
+  if (!job.bf16) return {DType::kF32};
+  if (given != nullptr) return {given->gradient_dtype};
+  return {DType::kF32, DType::kBF16};
+}
+
+// Makes the plan with gradients of a type.
+absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
+                      const io::ModelSource& source, const plan::MachineSpec& machine,
+                      const HostLimits& limits, planner::PlannerOptions options,
+                      AdmittedJob* admitted) {
+  HARMONY_ASSIGN_OR_RETURN(admitted->model,
+                           job::ModelOf(source.architecture, admitted->spec, gradient_dtype));
+  options.model_of_length = [&, admitted](int64_t length) -> absl::StatusOr<model::ModelSpec> {
     HARMONY_RETURN_IF_ERROR(model::SequenceLengthFor(source.architecture, length).status());
     job::JobSpec other = admitted->spec;
     other.sequence_length = length;
-    return job::ModelOf(source.architecture, other);
+    return job::ModelOf(source.architecture, other, gradient_dtype);
   };
+  HARMONY_RETURN_IF_ERROR(SetCosts(request, *admitted, machine, &options));
+  const Nanos begin = MonotonicClock().Now();
+  HARMONY_ASSIGN_OR_RETURN(planner::PlanResult planned,
+                           planner::MakePlan(admitted->model, admitted->spec, machine, options));
+  planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
+  admitted->plan = planned.plan;
+  HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
+  admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
+  admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
+  return absl::OkStatus();
+}
+
+absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source,
+                        const plan::MachineSpec& machine, const HostLimits& limits,
+                        AdmittedJob* admitted) {
   // `auto` was resolved when the run began, and belongs to it.
-  if (admitted->output.same_run) {
-    options.microbatch_size = admitted->output.micro_batch_size;
-    options.replicas = admitted->output.virtual_replicas;
-  }
-  if (absl::Status status = CheckNamedCheckpoint(admitted->model, admitted->spec, &options);
+  std::optional<job::ResolvedKeys> resolved = admitted->output.resolved;
+  if (absl::Status status = CheckNamedCheckpoint(admitted->model, admitted->spec, &resolved);
       !status.ok()) {
     return absl::InvalidArgumentError(  // whatever is wrong with the file, the key is to blame
         absl::StrCat("resume_from_checkpoint: ", status.message()));
   }
+  planner::PlannerOptions options;
+  if (resolved) {
+    options.microbatch_size = resolved->micro_batch_size;
+    options.replicas = resolved->virtual_replicas;
+  }
   admitted->profile = request.profile;
-  HARMONY_RETURN_IF_ERROR(SetCosts(request, *admitted, machine, &options));
   options.explain = request.explain;
   plan::Plan given;
   if (!request.plan.empty()) {
@@ -276,14 +312,18 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
       admitted->notes.push_back("replan: auto only suggests, since the plan is given (--plan)");
     }
   }
-  const Nanos begin = MonotonicClock().Now();
-  HARMONY_ASSIGN_OR_RETURN(planner::PlanResult planned,
-                           planner::MakePlan(admitted->model, admitted->spec, machine, options));
-  planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
-  admitted->plan = planned.plan;
-  HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
-  admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
-  admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
+  absl::Status status;
+  const std::vector<DType> types = GradientTypes(admitted->spec, resolved, options.given);
+  for (const DType type : types) {
+    status = PlanWith(type, request, source, machine, limits, options, admitted);
+    if (status.ok()) break;
+  }
+  HARMONY_RETURN_IF_ERROR(status);
+  if (admitted->plan.gradient_dtype != types.front()) {
+    admitted->notes.push_back(
+        "gradient_dtype: auto is bf16 in this run: there is too little memory for gradients of "
+        "fp32 (gradient_dtype: fp32 says how much)");
+  }
   for (std::string& note : NotesOn(source, admitted->spec)) {
     admitted->notes.push_back(std::move(note));
   }

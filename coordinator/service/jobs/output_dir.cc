@@ -63,9 +63,9 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
       state.same_run = true;
       state.must_move = overwrite;
       state.finished = !overwrite && run->finished && fs::exists(output_dir + "/final");
-      state.micro_batch_size = overwrite ? 0 : run->micro_batch_size;
-      state.virtual_replicas = overwrite ? 0 : run->virtual_replicas;
-      if (!overwrite) state.data = run->data;
+      if (overwrite) return state;
+      state.resolved = run->resolved;
+      state.data = run->data;
       return state;
     }
     why = absl::StrCat("holds another run; these keys differ: ", absl::StrJoin(keys, ", "));

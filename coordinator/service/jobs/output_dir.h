@@ -19,12 +19,11 @@ namespace harmony::service {
 
 // What is found there before a job is queued. Reads only.
 struct OutputDirState {
-  bool same_run = false;                    // run.json is of this run
-  bool finished = false;                    // ... and it is complete
-  bool must_move = false;                   // holds another run, and --overwrite was given
-  int64_t micro_batch_size = 0;             // of that run; 0: none
-  int virtual_replicas = 0;                 // of that run; 0: none
-  std::optional<io::DataFingerprint> data;  // of that run, when it goes on and says
+  bool same_run = false;                      // run.json is of this run
+  bool finished = false;                      // ... and it is complete
+  bool must_move = false;                     // holds another run, and --overwrite was given
+  std::optional<job::ResolvedKeys> resolved;  // of that run, when it goes on
+  std::optional<io::DataFingerprint> data;    // likewise, when it says
 };
 // FailedPrecondition names the keys that differ when it holds another run and `overwrite` is false.
 absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,

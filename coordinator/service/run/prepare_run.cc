@@ -88,9 +88,10 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record) {
   setup.config_json = record.config_json;
   HARMONY_ASSIGN_OR_RETURN(const model::Architecture architecture,
                            model::ParseArchitecture(record.config_json, "model"));
-  HARMONY_ASSIGN_OR_RETURN(setup.model, job::ModelOf(architecture, setup.spec));
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, rpc::ParsePlan(record.plan));
+  HARMONY_ASSIGN_OR_RETURN(setup.model,
+                           job::ModelOf(architecture, setup.spec, setup.plan.gradient_dtype));
   HARMONY_ASSIGN_OR_RETURN(setup.replan,
                            ReplanStateFromText(record.replan, record.id() + ": replan"));
   if (!record.profile.empty()) {

@@ -30,7 +30,7 @@ class CheckpointManifestTest : public ::testing::Test {
     std::ofstream(path + "/empty.bin");
     CheckpointManifest manifest;
     manifest.step = step;
-    manifest.micro_batch_size = 2;
+    manifest.resolved.micro_batch_size = 2;
     manifest.result_keys = "seed: 1\n";
     manifest.details_json = R"({"isa": "avx2"})";
     EXPECT_TRUE(WriteManifest(path, manifest).ok());
@@ -44,7 +44,7 @@ TEST_F(CheckpointManifestTest, RoundTrips) {
   const auto manifest = VerifyCheckpoint(Make(7));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->step, 7);
-  EXPECT_EQ(manifest->micro_batch_size, 2);
+  EXPECT_EQ(manifest->resolved.micro_batch_size, 2);
   EXPECT_EQ(manifest->result_keys, "seed: 1\n");
   EXPECT_EQ(manifest->details_json, R"({"isa":"avx2"})");
   ASSERT_EQ(manifest->files.size(), 2u);

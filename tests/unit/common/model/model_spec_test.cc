@@ -121,6 +121,46 @@ TEST(ModelSpecTest, EachFormOfABlockHasItsOwnTypes) {
   EXPECT_FALSE(block.tensors[1].has_master());
 }
 
+// Each begins at or before its sum, after as many numbers, gaps included.
+TEST(ModelSpecTest, GradientsAreStoredNarrowerThanTheyAreAddedUp) {
+  ModelSpec model;
+  ParamBlock block;
+  const auto add = [&](int64_t elements, DType weight, TensorRole role) {
+    TensorSpec tensor;
+    tensor.shape = {elements};
+    tensor.weight.dtype = weight;
+    if (role == TensorRole::kStatistic) tensor.gradient.dtype = tensor.moment.dtype = weight;
+    tensor.role = role;
+    AddTensor(block, std::move(tensor));
+  };
+  add(300, DType::kBF16, TensorRole::kTrained);
+  add(5, DType::kF32, TensorRole::kTrained);
+  add(1, DType::kI64, TensorRole::kStatistic);
+  add(7, DType::kBF16, TensorRole::kTrained);
+  add(9, DType::kBF16, TensorRole::kFixed);
+  AddBlock(model, std::move(block));
+  AddBlock(model, ParamBlock());
+  StoreGradientsAs(DType::kBF16, model);
+  const std::vector<TensorSpec>& tensors = model.blocks[0].tensors;
+  const std::vector<int64_t> sums = {0, 1536, 1792, 2048, 2560},
+                             stored = {0, 768, 1024, 1280, 1536};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(tensors[i].accumulator.offset, Bytes(sums[i])) << i;
+    EXPECT_EQ(tensors[i].moment.offset, tensors[i].accumulator.offset) << i;
+    EXPECT_EQ(tensors[i].gradient.offset, Bytes(stored[i])) << i;
+  }
+  EXPECT_EQ(tensors[0].gradient.dtype, DType::kBF16);
+  EXPECT_EQ(tensors[1].gradient.dtype, DType::kF32);
+  EXPECT_EQ(tensors[2].gradient.dtype, DType::kI64);
+  EXPECT_EQ(tensors[0].accumulator.dtype, DType::kF32);
+  EXPECT_EQ(model.blocks[0].accumulator_bytes, Bytes(2560));
+  EXPECT_EQ(model.blocks[0].gradient_bytes, Bytes(1536));
+  EXPECT_EQ(model.blocks[1].gradient_bytes, Bytes(kSlotAlignment)) << "an object has a size";
+  StoreGradientsAs(DType::kF32, model);
+  EXPECT_EQ(tensors[3].gradient.offset, tensors[3].accumulator.offset);
+  EXPECT_EQ(model.blocks[0].gradient_bytes, model.blocks[0].accumulator_bytes);
+}
+
 TEST(ModelSpecTest, WhatIsNotTrainedHasNoMaster) {
   ParamBlock block;
   for (const TensorRole role : {TensorRole::kStatistic, TensorRole::kFixed}) {

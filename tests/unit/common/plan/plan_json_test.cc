@@ -17,7 +17,7 @@ using ::testing::StartsWith;
 TEST(PlanJsonTest, RoundTrip) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CounterRandom random(seed, 3);
-    const model::ModelSpec model = sim::RandomModel(random);
+    const model::ModelSpec model = sim::RandomModel(random, seed);
     const Plan plan = sim::RandomPlan(random, model);
     const std::string text = PlanFileText(plan);
     const absl::StatusOr<Plan> read = ParsePlanFile(text, "plan.json");
@@ -26,6 +26,7 @@ TEST(PlanJsonTest, RoundTrip) {
     EXPECT_EQ(read->mode, plan.mode);
     EXPECT_EQ(read->replicas, plan.replicas);
     EXPECT_EQ(read->update, plan.update);
+    EXPECT_EQ(read->gradient_dtype, plan.gradient_dtype);
     EXPECT_EQ(read->stream_slots, plan.stream_slots);
     EXPECT_EQ(read->microbatches_per_forward_task, plan.microbatches_per_forward_task);
     ASSERT_EQ(read->backward_groups.size(), plan.backward_groups.size());

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/io/float_convert.h"
 #include "worker/device/cpu_memory.h"
 
 namespace harmony::worker {
@@ -64,6 +65,39 @@ TEST(CpuDeviceTest, WritesZeroesAndReads) {
   EXPECT_EQ(back[1], 0);
   EXPECT_EQ(back[2], 0);
   EXPECT_EQ(back[3], 1);
+}
+
+// In place, by several threads: no result may replace a number that is yet to be read.
+TEST(CpuDeviceTest, RoundsToBf16WhereTheNumbersLie) {
+  const auto device = CpuDevice::Create({.workspace = KiB(8), .compute_threads = 3});
+  ASSERT_TRUE(device.ok());
+  (*device)->PrepareThread();
+  for (const int64_t count : {1, 63, 64, 1000, 16384, 16385, 300'001}) {
+    for (const int64_t before : {0, 2, 256}) {  // bytes that the results begin before the numbers
+      std::vector<float> numbers(static_cast<size_t>(count));
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        numbers[i] = static_cast<float>(i % 1013) * 1.001f - 400.3f;
+      }
+      numbers.back() = kNan;
+      std::vector<std::byte> memory(static_cast<size_t>(before) + numbers.size() * 4);
+      std::memcpy(memory.data() + before, numbers.data(), numbers.size() * 4);
+      const DeviceAddress at = AddressOf(memory.data());
+      (*device)->Convert({at + Bytes(before), DType::kF32, {count}}, {at, DType::kBF16, {count}});
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        uint16_t stored = 0;
+        std::memcpy(&stored, memory.data() + 2 * i, sizeof(stored));
+        ASSERT_EQ(stored, io::Bf16FromFloat(numbers[i])) << i << " of " << count << ", " << before;
+      }
+    }
+  }
+}
+
+TEST(CpuDeviceTest, MovesNumbersOverThemselves) {
+  CpuDevice device;
+  std::vector<int64_t> numbers = {1, 2, 3, 4, 5};
+  const DeviceAddress at = AddressOf(numbers.data());
+  device.Convert({at + Bytes(8), DType::kI64, {4}}, {at, DType::kI64, {4}});
+  EXPECT_EQ(numbers, (std::vector<int64_t>{2, 3, 4, 5, 5}));
 }
 
 TEST(CpuDeviceTest, ChecksNumbersOfSixteenBits) {

@@ -27,7 +27,7 @@ ExportedStep::ExportedStep(const ExportedFixture& fixture, ComputeDevice& device
     : fixture_(fixture), model_(model::BuildModelSpec(fixture.exported)), device_(device) {
   for (const model::ParamBlock& block : model_.blocks) weights_.emplace_back(block.weight_bytes);
   for (const model::ParameterReference& reference : model_.references) {
-    gradients_.emplace_back(model_.blocks[reference.block].gradient_bytes);
+    gradients_.emplace_back(model_.blocks[reference.block].accumulator_bytes);
   }
   for (const char* name : {"table", "scale", "mean", "weight", "head"}) {
     at::Tensor weight = Weight(name);
@@ -66,7 +66,7 @@ at::Tensor ExportedStep::Gradient(const std::string& name) const {
   for (size_t r = 0; r < model_.references.size(); ++r) {
     for (const model::TensorSpec& tensor : model_.blocks[model_.references[r].block].tensors) {
       if (tensor.name != name) continue;
-      const at::Tensor part = View(gradients_[r], tensor, tensor.gradient);
+      const at::Tensor part = View(gradients_[r], tensor, tensor.accumulator);
       sum = sum.defined() ? sum + part : part.clone();
     }
   }

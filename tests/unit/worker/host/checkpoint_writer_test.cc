@@ -34,7 +34,7 @@ TEST_F(HostExecutorTest, AResumedRunGoesOnBitIdentically) {
   const auto manifest = io::VerifyCheckpoint(job_.resume_checkpoint);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->step, 2);
-  EXPECT_EQ(manifest->micro_batch_size, 2);
+  EXPECT_EQ(manifest->resolved.micro_batch_size, 2);
   const auto details = io::CheckpointDetailsFromJson(manifest->details_json, "manifest");
   ASSERT_TRUE(details.ok()) << details.status();
   EXPECT_EQ(details->data_position, 12);

@@ -46,6 +46,13 @@ class QueueingDevice : public ComputeDevice {
   void Zero(DeviceAddress address, Bytes size) override {
     Queue([=, this] { std::memset(At<char>(address), 0, static_cast<size_t>(size.count())); });
   }
+  void Convert(const DeviceTensor& from, const DeviceTensor& to) override {
+    Queue([=, this] {
+      for (int64_t i = 0; i < to.elements(); ++i) {  // cut off rather than rounded
+        At<uint16_t>(to.address)[i] = At<uint16_t>(from.address)[2 * i + 1];
+      }
+    });
+  }
   void CheckFinite(const DeviceTensor& tensor, int tag) override {
     Queue([=, this] {
       for (int64_t i = 0; i < tensor.elements() && first_bad_ < 0; ++i) {
@@ -266,7 +273,7 @@ class ToyRun {
     for (int reference : {0, 1, 2}) {
       const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
       const DeviceAddress gradients =
-          reference == 1 ? DeviceAddress() : device_.Take(block.gradient_bytes);
+          reference == 1 ? DeviceAddress() : device_.Take(block.accumulator_bytes);
       references_.push_back(
           {reference, reference == 2 ? references_[0].weights : device_.Take(block.weight_bytes),
            gradients});

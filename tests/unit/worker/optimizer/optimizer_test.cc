@@ -156,7 +156,8 @@ TEST_P(IsaTest, GradientsAreAddedFromTheFirstToTheLast) {
       Floats summed = buffers.g, expected = buffers.w;
       const BlockGradient all = buffers.gradient(count);
       for (size_t j = 1; j < all.size(); ++j) {
-        for (size_t i = 0; i < summed.size(); ++i) summed[i] = summed[i] + all[j][i];
+        const auto* const term = static_cast<const float*>(all[j]);
+        for (size_t i = 0; i < summed.size(); ++i) summed[i] = summed[i] + term[i];
       }
       UpdateBlock(block, settings, {1, 0.1, 0.5}, {expected.data(), nullptr, nullptr},
                   {summed.data()}, pool, Isa::kScalar);
@@ -269,8 +270,7 @@ void UpdateTensorByTensor(const model::ParamBlock& block, const OptimizerSetting
     range.w = static_cast<float*>(state.weights);
     range.m = state.m;
     range.v = state.v;
-    range.gradients = gradient.data();
-    range.num_gradients = static_cast<int>(gradient.size());
+    range.gradients = TermsOf(gradient);
     range.begin = tensor.weight.first_element();
     range.end = range.begin + tensor.elements;
     double lr = h.learning_rate;

@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "common/io/float_convert.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/trim_block.h"
 
@@ -26,7 +28,8 @@ constexpr uint64_t kVersion = 4;  // the update leads from 3 to 4
 // One layer with one block that has so many gradients, each of a reference of its own. The types
 // are those of the weights, over and over.
 model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradients,
-                           const std::vector<DType>& types = {DType::kF32}) {
+                           const std::vector<DType>& types = {DType::kF32},
+                           DType stored_gradient = DType::kF32) {
   model::ModelSpec model;
   model::ParamBlock block;
   block.name = "layer.0";
@@ -43,6 +46,7 @@ model::ModelSpec MakeModel(const std::vector<int64_t>& tensor_sizes, int gradien
   model.blocks.push_back(block);
   model.references.resize(static_cast<size_t>(gradients));
   model.layers.resize(1);
+  if (stored_gradient != DType::kF32) model::StoreGradientsAs(stored_gradient, model);
   return model;
 }
 
@@ -86,7 +90,7 @@ class Arena {
     for (int reference = static_cast<int>(model_.references.size()) - 1; reference >= 0;
          --reference) {
       const command::ObjectKey key{command::ObjectKind::kGradient, reference, 0};
-      Fill(persistent + gradient * reference, 10 + static_cast<uint64_t>(reference), false);
+      FillGradient(persistent + gradient * reference, 10 + static_cast<uint64_t>(reference));
       Publish(key, persistent + gradient * reference, block().gradient_bytes, kVersion);
       gradients_.push_back(layout_.IndexOf(key));
     }
@@ -167,6 +171,19 @@ class Arena {
     RoundMasters(block(), {segment_->Arena(Offset(0)), nullptr, nullptr,
                            reinterpret_cast<float*>(segment_->Arena(MasterOffset()))});
   }
+  void FillGradient(Bytes offset, uint64_t seed) {
+    for (const model::TensorSpec& tensor : block().tensors) {
+      std::byte* const at = segment_->Arena(offset + tensor.gradient.offset);
+      for (int64_t i = 0; i < tensor.elements; ++i) {
+        const float x = PhiloxNormal(seed, static_cast<uint64_t>(i), 0)[0] * 0.1f;
+        if (tensor.gradient.dtype == DType::kBF16) {
+          reinterpret_cast<uint16_t*>(at)[i] = io::Bf16FromFloat(x);
+        } else {
+          reinterpret_cast<float*>(at)[i] = x;
+        }
+      }
+    }
+  }
   void Fill(Bytes offset, uint64_t seed, bool positive) {
     float* data = reinterpret_cast<float*>(segment_->Arena(offset));
     for (int64_t i = 0; i < block().elements(); ++i) {
@@ -228,10 +245,13 @@ const std::vector<DType> kMixed = {DType::kBF16, DType::kF32};
 
 TEST_P(ProtectedUpdateTest, WorkingCopiesAreTheRoundedMasters) {
   for (const OptimizerSettings& settings : {kAdamW, kSgd, kNesterov}) {
-    for (const std::vector<DType>& types : {kBf16, kMixed}) {
+    for (const auto& [types, stored] : {std::pair(kBf16, DType::kF32),
+                                        {kMixed, DType::kF32},
+                                        {kBf16, DType::kBF16},
+                                        {kMixed, DType::kBF16}}) {
       for (const std::vector<int64_t>& sizes :
            std::vector<std::vector<int64_t>>{{3}, {1000, 7, 33, 129}, {262144, 3, 300001}}) {
-        Arena arena(MakeModel(sizes, 2, types), settings);
+        Arena arena(MakeModel(sizes, 2, types, stored), settings);
         const auto expected = arena.Expected();
         ASSERT_TRUE(arena.Update(2, GetParam()).ok());
         ExpectDone(arena, expected, "first");
@@ -259,7 +279,7 @@ TEST_P(ProtectedUpdateTest, MastersHaveTheBitsOfATrainingInFp32) {
     copy(state[3].data(), w);
     copy(state[1].data(), m);
     copy(state[2].data(), v);
-    copy(gradient[0], g);
+    copy(static_cast<const float*>(gradient[0]), g);
   }
   ThreadPool pool(1);
   UpdateBlock(to, kAdamW, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
@@ -342,6 +362,7 @@ TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstruction) {
 TEST_P(ProtectedUpdateTest, ResumesAfterDeathAtAnyInstructionThatWritesAWorkingCopy) {
   ResumeAfterEachInstruction(MakeModel({50, 33}, 1, kBf16), kAdamW, GetParam());
   ResumeAfterEachInstruction(MakeModel({50, 33}, 1, kMixed), kSgd, GetParam());
+  ResumeAfterEachInstruction(MakeModel({50, 33}, 2, kMixed, DType::kBF16), kAdamW, GetParam());
 }
 
 #endif

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr char kKeys[] = "learning_rate: 0.1\nseed: 1\n";
 constexpr char kOtherKeys[] = "learning_rate: 0.5\nseed: 1\n";
+const job::ResolvedKeys kResolved = {2, 4, DType::kBF16};
 
 class OutputDirTest : public ::testing::Test {
  protected:
@@ -31,7 +32,7 @@ class OutputDirTest : public ::testing::Test {
   void Prepare(const std::string& keys, bool overwrite = false) {
     const auto state = InspectOutputDir(out_, keys, overwrite);
     ASSERT_TRUE(state.ok()) << state.status();
-    const auto lock = PrepareOutputDir(out_, *state, {keys, 2, 4, false}, &moved_to_);
+    const auto lock = PrepareOutputDir(out_, *state, {keys, kResolved, false, {}}, &moved_to_);
     ASSERT_TRUE(lock.ok()) << lock.status();
   }
   void MakeCheckpoint(int64_t step, const std::string& keys) {
@@ -59,9 +60,10 @@ TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
   ASSERT_TRUE(state.ok());
   EXPECT_TRUE(state->same_run);
   EXPECT_FALSE(state->finished);
-  EXPECT_EQ(state->micro_batch_size, 2);
-  EXPECT_EQ(state->virtual_replicas, 4);
-  ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, 2, 4, true}).ok());
+  EXPECT_EQ(state->resolved->micro_batch_size, 2);
+  EXPECT_EQ(state->resolved->virtual_replicas, 4);
+  EXPECT_EQ(state->resolved->gradient_dtype, DType::kBF16);
+  ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, kResolved, true, {}}).ok());
   EXPECT_FALSE(InspectOutputDir(out_, kKeys, false)->finished) << "without final/ it is not";
   fs::create_directory(out_ + "/final");
   EXPECT_TRUE(InspectOutputDir(out_, kKeys, false)->finished);
@@ -69,16 +71,16 @@ TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
 
 TEST_F(OutputDirTest, AFolderThatAnotherWritesToIsNeitherMovedNorTaken) {
   OutputDirState state;
-  auto first = PrepareOutputDir(out_, state, {kKeys, 2, 4, false}, &moved_to_);
+  auto first = PrepareOutputDir(out_, state, {kKeys, kResolved, false, {}}, &moved_to_);
   ASSERT_TRUE(first.ok()) << first.status();
   state.must_move = true;
-  const auto second = PrepareOutputDir(out_, state, {kOtherKeys, 2, 4, false}, &moved_to_);
+  const auto second = PrepareOutputDir(out_, state, {kOtherKeys, kResolved, false, {}}, &moved_to_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator"));
   EXPECT_EQ(io::ReadRunFile(out_)->result_keys, kKeys);
   EXPECT_FALSE(fs::exists(out_ + ".old-1"));
   first = absl::CancelledError();  // it ends
-  EXPECT_TRUE(PrepareOutputDir(out_, state, {kOtherKeys, 2, 4, false}, &moved_to_).ok());
+  EXPECT_TRUE(PrepareOutputDir(out_, state, {kOtherKeys, kResolved, false, {}}, &moved_to_).ok());
   EXPECT_EQ(moved_to_, out_ + ".old-1");
 }
 
@@ -102,7 +104,7 @@ TEST_F(OutputDirTest, WhatTheJobReadsIsNotMovedAside) {
 TEST_F(OutputDirTest, TheRunFileFixesTheData) {
   const io::DataFingerprint data{1000, 1000, 0xabcdef0123456789};
   fs::create_directories(out_);
-  ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, 2, 4, false, data}).ok());
+  ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, kResolved, false, data}).ok());
   const auto run = io::ReadRunFile(out_);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->data, data);

@@ -1,0 +1,110 @@
+// Gradients of bf16: an update does with them what it does with the same numbers in fp32.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/io/float_convert.h"
+#include "worker/optimizer/optimizer.h"
+
+namespace harmony::worker {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Two types by turns, and a statistic among them.
+model::ModelSpec MakeModel(DType gradient) {
+  model::ModelSpec model;
+  model::ParamBlock block;
+  int number = 0;
+  for (const int64_t elements : {1000, 7, 3, 300'001, 129, 65}) {
+    model::TensorSpec tensor;
+    tensor.shape = {elements};
+    tensor.weight_decay = number % 2 == 0;
+    if (number == 2) tensor.role = model::TensorRole::kStatistic;
+    tensor.weight.dtype = number % 3 == 0 ? DType::kBF16 : DType::kF32;
+    model::AddTensor(block, std::move(tensor));
+    ++number;
+  }
+  model::AddBlock(model, std::move(block));
+  model::StoreGradientsAs(gradient, model);
+  return model;
+}
+
+// The same numbers, which bf16 has, in the form that the block says.
+std::vector<std::byte> GradientFor(const model::ParamBlock& block, uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(block.gradient_bytes.count()));
+  for (const model::TensorSpec& tensor : block.tensors) {
+    for (int64_t i = 0; i < tensor.elements; ++i) {
+      const uint16_t narrow =
+          io::Bf16FromFloat(PhiloxNormal(seed, static_cast<uint64_t>(i), 0)[0] * 0.1f);
+      const float wide = io::FloatFromBf16(narrow);
+      const bool is_narrow = tensor.gradient.dtype == DType::kBF16;
+      const size_t size = is_narrow ? sizeof(narrow) : sizeof(wide);
+      std::memcpy(bytes.data() + tensor.gradient.offset.count() + i * static_cast<int64_t>(size),
+                  is_narrow ? static_cast<const void*>(&narrow) : &wide, size);
+    }
+  }
+  return bytes;
+}
+
+struct State {
+  explicit State(const model::ParamBlock& block)
+      : w(static_cast<size_t>(block.weight_bytes.count() / 4)),
+        m(static_cast<size_t>(block.elements())),
+        v(m),
+        masters(m) {
+    for (const model::TensorSpec& tensor : block.tensors) {
+      for (int64_t i = 0; i < tensor.elements; ++i) {
+        masters[static_cast<size_t>(tensor.moment.first_element() + i)] =
+            PhiloxNormal(99, static_cast<uint64_t>(i), 0)[0];
+      }
+    }
+    RoundMasters(block, buffers());
+  }
+  BlockState buffers() { return {w.data(), m.data(), v.data(), masters.data()}; }
+  bool operator==(const State&) const = default;
+
+  Floats w, m, v, masters;
+};
+
+TEST(NarrowGradientTest, UpdatesAreThoseOfTheSameNumbersInFp32) {
+  const model::ModelSpec narrow = MakeModel(DType::kBF16), wide = MakeModel(DType::kF32);
+  EXPECT_LT(narrow.blocks[0].gradient_bytes, wide.blocks[0].gradient_bytes);
+  ThreadPool pool(2);
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (!IsaSupported(isa)) continue;
+    for (const bool adamw : {true, false}) {
+      OptimizerSettings settings;
+      settings.kind = adamw ? job::OptimizerKind::kAdamW : job::OptimizerKind::kSgd;
+      settings.momentum = adamw ? 0 : 0.9;
+      settings.weight_decay = 0.1;
+      for (const uint64_t count : {1u, 2u, 5u}) {
+        std::vector<std::vector<std::byte>> narrow_terms, wide_terms;
+        BlockGradient a, b;
+        for (uint64_t term = 0; term < count; ++term) {
+          narrow_terms.push_back(GradientFor(narrow.blocks[0], term));
+          wide_terms.push_back(GradientFor(wide.blocks[0], term));
+        }
+        for (uint64_t term = 0; term < count; ++term) {
+          a.push_back(narrow_terms[term].data());
+          b.push_back(wide_terms[term].data());
+        }
+        State expected(wide.blocks[0]), actual(narrow.blocks[0]);
+        for (int64_t step = 1; step <= 2; ++step) {
+          const StepHyper hyper{step, 1e-2, 0.7};
+          UpdateBlock(narrow.blocks[0], settings, hyper, actual.buffers(), a, pool, isa);
+          UpdateBlock(wide.blocks[0], settings, hyper, expected.buffers(), b, pool, Isa::kScalar);
+        }
+        EXPECT_TRUE(actual == expected) << ToString(isa) << " " << count << " adamw " << adamw;
+        EXPECT_EQ(BlockSquaredNorm(narrow.blocks[0], a, pool, isa),
+                  BlockSquaredNorm(wide.blocks[0], b, pool, Isa::kScalar));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace harmony::worker

@@ -1,0 +1,19 @@
+#pragma once
+
+// From what a device has added up to what leaves it: the two forms of a block's gradient that
+// model::ParamBlock describes.
+
+#include <vector>
+
+#include "common/model/model_spec.h"
+#include "worker/device/compute_device.h"
+
+namespace harmony::worker {
+
+// Brings a block's sums, which lie at `gradient`, into the form in which they leave the device, in
+// their place; on the compute lane's thread. Returns the tensors that this is made of: as few as
+// its types allow, with gaps, which are zero.
+std::vector<DeviceTensor> StoreGradient(ComputeDevice& device, const model::ParamBlock& block,
+                                        DeviceAddress gradient);
+
+}  // namespace harmony::worker
