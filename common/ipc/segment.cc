@@ -1,6 +1,7 @@
 #include "common/ipc/segment.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -153,6 +154,18 @@ absl::StatusOr<Segment> Segment::Open(UniqueFd fd, bool writable) {
   std::memcpy(static_cast<void*>(&constants), map.data(), sizeof(constants));
   HARMONY_RETURN_IF_ERROR(CheckConstants(constants, static_cast<uint64_t>(map.size().count())));
   return Segment(std::move(fd), std::move(map));
+}
+
+absl::Status Segment::KeepOnlySemaphoresWritable() {
+  const SegmentConstants& c = constants();
+  const uint64_t behind = c.semaphores.offset + c.semaphores.bytes;
+  const auto read_only = [&](uint64_t begin, uint64_t end) {
+    return mprotect(map_.data() + begin, end - begin, PROT_READ) == 0;
+  };
+  if (read_only(0, c.semaphores.offset) && read_only(behind, c.total_bytes)) {
+    return absl::OkStatus();
+  }
+  return absl::ErrnoToStatus(errno, "protecting the shared segment from writes");
 }
 
 Bytes Segment::arena_size() const { return Bytes(static_cast<int64_t>(constants().data.bytes)); }

@@ -51,6 +51,11 @@ class Segment {
   // `writable` false: for dumps; then nothing that writes may be called.
   static absl::StatusOr<Segment> Open(UniqueFd fd, bool writable = true);
 
+  // From here on this process may write to semaphores only: a stray store to the header, records or
+  // the arena ends it, where it would have changed what others rely on. Every copy of the mapping,
+  // for good.
+  absl::Status KeepOnlySemaphoresWritable();
+
   int fd() const { return fd_.get(); }
   const SegmentConstants& constants() const { return header()->constants; }
 

@@ -227,6 +227,12 @@ class ExportedTest(Exported):
                     self.assertEqual((equal, worst), (count, 0.0))
                 for ours, fp32 in zip(harness.losses(outs[0]), wide):
                     self.assertLessEqual(abs(ours - fp32), NARROW_CLOSE * fp32)
+                if name == "cnn":  # parameters of both types, and statistics
+                    one, two = (self.train(f"{name}-gradients-{n}", f"sim*{n}:mem=64MiB", gradient_dtype="bf16")
+                                for n in (1, 2))
+                    self.assertEqual(self.final(one), self.final(two))
+                    self.assertNotEqual(self.final(one), self.final(outs[0]))
+                    self.assertLess(self.swapped(one)["gradients"], self.swapped(outs[0])["gradients"])
                 if name == "bert_masked":
                     moved = self.swapped(outs[1])["weights"]
                     self.assertTrue(0.5 * before <= moved <= 0.55 * before, (moved, before))

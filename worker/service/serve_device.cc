@@ -50,6 +50,8 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
   HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device.ordinal));
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWorker> worker,
                            DeviceWorker::Create(device, std::move(region)));
+  // It computes in its device's memory, which the swapper fills and empties.
+  HARMONY_RETURN_IF_ERROR(context.segment.KeepOnlySemaphoresWritable());
   DeviceHandler handler(worker.get());
   runtime::SegmentSemaphores semaphores(&context.segment);
   const command::Lane lane{command::LaneKind::kCompute, device.ordinal};

@@ -73,6 +73,26 @@ TEST(SegmentTest, CannotBeShrunk) {
   EXPECT_NE(ftruncate(segment.fd(), 4096), 0);
 }
 
+TEST(SegmentTest, AProcessCanGiveUpWritingToAllButSemaphores) {
+  Segment owner = MakeSegment();
+  ASSERT_TRUE(owner.RaiseGeneration(1).ok() && owner.BeginGeneration(1).ok());
+  auto worker = Segment::Open(UniqueFd(dup(owner.fd())));
+  ASSERT_TRUE(worker.ok() && worker->KeepOnlySemaphoresWritable().ok());
+  // The kernel writes on behalf of a process what the process itself may write, or says so.
+  const auto may_write = [&](const Segment& segment, uint64_t offset) {
+    std::byte* const base = segment.Arena(Bytes(0)) - segment.constants().data.offset;
+    return pread(owner.fd(), base + offset, 1, static_cast<off_t>(offset)) == 1;
+  };
+  const SegmentConstants& c = owner.constants();
+  for (const uint64_t offset : {uint64_t{0}, c.job.offset, c.records.offset, c.cursors.offset,
+                                c.data.offset, c.total_bytes - 1}) {
+    EXPECT_FALSE(may_write(*worker, offset)) << offset;
+    EXPECT_TRUE(may_write(owner, offset)) << offset;
+  }
+  worker->Semaphore(1, 3).Signal(7);
+  EXPECT_EQ(owner.Semaphore(1, 3).value(), 7);
+}
+
 struct Damage {
   size_t offset;
   const char* message;
