@@ -215,7 +215,8 @@ Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int opt
   for (const ParamBlock& block : model.blocks) {
     footprint.weights += block.weight_bytes;
     footprint.gradients += block.accumulator_bytes;
-    footprint.optimizer_state += block.moment_bytes * optimizer_moments + block.master_bytes();
+    footprint.masters += block.master_bytes();
+    footprint.optimizer_state += block.moment_bytes * optimizer_moments;
   }
   for (const LayerSpec& layer : model.layers) {
     const Bytes saved = TimesSaturated(model.costs[layer.cost].saved_per_sample, global_batch);
@@ -224,5 +225,12 @@ Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int opt
   }
   return footprint;
 }
+
+bool HasMasters(const ModelSpec& model) {
+  return std::any_of(model.blocks.begin(), model.blocks.end(),
+                     [](const ParamBlock& block) { return block.has_masters; });
+}
+
+const char* PrecisionName(const ModelSpec& model) { return HasMasters(model) ? "bf16" : "fp32"; }
 
 }  // namespace harmony::model

@@ -73,12 +73,19 @@ Bytes WorkspacePeak(const ModelSpec& model, WorkspaceOf task, LayerRange range, 
 
 // ---- Footprint ----
 
-// Weights + gradients + optimizer state + all activations that autograd saves for one
-// global batch without recompute, logits included.
+// Weights and their masters + gradients + optimizer state + all activations that autograd saves for
+// one global batch without recompute, logits included.
 struct Footprint {
-  Bytes weights, gradients, optimizer_state, activations;
-  Bytes total() const { return weights + gradients + optimizer_state + activations; }
+  Bytes weights, masters, gradients, optimizer_state, activations;
+  Bytes total() const { return weights + masters + gradients + optimizer_state + activations; }
 };
 Footprint ComputeFootprint(const ModelSpec& model, int64_t global_batch, int optimizer_moments);
+
+// ---- Precision ----
+
+// Whether parameters are trained in fp32 from which layers read rounded copies.
+bool HasMasters(const ModelSpec& model);
+// What layers compute in, as reports and profiles call it: "fp32" or "bf16".
+const char* PrecisionName(const ModelSpec& model);
 
 }  // namespace harmony::model

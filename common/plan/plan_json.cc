@@ -161,9 +161,9 @@ absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view whe
   const document::JsonField root(&json, where, &status);
   const bool whole = json.is_object() && json.contains("plan");
   if (whole) {
-    root.Only({"mode", "virtual_replicas", "fits", "plan", "num_microbatches", "micro_batch_size",
-               "forward_micro_batch_size", "update", "clip", "stash", "footprint", "devices",
-               "groups", "host", "minimal_swap", "time_estimate"});
+    root.Only({"mode", "virtual_replicas", "precision", "fits", "plan", "num_microbatches",
+               "micro_batch_size", "forward_micro_batch_size", "update", "clip", "stash",
+               "footprint", "devices", "groups", "host", "minimal_swap", "time_estimate"});
   }
   Plan plan = PlanOf(whole ? root.Get("plan") : root);
   HARMONY_RETURN_IF_ERROR(status);

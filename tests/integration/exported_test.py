@@ -236,14 +236,18 @@ class ExportedTest(Exported):
                 if name == "bert_masked":
                     moved = self.swapped(outs[1])["weights"]
                     self.assertTrue(0.5 * before <= moved <= 0.55 * before, (moved, before))
+                    self.assertEqual(self.summary(outs[1])["precision"], "bf16")
         for key, words in ((False, "set bf16: true"), (True, "--dtype bf16")):
             job, _ = self.job_of("another-type", bf16=key)
             self.assertIn(words, self.harmony("run", job, "--devices", "sim:mem=64MiB", check=2).stderr)
             self.export("mlp")
 
     @staticmethod
-    def swapped(out):
-        return json.loads((out / "summary.json").read_text())["swap_bytes"]
+    def summary(out):
+        return json.loads((out / "summary.json").read_text())
+
+    def swapped(self, out):
+        return self.summary(out)["swap_bytes"]
 
     def test_adamw_with_rules_is_pytorchs_with_parameter_groups(self):
         for name in ADAMW_IN_CI:

@@ -72,13 +72,13 @@ std::string ModeText(const plan::Plan& plan) {
 }
 
 std::string Row(absl::string_view name, Bytes bytes) {
-  return absl::StrFormat("  %-18s %s\n", name, FormatBytes(bytes));
+  return absl::StrFormat("  %-25s %s\n", name, FormatBytes(bytes));
 }
 
 std::string Traffic(absl::string_view name, const PlanResult& result, command::TrafficClass traffic,
                     Bytes least) {
   const Bytes predicted(result.estimate.bytes[static_cast<size_t>(traffic)]);
-  return absl::StrFormat("  %-18s %12s %12s\n", name, FormatBytes(predicted), FormatBytes(least));
+  return absl::StrFormat("  %-25s %12s %12s\n", name, FormatBytes(predicted), FormatBytes(least));
 }
 
 }  // namespace
@@ -93,11 +93,12 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   Bytes devices;
   for (const plan::DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
-      "%s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
+      "%s in %s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
       "%s, "
       "stashes on the %s\n",
-      ToString(plan.mode), plan.devices.size(), plan.devices.size() == 1 ? "" : "s",
-      plan.num_microbatches, plan.microbatch_size, plan.sequence_length,
+      ToString(plan.mode), model::PrecisionName(model), plan.devices.size(),
+      plan.devices.size() == 1 ? "" : "s", plan.num_microbatches, plan.microbatch_size,
+      plan.sequence_length,
       plan.microbatches_per_forward_task > 1
           ? absl::StrCat(" (", plan.microbatches_per_forward_task, " at once in forward)")
           : "",
@@ -107,7 +108,9 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
                         FormatBytes(footprint.total()), FormatBytes(devices),
                         100.0 * static_cast<double>(devices.count()) /
                             static_cast<double>(footprint.total().count()));
-  text += Row("weights", footprint.weights) + Row("gradients", footprint.gradients) +
+  text += Row("weights", footprint.weights) +
+          (model::HasMasters(model) ? Row("fp32 masters", footprint.masters) : "") +
+          Row("gradients", footprint.gradients) +
           Row("optimizer state", footprint.optimizer_state) +
           Row("activations", footprint.activations);
 
@@ -155,9 +158,11 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   }
   absl::StrAppendFormat(&text, " (%.2f bytes a parameter without stashes and boundary commits)\n",
                         BytesPerParameter(model, layout));
-  text += Row("weights, moments", layout.persistent_bytes()) +
-          Row("stashes, boundary", layout.stash_and_boundary_bytes()) +
-          Row("gradients, other", layout.dynamic_bytes() - layout.stash_and_boundary_bytes());
+  const bool masters = model::HasMasters(model);
+  text +=
+      Row(masters ? "weights, masters, moments" : "weights, moments", layout.persistent_bytes()) +
+      Row("stashes, boundary", layout.stash_and_boundary_bytes()) +
+      Row("gradients, other", layout.dynamic_bytes() - layout.stash_and_boundary_bytes());
 
   const plan::MinimalSwap swap = plan::ComputeMinimalSwap(model, plan);
   text += "Traffic between host and devices, per step: predicted, and the least for these groups\n";
@@ -204,12 +209,14 @@ std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
   const plan::MinimalSwap swap = plan::ComputeMinimalSwap(model, plan);
   return absl::StrCat(
       "{\"mode\": \"", ToString(plan.mode), "\", \"virtual_replicas\": ", plan.replicas,
-      ", \"fits\": true, \"plan\": ", plan::PlanFileText(plan),
+      ", \"precision\": \"", model::PrecisionName(model),
+      "\", \"fits\": true, \"plan\": ", plan::PlanFileText(plan),
       ", \"num_microbatches\": ", plan.num_microbatches,
       ", \"micro_batch_size\": ", plan.microbatch_size,
       ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",
       ToString(plan.update), "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"",
       StashName(plan), "\", \"footprint\": {\"weights\": ", footprint.weights.count(),
+      ", \"masters\": ", footprint.masters.count(),
       ", \"gradients\": ", footprint.gradients.count(),
       ", \"optimizer_state\": ", footprint.optimizer_state.count(),
       ", \"activations\": ", footprint.activations.count(),

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/model/model_sizes.h"
 
 namespace harmony::service {
 namespace {
@@ -93,6 +94,7 @@ RunSummary SummarizeRun(const JobRun& run, double seconds) {
                         static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length);
   const double rate = seconds > 0 ? tokens / seconds : 0;
   ordered_json json;
+  json["precision"] = model::PrecisionName(setup.model);
   json["steps"] = steps;
   json["seconds"] = seconds;
   json["tokens_per_second"] = rate;

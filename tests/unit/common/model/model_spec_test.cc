@@ -326,6 +326,19 @@ TEST(ModelCostTest, FootprintCountsStateAndLogits) {
   EXPECT_EQ(footprint.optimizer_state, footprint.weights * 2);
   EXPECT_GT(footprint.activations, Bytes(int64_t{32} * 256 * 50257 * 4));
   EXPECT_GT(footprint.total(), GiB(4));
+  EXPECT_EQ(footprint.masters, Bytes(0));
+  EXPECT_STREQ(PrecisionName(model), "fp32");
+}
+
+TEST(ModelCostTest, InMixedPrecisionTheFootprintHasMasters) {
+  const ModelSpec model = BuildModelSpec(ConfigOf("gpt2-124m"), 256, DType::kBF16);
+  const Footprint wide = ComputeFootprint(Preset("gpt2-124m"), 32, 2);
+  const Footprint footprint = ComputeFootprint(model, 32, 2);
+  EXPECT_EQ(footprint.masters, wide.weights);
+  EXPECT_EQ(footprint.optimizer_state, wide.optimizer_state);
+  EXPECT_EQ(footprint.total(), footprint.weights + footprint.masters + footprint.gradients +
+                                   footprint.optimizer_state + footprint.activations);
+  EXPECT_STREQ(PrecisionName(model), "bf16");
 }
 
 }  // namespace

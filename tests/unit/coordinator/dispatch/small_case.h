@@ -12,7 +12,7 @@ namespace harmony::dispatch {
 // Of a sequence: the hidden states of one take a slot without gaps.
 inline constexpr int64_t kSmallTokens = 8;
 
-inline model::ModelSpec SmallModel(int blocks = 1, bool tied = false) {
+inline model::ModelSpec SmallModel(int blocks = 1, bool tied = false, DType weights = DType::kF32) {
   model::ModelConfig config;
   config.family = model::Family::kLlama;
   config.model_type = "llama";
@@ -24,7 +24,7 @@ inline model::ModelSpec SmallModel(int blocks = 1, bool tied = false) {
   config.intermediate_size = 16;
   config.max_position_embeddings = 16;
   config.tie_word_embeddings = tied;
-  return model::BuildModelSpec(config, kSmallTokens);
+  return model::BuildModelSpec(config, kSmallTokens, weights);
 }
 
 // One layer a group, group g on device g mod `devices`.

@@ -73,7 +73,7 @@ TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
   EXPECT_EQ(plan.num_shards(), 4);
   EXPECT_LE(planned->report.lower_bound, planned->estimate.step);
   const std::string text = ExplainPlan(model, *planned, machine);
-  EXPECT_THAT(text, HasSubstr("harmony-dp on 4 devices"));
+  EXPECT_THAT(text, HasSubstr("harmony-dp in fp32 on 4 devices"));
   EXPECT_THAT(text, HasSubstr("4 devices run each all layer groups with 4 of the 16"));
   EXPECT_THAT(text, HasSubstr("4 replicas of 4 microbatches"));
   EXPECT_THAT(PlanToJson(model, *planned, machine), HasSubstr("\"virtual_replicas\": 4"));
