@@ -36,6 +36,12 @@ uint64_t Digest(absl::string_view text) {
   return hash;
 }
 
+// For people.
+std::string DescribeModel(const model::ModelSpec& model) {
+  return absl::StrCat(model.name, ", ", model.parameter_count(), " parameters, ",
+                      model::PrecisionName(model));
+}
+
 absl::Status Differs(absl::string_view where, absl::string_view field, absl::string_view found,
                      absl::string_view wanted) {
   return absl::InvalidArgumentError(
@@ -121,7 +127,7 @@ std::string ModelFingerprint(const model::ModelSpec& model) {
 Profile BlankProfile(const model::ModelSpec& model, const job::JobSpec& job) {
   Profile profile;
   profile.model_fingerprint = ModelFingerprint(model);
-  profile.model = absl::StrCat(model.name, ", ", model.parameter_count(), " parameters");
+  profile.model = DescribeModel(model);
   profile.sequence_length = job.sequence_length;
   profile.compute_threads = job.compute_threads;
   return profile;
@@ -217,7 +223,7 @@ absl::Status CheckProfile(const Profile& profile, absl::string_view where,
     return Differs(
         where, "model.fingerprint",
         absl::StrCat("another model (", profile.model_fingerprint, ", ", profile.model, ")"),
-        absl::StrCat(fingerprint, " (", model.name, ", ", model.parameter_count(), " parameters)"));
+        absl::StrCat(fingerprint, " (", DescribeModel(model), ")"));
   }
   if (profile.compute_threads != job.compute_threads) {
     return Differs(where, "compute_threads", absl::StrCat(profile.compute_threads, " threads"),

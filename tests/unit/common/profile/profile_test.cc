@@ -19,9 +19,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-model::ModelSpec Model(const char* preset = "gpt2-mini") {
+model::ModelSpec Model(const char* preset = "gpt2-mini", DType weights = DType::kF32) {
   return model::BuildModelSpec(*model::ParseModelConfig(*model::PresetConfigJson(preset), preset),
-                               64);
+                               64, weights);
 }
 
 job::JobSpec Job() {
@@ -177,6 +177,13 @@ TEST(ProfileTest, OfAnotherModelJobOrMachineItIsRefusedByField) {
   expect(CheckedFor(Model(), Job(), "sim*3:mem=64MiB,flops=20G"), "devices");
   expect(CheckedFor(Model(), Job(), "sim:mem=64MiB,flops=20G;sim:mem=32MiB,flops=20G"),
          "devices[1].spec");
+}
+
+TEST(ProfileTest, OfTheOtherPrecisionTheRefusalNamesBoth) {
+  const absl::Status status =
+      CheckedFor(Model("gpt2-mini", DType::kBF16), Job(), "sim*2:mem=64MiB,flops=20G");
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("parameters, fp32), this is"), HasSubstr("parameters, bf16);")));
 }
 
 TEST(ProfileTest, LayersOfOtherSizesThanTheModelsAreRefusedByField) {
