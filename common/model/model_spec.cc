@@ -12,10 +12,11 @@ namespace {
 // The step in which tensors of a block take random numbers.
 constexpr int64_t kInitAlignment = 16;
 
-// Places a tensor behind what the form holds, whose size it moves on.
+// Places a tensor behind what the form holds, whose size it moves on: by a length that depends on
+// nothing before it, so that the same number of elements is taken in each form.
 void Place(StoredAs& form, int64_t elements, Bytes& size, int64_t alignment = kSlotAlignment) {
   form.offset = size;
-  size = (size + SizeOf(form.dtype) * elements).AlignUp(alignment);
+  size += (SizeOf(form.dtype) * elements).AlignUp(alignment);
 }
 
 // What the forms of a tensor are aligned to, so that as many numbers lie between the tensors of one

@@ -133,7 +133,9 @@ TEST(ModelSpecTest, GradientsAreStoredNarrowerThanTheyAreAddedUp) {
     tensor.role = role;
     AddTensor(block, std::move(tensor));
   };
+  add(64, DType::kF32, TensorRole::kTrained);  // so that others begin at an odd slot
   add(300, DType::kBF16, TensorRole::kTrained);
+  add(40, DType::kBF16, TensorRole::kTrained);
   add(5, DType::kF32, TensorRole::kTrained);
   add(1, DType::kI64, TensorRole::kStatistic);
   add(7, DType::kBF16, TensorRole::kTrained);
@@ -142,22 +144,30 @@ TEST(ModelSpecTest, GradientsAreStoredNarrowerThanTheyAreAddedUp) {
   AddBlock(model, ParamBlock());
   StoreGradientsAs(DType::kBF16, model);
   const std::vector<TensorSpec>& tensors = model.blocks[0].tensors;
-  const std::vector<int64_t> sums = {0, 1536, 1792, 2048, 2560},
-                             stored = {0, 768, 1024, 1280, 1536};
+  const std::vector<int64_t> sums = {0, 256, 1792, 2304, 2560, 2816, 3328};
+  const std::vector<int64_t> stored = {0, 256, 1024, 1280, 1536, 1792, 2048};
   for (size_t i = 0; i < tensors.size(); ++i) {
     EXPECT_EQ(tensors[i].accumulator.offset, Bytes(sums[i])) << i;
     EXPECT_EQ(tensors[i].moment.offset, tensors[i].accumulator.offset) << i;
     EXPECT_EQ(tensors[i].gradient.offset, Bytes(stored[i])) << i;
   }
-  EXPECT_EQ(tensors[0].gradient.dtype, DType::kBF16);
-  EXPECT_EQ(tensors[1].gradient.dtype, DType::kF32);
-  EXPECT_EQ(tensors[2].gradient.dtype, DType::kI64);
-  EXPECT_EQ(tensors[0].accumulator.dtype, DType::kF32);
-  EXPECT_EQ(model.blocks[0].accumulator_bytes, Bytes(2560));
-  EXPECT_EQ(model.blocks[0].gradient_bytes, Bytes(1536));
+  // From the start of a tensor to that of the next one, in each form.
+  for (const size_t i : {1, 2, 5}) {
+    const auto room = [&](StoredAs TensorSpec::*form) {
+      return (tensors[i + 1].*form).offset - (tensors[i].*form).offset;
+    };
+    EXPECT_EQ(room(&TensorSpec::accumulator), room(&TensorSpec::weight) * 2) << i;
+    EXPECT_EQ(room(&TensorSpec::accumulator), room(&TensorSpec::gradient) * 2) << i;
+  }
+  EXPECT_EQ(tensors[1].gradient.dtype, DType::kBF16);
+  EXPECT_EQ(tensors[3].gradient.dtype, DType::kF32);
+  EXPECT_EQ(tensors[4].gradient.dtype, DType::kI64);
+  EXPECT_EQ(tensors[1].accumulator.dtype, DType::kF32);
+  EXPECT_EQ(model.blocks[0].accumulator_bytes, Bytes(3328));
+  EXPECT_EQ(model.blocks[0].gradient_bytes, Bytes(2048));
   EXPECT_EQ(model.blocks[1].gradient_bytes, Bytes(kSlotAlignment)) << "an object has a size";
   StoreGradientsAs(DType::kF32, model);
-  EXPECT_EQ(tensors[3].gradient.offset, tensors[3].accumulator.offset);
+  EXPECT_EQ(tensors[5].gradient.offset, tensors[5].accumulator.offset);
   EXPECT_EQ(model.blocks[0].gradient_bytes, model.blocks[0].accumulator_bytes);
 }
 
