@@ -88,19 +88,12 @@ absl::StatusOr<std::string> FindCheckpoint(const GlobalOptions& global,
   return (fs::path(run) / io::CheckpointName(wanted)).string();
 }
 
-std::optional<DType> TypeOf(const std::string& text) {
-  if (text == "fp32") return DType::kF32;
-  if (text == "bf16") return DType::kBF16;
-  if (text == "fp16") return DType::kF16;
-  return std::nullopt;
-}
-
 absl::Status Export(const GlobalOptions& global, const ExportOptions& options) {
   HARMONY_RETURN_IF_ERROR(CheckOutput(options.output));
   HARMONY_ASSIGN_OR_RETURN(const std::string checkpoint, FindCheckpoint(global, options));
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) StopOn(number);
   HARMONY_RETURN_IF_ERROR_CTX(
-      io::ExportCheckpoint({checkpoint, options.output, TypeOf(options.dtype)}, &stop),
+      io::ExportCheckpoint({checkpoint, options.output, ParsePrecision(options.dtype)}, &stop),
       absl::StrCat("exporting ", checkpoint));
   if (global.json) {
     PrintJson({{"checkpoint", checkpoint}, {"directory", options.output}});

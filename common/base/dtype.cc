@@ -34,6 +34,13 @@ absl::string_view PrecisionName(DType dtype) {
   return dtype == DType::kF32 ? "fp32" : dtype == DType::kBF16 ? "bf16" : "fp16";
 }
 
+std::optional<DType> ParsePrecision(absl::string_view name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == PrecisionName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
   for (size_t i = 0; i < kDTypes.size(); ++i) {
     if (kDTypes[i].first == name) return static_cast<DType>(i);

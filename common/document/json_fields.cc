@@ -57,6 +57,14 @@ absl::Status ReadJson(absl::string_view text, absl::string_view where,
   return status;
 }
 
+DType JsonField::Precision() const {
+  const std::string name = Text();
+  const std::optional<DType> dtype = ParsePrecision(name);
+  if (dtype == DType::kF32 || dtype == DType::kBF16) return *dtype;
+  if (ok()) Wrong(absl::StrCat("is '", name.substr(0, 60), "'; known are fp32, bf16"));
+  return DType::kF32;
+}
+
 void JsonField::Wrong(absl::string_view why) const {
   if (!status_->ok()) return;
   *status_ =

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/dtype.h"
 
 namespace harmony::document {
 
@@ -54,6 +55,8 @@ class JsonField {
   double NotNegative(double most = std::numeric_limits<double>::max()) const;
   // Above 0, and within the bounds.
   double Positive(double least = 0, double most = std::numeric_limits<double>::max()) const;
+
+  DType Precision() const;  // "fp32" or "bf16"
 
   // Records a mistake in this field, if it is the first.
   void Wrong(absl::string_view why) const;

@@ -1,7 +1,6 @@
 #include "common/io/resolved_keys_json.h"
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 namespace harmony::io {
 
@@ -10,11 +9,7 @@ job::ResolvedKeys ReadResolvedKeys(const document::JsonField& object) {
   keys.micro_batch_size = object.Get("micro_batch_size").Integer(0);
   if (object.Has("virtual_replicas")) keys.virtual_replicas = object.Get("virtual_replicas").Int(1);
   if (object.Has("gradient_dtype")) {
-    const std::string name = object.Get("gradient_dtype").Text();
-    if (name == PrecisionName(DType::kBF16)) keys.gradient_dtype = DType::kBF16;
-    if (object.ok() && name != PrecisionName(keys.gradient_dtype)) {
-      object.Get("gradient_dtype").Wrong("must be fp32 or bf16");
-    }
+    keys.gradient_dtype = object.Get("gradient_dtype").Precision();
   }
   return keys;
 }

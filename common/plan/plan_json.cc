@@ -112,11 +112,7 @@ Plan PlanOf(const document::JsonField& field) {
     field.Get("update").Wrong(absl::StrCat("is '", update, "'; known are eager, deferred"));
   }
   if (field.Has("gradient_dtype")) {  // there was no choice before
-    const std::string type = field.Get("gradient_dtype").Text();
-    plan.gradient_dtype = type == "bf16" ? DType::kBF16 : DType::kF32;
-    if (field.ok() && type != PrecisionName(plan.gradient_dtype)) {
-      field.Get("gradient_dtype").Wrong(absl::StrCat("is '", type, "'; known are fp32, bf16"));
-    }
+    plan.gradient_dtype = field.Get("gradient_dtype").Precision();
   }
   plan.microbatches_per_forward_task = CountOf(field.Get("forward_span"));
   if (field.ok() && plan.num_microbatches % plan.microbatches_per_forward_task != 0) {

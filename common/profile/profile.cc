@@ -181,6 +181,7 @@ HostWorkload HostWorkloadOf(const model::ModelSpec& model, const job::JobSpec& j
     if (kept.elements() > kHostBlockElements) {
       model::TensorSpec tensor = block.tensors[0];
       tensor.shape = {kHostBlockElements};
+      tensor.gradient.dtype = tensor.accumulator.dtype;
       kept = model::ParamBlock();
       kept.name = block.name;
       model::AddTensor(kept, std::move(tensor));
@@ -194,7 +195,9 @@ HostWorkload HostWorkloadOf(const model::ModelSpec& model, const job::JobSpec& j
     model::AddReference(work.model, index, model::AddBlock(work.model, std::move(kept)));
   }
   work.model.boundaries.emplace_back();
+  model::StoreGradientsAs(model.gradient_dtype, work.model);
   plan::Plan& plan = work.plan;
+  plan.gradient_dtype = model.gradient_dtype;
   plan.microbatch_size = job.global_batch_size;
   plan.sequence_length = job.sequence_length;
   plan.backward_groups = {{{0, work.model.num_layers() - 1}, 0}};

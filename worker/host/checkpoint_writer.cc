@@ -87,7 +87,8 @@ io::CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
 absl::StatusOr<bool> IsThereAlready(const HostContext& context, const std::string& path,
                                     const io::CheckpointManifest& manifest) {
   const absl::StatusOr<io::CheckpointManifest> found = io::ReadManifest(path);
-  if (!found.ok() || found->step != manifest.step || found->result_keys != manifest.result_keys ||
+  if (!found.ok() || found->step != manifest.step ||
+      !job::DifferingKeys(found->result_keys, manifest.result_keys).empty() ||
       found->resolved != manifest.resolved) {
     return false;
   }

@@ -45,7 +45,9 @@ absl::StatusOr<io::CheckpointManifest> FindManifest(const HostJob& job) {
     if (step <= job.first_step) break;
     const absl::StatusOr<io::CheckpointManifest> newer =
         io::ReadManifest(io::JoinPath(job.spec.output_dir, io::CheckpointName(step)));
-    if (newer.ok() && newer->result_keys == job::ResultKeysText(job.spec)) return newer;
+    if (!newer.ok()) continue;
+    const std::string ours = job::ResultKeysText(job.spec);
+    if (job::DifferingKeys(newer->result_keys, ours).empty()) return newer;
   }
   return first;
 }

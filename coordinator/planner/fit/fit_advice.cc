@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/planner/fit/device_need.h"
+#include "coordinator/planner/host_memory_error.h"
 
 namespace harmony::planner {
 namespace {
@@ -168,7 +169,7 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
     if (fits_with(
             PlanBuilder(other, job, machine, plan.microbatch_size, {plan.mode, plan.replicas}),
             plan)) {
-      ways.push_back("gradient_dtype: bf16");
+      ways.push_back("gradient_dtype: bf16 (in a new run)");
     }
   }
   const int64_t batch = Smaller(job.global_batch_size, /*divisors=*/false, [&](int64_t size) {
@@ -183,12 +184,13 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
     return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, division), plan);
   });
   if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return HostMemoryError(absl::ResourceExhaustedError(absl::StrCat(
       "the host arena needs ", FormatBytesExact(need),
+      plan.gradient_dtype == DType::kBF16 ? " with gradients of bf16" : "",
       tables.count() > 0 ? absl::StrCat(" (", FormatBytes(tables), " of it for tables)") : "",
       ", host_memory is ", FormatBytesExact(machine.host_memory), ": ",
       FormatBytesExact(need - machine.host_memory), " too little. It fits with ",
-      absl::StrJoin(ways, ", or with "), ". Storage (NVMe) is not counted: it is not built yet"));
+      absl::StrJoin(ways, ", or with "), ". Storage (NVMe) is not counted: it is not built yet")));
 }
 
 }  // namespace harmony::planner

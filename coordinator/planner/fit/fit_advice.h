@@ -28,7 +28,7 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
 // The plan after small changes that need less of the host, as far as they lead.
 plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, plan::Plan plan);
 
-// ResourceExhausted: what the arena of this plan needs, and what needs less.
+// A HostMemoryError, ResourceExhausted: what the arena of this plan needs, and what needs less.
 absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job,
                           const plan::MachineSpec& machine, const plan::Plan& plan,
                           const ModelOfLength& of_length);

@@ -53,8 +53,9 @@ absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
 absl::Status CheckAgainstModel(const model::ModelSpec& model, const plan::Plan& given) {
   if (given.gradient_dtype != model.gradient_dtype) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gradient_dtype: ", PrecisionName(given.gradient_dtype), ", but the job's is ",
-                     PrecisionName(model.gradient_dtype)));
+        absl::StrCat("gradient_dtype: ", PrecisionName(given.gradient_dtype),
+                     ", but the job, or the run that it goes on with, has ",
+                     PrecisionName(model.gradient_dtype), " (gradient_dtype)"));
   }
   const int end = given.backward_groups.back().layers.last;
   if (end + 1 == model.num_layers()) return absl::OkStatus();

@@ -93,10 +93,11 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   Bytes devices;
   for (const plan::DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
-      "%s in %s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
+      "%s in %s%s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
       "%s, "
       "stashes on the %s\n",
-      ToString(plan.mode), model::PrecisionName(model), plan.devices.size(),
+      ToString(plan.mode), model::PrecisionName(model),
+      plan.gradient_dtype == DType::kBF16 ? " (gradients, too)" : "", plan.devices.size(),
       plan.devices.size() == 1 ? "" : "s", plan.num_microbatches, plan.microbatch_size,
       plan.sequence_length,
       plan.microbatches_per_forward_task > 1

@@ -21,6 +21,7 @@
 #include "common/profile/profile_estimate.h"
 #include "common/profile/profile_json.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
+#include "coordinator/planner/host_memory_error.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/service/jobs/disk_space.h"
 
@@ -138,9 +139,9 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
 }
 
 absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::string_view advice) {
-  return absl::InvalidArgumentError(absl::StrCat(
+  return planner::HostMemoryError(absl::InvalidArgumentError(absl::StrCat(
       what, ": the job needs ", FormatBytesExact(need), ", there are ", FormatBytesExact(have),
-      ": ", FormatBytesExact(need - have), " are missing. ", advice));
+      ": ", FormatBytesExact(need - have), " are missing. ", advice)));
 }
 
 job::JobOverrides OverridesOf(const JobRequest& request) {
@@ -316,7 +317,7 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
   const std::vector<DType> types = GradientTypes(admitted->spec, resolved, options.given);
   for (const DType type : types) {
     status = PlanWith(type, request, source, machine, limits, options, admitted);
-    if (status.ok()) break;
+    if (!planner::IsHostMemoryError(status)) break;
   }
   HARMONY_RETURN_IF_ERROR(status);
   if (admitted->plan.gradient_dtype != types.front()) {
