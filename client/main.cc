@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/doctor.h"
+#include "client/commands/down.h"
 #include "client/commands/export.h"
 #include "client/commands/inspect.h"
 #include "client/commands/jobs.h"
@@ -23,6 +24,7 @@ namespace {
 struct Arguments {
   GlobalOptions global;
   UpOptions up;
+  DownOptions down;
   RunOptions run;
   JobOptions submit;
   PlanOptions plan;
@@ -121,7 +123,9 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
   up->callback([&] { args.command = [&] { return UpCommand(args.global, args.up); }; });
 
   CLI::App* down = app.add_subcommand("down", "Stop them, and wait until all are gone");
-  down->callback([&] { args.command = [&] { return DownCommand(args.global); }; });
+  down->add_flag("--now", args.down.now,
+                 "Without a checkpoint: what was trained since the last is lost");
+  down->callback([&] { args.command = [&] { return DownCommand(args.global, args.down); }; });
 }
 
 void AddJobCommands(CLI::App& app, Arguments& args) {

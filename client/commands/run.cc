@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands/calibration.h"
+#include "client/commands/down.h"
 #include "client/commands/output_file.h"
 #include "client/commands/supervisor_process.h"
 #include "client/commands/trace.h"
@@ -75,7 +76,8 @@ class RunSession {
   std::unique_ptr<ProgressView> view_;
   std::unique_ptr<JobFollower> follower_;
 
-  int signal_ = 0;  // the first that came
+  int signal_ = 0;       // the first that came
+  bool warned_ = false;  // of what stopping at once would lose
   bool stop_at_once_ = false;
   bool cancelled_ = false;  // the coordinator has taken the cancel
   std::string job_id_;
@@ -209,7 +211,11 @@ void RunSession::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     if (signal_ == 0) {
       signal_ = static_cast<int>(info.ssi_signo);
-      view_->Message("stopping: the step in flight, then a checkpoint; once more to stop at once");
+      view_->Message("stopping: the step in flight, then a checkpoint");
+    } else if (const std::string loss = LossWithoutCheckpoint(summary_.last.job());
+               !warned_ && !loss.empty()) {
+      warned_ = true;
+      view_->Message(absl::StrCat("still stopping; once more to stop at once, which loses ", loss));
     } else {
       stop_at_once_ = true;
     }

@@ -1,9 +1,6 @@
 #include "client/commands/up.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -13,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
 #include "client/launcher/launch.h"
-#include "client/launcher/pidfd.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
@@ -63,41 +59,10 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   return LaunchAndSupervise(launch);
 }
 
-absl::Status Down(const RuntimePaths& paths, bool json) {
-  pid_t holder = RuntimeLockHolder(paths);
-  if (json) PrintJson({{"socket", paths.socket()}, {"was_up", holder != 0}});
-  if (holder == 0) {
-    if (!json) printf("harmony is not up on %s\n", paths.socket().c_str());
-    return RemoveStaleFiles(paths);
-  }
-  ipc::UniqueFd pidfd(pidfd_open(holder, 0));
-  if (!pidfd.valid() && errno != ESRCH) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("reaching process ", holder));
-  }
-  // Still the holder: so the descriptor is that of the supervisor, not of a successor of its
-  // number.
-  if (pidfd.valid() && RuntimeLockHolder(paths) == holder) {
-    if (pidfd_send_signal(pidfd.get(), SIGTERM, nullptr, 0) != 0 && errno != ESRCH) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("signalling process ", holder));
-    }
-    pollfd wait = {pidfd.get(), POLLIN, 0};
-    while (poll(&wait, 1, -1) < 0 && errno == EINTR) {
-    }
-  }
-  return RemoveStaleFiles(paths);
-}
-
 }  // namespace
 
 int UpCommand(const GlobalOptions& global, const UpOptions& options) {
   absl::Status status = Up(global, options);
-  return status.ok() ? 0 : Fail(status);
-}
-
-int DownCommand(const GlobalOptions& global) {
-  absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
-  if (!paths.ok()) return Fail(paths.status());
-  absl::Status status = Down(*paths, global.json);
   return status.ok() ? 0 : Fail(status);
 }
 

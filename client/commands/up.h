@@ -13,7 +13,5 @@ struct UpOptions {
   std::string jobs_since = {};
 };
 int UpCommand(const GlobalOptions& global, const UpOptions& options);
-// Waits until everything is gone. Not being up is no error.
-int DownCommand(const GlobalOptions& global);
 
 }  // namespace harmony::client

@@ -214,6 +214,7 @@ absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list
   json["socket"] = list.socket;
   json["devices"] = list.devices;
   json["state_dir"] = list.state_dir;
+  json["stopping"] = list.stopping;
   json["processes"] = nlohmann::ordered_json::array();
   for (const ProcessEntry& entry : list.processes) {
     nlohmann::ordered_json one;
@@ -243,11 +244,12 @@ absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
   ProcessList list;
   const absl::Status read =
       document::ReadJson(*text, paths.processes(), [&](const document::JsonField& root) {
-        root.Only({"supervisor", "socket", "devices", "state_dir", "processes"});
+        root.Only({"supervisor", "socket", "devices", "state_dir", "stopping", "processes"});
         list.supervisor = root.Get("supervisor").Int(0);
         list.socket = root.Get("socket").Text();
         list.devices = root.Get("devices").Text();
         list.state_dir = root.Get("state_dir").Text();
+        list.stopping = root.Get("stopping").Flag();
         for (const document::JsonField& item : root.Get("processes").Items()) {
           item.Only({"role", "device", "pid", "incarnation", "log"});
           ProcessEntry& entry = list.processes.emplace_back();

@@ -88,6 +88,7 @@ struct ProcessList {
   std::string socket;
   std::string devices;
   std::string state_dir;
+  bool stopping = false;  // it was told to
   std::vector<ProcessEntry> processes;
 };
 // Replaces the file atomically.

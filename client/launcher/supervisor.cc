@@ -132,7 +132,7 @@ void Supervisor::StartWhatIsDue() {
 
 void Supervisor::KillWhatHangs() {
   for (Running& process : processes_) {
-    if (process.child.pid == 0 || !MustRun(process)) continue;
+    if (process.child.pid == 0 || !MustBeat()) continue;
     const Nanos limit = process.watch.limit();
     if (!process.watch.OnLook(options_.heartbeats->beats(CellOf(process)), clock_.Now())) continue;
     spdlog::error("{} hangs: pid {}, incarnation {}, has given no sign for {}: killing it",
@@ -200,11 +200,11 @@ void Supervisor::CheckReady() {
 
 void Supervisor::Enter(Phase phase) {
   phase_ = phase;
+  Publish();
   switch (phase) {
     case Phase::kRunning:
       break;
     case Phase::kStoppingCoordinator:
-      phase_deadline_ = clock_.Now() + options_.coordinator_grace;
       if (processes_[0].child.pid != 0) kill(processes_[0].child.pid, SIGTERM);
       break;
     case Phase::kStoppingOthers:
@@ -219,9 +219,8 @@ void Supervisor::Enter(Phase phase) {
 }
 
 void Supervisor::AdvancePhases() {
-  bool expired = phase_deadline_ && clock_.Now() >= *phase_deadline_;
-  if (phase_ == Phase::kStoppingCoordinator && (expired || processes_[0].child.pid == 0)) {
-    if (expired) spdlog::warn("the coordinator did not stop in time");
+  const bool expired = phase_deadline_ && clock_.Now() >= *phase_deadline_;
+  if (phase_ == Phase::kStoppingCoordinator && processes_[0].child.pid == 0) {
     Enter(Phase::kStoppingOthers);
   } else if (phase_ == Phase::kStoppingOthers && expired) {
     spdlog::warn("some processes did not stop in time: killing them");
@@ -247,6 +246,7 @@ void Supervisor::Publish() {
   list.socket = options_.paths.socket();
   list.devices = options_.devices;
   list.state_dir = options_.paths.state_dir;
+  list.stopping = phase_ != Phase::kRunning;
   for (const Running& process : processes_) {
     list.processes.push_back({process.service.role, process.service.device, process.child.pid,
                               std::max<int64_t>(process.incarnation, 0),
@@ -270,6 +270,10 @@ int Supervisor::PollTimeout() const {
 bool Supervisor::MustRun(const Running& process) const {
   return phase_ == Phase::kRunning ||
          (phase_ == Phase::kStoppingCoordinator && &process != &processes_.front());
+}
+
+bool Supervisor::MustBeat() const {
+  return phase_ == Phase::kRunning || phase_ == Phase::kStoppingCoordinator;
 }
 
 bool Supervisor::RestartsNow(const Running& process) const {

@@ -30,8 +30,7 @@ struct SupervisorOptions {
   RuntimePaths paths;
   std::string devices;            // shown by `harmony status`
   std::vector<Service> services;  // the first is the coordinator: it is stopped before the others
-  Nanos coordinator_grace = Seconds(60);  // it may write a checkpoint
-  Nanos grace = Seconds(5);
+  Nanos grace = Seconds(5);       // for all but the coordinator, which writes a checkpoint first
   // A cell for each service, in their order; outlives the supervisor.
   ipc::HeartbeatTable* heartbeats = nullptr;
   Nanos hang_limit = HeartbeatWatch::kDefaultLimit;  // as HeartbeatWatch
@@ -47,11 +46,11 @@ struct SupervisorOptions {
 // deadline. What must run and hangs (heartbeat_watch.h) is killed, and then is one that died. Time
 // in which this process was itself stopped counts in no deadline.
 //
-// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, so that it can have a checkpoint written,
-// then the rest. So does giving up on one of the others, which is started again and again until the
-// coordinator is gone: without it there is no checkpoint. A second signal, SIGQUIT, or SIGUSR1 (who
-// started us has died) kills all at once. Run() returns when every child has been
-// reaped, and has then removed socket and process list.
+// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, which has a checkpoint written and is
+// given all the time that it takes, unless it hangs; then the rest. So does giving up on one of the
+// others, which is started again and again until the coordinator is gone: without it there is no
+// checkpoint. A second signal, SIGQUIT, or SIGUSR1 (who started us has died) kills all at once.
+// Run() returns when every child has been reaped, and has then removed socket and process list.
 class Supervisor {
  public:
   // Blocks those signals for the thread; call before anything is spawned.
@@ -103,6 +102,8 @@ class Supervisor {
   int PollTimeout() const;
   // Whether this phase wants the process alive; whether it is due to start again at restart_at.
   bool MustRun(const Running& process) const;
+  // Whether processes have to give signs of life: also a coordinator that is to stop.
+  bool MustBeat() const;
   bool RestartsNow(const Running& process) const;
   bool AnyAlive() const;
   // Of its heartbeat.

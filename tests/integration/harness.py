@@ -133,11 +133,11 @@ class Scratch(unittest.TestCase):
     def up(self, *args):
         """Starts the processes; they end with the test, however that ends."""
         done = self.harmony("up", "--detach", *args)
-        self.addCleanup(self.harmony, "down", check=None)
+        self.addCleanup(self.harmony, "down", "--now", check=None)
         return done
 
-    def start(self, *args):
-        log = open(self.dir / "run.log", "ab")
+    def start(self, *args, log="run.log"):
+        log = open(self.dir / log, "ab")
         self.addCleanup(log.close)
         process = subprocess.Popen([HARMONY, *map(str, args)], env=self.env, cwd=self.dir, stdout=log,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)

@@ -34,7 +34,7 @@ class Launcher(harness.Scratch):
     def up(self):
         self.harmony("up", "--detach", *self.cluster())
         supervisor = json.loads(self.harmony("status", "--json").stdout)["supervisor"]
-        self.addCleanup(lambda: self.harmony("down", check=None))
+        self.addCleanup(lambda: self.harmony("down", "--now", check=None))
         return supervisor
 
     def list(self):
@@ -225,6 +225,33 @@ class UpTest(Launcher):
         self.gone(pids)
         self.assertEqual(self.files_left(), [])
 
+    def stopping(self):
+        return json.loads((self.runtime / "harmony" / "processes.json").read_text())["stopping"]
+
+    def test_down_waits_for_a_coordinator_that_takes_its_time_however_often_it_is_given(self):
+        self.control("coordinator.stubborn")
+        self.up()
+        pids = self.all_pids()
+        first = self.start("down", log="first.log")
+        harness.wait_for(self.stopping, "it to be stopping")
+        second = self.start("down", log="second.log")
+        harness.wait_for(lambda: "was told to stop before" in (self.dir / "second.log").read_text(), "the second one")
+        self.assertTrue(all(map(self.alive, pids)))
+        self.assertEqual((first.poll(), second.poll()), (None, None))
+        self.harmony("down", "--now")
+        for process in (first, second):
+            self.assertEqual(process.wait(harness.DEADLINE), 0)
+        self.gone(pids)
+        self.assertEqual(self.files_left(), [])
+
+    def test_down_does_not_wait_for_a_coordinator_that_hangs(self):
+        self.env["HARMONY_HANG_SECONDS"] = "1"
+        self.up()
+        pids = self.all_pids()
+        os.kill(self.list()[("coordinator", 0)]["pid"], signal.SIGSTOP)
+        self.harmony("down")
+        self.gone(pids)
+
     def test_cluster_file(self):
         path = self.dir / "cluster.yaml"
         path.write_text("devices: ['sim:mem=8MiB', 'sim*2:mem=4MiB']\nhost_memory: 32MiB\n")
@@ -288,7 +315,7 @@ class RunTest(Launcher):
         self.control("steps", 3)
         self.control("coordinator.stubborn")
         process, pids = self.started()
-        # The job ends, but its coordinator does not: only a second signal helps.
+        # The job ends, so nothing would be lost, but its coordinator does not: a second signal helps.
         process.send_signal(signal.SIGINT)
         harness.wait_for(lambda: "stopping" in (self.dir / "run.log").read_text(), "the first signal")
         process.send_signal(signal.SIGINT)

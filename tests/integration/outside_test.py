@@ -120,6 +120,23 @@ class FullDiskTest(Outside):
         self.wait_state(job_id, "cancelled")
         self.assertFalse((out / "final").exists())
 
+    def test_down_waits_until_there_is_room_for_the_checkpoint(self):
+        disk = self.small_disk("8m")
+        self.up("--devices", DEVICES)
+        job, out = self.job("full", output_dir=str(disk / "out"), max_steps=100_000)
+        self.submit(job)
+        metrics = out / "metrics.jsonl"
+        harness.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, "3 steps")
+        filler = self.fill(disk)
+        down = self.start("down", log="down.log")
+        said = self.dir / "down.log"
+        harness.wait_for(lambda: "cannot write its checkpoint, and tries again" in said.read_text(), "what is awaited")
+        self.assertRegex(said.read_text(), r"`harmony down --now` does not, and loses steps 1 to \d+, and there is no checkpoint")
+        self.assertIsNone(down.poll())
+        filler.unlink()
+        self.wait_exit(down, 0)
+        self.assertEqual(len(list(out.glob("checkpoint-*"))), 1)
+
     def test_the_end_of_a_run_is_written_when_it_can_be(self):
         expected = self.reference(max_steps=10)
         job, out = self.job("end", max_steps=10)

@@ -90,7 +90,7 @@ TEST_F(RuntimeDirTest, StaleFilesAreRemoved) {
 
 TEST_F(RuntimeDirTest, TheProcessListComesBackAsItWas) {
   EXPECT_TRUE(absl::IsNotFound(ReadProcessList(paths_).status()));
-  ProcessList list{7, paths_.socket(), "sim:mem=1MiB", paths_.state_dir, {}};
+  ProcessList list{7, paths_.socket(), "sim:mem=1MiB", paths_.state_dir, true, {}};
   list.processes.push_back({"coordinator", -1, 12, 0, "c.log"});
   list.processes.push_back({"worker", 0, 0, 3, "w.log"});
   ASSERT_TRUE(WriteProcessList(paths_, list).ok());
