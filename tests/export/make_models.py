@@ -44,6 +44,11 @@ class Case:
     batch: dict[str, Tensor]
     options: dict[str, Any] = field(default_factory=dict)
     holes: float = 0  # the share of labels that are -100
+    keep_fp32: list[str] = field(default_factory=list)
+
+    def options_in(self, dtype: str) -> dict[str, Any]:
+        """How it is exported in a type."""
+        return {**self.options, "dtype": dtype, "keep_fp32": self.keep_fp32 if dtype == "bf16" else ()}
 
 
 def images(samples: int, classes: int, size: int = 16, channels: int = 3) -> dict[str, Tensor]:
@@ -69,7 +74,7 @@ def hf(task: str, kind: str, length: int | None = None, dropout: bool = False, a
                          attention_mask=attention_mask, narrow=True)
     return Case(made.model, made.loss, made.sample_batch, {
         "name": made.name, "values_below": made.values_below, "sequence_length": made.sequence_length,
-        "dropout": dropout, "keep_fp32": made.keep_fp32}, holes)
+        "dropout": dropout}, holes, made.keep_fp32)
 
 
 def vision(name: str) -> Case:
@@ -249,7 +254,7 @@ def expect(case: Case, folder: Path, steps: int, microbatches: int, size: int, o
 def expect_narrow(case: Case, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float
                   ) -> tuple[list[float], dict[str, Tensor]]:
     """The same by SGD of a model that was exported with dtype "bf16"; trained parameters are in float32 at the end."""
-    with in_bfloat16(case.model, case.options.get("keep_fp32", ())) as masters:
+    with in_bfloat16(case.model, case.keep_fp32) as masters:
         optimizer = eager.MixedSgd(case.model, masters, learning_rate)
         losses, _ = expect(case, folder, steps, microbatches, size, optimizer, narrow=True)
     return losses, {name: tensor.detach().clone() for name, tensor in case.model.state_dict().items()}

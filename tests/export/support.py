@@ -44,7 +44,8 @@ class ExportTest(unittest.TestCase):
 
     def export_case(self, case: make_models.Case, **options: Any) -> Path:
         """Exports one of the models of make_models.py."""
-        return self.export(case.model, case.loss, case.batch, **{**case.options, **options})
+        return self.export(case.model, case.loss, case.batch,
+                           **{**case.options_in(options.get("dtype", "fp32")), **options})
 
 
 def train(folder: Path, batches: Sequence[Mapping[str, Tensor]], microbatches: int, learning_rate: float

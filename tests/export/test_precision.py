@@ -96,10 +96,22 @@ class Precision(support.ExportTest):
         self.assertEqual({types(folder)[name] for name in ("scale", "head.weight", "head.bias")}, {"float32"})
         with self.assertRaisesRegex(ExportError, "'sacle' fits no parameter or buffer"):
             self.narrow(model, keep_fp32=["sacle"])
+        with self.assertRaisesRegex(ExportError, "keep_fp32 is given, and dtype is 'fp32'"):
+            self.export(model, "cross_entropy", images(), keep_fp32=["scale"])
+
+    def test_norms_that_keep_their_type_take_bfloat16(self) -> None:
+        layers = [nn.Linear(8, 8), nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.Linear(8, 5)]
+        batch = {"x": torch.randn(4, 8), "labels": torch.arange(4)}
+        folder = self.narrow(nn.Sequential(*layers), batch=batch, keep_fp32=["1.*", "2.*"], cuts=["1", "2", "3"])
+        self.assertEqual({name for name, dtype in types(folder).items() if dtype == "float32"},
+                         {"1.weight", "1.bias", "2.weight", "2.bias"})
+        self.assertNotIn("within", self.lines[-1])
+        with self.assertRaisesRegex(ExportError, "^1: .*keep_fp32, all of a module's"):
+            self.narrow(nn.Sequential(*layers), batch=batch, keep_fp32=["1.weight"])
 
     def test_transformers_keeps_rotary_frequencies(self) -> None:
         case = make_models.make("llama")
-        self.assertIn("model.rotary_emb.inv_freq", case.options["keep_fp32"])
+        self.assertIn("model.rotary_emb.inv_freq", case.keep_fp32)
         folder = self.export_case(case, dtype="bf16")
         self.assertEqual({name for name, dtype in types(folder).items() if dtype == "float32"},
                          {"model.rotary_emb.inv_freq"})
@@ -158,6 +170,10 @@ class Precision(support.ExportTest):
             self.export(Small(), "cross_entropy", images(), dtype="fp16")
         with self.assertRaisesRegex(ExportError, "the loss has the type torch.bfloat16. .* logits.float()"):
             self.narrow(Small(), loss)
+        for dtype in ("fp32", "bf16"):
+            batch = {**images(), "pixel_values": images()["pixel_values"].bfloat16()}
+            with self.assertRaisesRegex(ExportError, "'pixel_values' of the sample batch is bfloat16.*float32"):
+                self.export(Small(), "cross_entropy", batch, dtype=dtype)
         with self.assertRaisesRegex(ExportError, "type torch.bfloat16. .*dtype='bf16'"):
             self.export(Small().to(torch.bfloat16), "cross_entropy", images())
 

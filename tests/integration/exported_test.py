@@ -74,8 +74,8 @@ class Exported(harness.Scratch):
         make_models.torch.set_num_threads(1)
         case = make_models.make(name)
         make_models.export(case.model, case.loss, case.batch, out=self.folder, overwrite=True, check=False,
-                           report=lambda text: None, dtype="bf16" if narrow else "fp32",
-                           **{"name": name, "dropout": False, **case.options})
+                           report=lambda text: None,
+                           **{"name": name, "dropout": False, **case.options_in("bf16" if narrow else "fp32")})
         make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE, narrow)
         self.described = json.loads((self.folder / "model.json").read_text())
         self.expected = read_tensors(self.folder / "expected.safetensors")

@@ -79,7 +79,7 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     if reduction not in ("mean", "sum"):
         raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
     _check_batch(sample_batch)
-    check_types(model, dtype, fused_loss)
+    check_types(model, dtype, keep_fp32, fused_loss)
     narrow = dtype == "bf16"
     call = loss_call(model, loss, sample_batch, narrow)
     _check_devices(model)
@@ -145,6 +145,9 @@ def _check_batch(batch: Mapping[str, Tensor]) -> None:
     for name in {KEYS, COUNTS}.intersection(batch):
         raise ExportError(f"the sample batch has '{name}', a name that exported models use themselves",
                           fix="Give it another name")
+    for name in [name for name, tensor in batch.items() if tensor.dtype == torch.bfloat16]:
+        raise ExportError(f"'{name}' of the sample batch is bfloat16, a type that arrays of data cannot have",
+                          fix="Give it in float32; dtype='bf16' (--dtype bf16) rounds it where the model is called")
     sizes = {name: tensor.shape[0] if tensor.dim() else 0 for name, tensor in batch.items()}
     if len(set(sizes.values())) != 1 or 0 in sizes.values():
         raise ExportError(f"the tensors of the sample batch have different numbers of samples: {sizes}",

@@ -192,7 +192,7 @@ class _Joint:
                 self._substitute(node, node.args[0], results_only=True)
         self._rewrite_sizes()
         for node in self._graph.nodes:
-            if _is_batch_norm(node):
+            if node.target in _NORMS:
                 _correct_statistics(node)
             if node.target is aten.native_batch_norm_backward.default and node.args[7]:
                 # In training it uses the statistics of the microbatch, and not these.
@@ -431,10 +431,16 @@ def _replace(node: fx.Node, other: fx.Node | int) -> None:
         user.kwargs = fx.node.map_arg(user.kwargs, lambda n: other if n is node else n)
 
 
+# Norms that take parameters in float32 with an input in bfloat16.
+_NORMS = (aten._native_batch_norm_legit_functional.default, aten.native_layer_norm.default,
+          aten.native_group_norm.default)
+
+
 def _correct_statistics(norm: fx.Node) -> None:
-    """What a batch norm leaves for its backward has the type of its parameters and running statistics, where its input
-    is narrower. The shape function says that of the input."""
-    given = [argument.meta["val"].dtype for argument in norm.args[:5] if isinstance(argument, fx.Node)]
+    """What a norm leaves for its backward has the type of its parameters and running statistics, where its input is
+    narrower. The shape function says that of the input."""
+    values = [argument.meta.get("val") for argument in norm.args[:5] if isinstance(argument, fx.Node)]
+    given = [value.dtype for value in values if isinstance(value, Tensor)]
     if torch.float32 not in given[1:] or given[0] == torch.float32:
         return
     norm.meta["val"] = tuple(value.float() if i in (1, 2) else value for i, value in enumerate(norm.meta["val"]))

@@ -19,10 +19,13 @@ _TRAINED = {"fp32": (torch.float32,), "bf16": (torch.float32, torch.bfloat16, to
 DTYPES = tuple(_TRAINED)
 
 
-def check_types(model: nn.Module, dtype: str, fused_loss: bool) -> None:
+def check_types(model: nn.Module, dtype: str, keep_fp32: Sequence[str], fused_loss: bool) -> None:
     """Refuses what does not fit a type that is asked for."""
     if dtype not in DTYPES:
         raise ExportError(f"dtype is '{dtype}'", fix=f"Give one of {', '.join(DTYPES)}")
+    if dtype != "bf16" and keep_fp32:
+        raise ExportError(f"keep_fp32 is given, and dtype is '{dtype}'", fix="It names what stays in fp32 where the rest "
+                          "does not: leave it out, or give dtype='bf16'")
     if dtype == "bf16" and fused_loss:
         raise ExportError("the fused loss computes in fp32, and with dtype bf16 the last layer's weight is bf16",
                           fix="Leave out fused_loss (--fused-loss), or export in fp32")
@@ -99,7 +102,7 @@ def check_runs(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Non
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         raise ExportError(f"the model does not run in bfloat16: {error}", module_in(frames, model),
                           "Make tensors in the type of those that they meet (torch.ones(..., dtype=x.dtype)), or name "
-                          "parameters that stay in fp32 in keep_fp32") from error
+                          "parameters that stay in fp32 in keep_fp32, all of a module's") from error
     finally:
         with torch.no_grad():
             for buffer, value in buffers:
