@@ -22,6 +22,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+import autocast_models
 import eager
 import own_models
 from harmony_export import export
@@ -133,6 +134,11 @@ def gat() -> Case:
         "x": torch.randn(4, 7, 6), "adjacency": adjacency, "labels": tokens(4, 7, 5)})
 
 
+def regions() -> Case:
+    return Case(autocast_models.Blocks(), "cross_entropy", {
+        "x": torch.randn(4, 6, 8), "labels": torch.randint(0, 5, (4,))})
+
+
 def lora() -> Case:
     return vectors(nn.Sequential(nn.Linear(8, 16), *[own_models.LowRank(16) for _ in range(3)], nn.Linear(16, 5)))
 
@@ -197,6 +203,7 @@ MODELS: dict[str, Callable[[], Case]] = {
                          depths=[2, 2], layer_type="bottleneck", image_size=32, num_labels=10),
     "shufflenet": lambda: vision("shufflenet_v2_x0_5"),
     "efficientnet": lambda: vision("efficientnet_b0"),
+    "regions": regions,
 }
 
 
@@ -222,9 +229,9 @@ def sample(case: Case, samples: int) -> dict[str, Tensor]:
     return batch
 
 
-def places_of(case: Case, narrow: bool) -> list[Place]:
+def places_of(case: Case, dtype: str) -> list[Place]:
     """Where its dropouts stand in the chain."""
-    call = loss_call(case.model, case.loss, case.batch, narrow)
+    call = loss_call(case.model, case.loss, case.batch, dtype)
     with switched_off(case.model, everything=False):
         captured = capture(case.model, call, rows(case.batch, 3))
         return dropouts_of(cut(captured, case.model, find_cuts(case.model, "auto")))
@@ -237,40 +244,39 @@ def batches_of(case: Case, steps: int, size: int) -> list[dict[str, Tensor]]:
 
 
 def expect(case: Case, folder: Path, steps: int, microbatches: int, size: int, optimizer: eager.Optimizer,
-           narrow: bool = False) -> tuple[list[float], dict[str, Tensor]]:
+           dtype: str = "fp32") -> tuple[list[float], dict[str, Tensor]]:
     """What plain PyTorch makes of a model that was exported to a folder: the steps' losses, and the state dict at the
-    end. `narrow`: the model is in bfloat16."""
+    end. With the dtype "bf16" the model is in bfloat16 already."""
     batches = batches_of(case, steps, microbatches * size)
-    call = loss_call(case.model, case.loss, case.batch, narrow)
+    call = loss_call(case.model, case.loss, case.batch, dtype)
     dropout = case.options.get("dropout", False)
     if dropout:
-        call = drawing(call, places_of(case, narrow))
+        call = drawing(call, places_of(case, dtype))
         batches = [{**part, KEYS: sample_keys(0, step, microbatches * size)} for step, part in enumerate(batches)]
     document = json.loads((folder / "model.json").read_text())
     with switched_off(case.model, everything=not dropout):
         return eager.train(case.model, call, batches, microbatches, optimizer, document)
 
 
-def expect_narrow(case: Case, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float
-                  ) -> tuple[list[float], dict[str, Tensor]]:
-    """The same by SGD of a model that was exported with dtype "bf16"; trained parameters are in float32 at the end."""
+def expect_sgd(case: Case, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float, dtype: str
+               ) -> tuple[list[float], dict[str, Tensor]]:
+    """The same by SGD of a model that was exported with that dtype; trained parameters are in float32 at the end."""
+    if dtype != "bf16":
+        return expect(case, folder, steps, microbatches, size, eager.Sgd(case.model, learning_rate), dtype)
     with in_bfloat16(case.model, case.keep_fp32) as masters:
         optimizer = eager.MixedSgd(case.model, masters, learning_rate)
-        losses, _ = expect(case, folder, steps, microbatches, size, optimizer, narrow=True)
+        losses, _ = expect(case, folder, steps, microbatches, size, optimizer, dtype)
     return losses, {name: tensor.detach().clone() for name, tensor in case.model.state_dict().items()}
 
 
 def write_expected(name: str, folder: Path, steps: int, microbatches: int, size: int, learning_rate: float,
-                   narrow: bool = False) -> None:
+                   dtype: str = "fp32") -> None:
     """Trains a model in plain PyTorch by SGD and writes its data and results."""
     case = make(name)
     (folder / "data").mkdir(exist_ok=True)
     for key, tensor in sample(case, steps * microbatches * size).items():
         numpy.save(folder / "data" / f"{key}.npy", tensor.numpy())
-    if narrow:
-        losses, state = expect_narrow(case, folder, steps, microbatches, size, learning_rate)
-    else:
-        losses, state = expect(case, folder, steps, microbatches, size, eager.Sgd(case.model, learning_rate))
+    losses, state = expect_sgd(case, folder, steps, microbatches, size, learning_rate, dtype)
     eager.write_expected(folder / "expected.safetensors", losses, state)
 
 

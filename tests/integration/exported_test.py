@@ -27,6 +27,7 @@ NOISE = 1e-3
 # Beside fp32, bfloat16 has eight bits of a number.
 NARROW_CLOSE = 0.02
 NARROW_IN_CI = ["mlp", "cnn", "bert_masked"]
+UNDER_AUTOCAST_IN_CI = [("vit", "autocast"), ("regions", "fp32")]
 IN_CI = ["mlp", "cnn", "unet", "bert_masked", "bert_fused", "t5", "mixtral"]
 
 # AdamW, the job's defaults but for the rate; of the rules those that decide a parameter of the model. Every number of
@@ -67,25 +68,26 @@ def distance(expected, found):
 
 class Exported(harness.Scratch):
     """One exported model with its data, and what plain PyTorch makes of it."""
-    narrow = False  # in bf16
 
-    def export(self, name, steps=STEPS, narrow=False):
-        self.folder, self.narrow = self.dir / (f"{name}-bf16" if narrow else name), narrow
+    def export(self, name, steps=STEPS, dtype="fp32"):
+        self.folder = self.dir / f"{name}-{dtype}"
         make_models.torch.set_num_threads(1)
         case = make_models.make(name)
         make_models.export(case.model, case.loss, case.batch, out=self.folder, overwrite=True, check=False,
                            report=lambda text: None,
-                           **{"name": name, "dropout": False, **case.options_in("bf16" if narrow else "fp32")})
-        make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE, narrow)
+                           **{"name": name, "dropout": False, **case.options_in(dtype)})
+        make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE, dtype)
         self.described = json.loads((self.folder / "model.json").read_text())
         self.expected = read_tensors(self.folder / "expected.safetensors")
 
     def job_of(self, name, **changes):
         inputs = {each["name"]: str(self.folder / "data" / f"{each['name']}.npy") for each in self.described["inputs"] if "derived" not in each}
+        mixed = any(entry["role"] == "trained" and entry["dtype"] == "bfloat16"
+                    for entry in self.described["parameters"])
         job = {"model_name_or_path": str(self.folder), "init": "pretrained", "data": {"inputs": inputs},
                "global_batch_size": MICROBATCHES * SIZE, "micro_batch_size": SIZE, "virtual_replicas": 1,
                "max_steps": STEPS, "optim": "sgd", "weight_decay": 0, "learning_rate": LEARNING_RATE,
-               "bf16": self.narrow, "output_dir": str(self.dir / f"out-{name}")}
+               "bf16": mixed, "output_dir": str(self.dir / f"out-{name}")}
         if "sequence_length" in self.described:
             job["sequence_length"] = self.described["sequence_length"]
         job.update(changes)
@@ -214,7 +216,7 @@ class ExportedTest(Exported):
                 wide = struct.unpack(f"<{STEPS}d", self.expected["losses"][1])
                 if name == "bert_masked":  # the others consist of gaps between tensors, and of norms in fp32
                     before = self.swapped(self.train(f"{name}-wide", "sim*2:mem=64MiB"))["weights"]
-                self.export(name, narrow=True)
+                self.export(name, dtype="bf16")
                 outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2)]
                 outs.append(self.killed(f"{name}-killed"))
                 for out in outs[1:]:
@@ -241,6 +243,18 @@ class ExportedTest(Exported):
             job, _ = self.job_of("another-type", bf16=key)
             self.assertIn(words, self.harmony("run", job, "--devices", "sim:mem=64MiB", check=2).stderr)
             self.export("mlp")
+
+    def test_under_autocast_they_train_as_in_pytorch_on_any_number_of_devices(self):
+        for name, dtype in UNDER_AUTOCAST_IN_CI:
+            with self.subTest(name):
+                self.export(name, dtype=dtype)
+                outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2)]
+                outs.append(self.killed(f"{name}-killed"))
+                for out in outs[1:]:
+                    self.assertEqual(self.final(out), self.final(outs[0]), out.name)
+                    self.assertEqual(harness.losses(out), harness.losses(outs[0]))
+                equal, count, worst = self.compare_with_eager(outs[1])
+                self.assertEqual((equal, worst), (count, 0.0))
 
     @staticmethod
     def summary(out):

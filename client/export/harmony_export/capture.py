@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import dropout, faithful
+from . import autocast, dropout, faithful
 from .errors import ExportError
 from .state import State
 from .polynomial import LENGTH, SAMPLES
@@ -97,6 +97,7 @@ class Captured:
     input_names: list[str]
     dropouts: dropout.Tracing
     length: torch.SymInt | None = None  # of the sequences, where it is free
+    under_autocast: bool = False  # somewhere in it
 
     @property
     def graph(self) -> fx.Graph:
@@ -161,6 +162,16 @@ def module_in(frames: Sequence[FrameType], model: nn.Module) -> str:
     return "the model"
 
 
+def _running(model: nn.Module) -> str:
+    """The innermost module of the model whose code is running."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        frames.insert(0, frame)
+        frame = frame.f_back
+    return module_in(frames, model)
+
+
 @contextlib.contextmanager
 def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
     """torch.export drops the backward of a custom autograd.Function without a word, so none may run."""
@@ -168,18 +179,11 @@ def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch._higher_order_ops"):
-            raise ExportError(f"control flow depends on the values of tensors ({cls.__qualname__})", where(),
+            raise ExportError(f"control flow depends on the values of tensors ({cls.__qualname__})", _running(model),
                               "Use torch.where, masks, or loops of a fixed length")
         raise ExportError(f"{cls.__module__}.{cls.__qualname__} is a custom autograd.Function, whose backward an "
-                          "exported program loses", where(), "Write it with differentiable tensor operations")
-
-    def where() -> str:
-        frames: list[FrameType] = []
-        frame: FrameType | None = sys._getframe()
-        while frame is not None:
-            frames.insert(0, frame)
-            frame = frame.f_back
-        return module_in(frames, model)
+                          "exported program loses", _running(model),
+                          "Write it with differentiable tensor operations")
 
     setattr(torch.autograd.Function, "apply", classmethod(refuse))
     try:
@@ -242,7 +246,7 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
     shapes = tuple({0: dimension, **{place: torch.export.Dim.DYNAMIC for place in dynamic.get(name, ())}}
                    for name in names)
     with (_refusing_custom_functions(model), _writing_buffers(), faithful.tracing(), dropout.applied(dropouts),
-          quiet()):
+          autocast.recorded(lambda: _running(model)), quiet()):
         try:
             exported = torch.export.export(program, inputs, dynamic_shapes=(shapes,), strict=False)
         except ExportError:
@@ -258,6 +262,9 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
         if node.target in ASSERTIONS or (node.target in DROPOUTS and not node.users):
             module.graph.erase_node(node)
     sources = _sources(exported, module.graph, state)
+    weights = {node: state.entries[source.index] for node, source in sources.items() if source.kind == "parameter"}
+    with faithful.tracing(), quiet():
+        under_autocast = autocast.write(module, weights)
     keys = next(node for node, source in sources.items() if source == Source("input", len(batch)))
     if not keys.users:
         del sources[keys]
@@ -265,7 +272,7 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
     result = module.graph.output_node().args[0]
     assert isinstance(result, (tuple, list))
     loss = _checked_loss(result[0], len(result))
-    captured = Captured(module, sources, loss, state, names, dropouts)
+    captured = Captured(module, sources, loss, state, names, dropouts, under_autocast=under_autocast)
     name_symbol(captured.samples, SAMPLES)
     if dynamic:
         given = {names[source.index]: node.meta["val"] for node, source in sources.items() if source.kind == "input"}
@@ -358,19 +365,12 @@ def _explained(error: Exception, model: nn.Module) -> ExportError:
 
 
 def inline_regions(module: fx.GraphModule) -> None:
-    """Puts the sub-graphs that run without gradients, or without autocast, where they are called."""
+    """Puts the sub-graphs that run without gradients where they are called."""
     graph = module.graph
     for node in list(graph.nodes):
-        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-        if name == "wrap_with_set_grad_enabled":
-            enabled, inner, arguments = bool(node.args[0]), node.args[1], node.args[2:]
-        elif name == "wrap_with_autocast":
-            if node.args[2]:
-                raise ExportError("the model computes under autocast", place_of(node),
-                                  "Export with dtype='bf16', or convert tensors by .to(...)")
-            enabled, inner, arguments = True, node.args[4], node.args[5:]
-        else:
+        if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_set_grad_enabled":
             continue
+        enabled, inner, arguments = bool(node.args[0]), node.args[1], node.args[2:]
         region = getattr(module, str(inner.target))
         inline_regions(region)
         if not enabled:

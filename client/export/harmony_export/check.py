@@ -148,10 +148,10 @@ def _compare(reference: ReferenceModel, batch: Mapping[str, Tensor], expected: _
             wanted, got = expected.gradients.get(name), made.gradients.get(name)
             if wanted is None and got is None:
                 continue
-            weight = reference.weights[name]
-            # A float32 sum of several uses' gradients, where PyTorch has one that is rounded.
-            got = torch.zeros_like(weight) if got is None else got.to(weight.dtype)
-            wanted = torch.zeros_like(weight) if wanted is None else wanted
+            wanted = torch.zeros_like(reference.weights[name]) if wanted is None else wanted
+            # Of a bfloat16 model a float32 sum of several uses' gradients, where PyTorch has one that is rounded; under
+            # autocast a gradient in bfloat16, where PyTorch has it in float32.
+            got = torch.zeros_like(wanted) if got is None else got.to(wanted.dtype)
             errors.append((_relative_error(got, wanted, floor), f"the gradient of {name}"))
         elif entry["role"] == "fixed" and name in expected.buffers and not torch.equal(
                 expected.buffers[name], reference.weights[name]):

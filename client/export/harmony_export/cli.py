@@ -69,12 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         source.add_argument("--fused-loss", action="store_true",
                             help="never hold all logits: less memory for many classes, other last bits")
         source.add_argument("--dtype", choices=DTYPES, default="fp32",
-                            help="bf16: layers compute in bfloat16, which takes half the memory; parameters are "
-                            "trained in fp32 all the same (default: fp32)")
+                            help="bf16: layers compute in bfloat16, which takes half the memory; autocast: in fp32, but "
+                            "for what torch.autocast casts to bfloat16; parameters are trained in fp32 all the same "
+                            "(default: fp32)")
         source.add_argument("--check", action=argparse.BooleanOptionalAction, default=True,
                             help="compare a microbatch with eager PyTorch (default)")
         source.add_argument("--tolerance", type=float, help="of the check, where bits are not equal: 1e-6 where it is "
-                            "not given, of --dtype bf16 0.03")
+                            "not given, of --dtype bf16 and autocast 0.03")
         source.add_argument("--no-weights", action="store_true",
                             help="trace without memory for parameters, and write none")
     return parser

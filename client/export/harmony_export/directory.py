@@ -137,6 +137,8 @@ class Assembler:
         for index, entry in enumerate(self._state.entries):
             if index in known or not entry.exported:
                 continue
+            if entry.role == "trained" and entry.master is not None:
+                entry.tensor = entry.master
             entry.role = "fixed"
             names = [[self._state.entries[i].name for i in indices] for indices in read]
             closeness = [max((_common_parts(entry.name, name) for name in own), default=0) for own in names]

@@ -172,6 +172,15 @@ def _attention(source: Source) -> Callable[..., Tensor]:
             is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
         if dropout_p == 0:
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        kind = query.device.type
+        if torch.is_autocast_enabled(kind):
+            # It casts what the whole operation takes, and nothing within.
+            dtype = torch.get_autocast_dtype(kind)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+            if attn_mask is not None and attn_mask.is_floating_point():
+                attn_mask = attn_mask.to(dtype)
+            with torch.autocast(kind, enabled=False):
+                return run(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if is_causal:
             attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         if enable_gqa:

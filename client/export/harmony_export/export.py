@@ -14,6 +14,7 @@ import torch.nn.functional as functional
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from . import autocast
 from .capture import Call, Captured, capture, is_view
 from .chain import cut, dropouts_of
 from .check import TOLERANCE, rows
@@ -66,22 +67,25 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
                       order. Refused where the model does not end so
     dtype             "bf16": parameters and buffers that layers read, and what crosses between layers, are bfloat16, as
                       model.to(torch.bfloat16) makes them; inputs are rounded where the model is called. Parameters are
-                      trained in fp32, from the values that they have now. Norms with running statistics stay in fp32
+                      trained in fp32, from the values that they have now. Norms with running statistics stay in fp32.
+                      "autocast": as a training loop that calls model and loss under torch.autocast to bfloat16;
+                      parameters that all are cast become bfloat16 copies of what is trained. "fp32": as the model is;
+                      regions of torch.autocast in its code count with every dtype
     keep_fp32         with dtype "bf16", patterns of names of further parameters and buffers that keep their types
     weights           False: writes no weights. Those of models made `without_memory()` cannot be written
     check             compares microbatches with eager PyTorch
-    tolerance         the relative error that the check allows where bits are not equal; 1e-6 where it is not given, of
-                      dtype "bf16" 0.03
+    tolerance         the relative error that the check allows where bits are not equal; 1e-6 where it is not given, 0.03
+                      of what computes in bfloat16
     overwrite         may take the place of a directory exported before
     copies            files that go along, such as config.json
     report            is told what is cut and checked, line by line
     """
     if reduction not in ("mean", "sum"):
         raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
+    autocast.refuse_around()
     _check_batch(sample_batch)
     check_types(model, dtype, keep_fp32, fused_loss)
-    narrow = dtype == "bf16"
-    call = loss_call(model, loss, sample_batch, narrow)
+    call = loss_call(model, loss, sample_batch, dtype)
     _check_devices(model)
     with_weights = weights and has_memory(model)
     places = dimensions(dynamic or {}, sample_batch)
@@ -89,15 +93,16 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         raise ExportError("sequence_length is given, and dynamic leaves it free", fix="Give one of the two")
     labels = _labels_per_sample(sample_batch, places) if labels_per_sample is None else number(labels_per_sample)
     with (new_directory(Path(out), overwrite) as folder, switched_off(model, everything=not dropout) as zero,
-          _training(model), in_bfloat16(model, keep_fp32) if narrow else contextlib.nullcontext(Masters()) as masters,
-          _contiguous(model)):
+          _training(model), _contiguous(model),
+          in_bfloat16(model, keep_fp32) if dtype == "bf16" else contextlib.nullcontext(Masters()) as masters):
         if zero:
             report(f"not applied: {', '.join(zero)}")
-        if narrow and has_memory(model):
-            check_runs(model, call, rows(sample_batch, 2))
+        if dtype != "fp32" and has_memory(model):
+            check_runs(model, call, rows(sample_batch, 2), dtype)
         captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places)
         for entry in captured.state.entries:
-            entry.master = masters.of(entry.tensor)
+            if entry.master is None:
+                entry.master = masters.of(entry.tensor)
         lengths = find_lengths(captured, longest_sequence) if places else None
         counted, reason = make_sum(captured, lengths) if reduction == "mean" else (None, "")
         if reason:
@@ -118,8 +123,12 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             if lengths is not None:
                 batches += _of_other_lengths(sample_batch, places, captured, lengths, report)
             report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain),
-                                       TOLERANCE[dtype] if tolerance is None else tolerance)))
+                                       _tolerance(dtype, captured) if tolerance is None else tolerance)))
     return Path(out)
+
+
+def _tolerance(dtype: str, captured: Captured) -> float:
+    return TOLERANCE["bf16" if dtype == "bf16" or captured.under_autocast else "fp32"]
 
 
 def _of_other_lengths(batch: Mapping[str, Tensor], places: Mapping[str, Sequence[int]], captured: Captured,
@@ -161,14 +170,14 @@ def _check_devices(model: nn.Module) -> None:
                               "Call model.cpu(); make models without memory inside harmony_export.without_memory()")
 
 
-def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor], narrow: bool = False
+def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor], dtype: str = "fp32"
               ) -> Call:
-    """How the loss of a batch is computed. `narrow`: the model takes bfloat16 where the batch has other floats."""
+    """How the loss of a batch is computed. In bf16 the model takes bfloat16 where the batch has other floats."""
     compute = _named_loss(loss) if isinstance(loss, str) else loss
     names = _names_of_forward(model, [name for name in batch if compute is None or name != "labels"])
 
     def run(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        given = {name: rounded(tensor) if narrow else tensor for name, tensor in inputs.items()}
+        given = {name: rounded(tensor) if dtype == "bf16" else tensor for name, tensor in inputs.items()}
         if names is None:
             result = module(next(iter(given.values())))
         else:
@@ -177,7 +186,7 @@ def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[
             return compute(result, inputs)
         return result if isinstance(result, Tensor) else getattr(result, "loss", result)
 
-    return run
+    return autocast.of_training(run) if dtype == "autocast" else run
 
 
 def _names_of_forward(model: nn.Module, given: Sequence[str]) -> list[str] | None:

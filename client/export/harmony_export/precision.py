@@ -1,4 +1,5 @@
-"""Models whose layers compute in bfloat16, while their parameters are trained in float32."""
+"""Models whose layers compute in bfloat16, while their parameters are trained in float32: whole ones, and those that a
+training loop would run under autocast."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from .capture import Call, module_in
 from .errors import ExportError
 
 # By name, the types that a trained parameter may have before.
-_TRAINED = {"fp32": (torch.float32,), "bf16": (torch.float32, torch.bfloat16, torch.float16)}
+_TRAINED = {"fp32": (torch.float32,), "bf16": (torch.float32, torch.bfloat16, torch.float16),
+            "autocast": (torch.float32,)}
 DTYPES = tuple(_TRAINED)
 
 
@@ -26,8 +28,8 @@ def check_types(model: nn.Module, dtype: str, keep_fp32: Sequence[str], fused_lo
     if dtype != "bf16" and keep_fp32:
         raise ExportError(f"keep_fp32 is given, and dtype is '{dtype}'", fix="It names what stays in fp32 where the rest "
                           "does not: leave it out, or give dtype='bf16'")
-    if dtype == "bf16" and fused_loss:
-        raise ExportError("the fused loss computes in fp32, and with dtype bf16 the last layer's weight is bf16",
+    if dtype != "fp32" and fused_loss:
+        raise ExportError(f"the fused loss computes in fp32, and with dtype {dtype} the last layer's weight is bf16",
                           fix="Leave out fused_loss (--fused-loss), or export in fp32")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.is_floating_point() and parameter.dtype not in _TRAINED[dtype]:
@@ -92,7 +94,7 @@ def _kept(model: nn.Module, patterns: Sequence[str]) -> set[int]:
     return kept
 
 
-def check_runs(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> None:
+def check_runs(model: nn.Module, call: Call, batch: Mapping[str, Tensor], dtype: str) -> None:
     """Refuses a model that eager PyTorch does not run in bfloat16: tracing lets types pass that kernels refuse."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
@@ -100,9 +102,11 @@ def check_runs(model: nn.Module, call: Call, batch: Mapping[str, Tensor]) -> Non
             call(model, dict(batch))
     except RuntimeError as error:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        raise ExportError(f"the model does not run in bfloat16: {error}", module_in(frames, model),
-                          "Make tensors in the type of those that they meet (torch.ones(..., dtype=x.dtype)), or name "
-                          "parameters that stay in fp32 in keep_fp32, all of a module's") from error
+        way, others = (("in bfloat16", "name parameters that stay in fp32 in keep_fp32, all of a module's")
+                       if dtype == "bf16" else ("under autocast", "convert them where they meet (y.to(x.dtype))"))
+        raise ExportError(f"the model does not run {way}: {error}", module_in(frames, model),
+                          f"Make tensors in the type of those that they meet (torch.ones(..., dtype=x.dtype)), or {others}"
+                          ) from error
     finally:
         with torch.no_grad():
             for buffer, value in buffers:
