@@ -142,10 +142,10 @@ absl::Status CheckPrecision(const JobSpec& job, const model::Architecture& archi
   if (narrow == job.bf16) return absl::OkStatus();
   return absl::InvalidArgumentError(
       narrow
-          ? "bf16: the model was exported in bf16, and is trained in mixed precision: set bf16: "
-            "true, or export it without --dtype bf16"
-          : "bf16: the model was exported in fp32: export it with --dtype bf16 (dtype=\"bf16\"), "
-            "or set bf16: false");
+          ? "bf16: the model was exported in bf16, or computes under autocast, and is trained in "
+            "mixed precision: set bf16: true, or export it in fp32"
+          : "bf16: the model was exported in fp32: export it with --dtype bf16 or --dtype "
+            "autocast (from Python dtype=\"bf16\"), or set bf16: false");
 }
 
 }  // namespace
