@@ -109,12 +109,18 @@ absl::Status Signal(const RuntimePaths& paths, int pidfd, pid_t holder, bool now
   return absl::OkStatus();
 }
 
+absl::Status RemoveWhatIsLeft(const RuntimePaths& paths) {
+  const absl::Status status = RemoveStaleFiles(paths);
+  // Another `down` does the same at this moment, or a successor has come up, whose files they are.
+  return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
+}
+
 absl::Status Down(const RuntimePaths& paths, const DownOptions& options, bool json) {
   const pid_t holder = RuntimeLockHolder(paths);
   if (json) PrintJson({{"socket", paths.socket()}, {"was_up", holder != 0}});
   if (holder == 0) {
     if (!json) printf("harmony is not up on %s\n", paths.socket().c_str());
-    return RemoveStaleFiles(paths);
+    return RemoveWhatIsLeft(paths);
   }
   ipc::UniqueFd pidfd(pidfd_open(holder, 0));
   if (!pidfd.valid() && errno != ESRCH) {
@@ -133,7 +139,7 @@ absl::Status Down(const RuntimePaths& paths, const DownOptions& options, bool js
       if (ready == 0 && !options.now) waiting.Look();
     }
   }
-  return RemoveStaleFiles(paths);
+  return RemoveWhatIsLeft(paths);
 }
 
 }  // namespace
