@@ -1,27 +1,47 @@
 """What PyTorch makes of a checkpoint of transformers, in fp32 or mixed precision."""
+import contextlib
+import warnings
+from typing import NamedTuple
+
 import torch_loader  # noqa: F401  (before torch)
 import torch
 import transformers
 
 STEPS, BATCH, MICROBATCH, TOKENS = 20, 8, 2, 48
-# How PyTorch trains in bf16: from copies of fp32 masters, by two kernels of attention; and by autocast.
-KERNELS = ("sdpa", "eager", "autocast")
 NO_LABEL = -100
+warnings.filterwarnings("ignore", message="TF32 acceleration")  # of GPUs, when oneDNN is switched off
+
+
+class Kernels(NamedTuple):
+    """What PyTorch computes the same model with, in the same types: the operations are rounded in other places."""
+    attention: str = "sdpa"  # or "eager"
+    onednn: bool = True      # products by oneDNN, else by PyTorch's own loops
+    compiled: bool = False   # torch.compile: element-wise operations are fused, with fp32 between them
+
+    def chosen(self):
+        return contextlib.nullcontext() if self.onednn else torch.backends.mkldnn.flags(enabled=False)
+
+
+# The first is what most people run.
+ALL_KERNELS = [Kernels(attention, **more) for more in ({}, {"onednn": False}, {"compiled": True})
+               for attention in ("sdpa", "eager")]
 
 
 class Trained:
     """A model with what is trained of it: its own parameters or, where it computes in bf16, fp32 masters."""
 
-    def __init__(self, build, directory, kernel=None):
+    def __init__(self, build, directory, dtype, kernels):
         def load(dtype):
-            attention = "eager" if kernel == "eager" else "sdpa"
-            model = build.from_pretrained(directory, dtype=dtype, attn_implementation=attention)
+            model = build.from_pretrained(directory, dtype=dtype, attn_implementation=kernels.attention)
             model.config.use_cache = False
             return model
-        self.autocast = kernel == "autocast"
         self.masters = load(torch.float32)
-        self.model = load(torch.bfloat16) if kernel in ("sdpa", "eager") else self.masters
+        self.model = self.masters if dtype == torch.float32 else load(dtype)
         self.model.train()
+        self.run = self.model
+        if kernels.compiled:
+            torch._dynamo.reset()  # another model of the same code: nothing of the last one is tried
+            self.run = torch.compile(self.model)
         self.round()
 
     def pairs(self):
@@ -33,8 +53,7 @@ class Trained:
                 copy.copy_(master)
 
     def logits(self, tokens):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
-            return self.model(tokens).logits.float()
+        return self.run(tokens).logits.float()
 
     def collect(self):
         """Adds the gradients of a microbatch to the masters'; a parameter that the model does not use has none."""
@@ -55,10 +74,14 @@ def optimizer_of(model, job):
     return optimizer, schedule
 
 
-def train_reference(build, directory, data, job, kernel=None):
+def train_reference(build, directory, data, job, dtype=torch.float32, kernels=Kernels()):
     """The steps' losses and the weights at the end. `build` is transformers' class of such models, `data` the tokens
-    and the labels of all sequences."""
-    trained = Trained(build, directory, kernel)
+    and the labels of all sequences, `dtype` what is computed in."""
+    with kernels.chosen():
+        return train(Trained(build, directory, dtype, kernels), data, job)
+
+
+def train(trained, data, job):
     model = trained.masters
     optimizer, schedule = optimizer_of(model, job)
     inputs, labels = data
