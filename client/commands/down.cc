@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLookMs = 500;
+constexpr int kFirstLookMs = 50, kLookMs = 500;
 
 Bytes SizeOfFolder(const fs::path& folder) {
   Bytes size;
@@ -65,6 +65,17 @@ std::string AwaitedOf(const v1::Job& job) {
   const std::string written = CheckpointUnderWay(job.output_dir());
   return absl::StrCat(job.job_id(), written.empty() ? " finishes the step in flight" : " writes ",
                       written);
+}
+
+// What an end at once loses, of each job.
+void SayLosses(const RuntimePaths& paths) {
+  if (!SocketAccepts(paths.socket())) return;
+  const absl::StatusOr<v1::ListResponse> jobs = CoordinatorClient(paths.socket()).List({});
+  if (!jobs.ok()) return;
+  for (const v1::Job& job : jobs->jobs()) {
+    const std::string loss = LossWithoutCheckpoint(job);
+    if (!loss.empty()) fprintf(stderr, "%s loses %s\n", job.job_id().c_str(), loss.c_str());
+  }
 }
 
 // Says on standard error, whenever it changes, what is awaited.
@@ -129,13 +140,14 @@ absl::Status Down(const RuntimePaths& paths, const DownOptions& options, bool js
   // Still the holder: so the descriptor is that of the supervisor, not of a successor of its
   // number.
   if (pidfd.valid() && RuntimeLockHolder(paths) == holder) {
+    if (options.now) SayLosses(paths);
     if (absl::Status status = Signal(paths, pidfd.get(), holder, options.now); !status.ok()) {
       return status;
     }
     Waiting waiting(paths);
     pollfd wait = {pidfd.get(), POLLIN, 0};
-    for (int ready = 0; ready <= 0;) {
-      ready = poll(&wait, 1, kLookMs);
+    for (int ready = 0, pause = kFirstLookMs; ready <= 0; pause = kLookMs) {
+      ready = poll(&wait, 1, pause);
       if (ready == 0 && !options.now) waiting.Look();
     }
   }
@@ -151,7 +163,11 @@ std::string LossWithoutCheckpoint(const v1::Job& job) {
   if (job.completed_steps() <= saved) return "";
   const std::string since = steps.empty() ? "and there is no checkpoint"
                                           : absl::StrCat("trained since checkpoint-", saved);
-  return absl::StrCat("steps ", saved + 1, " to ", job.completed_steps(), ", ", since);
+  const std::string steps_lost =
+      job.completed_steps() == saved + 1
+          ? absl::StrCat("step ", saved + 1)
+          : absl::StrCat("steps ", saved + 1, " to ", job.completed_steps());
+  return absl::StrCat(steps_lost, ", ", since);
 }
 
 int DownCommand(const GlobalOptions& global, const DownOptions& options) {

@@ -25,6 +25,7 @@
 #include "client/rpc/proto_json.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/io/checkpoint_manifest.h"
 #include "common/ipc/host_memory.h"
 
 namespace harmony::client {
@@ -36,6 +37,12 @@ namespace fs = std::filesystem;
 constexpr int kCancelRetryMs = 500;
 
 // One `harmony run` from start to end, on the main thread.
+std::string WhereItGoesOn(const v1::Job& job) {
+  const std::vector<int64_t> steps = io::ListCheckpoints(job.output_dir());
+  if (steps.empty()) return "it begins at step 1: there is no checkpoint";
+  return absl::StrCat("it goes on from ", job.output_dir(), "/", io::CheckpointName(steps.front()));
+}
+
 class RunSession {
  public:
   RunSession(const GlobalOptions& global, const RunOptions& options)
@@ -299,10 +306,8 @@ int RunSession::ReportJob() {
   }
   if (signal_ == 0 || job.state() == v1::JOB_STATE_FINISHED) return 0;
   if (!global_.json) {
-    printf(
-        "\nstopped after step %ld; to resume, give the same command again "
-        "(the checkpoint is in %s)\n",
-        static_cast<long>(summary_.last.step()), job.output_dir().c_str());
+    printf("\nstopped after step %ld; to resume, give the same command again (%s)\n",
+           static_cast<long>(summary_.last.step()), WhereItGoesOn(job).c_str());
   }
   return 128 + signal_;
 }
@@ -310,7 +315,8 @@ int RunSession::ReportJob() {
 int RunSession::Report(const absl::Status& status) {
   int exit_code = 0;
   if (stop_at_once_) {
-    fprintf(stderr, "stopped at once; the same command resumes from the last checkpoint\n");
+    fprintf(stderr, "stopped at once; to resume, give the same command again (%s)\n",
+            WhereItGoesOn(summary_.last.job()).c_str());
     exit_code = 128 + signal_;
   } else if (signal_ != 0 && !ended_) {
     exit_code = 128 + signal_;

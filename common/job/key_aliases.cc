@@ -24,7 +24,7 @@ constexpr string_view kSteps =
     "give max_steps: epochs * sequences / global_batch_size, where the data hold (tokens - 1) / "
     "sequence_length sequences";
 
-constexpr std::array<Pair, 20> kAdvice = {{
+constexpr std::array<Pair, 22> kAdvice = {{
     {"model", "use model_name_or_path"},
     {"model_name", "use model_name_or_path"},
     {"dataset", "use data: {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}"},
@@ -36,6 +36,8 @@ constexpr std::array<Pair, 20> kAdvice = {{
     {"train_batch_size", "use global_batch_size, sequences per optimizer step"},
     {"fp16", "use bf16: true, or remove it: fp16 is not built"},
     {"mixed_precision", "use bf16: true"},
+    {"precision", "use bf16: true for mixed precision"},
+    {"grad_dtype", "use gradient_dtype: auto, fp32 or bf16"},
     {"torch_dtype", "use bf16: true for mixed precision; export_dtype is the type of final/"},
     {"dtype", "use bf16: true for mixed precision; export_dtype is the type of final/"},
     {"gradient_checkpointing",

@@ -143,7 +143,8 @@ absl::Status CheckPrecision(const JobSpec& job, const model::Architecture& archi
   return absl::InvalidArgumentError(
       narrow
           ? "bf16: the model was exported in bf16, or computes under autocast, and is trained in "
-            "mixed precision: set bf16: true, or export it in fp32"
+            "mixed precision: set bf16: true (for fp32, export it with dtype fp32, and without "
+            "torch.autocast in its code)"
           : "bf16: the model was exported in fp32: export it with --dtype bf16 or --dtype "
             "autocast (from Python dtype=\"bf16\"), or set bf16: false");
 }

@@ -319,9 +319,26 @@ class RunTest(Launcher):
         process.send_signal(signal.SIGINT)
         harness.wait_for(lambda: "stopping" in (self.dir / "run.log").read_text(), "the first signal")
         process.send_signal(signal.SIGINT)
+        warning = "once more to stop at once, which loses step"
+        harness.wait_for(lambda: process.poll() is not None or warning in (self.dir / "run.log").read_text(), "an answer")
+        process.send_signal(signal.SIGINT)  # where it did not know yet that the job has ended
         self.wait_exit(process, 130)
         self.gone(pids)
         self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_further_signals_say_what_is_lost_and_stop_at_once(self):
+        self.control("steps", 100000)
+        self.control("coordinator.stubborn")
+        process, pids = self.started()
+        process.send_signal(signal.SIGSTOP)  # both come before the job has stopped
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
+        harness.wait_for(lambda: "which loses step" in (self.dir / "run.log").read_text(), "what is lost")
+        process.send_signal(signal.SIGINT)
+        self.wait_exit(process, 130)
+        self.assertIn("it begins at step 1: there is no checkpoint", (self.dir / "run.log").read_text())
+        self.gone(pids)
 
     def test_the_coordinator_may_die(self):
         self.control("steps", 60)

@@ -97,9 +97,11 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
       "%s, "
       "stashes on the %s\n",
       ToString(plan.mode), model::PrecisionName(model),
-      plan.gradient_dtype == DType::kBF16 ? " (gradients, too)" : "", plan.devices.size(),
-      plan.devices.size() == 1 ? "" : "s", plan.num_microbatches, plan.microbatch_size,
-      plan.sequence_length,
+      !model::HasMasters(model)             ? ""
+      : plan.gradient_dtype == DType::kBF16 ? ", bf16 gradients,"
+                                            : ", fp32 gradients,",
+      plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
+      plan.microbatch_size, plan.sequence_length,
       plan.microbatches_per_forward_task > 1
           ? absl::StrCat(" (", plan.microbatches_per_forward_task, " at once in forward)")
           : "",

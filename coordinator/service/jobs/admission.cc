@@ -120,7 +120,9 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
   const auto cannot = [&](absl::string_view key, auto value) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": was made with ", key, " ", value,
                                                    ", which this job cannot use: results would "
-                                                   "differ"));
+                                                   "differ. To start from its weights only, give a "
+                                                   "directory that `harmony export` makes of it, "
+                                                   "with init: pretrained"));
   };
   const int64_t micro = made.micro_batch_size;
   if (micro < 1 || job.global_batch_size % micro != 0 || wanted.micro_batch_size != micro) {

@@ -117,8 +117,8 @@ TEST_F(GivenPlanTest, SaysInWhichPrecisionLayersCompute) {
   const absl::StatusOr<PlanResult> result = MakePlan(narrow, job_, machine_, quick_);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(ExplainPlan(narrow, *result, machine_),
-              AllOf(HasSubstr(" in bf16 on 2 devices: "), HasSubstr("\n  fp32 masters "),
-                    HasSubstr("\n  weights, masters, moments ")));
+              AllOf(HasSubstr(" in bf16, fp32 gradients, on 2 devices: "),
+                    HasSubstr("\n  fp32 masters "), HasSubstr("\n  weights, masters, moments ")));
   EXPECT_THAT(PlanToJson(narrow, *result, machine_), HasSubstr("\"precision\": \"bf16\""));
 }
 
