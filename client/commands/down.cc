@@ -4,16 +4,14 @@
 #include <poll.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/launcher/pidfd.h"
-#include "common/base/clock.h"
 #include "common/base/units.h"
+#include "common/io/atomic_file.h"
 #include "common/io/checkpoint_manifest.h"
 
 namespace harmony::client {
@@ -41,7 +39,7 @@ std::string CheckpointUnderWay(const std::string& output_dir) {
   for (fs::directory_iterator at(output_dir, error), end; !error && at != end;
        at.increment(error)) {
     const std::string name = at->path().filename().string();
-    const size_t suffix = name.find(".partial-");
+    const size_t suffix = name.find(io::kPartialInfix);
     if (!absl::StartsWith(name, "checkpoint-") || suffix == std::string::npos) continue;
     std::string text = absl::StrCat(name.substr(0, suffix), ": ", FormatBytes(SizeOfFolder(*at)));
     if (const std::vector<int64_t> steps = io::ListCheckpoints(output_dir); !steps.empty()) {
@@ -67,12 +65,16 @@ std::string AwaitedOf(const v1::Job& job) {
                       written);
 }
 
+// All jobs; none where the coordinator does not answer (any more).
+v1::ListResponse JobsOf(const RuntimePaths& paths) {
+  if (!SocketAccepts(paths.socket())) return {};
+  return CoordinatorClient(paths.socket()).List({}).value_or(v1::ListResponse());
+}
+
 // What an end at once loses, of each job.
 void SayLosses(const RuntimePaths& paths) {
-  if (!SocketAccepts(paths.socket())) return;
-  const absl::StatusOr<v1::ListResponse> jobs = CoordinatorClient(paths.socket()).List({});
-  if (!jobs.ok()) return;
-  for (const v1::Job& job : jobs->jobs()) {
+  const v1::ListResponse jobs = JobsOf(paths);
+  for (const v1::Job& job : jobs.jobs()) {
     const std::string loss = LossWithoutCheckpoint(job);
     if (!loss.empty()) fprintf(stderr, "%s loses %s\n", job.job_id().c_str(), loss.c_str());
   }
@@ -84,10 +86,8 @@ class Waiting {
   explicit Waiting(const RuntimePaths& paths) : paths_(paths) {}
 
   void Look() {
-    if (!SocketAccepts(paths_.socket())) return;
-    const absl::StatusOr<v1::ListResponse> jobs = CoordinatorClient(paths_.socket()).List({});
-    if (!jobs.ok()) return;  // it has ended meanwhile
-    for (const v1::Job& job : jobs->jobs()) {
+    const v1::ListResponse jobs = JobsOf(paths_);
+    for (const v1::Job& job : jobs.jobs()) {
       const std::string text = AwaitedOf(job);
       if (text.empty() || text == said_) continue;
       if (said_.empty()) SayHowToEnd(job);

@@ -36,13 +36,13 @@ namespace fs = std::filesystem;
 // How often a cancel is tried again while the coordinator is away.
 constexpr int kCancelRetryMs = 500;
 
-// One `harmony run` from start to end, on the main thread.
 std::string WhereItGoesOn(const v1::Job& job) {
   const std::vector<int64_t> steps = io::ListCheckpoints(job.output_dir());
   if (steps.empty()) return "it begins at step 1: there is no checkpoint";
   return absl::StrCat("it goes on from ", job.output_dir(), "/", io::CheckpointName(steps.front()));
 }
 
+// One `harmony run` from start to end, on the main thread.
 class RunSession {
  public:
   RunSession(const GlobalOptions& global, const RunOptions& options)

@@ -17,7 +17,7 @@ namespace {
 // Unique among the processes and threads of this machine.
 std::string TemporaryName(absl::string_view path) {
   static std::atomic<int> counter{0};
-  return absl::StrCat(path, ".partial-", getpid(), "-", counter.fetch_add(1));
+  return absl::StrCat(path, kPartialInfix, getpid(), "-", counter.fetch_add(1));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 // Files and directories that appear whole or not at all: written under a temporary name beside the
 // final one, synced, renamed, and the folder synced. After a crash the old content is there, or the
-// new one; a left-over temporary name contains ".partial-".
+// new one; a left-over temporary name contains kPartialInfix.
 
 #include <string>
 
@@ -12,6 +12,9 @@
 #include "common/io/file.h"
 
 namespace harmony::io {
+
+// What the names of files and directories that are being written have in them.
+inline constexpr char kPartialInfix[] = ".partial-";
 
 // A file being written. Destroyed without Commit, it removes what it wrote.
 class AtomicFile {

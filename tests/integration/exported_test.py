@@ -209,6 +209,15 @@ class ExportedTest(Exported):
                 if name in ("mlp", "cnn", "mixtral"):  # nothing is tied: the same sums in the same order
                     self.assertEqual((row["equal"], row["worst"]), (row["of"], 0.0))
 
+    def train_alike(self, name):
+        """On one device, on two, and with a kill, with the same bits."""
+        outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2)]
+        outs.append(self.killed(f"{name}-killed"))
+        for out in outs[1:]:
+            self.assertEqual(self.final(out), self.final(outs[0]), out.name)
+            self.assertEqual(harness.losses(out), harness.losses(outs[0]))
+        return outs
+
     def test_in_bfloat16_they_train_as_in_pytorch_on_any_number_of_devices(self):
         for name in NARROW_IN_CI:
             with self.subTest(name):
@@ -217,11 +226,7 @@ class ExportedTest(Exported):
                 if name == "bert_masked":  # the others consist of gaps between tensors, and of norms in fp32
                     before = self.swapped(self.train(f"{name}-wide", "sim*2:mem=64MiB"))["weights"]
                 self.export(name, dtype="bf16")
-                outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2)]
-                outs.append(self.killed(f"{name}-killed"))
-                for out in outs[1:]:
-                    self.assertEqual(self.final(out), self.final(outs[0]), out.name)
-                    self.assertEqual(harness.losses(out), harness.losses(outs[0]))
+                outs = self.train_alike(name)
                 equal, count, worst = self.compare_with_eager(outs[1])
                 if name == "bert_masked":  # a table is tied: PyTorch rounds the sum of both uses' gradients
                     self.assertLessEqual(worst, NARROW_CLOSE)
@@ -248,11 +253,7 @@ class ExportedTest(Exported):
         for name, dtype in UNDER_AUTOCAST_IN_CI:
             with self.subTest(name):
                 self.export(name, dtype=dtype)
-                outs = [self.train(f"{name}-{n}", f"sim*{n}:mem=64MiB") for n in (1, 2)]
-                outs.append(self.killed(f"{name}-killed"))
-                for out in outs[1:]:
-                    self.assertEqual(self.final(out), self.final(outs[0]), out.name)
-                    self.assertEqual(harness.losses(out), harness.losses(outs[0]))
+                outs = self.train_alike(name)
                 equal, count, worst = self.compare_with_eager(outs[1])
                 self.assertEqual((equal, worst), (count, 0.0))
 

@@ -27,19 +27,15 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) bool AnyNonFinite(c
 }
 
 // By way of two buffers, since the results may lie where the numbers did.
-__attribute__((target_clones("avx512f", "avx2", "default"))) void RoundStretch(
-    const std::byte* from, int64_t count, std::byte* to) {
-  constexpr int64_t kAtOnce = 64;
-  std::array<uint32_t, kAtOnce> in{};
-  std::array<uint16_t, kAtOnce> out{};
+void RoundStretch(const std::byte* from, int64_t count, std::byte* to) {
+  constexpr int64_t kAtOnce = 1024;
+  std::array<float, kAtOnce> in;
+  std::array<uint16_t, kAtOnce> out;
   for (int64_t begin = 0; begin < count; begin += kAtOnce) {
-    const auto n = static_cast<size_t>(std::min(kAtOnce, count - begin));
-    std::memcpy(in.data(), from + begin * 4, n * 4);
-    for (size_t i = 0; i < kAtOnce; ++i) {
-      const uint32_t rounded = (in[i] + 0x7fffu + ((in[i] >> 16) & 1u)) >> 16;
-      out[i] = static_cast<uint16_t>((in[i] & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
-    }
-    std::memcpy(to + begin * 2, out.data(), n * 2);
+    const int64_t n = std::min(kAtOnce, count - begin);
+    std::memcpy(in.data(), from + begin * 4, static_cast<size_t>(n) * 4);
+    Narrow(in.data(), n, out.data());
+    std::memcpy(to + begin * 2, out.data(), static_cast<size_t>(n) * 2);
   }
 }
 
@@ -51,6 +47,15 @@ bool AllFinite(const float* x, int64_t count) {
     if (AnyNonFinite(x + begin, end - begin)) finite.store(false, std::memory_order_relaxed);
   });
   return finite.load(std::memory_order_relaxed);
+}
+
+__attribute__((target_clones("avx512f", "avx2", "default"))) void Narrow(const float* x, int64_t n,
+                                                                         uint16_t* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  }
 }
 
 // The results of numbers [n, 2n) lie before those numbers, and so threads that round them never

@@ -21,8 +21,12 @@ T* HostPointer(DeviceAddress address) {
 // False when any value is infinite or not a number.
 bool AllFinite(const float* x, int64_t count);
 
-// To the nearest, ties to even; what is not a number stays so. `to` is at `from` or before it, and
-// may overlap with it.
+// Rounds to the nearest bf16, ties to even; what is not a number stays so. To other memory, on the
+// calling thread.
+void Narrow(const float* x, int64_t n, uint16_t* out);
+
+// The same on ATen's threads, to memory that begins at `from` or before it, and may overlap with
+// it.
 void RoundToBf16(const float* from, int64_t count, uint16_t* to);
 
 void ZeroBytes(void* data, int64_t count);

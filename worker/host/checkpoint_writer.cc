@@ -150,7 +150,7 @@ void RemovePartialCheckpoints(const std::string& output_dir) {
   for (std::filesystem::directory_iterator it(output_dir, error), end; !error && it != end;
        it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (!absl::StrContains(name, ".partial-")) continue;
+    if (!absl::StrContains(name, io::kPartialInfix)) continue;
     if (!absl::StartsWith(name, "checkpoint-") && !absl::StartsWith(name, "final.")) continue;
     std::error_code ignored;
     std::filesystem::remove_all(it->path(), ignored);

@@ -41,13 +41,12 @@ int UsableCores() {
 absl::StatusOr<io::CheckpointManifest> FindManifest(const HostJob& job) {
   const absl::StatusOr<io::CheckpointManifest> first = io::ReadManifest(job.resume_checkpoint);
   if (first.ok()) return first;
+  const std::string ours = job::ResultKeysText(job.spec);
   for (int64_t step : io::ListCheckpoints(job.spec.output_dir)) {
     if (step <= job.first_step) break;
     const absl::StatusOr<io::CheckpointManifest> newer =
         io::ReadManifest(io::JoinPath(job.spec.output_dir, io::CheckpointName(step)));
-    if (!newer.ok()) continue;
-    const std::string ours = job::ResultKeysText(job.spec);
-    if (job::DifferingKeys(newer->result_keys, ours).empty()) return newer;
+    if (newer.ok() && job::DifferingKeys(newer->result_keys, ours).empty()) return newer;
   }
   return first;
 }

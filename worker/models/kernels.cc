@@ -12,6 +12,8 @@
 // Compiled for each level, chosen when the program is loaded.
 #define HARMONY_CPU_LEVELS __attribute__((target_clones("avx512f", "avx2", "default")))
 
+#include "worker/device/cpu_memory.h"
+
 namespace harmony::worker::kernels {
 namespace {
 
@@ -135,15 +137,6 @@ HARMONY_CPU_LEVELS void RotateHead(float* x, const float* cosines, const float* 
 
 HARMONY_CPU_LEVELS void Widen(const uint16_t* x, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(uint32_t{x[i]} << 16);
-}
-
-// To the nearest, ties to even; what is not a number stays so.
-HARMONY_CPU_LEVELS void Narrow(const float* x, int64_t n, uint16_t* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
-  }
 }
 
 // Stretches of a matrix of T as fp32 ones: in place, or in a buffer.

@@ -71,6 +71,13 @@ std::string ModeText(const plan::Plan& plan) {
   return text;
 }
 
+// "bf16, fp32 gradients,"
+std::string PrecisionText(const model::ModelSpec& model) {
+  if (!model::HasMasters(model)) return model::PrecisionName(model);
+  return absl::StrCat(model::PrecisionName(model), ", ", PrecisionName(model.gradient_dtype),
+                      " gradients,");
+}
+
 std::string Row(absl::string_view name, Bytes bytes) {
   return absl::StrFormat("  %-25s %s\n", name, FormatBytes(bytes));
 }
@@ -93,15 +100,12 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   Bytes devices;
   for (const plan::DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
-      "%s in %s%s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
+      "%s in %s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
       "%s, "
       "stashes on the %s\n",
-      ToString(plan.mode), model::PrecisionName(model),
-      !model::HasMasters(model)             ? ""
-      : plan.gradient_dtype == DType::kBF16 ? ", bf16 gradients,"
-                                            : ", fp32 gradients,",
-      plan.devices.size(), plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
-      plan.microbatch_size, plan.sequence_length,
+      ToString(plan.mode), PrecisionText(model), plan.devices.size(),
+      plan.devices.size() == 1 ? "" : "s", plan.num_microbatches, plan.microbatch_size,
+      plan.sequence_length,
       plan.microbatches_per_forward_task > 1
           ? absl::StrCat(" (", plan.microbatches_per_forward_task, " at once in forward)")
           : "",

@@ -268,8 +268,7 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
                       const io::ModelSource& source, const plan::MachineSpec& machine,
                       const HostLimits& limits, planner::PlannerOptions options,
                       AdmittedJob* admitted) {
-  HARMONY_ASSIGN_OR_RETURN(admitted->model,
-                           job::ModelOf(source.architecture, admitted->spec, gradient_dtype));
+  model::StoreGradientsAs(gradient_dtype, admitted->model);
   options.model_of_length = [&, admitted](int64_t length) -> absl::StatusOr<model::ModelSpec> {
     HARMONY_RETURN_IF_ERROR(model::SequenceLengthFor(source.architecture, length).status());
     job::JobSpec other = admitted->spec;
