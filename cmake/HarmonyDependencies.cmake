@@ -38,3 +38,13 @@ if(HARMONY_WITH_TORCH)
     -Wl,-rpath,${_torch_site}/nvidia/cu13/lib
     -Wl,-rpath-link,${_torch_site}/nvidia/cu13/lib)
 endif()
+
+if(HARMONY_CUDA)
+  if(NOT EXISTS ${HARMONY_CUDA_INCLUDE}/cuda.h)
+    message(FATAL_ERROR "cuda.h not found in ${HARMONY_CUDA_INCLUDE}: run deploy/setup.sh, "
+                        "or configure with -DHARMONY_CUDA=OFF")
+  endif()
+  # Headers only: the driver is opened at run time (common/cuda).
+  add_library(harmony_cuda_headers INTERFACE)
+  target_include_directories(harmony_cuda_headers SYSTEM INTERFACE ${HARMONY_CUDA_INCLUDE})
+endif()

@@ -23,6 +23,7 @@ MAY_INCLUDE = {
     "common/plan": ["common/base", "common/document", "common/model", "common/job", "common/command", "common/plan"],
     "common/profile": ["common/base", "common/document", "common/model", "common/job", "common/command",
                        "common/plan", "common/profile"],
+    "common/cuda": ["common/base", "common/cuda"],
     "common": ["common", "proto"],
     "coordinator/recovery": ["common/base", "common/model", "common/job", "common/command", "common/plan",
                              "coordinator/recovery"],
@@ -50,6 +51,7 @@ MAY_INCLUDE = {
 NAMESPACES = {
     "common/base": "harmony",
     "common/command": "harmony::command",
+    "common/cuda": "harmony::cuda",
     "common/document": "harmony::document",
     "common/io": "harmony::io",
     "common/ipc": "harmony::ipc",
@@ -73,6 +75,7 @@ NAMESPACES = {
     "client": "harmony::client",
     "bench": "harmony::bench",
     "bench/published_planner": "harmony::published",
+    "tests/fake_cuda": "harmony::fake_cuda",
     "tests/fuzz": "harmony::fuzz",
     "tests/integration": "harmony::fake",
     "tests/sim": "harmony::sim",
