@@ -23,6 +23,24 @@ bool Uses(const Operation& operation, const void* begin, size_t bytes) {
          (operation.from != nullptr && Overlap(operation.from, operation.bytes, begin, bytes));
 }
 
+// False: no context is broken.
+bool WaitForBroken() {
+  State& state = TheState();
+  std::vector<std::shared_ptr<Stream>> streams;
+  bool broken = false;
+  for (const auto& [handle, context] : state.contexts) {
+    if (context.broken == CUDA_SUCCESS) continue;
+    broken = true;
+    for (const auto& [number, stream] : state.streams) {
+      if (stream->context == handle) streams.push_back(stream);
+    }
+  }
+  for (const std::shared_ptr<Stream>& stream : streams) {
+    while (!stream->queue.empty()) state.progress.Wait(state.mutex);
+  }
+  return broken;
+}
+
 // Null: the device may do it; otherwise what is missing.
 const char* WhatIsMissing(const Mapping& mapping, int device, bool write) {
   const auto it = mapping.access.find(device);
@@ -94,6 +112,7 @@ bool IsMapped(const void* begin, size_t bytes) {
 }
 
 void DieIfInUse(const void* begin, size_t bytes, absl::string_view what) {
+  const bool broken = WaitForBroken();
   for (const auto& [handle, stream] : TheState().streams) {
     for (const Operation& operation : stream->queue) {
       if (!Uses(operation, begin, bytes)) continue;
@@ -101,9 +120,11 @@ void DieIfInUse(const void* begin, size_t bytes, absl::string_view what) {
                        " of stream ", stream->number, " is not done"));
     }
   }
+  if (!broken) NoteTakenAway(begin, bytes, what);
 }
 
 void DieIfBusy(const Stream& stream, absl::string_view what) {
+  WaitForBroken();
   for (const Operation& operation : stream.queue) {
     if (operation.to == nullptr) continue;
     Die(absl::StrCat(what, " of stream ", stream.number, " while its ", Describe(operation),

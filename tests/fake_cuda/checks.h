@@ -26,7 +26,9 @@ HostRange ClassifyHostRange(const void* begin, size_t bytes, uint64_t context,
 // Whether all pages of a range are mapped in this process.
 bool IsMapped(const void* begin, size_t bytes);
 
-// For who is about to take memory or a stream away from operations queued or running.
+// For who is about to take memory or a stream away from operations queued or running, or that it
+// does not know to be done. In a broken context only what is running counts, and is waited for:
+// callers cannot wait there.
 void DieIfInUse(const void* begin, size_t bytes, absl::string_view what);
 void DieIfBusy(const Stream& stream, absl::string_view what);
 

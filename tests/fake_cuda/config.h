@@ -22,8 +22,8 @@ struct Failure {
   CUresult result = CUDA_SUCCESS;
 };
 
-// Whose CPU accesses the race detector tells apart. By process: that its threads come after one
-// another is taken for granted.
+// Whom the race detector tells apart on the CPU. By process: what one of its threads knows, all do;
+// with threads it needs to be told of what orders them (hooks.h).
 enum class Races { kOff, kThreads, kProcesses };
 
 struct Config {
@@ -35,7 +35,7 @@ struct Config {
   uint64_t seed = 0;
   int driver = CUDA_VERSION;
   bool stage_pageable = false;  // Copies of unpinned host memory are allowed.
-  Races races = Races::kThreads;
+  Races races = Races::kProcesses;
   std::string shared;  // A file of the race detectors of several processes; empty: this one only.
   std::vector<Failure> failures;
   std::set<std::string> lacking;  // Functions that this driver does not have, without "cu".

@@ -50,11 +50,23 @@ bool FillWithPoison(int fd, size_t size) {
   return true;
 }
 
-uint64_t InodeOf(int fd, size_t* size) {
+struct stat StatusOf(int fd) {
   struct stat status = {};
   if (fstat(fd, &status) != 0) Die(absl::StrCat("fstat: ", strerror(errno)));
-  if (size != nullptr) *size = static_cast<size_t>(status.st_size);
-  return status.st_ino;
+  return status;
+}
+
+// Takes `fd`.
+std::shared_ptr<Physical> MakePhysical(int fd, int device, bool exportable) {
+  const struct stat status = StatusOf(fd);
+  auto physical = std::make_shared<Physical>();
+  physical->fd = fd;
+  physical->file_system = status.st_dev;
+  physical->inode = status.st_ino;
+  physical->size = static_cast<size_t>(status.st_size);
+  physical->device = device;
+  physical->exportable = exportable;
+  return physical;
 }
 
 // Null: this process does not have it yet.
@@ -161,16 +173,13 @@ CUresult MemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                   absl::StrCat("cuMemCreate: ", size, " bytes wanted, ", TakenMemory(device),
                                " of ", TheState().config.memory, " taken"));
   }
-  auto physical = std::make_shared<Physical>();
-  physical->fd = FileOfDevice(device);
-  if (physical->fd < 0 || !FillWithPoison(physical->fd, size)) {
+  const int fd = FileOfDevice(device);
+  if (fd < 0 || !FillWithPoison(fd, size)) {
+    if (fd >= 0) close(fd);
     return Refuse(CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate: this machine has no memory left");
   }
-  physical->inode = InodeOf(physical->fd, nullptr);
-  physical->size = size;
-  physical->device = device;
-  physical->exportable =
-      (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  std::shared_ptr<Physical> physical = MakePhysical(
+      fd, device, (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0);
   *handle = AddHandle(std::move(physical));
   return CUDA_SUCCESS;
 }
@@ -207,17 +216,11 @@ CUresult MemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void
     return Refuse(CUDA_ERROR_INVALID_VALUE, absl::StrCat("cuMemImportFromShareableHandle: ", fd,
                                                          " is no memory of a device here"));
   }
-  size_t size = 0;
-  const uint64_t inode = InodeOf(fd, &size);
-  std::shared_ptr<Physical> physical = FindPhysical(inode);
+  std::shared_ptr<Physical> physical = FindPhysical(StatusOf(fd).st_ino);
   if (physical == nullptr) {
-    physical = std::make_shared<Physical>();
-    physical->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (physical->fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    physical->inode = inode;
-    physical->size = size;
-    physical->device = device;
-    physical->exportable = true;
+    const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    physical = MakePhysical(own, device, true);
   }
   *handle = AddHandle(std::move(physical));
   return CUDA_SUCCESS;
@@ -333,8 +336,8 @@ CUresult MemHostRegister(void* p, size_t size, unsigned int flags) {
     return Refuse(CUDA_ERROR_INVALID_VALUE,
                   absl::StrCat("cuMemHostRegister: ", FormatRange(p, size), " is not mapped"));
   }
-  memory.registrations[begin] =
-      Registration{size, CurrentContext(), (flags & CU_MEMHOSTREGISTER_PORTABLE) != 0};
+  memory.registrations[begin] = Registration{
+      size, CurrentContext(), (flags & CU_MEMHOSTREGISTER_PORTABLE) != 0, FindPlaces(p, size)};
   return CUDA_SUCCESS;
 }
 

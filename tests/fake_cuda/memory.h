@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fake_cuda/places.h"
+
 namespace harmony::fake_cuda {
 
 inline constexpr size_t kGranularity = size_t{2} << 20;
@@ -22,6 +24,7 @@ inline constexpr int kPoison = 0xFF;  // NaN as any floating-point type.
 struct Physical {
   ~Physical();
   int fd = -1;
+  uint64_t file_system = 0;
   uint64_t inode = 0;
   size_t size = 0;
   int device = 0;
@@ -38,7 +41,7 @@ struct Registration {
   size_t size = 0;
   uint64_t context = 0;
   bool portable = false;  // For all contexts.
-  bool anonymous = false;
+  Places places;          // What it is to other processes.
 };
 
 struct Memory {

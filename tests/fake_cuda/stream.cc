@@ -59,22 +59,31 @@ void Run(const std::shared_ptr<Stream>& stream) {
       operation.event->reached = operation.record;
       operation.event->time = std::chrono::steady_clock::now();
     }
-    stream->queue.pop_front();
     ++stream->done;
+    stream->queue.pop_front();
     state.progress.NotifyAll();
   }
 }
 
 void Enqueue(Stream& stream, Operation operation) {
+  NoteEnqueued(stream, operation);
   stream.queue.push_back(std::move(operation));
   ++stream.enqueued;
   stream.changed.NotifyOne();
 }
 
-void WaitFor(const std::shared_ptr<Stream>& stream) {
+CUresult WaitFor(const std::shared_ptr<Stream>& stream) {
   State& state = TheState();
   const uint64_t enqueued = stream->enqueued;
-  while (stream->done < enqueued) state.progress.Wait(state.mutex);
+  const Clock seen = stream->actor.clock;
+  while (stream->done < enqueued) {
+    // Its queue may be dropped meanwhile, by another thread.
+    const CUresult usable = state.contexts.at(stream->context).broken;
+    if (usable != CUDA_SUCCESS) return usable;
+    state.progress.Wait(state.mutex);
+  }
+  NoteSeen(seen);
+  return CUDA_SUCCESS;
 }
 
 // Null, and the answer in `result`, where there is no such stream or its context is gone.
@@ -116,8 +125,7 @@ CUresult EnqueueHostCopy(const Operation& operation, const void* host, CUstream 
   const bool staged = range == HostRange::kPageable && TheState().config.stage_pageable;
   if (range != HostRange::kPinned && !staged) return CUDA_ERROR_INVALID_VALUE;
   Enqueue(*stream, operation);
-  if (staged) WaitFor(stream);
-  return CUDA_SUCCESS;
+  return staged ? WaitFor(stream) : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -164,8 +172,7 @@ CUresult StreamSynchronize(CUstream handle) {
   CUresult result = CUDA_SUCCESS;
   const std::shared_ptr<Stream> stream = Find(handle, "cuStreamSynchronize", result);
   if (stream == nullptr) return result;
-  WaitFor(stream);
-  return CUDA_SUCCESS;
+  return WaitFor(stream);
 }
 
 CUresult EventCreate(CUevent* handle, unsigned int flags) {
@@ -209,7 +216,9 @@ CUresult EventQuery(CUevent handle) {
   CUresult result = CUDA_SUCCESS;
   const std::shared_ptr<Event> event = Find(handle, "cuEventQuery", result);
   if (event == nullptr) return result;
-  return event->reached < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  if (event->reached < event->recorded) return CUDA_ERROR_NOT_READY;
+  NoteSeen(event->clock);
+  return CUDA_SUCCESS;
 }
 
 CUresult EventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
@@ -228,6 +237,8 @@ CUresult EventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end
   if (start->reached < start->recorded || end->reached < end->recorded) {
     return CUDA_ERROR_NOT_READY;
   }
+  NoteSeen(start->clock);
+  NoteSeen(end->clock);
   *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
   return CUDA_SUCCESS;
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "common/base/mutex.h"
+#include "tests/fake_cuda/races.h"
 
 namespace harmony::fake_cuda {
 
@@ -21,6 +22,7 @@ struct Event {
   uint64_t recorded = 0;
   uint64_t reached = 0;
   std::chrono::steady_clock::time_point time;
+  Clock clock;  // Of the last record.
 };
 
 // A copy (`from` and `to`), a fill (`to` only) or the record of an event.
@@ -42,6 +44,7 @@ struct Stream {
   uint64_t done = 0;
   bool destroyed = false;
   CondVar changed;
+  Actor actor;
 };
 
 // "cuMemcpyHtoDAsync of 4096 bytes from 0x7f.. to 0x7f..".

@@ -67,7 +67,9 @@ uint64_t calls[static_cast<int>(Function::kCount)] = {};
 void Configure(const char* text) {
   const absl::StatusOr<Config> config = ParseConfig(text == nullptr ? "" : text, AllFunctions());
   if (!config.ok()) Die(config.status().message());
+  StartRaceDetector(config->shared);
   TheState().config = *config;
+  TheState().streams_made = 0;
   for (uint64_t& count : calls) count = 0;
   configured = true;
 }
@@ -95,6 +97,19 @@ bool BreaksContext(CUresult result) {
   return breaking->count(result) > 0;
 }
 
+// What its streams have not begun is never done.
+void BreakCurrentContext(CUresult result) {
+  State& state = TheState();
+  Context* const context = FindHandle(state.contexts, CurrentContext());
+  if (context == nullptr) return;
+  context->broken = result;
+  for (const auto& [handle, stream] : state.streams) {
+    if (stream->context != CurrentContext() || stream->queue.empty()) continue;
+    stream->queue.erase(stream->queue.begin() + 1, stream->queue.end());
+  }
+  state.progress.NotifyAll();
+}
+
 CUresult ConfiguredFailure(Function function) {
   State& state = TheState();
   const int number = static_cast<int>(function);
@@ -102,8 +117,7 @@ CUresult ConfiguredFailure(Function function) {
   for (const Failure& failure : state.config.failures) {
     if (failure.function != kNames[number]) continue;
     if (failure.call != 0 && failure.call != call) continue;
-    Context* const context = FindHandle(state.contexts, CurrentContext());
-    if (context != nullptr && BreaksContext(failure.result)) context->broken = failure.result;
+    if (BreaksContext(failure.result)) BreakCurrentContext(failure.result);
     return failure.result;
   }
   return CUDA_SUCCESS;
@@ -180,4 +194,26 @@ FAKE_CUDA_EXPORT void fake_cuda_configure(const char* text) {
   using namespace harmony::fake_cuda;
   harmony::MutexLock lock(TheState().mutex);
   Configure(text);
+}
+
+FAKE_CUDA_EXPORT void fake_cuda_access(const void* begin, size_t bytes, int write,
+                                       const char* what) {
+  using namespace harmony::fake_cuda;
+  harmony::MutexLock lock(TheState().mutex);
+  ConfigureFromEnvironment();
+  NoteCpuAccess(begin, bytes, write != 0, what);
+}
+
+FAKE_CUDA_EXPORT void fake_cuda_release(uint64_t key) {
+  using namespace harmony::fake_cuda;
+  harmony::MutexLock lock(TheState().mutex);
+  ConfigureFromEnvironment();
+  NoteReleased(key);
+}
+
+FAKE_CUDA_EXPORT void fake_cuda_acquire(uint64_t key) {
+  using namespace harmony::fake_cuda;
+  harmony::MutexLock lock(TheState().mutex);
+  ConfigureFromEnvironment();
+  NoteAcquired(key);
 }
