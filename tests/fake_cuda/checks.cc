@@ -36,7 +36,7 @@ bool WaitForBroken() {
     }
   }
   for (const std::shared_ptr<Stream>& stream : streams) {
-    while (!stream->queue.empty()) state.progress.Wait(state.mutex);
+    while (!stream->queue.empty()) AwaitProgress();
   }
   return broken;
 }

@@ -63,7 +63,11 @@ absl::Status ParseFailures(absl::string_view text, const std::set<std::string>& 
 
 absl::Status ParseEntry(absl::string_view key, absl::string_view value,
                         const std::set<std::string>& functions, Config& config) {
-  if (key == "devices") return ParseNumber(value, config.devices);
+  if (key == "devices") {
+    HARMONY_RETURN_IF_ERROR(ParseNumber(value, config.devices));
+    if (config.devices >= 0 && config.devices <= kMostDevices) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("from 0 to ", kMostDevices));
+  }
   if (key == "memory") return ParseSize(value, config.memory);
   if (key == "context") return ParseSize(value, config.context);
   if (key == "max_delay_us") return ParseNumber(value, config.max_delay_us);

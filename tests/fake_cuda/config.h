@@ -26,6 +26,8 @@ struct Failure {
 // with threads it needs to be told of what orders them (hooks.h).
 enum class Races { kOff, kThreads, kProcesses };
 
+inline constexpr int kMostDevices = 16;
+
 struct Config {
   int devices = 1;
   uint64_t memory = uint64_t{1} << 30;  // Of each device.

@@ -104,32 +104,6 @@ std::string Said(Call call) {
   return testing::internal::GetCapturedStderr();
 }
 
-// In a fresh process, which loads the driver with this configuration: what LoadDriver says.
-void ExitWithLoadStatus(const char* config) {
-  setenv("FAKE_CUDA", config, 1);
-  const absl::StatusOr<const cuda::Driver*> driver = cuda::LoadDriver();
-  fprintf(stderr, "%s\n", driver.status().ToString().c_str());
-  _exit(driver.ok() ? 0 : 1);
-}
-
-// Without the fixture, which loads the driver.
-TEST(LoadDriverDeathTest, SaysWhatIsMissing) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto failed = ::testing::ExitedWithCode(1);
-  EXPECT_EXIT(ExitWithLoadStatus("devices=2"), ::testing::ExitedWithCode(0), "OK");
-  EXPECT_EXIT(ExitWithLoadStatus("devices=0"), failed, "FAILED_PRECONDITION.*finds no GPU");
-  EXPECT_EXIT(ExitWithLoadStatus("driver=12040"), failed, "is for CUDA 12.4");
-  EXPECT_EXIT(ExitWithLoadStatus("lacks=MemCreate"), failed, "lacks cuMemCreate");
-  EXPECT_EXIT(ExitWithLoadStatus("fail=cuInit:1:802"), failed, "system not yet initialized");
-}
-
-TEST(LoadDriverDeathTest, WrongConfigurationsAbort) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(ExitWithLoadStatus("colour=red"), "FAKE_CUDA: colour=red: there is no such key");
-  EXPECT_DEATH(ExitWithLoadStatus("memory=much"), "FAKE_CUDA: memory=much");
-  EXPECT_DEATH(ExitWithLoadStatus("fail=MemCrate:1:2"), "there is no function 'MemCrate'");
-}
-
 TEST_F(FakeCudaTest, DescribesItsDevices) {
   FindHooks()->configure("devices=2,memory=64MiB,peers=1");
   int count = 0, value = 0, can = 0;
@@ -375,6 +349,9 @@ TEST_F(FakeCudaTest, HostMemoryOfCopiesIsPinned) {
     return Said([&] { EXPECT_EQ(ToDevice(from, bytes), CUDA_ERROR_INVALID_VALUE); });
   };
   EXPECT_THAT(refused(more.bytes(), 4096), HasSubstr("is not pinned"));
+  mprotect(more.bytes() + kPiece, kPiece, PROT_READ);
+  EXPECT_EQ(driver_.MemHostRegister(more.bytes(), 2 * kPiece, 0), CUDA_ERROR_INVALID_VALUE);
+  mprotect(more.bytes() + kPiece, kPiece, PROT_READ | PROT_WRITE);
   ASSERT_EQ(driver_.MemHostRegister(more.bytes(), kPiece, 0), CUDA_SUCCESS);
   EXPECT_THAT(refused(more.bytes() + kPiece - 4096, 8192), HasSubstr("not pinned as a whole"));
   ASSERT_EQ(driver_.MemHostRegister(more.bytes() + kPiece, kPiece, 0), CUDA_SUCCESS);

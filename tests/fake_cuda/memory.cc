@@ -332,9 +332,10 @@ CUresult MemHostRegister(void* p, size_t size, unsigned int flags) {
                        FormatRange(Pointer(other), registration.size), ", which is registered"));
     }
   }
-  if (!IsMapped(p, size)) {
-    return Refuse(CUDA_ERROR_INVALID_VALUE,
-                  absl::StrCat("cuMemHostRegister: ", FormatRange(p, size), " is not mapped"));
+  if (!IsWritable(p, size)) {
+    return Refuse(
+        CUDA_ERROR_INVALID_VALUE,
+        absl::StrCat("cuMemHostRegister: ", FormatRange(p, size), " is not mapped, or read-only"));
   }
   memory.registrations[begin] = Registration{
       size, CurrentContext(), (flags & CU_MEMHOSTREGISTER_PORTABLE) != 0, FindPlaces(p, size)};

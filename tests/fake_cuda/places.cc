@@ -35,29 +35,54 @@ Places Part(const Places& places, uint64_t begin, uint64_t bytes) {
   return part;
 }
 
-}  // namespace
+// A line of /proc/self/maps, cut to what is asked for.
+struct MapsLine {
+  uint64_t from = 0, to = 0;
+  bool writable = false;
+  Place place;
+};
 
-Places FindPlaces(const void* pointer, size_t bytes) {
+std::vector<MapsLine> ReadMaps(const void* pointer, size_t bytes) {
   const uint64_t begin = AddressOf(pointer), end = begin + bytes;
-  Places places;
+  std::vector<MapsLine> found;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     uint64_t first = 0, last = 0, offset = 0, inode = 0;
     unsigned int major_number = 0, minor_number = 0;
-    if (sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %*4s %" SCNx64 " %x:%x %" SCNu64, &first,
-               &last, &offset, &major_number, &minor_number, &inode) != 6) {
+    char access[5] = {};
+    if (sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64, &first,
+               &last, access, &offset, &major_number, &minor_number, &inode) != 7) {
       continue;
     }
     const uint64_t from = std::max(begin, first), to = std::min(end, last);
     if (from >= to) continue;
-    if (inode == 0) {
-      places.push_back({kOwnMemory, static_cast<uint64_t>(getpid()), from, to});
-    } else {
-      places.push_back({makedev(major_number, minor_number), inode, offset + (from - first),
-                        offset + (to - first)});
-    }
+    const bool own = inode == 0;
+    const uint64_t at = own ? from : offset + (from - first);
+    const uint64_t device = own ? kOwnMemory : makedev(major_number, minor_number);
+    found.push_back(
+        {from,
+         to,
+         access[1] == 'w',
+         {device, own ? static_cast<uint64_t>(getpid()) : inode, at, at + (to - from)}});
   }
+  return found;
+}
+
+}  // namespace
+
+Places FindPlaces(const void* begin, size_t bytes) {
+  Places places;
+  for (const MapsLine& line : ReadMaps(begin, bytes)) places.push_back(line.place);
   return places;
+}
+
+bool IsWritable(const void* begin, size_t bytes) {
+  uint64_t at = AddressOf(begin);
+  for (const MapsLine& line : ReadMaps(begin, bytes)) {
+    if (line.from != at || !line.writable) return false;
+    at = line.to;
+  }
+  return at == AddressOf(begin) + bytes;
 }
 
 Places PlacesOf(const void* pointer, size_t bytes) {

@@ -23,6 +23,9 @@ using Places = std::vector<Place>;
 // From /proc/self/maps: slow, so it is done once for what is registered.
 Places FindPlaces(const void* begin, size_t bytes);
 
+// Whether all of it is mapped, and writable: what a driver pins has to be.
+bool IsWritable(const void* begin, size_t bytes);
+
 // Of device memory or registered memory where it is such, otherwise by FindPlaces.
 Places PlacesOf(const void* begin, size_t bytes);
 

@@ -20,6 +20,12 @@ void PopContext() {
   if (!current_contexts.empty()) current_contexts.pop_back();
 }
 
+// Clang does not see that table.cc holds the lock.
+void AwaitProgress() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  State& state = TheState();
+  state.progress.Wait(state.mutex);
+}
+
 bool IsDevice(CUdevice device) { return device >= 0 && device < TheState().config.devices; }
 
 uint64_t TakenMemory(CUdevice device) {

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,7 +34,8 @@ struct State {
 
   Config config;
   bool initialised = false;
-  int pid = 0;  // Of who initialised it.
+  // Of who initialised it. Read without the lock, which a forked child may find held for ever.
+  std::atomic<int> pid = 0;
 
   // Handles of all kinds are numbers that are never used twice, so that one that is destroyed or of
   // another kind is recognised.
@@ -66,6 +68,9 @@ Object* FindHandle(std::map<uint64_t, Object>& objects, Handle handle) {
 uint64_t CurrentContext();
 void PushContext(uint64_t context);
 void PopContext();
+
+// Until some operation of some stream has ended, or a context has broken.
+void AwaitProgress();
 
 bool IsDevice(CUdevice device);
 // What this process has taken of a device.

@@ -78,9 +78,10 @@ CUresult WaitFor(const std::shared_ptr<Stream>& stream) {
   const Clock seen = stream->actor.clock;
   while (stream->done < enqueued) {
     // Its queue may be dropped meanwhile, by another thread.
-    const CUresult usable = state.contexts.at(stream->context).broken;
-    if (usable != CUDA_SUCCESS) return usable;
-    state.progress.Wait(state.mutex);
+    const auto context = state.contexts.find(stream->context);
+    if (context == state.contexts.end()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (context->second.broken != CUDA_SUCCESS) return context->second.broken;
+    AwaitProgress();
   }
   NoteSeen(seen);
   return CUDA_SUCCESS;

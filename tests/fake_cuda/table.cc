@@ -127,13 +127,17 @@ CUresult CheckNeeds(Needs needs) {
   State& state = TheState();
   if (needs == Needs::kNothing) return CUDA_SUCCESS;
   if (!state.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-  if (state.pid != getpid()) {
-    return Refuse(CUDA_ERROR_NOT_INITIALIZED, "a driver does not survive fork without exec");
-  }
   if (needs == Needs::kInit) return CUDA_SUCCESS;
   if (CurrentContext() == 0) return CUDA_ERROR_INVALID_CONTEXT;
   const Context* const context = FindHandle(state.contexts, CurrentContext());
   return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context->broken;
+}
+
+bool IsForked() {
+  const int pid = TheState().pid;
+  if (pid == 0 || pid == getpid()) return false;
+  Say("a driver does not survive fork without exec");
+  return true;
 }
 
 // What callers get the address of.
@@ -142,6 +146,7 @@ struct Entry;
 template <Function number, typename... Args, CUresult (*function)(Args...)>
 struct Entry<number, function> {
   static CUresult Call(Args... args) {
+    if (IsForked()) return CUDA_ERROR_NOT_INITIALIZED;
     MutexLock lock(TheState().mutex);
     ConfigureFromEnvironment();
     const CUresult failure = ConfiguredFailure(number);
