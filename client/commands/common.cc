@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "client/launcher/device_memory.h"
 #include "client/launcher/launch.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/json_line.h"
 #include "common/io/file.h"
+#include "common/ipc/host_memory.h"
 #include "common/plan/plan_json.h"
 #include "common/profile/profile_json.h"
 
@@ -42,8 +44,18 @@ ipc::UniqueFd TakeOverSignals() {
 
 void FailInJson() { fail_in_json = true; }
 
+std::string BinDir(const GlobalOptions& global) {
+  return global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
+}
+
 std::string ProgramPath(const GlobalOptions& global, absl::string_view name) {
-  return absl::StrCat(global.bin_dir.empty() ? OwnBinDir() : global.bin_dir, "/", name);
+  return absl::StrCat(BinDir(global), "/", name);
+}
+
+absl::StatusOr<Cluster> ResolveClusterHere(const GlobalOptions& global,
+                                           const ClusterOptions& options) {
+  return ResolveCluster(options.config, options.devices, options.host_memory,
+                        ipc::AvailableHostMemory(), [&] { return FindGpus(BinDir(global)); });
 }
 
 int Fail(const absl::Status& status) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/launcher/cluster.h"
 #include "client/launcher/runtime_dir.h"
 #include "client/rpc/coordinator_client.h"
 
@@ -55,8 +56,13 @@ class SignalMask {
   sigset_t before_;
 };
 
-// Where one of the programs is, such as "harmony-worker".
+// The folder of the programs, and where one of them is, such as "harmony-worker".
+std::string BinDir(const GlobalOptions& global);
 std::string ProgramPath(const GlobalOptions& global, absl::string_view name);
+
+// As ResolveCluster, of this machine.
+absl::StatusOr<Cluster> ResolveClusterHere(const GlobalOptions& global,
+                                           const ClusterOptions& options);
 
 // Prints "error: ..." to standard error and returns the exit code.
 int Fail(const absl::Status& status);

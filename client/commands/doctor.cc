@@ -265,26 +265,29 @@ MachineFacts::Disk DiskOf(std::string what, const std::string& folder) {
   return {std::move(what), free.folder, free.bytes, writable};
 }
 
-std::vector<Finding> OfCluster(const ClusterOptions& options, const MachineFacts& facts) {
-  const absl::StatusOr<Cluster> cluster =
-      ResolveCluster(options.config, options.devices, options.host_memory, facts.available);
+std::vector<Finding> OfCluster(const GlobalOptions& global, const ClusterOptions& options,
+                               const MachineFacts& facts) {
+  const absl::StatusOr<Cluster> cluster = ResolveClusterHere(global, options);
   if (!cluster.ok()) {
     return {Problem("devices", std::string(cluster.status().message()), "change what is given")};
   }
-  Bytes devices;
-  for (const plan::DeviceSpec& device : cluster->specs) devices += device.memory;
+  Bytes devices, emulated;
+  for (const plan::DeviceSpec& device : cluster->specs) {
+    devices += device.memory;
+    if (device.kind == plan::DeviceKind::kSim) emulated += device.memory;
+  }
   const std::string found =
       absl::StrCat(cluster->devices, ", ", FormatBytes(devices),
                    " together, and a host segment of up to ", FormatBytes(cluster->host_memory));
   std::vector<Finding> findings;
-  if (devices + cluster->host_memory > facts.available) {
+  if (emulated + cluster->host_memory > facts.available) {
     findings.push_back(Note("devices", found,
                             "that is more than is available: jobs that need all of it are "
                             "refused when they are submitted"));
   } else {
     findings.push_back(Good("devices", found));
   }
-  if (std::ssize(cluster->specs) > facts.cores) {
+  if (emulated > Bytes() && std::ssize(cluster->specs) > facts.cores) {
     findings.push_back(
         Note("cores",
              absl::StrCat(cluster->specs.size(), " emulated devices on ", facts.cores, " cores"),
@@ -355,7 +358,7 @@ int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options) {
   facts.dead_runs = DeadRuns();
   std::vector<Finding> findings = Examine(facts);
   if (options.cluster.given()) {
-    absl::c_move(OfCluster(options.cluster, facts), std::back_inserter(findings));
+    absl::c_move(OfCluster(global, options.cluster, facts), std::back_inserter(findings));
   }
   Print(global, findings);
   const bool bad = absl::c_any_of(

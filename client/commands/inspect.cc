@@ -15,11 +15,9 @@
 #include "absl/strings/str_split.h"
 #include "client/commands/calibration.h"
 #include "client/commands/follow_logs.h"
-#include "client/launcher/cluster.h"
 #include "client/launcher/launch.h"
 #include "client/rpc/proto_json.h"
 #include "common/base/status.h"
-#include "common/ipc/host_memory.h"
 
 namespace harmony::client {
 namespace {
@@ -49,9 +47,7 @@ absl::StatusOr<std::string> InheritedFile(const std::string& text) {
 // Becomes the planner; returns only when that is not possible.
 absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
                        const v1::SubmitRequest& submit) {
-  HARMONY_ASSIGN_OR_RETURN(Cluster cluster,
-                           ResolveCluster(options.cluster.config, options.cluster.devices,
-                                          options.cluster.host_memory, ipc::AvailableHostMemory()));
+  HARMONY_ASSIGN_OR_RETURN(Cluster cluster, ResolveClusterHere(global, options.cluster));
   if (cluster.default_devices) {
     fprintf(stderr, "no --devices given: planning for %s\n", cluster.devices.c_str());
   }

@@ -27,9 +27,7 @@ constexpr int kExitInterrupted = 130;
 absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const v1::SubmitRequest request, MakeSubmitRequest(options.job));
   HARMONY_ASSIGN_OR_RETURN(MeasureOptions measure, MeasureOptionsOf(global, options.job, request));
-  HARMONY_ASSIGN_OR_RETURN(measure.cluster,
-                           ResolveCluster(options.cluster.config, options.cluster.devices,
-                                          options.cluster.host_memory, ipc::AvailableHostMemory()));
+  HARMONY_ASSIGN_OR_RETURN(measure.cluster, ResolveClusterHere(global, options.cluster));
   std::error_code error;
   if (!fs::is_directory(io::ParentDirectory(options.output), error)) {
     return absl::NotFoundError(

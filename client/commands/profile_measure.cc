@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands/common.h"
 #include "client/launcher/child_process.h"
+#include "client/launcher/device_memory.h"
 #include "client/launcher/launch.h"
 #include "client/launcher/runtime_dir.h"
 #include "common/base/status.h"
@@ -97,11 +99,8 @@ class Bench {
     HARMONY_RETURN_IF_ERROR(segment.AllocateJob(job));
     HARMONY_RETURN_IF_ERROR(segment.RaiseGeneration(kGeneration));
     auto bench = std::unique_ptr<Bench>(new Bench(options, std::move(dir), std::move(segment)));
-    for (size_t d = 0; d < options.cluster.specs.size(); ++d) {
-      HARMONY_ASSIGN_OR_RETURN(
-          bench->devices_.emplace_back(),
-          ipc::CreateDeviceRegion(static_cast<int>(d), options.cluster.specs[d].memory));
-    }
+    HARMONY_ASSIGN_OR_RETURN(bench->devices_,
+                             MakeDeviceRegions(options.bin_dir, options.cluster.specs));
     bench->signals_ = TakeOverSignals();
     return bench;
   }
@@ -313,7 +312,7 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(measure.job, measure.model));
   HARMONY_RETURN_IF_ERROR(data->Validate(measure.job.global_batch_size));
-  measure.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
+  measure.bin_dir = BinDir(global);
   return measure;
 }
 

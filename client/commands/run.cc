@@ -26,7 +26,6 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_manifest.h"
-#include "common/ipc/host_memory.h"
 
 namespace harmony::client {
 namespace {
@@ -117,9 +116,7 @@ absl::Status RunSession::Prepare() {
     HARMONY_RETURN_IF_ERROR(CheckOutputFile(
         "--trace", options_.trace, {job.path, job.profile, job.plan, options_.cluster.config}));
   }
-  HARMONY_ASSIGN_OR_RETURN(
-      cluster_, ResolveCluster(options_.cluster.config, options_.cluster.devices,
-                               options_.cluster.host_memory, ipc::AvailableHostMemory()));
+  HARMONY_ASSIGN_OR_RETURN(cluster_, ResolveClusterHere(global_, options_.cluster));
   std::vector<std::string> said;
   HARMONY_ASSIGN_OR_RETURN(
       const std::string profile,
@@ -151,7 +148,7 @@ absl::Status RunSession::Prepare() {
 }
 
 absl::Status RunSession::StartProcesses() {
-  std::string bin_dir = global_.bin_dir.empty() ? OwnBinDir() : global_.bin_dir;
+  std::string bin_dir = BinDir(global_);
   HARMONY_ASSIGN_OR_RETURN(supervisor_, SupervisorProcess::Start({paths_, bin_dir, cluster_,
                                                                   /*bound_to_us=*/true, since_}));
   while (signal_ == 0) {

@@ -12,6 +12,7 @@
 #include "client/launcher/launch.h"
 #include "client/launcher/pidfd.h"
 #include "common/base/status.h"
+#include "common/document/status_line.h"
 
 namespace harmony::client {
 
@@ -57,7 +58,7 @@ absl::Status SupervisorProcess::TakeReport() {
     if (got > 0) line.append(buffer, got);
   }
   report_.Reset();
-  return DecodeLaunchReport(line);
+  return document::DecodeStatus(line, "the launcher");
 }
 
 void SupervisorProcess::Signal(int signal) {

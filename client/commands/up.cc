@@ -30,10 +30,8 @@ absl::Status Detach(const SupervisorProcessOptions& options) {
 absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   LaunchOptions launch;
   HARMONY_ASSIGN_OR_RETURN(launch.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  launch.bin_dir = global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;
-  HARMONY_ASSIGN_OR_RETURN(launch.cluster,
-                           ResolveCluster(options.cluster.config, options.cluster.devices,
-                                          options.cluster.host_memory, ipc::AvailableHostMemory()));
+  launch.bin_dir = BinDir(global);
+  HARMONY_ASSIGN_OR_RETURN(launch.cluster, ResolveClusterHere(global, options.cluster));
   if (options.report_fd < 0 && !global.json) {
     printf("devices %s%s, host memory %s\n", launch.cluster.devices.c_str(),
            launch.cluster.default_devices ? " (none were named)" : "",

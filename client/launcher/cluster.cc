@@ -66,7 +66,8 @@ absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
-                                       const std::string& host_memory, Bytes available) {
+                                       const std::string& host_memory, Bytes available,
+                                       const GpuSource& gpus) {
   ConfigFile config;
   if (!config_path.empty()) {
     HARMONY_ASSIGN_OR_RETURN(config, ReadConfig(config_path));
@@ -77,15 +78,15 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
     cluster.devices = DefaultDevices(available);
     cluster.default_devices = true;
   }
+  if (plan::NeedsGpus(cluster.devices)) {
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<plan::Gpu> found, gpus());
+    HARMONY_ASSIGN_OR_RETURN(cluster.devices, plan::NameGpus(cluster.devices, found));
+  }
   HARMONY_ASSIGN_OR_RETURN(cluster.specs, plan::ParseDevices(cluster.devices));
 
   Bytes sim_memory;
   for (const plan::DeviceSpec& spec : cluster.specs) {
-    if (spec.kind != plan::DeviceKind::kSim) {
-      return absl::UnimplementedError(absl::StrCat("devices: ", plan::ToString(spec),
-                                                   ": this build has no CUDA support; use sim"));
-    }
-    sim_memory += spec.memory;
+    if (spec.kind == plan::DeviceKind::kSim) sim_memory += spec.memory;
   }
   std::string size = host_memory.empty() ? config.host_memory : host_memory;
   if (size.empty()) {

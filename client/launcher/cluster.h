@@ -2,11 +2,13 @@
 
 // What `harmony up` is to start: devices and host memory, from CLUSTER.yaml and the command line.
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/units.h"
+#include "common/plan/gpus.h"
 #include "common/plan/machine.h"
 
 namespace harmony::client {
@@ -21,9 +23,12 @@ struct Cluster {
 // CLUSTER.yaml:
 //   devices: "sim*4:mem=64MiB"      # or a list of such strings
 //   host_memory: 12GiB
-// What the command line gives (empty: nothing) wins. InvalidArgument names file, key and the
-// nearest known key; NotFound when there is no such file.
+// What the command line gives (empty: nothing) wins. `gpus` is asked where the devices mean GPUs of
+// this machine without saying all of them. InvalidArgument names file, key and the nearest known
+// key; NotFound when there is no such file; errors of `gpus`.
+using GpuSource = std::function<absl::StatusOr<std::vector<plan::Gpu>>()>;
 absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
-                                       const std::string& host_memory, Bytes available);
+                                       const std::string& host_memory, Bytes available,
+                                       const GpuSource& gpus);
 
 }  // namespace harmony::client

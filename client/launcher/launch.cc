@@ -6,14 +6,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/launcher/device_memory.h"
 #include "client/launcher/supervisor.h"
 #include "common/base/status.h"
-#include "common/document/json_fields.h"
-#include "common/document/json_line.h"
+#include "common/document/status_line.h"
 #include "common/ipc/fd_passing.h"
 #include "common/ipc/heartbeat.h"
 #include "common/ipc/segment.h"
@@ -30,14 +29,11 @@ struct Memory {
   std::vector<ipc::UniqueFd> devices;
 };
 
-absl::StatusOr<Memory> MakeAllMemory(const Cluster& cluster) {
-  HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Create(cluster.host_memory));
+absl::StatusOr<Memory> MakeAllMemory(const LaunchOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Create(options.cluster.host_memory));
   Memory memory{std::move(segment), {}};
-  for (size_t i = 0; i < cluster.specs.size(); ++i) {
-    HARMONY_ASSIGN_OR_RETURN(ipc::UniqueFd fd,
-                             ipc::CreateDeviceRegion(static_cast<int>(i), cluster.specs[i].memory));
-    memory.devices.push_back(std::move(fd));
-  }
+  HARMONY_ASSIGN_OR_RETURN(memory.devices,
+                           MakeDeviceRegions(options.bin_dir, options.cluster.specs));
   return memory;
 }
 
@@ -134,7 +130,7 @@ absl::StatusOr<Nanos> HangLimit() {
 
 void Report(int fd, const absl::Status& status) {
   if (fd < 0) return;
-  std::string line = EncodeLaunchReport(status);
+  std::string line = document::EncodeStatus(status);
   ssize_t ignored = write(fd, line.data(), line.size());
   (void)ignored;
   close(fd);
@@ -147,7 +143,7 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
   RemoveRuntimeFiles(options.paths);
   RotateLogs(options.paths.logs());
-  HARMONY_ASSIGN_OR_RETURN(Memory memory, MakeAllMemory(options.cluster));
+  HARMONY_ASSIGN_OR_RETURN(Memory memory, MakeAllMemory(options));
 
   SupervisorOptions supervised;
   supervised.paths = options.paths;
@@ -183,23 +179,6 @@ absl::Status LaunchAndSupervise(const LaunchOptions& options) {
            status.ok() ? absl::CancelledError("stopped before it was ready") : status);
   }
   return status;
-}
-
-std::string EncodeLaunchReport(const absl::Status& status) {
-  return document::JsonLine(
-      {{"code", static_cast<int>(status.code())}, {"message", std::string(status.message())}});
-}
-
-absl::Status DecodeLaunchReport(const std::string& line) {
-  int code = 0;
-  std::string message;
-  const absl::Status read =
-      document::ReadJson(line, "launch report", [&](const document::JsonField& root) {
-        code = root.Get("code").Int(0);
-        message = root.Get("message").Text();
-      });
-  if (!read.ok()) return absl::InternalError("the launcher died before it could say why");
-  return absl::Status(static_cast<absl::StatusCode>(code), message);
 }
 
 // OpenMP must not spin, since several processes share the cores; freed

@@ -19,7 +19,7 @@ struct LaunchOptions {
   RuntimePaths paths;
   std::string bin_dir;  // where the programs are
   Cluster cluster;
-  // A descriptor to write one LaunchReport line to, as soon as it is known whether the start
+  // A descriptor to write one status line to, as soon as it is known whether the start
   // succeeded; -1: none.
   int report_fd = -1;
   // The runtime directory is only for who started us: removed when that process dies.
@@ -31,10 +31,6 @@ struct LaunchOptions {
 // Returns when all has been stopped; see Supervisor::Run for the status. FailedPrecondition when
 // another supervisor has the runtime directory.
 absl::Status LaunchAndSupervise(const LaunchOptions& options);
-
-// The line that a supervisor sends to who started it.
-std::string EncodeLaunchReport(const absl::Status& status);
-absl::Status DecodeLaunchReport(const std::string& line);
 
 // Settings of every process that works on the segment, as environment variables.
 std::vector<std::pair<std::string, std::string>> ProcessSettings(const std::string& runtime_dir,

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
@@ -95,6 +97,65 @@ absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds() {
     result.push_back({device, std::move(owned)});
   }
   return result;
+}
+
+absl::StatusOr<AnswerSocket> MakeAnswerSocket() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return absl::ErrnoToStatus(errno, "making a socket");
+  }
+  return AnswerSocket{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+absl::Status SendAnswer(int socket, absl::string_view text, int fd) {
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(text.size())) return absl::OkStatus();
+  return absl::ErrnoToStatus(sent < 0 ? errno : EMSGSIZE, "sending an answer");
+}
+
+absl::StatusOr<Answer> ReceiveAnswer(int socket) {
+  Answer answer;
+  answer.text.resize(kMostAnswer);
+  iovec part{answer.text.data(), answer.text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t received;
+  do {
+    received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) return absl::ErrnoToStatus(errno, "waiting for an answer");
+  if (received == 0) return absl::UnavailableError("ended without an answer");
+  answer.text.resize(static_cast<size_t>(received));
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
+    answer.fd = UniqueFd(fd);
+  }
+  if ((message.msg_flags & MSG_TRUNC) == 0) return answer;
+  return absl::InternalError("an answer is longer than expected");
 }
 
 absl::StatusOr<UniqueFd> CreateSealedMemory(const std::string& name, Bytes size,

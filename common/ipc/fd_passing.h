@@ -1,8 +1,8 @@
 #pragma once
 
 // File descriptors that outlive processes: how the supervisor hands the segment and the device
-// regions to those it spawns (inheritance, named in the environment), and device regions
-// themselves.
+// regions to those it spawns (inheritance, named in the environment), how a process that it asks
+// hands one back, and the regions of sim devices themselves.
 
 #include <cstddef>
 #include <string>
@@ -50,6 +50,22 @@ std::string FormatDeviceFds(const std::vector<std::pair<int, int>>& device_and_f
 absl::StatusOr<UniqueFd> InheritedSegmentFd();
 absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds();
 absl::StatusOr<std::vector<std::pair<int, int>>> ParseDeviceFds(absl::string_view text);
+
+// A socket between who asks and the process that it spawns for the answer: each message arrives
+// whole. Both ends are close-on-exec.
+struct AnswerSocket {
+  UniqueFd asker, answerer;
+};
+absl::StatusOr<AnswerSocket> MakeAnswerSocket();
+struct Answer {
+  std::string text;
+  UniqueFd fd;  // none when none was sent
+};
+// Sends one message of at most kMostAnswer bytes, with a descriptor when `fd` is not negative.
+inline constexpr size_t kMostAnswer = 65536;
+absl::Status SendAnswer(int socket, absl::string_view text, int fd = -1);
+// Waits for it. Unavailable when the other end closed without an answer.
+absl::StatusOr<Answer> ReceiveAnswer(int socket);
 
 // An anonymous file of exactly `size` bytes that can neither grow nor shrink: nobody who maps it
 // meets a SIGBUS because of others. Sparse until touched. `what`: how errors call it; empty:

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
@@ -167,20 +168,19 @@ std::string Rate(absl::string_view key, double value, absl::string_view unit) {
 
 absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec) {
   std::vector<DeviceSpec> devices;
-  std::set<int> cuda_ordinals;
   for (absl::string_view text :
        absl::StrSplit(spec, absl::ByAnyChar("; \t\n"), absl::SkipEmpty())) {
     int count = 1;
     DeviceSpec device;
     if (absl::StartsWith(text, "cuda")) {
       HARMONY_ASSIGN_OR_RETURN(device, ParseCuda(text));
-      if (!cuda_ordinals.insert(device.cuda_ordinal).second) {
-        return Wrong(text, "this cuda device is named twice");
-      }
     } else if (absl::StartsWith(text, "sim")) {
       HARMONY_ASSIGN_OR_RETURN(device, ParseSim(text, &count));
     } else {
       return Wrong(text, "unknown kind of device (known: sim, cuda)");
+    }
+    if (!devices.empty() && devices.front().kind != device.kind) {
+      return Wrong(text, "devices of one machine are either all sim or all cuda");
     }
     for (int i = 0; i < count; ++i) {
       device.ordinal = static_cast<int>(devices.size());
@@ -211,6 +211,12 @@ std::string ToString(const DeviceSpec& device) {
       Rate("d2h", device.d2h.value, "B/s"), Rate("p2p", device.p2p.value, "B/s"),
       device.root.empty() ? "" : absl::StrCat(",root=", device.root),
       Rate("host", device.host.value, "B/s"));
+}
+
+std::string ToString(const std::vector<DeviceSpec>& devices) {
+  return absl::StrJoin(devices, ";", [](std::string* out, const DeviceSpec& device) {
+    absl::StrAppend(out, ToString(device));
+  });
 }
 
 bool HasSpeeds(const DeviceSpec& device) {

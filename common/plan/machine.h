@@ -17,6 +17,8 @@ enum class DeviceKind { kSim, kCuda };
 // One device; `sim*4:mem=64MiB,flops=20G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s` gives four of them,
 // which share their link to the host with `,root=NAME` added, and of whose memory nothing else can
 // use what `,context=BYTES` takes; `,host=50GB/s` is how fast the host updates parameters.
+// `cuda:0,mem=20GiB` is that much of a GPU: the same one may be given several times, to have
+// several devices on it.
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::kSim;
   int ordinal = 0;  // position in the machine's list; for cuda see cuda_ordinal
@@ -46,6 +48,8 @@ struct MachineSpec {
 // InvalidArgument names the key or number that is wrong.
 absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec);
 std::string ToString(const DeviceSpec& device);
+// All of a machine, joined with ';'.
+std::string ToString(const std::vector<DeviceSpec>& devices);
 // Whether arithmetic and the links to the host are paced.
 bool HasSpeeds(const DeviceSpec& device);
 // As given with any of the devices; 0: with none.

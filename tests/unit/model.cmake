@@ -4,8 +4,8 @@ harmony_test(model_test
   DEPS harmony_model LABELS pure)
 harmony_test(job_test
   SOURCES common/job/job_file_test.cc common/job/job_spec_test.cc common/job/parameter_rules_test.cc
-          common/plan/machine_test.cc
-  DEPS harmony_job_file harmony_plan LABELS pure)
+          common/plan/gpus_test.cc common/plan/machine_test.cc
+  DEPS harmony_job_file harmony_plan harmony_plan_file LABELS pure)
 harmony_test(profile_test
   SOURCES common/profile/profile_estimate_test.cc common/profile/profile_test.cc
   DEPS harmony_profile_file LABELS pure)

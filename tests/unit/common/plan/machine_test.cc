@@ -19,7 +19,7 @@ TEST(ParseDevicesTest, ReadsCountsAndPacing) {
 }
 
 TEST(ParseDevicesTest, JoinsSeveral) {
-  const auto devices = ParseDevices("sim:mem=256MiB; cuda:0 cuda:1,mem=20GiB");
+  const auto devices = ParseDevices("cuda:0;cuda:0 cuda:1,mem=20GiB");
   ASSERT_TRUE(devices.ok()) << devices.status();
   ASSERT_EQ(devices->size(), 3u);
   EXPECT_EQ((*devices)[1].kind, DeviceKind::kCuda);
@@ -90,7 +90,7 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
            {"cuda", "needs its number"},
            {"cuda:x", "not the number"},
            {"cuda:0,flops=1G", "takes only mem"},
-           {"cuda:0;cuda:0", "twice"}}) {
+           {"cuda:0;sim:mem=1GiB", "either all sim or all cuda"}}) {
     const auto devices = ParseDevices(text);
     EXPECT_EQ(devices.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(devices.status().message()), HasSubstr(part)) << text;

@@ -1,0 +1,135 @@
+#include "common/plan/gpus.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/document/json_fields.h"
+#include "common/plan/machine.h"
+
+namespace harmony::plan {
+namespace {
+
+constexpr int64_t kRegionUnit = int64_t{2} << 20;  // memory of a GPU comes in such pages
+// What LibTorch's and cuBLAS's code take of a GPU in a worker, beside its context: about 0.5 GB
+// with the kernels for one architecture loaded as they are used.
+constexpr Bytes kComputeLibraries(int64_t{512} << 20);
+
+std::vector<absl::string_view> Items(absl::string_view devices) {
+  return absl::StrSplit(devices, absl::ByAnyChar("; \t\n"), absl::SkipEmpty());
+}
+
+bool MeansAll(absl::string_view item) { return item == "cuda" || absl::StartsWith(item, "cuda,"); }
+
+absl::StatusOr<const Gpu*> Find(const std::vector<Gpu>& gpus, int ordinal) {
+  for (const Gpu& gpu : gpus) {
+    if (gpu.ordinal == ordinal) return &gpu;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("devices: there is no cuda:", ordinal, "; this machine has ",
+                   absl::StrJoin(gpus, ", ", [](std::string* out, const Gpu& gpu) {
+                     absl::StrAppend(out, "cuda:", gpu.ordinal, " (", gpu.name, ")");
+                   })));
+}
+
+// The memory of the devices that are one GPU.
+absl::Status ShareMemory(const Gpu& gpu, const std::vector<DeviceSpec*>& devices) {
+  const int64_t count = std::ssize(devices);
+  // A worker for each device, the swapper once.
+  const Bytes processes = gpu.context * (count + 1) + kComputeLibraries * count;
+  Bytes given;
+  int64_t open = 0;
+  for (const DeviceSpec* device : devices) {
+    given += device->memory;
+    open += device->memory == Bytes() ? 1 : 0;
+  }
+  const Bytes left = gpu.free - processes - given;
+  if (left < MiB(open * 2)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "devices: cuda:", gpu.ordinal, " (", gpu.name, ") has ", FormatBytes(gpu.free), " free of ",
+        FormatBytes(gpu.memory), "; ", given > Bytes() ? FormatBytes(given) + " are asked for" : "",
+        given > Bytes() ? ", and " : "", "the processes that use it take about ",
+        FormatBytes(processes), ": give less mem=, or end what uses the GPU (nvidia-smi)"));
+  }
+  for (DeviceSpec* device : devices) {
+    if (device->memory == Bytes()) device->memory = Bytes(left.count() / open);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string GpusToJson(const std::vector<Gpu>& gpus) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Gpu& gpu : gpus) {
+    json.push_back({{"ordinal", gpu.ordinal},
+                    {"name", gpu.name},
+                    {"uuid", gpu.uuid},
+                    {"bus", gpu.bus},
+                    {"multiprocessors", gpu.multiprocessors},
+                    {"capability", gpu.capability},
+                    {"memory", gpu.memory.count()},
+                    {"free", gpu.free.count()},
+                    {"context", gpu.context.count()}});
+  }
+  return json.dump();
+}
+
+absl::StatusOr<std::vector<Gpu>> GpusFromJson(absl::string_view json) {
+  std::vector<Gpu> gpus;
+  HARMONY_RETURN_IF_ERROR(document::ReadJson(json, "GPUs", [&](const document::JsonField& root) {
+    for (const document::JsonField& item : root.Items()) {
+      Gpu& gpu = gpus.emplace_back();
+      gpu.ordinal = item.Get("ordinal").Int(0);
+      gpu.name = item.Get("name").Text();
+      gpu.uuid = item.Get("uuid").Text();
+      gpu.bus = item.Get("bus").Text();
+      gpu.multiprocessors = item.Get("multiprocessors").Int(0);
+      gpu.capability = item.Get("capability").Int(0);
+      gpu.memory = Bytes(item.Get("memory").Integer(0));
+      gpu.free = Bytes(item.Get("free").Integer(0));
+      gpu.context = Bytes(item.Get("context").Integer(0));
+    }
+  }));
+  return gpus;
+}
+
+bool NeedsGpus(absl::string_view devices) {
+  for (absl::string_view item : Items(devices)) {
+    if (absl::StartsWith(item, "cuda") && !absl::StrContains(item, "mem=")) return true;
+    if (MeansAll(item)) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vector<Gpu>& gpus) {
+  std::vector<std::string> items;
+  for (absl::string_view item : Items(devices)) {
+    if (!MeansAll(item)) {
+      items.emplace_back(item);
+      continue;
+    }
+    for (const Gpu& gpu : gpus) {
+      items.push_back(absl::StrCat("cuda:", gpu.ordinal, item.substr(sizeof("cuda") - 1)));
+    }
+  }
+  HARMONY_ASSIGN_OR_RETURN(std::vector<DeviceSpec> specs, ParseDevices(absl::StrJoin(items, ";")));
+  std::map<int, std::vector<DeviceSpec*>> by_gpu;
+  for (DeviceSpec& spec : specs) {
+    if (spec.kind == DeviceKind::kCuda) by_gpu[spec.cuda_ordinal].push_back(&spec);
+  }
+  for (auto& [ordinal, same] : by_gpu) {
+    HARMONY_ASSIGN_OR_RETURN(const Gpu* gpu, Find(gpus, ordinal));
+    HARMONY_RETURN_IF_ERROR(ShareMemory(*gpu, same));
+    for (DeviceSpec* spec : same) {
+      spec->memory = Bytes(spec->memory.count() / kRegionUnit * kRegionUnit);
+    }
+  }
+  return ToString(specs);
+}
+
+}  // namespace harmony::plan
