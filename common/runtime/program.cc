@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <utility>
@@ -57,18 +58,22 @@ absl::Status RunBody(
 
 }  // namespace
 
-absl::StatusOr<ipc::MappedRegion> ProgramContext::MapDevice(int device) const {
+absl::StatusOr<int> ProgramContext::DeviceDescriptor(int device) const {
   for (const ipc::DeviceFd& inherited : device_fds) {
-    if (inherited.device != device) continue;
-    const Bytes memory = devices[static_cast<size_t>(device)].memory;
-    HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, ipc::MappedRegion::Map(inherited.fd.get()));
-    if (region.size() == memory) return region;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the memory of device ", device, " has ", FormatBytesExact(region.size()),
-                     ", --devices says ", FormatBytesExact(memory)));
+    if (inherited.device == device) return inherited.fd.get();
   }
   return absl::FailedPreconditionError(
       absl::StrCat("the memory of device ", device, " is not in ", ipc::kDeviceFdsVariable));
+}
+
+absl::StatusOr<ipc::MappedRegion> ProgramContext::MapDevice(int device) const {
+  HARMONY_ASSIGN_OR_RETURN(const int fd, DeviceDescriptor(device));
+  const Bytes memory = devices[static_cast<size_t>(device)].memory;
+  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, ipc::MappedRegion::Map(fd));
+  if (region.size() == memory) return region;
+  return absl::FailedPreconditionError(absl::StrCat("the memory of device ", device, " has ",
+                                                    FormatBytesExact(region.size()),
+                                                    ", --devices says ", FormatBytesExact(memory)));
 }
 
 AttachedOptions ProgramContext::attached_options() const {
@@ -104,6 +109,13 @@ int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
   if (status.ok()) return 0;
   spdlog::error("{}", status.ToString());
   return ExitCodeOf(status);
+}
+
+absl::Status EndIfDeviceIsLost(absl::Status status) {
+  if (!absl::IsUnavailable(status)) return status;
+  spdlog::critical("ends, to be started anew: {}", status.ToString());
+  spdlog::default_logger()->flush();
+  _exit(1);
 }
 
 absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneDefinition> lanes,

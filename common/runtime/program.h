@@ -32,7 +32,9 @@ struct ProgramContext {
   // Of what runs, whatever it is; its first work is the program's start. Never null.
   std::unique_ptr<Pulse> pulse;
 
-  // The memory of a device, mapped. FailedPrecondition when it was not inherited.
+  // What holds the memory of a device. FailedPrecondition when it was not inherited.
+  absl::StatusOr<int> DeviceDescriptor(int device) const;
+  // That of a sim device, mapped.
   absl::StatusOr<ipc::MappedRegion> MapDevice(int device) const;
   // Options of the attach stream, but for role and device.
   AttachedOptions attached_options() const;
@@ -47,6 +49,10 @@ struct ProgramDefinition {
 // no other thread may exist yet.
 int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
                const std::function<absl::Status(ProgramContext&, TerminationSignals&)>& body);
+
+// What a command came to. A device that is lost to this process (Unavailable) stays so until the
+// process is started anew: then it ends here, which the launcher takes for a death.
+absl::Status EndIfDeviceIsLost(absl::Status status);
 
 // Attaches, serves until a termination signal comes, and lets running commands finish. An error
 // when the coordinator refused this process.

@@ -18,7 +18,7 @@ constexpr Bytes kTiny(64);
 
 class LinkMeter {
  public:
-  LinkMeter(const std::vector<plan::DeviceSpec>& devices, SimCopyEngine& engine, bool quick)
+  LinkMeter(const std::vector<plan::DeviceSpec>& devices, CopyEngine& engine, bool quick)
       : devices_(devices),
         engine_(engine),
         limits_{3, 1000, quick ? Millis(25) : Millis(100)},
@@ -155,7 +155,7 @@ class LinkMeter {
   }
 
   const std::vector<plan::DeviceSpec>& devices_;
-  SimCopyEngine& engine_;
+  CopyEngine& engine_;
   const runtime::RepeatLimits limits_;
   const command::LaneTable lanes_;
   std::vector<Bytes> slices_, arena_begin_;
@@ -165,13 +165,12 @@ class LinkMeter {
 }  // namespace
 
 absl::StatusOr<std::vector<profile::DeviceProfile>> MeasureLinks(
-    const std::vector<plan::DeviceSpec>& devices, SimCopyEngine& engine, bool quick) {
+    const std::vector<plan::DeviceSpec>& devices, CopyEngine& engine, bool quick) {
   return LinkMeter(devices, engine, quick).MeasureAll();
 }
 
 absl::Status AnswerLinkProfile(const std::string& request_path,
-                               const std::vector<plan::DeviceSpec>& devices,
-                               SimCopyEngine& engine) {
+                               const std::vector<plan::DeviceSpec>& devices, CopyEngine& engine) {
   return runtime::AnswerProfileCall(
       request_path, [&](const runtime::ProfileCall& call) -> absl::StatusOr<profile::Profile> {
         if (call.request.part != profile::ProfileRequest::Part::kLinks) {

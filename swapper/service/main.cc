@@ -6,31 +6,28 @@
 
 #include "common/base/status.h"
 #include "common/command/lane_kinds.h"
-#include "common/ipc/prefault.h"
 #include "common/rpc/wire_fields.h"
 #include "common/runtime/program.h"
 #include "common/runtime/segment_semaphores.h"
 #include "harmony/v1/attach.pb.h"
 #include "swapper/memory/host_arena.h"
 #include "swapper/profile/link_profiler.h"
-#include "swapper/transfer/sim_copy.h"
+#include "swapper/service/copiers.h"
+#include "swapper/transfer/copy_engine.h"
 
 namespace harmony::swapper {
 namespace {
 
 class SwapperHandler : public runtime::AttachedHandler {
  public:
-  SwapperHandler(HostArena* arena, SimCopyEngine* engine) : arena_(arena), engine_(engine) {}
+  SwapperHandler(HostArena* arena, CopyEngine* engine) : arena_(arena), engine_(engine) {}
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
   absl::Status SetUpJob(const runtime::AttachedJob& job) override {
-    HARMONY_RETURN_IF_ERROR(arena_->Refresh());
-    engine_->MakePresent(job.plan);
-    prefault_.Start(arena_->data(), arena_->extent());
-    return absl::OkStatus();
+    return engine_->BeginJob(job.plan);
   }
   void EndJob() override {
-    prefault_.Stop();
+    engine_->EndJob();
     LogTraffic();
   }
   absl::Status PrepareGeneration() override {
@@ -62,25 +59,15 @@ class SwapperHandler : public runtime::AttachedHandler {
   }
 
   HostArena* const arena_;
-  SimCopyEngine* const engine_;
-  ipc::Prefault prefault_;
+  CopyEngine* const engine_;
 };
 
 absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
-  std::vector<ipc::MappedRegion> regions;
-  for (const plan::DeviceSpec& device : context.devices) {
-    if (device.kind != plan::DeviceKind::kSim) {
-      return absl::UnimplementedError(absl::StrCat(
-          "device ", ToString(device),
-          ": this build moves data of sim devices only; the cuda plugin is not part of it"));
-    }
-    HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device.ordinal));
-    regions.push_back(std::move(region));
-  }
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<Copier> copier, OpenCopier(context));
   HostArena arena(&context.segment);
-  SimCopyEngine engine(&arena, context.devices, std::move(regions));
+  CopyEngine engine(&arena, context.devices, std::move(copier));
   if (!context.profile_request.empty()) {
-    HARMONY_RETURN_IF_ERROR(arena.Refresh());
+    HARMONY_RETURN_IF_ERROR(engine.BeginJob(plan::Plan()));
     return AnswerLinkProfile(context.profile_request, context.devices, engine);
   }
   SwapperHandler handler(&arena, &engine);
@@ -93,7 +80,9 @@ absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals
     command::ForEachLaneKindOf(command::LaneOwner::kSwapper, [&](command::LaneKind kind) {
       const command::Lane lane{kind, device};
       lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                       [&engine](const command::Command& command) { return engine.Run(command); }});
+                       [&engine](const command::Command& command) {
+                         return runtime::EndIfDeviceIsLost(engine.Run(command));
+                       }});
     });
   }
   runtime::AttachedOptions options = context.attached_options();

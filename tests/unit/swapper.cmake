@@ -2,7 +2,7 @@ harmony_test(swapper_core_test
   SOURCES swapper/core/slot_ledger_test.cc
   DEPS harmony_swapper_core LABELS pure)
 harmony_test(swapper_transfer_test
-  SOURCES swapper/transfer/sim_copy_test.cc
+  SOURCES swapper/transfer/copy_engine_test.cc
   DEPS harmony_swapper_transfer LABELS sanitize TIMEOUT 60)
 harmony_test(swapper_profile_test
   SOURCES swapper/profile/link_profiler_test.cc

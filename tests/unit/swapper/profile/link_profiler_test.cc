@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/ipc/segment.h"
+#include "swapper/transfer/sim_copier.h"
 
 namespace harmony::swapper {
 namespace {
@@ -25,7 +26,8 @@ TEST(LinkProfilerTest, PacedLinksHaveTheirModelledRatesAloneAndTogether) {
   ASSERT_TRUE(segment.AllocateJob(job).ok());
   HostArena arena(&segment);
   ASSERT_TRUE(arena.Refresh().ok());
-  SimCopyEngine engine(&arena, devices, std::move(regions));
+  CopyEngine engine(&arena, devices,
+                    std::make_unique<SimCopier>(arena.data(), devices, std::move(regions)));
 
   const auto profiles = MeasureLinks(devices, engine, /*quick=*/true);
   ASSERT_TRUE(profiles.ok()) << profiles.status();

@@ -1,4 +1,4 @@
-#include "swapper/transfer/sim_copy.h"
+#include "swapper/transfer/copy_engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include "common/ipc/segment.h"
 #include "common/runtime/lane_executor.h"
 #include "common/runtime/segment_semaphores.h"
+#include "swapper/transfer/sim_copier.h"
 
 namespace harmony::swapper {
 namespace {
@@ -35,9 +36,9 @@ plan::DeviceSpec Sim(int ordinal) {
   return device;
 }
 
-class SimCopyTest : public ::testing::Test {
+class CopyEngineTest : public ::testing::Test {
  protected:
-  SimCopyTest() : segment_(*ipc::Segment::Create(MiB(64))), arena_(&segment_) {
+  CopyEngineTest() : segment_(*ipc::Segment::Create(MiB(64))), arena_(&segment_) {
     ipc::SegmentJob job;
     job.id = "job";
     job.record_count = 32;
@@ -56,7 +57,8 @@ class SimCopyTest : public ::testing::Test {
       regions.push_back(*ipc::MappedRegion::Map(fd.get()));
       memory_.push_back(regions.back().data());
     }
-    engine_ = std::make_unique<SimCopyEngine>(&arena_, devices, std::move(regions));
+    engine_ = std::make_unique<CopyEngine>(
+        &arena_, devices, std::make_unique<SimCopier>(arena_.data(), devices, std::move(regions)));
   }
 
   static command::Command Make(command::LaneKind kind, int device, command::Endpoint source,
@@ -92,10 +94,10 @@ class SimCopyTest : public ::testing::Test {
   ipc::Segment segment_;
   HostArena arena_;
   std::vector<std::byte*> memory_;
-  std::unique_ptr<SimCopyEngine> engine_;
+  std::unique_ptr<CopyEngine> engine_;
 };
 
-TEST_F(SimCopyTest, GoesRoundFromArenaOverTwoDevicesBack) {
+TEST_F(CopyEngineTest, GoesRoundFromArenaOverTwoDevicesBack) {
   const Bytes size(1'000'003);
   Fill(segment_.Arena(Bytes(64)), size, 1);
   segment_.Publish(
@@ -130,7 +132,7 @@ TEST_F(SimCopyTest, GoesRoundFromArenaOverTwoDevicesBack) {
   for (const auto& row : rows) EXPECT_EQ(row.bytes, size);
 }
 
-TEST_F(SimCopyTest, RefusesARecordThatDoesNotHoldTheVersion) {
+TEST_F(CopyEngineTest, RefusesARecordThatDoesNotHoldTheVersion) {
   segment_.Publish(
       5,
       {{command::ObjectKind::kParameter, 2, 0}, Bytes(0), KiB(1), 9, command::ObjectState::kClean});
@@ -159,7 +161,7 @@ TEST_F(SimCopyTest, RefusesARecordThatDoesNotHoldTheVersion) {
   EXPECT_EQ(engine_->counters().Snapshot().size(), 1);
 }
 
-TEST_F(SimCopyTest, RetiresBeforeItWritesAndOnlyItsOwnRecords) {
+TEST_F(CopyEngineTest, RetiresBeforeItWritesAndOnlyItsOwnRecords) {
   segment_.Publish(7, {kGradient, Bytes(0), KiB(1), 3, command::ObjectState::kClean});
   segment_.Publish(
       8,
@@ -181,7 +183,7 @@ TEST_F(SimCopyTest, RetiresBeforeItWritesAndOnlyItsOwnRecords) {
   EXPECT_FALSE(engine_->Run(out).ok()) << "no such record";
 }
 
-TEST_F(SimCopyTest, RefusesWhatLiesOutside) {
+TEST_F(CopyEngineTest, RefusesWhatLiesOutside) {
   const auto code = [&](command::Command command) { return engine_->Run(command).code(); };
   const Bytes size = KiB(1);
   using enum command::LaneKind;
@@ -199,7 +201,7 @@ TEST_F(SimCopyTest, RefusesWhatLiesOutside) {
             absl::StatusCode::kOutOfRange);
 }
 
-TEST_F(SimCopyTest, RefusesTransfersOfAnotherLane) {
+TEST_F(CopyEngineTest, RefusesTransfersOfAnotherLane) {
   const auto code = [&](command::Command command) { return engine_->Run(command).code(); };
   using enum command::LaneKind;
   EXPECT_EQ(code(Make(kD2H, 0, {-1, Bytes(0)}, {0, Bytes(0)}, KiB(1))),
@@ -213,7 +215,7 @@ TEST_F(SimCopyTest, RefusesTransfersOfAnotherLane) {
   EXPECT_EQ(code(retires), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(SimCopyTest, PacedTransfersOfOneDirectionShareTheLink) {
+TEST_F(CopyEngineTest, PacedTransfersOfOneDirectionShareTheLink) {
   plan::DeviceSpec paced = Sim(0);
   paced.h2d = BytesPerSecond{50e6};  // 1 MB: 20 ms
   MakeEngine({paced, Sim(1)});
@@ -231,7 +233,7 @@ TEST_F(SimCopyTest, PacedTransfersOfOneDirectionShareTheLink) {
   EXPECT_EQ(engine_->paced_transfers(), 2);
 }
 
-TEST_F(SimCopyTest, DevicesOfOneRootShareItsLink) {
+TEST_F(CopyEngineTest, DevicesOfOneRootShareItsLink) {
   std::vector<plan::DeviceSpec> paced = {Sim(0), Sim(1)};
   for (plan::DeviceSpec& device : paced) {
     device.d2h = BytesPerSecond{50e6};  // 1 MB: 20 ms
@@ -251,7 +253,7 @@ TEST_F(SimCopyTest, DevicesOfOneRootShareItsLink) {
 }
 
 // Lanes, segment and engine together: copies over two devices, each waiting for the one before.
-TEST_F(SimCopyTest, LanesOfTheSegmentRunAChainOfTransfers) {
+TEST_F(CopyEngineTest, LanesOfTheSegmentRunAChainOfTransfers) {
   const Bytes size = KiB(256);
   Fill(segment_.Arena(Bytes(0)), size, 2);
   runtime::SegmentSemaphores semaphores(&segment_);
@@ -305,7 +307,7 @@ TEST_F(SimCopyTest, LanesOfTheSegmentRunAChainOfTransfers) {
 }
 
 // A raised generation releases a lane that waits, and nothing behind the wait runs.
-TEST_F(SimCopyTest, ARaisedGenerationReleasesWaitingLanes) {
+TEST_F(CopyEngineTest, ARaisedGenerationReleasesWaitingLanes) {
   runtime::SegmentSemaphores semaphores(&segment_);
   const uint32_t lane = static_cast<uint32_t>(kLanes.IndexOf({command::LaneKind::kD2H, 0}));
   runtime::LaneExecutor executor(
@@ -326,7 +328,7 @@ TEST_F(SimCopyTest, ARaisedGenerationReleasesWaitingLanes) {
 
 // Killed in the middle of a copy: the record that was overwritten is free, the new one is not
 // committed; whatever is committed has its bytes.
-TEST_F(SimCopyTest, AKilledCopyLeavesNoRecordOfHalfWrittenData) {
+TEST_F(CopyEngineTest, AKilledCopyLeavesNoRecordOfHalfWrittenData) {
   const Bytes size = MiB(2);
   segment_.Publish(1, {kGradient, Bytes(0), size, 1, command::ObjectState::kClean});
   plan::DeviceSpec slow = Sim(0);
@@ -354,7 +356,7 @@ TEST_F(SimCopyTest, AKilledCopyLeavesNoRecordOfHalfWrittenData) {
 }
 
 // Of paced devices only: 64 MiB at each end of the resident part.
-TEST_F(SimCopyTest, MakesPresentWhatAJobUsesFirst) {
+TEST_F(CopyEngineTest, MakesPresentWhatAJobUsesFirst) {
   plan::DeviceSpec paced = Sim(1);
   paced.flops = {1e9};
   paced.memory = MiB(300);
@@ -367,7 +369,7 @@ TEST_F(SimCopyTest, MakesPresentWhatAJobUsesFirst) {
   plan.devices.resize(2);
   plan.devices[0].resident = MiB(4);
   plan.devices[1].resident = MiB(200);
-  engine_->MakePresent(plan);
+  ASSERT_TRUE(engine_->BeginJob(plan).ok());
   EXPECT_EQ(PagesPresent(memory_[0], MiB(4)), 0);
   EXPECT_EQ(PagesPresent(memory_[1], MiB(64)), PagesOf(MiB(64)));
   EXPECT_EQ(PagesPresent(memory_[1] + MiB(64).count(), MiB(72)), 0);

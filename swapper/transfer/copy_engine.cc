@@ -1,35 +1,14 @@
-#include "swapper/transfer/sim_copy.h"
+#include "swapper/transfer/copy_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/command/lane_kinds.h"
-#include "common/ipc/prefault.h"
 
 namespace harmony::swapper {
 namespace {
-
-// One memcpy of megabytes leaves the cached path of the C library; pieces of this size kept it and
-// were 20% faster between shared mappings (22 against 18 GB/s; streaming stores gave 23).
-constexpr size_t kCopyPiece = 256 * 1024;
-
-// Of each end of a device's memory, what is made present before it is used.
-constexpr Bytes kPresentEnd(int64_t{64} << 20);
-constexpr int64_t kPage = 4096;
-
-void CopyBytes(std::byte* to, const std::byte* from, Bytes size) {
-  size_t left = static_cast<size_t>(size.count());
-  while (left > 0) {
-    const size_t piece = std::min(left, kCopyPiece);
-    std::memcpy(to, from, piece);
-    to += piece;
-    from += piece;
-    left -= piece;
-  }
-}
 
 // The links that a lane may use.
 bool LaneServes(command::LaneKind lane, LinkDirection direction) {
@@ -47,11 +26,11 @@ bool LaneServes(command::LaneKind lane, LinkDirection direction) {
 
 }  // namespace
 
-SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
-                             std::vector<ipc::MappedRegion> regions)
+CopyEngine::CopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
+                       std::unique_ptr<Copier> copier)
     : arena_(arena),
       devices_(std::move(devices)),
-      regions_(std::move(regions)),
+      copier_(std::move(copier)),
       lanes_(static_cast<int>(devices_.size())),
       counters_(static_cast<int>(devices_.size())) {
   for (size_t i = 0; i < devices_.size(); ++i) {
@@ -63,7 +42,7 @@ SimCopyEngine::SimCopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> dev
   }
 }
 
-absl::Status SimCopyEngine::Run(const command::Command& command) {
+absl::Status CopyEngine::Run(const command::Command& command) {
   const command::Transfer* transfer = std::get_if<command::Transfer>(&command.body);
   if (transfer == nullptr) {
     return absl::InvalidArgumentError(
@@ -74,14 +53,14 @@ absl::Status SimCopyEngine::Run(const command::Command& command) {
                                   ", step ", command.header.step + 1, ")"));
 }
 
-absl::Status SimCopyEngine::RunTransfer(const command::Command& command,
-                                        const command::Transfer& transfer) {
+absl::Status CopyEngine::RunTransfer(const command::Command& command,
+                                     const command::Transfer& transfer) {
   HARMONY_ASSIGN_OR_RETURN(const Route route, Resolve(command.header.lane, transfer));
   SlotLedger::Token token = 0;
   {
     MutexLock lock(ledger_mutex_);
     token = next_token_++;
-    HARMONY_RETURN_IF_ERROR(ledger_.Open(token, route.source, route.destination));
+    HARMONY_RETURN_IF_ERROR(ledger_.Open(token, route.copy.source, route.copy.destination));
   }
   absl::Status status = Execute(transfer, route);
   MutexLock lock(ledger_mutex_);
@@ -89,14 +68,14 @@ absl::Status SimCopyEngine::RunTransfer(const command::Command& command,
   return status;
 }
 
-absl::StatusOr<SimCopyEngine::Route> SimCopyEngine::Resolve(
-    uint32_t lane, const command::Transfer& transfer) const {
+absl::StatusOr<CopyEngine::Route> CopyEngine::Resolve(uint32_t lane,
+                                                      const command::Transfer& transfer) const {
   Route route;
-  route.source = {transfer.source.device, transfer.source.offset, transfer.size};
-  route.destination = {transfer.destination.device, transfer.destination.offset, transfer.size};
-  HARMONY_ASSIGN_OR_RETURN(const std::byte* from, Locate(route.source));
-  route.from = const_cast<std::byte*>(from);
-  HARMONY_ASSIGN_OR_RETURN(route.to, Locate(route.destination));
+  route.copy = {static_cast<int>(lane),
+                {transfer.source.device, transfer.source.offset, transfer.size},
+                {transfer.destination.device, transfer.destination.offset, transfer.size}};
+  HARMONY_RETURN_IF_ERROR(CheckBounds(route.copy.source));
+  HARMONY_RETURN_IF_ERROR(CheckBounds(route.copy.destination));
   const bool from_host = transfer.source.device < 0, to_host = transfer.destination.device < 0;
   if (transfer.source.device == transfer.destination.device) {
     return absl::InvalidArgumentError("source and destination are one memory");
@@ -117,26 +96,25 @@ absl::StatusOr<SimCopyEngine::Route> SimCopyEngine::Resolve(
   return route;
 }
 
-absl::StatusOr<std::byte*> SimCopyEngine::Locate(const SlotRange& range) const {
-  if (range.device >= static_cast<int>(regions_.size())) {
+absl::Status CopyEngine::CheckBounds(const SlotRange& range) const {
+  if (range.device >= static_cast<int>(devices_.size())) {
     return absl::OutOfRangeError(absl::StrCat("there is no device ", range.device));
   }
-  const Bytes limit = range.device < 0 ? arena_->extent() : regions_[range.device].size();
-  std::byte* base = range.device < 0 ? arena_->data() : regions_[range.device].data();
+  const Bytes limit = range.device < 0 ? arena_->extent() : copier_->MemoryOf(range.device);
   if (range.offset < Bytes(0) || range.size < Bytes(0) || range.offset > limit ||
       range.size > limit - range.offset) {
     return absl::OutOfRangeError(
         absl::StrCat(DebugString(range), " lies outside ", FormatBytesExact(limit)));
   }
-  return base + range.offset.count();
+  return absl::OkStatus();
 }
 
-absl::Status SimCopyEngine::CheckRecords(const command::Transfer& transfer) const {
+absl::Status CopyEngine::CheckRecords(const command::Transfer& transfer) const {
   if (!transfer.expect.has_value()) return absl::OkStatus();
   return arena_->CheckHolds(*transfer.expect, transfer.source.offset, transfer.size);
 }
 
-absl::Status SimCopyEngine::Execute(const command::Transfer& transfer, const Route& route) {
+absl::Status CopyEngine::Execute(const command::Transfer& transfer, const Route& route) {
   HARMONY_RETURN_IF_ERROR(CheckRecords(transfer));
   const BytesPerSecond rate = RateOf(route);
   std::optional<runtime::Pacer::Reservation> reservation;
@@ -144,7 +122,7 @@ absl::Status SimCopyEngine::Execute(const command::Transfer& transfer, const Rou
     reservation = PacerOf(route).Reserve(runtime::ModelledDuration(transfer.size, rate));
   }
   for (int record : transfer.retire) HARMONY_RETURN_IF_ERROR(arena_->Retire(record));
-  CopyBytes(route.to, route.from, transfer.size);
+  HARMONY_RETURN_IF_ERROR(copier_->Run(route.copy));
   // An object that changed under the copy means that its writer did not wait for this reader.
   HARMONY_RETURN_IF_ERROR_CTX(CheckRecords(transfer), "after the copy");
   if (reservation.has_value()) PacerOf(route).FinishAt(*reservation);
@@ -152,22 +130,26 @@ absl::Status SimCopyEngine::Execute(const command::Transfer& transfer, const Rou
     HARMONY_RETURN_IF_ERROR(
         arena_->Publish(*transfer.commit, transfer.destination.offset, transfer.size));
   }
-  counters_.Add(route.device, route.direction, transfer.traffic, transfer.size);
+  Count(route, transfer);
   return absl::OkStatus();
 }
 
-void SimCopyEngine::MakePresent(const plan::Plan& plan) {
-  for (size_t d = 0; d < std::min(regions_.size(), plan.devices.size()); ++d) {
-    if (devices_[d].flops.value == 0) continue;
-    const Bytes resident = std::min(plan.devices[d].resident, regions_[d].size());
-    const Bytes end = std::min(kPresentEnd, resident);
-    const Bytes top((resident - end).count() / kPage * kPage);
-    ipc::MapPages(regions_[d].data(), end);
-    ipc::MapPages(regions_[d].data() + top.count(), resident - top);
+// What goes from device to device by way of the host takes both their links.
+void CopyEngine::Count(const Route& route, const command::Transfer& transfer) {
+  const int from = transfer.source.device, to = transfer.destination.device;
+  if (route.direction != LinkDirection::kP2P || copier_->ReachesPeer(from, to)) {
+    return counters_.Add(route.device, route.direction, transfer.traffic, transfer.size);
   }
+  counters_.Add(from, LinkDirection::kD2H, transfer.traffic, transfer.size);
+  counters_.Add(to, LinkDirection::kH2D, transfer.traffic, transfer.size);
 }
 
-BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {
+absl::Status CopyEngine::BeginJob(const plan::Plan& plan) {
+  HARMONY_RETURN_IF_ERROR(arena_->Refresh());
+  return copier_->BeginJob(plan, arena_->extent());
+}
+
+BytesPerSecond CopyEngine::RateOf(const Route& route) const {
   const plan::DeviceSpec& device = devices_[route.device];
   switch (route.direction) {
     case LinkDirection::kH2D:
@@ -180,7 +162,7 @@ BytesPerSecond SimCopyEngine::RateOf(const Route& route) const {
   return {};
 }
 
-runtime::Pacer& SimCopyEngine::PacerOf(const Route& route) {
+runtime::Pacer& CopyEngine::PacerOf(const Route& route) {
   Links& root = *links_[root_of_[route.device]];
   switch (route.direction) {
     case LinkDirection::kH2D:
@@ -193,13 +175,13 @@ runtime::Pacer& SimCopyEngine::PacerOf(const Route& route) {
   return links_[route.device]->p2p;
 }
 
-uint64_t SimCopyEngine::paced_transfers() const {
+uint64_t CopyEngine::paced_transfers() const {
   uint64_t sum = 0;
   for (const auto& link : links_) sum += link->h2d.paced() + link->d2h.paced() + link->p2p.paced();
   return sum;
 }
 
-uint64_t SimCopyEngine::overruns() const {
+uint64_t CopyEngine::overruns() const {
   uint64_t sum = 0;
   for (const auto& link : links_) {
     sum += link->h2d.overruns() + link->d2h.overruns() + link->p2p.overruns();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -10,39 +9,38 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/command/command.h"
-#include "common/ipc/fd_passing.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
 #include "common/runtime/pacer.h"
 #include "swapper/core/slot_ledger.h"
 #include "swapper/memory/host_arena.h"
+#include "swapper/transfer/copier.h"
 #include "swapper/transfer/traffic_counters.h"
 
 namespace harmony::swapper {
 
-// Carries transfers out between the host arena and the regions of sim devices: real copies, paced
-// when the device's links have a modelled rate.
+// Carries transfers out between the host arena and the memory of devices, paced when a device's
+// links have a modelled rate. How bytes are moved is the copier's business.
 //
 // A transfer is checked (lane, bounds, record, live slots) before its first byte moves; then its
 // retired records are set free, the bytes are copied, and its record is published last. So a
 // process killed at any point leaves either no record or one whose data are complete.
 //
 // Run is called by all transfer lanes at once.
-class SimCopyEngine {
+class CopyEngine {
  public:
-  // `regions[d]` is the memory of `devices[d]`. `arena` must outlive the engine.
-  SimCopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
-                std::vector<ipc::MappedRegion> regions);
+  // `arena` must outlive the engine; the copier is of the same devices.
+  CopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
+             std::unique_ptr<Copier> copier);
 
   // FailedPrecondition: the record does not hold what is expected, or a live transfer uses the
   // memory. OutOfRange: an endpoint lies outside its memory. InvalidArgument: not a transfer of its
   // lane. Messages name the command.
   absl::Status Run(const command::Command& command);
 
-  // The memory of a paced device is there before a copy into it begins, and does not come page by
-  // page during the copy. At both ends of the resident part, where the dispatcher stacks what it
-  // places; a bounded part, for a device may be far larger than the job.
-  void MakePresent(const plan::Plan& plan);
+  // See Copier. BeginJob reads the arena's extent.
+  absl::Status BeginJob(const plan::Plan& plan);
+  void EndJob() { copier_->EndJob(); }
 
   const TrafficCounters& counters() const { return counters_; }
   uint64_t paced_transfers() const;
@@ -50,9 +48,7 @@ class SimCopyEngine {
 
  private:
   struct Route {
-    SlotRange source, destination;
-    std::byte* from = nullptr;
-    std::byte* to = nullptr;
+    Copy copy;
     int device = 0;  // whose link it takes
     LinkDirection direction = LinkDirection::kH2D;
   };
@@ -63,15 +59,16 @@ class SimCopyEngine {
 
   absl::Status RunTransfer(const command::Command& command, const command::Transfer& transfer);
   absl::StatusOr<Route> Resolve(uint32_t lane, const command::Transfer& transfer) const;
-  absl::StatusOr<std::byte*> Locate(const SlotRange& range) const;
+  absl::Status CheckBounds(const SlotRange& range) const;
   absl::Status CheckRecords(const command::Transfer& transfer) const;
   absl::Status Execute(const command::Transfer& transfer, const Route& route);
+  void Count(const Route& route, const command::Transfer& transfer);
   BytesPerSecond RateOf(const Route& route) const;
   runtime::Pacer& PacerOf(const Route& route);
 
   HostArena* const arena_;
   const std::vector<plan::DeviceSpec> devices_;
-  const std::vector<ipc::MappedRegion> regions_;
+  const std::unique_ptr<Copier> copier_;
   const command::LaneTable lanes_;
   TrafficCounters counters_;
   std::vector<std::unique_ptr<Links>> links_;

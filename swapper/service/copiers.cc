@@ -1,0 +1,48 @@
+#include "swapper/service/copiers.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "swapper/transfer/sim_copier.h"
+#ifdef HARMONY_CUDA
+#include "swapper/transfer/cuda_copier.h"
+#endif
+
+namespace harmony::swapper {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Copier>> OpenSim(const runtime::ProgramContext& context,
+                                                std::byte* arena) {
+  std::vector<ipc::MappedRegion> regions;
+  for (const plan::DeviceSpec& device : context.devices) {
+    HARMONY_ASSIGN_OR_RETURN(regions.emplace_back(), context.MapDevice(device.ordinal));
+  }
+  return std::make_unique<SimCopier>(arena, context.devices, std::move(regions));
+}
+
+#ifdef HARMONY_CUDA
+absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext& context,
+                                                 std::byte* arena) {
+  HARMONY_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::LoadDriver());
+  std::vector<int> fds;
+  for (const plan::DeviceSpec& device : context.devices) {
+    HARMONY_ASSIGN_OR_RETURN(fds.emplace_back(), context.DeviceDescriptor(device.ordinal));
+  }
+  return CudaCopier::Create(*driver, arena, context.devices, fds);
+}
+#else
+absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext&, std::byte*) {
+  return absl::FailedPreconditionError("this build is without CUDA: use sim devices");
+}
+#endif
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Copier>> OpenCopier(const runtime::ProgramContext& context) {
+  std::byte* const arena = context.segment.Arena(Bytes(0));
+  return context.devices.front().kind == plan::DeviceKind::kCuda ? OpenCuda(context, arena)
+                                                                 : OpenSim(context, arena);
+}
+
+}  // namespace harmony::swapper

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/units.h"
+#include "common/cuda/driver.h"
+
+namespace harmony::swapper {
+
+// The arena's memory as the CUDA driver has it pinned: registered in chunks, from the arena's
+// beginning on, that no copy may span. They are not large, for one call that pins very much can
+// fail or hold other processes' use of the GPU up for seconds.
+//
+// Where the system refuses to pin, copies work all the same, through buffers of the driver's, at
+// about half the speed: that is said in the log, once for each job.
+class PinnedArena {
+ public:
+  static constexpr Bytes kChunk{int64_t{256} << 20};
+
+  PinnedArena(const cuda::Driver& driver, std::byte* arena) : driver_(driver), arena_(arena) {}
+  ~PinnedArena() { Unpin(); }
+
+  // Pins the first `extent` bytes; a context is current. Unavailable when the device is lost.
+  absl::Status Pin(Bytes extent);
+  // REQUIRES: no copy of the arena is under way. Before its pages are given back: the device would
+  // go on using those it knows.
+  void Unpin();
+
+  // How many bytes from `offset` on one copy may take: those up to the end of a chunk.
+  static Bytes LongestFrom(Bytes offset) { return kChunk - Bytes(offset.count() % kChunk.count()); }
+
+ private:
+  const cuda::Driver& driver_;
+  std::byte* const arena_;
+  std::vector<std::byte*> chunks_;
+};
+
+}  // namespace harmony::swapper
