@@ -55,18 +55,19 @@ bool HoldsFiniteValues(const DeviceTensor& tensor) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(const Options& options) {
-  std::optional<Workspace> workspace;
-  if (options.workspace.has_value()) {
-    HARMONY_ASSIGN_OR_RETURN(Workspace mapped, Workspace::Map(*options.workspace));
-    workspace.emplace(std::move(mapped));
+  std::optional<Workspace> mapped;
+  if (options.workspace.has_value() && options.workspace_at == nullptr) {
+    HARMONY_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Map(*options.workspace));
+    mapped.emplace(std::move(workspace));
   }
-  return std::unique_ptr<CpuDevice>(new CpuDevice(options, std::move(workspace)));
+  return std::unique_ptr<CpuDevice>(new CpuDevice(options, std::move(mapped)));
 }
 
-CpuDevice::CpuDevice(const Options& options, std::optional<Workspace> workspace)
-    : options_(options), workspace_(std::move(workspace)) {
-  if (!workspace_.has_value()) return;
-  allocator_.emplace(workspace_->data(), workspace_->size());
+CpuDevice::CpuDevice(const Options& options, std::optional<Workspace> mapped)
+    : options_(options), mapped_(std::move(mapped)) {
+  if (!options_.workspace.has_value()) return;
+  allocator_.emplace(mapped_.has_value() ? mapped_->data() : options_.workspace_at,
+                     *options_.workspace);
   allocator_->Activate();
 }
 

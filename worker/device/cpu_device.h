@@ -20,6 +20,8 @@ class CpuDevice : public ComputeDevice {
     // A workspace of that size, under a hard cap: until the device is destroyed LibTorch takes its
     // tensors from there, so there is one such device at a time. Without: as LibTorch does.
     std::optional<Bytes> workspace;
+    // Where it lies, at a multiple of kSlotAlignment; the caller's, as above. Null: it is mapped.
+    std::byte* workspace_at = nullptr;
     int compute_threads = 0;  // 0: as many as the calling thread has set
   };
   // ResourceExhausted: the system refuses to map the workspace.
@@ -40,10 +42,10 @@ class CpuDevice : public ComputeDevice {
   Usage usage() const override;
 
  private:
-  CpuDevice(const Options& options, std::optional<Workspace> workspace);
+  CpuDevice(const Options& options, std::optional<Workspace> mapped);
 
   const Options options_;
-  const std::optional<Workspace> workspace_;
+  const std::optional<Workspace> mapped_;
   std::optional<SimAllocator> allocator_;
   std::thread::id prepared_;  // the thread whose number of threads is set
   int first_bad_ = -1;        // the tag of the first check that found something

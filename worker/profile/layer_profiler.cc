@@ -229,10 +229,10 @@ class LayerProfiler::Binder {
 };
 
 absl::StatusOr<LayerProfiler> LayerProfiler::Create(const plan::DeviceSpec& device,
-                                                    ipc::MappedRegion region,
+                                                    std::unique_ptr<DeviceBackend> backend,
                                                     const runtime::ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorker> worker,
-                           DeviceWorker::Create(device, std::move(region)));
+                           DeviceWorker::Create(device, std::move(backend)));
   LayerProfiler profiler(device, std::move(worker), call);
   if (std::holds_alternative<model::ExportedModel>(call.architecture)) {
     HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/checkpoint_reader.h"
-#include "common/ipc/fd_passing.h"
 #include "common/profile/profile.h"
 #include "common/runtime/profile_call.h"
 #include "worker/service/device_worker.h"
@@ -20,9 +19,8 @@ namespace harmony::worker {
 // One thread. Leaves what it likes in the device's memory.
 class LayerProfiler {
  public:
-  // `region` is the whole memory of the device.
   static absl::StatusOr<LayerProfiler> Create(const plan::DeviceSpec& device,
-                                              ipc::MappedRegion region,
+                                              std::unique_ptr<DeviceBackend> backend,
                                               const runtime::ProfileCall& call);
 
   // Every distinct layer, over the sizes that fit and take no longer than about a second.

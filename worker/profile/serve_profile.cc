@@ -8,6 +8,7 @@
 #include "worker/profile/host_profiler.h"
 #include "worker/profile/layer_profiler.h"
 #include "worker/profile/versions.h"
+#include "worker/service/device_backends.h"
 
 namespace harmony::worker {
 namespace {
@@ -21,9 +22,9 @@ constexpr runtime::RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
 
 absl::StatusOr<LayerProfiler> ProfilerOf(const runtime::ProgramContext& context, int device,
                                          const runtime::ProfileCall& call) {
-  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device));
-  return LayerProfiler::Create(context.devices[static_cast<size_t>(device)], std::move(region),
-                               call);
+  const plan::DeviceSpec& spec = context.devices[static_cast<size_t>(device)];
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> backend, OpenBackend(context, spec));
+  return LayerProfiler::Create(spec, std::move(backend), call);
 }
 
 // Each worker's semaphore (of its compute lane): 1 when it is ready, 2 when it has measured.

@@ -8,7 +8,8 @@
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
 #include "common/model/padding_token.h"
-#include "worker/device/cpu_device.h"
+#include "worker/device/cuda_plugin.h"
+#include "worker/device/sim_backend.h"
 #include "worker/graphs/graph_layer.h"
 #include "worker/models/builtin_layers.h"
 #include "worker/models/gemm.h"
@@ -16,9 +17,9 @@
 namespace harmony::worker {
 namespace {
 
-// Layers of some models on devices of one kind. The first row that fits builds them.
+// Layers of some models, by the code of one target. The first row that fits builds them.
 struct LayerImplementation {
-  plan::DeviceKind device;
+  LayerTarget target;
   bool (*has_layers_of)(const runtime::AttachedJob& job);
   absl::StatusOr<LayerChain> (*build)(const runtime::AttachedJob& job);
 };
@@ -47,8 +48,8 @@ absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job) {
 }
 
 constexpr LayerImplementation kImplementations[] = {
-    {plan::DeviceKind::kSim, IsBuiltin, BuildBuiltin},
-    {plan::DeviceKind::kSim, IsExported, BuildExported},
+    {LayerTarget::kCpu, IsBuiltin, BuildBuiltin},
+    {LayerTarget::kCpu, IsExported, BuildExported},
 };
 
 // Places for kept activations are laid out by the description.
@@ -67,32 +68,30 @@ absl::Status CheckKeptBytes(const runtime::AttachedJob& job, const LayerChain& l
 
 }  // namespace
 
-absl::Status CheckDeviceKind(const plan::DeviceSpec& device) {
-  if (device.kind == plan::DeviceKind::kSim) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("device ", ToString(device),
-                   ": this build computes on sim devices only; the cuda plugin is not part of it"));
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const runtime::ProgramContext& context,
+                                                           const plan::DeviceSpec& device) {
+  switch (device.kind) {
+    case plan::DeviceKind::kSim: {
+      HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device.ordinal));
+      return MakeSimBackend(std::move(region));
+    }
+    case plan::DeviceKind::kCuda: {
+      HARMONY_ASSIGN_OR_RETURN(const int fd, context.DeviceDescriptor(device.ordinal));
+      return OpenCudaBackend(device, fd);
+    }
+  }
+  return absl::InternalError("a device of no kind");
 }
 
-absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const plan::DeviceSpec& device,
-                                                                 const ipc::MappedRegion& region,
-                                                                 Bytes workspace,
-                                                                 int compute_threads) {
-  HARMONY_RETURN_IF_ERROR(CheckDeviceKind(device));
-  return CpuDevice::Create(
-      {.resident = region.data(), .workspace = workspace, .compute_threads = compute_threads});
-}
-
-absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job,
-                                       const plan::DeviceSpec& device) {
+absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, LayerTarget target) {
   for (const LayerImplementation& row : kImplementations) {
-    if (row.device != device.kind || !row.has_layers_of(job)) continue;
+    if (row.target != target || !row.has_layers_of(job)) continue;
     HARMONY_ASSIGN_OR_RETURN(LayerChain layers, row.build(job));
     HARMONY_RETURN_IF_ERROR(CheckKeptBytes(job, layers));
     return layers;
   }
   return absl::UnimplementedError(
-      absl::StrCat("device ", ToString(device), " cannot compute the layers of this model"));
+      "this build cannot compute the layers of this model on that kind of device");
 }
 
 }  // namespace harmony::worker

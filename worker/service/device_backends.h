@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/ipc/fd_passing.h"
 #include "common/plan/machine.h"
 #include "common/runtime/attached_job.h"
-#include "worker/device/compute_device.h"
+#include "common/runtime/program.h"
+#include "worker/device/device_backend.h"
 #include "worker/layers/layer.h"
 
 namespace harmony::worker {
@@ -14,19 +14,13 @@ namespace harmony::worker {
 // What implements devices and layers, chosen by what descriptions say. Nothing else in the worker
 // names an implementation.
 
-// Unimplemented names a device whose kind this build lacks.
-absl::Status CheckDeviceKind(const plan::DeviceSpec& device);
-
-// A device for one job: what is resident lies in `region`, which outlives it, the workspace has the
-// given size. ResourceExhausted: the system lacks memory for it.
-absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenComputeDevice(const plan::DeviceSpec& device,
-                                                                 const ipc::MappedRegion& region,
-                                                                 Bytes workspace,
-                                                                 int compute_threads);
+// The backend of a device whose region was inherited. FailedPrecondition: it was not, or this
+// machine or build lacks what that kind of device needs.
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const runtime::ProgramContext& context,
+                                                           const plan::DeviceSpec& device);
 
 // The layers of the job's model. Unimplemented: no implementation has both its layers and the
-// device.
-absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job,
-                                       const plan::DeviceSpec& device);
+// target.
+absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, LayerTarget target);
 
 }  // namespace harmony::worker

@@ -93,19 +93,18 @@ struct DeviceWorker::Job {
   LayerRunner runner;
 };
 
-absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(const plan::DeviceSpec& device,
-                                                                   ipc::MappedRegion region) {
-  HARMONY_RETURN_IF_ERROR(CheckDeviceKind(device));
-  if (region.size() != device.memory) {
+absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(
+    const plan::DeviceSpec& device, std::unique_ptr<DeviceBackend> backend) {
+  if (backend->memory() != device.memory) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the memory of device ", device.ordinal, " has ", FormatBytesExact(region.size()),
+        "the memory of device ", device.ordinal, " has ", FormatBytesExact(backend->memory()),
         ", its specification says ", FormatBytesExact(device.memory)));
   }
-  return std::unique_ptr<DeviceWorker>(new DeviceWorker(device, std::move(region)));
+  return std::unique_ptr<DeviceWorker>(new DeviceWorker(device, std::move(backend)));
 }
 
-DeviceWorker::DeviceWorker(const plan::DeviceSpec& device, ipc::MappedRegion region)
-    : device_(device), region_(std::move(region)) {}
+DeviceWorker::DeviceWorker(const plan::DeviceSpec& device, std::unique_ptr<DeviceBackend> backend)
+    : device_(device), backend_(std::move(backend)) {}
 
 DeviceWorker::~DeviceWorker() { EndJob(); }
 
@@ -123,11 +122,10 @@ absl::Status DeviceWorker::SetUpJob(const runtime::AttachedJob& job) {
         FormatBytesExact(plan.resident), " of ", FormatBytesExact(plan.memory)));
   }
   EndJob();  // first: two jobs' workspaces are more than the device has
-  // The region beyond the resident part stays untouched: the cap covers both together.
   HARMONY_ASSIGN_OR_RETURN(
       std::unique_ptr<ComputeDevice> device,
-      OpenComputeDevice(device_, region_, plan.memory - plan.resident, job.spec.compute_threads));
-  HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, device_));
+      backend_->Open(plan.resident, plan.memory - plan.resident, job.spec.compute_threads));
+  HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, backend_->layers()));
   ComputeDevice& opened = *device;
   std::unique_ptr<Job> next(new Job{job, plan.resident, std::move(device),
                                     LayerRunner(job.model, std::move(layers), opened)});

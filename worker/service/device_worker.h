@@ -8,11 +8,11 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/command/command.h"
-#include "common/ipc/fd_passing.h"
 #include "common/plan/machine.h"
 #include "common/runtime/attached_job.h"
 #include "common/runtime/pacer.h"
 #include "worker/device/compute_device.h"
+#include "worker/device/device_backend.h"
 #include "worker/layers/layer_runner.h"
 
 namespace harmony::worker {
@@ -26,9 +26,9 @@ namespace harmony::worker {
 // comes from the compute lane's thread; stats from any.
 class DeviceWorker {
  public:
-  // `region` is the whole memory of the device. Unimplemented for kinds other than sim.
-  static absl::StatusOr<std::unique_ptr<DeviceWorker>> Create(const plan::DeviceSpec& device,
-                                                              ipc::MappedRegion region);
+  // FailedPrecondition: the backend has another size of memory than the device.
+  static absl::StatusOr<std::unique_ptr<DeviceWorker>> Create(
+      const plan::DeviceSpec& device, std::unique_ptr<DeviceBackend> backend);
   ~DeviceWorker();
 
   // Builds the job's layers and makes what the resident part leaves of the device's memory their
@@ -54,14 +54,14 @@ class DeviceWorker {
  private:
   struct Job;
 
-  DeviceWorker(const plan::DeviceSpec& device, ipc::MappedRegion region);
+  DeviceWorker(const plan::DeviceSpec& device, std::unique_ptr<DeviceBackend> backend);
 
   absl::Status RunTask(const command::ComputeTask& task);
   absl::StatusOr<GroupBinding> Bind(const command::ComputeTask& task) const;
   Nanos ModelledDuration(const command::Command& command, const command::ComputeTask& task) const;
 
   const plan::DeviceSpec device_;
-  const ipc::MappedRegion region_;
+  const std::unique_ptr<DeviceBackend> backend_;
   runtime::Pacer pacer_{runtime::PacedWork::kCompute};
   mutable Mutex mutex_;  // guards the pointer job_, for stats
   std::unique_ptr<Job> job_;

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/runtime/segment_semaphores.h"
 #include "harmony/v1/attach.pb.h"
+#include "worker/service/device_backends.h"
 #include "worker/service/device_worker.h"
 #include "worker/service/serve.h"
 
@@ -45,11 +46,9 @@ absl::StatusOr<plan::DeviceSpec> FindDevice(const runtime::ProgramContext& conte
 
 absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
   HARMONY_ASSIGN_OR_RETURN(const plan::DeviceSpec device, FindDevice(context));
-  if (device.kind != plan::DeviceKind::kSim)
-    return DeviceWorker::Create(device, ipc::MappedRegion()).status();
-  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion region, context.MapDevice(device.ordinal));
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> backend, OpenBackend(context, device));
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWorker> worker,
-                           DeviceWorker::Create(device, std::move(region)));
+                           DeviceWorker::Create(device, std::move(backend)));
   // It computes in its device's memory, which the swapper fills and empties.
   HARMONY_RETURN_IF_ERROR(context.segment.KeepOnlySemaphoresWritable());
   DeviceHandler handler(worker.get());
@@ -58,7 +57,9 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
   const command::LaneTable table(static_cast<int>(context.devices.size()));
   std::vector<runtime::LaneDefinition> lanes;
   lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                   [&worker](const command::Command& command) { return worker->Run(command); }});
+                   [&worker](const command::Command& command) {
+                     return runtime::EndIfDeviceIsLost(worker->Run(command));
+                   }});
   runtime::AttachedOptions options = context.attached_options();
   options.role = runtime::AttachedRole::kWorker;
   options.device = device.ordinal;

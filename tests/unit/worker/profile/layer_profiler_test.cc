@@ -1,6 +1,7 @@
 #include "worker/profile/layer_profiler.h"
 #include "common/model/families/causal_lm.h"
 #include "common/model/model_sizes.h"
+#include "worker/device/sim_backend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ constexpr char kTied[] = R"({"model_type": "llama", "vocab_size": 97, "max_posit
 absl::StatusOr<LayerProfiler> Profiler(const char* devices, const runtime::ProfileCall& call) {
   const plan::DeviceSpec device = plan::ParseDevices(devices)->front();
   const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, device.memory);
-  return LayerProfiler::Create(device, *ipc::MappedRegion::Map(fd.get()), call);
+  return LayerProfiler::Create(device, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())), call);
 }
 
 runtime::ProfileCall Call(const char* config) {

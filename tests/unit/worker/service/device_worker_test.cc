@@ -10,6 +10,7 @@
 
 #include "common/base/random.h"
 #include "common/model/families/causal_lm.h"
+#include "worker/device/sim_backend.h"
 
 namespace harmony::worker {
 namespace {
@@ -32,7 +33,7 @@ class DeviceWorkerTest : public ::testing::Test {
     const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
     ipc::MappedRegion mine = *ipc::MappedRegion::Map(fd.get());
     memory_ = mine.data();
-    worker_ = *DeviceWorker::Create(device_, *ipc::MappedRegion::Map(fd.get()));
+    worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
     mine_ = std::move(mine);
     job_ = MakeJob(kResident);
   }
@@ -186,7 +187,7 @@ TEST_F(DeviceWorkerTest, TheContextOfADeviceIsNotPlannedWith) {
   device_.context = KiB(64);
   const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
   worker_.reset();
-  worker_ = *DeviceWorker::Create(device_, *ipc::MappedRegion::Map(fd.get()));
+  worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
   EXPECT_EQ(worker_->SetUpJob(job_).code(), absl::StatusCode::kInvalidArgument);
   job_.plan.devices[0].memory = device_.usable();
   EXPECT_TRUE(worker_->SetUpJob(job_).ok());
@@ -197,7 +198,7 @@ TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
   const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
   mine_ = *ipc::MappedRegion::Map(fd.get());
   memory_ = mine_.data();
-  worker_ = *DeviceWorker::Create(device_, *ipc::MappedRegion::Map(fd.get()));
+  worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
   command::Command command = FusedTask();
   command.header.expected = Millis(50);
@@ -207,12 +208,13 @@ TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
   EXPECT_EQ(worker_->stats().paced, 1);
 }
 
-TEST(DeviceWorkerCreateTest, CudaIsRefusedByName) {
-  plan::DeviceSpec device;
-  device.kind = plan::DeviceKind::kCuda;
-  const absl::Status status = DeviceWorker::Create(device, ipc::MappedRegion()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cuda"));
+TEST_F(DeviceWorkerTest, MemoryOfAnotherSizeIsRefused) {
+  device_.memory = kMemory + KiB(4);
+  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
+  const absl::Status status =
+      DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get()))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("its specification says"));
 }
 
 }  // namespace

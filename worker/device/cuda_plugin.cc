@@ -1,0 +1,50 @@
+#include "worker/device/cuda_plugin.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/build_identity.h"
+#include "common/base/status.h"
+
+namespace harmony::worker {
+namespace {
+
+std::string PluginPath() {
+  if (const char* given = std::getenv(kCudaPluginVariable)) return given;
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return program.parent_path().parent_path() / "lib" / "libharmony_cuda.so";
+}
+
+absl::StatusOr<const CudaPlugin*> LoadPlugin() {
+  const std::string path = PluginPath();
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot compute on GPUs: ", dlerror(),
+                     ". The library is built where nvcc is (deploy/setup.sh --with-cuda)"));
+  }
+  const auto entry = reinterpret_cast<CudaPluginEntry>(dlsym(library, kCudaPluginEntry));
+  const CudaPlugin* const plugin = entry == nullptr ? nullptr : entry();
+  if (plugin == nullptr || absl::string_view(plugin->build) != BuildIdentity()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " belongs to another build than this program, ", BuildIdentity(),
+                     ": build all of it"));
+  }
+  return plugin;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(const plan::DeviceSpec& device,
+                                                               int fd) {
+  HARMONY_ASSIGN_OR_RETURN(const CudaPlugin* plugin, LoadPlugin());
+  return plugin->open(device, fd);
+}
+
+}  // namespace harmony::worker
