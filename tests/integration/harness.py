@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,9 @@ BUILD = pathlib.Path(os.environ.get("HARMONY_BUILD", pathlib.Path(__file__).reso
 HARMONY = BUILD / "bin" / "harmony"
 PLAIN_TRAINER = BUILD / "bin" / "plain_trainer"
 DEADLINE = 120  # seconds; for any single wait, far above what is ever needed
+# Which devices the tests' `sim*N:mem=M` are: "sim", or "cuda", on the driver made for tests (tests/fake_cuda).
+DEVICES = os.environ.get("HARMONY_TEST_DEVICES", "sim")
+FAKE_GPUS = 2
 
 
 TINY_GPT2 = {
@@ -33,6 +37,29 @@ BASE_JOB = {
     "max_steps": 6, "optim": "adamw", "learning_rate": 1e-3, "seed": 7, "logging_steps": 1,
     "compute_threads": 1,
 }
+
+
+def on_gpus(devices):
+    """The same devices as so many of the fake GPUs, in turn; paced ones stay what they are."""
+    match = re.fullmatch(r"sim(?:\*(\d+))?:mem=(\w+)", str(devices))
+    if match is None:
+        return devices
+    return ";".join(f"cuda:{i % FAKE_GPUS},mem={match[2]}" for i in range(int(match[1] or 1)))
+
+
+def arguments(args):
+    """Of a program: devices are those that the tests are to run on."""
+    args = [str(a) for a in args]
+    if DEVICES == "cuda":
+        args = [on_gpus(a) if before == "--devices" else a for before, a in zip([""] + args, args)]
+    return args
+
+
+def fake_gpus(seed, **keys):
+    """The environment in which programs find GPUs; `keys` are the fake driver's (tests/fake_cuda/README.md)."""
+    keys = dict(devices=FAKE_GPUS, memory="8GiB", context="1MiB", max_delay_us=200, seed=seed % 1000, peers=seed % 2) | keys
+    return {"LD_LIBRARY_PATH": str(BUILD / "fake_cuda"), "FAKE_CUDA": ",".join(f"{k}={v}" for k, v in keys.items()),
+            "HARMONY_CUDA_PLUGIN": str(BUILD / "fake_cuda" / "libfake_cuda_compute.so")}
 
 
 def write_job(path, job):
@@ -92,6 +119,8 @@ class Scratch(unittest.TestCase):
         self.env.pop("HARMONY_SOCKET", None)
         seed = int(os.environ.get("HARMONY_SEED", random.SystemRandom().randrange(1 << 31)))
         self.random = random.Random(seed)
+        if DEVICES == "cuda":
+            self.env |= fake_gpus(seed)
         self.replay = f"replay with HARMONY_SEED={seed} python3 {type(self).__module__}.py {self.id().split('.', 1)[1]}"
         text = "".join(f"{i} the quick brown fox jumps over the lazy dog {i * i % 97}\n" for i in range(2000))
         (self.dir / "data.txt").write_text(text)
@@ -112,7 +141,7 @@ class Scratch(unittest.TestCase):
 
     def harmony(self, *args, check=0, **kw):
         """Runs the CLI to its end; `check` is the exit code expected (None: any)."""
-        done = subprocess.run([HARMONY, *map(str, args)], env=self.env, cwd=self.dir, text=True,
+        done = subprocess.run([HARMONY, *arguments(args)], env=self.env, cwd=self.dir, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=600, **kw)
         if check is not None and done.returncode != check:
             self.fail(f"harmony {' '.join(map(str, args))}: exit {done.returncode}, expected {check}\n"
@@ -139,7 +168,7 @@ class Scratch(unittest.TestCase):
     def start(self, *args, log="run.log"):
         log = open(self.dir / log, "ab")
         self.addCleanup(log.close)
-        process = subprocess.Popen([HARMONY, *map(str, args)], env=self.env, cwd=self.dir, stdout=log,
+        process = subprocess.Popen([HARMONY, *arguments(args)], env=self.env, cwd=self.dir, stdout=log,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         self.addCleanup(self.end, process)
         return process
