@@ -49,7 +49,7 @@ absl::Status ShareMemory(const Gpu& gpu, const std::vector<DeviceSpec*>& devices
   }
   const Bytes left = gpu.free - processes - given;
   if (left < MiB(open * 2)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return absl::InvalidArgumentError(absl::StrCat(
         "devices: cuda:", gpu.ordinal, " (", gpu.name, ") has ", FormatBytes(gpu.free), " free of ",
         FormatBytes(gpu.memory), "; ", given > Bytes() ? FormatBytes(given) + " are asked for" : "",
         given > Bytes() ? ", and " : "", "the processes that use it take about ",

@@ -32,8 +32,8 @@ bool NeedsGpus(absl::string_view devices);
 
 // The same devices, "cuda" replaced by all GPUs, and with the memory of each. Where none is given
 // it is what is free, less the contexts of the processes that will use it, shared by the devices
-// that are the same GPU. InvalidArgument names a GPU that is not there; ResourceExhausted one that
-// has less memory free than what is given, with the numbers.
+// that are the same GPU. InvalidArgument names a GPU that is not there, or has less memory free
+// than what is given, with the numbers.
 absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vector<Gpu>& gpus);
 
 }  // namespace harmony::plan

@@ -1,5 +1,5 @@
-// Stands in for libharmony_cuda.so where there is no GPU: a worker of a cuda device that computes by
-// the CPU's layers, in memory that it reaches by the (fake) driver as a real one does. Given to
+// Stands in for libharmony_cuda.so where there is no GPU: a worker of a cuda device that computes
+// by the CPU's layers, in memory that it reaches by the (fake) driver as a real one does. Given to
 // programs by HARMONY_CUDA_PLUGIN.
 
 #include <optional>

@@ -21,7 +21,7 @@ HARMONY = BUILD / "bin" / "harmony"
 PLAIN_TRAINER = BUILD / "bin" / "plain_trainer"
 DEADLINE = 120  # seconds; for any single wait, far above what is ever needed
 # Which devices the tests' `sim*N:mem=M` are: "sim", or "cuda", on the driver made for tests (tests/fake_cuda).
-DEVICES = os.environ.get("HARMONY_TEST_DEVICES", "sim")
+DEVICE_KIND = os.environ.get("HARMONY_TEST_DEVICES", "sim")
 FAKE_GPUS = 2
 
 
@@ -39,10 +39,10 @@ BASE_JOB = {
 }
 
 
-def on_gpus(devices):
-    """The same devices as so many of the fake GPUs, in turn; paced ones stay what they are."""
-    match = re.fullmatch(r"sim(?:\*(\d+))?:mem=(\w+)", str(devices))
-    if match is None:
+def of_kind(devices):
+    """The devices that a test runs on where it says these: so many of the fake GPUs, in turn. Paced ones stay."""
+    match = DEVICE_KIND == "cuda" and re.fullmatch(r"sim(?:\*(\d+))?:mem=(\w+)", str(devices))
+    if not match:
         return devices
     return ";".join(f"cuda:{i % FAKE_GPUS},mem={match[2]}" for i in range(int(match[1] or 1)))
 
@@ -50,9 +50,7 @@ def on_gpus(devices):
 def arguments(args):
     """Of a program: devices are those that the tests are to run on."""
     args = [str(a) for a in args]
-    if DEVICES == "cuda":
-        args = [on_gpus(a) if before == "--devices" else a for before, a in zip([""] + args, args)]
-    return args
+    return [of_kind(a) if before == "--devices" else a for before, a in zip([""] + args, args)]
 
 
 def fake_gpus(seed, **keys):
@@ -119,7 +117,7 @@ class Scratch(unittest.TestCase):
         self.env.pop("HARMONY_SOCKET", None)
         seed = int(os.environ.get("HARMONY_SEED", random.SystemRandom().randrange(1 << 31)))
         self.random = random.Random(seed)
-        if DEVICES == "cuda":
+        if DEVICE_KIND == "cuda":
             self.env |= fake_gpus(seed)
         self.replay = f"replay with HARMONY_SEED={seed} python3 {type(self).__module__}.py {self.id().split('.', 1)[1]}"
         text = "".join(f"{i} the quick brown fox jumps over the lazy dog {i * i % 97}\n" for i in range(2000))

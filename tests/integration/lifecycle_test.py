@@ -131,7 +131,7 @@ class LifecycleTest(harness.Scratch):
 
     def test_up_submit_watch_down(self):
         up = json.loads(self.up("--devices", DEVICES, "--json").stdout)
-        self.assertEqual(up["devices"], DEVICES)
+        self.assertEqual(up["devices"], harness.of_kind(DEVICES))
         again = self.harmony("up", "--detach", "--devices", DEVICES, check=2)
         self.assertIn("already", again.stderr + again.stdout)
         pids = self.all_pids()

@@ -44,6 +44,24 @@ TEST(FdPassingTest, MissingOrClosedDescriptorsAreNamed) {
   unsetenv(kSegmentFdVariable);
 }
 
+TEST(FdPassingTest, AnAnswerArrivesWholeWithItsDescriptorOrNotAtAll) {
+  auto socket = MakeAnswerSocket();
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  auto region = CreateDeviceRegion(0, MiB(1));
+  ASSERT_TRUE(SendAnswer(socket->answerer.get(), "here", region->get()).ok());
+  ASSERT_TRUE(SendAnswer(socket->answerer.get(), std::string(kMostAnswer, 'x')).ok());
+  socket->answerer.Reset();
+  const auto first = ReceiveAnswer(socket->asker.get());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->text, "here");
+  EXPECT_TRUE(MappedRegion::Map(first->fd.get(), MiB(1)).ok());
+  const auto second = ReceiveAnswer(socket->asker.get());
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->text.size(), kMostAnswer);
+  EXPECT_FALSE(second->fd.valid());
+  EXPECT_EQ(ReceiveAnswer(socket->asker.get()).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(FdPassingTest, SharedMemoryIsNotInCoreDumps) {
   const auto fd = CreateDeviceRegion(0, MiB(1));
   ASSERT_TRUE(fd.ok()) << fd.status();

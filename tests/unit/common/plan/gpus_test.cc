@@ -64,7 +64,7 @@ TEST(GpusTest, WhatIsNotThereIsNamed) {
   EXPECT_THAT(Refusal("cuda:2", {H100(0, GiB(79))}),
               AllOf(HasSubstr("no cuda:2"), HasSubstr("cuda:0 (Some")));
   EXPECT_THAT(Refusal("cuda:0,mem=79GiB", {H100(0, GiB(79))}),
-              AllOf(HasSubstr("79 GiB"), HasSubstr("free"), HasSubstr("mem=")));
+              AllOf(HasSubstr("79.00 GiB"), HasSubstr("free"), HasSubstr("mem=")));
   EXPECT_THAT(Refusal("cuda", {H100(0, GiB(1))}), HasSubstr("1.00 GiB"));
 }
 

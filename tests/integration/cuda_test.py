@@ -1,0 +1,114 @@
+"""CUDA devices by the driver made for tests (tests/fake_cuda): what only they have, and what is refused."""
+import json
+import re
+import subprocess
+import unittest
+
+import harness
+
+TWO = "cuda:0,mem=8MiB;cuda:1,mem=8MiB"
+
+
+class CudaTest(harness.Scratch):
+
+    def setUp(self):
+        super().setUp()
+        self.seed = self.random.randrange(1000)
+        self.gpus()
+
+    def gpus(self, **keys):
+        self.env |= harness.fake_gpus(self.seed, **keys)
+
+    def run_job(self, name, devices, *args, **changes):
+        job, out = self.job(name, **changes)
+        done = self.harmony("run", job, "--devices", devices, *args)
+        return done, out, (harness.losses(out), harness.weights_digest(out / "final"))
+
+    def expected(self):
+        job, out = self.job("plain")
+        self.plain(job, out)
+        return harness.losses(out), harness.weights_digest(out / "final")
+
+    def test_gpus_that_reach_one_another_or_not_and_one_that_is_several_devices_give_the_same_bits(self):
+        expected = self.expected()
+        for peers in (0, 1):
+            self.gpus(peers=peers)
+            _, out, got = self.run_job(f"peers{peers}", TWO)
+            self.assertEqual(got, expected, self.replay)
+            moved = re.findall("moved so far: (.*)", (out / "logs" / "swapper.log").read_text())[-1]
+            # What goes by way of the host takes both links to it.
+            self.assertEqual("p2p boundary" in moved, peers == 1, moved)
+            self.assertEqual("d2h boundary " in moved, peers == 0, moved)
+        self.gpus(devices=1)
+        self.assertEqual(self.run_job("one", ";".join(["cuda:0,mem=8MiB"] * 3))[2], expected, self.replay)
+
+    def test_a_device_that_is_lost_to_the_swapper_costs_no_bit(self):
+        expected = self.expected()
+        self.gpus(fail="MemcpyDtoHAsync:40:719")
+        done, _, got = self.run_job("lost", TWO)
+        self.assertEqual(got, expected, self.replay)
+        self.assertIn("recovered from", done.stdout)
+
+    def test_without_pinned_memory_copies_work_and_it_is_said(self):
+        expected = self.expected()
+        self.gpus(fail="MemHostRegister:0:801", pageable="stage", peers=1)
+        _, out, got = self.run_job("unpinned", TWO)
+        self.assertEqual(got, expected, self.replay)
+        self.assertIn("copies of the rest are slower", (out / "logs" / "swapper.log").read_text())
+
+    def test_jobs_one_after_the_other(self):
+        expected = self.expected()
+        self.up("--devices", TWO)
+        for name in ("first", "second"):
+            job, out = self.job(name)
+            self.harmony("submit", job)
+            self.harmony("watch", name, check=None)
+            harness.wait_for((out / "final").exists, f"{name} to end")
+            self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected, self.replay)
+
+    def test_profile_and_plan_by_it(self):
+        job, _ = self.job("profiled")
+        self.harmony("profile", job, "--devices", TWO, "-o", self.dir / "P.json", "--quick")
+        profile = json.loads((self.dir / "P.json").read_text())
+        self.assertGreater(profile["devices"][1]["h2d"]["together_bytes_per_s"]["median"], 0)
+        self.harmony("plan", job, "--devices", TWO, "--profile", self.dir / "P.json")
+
+    def test_all_gpus_are_found(self):
+        job, _ = self.job("found")
+        plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
+        self.assertEqual(plan["devices"], harness.FAKE_GPUS)
+
+    def refused(self, devices, *parts, command="run"):
+        job, _ = self.job("refused")
+        done = self.harmony(command, job, "--devices", devices, check=2)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        for part in parts:
+            self.assertIn(part, done.stderr)
+
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        self.refused("cuda:7,mem=8MiB", "no cuda:7", "cuda:0 (Fake GPU)")
+        self.refused("cuda:0,mem=8GiB", "8.00 GiB free", "mem=")
+        self.refused("cuda:0,mem=8MiB;sim:mem=8MiB", "all sim or all cuda")
+        self.refused("cuda:0,mem=8MiB,flops=1G", "takes only mem")
+        self.gpus(driver=12040)
+        self.refused("cuda:0,mem=8MiB", "for CUDA 12.4", "13.0")
+        self.gpus(devices=0)
+        self.refused("cuda", "no GPU")
+        self.gpus(lacks="MemExportToShareableHandle")
+        self.refused("cuda", "lacks cuMemExportToShareableHandle")
+
+    def test_without_a_driver_plans_are_made_and_runs_refused(self):
+        del self.env["LD_LIBRARY_PATH"]
+        self.refused("cuda:0,mem=8MiB", "no CUDA driver")
+        self.refused("cuda", "no CUDA driver", command="plan")
+        job, _ = self.job("elsewhere")
+        self.assertIn("cuda:1", self.harmony("plan", job, "--devices", TWO).stdout)
+
+    def test_no_program_links_a_cuda_library(self):
+        for program in ("harmony", "harmony-coordinator", "harmony-swapper", "harmony-worker", "harmony-cuda"):
+            linked = subprocess.run(["ldd", harness.BUILD / "bin" / program], text=True, capture_output=True).stdout
+            self.assertNotRegex(linked, r"libcuda\.|libtorch_cuda|libc10_cuda")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
