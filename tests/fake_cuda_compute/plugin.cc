@@ -21,7 +21,6 @@ class CpuOnCuda : public worker::DeviceBackend {
       : context_(std::move(context)), region_(std::move(region)) {}
 
   Bytes memory() const override { return region_.size(); }
-  worker::LayerTarget layers() const override { return worker::LayerTarget::kCpu; }
   absl::StatusOr<std::unique_ptr<worker::ComputeDevice>> Open(Bytes resident, Bytes workspace,
                                                               int compute_threads) override {
     if (resident + workspace > region_.size()) {

@@ -24,6 +24,13 @@ class WorkspaceBlock {
   DeviceAddress address_;
 };
 
+// Whose code computes in a device's memory, and which of several alike devices it is there.
+struct LayerTarget {
+  enum class Kind { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  int index = 0;
+};
+
 // The memory of one device while a job runs on it, and the operations on it that need no layer. The
 // memory has two parts: the resident one, in which the dispatcher places what tasks are bound to,
 // and the workspace, from which a task takes its temporaries and which it leaves empty.
@@ -35,6 +42,8 @@ class WorkspaceBlock {
 class ComputeDevice {
  public:
   virtual ~ComputeDevice() = default;
+
+  virtual LayerTarget target() const = 0;
 
   // Where the resident part begins.
   virtual DeviceAddress resident() const = 0;
@@ -61,8 +70,9 @@ class ComputeDevice {
   // found something, -1 when there is none; an error when queued work failed.
   virtual absl::StatusOr<int> Synchronize() = 0;
 
-  // Between the host's memory and the device's, done on return. Profiles and tests fill and read
-  // tensors by these; a task's data come and go by the swapper.
+  // Between the host's memory and the device's, done on return, after what was started before. For
+  // the little that a layer's host code reads and writes itself (ids to check, a loss); profiles
+  // and tests fill and read tensors by these, too. A task's data come and go by the swapper.
   virtual absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status Read(DeviceAddress from, absl::Span<std::byte> to) = 0;
 

@@ -30,6 +30,7 @@ class CpuDevice : public ComputeDevice {
   CpuDevice() : CpuDevice(Options{}, std::nullopt) {}
   ~CpuDevice() override;
 
+  LayerTarget target() const override { return {}; }
   DeviceAddress resident() const override;
   void PrepareThread() override;
   absl::StatusOr<std::unique_ptr<WorkspaceBlock>> Allocate(Bytes size) override;

@@ -10,9 +10,6 @@
 
 namespace harmony::worker {
 
-// Whose code computes layers in a device's memory.
-enum class LayerTarget { kCpu, kCuda };
-
 // The service's thread calls; devices are used as ComputeDevice says.
 class DeviceBackend {
  public:
@@ -20,7 +17,6 @@ class DeviceBackend {
 
   // Of the whole device.
   virtual Bytes memory() const = 0;
-  virtual LayerTarget layers() const = 0;
 
   // The device for one job: the first `resident` bytes of its memory are bound, the workspace has
   // its own size beside them. One at a time; the backend outlives it. ResourceExhausted: memory is

@@ -12,7 +12,6 @@ class SimBackend : public DeviceBackend {
   explicit SimBackend(ipc::MappedRegion region) : region_(std::move(region)) {}
 
   Bytes memory() const override { return region_.size(); }
-  LayerTarget layers() const override { return LayerTarget::kCpu; }
   absl::StatusOr<std::unique_ptr<ComputeDevice>> Open(Bytes, Bytes workspace,
                                                       int compute_threads) override {
     return CpuDevice::Create(

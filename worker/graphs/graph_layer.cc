@@ -40,15 +40,20 @@ bool SharesOneOf(Tensors places, const at::Tensor& value) {
   });
 }
 
+void ThrowUnless(const absl::Status& done) { TORCH_CHECK(done.ok(), std::string(done.message())); }
+
 class GraphLayer : public Layer {
  public:
   GraphLayer(LayerPlaces places, model::ExportedGraph described, model::LossReduction reduction,
-             int64_t labels_per_sample, std::shared_ptr<const LayerGraphs> graphs)
+             int64_t labels_per_sample, std::shared_ptr<const LayerGraphs> graphs,
+             ComputeDevice& device)
       : places_(std::move(places)),
         described_(std::move(described)),
         reduction_(reduction),
         labels_per_sample_(labels_per_sample),
-        graphs_(std::move(graphs)) {}
+        graphs_(std::move(graphs)),
+        device_(device),
+        torch_(TorchDeviceOf(device)) {}
 
   Bytes KeptBytes(int64_t samples) const override;
   std::unique_ptr<SavedActivations> NewSaved(int64_t samples, DeviceAddress place) const override;
@@ -103,6 +108,8 @@ class GraphLayer : public Layer {
   const model::LossReduction reduction_;
   const int64_t labels_per_sample_;
   const std::shared_ptr<const LayerGraphs> graphs_;
+  ComputeDevice& device_;
+  const c10::Device torch_;  // the same
 };
 
 template <typename Body>
@@ -130,18 +137,18 @@ at::Tensor GraphLayer::GradientOf(const LayerCall& call, const SlotPlace& slot) 
   const ReferenceBinding* const binding = FindReference(call, slot);
   if (binding == nullptr || !binding->gradients) return at::Tensor();
   return TensorOver(binding->gradients + slot.parameter.gradient, slot.parameter.gradient_type,
-                    slot.type.ShapeFor(call.samples));
+                    slot.type.ShapeFor(call.samples), torch_);
 }
 
 at::Tensor GraphLayer::Slot(const SlotPlace& slot, const LayerCall& call, Tensors inputs,
                             Statistic statistic) const {
   switch (slot.kind) {
     case model::SlotKind::kValue:
-      return Wrap(inputs[static_cast<size_t>(slot.value.tensor)], slot.type, call.samples);
+      return Wrap(inputs[static_cast<size_t>(slot.value.tensor)], slot.type, call.samples, torch_);
     case model::SlotKind::kInput:
       TORCH_CHECK(static_cast<size_t>(slot.input) < call.batch.size(), "'", slot.type.name,
                   "' is not bound");
-      return Wrap(call.batch[static_cast<size_t>(slot.input)], slot.type, call.samples);
+      return Wrap(call.batch[static_cast<size_t>(slot.input)], slot.type, call.samples, torch_);
     case model::SlotKind::kParameter:
       break;
   }
@@ -152,7 +159,7 @@ at::Tensor GraphLayer::Slot(const SlotPlace& slot, const LayerCall& call, Tensor
   const ReferenceBinding* const binding = FindReference(call, slot);
   TORCH_CHECK(binding != nullptr && binding->weights, "'", slot.type.name, "' is not bound");
   return TensorOver(binding->weights + slot.parameter.weight, slot.type.dtype,
-                    slot.type.ShapeFor(call.samples));
+                    slot.type.ShapeFor(call.samples), torch_);
 }
 
 std::vector<c10::IValue> GraphLayer::InputsOf(const Graph& graph, const LayerCall& call,
@@ -185,8 +192,11 @@ void GraphLayer::CheckBatch(const LayerCall& call) const {
     const auto index = static_cast<size_t>(slot.input);
     if (index >= call.batch.size() || !call.batch[index].address) continue;
     const DeviceTensor& tensor = call.batch[index];
-    const int64_t position = model::FirstOutside(HostPointer<const void>(tensor.address),
-                                                 tensor.dtype, tensor.elements(), slot.range);
+    std::vector<std::byte> values(
+        static_cast<size_t>((SizeOf(tensor.dtype) * tensor.elements()).count()));
+    ThrowUnless(device_.Read(tensor.address, absl::MakeSpan(values)));
+    const int64_t position =
+        model::FirstOutside(values.data(), tensor.dtype, tensor.elements(), slot.range);
     TORCH_CHECK_INDEX(position < 0, "'", slot.type.name, "' has a number at position ", position,
                       " that is not in ", ToString(slot.range));
   }
@@ -199,9 +209,12 @@ GraphLayer::Labels GraphLayer::LabelsOf(const LayerCall& call, const LossBinding
   const auto input = static_cast<size_t>(places_.label_counts);
   TORCH_CHECK(input < call.batch.size() && call.batch[input].address,
               "the numbers of labels are not bound");
-  const auto* const counts = HostPointer<const int64_t>(call.batch[input].address);
+  std::vector<int64_t> counts(static_cast<size_t>(2 * call.samples));
+  ThrowUnless(device_.Read(call.batch[input].address,
+                           absl::MakeSpan(reinterpret_cast<std::byte*>(counts.data()),
+                                          counts.size() * sizeof(int64_t))));
   Labels labels{0, counts[1]};
-  for (int64_t s = 0; s < call.samples; ++s) labels.count += counts[2 * s];
+  for (size_t i = 0; i < counts.size(); i += 2) labels.count += counts[i];
   return labels;
 }
 
@@ -209,7 +222,7 @@ GraphLayer::Labels GraphLayer::LabelsOf(const LayerCall& call, const LossBinding
 
 at::Tensor GraphLayer::PlaceOfOutput(size_t index, const LayerCall& call, Tensors outputs) const {
   const OutputPlace& output = places_.outputs[index];
-  return Wrap(outputs[static_cast<size_t>(output.place.tensor)], output.type, call.samples);
+  return Wrap(outputs[static_cast<size_t>(output.place.tensor)], output.type, call.samples, torch_);
 }
 
 void GraphLayer::PutOutput(size_t index, const at::Tensor& value, const LayerCall& call,
@@ -289,7 +302,7 @@ at::Tensor GraphLayer::KeptTensor(size_t index, DeviceAddress place, int64_t sam
     place = place + (SizeOf(before.dtype) * elements).AlignUp(kSlotAlignment);
   }
   const model::ExportedTensor& tensor = described_.saved[index];
-  return TensorOver(place, tensor.dtype, tensor.ShapeFor(samples));
+  return TensorOver(place, tensor.dtype, tensor.ShapeFor(samples), torch_);
 }
 
 // Contiguous wherever it is kept: operations choose by strides how they compute, and the backward
@@ -362,8 +375,8 @@ absl::Status GraphLayer::Forward(const LayerCall& call, Tensors inputs, Tensors 
     for (const PassedValue& value : places_.passed) {
       const DeviceTensor& from = inputs[static_cast<size_t>(value.from.tensor)];
       const DeviceTensor& to = outputs[static_cast<size_t>(value.to.tensor)];
-      TensorOver(to.address, to.dtype, to.shape)
-          .copy_(TensorOver(from.address, from.dtype, from.shape));
+      TensorOver(to.address, to.dtype, to.shape, torch_)
+          .copy_(TensorOver(from.address, from.dtype, from.shape, torch_));
     }
     return absl::OkStatus();
   });
@@ -378,7 +391,7 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
     SavedTensors& found = saved == nullptr ? own : static_cast<SavedTensors&>(*saved);
     // Null of the first layer, and of one with statistics in a group that keeps what it can.
     if (saved == nullptr) HARMONY_RETURN_IF_ERROR(Save(call, inputs, {}, own));
-    InputGradients gradients(places_, output_gradients, input_gradients);
+    InputGradients gradients(places_, output_gradients, input_gradients, device_);
     const Graph& graph = *graphs_->backward;
     std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfStep);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -391,7 +404,7 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
       } else if (input.kind == InputKind::kTangent) {
         const OutputPlace& output = places_.outputs[index];
         values[i] = Wrap(output_gradients[static_cast<size_t>(output.place.gradient)], output.type,
-                         call.samples);
+                         call.samples, torch_);
       }
     }
     found.tensors.clear();
@@ -417,12 +430,12 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
     const double scale =
         reduction_ == model::LossReduction::kMean ? static_cast<double>(labels.count) : 1.0;
     auto tangent = static_cast<float>(scale / static_cast<double>(labels.total));
-    InputGradients gradients(places_, {}, input_gradients);
+    InputGradients gradients(places_, {}, input_gradients, device_);
     const Graph& graph = *graphs_->fused;
     std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfMicrobatch);
     for (size_t i = 0; i < values.size(); ++i) {
       if (graph.inputs()[i].kind != InputKind::kTangent) continue;
-      values[i] = at::from_blob(&tangent, {}, at::TensorOptions(at::kFloat));
+      values[i] = at::from_blob(&tangent, {}, at::TensorOptions(at::kFloat)).to(torch_);
     }
     std::vector<Update> updates;
     HARMONY_RETURN_IF_ERROR(graph.Run(
@@ -437,7 +450,10 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
             TORCH_CHECK(value.numel() == 1 && value.scalar_type() == at::kFloat, "the loss is ",
                         value.scalar_type(), " ", value.sizes());
             const double number = value.item<float>();
-            *HostPointer<command::LossSlot>(loss.slot) = {number * scale, labels.count};
+            const command::LossSlot slot{number * scale, labels.count};
+            ThrowUnless(device_.Write(
+                loss.slot,
+                absl::MakeSpan(reinterpret_cast<const std::byte*>(&slot), sizeof(slot))));
           }
         },
         [&](const PhaseOutput& output) {
@@ -454,7 +470,7 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
 
 absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
                                            const model::ExportedModel& exported,
-                                           const std::string& directory) {
+                                           const std::string& directory, ComputeDevice& device) {
   std::map<int, std::shared_ptr<const LayerGraphs>> loaded;
   LayerChain layers;
   for (size_t i = 0; i < exported.layers.size(); ++i) {
@@ -464,7 +480,7 @@ absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
     std::shared_ptr<const LayerGraphs>& graphs = loaded[layer.graph];
     if (graphs == nullptr) {
       absl::StatusOr<std::shared_ptr<const LayerGraphs>> made =
-          LoadLayerGraphs(directory, described.digest, exported.torch);
+          LoadLayerGraphs(directory, described.digest, exported.torch, TorchDeviceOf(device));
       if (!made.ok()) return WithContext(made.status(), where);
       graphs = *std::move(made);
     }
@@ -472,7 +488,8 @@ absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
     if (!places.ok()) return WithContext(places.status(), where);
     HARMONY_RETURN_IF_ERROR_CTX(CheckLayerGraphs(*places, described, *graphs), where);
     layers.push_back(std::make_unique<GraphLayer>(*std::move(places), described, exported.reduction,
-                                                  exported.labels_per_sample.number(), graphs));
+                                                  exported.labels_per_sample.number(), graphs,
+                                                  device));
   }
   return layers;
 }

@@ -3,13 +3,13 @@
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
-#include "worker/device/cpu_memory.h"
 #include "worker/graphs/tensors.h"
 
 namespace harmony::worker {
 
-InputGradients::InputGradients(const LayerPlaces& places, Tensors behind, Tensors tensors)
-    : tensors_(tensors), written_(tensors.size()) {
+InputGradients::InputGradients(const LayerPlaces& places, Tensors behind, Tensors tensors,
+                               ComputeDevice& device)
+    : tensors_(tensors), device_(device), written_(tensors.size()) {
   TORCH_CHECK(tensors.size() == places.input_gradients && behind.size() == places.output_gradients,
               "gradients: ", tensors.size(), " before and ", behind.size(),
               " behind the layer are bound, not ", places.input_gradients, " and ",
@@ -17,7 +17,8 @@ InputGradients::InputGradients(const LayerPlaces& places, Tensors behind, Tensor
   for (const PassedValue& value : places.passed) {
     if (value.from.gradient == kNowhere) continue;
     const DeviceTensor& from = behind[static_cast<size_t>(value.to.gradient)];
-    Add(value.from.gradient, TensorOver(from.address, from.dtype, from.shape), from.shape);
+    Add(value.from.gradient,
+        TensorOver(from.address, from.dtype, from.shape, TorchDeviceOf(device_)), from.shape);
   }
 }
 
@@ -25,7 +26,7 @@ at::Tensor InputGradients::SumOf(int gradient, at::IntArrayRef shape) const {
   const DeviceTensor& tensor = tensors_[static_cast<size_t>(gradient)];
   TORCH_CHECK(tensor.address && tensor.elements() == c10::multiply_integers(shape),
               "input gradient ", gradient, " is not bound, or to a tensor of another size");
-  return TensorOver(tensor.address, tensor.dtype, shape);
+  return TensorOver(tensor.address, tensor.dtype, shape, TorchDeviceOf(device_));
 }
 
 at::Tensor InputGradients::PlaceOf(int gradient, at::IntArrayRef shape) const {
@@ -48,8 +49,7 @@ void InputGradients::Finish() {
   for (size_t i = 0; i < written_.size(); ++i) {
     if (written_[i]) continue;
     const DeviceTensor& tensor = tensors_[i];
-    ZeroBytes(HostPointer<void>(tensor.address),
-              (SizeOf(tensor.dtype) * tensor.elements()).count());
+    device_.Zero(tensor.address, SizeOf(tensor.dtype) * tensor.elements());
   }
 }
 

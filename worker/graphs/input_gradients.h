@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "worker/device/compute_device.h"
 #include "worker/graphs/layer_places.h"
 #include "worker/layers/layer.h"
 
@@ -16,7 +17,7 @@ namespace harmony::worker {
 class InputGradients {
  public:
   // `behind`: the gradients of the tensors behind the layer. `tensors` are written.
-  InputGradients(const LayerPlaces& places, Tensors behind, Tensors tensors);
+  InputGradients(const LayerPlaces& places, Tensors behind, Tensors tensors, ComputeDevice& device);
 
   // Where a gradient that is the first of its sum may be made; undefined where it is not.
   at::Tensor PlaceOf(int gradient, at::IntArrayRef shape) const;
@@ -29,6 +30,7 @@ class InputGradients {
   at::Tensor SumOf(int gradient, at::IntArrayRef shape) const;
 
   const Tensors tensors_;
+  ComputeDevice& device_;
   std::vector<bool> written_;
 };
 

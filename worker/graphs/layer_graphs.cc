@@ -25,7 +25,7 @@ std::string GraphDigest(absl::string_view text) {
 }
 
 absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string_view where,
-                                            absl::string_view torch) {
+                                            absl::string_view torch, c10::Device device) {
   HARMONY_ASSIGN_OR_RETURN(const GraphFile file, ParseGraphFile(text, where));
   LayerGraphs graphs;
   graphs.slots = file.slots;
@@ -37,6 +37,7 @@ absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string
     options.where = std::string(where);
     options.torch = std::string(torch);
     options.without_outputs = without_outputs;
+    options.device = device;
     HARMONY_ASSIGN_OR_RETURN(graph, Graph::Bind(found->second, phase, options));
     return absl::OkStatus();
   };
@@ -50,7 +51,8 @@ absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string
 
 absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::string& directory,
                                                                    const std::string& digest,
-                                                                   absl::string_view torch) {
+                                                                   absl::string_view torch,
+                                                                   c10::Device device) {
   const std::string name = absl::StrCat("graphs/", digest, ".json");
   const std::string path = io::JoinPath(directory, name);
   HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, limits::kMostFileBytes));
@@ -59,7 +61,7 @@ absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::st
     return absl::DataLossError(absl::StrCat(path, ": the SHA-256 of its contents is ", actual,
                                             ", not its name: copy or export the model again"));
   }
-  HARMONY_ASSIGN_OR_RETURN(LayerGraphs graphs, BindLayerGraphs(text, path, torch));
+  HARMONY_ASSIGN_OR_RETURN(LayerGraphs graphs, BindLayerGraphs(text, path, torch, device));
   return std::make_shared<const LayerGraphs>(std::move(graphs));
 }
 

@@ -31,12 +31,13 @@ std::string GraphDigest(absl::string_view text);
 
 // Errors: those of ParseGraphFile and Graph::Bind, which begin with `where`.
 absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string_view where,
-                                            absl::string_view torch);
+                                            absl::string_view torch, c10::Device device);
 
 // Of the file graphs/<digest>.json in the directory, made by that version of PyTorch. DataLoss when
 // its contents have another SHA-256; else the errors of reading a file and of BindLayerGraphs.
 absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::string& directory,
                                                                    const std::string& digest,
-                                                                   absl::string_view torch);
+                                                                   absl::string_view torch,
+                                                                   c10::Device device);
 
 }  // namespace harmony::worker

@@ -42,16 +42,28 @@ c10::ScalarType ScalarTypeOf(DType dtype) {
   TORCH_CHECK(false, "no type of exported models: ", std::string(ToString(dtype)));
 }
 
-at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes) {
-  return at::from_blob(HostPointer<void>(address), sizes, at::TensorOptions(ScalarTypeOf(dtype)));
+c10::Device TorchDeviceOf(const ComputeDevice& device) {
+  const LayerTarget target = device.target();
+  if (target.kind == LayerTarget::Kind::kCpu) return c10::Device(c10::kCPU);
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(target.index));
 }
 
-at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples) {
+at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
+                      c10::Device device) {
+  // LibTorch keeps the address of any device's memory as a pointer.
+  return at::for_blob(HostPointer<void>(address), sizes)
+      .options(at::TensorOptions(ScalarTypeOf(dtype)).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+
+at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples,
+                c10::Device device) {
   const std::vector<int64_t> shape = type.ShapeFor(samples);
   TORCH_CHECK(tensor.address, "'", type.name, "' is not bound");
   TORCH_CHECK(tensor.dtype == type.dtype && tensor.elements() == c10::multiply_integers(shape), "'",
               type.name, "' is bound to a tensor of another type or size");
-  return TensorOver(tensor.address, type.dtype, shape);
+  return TensorOver(tensor.address, type.dtype, shape, device);
 }
 
 void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_view what) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensors of the project's kind as LibTorch's, on the CPU. Functions throw c10::Error.
+// Tensors of the project's kind as LibTorch's. Functions throw c10::Error.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
 #include "common/model/exported_model.h"
+#include "worker/device/compute_device.h"
 #include "worker/device/device_tensor.h"
 
 namespace harmony::worker {
@@ -16,12 +17,17 @@ namespace harmony::worker {
 // Throws for a type that exported models do not have.
 c10::ScalarType ScalarTypeOf(DType dtype);
 
-// A contiguous view of memory that stays the caller's.
-at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes);
+// A device as LibTorch names it.
+c10::Device TorchDeviceOf(const ComputeDevice& device);
+
+// A contiguous view of memory of `device`, which stays the caller's.
+at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
+                      c10::Device device);
 
 // A view of a tensor that a call binds, in the shape that graphs know it by. Throws when it is not
 // bound, or is another tensor than `type` says.
-at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples);
+at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples,
+                c10::Device device);
 
 // Throws when what a graph made is not of the size and type of the place that it is put into or
 // added to: copying would stretch a smaller tensor, or convert it. `what` is the made one.

@@ -19,16 +19,16 @@ namespace {
 
 // Layers of some models, by the code of one target. The first row that fits builds them.
 struct LayerImplementation {
-  LayerTarget target;
+  LayerTarget::Kind target;
   bool (*has_layers_of)(const runtime::AttachedJob& job);
-  absl::StatusOr<LayerChain> (*build)(const runtime::AttachedJob& job);
+  absl::StatusOr<LayerChain> (*build)(const runtime::AttachedJob& job, ComputeDevice& device);
 };
 
 bool IsBuiltin(const runtime::AttachedJob& job) {
   return std::holds_alternative<model::ModelConfig>(job.architecture);
 }
 
-absl::StatusOr<LayerChain> BuildBuiltin(const runtime::AttachedJob& job) {
+absl::StatusOr<LayerChain> BuildBuiltin(const runtime::AttachedJob& job, ComputeDevice&) {
   if (job.spec.bf16 && !HasBf16Products()) {
     spdlog::warn("this processor has no instructions for bf16: products take as long as in fp32");
   }
@@ -41,15 +41,15 @@ bool IsExported(const runtime::AttachedJob& job) {
   return std::holds_alternative<model::ExportedModel>(job.architecture);
 }
 
-absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job) {
+absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job, ComputeDevice& device) {
   const auto& exported = std::get<model::ExportedModel>(job.architecture);
   return MakeGraphLayers(job.model, exported.AtLength(job.plan.sequence_length),
-                         job.spec.model_name_or_path);
+                         job.spec.model_name_or_path, device);
 }
 
 constexpr LayerImplementation kImplementations[] = {
-    {LayerTarget::kCpu, IsBuiltin, BuildBuiltin},
-    {LayerTarget::kCpu, IsExported, BuildExported},
+    {LayerTarget::Kind::kCpu, IsBuiltin, BuildBuiltin},
+    {LayerTarget::Kind::kCpu, IsExported, BuildExported},
 };
 
 // Places for kept activations are laid out by the description.
@@ -83,10 +83,10 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const runtime::Progra
   return absl::InternalError("a device of no kind");
 }
 
-absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, LayerTarget target) {
+absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, ComputeDevice& device) {
   for (const LayerImplementation& row : kImplementations) {
-    if (row.target != target || !row.has_layers_of(job)) continue;
-    HARMONY_ASSIGN_OR_RETURN(LayerChain layers, row.build(job));
+    if (row.target != device.target().kind || !row.has_layers_of(job)) continue;
+    HARMONY_ASSIGN_OR_RETURN(LayerChain layers, row.build(job, device));
     HARMONY_RETURN_IF_ERROR(CheckKeptBytes(job, layers));
     return layers;
   }

@@ -19,8 +19,8 @@ namespace harmony::worker {
 absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const runtime::ProgramContext& context,
                                                            const plan::DeviceSpec& device);
 
-// The layers of the job's model. Unimplemented: no implementation has both its layers and the
-// target.
-absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, LayerTarget target);
+// The layers of the job's model. The device outlives them. Unimplemented: no implementation has
+// both its layers and the device.
+absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, ComputeDevice& device);
 
 }  // namespace harmony::worker

@@ -125,7 +125,7 @@ absl::Status DeviceWorker::SetUpJob(const runtime::AttachedJob& job) {
   HARMONY_ASSIGN_OR_RETURN(
       std::unique_ptr<ComputeDevice> device,
       backend_->Open(plan.resident, plan.memory - plan.resident, job.spec.compute_threads));
-  HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, backend_->layers()));
+  HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, *device));
   ComputeDevice& opened = *device;
   std::unique_ptr<Job> next(new Job{job, plan.resident, std::move(device),
                                     LayerRunner(job.model, std::move(layers), opened)});

@@ -272,7 +272,7 @@ void ExportedFixture::SetGraph(int layer, const std::string& text) {
 }
 
 absl::StatusOr<LayerChain> ExportedFixture::MakeLayersOf(const model::ModelSpec& model) const {
-  return MakeGraphLayers(model, exported, directory);
+  return MakeGraphLayers(model, exported, directory, device);
 }
 
 }  // namespace harmony::worker

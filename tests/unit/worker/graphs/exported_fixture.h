@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/exported_model.h"
 #include "common/model/model_spec.h"
+#include "worker/device/cpu_device.h"
 #include "worker/layers/layer.h"
 
 namespace harmony::worker {
@@ -39,6 +40,7 @@ class ExportedFixture {
   std::string PathOf(int layer) const;  // of its graphs
 
   model::ExportedModel exported;
+  mutable CpuDevice device;  // of the layers
   const std::string directory;
 };
 

@@ -48,7 +48,7 @@ ExportedStep::ExportedStep(const ExportedFixture& fixture, ComputeDevice& device
 
 at::Tensor ExportedStep::View(const Buffer& block, const model::TensorSpec& tensor,
                               const model::StoredAs& form) const {
-  return TensorOver(block.address() + form.offset, form.dtype, tensor.shape);
+  return TensorOver(block.address() + form.offset, form.dtype, tensor.shape, at::kCPU);
 }
 
 at::Tensor ExportedStep::Weight(const std::string& name) const {
@@ -74,7 +74,8 @@ at::Tensor ExportedStep::Gradient(const std::string& name) const {
 }
 
 at::Tensor ExportedStep::Input(int input, int64_t microbatch) const {
-  return TensorOver(inputs_[microbatch][input].address(), DType::kI32, {kSamples, kTokens})
+  return TensorOver(inputs_[microbatch][input].address(), DType::kI32, {kSamples, kTokens},
+                    at::kCPU)
       .to(at::kLong);
 }
 

@@ -28,6 +28,7 @@ constexpr int64_t kSamples = 2, kMicrobatches = 3;
 // Memory of its own, in which nothing happens before Synchronize.
 class QueueingDevice : public ComputeDevice {
  public:
+  LayerTarget target() const override { return {}; }
   DeviceAddress resident() const override { return DeviceAddress(kSlotAlignment); }
   void PrepareThread() override { ++prepared; }
   absl::StatusOr<std::unique_ptr<WorkspaceBlock>> Allocate(Bytes size) override {
