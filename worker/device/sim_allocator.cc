@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <map>
-#include <set>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "worker/device/best_fit.h"
 #include "worker/device/offered_places.h"
 
 namespace harmony::worker {
@@ -55,15 +55,19 @@ class Registry {
 
 }  // namespace
 
+void RaiseOutOfMemory(Bytes wanted, const BestFit::Usage& usage) {
+  TORCH_CHECK_WITH(OutOfMemoryError, false,
+                   "out of device memory: ", FormatBytesExact(wanted.AlignUp(kSlotAlignment)),
+                   " requested, ", FormatBytesExact(usage.capacity - usage.current),
+                   " free in a workspace of ", FormatBytesExact(usage.capacity),
+                   ", the largest hole is ", FormatBytesExact(usage.largest_free));
+  std::abort();
+}
+
 class SimAllocator::Impl : public c10::Allocator {
  public:
-  Impl(void* base, Bytes size) : base_(static_cast<char*>(base)) {
-    capacity_ = size.count() & ~(kSlotAlignment - 1);
-    {
-      MutexLock lock(mutex_);
-      if (capacity_ > 0) AddFree(0, capacity_);
-    }
-    Registry::Get().Add({base_, base_ + capacity_, this});
+  Impl(void* base, Bytes size) : base_(static_cast<char*>(base)), fit_(size) {
+    Registry::Get().Add({base_, base_ + usage().capacity.count(), this});
   }
   ~Impl() override { Registry::Get().Remove(this); }
 
@@ -73,18 +77,11 @@ class SimAllocator::Impl : public c10::Allocator {
       Lend(static_cast<char*>(place));
       return {place, place, &Deleter, c10::kCPU};
     }
-    const int64_t size = Bytes(static_cast<int64_t>(n)).AlignUp(kSlotAlignment).count();
+    const Bytes size(static_cast<int64_t>(n));
     MutexLock lock(mutex_);
-    const auto hole = free_by_size_.lower_bound({size, 0});
-    if (hole == free_by_size_.end()) RaiseOutOfMemory(size);
-    const auto [hole_size, offset] = *hole;
-    RemoveFree(offset, hole_size);
-    if (hole_size > size) AddFree(offset + size, hole_size - size);
-    used_[offset] = size;
-    current_ += size;
-    peak_ = std::max(peak_, current_);
-    peak_extent_ = std::max(peak_extent_, offset + size);
-    char* data = base_ + offset;
+    const std::optional<Bytes> offset = fit_.Take(size);
+    if (!offset.has_value()) RaiseOutOfMemory(size, fit_.usage());
+    char* data = base_ + offset->count();
     return {data, data, &Deleter, c10::Device(c10::kCPU)};
   }
 
@@ -96,14 +93,12 @@ class SimAllocator::Impl : public c10::Allocator {
 
   Usage usage() const {
     MutexLock lock(mutex_);
-    return Usage{Bytes(capacity_), Bytes(current_), Bytes(peak_), Bytes(peak_extent_),
-                 Bytes(LargestFree())};
+    return fit_.usage();
   }
 
   void ResetPeak() {
     MutexLock lock(mutex_);
-    peak_ = current_;
-    peak_extent_ = used_.empty() ? 0 : used_.rbegin()->first + used_.rbegin()->second;
+    fit_.ResetPeak();
   }
 
   c10::Allocator* previous = nullptr;
@@ -120,8 +115,8 @@ class SimAllocator::Impl : public c10::Allocator {
   // A place in the span has an owner besides whoever takes it, and the deleter knows only the
   // address (oneDNN's temporaries are freed by that alone): the last to free it frees it.
   void Lend(char* place) {
-    if (place < base_ || place >= base_ + capacity_) return;
     MutexLock lock(mutex_);
+    if (place < base_ || place >= base_ + fit_.usage().capacity.count()) return;
     ++lent_[place - base_];
   }
 
@@ -131,62 +126,13 @@ class SimAllocator::Impl : public c10::Allocator {
       if (--lent->second == 0) lent_.erase(lent);
       return;
     }
-    const auto it = used_.find(data - base_);
-    if (it == used_.end()) return;
-    int64_t offset = it->first;
-    int64_t size = it->second;
-    used_.erase(it);
-    current_ -= size;
-    auto next = free_by_offset_.lower_bound(offset);
-    if (next != free_by_offset_.end() && next->first == offset + size) {
-      const auto [next_offset, next_size] = *next;
-      size += next_size;
-      RemoveFree(next_offset, next_size);
-    }
-    next = free_by_offset_.lower_bound(offset);
-    if (next != free_by_offset_.begin()) {
-      const auto [before_offset, before_size] = *std::prev(next);
-      if (before_offset + before_size == offset) {
-        RemoveFree(before_offset, before_size);
-        offset = before_offset;
-        size += before_size;
-      }
-    }
-    AddFree(offset, size);
-  }
-
-  void AddFree(int64_t offset, int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    free_by_offset_[offset] = size;
-    free_by_size_.insert({size, offset});
-  }
-  void RemoveFree(int64_t offset, int64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    free_by_offset_.erase(offset);
-    free_by_size_.erase({size, offset});
-  }
-  int64_t LargestFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
-  }
-
-  [[noreturn]] void RaiseOutOfMemory(int64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false,
-                     "out of device memory: ", FormatBytesExact(Bytes(size)), " requested, ",
-                     FormatBytesExact(Bytes(capacity_ - current_)), " free in a workspace of ",
-                     FormatBytesExact(Bytes(capacity_)), ", the largest hole is ",
-                     FormatBytesExact(Bytes(LargestFree())));
-    std::abort();
+    fit_.Give(Bytes(data - base_));
   }
 
   char* const base_;
-  int64_t capacity_ = 0;
-
   mutable Mutex mutex_;
-  std::map<int64_t, int64_t> used_ ABSL_GUARDED_BY(mutex_);  // offset -> size
-  std::map<int64_t, int> lent_ ABSL_GUARDED_BY(mutex_);      // offset -> tensors beside its owner
-  // offset -> size, never adjacent; and (size, offset)
-  std::map<int64_t, int64_t> free_by_offset_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::pair<int64_t, int64_t>> free_by_size_ ABSL_GUARDED_BY(mutex_);
-  int64_t current_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0, peak_extent_ ABSL_GUARDED_BY(mutex_) = 0;
+  BestFit fit_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, int> lent_ ABSL_GUARDED_BY(mutex_);  // offset -> tensors beside its owner
 };
 
 SimAllocator::SimAllocator(void* base, Bytes size) : impl_(std::make_unique<Impl>(base, size)) {}

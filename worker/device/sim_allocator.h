@@ -7,13 +7,17 @@
 #include <memory>
 
 #include "common/base/units.h"
+#include "worker/device/best_fit.h"
 
 namespace harmony::worker {
 
-// Once activated, every tensor LibTorch allocates on the CPU comes out of the span: best fit, the
-// lowest address among equals, neighbours coalesced, aligned to slots. The same sequence of
-// allocations gives the same addresses. What takes an OfferedPlace lies there instead. What MKL,
-// oneDNN and OpenMP allocate for themselves lies outside (library overhead, not under the cap).
+// LibTorch's out-of-memory error, naming the sizes, as any allocator of a workspace throws it.
+[[noreturn]] void RaiseOutOfMemory(Bytes wanted, const BestFit::Usage& usage);
+
+// Once activated, every tensor LibTorch allocates on the CPU comes out of the span, as BestFit
+// places it: the same sequence of allocations gives the same addresses. What takes an OfferedPlace
+// lies there instead. What MKL, oneDNN and OpenMP allocate for themselves lies outside (library
+// overhead, not under the cap).
 //
 // The caller owns the span, which must outlive every tensor. Tensors allocated before the
 // activation are freed as they were allocated. Thread-safe.
@@ -31,13 +35,7 @@ class SimAllocator {
   // Back to the allocator before. Tensors still alive keep their memory in the span.
   void Deactivate();
 
-  struct Usage {
-    Bytes capacity;
-    Bytes current;      // in use now
-    Bytes peak;         // the most since the last ResetPeak
-    Bytes peak_extent;  // one past the highest byte in use since then: what a span would need
-    Bytes largest_free;
-  };
+  using Usage = BestFit::Usage;
   Usage usage() const;
   void ResetPeak();
 
