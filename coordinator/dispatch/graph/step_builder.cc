@@ -331,13 +331,18 @@ NodeId StepBuilder::AddCopy(NodeKind kind, int64_t execution_id, int position, i
 }
 
 void StepBuilder::AddBankRelease(int64_t execution_id, NodeId out) {
-  // The bank is free once the group that read what is in it has committed all that it makes.
   const int groups = static_cast<int>(plan_.backward_groups.size());
   const int banks = std::min(plan_.boundary_banks, groups - 1);
   const GroupExecution& execution = graph_.execution(execution_id);
   const int maker = execution.group + banks;
-  if (maker >= groups || backward_executions_[maker - 1][execution.shard] < 0) return;
-  graph_.AddDep(out, graph_.execution(backward_executions_[maker - 1][execution.shard]).last_d2h);
+  if (maker >= groups) return;
+  // The bank is free once the group that read what is in it has committed all that it makes, and so
+  // has the group that made it: the reader may have got it from the maker's device, long before the
+  // maker's copy into the bank; and what is uncommitted of the maker would have it run again.
+  for (const int group : {maker, maker - 1}) {
+    const int64_t before = backward_executions_[group][execution.shard];
+    if (before >= 0) graph_.AddDep(out, graph_.execution(before).last_d2h);
+  }
 }
 
 const plan::LayerGroup* StepBuilder::NextGroup(const GroupExecution& execution) const {
