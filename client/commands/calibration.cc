@@ -7,7 +7,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/commands/profile_cache.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
@@ -85,9 +84,7 @@ absl::StatusOr<std::optional<profile::Profile>> BySpeeds(MeasureOptions measure,
   HARMONY_ASSIGN_OR_RETURN(
       const profile::CalibrationWork work,
       profile::CalibrationWorkOf(measure.model, measure.config_json, measure.job, devices.size()));
-  std::vector<std::string> texts;
-  for (const plan::DeviceSpec& device : work.devices) texts.push_back(ToString(device));
-  measure.cluster.devices = absl::StrJoin(texts, ";");
+  measure.cluster.devices = plan::ToString(work.devices);
   measure.cluster.specs = work.devices;
   HARMONY_ASSIGN_OR_RETURN(const std::optional<profile::Profile> speeds,
                            SpeedsOf(measure, work, by));

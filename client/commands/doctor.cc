@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/launcher/cluster.h"
+#include "client/launcher/device_memory.h"
 #include "client/launcher/runtime_dir.h"
 #include "common/base/build_identity.h"
 #include "common/base/status.h"
@@ -168,7 +169,7 @@ Finding OfDeadRuns(const MachineFacts& facts) {
 Finding OfGpus(const MachineFacts& facts) {
   if (facts.gpus.empty()) return Good("GPUs", "none: devices are emulated (sim)");
   return Note("GPUs", absl::StrJoin(facts.gpus, ", "),
-              "this version trains on emulated devices (sim) only");
+              "this version does not compute on them yet: it trains on emulated devices (sim)");
 }
 
 // ---- What is looked at ----
@@ -270,6 +271,12 @@ std::vector<Finding> OfCluster(const GlobalOptions& global, const ClusterOptions
   const absl::StatusOr<Cluster> cluster = ResolveClusterHere(global, options);
   if (!cluster.ok()) {
     return {Problem("devices", std::string(cluster.status().message()), "change what is given")};
+  }
+  if (cluster->specs.front().kind == plan::DeviceKind::kCuda) {
+    const absl::StatusOr<std::vector<plan::Gpu>> gpus = FindGpus(BinDir(global));
+    const absl::Status fits =
+        gpus.ok() ? plan::NameGpus(cluster->devices, *gpus).status() : gpus.status();
+    if (!fits.ok()) return {Problem("devices", std::string(fits.message()), "")};
   }
   Bytes devices, emulated;
   for (const plan::DeviceSpec& device : cluster->specs) {

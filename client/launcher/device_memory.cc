@@ -6,9 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/launcher/child_process.h"
 #include "common/base/status.h"
 #include "common/document/status_line.h"

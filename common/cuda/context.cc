@@ -56,7 +56,13 @@ CopyQueue::~CopyQueue() {
 }
 
 absl::Status CopyQueue::Finish() {
-  HARMONY_RETURN_IF_ERROR(driver_->Check(driver_->EventRecord(event_, stream_), "ending a copy"));
+  const absl::Status recorded =
+      driver_->Check(driver_->EventRecord(event_, stream_), "ending a copy");
+  if (!recorded.ok()) {
+    // What was queued may go on: nobody may use its memory before it is known not to.
+    const absl::Status over = driver_->Check(driver_->StreamSynchronize(stream_), "ending copies");
+    return over.ok() ? recorded : absl::UnavailableError(over.message());
+  }
   const Nanos start = MonotonicClock().Now();
   while (true) {
     const CUresult result = driver_->EventQuery(event_);

@@ -1,6 +1,6 @@
 #include "common/cuda/devices.h"
 
-#include <cstdio>
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -40,16 +40,24 @@ absl::Status MeasureMemory(const Driver& driver, plan::Gpu& gpu) {
   HARMONY_ASSIGN_OR_RETURN(const Bytes with_one, FreeMemory(driver));
   HARMONY_ASSIGN_OR_RETURN(const Context second, Context::Create(driver, gpu.ordinal));
   HARMONY_ASSIGN_OR_RETURN(const Bytes with_two, FreeMemory(driver));
-  gpu.context = with_one - with_two;
+  // Another process may give memory back in between.
+  gpu.context = std::max(with_one - with_two, Bytes());
   gpu.free = with_one + gpu.context;
   return absl::OkStatus();
 }
 
-absl::StatusOr<plan::Gpu> Describe(const Driver& driver, int ordinal) {
-  plan::Gpu gpu;
-  gpu.ordinal = ordinal;
+absl::Status CheckUse(const Driver& driver, CUdevice device) {
+  HARMONY_ASSIGN_OR_RETURN(const int mode,
+                           Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE));
+  if (mode == CU_COMPUTEMODE_DEFAULT) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "its compute mode does not let several processes use it (nvidia-smi -c DEFAULT changes "
+      "that)");
+}
+
+absl::Status Describe(const Driver& driver, plan::Gpu& gpu) {
   CUdevice device = 0;
-  HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, ordinal), "opening a GPU"));
+  HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, gpu.ordinal), "opening a GPU"));
   char name[128] = "", bus[32] = "";
   HARMONY_RETURN_IF_ERROR(
       driver.Check(driver.DeviceGetName(name, sizeof(name), device), "asking a GPU's name"));
@@ -71,8 +79,8 @@ absl::StatusOr<plan::Gpu> Describe(const Driver& driver, int ordinal) {
   HARMONY_ASSIGN_OR_RETURN(const int minor,
                            Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   gpu.capability = 10 * major + minor;
-  HARMONY_RETURN_IF_ERROR(MeasureMemory(driver, gpu));
-  return gpu;
+  HARMONY_RETURN_IF_ERROR(CheckUse(driver, device));
+  return MeasureMemory(driver, gpu);
 }
 
 }  // namespace
@@ -82,9 +90,9 @@ absl::StatusOr<std::vector<plan::Gpu>> ListGpus(const Driver& driver) {
   HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "counting GPUs"));
   std::vector<plan::Gpu> gpus;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    absl::StatusOr<plan::Gpu> gpu = Describe(driver, ordinal);
-    if (!gpu.ok()) return WithContext(gpu.status(), absl::StrCat("cuda:", ordinal));
-    gpus.push_back(*std::move(gpu));
+    plan::Gpu& gpu = gpus.emplace_back();
+    gpu.ordinal = ordinal;
+    gpu.problem = std::string(Describe(driver, gpu).message());  // none of OK
   }
   return gpus;
 }

@@ -10,7 +10,8 @@
 
 namespace harmony::cuda {
 
-// Makes two contexts on each GPU for a moment, to see what is free and what a context takes.
+// Makes two contexts on each GPU for a moment, to see what is free and what a context takes. One
+// that cannot be used is listed with its problem.
 absl::StatusOr<std::vector<plan::Gpu>> ListGpus(const Driver& driver);
 
 }  // namespace harmony::cuda

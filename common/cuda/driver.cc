@@ -57,8 +57,11 @@ absl::Status Open(Driver& driver) {
   const auto find =
       reinterpret_cast<decltype(&::cuGetProcAddress)>(dlsym(library, "cuGetProcAddress_v2"));
   if (find == nullptr) return NoDriver(absl::StrCat(kLibrary, " is older than CUDA 12"));
-  // The version comes first: what an old driver lacks would be named by a function otherwise.
-  HARMONY_RETURN_IF_ERROR(Find(find, "cuDriverGetVersion", driver.DriverGetVersion));
+  // The version comes first, by its plain name: an old driver has no function of a later version
+  // for anybody.
+  driver.DriverGetVersion =
+      reinterpret_cast<decltype(driver.DriverGetVersion)>(dlsym(library, "cuDriverGetVersion"));
+  if (driver.DriverGetVersion == nullptr) return NoDriver("libcuda.so.1 is none");
   HARMONY_RETURN_IF_ERROR(CheckVersion(driver));
   HARMONY_RETURN_IF_ERROR(FindAll(find, driver));
   const CUresult ready = driver.Init(0);
@@ -110,9 +113,10 @@ bool IsSticky(CUresult result) {
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case CUDA_ERROR_DEINITIALIZED:
-    case CUDA_ERROR_DEVICE_UNAVAILABLE:
     case CUDA_ERROR_EXTERNAL_DEVICE:
     case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
     case CUDA_ERROR_UNKNOWN:
       return true;
     default:

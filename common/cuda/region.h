@@ -13,14 +13,10 @@
 
 namespace harmony::cuda {
 
-// Sizes of regions are multiples of this: the granularity of cuMemCreate on all devices so far
-// (CreateRegion checks it).
-inline constexpr Bytes kRegionGranularity(int64_t{2} << 20);
-
 // Physical memory of device `ordinal`, held by the descriptor alone. Needs no context. Contents
 // are undefined. ResourceExhausted: the device has not so much free; InvalidArgument: no such
-// device, or a size that is no multiple of the granularity; FailedPrecondition: the device cannot
-// export memory.
+// device, or a size that is no multiple of the device's pages (plan::kGpuPage so far);
+// FailedPrecondition: the device cannot export memory.
 absl::StatusOr<ipc::UniqueFd> CreateRegion(const Driver& driver, int ordinal, Bytes size);
 
 // A region as this process reaches it: mapped at one address, for copies and kernels of the devices

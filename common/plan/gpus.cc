@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,7 +15,10 @@
 namespace harmony::plan {
 namespace {
 
-constexpr int64_t kRegionUnit = int64_t{2} << 20;  // memory of a GPU comes in such pages
+// Of what is free, what is left to others where nobody says how much to take: a screen, say, may
+// want a little more a moment later.
+Bytes LeftToOthers(Bytes free) { return std::max(MiB(256), Bytes(free.count() / 50)); }
+
 // What LibTorch's and cuBLAS's code take of a GPU in a worker, beside its context: about 0.5 GB
 // with the kernels for one architecture loaded as they are used.
 constexpr Bytes kComputeLibraries(int64_t{512} << 20);
@@ -27,7 +31,10 @@ bool MeansAll(absl::string_view item) { return item == "cuda" || absl::StartsWit
 
 absl::StatusOr<const Gpu*> Find(const std::vector<Gpu>& gpus, int ordinal) {
   for (const Gpu& gpu : gpus) {
-    if (gpu.ordinal == ordinal) return &gpu;
+    if (gpu.ordinal != ordinal) continue;
+    if (gpu.problem.empty()) return &gpu;
+    return absl::InvalidArgumentError(
+        absl::StrCat("devices: cuda:", ordinal, " cannot be used: ", gpu.problem));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("devices: there is no cuda:", ordinal, "; this machine has ",
@@ -47,8 +54,8 @@ absl::Status ShareMemory(const Gpu& gpu, const std::vector<DeviceSpec*>& devices
     given += device->memory;
     open += device->memory == Bytes() ? 1 : 0;
   }
-  const Bytes left = gpu.free - processes - given;
-  if (left < MiB(open * 2)) {
+  const Bytes left = gpu.free - processes - given - (open > 0 ? LeftToOthers(gpu.free) : Bytes());
+  if (left < kGpuPage * open) {
     return absl::InvalidArgumentError(absl::StrCat(
         "devices: cuda:", gpu.ordinal, " (", gpu.name, ") has ", FormatBytes(gpu.free), " free of ",
         FormatBytes(gpu.memory), "; ", given > Bytes() ? FormatBytes(given) + " are asked for" : "",
@@ -56,7 +63,9 @@ absl::Status ShareMemory(const Gpu& gpu, const std::vector<DeviceSpec*>& devices
         FormatBytes(processes), ": give less mem=, or end what uses the GPU (nvidia-smi)"));
   }
   for (DeviceSpec* device : devices) {
-    if (device->memory == Bytes()) device->memory = Bytes(left.count() / open);
+    if (device->memory > Bytes()) continue;
+    const int64_t share = left.count() / open;
+    device->memory = Bytes(share - share % kGpuPage.count());
   }
   return absl::OkStatus();
 }
@@ -74,7 +83,8 @@ std::string GpusToJson(const std::vector<Gpu>& gpus) {
                     {"capability", gpu.capability},
                     {"memory", gpu.memory.count()},
                     {"free", gpu.free.count()},
-                    {"context", gpu.context.count()}});
+                    {"context", gpu.context.count()},
+                    {"problem", gpu.problem}});
   }
   return json.dump();
 }
@@ -93,6 +103,7 @@ absl::StatusOr<std::vector<Gpu>> GpusFromJson(absl::string_view json) {
       gpu.memory = Bytes(item.Get("memory").Integer(0));
       gpu.free = Bytes(item.Get("free").Integer(0));
       gpu.context = Bytes(item.Get("context").Integer(0));
+      gpu.problem = item.Get("problem").Text();
     }
   }));
   return gpus;
@@ -107,6 +118,7 @@ bool NeedsGpus(absl::string_view devices) {
 }
 
 absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vector<Gpu>& gpus) {
+  const bool any = absl::c_any_of(gpus, [](const Gpu& gpu) { return gpu.problem.empty(); });
   std::vector<std::string> items;
   for (absl::string_view item : Items(devices)) {
     if (!MeansAll(item)) {
@@ -114,6 +126,8 @@ absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vecto
       continue;
     }
     for (const Gpu& gpu : gpus) {
+      // One that somebody else fills, say, is no reason not to use the others.
+      if (any && !gpu.problem.empty()) continue;
       items.push_back(absl::StrCat("cuda:", gpu.ordinal, item.substr(sizeof("cuda") - 1)));
     }
   }
@@ -125,9 +139,6 @@ absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vecto
   for (auto& [ordinal, same] : by_gpu) {
     HARMONY_ASSIGN_OR_RETURN(const Gpu* gpu, Find(gpus, ordinal));
     HARMONY_RETURN_IF_ERROR(ShareMemory(*gpu, same));
-    for (DeviceSpec* spec : same) {
-      spec->memory = Bytes(spec->memory.count() / kRegionUnit * kRegionUnit);
-    }
   }
   return ToString(specs);
 }

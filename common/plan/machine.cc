@@ -41,7 +41,11 @@ absl::Status CheckRate(double rate, double least, double most, absl::string_view
 absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceSpec& device) {
   if (key == "mem") {
     HARMONY_ASSIGN_OR_RETURN(device.memory, ParseBytes(value));
-    return CheckMemory(device.memory);
+    HARMONY_RETURN_IF_ERROR(CheckMemory(device.memory));
+    if (device.kind != DeviceKind::kCuda) return absl::OkStatus();
+    if (device.memory < kGpuPage) return absl::InvalidArgumentError("must be at least 2MiB");
+    device.memory -= Bytes(device.memory.count() % kGpuPage.count());
+    return absl::OkStatus();
   }
   if (device.kind == DeviceKind::kCuda) {
     return absl::InvalidArgumentError("a cuda device takes only mem");

@@ -37,6 +37,9 @@ struct DeviceSpec {
   BytesPerSecond host;
 };
 
+// Memory of a GPU comes in pages of this size; what is no whole page of mem= is left out.
+inline constexpr Bytes kGpuPage(int64_t{2} << 20);
+
 struct MachineSpec {
   std::vector<DeviceSpec> devices;
   Bytes host_memory;  // virtual size of the host segment

@@ -50,8 +50,8 @@ struct ProgramDefinition {
 int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
                const std::function<absl::Status(ProgramContext&, TerminationSignals&)>& body);
 
-// What a command came to. A device that is lost to this process (Unavailable) stays so until the
-// process is started anew: then it ends here, which the launcher takes for a death.
+// What a command or a set-up came to. A device that is lost to this process (Unavailable) stays so
+// until the process is started anew: then it ends here, which the launcher takes for a death.
 absl::Status EndIfDeviceIsLost(absl::Status status);
 
 // Attaches, serves until a termination signal comes, and lets running commands finish. An error

@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext& 
   for (const plan::DeviceSpec& device : context.devices) {
     HARMONY_ASSIGN_OR_RETURN(fds.emplace_back(), context.DeviceDescriptor(device.ordinal));
   }
-  return CudaCopier::Create(*driver, arena, context.devices, fds);
+  return CudaCopier::Create(*driver, arena, context.devices, fds, {});
 }
 #else
 absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext&, std::byte*) {

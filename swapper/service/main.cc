@@ -24,11 +24,13 @@ class SwapperHandler : public runtime::AttachedHandler {
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
   absl::Status SetUpJob(const runtime::AttachedJob& job) override {
-    return engine_->BeginJob(job.plan);
+    return runtime::EndIfDeviceIsLost(engine_->BeginJob(job.plan));
   }
   void EndJob() override {
-    engine_->EndJob();
     LogTraffic();
+    if (absl::Status ended = runtime::EndIfDeviceIsLost(engine_->EndJob()); !ended.ok()) {
+      spdlog::error("{}", ended.ToString());
+    }
   }
   absl::Status PrepareGeneration() override {
     LogTraffic();

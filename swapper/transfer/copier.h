@@ -31,10 +31,11 @@ class Copier {
   virtual absl::Status Run(const Copy& copy) = 0;
 
   // A job's arena is there, the first `extent` bytes of it: readies its memory and the devices' for
-  // copies. Ends an earlier one. The service's thread; no copy runs.
+  // copies. Ends an earlier one. Both are called by the service's thread while no copy runs.
   virtual absl::Status BeginJob(const plan::Plan& plan, Bytes extent) = 0;
-  // Afterwards the arena's pages may be given back.
-  virtual void EndJob() = 0;
+  // Afterwards the arena's pages may be given back. Unavailable as above: they may when this
+  // process has ended.
+  virtual absl::Status EndJob() = 0;
 };
 
 }  // namespace harmony::swapper

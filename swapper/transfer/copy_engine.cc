@@ -34,6 +34,7 @@ CopyEngine::CopyEngine(HostArena* arena, std::vector<plan::DeviceSpec> devices,
       lanes_(static_cast<int>(devices_.size())),
       counters_(static_cast<int>(devices_.size())) {
   for (size_t i = 0; i < devices_.size(); ++i) {
+    resident_.push_back(copier_->MemoryOf(static_cast<int>(i)));
     links_.push_back(std::make_unique<Links>());
     root_of_.push_back(i);
     for (size_t d = 0; d < i && !devices_[i].root.empty(); ++d) {
@@ -100,7 +101,7 @@ absl::Status CopyEngine::CheckBounds(const SlotRange& range) const {
   if (range.device >= static_cast<int>(devices_.size())) {
     return absl::OutOfRangeError(absl::StrCat("there is no device ", range.device));
   }
-  const Bytes limit = range.device < 0 ? arena_->extent() : copier_->MemoryOf(range.device);
+  const Bytes limit = range.device < 0 ? arena_->extent() : resident_[range.device];
   if (range.offset < Bytes(0) || range.size < Bytes(0) || range.offset > limit ||
       range.size > limit - range.offset) {
     return absl::OutOfRangeError(
@@ -146,6 +147,10 @@ void CopyEngine::Count(const Route& route, const command::Transfer& transfer) {
 
 absl::Status CopyEngine::BeginJob(const plan::Plan& plan) {
   HARMONY_RETURN_IF_ERROR(arena_->Refresh());
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    const Bytes all = copier_->MemoryOf(static_cast<int>(d));
+    resident_[d] = d < plan.devices.size() ? std::min(plan.devices[d].resident, all) : all;
+  }
   return copier_->BeginJob(plan, arena_->extent());
 }
 

@@ -38,9 +38,10 @@ class CopyEngine {
   // lane. Messages name the command.
   absl::Status Run(const command::Command& command);
 
-  // See Copier. BeginJob reads the arena's extent.
+  // See Copier. BeginJob reads the arena's extent and the devices' resident parts, which transfers
+  // keep to; a plan without devices gives them all of it.
   absl::Status BeginJob(const plan::Plan& plan);
-  void EndJob() { copier_->EndJob(); }
+  absl::Status EndJob() { return copier_->EndJob(); }
 
   const TrafficCounters& counters() const { return counters_; }
   uint64_t paced_transfers() const;
@@ -69,6 +70,7 @@ class CopyEngine {
   HostArena* const arena_;
   const std::vector<plan::DeviceSpec> devices_;
   const std::unique_ptr<Copier> copier_;
+  std::vector<Bytes> resident_;  // by device: what transfers may reach; the rest is its worker's
   const command::LaneTable lanes_;
   TrafficCounters counters_;
   std::vector<std::unique_ptr<Links>> links_;

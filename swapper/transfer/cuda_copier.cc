@@ -7,7 +7,6 @@
 #include "common/base/status.h"
 #include "common/command/command.h"
 #include "common/command/lane_kinds.h"
-#include "swapper/transfer/peer_bounce.h"
 
 namespace harmony::swapper {
 
@@ -29,18 +28,18 @@ struct CudaCopier::Lane {
 
 absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(
     const cuda::Driver& driver, std::byte* arena, const std::vector<plan::DeviceSpec>& devices,
-    const std::vector<int>& fds) {
-  auto copier = std::unique_ptr<CudaCopier>(new CudaCopier(driver, arena));
+    const std::vector<int>& fds, Sizes sizes) {
+  auto copier = std::unique_ptr<CudaCopier>(new CudaCopier(driver, arena, sizes));
   HARMONY_RETURN_IF_ERROR(copier->Open(devices, fds));
   HARMONY_RETURN_IF_ERROR(copier->OpenLanes(static_cast<int>(devices.size())));
   return copier;
 }
 
-CudaCopier::CudaCopier(const cuda::Driver& driver, std::byte* arena)
-    : driver_(driver), arena_(arena), pinned_(driver, arena) {}
+CudaCopier::CudaCopier(const cuda::Driver& driver, std::byte* arena, Sizes sizes)
+    : driver_(driver), arena_(arena), sizes_(sizes), pinned_(driver, arena, sizes.chunk) {}
 
 CudaCopier::~CudaCopier() {
-  pinned_.Unpin();
+  if (!gpus_.empty()) (void)EndJob();  // the end of the process does what this cannot
   lanes_.clear();
   devices_.clear();
 }
@@ -126,7 +125,7 @@ absl::Status CudaCopier::QueueHostCopy(Lane& lane, const Copy& copy) {
   const SlotRange& device = into_device ? copy.destination : copy.source;
   const CUdeviceptr base = AddressOf(device);
   for (Bytes done; done < host.size;) {
-    const Bytes piece = std::min(host.size - done, PinnedArena::LongestFrom(host.offset + done));
+    const Bytes piece = std::min(host.size - done, pinned_.LongestFrom(host.offset + done));
     const size_t bytes = static_cast<size_t>(piece.count());
     std::byte* const on_host = arena_ + (host.offset + done).count();
     const CUdeviceptr on_device = base + static_cast<CUdeviceptr>(done.count());
@@ -151,16 +150,21 @@ absl::Status CudaCopier::RunPeerCopy(Lane& lane, const Copy& copy) {
   const Gpu* const destination = devices_[static_cast<size_t>(copy.destination.device)].gpu;
   std::unique_ptr<PeerBounce>& bounce = lane.bounces[destination];
   if (bounce == nullptr) {
-    HARMONY_ASSIGN_OR_RETURN(bounce, PeerBounce::Create(driver_, destination->context));
+    HARMONY_ASSIGN_OR_RETURN(bounce,
+                             PeerBounce::Create(driver_, destination->context, sizes_.bounce));
   }
   return bounce->Run(lane.gpu->context, lane.queue, from, to, copy.source.size);
 }
 
+// A registration is of the whole process; any of its contexts will do.
 absl::Status CudaCopier::BeginJob(const plan::Plan&, Bytes extent) {
   HARMONY_RETURN_IF_ERROR(gpus_.begin()->second->context.MakeCurrent());
   return pinned_.Pin(extent);
 }
 
-void CudaCopier::EndJob() { pinned_.Unpin(); }
+absl::Status CudaCopier::EndJob() {
+  HARMONY_RETURN_IF_ERROR(gpus_.begin()->second->context.MakeCurrent());
+  return pinned_.Unpin();
+}
 
 }  // namespace harmony::swapper

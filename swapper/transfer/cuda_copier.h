@@ -9,27 +9,31 @@
 
 #include "common/cuda/context.h"
 #include "common/cuda/region.h"
-#include "common/ipc/fd_passing.h"
 #include "common/plan/machine.h"
 #include "swapper/transfer/copier.h"
+#include "swapper/transfer/peer_bounce.h"
 #include "swapper/transfer/pinned_arena.h"
 
 namespace harmony::swapper {
 
 // Copies by the copy engines of GPUs. This process has a context of its own on each, which issues
-// copies only: no kernel, no fill, no copy within a device. So it does not share the queues in
-// which the workers' kernels wait. Each lane has its own queue: both directions of a link go at
-// once.
+// copies only: no kernel, no fill, no copy within a GPU but between two devices that are the same
+// one. So it does not share the queues in which the workers' kernels wait. Each lane has its own
+// queue: both directions of a link go at once.
 //
 // A copy has happened when the host has seen its event, which Run waits for; what is signalled and
 // committed afterwards is signalled by the CPU.
 class CudaCopier : public Copier {
  public:
+  struct Sizes {
+    Bytes chunk = PinnedArena::kChunk;
+    Bytes bounce = PeerBounce::kBuffer;
+  };
   // `fds[d]` holds the region of `devices[d]`, several of which may be one GPU. `arena` is mapped
   // as long as the copier lives.
   static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(
       const cuda::Driver& driver, std::byte* arena, const std::vector<plan::DeviceSpec>& devices,
-      const std::vector<int>& fds);
+      const std::vector<int>& fds, Sizes sizes);
   ~CudaCopier() override;
 
   Bytes MemoryOf(int device) const override;
@@ -37,14 +41,14 @@ class CudaCopier : public Copier {
   absl::Status Run(const Copy& copy) override;
   // Pins the arena, so that copies of it need no staging.
   absl::Status BeginJob(const plan::Plan& plan, Bytes extent) override;
-  void EndJob() override;
+  absl::Status EndJob() override;
 
  private:
   struct Gpu;
   struct Device;
   struct Lane;
 
-  CudaCopier(const cuda::Driver& driver, std::byte* arena);
+  CudaCopier(const cuda::Driver& driver, std::byte* arena, Sizes sizes);
 
   absl::Status Open(const std::vector<plan::DeviceSpec>& devices, const std::vector<int>& fds);
   absl::Status OpenLanes(int num_devices);
@@ -56,6 +60,7 @@ class CudaCopier : public Copier {
 
   const cuda::Driver& driver_;
   std::byte* const arena_;
+  const Sizes sizes_;
   std::map<int, std::unique_ptr<Gpu>> gpus_;  // by ordinal
   std::vector<Device> devices_;
   std::set<std::pair<int, int>> reaching_;  // ordinals: the first can use the memory of the second

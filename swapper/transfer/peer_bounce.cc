@@ -1,43 +1,42 @@
 #include "swapper/transfer/peer_bounce.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "common/base/status.h"
 
 namespace harmony::swapper {
-namespace {
-
-// Large enough that starting and awaiting a piece is little beside its copy (160 us at 25 GB/s).
-constexpr Bytes kBuffer(int64_t{4} << 20);
-constexpr size_t kMemory = 2 * static_cast<size_t>(kBuffer.count());
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerBounce>> PeerBounce::Create(const cuda::Driver& driver,
-                                                               const cuda::Context& destination) {
+                                                               const cuda::Context& destination,
+                                                               Bytes buffer) {
   HARMONY_RETURN_IF_ERROR(destination.MakeCurrent());
   HARMONY_ASSIGN_OR_RETURN(cuda::CopyQueue in, cuda::CopyQueue::Create(driver));
-  auto bounce = std::unique_ptr<PeerBounce>(new PeerBounce(driver, destination, std::move(in)));
-  void* const memory =
-      mmap(nullptr, kMemory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto bounce =
+      std::unique_ptr<PeerBounce>(new PeerBounce(driver, destination, buffer, std::move(in)));
+  void* const memory = mmap(nullptr, bounce->memory_bytes(), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, "mapping buffers for copies between GPUs");
   }
   bounce->memory_ = static_cast<std::byte*>(memory);
-  HARMONY_RETURN_IF_ERROR(
-      driver.Check(driver.MemHostRegister(memory, kMemory, CU_MEMHOSTREGISTER_PORTABLE),
-                   "pinning buffers for copies between GPUs"));
-  bounce->pinned_ = true;
+  const absl::Status pinned = driver.Check(
+      driver.MemHostRegister(memory, bounce->memory_bytes(), CU_MEMHOSTREGISTER_PORTABLE),
+      "pinning buffers for copies between GPUs");
+  if (absl::IsUnavailable(pinned)) return pinned;
+  if (!pinned.ok()) spdlog::warn("they are slower: {}", std::string(pinned.message()));
+  bounce->pinned_ = pinned.ok();
   return bounce;
 }
 
 PeerBounce::~PeerBounce() {
   if (pinned_) driver_.MemHostUnregister(memory_);
-  if (memory_ != nullptr) munmap(memory_, kMemory);
+  if (memory_ != nullptr) munmap(memory_, memory_bytes());
 }
 
 absl::Status PeerBounce::Run(const cuda::Context& source, cuda::CopyQueue& out, CUdeviceptr from,
@@ -45,16 +44,17 @@ absl::Status PeerBounce::Run(const cuda::Context& source, cuda::CopyQueue& out, 
   absl::Status status;
   std::byte* buffer = memory_;
   for (Bytes done; done < size && status.ok();) {
-    const Bytes piece = std::min(kBuffer, size - done);
+    const Bytes piece = std::min(buffer_, size - done);
     const auto at = static_cast<CUdeviceptr>(done.count());
     status = Fill(source, out, from + at, buffer, piece);
     if (status.ok()) status = Empty(buffer, to + at, piece);
-    buffer = buffer == memory_ ? memory_ + kBuffer.count() : memory_;
+    buffer = buffer == memory_ ? memory_ + buffer_.count() : memory_;
     done += piece;
   }
   status.Update(destination_.MakeCurrent());
-  status.Update(in_.Finish());
-  return status;
+  const absl::Status finished = in_.Finish();
+  // What may be under way still is worse than what went wrong before.
+  return status.ok() || absl::IsUnavailable(finished) ? finished : status;
 }
 
 absl::Status PeerBounce::Fill(const cuda::Context& source, cuda::CopyQueue& out, CUdeviceptr from,

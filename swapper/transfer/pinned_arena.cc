@@ -5,19 +5,24 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace harmony::swapper {
 
 absl::Status PinnedArena::Pin(Bytes extent) {
-  Unpin();
-  for (Bytes done; done < extent; done += kChunk) {
+  HARMONY_RETURN_IF_ERROR(Unpin());
+  for (Bytes done; done < extent; done += chunk_) {
     std::byte* const chunk = arena_ + done.count();
-    const Bytes size = std::min(kChunk, extent - done);
+    const Bytes size = std::min(chunk_, extent - done);
     // For every context of this process.
     const CUresult result = driver_.MemHostRegister(chunk, static_cast<size_t>(size.count()),
                                                     CU_MEMHOSTREGISTER_PORTABLE);
     const absl::Status status =
         driver_.Check(result, absl::StrCat("pinning ", FormatBytesExact(size), " of the arena"));
+    // The device would copy from and to pages that the arena no longer has.
+    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+      return absl::UnavailableError(status.message());
+    }
     if (absl::IsUnavailable(status)) return status;
     if (!status.ok()) {
       spdlog::warn("{} of {} of the arena are pinned, and copies of the rest are slower: {}",
@@ -29,9 +34,15 @@ absl::Status PinnedArena::Pin(Bytes extent) {
   return absl::OkStatus();
 }
 
-void PinnedArena::Unpin() {
-  for (std::byte* chunk : chunks_) driver_.MemHostUnregister(chunk);
+absl::Status PinnedArena::Unpin() {
+  absl::Status all;
+  for (std::byte* chunk : chunks_) {
+    const CUresult result = driver_.MemHostUnregister(chunk);
+    if (result == CUDA_SUCCESS) continue;
+    all.Update(absl::UnavailableError(driver_.Check(result, "unpinning the arena").message()));
+  }
   chunks_.clear();
+  return all;
 }
 
 }  // namespace harmony::swapper

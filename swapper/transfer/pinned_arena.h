@@ -19,21 +19,26 @@ class PinnedArena {
  public:
   static constexpr Bytes kChunk{int64_t{256} << 20};
 
-  PinnedArena(const cuda::Driver& driver, std::byte* arena) : driver_(driver), arena_(arena) {}
-  ~PinnedArena() { Unpin(); }
+  // `chunk`: whole pages.
+  PinnedArena(const cuda::Driver& driver, std::byte* arena, Bytes chunk)
+      : driver_(driver), arena_(arena), chunk_(chunk) {}
+  ~PinnedArena() { (void)Unpin(); }
 
-  // Pins the first `extent` bytes; a context is current. Unavailable when the device is lost.
+  // For both a context is current, and no copy of the arena is under way. Unavailable: the device
+  // is lost, or does not let go of memory; then this process has to end, which does.
+
+  // Pins the first `extent` bytes, and nothing else of the arena.
   absl::Status Pin(Bytes extent);
-  // REQUIRES: no copy of the arena is under way. Before its pages are given back: the device would
-  // go on using those it knows.
-  void Unpin();
+  // Before the arena's pages are given back: the device would go on using those it knows.
+  absl::Status Unpin();
 
   // How many bytes from `offset` on one copy may take: those up to the end of a chunk.
-  static Bytes LongestFrom(Bytes offset) { return kChunk - Bytes(offset.count() % kChunk.count()); }
+  Bytes LongestFrom(Bytes offset) const { return chunk_ - Bytes(offset.count() % chunk_.count()); }
 
  private:
   const cuda::Driver& driver_;
   std::byte* const arena_;
+  const Bytes chunk_;
   std::vector<std::byte*> chunks_;
 };
 

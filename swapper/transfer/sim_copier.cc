@@ -58,6 +58,9 @@ absl::Status SimCopier::BeginJob(const plan::Plan& plan, Bytes extent) {
   return absl::OkStatus();
 }
 
-void SimCopier::EndJob() { prefault_.Stop(); }
+absl::Status SimCopier::EndJob() {
+  prefault_.Stop();
+  return absl::OkStatus();
+}
 
 }  // namespace harmony::swapper

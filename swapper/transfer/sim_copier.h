@@ -25,7 +25,7 @@ class SimCopier : public Copier {
   // places; a bounded part, for a device may be far larger than the job. The arena's follows in the
   // background.
   absl::Status BeginJob(const plan::Plan& plan, Bytes extent) override;
-  void EndJob() override;
+  absl::Status EndJob() override;
 
  private:
   std::byte* At(const SlotRange& range) const;

@@ -184,6 +184,7 @@ FAKE_CUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** address
     return Refuse(CUDA_ERROR_INVALID_VALUE,
                   absl::StrCat("cuGetProcAddress: only the forms of version ", CUDA_VERSION));
   }
+  if (version > TheState().config.driver) return CUDA_ERROR_INVALID_VALUE;  // as cuda.h says
   const std::string name = symbol;
   const bool lacking = name.size() > 2 && TheState().config.lacking.count(name.substr(2)) > 0;
   *address = lacking ? nullptr : AddressOf(name);
@@ -192,6 +193,11 @@ FAKE_CUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** address
         *address == nullptr ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
   }
   return *address == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+FAKE_CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
+  using namespace harmony::fake_cuda;
+  return reinterpret_cast<decltype(&cuDriverGetVersion)>(AddressOf("cuDriverGetVersion"))(version);
 }
 
 // hooks.h says what this is for, as for the other functions fake_cuda_*.

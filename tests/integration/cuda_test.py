@@ -49,12 +49,26 @@ class CudaTest(harness.Scratch):
         self.assertEqual(got, expected, self.replay)
         self.assertIn("recovered from", done.stdout)
 
+    def test_a_device_that_is_lost_between_jobs_ends_the_process_and_not_the_next_job(self):
+        expected = self.expected()
+        # The device does not let go of the first job's memory: only the end of the process makes it.
+        self.gpus(fail="MemHostUnregister:1:201")
+        self.up("--devices", TWO)
+        before = self.processes()["swapper", 0]["pid"]
+        for name in ("first", "second"):
+            job, out = self.job(name)
+            self.harmony("submit", job)
+            harness.wait_for((out / "final").exists, f"{name} to end")
+            self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected, self.replay)
+        self.assertNotEqual(self.processes()["swapper", 0]["pid"], before)
+
     def test_without_pinned_memory_copies_work_and_it_is_said(self):
         expected = self.expected()
-        self.gpus(fail="MemHostRegister:0:801", pageable="stage", peers=1)
-        _, out, got = self.run_job("unpinned", TWO)
-        self.assertEqual(got, expected, self.replay)
-        self.assertIn("copies of the rest are slower", (out / "logs" / "swapper.log").read_text())
+        for peers in (0, 1):
+            self.gpus(fail="MemHostRegister:0:801", pageable="stage", peers=peers)
+            _, out, got = self.run_job(f"unpinned{peers}", TWO)
+            self.assertEqual(got, expected, self.replay)
+            self.assertIn("copies of the rest are slower", (out / "logs" / "swapper.log").read_text())
 
     def test_jobs_one_after_the_other(self):
         expected = self.expected()
@@ -62,7 +76,6 @@ class CudaTest(harness.Scratch):
         for name in ("first", "second"):
             job, out = self.job(name)
             self.harmony("submit", job)
-            self.harmony("watch", name, check=None)
             harness.wait_for((out / "final").exists, f"{name} to end")
             self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected, self.replay)
 
@@ -77,6 +90,10 @@ class CudaTest(harness.Scratch):
         job, _ = self.job("found")
         plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
         self.assertEqual(plan["devices"], harness.FAKE_GPUS)
+        # One that somebody else has filled, say, is left out; and is no hindrance to another.
+        self.gpus(fail="CtxCreate:1:2")
+        plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
+        self.assertEqual(plan["devices"], harness.FAKE_GPUS - 1)
 
     def refused(self, devices, *parts, command="run"):
         job, _ = self.job("refused")
@@ -90,6 +107,9 @@ class CudaTest(harness.Scratch):
         self.refused("cuda:0,mem=8GiB", "8.00 GiB free", "mem=")
         self.refused("cuda:0,mem=8MiB;sim:mem=8MiB", "all sim or all cuda")
         self.refused("cuda:0,mem=8MiB,flops=1G", "takes only mem")
+        self.refused("cuda:0,mem=1MiB", "at least 2MiB")
+        self.gpus(fail="CtxCreate:1:2")
+        self.refused("cuda:0,mem=8MiB", "cuda:0 cannot be used", "out of memory")
         self.gpus(driver=12040)
         self.refused("cuda:0,mem=8MiB", "for CUDA 12.4", "13.0")
         self.gpus(devices=0)
@@ -106,7 +126,8 @@ class CudaTest(harness.Scratch):
 
     def test_no_program_links_a_cuda_library(self):
         for program in ("harmony", "harmony-coordinator", "harmony-swapper", "harmony-worker", "harmony-cuda"):
-            linked = subprocess.run(["ldd", harness.BUILD / "bin" / program], text=True, capture_output=True).stdout
+            linked = subprocess.run(["ldd", harness.BUILD / "bin" / program], text=True, capture_output=True,
+                                    check=True).stdout
             self.assertNotRegex(linked, r"libcuda\.|libtorch_cuda|libc10_cuda")
 
 

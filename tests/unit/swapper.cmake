@@ -11,3 +11,10 @@ harmony_test(swapper_process_test
   SOURCES swapper/service/swapper_process_test.cc
   DEPS harmony_fake_coordinator harmony_ipc LABELS process TIMEOUT 60)
 add_dependencies(swapper_process_test harmony-swapper)
+if(HARMONY_CUDA)
+  harmony_test(swapper_cuda_test
+    SOURCES swapper/transfer/cuda_copier_test.cc
+    DEPS harmony_swapper_transfer LABELS sanitize TIMEOUT 60)
+  add_dependencies(swapper_cuda_test fake_cuda)
+  set_tests_properties(swapper_cuda_test PROPERTIES ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
+endif()

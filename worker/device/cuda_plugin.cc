@@ -26,7 +26,7 @@ absl::StatusOr<const CudaPlugin*> LoadPlugin() {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this build cannot compute on GPUs: ", dlerror()));
+        absl::StrCat("this build cannot compute on GPUs: ", dlerror(), "; use sim devices"));
   }
   const auto entry = reinterpret_cast<CudaPluginEntry>(dlsym(library, kCudaPluginEntry));
   const CudaPlugin* const plugin = entry == nullptr ? nullptr : entry();

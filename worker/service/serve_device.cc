@@ -17,7 +17,9 @@ class DeviceHandler : public runtime::AttachedHandler {
  public:
   explicit DeviceHandler(DeviceWorker* worker) : worker_(worker) {}
 
-  absl::Status SetUpJob(const runtime::AttachedJob& job) override { return worker_->SetUpJob(job); }
+  absl::Status SetUpJob(const runtime::AttachedJob& job) override {
+    return runtime::EndIfDeviceIsLost(worker_->SetUpJob(job));
+  }
   void EndJob() override { worker_->EndJob(); }
   void FillStats(v1::DeviceStats* stats) override {
     runtime::FillProcessStats(stats);

@@ -8,6 +8,7 @@
 
 #include "common/cuda/context.h"
 #include "common/cuda/devices.h"
+#include "common/plan/machine.h"
 #include "tests/fake_cuda/hooks.h"
 
 namespace harmony::cuda {
@@ -24,19 +25,19 @@ const Driver& DriverWith(const char* config) {
 
 TEST(RegionTest, IsMadeWithoutAContextAndHoldsItsBytesForWhoeverMapsIt) {
   const Driver& driver = DriverWith("");
-  ipc::UniqueFd fd = *CreateRegion(driver, 0, kRegionGranularity);
+  ipc::UniqueFd fd = *CreateRegion(driver, 0, plan::kGpuPage);
   const Context context = *Context::Create(driver, 0);
   CopyQueue queue = *CopyQueue::Create(driver);
   std::vector<char> bytes(4096, 'x'), back(4096);
   ASSERT_EQ(driver.MemHostRegister(bytes.data(), bytes.size(), 0), CUDA_SUCCESS);
   ASSERT_EQ(driver.MemHostRegister(back.data(), back.size(), 0), CUDA_SUCCESS);
   {
-    const RegionMapping one = *RegionMapping::Map(driver, fd.get(), kRegionGranularity, {0});
+    const RegionMapping one = *RegionMapping::Map(driver, fd.get(), plan::kGpuPage, {0});
     driver.MemcpyHtoDAsync(one.address(), bytes.data(), bytes.size(), queue.stream());
     ASSERT_TRUE(queue.Finish().ok());
   }
   {
-    const RegionMapping other = *RegionMapping::Map(driver, fd.get(), kRegionGranularity, {0});
+    const RegionMapping other = *RegionMapping::Map(driver, fd.get(), plan::kGpuPage, {0});
     fd.Reset();
     driver.MemcpyDtoHAsync(back.data(), other.address(), back.size(), queue.stream());
     ASSERT_TRUE(queue.Finish().ok());
@@ -51,10 +52,10 @@ TEST(RegionTest, WhatCannotBeMadeIsSaid) {
   const auto refusal = [&](int ordinal, Bytes size) {
     return CreateRegion(driver, ordinal, size).status();
   };
-  EXPECT_THAT(std::string(refusal(2, kRegionGranularity).message()), HasSubstr("cuda:1"));
+  EXPECT_THAT(std::string(refusal(2, plan::kGpuPage).message()), HasSubstr("cuda:1"));
   EXPECT_EQ(refusal(0, MiB(3)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal(0, MiB(66)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_FALSE(RegionMapping::Map(driver, /*fd=*/-1, kRegionGranularity, {0}).ok());
+  EXPECT_FALSE(RegionMapping::Map(driver, /*fd=*/-1, plan::kGpuPage, {0}).ok());
 }
 
 TEST(CopyQueueTest, ADeviceThatIsLostIsUnavailable) {

@@ -12,7 +12,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Gpu H100(int ordinal, Bytes free) {
-  return {ordinal, "Some \"GPU\"", "GPU-1", "0000:01:00.0", 132, 90, GiB(80), free, MiB(512)};
+  return {ordinal, "Some \"GPU\"", "GPU-1", "0000:01:00.0", 132, 90, GiB(80), free, MiB(512), ""};
 }
 
 std::vector<DeviceSpec> Named(absl::string_view devices, const std::vector<Gpu>& gpus) {
@@ -44,10 +44,13 @@ TEST(GpusTest, AreNeededWhereDevicesDoNotSayAll) {
 TEST(GpusTest, AllOfThemAreNamedWithWhatTheirProcessesLeave) {
   const auto devices = Named("cuda", {H100(0, GiB(79)), H100(1, GiB(40))});
   ASSERT_EQ(devices.size(), 2u);
-  // Contexts of the swapper and of a worker, and what the worker's libraries take.
-  EXPECT_EQ(devices[0].memory, GiB(79) - MiB(3 * 512));
+  // Contexts of the swapper and of a worker, what the worker's libraries take, and 2% for others.
+  const auto left = [](int gib) {
+    return static_cast<double>(GiB(gib).count()) * 0.98 - static_cast<double>(MiB(1536).count());
+  };
+  EXPECT_NEAR(static_cast<double>(devices[0].memory.count()), left(79), 2 << 20);
   EXPECT_EQ(devices[1].cuda_ordinal, 1);
-  EXPECT_EQ(devices[1].memory, GiB(40) - MiB(3 * 512));
+  EXPECT_NEAR(static_cast<double>(devices[1].memory.count()), left(40), 2 << 20);
   EXPECT_EQ(Named("cuda,mem=3GiB", {H100(0, GiB(79))})[0].memory, GiB(3));
 }
 
@@ -58,6 +61,18 @@ TEST(GpusTest, DevicesOnOneGpuShareIt) {
   EXPECT_EQ(devices[0].memory.count() % (2 << 20), 0);
   EXPECT_LE(devices[0].memory * 2, GiB(69) - MiB(7 * 512));
   EXPECT_EQ(devices[2].memory, GiB(10));
+}
+
+TEST(GpusTest, OneThatCannotBeUsedIsLeftOutOrNamed) {
+  Gpu full = H100(0, Bytes());
+  full.problem = "out of memory";
+  EXPECT_EQ(*GpusFromJson(GpusToJson({full})), std::vector<Gpu>{full});
+  const auto devices = Named("cuda", {full, H100(1, GiB(79))});
+  ASSERT_EQ(devices.size(), 1u);
+  EXPECT_EQ(devices[0].cuda_ordinal, 1);
+  for (const char* asked : {"cuda", "cuda:0,mem=1GiB"}) {
+    EXPECT_THAT(Refusal(asked, {full}), HasSubstr("cuda:0 cannot be used: out of memory"));
+  }
 }
 
 TEST(GpusTest, WhatIsNotThereIsNamed) {
