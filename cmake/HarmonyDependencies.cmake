@@ -44,6 +44,8 @@ if(HARMONY_CUDA)
     message(FATAL_ERROR "cuda.h not found in ${HARMONY_CUDA_INCLUDE}: run deploy/setup.sh, "
                         "or configure with -DHARMONY_CUDA=OFF")
   endif()
+  # What computes on GPUs (worker/cuda) is built where nvcc is.
+  find_program(HARMONY_NVCC nvcc HINTS /usr/local/cuda/bin)
   # Headers only: the driver is opened at run time (common/cuda).
   add_library(harmony_cuda_headers INTERFACE)
   target_include_directories(harmony_cuda_headers SYSTEM INTERFACE ${HARMONY_CUDA_INCLUDE})

@@ -168,8 +168,9 @@ Finding OfDeadRuns(const MachineFacts& facts) {
 
 Finding OfGpus(const MachineFacts& facts) {
   if (facts.gpus.empty()) return Good("GPUs", "none: devices are emulated (sim)");
-  return Note("GPUs", absl::StrJoin(facts.gpus, ", "),
-              "this version does not compute on them yet: it trains on emulated devices (sim)");
+  return Note(
+      "GPUs", absl::StrJoin(facts.gpus, ", "),
+      "no GPU has run this version yet (docs/cuda.md): it trains on emulated devices (sim)");
 }
 
 // ---- What is looked at ----

@@ -124,6 +124,15 @@ class CudaTest(harness.Scratch):
         job, _ = self.job("elsewhere")
         self.assertIn("cuda:1", self.harmony("plan", job, "--devices", TWO).stdout)
 
+    def test_what_computes_on_gpus_is_loaded_for_a_worker_and_says_what_it_lacks(self):
+        if not (harness.BUILD / "lib" / "libharmony_cuda.so").exists():
+            self.skipTest("libharmony_cuda.so is built where nvcc is, which this machine lacks")
+        del self.env["HARMONY_CUDA_PLUGIN"]
+        job, _ = self.job("loaded")
+        done = self.harmony("run", job, "--devices", "cuda:0,mem=8MiB", check=2)
+        # CUDA's other libraries are not where the loader looks, or the driver for tests lacks kernels.
+        self.assertRegex(done.stderr, "cannot compute on GPUs: lib|cuda:0: CUDA driver version is insufficient")
+
     def test_no_program_links_a_cuda_library(self):
         for program in ("harmony", "harmony-coordinator", "harmony-swapper", "harmony-worker", "harmony-cuda"):
             linked = subprocess.run(["ldd", harness.BUILD / "bin" / program], text=True, capture_output=True,

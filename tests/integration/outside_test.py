@@ -77,7 +77,8 @@ class Outside(harness.Scratch):
 class FullDiskTest(Outside):
 
     def test_training_goes_on_without_checkpoints_and_waits_at_its_end_until_there_is_room(self):
-        changes = {"max_steps": 120, "save_steps": 10}
+        # The disk is to be full before the first checkpoint: a later one removes an older one, which makes room again.
+        changes = {"max_steps": 160, "save_steps": 40}
         expected = self.reference(**changes)
         disk = self.small_disk("8m")
         job, out = self.job("full", output_dir=str(disk / "out"), **changes)
@@ -91,7 +92,7 @@ class FullDiskTest(Outside):
         self.wait_exit(process, 0)
         self.assertIn("metrics.jsonl is complete again", self.log())
         self.check(out, expected)
-        self.assertTrue((out / "checkpoint-120").exists())
+        self.assertTrue((out / "checkpoint-160").exists())
 
     def test_a_job_that_waits_for_room_is_shown_so_and_resume_tries_at_once(self):
         changes = {"max_steps": 40}

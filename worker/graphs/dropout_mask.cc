@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
 namespace {
@@ -74,9 +75,29 @@ void Draw(uint64_t key, uint64_t stream, uint64_t threshold, int64_t begin, int6
   }
 }
 
-// `dimension` of the mask counts rows: as many for each sample.
+// Pieces end with a block; they are what threads share, so that they do not depend on threads.
+void DrawOnCpu(const DropoutDraw& draw) {
+  const auto* const key = reinterpret_cast<const uint64_t*>(draw.keys);
+  const int64_t pieces = (draw.elements + kGrain - 1) / kGrain;
+  at::parallel_for(0, draw.samples * pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t sample = piece / pieces, from = piece % pieces * kGrain;
+      Draw(key[sample], draw.stream, draw.threshold, from, std::min(from + kGrain, draw.elements),
+           draw.mask + sample * draw.elements);
+    }
+  });
+}
+
 at::Tensor DropoutMask(const at::Tensor& keys, int64_t layer, int64_t number, at::IntArrayRef shape,
                        int64_t dimension, double p) {
+  return MakeDropoutMask(keys, layer, number, shape, dimension, p, DrawOnCpu);
+}
+
+}  // namespace
+
+at::Tensor MakeDropoutMask(const at::Tensor& keys, int64_t layer, int64_t number,
+                           at::IntArrayRef shape, int64_t dimension, double p,
+                           void (*draw)(const DropoutDraw&)) {
   const int64_t samples = keys.numel();
   TORCH_CHECK(keys.scalar_type() == at::kLong && keys.is_contiguous() && samples > 0,
               "the keys are no int64 numbers");
@@ -91,24 +112,14 @@ at::Tensor DropoutMask(const at::Tensor& keys, int64_t layer, int64_t number, at
   std::rotate(rows_first.begin(), rows_first.begin() + dimension,
               rows_first.begin() + dimension + 1);
   at::Tensor mask = at::empty(rows_first, keys.options().dtype(at::kBool));
-  const int64_t elements = mask.numel() / samples;
-  const auto stream = (static_cast<uint64_t>(layer) << 32) | static_cast<uint64_t>(number);
-  const auto threshold = static_cast<uint64_t>(std::nearbyint(p * 0x1.0p32));
-  const auto* const key = reinterpret_cast<const uint64_t*>(keys.const_data_ptr<int64_t>());
-  bool* const out = mask.mutable_data_ptr<bool>();
-  // Pieces end with a block; they are what threads share, so that they do not depend on threads.
-  const int64_t pieces = (elements + kGrain - 1) / kGrain;
-  at::parallel_for(0, samples * pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      const int64_t sample = piece / pieces, from = piece % pieces * kGrain;
-      Draw(key[sample], stream, threshold, from, std::min(from + kGrain, elements),
-           out + sample * elements);
-    }
-  });
+  draw({.keys = keys.const_data_ptr<int64_t>(),
+        .samples = samples,
+        .elements = mask.numel() / samples,
+        .stream = (static_cast<uint64_t>(layer) << 32) | static_cast<uint64_t>(number),
+        .threshold = static_cast<uint64_t>(std::nearbyint(p * 0x1.0p32)),
+        .mask = mask.mutable_data_ptr<bool>()});
   return dimension == 0 ? mask : mask.movedim(0, dimension).contiguous();
 }
-
-}  // namespace
 
 void DefineDropoutMask(torch::Library& library) {
   library.def(

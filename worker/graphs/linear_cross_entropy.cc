@@ -12,6 +12,7 @@
 
 #include "common/base/units.h"
 #include "common/model/loss_chunks.h"
+#include "worker/graphs/operator_parts.h"
 #include "worker/models/linear_loss.h"
 
 namespace harmony::worker {
@@ -19,23 +20,6 @@ namespace {
 
 constexpr Bytes kLogits = MiB(16);  // of a chunk
 constexpr int32_t kNoLabel = -1;    // of the kernel
-
-using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-
-void Check(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-           const at::Tensor& labels, const at::Tensor& scale) {
-  const auto matrix = [](const at::Tensor& tensor) {
-    return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat;
-  };
-  TORCH_CHECK(matrix(x) && matrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
-              "x is ", x.sizes(), ", the weight ", weight.sizes());
-  const bool fits = !bias.has_value() || (bias->scalar_type() == at::kFloat && bias->dim() == 1 &&
-                                          bias->size(0) == weight.size(0));
-  TORCH_CHECK(fits, "the bias does not fit a weight of ", weight.sizes());
-  TORCH_CHECK(labels.scalar_type() == at::kLong && labels.dim() == 1 && labels.size(0) == x.size(0),
-              "the labels are ", labels.scalar_type(), " ", labels.sizes(), " for ", x.sizes());
-  TORCH_CHECK(scale.scalar_type() == at::kFloat && scale.numel() == 1, "the scale is no number");
-}
 
 std::vector<int32_t> LabelsOf(const at::Tensor& labels, int64_t ignored, int64_t classes) {
   const at::Tensor given = labels.contiguous();
@@ -50,10 +34,12 @@ std::vector<int32_t> LabelsOf(const at::Tensor& labels, int64_t ignored, int64_t
   return made;
 }
 
-Results LinearCrossEntropy(const at::Tensor& rows_of_x, const at::Tensor& given_weight,
-                           const std::optional<at::Tensor>& bias, const at::Tensor& given_labels,
-                           int64_t ignored, const at::Tensor& scale) {
-  Check(rows_of_x, given_weight, bias, given_labels, scale);
+LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& rows_of_x,
+                                             const at::Tensor& given_weight,
+                                             const std::optional<at::Tensor>& bias,
+                                             const at::Tensor& given_labels, int64_t ignored,
+                                             const at::Tensor& scale) {
+  CheckLinearCrossEntropy(rows_of_x, given_weight, bias, given_labels, scale);
   const at::Tensor x = rows_of_x.contiguous(), weight = given_weight.contiguous();
   const int64_t classes = weight.size(0);
   const std::vector<int32_t> labels = LabelsOf(given_labels, ignored, classes);
@@ -75,6 +61,22 @@ Results LinearCrossEntropy(const at::Tensor& rows_of_x, const at::Tensor& given_
 }
 
 }  // namespace
+
+void CheckLinearCrossEntropy(const at::Tensor& x, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                             const at::Tensor& scale) {
+  const auto matrix = [](const at::Tensor& tensor) {
+    return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat;
+  };
+  TORCH_CHECK(matrix(x) && matrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
+              "x is ", x.sizes(), ", the weight ", weight.sizes());
+  const bool fits = !bias.has_value() || (bias->scalar_type() == at::kFloat && bias->dim() == 1 &&
+                                          bias->size(0) == weight.size(0));
+  TORCH_CHECK(fits, "the bias does not fit a weight of ", weight.sizes());
+  TORCH_CHECK(labels.scalar_type() == at::kLong && labels.dim() == 1 && labels.size(0) == x.size(0),
+              "the labels are ", labels.scalar_type(), " ", labels.sizes(), " for ", x.sizes());
+  TORCH_CHECK(scale.scalar_type() == at::kFloat && scale.numel() == 1, "the scale is no number");
+}
 
 int64_t LossChunkRows(int64_t classes) { return model::LossChunkRows(classes, kLogits); }
 

@@ -50,6 +50,7 @@ absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job, Comput
 constexpr LayerImplementation kImplementations[] = {
     {LayerTarget::Kind::kCpu, IsBuiltin, BuildBuiltin},
     {LayerTarget::Kind::kCpu, IsExported, BuildExported},
+    {LayerTarget::Kind::kCuda, IsExported, BuildExported},
 };
 
 // Places for kept activations are laid out by the description.
@@ -91,7 +92,8 @@ absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, ComputeD
     return layers;
   }
   return absl::UnimplementedError(
-      "this build cannot compute the layers of this model on that kind of device");
+      "this version computes layers of exported models only on GPUs: export the model with "
+      "harmony-export (docs/your_own_model.md), or use sim devices");
 }
 
 }  // namespace harmony::worker

@@ -1,0 +1,172 @@
+#include "worker/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/cuda/kernels.h"
+#include "worker/cuda/workspace_allocator.h"
+
+namespace harmony::worker::cuda {
+namespace {
+
+// Of the default stream, which all work of a worker goes to.
+constexpr cudaStream_t kStream = nullptr;
+// Rounded at a time in a conversion in place: at the memory's speed a launch is little beside it.
+constexpr int64_t kNarrowedAtOnce = int64_t{1} << 21;
+
+template <typename T>
+T* Pointer(DeviceAddress address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address.value()));
+}
+
+absl::Status StatusOf(cudaError_t result, absl::string_view what) {
+  if (result == cudaSuccess) return absl::OkStatus();
+  const std::string message =
+      absl::StrCat(what, ": ", cudaGetErrorString(result), " (", cudaGetErrorName(result), ")");
+  // Whatever failed on the stream has left the context of no use.
+  return absl::UnavailableError(message);
+}
+
+class CudaBlock : public WorkspaceBlock {
+ public:
+  CudaBlock(CudaDevice& device, DeviceAddress address) : WorkspaceBlock(address), device_(device) {}
+  ~CudaBlock() override { device_.Give(address()); }
+
+ private:
+  CudaDevice& device_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const Options& options) {
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(options));
+  device->PrepareThread();
+  BestFit::Usage usage;
+  device->flag_ = device->Take(Bytes(sizeof(int)), usage);
+  device->scratch_ =
+      device->Take(Bytes(kNarrowedAtOnce * static_cast<int64_t>(sizeof(uint16_t))), usage);
+  if (!device->flag_ || !device->scratch_) {
+    return absl::ResourceExhaustedError(absl::StrCat("a workspace of ",
+                                                     FormatBytesExact(options.workspace),
+                                                     " is too small for any work on a GPU"));
+  }
+  HARMONY_RETURN_IF_ERROR(StatusOf(cudaMemset(Pointer<void>(device->flag_), 0xff, sizeof(int)),
+                                   "readying a GPU's workspace"));
+  UseWorkspaceOf(device.get());
+  return device;
+}
+
+CudaDevice::CudaDevice(const Options& options) : options_(options), fit_(options.workspace) {}
+
+CudaDevice::~CudaDevice() {
+  cudaDeviceSynchronize();  // of what may still use the memory
+  UseWorkspaceOf(nullptr);
+}
+
+void CudaDevice::PrepareThread() { Note(cudaSetDevice(options_.ordinal)); }
+
+DeviceAddress CudaDevice::Take(Bytes size, BestFit::Usage& usage) {
+  MutexLock lock(mutex_);
+  const std::optional<Bytes> offset = fit_.Take(std::max(size, Bytes(1)));
+  if (offset.has_value()) return workspace() + *offset;
+  usage = fit_.usage();
+  return {};
+}
+
+void CudaDevice::Give(DeviceAddress address) {
+  MutexLock lock(mutex_);
+  fit_.Give(Bytes(static_cast<int64_t>(address.value() - workspace().value())));
+}
+
+absl::StatusOr<std::unique_ptr<WorkspaceBlock>> CudaDevice::Allocate(Bytes size) {
+  BestFit::Usage usage;
+  const DeviceAddress address = Take(size, usage);
+  if (address) return std::make_unique<CudaBlock>(*this, address);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("out of device memory: ", FormatBytesExact(size), " requested, ",
+                   FormatBytesExact(usage.capacity - usage.current), " free in a workspace of ",
+                   FormatBytesExact(usage.capacity)));
+}
+
+void CudaDevice::Zero(DeviceAddress address, Bytes size) {
+  Note(cudaMemsetAsync(Pointer<void>(address), 0, static_cast<size_t>(size.count()), kStream));
+}
+
+void CudaDevice::Convert(const DeviceTensor& from, const DeviceTensor& to) {
+  const int64_t count = to.elements();
+  // Piece by piece through the scratch: what is written never reaches what is still to be read,
+  // since the target begins at the source or before it, and its numbers are no larger.
+  const int64_t from_size = SizeOf(from.dtype).count(), to_size = SizeOf(to.dtype).count();
+  const int64_t piece = kNarrowedAtOnce * static_cast<int64_t>(sizeof(uint16_t)) / to_size;
+  for (int64_t begin = 0; begin < count; begin += piece) {
+    const int64_t part = std::min(piece, count - begin);
+    const DeviceAddress source = from.address + Bytes(begin * from_size);
+    if (from.dtype == to.dtype) {
+      Note(cudaMemcpyAsync(Pointer<void>(scratch_), Pointer<const void>(source),
+                           static_cast<size_t>(part * to_size), cudaMemcpyDeviceToDevice, kStream));
+    } else {
+      Narrow(Pointer<const float>(source), part, Pointer<uint16_t>(scratch_), kStream);
+      Note(cudaGetLastError());
+    }
+    Note(cudaMemcpyAsync(Pointer<void>(to.address + Bytes(begin * to_size)),
+                         Pointer<const void>(scratch_), static_cast<size_t>(part * to_size),
+                         cudaMemcpyDeviceToDevice, kStream));
+  }
+}
+
+void CudaDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
+  const auto check = [&](NumberKind kind) {
+    cuda::CheckFinite(Pointer<const void>(tensor.address), kind, tensor.elements(), tag,
+                      Pointer<int>(flag_), kStream);
+    Note(cudaGetLastError());
+  };
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return check(NumberKind::kF32);
+    case DType::kF64:
+      return check(NumberKind::kF64);
+    case DType::kBF16:
+      return check(NumberKind::kBf16);
+    case DType::kF16:
+      return check(NumberKind::kF16);
+    default:
+      return;  // this device computes in no other floating-point type
+  }
+}
+
+absl::StatusOr<int> CudaDevice::Synchronize() {
+  int found = -1;
+  Note(cudaMemcpyAsync(&found, Pointer<const void>(flag_), sizeof(found), cudaMemcpyDeviceToHost,
+                       kStream));
+  Note(cudaStreamSynchronize(kStream));
+  if (found >= 0) Note(cudaMemsetAsync(Pointer<void>(flag_), 0xff, sizeof(int), kStream));
+  HARMONY_RETURN_IF_ERROR(StatusOf(std::exchange(failure_, cudaSuccess), "computing on a GPU"));
+  return found;
+}
+
+absl::Status CudaDevice::Write(DeviceAddress to, absl::Span<const std::byte> from) {
+  Note(cudaMemcpyAsync(Pointer<void>(to), from.data(), from.size(), cudaMemcpyHostToDevice,
+                       kStream));
+  return StatusOf(cudaStreamSynchronize(kStream), "writing to a GPU");
+}
+
+absl::Status CudaDevice::Read(DeviceAddress from, absl::Span<std::byte> to) {
+  Note(cudaMemcpyAsync(to.data(), Pointer<const void>(from), to.size(), cudaMemcpyDeviceToHost,
+                       kStream));
+  return StatusOf(cudaStreamSynchronize(kStream), "reading from a GPU");
+}
+
+ComputeDevice::Usage CudaDevice::usage() const {
+  MutexLock lock(mutex_);
+  const BestFit::Usage usage = fit_.usage();
+  return {usage.current, usage.peak};
+}
+
+void CudaDevice::Note(cudaError_t result) {
+  if (failure_ == cudaSuccess) failure_ = result;
+}
+
+}  // namespace harmony::worker::cuda

@@ -1,0 +1,82 @@
+// The one function of libharmony_cuda.so.
+
+#include <ATen/Context.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "common/base/build_identity.h"
+#include "common/base/status.h"
+#include "common/cuda/region.h"
+#include "worker/cuda/cuda_device.h"
+#include "worker/cuda/operators.h"
+#include "worker/cuda/workspace_allocator.h"
+#include "worker/device/cuda_plugin.h"
+
+namespace harmony::worker::cuda {
+namespace {
+
+class CudaBackend : public DeviceBackend {
+ public:
+  CudaBackend(int ordinal, harmony::cuda::RegionMapping region)
+      : ordinal_(ordinal), region_(std::move(region)) {}
+
+  Bytes memory() const override { return region_.size(); }
+  absl::StatusOr<std::unique_ptr<ComputeDevice>> Open(Bytes resident, Bytes workspace,
+                                                      int) override {
+    return CudaDevice::Create({.ordinal = ordinal_,
+                               .region = DeviceAddress(region_.address()),
+                               .resident = resident,
+                               .workspace = workspace});
+  }
+
+ private:
+  const int ordinal_;
+  const harmony::cuda::RegionMapping region_;
+};
+
+// The same bits each time, and sums in fp32: what would be faster otherwise is switched off.
+void ChooseExactAlgorithms() {
+  // Read when cuBLAS is first used: a workspace of a fixed size, so that its choice of algorithms
+  // does not depend on what is free.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
+  at::Context& context = at::globalContext();
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  context.setFloat32MatmulPrecision("highest");
+  context.setAllowTF32CuDNN(false);
+  context.setAllowBF16ReductionCuBLAS(false);
+  context.setAllowFP16ReductionCuBLAS(false);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> Open(const plan::DeviceSpec& device, int fd) {
+  HARMONY_ASSIGN_OR_RETURN(const harmony::cuda::Driver* driver, harmony::cuda::LoadDriver());
+  spdlog::warn(
+      "no GPU has run what computes here yet: compare its results with those of sim devices");
+  ChooseExactAlgorithms();
+  InstallWorkspaceAllocator();
+  RegisterOperators();
+  // Makes LibTorch's context on the device, which is the primary one, and current here.
+  const cudaError_t ready = cudaSetDevice(device.cuda_ordinal);
+  const cudaError_t made = ready == cudaSuccess ? cudaFree(nullptr) : ready;
+  if (made != cudaSuccess) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cuda:", device.cuda_ordinal, ": ", cudaGetErrorString(made)));
+  }
+  HARMONY_ASSIGN_OR_RETURN(
+      harmony::cuda::RegionMapping region,
+      harmony::cuda::RegionMapping::Map(*driver, fd, device.memory, {device.cuda_ordinal}));
+  return std::make_unique<CudaBackend>(device.cuda_ordinal, std::move(region));
+}
+
+}  // namespace
+}  // namespace harmony::worker::cuda
+
+extern "C" __attribute__((visibility("default"))) const harmony::worker::CudaPlugin*
+harmony_cuda_plugin() {
+  static const harmony::worker::CudaPlugin plugin = {harmony::BuildIdentity(),
+                                                     &harmony::worker::cuda::Open};
+  return &plugin;
+}

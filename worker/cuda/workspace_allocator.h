@@ -1,0 +1,17 @@
+#pragma once
+
+// LibTorch's CUDA allocator, confined to the workspace of the device of the job that runs.
+
+#include "worker/cuda/cuda_device.h"
+
+namespace harmony::worker::cuda {
+
+// Once for each process, before LibTorch's first use of CUDA, after which it takes no other
+// allocator.
+void InstallWorkspaceAllocator();
+
+// From now on tensors are taken from this device's workspace; null: from nowhere, which is an error
+// of LibTorch's. Tensors of the device before may be freed afterwards.
+void UseWorkspaceOf(CudaDevice* device);
+
+}  // namespace harmony::worker::cuda
