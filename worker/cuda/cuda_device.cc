@@ -1,5 +1,7 @@
 #include "worker/cuda/cuda_device.h"
 
+#include <ATen/cuda/CUDAContextLight.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -63,6 +65,9 @@ CudaDevice::CudaDevice(const Options& options) : options_(options), fit_(options
 
 CudaDevice::~CudaDevice() {
   cudaDeviceSynchronize();  // of what may still use the memory
+  // LibTorch keeps cuBLAS's for as long as the process lives: the next job's workspace is at the
+  // same addresses, and would be given out a second time.
+  at::cuda::clearCublasWorkspaces();
   UseWorkspaceOf(nullptr);
 }
 
