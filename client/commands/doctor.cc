@@ -275,8 +275,7 @@ std::vector<Finding> OfCluster(const GlobalOptions& global, const ClusterOptions
   }
   if (cluster->specs.front().kind == plan::DeviceKind::kCuda) {
     const absl::StatusOr<std::vector<plan::Gpu>> gpus = FindGpus(BinDir(global));
-    const absl::Status fits =
-        gpus.ok() ? plan::NameGpus(cluster->devices, *gpus).status() : gpus.status();
+    const absl::Status fits = gpus.ok() ? plan::CheckGpus(cluster->specs, *gpus) : gpus.status();
     if (!fits.ok()) return {Problem("devices", std::string(fits.message()), "")};
   }
   Bytes devices, emulated;

@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<ipc::UniqueFd>> MakeDeviceRegions(
   if (devices.front().kind == plan::DeviceKind::kCuda) {
     // Contexts and all regions together fit, or it is said before anything starts.
     HARMONY_ASSIGN_OR_RETURN(const std::vector<plan::Gpu> gpus, FindGpus(bin_dir));
-    HARMONY_RETURN_IF_ERROR(plan::NameGpus(plan::ToString(devices), gpus).status());
+    HARMONY_RETURN_IF_ERROR(plan::CheckGpus(devices, gpus));
   }
   std::vector<ipc::UniqueFd> regions;
   for (const plan::DeviceSpec& device : devices) {

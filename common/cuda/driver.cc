@@ -61,7 +61,7 @@ absl::Status Open(Driver& driver) {
   // for anybody.
   driver.DriverGetVersion =
       reinterpret_cast<decltype(driver.DriverGetVersion)>(dlsym(library, "cuDriverGetVersion"));
-  if (driver.DriverGetVersion == nullptr) return NoDriver("libcuda.so.1 is none");
+  if (driver.DriverGetVersion == nullptr) return NoDriver(absl::StrCat(kLibrary, " is none"));
   HARMONY_RETURN_IF_ERROR(CheckVersion(driver));
   HARMONY_RETURN_IF_ERROR(FindAll(find, driver));
   const CUresult ready = driver.Init(0);

@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
-#include "common/plan/machine.h"
 
 namespace harmony::plan {
 namespace {
@@ -66,6 +65,19 @@ absl::Status ShareMemory(const Gpu& gpu, const std::vector<DeviceSpec*>& devices
     if (device->memory > Bytes()) continue;
     const int64_t share = left.count() / open;
     device->memory = Bytes(share - share % kGpuPage.count());
+  }
+  return absl::OkStatus();
+}
+
+// Of all devices that are GPUs.
+absl::Status ShareAll(const std::vector<Gpu>& gpus, std::vector<DeviceSpec>& specs) {
+  std::map<int, std::vector<DeviceSpec*>> by_gpu;
+  for (DeviceSpec& spec : specs) {
+    if (spec.kind == DeviceKind::kCuda) by_gpu[spec.cuda_ordinal].push_back(&spec);
+  }
+  for (auto& [ordinal, same] : by_gpu) {
+    HARMONY_ASSIGN_OR_RETURN(const Gpu* gpu, Find(gpus, ordinal));
+    HARMONY_RETURN_IF_ERROR(ShareMemory(*gpu, same));
   }
   return absl::OkStatus();
 }
@@ -132,15 +144,12 @@ absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vecto
     }
   }
   HARMONY_ASSIGN_OR_RETURN(std::vector<DeviceSpec> specs, ParseDevices(absl::StrJoin(items, ";")));
-  std::map<int, std::vector<DeviceSpec*>> by_gpu;
-  for (DeviceSpec& spec : specs) {
-    if (spec.kind == DeviceKind::kCuda) by_gpu[spec.cuda_ordinal].push_back(&spec);
-  }
-  for (auto& [ordinal, same] : by_gpu) {
-    HARMONY_ASSIGN_OR_RETURN(const Gpu* gpu, Find(gpus, ordinal));
-    HARMONY_RETURN_IF_ERROR(ShareMemory(*gpu, same));
-  }
+  HARMONY_RETURN_IF_ERROR(ShareAll(gpus, specs));
   return ToString(specs);
+}
+
+absl::Status CheckGpus(std::vector<DeviceSpec> devices, const std::vector<Gpu>& gpus) {
+  return ShareAll(gpus, devices);
 }
 
 }  // namespace harmony::plan

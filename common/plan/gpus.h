@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/units.h"
+#include "common/plan/machine.h"
 
 namespace harmony::plan {
 
@@ -36,5 +38,8 @@ bool NeedsGpus(absl::string_view devices);
 // will use it, shared by the devices that are the same GPU. InvalidArgument names a GPU that is not
 // there, or has less memory free than what is given, with the numbers.
 absl::StatusOr<std::string> NameGpus(absl::string_view devices, const std::vector<Gpu>& gpus);
+
+// Whether the GPUs have room for such devices and the processes that use them; errors as above.
+absl::Status CheckGpus(std::vector<DeviceSpec> devices, const std::vector<Gpu>& gpus);
 
 }  // namespace harmony::plan

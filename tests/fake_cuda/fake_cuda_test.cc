@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/cuda/driver.h"
+#include "common/ipc/fd_passing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fake_cuda/hooks.h"
@@ -194,36 +195,6 @@ TEST_F(FakeCudaTest, MappingFollowsTheRules) {
   EXPECT_EQ(driver_.MemAddressFree(at, 2 * kPiece), CUDA_SUCCESS);
 }
 
-void SendDescriptor(int socket, int fd) {
-  char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
-  iovec part{&byte, 1};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  ASSERT_EQ(sendmsg(socket, &message, 0), 1);
-}
-
-int ReceiveDescriptor(int socket) {
-  char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
-  iovec part{&byte, 1};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
-  int fd = -1;
-  memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-  return fd;
-}
-
 // A number that the process of EXPECT_EXIT inherits.
 constexpr int kInheritedSocket = 100;
 
@@ -232,8 +203,7 @@ void MakeRegionAndExit() {
   FindHooks()->configure("devices=2");
   Region region(kPiece, 1);
   strcpy(reinterpret_cast<char*>(region.bytes()), "still here");
-  SendDescriptor(kInheritedSocket, region.Export());
-  _exit(0);
+  _exit(ipc::SendAnswer(kInheritedSocket, "region", region.Export()).ok() ? 0 : 1);
 }
 
 TEST_F(FakeCudaDeathTest, RegionsOutliveTheirMaker) {
@@ -245,10 +215,11 @@ TEST_F(FakeCudaDeathTest, RegionsOutliveTheirMaker) {
     ASSERT_EQ(dup2(ends[1], kInheritedSocket), kInheritedSocket);
   }
   EXPECT_EXIT(MakeRegionAndExit(), ::testing::ExitedWithCode(0), "");
-  const int fd = ReceiveDescriptor(ends[0]);
-  ASSERT_GE(fd, 0);
+  const auto answer = ipc::ReceiveAnswer(ends[0]);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ASSERT_TRUE(answer->fd.valid());
   {
-    const Region region = Region::Import(fd, kPiece, 1);
+    const Region region = Region::Import(answer->fd.get(), kPiece, 1);
     EXPECT_STREQ(reinterpret_cast<const char*>(region.bytes()), "still here");
     // An own export finds the same memory again.
     const int own = region.Export();
@@ -257,7 +228,7 @@ TEST_F(FakeCudaDeathTest, RegionsOutliveTheirMaker) {
     EXPECT_EQ(again.bytes()[0], 'S');
     close(own);
   }
-  for (const int used : {fd, ends[0], ends[1], kInheritedSocket}) close(used);
+  for (const int used : {ends[0], ends[1], kInheritedSocket}) close(used);
 }
 
 TEST_F(FakeCudaTest, OnlyItsOwnMemoryIsImported) {

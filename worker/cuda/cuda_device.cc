@@ -90,10 +90,7 @@ absl::StatusOr<std::unique_ptr<WorkspaceBlock>> CudaDevice::Allocate(Bytes size)
   BestFit::Usage usage;
   const DeviceAddress address = Take(size, usage);
   if (address) return std::make_unique<CudaBlock>(*this, address);
-  return absl::ResourceExhaustedError(
-      absl::StrCat("out of device memory: ", FormatBytesExact(size), " requested, ",
-                   FormatBytesExact(usage.capacity - usage.current), " free in a workspace of ",
-                   FormatBytesExact(usage.capacity)));
+  return absl::ResourceExhaustedError(OutOfMemoryText(size, usage));
 }
 
 void CudaDevice::Zero(DeviceAddress address, Bytes size) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
+
 namespace harmony::worker {
 
 BestFit::BestFit(Bytes capacity) : capacity_(capacity.count() & ~(kSlotAlignment - 1)) {
@@ -58,6 +60,13 @@ BestFit::Usage BestFit::usage() const {
 void BestFit::ResetPeak() {
   peak_ = current_;
   peak_extent_ = used_.empty() ? 0 : used_.rbegin()->first + used_.rbegin()->second;
+}
+
+std::string OutOfMemoryText(Bytes wanted, const BestFit::Usage& usage) {
+  return absl::StrCat("out of device memory: ", FormatBytesExact(wanted.AlignUp(kSlotAlignment)),
+                      " requested, ", FormatBytesExact(usage.capacity - usage.current),
+                      " free in a workspace of ", FormatBytesExact(usage.capacity),
+                      ", the largest hole is ", FormatBytesExact(usage.largest_free));
 }
 
 void BestFit::AddFree(int64_t offset, int64_t size) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "common/base/units.h"
@@ -46,5 +47,8 @@ class BestFit {
   std::set<std::pair<int64_t, int64_t>> free_by_size_;
   int64_t current_ = 0, peak_ = 0, peak_extent_ = 0;
 };
+
+// What to say when Take found no hole.
+std::string OutOfMemoryText(Bytes wanted, const BestFit::Usage& usage);
 
 }  // namespace harmony::worker

@@ -56,11 +56,7 @@ class Registry {
 }  // namespace
 
 void RaiseOutOfMemory(Bytes wanted, const BestFit::Usage& usage) {
-  TORCH_CHECK_WITH(OutOfMemoryError, false,
-                   "out of device memory: ", FormatBytesExact(wanted.AlignUp(kSlotAlignment)),
-                   " requested, ", FormatBytesExact(usage.capacity - usage.current),
-                   " free in a workspace of ", FormatBytesExact(usage.capacity),
-                   ", the largest hole is ", FormatBytesExact(usage.largest_free));
+  TORCH_CHECK_WITH(OutOfMemoryError, false, OutOfMemoryText(wanted, usage));
   std::abort();
 }
 
