@@ -24,7 +24,7 @@ enum class CalibrateWhen {
 // The text of such a profile. Empty: the job brings a profile, its devices have speeds of their
 // own, it was not wanted, or could not be had (`say` says why, if it is not the job's own fault:
 // then whoever plans it says more). Cancelled: a signal came. Call from the main thread; other
-// threads must have SIGINT, SIGTERM and SIGHUP blocked. Signals are as before when it returns.
+// threads must have SignalsThatStop() blocked. Signals are as before when it returns.
 absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const JobOptions& job,
                                               const v1::SubmitRequest& request,
                                               const Cluster& cluster, CalibrateWhen when,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/launcher/device_memory.h"
 #include "client/launcher/launch.h"
+#include "client/launcher/stop_signals.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/json_line.h"
@@ -35,9 +36,7 @@ absl::StatusOr<std::string> ReadText(const std::string& what, const std::string&
 }  // namespace
 
 ipc::UniqueFd TakeOverSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  const sigset_t set = SignalsThatStop();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   return ipc::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }

@@ -40,7 +40,7 @@ struct ClusterOptions {
   bool given() const { return !config.empty() || !devices.empty() || !host_memory.empty(); }
 };
 
-// Blocks the signals that stop a run, for this thread and every one to come; they are read from the
+// Blocks SignalsThatStop(), for this thread and every one to come; they are read from the
 // descriptor.
 ipc::UniqueFd TakeOverSignals();
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/stored_jobs.h"
+#include "client/launcher/stop_signals.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_export.h"
 #include "common/io/checkpoint_manifest.h"
@@ -91,7 +92,10 @@ absl::StatusOr<std::string> FindCheckpoint(const GlobalOptions& global,
 absl::Status Export(const GlobalOptions& global, const ExportOptions& options) {
   HARMONY_RETURN_IF_ERROR(CheckOutput(options.output));
   HARMONY_ASSIGN_OR_RETURN(const std::string checkpoint, FindCheckpoint(global, options));
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) StopOn(number);
+  const sigset_t signals = SignalsThatStop();
+  for (int number = 1; number < NSIG; ++number) {
+    if (sigismember(&signals, number) == 1) StopOn(number);
+  }
   HARMONY_RETURN_IF_ERROR_CTX(
       io::ExportCheckpoint({checkpoint, options.output, ParsePrecision(options.dtype)}, &stop),
       absl::StrCat("exporting ", checkpoint));

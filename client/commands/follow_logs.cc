@@ -27,16 +27,23 @@ using document::JsonLine;
 
 constexpr int kLookEveryMillis = 200;
 
-// False: nobody reads any more.
-bool Print(const std::string& text) {
-  fwrite(text.data(), 1, text.size(), stdout);
-  return fflush(stdout) == 0;
+// OutOfRange: nobody reads any more.
+absl::Status Print(const std::string& text) {
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = write(STDOUT_FILENO, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EPIPE) return absl::OutOfRangeError("nobody reads");
+    if (count < 0 && errno != EINTR)
+      return absl::ErrnoToStatus(errno, "writing to standard output");
+    if (count > 0) written += static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
 }
 
-// Waits until it is time to look again; the exit code when a signal came first.
+// Waits until it is time to look again; the exit code when something ends this first.
 std::optional<int> Pause(int signals) {
-  pollfd wait = {signals, POLLIN, 0};
-  if (poll(&wait, 1, kLookEveryMillis) <= 0) return std::nullopt;
+  pollfd wait[] = {{signals, POLLIN, 0}, {STDOUT_FILENO, 0, 0}};
+  if (poll(wait, 2, kLookEveryMillis) <= 0) return std::nullopt;
+  if ((wait[1].revents & POLLERR) != 0) return 0;  // a pipe that nobody reads any more
   signalfd_siginfo info;
   if (read(signals, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
   return info.ssi_signo == SIGINT ? 0 : 128 + static_cast<int>(info.ssi_signo);
@@ -50,21 +57,23 @@ class ProcessLogs {
 
   bool any() const { return !files_.empty(); }
 
-  // Shows what is new. False: nobody reads any more.
-  bool Look(const std::string& dir) {
+  // Shows what is new.
+  absl::Status Look(const std::string& dir) {
     for (const std::string& path : LogFiles(dir, options_.process)) {
       // A log that appears while we follow is new from its beginning.
       files_.try_emplace(path, path, first_look_ ? options_.lines : -1);
     }
     first_look_ = false;
-    return std::all_of(files_.begin(), files_.end(), [this](auto& entry) {
-      return Show(std::filesystem::path(entry.first).stem().string(), entry.second.TakeLines());
-    });
+    for (auto& [path, file] : files_) {
+      const std::string process = std::filesystem::path(path).stem().string();
+      HARMONY_RETURN_IF_ERROR(Show(process, file.TakeLines()));
+    }
+    return absl::OkStatus();
   }
 
  private:
-  bool Show(const std::string& process, const std::vector<std::string>& lines) {
-    if (lines.empty()) return true;
+  absl::Status Show(const std::string& process, const std::vector<std::string>& lines) {
+    if (lines.empty()) return absl::OkStatus();
     std::string text;
     if (!global_.json && process != shown_) {
       absl::StrAppend(&text, shown_.empty() ? "" : "\n", "==> ", process, " <==\n");
@@ -84,12 +93,12 @@ class ProcessLogs {
   std::string shown_;                          // whose lines were printed last
 };
 
-int FollowProcesses(const GlobalOptions& global, const RuntimePaths& paths,
-                    const LogsOptions& options, int signals) {
+absl::StatusOr<int> FollowProcesses(const GlobalOptions& global, const RuntimePaths& paths,
+                                    const LogsOptions& options, int signals) {
   ProcessLogs logs(global, options);
   for (bool waits = false;;) {
     const std::string dir = PathsInUse(paths).logs();
-    if (!logs.Look(dir)) return 0;
+    HARMONY_RETURN_IF_ERROR(logs.Look(dir));
     if (!logs.any() && !waits && !global.json) {
       fprintf(stderr, "no logs%s in %s yet: waiting for them\n",
               options.process.empty() ? "" : absl::StrCat(" of ", options.process).c_str(),
@@ -118,8 +127,8 @@ absl::StatusOr<bool> ShowReports(const GlobalOptions& global, const LogsOptions&
     absl::StrAppend(&text, global.json ? JsonLine(ToJson(line))
                                        : absl::StrCat(line.time(), "  ", line.text(), "\n"));
   }
-  const bool ended = IsFinal(job.state()) && job.state() != v1::JOB_STATE_PAUSED;
-  return !Print(text) || ended;
+  HARMONY_RETURN_IF_ERROR(Print(text));
+  return IsFinal(job.state()) && job.state() != v1::JOB_STATE_PAUSED;
 }
 
 absl::StatusOr<int> FollowJob(const GlobalOptions& global, const RuntimePaths& paths,
@@ -148,8 +157,10 @@ absl::StatusOr<int> FollowLogs(const GlobalOptions& global, const RuntimePaths& 
   const ipc::UniqueFd signals = TakeOverSignals();
   if (!signals.valid()) return absl::ErrnoToStatus(errno, "signalfd");
   signal(SIGPIPE, SIG_IGN);
-  if (!options.job_id.empty()) return FollowJob(global, paths, options, signals.get());
-  return FollowProcesses(global, paths, options, signals.get());
+  const absl::StatusOr<int> code = options.job_id.empty()
+                                       ? FollowProcesses(global, paths, options, signals.get())
+                                       : FollowJob(global, paths, options, signals.get());
+  return absl::IsOutOfRange(code.status()) ? 0 : code;
 }
 
 }  // namespace harmony::client

@@ -41,6 +41,7 @@ absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths&
   spec.arguments.insert(spec.arguments.end(), {"--answer-fd", absl::StrCat(answer.get())});
   spec.inherited_fds = {answer.get()};
   spec.log_path = "/dev/null";  // what it has to say is in the answer
+  spec.death_signal = 0;        // it ends by itself, and removes its copy of the database
   HARMONY_ASSIGN_OR_RETURN(const Child child, Spawn(spec));
   int wait_status = 0;
   while (waitpid(child.pid, &wait_status, 0) < 0 && errno == EINTR) {

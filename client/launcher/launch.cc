@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 
@@ -27,11 +29,14 @@ constexpr int64_t kMostHangSeconds = 1'000'000;
 struct Memory {
   ipc::Segment segment;
   std::vector<ipc::UniqueFd> devices;
+  ipc::UniqueFd kept_lines;  // outlives the coordinators that write it
 };
 
 absl::StatusOr<Memory> MakeAllMemory(const LaunchOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, ipc::Segment::Create(options.cluster.host_memory));
-  Memory memory{std::move(segment), {}};
+  Memory memory{
+      std::move(segment), {}, ipc::UniqueFd(memfd_create("harmony-kept-lines", MFD_CLOEXEC))};
+  if (!memory.kept_lines.valid()) return absl::ErrnoToStatus(errno, "memfd_create");
   HARMONY_ASSIGN_OR_RETURN(memory.devices,
                            MakeDeviceRegions(options.bin_dir, options.cluster.specs));
   return memory;
@@ -45,6 +50,9 @@ class ServiceBuilder {
   std::vector<Service> All() const {
     std::vector<Service> all;
     all.push_back(Make("coordinator", -1, "harmony-coordinator", "coordinator.log"));
+    all.back().child.environment.emplace_back(ipc::kKeptLinesFdVariable,
+                                              absl::StrCat(memory_.kept_lines.get()));
+    all.back().child.inherited_fds.push_back(memory_.kept_lines.get());
     all.back().child.arguments.insert(all.back().child.arguments.end(),
                                       {"--state-dir", options_.paths.state_dir});
     if (!options_.jobs_since.empty()) {

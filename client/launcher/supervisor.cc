@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/launcher/stop_signals.h"
 #include "common/base/status.h"
 
 namespace harmony::client {
@@ -37,10 +38,9 @@ int64_t FileSize(const std::string& path) {
   return stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) sigaddset(&set, signal);
+sigset_t HandledSignals() {
+  sigset_t set = SignalsThatStop();
+  for (int signal : {SIGQUIT, SIGUSR1}) sigaddset(&set, signal);
   return set;
 }
 
@@ -52,7 +52,7 @@ Supervisor::Supervisor(SupervisorOptions options)
     : options_(std::move(options)),
       look_(LookFor(options_.hang_limit)),
       clock_(MonotonicClock(), look_ * kLateLooks) {
-  sigset_t set = StopSignals();
+  sigset_t set = HandledSignals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = ipc::UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   // Nobody may be reading what is logged any more.
@@ -75,7 +75,7 @@ absl::Status Supervisor::Run() {
     }
   }
   Publish();
-  while (phase_ == Phase::kRunning || AnyAlive()) {
+  while (phase_ == Phase::kRunning || phase_ == Phase::kStoppingCoordinator || AnyAlive()) {
     std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
     for (const Running& process : processes_) {
       polled.push_back({process.child.pid != 0 ? process.child.pidfd.get() : -1, POLLIN, 0});
@@ -106,6 +106,7 @@ absl::Status Supervisor::Start(Running& process) {
   options_.heartbeats->Reset(cell);
   int64_t log_start = FileSize(spec.log_path);
   HARMONY_ASSIGN_OR_RETURN(process.child, Spawn(spec));
+  if (&process == &processes_.front()) told_to_stop_ = false;
   ++process.incarnation;
   process.log_start = log_start;
   process.started = clock_.Now();
@@ -132,7 +133,7 @@ void Supervisor::StartWhatIsDue() {
 
 void Supervisor::KillWhatHangs() {
   for (Running& process : processes_) {
-    if (process.child.pid == 0 || !MustBeat()) continue;
+    if (process.child.pid == 0 || !MustRun()) continue;
     const Nanos limit = process.watch.limit();
     if (!process.watch.OnLook(options_.heartbeats->beats(CellOf(process)), clock_.Now())) continue;
     spdlog::error("{} hangs: pid {}, incarnation {}, has given no sign for {}: killing it",
@@ -146,7 +147,13 @@ void Supervisor::Reap(Running& process) {
   int wait_status = 0;
   if (waitpid(process.child.pid, &wait_status, WNOHANG) != process.child.pid) return;
   pid_t pid = std::exchange(process.child, Child()).pid;
-  if (MustRun(process)) {
+  const bool coordinator = &process == &processes_.front();
+  const bool ended_well = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+  if (coordinator && ended_well && phase_ == Phase::kStoppingCoordinator) {
+    spdlog::info("coordinator stopped: pid {}", pid);
+    return Enter(Phase::kStoppingOthers);
+  }
+  if (MustRun()) {
     spdlog::warn("{} died: pid {}, incarnation {}, {}", process.service.name(), pid,
                  process.incarnation, DescribeExit(wait_status));
     OnDeath(process, wait_status);
@@ -176,8 +183,8 @@ void Supervisor::RestartLater(Running& process, Nanos lifetime, bool killed,
                               const std::string& why) {
   std::optional<Nanos> delay = process.policy.OnDeath(lifetime, killed);
   process.restart_at = clock_.Now() + delay.value_or(RestartPolicy::kLongestDelay);
-  if (delay || phase_ != Phase::kRunning) return;
   const bool coordinator = &process == &processes_.front();
+  if (delay || (!coordinator && phase_ != Phase::kRunning)) return;
   Fail(absl::InternalError(absl::StrCat(process.service.name(), why)),
        coordinator ? Phase::kStoppingOthers : Phase::kStoppingCoordinator);
 }
@@ -205,7 +212,7 @@ void Supervisor::Enter(Phase phase) {
     case Phase::kRunning:
       break;
     case Phase::kStoppingCoordinator:
-      if (processes_[0].child.pid != 0) kill(processes_[0].child.pid, SIGTERM);
+      TellCoordinatorToStop();
       break;
     case Phase::kStoppingOthers:
       phase_deadline_ = clock_.Now() + options_.grace;
@@ -220,17 +227,24 @@ void Supervisor::Enter(Phase phase) {
 
 void Supervisor::AdvancePhases() {
   const bool expired = phase_deadline_ && clock_.Now() >= *phase_deadline_;
-  if (phase_ == Phase::kStoppingCoordinator && processes_[0].child.pid == 0) {
-    Enter(Phase::kStoppingOthers);
+  if (phase_ == Phase::kStoppingCoordinator) {
+    TellCoordinatorToStop();
   } else if (phase_ == Phase::kStoppingOthers && expired) {
     spdlog::warn("some processes did not stop in time: killing them");
     Enter(Phase::kKilling);
   }
 }
 
+void Supervisor::TellCoordinatorToStop() {
+  const pid_t pid = processes_.front().child.pid;
+  if (told_to_stop_ || pid == 0 || !SocketAccepts(options_.paths.socket())) return;
+  told_to_stop_ = true;
+  kill(pid, SIGTERM);
+}
+
 void Supervisor::Fail(absl::Status status, Phase phase) {
   spdlog::error("{}", std::string(status.message()));
-  result_ = std::move(status);
+  result_.Update(status);
   Enter(phase);
 }
 
@@ -262,22 +276,19 @@ int Supervisor::PollTimeout() const {
   for (const Running& process : processes_) {
     if (RestartsNow(process)) consider(*process.restart_at);
   }
-  if (!ready_ && phase_ == Phase::kRunning) consider(clock_.Now() + kReadyPoll);
+  const bool awaited =
+      phase_ == Phase::kRunning ? !ready_ : phase_ == Phase::kStoppingCoordinator && !told_to_stop_;
+  if (awaited) consider(clock_.Now() + kReadyPoll);
   const Nanos left = next ? std::min(*next - clock_.Now(), look_) : look_;
   return static_cast<int>(std::max<int64_t>((left.count() + 999'999) / 1'000'000, 0));
 }
 
-bool Supervisor::MustRun(const Running& process) const {
-  return phase_ == Phase::kRunning ||
-         (phase_ == Phase::kStoppingCoordinator && &process != &processes_.front());
-}
-
-bool Supervisor::MustBeat() const {
+bool Supervisor::MustRun() const {
   return phase_ == Phase::kRunning || phase_ == Phase::kStoppingCoordinator;
 }
 
 bool Supervisor::RestartsNow(const Running& process) const {
-  return process.restart_at && MustRun(process);
+  return process.restart_at && MustRun();
 }
 
 int Supervisor::CellOf(const Running& process) const {

@@ -46,11 +46,12 @@ struct SupervisorOptions {
 // deadline. What must run and hangs (heartbeat_watch.h) is killed, and then is one that died. Time
 // in which this process was itself stopped counts in no deadline.
 //
-// SIGTERM, SIGINT and SIGHUP stop: the coordinator first, which has a checkpoint written and is
-// given all the time that it takes, unless it hangs; then the rest. So does giving up on one of the
-// others, which is started again and again until the coordinator is gone: without it there is no
-// checkpoint. A second signal, SIGQUIT, or SIGUSR1 (who started us has died) kills all at once.
-// Run() returns when every child has been reaped, and has then removed socket and process list.
+// SignalsThatStop() stop: the coordinator first, which has a checkpoint written and is given all
+// the time that it takes, unless it hangs; then the rest. So does giving up on one of the others.
+// Until the coordinator has ended well, all are started again when they die, itself too: what was
+// trained is still in the segment, and its successor is told to stop in turn. A second signal,
+// SIGQUIT, or SIGUSR1 (who started us has died) kills all at once. Run() returns when every child
+// has been reaped, and has then removed socket and process list.
 class Supervisor {
  public:
   // Blocks those signals for the thread; call before anything is spawned.
@@ -68,7 +69,7 @@ class Supervisor {
  private:
   enum class Phase {
     kRunning,              // what dies is started again
-    kStoppingCoordinator,  // it has SIGTERM; the others still serve it, and restart if they die
+    kStoppingCoordinator,  // it gets SIGTERM; what dies before it has ended well is started again
     kStoppingOthers,       // all have SIGTERM
     kKilling,              // all have SIGKILL
   };
@@ -95,15 +96,16 @@ class Supervisor {
   // Moves on to `phase`, sends its signals, sets its deadline.
   void Enter(Phase phase);
   void AdvancePhases();
+  // Has the coordinator stop as soon as it listens: before, it would just die of the signal.
+  void TellCoordinatorToStop();
   // `phase`: where stopping begins.
   void Fail(absl::Status status, Phase phase = Phase::kStoppingOthers);
   void SignalAll(int signal);
   void Publish();
   int PollTimeout() const;
-  // Whether this phase wants the process alive; whether it is due to start again at restart_at.
-  bool MustRun(const Running& process) const;
-  // Whether processes have to give signs of life: also a coordinator that is to stop.
-  bool MustBeat() const;
+  // Whether this phase wants processes alive and giving signs of it; whether one is due to start
+  // again at restart_at.
+  bool MustRun() const;
   bool RestartsNow(const Running& process) const;
   bool AnyAlive() const;
   // Of its heartbeat.
@@ -116,6 +118,7 @@ class Supervisor {
   std::vector<Running> processes_;
   Phase phase_ = Phase::kRunning;
   std::optional<Nanos> phase_deadline_;
+  bool told_to_stop_ = false;  // the coordinator that runs now
   bool ready_ = false;
   bool orphaned_ = false;
   absl::Status result_;

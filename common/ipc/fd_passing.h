@@ -35,6 +35,8 @@ class UniqueFd {
 
 inline constexpr char kSegmentFdVariable[] = "HARMONY_SEGMENT_FD";  // "5"
 inline constexpr char kDeviceFdsVariable[] = "HARMONY_DEVICE_FDS";  // "0:6,1:7", device:descriptor
+// Of a file in memory in which a coordinator keeps what its successor needs (KeptLines); "8".
+inline constexpr char kKeptLinesFdVariable[] = "HARMONY_KEPT_LINES_FD";
 
 struct DeviceFd {
   int device = 0;

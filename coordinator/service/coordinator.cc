@@ -210,7 +210,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
     registry_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
   }
   awaited_since_ = Now();
-  const bool cold_stop = record.stop != store::StopIntent::kNone && !prepared->setup.continues;
+  const bool stops = record.stop != store::StopIntent::kNone || terminated_;
   run_started_ = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   &deadline_clock_, EventsOfRun());
@@ -222,9 +222,11 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
         "replan: has nothing to go by: steps are predicted with a profile (--profile) or "
         "on devices with speeds");
   }
-  if (cold_stop || terminated_) return OnRunEnded(absl::OkStatus());
+  if (stops && !run_->setup().continues) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
   KeepPlan(record);
+  // Steps that only the segment holds go into a checkpoint first.
+  if (terminated_) return StopRun(record);
   if (record.stop != store::StopIntent::kNone) run_->Stop();
 }
 
@@ -426,20 +428,22 @@ void Coordinator::Terminate(std::function<void()> done) {
   switch (phase_) {
     case Phase::kIdle:
       return terminated_();
-    case Phase::kRunning: {
-      store::JobRecord& record = *current();
-      if (record.stop == store::StopIntent::kNone || record.stop == store::StopIntent::kReplan) {
-        record.stop = store::StopIntent::kShutdown;
-      }
-      SetState(record, store::JobState::kStopping);
-      registry_.Report(record, "the coordinator was told to stop: finishing the step in flight");
-      return run_->Stop();
-    }
+    case Phase::kRunning:
+      return StopRun(*current());
     case Phase::kPreparing:
     case Phase::kLettingGo:
     case Phase::kReleasing:
       return;  // noticed at the end of the phase
   }
+}
+
+void Coordinator::StopRun(store::JobRecord& record) {
+  if (record.stop == store::StopIntent::kNone || record.stop == store::StopIntent::kReplan) {
+    record.stop = store::StopIntent::kShutdown;
+  }
+  SetState(record, store::JobState::kStopping);
+  registry_.Report(record, "the coordinator was told to stop: finishing the step in flight");
+  run_->Stop();
 }
 
 // ---- Time ----

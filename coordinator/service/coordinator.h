@@ -126,6 +126,8 @@ class Coordinator {
   absl::Status KeepSummary(store::JobRecord& record);
   void Fail(store::JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.
+  // The run ends after the step in flight and a checkpoint, for this process is to end.
+  void StopRun(store::JobRecord& record);
   void BeginRelease();
   void TryRelease();
   void Release();

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import time
 import unittest
 
@@ -72,7 +73,9 @@ class UpTest(Launcher):
         for who, devices in ((("coordinator", 0), []), (("host", 0), []), (("swapper", 0), [0, 1]),
                              (("worker", 0), [0]), (("worker", 1), [1])):
             text = said(who)
-            self.assertEqual(text.count("memfd:"), 2 + len(devices), f"{who}: {text}")
+            kept = who == ("coordinator", 0)  # what one coordinator leaves to the next
+            self.assertEqual(text.count("memfd:"), 2 + len(devices) + kept, f"{who}: {text}")
+            self.assertEqual("memfd:harmony-kept-lines=" in text, kept)
             self.assertIn("memfd:harmony-heartbeats=", text)
             for device in devices:
                 self.assertIn(f"device-{device}={size} ", text)
@@ -244,6 +247,33 @@ class UpTest(Launcher):
         self.gone(pids)
         self.assertEqual(self.files_left(), [])
 
+    def test_a_coordinator_that_is_killed_while_all_stops_is_started_again_and_told_anew(self):
+        self.control("coordinator.stubborn")
+        self.up()
+        pids = self.all_pids()
+        down = self.start("down", log="run.log")
+        harness.wait_for(self.stopping, "it to be stopping")
+        (self.dir / "coordinator.stubborn").unlink()
+        self.kill(self.list()[("coordinator", 0)]["pid"])
+        self.wait_exit(down, 0)
+        self.gone(pids)
+        log = (self.dir / "s" / "harmony" / "logs" / "supervisor.log").read_text()
+        self.assertIn("coordinator died", log)
+        self.assertRegex(log, "coordinator started: pid [0-9]+, incarnation 1")
+        self.assertIn("coordinator stopped", log)
+
+    def test_a_coordinator_that_cannot_stop_well_is_given_up(self):
+        self.control("coordinator.stubborn")
+        self.up()
+        pids = self.all_pids()
+        down = self.start("down", log="run.log")
+        harness.wait_for(self.stopping, "it to be stopping")
+        self.control("coordinator.exit", 3)
+        self.kill(self.list()[("coordinator", 0)]["pid"])
+        self.wait_exit(down, 0)
+        self.gone(pids)
+        self.assertEqual(self.files_left(), [])
+
     def test_down_does_not_wait_for_a_coordinator_that_hangs(self):
         self.env["HARMONY_HANG_SECONDS"] = "1"
         self.up()
@@ -310,6 +340,17 @@ class RunTest(Launcher):
             self.gone(pids)
             self.assertEqual(list(self.runtime.iterdir()), [])
             (self.dir / "run.log").write_text("")
+
+    def test_a_run_that_was_started_with_hangups_ignored_goes_on_without_its_terminal(self):
+        self.control("steps", 100)
+        with open(self.dir / "run.log", "ab") as log:
+            process = subprocess.Popen(["nohup", harness.HARMONY, *map(str, self.run_arguments())], env=self.env, cwd=self.dir,
+                                       stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        self.addCleanup(self.end, process)
+        harness.wait_for(lambda: process.poll() is not None or "step " in (self.dir / "run.log").read_text(), "a step")
+        process.send_signal(signal.SIGHUP)
+        self.wait_exit(process, 0)
+        self.assertIn("step 100/100", (self.dir / "run.log").read_text())
 
     def test_a_second_signal_stops_at_once(self):
         self.control("steps", 3)

@@ -94,6 +94,23 @@ class FullDiskTest(Outside):
         self.check(out, expected)
         self.assertTrue((out / "checkpoint-160").exists())
 
+    def test_lines_that_wait_for_room_outlive_the_coordinator(self):
+        changes = {"max_steps": 4000}
+        expected = self.reference(**changes)
+        disk = self.small_disk("8m")
+        job, out = self.job("full", output_dir=str(disk / "out"), **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_lines(process, out, 2)
+        filler = self.fill(disk)
+        self.wait_log(process, "lines are kept in memory")
+        self.kill(self.processes()[("coordinator", 0)]["pid"])
+        self.wait_log(process, "continuing from what the segment holds")
+        harness.wait_for(lambda: process.poll() is not None or self.log().count("lines are kept in memory") >= 3,
+                         "its successor to find the disk full, too")
+        filler.unlink()
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+
     def test_a_job_that_waits_for_room_is_shown_so_and_resume_tries_at_once(self):
         changes = {"max_steps": 40}
         expected = self.reference(**changes)
@@ -254,6 +271,42 @@ class LauncherTest(Outside):
         self.assertTrue(list(out.glob("checkpoint-*")))
         self.harmony("run", job, "--devices", DEVICES)
         self.check(out, expected)
+
+
+    def stopping_system(self, **changes):
+        """A server that is told to stop, whose checkpoint waits for a host worker that stands still."""
+        self.env["HARMONY_HANG_SECONDS"] = "0"
+        self.up("--devices", DEVICES)
+        job, out = self.job("stopped", **changes)
+        job_id = self.submit(job)
+        metrics = out / "metrics.jsonl"
+        harness.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, "3 steps")
+        host = self.processes()[("host", 0)]["pid"]
+        os.kill(host, signal.SIGSTOP)
+        down = self.start("down", log="run.log")
+        harness.wait_for(lambda: self.state(job_id) == "stopping", "the job to be stopping", pause=0.1)
+        self.kill(self.processes()[("coordinator", 0)]["pid"])
+        harness.wait_for(lambda: self.processes()[("coordinator", 0)]["incarnation"] == 1, "its successor")
+        return job, out, down, host
+
+    def test_a_coordinator_that_dies_while_all_stops_is_started_again_for_the_checkpoint(self):
+        changes = {"max_steps": 2000}
+        expected = self.reference(**changes)
+        job, out, down, host = self.stopping_system(**changes)
+        os.kill(host, signal.SIGCONT)
+        self.wait_exit(down, 0)
+        steps = len(harness.losses(out))
+        self.assertLess(steps, 2000)
+        self.assertEqual([p.name for p in out.glob("checkpoint-*")], [f"checkpoint-{steps}"])
+        self.harmony("run", job, "--devices", DEVICES)
+        self.check(out, expected)
+
+    def test_a_coordinator_that_died_while_all_stops_is_not_waited_for_with_now(self):
+        _, out, down, host = self.stopping_system(max_steps=100_000)
+        self.harmony("down", "--now")
+        self.wait_exit(down, 0)
+        self.assertFalse(self.alive(host))
+        self.assertEqual(list(out.glob("checkpoint-*")), [])
 
 
 class OtherDevicesTest(Outside):

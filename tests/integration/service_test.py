@@ -1,5 +1,6 @@
 """What a user meets every day of a server: the jobs there are and were, their logs, and what to do with them."""
 import json
+import os
 import pathlib
 import signal
 import struct
@@ -110,6 +111,19 @@ class ListTest(Service):
         self.assertRegex(done.stdout, r"(?m)^job-1 +running ")
         self.assertIn(f"these jobs are of process {coordinator} ", done.stderr)
 
+    def test_a_list_that_is_killed_leaves_no_copy_of_the_database(self):
+        self.up("--devices", DEVICES)
+        self.submit("job", max_steps=1)
+        self.harmony("down")
+        with open(self.dir / "s" / "harmony" / "jobs.sqlite", "ab") as database:
+            database.write(bytes(200 << 20))  # which takes a while to copy
+        copies = lambda: list(self.runtime.glob("harmony-jobs.*"))
+        process = self.start("list")
+        harness.spin_until(lambda: copies() or process.poll() is not None, "the copy")
+        self.assertIsNone(process.poll())
+        self.end(process)
+        harness.wait_for(lambda: not copies(), "the copy to be gone")
+
     def test_a_database_that_cannot_be_read_is_named(self):
         folder = self.dir / "s" / "harmony"
         folder.mkdir(parents=True)
@@ -197,6 +211,23 @@ class LogsTest(Service):
         self.assertEqual(process.wait(harness.DEADLINE), 0)
         self.assertEqual(text(), self.harmony("logs", job_id, "-n", "1000").stdout)
         self.assertEqual(self.harmony("logs", "-f", job_id, "-n", "1000").stdout, text(), "it has ended")
+
+    def test_the_end_of_who_reads_ends_it_quietly_and_other_failures_are_said(self):
+        self.up("--devices", DEVICES)
+        job_id, _ = self.submit("job", max_steps=100000)
+        self.wait_state(job_id, "running")
+        for which in ([], [job_id]):
+            with open("/dev/full", "w") as full:
+                failed = subprocess.run([harness.HARMONY, "logs", "-f", *which], env=self.env, stdout=full,
+                                        stderr=subprocess.PIPE, text=True, timeout=harness.DEADLINE)
+            self.assertEqual((failed.returncode, failed.stderr),
+                             (1, "error: writing to standard output: No space left on device\n"))
+            reads, writes = os.pipe()
+            os.close(reads)
+            ended = subprocess.run([harness.HARMONY, "logs", "-f", *which], env=self.env, stdout=writes,
+                                   stderr=subprocess.PIPE, text=True, timeout=harness.DEADLINE)
+            os.close(writes)
+            self.assertEqual((ended.returncode, ended.stderr), (0, ""))
 
     def test_what_cannot_be_followed_is_said(self):
         for arguments, word, code in ((["-f", "job-1"], "harmony up", 1), (["-n", "-3"], "must be 0 or more", 2),

@@ -78,8 +78,10 @@ absl::Status JobRun::Start() {
     events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ", file.last_step_cut(),
                                 " were lost and are run again"));
   }
-  written_steps_ = std::max(file.last_step(), setup_.start.first_step);
-  metrics_.emplace(std::move(file), events_.report);
+  HARMONY_ASSIGN_OR_RETURN(
+      metrics_,
+      MetricsLog::Make(std::move(file), KeptLines::Inherited(setup_.id), keep, events_.report));
+  written_steps_ = std::max(metrics_->last_step(), setup_.start.first_step);
   for (Member* member : members_->All()) {
     pacing_before_[member->session] = member->pacing;
     OnAttached(*member);
@@ -239,7 +241,9 @@ void JobRun::RetrySetups(Nanos now) {
 }
 
 Nanos JobRun::PatienceOfStop() const {
-  if (runner_.state() != runner::JobRunner::State::kGathering) return kStopWhileRecovering;
+  const bool holds_steps =
+      setup_.continues || runner_.state() != runner::JobRunner::State::kGathering;
+  if (holds_steps) return kStopWhileRecovering;
   return members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses;
 }
 

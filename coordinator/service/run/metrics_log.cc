@@ -1,5 +1,7 @@
 #include "coordinator/service/run/metrics_log.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -10,9 +12,26 @@ constexpr Nanos kSyncInterval = Seconds(2);
 
 }  // namespace
 
+absl::StatusOr<MetricsLog> MetricsLog::Make(MetricsFile file, KeptLines kept,
+                                            int64_t last_step_kept,
+                                            std::function<void(const std::string&)> report) {
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<KeptLines::Line> lines, kept.Read());
+  MetricsLog log(std::move(file), std::move(kept), std::move(report));
+  for (const KeptLines::Line& line : lines) {
+    if (line.first > log.last_step() && line.first <= last_step_kept) log.lines_.push_back(line);
+  }
+  if (log.lines_.empty()) HARMONY_RETURN_IF_ERROR(log.kept_.Clear());
+  return log;
+}
+
 void MetricsLog::Append(int64_t step, std::string line, Nanos now) {
   lines_.emplace_back(step, std::move(line));
-  if (!tries_.failing()) Took(WriteAll(), now);
+  const absl::Status written = tries_.failing() ? absl::OkStatus() : WriteAll();
+  if (!lines_.empty()) {
+    const absl::Status kept = kept_.Add(step, lines_.back().second);
+    if (!kept.ok()) report_(std::string(kept.message()));
+  }
+  if (!tries_.failing()) Took(written, now);
 }
 
 void MetricsLog::OnTick(Nanos now) {
@@ -32,6 +51,7 @@ absl::Status MetricsLog::WriteAll() {
     const auto& [step, line] = lines_.front();
     HARMONY_RETURN_IF_ERROR(file_.Append(step, line));
     lines_.pop_front();
+    if (lines_.empty()) return kept_.Clear();
   }
   return absl::OkStatus();
 }

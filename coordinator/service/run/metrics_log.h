@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/units.h"
 #include "coordinator/runner/failure.h"
+#include "coordinator/service/run/kept_lines.h"
 #include "coordinator/service/run/metrics_file.h"
 
 namespace harmony::service {
@@ -19,11 +21,13 @@ namespace harmony::service {
 // Owner: JobRun; loop thread only.
 class MetricsLog {
  public:
-  // `report`: a line for the job's log.
-  MetricsLog(MetricsFile file, std::function<void(const std::string&)> report)
-      : file_(std::move(file)), report_(std::move(report)) {}
+  // Goes on with what a predecessor kept, up to `last_step_kept`. `report`: a line for the job's
+  // log.
+  static absl::StatusOr<MetricsLog> Make(MetricsFile file, KeptLines kept, int64_t last_step_kept,
+                                         std::function<void(const std::string&)> report);
 
-  const MetricsFile& file() const { return file_; }
+  // The last step there is a line of, written or kept; 0: none.
+  int64_t last_step() const { return lines_.empty() ? file_.last_step() : lines_.back().first; }
 
   void Append(int64_t step, std::string line, Nanos now);
   // Tries again what is due, and makes the lines durable now and then.
@@ -36,12 +40,15 @@ class MetricsLog {
   void Hurry() { tries_.Hurry(); }
 
  private:
+  MetricsLog(MetricsFile file, KeptLines kept, std::function<void(const std::string&)> report)
+      : file_(std::move(file)), kept_(std::move(kept)), report_(std::move(report)) {}
   absl::Status WriteAll();
   void Took(const absl::Status& status, Nanos now);
 
   MetricsFile file_;
+  KeptLines kept_;  // holds all of lines_
   std::function<void(const std::string&)> report_;
-  std::deque<std::pair<int64_t, std::string>> lines_;  // step, line; not in the file yet
+  std::deque<KeptLines::Line> lines_;  // not in the file yet
   runner::BackOff tries_;
   Nanos synced_;
 };
