@@ -1,5 +1,6 @@
 #include "common/io/run_file.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
@@ -17,6 +18,20 @@ namespace {
 
 constexpr char kRunFile[] = "run.json";
 constexpr int64_t kMaxRunFileBytes = 1 << 20;
+constexpr int64_t kMostSteps = std::numeric_limits<int64_t>::max();
+
+std::vector<RunExtension> ReadExtensions(const document::JsonField& field) {
+  std::vector<RunExtension> extensions;
+  for (const document::JsonField& item : field.Items()) {
+    item.Only({"after_step", "changed"});
+    RunExtension& extension = extensions.emplace_back();
+    extension.after_step = item.Get("after_step").Integer(0);
+    for (const document::JsonField& change : item.Get("changed").Items()) {
+      extension.changes.push_back(change.Text());
+    }
+  }
+  return extensions;
+}
 
 }  // namespace
 
@@ -26,10 +41,14 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   RunFile run;
   const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
     root.Only({"digest", "micro_batch_size", "virtual_replicas", "gradient_dtype", "data",
-               "finished", "result_keys"});
+               "finished", "result_keys", "extensions", "save_steps", "logging_steps"});
     run.result_keys = root.Get("result_keys").Text();
     run.resolved = ReadResolvedKeys(root);
     run.finished = root.Get("finished").Flag();
+    if (root.Has("save_steps")) run.save_steps = root.Get("save_steps").Integer(0, kMostSteps);
+    if (root.Has("logging_steps"))
+      run.logging_steps = root.Get("logging_steps").Integer(0, kMostSteps);
+    if (root.Has("extensions")) run.extensions = ReadExtensions(root.Get("extensions"));
     if (!root.Has("data")) return;
     const document::JsonField data = root.Get("data");
     data.Only({"bytes", "hashed_bytes", "xxh3"});
@@ -54,6 +73,12 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
                     {"xxh3", absl::StrFormat("%016x", run.data->hash)}};
   }
   json["finished"] = run.finished;
+  if (run.save_steps) json["save_steps"] = *run.save_steps;
+  if (run.logging_steps) json["logging_steps"] = *run.logging_steps;
+  for (const RunExtension& extension : run.extensions) {
+    json["extensions"].push_back(
+        {{"after_step", extension.after_step}, {"changed", extension.changes}});
+  }
   json["result_keys"] = run.result_keys;
   return WriteFileAtomically(JoinPath(output_dir, kRunFile), json.dump(1) + "\n");
 }

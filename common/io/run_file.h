@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,11 +16,22 @@
 
 namespace harmony::io {
 
+// The run went on as another job than it had begun as, where that has the same bits.
+struct RunExtension {
+  int64_t after_step = 0;
+  std::vector<std::string> changes;  // "max_steps (100 -> 200)"
+
+  bool operator==(const RunExtension&) const = default;
+};
+
 struct RunFile {
   std::string result_keys;  // ResultKeysText of the job
   job::ResolvedKeys resolved;
   bool finished = false;
   std::optional<DataFingerprint> data = {};  // none: written by a version that did not know it
+  std::vector<RunExtension> extensions = {};
+  // Of the job as last submitted; they fix no result.
+  std::optional<int64_t> save_steps = {}, logging_steps = {};
 };
 
 // NotFound when there is none; DataLoss when it cannot be read.

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/document/nearest_name.h"
 #include "common/job/key_aliases.h"
+#include "common/job/rates_key.h"
 #include "common/job/read_values.h"
 #include "common/job/rules_key.h"
 
@@ -311,6 +312,7 @@ const JobKey kKeys[] = {
      }},
     {"learning_rate", kLiteral, kOptional, kResult, NotNegative<&J::learning_rate>,
      PrintReal<&J::learning_rate>},
+    {"learning_rate_after", kLiteral, kOptional, kResult, ReadRatesAfter, PrintRatesAfter},
     {"logging_steps", kLiteral, kOptional, kNoResult, Int<&J::logging_steps, 1, kMaxInt64>,
      PrintNumber<&J::logging_steps>},
     {"lr_scheduler_type", kText, kOptional, kResult, OneOf<&J::lr_scheduler_type, kSchedules>,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 namespace harmony::job {
@@ -61,11 +62,14 @@ double LearningRateAt(const JobSpec& job, int64_t step_index) {
   // `constant` ignores warmup_steps, as transformers does.
   const int64_t warmup =
       job.lr_scheduler_type == ScheduleKind::kConstant ? 0 : job.ResolvedWarmupSteps();
+  double rate = job.learning_rate;
+  const auto next = job.learning_rate_after.upper_bound(step_index);
+  if (next != job.learning_rate_after.begin()) rate = std::prev(next)->second;
   if (step_index < warmup) {
-    return job.learning_rate *
+    return rate *
            (static_cast<double>(step_index) / static_cast<double>(std::max<int64_t>(1, warmup)));
   }
-  return job.learning_rate * DecayFactor(job, step_index, warmup);
+  return rate * DecayFactor(job, step_index, warmup);
 }
 
 }  // namespace harmony::job

@@ -55,6 +55,7 @@ struct JobSpec {
   bool shuffle = false;
   OptimizerKind optim = OptimizerKind::kAdamW;
   double learning_rate = 3e-4;
+  std::map<int64_t, double> learning_rate_after;  // another rate after so many steps
   ScheduleKind lr_scheduler_type = ScheduleKind::kConstant;
   double warmup_steps = 0;  // below 1: a share of max_steps
   double min_lr_rate = 0.1;

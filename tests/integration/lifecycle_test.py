@@ -100,6 +100,35 @@ class LifecycleTest(harness.Scratch):
         self.assertNotEqual(harness.weights_digest(out / "final"), before)
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
+    def test_a_finished_run_is_extended_in_place_with_the_bits_of_one_that_was_planned_so(self):
+        rates = {"learning_rate_after": {"40": 1e-4}}
+        expected = self.reference(max_steps=120, **rates)
+        job, out = self.job("extended", max_steps=40)
+        self.harmony("run", job, "--devices", DEVICES)
+        shorter = json.loads((out / "run.json").read_text())
+        # The same job file with more steps and another rate; a coordinator is killed on the way.
+        self.job("extended", max_steps=120, save_steps=50, **rates)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 60)
+        self.kill(self.processes()[("coordinator", 0)]["pid"])
+        self.wait_exit(process, 0)
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+        self.assertEqual([m["step"] for m in harness.read_metrics(out)], list(range(1, 121)))
+        self.assertTrue((out / "checkpoint-100").exists())
+        run = json.loads((out / "run.json").read_text())
+        self.assertNotIn("extensions", shorter)
+        self.assertEqual(run["extensions"], [{"after_step": 40, "changed": [
+            "learning_rate_after ({} -> {\"40\":0.0001})", "max_steps (40 -> 120)", "save_steps (0 -> 50)"]}])
+        self.assertIn("goes on after step 40 with ", (self.dir / "run.log").read_text())
+        self.assertIn("finished", self.harmony("run", job, "--devices", DEVICES).stdout)
+        for changes, words in (({"learning_rate": 1e-4}, "learning_rate_after: {120: RATE}"),
+                               ({"seed": 8}, ", seed (7 -> 8). Choose another"),
+                               ({"max_steps": 80}, "120 steps are done"),
+                               ({"learning_rate_after": {}}, "step 41 had the learning rate 0.0001")):
+            self.job("extended", **({"max_steps": 130, **rates} | changes))
+            self.assertIn(words, self.harmony("run", job, "--devices", DEVICES, check=2).stderr)
+        self.assertEqual(harness.weights_digest(out / "final"), expected[1])
+
     def test_relative_paths_begin_at_the_job_file_and_those_of_set_where_the_user_is(self):
         (self.dir / "jobs").mkdir()
         _, _ = self.job("jobs/j", output_dir="there", max_steps=1)

@@ -19,6 +19,7 @@
 #include "common/io/run_file.h"
 #include "common/io/sequence_order.h"
 #include "common/io/training_data.h"
+#include "common/job/goes_on.h"
 #include "common/job/job_file.h"
 #include "common/model/model_sizes.h"
 #include "worker/host/checkpoint_writer.h"
@@ -46,7 +47,7 @@ absl::StatusOr<io::CheckpointManifest> FindManifest(const HostJob& job) {
     if (step <= job.first_step) break;
     const absl::StatusOr<io::CheckpointManifest> newer =
         io::ReadManifest(io::JoinPath(job.spec.output_dir, io::CheckpointName(step)));
-    if (newer.ok() && job::DifferingKeys(newer->result_keys, ours).empty()) return newer;
+    if (newer.ok() && job::CheckGoesOn(newer->result_keys, job.spec, ours, step).ok()) return newer;
   }
   return first;
 }

@@ -386,11 +386,17 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
   AdmittedJob admitted;
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
   HARMONY_ASSIGN_OR_RETURN(
-      admitted.output,
-      InspectOutputDir(admitted.spec.output_dir, admitted.result_keys, request.overwrite));
+      admitted.output, InspectOutputDir(admitted.spec, admitted.result_keys, request.overwrite));
   if (admitted.output.finished) return admitted;
   if (admitted.output.same_run && admitted.spec.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
+    admitted.output.extensions.clear();
+    admitted.output.extended = false;
+  }
+  if (admitted.output.extended) {
+    const io::RunExtension& extension = admitted.output.extensions.back();
+    admitted.notes.push_back(absl::StrCat("goes on after step ", extension.after_step, " with ",
+                                          absl::StrJoin(extension.changes, ", ")));
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
   HARMONY_RETURN_IF_ERROR(CheckData(&admitted));

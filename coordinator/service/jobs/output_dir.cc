@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/file.h"
+#include "common/job/goes_on.h"
 #include "common/job/job_file.h"
 
 namespace harmony::service {
@@ -44,10 +45,40 @@ absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::stri
   return start;
 }
 
+// What the job changes in the run that it goes on with.
+io::RunExtension ExtensionBy(const job::JobSpec& job, const std::string& result_keys,
+                             const io::RunFile& run, int64_t steps) {
+  io::RunExtension extension{steps, job::DifferingKeys(run.result_keys, result_keys)};
+  const auto compare = [&](const char* key, std::optional<int64_t> before, int64_t now) {
+    if (!before || *before == now) return;
+    extension.changes.push_back(absl::StrCat(key, " (", *before, " -> ", now, ")"));
+  };
+  compare("logging_steps", run.logging_steps, job.logging_steps);
+  compare("save_steps", run.save_steps, job.save_steps);
+  return extension;
+}
+
+// Of a run that goes on as this job, which has other keys perhaps.
+OutputDirState GoOn(const job::JobSpec& job, const std::string& result_keys, const io::RunFile& run,
+                    int64_t steps) {
+  OutputDirState state;
+  state.same_run = true;
+  state.resolved = run.resolved;
+  state.data = run.data;
+  state.extensions = run.extensions;
+  const bool same = job::DifferingKeys(run.result_keys, result_keys).empty();
+  state.finished = same && run.finished && fs::exists(job.output_dir + "/final");
+  io::RunExtension extension = ExtensionBy(job, result_keys, run, steps);
+  state.extended = !state.finished && !extension.changes.empty();
+  if (state.extended) state.extensions.push_back(std::move(extension));
+  return state;
+}
+
 }  // namespace
 
-absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
+absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
                                                 const std::string& result_keys, bool overwrite) {
+  const std::string& output_dir = job.output_dir;
   OutputDirState state;
   std::error_code error;
   if (!fs::exists(output_dir, error)) return state;
@@ -59,16 +90,21 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
   std::string why;
   if (run.ok()) {
     const std::vector<std::string> keys = job::DifferingKeys(run->result_keys, result_keys);
+    const std::vector<int64_t> checkpoints = io::ListCheckpoints(output_dir);
+    const int64_t steps = checkpoints.empty() ? 0 : checkpoints.front();
+    absl::Status goes_on = job::CheckGoesOn(run->result_keys, job, result_keys, steps);
+    if (goes_on.ok() && !keys.empty() && job.resume_from_checkpoint != "auto") {
+      goes_on = absl::FailedPreconditionError(
+          absl::StrCat("these keys differ: ", absl::StrJoin(keys, ", "),
+                       "; it would go on from its own newest checkpoint, without ",
+                       "resume_from_checkpoint: ", job.resume_from_checkpoint));
+    }
+    if (goes_on.ok() && !overwrite) return GoOn(job, result_keys, *run, steps);
     if (keys.empty()) {
-      state.same_run = true;
-      state.must_move = overwrite;
-      state.finished = !overwrite && run->finished && fs::exists(output_dir + "/final");
-      if (overwrite) return state;
-      state.resolved = run->resolved;
-      state.data = run->data;
+      state.same_run = state.must_move = true;
       return state;
     }
-    why = absl::StrCat("holds another run; these keys differ: ", absl::StrJoin(keys, ", "));
+    why = absl::StrCat("holds another run; ", goes_on.message());
   } else if (!absl::IsNotFound(run.status())) {
     why = absl::StrCat("holds a run whose description cannot be read: ", run.status().message());
   } else if (HasTracesOfARun(output_dir)) {
@@ -154,7 +190,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
     if (!manifest.ok()) {
       start.notes.push_back(
           absl::StrCat("passing over a damaged checkpoint: ", manifest.status().message()));
-    } else if (!job::DifferingKeys(manifest->result_keys, result_keys).empty()) {
+    } else if (!job::CheckGoesOn(manifest->result_keys, job, result_keys, step).ok()) {
       start.notes.push_back(absl::StrCat("passing over ", path, ": it is of another run"));
     } else {
       start.checkpoint = path;

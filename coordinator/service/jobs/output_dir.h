@@ -24,9 +24,13 @@ struct OutputDirState {
   bool must_move = false;                     // holds another run, and --overwrite was given
   std::optional<job::ResolvedKeys> resolved;  // of that run, when it goes on
   std::optional<io::DataFingerprint> data;    // likewise, when it says
+  // Likewise: as what it has gone on since it began; `extended`: the last of them is by this job.
+  std::vector<io::RunExtension> extensions;
+  bool extended = false;
 };
-// FailedPrecondition names the keys that differ when it holds another run and `overwrite` is false.
-absl::StatusOr<OutputDirState> InspectOutputDir(const std::string& output_dir,
+// Of the job's output_dir. FailedPrecondition names the keys that differ when it holds another run,
+// which cannot go on as this one (common/job/goes_on.h), and `overwrite` is false.
+absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
                                                 const std::string& result_keys, bool overwrite);
 
 // The right to write into an output directory: an advisory lock on the directory itself, which ends

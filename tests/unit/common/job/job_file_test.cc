@@ -285,6 +285,21 @@ TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
               {"update", "max_grad_norm"});
 }
 
+TEST(JobFileTest, RatesAfterStepsAreAMap) {
+  const auto job = Parse("learning_rate_after: {2000: 1e-4, 300: 0}", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->learning_rate_after, (std::map<int64_t, double>{{300, 0}, {2000, 1e-4}}));
+  const auto again = JobSpecFromJson(JobSpecToJson(*job), "database");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->learning_rate_after, job->learning_rate_after);
+  EXPECT_EQ(ResultKeysText(*again), ResultKeysText(*job));
+  EXPECT_EQ(Parse("", {{"learning_rate_after={5: 1}"}, ""})->learning_rate_after.at(5), 1);
+  for (const char* wrong : {"1e-4", "{x: 1e-4}", "{-1: 1e-4}", "{5: fast}", "{5: -1}"}) {
+    ExpectError(Parse(absl::StrCat("learning_rate_after: ", wrong), {}).status(),
+                absl::StatusCode::kInvalidArgument, {"learning_rate_after", "a map of steps"});
+  }
+}
+
 TEST(JobFileTest, OverridesReplaceWhatTheFileSays) {
   const auto job = Parse("max_steps: 5\nlayer_groups: auto",
                          {{"max_steps=7", "data.path=a=b.txt", "layer_groups=[1, 2]",

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/io/checkpoint_manifest.h"
+#include "common/job/job_file.h"
 
 namespace harmony::service {
 namespace {
@@ -26,11 +27,12 @@ class OutputDirTest : public ::testing::Test {
     std::string pattern = (fs::temp_directory_path() / "outXXXXXX").string();
     folder_ = mkdtemp(pattern.data());
     out_ = folder_ + "/a/out";
+    job_.output_dir = out_;
   }
   void TearDown() override { fs::remove_all(folder_); }
 
   void Prepare(const std::string& keys, bool overwrite = false) {
-    const auto state = InspectOutputDir(out_, keys, overwrite);
+    const auto state = InspectOutputDir(job_, keys, overwrite);
     ASSERT_TRUE(state.ok()) << state.status();
     const auto lock = PrepareOutputDir(out_, *state, {keys, kResolved, false, {}}, &moved_to_);
     ASSERT_TRUE(lock.ok()) << lock.status();
@@ -45,10 +47,11 @@ class OutputDirTest : public ::testing::Test {
     ASSERT_TRUE(io::WriteManifest(path, manifest).ok());
   }
   std::string folder_, out_, moved_to_;
+  job::JobSpec job_;
 };
 
 TEST_F(OutputDirTest, InspectingMakesNothing) {
-  const auto state = InspectOutputDir(out_, kKeys, false);
+  const auto state = InspectOutputDir(job_, kKeys, false);
   ASSERT_TRUE(state.ok());
   EXPECT_FALSE(state->same_run);
   EXPECT_FALSE(fs::exists(folder_ + "/a"));
@@ -56,7 +59,7 @@ TEST_F(OutputDirTest, InspectingMakesNothing) {
 
 TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
   Prepare(kKeys);
-  auto state = InspectOutputDir(out_, kKeys, false);
+  auto state = InspectOutputDir(job_, kKeys, false);
   ASSERT_TRUE(state.ok());
   EXPECT_TRUE(state->same_run);
   EXPECT_FALSE(state->finished);
@@ -64,9 +67,42 @@ TEST_F(OutputDirTest, TheSameRunContinuesWithItsMicrobatch) {
   EXPECT_EQ(state->resolved->virtual_replicas, 4);
   EXPECT_EQ(state->resolved->gradient_dtype, DType::kBF16);
   ASSERT_TRUE(io::WriteRunFile(out_, {kKeys, kResolved, true, {}}).ok());
-  EXPECT_FALSE(InspectOutputDir(out_, kKeys, false)->finished) << "without final/ it is not";
+  EXPECT_FALSE(InspectOutputDir(job_, kKeys, false)->finished) << "without final/ it is not";
   fs::create_directory(out_ + "/final");
-  EXPECT_TRUE(InspectOutputDir(out_, kKeys, false)->finished);
+  EXPECT_TRUE(InspectOutputDir(job_, kKeys, false)->finished);
+}
+
+TEST_F(OutputDirTest, AFinishedRunGoesOnWithMoreStepsAndSaysSo) {
+  job_.max_steps = 10;
+  const std::string keys = job::ResultKeysText(job_);
+  fs::create_directories(out_ + "/final");
+  ASSERT_TRUE(
+      io::WriteRunFile(out_, {keys, kResolved, true, {}, {{5, {"a (1 -> 2)"}}}, 2, 1}).ok());
+  MakeCheckpoint(10, keys);
+  job_.max_steps = 20;
+  job_.save_steps = 4;
+  const std::string more = job::ResultKeysText(job_);
+  const auto state = InspectOutputDir(job_, more, false);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(state->same_run && state->extended && !state->finished && !state->must_move);
+  const std::vector<io::RunExtension> extensions = {
+      {5, {"a (1 -> 2)"}}, {10, {"max_steps (10 -> 20)", "save_steps (2 -> 4)"}}};
+  EXPECT_EQ(state->extensions, extensions);
+  ASSERT_TRUE(io::WriteRunFile(out_, {more, kResolved, true, {}, extensions, 4, 1}).ok());
+  EXPECT_EQ(io::ReadRunFile(out_)->extensions, extensions);
+  EXPECT_EQ(ChooseStartPoint(job_, more)->first_step, 10);
+  EXPECT_TRUE(InspectOutputDir(job_, more, false)->finished);
+  job_.resume_from_checkpoint = out_ + "/checkpoint-10";
+  EXPECT_TRUE(InspectOutputDir(job_, more, false)->finished);
+  job_.max_steps = 30;
+  EXPECT_THAT(
+      std::string(InspectOutputDir(job_, job::ResultKeysText(job_), false).status().message()),
+      HasSubstr("its own newest checkpoint"));
+  job_.resume_from_checkpoint = "auto";
+  job_.max_steps = 9;
+  EXPECT_THAT(
+      std::string(InspectOutputDir(job_, job::ResultKeysText(job_), false).status().message()),
+      HasSubstr("10 steps are done"));
 }
 
 TEST_F(OutputDirTest, AFolderThatAnotherWritesToIsNeitherMovedNorTaken) {
@@ -120,7 +156,7 @@ TEST_F(OutputDirTest, TheRunFileFixesTheData) {
 
 TEST_F(OutputDirTest, AnotherRunIsRefusedByKeyOrMovedAside) {
   Prepare(kKeys);
-  const auto refused = InspectOutputDir(out_, kOtherKeys, false);
+  const auto refused = InspectOutputDir(job_, kOtherKeys, false);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("learning_rate (0.1 -> 0.5)"));
   Prepare(kOtherKeys, /*overwrite=*/true);
@@ -131,13 +167,13 @@ TEST_F(OutputDirTest, AnotherRunIsRefusedByKeyOrMovedAside) {
 
 TEST_F(OutputDirTest, ResultsWithoutADescriptionAreNotOverwritten) {
   fs::create_directories(out_);
-  EXPECT_TRUE(InspectOutputDir(out_, kKeys, false).ok()) << "an empty folder is fine";
+  EXPECT_TRUE(InspectOutputDir(job_, kKeys, false).ok()) << "an empty folder is fine";
   std::ofstream(out_ + "/metrics.jsonl") << "{}";
-  EXPECT_EQ(InspectOutputDir(out_, kKeys, false).status().code(),
+  EXPECT_EQ(InspectOutputDir(job_, kKeys, false).status().code(),
             absl::StatusCode::kFailedPrecondition);
   fs::remove(out_ + "/metrics.jsonl");
   std::ofstream(out_ + "/run.json") << "torn";
-  EXPECT_THAT(std::string(InspectOutputDir(out_, kKeys, false).status().message()),
+  EXPECT_THAT(std::string(InspectOutputDir(job_, kKeys, false).status().message()),
               HasSubstr("run.json"));
 }
 
