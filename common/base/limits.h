@@ -19,6 +19,7 @@ inline constexpr int64_t kMostBytes = int64_t{1} << 56;
 inline constexpr int64_t kMostMicrobatches = 16'384;
 inline constexpr int64_t kMostSequences = 1 << 20;  // of a step
 inline constexpr int64_t kMostTokens = 1 << 24;     // of a sequence
+inline constexpr int64_t kMostSteps = int64_t{1} << 40;
 inline constexpr int64_t kMostLayers = 1 << 20;
 inline constexpr int kMostDevices = 64;
 // Of a file that is read as a whole: job, profile, plan, devices.

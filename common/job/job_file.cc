@@ -17,6 +17,8 @@
 namespace harmony::job {
 namespace {
 
+constexpr double kMostEpochs = 1e9;
+
 using Values = std::map<std::string, JobValue>;  // by key, nested ones with a dot
 
 std::string OriginOf(const YAML::Node& node, absl::string_view where, bool has_lines) {
@@ -70,7 +72,8 @@ JobValue ToValue(const YAML::Node& node, absl::string_view where, bool has_lines
 }
 
 bool IsKnown(absl::string_view key) {
-  return FindJobKey(key) != nullptr || key == kSamplesPerTask || key == kAccumulation;
+  return FindJobKey(key) != nullptr || key == kSamplesPerTask || key == kAccumulation ||
+         key == kEpochs;
 }
 
 // Reads a map into `values`; `prefix` is "" or "data.".
@@ -175,6 +178,31 @@ absl::Status TakeBatchKeys(Values& values) {
   return absl::OkStatus();
 }
 
+// Those of the overrides go before those of the file, whichever of the two keys they are.
+absl::Status TakeEpochs(Values& values, const Values& set) {
+  for (const Values* given : {static_cast<const Values*>(&values), &set}) {
+    const auto epochs = given->find(std::string(kEpochs));
+    if (epochs == given->end()) continue;
+    const JobValue& value = epochs->second;
+    double passes = 0;
+    const bool number = value.kind == JobValue::Kind::kScalar && !value.quoted &&
+                        absl::SimpleAtod(value.text, &passes);
+    if (!number || !(passes > 0 && passes <= kMostEpochs)) {
+      return absl::InvalidArgumentError(absl::StrCat(value.origin, ": epochs is '",
+                                                     value.text.substr(0, 100),
+                                                     "'; it must be a number above 0, of passes "
+                                                     "over the data"));
+    }
+    if (given->contains("max_steps")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          value.origin, ": epochs and max_steps both say how long to train: give one"));
+    }
+  }
+  if (set.contains(std::string(kEpochs))) values.erase("max_steps");
+  if (set.contains("max_steps")) values.erase(std::string(kEpochs));
+  return absl::OkStatus();
+}
+
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
@@ -240,6 +268,7 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   }
   HARMONY_RETURN_IF_ERROR(TakeBatchKeys(values));
   HARMONY_RETURN_IF_ERROR(TakeBatchKeys(set));
+  HARMONY_RETURN_IF_ERROR(TakeEpochs(values, set));
   const std::string file_folder = FolderOf(path);
   const std::string set_folder =
       overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");
@@ -269,6 +298,20 @@ bool GivesKey(absl::string_view text, const std::string& path, const JobOverride
     read = ReadOverride(setting, values).ok() && read;
   }
   return read && values.contains(key);
+}
+
+double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides) {
+  Values values, set;
+  bool read = ReadFile(text, path, values).ok();
+  for (const std::string& setting : overrides.settings) {
+    read = ReadOverride(setting, set).ok() && read;
+  }
+  if (!read || !TakeEpochs(values, set).ok()) return 0;
+  set.merge(values);
+  const auto epochs = set.find(std::string(kEpochs));
+  double passes = 0;
+  if (epochs == set.end() || !absl::SimpleAtod(epochs->second.text, &passes)) return 0;
+  return passes;
 }
 
 }  // namespace harmony::job

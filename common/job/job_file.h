@@ -31,6 +31,10 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
 bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
               const std::string& key);
 
+// The passes over the data that a job file (likewise) gives as `epochs` in the place of max_steps,
+// which only who has the data can fix by it; 0: it gives none.
+double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides);
+
 // ---- Canonical texts ----
 
 // The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and

@@ -319,7 +319,7 @@ const JobKey kKeys[] = {
      PrintOneOf<&J::lr_scheduler_type, kSchedules>},
     {"max_grad_norm", kLiteral, kOptional, kResult, NotNegative<&J::max_grad_norm>,
      PrintReal<&J::max_grad_norm>},
-    {"max_steps", kLiteral, kOptional, kResult, Int<&J::max_steps, 0, int64_t{1} << 40>,
+    {"max_steps", kLiteral, kOptional, kResult, Int<&J::max_steps, 0, limits::kMostSteps>,
      PrintNumber<&J::max_steps>},
     {"micro_batch_size", kLiteral, kOptional, kResult, ReadMicroBatch,
      [](const J& job) -> std::string {

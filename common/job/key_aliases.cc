@@ -9,7 +9,7 @@ namespace {
 using absl::string_view;
 using Pair = std::pair<string_view, string_view>;
 
-constexpr std::array<Pair, 10> kAliases = {{{"lr", "learning_rate"},
+constexpr std::array<Pair, 12> kAliases = {{{"lr", "learning_rate"},
                                             {"lr_scheduler", "lr_scheduler_type"},
                                             {"optimizer", "optim"},
                                             {"max_seq_length", "sequence_length"},
@@ -18,19 +18,14 @@ constexpr std::array<Pair, 10> kAliases = {{{"lr", "learning_rate"},
                                             {"block_size", "sequence_length"},
                                             {"gradient_clipping", "max_grad_norm"},
                                             {"num_train_steps", "max_steps"},
+                                            {"num_train_epochs", "epochs"},
+                                            {"num_epochs", "epochs"},
                                             {"train_file", "data.path"}}};
 
-constexpr string_view kSteps =
-    "give max_steps: epochs * sequences / global_batch_size, where the data hold (tokens - 1) / "
-    "sequence_length sequences";
-
-constexpr std::array<Pair, 22> kAdvice = {{
+constexpr std::array<Pair, 19> kAdvice = {{
     {"model", "use model_name_or_path"},
     {"model_name", "use model_name_or_path"},
     {"dataset", "use data: {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}"},
-    {"epochs", kSteps},
-    {"num_epochs", kSteps},
-    {"num_train_epochs", kSteps},
     {"warmup_ratio", "use warmup_steps (below 1: a share of max_steps)"},
     {"batch_size", "use global_batch_size, sequences per optimizer step"},
     {"train_batch_size", "use global_batch_size, sequences per optimizer step"},

@@ -17,4 +17,7 @@ absl::string_view AdviceFor(absl::string_view name);
 inline constexpr absl::string_view kSamplesPerTask = "per_device_train_batch_size";
 inline constexpr absl::string_view kAccumulation = "gradient_accumulation_steps";
 
+// Says by the data what max_steps says (EpochsOf).
+inline constexpr absl::string_view kEpochs = "epochs";
+
 }  // namespace harmony::job

@@ -129,6 +129,22 @@ class LifecycleTest(harness.Scratch):
             self.assertIn(words, self.harmony("run", job, "--devices", DEVICES, check=2).stderr)
         self.assertEqual(harness.weights_digest(out / "final"), expected[1])
 
+    def test_epochs_are_whole_passes_over_the_data(self):
+        # 10 sequences of 32 tokens and the one after them: 3 passes of 8 a step are 4 steps, the last in the 4th pass.
+        (self.dir / "data.txt").write_text("".join(chr(97 + i % 26) for i in range(10 * 32 + 1)))
+        expected = self.reference(max_steps=4)
+        job, out = self.job("epochs", num_train_epochs=3)
+        job.write_text(job.read_text().replace(' "max_steps": 6,\n', ""))
+        done = self.harmony("run", job, "--devices", DEVICES)
+        self.assertIn("epochs: 3 of 10 samples, 8 a step, is max_steps: 4", done.stdout)
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+        self.assertIn("give one", self.harmony("run", job, "--devices", DEVICES, "--set", "max_steps=4",
+                                               "--set", "epochs=1", check=2).stderr)
+        # The run is the same as one by steps, and goes on with more passes.
+        self.assertIn("finished", self.harmony("run", job, "--devices", DEVICES, "--set", "max_steps=4").stdout)
+        self.harmony("run", job, "--devices", DEVICES, "--set", "epochs=4")
+        self.assertEqual(len(harness.losses(out)), 5)
+
     def test_relative_paths_begin_at_the_job_file_and_those_of_set_where_the_user_is(self):
         (self.dir / "jobs").mkdir()
         _, _ = self.job("jobs/j", output_dir="there", max_steps=1)

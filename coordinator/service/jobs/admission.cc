@@ -1,11 +1,14 @@
 #include "coordinator/service/jobs/admission.h"
 
+#include <cmath>
 #include <optional>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/checkpoint_reader.h"
@@ -229,6 +232,26 @@ absl::Status ResolveReplicas(const model::ModelSpec& model, job::JobSpec* job) {
   return absl::OkStatus();
 }
 
+// Whole steps, the last of them filled from the pass after, as the data go on at their beginning.
+absl::Status ResolveEpochs(double epochs, AdmittedJob* admitted) {
+  job::JobSpec& job = admitted->spec;
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
+                           io::OpenTrainingData(job, admitted->model));
+  const auto samples = static_cast<double>(data->sample_count());
+  const auto batch = static_cast<double>(job.global_batch_size);
+  // What only rounding adds to a whole number of steps is no further step.
+  const double steps = std::ceil(epochs * samples / batch * (1 - 1e-12));
+  if (steps > static_cast<double>(limits::kMostSteps)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("epochs: ", epochs, " is more than ", limits::kMostSteps, " steps: lower it"));
+  }
+  job.max_steps = static_cast<int64_t>(steps);
+  admitted->notes.push_back(absl::StrFormat("epochs: %g of %d samples, %d a step, is max_steps: %d",
+                                            epochs, data->sample_count(), job.global_batch_size,
+                                            job.max_steps));
+  return absl::OkStatus();
+}
+
 // The job as the request says it, with the model that it names.
 absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJob* admitted) {
   HARMONY_ASSIGN_OR_RETURN(admitted->spec,
@@ -242,6 +265,10 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
   HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));
   HARMONY_RETURN_IF_ERROR(CheckDropout(request, admitted->model));
   HARMONY_RETURN_IF_ERROR(ResolveReplicas(admitted->model, &admitted->spec));
+  if (const double epochs = job::EpochsOf(request.yaml, request.path, OverridesOf(request));
+      epochs > 0) {
+    HARMONY_RETURN_IF_ERROR(ResolveEpochs(epochs, admitted));
+  }
   admitted->result_keys = job::ResultKeysText(admitted->spec);
   return source;
 }

@@ -153,7 +153,6 @@ TEST(JobFileTest, KeysOfOtherTrainersThatMeanSomethingElseAreExplained) {
   ExpectError(Parse("per_device_train_batch_size: x\ngradient_accumulation_steps: 2").status(),
               kInvalid,
               {"job.yaml:4", "per_device_train_batch_size is 'x'", "a whole number from 1"});
-  ExpectError(Parse("num_train_epochs: 3").status(), kInvalid, {"job.yaml:4", "max_steps"});
   ExpectError(Parse("gradient_checkpointing: true").status(), kInvalid,
               {"job.yaml:4", "recomputed without asking"});
   ExpectError(Parse("model: gpt2-mini").status(), kInvalid, {"use model_name_or_path"});
@@ -297,6 +296,27 @@ TEST(JobFileTest, RatesAfterStepsAreAMap) {
   for (const char* wrong : {"1e-4", "{x: 1e-4}", "{-1: 1e-4}", "{5: fast}", "{5: -1}"}) {
     ExpectError(Parse(absl::StrCat("learning_rate_after: ", wrong), {}).status(),
                 absl::StatusCode::kInvalidArgument, {"learning_rate_after", "a map of steps"});
+  }
+}
+
+TEST(JobFileTest, EpochsStandInThePlaceOfMaxSteps) {
+  const auto epochs = [](const std::string& text, const JobOverrides& overrides) {
+    EXPECT_TRUE(Parse(text, overrides).ok()) << Parse(text, overrides).status();
+    return EpochsOf(text, "/jobs/job.yaml", overrides);
+  };
+  EXPECT_EQ(epochs("", {}), 0);
+  EXPECT_EQ(epochs("epochs: 3", {}), 3);
+  EXPECT_EQ(epochs("num_train_epochs: 0.5", {}), 0.5);
+  EXPECT_EQ(epochs("epochs: 3", {{"num_epochs=2"}, ""}), 2);
+  EXPECT_EQ(epochs("max_steps: 3", {{"epochs=2"}, ""}), 2);
+  EXPECT_EQ(epochs("epochs: 3", {{"max_steps=7"}, ""}), 0);
+  EXPECT_EQ(Parse("epochs: 3", {{"max_steps=7"}, ""})->max_steps, 7);
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(Parse("max_steps: 3\nepochs: 2").status(), kInvalid, {"job.yaml:5", "give one"});
+  ExpectError(Parse("", {{"epochs=1", "max_steps=7"}, ""}).status(), kInvalid, {"give one"});
+  for (const char* wrong : {"0", "-1", "x", "nan", "inf", "'3'", "[1]"}) {
+    ExpectError(Parse(absl::StrCat("epochs: ", wrong)).status(), kInvalid,
+                {"job.yaml:4", "a number above 0"});
   }
 }
 
