@@ -111,7 +111,10 @@ Json JobJson(const v1::Job& job, bool up) {
 
 Json JobsJson(const Jobs& jobs, bool up) {
   Json json = Json::array();
-  for (const v1::Job& job : jobs) json.push_back(JobJson(job, up));
+  for (const v1::Job& job : jobs) {
+    json.push_back(JobJson(job, up));
+    DropTexts(json.back());
+  }
   return json;
 }
 
@@ -124,6 +127,7 @@ absl::Status ShowJob(const GlobalOptions& global, const RuntimePaths& paths,
   if (global.json) {
     Json json = JobJson(job, known.up());
     json["progress"] = snapshot ? ToJson(*snapshot) : Json(nullptr);
+    if (snapshot) DropTexts(json["progress"]["job"]);
     PrintJson(json);
     return absl::OkStatus();
   }
@@ -148,7 +152,7 @@ absl::Status ShowAll(const GlobalOptions& global, const RuntimePaths& paths) {
     json["supervisor"] = supervised ? Json(holder) : Json(nullptr);
     json["devices"] = supervised ? Json(processes->devices) : Json(nullptr);
     json["processes"] = supervised ? ProcessesJson(*processes) : Json::array();
-    json["jobs"] = jobs.ok() ? ToJson(*jobs)["jobs"] : Json::array();
+    json["jobs"] = jobs.ok() ? JobsJson(jobs->jobs(), /*up=*/true) : Json::array();
     PrintJson(json);
     return absl::OkStatus();
   }

@@ -11,8 +11,16 @@
 namespace harmony::client {
 namespace {
 
+// In columns; what is usual fits a terminal of 80.
+constexpr int kBarOfJob = 24, kBarOfDevice = 8;
+
+// Two spaces end a part of a line: of a line that is too long the last parts go as a whole, so that
+// no number loses digits, but for one that would leave little of it.
 std::string Fit(std::string line, int width) {
-  if (static_cast<int>(line.size()) > width) line.resize(std::max(width, 0));
+  const size_t most = std::max(width, 0);
+  if (line.size() <= most) return line;
+  const size_t gap = line.rfind("  ", most);
+  line.resize(gap == std::string::npos || gap < most / 2 ? most : gap);
   return line;
 }
 
@@ -31,43 +39,66 @@ int64_t TotalSwap(const v1::SwapBytes& swap) {
          swap.loss() + swap.recovery();
 }
 
-// What is known of the last completed step; empty parts where there is none yet.
+std::string StepOf(const v1::Progress& progress) {
+  return absl::StrCat("step ", progress.step(), "/", progress.job().max_steps());
+}
+
+std::string TimeLeft(const v1::Progress& progress) {
+  if (progress.seconds_left() <= 0) return "";
+  return absl::StrCat("  ", RenderSeconds(progress.seconds_left()), " left");
+}
+
+// What is known of the last completed step, each part behind two spaces; empty where there is none.
 std::string StepNumbers(const v1::Progress& progress) {
-  std::string text = absl::StrCat("step ", progress.step(), "/", progress.job().max_steps());
-  if (progress.step() > 0) {
-    absl::StrAppendFormat(&text, "  loss %.4f", progress.loss());
-  }
-  if (progress.step() > 0 && progress.tokens_per_second() > 0) {
-    absl::StrAppendFormat(&text, "  lr %.3g  ", progress.learning_rate());
-    absl::StrAppend(&text, RenderTokenRate(progress.tokens_per_second()));
-  }
-  if (progress.seconds_left() > 0) {
-    absl::StrAppend(&text, "  ETA ", RenderSeconds(progress.seconds_left()));
+  if (progress.step() <= 0) return "";
+  std::string text = absl::StrFormat("  loss %.4f", progress.loss());
+  if (progress.tokens_per_second() <= 0) return text;
+  absl::StrAppendFormat(&text, "  lr %.3g  ", progress.learning_rate());
+  absl::StrAppend(&text, RenderTokenRate(progress.tokens_per_second()));
+  return text;
+}
+
+std::string StepTime(const v1::Progress& progress) {
+  if (progress.predicted_seconds_per_step() <= 0 || progress.seconds_per_step() <= 0) return "";
+  std::string text = absl::StrFormat("  step %.3g s, planned %.3g s", progress.seconds_per_step(),
+                                     progress.predicted_seconds_per_step());
+  if (progress.drift() != 0) absl::StrAppendFormat(&text, " (%+.0f%%)", progress.drift() * 100);
+  if (progress.suggested_seconds_per_step() > 0) {
+    absl::StrAppendFormat(&text, ", by another plan %.3g s", progress.suggested_seconds_per_step());
   }
   return text;
 }
 
-std::string OverallLine(const v1::Progress& progress) {
-  double share = Share(progress.step(), progress.job().max_steps());
-  std::string line = absl::StrFormat("[%s] %3.0f%%", RenderBar({{share, '#'}}, 30), share * 100);
-  if (progress.predicted_seconds_per_step() > 0 && progress.seconds_per_step() > 0) {
-    absl::StrAppendFormat(&line, "  step %.3g s, planned %.3g s", progress.seconds_per_step(),
-                          progress.predicted_seconds_per_step());
-    if (progress.drift() != 0) absl::StrAppendFormat(&line, " (%+.0f%%)", progress.drift() * 100);
-    if (progress.suggested_seconds_per_step() > 0) {
-      absl::StrAppendFormat(&line, ", by another plan %.3g s",
-                            progress.suggested_seconds_per_step());
-    }
+std::string SwapPart(const v1::Progress& progress) {
+  const int64_t swap = TotalSwap(progress.swap_last_step());
+  return swap > 0 ? absl::StrCat("  swap ", FormatBytes(Bytes(swap)), "/step") : "";
+}
+
+std::string HostMemory(const v1::Progress& progress) {
+  if (progress.host_capacity() <= 0) return "";
+  return absl::StrCat("  host memory ", FormatBytes(Bytes(progress.host_bytes())), " of ",
+                      FormatBytes(Bytes(progress.host_capacity())));
+}
+
+std::string Faults(const v1::Progress& progress) {
+  if (progress.faults() <= 0) return "";
+  return absl::StrCat("  recovered from ", progress.faults(),
+                      progress.faults() == 1 ? " fault" : " faults");
+}
+
+// The job as a whole. Each part begins with two spaces; lines without parts are left out.
+std::vector<std::string> HeadLines(const v1::Progress& progress) {
+  const double share = Share(progress.step(), progress.job().max_steps());
+  std::vector<std::string> lines = {
+      absl::StrCat(progress.job().job_id(), "  ", StateName(progress.job().state()), "  ",
+                   StepOf(progress), StepNumbers(progress)),
+      absl::StrFormat("[%s] %3.0f%%%s%s", RenderBar({{share, '#'}}, kBarOfJob), share * 100,
+                      TimeLeft(progress), SwapPart(progress))};
+  for (const std::string& line :
+       {absl::StrCat(StepTime(progress), HostMemory(progress)), Faults(progress)}) {
+    if (!line.empty()) lines.push_back(line.substr(2));
   }
-  if (int64_t swap = TotalSwap(progress.swap_last_step()); swap > 0) {
-    absl::StrAppend(&line, "  swap ", FormatBytes(Bytes(swap)), "/step");
-  }
-  if (progress.host_capacity() > 0) {
-    absl::StrAppend(&line, "  host ", FormatBytes(Bytes(progress.host_bytes())), " of ",
-                    FormatBytes(Bytes(progress.host_capacity())));
-  }
-  if (progress.generation() > 1) absl::StrAppend(&line, "  generation ", progress.generation());
-  return line;
+  return lines;
 }
 
 std::string MemoryBar(const v1::DeviceProgress& device, int cells) {
@@ -99,27 +130,41 @@ std::string PartOf(int64_t part, int64_t whole) {
                          static_cast<double>(whole) / divisor, unit);
 }
 
-std::string DeviceLine(const v1::DeviceProgress& device, const std::string& middle) {
-  return absl::StrFormat("%3d %-8s mem [%s] %s  %s", device.device(), device.state(),
-                         MemoryBar(device, 8), middle, device.current());
+std::string MemoryPart(const v1::DeviceProgress& device) {
+  return absl::StrFormat("memory [%s]", MemoryBar(device, kBarOfDevice));
+}
+
+std::string TimePart(const v1::DeviceProgress& device) {
+  return absl::StrFormat("time [%s]", TimeBar(device, kBarOfDevice));
+}
+
+std::string Name(const v1::DeviceProgress& device) {
+  return absl::StrFormat("device %-2d %-7s", device.device(), device.state());
 }
 
 std::string DeviceHead(const v1::DeviceProgress& device) {
-  return DeviceLine(device,
-                    PartOf(device.resident_bytes() + device.workspace_peak(), device.memory_cap()));
+  std::string line =
+      absl::StrCat(Name(device), " ", MemoryPart(device), " ",
+                   PartOf(device.resident_bytes() + device.workspace_peak(), device.memory_cap()),
+                   "  in ", RenderRate(device.h2d_bytes_per_second()), "  out ",
+                   RenderRate(device.d2h_bytes_per_second()));
+  if (device.p2p_bytes_per_second() > 0) {
+    absl::StrAppend(&line, "  to devices ", RenderRate(device.p2p_bytes_per_second()));
+  }
+  return line;
 }
 
 std::string DeviceDetails(const v1::DeviceProgress& device) {
-  return absl::StrFormat(
-      "    [%s] %.0f%% compute %.0f%% wait %.0f%% idle  h2d %s d2h %s p2p %s B/s",
-      TimeBar(device, 8), device.computing_share() * 100, device.waiting_share() * 100,
-      device.idle_share() * 100, RenderAmount(device.h2d_bytes_per_second()),
-      RenderAmount(device.d2h_bytes_per_second()), RenderAmount(device.p2p_bytes_per_second()));
+  return absl::StrFormat("    %s %.0f%% %s", TimePart(device), device.computing_share() * 100,
+                         device.current());
 }
 
 std::string DeviceShort(const v1::DeviceProgress& device) {
-  return DeviceLine(device, absl::StrCat("time [", TimeBar(device, 8), "]"));
+  return absl::StrCat(Name(device), " ", MemoryPart(device), " ", TimePart(device), " ",
+                      device.current());
 }
+
+constexpr char kLegend[] = "memory: # data  + workspace   time: # computing  - waiting  . idle";
 
 struct SwapClass {
   const char* name;
@@ -168,11 +213,8 @@ std::string PeakTable(const v1::Progress& progress) {
 }  // namespace
 
 std::vector<std::string> RenderFrame(const v1::Progress& progress, int width, int height) {
-  std::vector<std::string> lines;
-  lines.push_back(absl::StrCat(progress.job().job_id(), "  ", StateName(progress.job().state()),
-                               "  ", StepNumbers(progress)));
-  lines.push_back(OverallLine(progress));
-  int left = height - 2;
+  std::vector<std::string> lines = HeadLines(progress);
+  const int left = height - static_cast<int>(lines.size());
   bool tall = progress.devices_size() * 2 <= left;
   for (int i = 0; i < progress.devices_size(); ++i) {
     const v1::DeviceProgress& device = progress.devices(i);
@@ -186,6 +228,7 @@ std::vector<std::string> RenderFrame(const v1::Progress& progress, int width, in
       break;
     }
   }
+  if (progress.devices_size() > 0) lines.emplace_back(kLegend);
   if (static_cast<int>(lines.size()) > height) lines.resize(std::max(height, 0));
   for (std::string& line : lines) line = Fit(std::move(line), width);
   return lines;
@@ -203,7 +246,7 @@ std::string Redraw(int shown, const std::vector<std::string>& messages,
 }
 
 std::string RenderStepLine(const v1::Progress& progress) {
-  std::string line = StepNumbers(progress);
+  std::string line = absl::StrCat(StepOf(progress), StepNumbers(progress), TimeLeft(progress));
   if (progress.grad_norm() > 0) absl::StrAppendFormat(&line, "  norm %.4g", progress.grad_norm());
   if (int64_t swap = TotalSwap(progress.swap_last_step()); swap > 0) {
     absl::StrAppend(&line, "  swap ", FormatBytes(Bytes(swap)));
@@ -241,17 +284,16 @@ std::string RenderSummary(const RunSummary& summary) {
 }
 
 std::string RenderSeconds(double seconds) {
-  auto s = static_cast<int64_t>(std::lround(std::max(seconds, 0.0)));
-  if (s < 60) return absl::StrCat(s, "s");
-  if (s < 3600) return absl::StrFormat("%dm%02ds", s / 60, s % 60);
-  return absl::StrFormat("%dh%02dm", s / 3600, s / 60 % 60);
+  constexpr double kMost = 9e9;  // what nanoseconds can count
+  const auto whole = static_cast<int64_t>(std::lround(std::clamp(seconds, 0.0, kMost)));
+  return whole < 60 ? absl::StrCat(whole, " s") : FormatDuration(Seconds(whole));
 }
 
-std::string RenderAmount(double amount) {
-  if (amount >= 1e9) return absl::StrFormat("%.2fG", amount / 1e9);
-  if (amount >= 1e6) return absl::StrFormat("%.0fM", amount / 1e6);
-  if (amount >= 1e3) return absl::StrFormat("%.0fk", amount / 1e3);
-  return absl::StrFormat("%.0f", amount);
+std::string RenderRate(double rate) {
+  if (rate >= 1e9) return absl::StrFormat("%.2f GB/s", rate / 1e9);
+  if (rate >= 1e6) return absl::StrFormat("%.0f MB/s", rate / 1e6);
+  if (rate >= 1e3) return absl::StrFormat("%.0f kB/s", rate / 1e3);
+  return absl::StrFormat("%.0f B/s", rate);
 }
 
 std::string RenderBar(const std::vector<BarPart>& parts, int cells) {

@@ -11,7 +11,8 @@
 namespace harmony::client {
 
 // The frame of the terminal view: no line longer than `width` columns, at most `height` lines.
-// Devices take two lines each, or one where the height is short.
+// Devices take two lines each, or one where the height is short; where there is room below them
+// their signs are explained.
 std::vector<std::string> RenderFrame(const v1::Progress& progress, int width, int height);
 
 // What to write so that a terminal that shows `shown` lines of a frame, the cursor below them,
@@ -33,10 +34,10 @@ std::string RenderSummary(const RunSummary& summary);
 
 // ---- Parts, for other listings ----
 
-// "12s", "2m05s", "1h02m".
+// "12 s", "2 min 5 s", "1 h 2 min".
 std::string RenderSeconds(double seconds);
-// "0", "980k", "1.25G"; decimal.
-std::string RenderAmount(double amount);
+// Of bytes per second: "0 B/s", "980 kB/s", "1.25 GB/s"; decimal.
+std::string RenderRate(double rate);
 // `cells` columns; the parts (shares of 1) in order, each with its own character, the rest ' '.
 struct BarPart {
   double share = 0;

@@ -93,6 +93,7 @@ class JsonView : public ProgressView {
     nlohmann::ordered_json line;
     line["type"] = "progress";
     line.update(ToJson(progress));
+    DropTexts(line["job"]);
     Write(document::JsonLine(line));
   }
   void Message(absl::string_view text) override {

@@ -59,6 +59,10 @@ void MakePlain(const google::protobuf::Descriptor* type, Json& json) {
 
 }  // namespace
 
+void DropTexts(Json& job) {
+  for (const char* text : {"job_yaml", "plan_text", "summary", "summary_json"}) job.erase(text);
+}
+
 Json ToJson(const Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;

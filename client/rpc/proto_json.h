@@ -12,4 +12,8 @@ namespace harmony::client {
 // "-Infinity".
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
+// Takes the texts out of a job's JSON that are long and never change, its file, plan and summary:
+// where there are many lines about it. `status JOB` has them.
+void DropTexts(nlohmann::ordered_json& job);
+
 }  // namespace harmony::client

@@ -99,6 +99,21 @@ std::string FormatBytesExact(Bytes bytes) {
 
 std::string FormatDuration(Nanos nanos) {
   const double s = nanos.seconds();
+  // From a minute on as people say it: two units, the second where it is not 0.
+  struct Unit {
+    const char* name;
+    int64_t seconds;
+  };
+  static constexpr std::array<Unit, 4> kUnits = {
+      {{"d", 86'400}, {"h", 3'600}, {"min", 60}, {"s", 1}}};
+  const int64_t whole = s < 60 ? 0 : std::llround(s);
+  for (size_t i = 0; i + 1 < kUnits.size(); ++i) {
+    if (whole < kUnits[i].seconds) continue;
+    const int64_t rest = whole % kUnits[i].seconds / kUnits[i + 1].seconds;
+    std::string text = absl::StrCat(whole / kUnits[i].seconds, " ", kUnits[i].name);
+    if (rest > 0) absl::StrAppend(&text, " ", rest, " ", kUnits[i + 1].name);
+    return text;
+  }
   if (s >= 1.0) return absl::StrFormat("%.2f s", s);
   if (s >= 1e-3) return absl::StrFormat("%.2f ms", s * 1e3);
   return absl::StrFormat("%.2f us", s * 1e6);

@@ -54,24 +54,31 @@ TEST(RenderFrame, ShowsTheStepTimeBesideThePlannedOne) {
   v1::Progress progress = Sample();
   progress.set_seconds_per_step(0.4125);
   progress.set_predicted_seconds_per_step(0.3);
-  EXPECT_THAT(RenderFrame(progress, 200, 24)[1],
-              ::testing::HasSubstr("  step 0.412 s, planned 0.3 s  swap"));
   progress.set_drift(0.375);
-  EXPECT_THAT(RenderFrame(progress, 200, 24)[1],
-              ::testing::HasSubstr("  step 0.412 s, planned 0.3 s (+38%)  swap"));
+  progress.set_faults(2);
+  const std::vector<std::string> frame = RenderFrame(progress, 79, 24);
+  EXPECT_EQ(frame[2], "step 0.412 s, planned 0.3 s (+38%)  host memory 1.00 GiB of 4.00 GiB");
+  EXPECT_EQ(frame[3], "recovered from 2 faults");
 }
 
-TEST(RenderFrame, ShowsTheJobAndTwoLinesADevice) {
+TEST(RenderFrame, ShowsTheJobTwoLinesADeviceAndWhatTheSignsMean) {
   EXPECT_THAT(
-      RenderFrame(Sample(), 200, 24),
-      ElementsAre(
-          "job-7  running  step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s  ETA 2m05s",
-          "[######                        ]  20%  swap 4.00 MiB/step  host 1.00 GiB of 4.00 GiB",
-          "  0 running  mem [####++  ] 384/512 MiB  backward layers 3-5, microbatch 2 of 8, step "
-          "21",
-          "    [####--..] 50% compute 20% wait 30% idle  h2d 1.25G d2h 3M p2p 0 B/s",
-          "  1 waiting  mem [####++  ] 384/512 MiB  ",
-          "    [####--..] 50% compute 20% wait 30% idle  h2d 1.25G d2h 3M p2p 0 B/s"));
+      RenderFrame(Sample(), 79, 24),
+      ElementsAre("job-7  running  step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s",
+                  "[#####                   ]  20%  2 min 5 s left  swap 4.00 MiB/step",
+                  "host memory 1.00 GiB of 4.00 GiB",
+                  "device 0  running memory [####++  ] 384/512 MiB  in 1.25 GB/s  out 3 MB/s",
+                  "    time [####--..] 50% backward layers 3-5, microbatch 2 of 8, step 21",
+                  "device 1  waiting memory [####++  ] 384/512 MiB  in 1.25 GB/s  out 3 MB/s",
+                  "    time [####--..] 50% ",
+                  "memory: # data  + workspace   time: # computing  - waiting  . idle"));
+}
+
+TEST(RenderFrame, WhatDoesNotFitGoesAsAWhole) {
+  v1::Progress progress = Sample();
+  progress.mutable_devices(0)->set_p2p_bytes_per_second(12e9);
+  EXPECT_THAT(RenderFrame(progress, 120, 24)[3], ::testing::EndsWith("  to devices 12.00 GB/s"));
+  EXPECT_THAT(RenderFrame(progress, 79, 24)[3], ::testing::EndsWith("  out 3 MB/s"));
 }
 
 TEST(RenderFrame, FitsAnyTerminal) {
@@ -85,13 +92,12 @@ TEST(RenderFrame, FitsAnyTerminal) {
                                        ::testing::Le(static_cast<size_t>(width)))));
     }
   }
-  EXPECT_EQ(RenderFrame(progress, 80, 10).back(), "    and 9 more devices");
+  EXPECT_EQ(RenderFrame(progress, 80, 10).back(), "    and 10 more devices");
 }
 
 TEST(RenderFrame, OneLineADeviceWhereHeightIsShort) {
-  EXPECT_THAT(
-      RenderFrame(Sample(), 83, 5)[2],
-      "  0 running  mem [####++  ] time [####--..]  backward layers 3-5, microbatch 2 of 8");
+  EXPECT_THAT(RenderFrame(Sample(), 79, 6)[3],
+              "device 0  running memory [####++  ] time [####--..] backward layers 3-5, microb");
 }
 
 TEST(RenderFrame, BeforeTheFirstStepThereAreNoFigures) {
@@ -99,7 +105,7 @@ TEST(RenderFrame, BeforeTheFirstStepThereAreNoFigures) {
   progress.mutable_job()->set_job_id("job-1");
   progress.mutable_job()->set_state(v1::JOB_STATE_STARTING);
   EXPECT_THAT(RenderFrame(progress, 80, 24),
-              ElementsAre("job-1  starting  step 0/0", "[                              ]   0%"));
+              ElementsAre("job-1  starting  step 0/0", "[                        ]   0%"));
 }
 
 TEST(Redraw, MovesUpClearsAndScrollsMessagesAbove) {
@@ -109,8 +115,8 @@ TEST(Redraw, MovesUpClearsAndScrollsMessagesAbove) {
 
 TEST(RenderStepLine, IsOnePlainLine) {
   EXPECT_EQ(RenderStepLine(Sample()),
-            "step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s  ETA 2m05s  norm 1.5  swap 4.00 "
-            "MiB");
+            "step 20/100  loss 5.1235  lr 0.0003  1234 tokens/s  2 min 5 s left  norm 1.5  swap "
+            "4.00 MiB");
 }
 
 TEST(RenderStepLine, LeavesOutWhatIsNotMeasured) {
@@ -148,12 +154,13 @@ model: /out/final
 }
 
 TEST(Parts, SecondsRatesAndBars) {
-  EXPECT_EQ(RenderSeconds(0.4), "0s");
-  EXPECT_EQ(RenderSeconds(59.6), "1m00s");
-  EXPECT_EQ(RenderSeconds(3725), "1h02m");
-  EXPECT_EQ(RenderAmount(0), "0");
-  EXPECT_EQ(RenderAmount(980e3), "980k");
-  EXPECT_EQ(RenderAmount(2.5e9), "2.50G");
+  EXPECT_EQ(RenderSeconds(0.4), "0 s");
+  EXPECT_EQ(RenderSeconds(59.6), "1 min");
+  EXPECT_EQ(RenderSeconds(13'440), "3 h 44 min");
+  EXPECT_EQ(RenderSeconds(1e18), "104166 d 16 h");
+  EXPECT_EQ(RenderRate(0), "0 B/s");
+  EXPECT_EQ(RenderRate(980e3), "980 kB/s");
+  EXPECT_EQ(RenderRate(2.5e9), "2.50 GB/s");
   EXPECT_EQ(RenderBar({{0.5, '#'}, {0.25, '-'}}, 8), "####--  ");
   EXPECT_EQ(RenderBar({{3.0, '#'}}, 4), "####");
   EXPECT_EQ(RenderBar({{-1.0, '#'}, {0.5, '.'}}, 4), "..  ");

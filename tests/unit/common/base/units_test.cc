@@ -35,5 +35,15 @@ TEST(UnitsTest, AlignsUp) {
   EXPECT_EQ(Bytes(0).AlignUp(64), Bytes(0));
 }
 
+TEST(FormatDuration, IsAsPeopleSayIt) {
+  EXPECT_EQ(FormatDuration(Nanos(1'500)), "1.50 us");
+  EXPECT_EQ(FormatDuration(Millis(25)), "25.00 ms");
+  EXPECT_EQ(FormatDuration(Millis(59'990)), "59.99 s");
+  EXPECT_EQ(FormatDuration(Seconds(60)), "1 min");
+  EXPECT_EQ(FormatDuration(Millis(90'600)), "1 min 31 s");
+  EXPECT_EQ(FormatDuration(Seconds(13'440)), "3 h 44 min");
+  EXPECT_EQ(FormatDuration(Seconds(2 * 86'400 + 59)), "2 d");
+}
+
 }  // namespace
 }  // namespace harmony
