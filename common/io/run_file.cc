@@ -11,6 +11,7 @@
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
 #include "common/io/resolved_keys_json.h"
+#include "common/io/token_file.h"
 #include "common/job/job_file.h"
 
 namespace harmony::io {
@@ -92,8 +93,38 @@ absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with
           : "it is as long as it was, but its content is another";
   return absl::FailedPreconditionError(absl::StrCat(
       where, ": has changed since the run began: ", how,
-      ". Going on would give the result of neither file: restore the file, or begin a new run ",
-      "(another output_dir, or --overwrite)"));
+      ". Going on would give the result of neither file: restore the file, begin a new run ",
+      "(another output_dir, or --overwrite), or, where tokens were appended to it, give ",
+      "data.appended: true"));
+}
+
+absl::Status CheckDataAppended(const job::JobSpec& job, const DataFingerprint& begun_with,
+                               int64_t steps) {
+  const auto refuse = [&job](absl::string_view why) {
+    return absl::FailedPreconditionError(absl::StrCat("data.appended: ", job.data_path, ": ", why));
+  };
+  HARMONY_ASSIGN_OR_RETURN(const File file, File::OpenForReading(job.data_path));
+  HARMONY_ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  if (size < begun_with.bytes) {
+    return refuse(
+        absl::StrCat("it had ", begun_with.bytes, " bytes when the run began, and has ", size));
+  }
+  HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, FingerprintOf(file, begun_with.bytes));
+  if (now != begun_with) {
+    return refuse(absl::StrCat("the first ", begun_with.bytes,
+                               " bytes are not those that the run began with"));
+  }
+  if (steps == 0) return absl::OkStatus();
+  if (job.shuffle) return refuse("with shuffle, the steps done would have had other sequences");
+  // The last sequence's labels take one token more, but where tokens are masked.
+  const int64_t last = job.mask_probability > 0 ? 0 : 1;
+  const int64_t tokens = begun_with.bytes / TokenBytes(job.data_format);
+  if (steps * job.global_batch_size <= (tokens - last) / job.sequence_length) {
+    return absl::OkStatus();
+  }
+  return refuse(absl::StrCat("the ", steps,
+                             " steps done have gone on at its beginning, where they "
+                             "would have read what was appended"));
 }
 
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,

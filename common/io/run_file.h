@@ -48,4 +48,10 @@ absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& 
 absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,
                                 const std::string& where, const DataFingerprint& now);
 
+// Whether a run that has done `steps` steps may go on with a file of tokens that was appended to:
+// it begins with what the run began with, and those steps have read no further, so that they would
+// have been the same. FailedPrecondition says what stands against it.
+absl::Status CheckDataAppended(const job::JobSpec& job, const DataFingerprint& begun_with,
+                               int64_t steps);
+
 }  // namespace harmony::io

@@ -48,18 +48,6 @@ bool IsSafetensors(absl::string_view head, int64_t size) {
   return header <= static_cast<uint64_t>(size);
 }
 
-int64_t TokenBytes(job::DataFormat format) {
-  switch (format) {
-    case job::DataFormat::kTextBytes:
-      return 1;
-    case job::DataFormat::kTokensU16:
-      return 2;
-    case job::DataFormat::kTokensU32:
-      return 4;
-  }
-  return 1;
-}
-
 // The position of the first of `count` tokens that is not below `limit`, or -1. The first pass only
 // takes the maximum, which the compiler vectorises.
 template <typename Token>
@@ -83,6 +71,18 @@ void Widen(const char* bytes, absl::Span<int32_t> out) {
 }
 
 }  // namespace
+
+int64_t TokenBytes(job::DataFormat format) {
+  switch (format) {
+    case job::DataFormat::kTextBytes:
+      return 1;
+    case job::DataFormat::kTokensU16:
+      return 2;
+    case job::DataFormat::kTokensU32:
+      return 4;
+  }
+  return 1;
+}
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, job::DataFormat format) {
   auto file = File::OpenForReading(path);

@@ -14,6 +14,8 @@
 
 namespace harmony::io {
 
+int64_t TokenBytes(job::DataFormat format);
+
 // Immutable after Open; all methods may be called from several threads. Reads by pread, not by a
 // mapping: a file that is cut while a job runs is an error then, not a fatal signal.
 class TokenFile {

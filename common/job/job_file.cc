@@ -73,7 +73,7 @@ JobValue ToValue(const YAML::Node& node, absl::string_view where, bool has_lines
 
 bool IsKnown(absl::string_view key) {
   return FindJobKey(key) != nullptr || key == kSamplesPerTask || key == kAccumulation ||
-         key == kEpochs;
+         key == kEpochs || key == kAppended;
 }
 
 // Reads a map into `values`; `prefix` is "" or "data.".
@@ -203,6 +203,15 @@ absl::Status TakeEpochs(Values& values, const Values& set) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> ReadAppended(const Values& values, const Values& set) {
+  const Values& given = set.contains(std::string(kAppended)) ? set : values;
+  const auto found = given.find(std::string(kAppended));
+  if (found == given.end() || found->second.text == "false") return false;
+  if (found->second.text == "true") return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat(found->second.origin, ": ", kAppended, " must be true or false"));
+}
+
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
@@ -235,12 +244,14 @@ absl::Status IsMissing(absl::string_view path, absl::string_view key, absl::stri
 template <typename Given>
 absl::Status CheckData(absl::string_view path, const Given& given) {
   const bool masks = given("data.mask_probability") || given("data.mask_token");
-  const bool tokens = given("data.path") || given("data.format") || masks;
+  const bool tokens =
+      given("data.path") || given("data.format") || given(kAppended.data()) || masks;
   if (given("data.inputs")) {
     if (!tokens) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": data.inputs and data.path exclude each other, with all that belongs to it (",
-        "data.format, data.mask_probability, data.mask_token): arrays, or a file of tokens"));
+        "data.format, data.mask_probability, data.mask_token, data.appended): arrays, or a file of "
+        "tokens"));
   }
   if (!tokens) {
     return IsMissing(path, "data",
@@ -269,6 +280,7 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   HARMONY_RETURN_IF_ERROR(TakeBatchKeys(values));
   HARMONY_RETURN_IF_ERROR(TakeBatchKeys(set));
   HARMONY_RETURN_IF_ERROR(TakeEpochs(values, set));
+  HARMONY_RETURN_IF_ERROR(ReadAppended(values, set).status());
   const std::string file_folder = FolderOf(path);
   const std::string set_folder =
       overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");
@@ -290,28 +302,40 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   return job;
 }
 
-bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
-              const std::string& key) {
-  Values values;
-  bool read = ReadFile(text, path, values).ok();
-  for (const std::string& setting : overrides.settings) {
-    read = ReadOverride(setting, values).ok() && read;
-  }
-  return read && values.contains(key);
-}
+namespace {
 
-double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides) {
-  Values values, set;
+// Of a file and overrides that ParseJobFile takes; else false.
+bool ReadBoth(absl::string_view text, const std::string& path, const JobOverrides& overrides,
+              Values& values, Values& set) {
   bool read = ReadFile(text, path, values).ok();
   for (const std::string& setting : overrides.settings) {
     read = ReadOverride(setting, set).ok() && read;
   }
-  if (!read || !TakeEpochs(values, set).ok()) return 0;
+  return read;
+}
+
+}  // namespace
+
+bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
+              const std::string& key) {
+  Values values, set;
+  if (!ReadBoth(text, path, overrides, values, set)) return false;
+  return values.contains(key) || set.contains(key);
+}
+
+double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides) {
+  Values values, set;
+  if (!ReadBoth(text, path, overrides, values, set) || !TakeEpochs(values, set).ok()) return 0;
   set.merge(values);
   const auto epochs = set.find(std::string(kEpochs));
   double passes = 0;
   if (epochs == set.end() || !absl::SimpleAtod(epochs->second.text, &passes)) return 0;
   return passes;
+}
+
+bool SaysAppended(absl::string_view text, const std::string& path, const JobOverrides& overrides) {
+  Values values, set;
+  return ReadBoth(text, path, overrides, values, set) && ReadAppended(values, set).value_or(false);
 }
 
 }  // namespace harmony::job

@@ -35,6 +35,9 @@ bool GivesKey(absl::string_view text, const std::string& path, const JobOverride
 // which only who has the data can fix by it; 0: it gives none.
 double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides);
 
+// Whether it says (`data.appended`) that its file of tokens may have grown since the run began.
+bool SaysAppended(absl::string_view text, const std::string& path, const JobOverrides& overrides);
+
 // ---- Canonical texts ----
 
 // The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and

@@ -129,6 +129,38 @@ class LifecycleTest(harness.Scratch):
             self.assertIn(words, self.harmony("run", job, "--devices", DEVICES, check=2).stderr)
         self.assertEqual(harness.weights_digest(out / "final"), expected[1])
 
+    def test_a_run_goes_on_with_tokens_that_were_appended_by_intent(self):
+        # 33 sequences of 32 tokens: 4 steps of 8, so that 4 steps have not come to their end.
+        data = self.dir / "data.txt"
+        first = "".join(chr(97 + i * i % 23) for i in range(33 * 32 + 1))
+        more = "".join(chr(97 + i * i % 19) for i in range(33 * 32))
+        data.write_text(first + more)
+        expected = self.reference(max_steps=8)
+        data.write_text(first)
+        job, out = self.job("appended", max_steps=4)
+        self.harmony("run", job, "--devices", DEVICES)
+        go_on = ["run", job, "--devices", DEVICES, "--set", "max_steps=8"]
+        intent = ["--set", "data.appended=true"]
+        before = (out / "run.json").read_bytes()
+        data.write_text(first + more)
+        self.assertIn("give data.appended: true", self.harmony(*go_on, check=2).stderr)
+        data.write_text("x" + first[1:] + more)
+        self.assertIn(f"the first {len(first)} bytes are not those", self.harmony(*go_on, *intent, check=2).stderr)
+        data.write_text(first[:-1])
+        self.assertIn(f"and has {len(first) - 1}", self.harmony(*go_on, *intent, check=2).stderr)
+        self.assertEqual((out / "run.json").read_bytes(), before)
+        data.write_text(first + more)
+        self.harmony(*go_on, *intent)
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+        run = json.loads((out / "run.json").read_text())
+        self.assertEqual(run["extensions"], [{"after_step": 4, "changed": [
+            "max_steps (4 -> 8)", f"data ({len(first)} -> {len(first + more)} bytes)"]}])
+        # 9 steps have read the end of 66 sequences.
+        self.harmony("run", job, "--devices", DEVICES, "--set", "max_steps=9")
+        data.write_text(first + more + more)
+        refused = self.harmony("run", job, "--devices", DEVICES, "--set", "max_steps=10", *intent, check=2)
+        self.assertIn("the 9 steps done have gone on at its beginning", refused.stderr)
+
     def test_epochs_are_whole_passes_over_the_data(self):
         # 10 sequences of 32 tokens and the one after them: 3 passes of 8 a step are 4 steps, the last in the 4th pass.
         (self.dir / "data.txt").write_text("".join(chr(97 + i % 26) for i in range(10 * 32 + 1)))

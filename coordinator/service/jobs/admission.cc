@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -31,15 +32,37 @@
 namespace harmony::service {
 namespace {
 
-// The data are fixed when a run begins: one that goes on must find them as they were.
-absl::Status CheckData(AdmittedJob* admitted) {
+job::JobOverrides OverridesOf(const JobRequest& request) {
+  return {request.overrides, request.working_directory};
+}
+
+// The data of a run that goes on with a file that was appended to, as its job says it may be.
+absl::Status TakeAppended(AdmittedJob* admitted) {
+  const job::JobSpec& job = admitted->spec;
+  const io::DataFingerprint before = *admitted->output.data;
+  const std::vector<int64_t> checkpoints = io::ListCheckpoints(job.output_dir);
+  const int64_t steps = checkpoints.empty() ? 0 : checkpoints.front();
+  HARMONY_RETURN_IF_ERROR(io::CheckDataAppended(job, before, steps));
+  std::vector<io::RunExtension>& extensions = admitted->output.extensions;
+  if (!std::exchange(admitted->output.extended, true)) extensions.push_back({steps, {}});
+  extensions.back().changes.push_back(
+      absl::StrCat("data (", before.bytes, " -> ", admitted->data.bytes, " bytes)"));
+  return absl::OkStatus();
+}
+
+// The data are fixed when a run begins: one that goes on must find them as they were, but for what
+// was appended by intent.
+absl::Status CheckData(const JobRequest& request, AdmittedJob* admitted) {
   const job::JobSpec& job = admitted->spec;
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(job, admitted->model));
   HARMONY_ASSIGN_OR_RETURN(admitted->data, data->Fingerprint());
-  if (admitted->output.same_run) {
-    HARMONY_RETURN_IF_ERROR(
-        io::CheckDataUnchanged(admitted->output.data, data->where(), admitted->data));
+  if (admitted->output.same_run && !admitted->output.must_move) {
+    const absl::Status unchanged =
+        io::CheckDataUnchanged(admitted->output.data, data->where(), admitted->data);
+    const bool appended =
+        !unchanged.ok() && job::SaysAppended(request.yaml, request.path, OverridesOf(request));
+    HARMONY_RETURN_IF_ERROR(appended ? TakeAppended(admitted) : unchanged);
   }
   return data->Validate(job.global_batch_size);
 }
@@ -147,10 +170,6 @@ absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::str
   return planner::HostMemoryError(absl::InvalidArgumentError(absl::StrCat(
       what, ": the job needs ", FormatBytesExact(need), ", there are ", FormatBytesExact(have),
       ": ", FormatBytesExact(need - have), " are missing. ", advice)));
-}
-
-job::JobOverrides OverridesOf(const JobRequest& request) {
-  return {request.overrides, request.working_directory};
 }
 
 // An exported model drops what it was exported to drop; `dropout: 0` would be said in vain.
@@ -395,7 +414,7 @@ absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::Machi
                                     const HostLimits& limits) {
   AdmittedJob admitted;
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
-  HARMONY_RETURN_IF_ERROR(CheckData(&admitted));
+  HARMONY_RETURN_IF_ERROR(CheckData(request, &admitted));
   if (LacksWeights(source)) {
     admitted.notes.push_back(
         absl::StrCat(source.directory,
@@ -420,13 +439,13 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
     admitted.output.extensions.clear();
     admitted.output.extended = false;
   }
+  if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
+  HARMONY_RETURN_IF_ERROR(CheckData(request, &admitted));
   if (admitted.output.extended) {
     const io::RunExtension& extension = admitted.output.extensions.back();
     admitted.notes.push_back(absl::StrCat("goes on after step ", extension.after_step, " with ",
                                           absl::StrJoin(extension.changes, ", ")));
   }
-  if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
-  HARMONY_RETURN_IF_ERROR(CheckData(&admitted));
   HARMONY_ASSIGN_OR_RETURN(admitted.weights, CheckWeights(admitted.spec, source, admitted.model));
   HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
   std::vector<int64_t> there;

@@ -320,6 +320,27 @@ TEST(JobFileTest, EpochsStandInThePlaceOfMaxSteps) {
   }
 }
 
+TEST(JobFileTest, ThatDataWereAppendedIsSaidOfOneSubmission) {
+  constexpr absl::string_view kRest = "model_name_or_path: gpt2-mini\noutput_dir: out\n";
+  const auto says = [&](const std::string& data, const JobOverrides& overrides) {
+    const std::string text =
+        absl::StrCat(kRest, "data: {path: t.txt, format: text-bytes", data, "}");
+    const auto job = ParseJobFile(text, "/jobs/job.yaml", overrides);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return SaysAppended(text, "/jobs/job.yaml", overrides);
+  };
+  EXPECT_FALSE(says("", {}));
+  EXPECT_TRUE(says(", appended: true", {}));
+  EXPECT_TRUE(says("", {{"data.appended=true"}, ""}));
+  EXPECT_FALSE(says(", appended: true", {{"data.appended=false"}, ""}));
+  ExpectError(Parse("", {{"data.appended=maybe"}, ""}).status(), absl::StatusCode::kInvalidArgument,
+              {"data.appended must be true or false"});
+  ExpectError(ParseJobFile(absl::StrCat(kRest, "data: {inputs: {x: x.npy}, appended: true}"),
+                           "/jobs/job.yaml")
+                  .status(),
+              absl::StatusCode::kInvalidArgument, {"exclude each other"});
+}
+
 TEST(JobFileTest, OverridesReplaceWhatTheFileSays) {
   const auto job = Parse("max_steps: 5\nlayer_groups: auto",
                          {{"max_steps=7", "data.path=a=b.txt", "layer_groups=[1, 2]",
