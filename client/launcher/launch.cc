@@ -12,7 +12,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/launcher/device_memory.h"
+#include "client/launcher/service_manager.h"
 #include "client/launcher/supervisor.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/document/status_line.h"
 #include "common/ipc/fd_passing.h"
@@ -163,7 +165,13 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
       ipc::HeartbeatTable::Create(static_cast<int>(supervised.services.size())));
   supervised.heartbeats = &heartbeats;
   HARMONY_ASSIGN_OR_RETURN(supervised.hang_limit, HangLimit());
-  supervised.on_ready = [&options, &reported] {
+  ServiceManager manager = ServiceManager::FromEnvironment();
+  supervised.on_turn = [&manager](bool stopping) {
+    manager.Alive(MonotonicClock().Now());
+    if (stopping) manager.Stopping();
+  };
+  supervised.on_ready = [&options, &reported, &manager] {
+    manager.Ready();
     Report(options.report_fd, absl::OkStatus());
     reported = true;
     spdlog::info("harmony is up on {}", options.paths.socket());

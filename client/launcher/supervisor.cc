@@ -91,6 +91,7 @@ absl::Status Supervisor::Run() {
     StartWhatIsDue();
     KillWhatHangs();
     CheckReady();
+    if (options_.on_turn) options_.on_turn(phase_ != Phase::kRunning);
   }
   RemoveRuntimeFiles(options_.paths);
   return result_;

@@ -39,6 +39,8 @@ struct SupervisorOptions {
   bool keep_up = false;
   // Called once, when the coordinator's socket accepts connections.
   std::function<void()> on_ready;
+  // Called each time round, several times a second; whether all is being stopped.
+  std::function<void(bool stopping)> on_turn;
 };
 
 // Owned by the launcher's main; one thread, which is the main thread (parent-death signals fire

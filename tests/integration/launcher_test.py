@@ -1,15 +1,9 @@
 """Launcher, `harmony run` and the other commands, with fake programs in place of the real ones."""
-import contextlib
-import fcntl
 import json
 import os
 import pathlib
-import pty
 import re
 import signal
-import struct
-import subprocess
-import termios
 import time
 import unittest
 
@@ -321,39 +315,6 @@ class RunTest(Launcher):
         self.assertEqual(list(self.runtime.iterdir()), [])
         self.assertTrue((self.out / "logs" / "coordinator.log").exists())
 
-    def test_on_a_terminal_a_frame_of_80_columns_is_redrawn_in_place(self):
-        self.control("steps", 30)
-        self.out.mkdir()
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        process = subprocess.Popen([harness.HARMONY, *map(str, self.run_arguments())], env=dict(self.env, TERM="xterm"),
-                                   cwd=self.dir, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
-        self.addCleanup(self.end, process)
-        os.close(theirs)
-        text = b""
-        with contextlib.suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # its end is an error
-            while part := terminal.read(4096):
-                text += part
-        self.assertEqual(process.wait(harness.DEADLINE), 0)
-        # Only what a frame takes is gone over again: what a screen that is long enough shows at the end.
-        screen, most = [""], 0
-        for move, rest in re.findall(r"\x1b\[(\d+A|J)([^\x1b]*)", text.decode()):
-            if move != "J":
-                most = max(most, int(move[:-1]))
-                del screen[len(screen) - 1 - int(move[:-1]):]
-                screen.append("")
-            lines = rest.replace("\r\n", "\n").replace("\r", "").split("\n")
-            screen[-1] += lines[0]
-            screen += lines[1:]
-        frames = re.findall(r"(?m)^.*step \d+/30.*$", "\n".join(screen))
-        self.assertEqual(len([line for line in screen if line.startswith("memory: #")]), 1, "\n".join(screen))
-        self.assertTrue(frames and 0 < most < 12, f"{most} lines up, frames {frames}")
-        start = next(i for i, line in enumerate(screen) if re.match(r"job-1 .* step \d+/30", line))
-        frame = screen[start:start + most]
-        self.assertLess(max(map(len, frame)), 80, frame)
-        for word in ("loss ", "1000 tokens/s", "memory [", "in 0 B/s", "out 0 B/s", "time: # computing"):
-            self.assertIn(word, "\n".join(frame))
-
     def test_json(self):
         lines = [json.loads(l) for l in self.harmony(*self.run_arguments(), "--json").stdout.splitlines()]
         self.assertEqual(lines[-1]["type"], "summary")
@@ -380,17 +341,6 @@ class RunTest(Launcher):
             self.gone(pids)
             self.assertEqual(list(self.runtime.iterdir()), [])
             (self.dir / "run.log").write_text("")
-
-    def test_a_run_that_was_started_with_hangups_ignored_goes_on_without_its_terminal(self):
-        self.control("steps", 100)
-        with open(self.dir / "run.log", "ab") as log:
-            process = subprocess.Popen(["nohup", harness.HARMONY, *map(str, self.run_arguments())], env=self.env, cwd=self.dir,
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        self.addCleanup(self.end, process)
-        harness.wait_for(lambda: process.poll() is not None or "step " in (self.dir / "run.log").read_text(), "a step")
-        process.send_signal(signal.SIGHUP)
-        self.wait_exit(process, 0)
-        self.assertIn("step 100/100", (self.dir / "run.log").read_text())
 
     def test_a_second_signal_stops_at_once(self):
         self.control("steps", 3)

@@ -1,0 +1,106 @@
+"""What launcher and `harmony run` say to a terminal and to a service manager, with fake programs in place of the real ones."""
+import contextlib
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import unittest
+
+import harness
+import launcher_test
+
+
+class ServiceManagerTest(launcher_test.Launcher):
+
+    def test_a_service_manager_is_told_of_the_start_the_stop_and_that_the_launcher_lives(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(str(self.dir / "notify"))
+            manager.settimeout(harness.DEADLINE)
+            self.env |= {"NOTIFY_SOCKET": str(self.dir / "notify"), "WATCHDOG_USEC": "3000000"}
+            process = self.start("up", *self.cluster())
+            said = []
+            while said.count("WATCHDOG=1") < 3 or "READY=1" not in said:
+                said.append(manager.recv(4096).decode())
+            self.assertNotIn("STOPPING=1", said)
+            child = self.processes()[("swapper", 0)]["pid"]
+            self.assertNotIn(b"NOTIFY_SOCKET", pathlib.Path(f"/proc/{child}/environ").read_bytes())
+            process.send_signal(signal.SIGTERM)
+            while "STOPPING=1" not in said:
+                said.append(manager.recv(4096).decode())
+            self.wait_exit(process, 0)
+            manager.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    said.append(manager.recv(4096).decode())
+        self.assertEqual((said.count("READY=1"), said.count("STOPPING=1")), (1, 1))
+        self.assertEqual(set(said), {"READY=1", "STOPPING=1", "WATCHDOG=1"})
+
+    def test_the_unit_for_systemd_is_sound(self):
+        if shutil.which("systemd-analyze") is None:
+            self.skipTest("there is no systemd-analyze here")
+        text = (pathlib.Path(__file__).resolve().parents[2] / "deploy/systemd/harmony.service").read_text()
+        unit = self.dir / "harmony.service"
+        unit.write_text(text.replace("/usr/bin/harmony", str(harness.HARMONY)))  # which has to be there
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+        done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", unit],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr)
+
+
+class TerminalTest(launcher_test.Launcher):
+
+    def test_on_a_terminal_a_frame_of_80_columns_is_redrawn_in_place(self):
+        self.control("steps", 30)
+        self.out.mkdir()
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        process = subprocess.Popen([harness.HARMONY, *map(str, self.run_arguments())], env=dict(self.env, TERM="xterm"),
+                                   cwd=self.dir, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+        self.addCleanup(self.end, process)
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # its end is an error
+            while part := terminal.read(4096):
+                text += part
+        self.assertEqual(process.wait(harness.DEADLINE), 0)
+        # Only what a frame takes is gone over again: what a screen that is long enough shows at the end.
+        screen, most = [""], 0
+        for move, rest in re.findall(r"\x1b\[(\d+A|J)([^\x1b]*)", text.decode()):
+            if move != "J":
+                most = max(most, int(move[:-1]))
+                del screen[len(screen) - 1 - int(move[:-1]):]
+                screen.append("")
+            lines = rest.replace("\r\n", "\n").replace("\r", "").split("\n")
+            screen[-1] += lines[0]
+            screen += lines[1:]
+        frames = re.findall(r"(?m)^.*step \d+/30.*$", "\n".join(screen))
+        self.assertEqual(len([line for line in screen if line.startswith("memory: #")]), 1, "\n".join(screen))
+        self.assertTrue(frames and 0 < most < 12, f"{most} lines up, frames {frames}")
+        start = next(i for i, line in enumerate(screen) if re.match(r"job-1 .* step \d+/30", line))
+        frame = screen[start:start + most]
+        self.assertLess(max(map(len, frame)), 80, frame)
+        for word in ("loss ", "1000 tokens/s", "memory [", "in 0 B/s", "out 0 B/s", "time: # computing"):
+            self.assertIn(word, "\n".join(frame))
+
+    def test_a_run_that_was_started_with_hangups_ignored_goes_on_without_its_terminal(self):
+        self.control("steps", 100)
+        with open(self.dir / "run.log", "ab") as log:
+            process = subprocess.Popen(["nohup", harness.HARMONY, *map(str, self.run_arguments())], env=self.env, cwd=self.dir,
+                                       stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        self.addCleanup(self.end, process)
+        harness.wait_for(lambda: process.poll() is not None or "step " in (self.dir / "run.log").read_text(), "a step")
+        process.send_signal(signal.SIGHUP)
+        self.wait_exit(process, 0)
+        self.assertIn("step 100/100", (self.dir / "run.log").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
