@@ -74,6 +74,7 @@ NAMESPACES = {
     "swapper": "harmony::swapper",
     "client": "harmony::client",
     "bench": "harmony::bench",
+    "bench/baselines": "harmony::baselines",
     "bench/published_planner": "harmony::published",
     "tests/fake_cuda": "harmony::fake_cuda",
     "tests/fake_cuda_compute": "harmony::fake_cuda",

@@ -1,0 +1,253 @@
+#include "bench/baselines/baseline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace harmony::baselines {
+namespace {
+
+// Microbatch sizes that are tried where the job leaves that open: so many of the divisors, evenly
+// from the smallest to the largest.
+constexpr size_t kMostSizes = 8;
+// Tasks of a simulated step, over all devices: some tens of milliseconds.
+constexpr int64_t kMostTasks = 10'000;
+
+Outcome SimulateWhole(const Baseline& baseline, const LayerCosts& costs, const Setting& setting) {
+  Simulation simulation(costs);
+  baseline.schedule(setting, &simulation);
+  simulation.timeline.Run();
+  const int step = setting.steps - 1;
+  Outcome outcome;
+  outcome.name = baseline.name;
+  outcome.remark = baseline.remark;
+  outcome.microbatch_size = costs.microbatch();
+  outcome.recompute = setting.recompute;
+  const std::vector<Nanos>& busy = simulation.timeline.BusyOf(step);
+  outcome.step = std::max(simulation.timeline.StepEnd(step) - simulation.timeline.StepEnd(step - 1),
+                          plan::BusiestResource(simulation.timeline.resources(), busy));
+  const StepBytes& bytes = simulation.timeline.BytesOf(step);
+  for (int traffic = 0; traffic < kTrafficClasses; ++traffic) {
+    outcome.bytes[static_cast<size_t>(traffic)] = bytes.of(static_cast<Traffic>(traffic));
+  }
+  outcome.host_link_bytes = bytes.host_links();
+  outcome.peer_bytes = bytes.peer();
+  outcome.host_peak = simulation.host;
+  for (const DeviceProgram& device : simulation.devices) {
+    const DeviceMemory& memory = device.memory();
+    outcome.device_peak = std::max(outcome.device_peak, memory.peak());
+    outcome.host_peak += memory.host_peak();
+    if (!memory.shortage() || memory.shortage()->missing() <= outcome.missing) continue;
+    const Shortage& shortage = *memory.shortage();
+    outcome.obstacle = Obstacle::kDeviceMemory;
+    outcome.missing = shortage.missing();
+    outcome.reason =
+        absl::StrCat("device ", device.device(), " lacks ", FormatBytes(shortage.missing()), ": ",
+                     shortage.what, " needs ", FormatBytes(shortage.needed), " of ",
+                     FormatBytes(shortage.capacity), ", microbatches of ", costs.microbatch());
+  }
+  const Busiest busiest =
+      BusiestOf(simulation.timeline.resources(), busy, costs.num_devices(), outcome.step);
+  outcome.binds = busiest.text;
+  outcome.busiest_share = busiest.share;
+  return outcome;
+}
+
+// a at x = 0, b at x = 1.
+int64_t Extend(int64_t a, int64_t b, double x) {
+  return a + static_cast<int64_t>(static_cast<double>(b - a) * x);
+}
+
+void CheckHost(const plan::MachineSpec& machine, Outcome* outcome) {
+  const Bytes has = machine.host_memory;
+  if (!outcome->fits() || has.count() == 0 || outcome->host_peak <= has) return;
+  outcome->obstacle = Obstacle::kHostMemory;
+  outcome->missing = outcome->host_peak - has;
+  outcome->reason = absl::StrCat("the host lacks ", FormatBytes(outcome->missing), ": it needs ",
+                                 FormatBytes(outcome->host_peak), " of ", FormatBytes(has));
+}
+
+// Ascending; of many, some.
+std::vector<int64_t> SizesToTry(int64_t share, int64_t given) {
+  if (given > 0) return {given};
+  std::vector<int64_t> all;
+  for (int64_t size = 1; size <= share; ++size) {
+    if (share % size == 0) all.push_back(size);
+  }
+  if (all.size() <= kMostSizes) return all;
+  std::vector<int64_t> some;
+  for (size_t i = 0; i < kMostSizes; ++i)
+    some.push_back(all[i * (all.size() - 1) / (kMostSizes - 1)]);
+  return some;
+}
+
+Outcome DoesNotDivide(const Baseline& baseline, std::string reason) {
+  Outcome outcome;
+  outcome.name = baseline.name;
+  outcome.remark = baseline.remark;
+  outcome.obstacle = Obstacle::kBatch;
+  outcome.reason = std::move(reason);
+  return outcome;
+}
+
+bool Better(const Outcome& a, const Outcome& b) {
+  if (a.fits() != b.fits()) return a.fits();
+  return a.fits() ? a.step < b.step : a.missing < b.missing;
+}
+
+std::string ResourceName(command::Lane lane, const std::vector<int>& devices) {
+  std::string of = absl::StrCat("device ", devices.front());
+  if (devices.size() > 1) of = absl::StrCat("devices ", devices.front(), "-", devices.back());
+  switch (lane.kind) {
+    case command::LaneKind::kCompute:
+      return absl::StrCat("compute, ", of);
+    case command::LaneKind::kH2DBulk:
+    case command::LaneKind::kH2DStream:
+      return absl::StrCat("link from the host, ", of);
+    case command::LaneKind::kD2H:
+      return absl::StrCat("link to the host, ", of);
+    case command::LaneKind::kP2P:
+      return absl::StrCat("link to other devices, ", of);
+    case command::LaneKind::kHostCompute:
+      return "the host's updates";
+    case command::LaneKind::kHostIo:
+      return "the host's data";
+  }
+  return "";
+}
+
+}  // namespace
+
+const std::vector<Baseline>& AllBaselines() {
+  static const std::vector<Baseline> all = {
+      {"dp-swap", DpSwap, true, false, true, false, ""},
+      {"dp-swap, recompute", DpSwap, true, true, false, false, ""},
+      {"gpipe-swap", GpipeSwap, false, false, true, false, ""},
+      {"gpipe-swap, recompute", GpipeSwap, false, true, false, false, ""},
+      {"1f1b-swap", OneForwardOneBackwardSwap, false, false, true, false,
+       "weights are one step old"},
+      {"1f1b-swap, recompute", OneForwardOneBackwardSwap, false, true, false, false,
+       "weights are one step old"},
+      {"zero-offload", ZeroOffload, true, true, true, true, ""},
+      {"zero-offload, delayed update", ZeroOffloadDelayed, true, true, true, true,
+       "weights are one step old"},
+      {"zero-infinity", ZeroInfinity, true, true, true, true, ""},
+      {"fsdp-offload", FsdpOffload, true, true, true, true, ""},
+  };
+  return all;
+}
+
+const char* ToString(Obstacle obstacle) {
+  switch (obstacle) {
+    case Obstacle::kNone:
+      return "";
+    case Obstacle::kBatch:
+      return "batch";
+    case Obstacle::kDeviceMemory:
+      return "device_memory";
+    case Obstacle::kHostMemory:
+      return "host_memory";
+  }
+  return "";
+}
+
+Outcome Simulate(const Baseline& baseline, const LayerCosts& costs, const Setting& setting) {
+  const int devices = baseline.data_parallel ? costs.num_devices() : 1;
+  const int64_t tasks_of_one = int64_t{2} * costs.num_layers() * devices;
+  // Pipelines need many microbatches to show what one more costs.
+  const auto most = static_cast<int>(
+      std::max<int64_t>(kMostTasks / tasks_of_one, int64_t{4} * costs.num_devices()));
+  Outcome outcome;
+  if (setting.microbatches <= most) {
+    outcome = SimulateWhole(baseline, costs, setting);
+  } else {
+    Setting few = setting, more = setting;
+    few.microbatches = most / 2;
+    more.microbatches = most;
+    const Outcome shorter = SimulateWhole(baseline, costs, few);
+    outcome = SimulateWhole(baseline, costs, more);
+    const double x = static_cast<double>(setting.microbatches - few.microbatches) /
+                     (more.microbatches - few.microbatches);
+    outcome.step = Nanos(Extend(shorter.step.count(), outcome.step.count(), x));
+    for (size_t t = 0; t < outcome.bytes.size(); ++t) {
+      outcome.bytes[t] = Extend(shorter.bytes[t], outcome.bytes[t], x);
+    }
+    outcome.host_link_bytes = Extend(shorter.host_link_bytes, outcome.host_link_bytes, x);
+    outcome.peer_bytes = Extend(shorter.peer_bytes, outcome.peer_bytes, x);
+    outcome.host_peak = Bytes(Extend(shorter.host_peak.count(), outcome.host_peak.count(), x));
+  }
+  CheckHost(costs.machine(), &outcome);
+  return outcome;
+}
+
+Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job::JobSpec& job,
+             const plan::MachineSpec& machine, const dispatch::CostFactory& costs) {
+  const auto devices = static_cast<int64_t>(machine.devices.size());
+  const int64_t batch = job.global_batch_size;
+  if (baseline.data_parallel && batch % devices != 0) {
+    return DoesNotDivide(baseline, absl::StrCat("a batch of ", batch, " does not divide over ",
+                                                devices, " devices"));
+  }
+  const int64_t share = baseline.data_parallel ? batch / devices : batch;
+  if (job.micro_batch_size > 0 && share % job.micro_batch_size != 0) {
+    return DoesNotDivide(
+        baseline, absl::StrCat("a device's share of ", share,
+                               " does not divide into microbatches of ", job.micro_batch_size));
+  }
+  std::vector<Outcome> outcomes;
+  for (int64_t size : SizesToTry(share, job.micro_batch_size)) {
+    const LayerCosts layers(model, job, machine, costs, size);
+    if (!layers.known()) continue;
+    const size_t before = outcomes.size();
+    for (bool recompute : {false, true}) {
+      if (!(recompute ? baseline.with_recompute : baseline.without_recompute)) continue;
+      for (bool once : {true, false}) {
+        if (!once && !baseline.chooses_gradients) continue;
+        // Where they fit so, leaving once is never slower.
+        if (!once && outcomes.back().fits()) continue;
+        outcomes.push_back(
+            Simulate(baseline, layers, {recompute, once, static_cast<int>(share / size), 3}));
+      }
+    }
+    // A larger microbatch needs more of a device, never less.
+    const bool some_fit =
+        std::any_of(outcomes.begin() + static_cast<int64_t>(before), outcomes.end(),
+                    [](const Outcome& o) { return o.obstacle != Obstacle::kDeviceMemory; });
+    if (!some_fit) break;
+  }
+  if (outcomes.empty()) {
+    return DoesNotDivide(baseline,
+                         absl::StrCat("no time is known of a microbatch that divides ", share));
+  }
+  return *std::min_element(outcomes.begin(), outcomes.end(), Better);
+}
+
+Busiest BusiestOf(const plan::LaneResources& resources, const std::vector<Nanos>& busy,
+                  int num_devices, Nanos step) {
+  const command::LaneTable lanes(num_devices);
+  const auto count = static_cast<size_t>(lanes.size());
+  std::vector<Nanos> of_resource(count);
+  for (size_t lane = 0; lane < count; ++lane) {
+    of_resource[static_cast<size_t>(resources.of_lane[lane])] += busy[lane];
+  }
+  Busiest busiest;
+  for (size_t r = 0; r < count; ++r) {
+    const double share =
+        of_resource[r].seconds() / resources.capacity[r] / std::max(step.seconds(), 1e-12);
+    if (share <= busiest.share) continue;
+    std::vector<int> devices;
+    for (size_t lane = 0; lane < count; ++lane) {
+      const int device = lanes.LaneAt(static_cast<int>(lane)).device;
+      if (resources.of_lane[lane] != static_cast<int>(r)) continue;
+      if (devices.empty() || devices.back() < device) devices.push_back(device);
+    }
+    busiest.share = share;
+    busiest.text = absl::StrFormat(
+        "%s %.0f%%", ResourceName(lanes.LaneAt(static_cast<int>(r)), devices), 100 * share);
+  }
+  return busiest;
+}
+
+}  // namespace harmony::baselines

@@ -1,0 +1,220 @@
+#include "bench/baselines/engine/device_memory.h"
+
+#include <algorithm>
+
+namespace harmony::baselines {
+
+using command::LaneKind;
+
+DeviceMemory::DeviceMemory(const LayerCosts& costs, int device, Bytes capacity, int lookahead,
+                           Timeline* timeline)
+    : costs_(costs),
+      device_(device),
+      capacity_(capacity),
+      lookahead_(lookahead),
+      timeline_(*timeline),
+      free_bytes_(capacity) {
+  free_.push_back({capacity, {kNoOperation, kNoOperation, kNoOperation}});
+}
+
+Tensor DeviceMemory::Add(const TensorTraits& traits) {
+  State state;
+  state.traits = traits;
+  state.on_host = traits.on_host;
+  tensors_.push_back(state);
+  return static_cast<Tensor>(tensors_.size() - 1);
+}
+
+Operation DeviceMemory::Trigger() const {
+  return computed_.size() > static_cast<size_t>(lookahead_)
+             ? computed_[computed_.size() - 1 - static_cast<size_t>(lookahead_)]
+             : kNoOperation;
+}
+
+void DeviceMemory::CheckFits(const DeviceTask& task) {
+  Bytes needed = fixed_ + task.scratch;
+  const auto count = [&](const std::vector<Tensor>& tensors) {
+    for (Tensor tensor : tensors) {
+      State& state = at(tensor);
+      if (state.pinned) continue;
+      state.pinned = true;
+      if (!state.resident || state.traits.evictable) needed += state.traits.size;
+    }
+  };
+  count(task.reads);
+  count(task.writes);
+  count(task.creates);
+  if (needed > capacity_ && (!shortage_ || needed > shortage_->needed)) {
+    shortage_ = Shortage{task.what, needed, capacity_};
+  }
+}
+
+Operation DeviceMemory::Run(const DeviceTask& task) {
+  CheckFits(task);
+  std::vector<Operation> after = task.after, room;
+  for (const std::vector<Tensor>* tensors : {&task.reads, &task.writes}) {
+    for (Tensor tensor : *tensors) {
+      if (!at(tensor).resident) {
+        room.clear();
+        Take(at(tensor).traits.size, &room);
+        BringIn(tensor, room);
+      }
+      after.push_back(at(tensor).ready);
+    }
+  }
+  for (Tensor tensor : task.creates) {
+    Take(at(tensor).traits.size, &after);
+    Enter(tensor);
+  }
+  Take(task.scratch, &after);
+  const bool compute = task.lane == LaneKind::kCompute;
+  const Operation operation = compute ? timeline_.Add({task.lane, device_}, task.duration, after)
+                                      : timeline_.AddCopy({task.lane, device_}, task.duration,
+                                                          task.moved, task.traffic, after);
+  for (Tensor tensor : task.reads) Touch(tensor, /*dirty=*/false, operation, compute);
+  for (Tensor tensor : task.writes) Touch(tensor, /*dirty=*/true, operation, compute);
+  for (Tensor tensor : task.creates) Touch(tensor, /*dirty=*/true, operation, compute);
+  if (compute) {
+    computed_.push_back(operation);
+    if (computed_.size() > static_cast<size_t>(lookahead_) + 1) computed_.pop_front();
+  }
+  GiveBack(task.scratch, {operation, kNoOperation, kNoOperation});
+  for (Tensor tensor : task.frees) Free(tensor, operation);
+  return operation;
+}
+
+void DeviceMemory::Take(Bytes size, std::vector<Operation>* after) {
+  while (free_bytes_ < size && EvictOne()) {
+  }
+  used_ += size;
+  peak_ = std::max(peak_, used_);
+  free_bytes_ -= size;  // below zero: what is missing was noted
+  for (Bytes left = size; left.count() > 0 && !free_.empty();) {
+    Room& room = free_.front();
+    for (Operation operation : room.after) {
+      if (operation != kNoOperation) after->push_back(operation);
+    }
+    const Bytes part = std::min(left, room.size);
+    left -= part;
+    room.size -= part;
+    if (room.size.count() == 0) free_.pop_front();
+  }
+}
+
+void DeviceMemory::GiveBack(Bytes size, std::array<Operation, 3> after) {
+  if (size.count() == 0) return;
+  used_ -= size;
+  free_bytes_ += size;
+  free_.push_back({size, after});
+}
+
+bool DeviceMemory::EvictOne() {
+  const auto found = std::find_if(recent_.begin(), recent_.end(),
+                                  [&](Tensor tensor) { return !at(tensor).pinned; });
+  if (found == recent_.end()) return false;
+  const Tensor tensor = *found;
+  State& state = at(tensor);
+  Operation written = kNoOperation;
+  if (!state.on_host) {
+    written = timeline_.AddCopy({LaneKind::kD2H, device_},
+                                costs_.Copy(LaneKind::kD2H, device_, state.traits.size),
+                                state.traits.size, state.traits.traffic, {Trigger(), state.ready});
+    state.on_host = true;
+    state.evicted = true;
+    state.host_ready = written;
+    evicted_ += state.traits.size;
+    host_peak_ = std::max(host_peak_, evicted_);
+  }
+  Leave(tensor, {written, state.last_use[0], state.last_use[1]});
+  return true;
+}
+
+void DeviceMemory::Enter(Tensor tensor) {
+  State& state = at(tensor);
+  state.resident = true;
+  state.last_use = {kNoOperation, kNoOperation};
+  if (state.traits.evictable) {
+    state.place = recent_.insert(recent_.end(), tensor);
+  } else {
+    fixed_ += state.traits.size;
+  }
+}
+
+void DeviceMemory::Leave(Tensor tensor, std::array<Operation, 3> after) {
+  State& state = at(tensor);
+  if (state.traits.evictable) {
+    recent_.erase(state.place);
+  } else {
+    fixed_ -= state.traits.size;
+  }
+  state.resident = false;
+  GiveBack(state.traits.size, after);
+}
+
+void DeviceMemory::BringIn(Tensor tensor, const std::vector<Operation>& room) {
+  std::vector<Operation> after = room;
+  after.push_back(Trigger());
+  after.push_back(at(tensor).host_ready);
+  Enter(tensor);
+  at(tensor).ready = CopyIn(tensor, after);
+}
+
+Operation DeviceMemory::CopyIn(Tensor tensor, const std::vector<Operation>& after) {
+  const TensorTraits& traits = at(tensor).traits;
+  const Bytes own((traits.size.count() + traits.shards - 1) / traits.shards);
+  const Operation loaded =
+      timeline_.AddCopy({LaneKind::kH2DBulk, device_},
+                        costs_.Copy(LaneKind::kH2DBulk, device_, own), own, traits.traffic, after);
+  if (traits.shards == 1) return loaded;
+  // Each device passes its part on to all others: as much goes out as comes in.
+  const Bytes others = traits.size - own;
+  return timeline_.AddCopy({LaneKind::kP2P, device_}, costs_.Copy(LaneKind::kP2P, device_, others),
+                           others, traits.traffic, {loaded});
+}
+
+void DeviceMemory::Forget(State& state) {
+  state.on_host = false;
+  if (!state.evicted) return;
+  evicted_ -= state.traits.size;
+  state.evicted = false;
+}
+
+void DeviceMemory::Touch(Tensor tensor, bool dirty, Operation operation, bool compute) {
+  State& state = at(tensor);
+  state.pinned = false;
+  state.last_use[compute ? 0 : 1] = operation;
+  if (state.traits.evictable) recent_.splice(recent_.end(), recent_, state.place);
+  if (!dirty) return;
+  state.ready = operation;
+  Forget(state);
+}
+
+void DeviceMemory::Free(Tensor tensor, Operation after) {
+  State& state = at(tensor);
+  if (state.resident) Leave(tensor, {after, state.last_use[0], state.last_use[1]});
+  Forget(state);
+}
+
+void DeviceMemory::Drop(Tensor tensor, Operation after) {
+  State& state = at(tensor);
+  if (state.resident) Leave(tensor, {after, state.last_use[0], state.last_use[1]});
+}
+
+void DeviceMemory::ReplaceOnHost(Tensor tensor, Operation by) {
+  State& state = at(tensor);
+  if (state.resident) Leave(tensor, {kNoOperation, state.last_use[0], state.last_use[1]});
+  state.on_host = true;
+  state.host_ready = by;
+}
+
+void DeviceMemory::RefreshFromHost(Tensor tensor, Operation after) {
+  State& state = at(tensor);
+  state.ready = CopyIn(tensor, {after, state.last_use[0], state.last_use[1]});
+  state.on_host = true;
+}
+
+void DeviceMemory::UsedBy(Tensor tensor, Operation operation) {
+  at(tensor).last_use[1] = operation;
+}
+
+}  // namespace harmony::baselines

@@ -1,0 +1,139 @@
+#pragma once
+
+// One device whose memory is a cache of the host's: a task's tensors are brought in before it, room
+// is made by evicting the least recently used ones, of which dirty ones are written back and clean
+// ones dropped. What is decided depends on the order of the tasks alone, so that bytes are exact
+// whatever the times; the copies become operations of a timeline.
+//
+// Simplifications, all in favour of whoever is modelled by it: memory does not fragment; a write
+// back overlaps with computing and starts as early as the page-in that needs the room; whole
+// tensors move, at the full speed of the link.
+//
+// Where a task's own tensors do not fit together, the device goes on as if it were larger and
+// remembers how much was missing at most (`shortage`). PURE.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/baselines/engine/layer_costs.h"
+#include "bench/baselines/engine/timeline.h"
+
+namespace harmony::baselines {
+
+using Tensor = int32_t;  // number of a tensor of one device
+
+struct TensorTraits {
+  Bytes size = {};
+  Traffic traffic = Traffic::kActivations;
+  bool on_host = false;   // it exists already, and lies in host memory
+  bool evictable = true;  // may leave the device, where there is room for it on the host
+  // It is brought in as so many equal parts: one over the device's own link to the host, the others
+  // from the other devices, which each have theirs.
+  int shards = 1;
+};
+
+struct DeviceTask {
+  std::string what = {};  // "backward of layer 3", for messages
+  command::LaneKind lane = command::LaneKind::kCompute;
+  Nanos duration = {};
+  std::vector<Tensor> reads = {};
+  std::vector<Tensor> writes = {};   // brought in, and dirty afterwards
+  std::vector<Tensor> creates = {};  // room only; exists and is dirty afterwards
+  std::vector<Tensor> frees = {};    // ceases to exist with the task's end; one of the above
+  Bytes scratch = {};
+  std::vector<Operation> after = {};
+  // Of a copy between devices, on its lane: what is counted.
+  Bytes moved = {};
+  Traffic traffic = Traffic::kGradients;
+};
+
+// A task whose tensors do not fit together.
+struct Shortage {
+  std::string what;
+  Bytes needed, capacity;  // what the task and all that may not be evicted take
+  Bytes missing() const { return needed - capacity; }
+};
+
+class DeviceMemory {
+ public:
+  // `lookahead`: a task's tensors may be brought in while so many tasks before it still run; 0: on
+  // demand. Both must outlive it.
+  DeviceMemory(const LayerCosts& costs, int device, Bytes capacity, int lookahead,
+               Timeline* timeline);
+
+  Tensor Add(const TensorTraits& traits);
+  // Runs the task; its operation.
+  Operation Run(const DeviceTask& task);
+  // The tensor ceases to exist when the operation has ended.
+  void Free(Tensor tensor, Operation after);
+  // Its room is given up when the operation has ended; its copy on the host stays. REQUIRES: it is
+  // clean.
+  void Drop(Tensor tensor, Operation after);
+  // The operation makes it anew on the host; what the device has is of no use any more.
+  void ReplaceOnHost(Tensor tensor, Operation by);
+  // A copy from host to device into its place. REQUIRES: it is resident.
+  void RefreshFromHost(Tensor tensor, Operation after);
+  // The operation, which is not the device's own, reads the tensor.
+  void UsedBy(Tensor tensor, Operation operation);
+  bool resident(Tensor tensor) const { return at(tensor).resident; }
+  bool exists(Tensor tensor) const { return at(tensor).resident || at(tensor).on_host; }
+
+  int device() const { return device_; }
+  Bytes peak() const { return peak_; }
+  Bytes host_peak() const { return host_peak_; }  // of what was evicted
+  const std::optional<Shortage>& shortage() const { return shortage_; }
+
+ private:
+  struct State {
+    TensorTraits traits;
+    bool resident = false;
+    bool on_host = false;  // a valid copy
+    bool evicted = false;  // that copy counts as the host's memory taken by eviction
+    bool pinned = false;
+    Operation ready = kNoOperation;       // made the copy on the device
+    Operation host_ready = kNoOperation;  // made the copy on the host
+    std::array<Operation, 2> last_use = {kNoOperation, kNoOperation};  // on compute; elsewhere
+    std::list<Tensor>::iterator place;  // in `recent_`; evictable and resident ones
+  };
+  struct Room {
+    Bytes size;
+    std::array<Operation, 3> after;
+  };
+  State& at(Tensor tensor) { return tensors_[static_cast<size_t>(tensor)]; }
+  const State& at(Tensor tensor) const { return tensors_[static_cast<size_t>(tensor)]; }
+
+  void CheckFits(const DeviceTask& task);
+  // Takes room; what has to end first is added to `after`.
+  void Take(Bytes size, std::vector<Operation>* after);
+  void GiveBack(Bytes size, std::array<Operation, 3> after);
+  bool EvictOne();
+  void Enter(Tensor tensor);
+  void Leave(Tensor tensor, std::array<Operation, 3> after);
+  void BringIn(Tensor tensor, const std::vector<Operation>& room);
+  Operation CopyIn(Tensor tensor, const std::vector<Operation>& after);
+  void Touch(Tensor tensor, bool dirty, Operation operation, bool compute);
+  // The operation with whose end the task that comes next may begin to make itself room.
+  Operation Trigger() const;
+  void Forget(State& state);
+
+  const LayerCosts& costs_;
+  const int device_;
+  const Bytes capacity_;
+  const int lookahead_;
+  Timeline& timeline_;
+  std::vector<State> tensors_;
+  std::list<Tensor> recent_;  // evictable and resident, the least recently used first
+  std::deque<Room> free_;     // in the order in which it becomes free
+  Bytes free_bytes_, fixed_;  // fixed: of resident tensors that are not evictable
+  Bytes used_, peak_, evicted_, host_peak_;
+  std::deque<Operation> computed_;  // the last lookahead + 1 tasks
+  std::optional<Shortage> shortage_;
+};
+
+}  // namespace harmony::baselines

@@ -1,0 +1,270 @@
+#include "bench/baselines/engine/device_program.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace harmony::baselines {
+namespace {
+
+using command::LaneKind;
+
+constexpr Tensor kNone = -1;
+
+void Append(Tensor tensor, std::vector<Tensor>* to) {
+  if (tensor != kNone) to->push_back(tensor);
+}
+
+}  // namespace
+
+DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRange layers,
+                             const DevicePolicy& policy, Timeline* timeline)
+    : costs_(costs),
+      layers_(layers),
+      policy_(policy),
+      timeline_(*timeline),
+      memory_(costs, device, costs.machine().devices[static_cast<size_t>(device)].usable(),
+              policy.lookahead, timeline),
+      blocks_of_(costs.model().blocks.size()) {
+  const bool is_virtual = policy.weights == WeightPolicy::kVirtual;
+  for (size_t b = 0; b < blocks_of_.size(); ++b) {
+    const model::ParamBlock& block = costs.model().blocks[b];
+    Block& own = blocks_of_[b];
+    for (int reference : block.references) {
+      const int layer = costs.model().references[static_cast<size_t>(reference)].layer;
+      if (layers.contains(layer) && own.first_layer < 0) own.first_layer = layer;
+    }
+    if (own.first_layer < 0) continue;
+    blocks_.push_back(static_cast<int>(b));
+    for (int version = 0; version < policy.weight_versions; ++version) {
+      own.weights.push_back(memory_.Add({.size = block.weight_bytes,
+                                         .traffic = Traffic::kWeights,
+                                         .on_host = true,
+                                         .evictable = policy.weights != WeightPolicy::kResident,
+                                         .shards = is_virtual ? 1 : policy.shards}));
+    }
+    if (!is_virtual) continue;
+    own.gradient = memory_.Add({.size = block.accumulator_bytes, .traffic = Traffic::kGradients});
+    const Bytes state = block.moment_bytes * job::MomentsOf(costs.job()) + block.master_bytes();
+    own.state = memory_.Add({.size = state, .traffic = Traffic::kOptimizerState, .on_host = true});
+  }
+}
+
+std::vector<DeviceProgram::Uses> DeviceProgram::UsesOf(int layer) const {
+  std::vector<Uses> uses;
+  for (int reference : costs_.model().layers[static_cast<size_t>(layer)].references) {
+    const model::ParameterReference& of = costs_.model().references[static_cast<size_t>(reference)];
+    uses.push_back({of.block, of.needed_in_backward});
+  }
+  return uses;
+}
+
+DeviceProgram::Microbatch& DeviceProgram::Of(int id) {
+  Microbatch& microbatch = microbatches_[id];
+  if (microbatch.input.empty()) {
+    const std::vector<Tensor> none(static_cast<size_t>(costs_.num_layers()) + 1, kNone);
+    microbatch = {none, none, none, none};
+  }
+  return microbatch;
+}
+
+Tensor DeviceProgram::Activation(Bytes size) {
+  if (size.count() == 0) return kNone;
+  return memory_.Add(
+      {.size = size, .traffic = Traffic::kActivations, .evictable = policy_.evictable_activations});
+}
+
+void DeviceProgram::ReadBatch(Microbatch& microbatch, int layer, DeviceTask* task) {
+  Tensor& batch = microbatch.batch[static_cast<size_t>(layer)];
+  const Bytes size = costs_.Inputs(layer);
+  if (batch == kNone && size.count() > 0) {
+    batch = memory_.Add({.size = size, .traffic = Traffic::kInputs, .on_host = true});
+  }
+  Append(batch, &task->reads);
+}
+
+Operation DeviceProgram::Forward(int id, int layer, int version, Operation arrival) {
+  const auto at = static_cast<size_t>(layer);
+  Microbatch& microbatch = Of(id);
+  DeviceTask task;
+  task.what = absl::StrCat("forward of layer ", layer);
+  task.duration = costs_.Forward(layer, device(), policy_.recompute);
+  task.scratch = costs_.ForwardScratch(layer, policy_.recompute);
+  task.after = {arrival};
+  for (const Uses& use : UsesOf(layer)) {
+    task.reads.push_back(
+        blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)]);
+  }
+  ReadBatch(microbatch, layer, &task);
+  if (layer == layers_.first) {
+    microbatch.input[at] = Activation(costs_.Boundary(layer));
+    Append(microbatch.input[at], &task.creates);
+  } else {
+    Append(microbatch.input[at], &task.reads);
+  }
+  if (layer < layers_.last) {
+    microbatch.input[at + 1] = Activation(costs_.Boundary(layer + 1));
+    Append(microbatch.input[at + 1], &task.creates);
+  } else {
+    task.scratch += costs_.Boundary(layer + 1);  // it leaves as soon as it is there
+  }
+  if (!policy_.recompute) {
+    microbatch.saved[at] = Activation(costs_.Saved(layer));
+    Append(microbatch.saved[at], &task.creates);
+  }
+  const Operation operation = memory_.Run(task);
+  DropWeights(layer, operation);
+  return operation;
+}
+
+Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int version,
+                                  Operation arrival) {
+  const auto at = static_cast<size_t>(layer);
+  const bool head = layer + 1 == costs_.num_layers();
+  Microbatch& microbatch = Of(id);
+  DeviceTask task;
+  task.what = absl::StrCat("backward of layer ", layer);
+  task.duration = costs_.Backward(layer, device(), policy_.recompute);
+  task.scratch = costs_.BackwardScratch(layer, policy_.recompute);
+  task.after = {arrival};
+  for (const Uses& use : UsesOf(layer)) {
+    if (!use.weights_in_backward && !head) continue;
+    task.reads.push_back(
+        blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)]);
+  }
+  ReadBatch(microbatch, layer, &task);
+  Tensor& input = microbatch.input[at];
+  if (head && layer == layers_.first) {  // a device that has the last layer alone
+    input = Activation(costs_.Boundary(layer));
+    Append(input, &task.creates);
+  } else {
+    Append(input, &task.reads);
+  }
+  Append(microbatch.saved[at], &task.reads);
+  Tensor& gradient = microbatch.input_gradient[at + 1];
+  if (layer == layers_.last && !head) {
+    gradient = Activation(costs_.Boundary(layer + 1));
+    Append(gradient, &task.creates);
+  } else {
+    Append(gradient, &task.reads);
+  }
+  if (layer > layers_.first) {
+    microbatch.input_gradient[at] = Activation(costs_.Boundary(layer));
+    Append(microbatch.input_gradient[at], &task.creates);
+  } else {
+    task.scratch += costs_.Boundary(layer);
+  }
+  for (Tensor done : {input, microbatch.saved[at], gradient, microbatch.batch[at]}) {
+    Append(done, &task.frees);
+  }
+  AddGradients(layer, first, &task);
+  const Operation operation = memory_.Run(task);
+  DropWeights(layer, operation);
+  SendGradients(layer, last, operation);
+  if (layer == layers_.first) microbatches_.erase(id);
+  return operation;
+}
+
+void DeviceProgram::AddGradients(int layer, bool first, DeviceTask* task) {
+  for (const Uses& use : UsesOf(layer)) {
+    Block& own = blocks_of_[static_cast<size_t>(use.block)];
+    const model::ParamBlock& block = costs_.model().blocks[static_cast<size_t>(use.block)];
+    if (policy_.gradients != GradientPolicy::kVirtual && own.gradient == kNone) {
+      own.gradient = memory_.Add(
+          {.size = block.accumulator_bytes, .traffic = Traffic::kGradients, .evictable = false});
+    }
+    (memory_.exists(own.gradient) ? task->writes : task->creates).push_back(own.gradient);
+    const bool share_apart = policy_.gradients == GradientPolicy::kLeaveOnce && policy_.shards > 1;
+    if (!share_apart) continue;
+    if (own.state == kNone) {
+      own.state = memory_.Add({.size = ShareOf(block.accumulator_bytes),
+                               .traffic = Traffic::kGradients,
+                               .evictable = false});
+    }
+    if (first && !memory_.exists(own.state)) task->creates.push_back(own.state);
+  }
+}
+
+Bytes DeviceProgram::ShareOf(Bytes whole) const {
+  return Bytes((whole.count() + policy_.shards - 1) / policy_.shards);
+}
+
+void DeviceProgram::SendGradients(int layer, bool last, Operation made) {
+  if (policy_.gradients == GradientPolicy::kVirtual) return;
+  for (const Uses& use : UsesOf(layer)) {
+    // A tied block's gradient stays until all its layers have added to it.
+    if (CompletesGradient(use.block) == layer) SendGradient(use.block, last, made);
+  }
+}
+
+void DeviceProgram::SendGradient(int block, bool last, Operation made) {
+  Block& own = blocks_of_[static_cast<size_t>(block)];
+  const Bytes whole = costs_.model().blocks[static_cast<size_t>(block)].gradient_bytes;
+  const Bytes share = ShareOf(whole);
+  const bool once = policy_.gradients == GradientPolicy::kLeaveOnce;
+  Operation reduced = made;
+  if (policy_.shards > 1) {
+    reduced = timeline_.AddCopy({LaneKind::kP2P, device()},
+                                costs_.Copy(LaneKind::kP2P, device(), whole - share), whole - share,
+                                Traffic::kGradients, {made});
+  }
+  if (once && !last) {
+    if (policy_.shards > 1) memory_.Free(own.gradient, reduced);
+    return;
+  }
+  own.gradient_out =
+      timeline_.AddCopy({LaneKind::kD2H, device()}, costs_.Copy(LaneKind::kD2H, device(), share),
+                        share, Traffic::kGradients, {reduced});
+  if (once && policy_.shards > 1) {
+    memory_.Free(own.gradient, reduced);
+    memory_.Free(own.state, own.gradient_out);
+  } else {
+    memory_.Free(own.gradient, own.gradient_out);
+  }
+}
+
+void DeviceProgram::DropWeights(int layer, Operation after) {
+  if (policy_.weights != WeightPolicy::kDropped) return;
+  for (const Uses& use : UsesOf(layer)) {
+    memory_.Drop(blocks_of_[static_cast<size_t>(use.block)].weights[0], after);
+  }
+}
+
+Operation DeviceProgram::Send(int boundary, Operation made) {
+  const Bytes size = costs_.Boundary(boundary);
+  return timeline_.AddCopy({LaneKind::kP2P, device()}, costs_.Copy(LaneKind::kP2P, device(), size),
+                           size, Traffic::kActivations, {made});
+}
+
+Operation DeviceProgram::Reduce(int block, Bytes moved, const std::vector<Operation>& after) {
+  DeviceTask task;
+  task.what = absl::StrCat("reduction of the gradient of block ", block);
+  task.lane = LaneKind::kP2P;
+  task.duration = costs_.Copy(LaneKind::kP2P, device(), moved);
+  task.writes = {blocks_of_[static_cast<size_t>(block)].gradient};
+  task.after = after;
+  task.moved = moved;
+  return memory_.Run(task);
+}
+
+Operation DeviceProgram::Update(int block, int from, int to) {
+  Block& own = blocks_of_[static_cast<size_t>(block)];
+  DeviceTask task;
+  task.what = absl::StrCat("update of block ", block);
+  task.reads = {own.gradient};
+  task.writes = {own.weights[static_cast<size_t>(to)], own.state};
+  task.frees = {own.gradient};
+  if (from != to) task.reads.push_back(own.weights[static_cast<size_t>(from)]);
+  return memory_.Run(task);
+}
+
+void DeviceProgram::Updated(int block, Operation by) {
+  const Tensor weights = blocks_of_[static_cast<size_t>(block)].weights[0];
+  if (policy_.weights == WeightPolicy::kResident) {
+    memory_.RefreshFromHost(weights, by);
+  } else {
+    memory_.ReplaceOnHost(weights, by);
+  }
+}
+
+}  // namespace harmony::baselines

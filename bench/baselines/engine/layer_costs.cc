@@ -1,0 +1,145 @@
+#include "bench/baselines/engine/layer_costs.h"
+
+#include <algorithm>
+
+#include "common/model/model_sizes.h"
+#include "coordinator/planner/fit/plan_builder.h"
+
+namespace harmony::baselines {
+namespace {
+
+// A task that was not measured at this size is given a time like this (imported profiles), and no
+// step that anybody compares takes so long.
+constexpr Nanos kUnknown = Seconds(100'000);
+
+Bytes Beyond(Bytes whole, Bytes part) { return std::max(whole - part, Bytes()); }
+
+}  // namespace
+
+LayerCosts::LayerCosts(const model::ModelSpec& model, const job::JobSpec& job,
+                       const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
+                       int64_t microbatch)
+    : model_(model),
+      job_(job),
+      machine_(machine),
+      microbatch_(microbatch),
+      shape_(planner::PlanBuilder(model, job, machine, microbatch).Blank()),
+      lanes_(static_cast<int>(machine.devices.size())),
+      costs_(costs(shape_)) {
+  MeasureSizes();
+  for (int device = 0; known_ && device < num_devices(); ++device) {
+    recomputing_.push_back(TimesOf(device, /*kept=*/false));
+    keeping_.push_back(TimesOf(device, /*kept=*/true));
+    for (const Nanos time : recomputing_.back().backward) known_ = known_ && time < kUnknown;
+  }
+  for (size_t block = 0; block < model.blocks.size(); ++block) {
+    command::Command command;
+    command.header.lane =
+        static_cast<uint32_t>(lanes_.IndexOf({command::LaneKind::kHostCompute, 0}));
+    command::HostTask task;
+    task.kind = command::HostTaskKind::kUpdate;
+    task.block = static_cast<int>(block);
+    command.body = std::move(task);
+    update_.push_back(costs_->Duration(command));
+  }
+}
+
+void LayerCosts::MeasureSizes() {
+  const int threads = job_.compute_threads;
+  for (int layer = 0; layer < num_layers(); ++layer) {
+    const model::LayerRange alone{layer, layer};
+    const bool last = layer + 1 == num_layers();
+    boundary_.push_back(model::BoundaryBytes(model_, layer, microbatch_));
+    saved_.push_back(
+        last ? Bytes()
+             : model::TimesSaturated(model_.cost_of(layer).saved_per_sample, microbatch_));
+    Bytes inputs;
+    for (int input : model::InputsOf(model_, alone)) {
+      inputs += model::InputBytes(model_, input, microbatch_);
+    }
+    inputs_.push_back(inputs);
+    forward_peak_.push_back(last ? Bytes()
+                                 : model::WorkspacePeak(model_, model::WorkspaceOf::kForward, alone,
+                                                        microbatch_, threads));
+    backward_peak_.push_back(
+        model::WorkspacePeak(model_, model::WorkspaceOf::kBackward, alone, microbatch_, threads));
+    for (Bytes size :
+         {forward_peak_.back(), backward_peak_.back(), saved_.back(), boundary_.back()}) {
+      known_ = known_ && size < model::kMostBytes;
+    }
+  }
+}
+
+Nanos LayerCosts::Task(command::TaskKind kind, model::LayerRange layers, int device,
+                       bool kept) const {
+  command::Command command;
+  command.header.lane =
+      static_cast<uint32_t>(lanes_.IndexOf({command::LaneKind::kCompute, device}));
+  command::ComputeTask task;
+  task.kind = kind;
+  task.layers = layers;
+  task.samples = microbatch_;
+  if (kept) task.kept = Bytes(0);
+  command.body = std::move(task);
+  return costs_->Duration(command);
+}
+
+LayerCosts::Times LayerCosts::TimesOf(int device, bool kept) const {
+  const int head = num_layers() - 1;
+  Times times{std::vector<Nanos>(static_cast<size_t>(num_layers())),
+              std::vector<Nanos>(static_cast<size_t>(num_layers()))};
+  Nanos before;
+  for (int layer = 0; layer < head; ++layer) {
+    const Nanos whole = Task(command::TaskKind::kForward, {0, layer}, device, kept);
+    times.forward[static_cast<size_t>(layer)] = std::max(whole - before, Nanos());
+    before = whole;
+  }
+  before = Nanos();
+  for (int layer = head - 1; layer >= 0; --layer) {
+    const Nanos whole = Task(command::TaskKind::kBackward, {layer, head - 1}, device, kept);
+    times.backward[static_cast<size_t>(layer)] = std::max(whole - before, Nanos());
+    before = whole;
+  }
+  times.backward[static_cast<size_t>(head)] =
+      Task(command::TaskKind::kForwardBackward, {head, head}, device, /*kept=*/false);
+  return times;
+}
+
+Nanos LayerCosts::Forward(int layer, int device, bool recompute) const {
+  const Times& times = (recompute ? recomputing_ : keeping_)[static_cast<size_t>(device)];
+  return times.forward[static_cast<size_t>(layer)];
+}
+
+Nanos LayerCosts::Backward(int layer, int device, bool recompute) const {
+  const Times& times = (recompute ? recomputing_ : keeping_)[static_cast<size_t>(device)];
+  return times.backward[static_cast<size_t>(layer)];
+}
+
+Nanos LayerCosts::Copy(command::LaneKind kind, int device, Bytes size) const {
+  if (size.count() == 0) return Nanos();
+  command::Command command;
+  command.header.lane = static_cast<uint32_t>(lanes_.IndexOf({kind, device}));
+  command::Transfer copy;
+  const bool out = kind == command::LaneKind::kD2H || kind == command::LaneKind::kP2P;
+  copy.source.device = out ? device : -1;
+  copy.destination.device = kind == command::LaneKind::kD2H ? -1 : device;
+  copy.size = size;
+  command.body = std::move(copy);
+  return costs_->Duration(command);
+}
+
+plan::LaneResources LayerCosts::resources() const {
+  return plan::ResourcesOfLanes(shape_, costs_->Cores());
+}
+
+Bytes LayerCosts::ForwardScratch(int layer, bool recompute) const {
+  const Bytes peak = forward_peak_[static_cast<size_t>(layer)];
+  return recompute ? peak : Beyond(peak, Saved(layer));
+}
+
+Bytes LayerCosts::BackwardScratch(int layer, bool recompute) const {
+  const Bytes peak = backward_peak_[static_cast<size_t>(layer)];
+  return recompute ? peak : Beyond(peak, Saved(layer));
+}
+
+}  // namespace harmony::baselines

@@ -1,0 +1,52 @@
+// dp-swap: data parallelism on devices with virtualised memory.
+//
+// Every device trains the whole model on its share of the batch, microbatch after microbatch, and
+// adds up gradients. All its tensors (weights, gradients, moments, activations) live in a memory
+// larger than the device's: those that are not used go to the host, the least recently used first,
+// and come back when they are. Gradients are reduced over the devices layer by layer while the last
+// microbatch's backward runs; then each device updates its copy of the model, layer by layer in the
+// order of the parameters.
+//
+// Sources: Li et al., "Harmony" (VLDB 2022), section 2 (the baseline "DP Swap"), whose evaluation
+// uses IBM's Large Model Support for PyTorch, after Le et al., "TFLMS" (arXiv 1807.02037); Li et
+// al., "PyTorch Distributed" (VLDB 2020), section 3.2 (gradients are reduced while the backward
+// runs).
+//
+// In its favour: clean tensors are dropped, not written back; LMS for PyTorch pages in on demand,
+// here it is done one task ahead; a device's update takes no time; a ring reduces at the full speed
+// of each device's link to its peers.
+
+#include "bench/baselines/schedules/schedule.h"
+
+namespace harmony::baselines {
+namespace {
+
+void ReduceLayer(int layer, const std::vector<Operation>& backward, Simulation* simulation) {
+  const int64_t devices = simulation->costs.num_devices();
+  if (devices == 1) return;
+  for (DeviceProgram& device : simulation->devices) {
+    for (int block : device.blocks()) {
+      if (device.CompletesGradient(block) != layer) continue;
+      const Bytes whole =
+          simulation->costs.model().blocks[static_cast<size_t>(block)].accumulator_bytes;
+      device.Reduce(block, Bytes(2 * (devices - 1) * whole.count() / devices), backward);
+    }
+  }
+}
+
+}  // namespace
+
+void DpSwap(const Setting& setting, Simulation* simulation) {
+  for (int d = 0; d < simulation->costs.num_devices(); ++d) {
+    simulation->AddDevice(simulation->all_layers(), {.recompute = setting.recompute});
+  }
+  for (int step = 0; step < setting.steps; ++step) {
+    simulation->timeline.BeginStep();
+    DataParallelStep(setting, step, simulation, ReduceLayer);
+    for (DeviceProgram& device : simulation->devices) {
+      for (int block : device.blocks()) device.Update(block);
+    }
+  }
+}
+
+}  // namespace harmony::baselines

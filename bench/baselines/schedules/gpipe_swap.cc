@@ -1,0 +1,39 @@
+// gpipe-swap: a pipeline with a flush, on devices with virtualised memory.
+//
+// The layers are cut into as many stages as there are devices, balanced by time; a device has its
+// stage's weights, gradients and moments. All microbatches of a step go forward through the
+// pipeline, then all come back, the last one first; then each device updates its stage. So there is
+// one version of the weights, and the activations of all microbatches wait at once. Memory is
+// virtualised as in dp-swap.
+//
+// Sources: Huang et al., "GPipe" (NeurIPS 2019), sections 2.2 and 2.3 (microbatches, the flush, one
+// version, rematerialisation); Li et al., "Harmony" (VLDB 2022), section 2 (pipelines whose stages
+// do not fit their devices, with virtualised memory).
+//
+// In its favour: as of dp-swap; with recompute each layer's input waits and one layer is recomputed
+// at a time, where GPipe recomputes a stage and so needs room for all that its layers save; a
+// tensor that arrives from another device takes room from the task on that reads it, not before.
+
+#include "bench/baselines/schedules/schedule.h"
+
+namespace harmony::baselines {
+
+void GpipeSwap(const Setting& setting, Simulation* simulation) {
+  const std::vector<model::LayerRange> stages =
+      BalancedStages(simulation->costs, setting.recompute);
+  std::vector<StageOrder> orders(stages.size());
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    simulation->AddDevice(stages[stage], {.recompute = setting.recompute});
+    for (int step = 0; step < setting.steps; ++step) {
+      for (int m = 0; m < setting.microbatches; ++m) {
+        orders[stage].tasks.push_back({true, step, m});
+      }
+      for (int m = setting.microbatches - 1; m >= 0; --m) {
+        orders[stage].tasks.push_back({false, step, m});
+      }
+    }
+  }
+  RunPipeline(orders, setting.microbatches, /*weight_versions=*/1, simulation);
+}
+
+}  // namespace harmony::baselines

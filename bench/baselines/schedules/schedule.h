@@ -1,0 +1,80 @@
+#pragma once
+
+// What people do today, as schedules: each adds the tasks of some training steps to the devices of
+// a simulation. One file each, with its rules and where they come from at its head. PURE.
+
+#include <deque>
+
+#include "bench/baselines/engine/device_program.h"
+
+namespace harmony::baselines {
+
+// What a user of a system tunes, and how much is simulated.
+struct Setting {
+  bool recompute = true;
+  // Gradients that leave a device do so once a step, where there is room to add them up.
+  bool gradients_leave_once = true;
+  int microbatches = 1;  // of a step; data parallel: of each device
+  int steps = 3;
+};
+
+struct Simulation {
+  explicit Simulation(const LayerCosts& of)
+      : costs(of), timeline(of.num_devices(), of.resources()) {}
+
+  DeviceProgram& AddDevice(model::LayerRange layers, const DevicePolicy& policy) {
+    return devices.emplace_back(costs, static_cast<int>(devices.size()), layers, policy, &timeline);
+  }
+  model::LayerRange all_layers() const { return {0, costs.num_layers() - 1}; }
+
+  const LayerCosts& costs;
+  Timeline timeline;
+  std::deque<DeviceProgram> devices;
+  Bytes host;  // what lies in host memory besides what devices evict
+};
+
+using Schedule = void (*)(const Setting& setting, Simulation* simulation);
+
+void DpSwap(const Setting& setting, Simulation* simulation);
+void GpipeSwap(const Setting& setting, Simulation* simulation);
+void OneForwardOneBackwardSwap(const Setting& setting, Simulation* simulation);
+void ZeroOffload(const Setting& setting, Simulation* simulation);
+void ZeroOffloadDelayed(const Setting& setting, Simulation* simulation);
+void ZeroInfinity(const Setting& setting, Simulation* simulation);
+void FsdpOffload(const Setting& setting, Simulation* simulation);
+
+// ---- What several of them share ----
+
+// Forward and backward of a step's microbatches on all devices, each with all layers.
+// `after_layer`: called when the last microbatch's backward of a layer has been added for all
+// devices, with these operations.
+void DataParallelStep(const Setting& setting, int step, Simulation* simulation,
+                      void (*after_layer)(int layer, const std::vector<Operation>& backward,
+                                          Simulation* simulation));
+
+// What lies on the host of a system whose optimizer runs there: weights, master weights, moments
+// and gradients.
+Bytes HostOptimizerBytes(const LayerCosts& costs);
+// The host's update of each block, by block: after all gradients of the step, for the optimizer's
+// step is called when the backward has ended.
+std::vector<Operation> HostUpdates(Simulation* simulation);
+
+// Cuts the layers into as many stages as there are devices so that the longest takes least time,
+// forward and backward of a microbatch. Fewer stages where there are fewer layers.
+std::vector<model::LayerRange> BalancedStages(const LayerCosts& costs, bool recompute);
+
+// Each device runs its own list of tasks, in order.
+struct StageTask {
+  bool forward = true;
+  int step = 0;
+  int microbatch = 0;
+};
+struct StageOrder {
+  std::vector<StageTask> tasks;
+};
+// The stages of a pipeline, one a device, with what they send each other; `update`: of one stage,
+// when its last backward of a step has been added.
+void RunPipeline(const std::vector<StageOrder>& orders, int microbatches, int weight_versions,
+                 Simulation* simulation);
+
+}  // namespace harmony::baselines

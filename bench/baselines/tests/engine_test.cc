@@ -1,0 +1,104 @@
+// The cache of a device and the timeline, by tables.
+
+#include <gtest/gtest.h>
+
+#include "bench/baselines/tests/toy.h"
+
+namespace harmony::baselines {
+namespace {
+
+using command::LaneKind;
+
+class DeviceMemoryTest : public ::testing::Test {
+ protected:
+  // A unit from the host takes 3 s, back to it 2 s.
+  DeviceMemoryTest()
+      : toy_(2, 1, 4, 1, {.h2d = 3, .d2h = 2}),
+        costs_(toy_.model, toy_.job, toy_.machine, toy_.costs, 1),
+        timeline_(1, costs_.resources()) {
+    timeline_.BeginStep();
+  }
+  static Nanos Ten() { return Seconds(10); }
+
+  const Toy toy_;
+  const LayerCosts costs_;
+  Timeline timeline_;
+};
+
+TEST_F(DeviceMemoryTest, BringsInOnDemandOrOneTaskAhead) {
+  // Two tasks of 10 s, each with a tensor of its own. On demand: 3 + 10 + 3 + 10. One ahead: the
+  // second tensor comes while the first task runs.
+  for (const auto& [lookahead, seconds] : {std::pair(0, 26), std::pair(1, 23)}) {
+    Timeline timeline(1, costs_.resources());
+    timeline.BeginStep();
+    DeviceMemory memory(costs_, 0, kUnit * 2, lookahead, &timeline);
+    const Tensor a = memory.Add({.size = kUnit, .on_host = true});
+    const Tensor b = memory.Add({.size = kUnit, .on_host = true});
+    memory.Run({.duration = Ten(), .reads = {a}});
+    const Operation last = memory.Run({.duration = Ten(), .reads = {b}});
+    timeline.Run();
+    EXPECT_EQ(timeline.EndOf(last), Seconds(seconds)) << "lookahead " << lookahead;
+  }
+}
+
+TEST_F(DeviceMemoryTest, WritesDirtyTensorsBackAndDropsCleanOnes) {
+  // Room for one tensor. a is made (10 s), written back (2 s), b comes (3 s) and is read (10 s), is
+  // dropped, a comes back (3 s) and is read (10 s).
+  DeviceMemory memory(costs_, 0, kUnit, 1, &timeline_);
+  const Tensor a = memory.Add({.size = kUnit});
+  const Tensor b = memory.Add({.size = kUnit, .traffic = Traffic::kWeights, .on_host = true});
+  memory.Run({.duration = Ten(), .creates = {a}});
+  memory.Run({.duration = Ten(), .reads = {b}});
+  const Operation last = memory.Run({.duration = Ten(), .reads = {a}});
+  timeline_.Run();
+  EXPECT_EQ(timeline_.EndOf(last), Seconds(38));
+  const StepBytes& bytes = timeline_.BytesOf(0);
+  EXPECT_EQ(Units(bytes.of(Traffic::kActivations)), 2);  // out and back
+  EXPECT_EQ(Units(bytes.of(Traffic::kWeights)), 1);
+  EXPECT_EQ(memory.peak(), kUnit);
+  EXPECT_EQ(memory.host_peak(), kUnit);
+}
+
+TEST_F(DeviceMemoryTest, EvictsTheLeastRecentlyUsed) {
+  DeviceMemory memory(costs_, 0, kUnit * 2, 1, &timeline_);
+  const Tensor a = memory.Add({.size = kUnit, .on_host = true});
+  const Tensor b = memory.Add({.size = kUnit, .on_host = true});
+  const Tensor c = memory.Add({.size = kUnit, .on_host = true});
+  memory.Run({.reads = {a}});
+  memory.Run({.reads = {b}});
+  memory.Run({.reads = {a}});
+  memory.Run({.reads = {c}});
+  EXPECT_TRUE(memory.resident(a));
+  EXPECT_FALSE(memory.resident(b));
+}
+
+TEST_F(DeviceMemoryTest, SaysHowMuchATaskLacks) {
+  DeviceMemory memory(costs_, 0, kUnit * 3, 1, &timeline_);
+  const Tensor fixed = memory.Add({.size = kUnit, .on_host = true, .evictable = false});
+  const Tensor a = memory.Add({.size = kUnit * 2, .on_host = true});
+  memory.Run({.what = "first", .reads = {fixed}});
+  memory.Run({.what = "second", .reads = {a}, .scratch = kUnit});
+  ASSERT_TRUE(memory.shortage().has_value());
+  EXPECT_EQ(memory.shortage()->what, "second");
+  EXPECT_EQ(memory.shortage()->missing(), kUnit);
+}
+
+TEST(TimelineTest, DevicesOfARootTakeTurnsOnTheirLink) {
+  Toy toy(2, 2, 4, 2, {.h2d = 3});
+  for (const bool shared : {false, true}) {
+    if (shared) toy.machine.devices[0].root = toy.machine.devices[1].root = "switch";
+    const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
+    Timeline timeline(2, costs.resources());
+    timeline.BeginStep();
+    Operation last = kNoOperation;
+    for (int device : {0, 1}) {
+      last =
+          timeline.AddCopy({LaneKind::kH2DBulk, device}, Seconds(3), kUnit, Traffic::kWeights, {});
+    }
+    timeline.Run();
+    EXPECT_EQ(timeline.EndOf(last), Seconds(shared ? 6 : 3));
+  }
+}
+
+}  // namespace
+}  // namespace harmony::baselines

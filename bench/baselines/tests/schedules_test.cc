@@ -1,0 +1,212 @@
+// Small cases of each schedule, worked out by hand, and what must hold of all of them.
+
+#include <gtest/gtest.h>
+
+#include "bench/baselines/tests/toy.h"
+
+namespace harmony::baselines {
+namespace {
+
+constexpr int kPlenty = 1000;
+
+TEST(DpSwapTest, MovesNothingWhereEverythingFits) {
+  // Two microbatches of two forwards (1 s), the last layer (3 s) and two backwards (2 s).
+  const Outcome outcome = Toy(3, 1, kPlenty, 2).Run(DpSwap, {.microbatches = 2});
+  EXPECT_EQ(outcome.step, Seconds(18));
+  EXPECT_EQ(outcome.host_link_bytes, 0);
+  EXPECT_EQ(outcome.peer_bytes, 0);
+  // 3 layers with weights, two moments and a gradient.
+  EXPECT_EQ(Units(outcome.device_peak.count()), 12);
+}
+
+// 3 layers, 2 microbatches, no activations, room for 4 units: of a layer, weights W, gradient G and
+// moments K (2 units). What is resident after each task, the least recently used first, * dirty;
+// the step begins with what the last update of the step before left.
+//
+//   task         in              out             resident
+//                                                W2* K2*
+//   forward 0    W0                              W2* K2* W0
+//   forward 1    W1              W2              K2* W0 W1
+//   backward 2   W2              K2              W0 W1 W2 G2*
+//   backward 1                   (W0 dropped)    W2 G2* W1 G1*
+//   backward 0   W0              G2              W1 G1* W0 G0*     (W2 dropped)
+//   forward 0                                    W1 G1* G0* W0
+//   forward 1                                    G1* G0* W0 W1
+//   backward 2   W2 G2           G1 G0           W0 W1 W2 G2*
+//   backward 1   G1              (W0 dropped)    W2 G2* W1 G1*
+//   backward 0   W0 G0           G2              W1 G1* W0 G0*     (W2 dropped)
+//   update 0     K0              G1              W0* K0*           (W1 dropped, G0 done with)
+//   update 1     G1 W1 K1        W0 K0           W1* K1*
+//   update 2     G2 W2 K2        W1 K1           W2* K2*
+//
+// In: W 8, G 5, K 6. Out: W 3, G 5, K 6. With links that take 1 s for a unit from the host and
+// nothing else that takes time, a step takes the 19 s of what comes in.
+TEST(DpSwapTest, SwapsByLeastRecentUse) {
+  const Outcome outcome = Toy(3, 1, 4, 2, {.forward = 0, .backward = 0, .head = 0, .h2d = 1})
+                              .Run(DpSwap, {.microbatches = 2});
+  EXPECT_TRUE(outcome.fits()) << outcome.reason;
+  EXPECT_EQ(Units(outcome, Traffic::kWeights), 8 + 3);
+  EXPECT_EQ(Units(outcome, Traffic::kGradients), 5 + 5);
+  EXPECT_EQ(Units(outcome, Traffic::kOptimizerState), 6 + 6);
+  EXPECT_EQ(outcome.step, Seconds(19));
+  EXPECT_EQ(outcome.binds, "link from the host, device 0 100%");
+}
+
+TEST(DpSwapTest, ReducesGradientsInARing) {
+  // Each of 4 devices sends 2 * 3/4 of 3 gradients. At 4 s a unit: the last layer's gradient is
+  // there after 1 + 1 + 3 s, the others 2 s later each; a reduction takes 6 s: 5 + 3 * 6.
+  const Outcome outcome = Toy(3, 4, kPlenty, 4, {.p2p = 4}).Run(DpSwap, {.microbatches = 1});
+  EXPECT_EQ(outcome.peer_bytes, 4 * 3 * 3 * kUnit.count() / 2);
+  EXPECT_EQ(outcome.step, Seconds(23));
+}
+
+TEST(DpSwapTest, KeepsWhatAutogradSavesOnlyWithoutRecompute) {
+  // At the turn: 3 layers' 4 units, the inputs of layers 1 and 2, and what layers 0 and 1 saved.
+  const Toy toy(3, 1, kPlenty, 1, {}, /*boundary=*/1, /*saved=*/5);
+  const auto peak = [&](bool recompute) {
+    return Units(toy.Run(DpSwap, {.recompute = recompute}).device_peak.count());
+  };
+  EXPECT_EQ(peak(false) - peak(true), 10);
+}
+
+TEST(GpipeSwapTest, FillsAndDrainsThePipeline) {
+  // Two stages: layers 0-1, and 2-4 of which the last takes no time. Forward 2 s, backward 4 s: 4
+  // microbatches and one more for filling and draining, 6 s each.
+  const Toy toy(5, 2, kPlenty, 4, {.head = 0});
+  const Outcome outcome = toy.Run(GpipeSwap, {.microbatches = 4});
+  EXPECT_EQ(outcome.step, Seconds(30));
+  EXPECT_EQ(outcome.host_link_bytes, 0);
+}
+
+TEST(OneForwardOneBackwardSwapTest, NeverDrainsAndKeepsTwoVersions) {
+  const Toy toy(5, 2, kPlenty, 4, {.head = 0});
+  const Outcome outcome = toy.Run(OneForwardOneBackwardSwap, {.microbatches = 4});
+  EXPECT_EQ(outcome.step, Seconds(24));
+  // Of the second stage: 3 layers with two versions, two moments and a gradient.
+  EXPECT_EQ(Units(outcome.device_peak.count()), 15);
+}
+
+TEST(PipelineTest, BalancesStagesByTime) {
+  const Toy toy(5, 2, kPlenty, 1, {.head = 12});  // layers of 3 s, the last of 12
+  const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
+  const std::vector<model::LayerRange> expected = {{0, 3}, {4, 4}};
+  EXPECT_EQ(BalancedStages(costs, true), expected);
+}
+
+TEST(ZeroOffloadTest, MovesGradientsAndWeightsOnceAStep) {
+  // 2 microbatches of 9 s each, the last gradient leaves 1 s after that; 3 updates of 10 s, and the
+  // last weights take 1 s back. The first two forwards of the next step, 2 s, run by then.
+  const Toy toy(3, 1, kPlenty, 2, {.h2d = 1, .d2h = 1, .update = 10});
+  const Outcome outcome = toy.Run(ZeroOffload, {.microbatches = 2});
+  EXPECT_EQ(Units(outcome, Traffic::kWeights), 3);
+  EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
+  EXPECT_EQ(outcome.step, Seconds(18 + 1 + 30 + 1 - 2));
+  // Weights, moments and gradients of 3 layers.
+  EXPECT_EQ(Units(outcome.host_peak.count()), 12);
+  // With the update one step late the devices run all the time, but for the gradients and weights.
+  const Outcome delayed = toy.Run(ZeroOffloadDelayed, {.microbatches = 2});
+  EXPECT_LT(delayed.step, outcome.step);
+  EXPECT_GE(delayed.step, Seconds(30));
+}
+
+TEST(ZeroOffloadTest, DividesGradientsAndWeightsAmongDevices) {
+  // Each of 2 devices sends half of 3 gradients to the host and half to the other, and so back.
+  const Outcome outcome = Toy(3, 2, kPlenty, 2).Run(ZeroOffload, {.microbatches = 1});
+  EXPECT_EQ(Units(outcome, Traffic::kWeights), 3);
+  EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
+  EXPECT_EQ(Units(outcome.peer_bytes), 6);
+}
+
+TEST(ZeroOffloadTest, NeedsRoomForAllWeights) {
+  // 3 weights, and all gradients added up: 6 units; leaving each time: one gradient, 4 units.
+  EXPECT_EQ(Units(Toy(3, 1, 5, 2).Run(ZeroOffload, {.microbatches = 2}).missing.count()), 1);
+  const Toy toy(3, 1, 3, 2);
+  const Outcome outcome = toy.Run(ZeroOffload, {.gradients_leave_once = false, .microbatches = 2});
+  EXPECT_EQ(outcome.obstacle, Obstacle::kDeviceMemory);
+  EXPECT_EQ(Units(outcome.missing.count()), 1);
+}
+
+TEST(FsdpOffloadTest, LoadsWeightsForEachTask) {
+  // Each of 2 microbatches: 2 forwards and 3 backwards.
+  const Outcome outcome = Toy(3, 1, kPlenty, 2).Run(FsdpOffload, {.microbatches = 2});
+  EXPECT_EQ(Units(outcome, Traffic::kWeights), 10);
+  EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
+}
+
+TEST(ZeroInfinityTest, KeepsWeightsWhereThereIsRoom) {
+  // With room for all: each is loaded once a step. With room for 5 units, of which gradients come
+  // to take 3: the first microbatch loads each once, and its last gradient drives weights 2 out;
+  // the second one finds 0 and 1, loads 2 in the place of 0, and 0 again.
+  EXPECT_EQ(Units(Toy(3, 1, kPlenty, 2).Run(ZeroInfinity, {.microbatches = 2}), Traffic::kWeights),
+            3);
+  EXPECT_EQ(Units(Toy(3, 1, 5, 2).Run(ZeroInfinity, {.microbatches = 2}), Traffic::kWeights),
+            3 + 2);
+}
+
+TEST(AllBaselinesTest, GivenWhatTheyLackTheyFit) {
+  for (const Baseline& baseline : AllBaselines()) {
+    for (int devices : {1, 2, 4}) {
+      for (int memory = 1; memory < 24; memory += 2) {
+        Toy toy(6, devices, memory, 8, {.h2d = 1, .d2h = 1, .p2p = 1, .update = 1}, 1, 2);
+        Outcome outcome = toy.Run(baseline);
+        if (outcome.fits()) {
+          EXPECT_LE(outcome.device_peak, kUnit * memory) << baseline.name;
+          continue;
+        }
+        ASSERT_EQ(outcome.obstacle, Obstacle::kDeviceMemory) << baseline.name;
+        EXPECT_FALSE(outcome.reason.empty());
+        for (plan::DeviceSpec& device : toy.machine.devices) device.memory += outcome.missing;
+        outcome = toy.Run(baseline);
+        EXPECT_TRUE(outcome.fits()) << baseline.name << ": " << outcome.reason;
+      }
+    }
+  }
+}
+
+TEST(AllBaselinesTest, NeverTakeLessThanTheirWork) {
+  for (const Baseline& baseline : AllBaselines()) {
+    for (int devices : {1, 2, 4}) {
+      const Outcome outcome =
+          Toy(6, devices, 40, 8, {.h2d = 1, .d2h = 1, .p2p = 1, .update = 1}, 1, 2).Run(baseline);
+      ASSERT_TRUE(outcome.fits()) << baseline.name << ": " << outcome.reason;
+      // 5 forwards, 5 backwards and the last layer of 8 samples.
+      EXPECT_GE(outcome.step.seconds() * devices, 8 * (5 * 3 + 3) - 1e-6) << baseline.name;
+      EXPECT_LE(outcome.busiest_share, 1 + 1e-9) << baseline.name;
+      // Systems whose optimizer is on the host send each gradient and get each weight.
+      if (baseline.chooses_gradients) {
+        EXPECT_GE(Units(outcome, Traffic::kGradients), 6) << baseline.name;
+        EXPECT_GE(Units(outcome, Traffic::kWeights), 6) << baseline.name;
+      }
+    }
+  }
+}
+
+TEST(AllBaselinesTest, SayWhatDoesNotDivide) {
+  for (const Baseline& baseline : AllBaselines()) {
+    const Outcome outcome = Toy(6, 4, kPlenty, 6).Run(baseline);
+    EXPECT_EQ(outcome.fits(), !baseline.data_parallel) << baseline.name;
+    if (!outcome.fits()) {
+      EXPECT_EQ(outcome.reason, "a batch of 6 does not divide over 4 devices");
+    }
+  }
+}
+
+TEST(AllBaselinesTest, LackHostMemoryWhereThatIsLittle) {
+  Toy toy(6, 1, kPlenty, 4);
+  toy.machine.host_memory = kUnit * 23;  // weights, gradients and moments take 24
+  for (const Baseline& baseline : AllBaselines()) {
+    if (!baseline.chooses_gradients) continue;
+    const Outcome outcome = toy.Run(baseline);
+    EXPECT_EQ(outcome.obstacle, Obstacle::kHostMemory) << baseline.name;
+    EXPECT_EQ(outcome.missing, kUnit);
+  }
+}
+
+TEST(SimulateTest, MakesLongStepsOfShortOnes) {
+  // 3000 microbatches of 9 s; only some are simulated.
+  const Toy toy(3, 1, kPlenty, 3000);
+  EXPECT_EQ(toy.Run(DpSwap, {.microbatches = 3000}).step, Seconds(27000));
+}
+
+}  // namespace
+}  // namespace harmony::baselines
