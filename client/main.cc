@@ -165,6 +165,10 @@ int RunPlan(const Arguments& args) {
   if (args.global.json && args.plan.explain) {
     return Fail(absl::InvalidArgumentError("plan: --explain is text for people: not with --json"));
   }
+  if (args.plan.compare && args.plan.explain) {
+    return Fail(absl::InvalidArgumentError(
+        "plan: --explain is about the plan, --compare about what others do: give one of them"));
+  }
   return PlanCommand(args.global, args.plan);
 }
 
@@ -209,6 +213,8 @@ void AddInspection(CLI::App& app, Arguments& args) {
   AddCluster(plan, args.plan.cluster);
   plan->add_flag("--explain", args.plan.explain,
                  "Say why: what binds, a step in time, and what was not taken");
+  plan->add_flag("--compare", args.plan.compare,
+                 "Beside what people do today (swapping, ZeRO, FSDP): times, bytes, memory");
   plan->callback([&] { args.command = [&] { return RunPlan(args); }; });
 
   CLI::App* trace =

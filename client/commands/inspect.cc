@@ -44,6 +44,22 @@ absl::StatusOr<std::string> InheritedFile(const std::string& text) {
   return absl::StrCat("/proc/self/fd/", fd);
 }
 
+// The program that plans for itself, with what it has to be told beside the job and the machine.
+absl::StatusOr<std::vector<std::string>> PlanningProgram(const GlobalOptions& global,
+                                                         const PlanOptions& options) {
+  if (!options.compare) {
+    return std::vector<std::string>{ProgramPath(global, "harmony-coordinator"), "--plan-once"};
+  }
+  // A laboratory (bench/baselines), which an installation may lack.
+  const std::string program = ProgramPath(global, "harmony-compare");
+  if (access(program.c_str(), X_OK) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("plan --compare: there is no ", program,
+                                                      "; `ninja -C build harmony-compare` "
+                                                      "in the source tree builds it"));
+  }
+  return std::vector<std::string>{program};
+}
+
 // Becomes the planner; returns only when that is not possible.
 absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
                        const v1::SubmitRequest& submit) {
@@ -55,10 +71,9 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
       const std::string calibrated,
       CalibratedProfile(global, options.job, submit, cluster, CalibrateWhen::kAlways,
                         [](const std::string& text) { fprintf(stderr, "%s\n", text.c_str()); }));
-  const std::string program = ProgramPath(global, "harmony-coordinator");
-  std::vector<std::string> arguments = {
-      program,     "--plan-once",   "--job",         submit.job_path(),
-      "--devices", cluster.devices, "--host-memory", absl::StrCat(cluster.host_memory.count())};
+  HARMONY_ASSIGN_OR_RETURN(std::vector<std::string> arguments, PlanningProgram(global, options));
+  arguments.insert(arguments.end(), {"--job", submit.job_path(), "--devices", cluster.devices,
+                                     "--host-memory", absl::StrCat(cluster.host_memory.count())});
   for (const std::string& text : options.job.overrides) {
     arguments.insert(arguments.end(), {"--set", text});
   }
@@ -82,6 +97,11 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   if (options.cluster.given() || !SocketAccepts(paths.socket()))
     return PlanAlone(global, options, submit);
+  if (options.compare) {
+    return absl::FailedPreconditionError(
+        "plan --compare: the coordinator that is up does not compare; say for which devices, with "
+        "--devices or --config");
+  }
   v1::PlanRequest request;
   request.set_job_yaml(submit.job_yaml());
   request.set_job_path(submit.job_path());

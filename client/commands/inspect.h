@@ -12,9 +12,11 @@ struct PlanOptions {
   JobOptions job;
   ClusterOptions cluster;
   bool explain = false;
+  bool compare = false;  // beside what people do today, instead of the plan
 };
 // With --devices, or where no coordinator is up: plans for itself (`harmony-coordinator
-// --plan-once`). Else asks the coordinator, for the devices it has.
+// --plan-once`). Else asks the coordinator, for the devices it has. Compares (`harmony-compare`)
+// always for itself: FailedPrecondition where it would have to ask.
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 
 struct LogsOptions {

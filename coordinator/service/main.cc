@@ -18,15 +18,13 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/document/json_line.h"
-#include "common/io/file.h"
 #include "common/ipc/heartbeat.h"
-#include "common/ipc/host_memory.h"
 #include "common/ipc/segment.h"
 #include "common/rpc/address.h"
 #include "common/runtime/process_environment.h"
 #include "common/runtime/pulse.h"
 #include "coordinator/service/coordinator.h"
-#include "coordinator/service/jobs/admission.h"
+#include "coordinator/service/jobs/plan_request.h"
 #include "coordinator/service/jobs/stored_jobs.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/server_lock.h"
@@ -35,17 +33,13 @@ namespace harmony::service {
 namespace {
 
 struct Options {
-  std::string socket, state_dir, jobs_since, devices, host_memory, log_level = "info";
+  std::string socket, state_dir, jobs_since, log_level = "info";
   bool plan_once = false;
   std::string jobs_once, ended_before;
   int answer_fd = -1;
-  std::string job, profile, plan;
-  std::vector<std::string> overrides;
-  bool json = false, explain = false;
+  PlanOptions plan;  // devices and host memory of a server, too
 };
 
-constexpr int64_t kMaxJobFileBytes = 1 << 20;
-constexpr int64_t kMaxProfileBytes = 64 << 20;
 constexpr std::chrono::milliseconds kTick{50};
 
 absl::StatusOr<std::string> ResolveStateDir(const std::string& option) {
@@ -66,19 +60,6 @@ absl::StatusOr<std::string> ResolveStateDir(const std::string& option) {
   return path;
 }
 
-absl::StatusOr<plan::MachineSpec> ResolveMachine(const Options& options) {
-  plan::MachineSpec machine;
-  HARMONY_ASSIGN_OR_RETURN(machine.devices, plan::ParseDevices(options.devices));
-  if (options.host_memory.empty()) {
-    machine.host_memory =
-        Bytes(ipc::AvailableHostMemory().count() / 5 * 4);  // 80%, as launchers do
-  } else {
-    HARMONY_ASSIGN_OR_RETURN(machine.host_memory, ParseBytes(options.host_memory));
-  }
-  machine.segment_for = ipc::Segment::SizeFor;
-  return machine;
-}
-
 // The supervisor's; without one, a segment of our own.
 absl::StatusOr<ipc::Segment> OpenSegment(plan::MachineSpec* machine) {
   if (std::getenv(ipc::kSegmentFdVariable) == nullptr) {
@@ -92,29 +73,10 @@ absl::StatusOr<ipc::Segment> OpenSegment(plan::MachineSpec* machine) {
   return segment;
 }
 
-absl::Status PlanOnce(const Options& options) {
-  HARMONY_ASSIGN_OR_RETURN(const plan::MachineSpec machine, ResolveMachine(options));
-  JobRequest request;
-  HARMONY_ASSIGN_OR_RETURN(request.yaml, io::ReadWholeFile(options.job, kMaxJobFileBytes));
-  request.path = std::filesystem::absolute(options.job).string();
-  request.overrides = options.overrides;
-  request.working_directory = std::filesystem::current_path().string();
-  if (!options.profile.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(request.profile, io::ReadWholeFile(options.profile, kMaxProfileBytes));
-    request.profile_path = options.profile;
-  }
-  if (!options.plan.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(request.plan, io::ReadWholeFile(options.plan, kMaxProfileBytes));
-    request.plan_path = options.plan;
-  }
-  request.explain = options.explain;
-  HostLimits limits;
-  const ipc::Segment::Capacity capacity = ipc::Segment::CapacityOf(machine.host_memory);
-  limits.arena = capacity.arena;
-  limits.records = capacity.records;
-  limits.cursors = capacity.cursors;
-  limits.available = options.host_memory.empty() ? ipc::AvailableHostMemory() : Bytes();
-  HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(request, machine, limits));
+absl::Status PlanOnce(const PlanOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const PlanRequest request, ReadPlanRequest(options));
+  HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted,
+                           PlanJob(request.job, request.machine, request.limits));
   const std::string& text = options.json ? admitted.plan_json : admitted.plan_text;
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (!text.empty() && text.back() != '\n') std::fputc('\n', stdout);
@@ -130,7 +92,7 @@ absl::Status JobsOnce(const Options& options) {
   if (options.jobs_once == "prune") {
     return answer(PruneStoredJobs(options.state_dir, options.ended_before));
   }
-  return answer(ReadStoredJobs(options.state_dir, options.job));
+  return answer(ReadStoredJobs(options.state_dir, options.plan.job));
 }
 
 absl::Status Serve(const Options& options, runtime::TerminationSignals& signals) {
@@ -139,7 +101,8 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   HARMONY_RETURN_IF_ERROR(runtime::DieWithParent(environment.parent_pid));
   HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
   HARMONY_ASSIGN_OR_RETURN(const std::string socket, rpc::ResolveSocketPath(options.socket));
-  HARMONY_ASSIGN_OR_RETURN(plan::MachineSpec machine, ResolveMachine(options));
+  HARMONY_ASSIGN_OR_RETURN(plan::MachineSpec machine,
+                           ResolveMachine(options.plan.devices, options.plan.host_memory));
   HARMONY_RETURN_IF_ERROR(rpc::MakeSocketFolder(socket));
   HARMONY_ASSIGN_OR_RETURN(const ServerLock lock, ServerLock::Acquire(socket));
   HARMONY_ASSIGN_OR_RETURN(const std::string state_dir, ResolveStateDir(options.state_dir));
@@ -153,7 +116,7 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
                            CoordinatorServer::Start(socket, &coordinator, &mailbox));
   spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
-               options.devices, state_dir, getpid());
+               options.plan.devices, state_dir, getpid());
   mailbox.Post([&] { coordinator.Begin(); });
   // A loop that does not come round is taken to hang, and the launcher replaces this process; it
   // writes to disks, which may stall for longer than a process may be silent.
@@ -183,8 +146,8 @@ int Run(int argc, char** argv) {
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
   app.add_option("--jobs-since", options.jobs_since,
                  "leave jobs alone that were submitted before (RFC 3339, UTC)");
-  app.add_option("--devices", options.devices, "device string, e.g. sim*4:mem=64MiB");
-  app.add_option("--host-memory", options.host_memory,
+  app.add_option("--devices", options.plan.devices, "device string, e.g. sim*4:mem=64MiB");
+  app.add_option("--host-memory", options.plan.host_memory,
                  "size of the host arena (no inherited segment)");
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, err");
   app.add_flag("--plan-once", options.plan_once, "print the plan of --job and exit");
@@ -193,15 +156,12 @@ int Run(int argc, char** argv) {
       ->check(CLI::IsMember({"read", "prune"}));
   app.add_option("--ended-before", options.ended_before, "which jobs, for --jobs-once prune");
   app.add_option("--answer-fd", options.answer_fd, "where to write the answer of --jobs-once");
-  app.add_option("--job", options.job, "job file, for --plan-once");
-  app.add_option("--set", options.overrides, "key=value, for --plan-once");
-  app.add_option("--profile", options.profile, "measured times, for --plan-once");
-  app.add_option("--plan", options.plan, "plan file, for --plan-once");
-  app.add_flag("--explain", options.explain, "all there is to say, for --plan-once");
-  app.add_flag("--json", options.json, "print the plan as JSON");
+  AddPlanOptions(app, ", for --plan-once", &options.plan);
+  app.add_flag("--explain", options.plan.explain, "all there is to say, for --plan-once");
+  app.add_flag("--json", options.plan.json, "print the plan as JSON");
   try {
     app.parse(argc, argv);
-    if (options.devices.empty() && options.jobs_once.empty()) {
+    if (options.plan.devices.empty() && options.jobs_once.empty()) {
       throw CLI::RequiredError("--devices");
     }
   } catch (const CLI::ParseError& error) {
@@ -214,10 +174,10 @@ int Run(int argc, char** argv) {
   if (!options.jobs_once.empty()) {
     status = JobsOnce(options);
   } else if (options.plan_once) {
-    status = PlanOnce(options);
+    status = PlanOnce(options.plan);
     if (!status.ok()) {
-      const std::string text = options.json ? document::ErrorLine(status)
-                                            : absl::StrCat("error: ", status.message(), "\n");
+      const std::string text = options.plan.json ? document::ErrorLine(status)
+                                                 : absl::StrCat("error: ", status.message(), "\n");
       std::fputs(text.c_str(), stderr);
     }
     // Nothing has run yet: what does not fit is bad input.

@@ -45,7 +45,6 @@ LayerCosts::LayerCosts(const model::ModelSpec& model, const job::JobSpec& job,
 }
 
 void LayerCosts::MeasureSizes() {
-  const int threads = job_.compute_threads;
   for (int layer = 0; layer < num_layers(); ++layer) {
     const model::LayerRange alone{layer, layer};
     const bool last = layer + 1 == num_layers();
@@ -58,11 +57,11 @@ void LayerCosts::MeasureSizes() {
       inputs += model::InputBytes(model_, input, microbatch_);
     }
     inputs_.push_back(inputs);
-    forward_peak_.push_back(last ? Bytes()
-                                 : model::WorkspacePeak(model_, model::WorkspaceOf::kForward, alone,
-                                                        microbatch_, threads));
+    forward_peak_.push_back(
+        last ? Bytes()
+             : model::WorkspaceBound(model_, model::WorkspaceOf::kForward, alone, microbatch_));
     backward_peak_.push_back(
-        model::WorkspacePeak(model_, model::WorkspaceOf::kBackward, alone, microbatch_, threads));
+        model::WorkspaceBound(model_, model::WorkspaceOf::kBackward, alone, microbatch_));
     for (Bytes size :
          {forward_peak_.back(), backward_peak_.back(), saved_.back(), boundary_.back()}) {
       known_ = known_ && size < model::kMostBytes;

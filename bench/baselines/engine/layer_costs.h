@@ -49,7 +49,7 @@ class LayerCosts {
   Bytes Saved(int layer) const { return saved_[static_cast<size_t>(layer)]; }
   // The batch inputs that a layer reads.
   Bytes Inputs(int layer) const { return inputs_[static_cast<size_t>(layer)]; }
-  // The most that a layer's task holds beside the tensors above, at its expected peak.
+  // The most that a layer's task holds beside the tensors above, by the bound that our plans count.
   Bytes ForwardScratch(int layer, bool recompute) const;
   Bytes BackwardScratch(int layer, bool recompute) const;
 

@@ -28,7 +28,7 @@ void ReduceLayer(int layer, const std::vector<Operation>& backward, Simulation* 
     for (int block : device.blocks()) {
       if (device.CompletesGradient(block) != layer) continue;
       const Bytes whole =
-          simulation->costs.model().blocks[static_cast<size_t>(block)].accumulator_bytes;
+          simulation->costs.model().blocks[static_cast<size_t>(block)].gradient_bytes;
       device.Reduce(block, Bytes(2 * (devices - 1) * whole.count() / devices), backward);
     }
   }

@@ -136,7 +136,7 @@ class Pipeline {
       if (!all) continue;
       after.push_back(backward);
       const Bytes whole =
-          simulation_.costs.model().blocks[static_cast<size_t>(block)].accumulator_bytes;
+          simulation_.costs.model().blocks[static_cast<size_t>(block)].gradient_bytes;
       if (users.size() > 1) {
         for (DeviceProgram* user : users) user->Reduce(block, whole, after);
       }

@@ -410,6 +410,20 @@ absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
   return absl::OkStatus();
 }
 
+absl::StatusOr<AdmittedJob> ReadJob(const JobRequest& request) {
+  AdmittedJob admitted;
+  HARMONY_RETURN_IF_ERROR(ReadRequest(request, &admitted).status());
+  return admitted;
+}
+
+absl::StatusOr<dispatch::CostFactory> CostsOf(const JobRequest& request, const AdmittedJob& job,
+                                              const plan::MachineSpec& machine) {
+  planner::PlannerOptions options;
+  HARMONY_RETURN_IF_ERROR(SetCosts(request, job, machine, &options));
+  if (options.costs) return options.costs;
+  return dispatch::AnalyticCostFactory(job.model, machine.devices);
+}
+
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,
                                     const HostLimits& limits) {
   AdmittedJob admitted;

@@ -10,6 +10,7 @@
 #include "common/io/weight_map.h"
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
+#include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/service/jobs/output_dir.h"
 
 namespace harmony::service {
@@ -49,6 +50,15 @@ struct AdmittedJob : plan::PlannedJob {
 // Whether the host has what the plan takes. InvalidArgument says how much is missing.
 absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
                        const plan::MachineSpec& machine, const HostLimits& limits);
+
+// Keys and model alone; nothing else of the job is filled in. Errors carry the whole message.
+absl::StatusOr<AdmittedJob> ReadJob(const JobRequest& request);
+
+// What plans of the job are compared by: the request's profile, or an estimate by the devices'
+// speeds. The job's model and the machine must outlive it. InvalidArgument names what is wrong
+// with the profile.
+absl::StatusOr<dispatch::CostFactory> CostsOf(const JobRequest& request, const AdmittedJob& job,
+                                              const plan::MachineSpec& machine);
 
 // Model, data and plan; the output directory is not looked at. Errors carry the whole message.
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,
