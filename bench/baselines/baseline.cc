@@ -207,8 +207,11 @@ Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job:
         if (!once && !baseline.chooses_gradients) continue;
         // Where they fit so, leaving once is never slower.
         if (!once && outcomes.back().fits()) continue;
-        outcomes.push_back(
-            Simulate(baseline, layers, {recompute, once, static_cast<int>(share / size), 3}));
+        outcomes.push_back(Simulate(baseline, layers,
+                                    {.recompute = recompute,
+                                     .gradients_leave_once = once,
+                                     .microbatches = static_cast<int>(share / size),
+                                     .lookahead = baseline.lookahead}));
       }
     }
     // A larger microbatch needs more of a device, never less.

@@ -13,13 +13,14 @@
 namespace harmony::baselines {
 
 struct Baseline {
-  const char* name = "";
+  std::string name;
   Schedule schedule = nullptr;
   bool data_parallel = true;       // each device has its share of the batch
   bool with_recompute = true;      // tried
   bool without_recompute = true;   // tried; the faster one counts where both are
   bool chooses_gradients = false;  // Setting::gradients_leave_once means something
   const char* remark = "";         // what a reader must know beside the figures
+  int lookahead = 1;               // Setting::lookahead
 };
 const std::vector<Baseline>& AllBaselines();
 

@@ -2,15 +2,12 @@
 // dispatcher and planner. A laboratory: see README.md.
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <functional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/for_each.h"
 #include "bench/published_planner/files/profile_json.h"
 #include "bench/published_planner/files/schedule_json.h"
 #include "bench/published_planner/ours/listed_plan.h"
@@ -62,19 +59,6 @@ absl::StatusOr<Machine> ReadMachine(const Options& options) {
   return machine;
 }
 
-// Runs body(0..count-1) on all cores.
-void ForEach(int count, const std::function<void(int)>& body) {
-  std::atomic<int> next{0};
-  const auto work = [&] {
-    for (int i = next++; i < count; i = next++) body(i);
-  };
-  const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
-  std::vector<std::thread> others;
-  for (int t = 1; t < std::min(threads, count); ++t) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
-}
-
 absl::StatusOr<Case> ReadCase(const Options& options) {
   Case result;
   HARMONY_ASSIGN_OR_RETURN(result.machine, ReadMachine(options));
@@ -91,7 +75,7 @@ absl::StatusOr<Case> ReadCase(const Options& options) {
 
 absl::StatusOr<std::string> SearchByPublished(const Case& of) {
   SearchOptions search;
-  search.for_each = ForEach;
+  search.for_each = bench::ForEach;
   const Nanos begin = MonotonicClock().Now();
   HARMONY_ASSIGN_OR_RETURN(const SearchResult found,
                            Search(of.profile, of.machine, of.mode, of.minibatch, search));

@@ -75,6 +75,7 @@ NAMESPACES = {
     "client": "harmony::client",
     "bench": "harmony::bench",
     "bench/baselines": "harmony::baselines",
+    "bench/paper": "harmony::paper",
     "bench/published_planner": "harmony::published",
     "tests/fake_cuda": "harmony::fake_cuda",
     "tests/fake_cuda_compute": "harmony::fake_cuda",

@@ -1,18 +1,15 @@
 // harmony-compare: a job's plan beside what people do today. `harmony plan --compare` becomes it.
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bench/baselines/compare/comparison.h"
+#include "bench/for_each.h"
 #include "common/base/status.h"
 #include "common/document/json_line.h"
 #include "coordinator/planner/host_memory_error.h"
@@ -20,20 +17,6 @@
 
 namespace harmony::baselines {
 namespace {
-
-// Runs body(0..count-1) on all cores, in this order.
-void ForEach(size_t count, const std::function<void(size_t)>& body) {
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) body(i);
-  };
-  std::vector<std::thread> others;
-  for (unsigned t = 1; t < std::clamp(std::thread::hardware_concurrency(), 1u, 16u); ++t) {
-    others.emplace_back(work);
-  }
-  work();
-  for (std::thread& other : others) other.join();
-}
 
 // Equal neighbours together: "4 x sim:mem=11GB".
 std::string DevicesText(const std::vector<plan::DeviceSpec>& devices) {
@@ -86,13 +69,13 @@ absl::StatusOr<Comparison> Compare(const service::PlanRequest& request) {
   const std::vector<Baseline>& baselines = AllBaselines();
   comparison.others.resize(baselines.size());
   absl::Status status;
-  ForEach(baselines.size() + 1, [&](size_t i) {
+  bench::ForEach(static_cast<int>(baselines.size()) + 1, [&](int i) {
     if (i == 0) {  // takes longest
       status = AddHarmony(request, &comparison);
-    } else {
-      comparison.others[i - 1] =
-          Best(baselines[i - 1], job.model, job.spec, request.machine, costs);
+      return;
     }
+    const auto at = static_cast<size_t>(i) - 1;
+    comparison.others[at] = Best(baselines[at], job.model, job.spec, request.machine, costs);
   });
   HARMONY_RETURN_IF_ERROR(status);
   return comparison;

@@ -7,14 +7,14 @@
 // microbatch's backward runs; then each device updates its copy of the model, layer by layer in the
 // order of the parameters.
 //
-// Sources: Li et al., "Harmony" (VLDB 2022), section 2 (the baseline "DP Swap"), whose evaluation
-// uses IBM's Large Model Support for PyTorch, after Le et al., "TFLMS" (arXiv 1807.02037); Li et
-// al., "PyTorch Distributed" (VLDB 2020), section 3.2 (gradients are reduced while the backward
-// runs).
+// Sources: Li et al., "Harmony" (VLDB 2022), whose baseline this is; Le et al., "TFLMS" (arXiv
+// 1807.02037), and IBM's Large Model Support (LMS) for PyTorch, for memory that is virtualised so;
+// Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2 (gradients are reduced while the
+// backward runs).
 //
-// In its favour: clean tensors are dropped, not written back; LMS for PyTorch pages in on demand,
-// here it is done one task ahead; a device's update takes no time; a ring reduces at the full speed
-// of each device's link to its peers.
+// In its favour: clean tensors are dropped, not written back; LMS for PyTorch brings a tensor in
+// when an operator asks for it, here that is done one task ahead; a device's update takes no time;
+// a ring reduces at the full speed of each device's link to its peers.
 
 #include "bench/baselines/schedules/schedule.h"
 
@@ -38,7 +38,8 @@ void ReduceLayer(int layer, const std::vector<Operation>& backward, Simulation* 
 
 void DpSwap(const Setting& setting, Simulation* simulation) {
   for (int d = 0; d < simulation->costs.num_devices(); ++d) {
-    simulation->AddDevice(simulation->all_layers(), {.recompute = setting.recompute});
+    simulation->AddDevice(simulation->all_layers(),
+                          {.recompute = setting.recompute, .lookahead = setting.lookahead});
   }
   for (int step = 0; step < setting.steps; ++step) {
     simulation->timeline.BeginStep();

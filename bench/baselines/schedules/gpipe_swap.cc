@@ -7,8 +7,8 @@
 // virtualised as in dp-swap.
 //
 // Sources: Huang et al., "GPipe" (NeurIPS 2019), sections 2.2 and 2.3 (microbatches, the flush, one
-// version, rematerialisation); Li et al., "Harmony" (VLDB 2022), section 2 (pipelines whose stages
-// do not fit their devices, with virtualised memory).
+// version, rematerialisation); Li et al., "Harmony" (VLDB 2022), for pipelines whose stages do
+// not fit their devices.
 //
 // In its favour: as of dp-swap; with recompute each layer's input waits and one layer is recomputed
 // at a time, where GPipe recomputes a stage and so needs room for all that its layers save; a
@@ -23,7 +23,8 @@ void GpipeSwap(const Setting& setting, Simulation* simulation) {
       BalancedStages(simulation->costs, setting.recompute);
   std::vector<StageOrder> orders(stages.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    simulation->AddDevice(stages[stage], {.recompute = setting.recompute});
+    simulation->AddDevice(stages[stage],
+                          {.recompute = setting.recompute, .lookahead = setting.lookahead});
     for (int step = 0; step < setting.steps; ++step) {
       for (int m = 0; m < setting.microbatches; ++m) {
         orders[stage].tasks.push_back({true, step, m});

@@ -9,7 +9,7 @@
 //
 // Sources: Narayanan et al., "PipeDream" (SOSP 2019), section 3.2 (1F1B), and "Memory-Efficient
 // Pipeline-Parallel DNN Training" (ICML 2021), section 3.1 (double-buffered weight updates,
-// PipeDream-2BW), the pipeline that the Harmony paper compares with.
+// PipeDream-2BW).
 //
 // In its favour: as of gpipe-swap. The variant with a flush (PipeDream-Flush) is left out: it has
 // the same tasks, one version less, and a bubble at the end of each step.
@@ -29,8 +29,9 @@ void OneForwardOneBackwardSwap(const Setting& setting, Simulation* simulation) {
   const int total = (setting.steps + 1) * setting.microbatches;
   std::vector<StageOrder> orders(stages.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    simulation->AddDevice(stages[stage],
-                          {.recompute = setting.recompute, .weight_versions = versions});
+    simulation->AddDevice(stages[stage], {.recompute = setting.recompute,
+                                          .lookahead = setting.lookahead,
+                                          .weight_versions = versions});
     // More microbatches in flight than a step has would need a third version.
     const int ahead = std::min(static_cast<int>(stages.size() - stage) - 1, setting.microbatches);
     const auto add = [&](bool forward, int index) {

@@ -16,6 +16,7 @@ struct Setting {
   bool gradients_leave_once = true;
   int microbatches = 1;  // of a step; data parallel: of each device
   int steps = 3;
+  int lookahead = 1;  // of virtualised memory: DeviceMemory
 };
 
 struct Simulation {

@@ -4,9 +4,10 @@
 // runs, forward or backward, each device loads its share of the layer's weights over its own link,
 // and the devices gather them; while a layer runs, the next ones are loaded. What is left of device
 // memory keeps weights that will be used again (DeepSpeed's live parameters): here all that is
-// left, the least recently used leave first. Inputs of layers that wait for their backward go to
-// the host where there is no room. Gradients are reduced and divided as the backward makes them and
-// go to the host, which updates when the backward has ended.
+// left, the least recently used leave first. With recompute, inputs of layers that wait for their
+// backward (activation checkpoints) go to the host where there is no room. Gradients are reduced
+// and divided as the backward makes them and go to the host, which updates when the backward has
+// ended.
 //
 // Source: Rajbhandari et al., "ZeRO-Infinity" (SC 2021), sections 5.1.1 (offload of parameters,
 // gradients and optimizer state to the host), 5.1.2 (offload of activations), 6.1
@@ -36,6 +37,8 @@ void ZeroInfinity(const Setting& setting, Simulation* simulation) {
          .gradients = setting.gradients_leave_once ? GradientPolicy::kLeaveOnce
                                                    : GradientPolicy::kLeaveEachTime,
          .recompute = setting.recompute,
+         // Checkpoints of activations are offloaded, not what autograd saves where there are none.
+         .evictable_activations = setting.recompute,
          .lookahead = kLayersAhead,
          .shards = costs.num_devices()});
   }

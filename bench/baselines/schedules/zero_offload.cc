@@ -7,9 +7,9 @@
 // `delayed` (zero-offload-dpu) the host updates while the devices run the next step, which so works
 // with weights that are one step old: that is no longer plain synchronous training.
 //
-// Sources: Ren et al., "ZeRO-Offload" (USENIX ATC 2021), sections 4 (the strategy on one device),
-// 4.2 (several devices), 5.1 and 5.2 (the host's Adam in tiles, overlapped with the copy back;
-// one-step delayed parameter update).
+// Sources: Ren et al., "ZeRO-Offload" (USENIX ATC 2021), sections 4.1 (one device), 4.2
+// (several), 5.1 and 5.2 (the host's Adam in tiles, overlapped with the copy back; one-step delayed
+// parameter update).
 //
 // In its favour: where a device has room for its share of the gradients, they leave once a step, as
 // if it could add them up there; with recompute or without, whichever is faster; the host adds up

@@ -181,6 +181,17 @@ TEST(AllBaselinesTest, NeverTakeLessThanTheirWork) {
   }
 }
 
+TEST(AllBaselinesTest, MoveTheSameBytesOnDemandInNoLessTime) {
+  for (const Schedule schedule : {DpSwap, GpipeSwap, OneForwardOneBackwardSwap}) {
+    const Toy toy(6, 2, 14, 8, {.h2d = 1, .d2h = 1, .p2p = 1}, 1, 2);
+    const Outcome ahead = toy.Run(schedule, {.microbatches = 4, .lookahead = 1});
+    const Outcome on_demand = toy.Run(schedule, {.microbatches = 4, .lookahead = 0});
+    EXPECT_GT(ahead.host_link_bytes, 0);
+    EXPECT_EQ(ahead.bytes, on_demand.bytes);
+    EXPECT_LE(ahead.step, on_demand.step);
+  }
+}
+
 TEST(AllBaselinesTest, SayWhatDoesNotDivide) {
   for (const Baseline& baseline : AllBaselines()) {
     const Outcome outcome = Toy(6, 4, kPlenty, 6).Run(baseline);

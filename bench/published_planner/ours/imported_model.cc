@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -90,7 +91,15 @@ class ImportedCosts : public dispatch::CostModel {
         task.kind == command::TaskKind::kForward ? phases_->forward : phases_->backward,
         task.samples);
     if (phase == nullptr) return kTooLong;
-    return phase->seconds[task.layers.last + 1] - phase->seconds[task.layers.first];
+    const double seconds = SecondsOf(*phase, task.layers);
+    if (!task.kept || task.kind == command::TaskKind::kForward) return seconds;
+    // What was measured has the recompute in it.
+    const Phase* forward = Phases::Find(phases_->forward, task.samples);
+    return forward == nullptr ? kTooLong : seconds - SecondsOf(*forward, task.layers);
+  }
+
+  static double SecondsOf(const Phase& phase, model::LayerRange layers) {
+    return phase.seconds[layers.last + 1] - phase.seconds[layers.first];
   }
 
   const std::shared_ptr<const Phases> phases_;
@@ -108,6 +117,20 @@ model::BytesBySamples TableOf(const std::map<int64_t, Phase>& phases, int layer)
   return sizes;
 }
 
+// What autograd keeps of a sample of a layer: what a backward has beyond a forward, at the size
+// where that is least. The temporaries of both are taken to be equal; where a backward has more of
+// them, too much counts as kept, and where less, too little.
+Bytes SavedPerSample(const Phases& phases, int layer) {
+  Bytes least(std::numeric_limits<int64_t>::max());
+  for (const auto& [samples, backward] : phases.backward) {
+    const Phase* forward = Phases::Find(phases.forward, samples);
+    if (forward == nullptr) continue;
+    const int64_t beyond = backward.transient[layer] - forward->transient[layer];
+    least = std::min(least, Bytes(std::max<int64_t>(beyond, 0) / samples));
+  }
+  return least;
+}
+
 // Every layer has a cost of its own. A peak does not tell what of it is kept for the backward: all
 // of it, by the bound.
 model::LayerCost CostOf(const Phases& phases, int layer, bool last) {
@@ -119,6 +142,7 @@ model::LayerCost CostOf(const Phases& phases, int layer, bool last) {
   if (!last) {
     cost.recompute = model::Recompute::kUnlessKept;
     cost.kept_tensors = {model::BytesBySamples{{}, {{0, Bytes()}}}};  // at no size measured
+    cost.saved_per_sample = SavedPerSample(phases, layer);
   }
   cost.expected = cost.bound;
   return cost;

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""The paper's evaluation on models: Harmony's plans beside what people do today, on its machine, by its profiles.
+
+    bench/paper/run.py DIR [-o build/paper]
+
+DIR holds profiles/*.json of the schema layer-profile/1 (bench/published_planner). Writes results.json, tables.md, and where
+matplotlib is installed the plots throughput, swap_volume and scaling as SVG and PNG. Some minutes on two cores.
+"""
+import argparse
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GPUS = (1, 2, 4)
+# Batches as in the published schedules.
+BATCHES = {"bert_96": (32, 64, 256, 1024), "gpt2_xl": (32, 64, 256, 1024), "gpt2_10b": (16, 32)}
+ABLATION = {"bert_96": 64, "gpt2_xl": 64, "gpt2_10b": 32}  # on 4 GPUs
+# In tables and plots, in this order. Others are in results.json.
+SHOWN = ["dp-swap", "dp-swap, recompute", "dp-swap, recompute, on demand", "gpipe-swap, recompute", "1f1b-swap, recompute",
+         "zero-offload", "zero-infinity", "fsdp-offload"]
+OURS = ["harmony-pp", "harmony-dp"]
+
+
+def run_case(program, profile, gpus, batch, ablation):
+    args = [program, profile, "--gpus", gpus, "--batch", batch] + (["--ablation"] if ablation else [])
+    begin = time.monotonic()
+    done = subprocess.run([str(a) for a in args], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"error: {' '.join(map(str, args))}: {done.stderr.strip()}")
+    case = json.loads(done.stdout) | {"profile": profile.stem, "gpus": gpus, "seconds_taken": time.monotonic() - begin}
+    print(f"{profile.stem}, {gpus} GPU{'s' * (gpus > 1)}, {batch} samples: {case['seconds_taken']:.1f} s", flush=True)
+    return case
+
+
+def rows_of(case):
+    return {row["name"]: row for row in case["rows"]}
+
+
+def fitting(case, name):
+    row = rows_of(case).get(name)
+    return row if row and row["fits"] else None
+
+
+def cell(row, text):
+    return text(row) if row else "does not fit"
+
+
+def table(head, lines):
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)] +
+                     ["| " + " | ".join(map(str, line)) + " |" for line in lines]) + "\n"
+
+
+def speed_table(cases):
+    lines = []
+    for case in cases:
+        ours = [fitting(case, name) for name in OURS]
+        line = [case["profile"], case["gpus"], case["global_batch_size"]]
+        line += [cell(row, lambda r: f"{r['samples_per_second']:.3f}") for row in ours]
+        line += [cell(fitting(case, name), lambda r: f"{r.get('harmony_speedup', 0):.2f}") for name in SHOWN]
+        lines.append(line)
+    return table(["model", "GPUs", "batch", *OURS, *SHOWN], lines)
+
+
+def swap_table(cases):
+    lines = []
+    for case in cases:
+        line = [case["profile"], case["gpus"], case["global_batch_size"]]
+        line += [cell(fitting(case, name), lambda r: f"{r['host_link_bytes'] / 1e9:.1f}") for name in OURS + SHOWN]
+        lines.append(line)
+    return table(["model", "GPUs", "batch", *OURS, *SHOWN], lines)
+
+
+def scaling_table(cases):
+    at = {(c["profile"], c["global_batch_size"], c["gpus"]): c for c in cases}
+    lines = []
+    for (model, batch, gpus), case in at.items():
+        alone = fitting(at[model, batch, 1], "harmony-pp")
+        row = fitting(case, "harmony-pp")
+        if gpus == 1 or not alone or not row:
+            continue
+        line = [model, batch, gpus]
+        for name in OURS:
+            row = fitting(case, name)
+            line.append(cell(row, lambda r: f"{r['samples_per_second'] / alone['samples_per_second'] / gpus:.3f}"))
+        line += [rows_of(case)[name].get("busiest", "") for name in OURS]
+        lines.append(line)
+    return table(["model", "batch", "GPUs", "harmony-pp", "harmony-dp", "busiest, pp", "busiest, dp"], lines)
+
+
+def ablation_table(cases):
+    lines = []
+    for case in cases:
+        if not case.get("ablation"):
+            continue
+        ours = fitting(case, "harmony-pp")
+        lines.append([case["profile"], "(the plan)", f"{ours['step_seconds']:.2f}", "1.000", ""])
+        for row in case["ablation"]:
+            seconds = row.get("step_seconds")
+            lines.append([case["profile"], row["what"], f"{seconds:.2f}" if seconds else "-",
+                          f"{seconds / ours['step_seconds']:.3f}" if seconds else "-", row["why"]])
+    return table(["model", "changed", "step, s", "times as long", "why"], lines)
+
+
+def largest(cases):
+    """Of each model the largest batch on all GPUs."""
+    result = {}
+    for case in cases:
+        if case["gpus"] == max(GPUS):
+            result[case["profile"]] = case
+    return result
+
+
+def bars(plt, cases, key, label, path, log):
+    names = OURS + SHOWN
+    figure, axes = plt.subplots(1, len(cases), figsize=(4 * len(cases), 4.5))
+    for axis, (model, case) in zip(axes, cases.items()):
+        rows = [fitting(case, name) for name in names]
+        values = [row[key] if row else 0 for row in rows]
+        axis.bar(range(len(names)), values, color=["#1b5e8c"] * len(OURS) + ["#b0b0b0"] * len(SHOWN), edgecolor="black",
+                 linewidth=0.5)
+        for x, row in enumerate(rows):
+            if not row:
+                axis.text(x, axis.get_ylim()[0], " does not fit", rotation=90, va="bottom", ha="center", fontsize=8)
+        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
+        axis.set_title(f"{model}, {case['global_batch_size']} samples, {case['gpus']} GPUs", fontsize=10)
+        axis.set_ylabel(label)
+        if log:
+            axis.set_yscale("log")
+    save(figure, path)
+
+
+def save(figure, path):
+    figure.tight_layout()
+    for kind in ("svg", "png"):
+        figure.savefig(path.with_suffix("." + kind), dpi=150)
+
+
+def plot_scaling(plt, cases, path):
+    figure, axes = plt.subplots(1, len(largest(cases)), figsize=(4 * len(largest(cases)), 3.5))
+    for axis, (model, case) in zip(axes, largest(cases).items()):
+        same = [c for c in cases if c["profile"] == model and c["global_batch_size"] == case["global_batch_size"]]
+        for name, mark in (("harmony-pp", "o-"), ("harmony-dp", "s--"), ("dp-swap, recompute", "^:"), ("zero-infinity", "d:")):
+            points = [(c["gpus"], fitting(c, name)["samples_per_second"]) for c in same if fitting(c, name)]
+            axis.plot(*zip(*points), mark, label=name)
+        alone = fitting(same[0], "harmony-pp")
+        if alone:
+            axis.plot(GPUS, [alone["samples_per_second"] * g for g in GPUS], color="black", linewidth=0.7, label="linear")
+        axis.set_xticks(GPUS)
+        axis.set_xlabel("GPUs")
+        axis.set_ylabel("samples/s")
+        axis.set_title(f"{model}, {case['global_batch_size']} samples", fontsize=10)
+    axes[0].legend(fontsize=8)
+    save(figure, path)
+
+
+def plot(cases, out):
+    if importlib.util.find_spec("matplotlib") is None:
+        print(f"no plots: matplotlib is not installed for {sys.executable}; `{sys.executable} -m pip install matplotlib`")
+        return
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    bars(plt, largest(cases), "samples_per_second", "samples/s", out / "throughput", log=False)
+    bars(plt, largest(cases), "host_link_bytes", "bytes of a step over the host's links", out / "swap_volume", log=True)
+    plot_scaling(plt, cases, out / "scaling")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reference", type=pathlib.Path, help="folder with profiles/*.json")
+    parser.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "build" / "paper")
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build" / "bin" / "paper_case")
+    args = parser.parse_args()
+    if not args.program.exists():
+        sys.exit(f"error: {args.program} is not built: ninja -C build paper_case")
+    profiles = {name: args.reference / "profiles" / f"{name}.json" for name in BATCHES}
+    for path in profiles.values():
+        if not path.exists():
+            sys.exit(f"error: {path}: no such profile")
+    cases = [run_case(args.program, profiles[name], gpus, batch, gpus == max(GPUS) and ABLATION[name] == batch)
+             for name, batches in BATCHES.items() for batch in batches for gpus in GPUS]
+    args.output.mkdir(parents=True, exist_ok=True)
+    (args.output / "results.json").write_text(json.dumps(cases, indent=1))
+    text = "\n".join([
+        "Throughput: Harmony in samples/s, and how many times as fast `harmony-pp` is as each other:\n", speed_table(cases),
+        "GB of a step over the host's links, all GPUs together:\n", swap_table(cases),
+        "Throughput over that of one GPU, by GPU (1: linear):\n", scaling_table(cases),
+        "The plan with one decision changed, on 4 GPUs:\n", ablation_table(cases)])
+    (args.output / "tables.md").write_text(text)
+    print(text)
+    plot(cases, args.output)
+
+
+if __name__ == "__main__":
+    main()
