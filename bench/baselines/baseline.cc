@@ -92,8 +92,13 @@ Outcome DoesNotDivide(const Baseline& baseline, std::string reason) {
   return outcome;
 }
 
+// Sizes that lack the host's memory are better than those that do not even fit a device: what a row
+// says is then what keeps the system from running at all.
 bool Better(const Outcome& a, const Outcome& b) {
-  if (a.fits() != b.fits()) return a.fits();
+  const auto rank = [](const Outcome& o) {
+    return o.fits() ? 0 : o.obstacle == Obstacle::kHostMemory ? 1 : 2;
+  };
+  if (rank(a) != rank(b)) return rank(a) < rank(b);
   return a.fits() ? a.step < b.step : a.missing < b.missing;
 }
 

@@ -58,7 +58,7 @@ Outcome Simulate(const Baseline& baseline, const LayerCosts& costs, const Settin
 
 // The best setting that fits, over microbatch sizes (the job's, or where it leaves that open those
 // that divide a device's share of the batch), recompute and gradients as the baseline allows; where
-// none fits, the one that lacks least.
+// none fits, the one that lacks least, of the host's memory if any fits the devices.
 Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job::JobSpec& job,
              const plan::MachineSpec& machine, const dispatch::CostFactory& costs);
 

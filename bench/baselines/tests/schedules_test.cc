@@ -213,6 +213,18 @@ TEST(AllBaselinesTest, LackHostMemoryWhereThatIsLittle) {
   }
 }
 
+TEST(AllBaselinesTest, SayTheHostLacksMemoryWhereSomeSizeFitsTheDevices) {
+  // Microbatches of 1 fit a device with 8 units, those of 8 lack a few; of the host nothing fits.
+  Toy toy(6, 1, 8, 8, {}, /*boundary=*/1);
+  toy.job.micro_batch_size = 0;
+  toy.machine.host_memory = Bytes(1);
+  for (const Baseline& baseline : AllBaselines()) {
+    if (baseline.chooses_gradients) continue;
+    const Outcome outcome = toy.Run(baseline);
+    EXPECT_EQ(outcome.obstacle, Obstacle::kHostMemory) << baseline.name << ": " << outcome.reason;
+  }
+}
+
 TEST(SimulateTest, MakesLongStepsOfShortOnes) {
   // 3000 microbatches of 9 s; only some are simulated.
   const Toy toy(3, 1, kPlenty, 3000);
