@@ -292,6 +292,7 @@ class Search {
 
   // Random changes of a plan with that score; worse ones are accepted less and less.
   void Anneal(plan::Plan plan, bool fits_host, Nanos score, const Chain& chain) {
+    if (chain.work <= 0) return;  // the seeds have taken all of it
     auto now = static_cast<double>(score.count());
     const int64_t begin = Work();
     for (int known_ones = 0; known_ones < kMostKnown; ++known_ones) {
@@ -371,7 +372,6 @@ class Search {
       Chain chain{rules_, (end - Work()) / (chains - i), from_best ? 0.05 : 0.3, true};
       if (chains == 1) chain.temperature = 0.003;
       chain.rules.together = i % 4 != 0;
-      if (chain.work <= 0) return;
       const ScoredPlan start = from_best ? result_.best : starts[random_.Below(starts.size())];
       Anneal(start.plan, start.fits_host, start.score, chain);
     }

@@ -167,6 +167,17 @@ TEST(PlannerTest, ReplicasAreOnRequest) {
   }
 }
 
+// Of a search whose first plans take all of its work, and of which most others do not fit.
+TEST(PlannerTest, ASearchEndsThatHasNoWorkLeft) {
+  const model::ModelSpec model = Gpt2();
+  PlannerOptions options;
+  options.search.work = 1;
+  const absl::StatusOr<PlanResult> planned =
+      MakePlan(model, Gpt2Job(), Machine("sim*2:mem=512MiB"), options);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_LT(planned->report.bounded, 2000);
+}
+
 TEST(PlannerTest, AnOptimizerWithoutMomentsHasNoPlaceForThem) {
   const model::ModelSpec model = Gpt2();
   job::JobSpec job = Gpt2Job();
