@@ -5,9 +5,10 @@
 // ones dropped. What is decided depends on the order of the tasks alone, so that bytes are exact
 // whatever the times; the copies become operations of a timeline.
 //
-// Simplifications, all in favour of whoever is modelled by it: memory does not fragment; a write
-// back overlaps with computing and starts as early as the page-in that needs the room; whole
-// tensors move, at the full speed of the link.
+// Simplifications in favour of whoever is modelled by it: memory does not fragment; a write back
+// overlaps with computing; whole tensors move, at the full speed of the link. Against systems that
+// predict what they will evict: a write back starts only as early as the page-in that needs the
+// room.
 //
 // Where a task's own tensors do not fit together, the device goes on as if it were larger and
 // remembers how much was missing at most (`shortage`). PURE.

@@ -12,9 +12,13 @@
 // Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2 (gradients are reduced while the
 // backward runs).
 //
-// In its favour: clean tensors are dropped, not written back; LMS for PyTorch brings a tensor in
-// when an operator asks for it, here that is done one task ahead; a device's update takes no time;
-// a ring reduces at the full speed of each device's link to its peers.
+// In its favour: clean tensors are dropped, where LMS for PyTorch gives up the host's copy when it
+// brings a tensor in, and so writes every evicted one back; it brings a tensor in when an operator
+// asks for it, here that is done one task ahead; a device's update takes no time; a ring reduces at
+// the full speed of each device's link to its peers.
+//
+// Against it: LMS for PyTorch predicts which tensors will be evicted and begins to write them back
+// as soon as they have been used, here that begins with the page-in that needs the room.
 
 #include "bench/baselines/schedules/schedule.h"
 

@@ -10,9 +10,14 @@
 // version, rematerialisation); Li et al., "Harmony" (VLDB 2022), for pipelines whose stages do
 // not fit their devices.
 //
-// In its favour: as of dp-swap; with recompute each layer's input waits and one layer is recomputed
-// at a time, where GPipe recomputes a stage and so needs room for all that its layers save; a
-// tensor that arrives from another device takes room from the task on that reads it, not before.
+// In its favour: as of dp-swap; a tensor that arrives from another device takes room from the task
+// on that reads it, not before.
+//
+// Against it: as of dp-swap. With recompute each layer's input waits, for all microbatches, and one
+// layer is recomputed at a time. GPipe keeps only the stage's input of each microbatch and
+// recomputes the stage, for which it needs room for all that its layers save of one microbatch. The
+// rule here needs less with few microbatches and more with many: then this is weaker than GPipe.
+// torchgpipe does not recompute the last microbatch by default; here all are.
 
 #include "bench/baselines/schedules/schedule.h"
 

@@ -7,12 +7,17 @@
 // are of weights that are one step old, which is no longer plain synchronous training. Memory is
 // virtualised as in dp-swap.
 //
-// Sources: Narayanan et al., "PipeDream" (SOSP 2019), section 3.2 (1F1B), and "Memory-Efficient
+// Sources: Narayanan et al., "PipeDream" (SOSP 2019), for 1F1B, and "Memory-Efficient
 // Pipeline-Parallel DNN Training" (ICML 2021), section 3.1 (double-buffered weight updates,
 // PipeDream-2BW).
 //
-// In its favour: as of gpipe-swap. The variant with a flush (PipeDream-Flush) is left out: it has
-// the same tasks, one version less, and a bubble at the end of each step.
+// In its favour: as of gpipe-swap; with recompute few microbatches wait at once, so that keeping
+// each layer's input mostly needs less than recomputing a stage does.
+//
+// Against it: as of dp-swap. Stages are not replicated, where both papers choose how many devices
+// share a stage. The variant with a flush (PipeDream-Flush) is left out: it has the same tasks, one
+// version less, and a bubble at the end of each step. It is synchronous, and where two versions
+// make a device swap and one does not, it may be faster than this and than gpipe-swap.
 
 #include <algorithm>
 

@@ -3,27 +3,36 @@
 // Weights, gradients and optimizer state lie on the host, divided among the devices. Before a layer
 // runs, forward or backward, each device loads its share of the layer's weights over its own link,
 // and the devices gather them; while a layer runs, the next ones are loaded. What is left of device
-// memory keeps weights that will be used again (DeepSpeed's live parameters): here all that is
-// left, the least recently used leave first. With recompute, inputs of layers that wait for their
-// backward (activation checkpoints) go to the host where there is no room. Gradients are reduced
-// and divided as the backward makes them and go to the host, which updates when the backward has
-// ended.
+// memory keeps weights that will be used again: here all that is left, the least recently used
+// leave first (DeepSpeed keeps what is used again within a distance, stage3_max_reuse_distance, up
+// to stage3_max_live_parameters; both count parameters, and a user sets them). With recompute,
+// inputs of layers that wait for their backward (activation checkpoints) go to the host where there
+// is no room. Gradients are reduced and divided as the backward makes them and go to the host,
+// which updates when the backward has ended.
 //
-// Source: Rajbhandari et al., "ZeRO-Infinity" (SC 2021), sections 5.1.1 (offload of parameters,
-// gradients and optimizer state to the host), 5.1.2 (offload of activations), 6.1
-// (bandwidth-centric partitioning) and 6.2 (overlap-centric design, dynamic prefetcher). NVMe is
-// not used: all is in host memory, which is faster.
+// Source: Rajbhandari et al., "ZeRO-Infinity" (SC 2021), sections 5.1 (offload of parameters,
+// gradients and optimizer state to the host; offload of activations), 6.1 (bandwidth-centric
+// partitioning) and 6.2 (overlap-centric design, dynamic prefetcher). NVMe is not used: all is in
+// host memory, which is faster.
 //
-// In its favour: as of zero-offload; memory-centric tiling of a single operator is left out (a
-// layer that does not fit is said not to fit).
+// In its favour: as of zero-offload; checkpoints of activations stay on the device where there is
+// room.
+//
+// Against it: memory-centric tiling of a single operator (section 5.1) is left out: a layer that
+// does not fit is said not to fit, where tiles of it might. DeepSpeed can meanwhile keep part of
+// the optimizer on the devices (Twin-Flow of ZeRO-Offload++, offload_optimizer's ratio), which is
+// not in the paper and not here. Which weights stay is decided by least recent use, which is not
+// the best that a known order of layers allows.
 
 #include "bench/baselines/schedules/schedule.h"
 
 namespace harmony::baselines {
 namespace {
 
-// The paper's prefetcher traces the sequence of operators and loads the next ones while this one
-// computes; three ahead hide a layer's latency, and more find no room where it matters.
+// The paper's prefetcher traces the sequence of operators. While operator i computes, it gathers
+// the weights of i + 1, loads those of i + 2 from the host and reads those of i + 3 from NVMe. Here
+// a layer, which is many operators, may be loaded and gathered three layers ahead. DeepSpeed counts
+// parameters instead (stage3_prefetch_bucket_size).
 constexpr int kLayersAhead = 3;
 
 }  // namespace

@@ -7,13 +7,19 @@
 // `delayed` (zero-offload-dpu) the host updates while the devices run the next step, which so works
 // with weights that are one step old: that is no longer plain synchronous training.
 //
-// Sources: Ren et al., "ZeRO-Offload" (USENIX ATC 2021), sections 4.1 (one device), 4.2
-// (several), 5.1 and 5.2 (the host's Adam in tiles, overlapped with the copy back; one-step delayed
-// parameter update).
+// Source: Ren et al., "ZeRO-Offload" (USENIX ATC 2021), section 4.1 (one device), and without a
+// section that we could check: several devices, the host's Adam in tiles, overlapped with the copy
+// back, and the one-step delayed parameter update. DeepSpeed's configuration has no option for the
+// latter: that variant is the paper's, which trains some steps without delay first.
 //
 // In its favour: where a device has room for its share of the gradients, they leave once a step, as
-// if it could add them up there; with recompute or without, whichever is faster; the host adds up
-// what it gets in no time; updates of all devices' shares run at the whole host's speed.
+// if it could add them up there, where DeepSpeed sends each microbatch's; with recompute or
+// without, whichever is faster; the host adds up what it gets in no time, where DeepSpeed brings
+// the sum back to the device to add to it; updates of all devices' shares run at the whole host's
+// speed; a layer's next forward waits for its own weights, not for all.
+//
+// Against it: inputs of layers that wait for their backward stay on the device, as in the paper;
+// DeepSpeed can put activation checkpoints on the host (cpu_checkpointing) here, too.
 
 #include "bench/baselines/schedules/schedule.h"
 
