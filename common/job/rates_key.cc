@@ -19,9 +19,9 @@ absl::Status ReadRatesAfter(const JobKey& key, const JobValue& value, JobSpec& j
     if (sign == std::string::npos || !absl::SimpleAtoi(item.substr(0, sign), &step) || step < 0) {
       return Wrong(key, value, kMust);
     }
-    JobValue rate = value;
-    rate.kind = JobValue::Kind::kScalar;
+    JobValue rate;
     rate.text = item.substr(sign + 1);
+    rate.origin = value.origin;
     HARMONY_RETURN_IF_ERROR(ReadDouble(key, rate, 0, kHuge, kMust, &job.learning_rate_after[step]));
   }
   return absl::OkStatus();
