@@ -78,15 +78,17 @@ absl::StatusOr<std::vector<std::pair<int, int>>> ParseDeviceFds(absl::string_vie
   return result;
 }
 
-absl::StatusOr<UniqueFd> InheritedSegmentFd() {
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, FromEnvironment(kSegmentFdVariable));
+absl::StatusOr<UniqueFd> InheritedFd(const char* variable) {
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, FromEnvironment(variable));
   int fd = -1;
   if (!absl::SimpleAtoi(text, &fd) || fd < 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat(kSegmentFdVariable, ": '", text, "' is not a descriptor"));
+        absl::StrCat(variable, ": '", text, "' is not a descriptor"));
   }
-  return TakeInherited(kSegmentFdVariable, fd);
+  return TakeInherited(variable, fd);
 }
+
+absl::StatusOr<UniqueFd> InheritedSegmentFd() { return InheritedFd(kSegmentFdVariable); }
 
 absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds() {
   HARMONY_ASSIGN_OR_RETURN(const std::string text, FromEnvironment(kDeviceFdsVariable));

@@ -49,6 +49,7 @@ std::string FormatDeviceFds(const std::vector<std::pair<int, int>>& device_and_f
 
 // For the spawned process: takes over what the environment names, and sets close-on-exec again.
 // FailedPrecondition when the variable is missing or names no open descriptor. Call once.
+absl::StatusOr<UniqueFd> InheritedFd(const char* variable);
 absl::StatusOr<UniqueFd> InheritedSegmentFd();
 absl::StatusOr<std::vector<DeviceFd>> InheritedDeviceFds();
 absl::StatusOr<std::vector<std::pair<int, int>>> ParseDeviceFds(absl::string_view text);

@@ -25,22 +25,12 @@ LayerCosts::LayerCosts(const model::ModelSpec& model, const job::JobSpec& job,
       microbatch_(microbatch),
       shape_(planner::PlanBuilder(model, job, machine, microbatch).Blank()),
       lanes_(static_cast<int>(machine.devices.size())),
-      costs_(costs(shape_)) {
+      tasks_(model, shape_, costs(shape_)) {
   MeasureSizes();
   for (int device = 0; known_ && device < num_devices(); ++device) {
     recomputing_.push_back(TimesOf(device, /*kept=*/false));
     keeping_.push_back(TimesOf(device, /*kept=*/true));
     for (const Nanos time : recomputing_.back().backward) known_ = known_ && time < kUnknown;
-  }
-  for (size_t block = 0; block < model.blocks.size(); ++block) {
-    command::Command command;
-    command.header.lane =
-        static_cast<uint32_t>(lanes_.IndexOf({command::LaneKind::kHostCompute, 0}));
-    command::HostTask task;
-    task.kind = command::HostTaskKind::kUpdate;
-    task.block = static_cast<int>(block);
-    command.body = std::move(task);
-    update_.push_back(costs_->Duration(command));
   }
 }
 
@@ -69,38 +59,28 @@ void LayerCosts::MeasureSizes() {
   }
 }
 
-Nanos LayerCosts::Task(command::TaskKind kind, model::LayerRange layers, int device,
-                       bool kept) const {
-  command::Command command;
-  command.header.lane =
-      static_cast<uint32_t>(lanes_.IndexOf({command::LaneKind::kCompute, device}));
-  command::ComputeTask task;
-  task.kind = kind;
-  task.layers = layers;
-  task.samples = microbatch_;
-  if (kept) task.kept = Bytes(0);
-  command.body = std::move(task);
-  return costs_->Duration(command);
-}
-
-LayerCosts::Times LayerCosts::TimesOf(int device, bool kept) const {
+LayerCosts::Times LayerCosts::TimesOf(int device, bool kept) {
+  const auto task = [&](command::TaskKind kind, model::LayerRange layers, bool keeps) {
+    return tasks_.Compute(kind, layers, device, /*first=*/false, /*last=*/false,
+                          /*task_microbatches=*/1, keeps);
+  };
   const int head = num_layers() - 1;
   Times times{std::vector<Nanos>(static_cast<size_t>(num_layers())),
               std::vector<Nanos>(static_cast<size_t>(num_layers()))};
   Nanos before;
   for (int layer = 0; layer < head; ++layer) {
-    const Nanos whole = Task(command::TaskKind::kForward, {0, layer}, device, kept);
+    const Nanos whole = task(command::TaskKind::kForward, {0, layer}, kept);
     times.forward[static_cast<size_t>(layer)] = std::max(whole - before, Nanos());
     before = whole;
   }
   before = Nanos();
   for (int layer = head - 1; layer >= 0; --layer) {
-    const Nanos whole = Task(command::TaskKind::kBackward, {layer, head - 1}, device, kept);
+    const Nanos whole = task(command::TaskKind::kBackward, {layer, head - 1}, kept);
     times.backward[static_cast<size_t>(layer)] = std::max(whole - before, Nanos());
     before = whole;
   }
   times.backward[static_cast<size_t>(head)] =
-      Task(command::TaskKind::kForwardBackward, {head, head}, device, /*kept=*/false);
+      task(command::TaskKind::kForwardBackward, {head, head}, /*keeps=*/false);
   return times;
 }
 
@@ -124,11 +104,11 @@ Nanos LayerCosts::Copy(command::LaneKind kind, int device, Bytes size) const {
   copy.destination.device = kind == command::LaneKind::kD2H ? -1 : device;
   copy.size = size;
   command.body = std::move(copy);
-  return costs_->Duration(command);
+  return tasks_.model().Duration(command);
 }
 
 plan::LaneResources LayerCosts::resources() const {
-  return plan::ResourcesOfLanes(shape_, costs_->Cores());
+  return plan::ResourcesOfLanes(shape_, tasks_.model().Cores());
 }
 
 Bytes LayerCosts::ForwardScratch(int layer, bool recompute) const {

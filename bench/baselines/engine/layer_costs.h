@@ -3,7 +3,6 @@
 // What the layers of a model cost at one microbatch size: times from the same cost functions that
 // our planner uses (dispatch::CostModel), sizes from the same description (common/model). PURE.
 
-#include <memory>
 #include <vector>
 
 #include "common/job/job_spec.h"
@@ -11,6 +10,7 @@
 #include "common/plan/lane_resources.h"
 #include "common/plan/machine.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
+#include "coordinator/planner/timing/task_costs.h"
 
 namespace harmony::baselines {
 
@@ -38,7 +38,7 @@ class LayerCosts {
   Nanos Forward(int layer, int device, bool recompute) const;
   Nanos Backward(int layer, int device, bool recompute) const;
   Nanos Copy(command::LaneKind kind, int device, Bytes size) const;
-  Nanos Update(int block) const { return update_[static_cast<size_t>(block)]; }  // on the host
+  Nanos Update(int block) const { return tasks_.Update(block); }  // on the host
   // Lanes of the machine, and what they share.
   plan::LaneResources resources() const;
 
@@ -57,8 +57,7 @@ class LayerCosts {
   struct Times {
     std::vector<Nanos> forward, backward;  // by layer
   };
-  Nanos Task(command::TaskKind kind, model::LayerRange layers, int device, bool kept) const;
-  Times TimesOf(int device, bool kept) const;
+  Times TimesOf(int device, bool kept);
   void MeasureSizes();
 
   const model::ModelSpec& model_;
@@ -67,10 +66,9 @@ class LayerCosts {
   const int64_t microbatch_;
   const plan::Plan shape_;  // a plan without groups, which costs are asked with
   const command::LaneTable lanes_;
-  std::unique_ptr<dispatch::CostModel> costs_;
+  planner::TaskCosts tasks_;
   bool known_ = true;
   std::vector<Times> recomputing_, keeping_;  // by device
-  std::vector<Nanos> update_;                 // by block
   std::vector<Bytes> boundary_, saved_, inputs_, forward_peak_, backward_peak_;
 };
 

@@ -26,28 +26,8 @@
 namespace harmony::baselines {
 
 void FsdpOffload(const Setting& setting, Simulation* simulation) {
-  const LayerCosts& costs = simulation->costs;
-  for (int d = 0; d < costs.num_devices(); ++d) {
-    simulation->AddDevice(
-        simulation->all_layers(),
-        {.weights = WeightPolicy::kDropped,
-         .gradients = setting.gradients_leave_once ? GradientPolicy::kLeaveOnce
-                                                   : GradientPolicy::kLeaveEachTime,
-         .recompute = setting.recompute,
-         .evictable_activations = false,
-         .shards = costs.num_devices()});
-  }
-  simulation->host = HostOptimizerBytes(costs);
-  for (int step = 0; step < setting.steps; ++step) {
-    simulation->timeline.BeginStep();
-    DataParallelStep(setting, step, simulation, nullptr);
-    const std::vector<Operation> updates = HostUpdates(simulation);
-    for (DeviceProgram& device : simulation->devices) {
-      for (int block : device.blocks()) {
-        device.Updated(block, updates[static_cast<size_t>(block)]);
-      }
-    }
-  }
+  RunWithHostOptimizer(setting, {.weights = WeightPolicy::kDropped, .evictable_activations = false},
+                       /*delayed=*/false, simulation);
 }
 
 }  // namespace harmony::baselines

@@ -53,12 +53,13 @@ void DataParallelStep(const Setting& setting, int step, Simulation* simulation,
                       void (*after_layer)(int layer, const std::vector<Operation>& backward,
                                           Simulation* simulation));
 
-// What lies on the host of a system whose optimizer runs there: weights, master weights, moments
-// and gradients.
-Bytes HostOptimizerBytes(const LayerCosts& costs);
-// The host's update of each block, by block: after all gradients of the step, for the optimizer's
-// step is called when the backward has ended.
-std::vector<Operation> HostUpdates(Simulation* simulation);
+// All steps of a data-parallel system whose optimizer runs on the host, which has weights, master
+// weights, moments and gradients, divided among as many shards as there are devices. The host
+// updates after all gradients of the step, for the optimizer's step is called when the backward has
+// ended; `delayed`: what it makes is used a step later. Of `policy`, what the setting says is
+// filled in.
+void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, bool delayed,
+                          Simulation* simulation);
 
 // Cuts the layers into as many stages as there are devices so that the longest takes least time,
 // forward and backward of a microbatch. Fewer stages where there are fewer layers.

@@ -38,30 +38,13 @@ constexpr int kLayersAhead = 3;
 }  // namespace
 
 void ZeroInfinity(const Setting& setting, Simulation* simulation) {
-  const LayerCosts& costs = simulation->costs;
-  for (int d = 0; d < costs.num_devices(); ++d) {
-    simulation->AddDevice(
-        simulation->all_layers(),
-        {.weights = WeightPolicy::kStreamed,
-         .gradients = setting.gradients_leave_once ? GradientPolicy::kLeaveOnce
-                                                   : GradientPolicy::kLeaveEachTime,
-         .recompute = setting.recompute,
-         // Checkpoints of activations are offloaded, not what autograd saves where there are none.
-         .evictable_activations = setting.recompute,
-         .lookahead = kLayersAhead,
-         .shards = costs.num_devices()});
-  }
-  simulation->host = HostOptimizerBytes(costs);
-  for (int step = 0; step < setting.steps; ++step) {
-    simulation->timeline.BeginStep();
-    DataParallelStep(setting, step, simulation, nullptr);
-    const std::vector<Operation> updates = HostUpdates(simulation);
-    for (DeviceProgram& device : simulation->devices) {
-      for (int block : device.blocks()) {
-        device.Updated(block, updates[static_cast<size_t>(block)]);
-      }
-    }
-  }
+  RunWithHostOptimizer(
+      setting,
+      {.weights = WeightPolicy::kStreamed,
+       // Checkpoints of activations are offloaded, not what autograd saves where there are none.
+       .evictable_activations = setting.recompute,
+       .lookahead = kLayersAhead},
+      /*delayed=*/false, simulation);
 }
 
 }  // namespace harmony::baselines

@@ -26,44 +26,17 @@
 namespace harmony::baselines {
 namespace {
 
-void Run(const Setting& setting, bool delayed, Simulation* simulation) {
-  const LayerCosts& costs = simulation->costs;
-  for (int d = 0; d < costs.num_devices(); ++d) {
-    simulation->AddDevice(
-        simulation->all_layers(),
-        {.weights = WeightPolicy::kResident,
-         .gradients = setting.gradients_leave_once ? GradientPolicy::kLeaveOnce
-                                                   : GradientPolicy::kLeaveEachTime,
-         .recompute = setting.recompute,
-         .evictable_activations = false,
-         .shards = costs.num_devices()});
-  }
-  simulation->host = HostOptimizerBytes(costs);
-  const auto pass_on = [&](const std::vector<Operation>& updates) {
-    for (size_t block = 0; block < updates.size(); ++block) {
-      for (DeviceProgram& device : simulation->devices) {
-        device.Updated(static_cast<int>(block), updates[block]);
-      }
-    }
-  };
-  std::vector<Operation> before;
-  for (int step = 0; step < setting.steps; ++step) {
-    simulation->timeline.BeginStep();
-    DataParallelStep(setting, step, simulation, nullptr);
-    const std::vector<Operation> updates = HostUpdates(simulation);
-    pass_on(delayed ? before : updates);
-    before = updates;
-  }
-}
+constexpr DevicePolicy kResident = {.weights = WeightPolicy::kResident,
+                                    .evictable_activations = false};
 
 }  // namespace
 
 void ZeroOffload(const Setting& setting, Simulation* simulation) {
-  Run(setting, /*delayed=*/false, simulation);
+  RunWithHostOptimizer(setting, kResident, /*delayed=*/false, simulation);
 }
 
 void ZeroOffloadDelayed(const Setting& setting, Simulation* simulation) {
-  Run(setting, /*delayed=*/true, simulation);
+  RunWithHostOptimizer(setting, kResident, /*delayed=*/true, simulation);
 }
 
 }  // namespace harmony::baselines

@@ -1,10 +1,8 @@
 #include "coordinator/service/run/kept_lines.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,11 +19,9 @@ constexpr int64_t kMaxBytes = int64_t{4} << 30;
 }  // namespace
 
 KeptLines KeptLines::Inherited(std::string job_id) {
-  const char* const text = std::getenv(ipc::kKeptLinesFdVariable);
-  int fd = -1;
-  if (text == nullptr || !absl::SimpleAtoi(text, &fd) || fcntl(fd, F_GETFD) < 0) return KeptLines();
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
-  return KeptLines(fd, std::move(job_id));
+  absl::StatusOr<ipc::UniqueFd> fd = ipc::InheritedFd(ipc::kKeptLinesFdVariable);
+  if (!fd.ok()) return KeptLines();
+  return KeptLines(fd->Release(), std::move(job_id));
 }
 
 absl::StatusOr<std::vector<KeptLines::Line>> KeptLines::Read() const {
