@@ -5,6 +5,9 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "client/command_line/completion.h"
+#include "client/command_line/manual.h"
+#include "client/commands/complete.h"
 #include "client/commands/doctor.h"
 #include "client/commands/down.h"
 #include "client/commands/export.h"
@@ -34,7 +37,7 @@ struct Arguments {
   PruneOptions prune;
   TraceOptions trace;
   ExportOptions exported;
-  std::string job_id;
+  std::string job_id, shell;
   std::function<int()> command;
 };
 
@@ -199,7 +202,8 @@ void AddInspection(CLI::App& app, Arguments& args) {
   CLI::App* logs = app.add_subcommand("logs", "Last log lines of the processes");
   logs->add_option("job", args.logs.job_id, "What was reported of this job instead")
       ->type_name("JOB");
-  logs->add_option("--process", args.logs.process, "Only this one, e.g. worker-0");
+  logs->add_option("--process", args.logs.process, "Only this one, e.g. worker-0")
+      ->type_name("PROCESS");
   logs->add_option("-n,--lines", args.logs.lines, "Lines of each")
       ->check(CheckNotNegative)
       ->capture_default_str();
@@ -222,6 +226,7 @@ void AddInspection(CLI::App& app, Arguments& args) {
   trace->add_option("job", args.trace.job_id, "Id of the job")->required()->type_name("JOB");
   trace->add_option("-o,--output", args.trace.output, "File to write")
       ->required()
+      ->type_name("FILE")
       ->check(CheckNotEmpty);
   trace
       ->add_option("--last-steps", args.trace.last_steps,
@@ -248,6 +253,22 @@ void AddInspection(CLI::App& app, Arguments& args) {
   AddExport(app, args);
 }
 
+int Print(const std::string& text) { return fputs(text.c_str(), stdout) < 0 ? 1 : 0; }
+
+// What is written from the declaration of all the others.
+void AddDescriptions(CLI::App& app, Arguments& args) {
+  CLI::App* completion = app.add_subcommand(
+      "completion", "Print what makes a shell complete command lines: eval \"$(...)\"");
+  completion->add_option("shell", args.shell, "The shell")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
+  completion->callback([&] { args.command = [&] { return Print(CompletionScript(args.shell)); }; });
+  CLI::App* manual = app.add_subcommand("manual", "Print the manual page")->group("");
+  manual->callback([&] {
+    args.command = [&app] { return Print(Manual(app, absl::StrCat("harmony ", BuildIdentity()))); };
+  });
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Harmony trains deep networks larger than GPU memory.", "harmony");
   Arguments args;
@@ -257,16 +278,24 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", args.global.json, "Machine-readable output");
   app.add_option("--runtime-dir", args.global.runtime_dir,
                  "Socket and lock (default: $XDG_RUNTIME_DIR/harmony, else ~/.harmony)")
+      ->type_name("DIR")
       ->envname("HARMONY_RUNTIME_DIR");
   app.add_option("--state-dir", args.global.state_dir,
                  "Job database and logs (default: ~/.local/state/harmony)")
+      ->type_name("DIR")
       ->envname("HARMONY_STATE_DIR");
   app.add_option("--bin-dir", args.global.bin_dir,
-                 "Where the other programs are (default: beside this one)");
+                 "Where the other programs are (default: beside this one)")
+      ->type_name("DIR");
   AddProcessCommands(app, args);
   AddJobCommands(app, args);
   AddPrune(app, args);
   AddInspection(app, args);
+  AddDescriptions(app, args);
+  // What follows are words of another command line, not options of this one.
+  if (argc > 1 && absl::string_view(argv[1]) == "complete") {
+    return CompleteCommand(app, {argv + 2, argv + argc});
+  }
   // Before anything is parsed: a flag behind a mistake is not read.
   const bool json = std::find(argv, argv + argc, absl::string_view("--json")) != argv + argc;
   if (json) FailInJson();

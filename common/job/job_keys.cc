@@ -91,6 +91,7 @@ constexpr std::array<pair<string_view, StashPlacement>, 3> kStashes = {
 constexpr std::array<pair<string_view, ReplanMode>, 3> kReplans = {
     {{"off", ReplanMode::kOff}, {"suggest", ReplanMode::kSuggest}, {"auto", ReplanMode::kAuto}}};
 constexpr std::array<string_view, 3> kModes = {"auto", "harmony-pp", "harmony-dp"};
+constexpr std::array<string_view, 2> kFlags = {"false", "true"};
 constexpr std::array<string_view, 3> kLaterModes = {"dp-swap", "pp-swap", "zero-offload"};
 
 absl::Status ReadMicroBatch(const JobKey& key, const JobValue& value, JobSpec& job) {
@@ -270,6 +271,19 @@ std::string PrintOneOf(const JobSpec& job) {
   return PrintEnum<Enum>(kChoices, job.*Member);
 }
 
+// All values of a key, by name.
+string_view NameOf(string_view name) { return name; }
+template <typename Enum>
+string_view NameOf(const pair<string_view, Enum>& choice) {
+  return choice.first;
+}
+template <const auto& kChoices>
+std::vector<string_view> Names() {
+  std::vector<string_view> names;
+  for (const auto& choice : kChoices) names.push_back(NameOf(choice));
+  return names;
+}
+
 constexpr auto kLiteral = JobKey::Type::kLiteral;
 constexpr auto kText = JobKey::Type::kText;
 constexpr auto kPath = JobKey::Type::kPath;
@@ -283,11 +297,11 @@ const JobKey kKeys[] = {
     {"adam_beta2", kLiteral, kOptional, kResult, Decay<&J::adam_beta2>, PrintReal<&J::adam_beta2>},
     {"adam_epsilon", kLiteral, kOptional, kResult, Positive<&J::adam_epsilon>,
      PrintReal<&J::adam_epsilon>},
-    {"bf16", kLiteral, kOptional, kResult, Flag<&J::bf16>, PrintFlag<&J::bf16>},
+    {"bf16", kLiteral, kOptional, kResult, Flag<&J::bf16>, PrintFlag<&J::bf16>, Names<kFlags>},
     {"compute_threads", kLiteral, kOptional, kResult, ReadThreads,
      PrintNumber<&J::compute_threads>},
     {"data.format", kText, kOptional, kResult, OneOf<&J::data_format, kFormats>,
-     PrintOneOf<&J::data_format, kFormats>},
+     PrintOneOf<&J::data_format, kFormats>, Names<kFormats>},
     {"data.inputs", JobKey::Type::kPaths, kOptional, kResult, ReadInputs, PrintInputs},
     {"data.mask_probability", kLiteral, kOptional, kResult, Decay<&J::mask_probability>,
      PrintReal<&J::mask_probability>},
@@ -297,13 +311,14 @@ const JobKey kKeys[] = {
     {"dropout", kLiteral, kOptional, kResult, ReadDropout,
      [](const J&) -> std::string { return "0"; }},
     {"export_dtype", kText, kOptional, kNoResult, OneOf<&J::export_dtype, kExportTypes>,
-     PrintOneOf<&J::export_dtype, kExportTypes>},
+     PrintOneOf<&J::export_dtype, kExportTypes>, Names<kExportTypes>},
     {"global_batch_size", kLiteral, kOptional, kResult,
      Int<&J::global_batch_size, 1, limits::kMostSequences>, PrintNumber<&J::global_batch_size>},
     // What `auto` was resolved to is kept with the run.
     {"gradient_dtype", kText, kOptional, kResult, OneOf<&J::gradient_dtype, kGradientTypes>,
-     PrintOneOf<&J::gradient_dtype, kGradientTypes>},
-    {"init", kText, kOptional, kResult, OneOf<&J::init, kInits>, PrintOneOf<&J::init, kInits>},
+     PrintOneOf<&J::gradient_dtype, kGradientTypes>, Names<kGradientTypes>},
+    {"init", kText, kOptional, kResult, OneOf<&J::init, kInits>, PrintOneOf<&J::init, kInits>,
+     Names<kInits>},
     {"layer_groups", kLiteral, kOptional, kNoResult, ReadLayerGroups,
      [](const J& job) -> std::string {
        return job.layer_groups.empty()
@@ -316,7 +331,7 @@ const JobKey kKeys[] = {
     {"logging_steps", kLiteral, kOptional, kNoResult, Int<&J::logging_steps, 1, kMaxInt64>,
      PrintNumber<&J::logging_steps>},
     {"lr_scheduler_type", kText, kOptional, kResult, OneOf<&J::lr_scheduler_type, kSchedules>,
-     PrintOneOf<&J::lr_scheduler_type, kSchedules>},
+     PrintOneOf<&J::lr_scheduler_type, kSchedules>, Names<kSchedules>},
     {"max_grad_norm", kLiteral, kOptional, kResult, NotNegative<&J::max_grad_norm>,
      PrintReal<&J::max_grad_norm>},
     {"max_steps", kLiteral, kOptional, kResult, Int<&J::max_steps, 0, limits::kMostSteps>,
@@ -329,17 +344,18 @@ const JobKey kKeys[] = {
      PrintReal<&J::min_lr_rate>},
     // The result is fixed by virtual_replicas, whatever the mode; what `auto` of them was resolved
     // to is kept with the run.
-    {"mode", kText, kOptional, kNoResult, ReadMode, PrintText<&J::mode>},
+    {"mode", kText, kOptional, kNoResult, ReadMode, PrintText<&J::mode>, Names<kModes>},
     {"model_name_or_path", JobKey::Type::kModel, kRequired, kResult, Text<&J::model_name_or_path>,
      PrintText<&J::model_name_or_path>},
     {"momentum", kLiteral, kOptional, kResult, Decay<&J::momentum>, PrintReal<&J::momentum>},
-    {"nesterov", kLiteral, kOptional, kResult, Flag<&J::nesterov>, PrintFlag<&J::nesterov>},
+    {"nesterov", kLiteral, kOptional, kResult, Flag<&J::nesterov>, PrintFlag<&J::nesterov>,
+     Names<kFlags>},
     {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
-     PrintOneOf<&J::optim, kOptimizers>},
+     PrintOneOf<&J::optim, kOptimizers>, Names<kOptimizers>},
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
     {"parameter_rules", kLiteral, kOptional, kResult, ReadParameterRules, PrintParameterRules},
     {"replan", kText, kOptional, kNoResult, OneOf<&J::replan, kReplans>,
-     PrintOneOf<&J::replan, kReplans>},
+     PrintOneOf<&J::replan, kReplans>, Names<kReplans>},
     {"resume_from_checkpoint", kPath, kOptional, kNoResult, ReadResume,
      PrintText<&J::resume_from_checkpoint>},
     {"save_steps", kLiteral, kOptional, kNoResult, Int<&J::save_steps, 0, kMaxInt64>,
@@ -349,10 +365,12 @@ const JobKey kKeys[] = {
     {"seed", kLiteral, kOptional, kResult, ReadSeed, PrintNumber<&J::seed>},
     {"sequence_length", kLiteral, kOptional, kResult,
      Int<&J::sequence_length, 1, limits::kMostTokens>, PrintNumber<&J::sequence_length>},
-    {"shuffle", kLiteral, kOptional, kResult, Flag<&J::shuffle>, PrintFlag<&J::shuffle>},
-    {"stash", kText, kOptional, kNoResult, ReadStash, PrintOneOf<&J::stash, kStashes>},
+    {"shuffle", kLiteral, kOptional, kResult, Flag<&J::shuffle>, PrintFlag<&J::shuffle>,
+     Names<kFlags>},
+    {"stash", kText, kOptional, kNoResult, ReadStash, PrintOneOf<&J::stash, kStashes>,
+     Names<kStashes>},
     {"update", kText, kOptional, kNoResult, OneOf<&J::update, kUpdates>,
-     PrintOneOf<&J::update, kUpdates>},
+     PrintOneOf<&J::update, kUpdates>, Names<kUpdates>},
     {"virtual_replicas", kLiteral, kOptional, kResult, ReadReplicas,
      [](const J& job) -> std::string {
        return job.virtual_replicas == 0 ? "auto" : absl::StrCat(job.virtual_replicas);

@@ -43,6 +43,8 @@ struct JobKey {
   bool determines_result = false;
   absl::Status (*read)(const JobKey& key, const JobValue& value, JobSpec& job);
   std::string (*print)(const JobSpec& job);
+  // All values that it takes; null where they cannot be listed.
+  std::vector<absl::string_view> (*values)() = nullptr;
 };
 
 // A value that names no path, though the key's others do: auto, none, true, false of

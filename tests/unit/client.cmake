@@ -1,5 +1,6 @@
 harmony_test(client_test
-  SOURCES client/commands/common_test.cc client/commands/doctor_test.cc client/commands/followed_file_test.cc
+  SOURCES client/command_line/completion_test.cc client/command_line/manual_test.cc
+          client/commands/common_test.cc client/commands/doctor_test.cc client/commands/followed_file_test.cc
           client/commands/jobs_test.cc client/commands/output_file_test.cc
           client/commands/prune_test.cc
           client/launcher/cluster_test.cc
