@@ -33,10 +33,8 @@ if(HARMONY_WITH_TORCH)
   target_link_libraries(harmony_torch INTERFACE
     ${HARMONY_LIBTORCH}/lib/libtorch_cpu.so ${HARMONY_LIBTORCH}/lib/libc10.so)
   get_filename_component(_torch_site ${HARMONY_LIBTORCH} DIRECTORY)
-  target_link_options(harmony_torch INTERFACE
-    -Wl,-rpath,${HARMONY_LIBTORCH}/lib
-    -Wl,-rpath,${_torch_site}/nvidia/cu13/lib
-    -Wl,-rpath-link,${_torch_site}/nvidia/cu13/lib)
+  # CMake has the programs look for these two, and an installation for its own; these know where the rest is.
+  target_link_options(harmony_torch INTERFACE -Wl,-rpath-link,${_torch_site}/nvidia/cu13/lib)
 endif()
 
 if(HARMONY_CUDA)

@@ -109,7 +109,7 @@ if [ "$build" = 1 ]; then
   mkdir -p build
   cmake --preset release > build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
   say "building (release); progress is in build/build.log, the first time takes a while"
-  ninja -C build harmony harmony-compare harmony-coordinator harmony-cuda harmony-worker harmony-swapper > build/build.log 2>&1 ||
+  ninja -C build harmony harmony-compare harmony-coordinator harmony-cuda harmony-worker harmony-swapper harmony_documents > build/build.log 2>&1 ||
     { tail -60 build/build.log >&2; exit 1; }
 fi
 say "ready"

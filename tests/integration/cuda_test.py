@@ -125,7 +125,7 @@ class CudaTest(harness.Scratch):
         self.assertIn("cuda:1", self.harmony("plan", job, "--devices", TWO).stdout)
 
     def test_what_computes_on_gpus_is_loaded_for_a_worker_and_says_what_it_lacks(self):
-        if not (harness.BUILD / "lib" / "libharmony_cuda.so").exists():
+        if not (harness.BUILD / "lib" / "harmony" / "libharmony_cuda.so").exists():
             self.skipTest("libharmony_cuda.so is built where nvcc is, which this machine lacks")
         del self.env["HARMONY_CUDA_PLUGIN"]
         job, _ = self.job("loaded")

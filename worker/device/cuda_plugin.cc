@@ -18,7 +18,7 @@ std::string PluginPath() {
   if (const char* given = std::getenv(kCudaPluginVariable)) return given;
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return program.parent_path().parent_path() / "lib" / "libharmony_cuda.so";
+  return program.parent_path().parent_path() / "lib" / "harmony" / "libharmony_cuda.so";
 }
 
 absl::StatusOr<const CudaPlugin*> LoadPlugin() {
