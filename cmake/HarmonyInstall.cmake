@@ -1,5 +1,5 @@
-# What an installation consists of, for deploy/install.sh (`cmake --install`). Only the build that people use can be
-# installed: the others, for tests, have no worker or are instrumented.
+# What an installation consists of, for deploy/install.sh (`cmake --install`) and for the Debian package (`cpack`). Only
+# the build that people use can be installed: the others, for tests, have no worker or are instrumented.
 if(NOT HARMONY_WITH_TORCH OR HARMONY_SANITIZE)
   return()
 endif()
@@ -52,3 +52,5 @@ install(FILES ${HARMONY_DOCUMENTS}/harmony DESTINATION share/bash-completion/com
 install(FILES deploy/systemd/sysusers.conf DESTINATION lib/sysusers.d RENAME harmony.conf COMPONENT harmony)
 install(CODE "set(HARMONY_DOCUMENTS \"${HARMONY_DOCUMENTS}\")" COMPONENT harmony)
 install(SCRIPT cmake/InstallByPrefix.cmake COMPONENT harmony)
+
+include(HarmonyPackage)

@@ -83,7 +83,7 @@ check_target() {
   parent=$(existing "$root")
   [ -w "$parent" ] || fail "$parent is not writable for $(id -un): run it with sudo, or choose another --prefix"
   if [ ! -f "$manifest" ] && [ -e "$root/bin/harmony" ]; then
-    fail "$root/bin/harmony is there, but not of this script: remove it first, or choose another --prefix"
+    fail "$root/bin/harmony is there, but not of this script: if a Debian package has put it there, 'apt remove harmony' first"
   fi
   needed=$(du -cLk "$build"/bin/harmony{,-*} "$(sed -n 's/^HARMONY_LIBTORCH:PATH=//p' "$build/CMakeCache.txt")"/lib/libtorch_cpu.so |
     tail -n 1 | cut -f 1)
@@ -220,7 +220,7 @@ remove_unit_links() {
 uninstall_all() {
   local folders=() kind path folder kept=()
   [ -f "$manifest" ] ||
-    fail "there is no installation in $root ($manifest is missing): name its --prefix"
+    fail "there is no installation in $root ($manifest is missing): name its --prefix; a Debian package is removed by 'apt remove harmony'"
   ! grep -qx incomplete "$manifest" || fail "the installation in $root is incomplete: install again, and then uninstall"
   [ -w "$root/lib/harmony" ] || fail "$root/lib/harmony is not writable for $(id -un): run it with sudo"
   refuse_while_running

@@ -1,4 +1,4 @@
-"""deploy/install.sh: what it installs runs without the build tree, and goes again without a trace."""
+"""deploy/install.sh and the Debian package: what they install runs without the build tree, and goes again without a trace."""
 import json
 import os
 import pathlib
@@ -201,12 +201,58 @@ class UninstallTest(Installed):
         self.assertFalse(self.prefix.exists())
 
 
-class ScriptsTest(Installed):
+class PackageTest(Installed):
+
+    def version(self, folder, *tags):
+        """Of a package of a repository in `folder`."""
+        git = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@localhost"]
+        for tag in tags:
+            subprocess.run(git + (["tag", tag] if tag else ["commit", "-q", "--allow-empty", "-m", "x"]), check=True)
+        facts = self.dir / "facts.cmake"
+        facts.write_text(f"set(CPACK_HARMONY_SOURCE_DIR {folder})\nset(CPACK_PACKAGE_VERSION 0.1.0)\n"
+                         f"include({SOURCE}/cmake/PackageFacts.cmake)\nmessage(\"${{CPACK_PACKAGE_VERSION}}\")\n")
+        return subprocess.run(["cmake", "-P", facts], env=dict(self.env, GIT_CEILING_DIRECTORIES=str(self.dir)), text=True,
+                              capture_output=True, check=True).stderr.strip()
+
+    @unittest.skipUnless(shutil.which("dpkg-shlibdeps"), "there is no dpkg-shlibdeps here")
+    def test_versions_of_packages_rise_with_commits_and_tags(self):
+        repository = self.dir / "repository"
+        repository.mkdir()
+        self.assertEqual(self.version(repository), "0.1.0")
+        subprocess.run(["git", "init", "-q", repository], check=True)
+        versions = [self.version(repository, *tags) for tags in ([""], ["", ""], ["v0.2", "other"], ["", ""], ["v0.3.1"])]
+        self.assertRegex(" ".join(versions), r"^0\.1\.0\+1\.g\w+ 0\.1\.0\+3\.g\w+ 0\.2 0\.2\+2\.g\w+ 0\.3\.1$")
+        for lower, higher in zip(versions, versions[1:]):
+            subprocess.run(["dpkg", "--compare-versions", lower, "lt", higher], check=True)
+
+    @unittest.skipUnless(shutil.which("dpkg-shlibdeps"), "there is no dpkg-shlibdeps here")
+    def test_the_package_names_what_it_needs_and_its_programs_run(self):
+        done = subprocess.run(["cpack", "-G", "DEB", "-B", self.dir / "packed", "--config", harness.BUILD / "CPackConfig.cmake"],
+                              env=self.env, text=True, capture_output=True, timeout=harness.DEADLINE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        package, = (self.dir / "packed").glob("harmony_*.deb")
+        control = subprocess.run(["dpkg-deb", "-f", package], text=True, capture_output=True, check=True).stdout
+        for needed in (r"libc6 \(>= 2", "libgrpc", "libsqlite3-0", "libyaml-cpp"):
+            self.assertRegex(control, rf"(?m)^Depends: .*{needed}")
+        self.assertNotIn("torch", control.split("Description:")[0])
+        scripts = self.dir / "scripts"
+        subprocess.run(["dpkg-deb", "-e", package, scripts], check=True)
+        self.assertEqual((scripts / "conffiles").read_text(), "/etc/harmony/cluster.yaml\n")
+        for name in ("postinst", "prerm", "postrm"):
+            self.assertTrue(os.access(scripts / name, os.X_OK))
+        root = self.dir / "root"
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+        owners = subprocess.run(["dpkg-deb", "-c", package], text=True, capture_output=True, check=True).stdout
+        self.assertEqual({line.split()[1] for line in owners.splitlines()}, {"root/root"})
+        self.assertNotIn("manifest", owners)
+        self.assertEqual((root / "usr/lib/systemd/system/harmony.service").read_text(),
+                         (SOURCE / "deploy/systemd/harmony.service").read_text())
+        self.check_programs(root / "usr")
 
     def test_scripts_pass_shellcheck(self):
         if shutil.which("shellcheck") is None:
             self.skipTest("there is no shellcheck here")
-        scripts = [*(SOURCE / "deploy").glob("*.sh")]
+        scripts = [*(SOURCE / "deploy").glob("*.sh"), *(SOURCE / "deploy/debian").glob("p*")]
         done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, ""))
 
