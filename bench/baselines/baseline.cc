@@ -102,6 +102,22 @@ bool Better(const Outcome& a, const Outcome& b) {
   return a.fits() ? a.step < b.step : a.missing < b.missing;
 }
 
+// All settings of one microbatch size.
+void Try(const Baseline& baseline, const LayerCosts& layers, int microbatches,
+         std::vector<Outcome>* outcomes) {
+  for (Recompute recompute : baseline.recompute) {
+    for (GradientPolicy gradients : baseline.gradients) {
+      // Where gradients fit added up, leaving each time is never faster.
+      if (gradients == GradientPolicy::kLeaveEachTime && outcomes->back().fits()) continue;
+      outcomes->push_back(Simulate(baseline, layers,
+                                   {.recompute = recompute,
+                                    .gradients = gradients,
+                                    .microbatches = microbatches,
+                                    .lookahead = baseline.lookahead}));
+    }
+  }
+}
+
 std::string ResourceName(command::Lane lane, const std::vector<int>& devices) {
   std::string of = absl::StrCat("device ", devices.front());
   if (devices.size() > 1) of = absl::StrCat("devices ", devices.front(), "-", devices.back());
@@ -126,20 +142,36 @@ std::string ResourceName(command::Lane lane, const std::vector<int>& devices) {
 }  // namespace
 
 const std::vector<Baseline>& AllBaselines() {
+  constexpr const char* kOld = "weights are one step old";
+  const std::vector<Recompute> nothing = {Recompute::kNothing}, layers = {Recompute::kLayers};
+  const std::vector<Recompute> in_stages = {Recompute::kLayers, Recompute::kStage};
+  const std::vector<GradientPolicy> leave = {GradientPolicy::kLeaveOnce,
+                                             GradientPolicy::kLeaveEachTime};
   static const std::vector<Baseline> all = {
-      {"dp-swap", DpSwap, true, false, true, false, ""},
-      {"dp-swap, recompute", DpSwap, true, true, false, false, ""},
-      {"gpipe-swap", GpipeSwap, false, false, true, false, ""},
-      {"gpipe-swap, recompute", GpipeSwap, false, true, false, false, ""},
-      {"1f1b-swap", OneForwardOneBackwardSwap, false, false, true, false,
-       "weights are one step old"},
-      {"1f1b-swap, recompute", OneForwardOneBackwardSwap, false, true, false, false,
-       "weights are one step old"},
-      {"zero-offload", ZeroOffload, true, true, true, true, ""},
-      {"zero-offload, delayed update", ZeroOffloadDelayed, true, true, true, true,
-       "weights are one step old"},
-      {"zero-infinity", ZeroInfinity, true, true, true, true, ""},
-      {"fsdp-offload", FsdpOffload, true, true, true, true, ""},
+      {.name = "dp-swap", .schedule = DpSwap, .recompute = nothing},
+      {.name = "dp-swap, recompute", .schedule = DpSwap, .recompute = layers},
+      {.name = "gpipe-swap", .schedule = GpipeSwap, .data_parallel = false, .recompute = nothing},
+      {.name = "gpipe-swap, recompute",
+       .schedule = GpipeSwap,
+       .data_parallel = false,
+       .recompute = in_stages},
+      {.name = "1f1b-swap",
+       .schedule = OneForwardOneBackwardSwap,
+       .remark = kOld,
+       .data_parallel = false,
+       .recompute = nothing},
+      {.name = "1f1b-swap, recompute",
+       .schedule = OneForwardOneBackwardSwap,
+       .remark = kOld,
+       .data_parallel = false,
+       .recompute = in_stages},
+      {.name = "zero-offload", .schedule = ZeroOffload, .gradients = leave},
+      {.name = "zero-offload, delayed update",
+       .schedule = ZeroOffloadDelayed,
+       .remark = kOld,
+       .gradients = leave},
+      {.name = "zero-infinity", .schedule = ZeroInfinity, .gradients = leave},
+      {.name = "fsdp-offload", .schedule = FsdpOffload, .gradients = leave},
   };
   return all;
 }
@@ -206,19 +238,7 @@ Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job:
     const LayerCosts layers(model, job, machine, costs, size);
     if (!layers.known()) continue;
     const size_t before = outcomes.size();
-    for (bool recompute : {false, true}) {
-      if (!(recompute ? baseline.with_recompute : baseline.without_recompute)) continue;
-      for (bool once : {true, false}) {
-        if (!once && !baseline.chooses_gradients) continue;
-        // Where they fit so, leaving once is never slower.
-        if (!once && outcomes.back().fits()) continue;
-        outcomes.push_back(Simulate(baseline, layers,
-                                    {.recompute = recompute,
-                                     .gradients_leave_once = once,
-                                     .microbatches = static_cast<int>(share / size),
-                                     .lookahead = baseline.lookahead}));
-      }
-    }
+    Try(baseline, layers, static_cast<int>(share / size), &outcomes);
     // A larger microbatch needs more of a device, never less.
     const bool some_fit =
         std::any_of(outcomes.begin() + static_cast<int64_t>(before), outcomes.end(),

@@ -15,12 +15,14 @@ namespace harmony::baselines {
 struct Baseline {
   std::string name;
   Schedule schedule = nullptr;
-  bool data_parallel = true;       // each device has its share of the batch
-  bool with_recompute = true;      // tried
-  bool without_recompute = true;   // tried; the faster one counts where both are
-  bool chooses_gradients = false;  // Setting::gradients_leave_once means something
-  const char* remark = "";         // what a reader must know beside the figures
-  int lookahead = 1;               // Setting::lookahead
+  const char* remark = "";    // what a reader must know beside the figures
+  bool data_parallel = true;  // each device has its share of the batch
+  // What is tried, in this order; the fastest counts.
+  std::vector<Recompute> recompute = {Recompute::kNothing, Recompute::kLayers};
+  std::vector<GradientPolicy> gradients = {GradientPolicy::kVirtual};
+  int lookahead = 1;  // Setting::lookahead
+
+  bool updates_on_host() const { return gradients.front() != GradientPolicy::kVirtual; }
 };
 const std::vector<Baseline>& AllBaselines();
 
@@ -39,7 +41,7 @@ struct Outcome {
   std::string reason;  // a sentence; where there is an obstacle
   Bytes missing;       // of memory
   int64_t microbatch_size = 0;
-  bool recompute = false;
+  Recompute recompute = Recompute::kNothing;
   Nanos step;
   // Per step over the links to the host, by Traffic; and device to device.
   std::array<int64_t, kTrafficClasses> bytes{};
@@ -57,8 +59,8 @@ struct Outcome {
 Outcome Simulate(const Baseline& baseline, const LayerCosts& costs, const Setting& setting);
 
 // The best setting that fits, over microbatch sizes (the job's, or where it leaves that open those
-// that divide a device's share of the batch), recompute and gradients as the baseline allows; where
-// none fits, the one that lacks least, of the host's memory if any fits the devices.
+// that divide a device's share of the batch) and all that the baseline lists; where none fits, the
+// one that lacks least, of the host's memory if any fits the devices.
 Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job::JobSpec& job,
              const plan::MachineSpec& machine, const dispatch::CostFactory& costs);
 

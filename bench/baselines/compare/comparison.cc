@@ -103,7 +103,7 @@ Json RowJson(const Comparison& comparison, const Outcome& row) {
   const double times = AgainstHarmony(comparison, row);
   if (times > 0) json["harmony_speedup"] = times;
   json["micro_batch_size"] = row.microbatch_size;
-  json["recompute"] = row.recompute;
+  json["recompute"] = ToString(row.recompute);
   for (int traffic = 0; traffic < kTrafficClasses; ++traffic) {
     json["bytes"][ToString(static_cast<Traffic>(traffic))] =
         row.bytes[static_cast<size_t>(traffic)];
@@ -124,9 +124,10 @@ Outcome HarmonyOutcome(const model::ModelSpec& model, const plan::Plan& plan,
   Outcome outcome;
   outcome.name = plan::ToString(plan.mode);
   outcome.microbatch_size = plan.microbatch_size;
-  outcome.recompute =
-      std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
-                  [](const plan::LayerGroup& group) { return !group.keep_activations; });
+  if (std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
+                  [](const plan::LayerGroup& group) { return !group.keep_activations; })) {
+    outcome.recompute = Recompute::kLayers;
+  }
   outcome.step = estimate.step;
   for (size_t traffic = 0; traffic < estimate.bytes.size(); ++traffic) {
     const auto of = static_cast<size_t>(ClassOf(static_cast<command::TrafficClass>(traffic)));

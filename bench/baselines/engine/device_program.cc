@@ -1,5 +1,6 @@
 #include "bench/baselines/engine/device_program.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,18 @@ void Append(Tensor tensor, std::vector<Tensor>* to) {
 }
 
 }  // namespace
+
+const char* ToString(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNothing:
+      return "nothing";
+    case Recompute::kLayers:
+      return "layers";
+    case Recompute::kStage:
+      return "stage";
+  }
+  return "";
+}
 
 DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRange layers,
                              const DevicePolicy& policy, Timeline* timeline)
@@ -63,7 +76,7 @@ DeviceProgram::Microbatch& DeviceProgram::Of(int id) {
   Microbatch& microbatch = microbatches_[id];
   if (microbatch.input.empty()) {
     const std::vector<Tensor> none(static_cast<size_t>(costs_.num_layers()) + 1, kNone);
-    microbatch = {none, none, none, none};
+    microbatch = {none, none, none, none, false};
   }
   return microbatch;
 }
@@ -83,38 +96,59 @@ void DeviceProgram::ReadBatch(Microbatch& microbatch, int layer, DeviceTask* tas
   Append(batch, &task->reads);
 }
 
-Operation DeviceProgram::Forward(int id, int layer, int version, Operation arrival) {
+Operation DeviceProgram::Forward(int id, int layer, int version, Operation arrival, bool keeps) {
   const auto at = static_cast<size_t>(layer);
   Microbatch& microbatch = Of(id);
+  const bool saves =
+      policy_.recompute == Recompute::kNothing || (policy_.recompute == Recompute::kStage && keeps);
+  microbatch.kept = saves;
   DeviceTask task;
   task.what = absl::StrCat("forward of layer ", layer);
-  task.duration = costs_.Forward(layer, device(), policy_.recompute);
-  task.scratch = costs_.ForwardScratch(layer, policy_.recompute);
+  task.duration = costs_.Forward(layer, device(), !saves);
+  task.scratch = costs_.ForwardScratch(layer, !saves);
   task.after = {arrival};
   for (const Uses& use : UsesOf(layer)) {
     task.reads.push_back(
         blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)]);
   }
   ReadBatch(microbatch, layer, &task);
-  if (layer == layers_.first) {
+  if (layer == layers_.first && microbatch.input[at] == kNone) {
     microbatch.input[at] = Activation(costs_.Boundary(layer));
     Append(microbatch.input[at], &task.creates);
   } else {
     Append(microbatch.input[at], &task.reads);
   }
-  if (layer < layers_.last) {
-    microbatch.input[at + 1] = Activation(costs_.Boundary(layer + 1));
-    Append(microbatch.input[at + 1], &task.creates);
-  } else {
-    task.scratch += costs_.Boundary(layer + 1);  // it leaves as soon as it is there
-  }
-  if (!policy_.recompute) {
-    microbatch.saved[at] = Activation(costs_.Saved(layer));
-    Append(microbatch.saved[at], &task.creates);
-  }
+  AddOutputs(microbatch, layer, saves, &task);
   const Operation operation = memory_.Run(task);
   DropWeights(layer, operation);
   return operation;
+}
+
+void DeviceProgram::AddOutputs(Microbatch& microbatch, int layer, bool keeps, DeviceTask* task) {
+  const auto at = static_cast<size_t>(layer);
+  // Of a stage that will be recomputed only the first input stays.
+  const bool passes = policy_.recompute == Recompute::kStage && !keeps;
+  if (passes && layer > layers_.first) Append(microbatch.input[at], &task->frees);
+  // The last layer's forward is part of its backward: its input is made for that alone.
+  const bool last_read = layer + 2 == costs_.num_layers();
+  if (layer < layers_.last && !(passes && last_read)) {
+    microbatch.input[at + 1] = Activation(costs_.Boundary(layer + 1));
+    Append(microbatch.input[at + 1], &task->creates);
+  } else {
+    task->scratch += costs_.Boundary(layer + 1);  // it leaves as soon as it is there
+  }
+  if (keeps) {
+    microbatch.saved[at] = Activation(costs_.Saved(layer));
+    Append(microbatch.saved[at], &task->creates);
+  }
+}
+
+void DeviceProgram::RecomputeStage(int id, int version) {
+  if (policy_.recompute != Recompute::kStage || Of(id).kept) return;
+  const int last = std::min(layers_.last, costs_.num_layers() - 2);
+  for (int layer = layers_.first; layer <= last; ++layer) {
+    Forward(id, layer, version, kNoOperation, /*keeps=*/true);
+  }
 }
 
 Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int version,
@@ -124,8 +158,9 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
   Microbatch& microbatch = Of(id);
   DeviceTask task;
   task.what = absl::StrCat("backward of layer ", layer);
-  task.duration = costs_.Backward(layer, device(), policy_.recompute);
-  task.scratch = costs_.BackwardScratch(layer, policy_.recompute);
+  const bool recomputes = policy_.recompute == Recompute::kLayers;
+  task.duration = costs_.Backward(layer, device(), recomputes);
+  task.scratch = costs_.BackwardScratch(layer, recomputes);
   task.after = {arrival};
   for (const Uses& use : UsesOf(layer)) {
     if (!use.weights_in_backward && !head) continue;

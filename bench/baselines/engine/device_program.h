@@ -24,10 +24,19 @@ enum class GradientPolicy {
   kLeaveOnce,      // added up on the device, its share of them; they leave after the last one
 };
 
+// What of a microbatch waits for its backward, and so what is computed once more before it.
+enum class Recompute {
+  kNothing,  // what autograd saves waits
+  kLayers,   // each layer's input waits; a layer's backward has its forward in it
+  kStage,    // the input of the device's first layer waits; all its layers run forward once more
+};
+
+const char* ToString(Recompute recompute);
+
 struct DevicePolicy {
   WeightPolicy weights = WeightPolicy::kVirtual;
   GradientPolicy gradients = GradientPolicy::kVirtual;
-  bool recompute = true;              // else autograd's saved tensors wait for the backward
+  Recompute recompute = Recompute::kLayers;
   bool evictable_activations = true;  // they may go to the host
   int lookahead = 1;                  // see DeviceMemory
   int shards = 1;  // weights are gathered from, and gradients divided among, so many devices
@@ -42,8 +51,13 @@ class DeviceProgram {
 
   // Of microbatch `id`, which is unique over all steps. REQUIRES: `layer` is one of the device's,
   // and not the model's last, whose forward is part of its backward. `arrival`: when the input of
-  // the device's first layer is there, where another device makes it.
-  Operation Forward(int id, int layer, int version = 0, Operation arrival = kNoOperation);
+  // the device's first layer is there, where another device makes it. `keeps`: where stages are
+  // recomputed, this microbatch is not: what autograd saves waits.
+  Operation Forward(int id, int layer, int version = 0, Operation arrival = kNoOperation,
+                    bool keeps = false);
+  // Where stages are recomputed and the microbatch needs it: its forward once more, of all layers.
+  // Only the input of the device's first layer has to be there for it.
+  void RecomputeStage(int id, int version = 0);
   // `first`, `last`: of the microbatches whose gradients are added up. `arrival`: of the gradient
   // of the device's last layer's output, where another device makes it.
   Operation Backward(int id, int layer, bool first, bool last, int version = 0,
@@ -84,6 +98,7 @@ class DeviceProgram {
   // Of a microbatch, by layer; -1: there is none.
   struct Microbatch {
     std::vector<Tensor> input, input_gradient, saved, batch;
+    bool kept = false;  // what autograd saves of it waits
   };
   struct Uses {
     int block;
@@ -93,6 +108,8 @@ class DeviceProgram {
   Microbatch& Of(int id);
   Tensor Activation(Bytes size);
   void ReadBatch(Microbatch& microbatch, int layer, DeviceTask* task);
+  // What a forward makes and leaves; `keeps`: what autograd saves, too.
+  void AddOutputs(Microbatch& microbatch, int layer, bool keeps, DeviceTask* task);
   void AddGradients(int layer, bool first, DeviceTask* task);
   void SendGradients(int layer, bool last, Operation made);
   void SendGradient(int block, bool last, Operation made);

@@ -56,8 +56,7 @@ void DataParallelStep(const Setting& setting, int step, Simulation* simulation,
 void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, bool delayed,
                           Simulation* simulation) {
   const LayerCosts& costs = simulation->costs;
-  policy.gradients =
-      setting.gradients_leave_once ? GradientPolicy::kLeaveOnce : GradientPolicy::kLeaveEachTime;
+  policy.gradients = setting.gradients;
   policy.recompute = setting.recompute;
   policy.shards = costs.num_devices();
   for (int d = 0; d < costs.num_devices(); ++d) {

@@ -10,14 +10,18 @@
 // version, rematerialisation); Li et al., "Harmony" (VLDB 2022), for pipelines whose stages do
 // not fit their devices.
 //
-// In its favour: as of dp-swap; a tensor that arrives from another device takes room from the task
-// on that reads it, not before.
+// Recompute, whichever of two is faster: of the whole stage, as GPipe does it (a stage's input
+// waits for each microbatch; before its backward the stage runs forward once more, and all that its
+// layers save of that one microbatch is there), or layer by layer (each layer's input waits, for
+// all microbatches, and what one layer saves). The first needs less with many microbatches, the
+// second with few. With the first the last microbatch is not recomputed, as torchgpipe has it
+// ("except_last"): its backward comes next.
 //
-// Against it: as of dp-swap. With recompute each layer's input waits, for all microbatches, and one
-// layer is recomputed at a time. GPipe keeps only the stage's input of each microbatch and
-// recomputes the stage, for which it needs room for all that its layers save of one microbatch. The
-// rule here needs less with few microbatches and more with many: then this is weaker than GPipe.
-// torchgpipe does not recompute the last microbatch by default; here all are.
+// In its favour: as of dp-swap; a tensor that arrives from another device takes room from the task
+// on that reads it, not before; a stage runs forward once more before the gradient of its output is
+// there; the last layer, which has the loss, runs forward once, within its backward.
+//
+// Against it: as of dp-swap.
 
 #include "bench/baselines/schedules/schedule.h"
 
@@ -25,7 +29,7 @@ namespace harmony::baselines {
 
 void GpipeSwap(const Setting& setting, Simulation* simulation) {
   const std::vector<model::LayerRange> stages =
-      BalancedStages(simulation->costs, setting.recompute);
+      BalancedStages(simulation->costs, setting.recompute, /*last_keeps=*/false);
   std::vector<StageOrder> orders(stages.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     simulation->AddDevice(stages[stage],

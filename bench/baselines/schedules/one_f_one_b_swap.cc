@@ -11,8 +11,11 @@
 // Pipeline-Parallel DNN Training" (ICML 2021), section 3.1 (double-buffered weight updates,
 // PipeDream-2BW).
 //
-// In its favour: as of gpipe-swap; with recompute few microbatches wait at once, so that keeping
-// each layer's input mostly needs less than recomputing a stage does.
+// Recompute, whichever of two is faster: of the whole stage (of a microbatch only the stage's input
+// waits, the "input activations" of PipeDream-2BW), or layer by layer, as in gpipe-swap. With the
+// first the last stage recomputes nothing: each of its backwards comes next after the forward.
+//
+// In its favour: as of gpipe-swap.
 //
 // Against it: as of dp-swap. Stages are not replicated, where both papers choose how many devices
 // share a stage. The variant with a flush (PipeDream-Flush) is left out: it has the same tasks, one
@@ -27,7 +30,7 @@ namespace harmony::baselines {
 
 void OneForwardOneBackwardSwap(const Setting& setting, Simulation* simulation) {
   const std::vector<model::LayerRange> stages =
-      BalancedStages(simulation->costs, setting.recompute);
+      BalancedStages(simulation->costs, setting.recompute, /*last_keeps=*/true);
   // Two versions are for microbatches in flight; a pipeline of one stage has none.
   const int versions = stages.size() > 1 ? 2 : 1;
   // A step more than is looked at: the last one drains the pipeline.

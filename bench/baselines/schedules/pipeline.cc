@@ -8,17 +8,30 @@
 
 namespace harmony::baselines {
 
-std::vector<model::LayerRange> BalancedStages(const LayerCosts& costs, bool recompute) {
+namespace {
+
+// A microbatch's forward and backward of a layer, what is recomputed included.
+Nanos TimeOf(const LayerCosts& costs, int layer, int device, Recompute recompute) {
+  const bool layers = recompute == Recompute::kLayers;
+  const Nanos once = costs.Forward(layer, device, layers) + costs.Backward(layer, device, layers);
+  return recompute == Recompute::kStage ? once + costs.Forward(layer, device, /*recompute=*/true)
+                                        : once;
+}
+
+}  // namespace
+
+std::vector<model::LayerRange> BalancedStages(const LayerCosts& costs, Recompute recompute,
+                                              bool last_keeps) {
   const int layers = costs.num_layers();
   const int stages = std::min(costs.num_devices(), layers);
   // Devices may differ: the time of a layer on a device is that device's.
   std::vector<std::vector<Nanos>> until(static_cast<size_t>(stages));  // of layers [0, i)
   for (int s = 0; s < stages; ++s) {
     std::vector<Nanos>& sums = until[static_cast<size_t>(s)];
+    const bool keeps = recompute == Recompute::kStage && last_keeps && s + 1 == stages;
     sums.push_back(Nanos());
     for (int l = 0; l < layers; ++l) {
-      sums.push_back(sums.back() + costs.Forward(l, s, recompute) +
-                     costs.Backward(l, s, recompute));
+      sums.push_back(sums.back() + TimeOf(costs, l, s, keeps ? Recompute::kNothing : recompute));
     }
   }
   // best[s][i]: the longest of stages 0..s, which have layers [0, i); cut[s][i]: where s begins.
@@ -87,21 +100,23 @@ class Pipeline {
     if (stage > 0 && input == inputs_.end()) return false;
     if (!task.forward && !last_stage && gradient == gradients_.end()) return false;
     const Operation arrival = stage > 0 ? input->second : kNoOperation;
-    ++next_[stage];
     if (task.forward) {
-      Forward(stage, device, task, arrival);
+      const StageTask& next = orders_[stage].tasks[next_[stage] + 1];  // backwards end each list
+      Forward(stage, device, task, arrival, /*keeps=*/!next.forward && IdOf(next) == id);
     } else {
       Backward(stage, device, task, last_stage ? arrival : gradient->second);
     }
+    ++next_[stage];
     return true;
   }
 
-  void Forward(size_t stage, DeviceProgram& device, const StageTask& task, Operation arrival) {
+  void Forward(size_t stage, DeviceProgram& device, const StageTask& task, Operation arrival,
+               bool keeps) {
     const int id = IdOf(task), head = simulation_.costs.num_layers() - 1;
     Operation made = kNoOperation;
     for (int layer = device.layers().first; layer <= std::min(device.layers().last, head - 1);
          ++layer) {
-      made = device.Forward(id, layer, task.step % versions_, arrival);
+      made = device.Forward(id, layer, task.step % versions_, arrival, keeps);
     }
     if (stage + 1 < orders_.size()) {
       inputs_[{id, stage + 1}] = device.Send(device.layers().last + 1, made);
@@ -112,6 +127,7 @@ class Pipeline {
     const int id = IdOf(task);
     const int done = ++done_[{task.step, stage}];
     const bool first = done == 1, last = done == microbatches_;
+    device.RecomputeStage(id, task.step % versions_);
     Operation made = kNoOperation;
     for (int layer = device.layers().last; layer >= device.layers().first; --layer) {
       made = device.Backward(id, layer, first, last, task.step % versions_, arrival);

@@ -11,9 +11,9 @@ namespace harmony::baselines {
 
 // What a user of a system tunes, and how much is simulated.
 struct Setting {
-  bool recompute = true;
-  // Gradients that leave a device do so once a step, where there is room to add them up.
-  bool gradients_leave_once = true;
+  Recompute recompute = Recompute::kLayers;
+  // Of systems whose optimizer is on the host.
+  GradientPolicy gradients = GradientPolicy::kLeaveOnce;
   int microbatches = 1;  // of a step; data parallel: of each device
   int steps = 3;
   int lookahead = 1;  // of virtualised memory: DeviceMemory
@@ -62,8 +62,10 @@ void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, bool dela
                           Simulation* simulation);
 
 // Cuts the layers into as many stages as there are devices so that the longest takes least time,
-// forward and backward of a microbatch. Fewer stages where there are fewer layers.
-std::vector<model::LayerRange> BalancedStages(const LayerCosts& costs, bool recompute);
+// forward and backward of a microbatch. Fewer stages where there are fewer layers. `last_keeps`: of
+// stages that are recomputed the last one is not.
+std::vector<model::LayerRange> BalancedStages(const LayerCosts& costs, Recompute recompute,
+                                              bool last_keeps);
 
 // Each device runs its own list of tasks, in order.
 struct StageTask {
@@ -74,8 +76,8 @@ struct StageTask {
 struct StageOrder {
   std::vector<StageTask> tasks;
 };
-// The stages of a pipeline, one a device, with what they send each other; `update`: of one stage,
-// when its last backward of a step has been added.
+// The stages of a pipeline, one a device, with what they send each other. Where stages are
+// recomputed, a microbatch whose backward is its device's next task is not: nothing would be saved.
 void RunPipeline(const std::vector<StageOrder>& orders, int microbatches, int weight_versions,
                  Simulation* simulation);
 

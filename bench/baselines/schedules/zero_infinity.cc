@@ -42,7 +42,7 @@ void ZeroInfinity(const Setting& setting, Simulation* simulation) {
       setting,
       {.weights = WeightPolicy::kStreamed,
        // Checkpoints of activations are offloaded, not what autograd saves where there are none.
-       .evictable_activations = setting.recompute,
+       .evictable_activations = setting.recompute != Recompute::kNothing,
        .lookahead = kLayersAhead},
       /*delayed=*/false, simulation);
 }

@@ -63,10 +63,10 @@ TEST(DpSwapTest, ReducesGradientsInARing) {
 TEST(DpSwapTest, KeepsWhatAutogradSavesOnlyWithoutRecompute) {
   // At the turn: 3 layers' 4 units, the inputs of layers 1 and 2, and what layers 0 and 1 saved.
   const Toy toy(3, 1, kPlenty, 1, {}, /*boundary=*/1, /*saved=*/5);
-  const auto peak = [&](bool recompute) {
+  const auto peak = [&](Recompute recompute) {
     return Units(toy.Run(DpSwap, {.recompute = recompute}).device_peak.count());
   };
-  EXPECT_EQ(peak(false) - peak(true), 10);
+  EXPECT_EQ(peak(Recompute::kNothing) - peak(Recompute::kLayers), 10);
 }
 
 TEST(GpipeSwapTest, FillsAndDrainsThePipeline) {
@@ -86,11 +86,53 @@ TEST(OneForwardOneBackwardSwapTest, NeverDrainsAndKeepsTwoVersions) {
   EXPECT_EQ(Units(outcome.device_peak.count()), 15);
 }
 
+// Two stages, 2 microbatches, a boundary of 1 unit, layers that save 5. Stage 0 has layers 0 and 1,
+// stage 1 layers 2 to 4, the last of no time: forward 2 s, backward 4 s; where layers keep what
+// they save a backward takes as long (the toy knows no recompute within a layer), and recomputing a
+// stage takes its 2 s of forward.
+//
+//   stage 0: F0 0-2 F1 2-4                 B1 10-14 R0 14-16 B0 16-20
+//   stage 1:        F0 2-4  F1 4-6 B1 6-10 R0 10-12 B0 12-16
+//
+// Stage 0 recomputes microbatch 0 while it waits for its gradient; microbatch 1, whose backward is
+// the task after its forward, is not recomputed.
+TEST(GpipeSwapTest, RecomputesAStageButOfTheLastMicrobatch) {
+  const Toy toy(5, 2, kPlenty, 2, {.head = 0}, /*boundary=*/1, /*saved=*/5);
+  const Outcome outcome = toy.Run(GpipeSwap, {.recompute = Recompute::kStage, .microbatches = 2});
+  EXPECT_EQ(outcome.step, Seconds(20));
+}
+
+// The same pipeline. Stage 1 needs most while layer 3 of the microbatch that comes back first, the
+// last of M, goes backward: 3 weights, 3 times two moments and 2 gradients; of the other M - 1
+// microbatches what waits; of its own the inputs of layers 2 and 3 and both gradients of layer 3.
+// With layers recomputed, 3 inputs of a microbatch wait; with the stage recomputed one does, but
+// both layers' saved tensors are there, 10 units.
+TEST(GpipeSwapTest, KeepsLessOfManyMicrobatchesWhereAStageIsRecomputed) {
+  for (const int microbatches : {2, 10}) {
+    const Toy toy(5, 2, kPlenty, microbatches, {.head = 0}, /*boundary=*/1, /*saved=*/5);
+    const auto peak = [&](Recompute recompute) {
+      return Units(toy.Run(GpipeSwap, {.recompute = recompute, .microbatches = microbatches})
+                       .device_peak.count());
+    };
+    EXPECT_EQ(peak(Recompute::kLayers), 11 + 3 * (microbatches - 1) + 4);
+    EXPECT_EQ(peak(Recompute::kStage), 11 + (microbatches - 1) + 4 + 10);
+  }
+}
+
+// One forward ahead on stage 0, none on stage 1, whose backward always comes next: stage 0
+// recomputes 2 s for each of 4 microbatches, so that its 8 s for each bind.
+TEST(OneForwardOneBackwardSwapTest, RecomputesNothingOnTheLastStage) {
+  const Toy toy(5, 2, kPlenty, 4, {.head = 0}, /*boundary=*/1, /*saved=*/5);
+  const Setting setting{.recompute = Recompute::kStage, .microbatches = 4};
+  const Outcome outcome = toy.Run(OneForwardOneBackwardSwap, setting);
+  EXPECT_EQ(outcome.step, Seconds(4 * 8));
+}
+
 TEST(PipelineTest, BalancesStagesByTime) {
   const Toy toy(5, 2, kPlenty, 1, {.head = 12});  // layers of 3 s, the last of 12
   const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
   const std::vector<model::LayerRange> expected = {{0, 3}, {4, 4}};
-  EXPECT_EQ(BalancedStages(costs, true), expected);
+  EXPECT_EQ(BalancedStages(costs, Recompute::kLayers, false), expected);
 }
 
 TEST(ZeroOffloadTest, MovesGradientsAndWeightsOnceAStep) {
@@ -121,7 +163,8 @@ TEST(ZeroOffloadTest, NeedsRoomForAllWeights) {
   // 3 weights, and all gradients added up: 6 units; leaving each time: one gradient, 4 units.
   EXPECT_EQ(Units(Toy(3, 1, 5, 2).Run(ZeroOffload, {.microbatches = 2}).missing.count()), 1);
   const Toy toy(3, 1, 3, 2);
-  const Outcome outcome = toy.Run(ZeroOffload, {.gradients_leave_once = false, .microbatches = 2});
+  const Outcome outcome =
+      toy.Run(ZeroOffload, {.gradients = GradientPolicy::kLeaveEachTime, .microbatches = 2});
   EXPECT_EQ(outcome.obstacle, Obstacle::kDeviceMemory);
   EXPECT_EQ(Units(outcome.missing.count()), 1);
 }
@@ -173,7 +216,7 @@ TEST(AllBaselinesTest, NeverTakeLessThanTheirWork) {
       EXPECT_GE(outcome.step.seconds() * devices, 8 * (5 * 3 + 3) - 1e-6) << baseline.name;
       EXPECT_LE(outcome.busiest_share, 1 + 1e-9) << baseline.name;
       // Systems whose optimizer is on the host send each gradient and get each weight.
-      if (baseline.chooses_gradients) {
+      if (baseline.updates_on_host()) {
         EXPECT_GE(Units(outcome, Traffic::kGradients), 6) << baseline.name;
         EXPECT_GE(Units(outcome, Traffic::kWeights), 6) << baseline.name;
       }
@@ -206,7 +249,7 @@ TEST(AllBaselinesTest, LackHostMemoryWhereThatIsLittle) {
   Toy toy(6, 1, kPlenty, 4);
   toy.machine.host_memory = kUnit * 23;  // weights, gradients and moments take 24
   for (const Baseline& baseline : AllBaselines()) {
-    if (!baseline.chooses_gradients) continue;
+    if (!baseline.updates_on_host()) continue;
     const Outcome outcome = toy.Run(baseline);
     EXPECT_EQ(outcome.obstacle, Obstacle::kHostMemory) << baseline.name;
     EXPECT_EQ(outcome.missing, kUnit);
@@ -219,7 +262,7 @@ TEST(AllBaselinesTest, SayTheHostLacksMemoryWhereSomeSizeFitsTheDevices) {
   toy.job.micro_batch_size = 0;
   toy.machine.host_memory = Bytes(1);
   for (const Baseline& baseline : AllBaselines()) {
-    if (baseline.chooses_gradients) continue;
+    if (baseline.updates_on_host()) continue;
     const Outcome outcome = toy.Run(baseline);
     EXPECT_EQ(outcome.obstacle, Obstacle::kHostMemory) << baseline.name << ": " << outcome.reason;
   }

@@ -92,7 +92,7 @@ struct Toy {
 
   Outcome Run(Schedule schedule, Setting setting) const {
     const LayerCosts layers(model, job, machine, costs, 1);
-    return Simulate({"toy", schedule, true, true, true, true, ""}, layers, setting);
+    return Simulate({.name = "toy", .schedule = schedule}, layers, setting);
   }
   Outcome Run(const Baseline& baseline) const { return Best(baseline, model, job, machine, costs); }
 
