@@ -39,6 +39,7 @@ using Schedule = void (*)(const Setting& setting, Simulation* simulation);
 void DpSwap(const Setting& setting, Simulation* simulation);
 void GpipeSwap(const Setting& setting, Simulation* simulation);
 void OneForwardOneBackwardSwap(const Setting& setting, Simulation* simulation);
+void OneForwardOneBackwardFlushSwap(const Setting& setting, Simulation* simulation);
 void ZeroOffload(const Setting& setting, Simulation* simulation);
 void ZeroOffloadDelayed(const Setting& setting, Simulation* simulation);
 void ZeroInfinity(const Setting& setting, Simulation* simulation);

@@ -128,6 +128,29 @@ TEST(OneForwardOneBackwardSwapTest, RecomputesNothingOnTheLastStage) {
   EXPECT_EQ(outcome.step, Seconds(4 * 8));
 }
 
+// As GPipe fills and drains, 4 microbatches and one more of 6 s, but of one version: 3 layers with
+// weights, two moments and a gradient.
+TEST(OneForwardOneBackwardFlushSwapTest, DrainsEachStepAndKeepsOneVersion) {
+  const Toy toy(5, 2, kPlenty, 4, {.head = 0});
+  const Outcome outcome = toy.Run(OneForwardOneBackwardFlushSwap, {.microbatches = 4});
+  EXPECT_EQ(outcome.step, Seconds(30));
+  EXPECT_EQ(Units(outcome.device_peak.count()), 12);
+}
+
+// The same with layers that save 10 units each, but the last. 1F1B needs most on stage 0 while
+// layer 1 goes backward: 2 layers' weights, moments and gradients, 8 units, and all that 2
+// microbatches saved. GPipe does on stage 1, while layer 3 of the first microbatch does: 3 layers'
+// weights and moments and 2 gradients, 11 units, and what 4 microbatches saved.
+TEST(OneForwardOneBackwardFlushSwapTest, KeepsFewerMicrobatchesThanGpipe) {
+  const Toy toy(5, 2, kPlenty, 4, {.head = 0}, /*boundary=*/0, /*saved=*/10);
+  const auto peak = [&](Schedule schedule) {
+    const Setting setting{.recompute = Recompute::kNothing, .microbatches = 4};
+    return Units(toy.Run(schedule, setting).device_peak.count());
+  };
+  EXPECT_EQ(peak(OneForwardOneBackwardFlushSwap), 8 + 2 * 20);
+  EXPECT_EQ(peak(GpipeSwap), 11 + 4 * 20);
+}
+
 TEST(PipelineTest, BalancesStagesByTime) {
   const Toy toy(5, 2, kPlenty, 1, {.head = 12});  // layers of 3 s, the last of 12
   const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
@@ -225,7 +248,8 @@ TEST(AllBaselinesTest, NeverTakeLessThanTheirWork) {
 }
 
 TEST(AllBaselinesTest, MoveTheSameBytesOnDemandInNoLessTime) {
-  for (const Schedule schedule : {DpSwap, GpipeSwap, OneForwardOneBackwardSwap}) {
+  for (const Schedule schedule :
+       {DpSwap, GpipeSwap, OneForwardOneBackwardSwap, OneForwardOneBackwardFlushSwap}) {
     const Toy toy(6, 2, 14, 8, {.h2d = 1, .d2h = 1, .p2p = 1}, 1, 2);
     const Outcome ahead = toy.Run(schedule, {.microbatches = 4, .lookahead = 1});
     const Outcome on_demand = toy.Run(schedule, {.microbatches = 4, .lookahead = 0});
