@@ -102,19 +102,29 @@ bool Better(const Outcome& a, const Outcome& b) {
   return a.fits() ? a.step < b.step : a.missing < b.missing;
 }
 
-// All settings of one microbatch size.
-void Try(const Baseline& baseline, const LayerCosts& layers, int microbatches,
-         std::vector<Outcome>* outcomes) {
+// All that a baseline tries at one microbatch size.
+std::vector<Setting> SettingsToTry(const Baseline& baseline, int microbatches) {
+  std::vector<Setting> settings;
   for (Recompute recompute : baseline.recompute) {
-    for (GradientPolicy gradients : baseline.gradients) {
-      // Where gradients fit added up, leaving each time is never faster.
-      if (gradients == GradientPolicy::kLeaveEachTime && outcomes->back().fits()) continue;
-      outcomes->push_back(Simulate(baseline, layers,
-                                   {.recompute = recompute,
-                                    .gradients = gradients,
-                                    .microbatches = microbatches,
-                                    .lookahead = baseline.lookahead}));
+    for (bool reshards : baseline.reshards_after_forward) {
+      for (GradientPolicy gradients : baseline.gradients) {
+        settings.push_back({.recompute = recompute,
+                            .gradients = gradients,
+                            .reshards_after_forward = reshards,
+                            .microbatches = microbatches,
+                            .lookahead = baseline.lookahead});
+      }
     }
+  }
+  return settings;
+}
+
+void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
+            std::vector<Outcome>* outcomes) {
+  for (const Setting& setting : SettingsToTry(baseline, microbatches)) {
+    // Where gradients fit added up, leaving each time is never faster.
+    if (setting.gradients == GradientPolicy::kLeaveEachTime && outcomes->back().fits()) continue;
+    outcomes->push_back(Simulate(baseline, layers, setting));
   }
 }
 
@@ -179,7 +189,11 @@ const std::vector<Baseline>& AllBaselines() {
        .remark = kOld,
        .gradients = leave},
       {.name = "zero-infinity", .schedule = ZeroInfinity, .gradients = leave},
-      {.name = "fsdp-offload", .schedule = FsdpOffload, .gradients = leave},
+      {.name = "fsdp-offload",
+       .schedule = FsdpOffload,
+       .gradients = {GradientPolicy::kReduceOnce, GradientPolicy::kLeaveOnce,
+                     GradientPolicy::kLeaveEachTime},
+       .reshards_after_forward = {false, true}},
   };
   return all;
 }
@@ -246,7 +260,7 @@ Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job:
     const LayerCosts layers(model, job, machine, costs, size);
     if (!layers.known()) continue;
     const size_t before = outcomes.size();
-    Try(baseline, layers, static_cast<int>(share / size), &outcomes);
+    TryAll(baseline, layers, static_cast<int>(share / size), &outcomes);
     // A larger microbatch needs more of a device, never less.
     const bool some_fit =
         std::any_of(outcomes.begin() + static_cast<int64_t>(before), outcomes.end(),

@@ -20,6 +20,7 @@ struct Baseline {
   // What is tried, in this order; the fastest counts.
   std::vector<Recompute> recompute = {Recompute::kNothing, Recompute::kLayers};
   std::vector<GradientPolicy> gradients = {GradientPolicy::kVirtual};
+  std::vector<bool> reshards_after_forward = {true};
   int lookahead = 1;  // Setting::lookahead
 
   bool updates_on_host() const { return gradients.front() != GradientPolicy::kVirtual; }

@@ -53,7 +53,8 @@ DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRa
       own.weights.push_back(memory_.Add({.size = block.weight_bytes,
                                          .traffic = Traffic::kWeights,
                                          .on_host = true,
-                                         .evictable = policy.weights != WeightPolicy::kResident,
+                                         .evictable = policy.weights != WeightPolicy::kResident &&
+                                                      policy.weights != WeightPolicy::kGathered,
                                          .shards = is_virtual ? 1 : policy.shards}));
     }
     if (!is_virtual) continue;
@@ -120,7 +121,7 @@ Operation DeviceProgram::Forward(int id, int layer, int version, Operation arriv
   }
   AddOutputs(microbatch, layer, saves, &task);
   const Operation operation = memory_.Run(task);
-  DropWeights(layer, operation);
+  DropWeights(layer, /*backward=*/false, /*last=*/false, operation);
   return operation;
 }
 
@@ -194,7 +195,7 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
   }
   AddGradients(layer, first, &task);
   const Operation operation = memory_.Run(task);
-  DropWeights(layer, operation);
+  DropWeights(layer, /*backward=*/true, last, operation);
   SendGradients(layer, last, operation);
   if (layer == layers_.first) microbatches_.erase(id);
   return operation;
@@ -236,6 +237,7 @@ void DeviceProgram::SendGradient(int block, bool last, Operation made) {
   Block& own = blocks_of_[static_cast<size_t>(block)];
   const Bytes whole = costs_.model().blocks[static_cast<size_t>(block)].gradient_bytes;
   const Bytes share = ShareOf(whole);
+  if (policy_.gradients == GradientPolicy::kReduceOnce && !last) return;
   const bool once = policy_.gradients == GradientPolicy::kLeaveOnce;
   Operation reduced = made;
   if (policy_.shards > 1) {
@@ -258,10 +260,14 @@ void DeviceProgram::SendGradient(int block, bool last, Operation made) {
   }
 }
 
-void DeviceProgram::DropWeights(int layer, Operation after) {
-  if (policy_.weights != WeightPolicy::kDropped) return;
+void DeviceProgram::DropWeights(int layer, bool backward, bool last, Operation after) {
+  const bool gathered = policy_.weights == WeightPolicy::kGathered;
+  if (!gathered && policy_.weights != WeightPolicy::kDropped) return;
   for (const Uses& use : UsesOf(layer)) {
-    memory_.Drop(blocks_of_[static_cast<size_t>(use.block)].weights[0], after);
+    // Who reduces once a step leaves the weights of a microbatch there for the next one.
+    const bool needed = gathered && (!backward || CompletesGradient(use.block) != layer ||
+                                     (policy_.gradients == GradientPolicy::kReduceOnce && !last));
+    if (!needed) memory_.Drop(blocks_of_[static_cast<size_t>(use.block)].weights[0], after);
   }
 }
 

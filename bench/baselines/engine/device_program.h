@@ -17,11 +17,13 @@ enum class WeightPolicy {
   kResident,  // on the device all the time; the host updates them
   kStreamed,  // on the host; what is on the device is a cache of them; the host updates them
   kDropped,   // on the host; each task that needs them brings them in, and drops them
+  kGathered,  // on the host; a forward brings them in, and what they are last needed for drops them
 };
 enum class GradientPolicy {
   kVirtual,        // tensors as others, added up on the device
   kLeaveEachTime,  // each microbatch's go to the host, which adds them up (in no time)
   kLeaveOnce,      // added up on the device, its share of them; they leave after the last one
+  kReduceOnce,     // added up on the device, all of them; reduced and gone after the last one
 };
 
 // What of a microbatch waits for its backward, and so what is computed once more before it.
@@ -113,7 +115,7 @@ class DeviceProgram {
   void AddGradients(int layer, bool first, DeviceTask* task);
   void SendGradients(int layer, bool last, Operation made);
   void SendGradient(int block, bool last, Operation made);
-  void DropWeights(int layer, Operation after);
+  void DropWeights(int layer, bool backward, bool last, Operation after);
   Bytes ShareOf(Bytes whole) const;
 
   const LayerCosts& costs_;

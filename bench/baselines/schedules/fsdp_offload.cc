@@ -2,31 +2,41 @@
 //
 // Each layer is a unit. Its weights are divided among the devices, whose shares lie on the host.
 // Before a unit runs, forward or backward, each device loads its share, and the devices gather
-// them; afterwards the whole is freed (reshard after forward). While a unit runs, the next one is
-// loaded. Gradients are reduced and divided as the backward makes them, and each share goes to the
-// host, whose optimizer runs when the backward has ended. Activations stay on the device.
+// them; while a unit runs, the next one is loaded. When the whole is freed is tuned: after the
+// forward and again after the backward (FULL_SHARD, reshard after forward), or only after the
+// backward (SHARD_GRAD_OP), which needs room for all weights.
 //
-// Source: Zhao et al., "PyTorch FSDP" (VLDB 2023), sections 3.2 (units, resharding), 3.3 (overlap,
-// forward and backward prefetch, accumulation of gradients) and the documented behaviour of
-// CPUOffload(offload_params=True): gradients go to the host, too, and the optimizer runs there.
+// Where gradients are added up is tuned, too:
+// - each microbatch's are reduced and divided as the backward makes them, and the shares are added
+//   up on the device and leave once a step, or are sent to the host each time where a share of all
+//   finds no room;
+// - they are added up whole and reduced in the last microbatch alone (no_sync), which needs room
+//   for all gradients. Weights that are kept for the backward then stay for the next microbatch.
+// Activations stay on the device. The host's optimizer runs when the backward has ended.
 //
-// In its favour: the host adds up in no time, the update runs at the whole host's speed, gradients
-// leave once a step where there is room for a device's share, as of zero-offload; both prefetches
-// are on; weights that a backward does not read are not loaded for it.
+// Sources: Zhao et al., "PyTorch FSDP" (VLDB 2023), sections 3.2 (units, resharding), 3.3 (overlap,
+// forward and backward prefetch, accumulation of gradients with and without communication);
+// PyTorch's documentation of ShardingStrategy, of no_sync (FSDP2: set_requires_gradient_sync), and
+// of CPUOffload(offload_params=True): gradients go to the host, too, and the optimizer runs there.
+// With offload the first FSDP accumulates inside no_sync only.
 //
-// Against it: gradients are reduced for each microbatch. FSDP can also add them up whole and reduce
-// them once a step (no_sync), which needs room for all gradients and saves the devices' links; with
-// offload the first FSDP knew no other way. Its root unit keeps its weights from forward to
-// backward; here each layer loads them again, the last one apart. Keeping all weights from forward
-// to backward (SHARD_GRAD_OP) is not tried. Activations stay on the device, though PyTorch can put
-// them on the host by means that are not FSDP's.
+// In its favour: the host adds up in no time, the update runs at the whole host's speed; shares of
+// gradients leave once a step where there is room for them, where FSDP2 sends each microbatch's;
+// both prefetches are on; weights that a backward does not read are not loaded for it; what a
+// reduction makes takes no room beside the gradients.
+//
+// Against it: with FULL_SHARD its root unit keeps its weights from forward to backward; here each
+// layer loads them again, the last one apart. Activations stay on the device, though PyTorch can
+// put them on the host by means that are not FSDP's.
 
 #include "bench/baselines/schedules/schedule.h"
 
 namespace harmony::baselines {
 
 void FsdpOffload(const Setting& setting, Simulation* simulation) {
-  RunWithHostOptimizer(setting, {.weights = WeightPolicy::kDropped, .evictable_activations = false},
+  const WeightPolicy weights =
+      setting.reshards_after_forward ? WeightPolicy::kDropped : WeightPolicy::kGathered;
+  RunWithHostOptimizer(setting, {.weights = weights, .evictable_activations = false},
                        /*delayed=*/false, simulation);
 }
 

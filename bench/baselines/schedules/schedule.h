@@ -14,7 +14,8 @@ struct Setting {
   Recompute recompute = Recompute::kLayers;
   // Of systems whose optimizer is on the host.
   GradientPolicy gradients = GradientPolicy::kLeaveOnce;
-  int microbatches = 1;  // of a step; data parallel: of each device
+  bool reshards_after_forward = true;  // fsdp-offload: weights are loaded again for the backward
+  int microbatches = 1;                // of a step; data parallel: of each device
   int steps = 3;
   int lookahead = 1;  // of virtualised memory: DeviceMemory
 };

@@ -199,6 +199,37 @@ TEST(FsdpOffloadTest, LoadsWeightsForEachTask) {
   EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
 }
 
+// Two devices, 2 microbatches of 3 layers: of a gradient a half goes to the other device, of a
+// weight a half comes from there, and the other half from the host.
+TEST(FsdpOffloadTest, ReducesGradientsOnceWhereThereIsRoom) {
+  const Toy toy(3, 2, kPlenty, 4);
+  const auto run = [&](GradientPolicy gradients) {
+    return toy.Run(FsdpOffload, {.gradients = gradients, .microbatches = 2});
+  };
+  const Outcome each = run(GradientPolicy::kLeaveOnce), once = run(GradientPolicy::kReduceOnce);
+  // Both devices: 2 microbatches of 5 halves of weights; 2 times 3 halves of gradients, or once.
+  EXPECT_EQ(Units(each.peer_bytes), 10 + 6);
+  EXPECT_EQ(Units(once.peer_bytes), 10 + 3);
+  EXPECT_EQ(Units(each, Traffic::kGradients), 3);
+  EXPECT_EQ(Units(once, Traffic::kGradients), 3);
+  // While the first backward of layer 0 runs: its weights and 3 gradients; shares of 3 gradients,
+  // 1.5 units, its weights, those of layer 1 and its own whole gradient.
+  EXPECT_EQ(once.device_peak, kUnit * 4);
+  EXPECT_EQ(each.device_peak.count(), kUnit.count() * 7 / 2);
+}
+
+TEST(FsdpOffloadTest, KeepsWeightsForTheBackwardWhereThereIsRoom) {
+  const Toy toy(3, 1, kPlenty, 2);
+  const auto run = [&](GradientPolicy gradients) {
+    return toy.Run(FsdpOffload,
+                   {.gradients = gradients, .reshards_after_forward = false, .microbatches = 2});
+  };
+  // Loaded once for each microbatch; once a step where they stay for the next one.
+  EXPECT_EQ(Units(run(GradientPolicy::kLeaveOnce), Traffic::kWeights), 6);
+  EXPECT_EQ(Units(run(GradientPolicy::kReduceOnce), Traffic::kWeights), 3);
+  EXPECT_EQ(run(GradientPolicy::kReduceOnce).device_peak, kUnit * 6);
+}
+
 TEST(ZeroInfinityTest, KeepsWeightsWhereThereIsRoom) {
   // With room for all: each is loaded once a step. With room for 5 units, of which gradients come
   // to take 3: the first microbatch loads each once, and its last gradient drives weights 2 out;
