@@ -108,11 +108,14 @@ std::vector<Setting> SettingsToTry(const Baseline& baseline, int microbatches) {
   for (Recompute recompute : baseline.recompute) {
     for (bool reshards : baseline.reshards_after_forward) {
       for (GradientPolicy gradients : baseline.gradients) {
-        settings.push_back({.recompute = recompute,
-                            .gradients = gradients,
-                            .reshards_after_forward = reshards,
-                            .microbatches = microbatches,
-                            .lookahead = baseline.lookahead});
+        for (bool ahead : baseline.writes_back_ahead) {
+          settings.push_back(
+              {.recompute = recompute,
+               .gradients = gradients,
+               .reshards_after_forward = reshards,
+               .microbatches = microbatches,
+               .paging = {.lookahead = baseline.lookahead, .writes_back_ahead = ahead}});
+        }
       }
     }
   }
@@ -121,9 +124,14 @@ std::vector<Setting> SettingsToTry(const Baseline& baseline, int microbatches) {
 
 void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
             std::vector<Outcome>* outcomes) {
+  const bool either = baseline.writes_back_ahead.size() > 1;
   for (const Setting& setting : SettingsToTry(baseline, microbatches)) {
-    // Where gradients fit added up, leaving each time is never faster.
+    // Where gradients fit added up, leaving each time is never faster. Without anything to write
+    // back, it is all one when that is done.
     if (setting.gradients == GradientPolicy::kLeaveEachTime && outcomes->back().fits()) continue;
+    if (either && setting.paging.writes_back_ahead && outcomes->back().host_link_bytes == 0) {
+      continue;
+    }
     outcomes->push_back(Simulate(baseline, layers, setting));
   }
 }
@@ -157,32 +165,41 @@ const std::vector<Baseline>& AllBaselines() {
   const std::vector<Recompute> in_stages = {Recompute::kLayers, Recompute::kStage};
   const std::vector<GradientPolicy> leave = {GradientPolicy::kLeaveOnce,
                                              GradientPolicy::kLeaveEachTime};
+  const std::vector<bool> either = {false, true};
   static const std::vector<Baseline> all = {
-      {.name = "dp-swap", .schedule = DpSwap, .recompute = nothing},
-      {.name = "dp-swap, recompute", .schedule = DpSwap, .recompute = layers},
+      {.name = "dp-swap", .schedule = DpSwap, .recompute = nothing, .writes_back_ahead = either},
+      {.name = "dp-swap, recompute",
+       .schedule = DpSwap,
+       .recompute = layers,
+       .writes_back_ahead = either},
       {.name = "gpipe-swap", .schedule = GpipeSwap, .data_parallel = false, .recompute = nothing},
       {.name = "gpipe-swap, recompute",
        .schedule = GpipeSwap,
        .data_parallel = false,
-       .recompute = in_stages},
+       .recompute = in_stages,
+       .writes_back_ahead = either},
       {.name = "1f1b-swap",
        .schedule = OneForwardOneBackwardSwap,
        .remark = kOld,
        .data_parallel = false,
-       .recompute = nothing},
+       .recompute = nothing,
+       .writes_back_ahead = either},
       {.name = "1f1b-swap, recompute",
        .schedule = OneForwardOneBackwardSwap,
        .remark = kOld,
        .data_parallel = false,
-       .recompute = in_stages},
+       .recompute = in_stages,
+       .writes_back_ahead = either},
       {.name = "1f1b-flush-swap",
        .schedule = OneForwardOneBackwardFlushSwap,
        .data_parallel = false,
-       .recompute = nothing},
+       .recompute = nothing,
+       .writes_back_ahead = either},
       {.name = "1f1b-flush-swap, recompute",
        .schedule = OneForwardOneBackwardFlushSwap,
        .data_parallel = false,
-       .recompute = in_stages},
+       .recompute = in_stages,
+       .writes_back_ahead = either},
       {.name = "zero-offload", .schedule = ZeroOffload, .gradients = leave},
       {.name = "zero-offload, delayed update",
        .schedule = ZeroOffloadDelayed,

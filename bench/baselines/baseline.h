@@ -21,7 +21,8 @@ struct Baseline {
   std::vector<Recompute> recompute = {Recompute::kNothing, Recompute::kLayers};
   std::vector<GradientPolicy> gradients = {GradientPolicy::kVirtual};
   std::vector<bool> reshards_after_forward = {true};
-  int lookahead = 1;  // Setting::lookahead
+  std::vector<bool> writes_back_ahead = {false};
+  int lookahead = 1;  // of virtualised memory
 
   bool updates_on_host() const { return gradients.front() != GradientPolicy::kVirtual; }
 };

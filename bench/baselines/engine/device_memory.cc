@@ -6,12 +6,12 @@ namespace harmony::baselines {
 
 using command::LaneKind;
 
-DeviceMemory::DeviceMemory(const LayerCosts& costs, int device, Bytes capacity, int lookahead,
-                           Timeline* timeline)
+DeviceMemory::DeviceMemory(const LayerCosts& costs, int device, Bytes capacity,
+                           const Paging& paging, Timeline* timeline)
     : costs_(costs),
       device_(device),
       capacity_(capacity),
-      lookahead_(lookahead),
+      paging_(paging),
       timeline_(*timeline),
       free_bytes_(capacity) {
   free_.push_back({capacity, {kNoOperation, kNoOperation, kNoOperation}});
@@ -26,8 +26,8 @@ Tensor DeviceMemory::Add(const TensorTraits& traits) {
 }
 
 Operation DeviceMemory::Trigger() const {
-  return computed_.size() > static_cast<size_t>(lookahead_)
-             ? computed_[computed_.size() - 1 - static_cast<size_t>(lookahead_)]
+  return computed_.size() > static_cast<size_t>(paging_.lookahead)
+             ? computed_[computed_.size() - 1 - static_cast<size_t>(paging_.lookahead)]
              : kNoOperation;
 }
 
@@ -76,7 +76,7 @@ Operation DeviceMemory::Run(const DeviceTask& task) {
   for (Tensor tensor : task.creates) Touch(tensor, /*dirty=*/true, operation, compute);
   if (compute) {
     computed_.push_back(operation);
-    if (computed_.size() > static_cast<size_t>(lookahead_) + 1) computed_.pop_front();
+    if (computed_.size() > static_cast<size_t>(paging_.lookahead) + 1) computed_.pop_front();
   }
   GiveBack(task.scratch, {operation, kNoOperation, kNoOperation});
   for (Tensor tensor : task.frees) Free(tensor, operation);
@@ -116,9 +116,10 @@ bool DeviceMemory::EvictOne() {
   State& state = at(tensor);
   Operation written = kNoOperation;
   if (!state.on_host) {
+    const Operation needed = paging_.writes_back_ahead ? kNoOperation : Trigger();
     written = timeline_.AddCopy({LaneKind::kD2H, device_},
                                 costs_.Copy(LaneKind::kD2H, device_, state.traits.size),
-                                state.traits.size, state.traits.traffic, {Trigger(), state.ready});
+                                state.traits.size, state.traits.traffic, {needed, state.ready});
     state.on_host = true;
     state.evicted = true;
     state.host_ready = written;

@@ -6,9 +6,10 @@
 // whatever the times; the copies become operations of a timeline.
 //
 // Simplifications in favour of whoever is modelled by it: memory does not fragment; a write back
-// overlaps with computing; whole tensors move, at the full speed of the link. Against systems that
-// predict what they will evict: a write back starts only as early as the page-in that needs the
-// room.
+// overlaps with computing; whole tensors move, at the full speed of the link. A system that writes
+// back ahead knows what will be evicted: it writes that alone, in that order, as soon as it is made
+// and the link is idle, so that the bytes are the same. Systems that predict it write some tensors
+// in vain, or too late.
 //
 // Where a task's own tensors do not fit together, the device goes on as if it were larger and
 // remembers how much was missing at most (`shortage`). PURE.
@@ -61,11 +62,17 @@ struct Shortage {
   Bytes missing() const { return needed - capacity; }
 };
 
+struct Paging {
+  // A task's tensors may be brought in while so many tasks before it still run; 0: on demand.
+  int lookahead = 1;
+  // What will be evicted dirty is written back before room is needed: to evict it then is free.
+  bool writes_back_ahead = false;
+};
+
 class DeviceMemory {
  public:
-  // `lookahead`: a task's tensors may be brought in while so many tasks before it still run; 0: on
-  // demand. Both must outlive it.
-  DeviceMemory(const LayerCosts& costs, int device, Bytes capacity, int lookahead,
+  // `costs` and `timeline` must outlive it.
+  DeviceMemory(const LayerCosts& costs, int device, Bytes capacity, const Paging& paging,
                Timeline* timeline);
 
   Tensor Add(const TensorTraits& traits);
@@ -126,7 +133,7 @@ class DeviceMemory {
   const LayerCosts& costs_;
   const int device_;
   const Bytes capacity_;
-  const int lookahead_;
+  const Paging paging_;
   Timeline& timeline_;
   std::vector<State> tensors_;
   std::list<Tensor> recent_;  // evictable and resident, the least recently used first

@@ -37,7 +37,7 @@ DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRa
       policy_(policy),
       timeline_(*timeline),
       memory_(costs, device, costs.machine().devices[static_cast<size_t>(device)].usable(),
-              policy.lookahead, timeline),
+              policy.paging, timeline),
       blocks_of_(costs.model().blocks.size()) {
   const bool is_virtual = policy.weights == WeightPolicy::kVirtual;
   for (size_t b = 0; b < blocks_of_.size(); ++b) {

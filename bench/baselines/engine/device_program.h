@@ -40,7 +40,7 @@ struct DevicePolicy {
   GradientPolicy gradients = GradientPolicy::kVirtual;
   Recompute recompute = Recompute::kLayers;
   bool evictable_activations = true;  // they may go to the host
-  int lookahead = 1;                  // see DeviceMemory
+  Paging paging = {};
   int shards = 1;  // weights are gathered from, and gradients divided among, so many devices
   int weight_versions = 1;
 };

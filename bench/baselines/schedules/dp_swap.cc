@@ -12,13 +12,14 @@
 // Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2 (gradients are reduced while the
 // backward runs).
 //
+// Dirty tensors are written back when the page-in comes that needs the room, or ahead, as soon as
+// they are made and the link is idle, whichever is faster.
+//
 // In its favour: clean tensors are dropped, where LMS for PyTorch gives up the host's copy when it
 // brings a tensor in, and so writes every evicted one back; it brings a tensor in when an operator
 // asks for it, here that is done one task ahead; a device's update takes no time; a ring reduces at
-// the full speed of each device's link to its peers.
-//
-// Against it: LMS for PyTorch predicts which tensors will be evicted and begins to write them back
-// as soon as they have been used, here that begins with the page-in that needs the room.
+// the full speed of each device's link to its peers; what is written back ahead is known, where LMS
+// for PyTorch predicts it, and writes it once it has been used and not when it has been made.
 
 #include "bench/baselines/schedules/schedule.h"
 
@@ -43,7 +44,7 @@ void ReduceLayer(int layer, const std::vector<Operation>& backward, Simulation* 
 void DpSwap(const Setting& setting, Simulation* simulation) {
   for (int d = 0; d < simulation->costs.num_devices(); ++d) {
     simulation->AddDevice(simulation->all_layers(),
-                          {.recompute = setting.recompute, .lookahead = setting.lookahead});
+                          {.recompute = setting.recompute, .paging = setting.paging});
   }
   for (int step = 0; step < setting.steps; ++step) {
     simulation->timeline.BeginStep();

@@ -20,8 +20,6 @@
 // In its favour: as of dp-swap; a tensor that arrives from another device takes room from the task
 // on that reads it, not before; a stage runs forward once more before the gradient of its output is
 // there; the last layer, which has the loss, runs forward once, within its backward.
-//
-// Against it: as of dp-swap.
 
 #include "bench/baselines/schedules/schedule.h"
 
@@ -33,7 +31,7 @@ void GpipeSwap(const Setting& setting, Simulation* simulation) {
   std::vector<StageOrder> orders(stages.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     simulation->AddDevice(stages[stage],
-                          {.recompute = setting.recompute, .lookahead = setting.lookahead});
+                          {.recompute = setting.recompute, .paging = setting.paging});
     for (int step = 0; step < setting.steps; ++step) {
       for (int m = 0; m < setting.microbatches; ++m) {
         orders[stage].tasks.push_back({true, step, m});

@@ -23,7 +23,7 @@
 //
 // In favour of both: as of gpipe-swap.
 //
-// Against both: as of dp-swap. Stages are not replicated, where both papers choose how many devices
+// Against both: stages are not replicated, where both papers choose how many devices
 // share a stage. Of Megatron's schedules the interleaved one, in which a device has several stages
 // (fill and drain take less, more goes over the links), is left out; the pipeline without a flush
 // has no fill and drain at all.
@@ -56,9 +56,9 @@ void Run(const Setting& setting, bool flush, Simulation* simulation) {
   const int total = (setting.steps + (flush ? 0 : 1)) * setting.microbatches;
   std::vector<StageOrder> orders(stages.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    simulation->AddDevice(stages[stage], {.recompute = setting.recompute,
-                                          .lookahead = setting.lookahead,
-                                          .weight_versions = versions});
+    simulation->AddDevice(
+        stages[stage],
+        {.recompute = setting.recompute, .paging = setting.paging, .weight_versions = versions});
     // More microbatches in flight than a step has would need a third version.
     const int ahead = std::min(static_cast<int>(stages.size() - stage) - 1, setting.microbatches);
     const int at_once = flush ? setting.microbatches : total;

@@ -17,7 +17,7 @@ struct Setting {
   bool reshards_after_forward = true;  // fsdp-offload: weights are loaded again for the backward
   int microbatches = 1;                // of a step; data parallel: of each device
   int steps = 3;
-  int lookahead = 1;  // of virtualised memory: DeviceMemory
+  Paging paging = {};  // of virtualised memory
 };
 
 struct Simulation {

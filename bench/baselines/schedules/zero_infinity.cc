@@ -43,7 +43,7 @@ void ZeroInfinity(const Setting& setting, Simulation* simulation) {
       {.weights = WeightPolicy::kStreamed,
        // Checkpoints of activations are offloaded, not what autograd saves where there are none.
        .evictable_activations = setting.recompute != Recompute::kNothing,
-       .lookahead = kLayersAhead},
+       .paging = {.lookahead = kLayersAhead}},
       /*delayed=*/false, simulation);
 }
 

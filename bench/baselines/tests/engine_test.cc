@@ -31,7 +31,7 @@ TEST_F(DeviceMemoryTest, BringsInOnDemandOrOneTaskAhead) {
   for (const auto& [lookahead, seconds] : {std::pair(0, 26), std::pair(1, 23)}) {
     Timeline timeline(1, costs_.resources());
     timeline.BeginStep();
-    DeviceMemory memory(costs_, 0, kUnit * 2, lookahead, &timeline);
+    DeviceMemory memory(costs_, 0, kUnit * 2, {.lookahead = lookahead}, &timeline);
     const Tensor a = memory.Add({.size = kUnit, .on_host = true});
     const Tensor b = memory.Add({.size = kUnit, .on_host = true});
     memory.Run({.duration = Ten(), .reads = {a}});
@@ -44,7 +44,7 @@ TEST_F(DeviceMemoryTest, BringsInOnDemandOrOneTaskAhead) {
 TEST_F(DeviceMemoryTest, WritesDirtyTensorsBackAndDropsCleanOnes) {
   // Room for one tensor. a is made (10 s), written back (2 s), b comes (3 s) and is read (10 s), is
   // dropped, a comes back (3 s) and is read (10 s).
-  DeviceMemory memory(costs_, 0, kUnit, 1, &timeline_);
+  DeviceMemory memory(costs_, 0, kUnit, {}, &timeline_);
   const Tensor a = memory.Add({.size = kUnit});
   const Tensor b = memory.Add({.size = kUnit, .traffic = Traffic::kWeights, .on_host = true});
   memory.Run({.duration = Ten(), .creates = {a}});
@@ -59,8 +59,33 @@ TEST_F(DeviceMemoryTest, WritesDirtyTensorsBackAndDropsCleanOnes) {
   EXPECT_EQ(memory.host_peak(), kUnit);
 }
 
+// Room for two tensors. a and b are made (10 s each), then c is brought in in the place of a. When
+// room is needed: a is written back when the second task begins (10 s to 12 s), c comes until 15 s,
+// and then b in the place of c, which is dropped. On demand: a is written back from 20 s to 22 s, c
+// comes until 25 s. Ahead: a is written back from 10 s to 12 s, whatever asks for room, and on
+// demand c comes from 20 s to 23 s.
+TEST_F(DeviceMemoryTest, WritesBackAheadWhatWillBeEvicted) {
+  for (const auto& [lookahead, ahead, seconds] :
+       {std::tuple(1, false, 30), std::tuple(1, true, 30), std::tuple(0, false, 35),
+        std::tuple(0, true, 33)}) {
+    Timeline timeline(1, costs_.resources());
+    timeline.BeginStep();
+    const Paging paging{.lookahead = lookahead, .writes_back_ahead = ahead};
+    DeviceMemory memory(costs_, 0, kUnit * 2, paging, &timeline);
+    const Tensor a = memory.Add({.size = kUnit});
+    const Tensor b = memory.Add({.size = kUnit});
+    const Tensor c = memory.Add({.size = kUnit, .on_host = true});
+    memory.Run({.duration = Ten(), .creates = {a}});
+    memory.Run({.duration = Ten(), .creates = {b}});
+    const Operation last = memory.Run({.duration = Ten(), .reads = {c}});
+    timeline.Run();
+    EXPECT_EQ(timeline.EndOf(last), Seconds(seconds)) << lookahead << ahead;
+    EXPECT_EQ(timeline.BytesOf(0).host_links(), 2 * kUnit.count());
+  }
+}
+
 TEST_F(DeviceMemoryTest, EvictsTheLeastRecentlyUsed) {
-  DeviceMemory memory(costs_, 0, kUnit * 2, 1, &timeline_);
+  DeviceMemory memory(costs_, 0, kUnit * 2, {}, &timeline_);
   const Tensor a = memory.Add({.size = kUnit, .on_host = true});
   const Tensor b = memory.Add({.size = kUnit, .on_host = true});
   const Tensor c = memory.Add({.size = kUnit, .on_host = true});
@@ -73,7 +98,7 @@ TEST_F(DeviceMemoryTest, EvictsTheLeastRecentlyUsed) {
 }
 
 TEST_F(DeviceMemoryTest, SaysHowMuchATaskLacks) {
-  DeviceMemory memory(costs_, 0, kUnit * 3, 1, &timeline_);
+  DeviceMemory memory(costs_, 0, kUnit * 3, {}, &timeline_);
   const Tensor fixed = memory.Add({.size = kUnit, .on_host = true, .evictable = false});
   const Tensor a = memory.Add({.size = kUnit * 2, .on_host = true});
   memory.Run({.what = "first", .reads = {fixed}});
