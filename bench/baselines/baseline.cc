@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kMostSizes = 8;
 // Tasks of a simulated step, over all devices: some tens of milliseconds.
 constexpr int64_t kMostTasks = 10'000;
+// Devices with which every number of replicated stages is tried.
+constexpr int kAllStages = 8;
 
 Outcome SimulateWhole(const Baseline& baseline, const LayerCosts& costs, const Setting& setting) {
   Simulation simulation(costs);
@@ -102,30 +104,45 @@ bool Better(const Outcome& a, const Outcome& b) {
   return a.fits() ? a.step < b.step : a.missing < b.missing;
 }
 
-// All that a baseline tries at one microbatch size.
-std::vector<Setting> SettingsToTry(const Baseline& baseline, int microbatches) {
-  std::vector<Setting> settings;
-  for (Recompute recompute : baseline.recompute) {
-    for (bool reshards : baseline.reshards_after_forward) {
-      for (GradientPolicy gradients : baseline.gradients) {
-        for (bool ahead : baseline.writes_back_ahead) {
-          settings.push_back(
-              {.recompute = recompute,
-               .gradients = gradients,
-               .reshards_after_forward = reshards,
-               .microbatches = microbatches,
-               .paging = {.lookahead = baseline.lookahead, .writes_back_ahead = ahead}});
-        }
-      }
-    }
+// Setting::stages: one for each device, and where stages are replicated, fewer. Of many devices
+// only numbers that divide them are tried.
+std::vector<int> StagesToTry(const Baseline& baseline, const LayerCosts& layers) {
+  std::vector<int> stages = {0};
+  const int devices = layers.num_devices();
+  for (int s = 2; baseline.replicates_stages && s <= std::min(devices - 1, layers.num_layers());
+       ++s) {
+    if (devices <= kAllStages || devices % s == 0) stages.push_back(s);
   }
+  return stages;
+}
+
+// All that a baseline tries at one microbatch size.
+std::vector<Setting> SettingsToTry(const Baseline& baseline, const LayerCosts& layers,
+                                   int microbatches) {
+  std::vector<Setting> settings = {{.microbatches = microbatches}};
+  // Each of the settings so far with each of the values.
+  const auto with = [&settings](const auto& values, auto set) {
+    std::vector<Setting> more;
+    for (const Setting& setting : settings) {
+      for (const auto& value : values) set(value, &more.emplace_back(setting));
+    }
+    settings = std::move(more);
+  };
+  with(baseline.recompute, [](Recompute value, Setting* s) { s->recompute = value; });
+  with(StagesToTry(baseline, layers), [](int value, Setting* s) { s->stages = value; });
+  with(baseline.reshards_after_forward,
+       [](bool value, Setting* s) { s->reshards_after_forward = value; });
+  with(baseline.gradients, [](GradientPolicy value, Setting* s) { s->gradients = value; });
+  with(baseline.writes_back_ahead, [&baseline](bool value, Setting* s) {
+    s->paging = {.lookahead = baseline.lookahead, .writes_back_ahead = value};
+  });
   return settings;
 }
 
 void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
             std::vector<Outcome>* outcomes) {
   const bool either = baseline.writes_back_ahead.size() > 1;
-  for (const Setting& setting : SettingsToTry(baseline, microbatches)) {
+  for (const Setting& setting : SettingsToTry(baseline, layers, microbatches)) {
     // Where gradients fit added up, leaving each time is never faster. Without anything to write
     // back, it is all one when that is done.
     if (setting.gradients == GradientPolicy::kLeaveEachTime && outcomes->back().fits()) continue;
@@ -183,22 +200,26 @@ const std::vector<Baseline>& AllBaselines() {
        .remark = kOld,
        .data_parallel = false,
        .recompute = nothing,
+       .replicates_stages = true,
        .writes_back_ahead = either},
       {.name = "1f1b-swap, recompute",
        .schedule = OneForwardOneBackwardSwap,
        .remark = kOld,
        .data_parallel = false,
        .recompute = in_stages,
+       .replicates_stages = true,
        .writes_back_ahead = either},
       {.name = "1f1b-flush-swap",
        .schedule = OneForwardOneBackwardFlushSwap,
        .data_parallel = false,
        .recompute = nothing,
+       .replicates_stages = true,
        .writes_back_ahead = either},
       {.name = "1f1b-flush-swap, recompute",
        .schedule = OneForwardOneBackwardFlushSwap,
        .data_parallel = false,
        .recompute = in_stages,
+       .replicates_stages = true,
        .writes_back_ahead = either},
       {.name = "zero-offload", .schedule = ZeroOffload, .gradients = leave},
       {.name = "zero-offload, delayed update",

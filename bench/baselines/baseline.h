@@ -21,6 +21,7 @@ struct Baseline {
   std::vector<Recompute> recompute = {Recompute::kNothing, Recompute::kLayers};
   std::vector<GradientPolicy> gradients = {GradientPolicy::kVirtual};
   std::vector<bool> reshards_after_forward = {true};
+  bool replicates_stages = false;
   std::vector<bool> writes_back_ahead = {false};
   int lookahead = 1;  // of virtualised memory
 

@@ -26,22 +26,18 @@
 namespace harmony::baselines {
 
 void GpipeSwap(const Setting& setting, Simulation* simulation) {
-  const std::vector<model::LayerRange> stages =
-      BalancedStages(simulation->costs, setting.recompute, /*last_keeps=*/false);
-  std::vector<StageOrder> orders(stages.size());
+  const std::vector<Stage> stages =
+      BalancedStages(simulation->costs, {.recompute = setting.recompute});
+  std::vector<DeviceOrder> orders(stages.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    simulation->AddDevice(stages[stage],
+    simulation->AddDevice(stages[stage].layers,
                           {.recompute = setting.recompute, .paging = setting.paging});
     for (int step = 0; step < setting.steps; ++step) {
-      for (int m = 0; m < setting.microbatches; ++m) {
-        orders[stage].tasks.push_back({true, step, m});
-      }
-      for (int m = setting.microbatches - 1; m >= 0; --m) {
-        orders[stage].tasks.push_back({false, step, m});
-      }
+      for (int m = 0; m < setting.microbatches; ++m) orders[stage].push_back({true, step, m});
+      for (int m = setting.microbatches - 1; m >= 0; --m) orders[stage].push_back({false, step, m});
     }
   }
-  RunPipeline(orders, setting.microbatches, /*weight_versions=*/1, simulation);
+  RunPipeline(stages, orders, setting.microbatches, /*weight_versions=*/1, simulation);
 }
 
 }  // namespace harmony::baselines

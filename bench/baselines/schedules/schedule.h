@@ -14,6 +14,7 @@ struct Setting {
   Recompute recompute = Recompute::kLayers;
   // Of systems whose optimizer is on the host.
   GradientPolicy gradients = GradientPolicy::kLeaveOnce;
+  int stages = 0;                      // of a pipeline that replicates them; 0: as many as devices
   bool reshards_after_forward = true;  // fsdp-offload: weights are loaded again for the backward
   int microbatches = 1;                // of a step; data parallel: of each device
   int steps = 3;
@@ -63,24 +64,32 @@ void DataParallelStep(const Setting& setting, int step, Simulation* simulation,
 void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, bool delayed,
                           Simulation* simulation);
 
-// Cuts the layers into as many stages as there are devices so that the longest takes least time,
-// forward and backward of a microbatch. Fewer stages where there are fewer layers. `last_keeps`: of
-// stages that are recomputed the last one is not.
-std::vector<model::LayerRange> BalancedStages(const LayerCosts& costs, Recompute recompute,
-                                              bool last_keeps);
+// A stage of a pipeline: its layers, on devices that take its microbatches in turn.
+struct Stage {
+  model::LayerRange layers;
+  int first_device = 0, replicas = 1;
+};
+struct Cut {
+  int stages = 0;    // fewer where there are fewer layers; 0: as many as there are devices
+  int replicas = 1;  // of a stage at most; as far as there are devices
+  Recompute recompute = Recompute::kNothing;
+  bool last_keeps = false;  // of stages that are recomputed the last one is not
+};
+// Cuts the layers into stages so that a microbatch takes the longest one least time, forward and
+// backward, over the number of its replicas.
+std::vector<Stage> BalancedStages(const LayerCosts& costs, const Cut& cut);
 
 // Each device runs its own list of tasks, in order.
 struct StageTask {
   bool forward = true;
   int step = 0;
-  int microbatch = 0;
+  int microbatch = 0;  // of the step
 };
-struct StageOrder {
-  std::vector<StageTask> tasks;
-};
-// The stages of a pipeline, one a device, with what they send each other. Where stages are
+using DeviceOrder = std::vector<StageTask>;
+// The stages of a pipeline, with what they send each other; `orders` by device. Where stages are
 // recomputed, a microbatch whose backward is its device's next task is not: nothing would be saved.
-void RunPipeline(const std::vector<StageOrder>& orders, int microbatches, int weight_versions,
-                 Simulation* simulation);
+// Gradients of blocks that several devices have are reduced when all have added theirs.
+void RunPipeline(const std::vector<Stage>& stages, const std::vector<DeviceOrder>& orders,
+                 int microbatches, int weight_versions, Simulation* simulation);
 
 }  // namespace harmony::baselines

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "bench/baselines/tests/toy.h"
 
 namespace harmony::baselines {
@@ -151,11 +153,77 @@ TEST(OneForwardOneBackwardFlushSwapTest, KeepsFewerMicrobatchesThanGpipe) {
   EXPECT_EQ(peak(GpipeSwap), 11 + 4 * 20);
 }
 
+// 4 layers of 3 s on 3 devices: two stages, 3 layers on two devices (9 s over 2) and the last
+// alone.
+TEST(PipelineTest, BalancesReplicatedStages) {
+  const Toy toy(4, 3, kPlenty, 4);
+  const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
+  const std::vector<Stage> stages = BalancedStages(costs, {.stages = 2, .replicas = 4});
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[0].layers, (model::LayerRange{0, 2}));
+  EXPECT_EQ(stages[0].replicas, 2);
+  EXPECT_EQ(stages[1].layers, (model::LayerRange{3, 3}));
+  EXPECT_EQ(stages[1].first_device, 2);
+  EXPECT_EQ(stages[1].replicas, 1);
+}
+
 TEST(PipelineTest, BalancesStagesByTime) {
   const Toy toy(5, 2, kPlenty, 1, {.head = 12});  // layers of 3 s, the last of 12
   const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
-  const std::vector<model::LayerRange> expected = {{0, 3}, {4, 4}};
-  EXPECT_EQ(BalancedStages(costs, Recompute::kLayers, false), expected);
+  const std::vector<Stage> stages = BalancedStages(costs, {});
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[0].layers, (model::LayerRange{0, 3}));
+  EXPECT_EQ(stages[1].layers, (model::LayerRange{4, 4}));
+}
+
+// 3 devices, 2 layers of 1 s forward and 2 s backward, and the last of 12 s, 2 microbatches a step.
+// In two stages, the last layer on two devices, which take a microbatch each:
+//
+//   stage 0:          F0 0-2 F1 2-4             B0 14-18 B1 18-22
+//   stage 1, first:          0: 2-14
+//   stage 1, second:                1: 4-16
+//
+// The two exchange their layer's gradient, 1 unit each. In three stages the last has both
+// microbatches: 2 s to fill, 24 s, and 4 s to drain.
+TEST(OneForwardOneBackwardFlushSwapTest, GivesAHeavyStageSeveralDevices) {
+  const Toy toy(3, 3, kPlenty, 2, {.head = 12});
+  const Outcome alone = toy.Run(OneForwardOneBackwardFlushSwap, {.microbatches = 2});
+  EXPECT_EQ(alone.step, Seconds(30));
+  EXPECT_EQ(alone.peer_bytes, 0);
+  const Outcome shared = toy.Run(OneForwardOneBackwardFlushSwap, {.stages = 2, .microbatches = 2});
+  EXPECT_EQ(shared.step, Seconds(22));
+  EXPECT_EQ(Units(shared.peer_bytes), 2);
+  // Tuning finds it.
+  const std::vector<Baseline>& all = AllBaselines();
+  const auto row = std::find_if(all.begin(), all.end(), [](const Baseline& baseline) {
+    return baseline.name == "1f1b-flush-swap";
+  });
+  EXPECT_EQ(toy.Run(*row).step, Seconds(22));
+}
+
+// Whatever shares a stage, no task is missing: devices compute for 4 layers of 3 s and the last of
+// 3 for each microbatch.
+TEST(OneForwardOneBackwardTest, RunsEachMicrobatchOnceOnReplicatedStages) {
+  for (const Schedule schedule : {OneForwardOneBackwardSwap, OneForwardOneBackwardFlushSwap}) {
+    for (int devices = 2; devices <= 6; ++devices) {
+      for (int stages = 2; stages < devices; ++stages) {
+        for (int microbatches = 1; microbatches <= 7; ++microbatches) {
+          const Toy toy(5, devices, kPlenty, microbatches);
+          const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
+          const Setting setting{.stages = stages, .microbatches = microbatches, .steps = 3};
+          Simulation simulation(costs);
+          schedule(setting, &simulation);
+          const int steps = schedule == OneForwardOneBackwardSwap ? 4 : 3;
+          Nanos sum;
+          for (int step = 0; step < steps; ++step) {
+            for (const Nanos busy : simulation.timeline.BusyOf(step)) sum += busy;
+          }
+          EXPECT_EQ(sum, Seconds(15) * (steps * microbatches))
+              << devices << " devices, " << stages << " stages, " << microbatches;
+        }
+      }
+    }
+  }
 }
 
 TEST(ZeroOffloadTest, MovesGradientsAndWeightsOnceAStep) {
