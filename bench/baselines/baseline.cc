@@ -17,7 +17,9 @@ constexpr int64_t kMostTasks = 10'000;
 // Devices with which every number of replicated stages is tried.
 constexpr int kAllStages = 8;
 
-Outcome SimulateWhole(const Baseline& baseline, const LayerCosts& costs, const Setting& setting) {
+// Every microbatch of a step; `busy`: what its lanes do in it.
+Outcome SimulateWhole(const Baseline& baseline, const LayerCosts& costs, const Setting& setting,
+                      std::vector<Nanos>* busy) {
   Simulation simulation(costs);
   baseline.schedule(setting, &simulation);
   simulation.timeline.Run();
@@ -27,9 +29,8 @@ Outcome SimulateWhole(const Baseline& baseline, const LayerCosts& costs, const S
   outcome.remark = baseline.remark;
   outcome.microbatch_size = costs.microbatch();
   outcome.recompute = setting.recompute;
-  const std::vector<Nanos>& busy = simulation.timeline.BusyOf(step);
-  outcome.step = std::max(simulation.timeline.StepEnd(step) - simulation.timeline.StepEnd(step - 1),
-                          plan::BusiestResource(simulation.timeline.resources(), busy));
+  *busy = simulation.timeline.BusyOf(step);
+  outcome.step = simulation.timeline.StepEnd(step) - simulation.timeline.StepEnd(step - 1);
   const StepBytes& bytes = simulation.timeline.BytesOf(step);
   for (int traffic = 0; traffic < kTrafficClasses; ++traffic) {
     outcome.bytes[static_cast<size_t>(traffic)] = bytes.of(static_cast<Traffic>(traffic));
@@ -50,16 +51,21 @@ Outcome SimulateWhole(const Baseline& baseline, const LayerCosts& costs, const S
                      shortage.what, " needs ", FormatBytes(shortage.needed), " of ",
                      FormatBytes(shortage.capacity), ", microbatches of ", costs.microbatch());
   }
-  const Busiest busiest =
-      BusiestOf(simulation.timeline.resources(), busy, costs.num_devices(), outcome.step);
-  outcome.binds = busiest.text;
-  outcome.busiest_share = busiest.share;
   return outcome;
 }
 
 // a at x = 0, b at x = 1.
 int64_t Extend(int64_t a, int64_t b, double x) {
   return a + static_cast<int64_t>(static_cast<double>(b - a) * x);
+}
+
+// A step is as long as what is busiest in it, and says that.
+void Bind(const LayerCosts& costs, const std::vector<Nanos>& busy, Outcome* outcome) {
+  const plan::LaneResources resources = costs.resources();
+  outcome->step = std::max(outcome->step, plan::BusiestResource(resources, busy));
+  const Busiest busiest = BusiestOf(resources, busy, costs.num_devices(), outcome->step);
+  outcome->binds = busiest.text;
+  outcome->busiest_share = busiest.share;
 }
 
 void CheckHost(const plan::MachineSpec& machine, Outcome* outcome) {
@@ -257,17 +263,22 @@ Outcome Simulate(const Baseline& baseline, const LayerCosts& costs, const Settin
   const auto most = static_cast<int>(
       std::max<int64_t>(kMostTasks / tasks_of_one, int64_t{4} * costs.num_devices()));
   Outcome outcome;
+  std::vector<Nanos> busy;
   if (setting.microbatches <= most) {
-    outcome = SimulateWhole(baseline, costs, setting);
+    outcome = SimulateWhole(baseline, costs, setting, &busy);
   } else {
     Setting few = setting, more = setting;
     few.microbatches = most / 2;
     more.microbatches = most;
-    const Outcome shorter = SimulateWhole(baseline, costs, few);
-    outcome = SimulateWhole(baseline, costs, more);
+    std::vector<Nanos> busy_before;
+    const Outcome shorter = SimulateWhole(baseline, costs, few, &busy_before);
+    outcome = SimulateWhole(baseline, costs, more, &busy);
     const double x = static_cast<double>(setting.microbatches - few.microbatches) /
                      (more.microbatches - few.microbatches);
     outcome.step = Nanos(Extend(shorter.step.count(), outcome.step.count(), x));
+    for (size_t lane = 0; lane < busy.size(); ++lane) {
+      busy[lane] = Nanos(Extend(busy_before[lane].count(), busy[lane].count(), x));
+    }
     for (size_t t = 0; t < outcome.bytes.size(); ++t) {
       outcome.bytes[t] = Extend(shorter.bytes[t], outcome.bytes[t], x);
     }
@@ -275,6 +286,7 @@ Outcome Simulate(const Baseline& baseline, const LayerCosts& costs, const Settin
     outcome.peer_bytes = Extend(shorter.peer_bytes, outcome.peer_bytes, x);
     outcome.host_peak = Bytes(Extend(shorter.host_peak.count(), outcome.host_peak.count(), x));
   }
+  Bind(costs, busy, &outcome);
   CheckHost(costs.machine(), &outcome);
   return outcome;
 }

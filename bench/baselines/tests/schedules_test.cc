@@ -422,5 +422,13 @@ TEST(SimulateTest, MakesLongStepsOfShortOnes) {
   EXPECT_EQ(toy.Run(DpSwap, {.microbatches = 3000}).step, Seconds(27000));
 }
 
+// An update of 10000 s binds while microbatches are few, their 9 s each where they are all there.
+TEST(SimulateTest, SeesWhatBindsOnlyWithAllMicrobatches) {
+  const Toy toy(3, 1, kPlenty, 3000, {.update = 10000.0 / 3});
+  const Outcome outcome = toy.Run(ZeroOffloadDelayed, {.microbatches = 3000});
+  EXPECT_NEAR(outcome.step.seconds(), 27000, 10);
+  EXPECT_EQ(outcome.binds, "compute, device 0 100%");
+}
+
 }  // namespace
 }  // namespace harmony::baselines
