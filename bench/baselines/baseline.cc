@@ -139,23 +139,34 @@ std::vector<Setting> SettingsToTry(const Baseline& baseline, const LayerCosts& l
   with(baseline.reshards_after_forward,
        [](bool value, Setting* s) { s->reshards_after_forward = value; });
   with(baseline.gradients, [](GradientPolicy value, Setting* s) { s->gradients = value; });
-  with(baseline.writes_back_ahead, [&baseline](bool value, Setting* s) {
-    s->paging = {.lookahead = baseline.lookahead, .writes_back_ahead = value};
-  });
+  for (Setting& setting : settings) {
+    setting.paging = {.lookahead = baseline.lookahead,
+                      .writes_back_ahead = baseline.may_write_back_ahead};
+  }
   return settings;
 }
 
+// A setting that was tried.
+struct Tried {
+  Setting setting;
+  Outcome outcome;
+};
+
+bool BetterTried(const Tried& a, const Tried& b) { return Better(a.outcome, b.outcome); }
+
 void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
-            std::vector<Outcome>* outcomes) {
-  const bool either = baseline.writes_back_ahead.size() > 1;
+            std::vector<Tried>* tried) {
   for (const Setting& setting : SettingsToTry(baseline, layers, microbatches)) {
-    // Where gradients fit added up, leaving each time is never faster. Without anything to write
-    // back, it is all one when that is done.
-    if (setting.gradients == GradientPolicy::kLeaveEachTime && outcomes->back().fits()) continue;
-    if (either && setting.paging.writes_back_ahead && outcomes->back().host_link_bytes == 0) {
+    // Where gradients fit added up, leaving each time is never faster.
+    if (setting.gradients == GradientPolicy::kLeaveEachTime && tried->back().outcome.fits()) {
       continue;
     }
-    outcomes->push_back(Simulate(baseline, layers, setting));
+    if (!tried->empty()) {
+      const Outcome& best = std::min_element(tried->begin(), tried->end(), BetterTried)->outcome;
+      const Nanos least = LeastComputing(layers, setting, baseline.data_parallel);
+      if (best.fits() && best.step <= least) continue;
+    }
+    tried->push_back({setting, Simulate(baseline, layers, setting)});
   }
 }
 
@@ -188,45 +199,44 @@ const std::vector<Baseline>& AllBaselines() {
   const std::vector<Recompute> in_stages = {Recompute::kLayers, Recompute::kStage};
   const std::vector<GradientPolicy> leave = {GradientPolicy::kLeaveOnce,
                                              GradientPolicy::kLeaveEachTime};
-  const std::vector<bool> either = {false, true};
   static const std::vector<Baseline> all = {
-      {.name = "dp-swap", .schedule = DpSwap, .recompute = nothing, .writes_back_ahead = either},
+      {.name = "dp-swap", .schedule = DpSwap, .recompute = nothing, .may_write_back_ahead = true},
       {.name = "dp-swap, recompute",
        .schedule = DpSwap,
        .recompute = layers,
-       .writes_back_ahead = either},
+       .may_write_back_ahead = true},
       {.name = "gpipe-swap", .schedule = GpipeSwap, .data_parallel = false, .recompute = nothing},
       {.name = "gpipe-swap, recompute",
        .schedule = GpipeSwap,
        .data_parallel = false,
        .recompute = in_stages,
-       .writes_back_ahead = either},
+       .may_write_back_ahead = true},
       {.name = "1f1b-swap",
        .schedule = OneForwardOneBackwardSwap,
        .remark = kOld,
        .data_parallel = false,
        .recompute = nothing,
        .replicates_stages = true,
-       .writes_back_ahead = either},
+       .may_write_back_ahead = true},
       {.name = "1f1b-swap, recompute",
        .schedule = OneForwardOneBackwardSwap,
        .remark = kOld,
        .data_parallel = false,
        .recompute = in_stages,
        .replicates_stages = true,
-       .writes_back_ahead = either},
+       .may_write_back_ahead = true},
       {.name = "1f1b-flush-swap",
        .schedule = OneForwardOneBackwardFlushSwap,
        .data_parallel = false,
        .recompute = nothing,
        .replicates_stages = true,
-       .writes_back_ahead = either},
+       .may_write_back_ahead = true},
       {.name = "1f1b-flush-swap, recompute",
        .schedule = OneForwardOneBackwardFlushSwap,
        .data_parallel = false,
        .recompute = in_stages,
        .replicates_stages = true,
-       .writes_back_ahead = either},
+       .may_write_back_ahead = true},
       {.name = "zero-offload", .schedule = ZeroOffload, .gradients = leave},
       {.name = "zero-offload, delayed update",
        .schedule = ZeroOffloadDelayed,
@@ -305,23 +315,30 @@ Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job:
         baseline, absl::StrCat("a device's share of ", share,
                                " does not divide into microbatches of ", job.micro_batch_size));
   }
-  std::vector<Outcome> outcomes;
+  std::vector<Tried> tried;
   for (int64_t size : SizesToTry(share, job.micro_batch_size)) {
     const LayerCosts layers(model, job, machine, costs, size);
     if (!layers.known()) continue;
-    const size_t before = outcomes.size();
-    TryAll(baseline, layers, static_cast<int>(share / size), &outcomes);
+    const size_t before = tried.size();
+    TryAll(baseline, layers, static_cast<int>(share / size), &tried);
     // A larger microbatch needs more of a device, never less.
-    const bool some_fit =
-        std::any_of(outcomes.begin() + static_cast<int64_t>(before), outcomes.end(),
-                    [](const Outcome& o) { return o.obstacle != Obstacle::kDeviceMemory; });
-    if (!some_fit) break;
+    const bool none_fits =
+        tried.size() > before &&
+        std::all_of(tried.begin() + static_cast<int64_t>(before), tried.end(),
+                    [](const Tried& t) { return t.outcome.obstacle == Obstacle::kDeviceMemory; });
+    if (none_fits) break;
   }
-  if (outcomes.empty()) {
+  if (tried.empty()) {
     return DoesNotDivide(baseline,
                          absl::StrCat("no time is known of a microbatch that divides ", share));
   }
-  return *std::min_element(outcomes.begin(), outcomes.end(), Better);
+  Tried best = *std::min_element(tried.begin(), tried.end(), BetterTried);
+  if (!best.setting.paging.writes_back_ahead || best.outcome.host_link_bytes == 0) {
+    return best.outcome;
+  }
+  best.setting.paging.writes_back_ahead = false;
+  const LayerCosts layers(model, job, machine, costs, best.outcome.microbatch_size);
+  return std::min(best.outcome, Simulate(baseline, layers, best.setting), Better);
 }
 
 Busiest BusiestOf(const plan::LaneResources& resources, const std::vector<Nanos>& busy,

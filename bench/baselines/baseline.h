@@ -22,7 +22,7 @@ struct Baseline {
   std::vector<GradientPolicy> gradients = {GradientPolicy::kVirtual};
   std::vector<bool> reshards_after_forward = {true};
   bool replicates_stages = false;
-  std::vector<bool> writes_back_ahead = {false};
+  bool may_write_back_ahead = false;
   int lookahead = 1;  // of virtualised memory
 
   bool updates_on_host() const { return gradients.front() != GradientPolicy::kVirtual; }
@@ -62,8 +62,9 @@ struct Outcome {
 Outcome Simulate(const Baseline& baseline, const LayerCosts& costs, const Setting& setting);
 
 // The best setting that fits, over microbatch sizes (the job's, or where it leaves that open those
-// that divide a device's share of the batch) and all that the baseline lists; where none fits, the
-// one that lacks least, of the host's memory if any fits the devices.
+// that divide a device's share of the batch) and all that the baseline lists (with write-backs
+// ahead of need; the best setting once more without); where none fits, the one that lacks least, of
+// the host's memory if any fits the devices.
 Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job::JobSpec& job,
              const plan::MachineSpec& machine, const dispatch::CostFactory& costs);
 

@@ -76,12 +76,12 @@ absl::Status AddHarmony(const published::ImportedModel& imported, bool data_para
   return absl::OkStatus();
 }
 
-// What people do today, and those that virtualise memory once more as LMS for PyTorch does it:
+// What people do today, and data parallelism with swapping once more as LMS for PyTorch does it:
 // tensors come in when a task asks for them, not one task ahead.
 std::vector<baselines::Baseline> Baselines() {
   std::vector<baselines::Baseline> all = baselines::AllBaselines();
   for (const baselines::Baseline& baseline : baselines::AllBaselines()) {
-    if (!absl::StrContains(baseline.name, "-swap")) continue;
+    if (!absl::StartsWith(baseline.name, "dp-swap")) continue;
     baselines::Baseline& on_demand = all.emplace_back(baseline);
     on_demand.name += ", on demand";
     on_demand.lookahead = 0;

@@ -13,7 +13,7 @@
 // backward runs).
 //
 // Dirty tensors are written back when the page-in comes that needs the room, or ahead, as soon as
-// they are made and the link is idle, whichever is faster.
+// they are made and the link is idle: whichever is faster.
 //
 // In its favour: clean tensors are dropped, where LMS for PyTorch gives up the host's copy when it
 // brings a tensor in, and so writes every evicted one back; it brings a tensor in when an operator

@@ -78,6 +78,8 @@ struct Cut {
 // Cuts the layers into stages so that a microbatch takes the longest one least time, forward and
 // backward, over the number of its replicas.
 std::vector<Stage> BalancedStages(const LayerCosts& costs, const Cut& cut);
+// No step is shorter, for what a device computes in it.
+Nanos LeastComputing(const LayerCosts& costs, const Setting& setting, bool data_parallel);
 
 // Each device runs its own list of tasks, in order.
 struct StageTask {

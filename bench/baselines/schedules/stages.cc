@@ -49,6 +49,7 @@ class Balance {
         devices = more;
       }
     }
+    longest_ = At(stages_ - 1, devices, layers_).longest;
     std::vector<Stage> result(static_cast<size_t>(stages_));
     for (int stage = stages_ - 1, end = layers_; stage >= 0; --stage) {
       const Choice choice = At(stage, devices, end);
@@ -58,6 +59,8 @@ class Balance {
     }
     return result;
   }
+  // Of the stages above: a microbatch in the longest one, over its replicas.
+  Nanos longest() const { return longest_; }
 
  private:
   // The stages up to one, which ends before some layer, on so many devices.
@@ -108,6 +111,7 @@ class Balance {
 
   const int layers_, devices_, stages_, replicas_;
   const Sums until_, until_of_last_;
+  Nanos longest_;
   std::vector<std::vector<Choice>> best_;  // by stage; devices and end
 };
 
@@ -115,6 +119,17 @@ class Balance {
 
 std::vector<Stage> BalancedStages(const LayerCosts& costs, const Cut& cut) {
   return Balance(costs, cut).Stages();
+}
+
+Nanos LeastComputing(const LayerCosts& costs, const Setting& setting, bool data_parallel) {
+  Balance balance(costs, {.stages = data_parallel ? 1 : setting.stages,
+                          .replicas = setting.stages > 0 ? setting.microbatches : 1,
+                          .recompute = setting.recompute,
+                          .last_keeps = true});
+  balance.Stages();
+  // Of the microbatches of a stage that is recomputed the last one may not be.
+  const bool all = setting.recompute != Recompute::kStage;
+  return balance.longest() * (setting.microbatches - (all ? 0 : 1));
 }
 
 }  // namespace harmony::baselines
