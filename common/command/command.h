@@ -95,11 +95,16 @@ struct ComputeTask {
       0;  // forward: counted in what a forward task runs (Plan::microbatches_per_forward_task)
   int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
-  std::vector<WeightBinding> gradients;  // backward kinds; accumulated in place
-  bool first_microbatch = false;         // of its replica: gradients are set, not added to
-  // Of its replica: then weight gradients are stored in the form in which they leave the device,
-  // and checked to be finite.
+  std::vector<WeightBinding> gradients;  // backward kinds; the first buffer of each
+  // The number of its replica in its part of the gradients (LayerGroup::gradient_parts), which says
+  // which of the buffers it adds to (model/sum_tree.h). The replica's first microbatch sets the
+  // buffer; after the last one the buffer is added to the sums that wait for it.
+  int replica = 0;
+  bool first_microbatch = false;
   bool last_microbatch = false;
+  // The part's sum is complete after it: then it is stored in the form in which it leaves the
+  // device, and checked to be finite.
+  bool stores_gradients = false;
   // Forward: boundary layers.first. Backward: the stash, boundary StashBoundary(group).
   std::optional<Bytes> input;
   // KeptActivationBytes of the layers. Forward: what the backward needs is left here. Backward: the
@@ -120,7 +125,7 @@ enum class TrafficClass : uint8_t {
   kGradients,
   kStash,
   kBoundaryCommit,
-  kBoundary,
+  kBoundary,  // and all that goes from device to device
   kTokens,
   kLoss,
   kRecovery,
@@ -177,8 +182,7 @@ struct HostTask {
   HostTaskKind kind = HostTaskKind::kLoadBatch;
   int block = -1;  // norm, update
   Bytes offset;    // batch, scalars, norm: where in the arena the object is (to be) placed
-  // Norm, update: in the order they are summed: last reference first, of each reference its
-  // replicas ascending.
+  // Norm, update: last reference first, of each reference its parts ascending.
   std::vector<int> gradient_records;
   // kUpdate commits version step+1; kCheckpoint saves version step+1 ("checkpoint-<step+1>").
 };

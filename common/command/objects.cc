@@ -45,7 +45,7 @@ std::string DebugString(const ObjectKey& key) {
   if (key.kind == ObjectKind::kStash || key.kind == ObjectKind::kBoundaryGradient) {
     absl::StrAppend(&text, ", microbatch ", key.microbatch);
   } else if (key.microbatch > 0) {
-    absl::StrAppend(&text, ", replica ", key.microbatch);
+    absl::StrAppend(&text, ", part ", key.microbatch);
   }
   return text + ")";
 }

@@ -22,14 +22,14 @@ enum class ObjectKind : uint8_t {
                // their masters, elsewhere. Version v: v updates are in it. Writer: host worker
   kMoment1,    // index: block; AdamW's m, or SGD's momentum. Writer: host worker
   kMoment2,    // index: block; AdamW v. Writer: host worker
-  kGradient,   // index: reference, microbatch: replica; version s+1 for step index s. Writer:
-               // swapper
+  kGradient,   // index: reference, microbatch: part (LayerGroup::gradient_parts); version s+1 for
+               // step index s. Writer: swapper
   kStash,      // index: layer boundary, microbatch: number of the forward task, which may have run
                // several; version s+1. Writer: swapper
   kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
                       // swapper
-  kLoss,   // microbatch: replica; the LossSlots of its microbatches; s+1. Those of all replicas
-           // follow each other in the arena. Writer: swapper
+  kLoss,   // microbatch: part of the gradients; the LossSlots of its microbatches; s+1. Those of
+           // all parts follow each other in the arena. Writer: swapper
   kBatch,  // index: 0/1 (step parity): inputs of the global batch (LayOutBatch); s+1. Writer: host
            // worker
   kStepScalars,  // index: 0/1 (step parity): see StepScalars; version s+1. Writer: host worker
@@ -39,7 +39,7 @@ enum class ObjectKind : uint8_t {
 struct ObjectKey {
   ObjectKind kind = ObjectKind::kParameter;
   int32_t index = 0;  // block, reference, layer boundary or parity, by kind
-  // Stash and boundary gradient: the microbatch (see there). Gradient and loss: the replica.
+  // Stash and boundary gradient: the microbatch (see there). Gradient and loss: the part.
   int32_t microbatch = 0;
   auto operator<=>(const ObjectKey&) const = default;
 };

@@ -59,8 +59,8 @@ absl::Status Damaged(absl::string_view path, absl::string_view why) {
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path) {
   CheckpointManifest manifest;
   const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
-    root.Only({"step", "micro_batch_size", "virtual_replicas", "gradient_dtype", "result_keys",
-               "details", "files"});
+    root.Only({"step", "micro_batch_size", "virtual_replicas", "sum_order", "gradient_dtype",
+               "result_keys", "details", "files"});
     manifest.step = root.Get("step").Integer(0);
     manifest.result_keys = root.Get("result_keys").Text();
     manifest.resolved = ReadResolvedKeys(root);

@@ -41,8 +41,8 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));
   RunFile run;
   const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
-    root.Only({"digest", "micro_batch_size", "virtual_replicas", "gradient_dtype", "data",
-               "finished", "result_keys", "extensions", "save_steps", "logging_steps"});
+    root.Only({"digest", "micro_batch_size", "virtual_replicas", "sum_order", "gradient_dtype",
+               "data", "finished", "result_keys", "extensions", "save_steps", "logging_steps"});
     run.result_keys = root.Get("result_keys").Text();
     run.resolved = ReadResolvedKeys(root);
     run.finished = root.Get("finished").Flag();

@@ -107,9 +107,9 @@ absl::Status ReadReplicas(const JobKey& key, const JobValue& value, JobSpec& job
   job.virtual_replicas = 0;
   if (IsAuto(value)) return absl::OkStatus();
   int64_t replicas = 0;
-  if (!ReadInt(key, value, 1, 1 << 20, &replicas).ok()) {
+  if (!ReadInt(key, value, 1, 1 << 20, &replicas).ok() || (replicas & (replicas - 1)) != 0) {
     return Wrong(key, value,
-                 "auto or a whole number from 1 that divides the microbatches of a step");
+                 "auto or a power of two (1, 2, 4, ...) that divides the microbatches of a step");
   }
   job.virtual_replicas = static_cast<int>(replicas);
   return absl::OkStatus();

@@ -49,7 +49,10 @@ int64_t JobSpec::ResolvedWarmupSteps() const {
 int JobSpec::AutoReplicas(int64_t microbatch) const {
   if (microbatch == 0) microbatch = std::max<int64_t>(micro_batch_size, 1);
   const int64_t microbatches = global_batch_size / microbatch;
-  return microbatches % 4 == 0 ? 4 : microbatches % 2 == 0 ? 2 : 1;
+  constexpr int64_t kMost = 16;
+  int64_t replicas = 1;
+  while (replicas < kMost && microbatches % (2 * replicas) == 0) replicas *= 2;
+  return static_cast<int>(replicas);
 }
 
 std::vector<std::string> MomentNames(const JobSpec& job) {

@@ -84,8 +84,8 @@ struct JobSpec {
 
   // Steps of warm-up, shares resolved (rounded up, as transformers does).
   int64_t ResolvedWarmupSteps() const;
-  // What `virtual_replicas: auto` is in data-parallel mode: the largest of 4, 2 and 1 that leaves
-  // whole microbatches to each; of size `microbatch`, or (0) of the job's, where it has one.
+  // What `virtual_replicas: auto` is: the largest power of two up to 16 that leaves whole
+  // microbatches to each; of size `microbatch`, or (0) of the job's, where it has one.
   int AutoReplicas(int64_t microbatch = 0) const;
   // True when gradients must all be committed before any update (section 3).
   bool DeferredUpdates() const { return update == UpdateMode::kDeferred || max_grad_norm > 0; }

@@ -35,7 +35,8 @@ ArenaLayout::ArenaLayout(const model::ModelSpec& model, const Plan& plan)
   scalars_begin_ = Take(end, Bytes(sizeof(command::StepScalars)) * 2);
   norms_begin_ =
       Take(end, Bytes(sizeof(command::NormSlot)) * static_cast<int64_t>(model.blocks.size()));
-  loss_bytes_ = Bytes(sizeof(command::LossSlot)) * plan.replica_microbatches();
+  loss_bytes_ =
+      Bytes(sizeof(command::LossSlot)) * plan.part_microbatches(plan.backward_groups.back());
   loss_begin_ = Take(end, Bytes(sizeof(command::LossSlot)) * num_microbatches_);
 
   stash_begin_ = end;
@@ -78,7 +79,8 @@ ArenaLayout::ArenaLayout(const model::ModelSpec& model, const Plan& plan)
     const model::ParamBlock& block = BlockOf(model, static_cast<int>(reference));
     if (!deferred && !block.tied()) continue;
     gradient_stride_[reference] = block.gradient_bytes.AlignUp(kSlotAlignment);
-    gradient_[reference] = Take(end, gradient_stride_[reference] * plan.replicas);
+    const LayerGroup& group = BackwardGroupOf(plan, model.references[reference].layer);
+    gradient_[reference] = Take(end, gradient_stride_[reference] * group.gradient_parts);
   }
   ring_bytes_ = deferred ? Bytes(0) : plan.gradient_ring;
   ring_begin_ = Take(end, ring_bytes_);
@@ -96,25 +98,28 @@ Bytes ArenaLayout::BoundaryGradient(int bank, int microbatch) const {
 }
 
 Bytes ArenaLayout::MinimalRing(const model::ModelSpec& model, const Plan& plan) {
-  Bytes most;
+  return Pieces(model, plan).largest;
+}
+
+Bytes ArenaLayout::DefaultRing(const model::ModelSpec& model, const Plan& plan) {
+  const RingPieces pieces = Pieces(model, plan);
+  const Bytes half = Bytes(pieces.all.count() / 2).AlignUp(kSlotAlignment);
+  return std::max(pieces.largest, half);
+}
+
+ArenaLayout::RingPieces ArenaLayout::Pieces(const model::ModelSpec& model, const Plan& plan) {
+  RingPieces pieces;
   for (const LayerGroup& group : plan.backward_groups) {
     Bytes sum;
     for (int reference : ReferencesOf(model, group.layers)) {
       const model::ParamBlock& block = BlockOf(model, reference);
-      if (!block.tied()) sum += block.gradient_bytes.AlignUp(kSlotAlignment);
+      if (block.tied()) continue;
+      sum += block.gradient_bytes.AlignUp(kSlotAlignment);
+      pieces.all += block.gradient_bytes * group.gradient_parts;
     }
-    most = std::max(most, sum * plan.replicas);
+    pieces.largest = std::max(pieces.largest, sum * group.gradient_parts);
   }
-  return most;
-}
-
-Bytes ArenaLayout::DefaultRing(const model::ModelSpec& model, const Plan& plan) {
-  Bytes all;
-  for (const model::ParamBlock& block : model.blocks) {
-    if (!block.tied()) all += block.gradient_bytes;
-  }
-  const Bytes half = Bytes(all.count() / 2).AlignUp(kSlotAlignment);
-  return std::max(MinimalRing(model, plan), half * plan.replicas);
+  return pieces;
 }
 
 }  // namespace harmony::plan

@@ -11,9 +11,8 @@
 //   banks     `boundary_banks` banks of one boundary gradient per microbatch, each as large as the
 //             largest; backward group number i from the top commits its input gradient into bank
 //             i mod boundary_banks
-//   gradients deferred: a slot per reference and replica. Eager: a slot per replica and reference
-//   of a tied
-//             block, and a ring for the rest, which the dispatcher assigns from
+//   gradients deferred: a slot per reference and part. Eager: a slot per part and reference of a
+//             tied block, and a ring for the rest, which the dispatcher assigns from
 
 #include <vector>
 
@@ -47,8 +46,8 @@ class ArenaLayout {
     return scalars_begin_ + Bytes(sizeof(command::StepScalars)) * parity;
   }
   Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(command::NormSlot)) * block; }
-  Bytes Loss(int replica = 0) const { return loss_begin_ + loss_bytes_ * replica; }
-  Bytes loss_bytes() const { return loss_bytes_; }  // of a replica's LossSlots
+  Bytes Loss(int part = 0) const { return loss_begin_ + loss_bytes_ * part; }
+  Bytes loss_bytes() const { return loss_bytes_; }  // of a part's LossSlots
   bool HasStash(int boundary) const { return stashes_[boundary].begin.count() >= 0; }
   // Always stashed here, for the backward; the other boundaries that have a stash only pass
   // through.
@@ -60,14 +59,14 @@ class ArenaLayout {
     return gradient_[reference].count() >= 0;
   }
   // REQUIRES: UseHasOwnGradientSlot
-  Bytes Gradient(int reference, int replica = 0) const {
-    return gradient_[reference] + gradient_stride_[reference] * replica;
+  Bytes Gradient(int reference, int part = 0) const {
+    return gradient_[reference] + gradient_stride_[reference] * part;
   }
   Bytes ring_begin() const { return ring_begin_; }
   Bytes ring_bytes() const { return ring_bytes_; }
 
-  // Smallest ring that can work (the largest group's gradients, of every replica), and the one that
-  // keeps the arena at 14 bytes a parameter: two bytes for each, a replica.
+  // Smallest ring that can work (the largest group's gradients, of every part), and the one that
+  // has room for half of all: two bytes a parameter and part, with which the arena takes 14.
   static Bytes MinimalRing(const model::ModelSpec& model, const Plan& plan);
   static Bytes DefaultRing(const model::ModelSpec& model, const Plan& plan);
 
@@ -76,6 +75,12 @@ class ArenaLayout {
     Bytes begin = Bytes(-1);  // never in the arena
     Bytes task, microbatch;   // of one forward task, of one microbatch of it
   };
+  // What passes through the ring in a step, with every part.
+  struct RingPieces {
+    Bytes largest, all;  // of a group, of all groups
+  };
+  static RingPieces Pieces(const model::ModelSpec& model, const Plan& plan);
+
   int num_microbatches_, microbatches_per_forward_task_;
   Bytes persistent_, small_begin_, scalars_begin_, norms_begin_, loss_begin_, loss_bytes_,
       stash_begin_, boundary_bytes_, banks_begin_, gradients_begin_, ring_begin_, ring_bytes_, end_;
@@ -84,7 +89,7 @@ class ArenaLayout {
   std::vector<StashPlace> stashes_;     // by boundary
   std::vector<bool> is_stashed_;        // by boundary
   std::vector<Bytes> gradient_;         // by reference; -1: from the ring
-  std::vector<Bytes> gradient_stride_;  // by reference: from replica to replica
+  std::vector<Bytes> gradient_stride_;  // by reference: from part to part
 };
 
 }  // namespace harmony::plan

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/command/command.h"
 #include "common/command/lane_kinds.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 
 namespace harmony::plan {
 namespace {
@@ -42,10 +44,40 @@ absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
 }
 
 absl::Status CheckReplicas(const Plan& plan) {
-  if (plan.replicas >= 1 && plan.num_microbatches % plan.replicas == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("plan: ", plan.replicas,
-                                                 " replicas do not divide the ",
-                                                 plan.num_microbatches, " microbatches of a step"));
+  if (!model::IsPowerOfTwo(plan.replicas) || plan.num_microbatches % plan.replicas != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: ", plan.replicas, " replicas are no power of two that divides the ",
+                     plan.num_microbatches, " microbatches of a step"));
+  }
+  for (const LayerGroup& group : plan.backward_groups) {
+    const int parts = group.gradient_parts;
+    if (parts >= 1 && plan.replicas % parts == 0 && parts % plan.num_shards() == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: backward group of layers ", group.layers.first, " to ", group.layers.last, ": ",
+        parts, " parts of gradients (gradient_parts) do not divide ", plan.replicas,
+        " replicas on ", plan.num_shards(), " devices that run them at a time"));
+  }
+  return absl::OkStatus();
+}
+
+// What adds up a block's gradients takes as many parts of each.
+absl::Status CheckTiedParts(const model::ModelSpec& model, const Plan& plan) {
+  for (const model::ParamBlock& block : model.blocks) {
+    const auto group_of = [&](int reference) -> const LayerGroup& {
+      return BackwardGroupOf(plan, model.references[reference].layer);
+    };
+    const LayerGroup& first = group_of(block.references.front());
+    for (int reference : block.references) {
+      const LayerGroup& other = group_of(reference);
+      if (other.gradient_parts == first.gradient_parts) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "plan: gradients of '", block.name, "' leave the backward group of layers ",
+          first.layers.first, " to ", first.layers.last, " in ", first.gradient_parts,
+          " parts (gradient_parts), that of layers ", other.layers.first, " to ", other.layers.last,
+          " in ", other.gradient_parts, "; a tied tensor's need as many"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // All groups on all devices: groups name none.
@@ -61,11 +93,11 @@ absl::Status CheckNoDevice(const std::vector<LayerGroup>& groups, absl::string_v
 
 absl::Status CheckForwardTasks(const model::ModelSpec& model, const Plan& plan) {
   if (plan.microbatches_per_forward_task < 1 ||
-      plan.replica_microbatches() % plan.microbatches_per_forward_task != 0) {
+      plan.shard_microbatches() % plan.microbatches_per_forward_task != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan: forward tasks of ", plan.microbatches_per_forward_task,
-                     " microbatches at once do not divide the ", plan.replica_microbatches(),
-                     plan.replicas > 1 ? " of a replica" : " of a step"));
+                     " microbatches at once do not divide the ", plan.shard_microbatches(),
+                     plan.num_shards() > 1 ? " of a device" : " of a step"));
   }
   if (plan.microbatches_per_forward_task == 1 || LargerForwardTasksAllowed(model, plan))
     return absl::OkStatus();
@@ -128,6 +160,14 @@ int DeviceOf(const Plan& plan, const LayerGroup& group, int shard) {
   return plan.mode == ParallelMode::kData ? shard : group.device;
 }
 
+int WeightPeer(const Plan& plan, int shard) {
+  if (!plan.pass_weights) return -1;
+  const auto root = [&](int of) { return plan.devices[static_cast<size_t>(of)].root; };
+  int peer = shard - 1;
+  while (peer >= 0 && (root(peer) == 0 || root(peer) != root(shard))) --peer;
+  return peer;
+}
+
 std::string DebugString(const Plan& plan) {
   std::string text = absl::StrCat(
       plan.mode == ParallelMode::kData ? "harmony-dp, " : "",
@@ -173,11 +213,43 @@ absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan) {
                      ", the model has them of ", PrecisionName(model.gradient_dtype)));
   }
   HARMONY_RETURN_IF_ERROR(CheckReplicas(plan));
+  HARMONY_RETURN_IF_ERROR(CheckTiedParts(model, plan));
   HARMONY_RETURN_IF_ERROR(CheckForwardTasks(model, plan));
   for (const LayerGroup& group : plan.backward_groups) {
     HARMONY_RETURN_IF_ERROR(CheckKept(plan, group));
   }
   return absl::OkStatus();
+}
+
+const LayerGroup& BackwardGroupOf(const Plan& plan, int layer) {
+  const auto behind =
+      std::partition_point(plan.backward_groups.begin(), plan.backward_groups.end(),
+                           [&](const LayerGroup& group) { return group.layers.first <= layer; });
+  return *(behind - 1);
+}
+
+LayerGroup& BackwardGroupOf(Plan& plan, int layer) {
+  return const_cast<LayerGroup&>(BackwardGroupOf(std::as_const(plan), layer));
+}
+
+void TieParts(const model::ModelSpec& model, Plan& plan) {
+  // A group may have a part in several tied blocks.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const model::ParamBlock& block : model.blocks) {
+      if (!block.tied()) continue;
+      int most = 0;
+      const auto group_of = [&](int reference) -> LayerGroup& {
+        return BackwardGroupOf(plan, model.references[reference].layer);
+      };
+      for (int reference : block.references) {
+        most = std::max(most, group_of(reference).gradient_parts);
+      }
+      for (int reference : block.references) {
+        changed |= std::exchange(group_of(reference).gradient_parts, most) != most;
+      }
+    }
+  }
 }
 
 bool LargerForwardTasksAllowed(const model::ModelSpec& model, const Plan& plan) {
@@ -255,9 +327,11 @@ MinimalSwap ComputeMinimalSwap(const model::ModelSpec& model, const Plan& plan) 
   const auto boundary_bytes = [&](int boundary) {
     return model::BoundaryBytes(model, boundary, plan.microbatch_size) * plan.num_microbatches;
   };
+  int loads = 0;  // of a block: of shards that do not have it passed on
+  for (int shard = 0; shard < plan.num_shards(); ++shard) loads += WeightPeer(plan, shard) < 0;
   auto load = [&](model::LayerRange layers, bool backward) {
     for (int block : BlocksOf(model, layers, backward)) {
-      swap.weights += model.blocks[block].weight_bytes * plan.num_shards();
+      swap.weights += model.blocks[block].weight_bytes * loads;
     }
   };
   const auto read_inputs = [&](model::LayerRange layers) {
@@ -286,7 +360,8 @@ MinimalSwap ComputeMinimalSwap(const model::ModelSpec& model, const Plan& plan) 
     swap.stash += boundary_bytes(stash.boundary);  // out
   }
   for (const model::ParameterReference& reference : model.references) {
-    swap.gradients += model.blocks[reference.block].gradient_bytes * plan.replicas;
+    swap.gradients += model.blocks[reference.block].gradient_bytes *
+                      BackwardGroupOf(plan, reference.layer).gradient_parts;
   }
   return swap;
 }

@@ -32,6 +32,11 @@ struct LayerGroup {
   // Needs keep_stash, for the group's input is the first of it, and forward tasks of one
   // microbatch, so that each backward finds its own in one place.
   bool keep_activations = false;
+  // Backward groups only. A gradient leaves the device in so many parts, each the sum of as many
+  // replicas as follow each other: a multiple of the shards that divides the replicas. More parts
+  // need fewer gradient buffers on the device, more copies, and more of the arena. Changes no bit
+  // of the result.
+  int gradient_parts = 1;
 };
 
 // How the microbatches of a step are spread over the devices.
@@ -49,13 +54,13 @@ struct DevicePlan {
 
 struct Plan {
   ParallelMode mode = ParallelMode::kPipeline;
-  // The microbatches of a step are divided into that many ranges of equal length, in order.
-  // Gradients are summed over the microbatches of a replica, in order; then those of the replicas,
-  // in order. Determines the result (of the job, never changed), whatever the mode and the devices.
+  // The microbatches of a step are divided into that many ranges of equal length, in order; a power
+  // of two. Gradients are summed as sum_tree.h says. Determines the result (of the job, never
+  // changed), whatever the mode and the devices.
   int replicas = 1;
   int num_microbatches = 1;
   int64_t microbatch_size = 1;  // sequences; of backward (and fused) tasks
-  // A forward task runs that many microbatches at once. Divides num_microbatches; above 1 only
+  // A forward task runs that many microbatches at once. Divides those of a shard; above 1 only
   // where LargerForwardTasksAllowed. Changes no bit of the result.
   int microbatches_per_forward_task = 1;
   int64_t sequence_length = 0;
@@ -69,6 +74,9 @@ struct Plan {
   // The model's (model::ModelSpec::gradient_dtype), which the job leaves to the plan. Determines
   // the result, as the replicas do.
   DType gradient_dtype = DType::kF32;
+  // Of devices that share a link to the host, that of the first shard loads weights, each of the
+  // others has them from the one before it, device to device: the link carries them once.
+  bool pass_weights = false;
   bool clip = false;          // global-norm clipping: norms and the coefficient before any update
   int optimizer_moments = 2;  // job::MomentsOf: AdamW 2, SGD with momentum 1
 
@@ -89,6 +97,11 @@ struct Plan {
     return num_microbatches / microbatches_per_forward_task;
   }  // of each forward group
   int replica_microbatches() const { return num_microbatches / replicas; }
+  int part_microbatches(const LayerGroup& backward_group) const {
+    return num_microbatches / backward_group.gradient_parts;
+  }
+  // The losses of a step leave the device with the gradients of the last group, part by part.
+  int loss_parts() const { return backward_groups.back().gradient_parts; }
   // A group runs that often in a phase: once for each shard, a range of whole replicas, each on a
   // device of its own. Pipeline: 1. Data: the largest divisor of `replicas` that is not above the
   // number of devices; shard i on device i.
@@ -102,10 +115,22 @@ std::string DebugString(const Plan& plan);
 // Where a shard of a group runs. (In data mode LayerGroup::device is 0 and means nothing.)
 int DeviceOf(const Plan& plan, const LayerGroup& group, int shard);
 
+// The shard whose device passes weights on to that of another (Plan::pass_weights). -1: they come
+// from the host.
+int WeightPeer(const Plan& plan, int shard);
+
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
-// there is not, when one keeps what it cannot keep, and when sizes or numbers do not divide each
-// other.
+// there is not, when one keeps what it cannot keep, when gradients of a tied block leave in
+// different numbers of parts, and when sizes or numbers do not divide each other.
 absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan);
+
+// The backward group of a layer. REQUIRES: groups that cover it.
+const LayerGroup& BackwardGroupOf(const Plan& plan, int layer);
+LayerGroup& BackwardGroupOf(Plan& plan, int layer);
+
+// Gradients of a tied block leave in as many parts from all groups that refer to it: the most of
+// any of them.
+void TieParts(const model::ModelSpec& model, Plan& plan);
 
 // Forward tasks may run several microbatches: each one's part of a boundary begins at a slot
 // boundary, so that a backward task can read its slice and kernels give it the bits it gets alone.

@@ -7,6 +7,7 @@
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
+#include "common/model/sum_tree.h"
 
 namespace harmony::plan {
 namespace {
@@ -26,19 +27,25 @@ Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
       one["keep_weights"] = group.keep_weights;
       one["keep_stash"] = group.keep_stash;
       one["keep_activations"] = group.keep_activations;
+      one["gradient_parts"] = group.gradient_parts;
     }
     json.push_back(std::move(one));
   }
   return json;
 }
 
-std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devices, bool backward) {
+int CountOf(const document::JsonField& field) {
+  return static_cast<int>(field.Integer(1, limits::kMostMicrobatches));
+}
+
+std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devices, int replicas,
+                                 bool backward) {
   std::vector<LayerGroup> groups;
   int64_t next = 0;
   for (const document::JsonField& item : field.Items()) {
     if (backward) {
       item.Only({"first_layer", "last_layer", "device", "keep_weights", "keep_stash",
-                 "keep_activations"});
+                 "keep_activations", "gradient_parts"});
     } else {
       item.Only({"first_layer", "last_layer", "device"});
     }
@@ -51,6 +58,13 @@ std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devic
       group.keep_stash = item.Get("keep_stash").Flag();
       // Plans of before there was a choice recompute.
       group.keep_activations = item.Has("keep_activations") && item.Get("keep_activations").Flag();
+      group.gradient_parts =
+          item.Has("gradient_parts") ? CountOf(item.Get("gradient_parts")) : replicas;
+      if (item.ok() && replicas % group.gradient_parts != 0) {
+        item.Get("gradient_parts")
+            .Wrong(
+                absl::StrCat("is ", group.gradient_parts, "; it must divide replicas, ", replicas));
+      }
     }
     if (!item.ok()) break;
     if (first != next) {
@@ -69,10 +83,6 @@ std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devic
   return groups;
 }
 
-int CountOf(const document::JsonField& field) {
-  return static_cast<int>(field.Integer(1, limits::kMostMicrobatches));
-}
-
 // Plans of before there was a choice have neither.
 void ReadMode(const document::JsonField& field, Plan* plan) {
   if (field.Has("mode")) {
@@ -84,17 +94,18 @@ void ReadMode(const document::JsonField& field, Plan* plan) {
   }
   if (!field.Has("replicas")) return;
   plan->replicas = CountOf(field.Get("replicas"));
-  if (field.ok() && plan->num_microbatches % plan->replicas != 0) {
+  if (field.ok() &&
+      (!model::IsPowerOfTwo(plan->replicas) || plan->num_microbatches % plan->replicas != 0)) {
     field.Get("replicas")
-        .Wrong(absl::StrCat("is ", plan->replicas, "; it must divide num_microbatches, ",
-                            plan->num_microbatches));
+        .Wrong(absl::StrCat("is ", plan->replicas, "; it must be a power of two that divides ",
+                            "num_microbatches, ", plan->num_microbatches));
   }
 }
 
 Plan PlanOf(const document::JsonField& field) {
   field.Only({"schema", "mode", "replicas", "devices", "micro_batch_size", "num_microbatches",
-              "sequence_length", "update", "gradient_dtype", "forward_span", "stream_slots",
-              "forward_groups", "backward_groups"});
+              "sequence_length", "update", "gradient_dtype", "pass_weights", "forward_span",
+              "stream_slots", "forward_groups", "backward_groups"});
   Plan plan;
   const std::string schema = field.Get("schema").Text();
   if (field.ok() && schema != kPlanSchema) {
@@ -114,6 +125,8 @@ Plan PlanOf(const document::JsonField& field) {
   if (field.Has("gradient_dtype")) {  // there was no choice before
     plan.gradient_dtype = field.Get("gradient_dtype").Precision();
   }
+  // Nor here: all weights came from the host.
+  plan.pass_weights = field.Has("pass_weights") && field.Get("pass_weights").Flag();
   plan.microbatches_per_forward_task = CountOf(field.Get("forward_span"));
   if (field.ok() && plan.num_microbatches % plan.microbatches_per_forward_task != 0) {
     field.Get("forward_span")
@@ -123,8 +136,8 @@ Plan PlanOf(const document::JsonField& field) {
   plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1, kMostSlots));
   // Where each device runs all groups, there is no device to name but 0.
   const int choice = plan.mode == ParallelMode::kData ? 1 : static_cast<int>(devices);
-  plan.forward_groups = GroupsOf(field.Get("forward_groups"), choice, false);
-  plan.backward_groups = GroupsOf(field.Get("backward_groups"), choice, true);
+  plan.forward_groups = GroupsOf(field.Get("forward_groups"), choice, plan.replicas, false);
+  plan.backward_groups = GroupsOf(field.Get("backward_groups"), choice, plan.replicas, true);
   if (field.ok() && plan.backward_groups.empty()) {
     field.Get("backward_groups").Wrong("has no group");
   }
@@ -144,6 +157,7 @@ std::string PlanFileText(const Plan& plan) {
   json["sequence_length"] = plan.sequence_length;
   json["update"] = ToString(plan.update);
   json["gradient_dtype"] = PrecisionName(plan.gradient_dtype);
+  json["pass_weights"] = plan.pass_weights;
   json["forward_span"] = plan.microbatches_per_forward_task;
   json["stream_slots"] = plan.stream_slots;
   json["forward_groups"] = GroupsToJson(plan.forward_groups, false);

@@ -70,6 +70,8 @@ void EncodeBody(const command::ComputeTask& task, v1::Command* command) {
   EncodeBindings(task.gradients, wire->mutable_gradients());
   wire->set_first_microbatch(task.first_microbatch);
   wire->set_last_microbatch(task.last_microbatch);
+  wire->set_replica(task.replica);
+  wire->set_stores_gradients(task.stores_gradients);
   EncodeBindings(task.outputs, wire->mutable_outputs());
   EncodeBindings(task.inputs, wire->mutable_inputs());
   for (const TensorPlace& place : kTensorPlaces) {
@@ -90,6 +92,8 @@ command::ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
   task.gradients = DecodeBindings<command::WeightBinding>(wire.gradients(), "gradients", read);
   task.first_microbatch = wire.first_microbatch();
   task.last_microbatch = wire.last_microbatch();
+  task.replica = read.Index(wire.replica(), "replica");
+  task.stores_gradients = wire.stores_gradients();
   task.outputs = DecodeBindings<command::OutputBinding>(wire.outputs(), "outputs", read);
   task.inputs = DecodeBindings<command::InputBinding>(wire.inputs(), "inputs", read);
   for (const TensorPlace& place : kTensorPlaces) {
@@ -196,12 +200,20 @@ void EncodeGroups(const std::vector<plan::LayerGroup>& groups,
     out->set_keep_weights(group.keep_weights);
     out->set_keep_stash(group.keep_stash);
     out->set_keep_activations(group.keep_activations);
+    out->set_gradient_parts(group.gradient_parts);
   }
+}
+
+// A divisor of `whole`; 0, as of an older plan, is 1.
+int DecodeDivisor(int raw, int whole, absl::string_view field, WireFields& read) {
+  const int divisor = raw == 0 ? 1 : raw;
+  if (divisor < 1 || whole % divisor != 0) read.Wrong(field, raw);
+  return divisor;
 }
 
 // Groups must follow each other without a gap, and lie on devices there are.
 std::vector<plan::LayerGroup> DecodeGroups(
-    const google::protobuf::RepeatedPtrField<v1::Group>& wire, int num_devices,
+    const google::protobuf::RepeatedPtrField<v1::Group>& wire, int num_devices, int replicas,
     absl::string_view field, WireFields& read) {
   std::vector<plan::LayerGroup> groups;
   int next = 0;
@@ -212,21 +224,17 @@ std::vector<plan::LayerGroup> DecodeGroups(
     if (in.device() < 0 || in.device() >= num_devices) {
       read.Wrong(absl::StrCat(field, ".device"), in.device());
     }
-    groups.push_back({{in.first_layer(), in.last_layer()},
-                      in.device(),
-                      in.keep_weights(),
-                      in.keep_stash(),
-                      in.keep_activations()});
+    const int parts = in.gradient_parts() == 0 ? replicas : in.gradient_parts();
+    groups.push_back(
+        {{in.first_layer(), in.last_layer()},
+         in.device(),
+         in.keep_weights(),
+         in.keep_stash(),
+         in.keep_activations(),
+         DecodeDivisor(parts, replicas, absl::StrCat(field, ".gradient_parts"), read)});
     next = in.last_layer() + 1;
   }
   return groups;
-}
-
-// A divisor of `whole`; 0, as of an older plan, is 1.
-int DecodeDivisor(int raw, int whole, absl::string_view field, WireFields& read) {
-  const int divisor = raw == 0 ? 1 : raw;
-  if (divisor < 1 || whole % divisor != 0) read.Wrong(field, raw);
-  return divisor;
 }
 
 }  // namespace
@@ -277,6 +285,7 @@ void EncodePlan(const plan::Plan& plan, v1::Plan* wire) {
     out->set_root(device.root);
   }
   wire->set_arena_dynamic(plan.arena_dynamic.count());
+  wire->set_pass_weights(plan.pass_weights);
   wire->set_clip(plan.clip);
   wire->set_optimizer_moments(plan.optimizer_moments);
   wire->set_stream_slots(plan.stream_slots);
@@ -304,12 +313,15 @@ absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire) {
     plan.devices.push_back({Bytes(in.memory()), resident, in.root()});
   }
   const int num_devices = static_cast<int>(plan.devices.size());
-  plan.forward_groups = DecodeGroups(wire.forward_groups(), num_devices, "forward_groups", read);
-  plan.backward_groups = DecodeGroups(wire.backward_groups(), num_devices, "backward_groups", read);
+  plan.forward_groups =
+      DecodeGroups(wire.forward_groups(), num_devices, plan.replicas, "forward_groups", read);
+  plan.backward_groups =
+      DecodeGroups(wire.backward_groups(), num_devices, plan.replicas, "backward_groups", read);
   plan.update = read.Enumerator<job::UpdateMode>(wire.update(), "update");
   if (plan.update == job::UpdateMode::kAuto) read.Wrong("update", wire.update());
   plan.arena_dynamic = read.Size(wire.arena_dynamic(), "arena_dynamic");
   plan.gradient_dtype = wire.bf16_gradients() ? DType::kBF16 : DType::kF32;
+  plan.pass_weights = wire.pass_weights();
   plan.clip = wire.clip();
   plan.optimizer_moments = read.Index(wire.optimizer_moments(), "optimizer_moments");
   if (plan.optimizer_moments > 2) read.Wrong("optimizer_moments", wire.optimizer_moments());

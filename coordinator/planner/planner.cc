@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -181,30 +182,18 @@ absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
   return absl::OkStatus();
 }
 
-// The modes that the job leaves open, the default first. Replicas fix the result, which must not
-// depend on how many devices there happen to be: where nobody asks for them there is one, which is
-// a pipeline's.
+// The modes that the job leaves open, the default first.
 std::vector<Division> DivisionsOf(const job::JobSpec& job, const plan::MachineSpec& machine,
                                   const PlannerOptions& options) {
   const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
   if (job.mode == "harmony-dp") {
-    return {
-        {plan::ParallelMode::kData, given > 0 ? given : job.AutoReplicas(options.microbatch_size)}};
+    return {{plan::ParallelMode::kData, given}};
   }
-  std::vector<Division> divisions = {{plan::ParallelMode::kPipeline, std::max(given, 1)}};
-  if (job.mode == "auto" && given > 1 && machine.devices.size() > 1) {
+  std::vector<Division> divisions = {{plan::ParallelMode::kPipeline, given}};
+  if (job.mode == "auto" && given != 1 && machine.devices.size() > 1) {
     divisions.push_back({plan::ParallelMode::kData, given});
   }
   return divisions;
-}
-
-// What the job could have by asking for it, to be named beside what it gets.
-std::optional<Division> OnRequest(const job::JobSpec& job, const plan::MachineSpec& machine,
-                                  const PlannerOptions& options) {
-  const bool open = job.mode == "auto" && job.virtual_replicas == 0 && options.replicas == 0;
-  const Division data{plan::ParallelMode::kData, job.AutoReplicas(options.microbatch_size)};
-  if (!options.explain || !open || machine.devices.size() == 1 || data.replicas == 1) return {};
-  return data;
 }
 
 // The search in one mode.
@@ -213,6 +202,7 @@ struct Candidate {
   int64_t microbatch = 0;
   SearchResult found;
   bool fits_host = false;
+  Nanos at_least;  // of any plan, where that is too long to be searched
 };
 
 class Planning {
@@ -228,8 +218,12 @@ class Planning {
     const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_);
     // The size fixes the result as well: it must not depend on the mode that wins.
     const std::vector<int64_t> sizes = SizesOf(divisions.front());
-    std::vector<Candidate> all;
-    for (const Division& division : divisions) all.push_back(Search(division, sizes));
+    std::vector<Candidate> all = SearchAll(divisions, sizes);
+    const bool automatic = divisions.front().replicas == 0;
+    if (automatic && absl::c_none_of(all, [](const Candidate& one) { return one.fits_host; })) {
+      // The host holds the parts that gradients leave in. One replica's are fewer.
+      all.push_back(Search({divisions.front().mode, 1}, sizes, Nanos()));
+    }
     const Candidate* best = &all.front();
     for (const Candidate& other : all) {
       if (Better(other, *best)) best = &other;
@@ -249,9 +243,7 @@ class Planning {
     for (const Candidate& other : all) {
       if (options_.explain && &other != best) Add(other, *best, &result.alternatives);
     }
-    if (const std::optional<Division> division = OnRequest(job_, machine_, options_)) {
-      Add(Search(*division, SizesOf(*division)), *best, &result.alternatives);
-    }
+    if (options_.explain) AddOneReplica(*best, sizes, &result.alternatives);
     return result;
   }
 
@@ -268,22 +260,37 @@ class Planning {
                            Paced(machine_) || (options_.costs && !options_.rough));
   }
 
+  std::vector<Candidate> SearchAll(const std::vector<Division>& divisions,
+                                   const std::vector<int64_t>& sizes) const {
+    std::vector<Candidate> all;
+    for (const Division& division : divisions) {
+      const bool beaten = !all.empty() && all.front().found.found && all.front().fits_host;
+      all.push_back(Search(division, sizes, beaten ? all.front().found.best.score : Nanos()));
+    }
+    return all;
+  }
+
   // By the first size for which there is a plan; where none fits the host, the one that needs the
   // least of it. Smaller microbatches allow larger groups, which stash less.
-  Candidate Search(Division division, const std::vector<int64_t>& sizes) const {
-    Candidate best{division, 0, {}, false};
+  // Above 0, `beat` is a score that only a better plan is of use beside.
+  Candidate Search(Division division, const std::vector<int64_t>& sizes, Nanos beat) const {
+    Candidate best{division, 0, {}, false, {}};
     Bytes least;
     int64_t most = std::numeric_limits<int64_t>::max();
     for (int64_t size : sizes) {
       if (size > most) continue;
-      Candidate candidate{division, size, {}, false};
-      const PlanBuilder builder = BuilderOf(candidate);
-      const MoveRules rules = RulesOf(job_, builder);
-      candidate.found = SearchPlans(builder, rules, partition_, costs_, options_.search);
+      Candidate candidate{division, size, {}, false, {}};
+      if (beat > Nanos() && size == sizes.front()) {
+        candidate.at_least = BoundOf(candidate);
+        if (candidate.at_least >= beat) return candidate;
+      }
+      FindPlan(&candidate);
       if (!candidate.found.found) {
-        if (!best.found.found) best.microbatch = size;
+        if (!best.found.found) best = std::move(candidate);
         continue;
       }
+      const PlanBuilder builder = BuilderOf(candidate);
+      const MoveRules rules = RulesOf(job_, builder);
       most = size / 2;
       candidate.fits_host = builder.FitsHost(candidate.found.best.plan);
       if (!candidate.fits_host) SaveHostMemory(builder, rules, &candidate);
@@ -295,6 +302,49 @@ class Planning {
       if (best.fits_host) break;
     }
     return best;
+  }
+
+  Nanos BoundOf(const Candidate& candidate) const {
+    const PlanBuilder builder = BuilderOf(candidate);
+    const plan::Plan shape = builder.Blank();
+    TaskCosts tasks(model_, shape, costs_(shape));
+    return Bounds(model_, tasks).OfAnyPlan(shape, builder.ForwardTaskSizes());
+  }
+
+  // The search has gradients leave in as few parts as there is memory for, and devices that share a
+  // link pass weights on. Then with more parts, where the memory that this frees lets the same
+  // groups overlap better; and with all weights from the host, for a device that passes weights on
+  // holds them until the other one has room.
+  void FindPlan(Candidate* candidate) const {
+    const PlanBuilder builder = BuilderOf(*candidate);
+    candidate->found =
+        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
+    if (!candidate->found.found) return;
+    Division division = candidate->division;
+    while (division.least_parts < candidate->found.best.plan.replicas) {
+      division.least_parts *= 2;
+      TryDivision(division, candidate);
+    }
+    if (!candidate->found.best.plan.pass_weights) return;
+    division = candidate->division;
+    division.pass_weights = false;
+    TryDivision(division, candidate);
+  }
+
+  // The groups that were found, divided in another way; keeps what is better.
+  void TryDivision(const Division& division, Candidate* candidate) const {
+    ScoredPlan& best = candidate->found.best;
+    const PlanBuilder builder(model_, job_, machine_, candidate->microbatch, division);
+    plan::Plan plan = best.plan;
+    plan.pass_weights = builder.Blank().pass_weights;
+    StepExecutions step;
+    if (!builder.Complete(&plan, &step) || !builder.FitsHost(plan)) return;
+    const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
+    if (!time.ok() || builder.Score(plan, time->step) >= best.score) return;
+    best.step = time->step;
+    best.score = builder.Score(plan, time->step);
+    best.plan = std::move(plan);
+    candidate->division = division;
   }
 
   // The search goes by time.
@@ -315,6 +365,9 @@ class Planning {
   static bool Better(const Candidate& a, const Candidate& b) {
     if (a.found.found != b.found.found) return a.found.found;
     if (a.fits_host != b.fits_host) return a.fits_host;
+    if (a.found.found && !a.fits_host) {
+      return a.found.best.plan.arena_dynamic < b.found.best.plan.arena_dynamic;
+    }
     return a.found.best.score < b.found.best.score;
   }
 
@@ -322,17 +375,32 @@ class Planning {
   static void Add(const Candidate& other, const Candidate& best, std::vector<Alternative>* all) {
     Alternative mode;
     mode.what = absl::StrCat("mode: ", ToString(other.division.mode),
-                             ", virtual_replicas: ", other.division.replicas);
-    mode.fits = other.found.found && other.fits_host;
-    mode.step = other.found.best.step;
+                             ", virtual_replicas: ", best.found.best.plan.replicas);
+    const bool searched = other.at_least == Nanos() || other.found.found;
+    mode.fits = !searched || (other.found.found && other.fits_host);
+    mode.step = searched ? other.found.best.step : other.at_least;
     mode.why = !mode.fits                         ? "no plan of that mode fits the memory"
+               : !searched                        ? "every plan of that mode takes longer"
                : mode.step > best.found.best.step ? "the best plan of that mode takes longer"
-               : other.division.replicas != best.division.replicas
-                   ? "its sums have other last bits, so it has to be asked for"
                : other.found.best.score > mode.step
                    ? "it is not faster by so much as to take more of the host's memory"
                    : "it is as fast";
     all->insert(all->begin(), std::move(mode));
+  }
+
+  // One device has no use for replicas that nobody asked for, but needs buffers for them.
+  void AddOneReplica(const Candidate& best, const std::vector<int64_t>& sizes,
+                     std::vector<Alternative>* all) const {
+    const bool automatic = job_.virtual_replicas == 0 && options_.replicas == 0;
+    if (!automatic || machine_.devices.size() > 1 || best.found.best.plan.replicas == 1) return;
+    const Candidate one = Search({best.division.mode, 1}, sizes, Nanos());
+    if (!Better(one, best)) return;
+    Alternative other;
+    other.what = "virtual_replicas: 1";
+    other.fits = true;
+    other.step = one.found.best.step;
+    other.why = "faster, but for a new run: it fixes other bits, and no devices can share a layer";
+    all->insert(all->begin(), std::move(other));
   }
 
   const model::ModelSpec& model_;

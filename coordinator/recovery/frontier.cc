@@ -99,22 +99,23 @@ class Derivation {
   bool Holds(command::ObjectKind kind, int index, int microbatch = 0) const {
     return frontier_.Holds({kind, index, microbatch}, work_.step + 1);
   }
-  // Of a range of microbatches or replicas.
+  // Of a range of microbatches or parts.
   bool HoldsAll(command::ObjectKind kind, int index, int begin, int count) const {
     for (int m = begin; m < begin + count; ++m) {
       if (!Holds(kind, index, m)) return false;
     }
     return true;
   }
-  bool HoldsReplicas(command::ObjectKind kind, int index, int shard) const {
-    const int count = plan_.replicas / plan_.num_shards();
+  bool HoldsParts(command::ObjectKind kind, int index, const plan::LayerGroup& group,
+                  int shard) const {
+    const int count = group.gradient_parts / plan_.num_shards();
     return HoldsAll(kind, index, shard * count, count);
   }
 
   bool GradientsDone(const plan::LayerGroup& group, int shard) const {
     for (int reference : plan::ReferencesOf(model_, group.layers)) {
       if (work_.update[model_.references[reference].block] &&
-          !HoldsReplicas(command::ObjectKind::kGradient, reference, shard)) {
+          !HoldsParts(command::ObjectKind::kGradient, reference, group, shard)) {
         return false;
       }
     }
@@ -126,8 +127,10 @@ class Derivation {
     const int groups = static_cast<int>(plan_.backward_groups.size());
     const int fused = groups - 1, count = plan_.shard_microbatches();
     for (int g = 0; g < groups; ++g) backward[g] = !GradientsDone(plan_.backward_groups[g], shard);
-    if (work_.scalars && !HoldsReplicas(command::ObjectKind::kLoss, 0, shard))
+    if (work_.scalars &&
+        !HoldsParts(command::ObjectKind::kLoss, 0, plan_.backward_groups[fused], shard)) {
       backward[fused] = true;
+    }
     // What runs needs the gradient of its output: committed, or computed once more from above.
     for (int g = 0; g < fused; ++g) {
       const int boundary = plan_.backward_groups[g + 1].layers.first;

@@ -68,7 +68,7 @@ struct StepWork {
   std::vector<bool> update;  // by block
 };
 
-// Derives it, shard by shard and top down: a group whose gradients of the shard's replicas are not
+// Derives it, shard by shard and top down: a group whose gradients of the shard's parts are not
 // all committed runs from its stash and the committed gradient of its output; where that is
 // missing, the group above (the forward) runs again. So one shard may be groups ahead of another,
 // and keeps its lead. What devices kept is forgotten: the forward that makes it runs again.

@@ -19,11 +19,11 @@ enum class Content : uint8_t {
   kParameter,         // index: block; version: updates in it
   kActivation,        // index: boundary; version: step
   kBoundaryGradient,  // index: boundary; version: step
-  kGradient,    // index: reference; microbatch: those of its replica below are summed, in order;
-                // version: step
-  kBatchInput,  // index: its number; version: step
-  kKept,        // index: first layer; version: step; what a forward left for its backward
-  kLoss,        // one slot on a device; in the arena all of a replica (index; microbatch -1)
+  kGradient,          // index: reference; microbatch: those of the buffer below are summed;
+                      // version: step
+  kBatchInput,        // index: its number; version: step
+  kKept,              // index: first layer; version: step; what a forward left for its backward
+  kLoss,              // one slot on a device; in the arena all of a part (index; microbatch -1)
 };
 
 struct Tag {

@@ -1,9 +1,11 @@
 #include "coordinator/sim/sim_world.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/sum_tree.h"
 #include "coordinator/recovery/frontier.h"
 
 namespace harmony::sim {
@@ -16,11 +18,11 @@ Tag GradientOfBoundary(int boundary, int m, int64_t step) {
 Tag Kept(const command::ComputeTask& task, int64_t step) {
   return {Content::kKept, task.layers.first, task.microbatch, step};
 }
-// With all microbatches of a replica below `end`.
+// With all microbatches below `end` of those that are in the buffer.
 Tag Gradient(int reference, int end, int64_t step) {
   return {Content::kGradient, reference, end, step};
 }
-Tag Losses(int replica, int64_t step) { return {Content::kLoss, replica, -1, step}; }
+Tag Losses(int part, int64_t step) { return {Content::kLoss, part, -1, step}; }
 
 // Ids of running commands are unique per lane and generation only; devices are cleared between
 // generations, and so are uses.
@@ -64,10 +66,10 @@ absl::Status SimWorld::Start(const command::Command& command) {
     auto& carried = in_flight_[command.header.lane];
     carried = MemoryOf(copy->source).Contents(copy->source.offset, copy->size);
     if (copy->commit && copy->commit->key.kind == command::ObjectKind::kLoss) {
-      const int replica = copy->commit->key.microbatch;
+      const int part = copy->commit->key.microbatch;
       const int64_t of = static_cast<int64_t>(copy->commit->version) - 1;
-      HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset, replica, of));
-      carried = {{Bytes(0), copy->size, Losses(replica, of)}};
+      HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset, part, of));
+      carried = {{Bytes(0), copy->size, Losses(part, of)}};
     }
     if (carried.empty()) {
       return absl::InternalError("copies a range that holds no whole object");
@@ -149,18 +151,7 @@ absl::Status SimWorld::StartCompute(uint64_t id, const command::ComputeTask& tas
     }
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
   }
-  for (const command::WeightBinding& gradient : task.gradients) {
-    const Bytes size = AccumulatorSize(gradient.reference);
-    if (!task.first_microbatch) {
-      HARMONY_RETURN_IF_ERROR(
-          memory.Expect(gradient.offset, size, Gradient(gradient.reference, m, step)));
-    }
-    if (task.first_microbatch != (m % plan_.replica_microbatches() == 0) ||
-        task.last_microbatch != ((m + 1) % plan_.replica_microbatches() == 0)) {
-      return absl::InternalError("accumulation does not begin and end with its replica");
-    }
-    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset, size));
-  }
+  HARMONY_RETURN_IF_ERROR(StartSums(id, task, step, memory));
   for (const command::OutputBinding& output : task.outputs) {
     HARMONY_RETURN_IF_ERROR(
         memory.BeginWrite(id, output.offset, BoundarySize(output.boundary) * task_microbatches));
@@ -177,9 +168,12 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
   ShadowMemory& memory = devices_[device];
   const int m = task.microbatch;
   for (const command::WeightBinding& gradient : task.gradients) {
-    const Bytes size = task.last_microbatch ? GradientSize(gradient.reference)
-                                            : AccumulatorSize(gradient.reference);
-    memory.Put(gradient.offset, size, Gradient(gradient.reference, m + 1, step));
+    const Bytes size = AccumulatorSize(gradient.reference);
+    const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
+    const int buffer = model::WaitingSums(task.replica) - additions;
+    memory.Put(gradient.offset + size.AlignUp(kSlotAlignment) * buffer,
+               task.stores_gradients ? GradientSize(gradient.reference) : size,
+               Gradient(gradient.reference, m + 1, step));
   }
   for (const command::OutputBinding& output : task.outputs) {
     const Bytes size = BoundarySize(output.boundary);
@@ -201,14 +195,48 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
   return absl::OkStatus();
 }
 
+// What a buffer holds begins where what the one before holds ends, and the first one where the part
+// does: so every microbatch is in one of them.
+absl::Status SimWorld::StartSums(uint64_t id, const command::ComputeTask& task, int64_t step,
+                                 ShadowMemory& memory) const {
+  if (task.gradients.empty()) return absl::OkStatus();
+  const int m = task.microbatch, of_replica = plan_.replica_microbatches();
+  const int of_part = plan_.part_microbatches(plan::BackwardGroupOf(plan_, task.layers.last));
+  if (task.replica != m % of_part / of_replica || task.first_microbatch != (m % of_replica == 0) ||
+      task.last_microbatch != ((m + 1) % of_replica == 0) ||
+      task.stores_gradients != ((m + 1) % of_part == 0)) {
+    return absl::InternalError("accumulation does not begin and end with its replica and its part");
+  }
+  const int part = m / of_part, waiting = model::WaitingSums(task.replica);
+  for (const command::WeightBinding& gradient : task.gradients) {
+    const Bytes size = AccumulatorSize(gradient.reference), stride = size.AlignUp(kSlotAlignment);
+    int end = part * of_part / of_replica;  // replicas below are in the buffers before
+    for (int buffer = 0; buffer < waiting; ++buffer) {
+      // The largest power of two of replicas that is left of those before this one.
+      const int left = m / of_replica - end;
+      end += 1 << (31 - std::countl_zero(static_cast<uint32_t>(left)));
+      HARMONY_RETURN_IF_ERROR(memory.Expect(gradient.offset + stride * buffer, size,
+                                            Gradient(gradient.reference, end * of_replica, step)));
+    }
+    const Bytes own = gradient.offset + stride * waiting;
+    if (!task.first_microbatch) {
+      HARMONY_RETURN_IF_ERROR(memory.Expect(own, size, Gradient(gradient.reference, m, step)));
+    }
+    const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
+    HARMONY_RETURN_IF_ERROR(
+        memory.BeginWrite(id, own - stride * additions, stride * additions + size));
+  }
+  return absl::OkStatus();
+}
+
 // ---- Copies ----
 
-absl::Status SimWorld::ReadLoss(int device, Bytes offset, int replica, int64_t step) const {
-  const int count = plan_.replica_microbatches();
+absl::Status SimWorld::ReadLoss(int device, Bytes offset, int part, int64_t step) const {
+  const int count = plan_.num_microbatches / plan_.loss_parts();
   for (int m = 0; m < count; ++m) {
-    HARMONY_RETURN_IF_ERROR(devices_[device].Expect(
-        offset + Bytes(sizeof(command::LossSlot)) * m, Bytes(sizeof(command::LossSlot)),
-        {Content::kLoss, 0, replica * count + m, step}));
+    HARMONY_RETURN_IF_ERROR(devices_[device].Expect(offset + Bytes(sizeof(command::LossSlot)) * m,
+                                                    Bytes(sizeof(command::LossSlot)),
+                                                    {Content::kLoss, 0, part * count + m, step}));
   }
   return absl::OkStatus();
 }
@@ -255,7 +283,7 @@ absl::Status SimWorld::CompleteCopy(const command::Transfer& copy) {
   Tag tag;
   switch (key.kind) {
     case command::ObjectKind::kGradient:
-      tag = Gradient(key.index, EndOf(key.microbatch), step);
+      tag = Gradient(key.index, EndOf(key.index, key.microbatch), step);
       break;
     case command::ObjectKind::kStash:
       for (int i = 0; i < plan_.microbatches_per_forward_task; ++i) {
@@ -302,19 +330,21 @@ void SimWorld::SetBlock(int block, uint64_t version, command::ObjectState state)
 }
 
 absl::Status SimWorld::CheckGradients(const command::HostTask& task, int64_t step) const {
-  // All replicas of all references, in the order that makes the sum.
+  // All parts of all references, in the order that makes the sum.
   const std::vector<int>& references = model_.blocks[task.block].references;
+  const int layer = model_.references[references.front()].layer;
+  const int parts = plan::BackwardGroupOf(plan_, layer).gradient_parts;
   auto next = task.gradient_records.begin();
   for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
-    for (int replica = 0; replica < plan_.replicas; ++replica, ++next) {
-      const command::ObjectKey key{command::ObjectKind::kGradient, *reference, replica};
+    for (int part = 0; part < parts; ++part, ++next) {
+      const command::ObjectKey key{command::ObjectKind::kGradient, *reference, part};
       if (next == task.gradient_records.end() || *next != table_.IndexOf(key)) {
         return absl::InternalError(absl::StrCat(DebugString(key), " is not where it is summed"));
       }
       const command::ObjectView& record = records_[*next];
       HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
-      HARMONY_RETURN_IF_ERROR(
-          arena_.Expect(record.offset, record.size, Gradient(*reference, EndOf(replica), step)));
+      HARMONY_RETURN_IF_ERROR(arena_.Expect(record.offset, record.size,
+                                            Gradient(*reference, EndOf(*reference, part), step)));
     }
   }
   if (next == task.gradient_records.end()) return absl::OkStatus();
@@ -322,10 +352,10 @@ absl::Status SimWorld::CheckGradients(const command::HostTask& task, int64_t ste
 }
 
 absl::Status SimWorld::CheckLosses(int64_t step) const {
-  for (int replica = 0; replica < plan_.replicas; ++replica) {
-    HARMONY_RETURN_IF_ERROR(ExpectClean({command::ObjectKind::kLoss, 0, replica}, step + 1));
+  for (int part = 0; part < plan_.loss_parts(); ++part) {
+    HARMONY_RETURN_IF_ERROR(ExpectClean({command::ObjectKind::kLoss, 0, part}, step + 1));
     HARMONY_RETURN_IF_ERROR(
-        arena_.Expect(layout_.Loss(replica), layout_.loss_bytes(), Losses(replica, step)));
+        arena_.Expect(layout_.Loss(part), layout_.loss_bytes(), Losses(part, step)));
   }
   return absl::OkStatus();
 }

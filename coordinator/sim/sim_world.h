@@ -48,8 +48,15 @@ class SimWorld {
   absl::Status CompleteHost(const command::HostTask& task, int64_t step);
   absl::Status CheckGradients(const command::HostTask& task, int64_t step) const;
   absl::Status CheckLosses(int64_t step) const;
-  absl::Status ReadLoss(int device, Bytes offset, int replica, int64_t step) const;
-  int EndOf(int replica) const { return (replica + 1) * plan_.replica_microbatches(); }
+  absl::Status ReadLoss(int device, Bytes offset, int part, int64_t step) const;
+  // The gradient buffers that a task writes, each with the microbatches that are in it before.
+  absl::Status StartSums(uint64_t id, const command::ComputeTask& task, int64_t step,
+                         ShadowMemory& memory) const;
+  // Behind the last microbatch of a part of a reference's gradient.
+  int EndOf(int reference, int part) const {
+    const int layer = model_.references[reference].layer;
+    return (part + 1) * plan_.part_microbatches(plan::BackwardGroupOf(plan_, layer));
+  }
   ShadowMemory& MemoryOf(const command::Endpoint& end) {
     return end.device < 0 ? arena_ : devices_[end.device];
   }

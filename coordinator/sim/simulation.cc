@@ -7,482 +7,447 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/command/lane_queue.h"
-#include "coordinator/runner/action_text.h"
-#include "coordinator/sim/event_queue.h"
 #include "coordinator/sim/faults.h"
-#include "coordinator/sim/sim_process.h"
+#include "coordinator/sim/sim_coordinator.h"
+#include "coordinator/sim/sim_lanes.h"
+#include "coordinator/sim/sim_post.h"
 #include "coordinator/sim/sim_world.h"
 
 namespace harmony::sim {
 namespace {
 
+using Kind = Happening::Kind;
+using What = SimMessage::What;
+
 constexpr int64_t kMaxEvents = 5'000'000;
 constexpr Nanos kTickPeriod(500'000);
-// Far above what a command or a message takes here.
-constexpr Nanos kDeadline(4'000'000);
+// The launcher kills whose heartbeat stands still for as long.
+constexpr Nanos kHeartbeat(6'000'000);
+constexpr int kCoordinator = -1;
 
 class Simulation {
  public:
   Simulation(const model::ModelSpec& model, const plan::Plan& plan,
              const dispatch::CostModel& costs, const SimOptions& options)
-      : model_(model),
-        plan_(plan),
-        costs_(costs),
-        options_(options),
+      : options_(options),
         random_(options.seed, 1),
-        lanes_(static_cast<int>(plan.devices.size())),
+        post_(options.jitter ? options.message_delay : Nanos(), random_),
         world_(model, plan, options.first_step),
+        lanes_(plan, costs, options.jitter, world_, random_,
+               options.keep_timeline ? &result_.timeline : nullptr,
+               [this](Nanos at, int lane, uint64_t stamp) {
+                 post_.Schedule(at, Kind::kLaneDone, lane, stamp);
+               }),
         processes_(2 + plan.devices.size()),
-        semaphores_(lanes_.size(), 0),
-        stamps_(lanes_.size(), 0),
-        resources_(plan::ResourcesOfLanes(plan, costs.Cores())),
+        coordinator_(model, plan, costs, options, post_, world_, lanes_, processes_, result_),
         kill_at_(options.kills, options.fault_events, random_),
         hang_at_(options.hangs, options.fault_events, random_),
         refuse_at_(options.refusals, options.fault_events, random_),
-        reported_(options.first_step) {
+        stop_at_(options.stops, options.fault_events, random_),
+        break_at_(options.stream_losses, options.fault_events, random_),
+        fail_at_(options.failures, options.fault_events, random_) {
     processes_[0].id = {runner::Role::kSwapper, 0};
     processes_[1].id = {runner::Role::kHostWorker, 0};
     for (size_t d = 0; d < plan.devices.size(); ++d) {
       processes_[2 + d].id = {runner::Role::kWorker, static_cast<int>(d)};
     }
-    for (int lane = 0; lane < lanes_.size(); ++lane) {
-      queues_.emplace_back(lane);
-      const runner::ProcessId owner = runner::OwnerOf(lanes_.LaneAt(lane));
-      owner_.push_back(IndexOf(owner));
+    for (int lane = 0; lane < lanes_.table().size(); ++lane) {
+      owner_.push_back(IndexOf(runner::OwnerOf(lanes_.table().LaneAt(lane))));
       processes_[owner_.back()].lanes.push_back(lane);
     }
   }
 
   SimResult Run() {
-    StartCoordinator();
-    for (size_t p = 0; p < processes_.size(); ++p) Dial(static_cast<int>(p));
-    if (options_.hangs + options_.refusals > 0) Schedule(kTickPeriod, Kind::kTick, 0);
-    while (status_.ok() && !ended_ && !events_.empty() && result_.events < kMaxEvents) OneEvent();
-    if (status_.ok() && !ended_) {
-      status_ = absl::InternalError(
-          absl::StrCat("the job hangs after event ", result_.events, ", generation ", word_));
+    BeginCoordinator();
+    for (int p = 0; p < num_processes(); ++p) Dial(p);
+    const bool deadlines = options_.hangs + options_.stops + options_.refusals > 0;
+    if (deadlines) post_.Schedule(kTickPeriod, Kind::kTick);
+    while (status_.ok() && !coordinator_.ended() && !post_.empty() && result_.events < kMaxEvents)
+      OneEvent();
+    if (status_.ok() && !coordinator_.ended()) {
+      status_ = absl::InternalError(absl::StrCat("the job hangs after event ", result_.events,
+                                                 ", generation ", coordinator_.word()));
     }
-    if (status_.ok() && ended_->ok()) {
-      status_ = world_.CheckFinal(runner_->dispatcher().completed_steps());
+    if (status_.ok() && coordinator_.ended()->ok()) {
+      status_ = world_.CheckFinal(coordinator_.dispatcher().completed_steps());
     } else if (status_.ok()) {
-      status_ = *ended_;
+      status_ = *coordinator_.ended();
     }
     if (!status_.ok()) {
-      status_ = WithContext(status_, absl::StrCat("event ", result_.events, " generation ", word_));
+      status_ = WithContext(
+          status_, absl::StrCat("event ", result_.events, " generation ", coordinator_.word()));
     }
     result_.status = status_;
-    result_.finished = now_;
-    result_.generations = word_;
-    if (runner_ != nullptr) {
-      result_.completed_steps = runner_->dispatcher().completed_steps();
-      for (int d = 0; d < lanes_.num_devices(); ++d) {
-        result_.peak_resident.push_back(runner_->dispatcher().PeakBytes(d));
+    result_.finished = post_.now();
+    result_.generations = coordinator_.word();
+    if (coordinator_.alive()) {
+      result_.completed_steps = coordinator_.dispatcher().completed_steps();
+      for (int d = 0; d < lanes_.table().num_devices(); ++d) {
+        result_.peak_resident.push_back(coordinator_.dispatcher().PeakBytes(d));
       }
     }
     result_.moved_bytes = world_.moved_bytes();
+    for (int64_t i = 0; i < lanes_.stale_starts(); ++i) result_.seen.Note(Seen::kStaleStart);
     return std::move(result_);
   }
 
  private:
-  enum class Kind : uint8_t {
-    kToCoordinator,  // a: message
-    kToProcess,      // a: message
-    kLaneDone,       // a: lane, b: stamp
-    kRespawn,        // a: process
-    kNotice,         // a: process; its stream to the coordinator broke; b: epoch
-    kRestart,        // the coordinator
-    kTick,
-    kTryNow,  // what was missing is there, and somebody says so
-  };
-  struct Happening {
-    Kind kind;
-    int64_t a;
-    uint64_t b;
-  };
-  using Message = SimMessage;
-  using Process = SimProcess;
-
+  int num_processes() const { return static_cast<int>(processes_.size()); }
   int IndexOf(const runner::ProcessId& id) const {
     return id.role == runner::Role::kWorker ? 2 + id.device : static_cast<int>(id.role);
   }
 
-  Nanos Delay() {
-    if (!options_.jitter) return Nanos(1000);
-    return Nanos(static_cast<int64_t>(random_.Below(options_.message_delay.count()) + 1));
+  SimMessage MessageOf(int p, What what) const {
+    SimMessage message;
+    message.process = p;
+    message.session = processes_[p].session;
+    message.epoch = coordinator_.epoch();
+    message.what = what;
+    message.incarnation = processes_[p].incarnation;
+    return message;
   }
 
-  void Schedule(Nanos at, Kind kind, int64_t a, uint64_t b = 0) { events_.Add(at, {kind, a, b}); }
-
-  void Tell(int process, runner::Event event) {  // to the coordinator
-    Process& from = processes_[process];
-    from.last_up = std::max(now_ + Delay(), from.last_up + Nanos(1));
-    Message message;
-    message.process = process;
-    message.incarnation = from.incarnation;
-    message.epoch = from.epoch;
+  void Tell(int p, What what, std::optional<runner::Event> event = std::nullopt) {
+    SimMessage message = MessageOf(p, what);
     message.event = std::move(event);
-    Schedule(from.last_up, Kind::kToCoordinator, messages_.Keep(std::move(message)));
+    post_.Send(processes_[p], false, std::move(message));
   }
 
-  void SendTo(int process, Message message) {
-    Process& to = processes_[process];
-    to.last_down = std::max(now_ + Delay(), to.last_down + Nanos(1));
-    message.process = process;
-    message.incarnation = to.attached_incarnation;
-    message.epoch = epoch_;
-    Schedule(to.last_down, Kind::kToProcess, messages_.Keep(std::move(message)));
-  }
+  // ---- The coordinator's process ----
 
-  // ---- The coordinator ----
-
-  void StartCoordinator() {
-    ++epoch_;
-    runner::RunnerOptions options;
-    options.dispatch = {options_.first_step, options_.end_step, options_.save_steps,
-                        options_.window};
-    options.first_generation = word_ + 1;
-    options.max_generations_without_progress = 1000;
-    options.command_deadline = options.quiesce_deadline = kDeadline;
-    runner_ = std::make_unique<runner::JobRunner>(model_, plan_, costs_, options);
-    result_.recording.clear();
-    result_.actions.clear();
-    reported_ = -1;
-    if (stop_requested_) Inform(runner::StopRequested{});
-    for (size_t p = 0; p < processes_.size(); ++p) {
-      if (processes_[p].wants_dial) Dial(static_cast<int>(p));
+  void BeginCoordinator() {
+    coordinator_.Start();
+    for (int p = 0; p < num_processes(); ++p) {
+      if (processes_[p].wants_dial) Dial(p);
     }
   }
 
-  void Inform(runner::Event event) {
-    if (options_.keep_recording) result_.recording.emplace_back(now_, event);
-    if (const auto* attached = std::get_if<runner::ProcessAttached>(&event)) {
-      processes_[IndexOf(attached->process)].attached_incarnation = attached->incarnation;
+  void KillCoordinator() {
+    if (!coordinator_.alive()) return;
+    result_.seen.Note(Seen::kCoordinatorDeath);
+    coordinator_.Die();
+    Forget(coordinator_stopped_);
+    for (int p = 0; p < num_processes(); ++p) {
+      if (!processes_[p].connected) continue;
+      post_.ScheduleIn(post_.Delay(), Kind::kBroken, p, processes_[p].session);
     }
-    std::vector<runner::Action> actions = runner_->OnEvent(event, now_);
-    if (options_.keep_recording) result_.actions.push_back(DebugString(actions));
-    for (runner::Action& action : actions) {
-      std::visit([this](auto& a) { Do(a); }, action);
-    }
+    post_.ScheduleIn(post_.Delay() * 2, Kind::kRestart);
   }
-
-  void Do(runner::RaiseGeneration& action) { word_ = std::max(word_, action.generation); }
-  void Do(runner::AskQuiesce& action) {
-    Message message;
-    message.to = Message::To::kQuiesce;
-    message.generation = action.generation;
-    SendTo(IndexOf(action.process), std::move(message));
-  }
-  void Do(runner::KillProcess& action) { Kill(IndexOf(action.process)); }
-  void Do(runner::ReadRecords& action) {
-    std::fill(semaphores_.begin(), semaphores_.end(), 0);
-    world_.ForgetDevices();
-    Message message;
-    message.epoch = epoch_;
-    message.event = runner::RecordsRead{action.generation, world_.records()};
-    Schedule(now_ + Nanos(1000), Kind::kToCoordinator, messages_.Keep(std::move(message)));
-  }
-  void Do(runner::StartGeneration& action) {
-    for (size_t p = 0; p < processes_.size(); ++p) {
-      Message message;
-      message.to = Message::To::kStart;
-      message.generation = action.generation;
-      SendTo(static_cast<int>(p), std::move(message));
-    }
-  }
-  void Do(runner::Send& action) {
-    Message message;
-    message.to = Message::To::kCommands;
-    message.generation = action.generation;
-    message.commands = std::move(action.commands);
-    SendTo(IndexOf(action.process), std::move(message));
-  }
-  void Do(runner::StepCompleted& action) {
-    if (reported_ >= 0 && action.step != reported_) {
-      Fail(absl::InternalError(absl::StrCat("step ", action.step, " reported after ", reported_)));
-    }
-    reported_ = action.step + 1;
-    result_.step_ends.push_back(now_);
-    const command::ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
-    const command::ObjectView& scalars = world_.records()[table.IndexOf(
-        {command::ObjectKind::kStepScalars, static_cast<int32_t>(action.step & 1), 0})];
-    if (scalars.state != command::ObjectState::kClean ||
-        scalars.version != static_cast<uint64_t>(action.step) + 1) {
-      Fail(absl::InternalError(absl::StrCat("scalars of step ", action.step, " are gone")));
-    }
-  }
-  void Do(runner::JobEnded& action) { ended_ = action.status; }
-  void Do(runner::Report&) {}
 
   // ---- Processes ----
 
   void Dial(int p) {
-    Process& process = processes_[p];
+    SimProcess& process = processes_[p];
     process.wants_dial = true;
-    if (runner_ == nullptr || !process.alive || !Quiet(p)) return;
+    if (!coordinator_.alive() || !process.alive || process.stopped.now || !Quiet(p)) return;
     process.wants_dial = false;
     process.connected = true;
-    process.epoch = epoch_;
+    process.session = ++sessions_;
     process.quiesce = 0;
-    Tell(p, runner::ProcessAttached{process.id, process.incarnation});
+    Tell(p, What::kHello);
   }
 
   bool Quiet(int p) const {
     return std::none_of(processes_[p].lanes.begin(), processes_[p].lanes.end(),
-                        [this](int lane) { return queues_[lane].running(); });
+                        [this](int lane) { return lanes_.running(lane); });
   }
 
   void QuiesceLanes(int p) {
-    for (int lane : processes_[p].lanes) queues_[lane].Quiesce();
+    for (int lane : processes_[p].lanes) lanes_.Quiesce(lane);
   }
 
   void MaybeAnswer(int p) {
-    Process& process = processes_[p];
-    if (!process.alive || process.hung || !Quiet(p)) return;
+    SimProcess& process = processes_[p];
+    if (!process.alive || !Quiet(p)) return;
     if (process.quiesce != 0 && process.connected) {
-      Tell(p, runner::Quiesced{process.id, process.incarnation, process.quiesce});
+      Tell(p, What::kEvent, runner::Quiesced{process.id, process.incarnation, process.quiesce});
       process.quiesce = 0;
     }
     if (process.wants_dial) Dial(p);
   }
 
   void Kill(int p) {
-    Process& process = processes_[p];
+    SimProcess& process = processes_[p];
     if (!process.alive) return;
-    process.alive = process.hung = false;
-    for (int lane : process.lanes) {
-      if (const command::Command* running = queues_[lane].Running()) world_.Abort(*running);
-      queues_[lane] = command::LaneQueue(lane);
-      resources_.Free(lane, now_);
-      ++stamps_[lane];
-    }
-    if (process.connected) Tell(p, runner::ProcessLost{process.id, process.incarnation});
+    result_.seen.Note(Seen::kDeath);
+    if (process.setting_up) result_.seen.Note(Seen::kDeathInSetUp);
+    process.alive = process.setting_up = false;
+    for (int lane : process.lanes) lanes_.Die(lane, post_.now());
+    if (process.connected) Tell(p, What::kClosed);
     process.connected = process.wants_dial = false;
     process.quiesce = 0;
-    Schedule(now_ + Delay() * 2, Kind::kRespawn, p);
+    Forget(process.stopped);
+    post_.ScheduleIn(post_.Delay() * 2, Kind::kRespawn, p);
   }
 
-  void KillCoordinator() {
-    if (runner_ == nullptr) return;
-    runner_.reset();
-    // Nobody would ever notice them: processes that hang without a coordinator.
-    for (size_t p = 0; p < processes_.size(); ++p) {
-      if (processes_[p].hung) Kill(static_cast<int>(p));
-    }
-    for (size_t p = 0; p < processes_.size(); ++p) {
-      if (!processes_[p].connected) continue;
-      Schedule(now_ + Delay(), Kind::kNotice, static_cast<int64_t>(p), epoch_);
-    }
-    Schedule(now_ + Delay() * 2, Kind::kRestart, 0);
+  // It sees that its stream is broken: what is queued is dropped, what runs is waited for.
+  void OnBroken(int p, uint64_t session) {
+    SimProcess& process = processes_[p];
+    if (!process.alive || !process.connected || process.session != session) return;
+    process.connected = process.setting_up = false;
+    process.quiesce = 0;
+    QuiesceLanes(p);
+    Dial(p);
   }
 
-  void Deliver(int64_t index) {
-    Message message = messages_.Take(index);
-    if (message.event) {
-      if (runner_ != nullptr && message.epoch == epoch_) Inform(std::move(*message.event));
-      return;
-    }
-    Process& process = processes_[message.process];
-    if (!process.alive || !process.connected || process.incarnation != message.incarnation ||
-        process.epoch != message.epoch) {
-      return;
-    }
-    switch (message.to) {
-      case Message::To::kQuiesce:
-        QuiesceLanes(message.process);
+  void BreakStream(int p) {
+    const SimProcess& process = processes_[p];
+    if (!process.connected || !coordinator_.alive()) return;
+    result_.seen.Note(Seen::kBrokenStream);
+    post_.SendLoss(process, MessageOf(p, What::kClosed));
+    post_.ScheduleIn(post_.Delay(), Kind::kBroken, p, process.session);
+  }
+
+  void OnSetUp(int p, uint64_t session) {
+    SimProcess& process = processes_[p];
+    if (!process.alive || !process.connected || process.session != session) return;
+    process.setting_up = false;
+    const bool refused = refuse_at_.Take(result_.events);
+    if (refused) result_.seen.Note(Seen::kRefusedSetUp);
+    Tell(p, refused ? What::kJobRefused : What::kJobReady);
+  }
+
+  void OnMessage(SimMessage message) {
+    const int p = message.process;
+    SimProcess& process = processes_[p];
+    if (!process.alive || !process.connected || process.session != message.session) return;
+    switch (message.what) {
+      case What::kJob:
+        process.setting_up = true;
+        return post_.ScheduleIn(post_.Delay() * 2, Kind::kSetUp, p, message.session);
+      case What::kQuiesce:
+        QuiesceLanes(p);
         process.quiesce = message.generation;
-        MaybeAnswer(message.process);
-        break;
-      case Message::To::kStart:
-        for (int lane : process.lanes) {
-          if (absl::Status status = queues_[lane].Start(message.generation); !status.ok()) {
-            Fail(status);
-          }
-        }
-        break;
-      case Message::To::kCommands:
+        return MaybeAnswer(p);
+      case What::kStart:
+        for (int lane : process.lanes) Check(lanes_.StartGeneration(lane, message.generation));
+        return;
+      case What::kCommands:
         for (command::Command& command : message.commands) {
           const int lane = static_cast<int>(command.header.lane);
-          absl::Status status = queues_[lane].Push(message.generation, std::move(command));
-          if (!status.ok() && !absl::IsAborted(status)) Fail(status);
-          TryStart(lane);
+          Check(lanes_.Push(lane, message.generation, std::move(command)));
+          Check(lanes_.TryStart(lane, post_.now(), coordinator_.word()));
         }
+        return;
+      default:
+        return;
+    }
+  }
+
+  void OnLaneDone(int lane, uint64_t stamp) {
+    const command::Command* running = lanes_.Ending(lane, stamp);
+    if (running == nullptr) return;
+    const int p = owner_[lane];
+    const uint32_t generation = lanes_.GenerationOf(lane);
+    const uint64_t due = running->header.signal_value;
+    if (absl::Status failure = FailureOf(lane); !failure.ok()) {
+      lanes_.Fail(lane);
+      if (processes_[p].connected) {
+        Tell(p, What::kEvent, runner::CommandFailed{generation, lane, due, std::move(failure)});
+      }
+    } else if (absl::StatusOr<uint64_t> value = lanes_.Complete(lane); !value.ok()) {
+      Fail(value.status());
+    } else if (*value != 0 && processes_[p].connected) {
+      Tell(p, What::kEvent, runner::LaneProgress{generation, lane, *value});
+    }
+    MaybeAnswer(p);
+  }
+
+  absl::Status FailureOf(int lane) {
+    if (lanes_.quiesced(lane)) return absl::OkStatus();
+    if (lanes_.table().LaneAt(lane).kind == command::LaneKind::kHostIo &&
+        refuse_at_.Take(result_.events)) {
+      result_.seen.Note(Seen::kRefusedCommand);
+      // Else it is tried again when the pause is over.
+      if (random_.Below(4) > 0) post_.ScheduleIn(post_.Delay() * 8, Kind::kTryNow);
+      return absl::ResourceExhaustedError("no room");
+    }
+    if (!fail_at_.Take(result_.events)) return absl::OkStatus();
+    result_.seen.Note(Seen::kFailedCommand);
+    return absl::AbortedError("try again");
+  }
+
+  // ---- Stops ----
+
+  Stopped& StoppedOf(int64_t who) {
+    return who == kCoordinator ? coordinator_stopped_ : processes_[who].stopped;
+  }
+
+  // Who comes to it, if that is stopped; else null.
+  Stopped* Postponer(const Happening& event) {
+    int64_t who = event.a;
+    switch (event.kind) {
+      case Kind::kToCoordinator:
+      case Kind::kTellJob:
+      case Kind::kTryNow:
+      case Kind::kStopRequest:
+        who = kCoordinator;
         break;
+      case Kind::kToProcess:
+        who = static_cast<int64_t>(event.b);
+        break;
+      case Kind::kLaneDone:
+        who = owner_[event.a];
+        break;
+      case Kind::kBroken:
+      case Kind::kSetUp:
+        break;
+      default:
+        return nullptr;
     }
+    Stopped& stopped = StoppedOf(who);
+    return stopped.now ? &stopped : nullptr;
   }
 
-  // ---- Lanes ----
-
-  void TryStart(int lane) {
-    command::LaneQueue& queue = queues_[lane];
-    const command::Command* head = queue.Head();
-    if (head == nullptr || processes_[owner_[lane]].hung || queue.generation() != word_ ||
-        queue.quiesced())
-      return;
-    for (const command::SemaphoreWait& wait : head->header.waits) {
-      if (semaphores_[wait.semaphore] < wait.value) return;
-    }
-    if (absl::Status status = world_.Start(*head); !status.ok()) {
-      Fail(WithContext(status, DebugString(*head)));
-      return;
-    }
-    Nanos duration = costs_.Duration(*head);
-    if (options_.jitter) {
-      duration = Nanos(static_cast<int64_t>(static_cast<double>(duration.count()) *
-                                            (0.5 + 1.5 * random_.NextDouble())));
-    }
-    const Nanos end = resources_.Start(lane, now_, duration).end;
-    if (options_.keep_timeline) result_.timeline.push_back({lane, now_, end, *head});
-    queue.BeginHead();
-    Schedule(end, Kind::kLaneDone, lane, ++stamps_[lane]);
+  void Stop(int who, bool for_ever) {
+    Stopped& stopped = StoppedOf(who);
+    const bool lives = who == kCoordinator ? coordinator_.alive() : processes_[who].alive;
+    if (!lives || stopped.now) return;
+    stopped.now = true;
+    stopped.since = post_.now();
+    ++stopped.number;
+    SetLanesStopped(who, true);
+    post_.ScheduleIn(kHeartbeat, Kind::kHangs, who, stopped.number);
+    if (for_ever) return;
+    // As long as some messages take, or about as long as others wait.
+    const Nanos shortly = post_.Delay() * 4, longest(kHeartbeat.count() * 5 / 4);
+    const Nanos takes = random_.Below(2) == 0
+                            ? shortly
+                            : Nanos(static_cast<int64_t>(random_.Below(longest.count())));
+    post_.ScheduleIn(takes, Kind::kGoOn, who, stopped.number);
   }
 
-  // At the end of a moment: of all heads that may start now, what was issued first gets a resource
-  // first.
-  void StartHeads() {
-    if (!signalled_ || (!events_.empty() && events_.next() == now_)) return;
-    signalled_ = false;
-    std::vector<std::pair<uint64_t, int>> heads;
-    for (int lane = 0; lane < lanes_.size(); ++lane) {
-      if (const auto* head = queues_[lane].Head()) heads.emplace_back(head->header.id, lane);
-    }
-    std::sort(heads.begin(), heads.end());
-    for (const auto& [id, lane] : heads) TryStart(lane);
+  void SetLanesStopped(int who, bool stopped) {
+    if (who == kCoordinator) return;
+    for (int lane : processes_[who].lanes) lanes_.Stop(lane, stopped);
   }
 
-  void FinishLane(int lane) {
-    command::LaneQueue& queue = queues_[lane];
-    const bool stale = queue.generation() != word_ || queue.quiesced();
-    const bool refused = !stale && IsRefused(lane);
-    if (refused) Refuse(lane);
-    // A survivor's last command of a generation that is over: its commit may or may not happen.
-    if (refused || (stale && random_.Below(2) == 0)) {
-      world_.Abort(*queue.Running());
-    } else if (absl::Status status = world_.Complete(*queue.Running()); !status.ok()) {
-      Fail(WithContext(status, DebugString(*queue.Running())));
-      return;
-    }
-    const uint32_t generation = queue.generation();
-    const uint64_t value = queue.FinishHead();
-    if (value != 0 && generation == word_) {
-      semaphores_[lane] = value;
-      Process& process = processes_[owner_[lane]];
-      if (process.connected) Tell(owner_[lane], runner::LaneProgress{generation, lane, value});
-      signalled_ = true;
-    }
-    MaybeAnswer(owner_[lane]);
+  // Of one that is dead: its successor is not stopped.
+  static void Forget(Stopped& stopped) {
+    stopped.now = false;
+    stopped.postponed.clear();
   }
 
-  bool IsRefused(int lane) const {
-    return refuse_at_.Due(result_.events) && lanes_.LaneAt(lane).kind == command::LaneKind::kHostIo;
+  void GoOn(int who, uint64_t number) {
+    Stopped& stopped = StoppedOf(who);
+    if (!stopped.now || stopped.number != number) return;
+    stopped.now = false;
+    result_.seen.Note(who == kCoordinator ? Seen::kCoordinatorWentOn : Seen::kWentOn);
+    SetLanesStopped(who, false);
+    if (who == kCoordinator) {
+      coordinator_.Stood(post_.now() - stopped.since);
+      if (random_.Below(2) == 0) coordinator_.Inform(runner::Tick{});
+    }
+    for (const Happening& event : std::exchange(stopped.postponed, {})) {
+      if (!coordinator_.ended()) Handle(event);
+    }
+    lanes_.Signal();
+    if (who != kCoordinator) MaybeAnswer(who);
   }
 
-  void Refuse(int lane) {
-    refuse_at_.Take(result_.events);
-    const command::CommandHeader& header = queues_[lane].Running()->header;
-    if (processes_[owner_[lane]].connected) {
-      Tell(owner_[lane],
-           runner::CommandFailed{queues_[lane].generation(), lane, header.signal_value,
-                                 absl::ResourceExhaustedError("no room")});
+  void KillHung(int who, uint64_t number) {
+    const Stopped& stopped = StoppedOf(who);
+    if (!stopped.now || stopped.number != number) return;
+    result_.seen.Note(who == kCoordinator ? Seen::kCoordinatorKilledAsHung : Seen::kKilledAsHung);
+    if (!coordinator_.alive()) result_.seen.Note(Seen::kKilledAsHungWithoutCoordinator);
+    KillAny(who);
+  }
+
+  void KillAny(int who) {
+    if (who == kCoordinator) {
+      KillCoordinator();
+    } else {
+      Kill(who);
     }
-    queues_[lane].Quiesce();
-    // Else it is tried again when the pause is over.
-    if (random_.Below(4) > 0) Schedule(now_ + Delay() * 8, Kind::kTryNow, 0);
   }
 
   // ---- The clock ----
 
-  void OneEvent() {
-    const auto [at, order, event] = events_.TakeNext();
-    now_ = at;
-    ++result_.events;
+  void Handle(const Happening& event) {
+    if (Stopped* stopped = Postponer(event)) {
+      stopped->postponed.push_back(event);
+      return;
+    }
+    const int a = static_cast<int>(event.a);
     switch (event.kind) {
       case Kind::kToCoordinator:
+        return coordinator_.OnMessage(post_.Take(event.a));
       case Kind::kToProcess:
-        Deliver(event.a);
-        break;
+        return OnMessage(post_.Take(event.a));
       case Kind::kLaneDone:
-        if (stamps_[event.a] == event.b && !processes_[owner_[event.a]].hung)
-          FinishLane(static_cast<int>(event.a));
-        break;
+        return OnLaneDone(a, event.b);
+      case Kind::kKill:
+        if (processes_[a].incarnation == event.b) Kill(a);
+        return;
       case Kind::kRespawn:
-        processes_[event.a].alive = true;
-        ++processes_[event.a].incarnation;
-        Dial(static_cast<int>(event.a));
-        break;
-      case Kind::kNotice: {
-        const int p = static_cast<int>(event.a);
-        Process& process = processes_[p];
-        if (!process.alive || !process.connected || process.epoch != event.b) break;
-        process.connected = false;
-        process.quiesce = 0;
-        QuiesceLanes(p);
-        Dial(p);
-        break;
-      }
+        processes_[a].alive = true;
+        ++processes_[a].incarnation;
+        return Dial(a);
+      case Kind::kBroken:
+        return OnBroken(a, event.b);
+      case Kind::kSetUp:
+        return OnSetUp(a, event.b);
+      case Kind::kTellJob:
+        return coordinator_.TellJob(a, event.b);
+      case Kind::kGoOn:
+        return GoOn(a, event.b);
+      case Kind::kHangs:
+        return KillHung(a, event.b);
       case Kind::kRestart:
-        StartCoordinator();
-        break;
+        return BeginCoordinator();
       case Kind::kTick:
-        if (runner_ != nullptr) Inform(runner::Tick{});
-        Schedule(now_ + kTickPeriod, Kind::kTick, 0);
-        break;
+        if (coordinator_.alive() && !coordinator_stopped_.now) coordinator_.Inform(runner::Tick{});
+        return post_.ScheduleIn(kTickPeriod, Kind::kTick);
       case Kind::kTryNow:
-        if (runner_ != nullptr) Inform(runner::TryNow{});
-        break;
+        if (coordinator_.alive()) coordinator_.Inform(runner::TryNow{});
+        return;
+      case Kind::kStopRequest:
+        return coordinator_.StopRequested();
     }
-    StartHeads();
-    if (result_.events == options_.stop_at_event) {
-      stop_requested_ = true;
-      if (runner_ != nullptr) Inform(runner::StopRequested{});
+  }
+
+  void OneEvent() {
+    ++result_.events;
+    Handle(post_.TakeNext());
+    if (lanes_.signalled() && post_.IsEndOfMoment()) {
+      Check(lanes_.StartHeads(post_.now(), coordinator_.word()));
     }
-    while (!ended_ && kill_at_.Take(result_.events)) {
-      const uint64_t victim = random_.Below(processes_.size() + 1);
-      if (victim == processes_.size()) {
-        KillCoordinator();
-      } else {
-        Kill(static_cast<int>(victim));
-      }
-    }
-    while (!ended_ && hang_at_.Take(result_.events)) {
-      Process& victim = processes_[random_.Below(processes_.size())];
-      victim.hung = victim.connected && runner_ != nullptr && victim.epoch == epoch_;
-    }
-    if (options_.check_derivable) {
-      if (absl::Status status = world_.CheckDerivable(); !status.ok()) Fail(std::move(status));
-    }
+    Check(coordinator_.broken());
+    if (result_.events == options_.stop_at_event) Handle({Kind::kStopRequest});
+    DoFaults();
+    if (options_.check_derivable) Check(world_.CheckDerivable());
+  }
+
+  void DoFaults() {
+    const auto any = [this] { return static_cast<int>(random_.Below(processes_.size() + 1)) - 1; };
+    const auto process = [this] { return static_cast<int>(random_.Below(processes_.size())); };
+    while (!coordinator_.ended() && kill_at_.Take(result_.events)) KillAny(any());
+    while (!coordinator_.ended() && hang_at_.Take(result_.events)) Stop(any(), true);
+    while (!coordinator_.ended() && stop_at_.Take(result_.events)) Stop(any(), false);
+    while (!coordinator_.ended() && break_at_.Take(result_.events)) BreakStream(process());
+  }
+
+  void Check(absl::Status status) {
+    if (!status.ok()) Fail(std::move(status));
   }
 
   void Fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  const model::ModelSpec& model_;
-  const plan::Plan& plan_;
-  const dispatch::CostModel& costs_;
   const SimOptions& options_;
-  CounterRandom random_;
-  command::LaneTable lanes_;
-  SimWorld world_;
-  std::vector<Process> processes_;
-  std::vector<command::LaneQueue> queues_;  // by lane
-  std::vector<int> owner_;                  // by lane
-  std::vector<uint64_t> semaphores_;        // by lane, of the generation
-  std::vector<uint64_t> stamps_;            // by lane: which completion event is the current one
-  plan::ResourceClock resources_;
-  FaultTimes kill_at_, hang_at_, refuse_at_;
-  uint32_t word_ = 0;   // the generation word of the segment
-  uint32_t epoch_ = 0;  // coordinator's incarnation
-  std::unique_ptr<runner::JobRunner> runner_;
-  EventQueue<Happening> events_;
-  Pool<Message> messages_;
-  Nanos now_;
-  int64_t reported_;
-  bool signalled_ = false;  // at this moment: heads may start
-  bool stop_requested_ = false;
-  std::optional<absl::Status> ended_;
-  absl::Status status_;
   SimResult result_;
+  CounterRandom random_;
+  SimPost post_;
+  SimWorld world_;
+  SimLanes lanes_;
+  std::vector<SimProcess> processes_;
+  SimCoordinator coordinator_;
+  Stopped coordinator_stopped_;
+  std::vector<int> owner_;  // by lane
+  FaultTimes kill_at_, hang_at_, refuse_at_, stop_at_, break_at_, fail_at_;
+  uint64_t sessions_ = 0;  // streams so far
+  absl::Status status_;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/runner/job_runner.h"
+#include "coordinator/sim/seen_faults.h"
 
 namespace harmony::sim {
 
@@ -26,13 +27,24 @@ struct SimOptions {
   uint64_t seed = 0;
   int64_t first_step = 0, end_step = 2, save_steps = 0;
   int window = 64;
-  // Kills of random processes (the coordinator among them), spread over `fault_events` events.
+  // What happens to random processes, the coordinator among them, spread over `fault_events`
+  // events.
   int kills = 0;
-  int64_t fault_events = 1000;
-  // Hangs of random processes: they neither run nor answer until a deadline has them killed.
-  int hangs = 0;
-  // Commands of the host's files that fail for want of something outside, which is there soon.
+  // They do nothing for a while (SIGSTOP), and then go on where they were, if nobody has killed
+  // them for it: the coordinator at its deadlines, or the launcher, which sees that their heartbeat
+  // stands still. The coordinator's own deadlines stand still while it does.
+  int stops = 0;
+  int hangs = 0;  // stops without end
+  // Streams that break though both ends live.
+  int stream_losses = 0;
+  // Commands of the host's files, and set-ups, that fail for want of something outside, which is
+  // there soon.
   int refusals = 0;
+  // Commands of any lane that fail and may be tried again (Aborted).
+  int failures = 0;
+  int64_t fault_events = 1000;
+  // Processes are told the job when they attach, and are ready some time later; else at once.
+  bool set_up = false;
   bool jitter = false;  // durations between half and twice the modelled; messages late at random
   Nanos message_delay = Nanos(50'000);  // the longest, with jitter
   int64_t stop_at_event = -1;           // StopRequested then
@@ -52,6 +64,7 @@ struct SimResult {
   int64_t events = 0;
   uint32_t generations = 0;
   int64_t completed_steps = 0;
+  SeenFaults seen;
   std::array<int64_t, 8> moved_bytes{};  // by TrafficClass; over CPU-GPU links only
   std::vector<Nanos> step_ends;          // when the coordinator knew, from the first step on
   std::vector<Bytes> peak_resident;      // by device

@@ -218,8 +218,8 @@ class BadInputTest(harness.Scratch):
 
     def test_steps_of_too_many_microbatches_name_the_keys(self):
         for change, words in (({"global_batch_size": 1000000, "micro_batch_size": 4}, ("micro_batch_size 4", "16384")),
-                              ({"global_batch_size": 1000000, "micro_batch_size": "auto", "virtual_replicas": 250000},
-                               ("virtual_replicas 250000", "16384"))):
+                              ({"global_batch_size": 1000000, "micro_batch_size": "auto", "virtual_replicas": 32768},
+                               ("virtual_replicas 32768", "16384"))):
             job, _ = self.job("many", **change)
             done = self.harmony("plan", job, "--devices", DEVICES, check=2)
             for word in words:

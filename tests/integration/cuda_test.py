@@ -33,7 +33,7 @@ class CudaTest(harness.Scratch):
         expected = self.expected()
         for peers in (0, 1):
             self.gpus(peers=peers)
-            _, out, got = self.run_job(f"peers{peers}", TWO)
+            _, out, got = self.run_job(f"peers{peers}", TWO, mode="harmony-pp")
             self.assertEqual(got, expected, self.replay)
             moved = re.findall("moved so far: (.*)", (out / "logs" / "swapper.log").read_text())[-1]
             # What goes by way of the host takes both links to it.

@@ -45,7 +45,7 @@ class TraceTest(harness.Scratch):
                                  set(range(first, last + 1)))
 
     def test_of_a_one_shot_run(self):
-        job, _ = self.job("once")
+        job, _ = self.job("once", mode="harmony-pp")
         trace = self.dir / "new" / "folder" / "t.json"
         done = self.harmony("run", job, "--devices", DEVICES, "--trace", trace)
         self.assertIn(str(trace), done.stdout)
@@ -74,11 +74,12 @@ class TraceTest(harness.Scratch):
 
     def test_of_running_and_of_finished_jobs(self):
         self.up("--devices", DEVICES)
-        first, _ = self.job("first")
+        first, _ = self.job("first", mode="harmony-pp")
         first_id = json.loads(self.harmony("submit", first, "--json").stdout)["job_id"]
         self.harmony("watch", first_id)
         # Something on every lane, whatever the speeds: submit measures them for a job as long as this.
-        long, out = self.job("long", max_steps=100000, logging_steps=1, layer_groups=[2, 2, 2], stash="host")
+        long, out = self.job("long", max_steps=100000, logging_steps=1, layer_groups=[2, 2, 2], stash="host",
+                             mode="harmony-pp")
         long_id = json.loads(self.harmony("submit", long, "--json").stdout)["job_id"]
         harness.wait_for(lambda: (out / "metrics.jsonl").exists() and
                          len((out / "metrics.jsonl").read_text().splitlines()) >= 30, "30 steps")

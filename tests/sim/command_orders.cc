@@ -4,6 +4,7 @@
 
 #include "common/command/objects.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 #include "common/plan/arena_layout.h"
 
 namespace harmony::sim {
@@ -96,7 +97,12 @@ void Footprints::Add(const command::ComputeTask& task, int device) {
     Write(device, *task.kept, model::KeptActivationBytes(model_, task.layers, task.samples));
   }
   for (const command::WeightBinding& gradient : task.gradients) {
-    Write(device, gradient.offset, BlockOf(gradient.reference).accumulator_bytes);
+    // Of the buffers the task's own, and those that wait where it is added to them.
+    const Bytes size = BlockOf(gradient.reference).accumulator_bytes;
+    const Bytes stride = size.AlignUp(kSlotAlignment);
+    const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
+    const int first = model::WaitingSums(task.replica) - additions;
+    Write(device, gradient.offset + stride * first, stride * additions + size);
   }
   for (const command::OutputBinding& output : task.outputs) {
     Write(device, output.offset, boundary_bytes(output.boundary));
@@ -127,9 +133,9 @@ void Footprints::Add(const command::HostTask& task, int64_t step) {
       ObjectRecord(ObjectKind::kBatch, parity, 0, true);
       return Write(Access::kArena, task.offset, layout_.batch_bytes());
     case command::HostTaskKind::kStepScalars:
-      for (int replica = 0; replica < plan_.replicas; ++replica) {
-        ObjectRecord(ObjectKind::kLoss, 0, replica, false);
-        Read(Access::kArena, layout_.Loss(replica), layout_.loss_bytes());
+      for (int part = 0; part < plan_.loss_parts(); ++part) {
+        ObjectRecord(ObjectKind::kLoss, 0, part, false);
+        Read(Access::kArena, layout_.Loss(part), layout_.loss_bytes());
       }
       ObjectRecord(ObjectKind::kStepScalars, parity, 0, true);
       return Write(Access::kArena, task.offset, Bytes(sizeof(command::StepScalars)));

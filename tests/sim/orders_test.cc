@@ -12,6 +12,7 @@
 #include "common/command/lane_kinds.h"
 #include "gtest/gtest.h"
 #include "tests/sim/command_orders.h"
+#include "tests/sim/command_stream.h"
 #include "tests/sim/random_case.h"
 #include "tests/support/arguments.h"
 #include "tests/support/sanitized.h"
@@ -26,46 +27,11 @@ std::string Replay(uint64_t seed) {
   return absl::StrCat("seed ", seed, "\nreplay: orders_test --first_seed=", seed, " --seeds=1");
 }
 
-// What one generation without faults is made of, in the order of issue. Fewer boundary banks than
-// planners give, so that small models use each several times.
-struct Stream {
-  RandomCase job;
-  std::vector<command::Command> commands;
-  std::vector<Conflict> conflicts;
-  int lanes = 0;
-};
-
-RandomCase MakeCase(uint64_t seed) {
-  RandomCase job = MakeRandomCase(seed);
-  if (seed % 2 == 0) {
-    job.plan.boundary_banks = 2;
-    job.plan.arena_dynamic = plan::ArenaLayout(job.model, job.plan).dynamic_bytes();
-  }
-  job.options.kills = job.options.hangs = job.options.refusals = 0;
-  job.options.stop_at_event = -1;
-  return job;
-}
-
-Stream MakeStream(uint64_t seed) {
-  Stream stream{.job = MakeCase(seed), .commands = {}, .conflicts = {}};
-  RandomCase& job = stream.job;
-  job.options.keep_timeline = true;
-  const SimResult result = Simulate(job.model, job.plan, *job.costs, job.options);
-  EXPECT_EQ(result.status, absl::OkStatus()) << Replay(seed);
-  for (const TimelineEntry& entry : result.timeline) stream.commands.push_back(entry.command);
-  const auto issued_before = [](const command::Command& a, const command::Command& b) {
-    return a.header.id < b.header.id;
-  };
-  std::sort(stream.commands.begin(), stream.commands.end(), issued_before);
-  stream.conflicts = ConflictsOf(AccessesOf(job.model, job.plan, stream.commands));
-  stream.lanes = command::LaneTable(static_cast<int>(job.plan.devices.size())).size();
-  return stream;
-}
-
 TEST(OrdersTest, WaitsOrderAllThatTouchTheSameBytesOrRecords) {
   int64_t commands = 0, conflicts = 0, failures = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
-    const Stream stream = MakeStream(seed);
+    const CommandStream stream = MakeCommandStream(seed);
+    ASSERT_EQ(stream.status, absl::OkStatus()) << Replay(seed);
     commands += static_cast<int64_t>(stream.commands.size());
     conflicts += static_cast<int64_t>(stream.conflicts.size());
     const auto found = FindUnordered(stream.commands, stream.lanes, stream.conflicts);
@@ -88,7 +54,7 @@ struct Dropped {
 };
 using DroppedByLanes = std::map<std::pair<command::LaneKind, command::LaneKind>, Dropped>;
 
-void DropEachWait(Stream& stream, DroppedByLanes& table) {
+void DropEachWait(CommandStream& stream, DroppedByLanes& table) {
   const command::LaneTable lanes(static_cast<int>(stream.job.plan.devices.size()));
   const auto kind = [&](uint32_t lane) { return lanes.LaneAt(static_cast<int>(lane)).kind; };
   const std::vector<command::Command> whole = stream.commands;
@@ -115,7 +81,8 @@ TEST(OrdersTest, ADroppedWaitOfEachKindIsFound) {
   constexpr size_t kMostCommands = 300;  // each drop looks at all of them
   DroppedByLanes table;
   for (uint64_t seed = first_seed; seed < first_seed + seeds / 10; ++seed) {
-    Stream stream = MakeStream(seed);
+    CommandStream stream = MakeCommandStream(seed);
+    ASSERT_EQ(stream.status, absl::OkStatus()) << Replay(seed);
     if (stream.commands.size() > kMostCommands) continue;
     if (FindUnordered(stream.commands, stream.lanes, stream.conflicts)) continue;
     DropEachWait(stream, table);
@@ -163,7 +130,7 @@ class SlowLane : public dispatch::CostModel {
 TEST(OrdersTest, NothingIsLostWhenCopiesOutOfADeviceLagFarBehind) {
   int failures = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds && failures < 5; ++seed) {
-    RandomCase job = MakeCase(seed);
+    RandomCase job = MakeCaseWithoutFaults(seed);
     job.options.kills = static_cast<int>(seed % 4);
     job.options.fault_events = 400;
     const int devices = static_cast<int>(job.plan.devices.size());

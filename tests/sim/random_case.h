@@ -95,12 +95,25 @@ inline std::vector<plan::LayerGroup> RandomGroups(CounterRandom& random, int lay
 }
 
 // One replica and pipeline as often as not; else replicas, on devices whose number divides theirs
-// or does not, in either mode.
+// or does not, in either mode, with gradients that leave in few parts or many.
 inline void DrawReplicas(CounterRandom& random, plan::Plan& plan) {
   if (random.Below(2) == 0) return;
   plan.replicas = 1 << random.Below(3);
+  if (random.Below(4) == 0) plan.replicas *= 4;
   plan.num_microbatches = plan.replicas * (1 + static_cast<int>(random.Below(3)));
   if (random.Below(3) > 0) plan.mode = plan::ParallelMode::kData;
+}
+
+// In how many parts the gradients of each backward group leave: of tied blocks in as many. Whether
+// devices of one root pass weights on.
+inline void DrawParts(CounterRandom& random, const model::ModelSpec& model, plan::Plan& plan) {
+  CounterRandom parts(random.Next64(), 6);
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    group.gradient_parts = plan.num_shards();
+    while (group.gradient_parts < plan.replicas && parts.Below(2) == 0) group.gradient_parts *= 2;
+  }
+  plan::TieParts(model, plan);
+  plan.pass_weights = parts.Below(2) == 0;
 }
 
 // Room for the largest execution on each device, and for what is kept; memory of this size, or
@@ -137,13 +150,14 @@ inline void DrawDevices(CounterRandom& random, const model::ModelSpec& model, pl
 inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& model) {
   plan::Plan plan;
   const int devices = 1 + static_cast<int>(random.Below(4));
+  plan.devices.resize(devices);
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
   DrawReplicas(random, plan);
   plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
   if (random.Below(2) == 0) {
     plan.microbatches_per_forward_task =
-        1 + static_cast<int>(random.Below(plan.replica_microbatches()));
-    while (plan.replica_microbatches() % plan.microbatches_per_forward_task != 0)
+        1 + static_cast<int>(random.Below(plan.shard_microbatches()));
+    while (plan.shard_microbatches() % plan.microbatches_per_forward_task != 0)
       --plan.microbatches_per_forward_task;
     if (!plan::LargerForwardTasksAllowed(model, plan)) plan.microbatches_per_forward_task = 1;
   }
@@ -174,16 +188,23 @@ inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& mode
       group.keep_stash = group.keep_activations = true;
     }
   }
+  DrawParts(random, model, plan);
   plan.update = random.Below(2) == 0 ? job::UpdateMode::kEager : job::UpdateMode::kDeferred;
   plan.clip = plan.update == job::UpdateMode::kDeferred && random.Below(2) == 0;
   plan.stream_slots = 1 + static_cast<int>(random.Below(3));
   plan.boundary_banks = 2 + static_cast<int>(random.Below(4));
   plan.gradient_ring = plan::ArenaLayout::MinimalRing(model, plan);
   if (random.Below(2) == 0) plan.gradient_ring = plan::ArenaLayout::DefaultRing(model, plan);
-  plan.devices.resize(devices);
   DrawDevices(random, model, plan);
   plan.arena_dynamic = plan::ArenaLayout(model, plan).dynamic_bytes();
   return plan;
+}
+
+// Nothing happens to processes, and nobody stops the job.
+inline void RemoveFaults(SimOptions& options) {
+  options.kills = options.stops = options.hangs = 0;
+  options.stream_losses = options.refusals = options.failures = 0;
+  options.stop_at_event = -1;
 }
 
 inline RandomCase MakeRandomCase(uint64_t seed) {
@@ -209,6 +230,12 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   if (random.Below(8) == 0) options.hangs = 1 + static_cast<int>(random.Below(2));
   CounterRandom refusals(seed, 4);
   if (refusals.Below(4) == 0) options.refusals = 1 + static_cast<int>(refusals.Below(4));
+  // As often as not, none of these: what kills alone bring about is not to be hidden behind them.
+  CounterRandom others(seed, 7);
+  options.set_up = others.Below(2) == 0;
+  if (others.Below(4) == 0) options.stops = 1 + static_cast<int>(others.Below(4));
+  if (others.Below(4) == 0) options.stream_losses = 1 + static_cast<int>(others.Below(3));
+  if (others.Below(4) == 0) options.failures = 1 + static_cast<int>(others.Below(3));
   const int64_t tasks =
       result.plan.num_microbatches *
       static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());

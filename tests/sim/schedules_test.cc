@@ -1,11 +1,13 @@
-// Random models, plans, delays, deaths and full disks, from seeds. A failure prints its seed and
-// how to run it alone:
+// Random models, plans, delays, deaths, stops, lost streams, commands that fail and full disks,
+// from seeds. A failure prints its seed and how to run it alone:
 //
 //   build/tests/schedules_test --first_seed=S --seeds=1
 //
-// Default: 20 thousand schedules; a tenth of that under sanitizers.
+// Default: 20 thousand schedules that are always the same, and 10 thousand from a seed that is
+// another one each time (`--fresh`); a tenth of that under sanitizers.
 
 #include <cstdio>
+#include <random>
 
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
@@ -16,39 +18,72 @@ namespace {
 
 uint64_t first_seed = 1;
 #if defined(__SANITIZE_THREAD__)
-uint64_t seeds = 500;
+uint64_t seeds = 500, fresh = 100;
 #elif defined(__SANITIZE_ADDRESS__)
-uint64_t seeds = 2'000;
+uint64_t seeds = 2'000, fresh = 500;
 #else
-uint64_t seeds = 20'000;
+uint64_t seeds = 20'000, fresh = 10'000;
 #endif
 bool check_derivable = false;
 
-TEST(SchedulesTest, SurviveDeathsDelaysAndReorderings) {
-  int64_t events = 0, generations = 0, failures = 0;
-  for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+uint64_t FreshSeed() {
+  std::random_device device;
+  return 1'000'000'000 + device() % 1'000'000'000;  // far from the fixed ones
+}
+
+struct Tried {
+  uint64_t schedules = 0;
+  int64_t events = 0, generations = 0;
+  SeenFaults seen;
+};
+
+// Stops at the fifth failure.
+Tried TrySchedules(uint64_t first, uint64_t count) {
+  Tried tried;
+  int failures = 0;
+  for (uint64_t seed = first; seed < first + count && failures < 5; ++seed) {
     RandomCase c = MakeRandomCase(seed);
     c.options.check_derivable = check_derivable || seed % 64 == 0;
     const SimResult result = Simulate(c.model, c.plan, *c.costs, c.options);
-    events += result.events;
-    generations += result.generations;
+    ++tried.schedules;
+    tried.events += result.events;
+    tried.generations += result.generations;
+    tried.seen.Add(result.seen);
     if (result.status.ok()) continue;
     ADD_FAILURE() << "seed " << seed << ": " << result.status << "\n"
                   << DebugString(c.plan) << "\nreplay: schedules_test --first_seed=" << seed
                   << " --seeds=1";
-    if (++failures >= 5) break;
+    ++failures;
   }
   std::printf("%llu schedules, %lld events, %lld generations\n",
-              static_cast<unsigned long long>(seeds), static_cast<long long>(events),
-              static_cast<long long>(generations));
+              static_cast<unsigned long long>(tried.schedules),
+              static_cast<long long>(tried.events), static_cast<long long>(tried.generations));
+  return tried;
+}
+
+TEST(SchedulesTest, SurviveDeathsStopsDelaysAndReorderings) {
+  const Tried tried = TrySchedules(first_seed, seeds);
+  for (int i = 0; i < kSeenKinds; ++i) {
+    const auto kind = static_cast<Seen>(i);
+    std::printf("%10lld %s\n", static_cast<long long>(tried.seen[kind]), NameOf(kind));
+    if (seeds < 2'000) continue;  // too few, or a replay
+    EXPECT_GT(tried.seen[kind], 0) << NameOf(kind);
+  }
+}
+
+// Schedules that nobody has tried before, each time others.
+TEST(SchedulesTest, SurviveFreshSchedules) {
+  if (fresh == 0 || first_seed != 1) GTEST_SKIP() << "a replay";
+  const uint64_t base = FreshSeed();
+  std::printf("fresh seeds from %llu\n", static_cast<unsigned long long>(base));
+  TrySchedules(base, fresh);
 }
 
 // Without faults the bytes moved are the minimum of the plan.
 TEST(SchedulesTest, MoveNoMoreThanNecessary) {
   for (uint64_t seed = first_seed; seed < first_seed + std::min<uint64_t>(seeds, 2000); ++seed) {
     RandomCase c = MakeRandomCase(seed);
-    c.options.kills = c.options.hangs = c.options.refusals = 0;
-    c.options.stop_at_event = -1;
+    RemoveFaults(c.options);
     const SimResult result = Simulate(c.model, c.plan, *c.costs, c.options);
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ": " << result.status;
     const plan::MinimalSwap minimal = plan::ComputeMinimalSwap(c.model, c.plan);
@@ -75,5 +110,6 @@ int main(int argc, char** argv) {
       argc, argv,
       {{.name = "first_seed", .number = &harmony::sim::first_seed},
        {.name = "seeds", .number = &harmony::sim::seeds},
+       {.name = "fresh", .number = &harmony::sim::fresh},
        {.name = "check_derivable", .on = &harmony::sim::check_derivable}});
 }

@@ -7,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "common/job/parameter_rules.h"
+#include "common/model/sum_tree.h"
 #include "worker/host/init.h"
 #include "worker/optimizer/optimizer.h"
 
@@ -34,9 +35,7 @@ PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec&
       job_(job),
       groups_(std::move(groups)),
       runner_(MakeRunner(model_, {.config = config, .tokens = job.sequence_length}, device_)),
-      replicas_(job.virtual_replicas > 0   ? job.virtual_replicas
-                : job.mode == "harmony-dp" ? job.AutoReplicas()
-                                           : 1),
+      replicas_(job.virtual_replicas > 0 ? job.virtual_replicas : job.AutoReplicas()),
       embedding_stash_(0),
       optimizer_threads_(optimizer_threads) {
   if (groups_.empty()) groups_ = {{0, model_.num_layers() - 1}};
@@ -100,7 +99,7 @@ worker::GroupBinding PlainTrainer::Bind(int group, int microbatch) const {
   b.samples = job_.micro_batch_size;
   const int share = static_cast<int>(losses_.size()) / replicas_;
   b.first_microbatch = microbatch % share == 0;
-  b.last_microbatch = (microbatch + 1) % share == 0;
+  b.last_microbatch = b.stores_gradients = (microbatch + 1) % share == 0;
   for (size_t reference = 0; reference < model_.references.size(); ++reference) {
     if (!b.layers.contains(model_.references[reference].layer)) continue;
     const size_t gradient = GradientIndex(static_cast<int>(reference), microbatch / share);
@@ -149,9 +148,9 @@ absl::StatusOr<double> PlainTrainer::AccumulateGradients(absl::Span<const int32_
     HARMONY_RETURN_IF_ERROR(RunMicrobatch(static_cast<int>(m), tokens.data() + m * stride,
                                           labels.data() + m * stride, total_labels));
   }
-  double sum = 0;
-  for (const command::LossSlot& slot : losses_) sum += slot.loss_sum;
-  return sum / static_cast<double>(total_labels);
+  std::vector<double> losses;
+  for (const command::LossSlot& slot : losses_) losses.push_back(slot.loss_sum);
+  return model::SumOfMicrobatches(losses, replicas_) / static_cast<double>(total_labels);
 }
 
 absl::StatusOr<StepResult> PlainTrainer::Step(absl::Span<const int32_t> tokens,

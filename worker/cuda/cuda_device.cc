@@ -119,6 +119,12 @@ void CudaDevice::Convert(const DeviceTensor& from, const DeviceTensor& to) {
   }
 }
 
+void CudaDevice::Add(const DeviceTensor& from, const DeviceTensor& to, DType type) {
+  AddNumbers(Pointer<const float>(from.address), to.elements(), type == DType::kBF16,
+             Pointer<float>(to.address), kStream);
+  Note(cudaGetLastError());
+}
+
 void CudaDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
   const auto check = [&](NumberKind kind) {
     cuda::CheckFinite(Pointer<const void>(tensor.address), kind, tensor.elements(), tag,

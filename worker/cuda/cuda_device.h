@@ -31,6 +31,7 @@ class CudaDevice : public ComputeDevice {
   absl::StatusOr<std::unique_ptr<WorkspaceBlock>> Allocate(Bytes size) override;
   void Zero(DeviceAddress address, Bytes size) override;
   void Convert(const DeviceTensor& from, const DeviceTensor& to) override;
+  void Add(const DeviceTensor& from, const DeviceTensor& to, DType type) override;
   void CheckFinite(const DeviceTensor& tensor, int tag) override;
   absl::StatusOr<int> Synchronize() override;
   absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) override;

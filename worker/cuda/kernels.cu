@@ -37,6 +37,14 @@ __global__ void NarrowKernel(const float* from, int64_t count, __nv_bfloat16* to
   for (int64_t i = First(); i < count; i += Stride()) to[i] = __float2bfloat16_rn(from[i]);
 }
 
+template <bool kNarrow>
+__global__ void AddKernel(const float* from, int64_t count, float* to) {
+  const auto rounded = [](float x) {
+    return kNarrow ? __bfloat162float(__float2bfloat16_rn(x)) : x;
+  };
+  for (int64_t i = First(); i < count; i += Stride()) to[i] = rounded(to[i]) + rounded(from[i]);
+}
+
 // Philox4x32, as common/base/random.h defines it for the CPU.
 __device__ void Philox(const PhiloxConstants constants, uint64_t key, uint64_t low, uint64_t high,
                        uint32_t words[4]) {
@@ -98,6 +106,12 @@ void Narrow(const float* from, int64_t count, uint16_t* to, cudaStream_t stream)
   if (count == 0) return;
   NarrowKernel<<<BlocksFor(count), kThreads, 0, stream>>>(from, count,
                                                           reinterpret_cast<__nv_bfloat16*>(to));
+}
+
+void AddNumbers(const float* from, int64_t count, bool narrow, float* to, cudaStream_t stream) {
+  if (count == 0) return;
+  const auto kernel = narrow ? AddKernel<true> : AddKernel<false>;
+  kernel<<<BlocksFor(count), kThreads, 0, stream>>>(from, count, to);
 }
 
 void DropoutMask(const int64_t* keys, int64_t samples, int64_t elements, uint64_t stream_of_numbers,

@@ -20,6 +20,9 @@ void CheckFinite(const void* numbers, NumberKind kind, int64_t count, int tag, i
 // Rounds to the nearest bf16, ties to even. The memories do not overlap.
 void Narrow(const float* from, int64_t count, uint16_t* to, cudaStream_t stream);
 
+// Adds to `to`; where `narrow`, both are rounded to the nearest bf16 before. No overlap.
+void AddNumbers(const float* from, int64_t count, bool narrow, float* to, cudaStream_t stream);
+
 // Which elements dropout keeps, as worker/graphs/dropout_mask.h draws them: `elements` of each of
 // the samples, by its key.
 void DropoutMask(const int64_t* keys, int64_t samples, int64_t elements, uint64_t stream_of_numbers,

@@ -35,8 +35,9 @@ struct LayerTarget {
 // memory has two parts: the resident one, in which the dispatcher places what tasks are bound to,
 // and the workspace, from which a task takes its temporaries and which it leaves empty.
 //
-// Work may be queued: what Zero, Convert, CheckFinite and the layers start has happened, in the
-// order in which it was started, when Synchronize returns. On the CPU everything happens at once.
+// Work may be queued: what Zero, Convert, Add, CheckFinite and the layers start has happened, in
+// the order in which it was started, when Synchronize returns. On the CPU everything happens at
+// once.
 //
 // The compute lane's thread calls all but `usage`, which any thread may call.
 class ComputeDevice {
@@ -61,6 +62,10 @@ class ComputeDevice {
   // may replace themselves. To the same type, or from fp32 to bf16, rounded to the nearest, ties to
   // even. REQUIRES: as many elements in both.
   virtual void Convert(const DeviceTensor& from, const DeviceTensor& to) = 0;
+
+  // Adds fp32 numbers to others, each rounded to `type` (fp32, or bf16, to the nearest, ties to
+  // even) before it is added. REQUIRES: as many elements in both, which do not overlap.
+  virtual void Add(const DeviceTensor& from, const DeviceTensor& to, DType type) = 0;
 
   // Looks for a value that is infinite or not a number in a tensor of floating-point numbers. The
   // answer comes from Synchronize, under the caller's `tag` (from 0 on).

@@ -107,6 +107,11 @@ void CpuDevice::Convert(const DeviceTensor& from, const DeviceTensor& to) {
               HostPointer<uint16_t>(to.address));
 }
 
+void CpuDevice::Add(const DeviceTensor& from, const DeviceTensor& to, DType type) {
+  AddNumbers(HostPointer<const float>(from.address), to.elements(), type == DType::kBF16,
+             HostPointer<float>(to.address));
+}
+
 void CpuDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
   if (first_bad_ < 0 && !HoldsFiniteValues(tensor)) first_bad_ = tag;
 }

@@ -26,6 +26,22 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) bool AnyNonFinite(c
   return found != 0;
 }
 
+inline float RoundedToBf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  return std::bit_cast<float>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : rounded);
+}
+
+__attribute__((target_clones("avx512f", "avx2", "default"))) void AddStretch(const float* from,
+                                                                             int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to[i] + from[i];
+}
+
+__attribute__((target_clones("avx512f", "avx2", "default"))) void AddRounded(const float* from,
+                                                                             int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = RoundedToBf16(to[i]) + RoundedToBf16(from[i]);
+}
+
 // By way of two buffers, since the results may lie where the numbers did.
 void RoundStretch(const std::byte* from, int64_t count, std::byte* to) {
   constexpr int64_t kAtOnce = 1024;
@@ -72,6 +88,12 @@ void RoundToBf16(const float* from, int64_t count, uint16_t* to) {
     });
     done = until;
   }
+}
+
+void AddNumbers(const float* from, int64_t count, bool narrow, float* to) {
+  at::parallel_for(0, count, 4 * kGrainElements, [&](int64_t begin, int64_t end) {
+    (narrow ? AddRounded : AddStretch)(from + begin, end - begin, to + begin);
+  });
 }
 
 void ZeroBytes(void* data, int64_t count) {

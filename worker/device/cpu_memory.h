@@ -29,6 +29,10 @@ void Narrow(const float* x, int64_t n, uint16_t* out);
 // it.
 void RoundToBf16(const float* from, int64_t count, uint16_t* to);
 
+// Adds to numbers in other memory, on ATen's threads; where `narrow`, both are rounded to the
+// nearest bf16 before.
+void AddNumbers(const float* from, int64_t count, bool narrow, float* to);
+
 void ZeroBytes(void* data, int64_t count);
 
 // Sets the threads of ATen's operations (and 1 between operations), for those that the calling

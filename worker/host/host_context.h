@@ -57,7 +57,7 @@ struct HostContext {
 
   // The record of an object that must be committed at `version`; FailedPrecondition otherwise.
   absl::StatusOr<command::ObjectView> Committed(command::ObjectKind kind, int index,
-                                                uint64_t version, int replica = 0) const;
+                                                uint64_t version, int part = 0) const;
 };
 
 }  // namespace harmony::worker

@@ -22,6 +22,7 @@
 #include "common/job/goes_on.h"
 #include "common/job/job_file.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 #include "worker/host/checkpoint_writer.h"
 #include "worker/host/host_context.h"
 #include "worker/host/initializer.h"
@@ -101,8 +102,8 @@ bool IsNonFiniteResult(const absl::Status& status) {
 }
 
 absl::StatusOr<command::ObjectView> HostContext::Committed(command::ObjectKind kind, int index,
-                                                           uint64_t version, int replica) const {
-  const command::ObjectKey key{kind, index, replica};
+                                                           uint64_t version, int part) const {
+  const command::ObjectKey key{kind, index, part};
   HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view, segment.ReadRecord(table.IndexOf(key)));
   if (view.state != command::ObjectState::kClean || view.version != version) {
     return absl::FailedPreconditionError(
@@ -200,20 +201,22 @@ class HostExecutor::Impl {
     });
   }
 
-  // Of the microbatches of a replica.
-  absl::Status AddLosses(const command::ObjectView& loss, int replica,
-                         command::StepScalars* scalars) const {
+  // Those of the microbatches of a part; their labels are counted.
+  absl::Status AppendLosses(int part, command::StepScalars* scalars,
+                            std::vector<double>& losses) const {
+    HARMONY_ASSIGN_OR_RETURN(
+        const command::ObjectView loss,
+        context_.Committed(command::ObjectKind::kLoss, 0, VersionOf(scalars->step), part));
     const auto* slots =
         reinterpret_cast<const command::LossSlot*>(context_.segment.Arena(loss.offset));
-    const int count = job().plan.replica_microbatches();
-    for (int m = 0; m < count; ++m) {
+    for (int m = 0; m < job().plan.num_microbatches / job().plan.loss_parts(); ++m) {
       if (!std::isfinite(slots[m].loss_sum)) {
         return NonFiniteResult(
             job().model.num_layers() - 1,
-            absl::StrCat("the loss of step ", scalars->step + 1, ", microbatch ",
-                         replica * count + m, " is not finite (", slots[m].loss_sum, ")"));
+            absl::StrCat("the loss of step ", scalars->step + 1, ", microbatch ", losses.size(),
+                         " is not finite (", slots[m].loss_sum, ")"));
       }
-      scalars->loss_sum += slots[m].loss_sum;
+      losses.push_back(slots[m].loss_sum);
       scalars->label_count += slots[m].label_count;
     }
     return absl::OkStatus();
@@ -230,12 +233,11 @@ class HostExecutor::Impl {
       scalars.step = step;
       scalars.learning_rate = job::LearningRateAt(job().spec, step);
       scalars.tokens = job().plan.global_batch() * job().model.labels_per_sample;
-      for (int replica = 0; replica < job().plan.replicas; ++replica) {
-        HARMONY_ASSIGN_OR_RETURN(
-            const command::ObjectView loss,
-            context_.Committed(command::ObjectKind::kLoss, 0, VersionOf(step), replica));
-        HARMONY_RETURN_IF_ERROR(AddLosses(loss, replica, &scalars));
+      std::vector<double> losses;
+      for (int part = 0; part < job().plan.loss_parts(); ++part) {
+        HARMONY_RETURN_IF_ERROR(AppendLosses(part, &scalars, losses));
       }
+      scalars.loss_sum = model::SumOfMicrobatches(losses, job().plan.replicas);
       std::memcpy(data, &scalars, sizeof(scalars));
       return absl::OkStatus();
     });

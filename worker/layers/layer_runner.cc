@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 #include "worker/layers/stored_gradient.h"
 
 namespace harmony::worker {
@@ -65,6 +66,10 @@ struct LayerRunner::Chain {
   const std::vector<model::SampleTensor>& GradientTypesAt(int boundary) const {
     return gradients[static_cast<size_t>(boundary)];
   }
+  const model::ParamBlock& BlockOf(int reference) const {
+    const int block = model.references[static_cast<size_t>(reference)].block;
+    return model.blocks[static_cast<size_t>(block)];
+  }
   Layer& LayerAt(int layer) const { return *layers[static_cast<size_t>(layer)]; }
   // The first layer of a group that a backward recomputes, or that keeps what it computed: one
   // whose input comes from the data set alone goes back without.
@@ -95,7 +100,13 @@ class LayerRunner::Task {
   Task(const Chain& chain, const GroupBinding& binding) : chain_(chain), b_(binding) {
     call_.samples = b_.samples;
     call_.microbatch = b_.microbatch > 0 ? b_.microbatch : b_.samples;
-    call_.references = b_.references;
+    references_ = b_.references;
+    for (ReferenceBinding& reference : references_) {
+      if (!reference.gradients) continue;
+      reference.gradients = GradientBuffer(chain_.BlockOf(reference.reference), reference.gradients,
+                                           model::WaitingSums(b_.replica));
+    }
+    call_.references = references_;
     call_.first_microbatch = b_.first_microbatch;
     const std::vector<model::BatchInput>& inputs = chain_.model.inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -133,12 +144,13 @@ class LayerRunner::Task {
 
   void CheckTensors(int layer, const BoundaryTensors& outputs);
   void FinishGradients();
-  void FinishGradient(DeviceAddress gradient, const model::ParamBlock& params, int layer);
+  void FinishGradient(DeviceAddress buffers, const model::ParamBlock& params, int layer);
   void CheckFinite(const DeviceTensor& tensor, const Check& check);
 
   const Chain& chain_;
   const GroupBinding& b_;
   std::vector<DeviceTensor> batch_;
+  std::vector<ReferenceBinding> references_;  // with the gradient buffers of the task's replica
   LayerCall call_;
   struct KeptPlace {
     DeviceAddress saved, outputs;
@@ -233,11 +245,9 @@ absl::Status LayerRunner::Task::Forward() {
 
 void LayerRunner::Task::ZeroGradients() const {
   if (!b_.first_microbatch) return;
-  for (const ReferenceBinding& reference : b_.references) {
+  for (const ReferenceBinding& reference : references_) {
     if (!reference.gradients) continue;
-    const int block = chain_.model.references[static_cast<size_t>(reference.reference)].block;
-    chain_.device.Zero(reference.gradients,
-                       chain_.model.blocks[static_cast<size_t>(block)].accumulator_bytes);
+    chain_.device.Zero(reference.gradients, chain_.BlockOf(reference.reference).accumulator_bytes);
   }
 }
 
@@ -327,23 +337,28 @@ void LayerRunner::Task::CheckTensors(int layer, const BoundaryTensors& outputs) 
 }
 
 void LayerRunner::Task::FinishGradients() {
-  if (!b_.last_microbatch) return;
+  if (!b_.last_microbatch && !b_.stores_gradients) return;
   const model::ModelSpec& model = chain_.model;
   for (int layer = b_.layers.last; layer >= b_.layers.first; --layer) {
     for (int reference : model.layers[static_cast<size_t>(layer)].references) {
-      const int block = model.references[static_cast<size_t>(reference)].block;
-      const model::ParamBlock& params = model.blocks[static_cast<size_t>(block)];
       for (const ReferenceBinding& bound : b_.references) {
         if (bound.reference != reference || !bound.gradients) continue;
-        FinishGradient(bound.gradients, params, layer);
+        FinishGradient(bound.gradients, chain_.BlockOf(reference), layer);
       }
     }
   }
 }
 
-void LayerRunner::Task::FinishGradient(DeviceAddress gradient, const model::ParamBlock& params,
+void LayerRunner::Task::FinishGradient(DeviceAddress buffers, const model::ParamBlock& params,
                                        int layer) {
-  for (const DeviceTensor& tensor : StoreGradient(chain_.device, params, gradient)) {
+  const int own = model::WaitingSums(b_.replica);
+  const int additions = b_.last_microbatch ? model::AdditionsAfter(b_.replica) : 0;
+  for (int i = own; i > own - additions; --i) {
+    AddGradient(chain_.device, params, GradientBuffer(params, buffers, i),
+                GradientBuffer(params, buffers, i - 1));
+  }
+  if (!b_.stores_gradients) return;
+  for (const DeviceTensor& tensor : StoreGradient(chain_.device, params, buffers)) {
     CheckFinite(tensor, {layer, "weight gradient", &params});
   }
 }

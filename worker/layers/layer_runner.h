@@ -47,13 +47,18 @@ struct GroupBinding {
 
   LossBinding loss;  // fused
 
-  bool first_microbatch = false;  // gradients are set, else added to
-  bool last_microbatch = false;   // weight gradients are stored as they leave, and checked
+  // Gradients, of backward and fused tasks. At the address of each lie buffers, one behind the
+  // other at multiples of kSlotAlignment; which of them this task adds to follows from the number
+  // of its replica, as model/sum_tree.h says.
+  int replica = 0;
+  bool first_microbatch = false;  // of the replica: gradients are set, else added to
+  bool last_microbatch = false;   // of the replica: the buffer is added to the sums that wait
+  bool stores_gradients = false;  // then the sums are stored as they leave, and checked
 };
 
-// Errors of all three: those of Layer; NonFinite (below) when a layer's output, the loss, or, after
-// the last microbatch, a weight gradient is not finite (the first such layer is named); Internal
-// when a binding is missing. After an error the outputs and gradients hold nothing of use.
+// Errors of all three: those of Layer; NonFinite (below) when a layer's output, the loss, or, when
+// they are stored, a weight gradient is not finite (the first such layer is named); Internal when a
+// binding is missing. After an error the outputs and gradients hold nothing of use.
 //
 // Results depend on the bindings' contents and shapes and on what the layers say: not on how layers
 // are grouped, nor on addresses. A forward over several microbatches gives each the bits that it

@@ -1,7 +1,7 @@
 #pragma once
 
-// From what a device has added up to what leaves it: the two forms of a block's gradient that
-// model::ParamBlock describes.
+// How a device adds up a block's gradients, and from what it has added up to what leaves it: the
+// two forms of a gradient that model::ParamBlock describes.
 
 #include <vector>
 
@@ -9,6 +9,13 @@
 #include "worker/device/compute_device.h"
 
 namespace harmony::worker {
+
+// Number `buffer` of those that begin at `buffers`, each with the sums of a block.
+DeviceAddress GradientBuffer(const model::ParamBlock& block, DeviceAddress buffers, int buffer);
+
+// Adds sums of a block to others of it, as a sum of plan/sum_tree.h; on the compute lane's thread.
+void AddGradient(ComputeDevice& device, const model::ParamBlock& block, DeviceAddress from,
+                 DeviceAddress to);
 
 // Brings a block's sums, which lie at `gradient`, into the form in which they leave the device, in
 // their place; on the compute lane's thread. Returns the tensors that this is made of: as few as

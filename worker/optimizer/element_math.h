@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "common/model/sum_tree.h"
 #include "worker/optimizer/kernels.h"
 
 namespace harmony::worker {
@@ -26,21 +27,30 @@ inline float GradientOf(const GradientTerms& gradients, int term, int64_t i) {
   return std::bit_cast<float>(uint32_t{NumbersOf<uint16_t>(gradients, term)[i]} << 16);
 }
 
-inline float SumOfGradients(const GradientTerms& gradients, int64_t i) {
-  float g = GradientOf(gradients, 0, i);
-  for (int j = 1; j < gradients.count; ++j) g = g + GradientOf(gradients, j, i);
-  return g;
-}
-
-inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
-  return SumOfGradients(r.gradients, i) * clip;
-}
-
 // What is not a number stays so: rounding could turn it into infinity.
 inline uint16_t RoundToBf16(float x) {
   if (x != x) return 0x7fc0;
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline float SumOfGradients(const GradientTerms& gradients, int64_t i) {
+  const auto add = [&](float a, float b) {
+    if (!gradients.bf16) return a + b;
+    return std::bit_cast<float>(uint32_t{RoundToBf16(a + b)} << 16);
+  };
+  float g = 0;
+  for (int r = 0; r < gradients.references; ++r) {
+    const int first = r * gradients.parts;
+    const float of_reference = model::SumTree(
+        gradients.parts, [&](int part) { return GradientOf(gradients, first + part, i); }, add);
+    g = r == 0 ? of_reference : g + of_reference;
+  }
+  return g;
+}
+
+inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
+  return SumOfGradients(r.gradients, i) * clip;
 }
 
 inline void StoreWeight(const UpdateRange& r, int64_t i, float w) {

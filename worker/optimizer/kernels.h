@@ -20,10 +20,13 @@ const char* ToString(Isa isa);
 bool IsaSupported(Isa isa);
 Isa BestIsa();  // of this machine
 
-// The gradients that a sum consists of, added up in fp32 from the first to the last: at least one.
+// The gradients that a sum consists of: of each reference its parts, as many of each, a power of
+// two. Those of a reference are added up as model/sum_tree.h says; then the references, from the
+// first to the last, in fp32.
 struct GradientTerms {
   const void* const* data = nullptr;
-  int count = 1;
+  int references = 1;
+  int parts = 1;  // of each
   // From where a gradient begins to where its element 0 would lie, were all elements of this type.
   Bytes shift;
   bool bf16 = false;  // else fp32
@@ -47,7 +50,7 @@ struct UpdateRange {
 };
 
 // AdamW in PyTorch's order, element by element:
-//   g = (((g[0] + g[1]) + g[2]) + ...) * clip
+//   g = the sum of the gradients * clip
 //   w = w * decay                                  decay = 1 - lr * weight_decay, or 1
 //   m = m + (1 - beta1) * (g - m)                  from the gradient's side when beta1 <= 0.5
 //   v = v * beta2 + ((1 - beta2) * g) * g
@@ -65,7 +68,7 @@ struct AdamWConstants {
 };
 
 // SGD in PyTorch's order:
-//   g = (((g[0] + g[1]) + g[2]) + ...) * clip + weight_decay * w
+//   g = the sum of the gradients * clip + weight_decay * w
 //   with momentum:  m = m * momentum + g,  g = nesterov ? g + momentum * m : m
 //   w = w - lr * g
 struct SgdConstants {

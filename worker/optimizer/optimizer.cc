@@ -136,10 +136,11 @@ OptimizerSettings SettingsOf(const job::JobSpec& job) {
           .moments = job::MomentsOf(job)};
 }
 
-GradientTerms TermsOf(const BlockGradient& gradient) {
+GradientTerms TermsOf(const model::ParamBlock& block, const BlockGradient& gradient) {
   GradientTerms terms;
   terms.data = gradient.data();
-  terms.count = static_cast<int>(gradient.size());
+  terms.references = std::max(static_cast<int>(block.references.size()), 1);
+  terms.parts = static_cast<int>(gradient.size()) / terms.references;
   return terms;
 }
 
@@ -178,7 +179,7 @@ void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settin
   const int64_t chunk = static_cast<int64_t>(ipc::kUpdateChunkElements);
   pool.ParallelFor((block.elements() + chunk - 1) / chunk, [&](int64_t i) {
     UpdateRange range;
-    range.gradients = TermsOf(gradient);
+    range.gradients = TermsOf(block, gradient);
     range.begin = i * chunk;
     range.end = std::min(block.elements(), range.begin + chunk);
     UpdateElements(block, settings, hyper, state, range, kernels);
@@ -211,7 +212,7 @@ double BlockSquaredNorm(const model::ParamBlock& block, const BlockGradient& gra
   const Kernels& kernels = KernelsFor(isa);
   pool.ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
     const Piece& piece = pieces[static_cast<size_t>(i)];
-    GradientTerms terms = TermsOf(gradient);
+    GradientTerms terms = TermsOf(block, gradient);
     terms.shift = piece.tensor->gradient.offset;
     terms.bf16 = piece.tensor->gradient.dtype == DType::kBF16;
     sums[static_cast<size_t>(i)] =

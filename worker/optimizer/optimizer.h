@@ -46,9 +46,9 @@ struct BlockState {
   float* masters = nullptr;
 };
 
-// A block's gradient is the sum of these, each of the types that its tensors say, added up in this
-// order: of its last reference, then (tied) of its first reference; of each reference those of the
-// replicas, ascending. At least one.
+// A block's gradient is the sum of these (GradientTerms), each of the types that its tensors say:
+// of its last reference, then (tied) of its first reference; of each reference its parts,
+// ascending.
 using BlockGradient = std::vector<const void*>;
 
 // One step, in place. Each tensor has the learning rate and the weight decay that its description
@@ -72,7 +72,7 @@ double ClipCoefficient(double norm, double max_norm);
 // ---- For protected_update.cc ----
 
 // All terms of a gradient; UpdateElements fills in where a tensor's elements lie in them.
-GradientTerms TermsOf(const BlockGradient& gradient);
+GradientTerms TermsOf(const model::ParamBlock& block, const BlockGradient& gradient);
 
 // Updates elements [range.begin, range.end) of a block, by segments of equal rate and weight decay.
 // Of the range, what says where w and its copy are is filled in here. `half_written`: the old

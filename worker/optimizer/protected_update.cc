@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/sum_tree.h"
 
 namespace harmony::worker {
 namespace {
@@ -161,7 +162,7 @@ class BlockUpdate {
     const int64_t position = static_cast<int64_t>(cursor->position.load(std::memory_order_acquire));
     if (position == vectors + 1) return;
     UpdateRange range;
-    range.gradients = TermsOf(gradient_);
+    range.gradients = TermsOf(block_, gradient_);
     range.begin = begin;
     range.end = end;
     range.cursor = cursor;
@@ -210,6 +211,12 @@ absl::StatusOr<BlockGradient> GradientFromRecords(const ipc::Segment& segment,
                                                   absl::Span<const int> records, uint64_t version) {
   if (records.empty()) {
     return absl::InternalError(absl::StrCat("'", block.name, "' has no gradient"));
+  }
+  const size_t references = std::max<size_t>(block.references.size(), 1);
+  if (records.size() % references != 0 ||
+      !model::IsPowerOfTwo(static_cast<int64_t>(records.size() / references))) {
+    return absl::InternalError(absl::StrCat("'", block.name, "' has a gradient of ", records.size(),
+                                            " parts for ", references, " references"));
   }
   BlockGradient gradient;
   for (const int record : records) {

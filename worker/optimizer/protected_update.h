@@ -25,7 +25,7 @@ namespace harmony::worker {
 struct ProtectedUpdate {
   int block = 0;
   StepHyper hyper;                         // leads to version hyper.step
-  absl::Span<const int> gradient_records;  // in the order that they are added up
+  absl::Span<const int> gradient_records;  // as BlockGradient has them
 };
 
 // FailedPrecondition when records are not in a state the update can start or go on from (names the

@@ -6,6 +6,8 @@
 //   Doubles, SetDouble, AddSquare(accumulators, floats), StoreDoubles
 // Included by one source file per instruction set.
 
+#include <type_traits>
+
 #include "worker/optimizer/element_math.h"
 
 namespace harmony::worker {
@@ -19,9 +21,22 @@ inline int64_t WholeVectorsEnd(const UpdateRange& r) {
   return r.begin + (r.end - r.begin) / kVector * kVector;
 }
 
-// The gradients of a loop, of type T (float, or uint16_t for bf16), added up in order. One and two
-// (tied blocks), by far the most common numbers, have loops of their own that keep the pointers in
-// registers; kCount 0 is any number.
+// The sum of two gradients of type T.
+template <typename V, typename T>
+typename V::Floats AddGradients(typename V::Floats a, typename V::Floats b) {
+  const typename V::Floats sum = V::Add(a, b);
+  if constexpr (std::is_same_v<T, float>) {
+    return sum;
+  } else {
+    T rounded[V::kWidth];
+    V::StoreBf16(rounded, sum);
+    return V::Load(rounded);
+  }
+}
+
+// The gradients of a loop, of type T (float, or uint16_t for bf16), added up. One, and two whose
+// sum is not rounded (tied blocks), by far the most common numbers, have loops of their own that
+// keep the pointers in registers; kCount 0 is any number.
 template <typename V, typename T, int kCount>
 class Gradients {
  public:
@@ -34,7 +49,8 @@ class Gradients {
     typename V::Floats g = V::Load(first_ + i);
     if (kCount == 2) g = V::Add(g, V::Load(second_ + i));
     if (kCount == 0) {
-      for (int j = 1; j < terms_.count; ++j) g = V::Add(g, V::Load(NumbersOf<T>(terms_, j) + i));
+      g = OfReference(0, i);
+      for (int r = 1; r < terms_.references; ++r) g = V::Add(g, OfReference(r, i));
     }
     return g;
   }
@@ -42,11 +58,20 @@ class Gradients {
     __builtin_prefetch(first_ + i, 0);
     if (kCount == 2) __builtin_prefetch(second_ + i, 0);
     if (kCount == 0) {
-      for (int j = 1; j < terms_.count; ++j) __builtin_prefetch(NumbersOf<T>(terms_, j) + i, 0);
+      for (int j = 1; j < terms_.references * terms_.parts; ++j) {
+        __builtin_prefetch(NumbersOf<T>(terms_, j) + i, 0);
+      }
     }
   }
 
  private:
+  typename V::Floats OfReference(int reference, int64_t i) const {
+    const int first = reference * terms_.parts;
+    return model::SumTree(
+        terms_.parts, [&](int part) { return V::Load(NumbersOf<T>(terms_, first + part) + i); },
+        AddGradients<V, T>);
+  }
+
   const T* const first_;
   const T* const second_;
   const GradientTerms terms_;
@@ -55,8 +80,10 @@ class Gradients {
 // Calls fn with the Gradients of the right type and number.
 template <typename V, typename T, typename Fn>
 auto WithGradientsOf(const GradientTerms& terms, Fn&& fn) {
-  if (terms.count == 1) return fn(Gradients<V, T, 1>(terms));
-  if (terms.count == 2) return fn(Gradients<V, T, 2>(terms));
+  const int count = terms.references * terms.parts;
+  const bool rounded = !std::is_same_v<T, float> && terms.parts > 1;
+  if (count == 1) return fn(Gradients<V, T, 1>(terms));
+  if (count == 2 && !rounded) return fn(Gradients<V, T, 2>(terms));
   return fn(Gradients<V, T, 0>(terms));
 }
 template <typename V, typename Fn>

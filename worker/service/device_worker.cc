@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 #include "worker/service/device_backends.h"
 
 namespace harmony::worker {
@@ -70,8 +71,11 @@ absl::Status BindReferences(const model::ModelSpec& model, const command::Comput
     if (bound == references.end())
       bound = references.insert(references.end(), ReferenceBinding{from.reference, {}, {}});
     const model::ParamBlock& block = model.blocks[model.references[from.reference].block];
-    const Bytes size =
-        place == &ReferenceBinding::weights ? block.weight_bytes : block.accumulator_bytes;
+    // Of the gradient buffers those that the task uses, the last of which is its own.
+    const Bytes waiting =
+        block.accumulator_bytes.AlignUp(kSlotAlignment) * model::WaitingSums(task.replica);
+    const Bytes size = place == &ReferenceBinding::weights ? block.weight_bytes
+                                                           : waiting + block.accumulator_bytes;
     return binder.At(from.offset, size, what, (*bound).*place);
   };
   for (const command::WeightBinding& weights : task.weights) {
@@ -228,8 +232,10 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const command::ComputeTask& task
         binder.At(*task.loss, Bytes(kSize), "loss", binding.loss.slot, /*alignment=*/kSize));
   }
   binding.loss.total_labels = task.total_labels;
+  binding.replica = task.replica;
   binding.first_microbatch = task.first_microbatch;
   binding.last_microbatch = task.last_microbatch;
+  binding.stores_gradients = task.stores_gradients;
   return binding;
 }
 

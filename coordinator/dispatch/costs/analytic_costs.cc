@@ -24,7 +24,6 @@ AnalyticCosts::AnalyticCosts(const model::ModelSpec& model, const plan::Plan& pl
       lanes_(static_cast<int>(plan.devices.size())),
       host_(RateOr(plan::HostRate(devices).value, plan::kHostGuess.value)),
       microbatch_size_(static_cast<double>(plan.microbatch_size)),
-      replicas_(static_cast<double>(plan.replicas)),
       moments_(static_cast<double>(plan.optimizer_moments)) {
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const plan::DeviceSpec spec = d < devices.size() ? devices[d] : plan::DeviceSpec();
@@ -63,9 +62,10 @@ Nanos AnalyticCosts::Duration(const command::Command& command) const {
   double bytes = 0;
   if (host.kind == command::HostTaskKind::kUpdate || host.kind == command::HostTaskKind::kNorm) {
     const model::ParamBlock& block = model_.blocks[host.block];
-    // Reads g of each replica; an update reads and writes the weights and moments, too, and writes
-    // working copies.
-    bytes = static_cast<double>(block.gradient_bytes.count()) * replicas_;
+    // Reads g of each reference and part; an update reads and writes the weights and moments, too,
+    // and writes working copies.
+    bytes = static_cast<double>(block.gradient_bytes.count()) *
+            static_cast<double>(host.gradient_records.size());
     if (host.kind == command::HostTaskKind::kUpdate) {
       bytes +=
           static_cast<double>(profile::UpdatedBytes(block, static_cast<int>(moments_)).count());

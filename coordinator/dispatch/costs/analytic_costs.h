@@ -36,7 +36,7 @@ class AnalyticCosts : public CostModel {
   std::vector<Rates> rates_;
   double host_;  // bytes a second
   double microbatch_size_;
-  double replicas_, moments_;
+  double moments_;
   std::vector<double> flops_;  // forward, by layer, one microbatch
 };
 

@@ -4,11 +4,12 @@
 
 namespace harmony::dispatch {
 
-ReplicaEdge EdgeOf(const GroupExecution& execution, int position, int replica_microbatches) {
-  const int m = FirstMicrobatch(execution, position);
-  const bool first = m % replica_microbatches == 0;
-  const bool last = (m + execution.task_microbatches) % replica_microbatches == 0;
-  return static_cast<ReplicaEdge>((first ? 1 : 0) + (last ? 2 : 0));
+SumEdge EdgeOf(const plan::Plan& plan, const GroupExecution& execution, int position) {
+  const int m = FirstMicrobatch(execution, position), end = m + execution.task_microbatches;
+  const bool first = m % plan.replica_microbatches() == 0;
+  const bool last = end % plan.replica_microbatches() == 0;
+  const bool stored = end % execution.part_microbatches == 0;
+  return static_cast<SumEdge>((first ? 1 : 0) + (last ? 2 : 0) + (stored ? 4 : 0));
 }
 
 }  // namespace harmony::dispatch

@@ -11,26 +11,28 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/plan/plan.h"
 #include "coordinator/dispatch/graph/work_graph.h"
 
 namespace harmony::dispatch {
 
-// Whether a task is the first or the last of its replica: it then sets or checks gradients.
-enum class ReplicaEdge : uint8_t { kNone = 0, kFirst = 1, kLast = 2, kBoth = 3 };
-ReplicaEdge EdgeOf(const GroupExecution& execution, int position, int replica_microbatches);
+// What a task does with gradients besides adding to them: bits for setting them (the first of its
+// replica), adding up sums (the last one), storing them (the last of its part).
+enum class SumEdge : uint8_t { kNone = 0, kFirst = 1, kLast = 2, kStored = 4 };
+SumEdge EdgeOf(const plan::Plan& plan, const GroupExecution& execution, int position);
 
 class DurationMemo {
  public:
   explicit DurationMemo(int num_lanes) : last_(static_cast<size_t>(num_lanes)) {}
 
   // Null when the node is not like the last one; then Remember says what it takes.
-  const Nanos* Find(const Node& node, ReplicaEdge edge) const {
+  const Nanos* Find(const Node& node, SumEdge edge) const {
     const Entry& last = EntryOf(node);
     const bool same = node.execution >= 0 && last.execution == node.execution &&
                       last.index == IndexOf(node) && last.edge == edge;
     return same ? &last.duration : nullptr;
   }
-  void Remember(const Node& node, ReplicaEdge edge, Nanos duration) {
+  void Remember(const Node& node, SumEdge edge, Nanos duration) {
     last_[static_cast<size_t>(node.lane)][static_cast<size_t>(node.kind)] = {
         node.execution, IndexOf(node), edge, duration};
   }
@@ -39,7 +41,7 @@ class DurationMemo {
   struct Entry {
     int64_t execution = -1;
     int index = -1;
-    ReplicaEdge edge = ReplicaEdge::kNone;
+    SumEdge edge = SumEdge::kNone;
     Nanos duration;
   };
   // A send's index is where its tensor goes, no part of its size.

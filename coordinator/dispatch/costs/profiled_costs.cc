@@ -136,7 +136,7 @@ double ProfiledCosts::ComputeSeconds(const Device& device, const Sums& sums,
   }
   if (task.kind != command::TaskKind::kForward) {
     if (task.first_microbatch) seconds += Between(sums.zero, range);
-    if (task.last_microbatch) seconds += Between(sums.check, range);
+    if (task.stores_gradients) seconds += Between(sums.check, range);
   }
   return seconds * device.slowdown;
 }
@@ -153,20 +153,20 @@ double ProfiledCosts::TransferSeconds(const Device& device, command::LaneKind la
 double ProfiledCosts::HostSeconds(const command::HostTask& task) const {
   const profile::HostProfile& host = profile_.host;
   const auto at = [](Bytes size, double rate) { return static_cast<double>(size.count()) / rate; };
-  // The gradients of a replica.
-  const auto gradients = [](const model::ParamBlock& block) {
-    return block.gradient_bytes * static_cast<int64_t>(block.references.size());
+  const auto gradients = [&](const model::ParamBlock& block) {
+    return block.gradient_bytes * static_cast<int64_t>(task.gradient_records.size());
   };
   switch (task.kind) {
     case command::HostTaskKind::kUpdate: {
       const model::ParamBlock& block = model_.blocks[task.block];
-      const Bytes more = gradients(block) * (plan_.replicas - 1);
+      // UpdateBytes counts one part of each.
+      const Bytes one = block.gradient_bytes * static_cast<int64_t>(block.references.size());
+      const Bytes more = gradients(block) - one;
       return host.task.median + at(profile::UpdateBytes(block, plan_.optimizer_moments) + more,
                                    host.update_rate.median);
     }
     case command::HostTaskKind::kNorm:
-      return host.task.median +
-             at(gradients(model_.blocks[task.block]) * plan_.replicas, host.norm_rate.median);
+      return host.task.median + at(gradients(model_.blocks[task.block]), host.norm_rate.median);
     case command::HostTaskKind::kLoadBatch:
       return host.task.median +
              at(model::LayOutBatch(model_, plan_.global_batch()).size, host.batch_rate.median);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 
 namespace harmony::dispatch {
 
@@ -23,6 +24,8 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
   execution.microbatches.resize(plan.shard_microbatches() / execution.task_microbatches);
   std::iota(execution.microbatches.begin(), execution.microbatches.end(),
             shard * static_cast<int>(execution.microbatches.size()));
+  execution.part_microbatches =
+      forward ? plan.shard_microbatches() : plan.part_microbatches(planned);
   execution.slots = std::min(plan.stream_slots, static_cast<int>(execution.microbatches.size()));
   execution.blocks = plan::BlocksOf(model, layers, kind == ExecutionKind::kBackward);
   execution.keeper = forward ? plan::KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
@@ -107,8 +110,12 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
     sizes.push_back(model.blocks[execution.blocks[i]].weight_bytes);
   }
   if (execution.kind != ExecutionKind::kForward) {
-    for (int reference : execution.references)
-      sizes.push_back(model.blocks[model.references[reference].block].accumulator_bytes);
+    const int buffers =
+        model::SumBuffers(execution.part_microbatches / plan.replica_microbatches());
+    for (int reference : execution.references) {
+      const model::ParamBlock& block = model.blocks[model.references[reference].block];
+      sizes.push_back(block.accumulator_bytes.AlignUp(kSlotAlignment) * buffers);
+    }
   }
   if (execution.has_loss)
     sizes.push_back(Bytes(sizeof(command::LossSlot)) * plan.shard_microbatches());

@@ -21,8 +21,8 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
 command::TaskKind TaskOf(ExecutionKind kind);
 
 // Sizes of its memory items, in this order: a block each (its own weights), a reference each
-// (gradients; backward kinds), loss slots (fused), streaming slots in, streaming slots out. Fills
-// in the strides and offsets of `execution`.
+// (its gradient buffers; backward kinds), loss slots (fused), streaming slots in, streaming slots
+// out. Fills in the strides and offsets of `execution`.
 std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
                                GroupExecution& execution);
 

@@ -15,7 +15,8 @@ namespace harmony::dispatch {
 enum class NodeKind : uint8_t {
   kInitialize,
   kLoadBatch,
-  kLoadWeights,  // index: block
+  kLoadWeights,  // index: block; position: its number in the execution's list of blocks
+  kPassWeights,  // the same, on from the device of the execution `weights_from`
   kBatchIn,      // index: its number in the execution's list of batch inputs
   kStashIn,      // a backward's stash
   kInputIn,      // a forward's (or the fused task's) input, by way of the host
@@ -49,16 +50,17 @@ enum class FirstWrite : uint8_t {
 // What of its execution a node reads last: it is given back when all who read it have been issued.
 enum class LastRead : uint8_t {
   kNothing,
-  kInputs,    // weights and input slots
-  kOutput,    // an output slot
-  kLosses,    // after the execution's last replica
-  kGradient,  // likewise
+  kInputs,       // weights and input slots
+  kPeerWeights,  // weights of the execution `weights_from`
+  kOutput,       // an output slot
+  kLosses,       // after the execution's last part
+  kGradient,     // likewise
 };
 
 struct NodeTraits {
   const char* name = "";
-  command::LaneKind lane =
-      command::LaneKind::kCompute;  // that carries it; of a device lane: of the execution's device
+  // That carries it; of a device lane: of the execution's device, or that of `weights_from`.
+  command::LaneKind lane = command::LaneKind::kCompute;
   FirstWrite writes = FirstWrite::kNothing;
   LastRead reads = LastRead::kNothing;
   // It writes to a part of the arena that objects share, and so may have to wait for copies that
@@ -78,6 +80,11 @@ constexpr NodeTraits MakeTraits(NodeKind kind) {
       return {.name = "load_batch", .lane = command::LaneKind::kHostIo};
     case K::kLoadWeights:
       return {.name = "load_weights", .lane = command::LaneKind::kH2DBulk, .writes = W::kWeights};
+    case K::kPassWeights:
+      return {.name = "pass_weights",
+              .lane = command::LaneKind::kP2P,
+              .writes = W::kWeights,
+              .reads = R::kPeerWeights};
     case K::kBatchIn:
       return {.name = "batch_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
     case K::kStashIn:

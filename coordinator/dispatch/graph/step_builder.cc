@@ -40,8 +40,10 @@ NodeId StepBuilder::Add(NodeKind kind, int64_t execution, int position, int inde
                         std::initializer_list<NodeId> deps) {
   Node node;
   node.kind = kind;
-  node.lane =
-      lanes_.IndexOf({TraitsOf(kind).lane, execution < 0 ? 0 : graph_.execution(execution).device});
+  const int64_t carrier =
+      kind == NodeKind::kPassWeights ? graph_.execution(execution).weights_from : execution;
+  const int device = carrier < 0 ? 0 : graph_.execution(carrier).device;
+  node.lane = lanes_.IndexOf({TraitsOf(kind).lane, device});
   node.step = step_;
   node.execution = execution;
   node.position = position;
@@ -136,7 +138,7 @@ int64_t StepBuilder::BeginExecution(GroupExecution execution) {
   const bool sums = graph_.execution(id).kind != ExecutionKind::kForward;
   for (int position = 0; position < count; ++position) {
     AddPosition(id, position);
-    if (sums && Ends(graph_.execution(id), position)) AddReplicaTail(id, position);
+    if (sums && Ends(graph_.execution(id), position)) AddPartTail(id, position);
   }
   if (graph_.execution(id).kind == ExecutionKind::kFused) {
     fused_started_ = graph_.execution(id).positions[0].compute;
@@ -146,6 +148,7 @@ int64_t StepBuilder::BeginExecution(GroupExecution execution) {
 
 void StepBuilder::AddLoads(int64_t execution_id) {
   GroupExecution& execution = graph_.execution(execution_id);
+  execution.weights_from = WeightSource(execution);
   for (int i = 0; i < static_cast<int>(execution.blocks.size()); ++i) {
     const int block = execution.blocks[i];
     NodeId own = kNoNode;
@@ -154,11 +157,31 @@ void StepBuilder::AddLoads(int64_t execution_id) {
             ? own
             : kept_loads_.try_emplace({execution.shard, execution.keeper, block}, kNoNode)
                   .first->second;
-    if (load == kNoNode) {
-      load = Add(NodeKind::kLoadWeights, execution_id, i, block, {last_update_[block]});
-    }
+    if (load == kNoNode) load = AddLoad(execution_id, i);
     execution.loads.push_back(load);
   }
+}
+
+NodeId StepBuilder::AddLoad(int64_t execution_id, int position) {
+  const GroupExecution& taker = graph_.execution(execution_id);
+  const int block = taker.blocks[position];
+  if (taker.weights_from >= 0) {
+    GroupExecution& source = graph_.execution(taker.weights_from);
+    const auto there = std::find(source.blocks.begin(), source.blocks.end(), block);
+    if (there != source.blocks.end()) {
+      ++source.passes_left;
+      return Add(NodeKind::kPassWeights, execution_id, position, block,
+                 {source.loads[there - source.blocks.begin()]});
+    }
+  }
+  return Add(NodeKind::kLoadWeights, execution_id, position, block, {last_update_[block]});
+}
+
+int64_t StepBuilder::WeightSource(const GroupExecution& taker) const {
+  const int peer = plan::WeightPeer(plan_, taker.shard);
+  if (peer < 0) return -1;
+  return taker.kind == ExecutionKind::kForward ? forward_executions_[peer][taker.layers.first]
+                                               : backward_executions_[taker.group][peer];
 }
 
 absl::Status StepBuilder::AddItems(GroupExecution& execution) {
@@ -192,7 +215,7 @@ void StepBuilder::AddPosition(int64_t execution_id, int position) {
   const GroupExecution& execution = graph_.execution(execution_id);
   if (position == 0) deps.insert(deps.end(), execution.loads.begin(), execution.loads.end());
   if (position > 0 && execution.kind != ExecutionKind::kForward && Begins(execution, position)) {
-    deps.push_back(execution.last_d2h);  // the gradients of the replica before have left the device
+    deps.push_back(execution.last_d2h);  // the gradients of the part before have left the device
   }
   if (position >= execution.slots) {  // the output slot is free again
     const GroupExecution::Position& before = execution.positions[position - execution.slots];
@@ -354,18 +377,18 @@ const plan::LayerGroup* StepBuilder::NextGroup(const GroupExecution& execution) 
                                             : &plan_.backward_groups.back();
 }
 
-void StepBuilder::AddReplicaTail(int64_t execution_id, int position) {
+void StepBuilder::AddPartTail(int64_t execution_id, int position) {
   GroupExecution& execution = graph_.execution(execution_id);
   const NodeId last = execution.positions[position].compute;
-  const int replica = execution.microbatches[position] / plan_.replica_microbatches();
+  const int part = execution.microbatches[position] / execution.part_microbatches;
   if (execution.kind == ExecutionKind::kFused) {
     losses_.push_back(Add(NodeKind::kLossOut, execution_id, 0, 0, {last}));
-    graph_.node(losses_.back()).replica = replica;
+    graph_.node(losses_.back()).part = part;
   }
   for (size_t i = 0; i < execution.references.size(); ++i) {
     execution.last_d2h = Add(NodeKind::kGradientOut, execution_id, static_cast<int>(i),
                              execution.references[i], {last});
-    graph_.node(execution.last_d2h).replica = replica;
+    graph_.node(execution.last_d2h).part = part;
   }
 }
 

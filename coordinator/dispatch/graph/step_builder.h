@@ -49,12 +49,15 @@ class StepBuilder {
   void AddBackward(const recovery::ShardWork& work, int group, int shard);
   int64_t BeginExecution(GroupExecution execution);
   void AddLoads(int64_t execution_id);
+  NodeId AddLoad(int64_t execution_id, int position);
+  // What passes weights on to it, if that runs in this step.
+  int64_t WeightSource(const GroupExecution& taker) const;
   absl::Status AddItems(GroupExecution& execution);
   void AddPosition(int64_t execution_id, int position);
   void AddInputs(int64_t execution_id, int position, absl::InlinedVector<NodeId, 8>& deps);
   void AddOutputs(int64_t execution_id, int position);
-  // After the last microbatch of a replica.
-  void AddReplicaTail(int64_t execution_id, int position);
+  // After the last microbatch of a part.
+  void AddPartTail(int64_t execution_id, int position);
   void AddHostTasks(const recovery::StepWork& work);
   // Waits for the nodes in `after` and empties it.
   void AddUpdate(int block, std::vector<NodeId>& after);
@@ -74,15 +77,15 @@ class StepBuilder {
   int DeviceOfGroup(const plan::LayerGroup& group, const GroupExecution& execution) const {
     return plan::DeviceOf(plan_, group, execution.shard);
   }
-  // The first microbatch of a replica, or the last.
+  // The first microbatch of a part, or the last.
   bool Begins(const GroupExecution& execution, int position) const {
     return execution.microbatches[position] * execution.task_microbatches %
-               plan_.replica_microbatches() ==
+               execution.part_microbatches ==
            0;
   }
   bool Ends(const GroupExecution& execution, int position) const {
     return (execution.microbatches[position] + 1) * execution.task_microbatches %
-               plan_.replica_microbatches() ==
+               execution.part_microbatches ==
            0;
   }
   bool ConsumerRuns(const recovery::ShardWork& work, const GroupExecution& execution,

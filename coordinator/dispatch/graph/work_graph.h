@@ -39,7 +39,7 @@ struct Node {
   int64_t execution = -1;  // number of its execution; -1: a host task
   int position = 0;        // in the execution's list of microbatches, mostly
   int index = 0;           // by kind
-  int replica = 0;         // kLossOut, kGradientOut
+  int part = 0;            // kLossOut, kGradientOut
   int waiting_lane = -1;   // the first of the lanes whose head waits for this node (LaneHeads)
   // kSend: the node at the consumer that fetches the tensor from the host instead, and the one that
   // brings it there where nothing else does.
@@ -71,6 +71,7 @@ struct GroupExecution {
   int64_t step = 0;
   model::LayerRange layers;
   int task_microbatches = 1;      // microbatches that one task runs
+  int part_microbatches = 0;      // of backward kinds: that a part of the gradients is the sum of
   std::vector<int> microbatches;  // to run, ascending, counted in tasks; positions count in it
   // Blocks it works with, in this order: first those it loads into its own memory, then those that
   // lie in the places of the backward group `keeper`.
@@ -103,6 +104,11 @@ struct GroupExecution {
   };
   std::vector<Position> positions;
   std::vector<NodeId> loads;
+  // The execution of the same group on another device that passes weights on to this one; -1: all
+  // come from the host.
+  int64_t weights_from = -1;
+  int passes_left = 0;  // of its own weights, to be issued
+  Users weight_users;   // of the passes that were issued, and the last task
   NodeId last_d2h = kNoNode;
   int compute_left = 0;
   int outs_left = 0;                          // copies of outputs that are not resolved

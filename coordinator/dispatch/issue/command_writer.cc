@@ -40,6 +40,9 @@ void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recove
       return;
     case NodeKind::kLoadWeights:
       return copies(LoadWeights(node));
+    case NodeKind::kPassWeights:
+      command.body = PassWeights(node);
+      return;
     case NodeKind::kBatchIn:
       return copies(BatchIn(node));
     case NodeKind::kStashIn:
@@ -122,8 +125,11 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
     for (int i = 0; i < static_cast<int>(execution.references.size()); ++i) {
       task.gradients.push_back({execution.references[i], places.Gradient(i)});
     }
-    task.first_microbatch = m % plan_.replica_microbatches() == 0;
-    task.last_microbatch = (m + 1) % plan_.replica_microbatches() == 0;
+    const int of_replica = plan_.replica_microbatches();
+    task.replica = m % execution.part_microbatches / of_replica;
+    task.first_microbatch = m % of_replica == 0;
+    task.last_microbatch = (m + 1) % of_replica == 0;
+    task.stores_gradients = (m + 1) % execution.part_microbatches == 0;
     task.total_labels = plan_.global_batch() * model_.labels_per_sample;
   }
   if (execution.has_input) task.input = places.Input(position);
@@ -239,6 +245,19 @@ command::Transfer CommandWriter::Send(const Node& node) const {
   return copy;
 }
 
+command::Transfer CommandWriter::PassWeights(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const GroupExecution& source = graph_.execution(execution.weights_from);
+  const auto there = std::find(source.blocks.begin(), source.blocks.end(), node.index);
+  command::Transfer copy;
+  copy.source = {source.device,
+                 PlacesOf(source).Weight(static_cast<int>(there - source.blocks.begin()))};
+  copy.destination = {execution.device, PlacesOf(execution).Weight(node.position)};
+  copy.size = model_.blocks[node.index].weight_bytes;
+  copy.traffic = command::TrafficClass::kBoundary;
+  return copy;
+}
+
 command::Transfer CommandWriter::Keep(const Node& node) const {
   const GroupExecution& execution = graph_.execution(node.execution);
   command::Transfer copy;
@@ -278,10 +297,10 @@ command::Transfer CommandWriter::BoundaryOut(const Node& node, Placing& placing)
 
 command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
-  const int first = node.replica * plan_.replica_microbatches() % plan_.shard_microbatches();
-  return Out(execution, PlacesOf(execution).Loss(first), layout_.Loss(node.replica),
+  const int first = node.part * execution.part_microbatches % plan_.shard_microbatches();
+  return Out(execution, PlacesOf(execution).Loss(first), layout_.Loss(node.part),
              layout_.loss_bytes(), command::TrafficClass::kLoss,
-             {command::ObjectKind::kLoss, 0, node.replica}, placing);
+             {command::ObjectKind::kLoss, 0, node.part}, placing);
 }
 
 command::Transfer CommandWriter::GradientOut(const Node& node, Bytes slot, Placing& placing) {
@@ -289,16 +308,18 @@ command::Transfer CommandWriter::GradientOut(const Node& node, Bytes slot, Placi
   return Out(execution, PlacesOf(execution).Gradient(node.position), slot,
              model_.blocks[model_.references[node.index].block].gradient_bytes,
              command::TrafficClass::kGradients,
-             {command::ObjectKind::kGradient, node.index, node.replica}, placing);
+             {command::ObjectKind::kGradient, node.index, node.part}, placing);
 }
 
-// In the order in which they are summed: last reference first, of each its replicas ascending.
+// In the order in which they are summed: last reference first, of each its parts ascending.
 std::vector<int> CommandWriter::GradientRecords(int block) const {
   std::vector<int> records;
   const std::vector<int>& references = model_.blocks[block].references;
+  const int first = model_.references[references.front()].layer;
+  const int parts = plan::BackwardGroupOf(plan_, first).gradient_parts;
   for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
-    for (int replica = 0; replica < plan_.replicas; ++replica) {
-      records.push_back(Record({command::ObjectKind::kGradient, *reference, replica}));
+    for (int part = 0; part < parts; ++part) {
+      records.push_back(Record({command::ObjectKind::kGradient, *reference, part}));
     }
   }
   return records;

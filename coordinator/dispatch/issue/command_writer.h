@@ -42,6 +42,7 @@ class CommandWriter {
   command::Transfer InputIn(const Node& node) const;
   command::Transfer GradientIn(const Node& node) const;
   command::Transfer Send(const Node& node) const;
+  command::Transfer PassWeights(const Node& node) const;
   command::Transfer Keep(const Node& node) const;
   command::Transfer StashOut(const Node& node, Placing& placing);
   command::Transfer BoundaryOut(const Node& node, Placing& placing);

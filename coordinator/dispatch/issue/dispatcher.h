@@ -74,7 +74,7 @@ class Dispatcher {
   // memory, each command completing as modelled, without writing the commands down. (Of commands
   // that want a link at one time it does not always know which comes first.) REQUIRES: a new
   // generation on an empty table; a command's duration depends on nothing but its lane, its size
-  // and, of a task, its layers, its samples and whether it is its replica's first or last.
+  // and, of a task, its layers, its samples and whether it sets, adds up or stores gradients.
   absl::StatusOr<DryRunTimes> DryRun();
 
   // No step after `step_index` is started; a checkpoint is written after it. Idempotent, only ever

@@ -39,7 +39,7 @@ Generation::Generation(JobContext& job, recovery::Frontier frontier,
       gradient_slots_(job.model, job.plan, job.layout, graph_),
       admission_(graph_, memory_, gradient_slots_),
       clock_(plan::ResourcesOfLanes(job.plan, job.costs.Cores())),
-      heads_(lane_table_, graph_, admission_, clock_),
+      heads_(job.plan, lane_table_, graph_, admission_, clock_),
       records_(job.table,
                frontier_.initialized() ? records : absl::Span<const command::ObjectView>()),
       builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_, progress_),
@@ -314,7 +314,7 @@ void Generation::Issued(int lane, const Users& users, Nanos duration) {
   graph_.lane(lane).pop_front();
   heads_.Taken(lane);
   Resolved(node);
-  if (admission_.AfterIssue(node)) heads_.ChangedOn(graph_.execution(node.execution).device);
+  if (const int device = admission_.AfterIssue(node); device >= 0) heads_.ChangedOn(device);
   if (lane == update_lane_) last_host_step_ = std::max(last_host_step_, node.step);
   bool slots = node.kind == NodeKind::kCompute && gradient_slots_.AfterCompute();
   if (node.kind == NodeKind::kUpdate) {
@@ -354,10 +354,9 @@ absl::Status Generation::RunDry(DryRunTimes& times) {
 }
 
 Nanos Generation::DurationOf(const Node& node, Users& users) {
-  const ReplicaEdge edge =
-      node.kind == NodeKind::kCompute
-          ? EdgeOf(graph_.execution(node.execution), node.position, plan_.replica_microbatches())
-          : ReplicaEdge::kNone;
+  const SumEdge edge = node.kind == NodeKind::kCompute
+                           ? EdgeOf(plan_, graph_.execution(node.execution), node.position)
+                           : SumEdge::kNone;
   const Nanos* known = durations_.Find(node, edge);
   if (known != nullptr && !TraitsOf(node.kind).shares_arena) return *known;
   command::Command command;

@@ -10,7 +10,7 @@ bool Later(const HeadStart& a, const HeadStart& b) { return b.ComesBefore(a); }
 
 }  // namespace
 
-LaneHeads::LaneHeads(const command::LaneTable& lanes, WorkGraph& graph,
+LaneHeads::LaneHeads(const plan::Plan& plan, const command::LaneTable& lanes, WorkGraph& graph,
                      const MemoryAdmission& memory, const ModelledClock& clock)
     : graph_(graph),
       memory_(memory),
@@ -20,6 +20,12 @@ LaneHeads::LaneHeads(const command::LaneTable& lanes, WorkGraph& graph,
   for (int lane = 0; lane < graph.num_lanes(); ++lane) {
     const command::Lane of = lanes.LaneAt(lane);
     if (!command::IsHostLane(of)) lanes_of_[static_cast<size_t>(of.device)].push_back(lane);
+  }
+  for (int shard = 0; shard < plan.num_shards(); ++shard) {
+    const int peer = plan::WeightPeer(plan, shard);
+    if (peer < 0) continue;
+    lanes_of_[static_cast<size_t>(shard)].push_back(
+        lanes.IndexOf({TraitsOf(NodeKind::kPassWeights).lane, peer}));
   }
   Restart();
 }

@@ -31,8 +31,8 @@ struct HeadStart {
 class LaneHeads {
  public:
   // All must outlive it.
-  LaneHeads(const command::LaneTable& lanes, WorkGraph& graph, const MemoryAdmission& memory,
-            const ModelledClock& clock);
+  LaneHeads(const plan::Plan& plan, const command::LaneTable& lanes, WorkGraph& graph,
+            const MemoryAdmission& memory, const ModelledClock& clock);
 
   // The lane whose head comes next; -1 when no head can be issued.
   int Pick();
@@ -45,7 +45,7 @@ class LaneHeads {
   // Nodes were added, or gradients got slots: looks at all heads again that are not ready and wait
   // for no node.
   void Changed();
-  // Memory of a device was given: at those of its lanes.
+  // Memory of a device was given: at those of its lanes, and of lanes that pass weights on to it.
   void ChangedOn(int device);
   // A node's way was chosen: at that of its lane.
   void ChangedAt(int lane);

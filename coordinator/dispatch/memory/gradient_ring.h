@@ -1,7 +1,7 @@
 #pragma once
 
 // The part of the arena that gradients pass through on the way to their update (eager updates), in
-// issue order. A backward group takes one piece for all its gradients, of all replicas, and gives
+// issue order. A backward group takes one piece for all its gradients, of all parts, and gives
 // it back when its updates have been issued; pieces are given in the order of the groups, so a
 // group that fits the ring alone always gets its piece. PURE.
 

@@ -22,7 +22,7 @@ void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::Step
     const std::optional<Bytes> begin = PieceInUse(frontier, g, work.step);
     if (updates == 0 || !begin) continue;
     const Bytes bytes = RingBytes(plan::ReferencesOf(model_, plan_.backward_groups[g].layers));
-    ring_.Pin(*begin, *begin + bytes * plan_.replicas);
+    ring_.Pin(*begin, *begin + bytes * plan_.backward_groups[g].gradient_parts);
     pieces_[g].held = true;
     pieces_[g].begin = *begin;
     pieces_[g].updates_left = updates;
@@ -31,14 +31,14 @@ void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::Step
 
 std::optional<Bytes> GradientSlots::PieceInUse(const recovery::Frontier& frontier,
                                                int backward_group, int64_t step) const {
-  const std::vector<int> references =
-      plan::ReferencesOf(model_, plan_.backward_groups[backward_group].layers);
+  const plan::LayerGroup& group = plan_.backward_groups[backward_group];
+  const std::vector<int> references = plan::ReferencesOf(model_, group.layers);
   for (size_t i = 0; i < references.size(); ++i) {
     if (layout_.ReferenceHasOwnGradientSlot(references[i])) continue;
-    for (int replica = 0; replica < plan_.replicas; ++replica) {
-      const command::ObjectKey key{command::ObjectKind::kGradient, references[i], replica};
+    for (int part = 0; part < group.gradient_parts; ++part) {
+      const command::ObjectKey key{command::ObjectKind::kGradient, references[i], part};
       if (!frontier.Holds(key, step + 1)) continue;
-      return frontier.OffsetOf(key) - RingBytes(references) * replica -
+      return frontier.OffsetOf(key) - RingBytes(references) * part -
              RingBytes(absl::MakeConstSpan(references).first(i));
     }
   }
@@ -93,11 +93,11 @@ bool GradientSlots::IsGiven(const Node& node) const {
 
 Bytes GradientSlots::SlotOf(const Node& node) const {
   if (layout_.ReferenceHasOwnGradientSlot(node.index)) {
-    return layout_.Gradient(node.index, node.replica);
+    return layout_.Gradient(node.index, node.part);
   }
   const GroupExecution& execution = graph_.execution(node.execution);
   const absl::Span<const int> references = execution.references;
-  return pieces_[execution.group].begin + RingBytes(references) * node.replica +
+  return pieces_[execution.group].begin + RingBytes(references) * node.part +
          RingBytes(references.first(static_cast<size_t>(node.position)));
 }
 
@@ -106,15 +106,15 @@ const Users* GradientSlots::WaitsOf(const Node& node) const {
   return &pieces_[graph_.execution(node.execution).group].waits;
 }
 
-bool GradientSlots::IsOfLastReplica(const Node& node, const GroupExecution& execution) const {
-  return execution.microbatches.back() / plan_.replica_microbatches() == node.replica;
+bool GradientSlots::IsOfLastPart(const Node& node, const GroupExecution& execution) const {
+  return execution.microbatches.back() / execution.part_microbatches == node.part;
 }
 
 bool GradientSlots::IsDue(const PieceRequest& request) const {
   return std::any_of(request.executions.begin(), request.executions.end(), [&](int64_t id) {
     const GroupExecution& execution = graph_.execution(id);
     const int issued = static_cast<int>(execution.microbatches.size()) - execution.compute_left;
-    return issued >= plan_.replica_microbatches();
+    return issued >= execution.part_microbatches;
   });
 }
 
@@ -128,7 +128,8 @@ bool GradientSlots::Grant() {
     const std::vector<int>& references = graph_.execution(request.executions.front()).references;
     for (int reference : references)
       blocks += layout_.ReferenceHasOwnGradientSlot(reference) ? 0 : 1;
-    std::optional<GradientRing::Piece> taken = ring_.Take(RingBytes(references) * plan_.replicas);
+    std::optional<GradientRing::Piece> taken =
+        ring_.Take(RingBytes(references) * plan_.backward_groups[request.group].gradient_parts);
     if (!taken) break;
     piece.held = true;
     piece.begin = taken->begin;

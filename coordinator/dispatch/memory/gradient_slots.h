@@ -1,8 +1,8 @@
 #pragma once
 
 // Where gradients go in the arena: to a slot of their own (ArenaLayout), or, with eager updates, to
-// their backward group's piece of the ring. A piece holds the group's gradients of all replicas,
-// one replica after the other. Pieces are given in the order of the groups, when a shard of the
+// their backward group's piece of the ring. A piece holds the group's gradients of all parts,
+// one part after the other. Pieces are given in the order of the groups, when a shard of the
 // group first has something to put there, and given back when the group's updates have been issued.
 //
 // Owner: Generation, which says when tasks and updates have been issued. Single-threaded.
@@ -45,7 +45,7 @@ class GradientSlots {
   Bytes SlotOf(const Node& node) const;  // REQUIRES: IsGiven
   const Users* WaitsOf(const Node& node) const;
   // Nothing more is copied of the node's loss slots, or of its gradient, on the device.
-  bool IsOfLastReplica(const Node& node, const GroupExecution& execution) const;
+  bool IsOfLastPart(const Node& node, const GroupExecution& execution) const;
 
   // A task or an update was issued. True when pieces were given thereby.
   bool AfterCompute() { return Grant(); }
@@ -70,11 +70,11 @@ class GradientSlots {
   };
 
   bool Grant();
-  // The tasks of a replica have been issued: gradients are to be copied.
+  // The tasks of a part have been issued: gradients are to be copied.
   bool IsDue(const PieceRequest& request) const;
   // Blocks whose gradients a group holds in the ring, and whose update is to come.
   int BlocksInRing(int backward_group, const std::vector<bool>& updates) const;
-  // Of gradients of one replica, those that pass through the ring.
+  // Of gradients of one part, those that pass through the ring.
   Bytes RingBytes(absl::Span<const int> references) const;
   // Where an earlier generation put a group's gradients of this step, if any is still there.
   std::optional<Bytes> PieceInUse(const recovery::Frontier& frontier, int backward_group,

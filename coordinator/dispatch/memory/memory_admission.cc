@@ -75,24 +75,33 @@ bool MemoryAdmission::Admit() {
   return any;
 }
 
-bool MemoryAdmission::AfterIssue(const Node& node) {
+int MemoryAdmission::AfterIssue(const Node& node) {
   const LastRead reads = TraitsOf(node.kind).reads;
-  if (reads == LastRead::kNothing) return false;
-  GroupExecution& execution = graph_.execution(node.execution);
+  if (reads == LastRead::kNothing) return -1;
+  GroupExecution& own = graph_.execution(node.execution);
+  GroupExecution& read = reads == LastRead::kPeerWeights ? graph_.execution(own.weights_from) : own;
+  return AfterRead(node, reads, read) ? read.device : -1;
+}
+
+bool MemoryAdmission::AfterRead(const Node& node, LastRead reads, GroupExecution& execution) {
   switch (reads) {
     case LastRead::kNothing:
       break;
     case LastRead::kInputs:
       return AfterCompute(node, execution);
+    case LastRead::kPeerWeights:
+      AddUser(execution.weight_users, node);
+      --execution.passes_left;
+      return ReleaseWeights(execution);
     case LastRead::kOutput:
       --execution.outs_left;
       AddUser(execution.out_users, node);
       return ReleaseOutputs(execution);
     case LastRead::kLosses:
-      return slots_.IsOfLastReplica(node, execution) &&
+      return slots_.IsOfLastPart(node, execution) &&
              Release(execution, execution.loss, UsersOf(node));
     case LastRead::kGradient:
-      return slots_.IsOfLastReplica(node, execution) &&
+      return slots_.IsOfLastPart(node, execution) &&
              Release(execution, execution.first_gradient + node.position, UsersOf(node));
   }
   return false;
@@ -108,13 +117,19 @@ bool MemoryAdmission::AfterDrop(const Node& node) {
 bool MemoryAdmission::AfterCompute(const Node& node, GroupExecution& execution) {
   AddUser(execution.out_users, node);
   if (--execution.compute_left > 0) return false;
-  const Users users = UsersOf(node);
+  AddUser(execution.weight_users, node);
+  bool given = ReleaseWeights(execution);
+  given = Release(execution, execution.in, UsersOf(node)) || given;
+  return ReleaseOutputs(execution) || given;
+}
+
+bool MemoryAdmission::ReleaseWeights(const GroupExecution& execution) {
+  if (execution.compute_left > 0 || execution.passes_left > 0) return false;
   bool given = false;
   for (int64_t item = execution.first_weight; item < execution.first_gradient; ++item) {
-    given = Release(execution, item, users) || given;
+    given = Release(execution, item, execution.weight_users) || given;
   }
-  given = Release(execution, execution.in, users) || given;
-  return ReleaseOutputs(execution) || given;
+  return given;
 }
 
 bool MemoryAdmission::ReleaseOutputs(GroupExecution& execution) {

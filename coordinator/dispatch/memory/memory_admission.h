@@ -39,9 +39,9 @@ class MemoryAdmission {
 
   // Gives waiting executions what memory is free. True when it gave any.
   bool Admit();
-  // The node has been issued: gives back what no other node needs. True when memory was given to
-  // others thereby.
-  bool AfterIssue(const Node& node);
+  // The node has been issued: gives back what no other node needs. The device whose memory was
+  // given to others thereby; -1: none.
+  int AfterIssue(const Node& node);
   // The node has been dropped.
   bool AfterDrop(const Node& node);
 
@@ -49,7 +49,9 @@ class MemoryAdmission {
   // Calls `use` with the users of each piece of memory that the node writes first.
   template <typename Use>
   void ForEachFirstWrite(const Node& node, Use&& use) const;
+  bool AfterRead(const Node& node, LastRead reads, GroupExecution& execution);
   bool AfterCompute(const Node& node, GroupExecution& execution);
+  bool ReleaseWeights(const GroupExecution& execution);
   bool ReleaseOutputs(GroupExecution& execution);
   bool Release(const GroupExecution& execution, int64_t item, const Users& users);
   const DeviceMemory& MemoryOf(const GroupExecution& execution) const {

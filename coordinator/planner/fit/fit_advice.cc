@@ -99,7 +99,7 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
       "; ", FormatBytesExact(missing), " missing. It fits with mem=",
       (room_of(*need) + machine.devices[need->device].context).count());
   const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
-    return job.global_batch_size % (size * division.replicas) == 0 &&
+    return job.global_batch_size % (size * std::max(division.replicas, 1)) == 0 &&
            Fits(model, job, machine, size, division, finest);
   });
   if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
@@ -149,7 +149,7 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
   const auto fits_with = [](const PlanBuilder& any, plan::Plan other) {
     StepExecutions step;
-    any.Complete(&other, &step);
+    any.CompleteAsDivided(&other, &step);
     return any.FitsHost(other);
   };
   const auto fits = [&](const plan::Plan& other) { return fits_with(builder, other); };

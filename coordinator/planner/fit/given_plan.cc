@@ -106,8 +106,9 @@ absl::StatusOr<plan::Plan> AdoptPlan(const model::ModelSpec& model, const job::J
   HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.forward_groups, "forward_groups", devices), where);
   HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.backward_groups, "backward_groups", devices),
                               where);
-  const PlanBuilder builder(model, job, machine, given.microbatch_size,
-                            {given.mode, given.replicas});
+  const PlanBuilder builder(
+      model, job, machine, given.microbatch_size,
+      {.mode = given.mode, .replicas = given.replicas, .pass_weights = given.pass_weights});
   plan::Plan plan = builder.Blank();
   plan.update = given.update;
   plan.microbatches_per_forward_task = given.microbatches_per_forward_task;
@@ -116,7 +117,7 @@ absl::StatusOr<plan::Plan> AdoptPlan(const model::ModelSpec& model, const job::J
   plan.backward_groups = given.backward_groups;
   HARMONY_RETURN_IF_ERROR_CTX(plan::CheckPlan(model, plan), where);
   StepExecutions step;
-  if (!builder.Complete(&plan, &step)) {
+  if (!builder.CompleteAsDivided(&plan, &step)) {
     HARMONY_RETURN_IF_ERROR_CTX(TooLarge(model, plan, step), where);
   }
   if (!builder.FitsHost(plan)) return HostTooSmall(model, job, machine, plan, of_length);

@@ -6,6 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/dispatch/memory/kept_layout.h"
 
@@ -24,12 +25,35 @@ PlanBuilder::PlanBuilder(const model::ModelSpec& model, const job::JobSpec& job,
   for (const model::ParamBlock& block : model.blocks) {
     if (!block.tied()) untied_ += block.gradient_bytes;
   }
+  replicas_ = division.replicas > 0 ? division.replicas : AutoReplicas();
+}
+
+int PlanBuilder::AutoReplicas() const {
+  Bytes largest;
+  for (const plan::DeviceSpec& device : machine_.devices) {
+    largest = std::max(largest, device.usable());
+  }
+  // At work, with the weights of another one like it on their way.
+  const auto of_layer = [&](int layer, int buffers) {
+    Bytes sum;
+    for (int reference : model_.layers[layer].references) {
+      const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
+      sum += block.weight_bytes * 2 + block.accumulator_bytes * buffers;
+    }
+    return sum + model::WorkspaceBound(model_, model::WorkspaceOf::kBackward, {layer, layer},
+                                       microbatch_);
+  };
+  int replicas = job_.AutoReplicas(microbatch_);
+  for (int layer = 0; layer < model_.num_layers(); ++layer) {
+    while (replicas > 1 && of_layer(layer, model::SumBuffers(replicas)) > largest) replicas /= 2;
+  }
+  return replicas;
 }
 
 plan::Plan PlanBuilder::Blank() const {
   plan::Plan plan;
   plan.mode = division_.mode;
-  plan.replicas = division_.replicas;
+  plan.replicas = replicas_;
   plan.microbatch_size = microbatch_;
   plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch_);
   plan.sequence_length = job_.sequence_length;
@@ -49,6 +73,10 @@ plan::Plan PlanBuilder::Blank() const {
     const int number = device.root.empty() ? 0 : static_cast<int>(root - roots.begin()) + 1;
     plan.devices.push_back({device.usable(), {}, number});
   }
+  plan.pass_weights = division_.pass_weights;
+  int shard = plan.num_shards() - 1;
+  while (shard >= 0 && plan::WeightPeer(plan, shard) < 0) --shard;
+  plan.pass_weights = shard >= 0;
   return plan;
 }
 
@@ -64,7 +92,7 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
     return model::WorkspaceBound(model_, model::WorkspaceOf::kForward, {0, 0},
                                  microbatch_ * task_microbatches) <= largest;
   };
-  const int most = shape.replica_microbatches();
+  const int most = shape.shard_microbatches();
   for (int task_microbatches = 2; task_microbatches <= most; ++task_microbatches) {
     if (most % task_microbatches == 0 && fits(task_microbatches))
       forward_task_sizes.push_back(task_microbatches);
@@ -73,6 +101,38 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
 }
 
 bool PlanBuilder::Complete(plan::Plan* plan, StepExecutions* step) const {
+  const int parts = std::clamp(division_.least_parts, plan->num_shards(), plan->replicas);
+  for (plan::LayerGroup& group : plan->backward_groups) group.gradient_parts = parts;
+  for (;;) {
+    if (CompleteAsDivided(plan, step)) return true;
+    if (!RaiseParts(*step, plan)) return false;
+  }
+}
+
+bool PlanBuilder::RaiseParts(const StepExecutions& step, plan::Plan* plan) const {
+  const dispatch::KeptLayout kept(model_, *plan);
+  bool raised = false;
+  for (size_t v = 0; v < step.executions.size(); ++v) {
+    const dispatch::GroupExecution& execution = step.executions[v];
+    if (execution.kind == dispatch::ExecutionKind::kForward) continue;
+    const Bytes room = plan->devices[execution.device].resident - kept.bytes(execution.device);
+    Bytes need = dispatch::TotalOf(step.items[v]), buffer;  // one of each reference
+    if (need <= room) continue;
+    for (int reference : execution.references) {
+      const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
+      buffer += block.accumulator_bytes.AlignUp(kSlotAlignment);
+    }
+    int& parts = plan->backward_groups[execution.group].gradient_parts;
+    const int before = parts;
+    for (; need > room && parts < plan->replicas; parts *= 2) need -= buffer;
+    if (need > room) return false;  // with one buffer of each, too
+    raised |= parts > before;
+  }
+  if (raised) plan::TieParts(model_, *plan);
+  return raised;
+}
+
+bool PlanBuilder::CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const {
   plan->gradient_ring = plan::ArenaLayout::DefaultRing(model_, *plan);
   *step = ExecutionsOf(model_, *plan);
   std::vector<Bytes> workspace(plan->devices.size()), need(plan->devices.size());
@@ -111,10 +171,9 @@ bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
 }
 
 Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
+  const Bytes usual = Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.num_shards();
   const bool large =
-      plan.update == job::UpdateMode::kEager
-          ? plan.gradient_ring > Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.replicas
-          : !job_.DeferredUpdates();
+      plan.update == job::UpdateMode::kEager ? plan.gradient_ring > usual : !job_.DeferredUpdates();
   return large ? Nanos(step.count() + step.count() / kWorthMoreHostMemory) : step;
 }
 

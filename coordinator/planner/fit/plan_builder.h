@@ -12,7 +12,11 @@ namespace harmony::planner {
 // How the microbatches of a step are divided: see Plan.
 struct Division {
   plan::ParallelMode mode = plan::ParallelMode::kPipeline;
-  int replicas = 1;
+  int replicas = 1;  // 0: PlanBuilder::AutoReplicas
+  // Gradients leave in so many parts at least, as far as the mode, the devices and the replicas
+  // allow.
+  int least_parts = 1;
+  bool pass_weights = true;  // where devices share a link to the host
 };
 
 class PlanBuilder {
@@ -25,21 +29,24 @@ class PlanBuilder {
   // A plan without groups: microbatches, devices, eager or deferred as the job says (eager when it
   // leaves that open), two slots.
   plan::Plan Blank() const;
-  // Microbatches that a forward task may run, ascending: what divides those of a replica; 1 alone
+  // Microbatches that a forward task may run, ascending: what divides those of a shard; 1 alone
   // where the job gives the size.
   std::vector<int> ForwardTaskSizes() const;
 
-  // Fills in what follows from the groups: residents, gradient ring, arena. False when a group does
-  // not fit its device. The executions are those of the plan, also where it does not fit.
+  // Fills in what follows from the groups: in how many parts the gradients of each leave (as few as
+  // there is memory for), residents, gradient ring, arena. False when a group does not fit its
+  // device. The executions are those of the plan, also where it does not fit.
   bool Complete(plan::Plan* plan, StepExecutions* step) const;
+  // The same with gradients in the parts that the groups say.
+  bool CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const;
 
   // Host memory, where the machine's is known.
   Bytes ArenaBytes(const plan::Plan& plan) const;
   Bytes SegmentBytes(const plan::Plan& plan) const;  // that has such an arena
   bool FitsHost(const plan::Plan& plan) const;
   // What plans are compared by: the step, and a little more for a plan that takes more than 14
-  // bytes of the arena a parameter (deferred updates, or a large gradient ring; with replicas two
-  // bytes more for each) and has no need to.
+  // bytes of the arena a parameter (deferred updates, or a large gradient ring; with parts of
+  // gradients two bytes more for each) and has no need to.
   Nanos Score(const plan::Plan& plan, Nanos step) const;
 
   const model::ModelSpec& model() const { return model_; }
@@ -47,11 +54,21 @@ class PlanBuilder {
   const job::JobSpec& job() const { return job_; }
 
  private:
+  // `virtual_replicas: auto`. More replicas let more devices share a layer group, and take more
+  // gradient buffers where one device runs all of them. They fix the result, so that they must not
+  // depend on how many devices there happen to be: the most (JobSpec::AutoReplicas) of which every
+  // layer, with all its gradient buffers and the workspace, has room in the largest device beside
+  // the next weights. (With less room gradients would leave in many parts, which the arena holds.)
+  int AutoReplicas() const;
+  // Of groups that do not fit with the parts they have, more. False when none has.
+  bool RaiseParts(const StepExecutions& step, plan::Plan* plan) const;
+
   const model::ModelSpec& model_;
   const job::JobSpec& job_;
   const plan::MachineSpec& machine_;
   int64_t microbatch_;
   Division division_;
+  int replicas_;
   Bytes untied_;  // of all blocks with one reference
 };
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
@@ -30,6 +31,17 @@ bool KeepsActivations(const plan::Plan& plan, const GroupNeed& need) {
   if (need.kind != dispatch::ExecutionKind::kForward)
     return plan.backward_groups[need.group].keep_activations;
   return plan::ActivationKeeperOf(plan, plan.forward_groups[need.group]) >= 0;
+}
+
+int PartsOf(const plan::Plan& plan, const GroupNeed& need) {
+  return need.kind == dispatch::ExecutionKind::kForward
+             ? 0
+             : plan.backward_groups[need.group].gradient_parts;
+}
+
+std::string PartsText(const plan::Plan& plan, const GroupNeed& need) {
+  const int parts = PartsOf(plan, need);
+  return parts > 1 ? absl::StrCat(" (leave in ", parts, " parts)") : "";
 }
 
 // Without stashes and boundary commits; parameters counted once.
@@ -61,11 +73,20 @@ std::string ModeText(const plan::Plan& plan) {
                           shards, shards == 1 ? " runs" : "s run", plan.shard_microbatches(),
                           plan.num_microbatches,
                           shards < devices ? absl::StrFormat("; %d idle", devices - shards) : "");
+    std::vector<std::string> passed;
+    for (int shard = 0; shard < shards; ++shard) {
+      const int peer = plan::WeightPeer(plan, shard);
+      if (peer >= 0) passed.push_back(absl::StrCat(peer, " to ", shard));
+    }
+    if (!passed.empty()) {
+      absl::StrAppend(&text, "Weights go on from device to device (", absl::StrJoin(passed, ", "),
+                      "): a link that devices share carries them once\n");
+    }
   }
   if (plan.replicas > 1) {
     absl::StrAppendFormat(&text,
-                          "%d replicas of %d microbatches each (virtual_replicas): a gradient is "
-                          "added up over each of them, then over them, in order\n",
+                          "%d replicas of %d microbatches each (virtual_replicas): gradients are "
+                          "added up over each, then pairwise\n",
                           plan.replicas, plan.replica_microbatches());
   }
   return text;
@@ -149,12 +170,13 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
     if (need.shard > 0) continue;  // the same on each device
     absl::StrAppendFormat(
         &text,
-        "  %-16s %2d  layers %d-%d on %s: weights %s, gradients %s, buffers %s, "
+        "  %-16s %2d  layers %d-%d on %s: weights %s, gradients %s%s, buffers %s, "
         "workspace %s%s%s%s\n",
         KindName(need.kind), need.group, need.layers.first, need.layers.last,
         plan.num_shards() > 1 ? "each device" : absl::StrCat("device ", need.device),
-        FormatBytes(need.weights), FormatBytes(need.gradients), FormatBytes(need.streaming),
-        FormatBytes(need.workspace), KeepsWeights(plan, need) ? ", weights kept" : "",
+        FormatBytes(need.weights), FormatBytes(need.gradients), PartsText(plan, need),
+        FormatBytes(need.streaming), FormatBytes(need.workspace),
+        KeepsWeights(plan, need) ? ", weights kept" : "",
         KeepsStash(plan, need) ? ", stash kept" : "",
         KeepsActivations(plan, need) ? ", activations kept" : "");
   }
@@ -198,7 +220,8 @@ std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
         "\", \"group\": ", need.group, ", \"first_layer\": ", need.layers.first,
         ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
         ", \"weights\": ", need.weights.count(), ", \"gradients\": ", need.gradients.count(),
-        ", \"buffers\": ", need.streaming.count(), ", \"workspace\": ", need.workspace.count(),
+        ", \"gradient_parts\": ", PartsOf(plan, need), ", \"buffers\": ", need.streaming.count(),
+        ", \"workspace\": ", need.workspace.count(),
         ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false",
         ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false",
         ", \"keep_activations\": ", KeepsActivations(plan, need) ? "true" : "false", "}");

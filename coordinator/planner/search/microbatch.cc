@@ -49,8 +49,7 @@ class ReferenceCosts : public dispatch::CostModel {
 // be added (Bounds::OfPlan).
 int Followed(const plan::Plan& plan) {
   const int all = plan.num_microbatches, task_microbatches = plan.microbatches_per_forward_task;
-  if (all <= kMostFollowed || plan.mode != plan::ParallelMode::kPipeline || plan.replicas > 1)
-    return 0;
+  if (all <= kMostFollowed || !AlikeMicrobatches(plan)) return 0;
   const int followed = std::max(kMostFollowed / task_microbatches, 4) * task_microbatches;
   return followed < all ? followed : 0;
 }
@@ -107,7 +106,7 @@ std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::J
                                      const plan::MachineSpec& machine, Division division,
                                      const dispatch::CostFactory& costs, bool informed) {
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
-  const int64_t batch = job.global_batch_size / division.replicas;  // of a replica
+  const int64_t batch = job.global_batch_size / std::max(division.replicas, 1);  // of a replica
   const int64_t large = division.mode == plan::ParallelMode::kData ? batch : batch / 4;
   int64_t least = LeastMicrobatch(job);
   while (least < batch && batch % least != 0) ++least;

@@ -126,19 +126,21 @@ Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
   return std::max({compute, chain, OnSharedCores(work)});
 }
 
-// Weights come in once at least, gradients go out once a reference; of each shard, of each replica.
+// Weights come in once at least, gradients go out once a reference; of each shard, of each part.
+// (Weights that another device may pass on take no time that is certain.)
 Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape) {
   const int devices = costs_.num_devices();
   const int blocks = static_cast<int>(model_.blocks.size());
   const int references = static_cast<int>(model_.references.size());
   Nanos most;
   if (shape.mode == plan::ParallelMode::kData) {
-    const int replicas = shape.replicas / shape.num_shards();
     for (int d = 0; d < shape.num_shards(); ++d) {
       Nanos in, out;
-      for (int block = 0; block < blocks; ++block) in += costs_.Load(block, d);
+      for (int block = 0; block < blocks && plan::WeightPeer(shape, d) < 0; ++block) {
+        in += costs_.Load(block, d);
+      }
       for (int reference = 0; reference < references; ++reference)
-        out += costs_.GradientOut(reference, d) * replicas;
+        out += costs_.GradientOut(reference, d);
       most = std::max({most, in, out});
     }
     return most;
@@ -150,7 +152,7 @@ Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape) {
   };
   most = each(blocks, [&](int block, int d) { return costs_.Load(block, d); });
   return std::max(most, each(references, [&](int reference, int d) {
-                    return costs_.GradientOut(reference, d) * shape.replicas;
+                    return costs_.GradientOut(reference, d);
                   }));
 }
 
@@ -172,10 +174,10 @@ Nanos Bounds::OfAnyPlan(const plan::Plan& shape, const std::vector<int>& forward
     best = std::min(best, data ? ShardsFusedFrom(shape, first) : FusedFrom(shape, first));
   }
   best = std::max(best, CopiesOfAnyPlan(shape));
-  Nanos host = costs_.Host(command::HostTaskKind::kStepScalars, -1);
+  Nanos host = costs_.StepScalars();
   for (size_t block = 0; block < model_.blocks.size(); ++block) {
     host += costs_.Update(static_cast<int>(block));
-    if (shape.clip) host += costs_.Host(command::HostTaskKind::kNorm, static_cast<int>(block));
+    if (shape.clip) host += costs_.Norm(static_cast<int>(block));
   }
   return std::max(best, host);
 }

@@ -152,7 +152,10 @@ class RelaxedStep {
         continue;  // the forward has loaded it
       }
       const Nanos from = std::max(available_[block], place);
-      loaded = device.bulk.Run(from, costs_.Load(block, execution.device));
+      // What another device may pass on takes turns with nothing that is certain.
+      loaded = plan::WeightPeer(plan_, execution.shard) < 0
+                   ? device.bulk.Run(from, costs_.Load(block, execution.device))
+                   : std::max(loaded, from + costs_.PassedLoad(block, execution.shard));
     }
     const size_t gradients =
         execution.kind == dispatch::ExecutionKind::kForward ? 0 : execution.references.size();
@@ -174,8 +177,10 @@ class RelaxedStep {
     const dispatch::GroupExecution& execution = step_.executions[v];
     const int task_microbatches = execution.task_microbatches,
               count = microbatches_ / task_microbatches;
-    const int replica =
-        std::min(plan_.replica_microbatches() / task_microbatches, count);  // its tasks
+    // Tasks that add to one part of the gradients.
+    const int part = execution.kind == dispatch::ExecutionKind::kForward
+                         ? count
+                         : std::min(execution.part_microbatches, count);
     Device& device = devices_[execution.device];
     Done& done = done_[v];
     const auto duration = [&](bool first, bool last) { return Duration(execution, first, last); };
@@ -213,8 +218,8 @@ class RelaxedStep {
       }
       if (chained) from = std::max(from, Arrival(v, m, slot));
       if (!fresh) from = std::max(from, done.out[task - execution.slots]);
-      const bool begins = task % replica == 0, ends = (task + 1) % replica == 0;
-      if (begins) from = std::max(from, done.gradients);  // those of the replica before are out
+      const bool begins = task % part == 0, ends = (task + 1) % part == 0;
+      if (begins) from = std::max(from, done.gradients);  // those of the part before are out
       const Nanos takes = begins || ends ? duration(begins, ends) : middle;
       const bool first = device.compute.busy == Nanos();
       done.compute[task] = device.compute.Run(from, takes);
@@ -225,7 +230,7 @@ class RelaxedStep {
         done.gradient_out[task] = device.d2h.Run(done.compute[task], gradient_out);
         done.Out(task, done.gradient_out[task]);
       }
-      if (ends) EndReplica(execution, done.compute[task], done);
+      if (ends) EndPart(execution, done.compute[task], done);
     }
   }
 
@@ -286,7 +291,7 @@ class RelaxedStep {
                                              execution.task_microbatches));
   }
 
-  void EndReplica(const dispatch::GroupExecution& execution, Nanos last, Done& done) {
+  void EndPart(const dispatch::GroupExecution& execution, Nanos last, Done& done) {
     if (execution.kind == dispatch::ExecutionKind::kForward) return;
     Lane& d2h = devices_[execution.device].d2h;
     if (execution.kind == dispatch::ExecutionKind::kFused) {
@@ -328,7 +333,7 @@ class RelaxedStep {
 
   // Ends with the update of block 0.
   Nanos RunHost() {
-    HostRun(loss_, costs_.Host(command::HostTaskKind::kStepScalars, -1));
+    HostRun(loss_, costs_.StepScalars());
     const int blocks = static_cast<int>(model_.blocks.size());
     for (size_t v = 0; v < step_.executions.size(); v += static_cast<size_t>(shards_)) {
       const dispatch::GroupExecution& execution = step_.executions[v];
@@ -342,13 +347,13 @@ class RelaxedStep {
         if (!execution.layers.contains(layer)) continue;
         if (eager_) HostRun(gradients, costs_.Update(block));
         if (!eager_ && plan_.clip) {
-          HostRun(gradients, costs_.Host(command::HostTaskKind::kNorm, block));
+          HostRun(gradients, costs_.Norm(block));
         }
       }
       host_free_ = std::max(host_free_, gradients);
     }
     if (eager_) return host_free_;
-    if (plan_.clip) HostRun(kEarlier, costs_.Host(command::HostTaskKind::kClip, -1));
+    if (plan_.clip) HostRun(kEarlier, costs_.Clip());
     const Nanos end = HostRun(kEarlier, costs_.Update(0));
     for (int block = 1; block < blocks; ++block) host_busy_ += costs_.Update(block);
     return end;
@@ -400,10 +405,16 @@ StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& pla
   return step;
 }
 
+bool AlikeMicrobatches(const plan::Plan& plan) {
+  return plan.num_shards() == 1 &&
+         std::all_of(plan.backward_groups.begin(), plan.backward_groups.end(),
+                     [](const plan::LayerGroup& group) { return group.gradient_parts == 1; });
+}
+
 int SampleOfMicrobatches(const plan::Plan& plan) {
   constexpr int kMany = 2048, kLeast = 512, kPart = 16, kLeastTasks = 4;
   const int all = plan.num_microbatches, task_microbatches = plan.microbatches_per_forward_task;
-  if (all <= kMany || plan.mode != plan::ParallelMode::kPipeline || plan.replicas > 1) return all;
+  if (all <= kMany || !AlikeMicrobatches(plan)) return all;
   const int tasks =
       std::max({kLeast, all / kPart, kLeastTasks * task_microbatches}) / task_microbatches;
   const int sample = (tasks + tasks % 2) * task_microbatches;

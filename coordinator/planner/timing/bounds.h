@@ -23,6 +23,10 @@ struct StepExecutions {
 };
 StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan);
 
+// Microbatches of a step are like those in its middle, but for the first and the last: not so where
+// shards or parts of gradients begin and end between them.
+bool AlikeMicrobatches(const plan::Plan& plan);
+
 // Of a step of very many microbatches, so many are looked at where the rest is more of the same: a
 // multiple of twice the forward tasks' size. Else all of them.
 int SampleOfMicrobatches(const plan::Plan& plan);
@@ -53,8 +57,8 @@ class Bounds {
   Bounds(const model::ModelSpec& model, TaskCosts& costs) : model_(model), costs_(costs) {}
 
   // REQUIRES: each execution fits the resident region of its device. The schedule is that of the
-  // first `microbatches` only, and the others are added as work of the lanes. All of them or, of a
-  // pipeline with one replica, a multiple of microbatches_per_forward_task, four times as large at
+  // first `microbatches` only, and the others are added as work of the lanes. All of them or,
+  // where they are alike, a multiple of microbatches_per_forward_task, four times as large at
   // least; 0: a sample.
   PlanBound OfPlan(const plan::Plan& plan, const StepExecutions& step, int microbatches = 0);
 

@@ -1,5 +1,6 @@
 #include "coordinator/planner/timing/task_costs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/model/model_sizes.h"
@@ -13,7 +14,7 @@ TaskCosts::TaskCosts(const model::ModelSpec& model, const plan::Plan& shape,
       samples_(shape.microbatch_size),
       costs_(std::move(costs)) {
   const int devices = lanes_.num_devices();
-  const Bytes losses = Bytes(sizeof(command::LossSlot)) * shape.replica_microbatches();
+  const Bytes losses = Bytes(sizeof(command::LossSlot));
   loads_.resize(devices);
   gradients_.resize(devices);
   for (int d = 0; d < devices; ++d) {
@@ -28,8 +29,22 @@ TaskCosts::TaskCosts(const model::ModelSpec& model, const plan::Plan& shape,
     }
     loss_out_.push_back(Copy(command::LaneKind::kD2H, d, -1, losses, command::TrafficClass::kLoss));
   }
+  passed_.resize(shape.num_shards());
+  for (int shard = 0; shard < shape.num_shards(); ++shard) {
+    const int peer = plan::WeightPeer(shape, shard);
+    if (peer < 0) continue;
+    for (size_t block = 0; block < model.blocks.size(); ++block) {
+      passed_[shard].push_back(
+          std::min(loads_[shard][block],
+                   Copy(command::LaneKind::kP2P, peer, shard, model.blocks[block].weight_bytes,
+                        command::TrafficClass::kBoundary)));
+    }
+  }
   for (size_t block = 0; block < model.blocks.size(); ++block) {
-    updates_.push_back(Host(command::HostTaskKind::kUpdate, static_cast<int>(block)));
+    updates_.push_back(
+        Host(command::HostTaskKind::kUpdate, static_cast<int>(block), shape.num_shards()));
+    norms_.push_back(
+        Host(command::HostTaskKind::kNorm, static_cast<int>(block), shape.num_shards()));
   }
   std::map<Bytes, int> known;
   for (int boundary = 0; boundary < model.num_layers(); ++boundary) {
@@ -105,7 +120,7 @@ Nanos TaskCosts::Compute(command::TaskKind kind, model::LayerRange layers, int d
   task.samples = samples_ * task_microbatches;
   if (kept) task.kept = Bytes(0);
   task.first_microbatch = first;
-  task.last_microbatch = last;
+  task.last_microbatch = task.stores_gradients = last;
   command.body = std::move(task);
   return entry->second = costs_->Duration(command);
 }
@@ -123,12 +138,15 @@ Nanos TaskCosts::Copy(command::LaneKind kind, int from, int to, Bytes size,
   return costs_->Duration(command);
 }
 
-Nanos TaskCosts::Host(command::HostTaskKind kind, int block) const {
+Nanos TaskCosts::Host(command::HostTaskKind kind, int block, int parts) const {
   command::Command command;
   command.header.lane = static_cast<uint32_t>(lanes_.IndexOf({command::LaneKind::kHostCompute, 0}));
   command::HostTask task;
   task.kind = kind;
   task.block = block;
+  if (block >= 0)
+    task.gradient_records.resize(spec_.blocks[block].references.size() *
+                                 static_cast<size_t>(parts));
   command.body = std::move(task);
   return costs_->Duration(command);
 }

@@ -32,6 +32,8 @@ class TaskCosts {
   // Forward and backward of a layer that is a group of its own, one microbatch.
   Nanos ComputeAlone(int layer, int device);
   Nanos Load(int block, int device) const { return loads_[device][block]; }
+  // At least, from the host or from the device of a shard's plan::WeightPeer. REQUIRES: it has one.
+  Nanos PassedLoad(int block, int shard) const { return passed_[shard][block]; }
   Nanos GradientOut(int reference, int device) const { return gradients_[device][reference]; }
   // One boundary tensor of so many microbatches.
   Nanos HiddenIn(int boundary, int device, int task_microbatches) {
@@ -49,8 +51,11 @@ class TaskCosts {
     return Of(task_microbatches).inputs_in[input][device];
   }
   Nanos LossOut(int device) const { return loss_out_[device]; }
-  Nanos Host(command::HostTaskKind kind, int block) const;
+  Nanos StepScalars() const { return Host(command::HostTaskKind::kStepScalars, -1, 0); }
+  Nanos Clip() const { return Host(command::HostTaskKind::kClip, -1, 0); }
+  // At least: gradients that leave in as few parts as there are shards.
   Nanos Update(int block) const { return updates_[block]; }
+  Nanos Norm(int block) const { return norms_[block]; }
 
   const dispatch::CostModel& model() const { return *costs_; }
   int num_devices() const { return lanes_.num_devices(); }
@@ -76,6 +81,7 @@ class TaskCosts {
   const Hidden& HiddenOf(int boundary, int task_microbatches) {
     return Of(task_microbatches).hidden[size_[boundary]];
   }
+  Nanos Host(command::HostTaskKind kind, int block, int parts) const;
   Nanos Copy(command::LaneKind kind, int from, int to, Bytes size,
              command::TrafficClass traffic) const;
 
@@ -88,7 +94,8 @@ class TaskCosts {
   Streams one_;
   std::map<int, Streams> many_;                        // by the microbatches of a task
   std::vector<std::vector<Nanos>> loads_, gradients_;  // by device first
-  std::vector<Nanos> loss_out_, updates_;
+  std::vector<std::vector<Nanos>> passed_;             // by shard first
+  std::vector<Nanos> loss_out_, updates_, norms_;
 };
 
 }  // namespace harmony::planner

@@ -372,6 +372,14 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
         "gradient_dtype: auto is bf16 in this run: there is too little memory for gradients of "
         "fp32 (gradient_dtype: fp32 says how much)");
   }
+  const int replicas = admitted->spec.AutoReplicas(admitted->plan.microbatch_size);
+  const bool automatic = admitted->spec.virtual_replicas == 0 && !resolved && !options.given;
+  if (automatic && admitted->plan.replicas < replicas) {
+    admitted->notes.push_back(absl::StrCat(
+        "virtual_replicas: auto is ", admitted->plan.replicas, " in this run: there is too little ",
+        "host memory for the gradients of ", replicas, " (virtual_replicas: ", replicas,
+        " says how much), so that devices can share no layer"));
+  }
   for (std::string& note : NotesOn(source, admitted->spec)) {
     admitted->notes.push_back(std::move(note));
   }

@@ -173,19 +173,20 @@ TEST(JobFileTest, LaterFeaturesAreRefusedByName) {
 }
 
 TEST(JobFileTest, ReplicasAreWholeMicrobatches) {
-  const auto job = Parse("mode: harmony-dp\nglobal_batch_size: 24\nvirtual_replicas: 3");
+  const auto job = Parse("mode: harmony-dp\nglobal_batch_size: 24\nvirtual_replicas: 8");
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->mode, "harmony-dp");
-  EXPECT_EQ(job->virtual_replicas, 3);
+  EXPECT_EQ(job->virtual_replicas, 8);
   const auto automatic = Parse("global_batch_size: 24\nvirtual_replicas: auto");
   ASSERT_TRUE(automatic.ok()) << automatic.status();
   EXPECT_EQ(automatic->virtual_replicas, 0);
-  EXPECT_EQ(automatic->AutoReplicas(), 4);
+  EXPECT_EQ(automatic->AutoReplicas(), 8);
   EXPECT_EQ(automatic->AutoReplicas(4), 2);
   EXPECT_EQ(automatic->AutoReplicas(8), 1);
+  EXPECT_EQ(Parse("global_batch_size: 64")->AutoReplicas(), 16);
   // They fix the result; the mode does not.
   EXPECT_EQ(DifferingKeys(ResultKeysText(*automatic), ResultKeysText(*job)),
-            std::vector<std::string>{"virtual_replicas (auto -> 3)"});
+            std::vector<std::string>{"virtual_replicas (auto -> 8)"});
 }
 
 TEST(JobFileTest, WrongTypesAndRangesNameKeyAndLine) {
@@ -209,6 +210,7 @@ TEST(JobFileTest, WrongTypesAndRangesNameKeyAndLine) {
                            "micro_batch_size: 0",
                            "virtual_replicas: 0",
                            "virtual_replicas: 1.5",
+                           "virtual_replicas: 3",
                            "virtual_replicas: many",
                            "layer_groups: 3",
                            "layer_groups: []",
@@ -276,8 +278,8 @@ TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
       absl::StatusCode::kInvalidArgument,
       {"global_batch_size 32770", "micro_batch_size 1 ", "16384", "raise micro_batch_size"});
   EXPECT_TRUE(Parse("global_batch_size: 32768\nmicro_batch_size: 2").ok());
-  ExpectError(Parse("global_batch_size: 1000000\nvirtual_replicas: 250000").status(),
-              absl::StatusCode::kInvalidArgument, {"virtual_replicas 250000", "16384", "lower it"});
+  ExpectError(Parse("global_batch_size: 1000000\nvirtual_replicas: 32768").status(),
+              absl::StatusCode::kInvalidArgument, {"virtual_replicas 32768", "16384", "lower it"});
   ExpectError(Parse("global_batch_size: 8\nmicro_batch_size: 12").status(),
               absl::StatusCode::kInvalidArgument, {"nearest that do: 8"});
   ExpectError(Parse("update: eager\nmax_grad_norm: 1").status(), absl::StatusCode::kInvalidArgument,

@@ -120,7 +120,7 @@ GroupBinding ExportedStep::Bind(model::LayerRange group, int64_t microbatch, boo
   for (const Buffer& input : inputs_[microbatch]) binding.batch.push_back(input.address());
   binding.loss = {losses_[microbatch].address(), kMicrobatches * kSamples * kTokens};
   binding.first_microbatch = microbatch == 0;
-  binding.last_microbatch = microbatch + 1 == kMicrobatches;
+  binding.last_microbatch = binding.stores_gradients = microbatch + 1 == kMicrobatches;
   return binding;
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -46,6 +47,17 @@ class QueueingDevice : public ComputeDevice {
   }
   void Zero(DeviceAddress address, Bytes size) override {
     Queue([=, this] { std::memset(At<char>(address), 0, static_cast<size_t>(size.count())); });
+  }
+  void Add(const DeviceTensor& from, const DeviceTensor& to, DType type) override {
+    Queue([=, this] {  // cut off rather than rounded
+      const uint32_t kept = type == DType::kBF16 ? 0xffff0000u : ~0u;
+      const auto cut = [kept](float x) {
+        return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & kept);
+      };
+      for (int64_t i = 0; i < to.elements(); ++i) {
+        At<float>(to.address)[i] = cut(At<float>(to.address)[i]) + cut(At<float>(from.address)[i]);
+      }
+    });
   }
   void Convert(const DeviceTensor& from, const DeviceTensor& to) override {
     Queue([=, this] {
@@ -314,7 +326,7 @@ class ToyRun {
       if (layers.first > 0) binding.input_gradient = gradients[layers.first] + slot * m;
       if (keep) binding.kept = kept + Bytes(4 * kSlotAlignment * m);
       binding.first_microbatch = m == 0;
-      binding.last_microbatch = m == kMicrobatches - 1;
+      binding.last_microbatch = binding.stores_gradients = m == kMicrobatches - 1;
       return binding;
     };
     Result result;

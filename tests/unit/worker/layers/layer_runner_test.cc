@@ -120,6 +120,7 @@ class LayerRunnerTest : public ::testing::TestWithParam<model::ModelConfig> {
 // layer, without a reference implementation.
 TEST_P(LayerRunnerTest, GradientsAreDerivatives) {
   job::JobSpec job = Job();
+  job.virtual_replicas = 1;
   PlainTrainer trainer(GetParam(), job);
   trainer.InitializeRandom(3);
   const Batch batch = RandomBatch(job, GetParam().vocab_size, 11);
@@ -315,7 +316,7 @@ TEST_P(LayerRunnerTest, NonFiniteGradientsAreReportedAfterTheLastMicrobatch) {
   EXPECT_TRUE(runner_->RunForwardBackward(binding).ok());
   EXPECT_NEAR(loss.loss_sum, kTokens * std::log(GetParam().vocab_size), 1e-3);
   EXPECT_EQ(loss.label_count, kTokens);
-  binding.last_microbatch = true;
+  binding.stores_gradients = true;
   const absl::Status status = runner_->RunForwardBackward(binding);
   EXPECT_TRUE(IsNonFiniteError(status));
   EXPECT_NE(status.message().find("weight gradient (head) of layer 4"), std::string::npos)

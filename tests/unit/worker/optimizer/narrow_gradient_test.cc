@@ -71,7 +71,7 @@ struct State {
 };
 
 TEST(NarrowGradientTest, UpdatesAreThoseOfTheSameNumbersInFp32) {
-  const model::ModelSpec narrow = MakeModel(DType::kBF16), wide = MakeModel(DType::kF32);
+  model::ModelSpec narrow = MakeModel(DType::kBF16), wide = MakeModel(DType::kF32);
   EXPECT_LT(narrow.blocks[0].gradient_bytes, wide.blocks[0].gradient_bytes);
   ThreadPool pool(2);
   for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
@@ -81,7 +81,9 @@ TEST(NarrowGradientTest, UpdatesAreThoseOfTheSameNumbersInFp32) {
       settings.kind = adamw ? job::OptimizerKind::kAdamW : job::OptimizerKind::kSgd;
       settings.momentum = adamw ? 0 : 0.9;
       settings.weight_decay = 0.1;
-      for (const uint64_t count : {1u, 2u, 5u}) {
+      for (const uint64_t count : {1u, 2u, 5u}) {  // references
+        narrow.blocks[0].references.resize(count);
+        wide.blocks[0].references.resize(count);
         std::vector<std::vector<std::byte>> narrow_terms, wide_terms;
         BlockGradient a, b;
         for (uint64_t term = 0; term < count; ++term) {
@@ -102,6 +104,50 @@ TEST(NarrowGradientTest, UpdatesAreThoseOfTheSameNumbersInFp32) {
         EXPECT_EQ(BlockSquaredNorm(narrow.blocks[0], a, pool, isa),
                   BlockSquaredNorm(wide.blocks[0], b, pool, Isa::kScalar));
       }
+    }
+  }
+}
+
+// Parts of a gradient are added up pairwise, and what leaves devices as bf16 is rounded after each
+// addition, so that it does not matter which of the sums a device made.
+TEST(NarrowGradientTest, PartsAreAddedUpPairwise) {
+  constexpr int kElements = 133, kParts = 8;
+  std::vector<std::vector<float>> terms;
+  for (uint64_t part = 0; part < kParts; ++part) {
+    std::vector<float>& term = terms.emplace_back(kElements);
+    for (uint64_t i = 0; i < kElements; ++i) {
+      term[i] = io::FloatFromBf16(io::Bf16FromFloat(PhiloxNormal(part, i, 0)[0]));
+    }
+  }
+  const auto rounded = [](bool narrow, float x) {
+    return narrow ? io::FloatFromBf16(io::Bf16FromFloat(x)) : x;
+  };
+  for (const bool narrow : {false, true}) {
+    double expected = 0;
+    for (size_t i = 0; i < kElements; ++i) {
+      const auto pair = [&](float a, float b) { return rounded(narrow, a + b); };
+      const auto four = [&](size_t at) {
+        return pair(pair(terms[at][i], terms[at + 1][i]), pair(terms[at + 2][i], terms[at + 3][i]));
+      };
+      const double sum = pair(four(0), four(4));
+      expected += sum * sum;
+    }
+    std::vector<std::vector<uint16_t>> narrow_terms;
+    std::vector<const void*> data;
+    for (const std::vector<float>& term : terms) {
+      std::vector<uint16_t>& copy = narrow_terms.emplace_back();
+      for (const float x : term) copy.push_back(io::Bf16FromFloat(x));
+      data.push_back(narrow ? static_cast<const void*>(copy.data()) : term.data());
+    }
+    GradientTerms all;
+    all.data = data.data();
+    all.parts = kParts;
+    all.bf16 = narrow;
+    const double scalar = KernelsFor(Isa::kScalar).squared_norm(all, 0, kElements);
+    EXPECT_NEAR(scalar, expected, 1e-9 * expected);
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+      if (!IsaSupported(isa)) continue;
+      EXPECT_EQ(KernelsFor(isa).squared_norm(all, 0, kElements), scalar) << ToString(isa);
     }
   }
 }

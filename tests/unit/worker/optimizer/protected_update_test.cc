@@ -150,7 +150,7 @@ class Arena {
   BlockGradient Gradient() const {
     return *GradientFromRecords(*segment_, block(), gradients_, kVersion);
   }
-  void DropGradient(int index) { gradients_.erase(gradients_.begin() + index); }
+  void SwapGradients(size_t a, size_t b) { std::swap(gradients_[a], gradients_[b]); }
   ipc::Segment& segment() { return *segment_; }
   const command::ObjectTableLayout& layout() const { return layout_; }
 
@@ -453,7 +453,7 @@ TEST(ProtectedUpdateErrorTest, OtherGradientsAreDataLoss) {
     view.state = command::ObjectState::kUpdating;
     arena.segment().Publish(arena.layout().IndexOf(view.key), view);
   }
-  arena.DropGradient(3);
+  arena.SwapGradients(3, 4);
   EXPECT_EQ(arena.Update(1, BestIsa()).code(), absl::StatusCode::kDataLoss);
 }
 

@@ -54,7 +54,7 @@ class DeviceWorkerTest : public ::testing::Test {
     task.kind = command::TaskKind::kForwardBackward;
     task.layers = {0, job_.model.num_layers() - 1};
     task.samples = 2;
-    task.first_microbatch = task.last_microbatch = true;
+    task.first_microbatch = task.last_microbatch = task.stores_gradients = true;
     task.total_labels = 2 * kTokens;
     CounterRandom random(5);
     Bytes next;

@@ -67,6 +67,7 @@ class TrainingTest : public ::testing::Test {
     job.spec.sequence_length = kTokens;
     job.spec.global_batch_size = 6;
     job.spec.micro_batch_size = 2;
+    job.spec.virtual_replicas = 1;
     job.spec.max_steps = kSteps;
     job.spec.learning_rate = 1e-2;
     job.spec.max_grad_norm = max_grad_norm;
@@ -259,8 +260,10 @@ TEST_F(Qwen3KeptActivationsTest, ChangeNoBit) { RunAll(); }
 // stashes and activations kept or not; also when a worker dies. The plain trainer sums as they do.
 class ReplicasTrainingTest : public TrainingTest {
  protected:
+  // Gradients leave in as few parts as there can be, or (`parts`) in so many; -1: one group's in
+  // few, the next one's in many.
   testing_support::MiniJob ReplicaJob(plan::ParallelMode mode, int devices, bool keeps,
-                                      double max_grad_norm) {
+                                      double max_grad_norm, int parts = 0) {
     const bool data = mode == plan::ParallelMode::kData;
     testing_support::MiniJob job = Job(devices, {1, 2, 4, 5}, max_grad_norm);
     job.spec.global_batch_size = 8;
@@ -276,6 +279,13 @@ class ReplicasTrainingTest : public TrainingTest {
     }
     plan::LayerGroup& keeper = plan.backward_groups[2];
     keeper.keep_weights = keeper.keep_stash = keeper.keep_activations = keeps;
+    const std::vector<int> choice = parts < 0
+                                        ? std::vector<int>{plan.num_shards(), 4}
+                                        : std::vector<int>{std::max(parts, plan.num_shards())};
+    for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+      plan.backward_groups[g].gradient_parts = choice[g % choice.size()];
+    }
+    plan::TieParts(model_, plan);
     plan.gradient_ring = plan::ArenaLayout::MinimalRing(model_, plan);
     plan.arena_dynamic = plan::ArenaLayout(model_, plan).dynamic_bytes();
     return job;
@@ -284,12 +294,17 @@ class ReplicasTrainingTest : public TrainingTest {
 
 TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
   const Outcome expected = Plain(ReplicaJob(plan::ParallelMode::kData, 1, false, 0));
-  for (const auto& [mode, devices, kill] : {std::tuple(plan::ParallelMode::kData, 1, false),
-                                            {plan::ParallelMode::kData, 2, true},
-                                            {plan::ParallelMode::kData, 4, false},
-                                            {plan::ParallelMode::kPipeline, 2, true}}) {
-    SCOPED_TRACE(::testing::Message() << ToString(mode) << " on " << devices);
-    testing_support::MiniCoordinator coordinator(ReplicaJob(mode, devices, devices == 2, 0));
+  using Mode = plan::ParallelMode;
+  for (const auto& [mode, devices, parts, kill] : {std::tuple(Mode::kData, 1, 1, false),
+                                                   {Mode::kData, 2, 2, true},
+                                                   {Mode::kData, 2, 4, false},
+                                                   {Mode::kData, 4, 4, false},
+                                                   {Mode::kPipeline, 2, 1, true},
+                                                   {Mode::kPipeline, 2, 2, false},
+                                                   {Mode::kPipeline, 2, -1, true}}) {
+    SCOPED_TRACE(::testing::Message()
+                 << ToString(mode) << " on " << devices << ", gradients in " << parts);
+    testing_support::MiniCoordinator coordinator(ReplicaJob(mode, devices, devices == 2, 0, parts));
     coordinator.OnEventNumber([&, kills = kill](int64_t number) {
       if (kills && number == 90) coordinator.Kill({runner::Role::kWorker, 1});
     });

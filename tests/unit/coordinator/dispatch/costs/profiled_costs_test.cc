@@ -40,7 +40,7 @@ class ProfiledCostsTest : public ::testing::Test {
     task.layers = layers;
     task.samples = samples;
     task.first_microbatch = first;
-    task.last_microbatch = last;
+    task.last_microbatch = task.stores_gradients = last;
     return Seconds({command::LaneKind::kCompute, device}, task);
   }
   double Kept(command::TaskKind kind, model::LayerRange layers) const {
@@ -60,6 +60,7 @@ class ProfiledCostsTest : public ::testing::Test {
     command::HostTask task;
     task.kind = kind;
     task.block = block;
+    task.gradient_records = {0};
     return Seconds({command::LaneKind::kHostCompute, 0}, task);
   }
 
@@ -173,6 +174,7 @@ TEST_F(ProfiledCostsTest, WithoutAProfileHostTasksTakeTheirBytesAtTheGivenRate) 
   command::HostTask task;
   task.kind = command::HostTaskKind::kUpdate;
   task.block = 1;
+  task.gradient_records = {0};
   command::Command command;
   command.header.lane = command::LaneTable(2).IndexOf({command::LaneKind::kHostCompute, 0});
   command.body = task;

@@ -147,17 +147,25 @@ TEST(HeadStartTest, TheEarliestComesFirstAndOfTwoTheOlder) {
   EXPECT_FALSE(early.ComesBefore(early));
 }
 
-TEST(ReplicaEdgeTest, FirstAndLastTaskOfAReplica) {
+TEST(SumEdgeTest, FirstAndLastTaskOfAReplicaAndTheLastOfItsPart) {
   GroupExecution execution;
   execution.microbatches = {0, 1, 2, 3};
-  std::vector<ReplicaEdge> edges;
-  for (int position = 0; position < 4; ++position) edges.push_back(EdgeOf(execution, position, 2));
-  EXPECT_THAT(edges, ElementsAre(ReplicaEdge::kFirst, ReplicaEdge::kLast, ReplicaEdge::kFirst,
-                                 ReplicaEdge::kLast));
-  EXPECT_EQ(EdgeOf(execution, 0, 1), ReplicaEdge::kBoth);
-  EXPECT_EQ(EdgeOf(execution, 1, 4), ReplicaEdge::kNone);
-  execution.task_microbatches = 2;  // position 1: microbatches 2 and 3
-  EXPECT_EQ(EdgeOf(execution, 1, 4), ReplicaEdge::kLast);
+  plan::Plan plan;
+  plan.num_microbatches = 4;
+  const auto edges = [&](int replicas, int parts) {
+    plan.replicas = replicas;
+    execution.part_microbatches = plan.num_microbatches / parts;
+    std::vector<int> bits;  // set 1, added up 2, stored 4
+    for (int position = 0; position < 4; ++position) {
+      bits.push_back(static_cast<int>(EdgeOf(plan, execution, position)));
+    }
+    return bits;
+  };
+  EXPECT_THAT(edges(1, 1), ElementsAre(1, 0, 0, 6));
+  EXPECT_THAT(edges(2, 1), ElementsAre(1, 2, 1, 6));
+  EXPECT_THAT(edges(2, 2), ElementsAre(1, 6, 1, 6));
+  EXPECT_THAT(edges(4, 1), ElementsAre(3, 3, 3, 7));
+  EXPECT_THAT(edges(4, 2), ElementsAre(3, 7, 3, 7));
 }
 
 TEST(ModelledClockTest, LanesThatShareALinkTakeTurns) {

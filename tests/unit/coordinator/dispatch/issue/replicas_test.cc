@@ -21,10 +21,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 plan::Plan ReplicaPlan(const model::ModelSpec& model, plan::ParallelMode mode, int devices,
-                       int replicas, int microbatches = 4) {
+                       int replicas, int microbatches = 4, int parts = 0) {
   plan::Plan plan = SmallPlan(model, mode == plan::ParallelMode::kData ? 1 : devices);
   plan.mode = mode;
   plan.replicas = replicas;
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    group.gradient_parts = parts > 0 ? parts : replicas;
+  }
   plan.num_microbatches = microbatches;
   plan.devices.assign(devices, {KiB(64), KiB(32)});
   plan.gradient_ring = plan::ArenaLayout::MinimalRing(model, plan);
@@ -169,6 +172,49 @@ TEST_F(ReplicasTest, UsesAsManyDevicesAsDivideTheReplicas) {
   EXPECT_THAT(LaneText(commands, 10), IsEmpty());
 }
 
+// The link that devices share carries weights once; from the first of them they go on from device
+// to device, each copy behind the one that brought them to where it begins.
+TEST_F(ReplicasTest, DevicesBehindOneLinkPassWeightsOn) {
+  plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kData, 4, 4, /*microbatches=*/32);
+  for (int device : {0, 1, 3}) plan.devices[device].root = 1;
+  ASSERT_EQ(plan::WeightPeer(plan, 1), -1);
+  plan.pass_weights = true;
+  ASSERT_EQ(plan::WeightPeer(plan, 0), -1);
+  ASSERT_EQ(plan::WeightPeer(plan, 1), 0);
+  ASSERT_EQ(plan::WeightPeer(plan, 2), -1);
+  ASSERT_EQ(plan::WeightPeer(plan, 3), 1);
+  const command::LaneTable lanes(4);
+  std::map<int, int> loads, passes;                              // by device
+  std::map<std::pair<int, Bytes>, command::SemaphoreWait> came;  // by device and place: its copy
+  Bytes by_host;
+  for (const command::Command& command : Run(plan)) {
+    const command::SemaphoreWait done{command.header.lane, command.header.signal_value};
+    if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
+      const command::Endpoint &from = copy->source, &to = copy->destination;
+      if (copy->traffic == command::TrafficClass::kWeights) {
+        ++loads[to.device];
+        by_host += copy->size;
+      } else if (from.device >= 0 && to.device >= 0) {
+        ++passes[to.device];
+        EXPECT_EQ(from.device, plan::WeightPeer(plan, to.device));
+        EXPECT_THAT(command.header.waits, ::testing::Contains(came.at({from.device, from.offset})));
+      } else {
+        continue;
+      }
+      came[{to.device, to.offset}] = done;
+    }
+    const auto* task = std::get_if<command::ComputeTask>(&command.body);
+    if (task == nullptr || task->microbatch % 8 != 0) continue;  // the first of a group
+    const int device = lanes.LaneAt(static_cast<int>(command.header.lane)).device;
+    for (const command::WeightBinding& weight : task->weights) {
+      EXPECT_THAT(command.header.waits, ::testing::Contains(came.at({device, weight.offset})));
+    }
+  }
+  EXPECT_THAT(loads, ElementsAre(std::pair(0, 4), std::pair(2, 4)));
+  EXPECT_THAT(passes, ElementsAre(std::pair(1, 4), std::pair(3, 4)));
+  EXPECT_EQ(by_host, plan::ComputeMinimalSwap(model_, plan).weights);
+}
+
 // What each shard's device keeps lies there, the places of its own microbatches only.
 TEST_F(ReplicasTest, EachShardKeepsItsOwn) {
   plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kData, 2, 2);
@@ -187,6 +233,43 @@ TEST_F(ReplicasTest, EachShardKeepsItsOwn) {
   EXPECT_THAT((places[{begin, 0}]), ElementsAre(0, 0));
   EXPECT_THAT((places[{begin, 5}]), ElementsAre(2, 2));
   EXPECT_EQ(places.size(), 4);
+}
+
+// The replicas of a part are added up on the device, each in the buffer behind the sums that wait.
+TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
+  for (const int parts : {1, 2}) {
+    const plan::Plan plan =
+        ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, /*replicas=*/4, 8, parts);
+    ASSERT_EQ(plan::CheckPlan(model_, plan), absl::OkStatus());
+    std::vector<std::string> sums;  // of the head: replica, whether it begins, ends, is stored
+    std::vector<Bytes> buffers;
+    int copies = 0;
+    for (const command::Command& command : Run(plan)) {
+      if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
+        copies += copy->traffic == command::TrafficClass::kGradients ? 1 : 0;
+      }
+      const auto* task = std::get_if<command::ComputeTask>(&command.body);
+      if (task == nullptr || task->kind != command::TaskKind::kForwardBackward) continue;
+      sums.push_back(absl::StrCat(task->replica, task->first_microbatch ? "[" : "",
+                                  task->last_microbatch ? "]" : "",
+                                  task->stores_gradients ? "!" : ""));
+      buffers.push_back(task->gradients.front().offset);
+    }
+    if (parts == 1) {
+      EXPECT_THAT(sums, ElementsAre("0[", "0]", "1[", "1]", "2[", "2]", "3[", "3]!"));
+    } else {
+      EXPECT_THAT(sums, ElementsAre("0[", "0]", "1[", "1]!", "0[", "0]", "1[", "1]!"));
+    }
+    EXPECT_THAT(buffers, ::testing::Each(buffers.front()));
+    EXPECT_EQ(copies, 3 * parts);
+  }
+  const plan::Plan one = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, 1),
+                   four = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, 4, 8, 1);
+  const auto gradient = [&](const plan::Plan& plan) {
+    GroupExecution execution = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
+    return LayOutItems(model_, plan, execution)[1];
+  };
+  EXPECT_EQ(gradient(four), gradient(one).AlignUp(kSlotAlignment) * 3);
 }
 
 // ---- After a fault ----
@@ -287,13 +370,21 @@ TEST_F(ShardRecoveryTest, AMissingReplicaIsItsShardsToMake) {
 
 TEST_F(ReplicasTest, PlansThatDoNotDivideAreRefused) {
   plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 2, 4);
+  const auto refused = [&](absl::string_view why) {
+    EXPECT_THAT(plan::CheckPlan(model_, plan).message(), HasSubstr(std::string(why)));
+  };
+  plan.num_microbatches = 6;
   plan.replicas = 3;
-  EXPECT_THAT(plan::CheckPlan(model_, plan).message(),
-              HasSubstr("3 replicas do not divide the 4 microbatches of a step"));
+  refused("3 replicas are no power of two that divides the 6 microbatches of a step");
   plan.replicas = 4;
-  plan.microbatches_per_forward_task = 2;
-  EXPECT_THAT(plan::CheckPlan(model_, plan).message(),
-              HasSubstr("do not divide the 1 of a replica"));
+  refused("4 replicas are no power of two that divides the 6");
+  plan.num_microbatches = 4;
+  plan.backward_groups[1].gradient_parts = 3;
+  refused("3 parts of gradients (gradient_parts) do not divide 4 replicas");
+  plan.backward_groups[1].gradient_parts = 1;
+  EXPECT_TRUE(plan::CheckPlan(model_, plan).ok());
+  plan.microbatches_per_forward_task = 3;
+  refused("do not divide the 4 of a step");
   plan.microbatches_per_forward_task = 1;
   plan.mode = plan::ParallelMode::kData;
   EXPECT_THAT(
@@ -305,6 +396,7 @@ TEST_F(ReplicasTest, RingAndSlotsHoldTheGradientsOfAllReplicas) {
   plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, 4);
   plan::Plan one = plan;
   one.replicas = 1;
+  for (plan::LayerGroup& group : one.backward_groups) group.gradient_parts = 1;
   EXPECT_EQ(plan::ArenaLayout::MinimalRing(model_, plan),
             plan::ArenaLayout::MinimalRing(model_, one) * 4);
   plan.update = job::UpdateMode::kDeferred;
@@ -318,7 +410,7 @@ TEST_F(ReplicasTest, TheTableNumbersEveryReplica) {
   const command::ObjectTableLayout table(model_, 4, 4);
   for (int i = 0; i < table.size(); ++i) EXPECT_EQ(table.IndexOf(table.KeyOf(i)), i);
   EXPECT_EQ(table.size() - command::ObjectTableLayout(model_, 4).size(), 3 * (3 + 1));
-  EXPECT_EQ(command::DebugString({command::ObjectKind::kGradient, 2, 3}), "gradient(2, replica 3)");
+  EXPECT_EQ(command::DebugString({command::ObjectKind::kGradient, 2, 3}), "gradient(2, part 3)");
 }
 
 }  // namespace

@@ -108,6 +108,23 @@ TEST(FitTest, RefusesAHostThatIsTooSmall) {
   EXPECT_TRUE(PlanQuickly(Gpt2(), Gpt2Job(), machine).ok()) << message;
 }
 
+// Gradients that leave in parts take more of the host: with too little of it there is one replica.
+TEST(FitTest, AHostThatHasNoRoomForReplicasHasOne) {
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec one = Gpt2Job();
+  one.virtual_replicas = 1;
+  plan::MachineSpec machine = Machine("sim:mem=700MiB");
+  const absl::StatusOr<PlanResult> roomy = PlanQuickly(model, Gpt2Job(), machine);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  EXPECT_GT(roomy->plan.replicas, 1);
+  machine.host_memory = GiB(1);
+  const std::string message(PlanQuickly(model, one, machine).status().message());
+  machine.host_memory = *ParseBytes(NumberAfter(message, "--host-memory "));
+  const absl::StatusOr<PlanResult> tight = PlanQuickly(model, Gpt2Job(), machine);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_EQ(tight->plan.replicas, 1);
+}
+
 // The fastest plan takes more of the host than another one.
 TEST(FitTest, AHostIsTooSmallOnlyForThePlanThatNeedsLeastOfIt) {
   const model::ModelSpec model = Gpt2();

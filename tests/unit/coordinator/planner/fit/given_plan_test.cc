@@ -141,6 +141,7 @@ TEST_F(GivenPlanTest, AutoMicrobatchDoesNotDependOnTheDeviceCount) {
 // Where tasks are short, forwards of several microbatches save their fixed costs; a run that was
 // begun with a microbatch size keeps it.
 TEST_F(GivenPlanTest, ForwardTasksMayBeLarger) {
+  job_.mode = "harmony-pp";
   job_.micro_batch_size = 0;
   job_.global_batch_size = 8;
   machine_.devices =

@@ -89,8 +89,8 @@ Instance RandomInstance(uint64_t seed, plan::ParallelMode mode) {
   if (mode == plan::ParallelMode::kData) {
     job.global_batch_size = random.Below(2) == 0 ? 2 : 4;
     instance.division = {mode, random.Below(2) == 0 ? 2 : static_cast<int>(job.global_batch_size)};
-    job.virtual_replicas = instance.division.replicas;
   }
+  job.virtual_replicas = instance.division.replicas;
   // 0: forward tasks may have another size than backward tasks.
   job.micro_batch_size = static_cast<int64_t>(random.Below(2));
   static constexpr job::UpdateMode kUpdates[] = {
@@ -237,9 +237,9 @@ class BruteForce {
       for (size_t i = 0; i < keepers.size(); ++i) {
         plan.backward_groups[keepers[i]].keep_activations = (keep >> i & 1) != 0;
       }
-      for (int task_microbatches = 1; task_microbatches <= plan.replica_microbatches();
+      for (int task_microbatches = 1; task_microbatches <= plan.shard_microbatches();
            ++task_microbatches) {
-        if (plan.replica_microbatches() % task_microbatches != 0) continue;
+        if (plan.shard_microbatches() % task_microbatches != 0) continue;
         if (task_microbatches > 1 && (keep != 0 || instance_.job.micro_batch_size > 0)) continue;
         plan.microbatches_per_forward_task = task_microbatches;
         for (int slots = 1; slots <= 3; ++slots) {

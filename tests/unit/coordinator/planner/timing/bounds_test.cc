@@ -26,9 +26,9 @@ uint64_t Instances(uint64_t usual) { return instances > 0 ? instances : usual; }
 
 std::vector<int> AllForwardTaskSizes(const plan::Plan& plan) {
   std::vector<int> forward_task_sizes;
-  for (int task_microbatches = 1; task_microbatches <= plan.replica_microbatches();
+  for (int task_microbatches = 1; task_microbatches <= plan.shard_microbatches();
        ++task_microbatches) {
-    if (plan.replica_microbatches() % task_microbatches == 0)
+    if (plan.shard_microbatches() % task_microbatches == 0)
       forward_task_sizes.push_back(task_microbatches);
   }
   return forward_task_sizes;
@@ -172,6 +172,7 @@ TEST(BoundsTest, OfAnyPlanKnowsOfActivationsThatAreKept) {
   job.sequence_length = 64;
   job.global_batch_size = 16;
   job.micro_batch_size = 1;
+  job.virtual_replicas = 1;  // one gradient buffer
   const plan::MachineSpec machine =
       Machine("sim*2:mem=100MiB,flops=1G,h2d=10GB/s,d2h=10GB/s,p2p=10GB/s,host=50GB/s");
   const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine);
@@ -187,7 +188,7 @@ TEST(BoundsTest, NoSimulatedStepIsShorterThanTheBoundOfASample) {
   int count = 0;
   for (uint64_t seed = first; seed < first + Instances(3000); ++seed) {
     sim::RandomCase c = sim::MakeRandomCase(seed);
-    if (c.plan.mode == plan::ParallelMode::kData || c.plan.replicas > 1) continue;
+    if (!AlikeMicrobatches(c.plan)) continue;
     if (c.plan.microbatches_per_forward_task > 1 || c.plan.num_microbatches <= kSample) continue;
     auto costs = RandomCosts(c, seed);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
@@ -329,7 +330,7 @@ TEST(DryRunTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
   double off = 0, worst = 0;
   for (uint64_t seed = first; cases < wanted; ++seed) {
     sim::RandomCase c = sim::MakeRandomCase(seed);
-    if (c.plan.mode == plan::ParallelMode::kData || c.plan.replicas > 1) continue;
+    if (!AlikeMicrobatches(c.plan)) continue;
     if (kMicrobatches % c.plan.microbatches_per_forward_task != 0) continue;
     ++cases;
     Lengthen(c.model, kMicrobatches, int64_t{1} << CounterRandom(seed, 6).Below(12), &c.plan);
