@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Mistakes that a dispatcher, a recovery or a job runner could have, each as one change to a source.
+
+Every mutant is a program of its own: the changed copy of the source, and all else as it is. What the
+simulated schedules and the check of orders find in it shows what they would find in us; a mutant that
+none of them finds is a hole in the tests. The product itself knows nothing of this.
+
+A mutant that changes nothing that can happen has no place here: that a runner ignores progress and
+answers of an old generation, say, is a second lock, for streams keep order and all that was sent of the
+old generation has arrived before the new one begins.
+
+    mutants.py list                  a line for each: name, source
+    mutants.py write NAME TREE FILE  the changed source; fails when the text is not there once
+"""
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    source: str
+    was: str
+    becomes: str
+
+
+BUILDER = "coordinator/dispatch/graph/step_builder.cc"
+MEMORY = "coordinator/dispatch/memory/"
+FRONTIER = "coordinator/recovery/frontier.cc"
+RUNNER = "coordinator/runner/job_runner.cc"
+LANE_QUEUE = "common/command/lane_queue.cc"
+
+MUTANTS = [
+    # Dependencies that are forgotten.
+    Mutant("update_without_gradients", BUILDER,
+           "if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);",
+           "static_cast<void>(execution);"),
+    Mutant("update_during_checkpoint", BUILDER,
+           "AddHost(NodeKind::kUpdate, block, {last_checkpoint_, initialized_});",
+           "AddHost(NodeKind::kUpdate, block, {initialized_});"),
+    Mutant("weights_before_their_update", BUILDER,
+           "Add(NodeKind::kLoadWeights, execution_id, position, block, {last_update_[block]});",
+           "Add(NodeKind::kLoadWeights, execution_id, position, block, {});"),
+    Mutant("weights_passed_on_before_they_are_there", BUILDER,
+           "{source.loads[there - source.blocks.begin()]});",
+           "{});"),
+    Mutant("scalars_without_losses", BUILDER,
+           "for (NodeId loss : losses_) graph_.AddDep(scalars, loss);",
+           "static_cast<void>(scalars);"),
+    # Fences that are missing: what is read, or may be read again, is overwritten.
+    Mutant("batch_overwritten", BUILDER,
+           "AddHost(NodeKind::kLoadBatch, 0, {fused_started_});",
+           "AddHost(NodeKind::kLoadBatch, 0, {});"),
+    Mutant("input_slot_overwritten", BUILDER,
+           "deps.push_back(Add(kind, execution_id, position, index, {from, slot_free}));",
+           "deps.push_back(Add(kind, execution_id, position, index, {from}));"),
+    Mutant("output_slot_overwritten", BUILDER,
+           "deps.insert(deps.end(), before.sends.begin(), before.sends.end());",
+           ""),
+    # This one was ours: a late copy into a bank that was given to another group.
+    Mutant("bank_overwritten", BUILDER,
+           "for (const int group : {maker, maker - 1}) {",
+           "for (const int group : {maker - 1}) {"),
+    Mutant("memory_without_fence", MEMORY + "region_ledger.cc",
+           "users.Merge(piece.users);",
+           ""),
+    Mutant("weights_overwritten_while_passed_on", MEMORY + "memory_admission.cc",
+           "AddUser(execution.weight_users, node);\n      --execution.passes_left;",
+           "--execution.passes_left;"),
+    # Memory and records that are given back early, or not at all.
+    Mutant("outputs_released_early", MEMORY + "memory_admission.cc",
+           "if (execution.compute_left > 0 || execution.outs_left != 0) return false;",
+           "if (execution.compute_left > 0 || execution.outs_left < 0) return false;"),
+    Mutant("ring_released_early", MEMORY + "gradient_slots.cc",
+           "if (--piece.updates_left > 0) return false;",
+           "--piece.updates_left;"),
+    Mutant("record_not_retired", MEMORY + "arena_records.cc",
+           "retire.push_back(claim.record);",
+           ""),
+    Mutant("record_freed_in_no_order", MEMORY + "arena_records.cc",
+           "after.Add(claim.freed_by.semaphore, claim.freed_by.value, Nanos());",
+           ""),
+    Mutant("committed_gradients_overwritten", MEMORY + "gradient_slots.cc",
+           "ring_.Pin(*begin, *begin + bytes * plan_.backward_groups[g].gradient_parts);",
+           "static_cast<void>(bytes);"),
+    # What is derived after a fault.
+    Mutant("half_an_update_counts", FRONTIER,
+           "updating ? version - 1 : version;",
+           "version;"),
+    Mutant("lost_stash_counts", FRONTIER,
+           "const bool missing = kept[b] || !Stashed(b, m);",
+           "const bool missing = !kept[b] && !Stashed(b, m);"),
+    Mutant("lost_output_gradient_counts", FRONTIER,
+           "        backward[g + 1] = true;",
+           "        continue;"),
+    Mutant("one_part_counts_as_all", FRONTIER,
+           "return HoldsAll(kind, index, shard * count, count);",
+           "return HoldsAll(kind, index, shard * count, 1);"),
+    # Generations.
+    Mutant("records_read_while_others_write", RUNNER,
+           "return m.attached && m.quiet;",
+           "return m.attached;"),
+    Mutant("quiet_lane_goes_on", LANE_QUEUE,
+           "while (queue_.size() > (running_ ? 1U : 0U)) queue_.pop_back();",
+           ""),
+    Mutant("failed_lane_goes_on", LANE_QUEUE,
+           "if (generation != generation_ || !accepting_) {",
+           "if (generation != generation_) {"),
+    Mutant("quiet_lane_signals", LANE_QUEUE,
+           "return accepting_ ? value : 0;",
+           "return value;"),
+]
+
+
+def main(arguments):
+    if arguments == ["list"]:
+        for mutant in MUTANTS:
+            print(mutant.name, mutant.source)
+        return 0
+    if len(arguments) != 4 or arguments[0] != "write":
+        print(__doc__, file=sys.stderr)
+        return 2
+    _, name, tree, out = arguments
+    mutant = next(m for m in MUTANTS if m.name == name)
+    text = (Path(tree) / mutant.source).read_text()
+    if text.count(mutant.was) != 1:
+        print(f"mutant {name}: {mutant.source} has this text {text.count(mutant.was)} times instead of once; "
+              f"tests/sim/mutants/mutants.py has to follow the source:\n{mutant.was}", file=sys.stderr)
+        return 1
+    Path(out).write_text(text.replace(mutant.was, mutant.becomes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
