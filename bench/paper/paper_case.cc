@@ -54,7 +54,8 @@ absl::Status AddHarmony(const published::ImportedModel& imported, bool data_para
                         baselines::Outcome* outcome, nlohmann::ordered_json* ablation) {
   job::JobSpec job = imported.job;
   job.mode = data_parallel ? "harmony-dp" : "harmony-pp";
-  if (data_parallel) job.virtual_replicas = static_cast<int>(imported.machine.devices.size());
+  // As the baselines, each is tuned: no more replicas than it has a use for.
+  job.virtual_replicas = data_parallel ? static_cast<int>(imported.machine.devices.size()) : 1;
   planner::PlannerOptions options;
   options.costs = imported.costs;
   options.explain = explain;

@@ -3,8 +3,9 @@
 
     bench/paper/run.py DIR [-o build/paper]
 
-DIR holds profiles/*.json of the schema layer-profile/1 (bench/published_planner). Writes results.json, tables.md, and where
-matplotlib is installed the plots throughput, swap_volume and scaling as SVG and PNG. Some minutes on two cores.
+DIR holds profiles/*.json of the schema layer-profile/1 (bench/published_planner). Two more models have profiles by their FLOPs
+(convolutional.py); two machines of today stand beside published figures (today.py). Writes results.json, tables.md, and where
+matplotlib is installed the plots throughput, swap_volume and scaling as SVG and PNG. Half an hour where other work shares the two cores.
 """
 import argparse
 import importlib.util
@@ -14,14 +15,19 @@ import subprocess
 import sys
 import time
 
+import convolutional
+import today
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPUS = (1, 2, 4)
-# Batches as in the published schedules.
-BATCHES = {"bert_96": (32, 64, 256, 1024), "gpt2_xl": (32, 64, 256, 1024), "gpt2_10b": (16, 32)}
+HOST_LINK = 11.5 * 2**30  # bytes a second in each direction, paper_case's default
+# Batches as in the published schedules, which there are none of for the convolutional ones.
+BATCHES = {"bert_96": (32, 64, 256, 1024), "gpt2_xl": (32, 64, 256, 1024), "gpt2_10b": (16, 32), "vgg_416": (64, 256),
+           "resnet_1026": (64, 256)}
 ABLATION = {"bert_96": 64, "gpt2_xl": 64, "gpt2_10b": 32}  # on 4 GPUs
 # In tables and plots, in this order. Others are in results.json.
-SHOWN = ["dp-swap", "dp-swap, recompute", "dp-swap, recompute, on demand", "gpipe-swap, recompute", "1f1b-swap, recompute",
-         "zero-offload", "zero-infinity", "fsdp-offload"]
+SHOWN = ["dp-swap", "dp-swap, recompute", "dp-swap, recompute, on demand", "gpipe-swap", "gpipe-swap, recompute", "1f1b-swap",
+         "1f1b-swap, recompute", "1f1b-flush-swap", "1f1b-flush-swap, recompute", "zero-offload", "zero-infinity", "fsdp-offload"]
 OURS = ["harmony-pp", "harmony-dp"]
 
 
@@ -46,7 +52,12 @@ def fitting(case, name):
 
 
 def cell(row, text):
-    return text(row) if row else "does not fit"
+    return text(row) if row else "-"
+
+
+def short(name):
+    """Fits a column: "dp-swap, recompute" is "dp, R"."""
+    return name.replace("-swap", "").replace("recompute", "R")
 
 
 def table(head, lines):
@@ -62,7 +73,7 @@ def speed_table(cases):
         line += [cell(row, lambda r: f"{r['samples_per_second']:.3f}") for row in ours]
         line += [cell(fitting(case, name), lambda r: f"{r.get('harmony_speedup', 0):.2f}") for name in SHOWN]
         lines.append(line)
-    return table(["model", "GPUs", "batch", *OURS, *SHOWN], lines)
+    return table(["model", "GPUs", "batch", *OURS, *map(short, SHOWN)], lines)
 
 
 def swap_table(cases):
@@ -71,7 +82,7 @@ def swap_table(cases):
         line = [case["profile"], case["gpus"], case["global_batch_size"]]
         line += [cell(fitting(case, name), lambda r: f"{r['host_link_bytes'] / 1e9:.1f}") for name in OURS + SHOWN]
         lines.append(line)
-    return table(["model", "GPUs", "batch", *OURS, *SHOWN], lines)
+    return table(["model", "GPUs", "batch", *OURS, *map(short, SHOWN)], lines)
 
 
 def scaling_table(cases):
@@ -89,6 +100,19 @@ def scaling_table(cases):
         line += [rows_of(case)[name].get("busiest", "") for name in OURS]
         lines.append(line)
     return table(["model", "batch", "GPUs", "harmony-pp", "harmony-dp", "busiest, pp", "busiest, dp"], lines)
+
+
+def traffic_table(cases):
+    """What `harmony-pp` moves on all GPUs, and the share of the step in which each direction of the link carries it."""
+    lines = []
+    for case in cases:
+        row = fitting(case, "harmony-pp")
+        if case["gpus"] != max(GPUS) or not row:
+            continue
+        moved = [row["bytes"][traffic] / 1e9 for traffic in ("weights", "gradients", "activations")]
+        share = row["host_link_bytes"] / 2 / HOST_LINK / row["step_seconds"]
+        lines.append([case["profile"], case["global_batch_size"], *(f"{gb:.1f}" for gb in moved), f"{share:.1%}"])
+    return table(["model", "batch", "weights", "gradients", "activations", "of the link's time"], lines)
 
 
 def ablation_table(cases):
@@ -169,27 +193,45 @@ def plot(cases, out):
     plot_scaling(plt, cases, out / "scaling")
 
 
+def write_profiles(bert, folder):
+    """Of the models that have no measured one; their paths."""
+    paths = {}
+    for name in convolutional.MODELS:
+        paths[name] = folder / f"{name}.json"
+        paths[name].write_text(json.dumps(convolutional.profile(name, *convolutional.speeds_of(bert))))
+    return paths
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=pathlib.Path, help="folder with profiles/*.json")
     parser.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "build" / "paper")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build" / "bin" / "paper_case")
+    parser.add_argument("--harmony", type=pathlib.Path, default=ROOT / "build" / "bin" / "harmony")
     args = parser.parse_args()
-    if not args.program.exists():
-        sys.exit(f"error: {args.program} is not built: ninja -C build paper_case")
-    profiles = {name: args.reference / "profiles" / f"{name}.json" for name in BATCHES}
+    for program in (args.program, args.harmony):
+        if not program.exists():
+            sys.exit(f"error: {program} is not built: ninja -C build paper_case all")
+    profiles = {name: args.reference / "profiles" / f"{name}.json" for name in BATCHES if name not in convolutional.MODELS}
     for path in profiles.values():
         if not path.exists():
             sys.exit(f"error: {path}: no such profile")
-    cases = [run_case(args.program, profiles[name], gpus, batch, gpus == max(GPUS) and ABLATION[name] == batch)
-             for name, batches in BATCHES.items() for batch in batches for gpus in GPUS]
     args.output.mkdir(parents=True, exist_ok=True)
-    (args.output / "results.json").write_text(json.dumps(cases, indent=1))
+    profiles |= write_profiles(json.loads(profiles["bert_96"].read_text()), args.output)
+    cases = [run_case(args.program, profiles[name], gpus, batch, gpus == max(GPUS) and ABLATION.get(name) == batch)
+             for name, batches in BATCHES.items() for batch in batches for gpus in GPUS]
+    now = today.run(args.harmony, args.output / "today")
+    (args.output / "results.json").write_text(json.dumps({"paper": cases, "today": now}, indent=1))
     text = "\n".join([
         "Throughput: Harmony in samples/s, and how many times as fast `harmony-pp` is as each other:\n", speed_table(cases),
         "GB of a step over the host's links, all GPUs together:\n", swap_table(cases),
         "Throughput over that of one GPU, by GPU (1: linear):\n", scaling_table(cases),
-        "The plan with one decision changed, on 4 GPUs:\n", ablation_table(cases)])
+        f"GB of `harmony-pp` on {max(GPUS)} GPUs over the host's links:\n", traffic_table(cases),
+        "The plan with one decision changed, on 4 GPUs:\n", ablation_table(cases),
+        "Machines of today, models: tokens/s on one GPU, on all, and of linear:\n",
+        table(["machine", "model", "system", "1 GPU", "8 GPUs", "of linear", ""], today.lines_of(now)),
+        "8 x RTX 4090, published: tokens/s\n",
+        table(["model", "system", "1 GPU", "8 GPUs", "of linear", "source"], today.published_lines())])
     (args.output / "tables.md").write_text(text)
     print(text)
     plot(cases, args.output)

@@ -19,10 +19,12 @@
 // room.
 //
 // Against it: memory-centric tiling of a single operator (section 5.1) is left out: a layer that
-// does not fit is said not to fit, where tiles of it might. DeepSpeed can meanwhile keep part of
-// the optimizer on the devices (Twin-Flow of ZeRO-Offload++, offload_optimizer's ratio), which is
-// not in the paper and not here. Which weights stay is decided by least recent use, which is not
-// the best that a known order of layers allows.
+// does not fit is said not to fit, where tiles of it might. The paper divides an operator's
+// parameters; a layer here is many operators, of which a description names no sizes, and is loaded
+// whole, where DeepSpeed loads module by module. DeepSpeed can meanwhile keep part of the optimizer
+// on the devices (Twin-Flow of ZeRO-Offload++, offload_optimizer's ratio), which is not in the
+// paper and not here. Which weights stay is decided by least recent use, which is not the best that
+// a known order of layers allows.
 
 #include "bench/baselines/schedules/schedule.h"
 
