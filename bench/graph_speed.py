@@ -93,7 +93,7 @@ def peak_of(run):
 
 def layers_of(job, folder):
     """Seconds of a forward and a backward of all layers, and [kind, count, seconds] of each kind."""
-    harmony("profile", job, "--quick", "--again", "--devices", DEVICES, "-o", folder / "P.json")
+    harmony("profile", job, "--quick", "--recalibrate", "--devices", DEVICES, "-o", folder / "P.json")
     described = json.loads((folder / "P.json").read_text())["devices"][0]["layers"]
     kinds = [[layer["kind"], len(layer["layers"]), least_seconds(layer)] for layer in described]
     return sum(count * seconds for _, count, seconds in kinds), kinds

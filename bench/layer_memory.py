@@ -83,7 +83,7 @@ class EagerLayer:
 def measure(name, folder):
     torch.manual_seed(0)
     job = graph_speed.Example(name, folder, dropout=False).job
-    graph_speed.harmony("profile", job, "--quick", "--again", "--devices", graph_speed.DEVICES, "-o", folder / "P.json")
+    graph_speed.harmony("profile", job, "--quick", "--recalibrate", "--devices", graph_speed.DEVICES, "-o", folder / "P.json")
     rows = []
     for layer in json.loads((folder / "P.json").read_text())["devices"][0]["layers"]:
         size = layer["sizes"][-1]

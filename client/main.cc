@@ -74,8 +74,12 @@ void AddProfile(CLI::App* app, JobOptions& job) {
 }
 
 void AddCalibration(CLI::App* app, JobOptions& job) {
-  app->add_flag("!--no-calibrate", job.calibrate,
-                "Where speeds are not given, plan by guesses: measure nothing");
+  CLI::Option* never =
+      app->add_flag("!--no-calibrate", job.calibrate,
+                    "Where speeds are not given, plan by guesses: measure nothing");
+  app->add_flag("--recalibrate", job.recalibrate,
+                "Measure such speeds again, as when the machine was busy before")
+      ->excludes(never);
 }
 
 void AddCluster(CLI::App* app, ClusterOptions& cluster) {
@@ -243,7 +247,7 @@ void AddInspection(CLI::App& app, Arguments& args) {
       ->type_name("P.json")
       ->check(CheckNotEmpty);
   profile->add_flag("--quick", args.profile.quick, "One microbatch size, in a few seconds");
-  profile->add_flag("--again", args.profile.again, "Measure anew, whatever is cached");
+  profile->add_flag("--recalibrate", args.profile.again, "Measure anew, whatever is cached");
   profile->callback(
       [&] { args.command = [&] { return ProfileCommand(args.global, args.profile); }; });
   CLI::App* doctor = app.add_subcommand("doctor", "Whether this machine is ready, and what to do");

@@ -10,6 +10,7 @@
 #include "client/commands/profile_cache.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
+#include "common/profile/plausible.h"
 #include "common/profile/profile_estimate.h"
 #include "common/profile/profile_json.h"
 
@@ -40,8 +41,13 @@ bool IsWorthIt(const model::ModelSpec& model, const job::JobSpec& job) {
   return 4 * forward * static_cast<double>(job.max_steps) / kGuessedFlops > kWorthIt;
 }
 
-// What is to be said of the time that a measuring took.
-void SayHowLong(const MeasureOptions& measure, const char* what, const Obtained& obtained) {
+// What is to be said of the time that a measuring took, and of what came out.
+void SayHowItWas(const MeasureOptions& measure, const char* what, const Obtained& obtained) {
+  const profile::Spread spread = profile::SpreadOf(obtained.profile);
+  if (profile::MeasuredUnderLoad(spread)) {
+    measure.say(absl::StrCat("plans go by speeds that were measured while something else ran (",
+                             profile::DebugString(spread), "): --recalibrate measures again"));
+  }
   if (obtained.cached) return;
   measure.say(absl::StrFormat("measured %s, in %.1f s%s", what, obtained.seconds,
                               obtained.cache_path.empty() ? "" : " (kept for the next time)"));
@@ -74,7 +80,7 @@ absl::StatusOr<std::optional<profile::Profile>> SpeedsOf(const MeasureOptions& m
           [&](const profile::Profile& cached) { return IsOf(cached, work); },
           [&] { return MeasureSpeeds(measure, versions, work); }));
   if (!speeds) return std::nullopt;
-  SayHowLong(measure, "how fast the devices are", *speeds);
+  SayHowItWas(measure, "how fast the devices are", *speeds);
   return std::move(speeds->profile);
 }
 
@@ -97,7 +103,7 @@ absl::StatusOr<std::optional<profile::Profile>> ByLayers(const MeasureOptions& m
                                                          ObtainBy by) {
   HARMONY_ASSIGN_OR_RETURN(std::optional<Obtained> layers, ObtainProfile(measure, by));
   if (!layers) return std::nullopt;
-  SayHowLong(measure, "each distinct layer", *layers);
+  SayHowItWas(measure, "each distinct layer", *layers);
   layers->profile.in_passing = true;
   return std::move(layers->profile);
 }
@@ -114,19 +120,32 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
                                               const v1::SubmitRequest& request,
                                               const Cluster& cluster, CalibrateWhen when,
                                               const std::function<void(const std::string&)>& say) {
-  if (!job.calibrate || !request.profile().empty() || !LeavesSpeedsOpen(cluster.specs)) return "";
+  if (!job.calibrate || !request.profile().empty() || !LeavesSpeedsOpen(cluster.specs)) {
+    if (job.recalibrate) {
+      say(request.profile().empty()
+              ? "--recalibrate: nothing is to be measured, for the devices have all their speeds"
+              : "--recalibrate: plans go by the profile that is given; `harmony profile "
+                "--recalibrate` makes it anew");
+    }
+    return "";
+  }
   absl::StatusOr<MeasureOptions> measure = MeasureOptionsOf(global, job, request);
   if (!measure.ok()) return "";
-  const bool may_measure =
-      when == CalibrateWhen::kAlways ||
-      (when == CalibrateWhen::kIfWorthIt && IsWorthIt(measure->model, measure->job));
+  const bool may_measure = when == CalibrateWhen::kAlways ||
+                           (when == CalibrateWhen::kIfWorthIt &&
+                            (job.recalibrate || IsWorthIt(measure->model, measure->job)));
   const bool by_layers = !measure->times_follow_flops && !AllPaced(cluster.specs);
   if (!may_measure && !AnythingCached(by_layers ? "" : kPrefix)) return "";
   measure->say = say;
   measure->cluster = cluster;
   measure->quick = true;
   const SignalMask as_before;
-  const ObtainBy by = may_measure ? ObtainBy::kCacheElseMeasuring : ObtainBy::kCacheOnly;
+  const ObtainBy by = !may_measure      ? ObtainBy::kCacheOnly
+                      : job.recalibrate ? ObtainBy::kMeasuring
+                                        : ObtainBy::kCacheElseMeasuring;
+  if (job.recalibrate && !may_measure) {
+    say("--recalibrate: nothing is measured while jobs run or wait");
+  }
   const absl::StatusOr<std::optional<profile::Profile>> found =
       by_layers ? ByLayers(*measure, by) : BySpeeds(*measure, by);
   if (absl::IsCancelled(found.status())) return found.status();

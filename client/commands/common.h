@@ -32,6 +32,7 @@ struct JobOptions {
   std::string profile = {};  // file with measured times to plan by; empty: none
   std::string plan = {};     // file with a plan to run; empty: one is searched for
   bool calibrate = true;     // speeds that nobody gives may be measured
+  bool recalibrate = false;  // and are, though they were measured before
 };
 
 // What makes a set of processes, from the command line.

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
+#include "common/profile/plausible.h"
 #include "common/profile/profile_json.h"
 
 namespace harmony::client {
@@ -99,6 +100,7 @@ std::string ProfileText(const profile::Profile& profile) {
 }
 
 void Print(const GlobalOptions& global, const ProfileOptions& options, const Obtained& outcome) {
+  const profile::Spread spread = profile::SpreadOf(outcome.profile);
   if (global.json) {
     nlohmann::ordered_json json;
     json["file"] = options.output;
@@ -106,12 +108,18 @@ void Print(const GlobalOptions& global, const ProfileOptions& options, const Obt
     json["cache_file"] = outcome.cache_path;
     json["seconds"] = outcome.seconds;
     json["model_fingerprint"] = outcome.profile.model_fingerprint;
+    json["spread"] = {{"layers", spread.layers}, {"links", spread.links}};
+    json["under_load"] = profile::MeasuredUnderLoad(spread);
     PrintJson(json);
     return;
   }
-  printf("%s\n", ProfileText(outcome.profile).c_str());
+  printf("%s%s\n", ProfileText(outcome.profile).c_str(), profile::DebugString(spread).c_str());
+  if (profile::MeasuredUnderLoad(spread)) {
+    printf(
+        "something else ran meanwhile: when the machine is quiet, --recalibrate measures again\n");
+  }
   if (outcome.cached) {
-    printf("measured before, taken from %s (--again measures anew): %s\n",
+    printf("measured before, taken from %s (--recalibrate measures anew): %s\n",
            outcome.cache_path.c_str(), options.output.c_str());
   } else {
     printf("measured in %.1f s: %s\n", outcome.seconds, options.output.c_str());

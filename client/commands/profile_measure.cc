@@ -375,8 +375,12 @@ absl::StatusOr<profile::Profile> MeasureSpeeds(const MeasureOptions& options,
     device.memory = work.devices[d].memory;
     profile::LayerSizeProfile size;
     size.samples = work.job.global_batch_size;
-    // Only the backward is looked at.
+    // Only the backward is looked at. Devices alike differ by what else ran.
     size.backward = profile::Exactly(answers[d].devices[0].together);
+    for (const profile::Profile& answer : answers) {
+      size.backward.least = std::min(size.backward.least, answer.devices[0].together);
+      size.backward.most = std::max(size.backward.most, answer.devices[0].together);
+    }
     size.forward = size.backward_inner = size.backward;
     profile::LayerProfile& layer = device.layers.emplace_back();
     layer.kind = work.model.cost_of(work.layer).name;

@@ -411,6 +411,43 @@ class Planning {
   std::vector<model::LayerRange> partition_;
 };
 
+// A search may end beside the best plan, even beside one that another search comes across. So the
+// plan that there would be without the profile is held against the one by the profile, by the times
+// of the profile, and is taken where it is faster.
+absl::Status HoldAgainstNone(const model::ModelSpec& model, const job::JobSpec& job,
+                             const plan::MachineSpec& machine, const PlannerOptions& options,
+                             PlanResult* result) {
+  PlannerOptions without = options;
+  without.costs = nullptr;
+  without.explain = false;
+  // Sizes and replicas fix the result: they are the profile's to choose.
+  without.microbatch_size = result->plan.microbatch_size;
+  without.replicas = result->plan.replicas;
+  const absl::StatusOr<PlanResult> none =
+      Planning(model, job, machine, dispatch::AnalyticCostFactory(model, machine.devices), without)
+          .Run();
+  if (!none.ok()) return absl::OkStatus();
+  const plan::Plan& plan = none->plan;
+  Alternative other{"the plan without the profile", true, {}, "by the times of the profile"};
+  const absl::StatusOr<Estimate> estimate =
+      EvaluatePlan(model, plan, *options.costs(plan), {.steps = StepsToRun(plan)});
+  if (!estimate.ok()) return absl::OkStatus();
+  other.step = estimate->step;
+  if (other.step < result->estimate.step) {
+    other.what = "the plan that the search by the profile ended with";
+    other.step = result->estimate.step;
+    result->plan = plan;
+    const PlanBuilder builder(model, job, machine, plan.microbatch_size,
+                              {plan.mode, plan.replicas});
+    HARMONY_RETURN_IF_ERROR(
+        Evaluate(builder, RulesOf(job, builder), options.costs, options, result));
+  }
+  if (options.explain && other.step > result->estimate.step) {
+    result->alternatives.insert(result->alternatives.begin(), std::move(other));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::JobSpec& job,
@@ -429,7 +466,11 @@ absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::Jo
     HARMONY_RETURN_IF_ERROR(TakeGiven(model, job, machine, costs, options, &result));
     return result;
   }
-  return Planning(model, job, machine, costs, options).Run();
+  HARMONY_ASSIGN_OR_RETURN(PlanResult result, Planning(model, job, machine, costs, options).Run());
+  if (options.costs && !options.rough) {
+    HARMONY_RETURN_IF_ERROR(HoldAgainstNone(model, job, machine, options, &result));
+  }
+  return result;
 }
 
 }  // namespace harmony::planner

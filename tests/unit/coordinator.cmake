@@ -15,7 +15,8 @@ harmony_test(bounds_test
   DEPS harmony_planner LABELS pure)
 harmony_test(planner_test
   SOURCES coordinator/planner/fit/fit_advice_test.cc coordinator/planner/fit/given_plan_test.cc
-          coordinator/planner/planner_test.cc common/plan/plan_json_test.cc
+          coordinator/planner/planner_test.cc coordinator/planner/profile_plan_test.cc
+          common/plan/plan_json_test.cc
   DEPS harmony_planner LABELS pure long)
 harmony_test(search_test
   SOURCES coordinator/planner/search/search_test.cc

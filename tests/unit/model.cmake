@@ -7,5 +7,6 @@ harmony_test(job_test
           common/plan/gpus_test.cc common/plan/machine_test.cc
   DEPS harmony_job_file harmony_plan harmony_plan_file LABELS pure)
 harmony_test(profile_test
-  SOURCES common/profile/profile_estimate_test.cc common/profile/profile_test.cc
+  SOURCES common/profile/plausible_test.cc common/profile/profile_estimate_test.cc
+          common/profile/profile_test.cc
   DEPS harmony_profile_file LABELS pure)

@@ -22,6 +22,7 @@
 #include "common/model/known_keys.h"
 #include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
+#include "common/profile/plausible.h"
 #include "common/profile/profile_estimate.h"
 #include "common/profile/profile_json.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
@@ -200,8 +201,14 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
   } else if (profile.in_passing) {
     options->basis = "calibrated: each distinct layer measured, at one microbatch size";
   }
+  const profile::Spread spread = profile::SpreadOf(profile);
+  if (profile::MeasuredUnderLoad(spread)) {
+    absl::StrAppend(&options->basis, "; measured while something else ran (",
+                    profile::DebugString(spread), "): --recalibrate measures again");
+  }
   options->costs = dispatch::ProfiledCostFactory(
-      std::make_shared<const profile::Profile>(std::move(profile)), admitted.model);
+      std::make_shared<const profile::Profile>(profile::Plausible(std::move(profile))),
+      admitted.model);
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "common/job/parameter_rules.h"
 #include "common/model/architecture.h"
 #include "common/plan/arena_layout.h"
+#include "common/profile/plausible.h"
 #include "common/profile/profile_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
@@ -97,7 +98,8 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record) {
   if (!record.profile.empty()) {
     HARMONY_ASSIGN_OR_RETURN(profile::Profile profile,
                              profile::ParseProfile(record.profile, record.id() + ": profile"));
-    setup.profile = std::make_shared<const profile::Profile>(std::move(profile));
+    setup.profile =
+        std::make_shared<const profile::Profile>(profile::Plausible(std::move(profile)));
   }
   return setup;
 }
