@@ -106,7 +106,27 @@ std::string DebugString(const Command& command) {
   for (const SemaphoreWait& wait : header.waits) {
     absl::StrAppend(&text, " after ", wait.semaphore, ">=", wait.value);
   }
+  const auto* task = std::get_if<ComputeTask>(&command.body);
+  if (task != nullptr && !task->gradient_waits.empty()) {
+    absl::StrAppend(&text, " gradients after ", task->gradient_waits.front().semaphore,
+                    ">=", task->gradient_waits.back().value, "...",
+                    task->gradient_waits.front().value);
+  }
   return text;
+}
+
+model::BackwardTask BackwardTaskOf(const ComputeTask& task) {
+  return task.kind == TaskKind::kForwardBackward ? model::BackwardTask::kFused
+         : task.kept                             ? model::BackwardTask::kKept
+                                                 : model::BackwardTask::kRecomputes;
+}
+
+std::vector<SemaphoreWait> AllWaits(const Command& command) {
+  std::vector<SemaphoreWait> waits = command.header.waits;
+  if (const auto* task = std::get_if<ComputeTask>(&command.body)) {
+    waits.insert(waits.end(), task->gradient_waits.begin(), task->gradient_waits.end());
+  }
+  return waits;
 }
 
 }  // namespace harmony::command

@@ -6,8 +6,8 @@
 //
 // Lanes. A lane is a strict FIFO that one thread of one process executes. Each lane has one
 // timeline semaphore per generation (index = LaneTable's index); the k-th command of the lane
-// signals value k when it has completed, its commit included. A command waits only for commands
-// that were issued before it, so a set of FIFO lanes can never deadlock.
+// signals value k when it has completed, its commit included. A command waits, to begin or on its
+// way, only for commands that were issued before it, so a set of FIFO lanes can never deadlock.
 
 #include <compare>
 #include <cstdint>
@@ -18,6 +18,7 @@
 
 #include "common/base/units.h"
 #include "common/command/objects.h"
+#include "common/model/gradient_times.h"
 
 namespace harmony::command {
 
@@ -96,6 +97,10 @@ struct ComputeTask {
   int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; the first buffer of each
+  // One for each of `gradients`, or none: when the part before this one has left the first buffer.
+  // A task begins without; it waits where it comes to the gradients of a layer. All are of one
+  // lane, in the order in which a backward comes to them, the last reference's first.
+  std::vector<SemaphoreWait> gradient_waits;
   // The number of its replica in its part of the gradients (LayerGroup::gradient_parts), which says
   // which of the buffers it adds to (model/sum_tree.h). The replica's first microbatch sets the
   // buffer; after the last one the buffer is added to the sums that wait for it.
@@ -192,5 +197,11 @@ struct Command {
   std::variant<ComputeTask, Transfer, HostTask> body;
 };
 std::string DebugString(const Command& command);
+
+// REQUIRES: of a backward kind.
+model::BackwardTask BackwardTaskOf(const ComputeTask& task);
+
+// All that a command waits for before it is complete: to begin, or on its way.
+std::vector<SemaphoreWait> AllWaits(const Command& command);
 
 }  // namespace harmony::command

@@ -115,7 +115,7 @@ ArenaLayout::RingPieces ArenaLayout::Pieces(const model::ModelSpec& model, const
       const model::ParamBlock& block = BlockOf(model, reference);
       if (block.tied()) continue;
       sum += block.gradient_bytes.AlignUp(kSlotAlignment);
-      pieces.all += block.gradient_bytes * group.gradient_parts;
+      pieces.all += block.gradient_bytes * plan.num_shards();
     }
     pieces.largest = std::max(pieces.largest, sum * group.gradient_parts);
   }

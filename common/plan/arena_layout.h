@@ -75,7 +75,7 @@ class ArenaLayout {
     Bytes begin = Bytes(-1);  // never in the arena
     Bytes task, microbatch;   // of one forward task, of one microbatch of it
   };
-  // What passes through the ring in a step, with every part.
+  // What passes through the ring in a step: of a group with every part, of all with a part a shard.
   struct RingPieces {
     Bytes largest, all;  // of a group, of all groups
   };

@@ -59,6 +59,22 @@ std::vector<Binding> DecodeBindings(const Bindings& wire, absl::string_view fiel
   return bindings;
 }
 
+using Waits = google::protobuf::RepeatedPtrField<v1::Wait>;
+
+void EncodeWaits(const std::vector<command::SemaphoreWait>& waits, Waits* wire) {
+  for (const command::SemaphoreWait& wait : waits) {
+    v1::Wait* out = wire->Add();
+    out->set_semaphore(wait.semaphore);
+    out->set_value(wait.value);
+  }
+}
+
+std::vector<command::SemaphoreWait> DecodeWaits(const Waits& wire) {
+  std::vector<command::SemaphoreWait> waits;
+  for (const v1::Wait& wait : wire) waits.push_back({wait.semaphore(), wait.value()});
+  return waits;
+}
+
 void EncodeBody(const command::ComputeTask& task, v1::Command* command) {
   v1::ComputeTask* wire = command->mutable_compute();
   wire->set_kind(ToWire<v1::TaskKind>(task.kind));
@@ -68,6 +84,7 @@ void EncodeBody(const command::ComputeTask& task, v1::Command* command) {
   wire->set_samples(task.samples);
   EncodeBindings(task.weights, wire->mutable_weights());
   EncodeBindings(task.gradients, wire->mutable_gradients());
+  EncodeWaits(task.gradient_waits, wire->mutable_gradient_waits());
   wire->set_first_microbatch(task.first_microbatch);
   wire->set_last_microbatch(task.last_microbatch);
   wire->set_replica(task.replica);
@@ -90,6 +107,10 @@ command::ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
   task.samples = read.AtLeast(1, wire.samples(), "samples");
   task.weights = DecodeBindings<command::WeightBinding>(wire.weights(), "weights", read);
   task.gradients = DecodeBindings<command::WeightBinding>(wire.gradients(), "gradients", read);
+  task.gradient_waits = DecodeWaits(wire.gradient_waits());
+  if (!task.gradient_waits.empty() && task.gradient_waits.size() != task.gradients.size()) {
+    read.Wrong("gradient_waits", std::ssize(task.gradient_waits));
+  }
   task.first_microbatch = wire.first_microbatch();
   task.last_microbatch = wire.last_microbatch();
   task.replica = read.Index(wire.replica(), "replica");
@@ -244,11 +265,7 @@ void EncodeCommand(const command::Command& command, v1::Command* wire) {
   wire->set_id(header.id);
   wire->set_lane(header.lane);
   wire->set_signal_value(header.signal_value);
-  for (const command::SemaphoreWait& wait : header.waits) {
-    v1::Wait* out = wire->add_waits();
-    out->set_semaphore(wait.semaphore);
-    out->set_value(wait.value);
-  }
+  EncodeWaits(header.waits, wire->mutable_waits());
   wire->set_step(header.step);
   wire->set_expected_ns(header.expected.count());
   std::visit([&](const auto& body) { EncodeBody(body, wire); }, command.body);
@@ -260,9 +277,7 @@ absl::StatusOr<command::Command> DecodeCommand(const v1::Command& wire) {
   command.header.id = wire.id();
   command.header.lane = wire.lane();
   command.header.signal_value = wire.signal_value();
-  for (const v1::Wait& wait : wire.waits()) {
-    command.header.waits.push_back({wait.semaphore(), wait.value()});
-  }
+  command.header.waits = DecodeWaits(wire.waits());
   command.header.step = read.AtLeast(-1, wire.step(), "step");
   command.header.expected = Nanos(wire.expected_ns());
   if (wire.signal_value() == 0) read.Wrong("signal_value", 0);

@@ -171,16 +171,18 @@ absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation
     *over = cancelled_.load();
     return *over;
   };
-  for (const command::SemaphoreWait& wait : command.header.waits) {
-    const absl::Status waited =
-        semaphores_->Wait(generation, wait.semaphore, wait.value, cancelled_);
+  const AwaitSemaphore await = [this, generation, over](const command::SemaphoreWait& wait) {
+    absl::Status waited = semaphores_->Wait(generation, wait.semaphore, wait.value, cancelled_);
     *over = absl::IsAborted(waited);
-    HARMONY_RETURN_IF_ERROR(waited);
+    return waited;
+  };
+  for (const command::SemaphoreWait& wait : command.header.waits) {
+    HARMONY_RETURN_IF_ERROR(await(wait));
   }
   if (quiesced()) return absl::AbortedError("quiesced");
   completed->value = command.header.signal_value;
   completed->start = options_.clock->Now();
-  absl::Status status = lane.definition.body(command);
+  absl::Status status = lane.definition.body(command, await);
   completed->end = options_.clock->Now();
   // Whatever it came to, nobody wants it any more.
   if (quiesced()) return absl::AbortedError("quiesced");

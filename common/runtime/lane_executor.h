@@ -37,8 +37,12 @@ struct LaneReport {
   uint64_t failed_value = 0;
 };
 
-// Does the work of one command. OK means it is complete and committed, so it may be signalled.
-using LaneBody = std::function<absl::Status(const command::Command&)>;
+// Waits until a semaphore has come so far. Aborted: the generation is over.
+using AwaitSemaphore = std::function<absl::Status(const command::SemaphoreWait&)>;
+
+// Does the work of one command, whose header's waits are over; what else it waits for, it waits for
+// itself. OK means it is complete and committed, so it may be signalled.
+using LaneBody = std::function<absl::Status(const command::Command&, const AwaitSemaphore&)>;
 
 struct LaneDefinition {
   uint32_t lane = 0;  // index of LaneTable, and of its semaphore

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/command/lane_kinds.h"
 #include "coordinator/runner/failure.h"
@@ -372,8 +373,8 @@ class JobRunner::Impl {
       head = {};
       return;
     }
-    const bool satisfied = std::all_of(
-        command->header.waits.begin(), command->header.waits.end(),
+    const bool satisfied = absl::c_all_of(
+        command::AllWaits(*command),
         [this](const command::SemaphoreWait& w) { return completed_[w.semaphore] >= w.value; });
     if (head.value != value || head.waits_satisfied != satisfied) {
       head = {value, satisfied, now_};

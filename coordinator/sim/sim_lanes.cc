@@ -7,10 +7,12 @@
 
 namespace harmony::sim {
 
-SimLanes::SimLanes(const plan::Plan& plan, const dispatch::CostModel& costs, bool jitter,
-                   SimWorld& world, CounterRandom& random, std::vector<TimelineEntry>* timeline,
-                   Ends ends)
-    : costs_(costs),
+SimLanes::SimLanes(const model::ModelSpec& model, const plan::Plan& plan,
+                   const dispatch::CostModel& costs, bool jitter, SimWorld& world,
+                   CounterRandom& random, std::vector<TimelineEntry>* timeline, Ends ends)
+    : model_(model),
+      gradient_times_(model),
+      costs_(costs),
       jitter_(jitter),
       world_(world),
       random_(random),
@@ -32,8 +34,15 @@ void SimLanes::Die(int lane, Nanos now) {
   if (const command::Command* running = dead.queue.Running()) world_.Abort(*running);
   dead.queue = command::LaneQueue(lane);
   dead.stopped = false;
+  dead.gradient_waits = 0;
   resources_.Free(lane, now);
   ++dead.stamp;
+}
+
+void SimLanes::Quiesce(int lane, Nanos now) {
+  Lane& own = lanes_[lane];
+  own.queue.Quiesce();
+  if (own.gradient_waits > 0) ends_(now, lane, ++own.stamp);
 }
 
 void SimLanes::PrepareBank(uint32_t generation) {
@@ -60,15 +69,45 @@ absl::Status SimLanes::TryStart(int lane, Nanos now, uint32_t word) {
     duration = Nanos(static_cast<int64_t>(static_cast<double>(duration.count()) *
                                           (0.5 + 1.5 * random_.NextDouble())));
   }
-  const Nanos end = resources_.Start(lane, now, duration).end;
-  if (timeline_ != nullptr) timeline_->push_back({lane, now, end, *head});
+  own.end = resources_.Start(lane, now, duration).end;
+  if (timeline_ != nullptr) timeline_->push_back({lane, now, own.end, *head});
   own.queue.BeginHead();
-  ends_(end, lane, ++own.stamp);
+  const auto* task = std::get_if<command::ComputeTask>(&own.queue.Running()->body);
+  own.gradient_waits = task == nullptr ? 0 : task->gradient_waits.size();
+  own.stall.reset();
+  if (own.gradient_waits > 0) {
+    own.stall.emplace(gradient_times_, BackwardTaskOf(*task), task->layers, own.end - duration,
+                      duration);
+  }
+  return GoOn(lane, now);
+}
+
+absl::Status SimLanes::GoOn(int lane, Nanos now) {
+  Lane& own = lanes_[lane];
+  const command::Command& running = *own.queue.Running();
+  while (own.gradient_waits > 0) {
+    const size_t i = own.gradient_waits - 1;
+    const auto& task = std::get<command::ComputeTask>(running.body);
+    const command::SemaphoreWait& wait = task.gradient_waits[i];
+    if (lanes_[wait.semaphore].semaphore < wait.value) return absl::OkStatus();
+    if (absl::Status status = world_.StartGradient(running, i); !status.ok()) {
+      return WithContext(status, DebugString(running));
+    }
+    own.stall->FreeAt(model_.references[task.gradients[i].reference].layer, now);
+    own.gradient_waits = i;
+  }
+  if (own.stall) own.end += own.stall->total();
+  ends_(own.end, lane, ++own.stamp);
   return absl::OkStatus();
 }
 
 absl::Status SimLanes::StartHeads(Nanos now, uint32_t word) {
   signalled_ = false;
+  for (int lane = 0; lane < table_.size(); ++lane) {
+    const Lane& own = lanes_[lane];
+    const bool goes_on = own.gradient_waits > 0 && !own.stopped && !own.queue.quiesced();
+    if (goes_on) HARMONY_RETURN_IF_ERROR(GoOn(lane, now));
+  }
   std::vector<std::pair<uint64_t, int>> heads;
   for (int lane = 0; lane < table_.size(); ++lane) {
     if (const auto* head = lanes_[lane].queue.Head()) heads.emplace_back(head->header.id, lane);
@@ -84,8 +123,9 @@ const command::Command* SimLanes::Ending(int lane, uint64_t stamp) const {
 
 absl::StatusOr<uint64_t> SimLanes::Complete(int lane) {
   Lane& own = lanes_[lane];
-  // The last command of a lane that was told to be quiet: its commit may or may not happen.
-  if (own.queue.quiesced() && random_.Below(2) == 0) {
+  // The last command of a lane that was told to be quiet: its commit may or may not happen. One
+  // that waited on its way is not done.
+  if (std::exchange(own.gradient_waits, 0) > 0 || (own.queue.quiesced() && random_.Below(2) == 0)) {
     world_.Abort(*own.queue.Running());
   } else if (absl::Status status = world_.Complete(*own.queue.Running()); !status.ok()) {
     return WithContext(status, DebugString(*own.queue.Running()));

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,8 +27,9 @@ class SimLanes {
   using Ends = std::function<void(Nanos at, int lane, uint64_t stamp)>;
 
   // All must outlive it. `timeline` gets what is begun when it is not null.
-  SimLanes(const plan::Plan& plan, const dispatch::CostModel& costs, bool jitter, SimWorld& world,
-           CounterRandom& random, std::vector<TimelineEntry>* timeline, Ends ends);
+  SimLanes(const model::ModelSpec& model, const plan::Plan& plan, const dispatch::CostModel& costs,
+           bool jitter, SimWorld& world, CounterRandom& random,
+           std::vector<TimelineEntry>* timeline, Ends ends);
 
   const command::LaneTable& table() const { return table_; }
 
@@ -35,7 +37,8 @@ class SimLanes {
     return lanes_[lane].queue.Start(generation);
   }
   absl::Status Push(int lane, uint32_t generation, command::Command command);
-  void Quiesce(int lane) { lanes_[lane].queue.Quiesce(); }
+  // What runs goes on to its end, but does not wait on its way.
+  void Quiesce(int lane, Nanos now);
   bool running(int lane) const { return lanes_[lane].queue.running(); }
   // Its process is stopped, or goes on: it begins nothing meanwhile.
   void Stop(int lane, bool stopped) { lanes_[lane].stopped = stopped; }
@@ -70,9 +73,19 @@ class SimLanes {
     command::LaneQueue queue;
     uint64_t semaphore = 0;  // of the bank
     uint64_t stamp = 0;      // of what runs
+    // Of a task that runs: how many of its gradient_waits are not over, how long it waited for the
+    // others, and when it ends but for that.
+    size_t gradient_waits = 0;
+    std::optional<model::GradientStall> stall;
+    Nanos end;
     bool stopped = false;
   };
 
+  // A task that runs has come as far as its gradient_waits let it.
+  absl::Status GoOn(int lane, Nanos now);
+
+  const model::ModelSpec& model_;
+  const model::GradientTimes gradient_times_;
   const dispatch::CostModel& costs_;
   const bool jitter_;
   SimWorld& world_;

@@ -151,7 +151,12 @@ absl::Status SimWorld::StartCompute(uint64_t id, const command::ComputeTask& tas
     }
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
   }
-  HARMONY_RETURN_IF_ERROR(StartSums(id, task, step, memory));
+  HARMONY_RETURN_IF_ERROR(CheckPart(task));
+  if (task.gradient_waits.empty()) {
+    for (const command::WeightBinding& gradient : task.gradients) {
+      HARMONY_RETURN_IF_ERROR(StartSum(id, task, gradient, step, memory));
+    }
+  }
   for (const command::OutputBinding& output : task.outputs) {
     HARMONY_RETURN_IF_ERROR(
         memory.BeginWrite(id, output.offset, BoundarySize(output.boundary) * task_microbatches));
@@ -195,10 +200,15 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
   return absl::OkStatus();
 }
 
-// What a buffer holds begins where what the one before holds ends, and the first one where the part
-// does: so every microbatch is in one of them.
-absl::Status SimWorld::StartSums(uint64_t id, const command::ComputeTask& task, int64_t step,
-                                 ShadowMemory& memory) const {
+absl::Status SimWorld::StartGradient(const command::Command& command, size_t gradient) {
+  const auto& task = std::get<command::ComputeTask>(command.body);
+  const int device = lanes_.LaneAt(static_cast<int>(command.header.lane)).device;
+  return StartSum(UserOf(command), task, task.gradients[gradient], command.header.step,
+                  devices_[device]);
+}
+
+// Its gradients begin and end with their replica and their part.
+absl::Status SimWorld::CheckPart(const command::ComputeTask& task) const {
   if (task.gradients.empty()) return absl::OkStatus();
   const int m = task.microbatch, of_replica = plan_.replica_microbatches();
   const int of_part = plan_.part_microbatches(plan::BackwardGroupOf(plan_, task.layers.last));
@@ -207,25 +217,33 @@ absl::Status SimWorld::StartSums(uint64_t id, const command::ComputeTask& task, 
       task.stores_gradients != ((m + 1) % of_part == 0)) {
     return absl::InternalError("accumulation does not begin and end with its replica and its part");
   }
+  return absl::OkStatus();
+}
+
+// What a buffer holds begins where what the one before holds ends, and the first one where the part
+// does: so every microbatch is in one of them.
+absl::Status SimWorld::StartSum(uint64_t id, const command::ComputeTask& task,
+                                const command::WeightBinding& gradient, int64_t step,
+                                ShadowMemory& memory) const {
+  const int m = task.microbatch, of_replica = plan_.replica_microbatches();
+  const int of_part = plan_.part_microbatches(plan::BackwardGroupOf(plan_, task.layers.last));
   const int part = m / of_part, waiting = model::WaitingSums(task.replica);
-  for (const command::WeightBinding& gradient : task.gradients) {
-    const Bytes size = AccumulatorSize(gradient.reference), stride = size.AlignUp(kSlotAlignment);
-    int end = part * of_part / of_replica;  // replicas below are in the buffers before
-    for (int buffer = 0; buffer < waiting; ++buffer) {
-      // The largest power of two of replicas that is left of those before this one.
-      const int left = m / of_replica - end;
-      end += 1 << (31 - std::countl_zero(static_cast<uint32_t>(left)));
-      HARMONY_RETURN_IF_ERROR(memory.Expect(gradient.offset + stride * buffer, size,
-                                            Gradient(gradient.reference, end * of_replica, step)));
-    }
-    const Bytes own = gradient.offset + stride * waiting;
-    if (!task.first_microbatch) {
-      HARMONY_RETURN_IF_ERROR(memory.Expect(own, size, Gradient(gradient.reference, m, step)));
-    }
-    const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
-    HARMONY_RETURN_IF_ERROR(
-        memory.BeginWrite(id, own - stride * additions, stride * additions + size));
+  const Bytes size = AccumulatorSize(gradient.reference), stride = size.AlignUp(kSlotAlignment);
+  int end = part * of_part / of_replica;  // replicas below are in the buffers before
+  for (int buffer = 0; buffer < waiting; ++buffer) {
+    // The largest power of two of replicas that is left of those before this one.
+    const int left = m / of_replica - end;
+    end += 1 << (31 - std::countl_zero(static_cast<uint32_t>(left)));
+    HARMONY_RETURN_IF_ERROR(memory.Expect(gradient.offset + stride * buffer, size,
+                                          Gradient(gradient.reference, end * of_replica, step)));
   }
+  const Bytes own = gradient.offset + stride * waiting;
+  if (!task.first_microbatch) {
+    HARMONY_RETURN_IF_ERROR(memory.Expect(own, size, Gradient(gradient.reference, m, step)));
+  }
+  const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
+  HARMONY_RETURN_IF_ERROR(
+      memory.BeginWrite(id, own - stride * additions, stride * additions + size));
   return absl::OkStatus();
 }
 

@@ -22,6 +22,8 @@ class SimWorld {
 
   // The command's waits are satisfied and it starts. Internal: an invariant is broken.
   absl::Status Start(const command::Command& command);
+  // And a buffer of its gradients, for which it waited, is free: number in ComputeTask::gradients.
+  absl::Status StartGradient(const command::Command& command, size_t gradient);
   // It has completed: content and records are in place.
   absl::Status Complete(const command::Command& command);
   // Its process died, or its result is thrown away.
@@ -49,9 +51,12 @@ class SimWorld {
   absl::Status CheckGradients(const command::HostTask& task, int64_t step) const;
   absl::Status CheckLosses(int64_t step) const;
   absl::Status ReadLoss(int device, Bytes offset, int part, int64_t step) const;
-  // The gradient buffers that a task writes, each with the microbatches that are in it before.
-  absl::Status StartSums(uint64_t id, const command::ComputeTask& task, int64_t step,
-                         ShadowMemory& memory) const;
+  // The buffers of one gradient that a task writes, each with the microbatches that are in it
+  // before.
+  absl::Status StartSum(uint64_t id, const command::ComputeTask& task,
+                        const command::WeightBinding& gradient, int64_t step,
+                        ShadowMemory& memory) const;
+  absl::Status CheckPart(const command::ComputeTask& task) const;
   // Behind the last microbatch of a part of a reference's gradient.
   int EndOf(int reference, int part) const {
     const int layer = model_.references[reference].layer;

@@ -33,7 +33,7 @@ class Simulation {
         random_(options.seed, 1),
         post_(options.jitter ? options.message_delay : Nanos(), random_),
         world_(model, plan, options.first_step),
-        lanes_(plan, costs, options.jitter, world_, random_,
+        lanes_(model, plan, costs, options.jitter, world_, random_,
                options.keep_timeline ? &result_.timeline : nullptr,
                [this](Nanos at, int lane, uint64_t stamp) {
                  post_.Schedule(at, Kind::kLaneDone, lane, stamp);
@@ -153,7 +153,7 @@ class Simulation {
   }
 
   void QuiesceLanes(int p) {
-    for (int lane : processes_[p].lanes) lanes_.Quiesce(lane);
+    for (int lane : processes_[p].lanes) lanes_.Quiesce(lane, post_.now());
   }
 
   void MaybeAnswer(int p) {

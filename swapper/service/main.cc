@@ -82,7 +82,7 @@ absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals
     command::ForEachLaneKindOf(command::LaneOwner::kSwapper, [&](command::LaneKind kind) {
       const command::Lane lane{kind, device};
       lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                       [&engine](const command::Command& command) {
+                       [&engine](const command::Command& command, const auto&) {
                          return runtime::EndIfDeviceIsLost(engine.Run(command));
                        }});
     });

@@ -18,6 +18,7 @@ DEVICES = "sim*2:mem=8MiB"
 
 
 class ChaosTest(harness.Scratch):
+    devices = DEVICES
     changes = {}
 
     def more_arguments(self, job):
@@ -25,13 +26,13 @@ class ChaosTest(harness.Scratch):
 
     def undisturbed(self):
         job, out = self.job("calm", max_steps=10, **self.changes)
-        self.harmony("run", job, "--devices", DEVICES, *self.more_arguments(job))
+        self.harmony("run", job, "--devices", self.devices, *self.more_arguments(job))
         return harness.losses(out), harness.weights_digest(out / "final")
 
     def one_kill(self, index, who, expected):
         name = f"kill-{who[0]}{who[1]}-{index}"
         job, out = self.job(name, max_steps=10, **self.changes)
-        process = self.start("run", job, "--devices", DEVICES, *self.more_arguments(job))
+        process = self.start("run", job, "--devices", self.devices, *self.more_arguments(job))
         metrics = out / "metrics.jsonl"
         step = self.random.randrange(0, 9)
         harness.wait_for(lambda: process.poll() is not None or
@@ -132,6 +133,22 @@ class ChaosWithActivationsKeptTest(ChaosTest):
 
     def more_arguments(self, job):
         return ["--plan", self.kept_plan(job, DEVICES)]
+
+
+class ChaosWithSharedLayersTest(ChaosTest):
+    """Both devices run all layers and pass weights on; each sends its gradients in four parts."""
+    devices = "sim*2:mem=8MiB,h2d=1GB/s,d2h=1GB/s,root=a"
+    changes = {"mode": "harmony-dp", "global_batch_size": 16, "micro_batch_size": 1, "max_grad_norm": 0.5,
+               "layer_groups": [2, 2, 2]}
+
+    def more_arguments(self, job):
+        plan = json.loads(self.harmony("plan", job, "--devices", self.devices, "--json").stdout)["plan"]
+        self.assertTrue(plan["pass_weights"])
+        for group in plan["backward_groups"]:
+            group["gradient_parts"] = 8
+        path = self.dir / "parts.json"
+        path.write_text(json.dumps(plan))
+        return ["--plan", path]
 
 
 def lines(path):

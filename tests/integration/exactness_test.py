@@ -42,6 +42,24 @@ class ExactnessTest(harness.Scratch):
                 self.assertEqual(harness.losses(out), harness.losses(plain))
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
 
+    def test_with_gradients_that_leave_in_many_parts(self):
+        changes = dict(global_batch_size=16, micro_batch_size=1, layer_groups=[2, 2, 2])
+        job, _ = self.job("parts-plain", **changes)
+        plain = self.plain(job, self.dir / "parts-plain-out")
+        for devices in (1, 2):
+            for parts in (4, 16):
+                with self.subTest(devices=devices, parts=parts):
+                    machine = f"sim*{devices}:mem=8MiB"
+                    job, out = self.job(f"parts-{devices}-{parts}", **changes)
+                    plan = self.plan(job, machine)["plan"]
+                    for group in plan["backward_groups"]:
+                        group["gradient_parts"] = parts
+                    (self.dir / "plan.json").write_text(json.dumps(plan))
+                    self.harmony("run", job, "--devices", machine, "--plan", self.dir / "plan.json")
+                    self.assertEqual(harness.losses(out), harness.losses(plain))
+                    self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
+                    self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
+
     def test_with_clipping(self):
         self.check_against_plain("clip", self.FEW_DEVICES, ["auto"], max_grad_norm=0.5)
 

@@ -96,13 +96,15 @@ void Footprints::Add(const command::ComputeTask& task, int device) {
   if (task.kept) {
     Write(device, *task.kept, model::KeptActivationBytes(model_, task.layers, task.samples));
   }
-  for (const command::WeightBinding& gradient : task.gradients) {
+  for (size_t i = 0; i < task.gradients.size(); ++i) {
+    const command::WeightBinding& gradient = task.gradients[i];
     // Of the buffers the task's own, and those that wait where it is added to them.
     const Bytes size = BlockOf(gradient.reference).accumulator_bytes;
     const Bytes stride = size.AlignUp(kSlotAlignment);
     const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
     const int first = model::WaitingSums(task.replica) - additions;
     Write(device, gradient.offset + stride * first, stride * additions + size);
+    if (!task.gradient_waits.empty()) all_.back().after = task.gradient_waits[i];
   }
   for (const command::OutputBinding& output : task.outputs) {
     Write(device, output.offset, boundary_bytes(output.boundary));
@@ -179,13 +181,19 @@ bool Meet(const Access& a, const Access& b) {
          b.begin < a.begin + a.size;
 }
 
-bool AnyMeet(const std::vector<Access>& some, const std::vector<Access>& others) {
-  for (const Access& a : some) {
-    for (const Access& b : others) {
-      if (Meet(a, b)) return true;
+// Of what two commands touch. Where all that they both touch comes after waits on the later one's
+// way, the weakest of these.
+std::optional<Conflict> ConflictOf(const std::vector<Access>& earlier,
+                                   const std::vector<Access>& later) {
+  std::optional<Conflict> conflict;
+  for (const Access& a : earlier) {
+    for (const Access& b : later) {
+      if (!Meet(a, b)) continue;
+      if (!b.after) return Conflict{};
+      if (!conflict || b.after->value < conflict->after->value) conflict = Conflict{0, 0, b.after};
     }
   }
-  return false;
+  return conflict;
 }
 
 }  // namespace
@@ -202,7 +210,8 @@ std::vector<Conflict> ConflictsOf(const std::vector<std::vector<Access>>& access
   std::vector<Conflict> conflicts;
   for (size_t later = 0; later < accesses.size(); ++later) {
     for (size_t earlier = 0; earlier < later; ++earlier) {
-      if (AnyMeet(accesses[earlier], accesses[later])) conflicts.push_back({earlier, later});
+      const auto found = ConflictOf(accesses[earlier], accesses[later]);
+      if (found) conflicts.push_back({earlier, later, found->after});
     }
   }
   return conflicts;
@@ -211,7 +220,10 @@ std::vector<Conflict> ConflictsOf(const std::vector<std::vector<Access>>& access
 CommandOrders::CommandOrders(const std::vector<command::Command>& commands, int lanes)
     : commands_(commands), of_lane_(static_cast<size_t>(lanes)) {
   for (size_t c = 0; c < commands.size(); ++c) {
-    known_.push_back(KnownAtStart(c, std::nullopt));
+    at_start_.push_back(KnownAtStart(c, std::nullopt));
+    Known end = at_start_.back();
+    for (const command::SemaphoreWait& wait : AllWaits(commands[c])) Join(wait, end);
+    at_end_.push_back(std::move(end));
     of_lane_[commands[c].header.lane].push_back(c);
   }
 }
@@ -219,18 +231,27 @@ CommandOrders::CommandOrders(const std::vector<command::Command>& commands, int 
 CommandOrders::Known CommandOrders::KnownAtStart(size_t command,
                                                  std::optional<size_t> without) const {
   Known known(of_lane_.size(), 0);
-  const auto join = [&](uint32_t lane, uint64_t value) {
-    if (value == 0) return;
-    const Known& other = known_[of_lane_[lane].at(static_cast<size_t>(value - 1))];
-    for (size_t i = 0; i < known.size(); ++i) known[i] = std::max(known[i], other[i]);
-    known[lane] = std::max(known[lane], value);
-  };
   const command::CommandHeader& header = commands_[command].header;
-  join(header.lane, header.signal_value - 1);
+  Join({header.lane, header.signal_value - 1}, known);
   for (size_t w = 0; w < header.waits.size(); ++w) {
-    if (without != w) join(header.waits[w].semaphore, header.waits[w].value);
+    if (without != w) Join(header.waits[w], known);
   }
   return known;
+}
+
+void CommandOrders::Join(const command::SemaphoreWait& wait, Known& known) const {
+  if (wait.value == 0) return;
+  const size_t command = of_lane_[wait.semaphore].at(static_cast<size_t>(wait.value - 1));
+  const Known& other = at_end_[command];
+  for (size_t i = 0; i < known.size(); ++i) known[i] = std::max(known[i], other[i]);
+  known[wait.semaphore] = std::max(known[wait.semaphore], wait.value);
+}
+
+bool CommandOrders::Before(const Conflict& conflict) const {
+  const command::CommandHeader& header = commands_[conflict.earlier].header;
+  Known known = at_start_[conflict.later];
+  if (conflict.after) Join(*conflict.after, known);
+  return known[header.lane] >= header.signal_value;
 }
 
 bool CommandOrders::Implied(size_t command, size_t wait) const {
@@ -242,7 +263,7 @@ std::optional<Conflict> FindUnordered(const std::vector<command::Command>& comma
                                       const std::vector<Conflict>& conflicts) {
   const CommandOrders orders(commands, lanes);
   for (const Conflict& conflict : conflicts) {
-    if (!orders.Before(conflict.earlier, conflict.later)) return conflict;
+    if (!orders.Before(conflict)) return conflict;
   }
   return std::nullopt;
 }

@@ -21,6 +21,8 @@ struct Access {
   int memory = kArena;
   Bytes begin, size;  // of records: their numbers
   bool write = false;
+  // The command does not touch it before this: a wait on its way.
+  std::optional<command::SemaphoreWait> after = std::nullopt;
 };
 
 // By command, of a stream in the order of issue that begins with nothing committed.
@@ -29,6 +31,8 @@ std::vector<std::vector<Access>> AccessesOf(const model::ModelSpec& model, const
 
 struct Conflict {
   size_t earlier, later;  // numbers of commands
+  // The later one touches what both do only after this.
+  std::optional<command::SemaphoreWait> after;
 };
 std::vector<Conflict> ConflictsOf(const std::vector<std::vector<Access>>& accesses);
 
@@ -38,20 +42,19 @@ class CommandOrders {
   // `commands` outlives it.
   CommandOrders(const std::vector<command::Command>& commands, int lanes);
 
-  bool Before(size_t earlier, size_t later) const {
-    const command::CommandHeader& header = commands_[earlier].header;
-    return known_[later][header.lane] >= header.signal_value;
-  }
-  // Whether the command's lane and its other waits say what this wait says.
+  bool Before(const Conflict& conflict) const;
+  // Whether the command's lane and its other waits, but for those on its way, say what this wait
+  // says.
   bool Implied(size_t command, size_t wait) const;
 
  private:
   using Known = std::vector<uint64_t>;  // by lane: the value it has reached
   Known KnownAtStart(size_t command, std::optional<size_t> without) const;
+  void Join(const command::SemaphoreWait& wait, Known& known) const;
 
   const std::vector<command::Command>& commands_;
   std::vector<std::vector<size_t>> of_lane_;  // commands, by lane and value
-  std::vector<Known> known_;                  // by command: when it starts
+  std::vector<Known> at_start_, at_end_;      // by command
 };
 
 std::optional<Conflict> FindUnordered(const std::vector<command::Command>& commands, int lanes,

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
@@ -69,6 +70,17 @@ struct LayerRunner::Chain {
   const model::ParamBlock& BlockOf(int reference) const {
     const int block = model.references[static_cast<size_t>(reference)].block;
     return model.blocks[static_cast<size_t>(block)];
+  }
+  int LayerOf(int reference) const {
+    return model.references[static_cast<size_t>(reference)].layer;
+  }
+  // A forward writes to what lies with the layer's gradients.
+  bool HasStatistics(int layer) const {
+    return absl::c_any_of(model.layers[static_cast<size_t>(layer)].references, [&](int reference) {
+      return absl::c_any_of(BlockOf(reference).tensors, [](const model::TensorSpec& tensor) {
+        return tensor.role == model::TensorRole::kStatistic;
+      });
+    });
   }
   Layer& LayerAt(int layer) const { return *layers[static_cast<size_t>(layer)]; }
   // The first layer of a group that a backward recomputes, or that keeps what it computed: one
@@ -138,7 +150,10 @@ class LayerRunner::Task {
   DeviceAddress KeptPlaceOf(int layer) const;
   BoundaryTensors KeptOutputsOf(int layer) const;
 
-  void ZeroGradients() const;
+  // Before the first write to the gradients of a layer: waits for their buffers and zeroes them.
+  absl::Status PrepareGradients(int layer) const;
+  // Those that a forward writes to: of layers with statistics.
+  absl::Status PrepareStatistics() const;
   // The layers from `last` down to the group's first; states_ are consumed.
   absl::Status BackwardLayers(int last, BoundaryTensors output_gradients);
 
@@ -243,18 +258,27 @@ absl::Status LayerRunner::Task::Forward() {
   return absl::OkStatus();
 }
 
-void LayerRunner::Task::ZeroGradients() const {
-  if (!b_.first_microbatch) return;
-  for (const ReferenceBinding& reference : references_) {
-    if (!reference.gradients) continue;
-    chain_.device.Zero(reference.gradients, chain_.BlockOf(reference.reference).accumulator_bytes);
+absl::Status LayerRunner::Task::PrepareGradients(int layer) const {
+  if (!b_.first_microbatch) return absl::OkStatus();
+  for (auto bound = references_.rbegin(); bound != references_.rend(); ++bound) {
+    if (!bound->gradients || chain_.LayerOf(bound->reference) != layer) continue;
+    if (b_.await_gradient) HARMONY_RETURN_IF_ERROR(b_.await_gradient(bound->reference));
+    chain_.device.Zero(bound->gradients, chain_.BlockOf(bound->reference).accumulator_bytes);
   }
+  return absl::OkStatus();
+}
+
+absl::Status LayerRunner::Task::PrepareStatistics() const {
+  for (int layer = b_.layers.last; layer >= b_.layers.first; --layer) {
+    if (chain_.HasStatistics(layer)) HARMONY_RETURN_IF_ERROR(PrepareGradients(layer));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LayerRunner::Task::Backward() {
   const int last = b_.layers.last;
   if (!b_.output_gradient) return MissingBinding("output gradient");
-  ZeroGradients();
+  HARMONY_RETURN_IF_ERROR(PrepareStatistics());
   const int first = chain_.FirstSaving(b_.layers);
   BoundaryTensors x;
   if (first <= last) {
@@ -291,6 +315,7 @@ absl::Status LayerRunner::Task::BackwardLayers(int last, BoundaryTensors output_
       state = std::move(states_.back());
       states_.pop_back();
     }
+    if (!chain_.HasStatistics(index)) HARMONY_RETURN_IF_ERROR(PrepareGradients(index));
     HARMONY_RETURN_IF_ERROR(
         chain_.LayerAt(index).Backward(call_, state.input.tensors, output_gradients.tensors,
                                        std::move(state.saved), input_gradients.tensors));
@@ -305,7 +330,7 @@ absl::Status LayerRunner::Task::ForwardBackward() {
     return absl::InternalError("the fused task ends with the last layer");
   }
   if (!b_.loss.slot || b_.loss.total_labels <= 0) return MissingBinding("loss");
-  ZeroGradients();
+  HARMONY_RETURN_IF_ERROR(PrepareStatistics());
   HARMONY_ASSIGN_OR_RETURN(BoundaryTensors x, Input(b_.layers.first));
   for (int index = b_.layers.first; index < last; ++index) {
     Layer& layer = chain_.LayerAt(index);
@@ -320,6 +345,7 @@ absl::Status LayerRunner::Task::ForwardBackward() {
     x = std::move(y);
   }
   HARMONY_ASSIGN_OR_RETURN(BoundaryTensors dx, InputGradient(last));
+  if (!chain_.HasStatistics(last)) HARMONY_RETURN_IF_ERROR(PrepareGradients(last));
   HARMONY_RETURN_IF_ERROR(
       chain_.LayerAt(last).ForwardBackward(call_, b_.loss, x.tensors, dx.tensors));
   // The sum, which a LossSlot begins with.

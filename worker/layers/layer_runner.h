@@ -6,6 +6,7 @@
 // layers and device by their interfaces only.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "worker/layers/layer.h"
 
 namespace harmony::worker {
+
+// Returns when the gradient buffers of a reference may be written.
+using AwaitGradient = std::function<absl::Status(int reference)>;
 
 struct BoundaryOutput {
   int boundary = 0;  // in (layers.first, layers.last + 1]
@@ -54,6 +58,9 @@ struct GroupBinding {
   bool first_microbatch = false;  // of the replica: gradients are set, else added to
   bool last_microbatch = false;   // of the replica: the buffer is added to the sums that wait
   bool stores_gradients = false;  // then the sums are stored as they leave, and checked
+  // Asked before the first write to the gradients of each reference, in the order of the backward;
+  // an error ends the task. Null: all may be written.
+  AwaitGradient await_gradient;
 };
 
 // Errors of all three: those of Layer; NonFinite (below) when a layer's output, the loss, or, when

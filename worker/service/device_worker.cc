@@ -5,8 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/model/gradient_times.h"
 #include "common/model/model_sizes.h"
 #include "common/model/sum_tree.h"
 #include "worker/service/device_backends.h"
@@ -95,6 +98,40 @@ struct DeviceWorker::Job {
   const Bytes resident;
   const std::unique_ptr<ComputeDevice> device;
   LayerRunner runner;
+  const model::GradientTimes gradient_times{description.model};
+};
+
+// What a task waits for on its way, and by how much that makes a paced one longer.
+class DeviceWorker::Waits {
+ public:
+  Waits(const Job& job, const command::ComputeTask& task, const runtime::AwaitSemaphore& await,
+        const runtime::Pacer::Reservation& paced)
+      : job_(job), task_(task), await_(await) {
+    if (task.gradient_waits.empty()) return;
+    stall_.emplace(job.gradient_times, BackwardTaskOf(task), task.layers,
+                   paced.deadline - paced.duration, paced.duration);
+  }
+
+  absl::Status Gradient(int reference) {
+    const auto bound = absl::c_find_if(task_.gradients, [&](const command::WeightBinding& each) {
+      return each.reference == reference;
+    });
+    const auto i = static_cast<size_t>(bound - task_.gradients.begin());
+    const Nanos before = MonotonicClock().Now();
+    HARMONY_RETURN_IF_ERROR(await_(task_.gradient_waits[i]));
+    const Nanos now = MonotonicClock().Now();
+    if (now - before < kAtOnce) return absl::OkStatus();
+    stall_->FreeAt(job_.description.model.references[static_cast<size_t>(reference)].layer, now);
+    return absl::OkStatus();
+  }
+  Nanos stall() const { return stall_ ? stall_->total() : Nanos(); }
+
+ private:
+  static constexpr Nanos kAtOnce{20'000};
+  const Job& job_;
+  const command::ComputeTask& task_;
+  const runtime::AwaitSemaphore& await_;
+  std::optional<model::GradientStall> stall_;
 };
 
 absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(
@@ -144,7 +181,8 @@ void DeviceWorker::EndJob() {
   ended = std::move(job_);
 }
 
-absl::Status DeviceWorker::Run(const command::Command& command) {
+absl::Status DeviceWorker::Run(const command::Command& command,
+                               const runtime::AwaitSemaphore& await) {
   const command::ComputeTask* task = std::get_if<command::ComputeTask>(&command.body);
   if (task == nullptr) {
     return absl::InvalidArgumentError(
@@ -156,15 +194,22 @@ absl::Status DeviceWorker::Run(const command::Command& command) {
                    ", microbatch ", task->microbatch);
   if (job_ == nullptr)
     return absl::FailedPreconditionError(absl::StrCat(name, ": no job is set up"));
-  std::optional<runtime::Pacer::Reservation> reservation;
-  if (device_.flops.value > 0) reservation = pacer_.Reserve(ModelledDuration(command, *task));
-  HARMONY_RETURN_IF_ERROR_CTX(RunTask(*task), name);
-  if (reservation.has_value()) pacer_.FinishAt(*reservation);
+  const bool paced = device_.flops.value > 0;
+  runtime::Pacer::Reservation reservation;
+  if (paced) reservation = pacer_.Reserve(ModelledDuration(command, *task));
+  Waits waits(*job_, *task, await, reservation);
+  HARMONY_RETURN_IF_ERROR_CTX(RunTask(*task, waits), name);
+  if (!paced) return absl::OkStatus();
+  reservation.deadline += waits.stall();
+  pacer_.FinishAt(reservation);
   return absl::OkStatus();
 }
 
-absl::Status DeviceWorker::RunTask(const command::ComputeTask& task) {
-  HARMONY_ASSIGN_OR_RETURN(const GroupBinding binding, Bind(task));
+absl::Status DeviceWorker::RunTask(const command::ComputeTask& task, Waits& waits) {
+  HARMONY_ASSIGN_OR_RETURN(GroupBinding binding, Bind(task));
+  if (!task.gradient_waits.empty()) {
+    binding.await_gradient = [&waits](int reference) { return waits.Gradient(reference); };
+  }
   switch (task.kind) {
     case command::TaskKind::kForward:
       return job_->runner.RunForward(binding);

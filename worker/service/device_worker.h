@@ -10,6 +10,7 @@
 #include "common/command/command.h"
 #include "common/plan/machine.h"
 #include "common/runtime/attached_job.h"
+#include "common/runtime/lane_executor.h"
 #include "common/runtime/pacer.h"
 #include "worker/device/compute_device.h"
 #include "worker/device/device_backend.h"
@@ -37,9 +38,11 @@ class DeviceWorker {
   absl::Status SetUpJob(const runtime::AttachedJob& job);
   void EndJob();
 
-  // Runs one compute task. Errors name step (from 1), layers and microbatch. InvalidArgument: a
-  // binding is missing or lies outside the resident part; else see LayerRunner.
-  absl::Status Run(const command::Command& command);
+  // Runs one compute task, which waits by `await` for buffers of gradients that are not free yet
+  // (ComputeTask::gradient_waits; a task without them needs none).
+  // Errors name step (from 1), layers and microbatch. InvalidArgument: a binding is missing or lies
+  // outside the resident part; else see LayerRunner.
+  absl::Status Run(const command::Command& command, const runtime::AwaitSemaphore& await = {});
 
   struct Stats {
     Bytes workspace;       // in use
@@ -53,10 +56,11 @@ class DeviceWorker {
 
  private:
   struct Job;
+  class Waits;
 
   DeviceWorker(const plan::DeviceSpec& device, std::unique_ptr<DeviceBackend> backend);
 
-  absl::Status RunTask(const command::ComputeTask& task);
+  absl::Status RunTask(const command::ComputeTask& task, Waits& waits);
   absl::StatusOr<GroupBinding> Bind(const command::ComputeTask& task) const;
   Nanos ModelledDuration(const command::Command& command, const command::ComputeTask& task) const;
 

@@ -58,10 +58,11 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
   const command::Lane lane{command::LaneKind::kCompute, device.ordinal};
   const command::LaneTable table(static_cast<int>(context.devices.size()));
   std::vector<runtime::LaneDefinition> lanes;
-  lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                   [&worker](const command::Command& command) {
-                     return runtime::EndIfDeviceIsLost(worker->Run(command));
-                   }});
+  lanes.push_back(
+      {static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
+       [&worker](const command::Command& command, const runtime::AwaitSemaphore& await) {
+         return runtime::EndIfDeviceIsLost(worker->Run(command, await));
+       }});
   runtime::AttachedOptions options = context.attached_options();
   options.role = runtime::AttachedRole::kWorker;
   options.device = device.ordinal;

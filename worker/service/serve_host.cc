@@ -79,7 +79,9 @@ absl::Status ServeHost(runtime::ProgramContext& context, runtime::TerminationSig
   for (command::LaneKind kind : {command::LaneKind::kHostCompute, command::LaneKind::kHostIo}) {
     const command::Lane lane{kind, 0};
     lanes.push_back({static_cast<uint32_t>(table.IndexOf(lane)), DebugString(lane),
-                     [&handler](const command::Command& command) { return handler.Run(command); }});
+                     [&handler](const command::Command& command, const auto&) {
+                       return handler.Run(command);
+                     }});
   }
   runtime::AttachedOptions options = context.attached_options();
   options.role = runtime::AttachedRole::kHostWorker;

@@ -72,6 +72,12 @@ command::TaskKind TaskOf(ExecutionKind kind) {
                                             : command::TaskKind::kForwardBackward;
 }
 
+model::BackwardTask BackwardTaskOf(const GroupExecution& execution) {
+  return execution.kind == ExecutionKind::kFused ? model::BackwardTask::kFused
+         : execution.activations >= 0            ? model::BackwardTask::kKept
+                                                 : model::BackwardTask::kRecomputes;
+}
+
 std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
                                GroupExecution& execution) {
   Bytes in, out;

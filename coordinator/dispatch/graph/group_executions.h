@@ -6,6 +6,7 @@
 #include <climits>
 #include <vector>
 
+#include "common/model/gradient_times.h"
 #include "common/plan/plan.h"
 #include "coordinator/dispatch/graph/work_graph.h"
 
@@ -19,6 +20,8 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
 
 // What its tasks are.
 command::TaskKind TaskOf(ExecutionKind kind);
+// REQUIRES: of a backward kind.
+model::BackwardTask BackwardTaskOf(const GroupExecution& execution);
 
 // Sizes of its memory items, in this order: a block each (its own weights), a reference each
 // (its gradient buffers; backward kinds), loss slots (fused), streaming slots in, streaming slots

@@ -214,9 +214,6 @@ void StepBuilder::AddPosition(int64_t execution_id, int position) {
   AddInputs(execution_id, position, deps);
   const GroupExecution& execution = graph_.execution(execution_id);
   if (position == 0) deps.insert(deps.end(), execution.loads.begin(), execution.loads.end());
-  if (position > 0 && execution.kind != ExecutionKind::kForward && Begins(execution, position)) {
-    deps.push_back(execution.last_d2h);  // the gradients of the part before have left the device
-  }
   if (position >= execution.slots) {  // the output slot is free again
     const GroupExecution::Position& before = execution.positions[position - execution.slots];
     deps.insert(deps.end(), before.outs.begin(), before.outs.end());
@@ -224,6 +221,9 @@ void StepBuilder::AddPosition(int64_t execution_id, int position) {
   }
   const NodeId compute = Add(NodeKind::kCompute, execution_id, position, 0, {});
   for (NodeId dep : deps) graph_.AddDep(compute, dep);
+  if (position > 0 && execution.kind != ExecutionKind::kForward && Begins(execution, position)) {
+    graph_.node(compute).part_before = execution.last_d2h;
+  }
   graph_.execution(execution_id).positions[position].compute = compute;
   AddOutputs(execution_id, position);
 }
@@ -385,7 +385,8 @@ void StepBuilder::AddPartTail(int64_t execution_id, int position) {
     losses_.push_back(Add(NodeKind::kLossOut, execution_id, 0, 0, {last}));
     graph_.node(losses_.back()).part = part;
   }
-  for (size_t i = 0; i < execution.references.size(); ++i) {
+  // In the order in which the next part's first task, going back, comes to their buffers.
+  for (size_t i = execution.references.size(); i-- > 0;) {
     execution.last_d2h = Add(NodeKind::kGradientOut, execution_id, static_cast<int>(i),
                              execution.references[i], {last});
     graph_.node(execution.last_d2h).part = part;

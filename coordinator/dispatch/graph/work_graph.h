@@ -44,6 +44,10 @@ struct Node {
   // kSend: the node at the consumer that fetches the tensor from the host instead, and the one that
   // brings it there where nothing else does.
   NodeId host_in = kNoNode, host_out = kNoNode;
+  // kCompute, the first of a part of the gradients behind another: the last copy of that part, to
+  // be issued before. The command does not wait for it to begin, but, gradient by gradient, where
+  // it writes to them (ComputeTask::gradient_waits).
+  NodeId part_before = kNoNode;
   // To be issued (or dropped) before; the command waits for them.
   absl::InlinedVector<NodeId, 4> deps;
   uint64_t value = 0;
@@ -58,6 +62,12 @@ inline Users UsersOf(const Node& node) {
   Users users;
   AddUser(users, node);
   return users;
+}
+
+// Of the first task of a part behind another: the copy that frees the buffer of the execution's
+// reference number `reference`. Those of a part follow each other, the last reference's first.
+inline NodeId GradientOutBefore(const Node& task, int reference) {
+  return task.part_before - reference;
 }
 
 enum class ExecutionKind : uint8_t { kForward, kBackward, kFused };

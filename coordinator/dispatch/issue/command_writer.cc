@@ -125,6 +125,7 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
     for (int i = 0; i < static_cast<int>(execution.references.size()); ++i) {
       task.gradients.push_back({execution.references[i], places.Gradient(i)});
     }
+    task.gradient_waits = GradientWaits(node);
     const int of_replica = plan_.replica_microbatches();
     task.replica = m % execution.part_microbatches / of_replica;
     task.first_microbatch = m % of_replica == 0;
@@ -146,6 +147,17 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
   }
   if (execution.has_input_gradient) task.input_gradient = places.Out(position, Bytes(0));
   return task;
+}
+
+std::vector<command::SemaphoreWait> CommandWriter::GradientWaits(const Node& node) const {
+  std::vector<command::SemaphoreWait> waits;
+  if (node.part_before == kNoNode) return waits;
+  const int count = static_cast<int>(graph_.execution(node.execution).references.size());
+  for (int i = 0; i < count; ++i) {
+    const Node& out = graph_.node(GradientOutBefore(node, i));
+    waits.push_back({static_cast<uint32_t>(out.lane), out.value});
+  }
+  return waits;
 }
 
 command::Transfer CommandWriter::In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,

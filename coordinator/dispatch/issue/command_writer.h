@@ -57,6 +57,7 @@ class CommandWriter {
                         Bytes size, command::TrafficClass traffic, const command::ObjectKey& key,
                         Placing& placing);
   std::vector<int> GradientRecords(int block) const;
+  std::vector<command::SemaphoreWait> GradientWaits(const Node& node) const;
 
   BindingPlaces PlacesOf(const GroupExecution& execution) const;
   Bytes Hidden(int boundary) const;  // of one microbatch

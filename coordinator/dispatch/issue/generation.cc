@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
+#include "coordinator/dispatch/graph/group_executions.h"
 
 namespace harmony::dispatch {
 namespace {
@@ -45,7 +46,8 @@ Generation::Generation(JobContext& job, recovery::Frontier frontier,
       builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_, progress_),
       writer_(job.model, job.plan, job.layout, job.kept, job.table, graph_, memory_, records_),
       outstanding_(lane_table_.size()),
-      durations_(lane_table_.size()) {}
+      durations_(lane_table_.size()),
+      gradient_times_(job.model) {}
 
 // ---- What is added to the graph ----
 
@@ -309,7 +311,10 @@ void Generation::Issued(int lane, const Users& users, Nanos duration) {
   const Nanos ready = std::max(heads_.ReadyAt(lane), users.finish);
   Node& node = HeadOf(lane);
   node.value = outstanding_.issued(lane);
-  node.finish = clock_.Issue(lane, ready, duration);
+  const Nanos stall = node.part_before == kNoNode
+                          ? Nanos()
+                          : StallOf(node, std::max(ready, clock_.free_at(lane)), duration);
+  node.finish = clock_.Issue(lane, ready, duration, stall);
   node.state = NodeState::kIssued;
   graph_.lane(lane).pop_front();
   heads_.Taken(lane);
@@ -322,6 +327,17 @@ void Generation::Issued(int lane, const Users& users, Nanos duration) {
     slots = gradient_slots_.AfterUpdate(node);
   }
   if (slots) heads_.Changed();
+}
+
+Nanos Generation::StallOf(const Node& node, Nanos begin, Nanos duration) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  model::GradientStall stall(gradient_times_, BackwardTaskOf(execution), execution.layers, begin,
+                             duration);
+  for (int i = static_cast<int>(execution.references.size()) - 1; i >= 0; --i) {
+    stall.FreeAt(model_.references[execution.references[i]].layer,
+                 graph_.node(GradientOutBefore(node, i)).finish);
+  }
+  return stall.total();
 }
 
 // ---- Issuing without commands: what the modelled times alone say ----

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/model/gradient_times.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/dispatch/costs/duration_memo.h"
 #include "coordinator/dispatch/graph/step_builder.h"
@@ -101,6 +102,8 @@ class Generation {
   void FillWaits(const Node& node, Users& users, command::Command& command) const;
   // As modelled: takes the head off its lane, which is free for it when `users` have finished.
   void Issued(int lane, const Users& users, Nanos duration);
+  // Of a task that begins at `begin`: how long it waits, on its way, for buffers of gradients.
+  Nanos StallOf(const Node& node, Nanos begin, Nanos duration) const;
   // Of a dry run.
   Nanos DurationOf(const Node& node, Users& users);
 
@@ -123,6 +126,7 @@ class Generation {
   CommandWriter writer_;
   OutstandingCommands outstanding_;
   DurationMemo durations_;
+  const model::GradientTimes gradient_times_;
 
   std::vector<int64_t> resumed_steps_;
   int64_t last_host_step_ = -1;       // highest step of which a host_compute command was issued

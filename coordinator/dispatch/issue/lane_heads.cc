@@ -1,6 +1,7 @@
 #include "coordinator/dispatch/issue/lane_heads.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace harmony::dispatch {
 namespace {
@@ -49,19 +50,20 @@ void LaneHeads::Check(int lane) {
   if (queue.empty()) return;
   const Node& node = graph_.node(queue.front());
   if (node.state == NodeState::kWayOpen && node.kind != NodeKind::kSend) return;
+  const auto waits_for = [&](NodeId before) {
+    if (graph_.Resolved(before)) return false;
+    head.stalled = false;
+    head.waits_for = before;
+    head.next_waiting = std::exchange(graph_.node(before).waiting_lane, lane);
+    return true;
+  };
   Nanos ready_at;
   for (NodeId dep : node.deps) {
     if (graph_.Forgotten(dep)) continue;
-    Node& before = graph_.node(dep);
-    if (before.state != NodeState::kIssued && before.state != NodeState::kDropped) {
-      head.stalled = false;
-      head.waits_for = dep;
-      head.next_waiting = before.waiting_lane;
-      before.waiting_lane = lane;
-      return;
-    }
-    ready_at = std::max(ready_at, before.finish);
+    if (waits_for(dep)) return;
+    ready_at = std::max(ready_at, graph_.node(dep).finish);
   }
+  if (node.part_before != kNoNode && waits_for(node.part_before)) return;
   if (!memory_.IsGiven(node)) return;
   head.stalled = false;
   head.ready_at = std::max(ready_at, memory_.FreeAt(node));

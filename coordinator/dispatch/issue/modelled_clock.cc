@@ -20,10 +20,10 @@ size_t ModelledClock::ServerFor(int lane, Nanos ready, Nanos duration) const {
   return best;
 }
 
-Nanos ModelledClock::Issue(int index, Nanos ready, Nanos duration) {
+Nanos ModelledClock::Issue(int index, Nanos ready, Nanos duration, Nanos stall) {
   Lane& lane = lanes_[static_cast<size_t>(index)];
   const Nanos from = std::max(ready, lane.free_at);
-  lane.free_at = servers_[ServerFor(index, from, duration)].Serve(from, duration);
+  lane.free_at = servers_[ServerFor(index, from, duration)].Serve(from, duration) + stall;
   if (lane.finishes.empty()) lane.finishes.resize(kRemembered);
   lane.finishes[++lane.issued % kRemembered] = lane.free_at;
   return lane.free_at;

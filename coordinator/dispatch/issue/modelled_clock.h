@@ -25,8 +25,9 @@ class ModelledClock {
   // When the last command issued on the lane will have finished.
   Nanos free_at(int lane) const { return lanes_[static_cast<size_t>(lane)].free_at; }
 
-  // The lane's next command, whose waits are over at `ready`: when it will have finished.
-  Nanos Issue(int lane, Nanos ready, Nanos duration);
+  // The lane's next command, whose waits are over at `ready`: when it will have finished. Its lane,
+  // but no resource that lanes share, is taken by `stall` longer.
+  Nanos Issue(int lane, Nanos ready, Nanos duration, Nanos stall = {});
   // The same, were it issued now.
   Nanos FinishIfIssued(int lane, Nanos ready, Nanos duration) const;
   // Of a lane's command that signals `value`, if it is one of the last ones; those before have

@@ -14,8 +14,9 @@ namespace harmony::planner {
 namespace {
 
 constexpr int64_t kResidentGranule = 4096;
-// Such a part of the step has to be won.
-constexpr int64_t kWorthMoreHostMemory = 50;
+// Such a part of the step has to be won by what takes half the gradients' bytes more, and no more
+// by what takes more still; by what takes less, in proportion less.
+constexpr double kWorthMoreHostMemory = 0.02;
 
 }  // namespace
 
@@ -172,9 +173,14 @@ bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
 
 Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
   const Bytes usual = Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.num_shards();
-  const bool large =
-      plan.update == job::UpdateMode::kEager ? plan.gradient_ring > usual : !job_.DeferredUpdates();
-  return large ? Nanos(step.count() + step.count() / kWorthMoreHostMemory) : step;
+  double more = 0;  // in halves of the gradients
+  if (plan.update == job::UpdateMode::kEager) {
+    more = (plan.gradient_ring - usual).count() / std::max(untied_.count() / 2.0, 1.0);
+  } else if (!job_.DeferredUpdates()) {
+    more = 1;
+  }
+  return Nanos::FromSeconds(step.seconds() *
+                            (1 + kWorthMoreHostMemory * std::clamp(more, 0.0, 1.0)));
 }
 
 }  // namespace harmony::planner

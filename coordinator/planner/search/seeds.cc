@@ -113,6 +113,9 @@ class Seeds {
     std::vector<double> shares(groups, 1);
     Add(ProportionalPartition(time_, shares));
     Add(ProportionalPartition(memory_, shares));
+    // The last one, which recomputes nothing, larger than those that others are loaded beside.
+    shares.back() = 2;
+    Add(ProportionalPartition(time_, shares));
     for (int g = 0; g < groups; ++g) shares[g] = speed_[devices_[g % num_devices()]];
     Add(ProportionalPartition(time_, shares));
     // The first groups ever smaller towards layer 0, where a pipeline fills and drains.

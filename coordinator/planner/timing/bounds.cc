@@ -97,6 +97,7 @@ class RelaxedStep {
       certain_out = true;
     }
     Nanos gradients = kEarlier;           // all of them
+    Nanos last_gradient = kEarlier;       // that of the last reference, which leaves first
     Bytes total, to_outputs, to_streams;  // stacked sizes: all, without `out`, weights + gradients
   };
 
@@ -128,7 +129,7 @@ class RelaxedStep {
     if (last.certain_out && begin + last.to_outputs < resident) at = std::max(at, last.out.back());
     const bool meets_gradients =
         end + last.to_streams > resident && begin + last.to_streams <= resident;
-    return meets_gradients ? std::max(at, last.gradients) : at;
+    return meets_gradients ? std::max(at, last.last_gradient) : at;
   }
 
   void RunExecution(size_t v) {
@@ -219,10 +220,11 @@ class RelaxedStep {
       if (chained) from = std::max(from, Arrival(v, m, slot));
       if (!fresh) from = std::max(from, done.out[task - execution.slots]);
       const bool begins = task % part == 0, ends = (task + 1) % part == 0;
-      if (begins) from = std::max(from, done.gradients);  // those of the part before are out
       const Nanos takes = begins || ends ? duration(begins, ends) : middle;
       const bool first = device.compute.busy == Nanos();
-      done.compute[task] = device.compute.Run(from, takes);
+      // It ends no earlier than the gradients of the part before are out.
+      const Nanos out = begins ? done.gradients - takes : kEarlier;
+      done.compute[task] = device.compute.Run(std::max(from, out), takes);
       if (first) device.begun = done.compute[task] - takes;
 
       for (int boundary : execution.outputs) MakeStash(execution, boundary, task, done);
@@ -297,8 +299,10 @@ class RelaxedStep {
     if (execution.kind == dispatch::ExecutionKind::kFused) {
       loss_ = std::max(loss_, d2h.Run(last, costs_.LossOut(execution.device)));
     }
-    for (int reference : execution.references) {
-      done.gradients = d2h.Run(last, costs_.GradientOut(reference, execution.device));
+    for (auto reference = execution.references.rbegin(); reference != execution.references.rend();
+         ++reference) {
+      done.gradients = d2h.Run(last, costs_.GradientOut(*reference, execution.device));
+      if (reference == execution.references.rbegin()) done.last_gradient = done.gradients;
     }
   }
 

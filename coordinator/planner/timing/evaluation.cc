@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <utility>
 
@@ -23,6 +24,8 @@ class Clock {
         resources_(plan::ResourcesOfLanes(plan, costs.Cores())),
         clock_(resources_),
         lanes_(resources_.of_lane.size()),
+        model_(model),
+        gradient_times_(model),
         step_ends_(options.steps) {
     estimate_.lanes.resize(lanes_.size());
   }
@@ -46,6 +49,11 @@ class Clock {
     bool running = false;
     uint64_t completed = 0;
     int waits_for = -1;  // of the head: a lane whose semaphore is not there yet
+    // Of a running task, how many of its gradient_waits are not over, and what it knows so far.
+    size_t gradient_waits = 0;
+    std::optional<model::GradientStall> stall;
+    Nanos end;         // but for the stall
+    size_t event = 0;  // its number, where events are kept
   };
 
   // What the dispatcher issues now.
@@ -88,7 +96,6 @@ class Clock {
     lane.running = true;
     const command::Command& command = lane.queue.front();
     const Nanos end = clock_.Start(index, now_, command.header.expected).end;
-    running_.emplace(end, index);
     const auto* host = std::get_if<command::HostTask>(&command.body);
     if (host != nullptr && host->kind == command::HostTaskKind::kUpdate) {
       Nanos& step_end = step_ends_[static_cast<size_t>(command.header.step)];
@@ -99,6 +106,33 @@ class Clock {
     if (!once && command.header.step + 2 == options_.steps) Count(command);
     if (options_.keep_timeline)
       estimate_.events.push_back({index, end - command.header.expected, end, command});
+    const auto* task = std::get_if<command::ComputeTask>(&command.body);
+    if (task == nullptr || task->gradient_waits.empty()) {
+      running_.emplace(end, index);
+      return;
+    }
+    lane.gradient_waits = task->gradient_waits.size();
+    const Nanos expected = command.header.expected;
+    lane.stall.emplace(gradient_times_, BackwardTaskOf(*task), task->layers, end - expected,
+                       expected);
+    lane.end = end;
+    lane.event = estimate_.events.size() - 1;
+    GoOn(index);
+  }
+
+  // A running task that lacks buffers of gradients: whether it has them now, and when it ends then.
+  void GoOn(int index) {
+    LaneState& lane = lanes_[index];
+    const auto& task = std::get<command::ComputeTask>(lane.queue.front().body);
+    for (; lane.gradient_waits > 0; --lane.gradient_waits) {
+      const size_t i = lane.gradient_waits - 1;
+      const command::SemaphoreWait& wait = task.gradient_waits[i];
+      if (lanes_[wait.semaphore].completed < wait.value) return;
+      lane.stall->FreeAt(model_.references[task.gradients[i].reference].layer, now_);
+    }
+    const Nanos end = lane.end + lane.stall->total();
+    if (options_.keep_timeline) estimate_.events[lane.event].end = end;
+    running_.emplace(end, index);
   }
 
   void CompleteNext() {
@@ -109,6 +143,7 @@ class Clock {
     lane.running = false;
     dispatcher_.OnLaneProgress(index, ++lane.completed);
     for (int other = 0; other < static_cast<int>(lanes_.size()); ++other) {
+      if (lanes_[other].gradient_waits > 0) GoOn(other);
       if (other != index && lanes_[other].waits_for != index) continue;
       lanes_[other].waits_for = -1;
       changed_.push_back(other);
@@ -151,6 +186,8 @@ class Clock {
   const plan::LaneResources resources_;
   plan::ResourceClock clock_;
   std::vector<LaneState> lanes_;
+  const model::ModelSpec& model_;
+  const model::GradientTimes gradient_times_;
   Nanos now_;
   using Completion = std::pair<Nanos, int>;  // when, of which lane
   std::priority_queue<Completion, std::vector<Completion>, std::greater<>> running_;

@@ -36,7 +36,7 @@ class HungCommandTest : public ::testing::Test {
     options.socket_path = folder_.path() + "/socket";
     options.num_devices = 1;
     options.pulse = &pulse_;
-    const LaneBody body = [this](const command::Command&) {
+    const LaneBody body = [this](const command::Command&, const AwaitSemaphore&) {
       runs_.set_value();
       ends_.get_future().wait();
       return absl::OkStatus();

@@ -119,13 +119,13 @@ command::Command Make(uint32_t lane, uint64_t value,
   return command;
 }
 
-absl::Status Nothing(const command::Command&) { return absl::OkStatus(); }
+absl::Status Nothing(const command::Command&, const AwaitSemaphore&) { return absl::OkStatus(); }
 
 TEST(LaneExecutorTest, RunsInOrderAndSignalsAfterTheWork) {
   FakeSemaphores semaphores;
   Reports reports;
   std::vector<uint64_t> ran;
-  auto body = [&](const command::Command& command) {
+  auto body = [&](const command::Command& command, const AwaitSemaphore&) {
     EXPECT_EQ(semaphores.value(3), command.header.signal_value - 1);
     ran.push_back(command.header.signal_value);
     return absl::OkStatus();
@@ -143,12 +143,12 @@ TEST(LaneExecutorTest, WaitsForAnotherLane) {
   FakeSemaphores semaphores;
   Reports reports;
   std::promise<void> open;
-  auto gate = [&](const command::Command&) {
+  auto gate = [&](const command::Command&, const AwaitSemaphore&) {
     open.get_future().wait();
     return absl::OkStatus();
   };
   std::atomic<bool> second_ran{false};
-  auto second = [&](const command::Command&) {
+  auto second = [&](const command::Command&, const AwaitSemaphore&) {
     second_ran = true;
     return absl::OkStatus();
   };
@@ -162,10 +162,38 @@ TEST(LaneExecutorTest, WaitsForAnotherLane) {
   EXPECT_THAT(reports.AwaitCompleted(1, 1), ElementsAre(1));
 }
 
+// A body may wait on its way; the end of the generation ends that, and is no failure.
+TEST(LaneExecutorTest, ABodyWaitsForAnotherLane) {
+  FakeSemaphores semaphores;
+  Reports reports;
+  std::atomic<int> began{0};
+  auto body = [&](const command::Command& command, const AwaitSemaphore& await) {
+    ++began;
+    return await({0, command.header.signal_value});
+  };
+  LaneExecutor executor({{0, "a", Nothing}, {1, "b", body}}, &semaphores, reports.sink());
+  semaphores.Begin(7);
+  ASSERT_TRUE(executor.StartGeneration(7).ok());
+  executor.Enqueue(7, {Make(1, 1), Make(1, 2)});
+  semaphores.AwaitWaiter();
+  EXPECT_EQ(began, 1);
+  EXPECT_EQ(reports.completed(1), 0);
+  executor.Enqueue(7, {Make(0, 1)});
+  EXPECT_THAT(reports.AwaitCompleted(1, 1), ElementsAre(1));
+  semaphores.AwaitWaiter();
+  executor.Quiesce();
+  EXPECT_EQ(semaphores.value(1), 1);
+  EXPECT_EQ(began, 2);
+  semaphores.Begin(8);
+  ASSERT_TRUE(executor.StartGeneration(8).ok());
+  executor.Enqueue(8, {Make(0, 1), Make(1, 1)});
+  reports.AwaitCompleted(1, 2);
+}
+
 TEST(LaneExecutorTest, AFailureIsNotSignalledAndStopsItsLaneOnly) {
   FakeSemaphores semaphores;
   Reports reports;
-  auto failing = [](const command::Command& command) {
+  auto failing = [](const command::Command& command, const AwaitSemaphore&) {
     return command.header.signal_value == 2 ? absl::ResourceExhaustedError("no memory")
                                             : absl::OkStatus();
   };
@@ -192,7 +220,9 @@ TEST(LaneExecutorTest, AFailureIsNotSignalledAndStopsItsLaneOnly) {
 TEST(LaneExecutorTest, AnAbortedBodyIsReported) {
   FakeSemaphores semaphores;
   Reports reports;
-  auto failing = [](const command::Command&) { return absl::AbortedError("stale file handle"); };
+  auto failing = [](const command::Command&, const AwaitSemaphore&) {
+    return absl::AbortedError("stale file handle");
+  };
   LaneExecutor executor({{0, "a", failing}}, &semaphores, reports.sink());
   semaphores.Begin(1);
   ASSERT_TRUE(executor.StartGeneration(1).ok());
@@ -258,7 +288,7 @@ TEST(LaneExecutorTest, QuiesceLetsTheRunningBodyFinishWithoutASignal) {
   Reports reports;
   std::promise<void> started, open;
   std::atomic<bool> finished{false};
-  auto body = [&](const command::Command&) {
+  auto body = [&](const command::Command&, const AwaitSemaphore&) {
     started.set_value();
     open.get_future().wait();
     finished = true;
@@ -311,7 +341,7 @@ TEST(LaneExecutorTest, RandomSchedulesCompleteAcrossGenerations) {
   std::array<std::atomic<uint64_t>, kLanes> done{};
   std::vector<LaneDefinition> lanes;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
-    lanes.push_back({lane, "lane", [&](const command::Command& command) {
+    lanes.push_back({lane, "lane", [&](const command::Command& command, const AwaitSemaphore&) {
                        for (const command::SemaphoreWait& wait : command.header.waits) {
                          EXPECT_GE(done[wait.semaphore].load(), wait.value);
                        }

@@ -262,8 +262,9 @@ TEST_F(CopyEngineTest, LanesOfTheSegmentRunAChainOfTransfers) {
   std::vector<runtime::LaneDefinition> lanes;
   for (const command::Lane& lane : {command::Lane{command::LaneKind::kH2DStream, 0},
                                     command::Lane{command::LaneKind::kP2P, 0}, last}) {
-    lanes.push_back({static_cast<uint32_t>(kLanes.IndexOf(lane)), DebugString(lane),
-                     [this](const command::Command& command) { return engine_->Run(command); }});
+    lanes.push_back(
+        {static_cast<uint32_t>(kLanes.IndexOf(lane)), DebugString(lane),
+         [this](const command::Command& command, const auto&) { return engine_->Run(command); }});
   }
   constexpr uint64_t kRounds = 50;
   runtime::LaneExecutor executor(
@@ -311,7 +312,8 @@ TEST_F(CopyEngineTest, ARaisedGenerationReleasesWaitingLanes) {
   runtime::SegmentSemaphores semaphores(&segment_);
   const uint32_t lane = static_cast<uint32_t>(kLanes.IndexOf({command::LaneKind::kD2H, 0}));
   runtime::LaneExecutor executor(
-      {{lane, "d2h", [this](const command::Command& command) { return engine_->Run(command); }}},
+      {{lane, "d2h",
+        [this](const command::Command& command, const auto&) { return engine_->Run(command); }}},
       &semaphores, [](std::vector<runtime::LaneReport> reports) { EXPECT_TRUE(reports.empty()); });
   ASSERT_TRUE(segment_.RaiseGeneration(1).ok());
   ASSERT_TRUE(segment_.BeginGeneration(1).ok());

@@ -7,9 +7,15 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/model/families/causal_lm.h"
+#include "common/model/gradient_times.h"
 #include "worker/device/sim_backend.h"
 
 namespace harmony::worker {
@@ -122,6 +128,45 @@ TEST_F(DeviceWorkerTest, RunsATaskOnBoundMemory) {
   EXPECT_EQ(At<command::LossSlot>(*Body(command).loss)->loss_sum, loss.loss_sum);
 }
 
+// A task whose gradient buffers are still being copied begins, and leaves each alone until its copy
+// is done; the last layer's comes first.
+TEST_F(DeviceWorkerTest, AGradientIsNotTouchedBeforeItsBufferIsFree) {
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  command::Command command = FusedTask();
+  ASSERT_EQ(worker_->Run(command), absl::OkStatus());
+  command::ComputeTask& task = Body(command);
+  constexpr float kOld = 77;
+  const auto numbers = [&](size_t i) {
+    const int block = job_.model.references[static_cast<size_t>(task.gradients[i].reference)].block;
+    return absl::MakeSpan(At<float>(task.gradients[i].offset),
+                          static_cast<size_t>(job_.model.blocks[block].elements()));
+  };
+  std::vector<std::vector<float>> expected;
+  for (size_t i = 0; i < task.gradients.size(); ++i) {
+    expected.emplace_back(numbers(i).begin(), numbers(i).end());
+    const absl::Span<float> all = numbers(i);
+    absl::c_fill(all, kOld);
+    task.gradient_waits.push_back({3, 100 - i});
+  }
+  std::vector<uint64_t> awaited;
+  const auto await = [&](const command::SemaphoreWait& wait) {
+    EXPECT_EQ(wait.semaphore, 3);
+    awaited.push_back(wait.value);
+    for (size_t i = 0; i <= 100 - wait.value; ++i) {
+      EXPECT_THAT(numbers(i), ::testing::Each(kOld)) << i << ", " << wait.value;
+    }
+    return absl::OkStatus();
+  };
+  ASSERT_EQ(worker_->Run(command, await), absl::OkStatus());
+  ASSERT_EQ(awaited.size(), task.gradients.size());
+  EXPECT_TRUE(absl::c_is_sorted(awaited));
+  for (size_t i = 0; i < task.gradients.size(); ++i) {
+    EXPECT_THAT(numbers(i), ::testing::ElementsAreArray(expected[i])) << i;
+  }
+  const auto over = [](const command::SemaphoreWait&) { return absl::AbortedError("over"); };
+  EXPECT_EQ(worker_->Run(command, over).code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(DeviceWorkerTest, NothingRunsWithoutAJob) {
   EXPECT_EQ(worker_->Run(FusedTask()).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
@@ -206,6 +251,36 @@ TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
   ASSERT_TRUE(worker_->Run(command).ok());
   EXPECT_GE(MonotonicClock().Now() - begin, Millis(50));
   EXPECT_EQ(worker_->stats().paced, 1);
+}
+
+// As a device of that speed would: it loses the time from when it comes to a gradient until the
+// buffer is free.
+TEST_F(DeviceWorkerTest, APacedTaskThatWaitsOnItsWayIsLateByWhatItLacks) {
+  device_.flops = FlopsPerSecond{1e9};
+  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
+  mine_ = *ipc::MappedRegion::Map(fd.get());
+  memory_ = mine_.data();
+  worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  command::Command command = FusedTask();
+  command.header.expected = Millis(40);
+  Body(command).gradient_waits.assign(Body(command).gradients.size(), {3, 1});
+  Nanos free;
+  const auto await = [&](const command::SemaphoreWait&) {
+    if (free == Nanos()) {
+      // The first that it comes to is the last layer's: some way into the forward.
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      free = MonotonicClock().Now();
+    }
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(worker_->Run(command, await).ok());
+  const Nanos end = MonotonicClock().Now();
+  const double share = model::GradientTimes(job_.model)
+                           .Shares(model::BackwardTask::kFused, Body(command).layers)
+                           .back();
+  EXPECT_GT(share, 0);
+  EXPECT_GE(end, free + Nanos::FromSeconds(0.040 * (1 - share)));
 }
 
 TEST_F(DeviceWorkerTest, MemoryOfAnotherSizeIsRefused) {
