@@ -21,10 +21,12 @@
 namespace harmony::planner {
 namespace {
 
-// What a search of any run is worth, in tasks to bound; a long run is worth a part of its least
-// time, but no more than so many tasks.
-constexpr int64_t kTasks = 68'000'000, kTasksPerLayer = 100'000;
-constexpr double kPartOfRun = 0.01, kSecondsOfTask = 3e-8, kMostTasks = 140e6;
+// What a search is worth, in tasks to bound: of a run of minutes so many. A shorter run is worth a
+// part of its least time, so that nobody waits longer for the plan than for the run, but something;
+// a long one a smaller part, but no more than so many tasks.
+constexpr int64_t kTasks = 68'000'000, kLeastTasks = 4'000'000, kTasksPerLayer = 100'000;
+constexpr double kPartOfShortRun = 0.1, kPartOfRun = 0.01, kSecondsOfTask = 3e-8,
+                 kMostTasks = 140e6;
 // Measured: a command of a dry run takes as long as bounding so many tasks; a change of a plan that
 // is not bounded as so many.
 constexpr int64_t kTasksPerCommand = 20, kTasksPerMove = 20;
@@ -118,10 +120,11 @@ class Search {
   // ---- Work ----
 
   void LimitWork(const SearchOptions& options) {
-    const int64_t tasks = kTasks + kTasksPerLayer * model_.num_layers();
-    const double worth = static_cast<double>(builder_.job().max_steps) *
-                         result_.report.lower_bound.seconds() * kPartOfRun / kSecondsOfTask;
-    most_work_ = std::max(tasks, static_cast<int64_t>(std::min(worth, kMostTasks)));
+    const double run = static_cast<double>(builder_.job().max_steps) *
+                       result_.report.lower_bound.seconds() / kSecondsOfTask;
+    const double tasks = std::clamp<double>(run * kPartOfShortRun, kLeastTasks, kTasks);
+    most_work_ = static_cast<int64_t>(std::max(tasks, std::min(run * kPartOfRun, kMostTasks))) +
+                 kTasksPerLayer * model_.num_layers();
     if (!rules_.groups) most_work_ /= 4;  // there is little to change
     if (options.work > 0) most_work_ = options.work;
   }

@@ -85,6 +85,7 @@ Instance RandomInstance(uint64_t seed, plan::ParallelMode mode) {
   job::JobSpec& job = instance.job;
   job.mode = mode == plan::ParallelMode::kData ? "harmony-dp" : "harmony-pp";
   job.sequence_length = 16;
+  job.max_steps = 20'000;  // a run of half a minute, which is worth a whole search
   job.global_batch_size = 1 + static_cast<int64_t>(random.Below(4));
   if (mode == plan::ParallelMode::kData) {
     job.global_batch_size = random.Below(2) == 0 ? 2 : 4;
