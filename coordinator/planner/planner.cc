@@ -244,6 +244,7 @@ class Planning {
       if (options_.explain && &other != best) Add(other, *best, &result.alternatives);
     }
     if (options_.explain) AddOneReplica(*best, sizes, &result.alternatives);
+    if (options_.explain && !options_.costs) result.with_one_more = StepWithOneMore(result.plan);
     return result;
   }
 
@@ -401,6 +402,20 @@ class Planning {
     other.step = one.found.best.step;
     other.why = "faster, but for a new run: it fixes other bits, and no devices can share a layer";
     all->insert(all->begin(), std::move(other));
+  }
+
+  // With one more device like the last one, and the same result. 0: there is no such plan.
+  Nanos StepWithOneMore(const plan::Plan& plan) const {
+    plan::MachineSpec machine = machine_;
+    machine.devices.push_back(machine.devices.back());
+    machine.devices.back().ordinal = static_cast<int>(machine.devices.size()) - 1;
+    PlannerOptions options = options_;
+    options.explain = false;
+    options.microbatch_size = plan.microbatch_size;
+    options.replicas = plan.replicas;
+    const dispatch::CostFactory costs = dispatch::AnalyticCostFactory(model_, machine.devices);
+    const absl::StatusOr<PlanResult> more = Planning(model_, job_, machine, costs, options).Run();
+    return more.ok() ? more->estimate.step : Nanos();
   }
 
   const model::ModelSpec& model_;

@@ -47,7 +47,9 @@ struct PlanResult {
   Estimate estimate;  // with the timeline when it is to be explained
   SearchReport report;
   std::vector<Alternative> alternatives;  // when it is to be explained
-  std::string basis;                      // what the estimate rests on, a sentence
+  // Then, where the times are modelled: the step with one more device like the last. 0: not known.
+  Nanos with_one_more;
+  std::string basis;  // what the estimate rests on, a sentence
   bool searched = true;
   double search_seconds = 0;  // filled in by who has a clock
 };

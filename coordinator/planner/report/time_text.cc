@@ -26,6 +26,10 @@ std::string SearchText(const PlanResult& result) {
   return absl::StrCat(text, report.exhaustive ? ", proved to be the best of all\n" : "\n");
 }
 
+double GainOfOneMore(const PlanResult& result) {
+  return result.estimate.step.seconds() / result.with_one_more.seconds();
+}
+
 void AppendDetail(const PlanResult& result, std::string* text) {
   const Estimate& estimate = result.estimate;
   const int devices = static_cast<int>(result.plan.devices.size());
@@ -46,6 +50,13 @@ void AppendDetail(const PlanResult& result, std::string* text) {
   for (const TimelineRow& row : DrawTimeline(estimate, devices, kColumns)) {
     if (row.cells.find_first_not_of('.') == std::string::npos) continue;  // hardly ever busy
     absl::StrAppendFormat(text, "  %-38s |%s|\n", row.lane, row.cells);
+  }
+  if (result.with_one_more > Nanos()) {
+    absl::StrAppendFormat(text,
+                          "One more device like device %d: %s a step, %.2f times as fast (%d "
+                          "devices for %d: %.2f)\n",
+                          devices - 1, FormatDuration(result.with_one_more), GainOfOneMore(result),
+                          devices + 1, devices, static_cast<double>(devices + 1) / devices);
   }
   if (!result.alternatives.empty()) absl::StrAppend(text, "Alternatives\n");
   size_t shown = 0;
@@ -114,6 +125,10 @@ std::string TimeJson(const PlanResult& result) {
   }
   for (const TimelineRow& row : DrawTimeline(estimate, devices, kColumns)) {
     json["timeline"].push_back({{"lane", row.lane}, {"cells", row.cells}});
+  }
+  if (result.with_one_more > Nanos()) {
+    json["one_more_device"] = {{"step_seconds", result.with_one_more.seconds()},
+                               {"times_as_fast", GainOfOneMore(result)}};
   }
   json["alternatives"] = Json::array();
   for (const Alternative& other : result.alternatives) {

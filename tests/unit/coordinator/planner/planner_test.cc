@@ -197,6 +197,28 @@ TEST(PlannerTest, ReplicasAreTheSameOnAnyDevices) {
   }
 }
 
+TEST(PlannerTest, ExplainSaysWhatOneMoreDeviceWouldBring) {
+  const model::ModelSpec model = Gpt2();
+  PlannerOptions options;
+  options.explain = true;
+  const plan::MachineSpec one = Machine("sim:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s");
+  const absl::StatusOr<PlanResult> planned = PlanQuickly(model, Gpt2Job(), one, options);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const absl::StatusOr<PlanResult> two =
+      PlanQuickly(model, Gpt2Job(), Machine("sim*2:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s"));
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(planned->with_one_more, two->estimate.step);
+  const std::string text = ExplainPlan(model, *planned, one);
+  EXPECT_THAT(text, HasSubstr("One more device like device 0: "));
+  EXPECT_THAT(text, HasSubstr("(2 devices for 1: 2.00)"));
+  EXPECT_THAT(PlanToJson(model, *planned, one), HasSubstr("\"times_as_fast\""));
+  // Of other devices no times were measured.
+  options.costs = dispatch::AnalyticCostFactory(model, one.devices);
+  const absl::StatusOr<PlanResult> measured = PlanQuickly(model, Gpt2Job(), one, options);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_EQ(measured->with_one_more, Nanos());
+}
+
 // Of a search whose first plans take all of its work, and of which most others do not fit.
 TEST(PlannerTest, ASearchEndsThatHasNoWorkLeft) {
   const model::ModelSpec model = Gpt2();
