@@ -40,6 +40,12 @@ DeviceAddress GradientBuffer(const model::ParamBlock& block, DeviceAddress buffe
 
 void AddGradient(ComputeDevice& device, const model::ParamBlock& block, DeviceAddress from,
                  DeviceAddress to) {
+  // One of fixed tensors alone has no sums, and a place of their type, which Add does not take.
+  bool fixed = true;
+  for (const model::TensorSpec& tensor : block.tensors) {
+    fixed = fixed && tensor.role == model::TensorRole::kFixed;
+  }
+  if (fixed) return;
   for (const Run& run : RunsOf(block)) {
     device.Add(SumsOf(run, from), SumsOf(run, to), run.begin->gradient.dtype);
   }
