@@ -9,22 +9,24 @@ struct Run {
   int64_t count = 0;  // the same in both forms
 };
 
+// Of all that has a gradient: a fixed tensor has a type and a place there, but no numbers.
 std::vector<Run> RunsOf(const model::ParamBlock& block) {
   std::vector<Run> runs;
-  for (size_t i = 0; i < block.tensors.size();) {
-    const model::TensorSpec& first = block.tensors[i];
-    size_t end = i + 1;
-    while (end < block.tensors.size() &&
-           block.tensors[end].accumulator.dtype == first.accumulator.dtype &&
-           block.tensors[end].gradient.dtype == first.gradient.dtype) {
-      ++end;
+  const auto end_at = [&runs](Bytes until) {
+    if (runs.empty()) return;
+    const model::StoredAs& form = runs.back().begin->accumulator;
+    runs.back().count = (until - form.offset).count() / SizeOf(form.dtype).count();
+  };
+  for (const model::TensorSpec& tensor : block.tensors) {
+    if (tensor.role == model::TensorRole::kFixed) continue;
+    if (!runs.empty() && runs.back().begin->accumulator.dtype == tensor.accumulator.dtype &&
+        runs.back().begin->gradient.dtype == tensor.gradient.dtype) {
+      continue;
     }
-    const Bytes until = end < block.tensors.size() ? block.tensors[end].accumulator.offset
-                                                   : block.accumulator_bytes;
-    const Bytes size = until - first.accumulator.offset;
-    runs.push_back({&first, size.count() / SizeOf(first.accumulator.dtype).count()});
-    i = end;
+    end_at(tensor.accumulator.offset);
+    runs.push_back({&tensor});
   }
+  end_at(block.accumulator_bytes);
   return runs;
 }
 
@@ -40,12 +42,6 @@ DeviceAddress GradientBuffer(const model::ParamBlock& block, DeviceAddress buffe
 
 void AddGradient(ComputeDevice& device, const model::ParamBlock& block, DeviceAddress from,
                  DeviceAddress to) {
-  // One of fixed tensors alone has no sums, and a place of their type, which Add does not take.
-  bool fixed = true;
-  for (const model::TensorSpec& tensor : block.tensors) {
-    fixed = fixed && tensor.role == model::TensorRole::kFixed;
-  }
-  if (fixed) return;
   for (const Run& run : RunsOf(block)) {
     device.Add(SumsOf(run, from), SumsOf(run, to), run.begin->gradient.dtype);
   }

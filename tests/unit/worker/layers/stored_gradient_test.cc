@@ -112,6 +112,34 @@ TEST(StoredGradientTest, WhatIsStoredAsItIsAddedUpIsNotTouched) {
   }
 }
 
+// Tensors that no step changes, as masks, have no sums: whatever their types, nothing of them is
+// added, and nothing beside the block is written to.
+TEST(StoredGradientTest, AddingWritesToNothingButTheBlocksSums) {
+  constexpr int64_t kBeside = 4096;
+  for (const bool trained : {false, true}) {
+    model::ModelSpec model;
+    model::ParamBlock block;
+    for (const DType type : {DType::kBool, DType::kI64, DType::kF32, DType::kBool}) {
+      model::TensorSpec tensor;
+      tensor.shape = {5};
+      tensor.weight.dtype = tensor.gradient.dtype = tensor.moment.dtype = type;
+      const bool fixed = !trained || type != DType::kF32;
+      tensor.role = fixed ? model::TensorRole::kFixed : model::TensorRole::kTrained;
+      model::AddTensor(block, std::move(tensor));
+    }
+    model::AddBlock(model, std::move(block));
+    const int64_t size = model.blocks[0].accumulator_bytes.count();
+    std::vector<float> from(static_cast<size_t>(size + kBeside) / sizeof(float), 2.0f);
+    std::vector<float> to(from.size(), 1.0f);
+    CpuDevice device;
+    AddGradient(device, model.blocks[0], AddressOf(from.data()), AddressOf(to.data()));
+    for (size_t i = 0; i < to.size(); ++i) {
+      const bool added = trained && i < static_cast<size_t>(size) / sizeof(float);
+      ASSERT_EQ(to[i], added ? 3.0f : 1.0f) << "number " << i;
+    }
+  }
+}
+
 // A sum of fp32 that bf16 cannot hold is found in what is stored.
 TEST(StoredGradientTest, ASumThatOverflowsIsFound) {
   model::ModelSpec model = MixedModel();
