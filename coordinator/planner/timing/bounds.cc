@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -419,9 +420,9 @@ int SampleOfMicrobatches(const plan::Plan& plan) {
   constexpr int kMany = 2048, kLeast = 512, kPart = 16, kLeastTasks = 4;
   const int all = plan.num_microbatches, task_microbatches = plan.microbatches_per_forward_task;
   if (all <= kMany || !AlikeMicrobatches(plan)) return all;
-  const int tasks =
-      std::max({kLeast, all / kPart, kLeastTasks * task_microbatches}) / task_microbatches;
-  const int sample = (tasks + tasks % 2) * task_microbatches;
+  const int unit = 2 * std::lcm(task_microbatches, plan.replicas);
+  const int wanted = std::max({kLeast, all / kPart, kLeastTasks * task_microbatches});
+  const int sample = (wanted + unit - 1) / unit * unit;
   return sample < all / 2 ? sample : all;
 }
 

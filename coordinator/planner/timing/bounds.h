@@ -28,7 +28,8 @@ StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& pla
 bool AlikeMicrobatches(const plan::Plan& plan);
 
 // Of a step of very many microbatches, so many are looked at where the rest is more of the same: a
-// multiple of twice the forward tasks' size. Else all of them.
+// multiple of twice the forward tasks' size and the replicas, so that half of it is a step, too.
+// Else all of them.
 int SampleOfMicrobatches(const plan::Plan& plan);
 
 // A time of the whole step, from that of its first microbatches: where they are a sample, it grows

@@ -321,6 +321,28 @@ void Lengthen(const model::ModelSpec& model, int microbatches, int64_t more_room
   plan->arena_dynamic = plan::ArenaLayout(model, *plan).dynamic_bytes();
 }
 
+// It is a step of its own, and so is half of it: of whole replicas and forward tasks.
+TEST(SampleTest, OfVeryManyMicrobatchesIsAPlanOfTheSameReplicas) {
+  constexpr int kSteps[][3] = {{10000, 16, 1}, {16000, 16, 5}, {8448, 8, 1},
+                               {2304, 2, 3},   {4096, 512, 2}, {16384, 16, 4},
+                               {3000, 8, 125}, {4096, 2048, 2}};  // these are not sampled
+  for (const auto& [microbatches, replicas, task_microbatches] : kSteps) {
+    plan::Plan plan;
+    plan.devices.resize(1);
+    plan.num_microbatches = microbatches;
+    plan.replicas = replicas;
+    plan.microbatches_per_forward_task = task_microbatches;
+    plan.backward_groups.resize(1);
+    const int sample = SampleOfMicrobatches(plan);
+    if (sample != microbatches) {
+      EXPECT_LT(sample, microbatches / 2);
+      EXPECT_EQ(sample % (2 * replicas), 0) << sample;
+      EXPECT_EQ(sample % (2 * task_microbatches), 0) << sample;
+    }
+    EXPECT_EQ(sample == microbatches, microbatches == 3000 || replicas == 2048) << sample;
+  }
+}
+
 // Of steps of very many microbatches a sample is run dry. Where the sample has just enough memory
 // for another way to run than the whole, it can be far off.
 TEST(DryRunTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
