@@ -233,6 +233,7 @@ class Planning {
                             options_.model_of_length);
     }
     PlanResult result;
+    result.one_replica_for_host = automatic && best->division.replicas == 1;
     result.plan = best->found.best.plan;
     result.report = best->found.report;
     if (!best->fits_host) {

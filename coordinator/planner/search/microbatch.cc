@@ -107,7 +107,9 @@ std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::J
                                      const dispatch::CostFactory& costs, bool informed) {
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
   const int64_t batch = job.global_batch_size / std::max(division.replicas, 1);  // of a replica
-  const int64_t large = division.mode == plan::ParallelMode::kData ? batch : batch / 4;
+  // Where the number of replicas is open, it comes from the microbatches, as in a pipeline.
+  const bool divided = division.mode == plan::ParallelMode::kData && division.replicas > 0;
+  const int64_t large = divided ? batch : batch / kReferenceDevices;
   int64_t least = LeastMicrobatch(job);
   while (least < batch && batch % least != 0) ++least;
   const int64_t most =

@@ -140,6 +140,7 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
         absl::StrCat(path, ": is of step ", manifest.step, ", but max_steps is ", job.max_steps));
   }
   const job::ResolvedKeys& made = manifest.resolved;
+  HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(made), path);
   job::ResolvedKeys wanted = resolved->value_or(made);
   if (job.micro_batch_size != 0) wanted.micro_batch_size = job.micro_batch_size;
   if (job.virtual_replicas != 0) wanted.virtual_replicas = job.virtual_replicas;
@@ -337,6 +338,13 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
+  if (planned.one_replica_for_host) {
+    const int replicas = admitted->spec.AutoReplicas(admitted->plan.microbatch_size);
+    admitted->notes.push_back(absl::StrCat(
+        "virtual_replicas: auto is 1 in this run: there is too little host memory for the ",
+        "gradients of more (virtual_replicas: ", replicas, " says how much), so that devices can ",
+        "share no layer"));
+  }
   return absl::OkStatus();
 }
 
@@ -378,14 +386,6 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
     admitted->notes.push_back(
         "gradient_dtype: auto is bf16 in this run: there is too little memory for gradients of "
         "fp32 (gradient_dtype: fp32 says how much)");
-  }
-  const int replicas = admitted->spec.AutoReplicas(admitted->plan.microbatch_size);
-  const bool automatic = admitted->spec.virtual_replicas == 0 && !resolved && !options.given;
-  if (automatic && admitted->plan.replicas < replicas) {
-    admitted->notes.push_back(absl::StrCat(
-        "virtual_replicas: auto is ", admitted->plan.replicas, " in this run: there is too little ",
-        "host memory for the gradients of ", replicas, " (virtual_replicas: ", replicas,
-        " says how much), so that devices can share no layer"));
   }
   for (std::string& note : NotesOn(source, admitted->spec)) {
     admitted->notes.push_back(std::move(note));

@@ -350,6 +350,32 @@ TEST(PlannerTest, AutoMicrobatchDividesTheBatch) {
   EXPECT_EQ(plan->num_microbatches, 4);
 }
 
+// With nothing measured, a device more makes no other size, and there is work for several.
+TEST(PlannerTest, AutoMicrobatchesOfOpenReplicasLeaveWorkForSeveralDevices) {
+  job::JobSpec job = Gpt2Job();
+  job.global_batch_size = 8;
+  job.micro_batch_size = 0;
+  job.mode = "harmony-dp";
+  for (const char* devices : {"sim:mem=1GiB", "sim*4:mem=1GiB"}) {
+    const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), job, Machine(devices));
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->plan.microbatch_size, 2);
+    EXPECT_EQ(planned->plan.replicas, 4);
+    EXPECT_EQ(planned->plan.num_shards(), static_cast<int>(planned->plan.devices.size()));
+  }
+}
+
+TEST(PlannerTest, VeryManyMicrobatchesAreDividedOnAnyNumberOfDevices) {
+  job::JobSpec job = Gpt2Job();
+  job.global_batch_size = 10'000;
+  job.micro_batch_size = 1;
+  for (const char* devices : {"sim:mem=8GiB", "sim*2:mem=8GiB"}) {
+    const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), job, Machine(devices));
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->plan.replicas, 16);
+  }
+}
+
 TEST(PlannerTest, AutoMicrobatchesAreNotTooMany) {
   model::ModelSpec model = Gpt2();
   job::JobSpec job = Gpt2Job();
