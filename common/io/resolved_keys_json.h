@@ -10,8 +10,7 @@
 namespace harmony::io {
 
 // "micro_batch_size", "virtual_replicas", "sum_order" and "gradient_dtype"; files of before there
-// was a choice lack the latter ones. Wrong where sums had an order that is no longer that of this
-// program.
+// was a choice lack the latter ones.
 job::ResolvedKeys ReadResolvedKeys(const document::JsonField& object);
 void WriteResolvedKeys(const job::ResolvedKeys& keys, nlohmann::ordered_json& object);
 

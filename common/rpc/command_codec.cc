@@ -301,6 +301,7 @@ void EncodePlan(const plan::Plan& plan, v1::Plan* wire) {
   }
   wire->set_arena_dynamic(plan.arena_dynamic.count());
   wire->set_pass_weights(plan.pass_weights);
+  wire->set_pairwise_sums(true);
   wire->set_clip(plan.clip);
   wire->set_optimizer_moments(plan.optimizer_moments);
   wire->set_stream_slots(plan.stream_slots);
@@ -344,6 +345,9 @@ absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire) {
   plan.boundary_banks = read.AtLeast(1, wire.boundary_banks(), "boundary_banks");
   plan.gradient_ring = read.Size(wire.gradient_ring(), "gradient_ring");
   HARMONY_RETURN_IF_ERROR_CTX(read.status(), "plan");
+  job::ResolvedKeys keys = plan.resolved();
+  if (plan.replicas > 1 && !wire.pairwise_sums()) keys.sum_order = job::SumOrder::kInTurn;
+  HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(keys), "plan");
   return plan;
 }
 

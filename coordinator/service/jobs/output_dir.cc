@@ -35,6 +35,7 @@ std::string FreeNameBeside(const std::string& output_dir) {
 
 absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::string& result_keys) {
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyCheckpoint(path));
+  HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest.resolved), path);
   StartPoint start{path, manifest.step, {}};
   const std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
   if (!keys.empty()) {
@@ -99,7 +100,13 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
                        "; it would go on from its own newest checkpoint, without ",
                        "resume_from_checkpoint: ", job.resume_from_checkpoint));
     }
-    if (goes_on.ok() && !overwrite) return GoOn(job, result_keys, *run, steps);
+    if (goes_on.ok() && !overwrite) {
+      state = GoOn(job, result_keys, *run, steps);
+      if (state.finished) return state;
+      HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(run->resolved),
+                                  absl::StrCat("output_dir ", output_dir));
+      return state;
+    }
     if (keys.empty()) {
       state.same_run = state.must_move = true;
       return state;
@@ -193,6 +200,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
     } else if (!job::CheckGoesOn(manifest->result_keys, job, result_keys, step).ok()) {
       start.notes.push_back(absl::StrCat("passing over ", path, ": it is of another run"));
     } else {
+      HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest->resolved), path);
       start.checkpoint = path;
       start.first_step = step;
       return start;

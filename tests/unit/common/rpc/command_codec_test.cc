@@ -196,5 +196,18 @@ TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
   EXPECT_FALSE(ParsePlan("\xff\xff").ok());
 }
 
+TEST(PlanCodecTest, RefusesAStoredPlanThatAddedReplicasUpInAnotherOrder) {
+  for (const int replicas : {1, 2}) {
+    plan::Plan plan = SmallPlan();
+    plan.replicas = replicas;
+    v1::Plan wire;
+    ASSERT_TRUE(wire.ParseFromString(SerializePlan(plan)));
+    wire.clear_pairwise_sums();
+    const absl::Status status = DecodePlan(wire).status();
+    EXPECT_EQ(status.code(),
+              replicas == 1 ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
+  }
+}
+
 }  // namespace
 }  // namespace harmony::rpc

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/job/job_file.h"
 
@@ -44,7 +45,15 @@ class OutputDirTest : public ::testing::Test {
     io::CheckpointManifest manifest;
     manifest.step = step;
     manifest.result_keys = keys;
+    manifest.resolved = kResolved;
     ASSERT_TRUE(io::WriteManifest(path, manifest).ok());
+  }
+  // As a version wrote it that added replicas up one after the other.
+  void MakeOld(const std::string& path) {
+    std::ifstream file(path);
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    ASSERT_EQ(absl::StrReplaceAll({{"\"sum_order\": \"pairwise\",", ""}}, &text), 1);
+    std::ofstream(path) << text;
   }
   std::string folder_, out_, moved_to_;
   job::JobSpec job_;
@@ -175,6 +184,35 @@ TEST_F(OutputDirTest, ResultsWithoutADescriptionAreNotOverwritten) {
   std::ofstream(out_ + "/run.json") << "torn";
   EXPECT_THAT(std::string(InspectOutputDir(job_, kKeys, false).status().message()),
               HasSubstr("run.json"));
+}
+
+// It would go on with other bits: it is refused, not passed over, and nothing is lost.
+TEST_F(OutputDirTest, ARunThatAddedUpInAnotherOrderIsNamedAndKept) {
+  Prepare(kKeys);
+  MakeCheckpoint(4, kKeys);
+  MakeOld(out_ + "/checkpoint-4/manifest.json");
+  for (const char* from : {"auto", "checkpoint-4"}) {
+    job_.resume_from_checkpoint =
+        from == std::string("auto") ? from : absl::StrCat(out_, "/", from);
+    const absl::Status status = ChooseStartPoint(job_, kKeys).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("checkpoint-4: the gradients of "
+                                                         "virtual_replicas: 4 were added up one"));
+  }
+  job_.resume_from_checkpoint = "auto";
+  MakeOld(out_ + "/run.json");
+  const absl::Status status = InspectOutputDir(job_, kKeys, false).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("begin a new run from its weights"));
+  EXPECT_TRUE(InspectOutputDir(job_, kKeys, true)->must_move);
+  absl::StatusOr<io::RunFile> run = io::ReadRunFile(out_);
+  ASSERT_TRUE(run.ok()) << "it can be read, as for its end or an export";
+  EXPECT_EQ(run->resolved.sum_order, job::SumOrder::kInTurn);
+  run->finished = true;
+  ASSERT_TRUE(io::WriteRunFile(out_, *run).ok());
+  EXPECT_EQ(io::ReadRunFile(out_)->resolved, run->resolved);
+  fs::create_directory(out_ + "/final");
+  EXPECT_TRUE(InspectOutputDir(job_, kKeys, false)->finished);
 }
 
 TEST_F(OutputDirTest, StartsAtTheNewestCheckpointThatIsWholeAndItsOwn) {
