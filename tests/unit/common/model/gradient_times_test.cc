@@ -11,24 +11,13 @@ namespace {
 
 using ::testing::ElementsAre;
 
-ModelSpec Llama() {
-  ModelConfig config;
-  config.family = Family::kLlama;
-  config.model_type = "llama";
-  config.vocab_size = 64;
-  config.hidden_size = 32;
-  config.num_layers = 4;
-  config.num_heads = config.num_kv_heads = 2;
-  config.head_dim = 16;
-  config.intermediate_size = 64;
-  config.max_position_embeddings = 64;
-  config.activation = Activation::kSilu;
-  return BuildModelSpec({config}, 16);
+ModelSpec Model() {
+  return BuildModelSpec(*ParseModelConfig(*PresetConfigJson("gpt2-mini"), "model"), 16);
 }
 
 // Of three layers alike: the forward is a third of all, or has been kept.
 TEST(GradientTimesTest, ABackwardCountsAsTwoForwards) {
-  const GradientTimes times(Llama());
+  const GradientTimes times(Model());
   const double third = 1.0 / 3, ninth = 1.0 / 9;
   EXPECT_THAT(
       times.Shares(BackwardTask::kRecomputes, {1, 3}),
@@ -46,7 +35,7 @@ TEST(GradientTimesTest, ABackwardCountsAsTwoForwards) {
 
 // Each layer is late by what its buffers are, and by what the ones before it were.
 TEST(GradientTimesTest, ATaskStallsWhereABufferIsFreeTooLate) {
-  const GradientTimes times(Llama());
+  const GradientTimes times(Model());
   GradientStall stall(times, BackwardTask::kKept, {1, 3}, Nanos(1000), Nanos(300));
   stall.FreeAt(3, Nanos(900));
   EXPECT_EQ(stall.total(), Nanos(0));

@@ -36,12 +36,17 @@ class DeviceWorkerTest : public ::testing::Test {
  protected:
   DeviceWorkerTest() {
     device_.memory = kMemory;
-    const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
-    ipc::MappedRegion mine = *ipc::MappedRegion::Map(fd.get());
-    memory_ = mine.data();
-    worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
-    mine_ = std::move(mine);
+    StartWorker();
     job_ = MakeJob(kResident);
+  }
+
+  // Of device_, as a test has changed it; the one before is gone.
+  void StartWorker() {
+    worker_.reset();
+    const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
+    mine_ = *ipc::MappedRegion::Map(fd.get());
+    memory_ = mine_.data();
+    worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
   }
 
   static runtime::AttachedJob MakeJob(Bytes resident) {
@@ -230,9 +235,7 @@ TEST_F(DeviceWorkerTest, RefusesAPlanOfAnotherDevice) {
 
 TEST_F(DeviceWorkerTest, TheContextOfADeviceIsNotPlannedWith) {
   device_.context = KiB(64);
-  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
-  worker_.reset();
-  worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
+  StartWorker();
   EXPECT_EQ(worker_->SetUpJob(job_).code(), absl::StatusCode::kInvalidArgument);
   job_.plan.devices[0].memory = device_.usable();
   EXPECT_TRUE(worker_->SetUpJob(job_).ok());
@@ -240,10 +243,7 @@ TEST_F(DeviceWorkerTest, TheContextOfADeviceIsNotPlannedWith) {
 
 TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
   device_.flops = FlopsPerSecond{1e9};
-  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
-  mine_ = *ipc::MappedRegion::Map(fd.get());
-  memory_ = mine_.data();
-  worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
+  StartWorker();
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
   command::Command command = FusedTask();
   command.header.expected = Millis(50);
@@ -257,10 +257,7 @@ TEST_F(DeviceWorkerTest, PacedTasksTakeTheirModelledTime) {
 // buffer is free.
 TEST_F(DeviceWorkerTest, APacedTaskThatWaitsOnItsWayIsLateByWhatItLacks) {
   device_.flops = FlopsPerSecond{1e9};
-  const ipc::UniqueFd fd = *ipc::CreateDeviceRegion(0, kMemory);
-  mine_ = *ipc::MappedRegion::Map(fd.get());
-  memory_ = mine_.data();
-  worker_ = *DeviceWorker::Create(device_, MakeSimBackend(*ipc::MappedRegion::Map(fd.get())));
+  StartWorker();
   ASSERT_TRUE(worker_->SetUpJob(job_).ok());
   command::Command command = FusedTask();
   command.header.expected = Millis(40);
