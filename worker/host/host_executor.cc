@@ -312,8 +312,9 @@ class HostExecutor::Impl {
       update.hyper.clip_coefficient = scalars->clip_coefficient;
     }
     update.gradient_records = task.gradient_records;
-    return UpdateObject(context_.segment, job().model, context_.table, SettingsOf(job().spec),
-                        update, compute_pool_);
+    absl::Status status = UpdateObject(context_.segment, job().model, context_.table,
+                                       SettingsOf(job().spec), update, compute_pool_);
+    return absl::IsOutOfRange(status) ? NonFiniteGradient(task.block, step) : status;
   }
 
   absl::Status Checkpoint(int64_t version) {

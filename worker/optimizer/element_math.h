@@ -50,7 +50,12 @@ inline float SumOfGradients(const GradientTerms& gradients, int64_t i) {
 }
 
 inline float GradientElement(const UpdateRange& r, float clip, int64_t i) {
-  return SumOfGradients(r.gradients, i) * clip;
+  const float sum = SumOfGradients(r.gradients, i);
+  const bool several = r.gradients.references * r.gradients.parts > 1;
+  if (several && r.not_finite != nullptr && !std::isfinite(sum)) {
+    r.not_finite->store(true, std::memory_order_relaxed);
+  }
+  return sum * clip;
 }
 
 inline void StoreWeight(const UpdateRange& r, int64_t i, float w) {

@@ -47,6 +47,8 @@ struct UpdateRange {
   // Null: unprotected.
   ipc::UpdateCursor* cursor = nullptr;
   int64_t cursor_base = 0;
+  // Set where a sum of several gradients is not finite: each of them may be. Null: nobody asks.
+  std::atomic<bool>* not_finite = nullptr;
 };
 
 // AdamW in PyTorch's order, element by element:

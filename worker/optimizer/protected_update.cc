@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -50,6 +51,10 @@ class BlockUpdate {
     }
     const Kernels& kernels = KernelsFor(isa);
     pool.ParallelFor(num_chunks(), [&](int64_t chunk) { RunChunk(chunk, kernels); });
+    if (not_finite_) {
+      return absl::OutOfRangeError(
+          absl::StrCat("the sum of the gradients of '", block_.name, "' is not finite"));
+    }
     SetState(command::ObjectState::kClean);
     return absl::OkStatus();
   }
@@ -154,7 +159,7 @@ class BlockUpdate {
   }
   int64_t End(int64_t chunk) const { return std::min(block_.elements(), Begin(chunk + 1)); }
 
-  void RunChunk(int64_t chunk, const Kernels& kernels) const {
+  void RunChunk(int64_t chunk, const Kernels& kernels) {
     ipc::UpdateCursor* cursor = segment_.Cursor(first_cursor_ + chunk);
     const int64_t vector_elements = static_cast<int64_t>(ipc::kVectorElements);
     const int64_t begin = Begin(chunk), end = End(chunk);
@@ -167,6 +172,7 @@ class BlockUpdate {
     range.end = end;
     range.cursor = cursor;
     range.cursor_base = begin;
+    range.not_finite = &not_finite_;
     const ipc::UndoSlot* half_written = nullptr;
     if (position > 0) {
       range.begin = begin + (position - 1) * vector_elements;
@@ -186,6 +192,7 @@ class BlockUpdate {
   std::vector<int> records_;
   BlockState state_;
   BlockGradient gradient_;
+  std::atomic<bool> not_finite_ = false;
 };
 
 }  // namespace

@@ -29,7 +29,9 @@ struct ProtectedUpdate {
 };
 
 // FailedPrecondition when records are not in a state the update can start or go on from (names the
-// object); DataLoss when a cursor is damaged. Then nothing has been changed.
+// object); DataLoss when a cursor is damaged. Then nothing has been changed. OutOfRange when a sum
+// of several gradients is not finite: the update is then not committed, and the run must end, since
+// its state is lost (going on would commit it).
 absl::Status UpdateObject(ipc::Segment& segment, const model::ModelSpec& model,
                           const command::ObjectTableLayout& layout,
                           const OptimizerSettings& settings, const ProtectedUpdate& update,

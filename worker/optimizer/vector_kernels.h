@@ -54,6 +54,11 @@ class Gradients {
     }
     return g;
   }
+  // For sums of these: one that is not finite makes itself not a number for good. One gradient
+  // alone was looked at on its device.
+  static typename V::Floats Watch(typename V::Floats zero, typename V::Floats g) {
+    return kCount == 1 ? zero : V::Add(zero, V::Sub(g, g));
+  }
   void Prefetch(int64_t i) const {
     __builtin_prefetch(first_ + i, 0);
     if (kCount == 2) __builtin_prefetch(second_ + i, 0);
@@ -92,6 +97,15 @@ auto WithGradients(const GradientTerms& terms, Fn&& fn) {
                     : WithGradientsOf<V, float>(terms, fn);
 }
 
+template <typename V>
+void ReportNotFinite(const UpdateRange& r, typename V::Floats watched) {
+  float zeros[V::kWidth];
+  V::Store(zeros, watched);
+  for (float zero : zeros) {
+    if (zero != 0 && r.not_finite != nullptr) r.not_finite->store(true, std::memory_order_relaxed);
+  }
+}
+
 // As SaveElements, for a whole vector.
 template <typename V, int kMoments>
 inline void SaveVector(const UpdateRange& r, int64_t i) {
@@ -123,6 +137,7 @@ void AdamWLoop(const UpdateRange& range, const G& all, const AdamWConstants& c) 
   const F bias2_sqrt = V::Set(c.bias2_sqrt), epsilon = V::Set(c.epsilon);
   const bool from_moment = c.lerp < 0.5f;
   const F weight = V::Set(from_moment ? c.lerp : c.lerp - 1.0f);
+  F watched = V::Set(0);
   const int64_t end = WholeVectorsEnd(r);
   for (int64_t i = r.begin; i < end; i += kVector) {
     __builtin_prefetch(r.w + i + kPrefetchElements, 1);
@@ -131,7 +146,9 @@ void AdamWLoop(const UpdateRange& range, const G& all, const AdamWConstants& c) 
     gradients.Prefetch(i + kPrefetchElements);
     if (kProtected) SaveVector<V, 2>(r, i);
     for (int64_t k = i; k < i + kVector; k += V::kWidth) {
-      const F g = V::Mul(gradients.Load(k), clip);
+      const F sum = gradients.Load(k);
+      watched = G::Watch(watched, sum);
+      const F g = V::Mul(sum, clip);
       const F old_m = V::Load(r.m + k);
       const F w = V::Mul(V::Load(r.w + k), decay);
       const F m = V::Add(from_moment ? old_m : g, V::Mul(weight, V::Sub(g, old_m)));
@@ -142,6 +159,7 @@ void AdamWLoop(const UpdateRange& range, const G& all, const AdamWConstants& c) 
       StoreWeights<V>(r, k, V::Sub(w, V::Mul(step_size, V::Div(m, denominator))));
     }
   }
+  ReportNotFinite<V>(r, watched);
   AdamWElements(r, c, end, r.end);
 }
 
@@ -152,12 +170,15 @@ void SgdLoop(const UpdateRange& range, const G& all, const SgdConstants& c) {
   const G gradients = all;
   const F clip = V::Set(c.clip), weight_decay = V::Set(c.weight_decay);
   const F learning_rate = V::Set(c.learning_rate), momentum = V::Set(c.momentum);
+  F watched = V::Set(0);
   const int64_t end = WholeVectorsEnd(r);
   for (int64_t i = r.begin; i < end; i += kVector) {
     if (kProtected) SaveVector<V, kMomentum ? 1 : 0>(r, i);
     for (int64_t k = i; k < i + kVector; k += V::kWidth) {
       const F w = V::Load(r.w + k);
-      F g = V::Add(V::Mul(gradients.Load(k), clip), V::Mul(weight_decay, w));
+      const F sum = gradients.Load(k);
+      watched = G::Watch(watched, sum);
+      F g = V::Add(V::Mul(sum, clip), V::Mul(weight_decay, w));
       if (kMomentum) {
         const F m = V::Add(V::Mul(V::Load(r.m + k), momentum), g);
         V::Store(r.m + k, m);
@@ -166,6 +187,7 @@ void SgdLoop(const UpdateRange& range, const G& all, const SgdConstants& c) {
       StoreWeights<V>(r, k, V::Sub(w, V::Mul(learning_rate, g)));
     }
   }
+  ReportNotFinite<V>(r, watched);
   SgdElements(r, c, end, r.end);
 }
 

@@ -150,6 +150,12 @@ class Arena {
   BlockGradient Gradient() const {
     return *GradientFromRecords(*segment_, block(), gradients_, kVersion);
   }
+  // The same number at a tensor's element of all of them.
+  void PutGradients(size_t tensor, int64_t element, float x) {
+    for (const int record : gradients_) {
+      PutGradient(segment_->ReadRecord(record)->offset, block().tensors[tensor], element, x);
+    }
+  }
   void SwapGradients(size_t a, size_t b) { std::swap(gradients_[a], gradients_[b]); }
   ipc::Segment& segment() { return *segment_; }
   const command::ObjectTableLayout& layout() const { return layout_; }
@@ -173,15 +179,17 @@ class Arena {
   }
   void FillGradient(Bytes offset, uint64_t seed) {
     for (const model::TensorSpec& tensor : block().tensors) {
-      std::byte* const at = segment_->Arena(offset + tensor.gradient.offset);
       for (int64_t i = 0; i < tensor.elements; ++i) {
-        const float x = PhiloxNormal(seed, static_cast<uint64_t>(i), 0)[0] * 0.1f;
-        if (tensor.gradient.dtype == DType::kBF16) {
-          reinterpret_cast<uint16_t*>(at)[i] = io::Bf16FromFloat(x);
-        } else {
-          reinterpret_cast<float*>(at)[i] = x;
-        }
+        PutGradient(offset, tensor, i, PhiloxNormal(seed, static_cast<uint64_t>(i), 0)[0] * 0.1f);
       }
+    }
+  }
+  void PutGradient(Bytes offset, const model::TensorSpec& tensor, int64_t i, float x) {
+    std::byte* const at = segment_->Arena(offset + tensor.gradient.offset);
+    if (tensor.gradient.dtype == DType::kBF16) {
+      reinterpret_cast<uint16_t*>(at)[i] = io::Bf16FromFloat(x);
+    } else {
+      reinterpret_cast<float*>(at)[i] = x;
     }
   }
   void Fill(Bytes offset, uint64_t seed, bool positive) {
@@ -258,6 +266,23 @@ TEST_P(ProtectedUpdateTest, WorkingCopiesAreTheRoundedMasters) {
         std::vector<Floats> rounded = arena.State();
         RoundMasters(arena.block(), {rounded[0].data(), nullptr, nullptr, rounded.back().data()});
         ExpectDone(arena, rounded, "rounded");
+      }
+    }
+  }
+}
+
+// Each gradient was found finite on its device; their sum is looked at here.
+TEST_P(ProtectedUpdateTest, ASumOfGradientsThatOverflowsIsNotCommitted) {
+  for (const OptimizerSettings& settings : {kAdamW, kSgd, kMomentum}) {
+    for (const DType stored : {DType::kF32, DType::kBF16}) {
+      for (const int gradients : {2, 4}) {
+        for (const int64_t element : {-1, 5, 32}) {  // none, of a whole vector, the last one
+          Arena arena(MakeModel({1000, 7, 33}, gradients, kBf16, stored), settings);
+          if (element >= 0) arena.PutGradients(2, element, 3e38f);
+          const absl::Status status = arena.Update(2, GetParam());
+          EXPECT_EQ(absl::IsOutOfRange(status), element >= 0) << status;
+          EXPECT_EQ(arena.Record(0).state == command::ObjectState::kClean, element < 0);
+        }
       }
     }
   }
