@@ -3,12 +3,14 @@
 
 The same job on 1, 2, 4 and 8 devices of the same memory, links and speed. Seconds of the median step
 (the first three and the last left out) beside those that the coordinator predicted, and both as a
-share of linear: of so many times the speed of one device. Without --cases those that two cores can
+share of linear: of so many times the speed of one device. The last row of a case is one device with one
+replica, whose gradients leave in one part: what replicas cost where they bring nothing. Without --cases those that two cores can
 run in some minutes; a run that was not as modelled is marked.
 
     python3 bench/scaling.py [--cases NAME ...] [--steps 8] [--json FILE] [--only-predict]
 """
 import argparse
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -31,8 +33,7 @@ DEVICES = [1, 2, 4, 8]
 
 def of_devices(case, devices):
     """`case.memory` of prediction.py is of all devices together."""
-    return Case(**{**case.__dict__, "name": f"{case.name}-{devices}", "devices": devices,
-                   "memory": case.memory * devices})
+    return dataclasses.replace(case, name=f"{case.name}-{devices}", devices=devices, memory=case.memory * devices)
 
 
 def predict(case, folder):
@@ -63,12 +64,12 @@ def measure(case, steps, only_predict):
 
 
 def report(rows):
-    print(f"{'case':14} {'devices':>7} {'mode':>10} {'predicted':>10} {'linear':>7} {'measured':>10} {'linear':>7} "
+    print(f"{'case':14} {'devices':>7} {'replicas':>8} {'mode':>10} {'predicted':>10} {'linear':>7} {'measured':>10} {'linear':>7} "
           f"{'error':>7} {'swap':>6} {'cores':>6}")
     one = rows[0]
     for r in rows:
         share = one["predicted"] / r["predicted"] / r["devices"]
-        text = f"{r['case'].rsplit('-', 1)[0]:14} {r['devices']:7} {r['mode']:>10} {r['predicted']:8.3f} s {share:7.3f}"
+        text = f"{r['case'].rsplit('-', 1)[0]:14} {r['devices']:7} {r['replicas']:8} {r['mode']:>10} {r['predicted']:8.3f} s {share:7.3f}"
         if "measured" in r:
             text += (f" {r['measured']:8.3f} s {one['measured'] / r['measured'] / r['devices']:7.3f} "
                      f"{100 * r['error']:+6.1f}% {'equal' if r['swap_equal'] else 'DIFFER':>6} {100 * r['cores']:5.0f}%"
@@ -87,7 +88,9 @@ def main():
                                           n_layer=12, n_head=12)
     everything = []
     for name in args.cases:
-        rows = [measure(of_devices(CASES[name], devices), args.steps, args.only_predict) for devices in DEVICES]
+        cases = [of_devices(CASES[name], devices) for devices in DEVICES]
+        cases.append(dataclasses.replace(cases[0], settings=("virtual_replicas=1",)))
+        rows = [measure(case, args.steps, args.only_predict) for case in cases]
         report(rows)
         everything += rows
     if args.json:
