@@ -168,7 +168,8 @@ absl::Status LaneExecutor::RunCommand(const LaneState& lane, uint32_t generation
                                       const command::Command& command, CompletedCommand* completed,
                                       bool* over) {
   const auto quiesced = [this, over] {
-    *over = cancelled_.load();
+    // A wait on the way may have found so before this program was told.
+    *over = *over || cancelled_.load();
     return *over;
   };
   const AwaitSemaphore await = [this, generation, over](const command::SemaphoreWait& wait) {

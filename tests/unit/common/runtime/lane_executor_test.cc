@@ -26,6 +26,7 @@ class FakeSemaphores : public LaneSemaphores {
       changed_.wait_for(lock, std::chrono::milliseconds(1));
     }
     --waiting_;
+    changed_.notify_all();
     if (generation != generation_ || cancelled.load()) return absl::AbortedError("over");
     return absl::OkStatus();
   }
@@ -45,6 +46,10 @@ class FakeSemaphores : public LaneSemaphores {
   void AwaitWaiter() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return waiting_ > 0; });
+  }
+  void AwaitNoWaiter() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ == 0; });
   }
   void AwaitValue(uint32_t index, uint64_t value) {
     std::unique_lock lock(mutex_);
@@ -90,6 +95,10 @@ class Reports {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !failures_.empty(); });
     return failures_.front();
+  }
+  size_t failures() {
+    std::lock_guard lock(mutex_);
+    return failures_.size();
   }
   int calls() {
     std::lock_guard lock(mutex_);
@@ -188,6 +197,26 @@ TEST(LaneExecutorTest, ABodyWaitsForAnotherLane) {
   ASSERT_TRUE(executor.StartGeneration(8).ok());
   executor.Enqueue(8, {Make(0, 1), Make(1, 1)});
   reports.AwaitCompleted(1, 2);
+}
+
+// The generation's word is raised before anybody is told to stop: that is no failure.
+TEST(LaneExecutorTest, ABodyWhoseWaitEndsWithTheGenerationHasNotFailed) {
+  FakeSemaphores semaphores;
+  Reports reports;
+  auto waiting = [](const command::Command&, const AwaitSemaphore& await) { return await({2, 1}); };
+  auto failing = [](const command::Command&, const AwaitSemaphore&) {
+    return absl::InternalError("the only failure");
+  };
+  LaneExecutor executor({{0, "a", failing}, {1, "b", waiting}}, &semaphores, reports.sink());
+  semaphores.Begin(7);
+  ASSERT_TRUE(executor.StartGeneration(7).ok());
+  executor.Enqueue(7, {Make(1, 1)});
+  semaphores.AwaitWaiter();
+  semaphores.Begin(8);
+  semaphores.AwaitNoWaiter();
+  executor.Enqueue(7, {Make(0, 1)});
+  EXPECT_EQ(reports.AwaitFailure().lane, 0);
+  EXPECT_EQ(reports.failures(), 1);
 }
 
 TEST(LaneExecutorTest, AFailureIsNotSignalledAndStopsItsLaneOnly) {
