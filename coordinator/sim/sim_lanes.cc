@@ -70,7 +70,10 @@ absl::Status SimLanes::TryStart(int lane, Nanos now, uint32_t word) {
                                           (0.5 + 1.5 * random_.NextDouble())));
   }
   own.end = resources_.Start(lane, now, duration).end;
-  if (timeline_ != nullptr) timeline_->push_back({lane, now, own.end, *head});
+  if (timeline_ != nullptr) {
+    own.entry = timeline_->size();
+    timeline_->push_back({lane, now, own.end, *head});
+  }
   own.queue.BeginHead();
   const auto* task = std::get_if<command::ComputeTask>(&own.queue.Running()->body);
   own.gradient_waits = task == nullptr ? 0 : task->gradient_waits.size();
@@ -97,6 +100,7 @@ absl::Status SimLanes::GoOn(int lane, Nanos now) {
     own.gradient_waits = i;
   }
   if (own.stall) own.end += own.stall->total();
+  if (timeline_ != nullptr) (*timeline_)[own.entry].end = own.end;
   ends_(own.end, lane, ++own.stamp);
   return absl::OkStatus();
 }

@@ -78,6 +78,7 @@ class SimLanes {
     size_t gradient_waits = 0;
     std::optional<model::GradientStall> stall;
     Nanos end;
+    size_t entry = 0;  // of it in the timeline
     bool stopped = false;
   };
 

@@ -27,7 +27,8 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
     const sim::TimelineEntry& entry = events[i];
     by_lane[entry.lane].push_back(i);
     // Events stand in the order of their starts, in which the evaluation's servers were taken.
-    const size_t server = clock.Start(entry.lane, entry.begin, entry.end - entry.begin).server;
+    const size_t server =
+        clock.Start(entry.lane, entry.begin, entry.command.header.expected).server;
     before_on_server.push_back(std::exchange(last_on_server[server], i));
     const auto* host = std::get_if<command::HostTask>(&entry.command.body);
     if (host != nullptr && host->kind == command::HostTaskKind::kUpdate &&
@@ -38,12 +39,23 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
   std::vector<Nanos> chain(lanes);
   while (at >= 0 && events[at].end > estimate.step_begin) {
     const sim::TimelineEntry& entry = events[at];
-    chain[entry.lane] += entry.end - std::max(entry.begin, estimate.step_begin);
     int before = before_on_server[at];  // that of the lane is none later
-    for (const command::SemaphoreWait& wait : entry.command.header.waits) {
-      const int other = by_lane[wait.semaphore][wait.value - 1];
-      if (before < 0 || events[other].end > events[before].end) before = other;
+    const auto after = [&](const std::vector<command::SemaphoreWait>& waits) {
+      for (const command::SemaphoreWait& wait : waits) {
+        const int other = by_lane[wait.semaphore][wait.value - 1];
+        if (before < 0 || events[other].end > events[before].end) before = other;
+      }
+    };
+    Nanos begin = entry.begin;
+    const auto* task = std::get_if<command::ComputeTask>(&entry.command.body);
+    if (task != nullptr && entry.end - entry.begin > entry.command.header.expected) {
+      // It stalled on its way, behind copies that end one after the other.
+      after(task->gradient_waits);
+      begin = std::max(begin, events[before].end);
+    } else {
+      after(entry.command.header.waits);
     }
+    chain[entry.lane] += entry.end - std::max(begin, estimate.step_begin);
     at = before;
   }
   return chain;

@@ -89,7 +89,7 @@ void LaneMonitor::OnIssued(const command::Command& command, Nanos expected, Nano
   LaneState& lane = lanes_[command.header.lane];
   if (lane.outstanding.empty()) lane.outstanding_since = now;
   lane.outstanding.push_back(
-      {command.header.signal_value, LabelOf(command), AllWaits(command), now, expected, false});
+      {command.header.signal_value, LabelOf(command), command.header.waits, now, expected, false});
 }
 
 void LaneMonitor::Count(LaneState& lane, Outstanding& command) {

@@ -85,8 +85,8 @@ class LaneMonitor {
   LaneUsage Usage(int lane, Nanos now) const;
   // The oldest command that is out; null when there is none.
   const CommandLabel* Head(int lane) const;
-  const std::vector<command::SemaphoreWait>& HeadWaits(
-      int lane) const;  // REQUIRES: Head(lane) is not null
+  // Those that it begins after. REQUIRES: Head(lane) is not null.
+  const std::vector<command::SemaphoreWait>& HeadWaits(int lane) const;
   const std::deque<MeasuredCommand>& Timeline(int lane) const { return lanes_[lane].timeline; }
   // Of this step and later ones every command that was reported is in the timelines.
   int64_t first_whole_step() const { return first_whole_step_; }
