@@ -365,17 +365,6 @@ TEST(PlannerTest, AutoMicrobatchesOfOpenReplicasLeaveWorkForSeveralDevices) {
   }
 }
 
-TEST(PlannerTest, VeryManyMicrobatchesAreDividedOnAnyNumberOfDevices) {
-  job::JobSpec job = Gpt2Job();
-  job.global_batch_size = 10'000;
-  job.micro_batch_size = 1;
-  for (const char* devices : {"sim:mem=8GiB", "sim*2:mem=8GiB"}) {
-    const absl::StatusOr<PlanResult> planned = PlanQuickly(Gpt2(), job, Machine(devices));
-    ASSERT_TRUE(planned.ok()) << planned.status();
-    EXPECT_EQ(planned->plan.replicas, 16);
-  }
-}
-
 TEST(PlannerTest, AutoMicrobatchesAreNotTooMany) {
   model::ModelSpec model = Gpt2();
   job::JobSpec job = Gpt2Job();
