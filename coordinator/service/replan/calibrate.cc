@@ -75,7 +75,8 @@ class Reader {
                         absl::c_linear_search(cores_.devices, lane.device);
     Sum sum;
     for (const MeasuredCommand& done : monitor_.Timeline(monitor_.table().IndexOf(lane))) {
-      if (!Counts(done) || !wanted(done)) continue;
+      // How long a task stood still on its way is not reported: it says nothing of its device.
+      if (!Counts(done) || done.label.may_stall || !wanted(done)) continue;
       sum.Add(shared ? core_time_.Of(done) : done.end - done.start, done.expected);
     }
     return sum.Scale();

@@ -17,6 +17,7 @@ struct Labeller {
     label.last = task.layers.last;
     label.microbatch = task.microbatch;
     label.samples = task.samples;
+    label.may_stall = !task.gradient_waits.empty();
     return label;
   }
   CommandLabel operator()(const command::Transfer& transfer) const {

@@ -27,13 +27,14 @@ using SwapTotals = std::array<int64_t, kNumTrafficClasses>;
 struct CommandLabel {
   enum class Body : uint8_t { kCompute, kTransfer, kHost };
   Body body = Body::kCompute;
-  uint8_t kind = 0;     // TaskKind, TrafficClass or HostTaskKind
-  int first = 0;        // first layer; source device; block
-  int last = 0;         // last layer; destination device
-  int microbatch = 0;   // of a compute task, as ComputeTask counts
-  int64_t samples = 0;  // of a compute task
-  int64_t bytes = 0;    // of a transfer
-  int64_t step = 0;     // index, from 0
+  uint8_t kind = 0;        // TaskKind, TrafficClass or HostTaskKind
+  int first = 0;           // first layer; source device; block
+  int last = 0;            // last layer; destination device
+  int microbatch = 0;      // of a compute task, as ComputeTask counts
+  int64_t samples = 0;     // of a compute task
+  bool may_stall = false;  // likewise: it waits for gradients to leave, on its way
+  int64_t bytes = 0;       // of a transfer
+  int64_t step = 0;        // index, from 0
 };
 CommandLabel LabelOf(const command::Command& command);
 // "backward layers 3-5, microbatch 2 of 8", "forward layers 3-5, microbatches 3-4 of 8"; the step

@@ -53,6 +53,19 @@ class ReplanTest : public ::testing::Test {
     return dispatch::MakeCosts(nullptr, calibration, model_, plan_, machine_.devices);
   }
 
+  // Of step 1, 10 ms as modelled; in milliseconds.
+  static void Ran(const command::ComputeTask& task, int device, uint64_t value, int64_t start,
+                  int64_t end, LaneMonitor* monitor) {
+    command::Command command;
+    const int lane = monitor->table().IndexOf({command::LaneKind::kCompute, device});
+    command.header.lane = static_cast<uint32_t>(lane);
+    command.header.signal_value = value;
+    command.header.step = 1;
+    command.body = task;
+    monitor->OnIssued(command, Millis(10), Nanos(1));
+    monitor->OnProgress(lane, value, {{value, Nanos(1), Millis(start), Millis(end)}}, Nanos(1));
+  }
+
   const model::ModelSpec model_;
   const plan::Plan plan_;
   plan::MachineSpec machine_;
@@ -81,26 +94,26 @@ TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
   EXPECT_NEAR(found.data, 9, 0.02);
 }
 
+// A device that stands still until gradients have left it is no slower for that.
+TEST_F(ReplanTest, TasksThatMayWaitOnTheirWayDoNotCount) {
+  LaneMonitor monitor(2, 100);
+  monitor.BeginGeneration(1, Nanos(1));
+  command::ComputeTask task;
+  task.kind = command::TaskKind::kBackward;
+  Ran(task, 0, 1, 100, 112, &monitor);
+  task.gradient_waits = {{3, 1}};
+  Ran(task, 0, 2, 112, 150, &monitor);
+  EXPECT_NEAR(CalibrationOf(monitor, plan_, {}, 1, 2).devices[0].backward, 1.2, 1e-6);
+}
+
 // Two devices on one core: each task took twice what it takes alone while the other one ran too.
 TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
   LaneMonitor monitor(2, 100);
   monitor.BeginGeneration(1, Nanos(1));
-  const command::LaneTable lanes(2);
-  const auto ran = [&](int device, uint64_t value, int64_t start, int64_t end) {
-    command::Command command;
-    command.header.lane =
-        static_cast<uint32_t>(lanes.IndexOf({command::LaneKind::kCompute, device}));
-    command.header.signal_value = value;
-    command.header.step = 1;
-    command::ComputeTask task;
-    task.kind = command::TaskKind::kForward;
-    command.body = task;
-    monitor.OnIssued(command, Millis(10), Nanos(1));
-    monitor.OnProgress(static_cast<int>(command.header.lane), value,
-                       {{value, Nanos(1), Millis(start), Millis(end)}}, Nanos(1));
-  };
-  ran(0, 1, 100, 115);  // alone until 105, then with the other
-  ran(1, 1, 105, 120);  // alone from 115
+  command::ComputeTask task;
+  task.kind = command::TaskKind::kForward;
+  Ran(task, 0, 1, 100, 115, &monitor);  // alone until 105, then with the other
+  Ran(task, 1, 1, 105, 120, &monitor);  // alone from 115
   const dispatch::Calibration found = CalibrationOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
   EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
   EXPECT_NEAR(found.devices[1].forward, 1, 1e-6);
