@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
 #include "worker/device/best_fit.h"
-#include "worker/device/offered_places.h"
+#include "worker/device/lent_places.h"
 
 namespace harmony::worker {
 namespace {
@@ -69,10 +68,7 @@ class SimAllocator::Impl : public c10::Allocator {
 
   c10::DataPtr allocate(size_t n) override {
     if (n == 0) return {nullptr, nullptr, &Deleter, c10::Device(c10::kCPU)};
-    if (void* place = OfferedPlaces::Take(n)) {
-      Lend(static_cast<char*>(place));
-      return {place, place, &Deleter, c10::kCPU};
-    }
+    if (void* lent = LentPlaces::Take(n)) return {lent, lent, &Deleter, c10::kCPU};
     const Bytes size(static_cast<int64_t>(n));
     MutexLock lock(mutex_);
     const std::optional<Bytes> offset = fit_.Take(size);
@@ -101,34 +97,21 @@ class SimAllocator::Impl : public c10::Allocator {
 
  private:
   static void Deleter(void* data) {
-    if (!data) return;
+    if (!data || LentPlaces::Give(data)) return;
     // No entry: a tensor outlived its span, whose memory is not ours any more.
     if (auto* impl = static_cast<Impl*>(Registry::Get().Find(data))) {
       impl->Free(static_cast<char*>(data));
     }
   }
 
-  // A place in the span has an owner besides whoever takes it, and the deleter knows only the
-  // address (oneDNN's temporaries are freed by that alone): the last to free it frees it.
-  void Lend(char* place) {
-    MutexLock lock(mutex_);
-    if (place < base_ || place >= base_ + fit_.usage().capacity.count()) return;
-    ++lent_[place - base_];
-  }
-
   void Free(char* data) {
     MutexLock lock(mutex_);
-    if (const auto lent = lent_.find(data - base_); lent != lent_.end()) {
-      if (--lent->second == 0) lent_.erase(lent);
-      return;
-    }
     fit_.Give(Bytes(data - base_));
   }
 
   char* const base_;
   mutable Mutex mutex_;
   BestFit fit_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, int> lent_ ABSL_GUARDED_BY(mutex_);  // offset -> tensors beside its owner
 };
 
 SimAllocator::SimAllocator(void* base, Bytes size) : impl_(std::make_unique<Impl>(base, size)) {}

@@ -15,8 +15,8 @@ namespace harmony::worker {
 [[noreturn]] void RaiseOutOfMemory(Bytes wanted, const BestFit::Usage& usage);
 
 // Once activated, every tensor LibTorch allocates on the CPU comes out of the span, as BestFit
-// places it: the same sequence of allocations gives the same addresses. What takes an OfferedPlace
-// lies there instead. What MKL, oneDNN and OpenMP allocate for themselves lies outside (library
+// places it: the same sequence of allocations gives the same addresses. What LentPlaces have room
+// for lies there instead. What MKL, oneDNN and OpenMP allocate for themselves lies outside (library
 // overhead, not under the cap).
 //
 // The caller owns the span, which must outlive every tensor. Tensors allocated before the

@@ -8,12 +8,15 @@
 #include <ATen/core/ivalue.h>
 
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/device/lent_places.h"
 #include "worker/graphs/arguments.h"
 #include "worker/graphs/graph_file.h"
 #include "worker/graphs/integers.h"
@@ -52,11 +55,14 @@ class Graph {
   // the operation that needs it last, an input as well where the caller holds no other reference.
   // Errors are those of StatusOfException and name the operation.
   absl::Status Run(std::vector<c10::IValue> inputs, Deliver deliver) const;
-  // Where an output belongs, asked before it is made: a contiguous tensor over memory that nothing
-  // else is put into until it is delivered, or an undefined one. The output is then made there
-  // where that can be, and copying it is left out (PutInto); what it is given has to outlive it.
+  // Where an output belongs: a contiguous tensor over memory that nothing else is put into until it
+  // is delivered, or an undefined one. The output is then made there where that can be, and copying
+  // it is left out (PutInto); what it is given has to outlive it. Asked at the beginning, for the
+  // place is lent to temporaries until it is needed (LentPlaces), and again before it is made.
   using PlaceOf = absl::FunctionRef<at::Tensor(const PhaseOutput& output)>;
-  absl::Status Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of) const;
+  // `idle`: contiguous tensors over memory that nothing is put into during the run; lent as well.
+  absl::Status Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of,
+                   absl::Span<const at::Tensor> idle = {}) const;
 
  private:
   struct Step {
@@ -73,13 +79,25 @@ class Graph {
       PhaseOutput output;
     };
     std::vector<MadeOutput> made;
+    // The position among the steps of the last one that needs the memory of a result of this one,
+    // as far as schemas tell what is a view; LentPlaces::kNever where it is kept beyond the run.
+    int last_need = 0;
   };
   class Binder;
 
   Graph() = default;
+  static std::string NameOf(const c10::OperatorHandle& op);
+  // Whether what is delivered is kept as it is beyond the run, and not copied or added elsewhere.
+  static bool LeavesRun(const PhaseOutput& output);
+  static bool OutlivesPlace(const PhaseOutput& output, const c10::IValue& value,
+                            const LentPlaces& lent);
+  // Lends the memory that is idle to begin with.
+  void Lend(PlaceOf place_of, absl::Span<const at::Tensor> idle, LentPlaces& lent) const;
+  // Clears the places of what is made by this step.
+  void Vacate(int step, std::vector<c10::IValue>& values, LentPlaces& lent) const;
   void Execute(const Step& step, std::vector<c10::IValue>& values, torch::jit::Stack& stack) const;
   void ExecuteInPlace(const Step& step, std::vector<c10::IValue>& values, torch::jit::Stack& stack,
-                      PlaceOf place_of) const;
+                      PlaceOf place_of, LentPlaces& lent) const;
   std::string WhereIs(const Step* step) const;
 
   std::string where_;
@@ -87,6 +105,8 @@ class Graph {
   std::vector<PhaseInput> inputs_;
   std::vector<PhaseOutput> outputs_;
   std::vector<PhaseOutput> untouched_;  // outputs that no operation needs
+  // The others, and the position of the first step by which something may be put in their places.
+  std::vector<std::pair<PhaseOutput, int>> placed_;
   std::vector<Step> steps_;
 };
 

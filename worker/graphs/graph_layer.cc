@@ -22,7 +22,7 @@
 namespace harmony::worker {
 namespace {
 
-// What the phase `saving` leaves: tensors in the workspace, or in a place.
+// What `saving` leaves: tensors in the workspace, or in a place.
 struct SavedTensors : SavedActivations {
   DeviceAddress place;
   std::vector<at::Tensor> tensors;
@@ -305,8 +305,7 @@ at::Tensor GraphLayer::KeptTensor(size_t index, DeviceAddress place, int64_t sam
   return TensorOver(place, tensor.dtype, tensor.ShapeFor(samples), torch_);
 }
 
-// Contiguous wherever it is kept: operations choose by strides how they compute, and the backward
-// has to have the same bits.
+// Contiguous wherever it is kept: operations choose by strides, and the bits have to be the same.
 void GraphLayer::Keep(size_t index, const at::Tensor& value, const LayerCall& call, Tensors outputs,
                       SavedTensors& saved) const {
   const model::ExportedTensor& tensor = described_.saved[index];
@@ -344,7 +343,8 @@ absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors out
         if (output.kind == OutputKind::kOutput) return PlaceOfOutput(index, call, outputs);
         if (output.kind != OutputKind::kSaved || !saved.place) return at::Tensor();
         return KeptTensor(index, saved.place, call.samples);
-      }));
+      },
+      TensorsOver(call.idle, torch_)));
   Apply(std::move(updates), call);
   return absl::OkStatus();
 }
@@ -415,7 +415,8 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
         },
         [&](const PhaseOutput& output) {
           return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
-        }));
+        },
+        TensorsOver(call.idle, torch_)));
     gradients.Finish();
     return absl::OkStatus();
   });
@@ -427,8 +428,8 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
   return Guarded([&]() -> absl::Status {
     CheckBatch(call);
     const Labels labels = LabelsOf(call, loss);
-    const double scale =
-        reduction_ == model::LossReduction::kMean ? static_cast<double>(labels.count) : 1.0;
+    const bool mean = reduction_ == model::LossReduction::kMean;
+    const double scale = mean ? static_cast<double>(labels.count) : 1.0;
     auto tangent = static_cast<float>(scale / static_cast<double>(labels.total));
     InputGradients gradients(places_, {}, input_gradients, device_);
     const Graph& graph = *graphs_->fused;
@@ -459,7 +460,8 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
         [&](const PhaseOutput& output) {
           if (output.kind != OutputKind::kGradient) return at::Tensor();
           return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
-        }));
+        },
+        TensorsOver(call.idle, torch_)));
     Apply(std::move(updates), call);
     gradients.Finish();
     return absl::OkStatus();

@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/base/dtype.h"
 #include "common/model/exported_model.h"
 #include "worker/device/compute_device.h"
@@ -23,6 +25,9 @@ c10::Device TorchDeviceOf(const ComputeDevice& device);
 // A contiguous view of memory of `device`, which stays the caller's.
 at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
                       c10::Device device);
+
+// Such views of several tensors.
+std::vector<at::Tensor> TensorsOver(absl::Span<const DeviceTensor> tensors, c10::Device device);
 
 // A view of a tensor that a call binds, in the shape that graphs know it by. Throws when it is not
 // bound, or is another tensor than `type` says.

@@ -39,6 +39,8 @@ struct LayerCall {
   // The forward of a backward that recomputes: what a forward changes besides its outputs and what
   // lies with the gradients, it changed the first time.
   bool recompute = false;
+  // What the task puts to its use after this call only: temporaries may lie there during it.
+  absl::Span<const DeviceTensor> idle;
 };
 
 // Where the last layer leaves the loss of a microbatch, as a LossSlot: sum and count. Gradients are

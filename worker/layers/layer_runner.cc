@@ -150,6 +150,11 @@ class LayerRunner::Task {
   DeviceAddress KeptPlaceOf(int layer) const;
   BoundaryTensors KeptOutputsOf(int layer) const;
 
+  // Lends the place of the group's input gradient, which its first layer's backward writes, to the
+  // layers before that; Reclaim: that comes now.
+  void LendInputGradient();
+  void Reclaim() { call_.idle = {}; }
+
   // Before the first write to the gradients of a layer: waits for their buffers and zeroes them.
   absl::Status PrepareGradients(int layer) const;
   // Those that a forward writes to: of layers with statistics.
@@ -167,6 +172,7 @@ class LayerRunner::Task {
   std::vector<DeviceTensor> batch_;
   std::vector<ReferenceBinding> references_;  // with the gradient buffers of the task's replica
   LayerCall call_;
+  BoundaryTensors lent_;
   struct KeptPlace {
     DeviceAddress saved, outputs;
   };
@@ -258,6 +264,12 @@ absl::Status LayerRunner::Task::Forward() {
   return absl::OkStatus();
 }
 
+void LayerRunner::Task::LendInputGradient() {
+  if (!b_.input_gradient) return;
+  lent_ = Bound(chain_.GradientTypesAt(b_.layers.first), b_.input_gradient);
+  call_.idle = lent_.tensors;
+}
+
 absl::Status LayerRunner::Task::PrepareGradients(int layer) const {
   if (!b_.first_microbatch) return absl::OkStatus();
   for (auto bound = references_.rbegin(); bound != references_.rend(); ++bound) {
@@ -279,6 +291,7 @@ absl::Status LayerRunner::Task::Backward() {
   const int last = b_.layers.last;
   if (!b_.output_gradient) return MissingBinding("output gradient");
   HARMONY_RETURN_IF_ERROR(PrepareStatistics());
+  LendInputGradient();
   const int first = chain_.FirstSaving(b_.layers);
   BoundaryTensors x;
   if (first <= last) {
@@ -316,6 +329,7 @@ absl::Status LayerRunner::Task::BackwardLayers(int last, BoundaryTensors output_
       states_.pop_back();
     }
     if (!chain_.HasStatistics(index)) HARMONY_RETURN_IF_ERROR(PrepareGradients(index));
+    if (index == b_.layers.first) Reclaim();
     HARMONY_RETURN_IF_ERROR(
         chain_.LayerAt(index).Backward(call_, state.input.tensors, output_gradients.tensors,
                                        std::move(state.saved), input_gradients.tensors));
@@ -331,6 +345,7 @@ absl::Status LayerRunner::Task::ForwardBackward() {
   }
   if (!b_.loss.slot || b_.loss.total_labels <= 0) return MissingBinding("loss");
   HARMONY_RETURN_IF_ERROR(PrepareStatistics());
+  LendInputGradient();
   HARMONY_ASSIGN_OR_RETURN(BoundaryTensors x, Input(b_.layers.first));
   for (int index = b_.layers.first; index < last; ++index) {
     Layer& layer = chain_.LayerAt(index);
@@ -346,6 +361,7 @@ absl::Status LayerRunner::Task::ForwardBackward() {
   }
   HARMONY_ASSIGN_OR_RETURN(BoundaryTensors dx, InputGradient(last));
   if (!chain_.HasStatistics(last)) HARMONY_RETURN_IF_ERROR(PrepareGradients(last));
+  if (last == b_.layers.first) Reclaim();
   HARMONY_RETURN_IF_ERROR(
       chain_.LayerAt(last).ForwardBackward(call_, b_.loss, x.tensors, dx.tensors));
   // The sum, which a LossSlot begins with.

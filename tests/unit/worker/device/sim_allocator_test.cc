@@ -8,8 +8,9 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 
-#include "worker/device/offered_places.h"
+#include "worker/device/lent_places.h"
 
 namespace harmony::worker {
 namespace {
@@ -56,25 +57,55 @@ TEST_F(SimAllocatorTest, BestFittingHoleIsTakenAndNeighboursCoalesce) {
 }
 
 // oneDNN's temporaries are freed by their address alone.
-TEST_F(SimAllocatorTest, APlaceThatWasOfferedStaysItsOwners) {
+TEST_F(SimAllocatorTest, WhatIsOfferedStaysItsOwnersAndIsTakenOnceAtATime) {
   const at::Tensor owner = Allocate(4096);
   {
-    OfferedPlaces offered;
-    offered.Offer(owner.data_ptr(), 4096);
+    LentPlaces places;
+    places.Add(owner.data_ptr(), 4096, /*needed_at=*/0);
+    ASSERT_TRUE(places.Recall(0));
+    LentPlaces::Lending lending(places, /*last=*/0);
+    EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);  // not offered yet
+    lending.Offer(owner.data_ptr());
     void* const temporary = c10::GetCPUAllocator()->raw_allocate(4096);
     EXPECT_EQ(temporary, owner.data_ptr());
     c10::GetCPUAllocator()->raw_deallocate(temporary);
-  }
-  EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);
-  {
-    OfferedPlaces offered;
-    offered.Offer(owner.data_ptr(), 4096);
+    EXPECT_EQ(OffsetOf(Allocate(2048)), 4096);  // of another size
     const at::Tensor result = Allocate(4096);
     EXPECT_EQ(result.data_ptr(), owner.data_ptr());
-    EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);  // it is given once
+    EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);
   }
   EXPECT_EQ(OffsetOf(Allocate(4096)), 4096);
   EXPECT_EQ(allocator_->usage().current, Bytes(4096));
+}
+
+TEST_F(SimAllocatorTest, WhatIsFreedInTimeLiesInALentPlace) {
+  const at::Tensor owner = Allocate(4096);
+  LentPlaces places;
+  places.Add(owner.data_ptr(), 4096, /*needed_at=*/5);
+  at::Tensor late, early, more;
+  {
+    const LentPlaces::Lending lending(places, /*last=*/5);
+    late = Allocate(1024);
+  }
+  {
+    const LentPlaces::Lending lending(places, /*last=*/4);
+    early = Allocate(1024);
+    more = Allocate(4096);  // there is no room for it any more
+  }
+  EXPECT_EQ(OffsetOf(late), 4096);
+  EXPECT_EQ(OffsetOf(early), 0);
+  EXPECT_EQ(OffsetOf(more), 4096 + 1024);
+  EXPECT_EQ(OffsetOf(Allocate(1024)), 4096 + 1024 + 4096);  // nothing is lent
+  EXPECT_EQ(places.next_need(), 5);
+  EXPECT_TRUE(places.Lends(early.const_data_ptr(), 5));
+  EXPECT_FALSE(places.Lends(early.const_data_ptr(), 4));
+  EXPECT_FALSE(places.Lends(late.const_data_ptr(), 5));
+  EXPECT_TRUE(places.Recall(4));   // none of that time
+  EXPECT_FALSE(places.Recall(5));  // something lies there
+  std::thread([&] { early.reset(); }).join();
+  EXPECT_TRUE(places.Recall(5));
+  EXPECT_EQ(places.next_need(), LentPlaces::kNever);
+  EXPECT_EQ(allocator_->usage().current, Bytes(4096 + 1024 + 4096));
 }
 
 TEST_F(SimAllocatorTest, BeyondTheCapIsAnErrorWithSizes) {

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <list>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -306,118 +306,6 @@ TEST_F(GraphMemoryTest, ConstantsLieOutside) {
       gradient 0 = b)");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(device_->usage().current, Bytes());
-}
-
-// ---- Places ----
-
-// The gradients of a run, each into a place of its own. Whether they were made there is seen by
-// what the workspace held.
-class GraphPlacesTest : public GraphMemoryTest {
- protected:
-  // Gradient 0 and on; they and the inputs are of a MiB each.
-  std::vector<at::Tensor> RunInPlaces(const std::string& lines, int inputs,
-                                      std::vector<at::Tensor> places) {
-    const auto graph = BindLines(lines);
-    EXPECT_TRUE(graph.ok()) << graph.status();
-    std::vector<c10::IValue> values;
-    for (int i = 0; i < inputs; ++i) values.push_back(Input());
-    const int64_t before = device_->usage().current.count();
-    made_there_.assign(places.size(), false);
-    const absl::Status status = graph->Run(
-        std::move(values),
-        [&](const PhaseOutput& output, const at::Tensor& made) {
-          if (output.kind != OutputKind::kGradient) return;
-          at::Tensor& place = places[static_cast<size_t>(output.index)];
-          made_there_[static_cast<size_t>(output.index)] = made.data_ptr() == place.data_ptr();
-          PutInto(place.view(made.sizes()), made, "gradient");
-        },
-        [&](const PhaseOutput& output) {
-          return output.kind == OutputKind::kGradient ? places[static_cast<size_t>(output.index)]
-                                                      : at::Tensor();
-        });
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_LE(device_->usage().current.count(), before);
-    return places;
-  }
-
-  // Not in the workspace, as a task's places are not.
-  at::Tensor Place() {
-    memory_.push_back(std::vector<float>(kMiB / kFloat, -7));
-    return at::from_blob(memory_.back().data(), {kMiB / kFloat}, at::kFloat);
-  }
-  at::Tensor Input() {
-    at::Tensor input = Place();
-    for (size_t i = 0; i < memory_.back().size(); ++i) {
-      memory_.back()[i] = -1 + static_cast<float>(i) * 0x1p-17f;
-    }
-    return input;
-  }
-
-  std::list<std::vector<float>> memory_;
-  std::vector<bool> made_there_;
-};
-
-TEST_F(GraphPlacesTest, AResultIsMadeWhereItBelongs) {
-  const auto places = RunInPlaces(R"(
-      x = slot 0
-      a = aten::relu(%x)
-      gradient 0 = a)",
-                                  1, {Place()});
-  EXPECT_TRUE(made_there_[0]);
-  EXPECT_TRUE(at::equal(places[0], at::relu(Input())));
-}
-
-TEST_F(GraphPlacesTest, SoIsOneInAnotherShapeThatIsReadLater) {
-  const auto places = RunInPlaces(R"(
-      x = slot 0
-      a = aten::relu(%x)
-      v = aten::view(%a, [-1, 4])
-      b = aten::neg(%a)
-      gradient 0 = v
-      gradient 1 = b)",
-                                  1, {Place(), Place()});
-  EXPECT_TRUE(made_there_[0]);
-  EXPECT_TRUE(made_there_[1]);
-  const at::Tensor a = at::relu(Input());
-  EXPECT_TRUE(at::equal(places[0], a));
-  EXPECT_TRUE(at::equal(places[1], at::neg(a)));
-}
-
-// The mantissa is made first, and as large.
-TEST_F(GraphPlacesTest, AResultInThePlaceOfAnotherIsMovedOut) {
-  const auto places = RunInPlaces(R"(
-      x = slot 0
-      mantissa, exponent = aten::frexp.Tensor(%x)
-      a = aten::neg(%mantissa)
-      gradient 0 = exponent
-      gradient 1 = a)",
-                                  1, {Place().view(at::kInt), Place()});
-  const auto [mantissa, exponent] = at::frexp(Input());
-  EXPECT_TRUE(at::equal(places[0], exponent));
-  EXPECT_TRUE(at::equal(places[1], at::neg(mantissa)));
-}
-
-TEST_F(GraphPlacesTest, OneWithItsDimensionsInAnotherOrderIsPutThereInOrder) {
-  const auto places = RunInPlaces(R"(
-      x = slot 0
-      image = aten::view(%x, [1, 4, 256, 256])
-      copy = aten::clone(%image, {"memory_format": "channels_last"})
-      gradient 0 = copy)",
-                                  1, {Place()});
-  EXPECT_FALSE(made_there_[0]);
-  EXPECT_TRUE(at::equal(places[0], Input()));
-}
-
-TEST_F(GraphPlacesTest, AValueWithTwoPlacesIsInBoth) {
-  const auto places = RunInPlaces(R"(
-      x = slot 0
-      a = aten::relu(%x)
-      gradient 0 = a
-      gradient 1 = a)",
-                                  1, {Place(), Place()});
-  const at::Tensor a = at::relu(Input());
-  EXPECT_TRUE(at::equal(places[0], a));
-  EXPECT_TRUE(at::equal(places[1], a));
 }
 
 TEST_F(GraphMemoryTest, TooLittleIsNamedWithThePlace) {

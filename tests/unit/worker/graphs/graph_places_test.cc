@@ -1,0 +1,222 @@
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/unit/worker/graphs/graph_compute.h"
+#include "worker/device/cpu_device.h"
+#include "worker/graphs/graph.h"
+#include "worker/graphs/tensors.h"
+
+namespace harmony::worker {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+
+// The gradients of a run, each into a place of its own. Whether they were made there is seen by
+// what the workspace held.
+class GraphPlacesTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kMiB = int64_t{1} << 20;
+
+  // Gradient 0 and on; they and the inputs are of a MiB each.
+  std::vector<at::Tensor> RunInPlaces(const std::string& lines, int inputs,
+                                      std::vector<at::Tensor> places) {
+    const auto graph = BindLines(lines);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    std::vector<c10::IValue> values;
+    for (int i = 0; i < inputs; ++i) values.push_back(Input());
+    const int64_t before = device_->usage().current.count();
+    made_there_.assign(places.size(), false);
+    const absl::Status status = graph->Run(
+        std::move(values),
+        [&](const PhaseOutput& output, const at::Tensor& made) {
+          if (output.kind != OutputKind::kGradient) return;
+          at::Tensor& place = places[static_cast<size_t>(output.index)];
+          made_there_[static_cast<size_t>(output.index)] = made.data_ptr() == place.data_ptr();
+          PutInto(place.view(made.sizes()), made, "gradient");
+        },
+        [&](const PhaseOutput& output) {
+          return output.kind == OutputKind::kGradient ? places[static_cast<size_t>(output.index)]
+                                                      : at::Tensor();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_LE(device_->usage().current.count(), before);
+    return places;
+  }
+
+  // On a slot boundary and not in the workspace, as a task's places are.
+  at::Tensor Place() {
+    memory_.emplace_back(static_cast<float*>(std::aligned_alloc(kSlotAlignment, kMiB)), &std::free);
+    return at::from_blob(memory_.back().get(), {kMiB / kFloat}, at::kFloat).fill_(-7);
+  }
+  at::Tensor Input() {
+    at::Tensor input = Place();
+    for (int64_t i = 0; i < kMiB / kFloat; ++i) {
+      memory_.back().get()[i] = -1 + static_cast<float>(i) * 0x1p-17f;
+    }
+    return input;
+  }
+  int64_t PeakInMiB() const { return device_->usage().peak.count() / kMiB; }
+
+  std::unique_ptr<CpuDevice> device_ = *CpuDevice::Create({.workspace = MiB(16)});
+  std::vector<std::unique_ptr<float, void (*)(void*)>> memory_;
+  std::vector<bool> made_there_;
+};
+
+TEST_F(GraphPlacesTest, AResultIsMadeWhereItBelongs) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      gradient 0 = a)",
+                                  1, {Place()});
+  EXPECT_TRUE(made_there_[0]);
+  EXPECT_TRUE(at::equal(places[0], at::relu(Input())));
+}
+
+TEST_F(GraphPlacesTest, SoIsOneInAnotherShapeThatIsReadLater) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      v = aten::view(%a, [-1, 4])
+      b = aten::neg(%a)
+      gradient 0 = v
+      gradient 1 = b)",
+                                  1, {Place(), Place()});
+  EXPECT_TRUE(made_there_[0]);
+  EXPECT_TRUE(made_there_[1]);
+  const at::Tensor a = at::relu(Input());
+  EXPECT_TRUE(at::equal(places[0], a));
+  EXPECT_TRUE(at::equal(places[1], at::neg(a)));
+}
+
+// The mantissa is made first, and as large.
+TEST_F(GraphPlacesTest, AResultInThePlaceOfAnotherIsMovedOut) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      mantissa, exponent = aten::frexp.Tensor(%x)
+      a = aten::neg(%mantissa)
+      gradient 0 = exponent
+      gradient 1 = a)",
+                                  1, {Place().view(at::kInt), Place()});
+  const auto [mantissa, exponent] = at::frexp(Input());
+  EXPECT_TRUE(at::equal(places[0], exponent));
+  EXPECT_TRUE(at::equal(places[1], at::neg(mantissa)));
+}
+
+TEST_F(GraphPlacesTest, OneWithItsDimensionsInAnotherOrderIsPutThereInOrder) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      image = aten::view(%x, [1, 4, 256, 256])
+      copy = aten::clone(%image, {"memory_format": "channels_last"})
+      gradient 0 = copy)",
+                                  1, {Place()});
+  EXPECT_FALSE(made_there_[0]);
+  EXPECT_TRUE(at::equal(places[0], Input()));
+}
+
+TEST_F(GraphPlacesTest, AValueWithTwoPlacesIsInBoth) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      gradient 0 = a
+      gradient 1 = a)",
+                                  1, {Place(), Place()});
+  const at::Tensor a = at::relu(Input());
+  EXPECT_TRUE(at::equal(places[0], a));
+  EXPECT_TRUE(at::equal(places[1], a));
+}
+
+TEST_F(GraphPlacesTest, WhatIsFreedBeforeAResultIsMadeLiesInItsPlace) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      b = aten::neg(%a)
+      c = aten::exp(%b)
+      gradient 0 = c)",
+                                  1, {Place()});
+  EXPECT_EQ(PeakInMiB(), 1);  // b
+  EXPECT_TRUE(made_there_[0]);
+  EXPECT_TRUE(at::equal(places[0], at::exp(at::neg(at::relu(Input())))));
+}
+
+TEST_F(GraphPlacesTest, WhatAViewNeedsLaterDoesNot) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      v = aten::slice.Tensor(%a, 0, 0, 131072, 1)
+      b = aten::neg(%x)
+      c = aten::exp(%v)
+      gradient 0 = b
+      gradient 1 = c)",
+                                  1, {Place(), Place().slice(0, 0, 131072)});
+  EXPECT_EQ(PeakInMiB(), 1);
+  EXPECT_TRUE(at::equal(places[0], at::neg(Input())));
+  EXPECT_TRUE(at::equal(places[1], at::exp(at::relu(Input()).slice(0, 0, 131072))));
+}
+
+// The schema of type_as does not say that it may return its argument.
+TEST_F(GraphPlacesTest, WhatTurnsOutToLiveLongerIsMovedOut) {
+  const auto places = RunInPlaces(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      same = aten::type_as(%a, %x)
+      b = aten::neg(%x)
+      c = aten::exp(%same)
+      gradient 0 = b
+      gradient 1 = c)",
+                                  1, {Place(), Place()});
+  EXPECT_TRUE(made_there_[0]);
+  EXPECT_TRUE(at::equal(places[0], at::neg(Input())));
+  EXPECT_TRUE(at::equal(places[1], at::exp(at::relu(Input()))));
+}
+
+TEST_F(GraphPlacesTest, TemporariesLieInMemoryThatIsIdleThroughout) {
+  const auto graph = BindLines(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      b = aten::neg(%a)
+      c = aten::exp(%b)
+      gradient 0 = c)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const std::vector<at::Tensor> idle = {Place(), Place()};
+  const absl::Status status = graph->Run(
+      {Input()}, [](const PhaseOutput&, const at::Tensor&) {},
+      [](const PhaseOutput&) { return at::Tensor(); }, idle);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(PeakInMiB(), 0);
+}
+
+// It lives longer than the place is the run's.
+TEST_F(GraphPlacesTest, AnUpdateThatIsAViewOfAResultLiesElsewhere) {
+  const auto graph = BindLines(R"(
+      x = slot 0
+      a = aten::relu(%x)
+      u = aten::slice.Tensor(%a, 0, 0, 1000, 1)
+      gradient 0 = a
+      update 1 = u)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const at::Tensor place = Place();
+  at::Tensor update;
+  const absl::Status status = graph->Run(
+      {Input()},
+      [&](const PhaseOutput& output, at::Tensor made) {
+        if (output.kind == OutputKind::kUpdate) update = std::move(made);
+      },
+      [&](const PhaseOutput& output) {
+        return output.kind == OutputKind::kGradient ? place : at::Tensor();
+      });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_NE(update.storage().data(), place.data_ptr());
+  EXPECT_TRUE(at::equal(update, at::relu(Input()).slice(0, 0, 1000)));
+  EXPECT_GT(device_->usage().current, Bytes());
+  update.reset();
+  EXPECT_EQ(device_->usage().current, Bytes());
+}
+
+}  // namespace
+}  // namespace harmony::worker
