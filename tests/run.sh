@@ -12,8 +12,8 @@ quick=0
 [ "${1:-}" = --quick ] && quick=1
 
 deploy/setup.sh --no-build --with-tests
-export CCACHE_DIR="${CCACHE_DIR:-$PWD/.cache/ccache}" CCACHE_MAXSIZE=10G
-export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+# The user's compiler cache, so that another clone or worktree compiles nothing twice; wherever it is, paths are relative.
+export CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-20G}" CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
 say() { echo "[tests] $(date +%H:%M:%S) $*"; }
 
