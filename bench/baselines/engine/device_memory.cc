@@ -7,19 +7,22 @@ namespace harmony::baselines {
 using command::LaneKind;
 
 DeviceMemory::DeviceMemory(const LayerCosts& costs, int device, Bytes capacity,
-                           const Paging& paging, Timeline* timeline)
+                           const Paging& paging, Timeline* timeline, Recording* recording)
     : costs_(costs),
       device_(device),
       capacity_(capacity),
       paging_(paging),
       timeline_(*timeline),
+      recording_(recording),
       free_bytes_(capacity) {
+  if (recording_ != nullptr) recording_->AddDevice(capacity);
   free_.push_back({capacity, {kNoOperation, kNoOperation, kNoOperation}});
 }
 
 Tensor DeviceMemory::Add(const TensorTraits& traits) {
   State state;
   state.traits = traits;
+  state.room = InPages(traits.size);
   state.on_host = traits.on_host;
   tensors_.push_back(state);
   return static_cast<Tensor>(tensors_.size() - 1);
@@ -32,13 +35,13 @@ Operation DeviceMemory::Trigger() const {
 }
 
 void DeviceMemory::CheckFits(const DeviceTask& task) {
-  Bytes needed = fixed_ + task.scratch;
+  Bytes needed = fixed_ + InPages(task.scratch);
   const auto count = [&](const std::vector<Tensor>& tensors) {
     for (Tensor tensor : tensors) {
       State& state = at(tensor);
       if (state.pinned) continue;
       state.pinned = true;
-      if (!state.resident || state.traits.evictable) needed += state.traits.size;
+      if (!state.resident || state.traits.evictable) needed += state.room;
     }
   };
   count(task.reads);
@@ -56,21 +59,24 @@ Operation DeviceMemory::Run(const DeviceTask& task) {
     for (Tensor tensor : *tensors) {
       if (!at(tensor).resident) {
         room.clear();
-        Take(at(tensor).traits.size, &room);
+        Take(at(tensor).room, &room);
         BringIn(tensor, room);
       }
       after.push_back(at(tensor).ready);
     }
   }
   for (Tensor tensor : task.creates) {
-    Take(at(tensor).traits.size, &after);
+    Take(at(tensor).room, &after);
     Enter(tensor);
   }
-  Take(task.scratch, &after);
+  const Bytes scratch = InPages(task.scratch);
+  Take(scratch, &after);
+  const Stay scratch_stay = NewStay(scratch);
   const bool compute = task.lane == LaneKind::kCompute;
   const Operation operation = compute ? timeline_.Add({task.lane, device_}, task.duration, after)
                                       : timeline_.AddCopy({task.lane, device_}, task.duration,
                                                           task.moved, task.traffic, after);
+  RecordTask(task, scratch_stay, operation);
   for (Tensor tensor : task.reads) Touch(tensor, /*dirty=*/false, operation, compute);
   for (Tensor tensor : task.writes) Touch(tensor, /*dirty=*/true, operation, compute);
   for (Tensor tensor : task.creates) Touch(tensor, /*dirty=*/true, operation, compute);
@@ -78,7 +84,7 @@ Operation DeviceMemory::Run(const DeviceTask& task) {
     computed_.push_back(operation);
     if (computed_.size() > static_cast<size_t>(paging_.lookahead) + 1) computed_.pop_front();
   }
-  GiveBack(task.scratch, {operation, kNoOperation, kNoOperation});
+  GiveBack(scratch, scratch_stay, {operation, kNoOperation, kNoOperation});
   for (Tensor tensor : task.frees) Free(tensor, operation);
   return operation;
 }
@@ -101,8 +107,9 @@ void DeviceMemory::Take(Bytes size, std::vector<Operation>* after) {
   }
 }
 
-void DeviceMemory::GiveBack(Bytes size, std::array<Operation, 3> after) {
+void DeviceMemory::GiveBack(Bytes size, Stay stay, std::array<Operation, 3> after) {
   if (size.count() == 0) return;
+  if (recording_ != nullptr) recording_->GiveBack(stay);
   used_ -= size;
   free_bytes_ += size;
   free_.push_back({size, after});
@@ -120,6 +127,7 @@ bool DeviceMemory::EvictOne() {
     written = timeline_.AddCopy({LaneKind::kD2H, device_},
                                 costs_.Copy(LaneKind::kD2H, device_, state.traits.size),
                                 state.traits.size, state.traits.traffic, {needed, state.ready});
+    RecordCopy(Action::Kind::kCopyOut, tensor, written);
     state.on_host = true;
     state.evicted = true;
     state.host_ready = written;
@@ -133,11 +141,12 @@ bool DeviceMemory::EvictOne() {
 void DeviceMemory::Enter(Tensor tensor) {
   State& state = at(tensor);
   state.resident = true;
+  state.stay = NewStay(state.room);
   state.last_use = {kNoOperation, kNoOperation};
   if (state.traits.evictable) {
     state.place = recent_.insert(recent_.end(), tensor);
   } else {
-    fixed_ += state.traits.size;
+    fixed_ += state.room;
   }
 }
 
@@ -146,10 +155,10 @@ void DeviceMemory::Leave(Tensor tensor, std::array<Operation, 3> after) {
   if (state.traits.evictable) {
     recent_.erase(state.place);
   } else {
-    fixed_ -= state.traits.size;
+    fixed_ -= state.room;
   }
   state.resident = false;
-  GiveBack(state.traits.size, after);
+  GiveBack(state.room, state.stay, after);
 }
 
 void DeviceMemory::BringIn(Tensor tensor, const std::vector<Operation>& room) {
@@ -166,6 +175,7 @@ Operation DeviceMemory::CopyIn(Tensor tensor, const std::vector<Operation>& afte
   const Operation loaded =
       timeline_.AddCopy({LaneKind::kH2DBulk, device_},
                         costs_.Copy(LaneKind::kH2DBulk, device_, own), own, traits.traffic, after);
+  RecordCopy(Action::Kind::kCopyIn, tensor, loaded);
   if (traits.shards == 1) return loaded;
   // Each device passes its part on to all others: as much goes out as comes in.
   const Bytes others = traits.size - own;
@@ -178,6 +188,37 @@ void DeviceMemory::Forget(State& state) {
   if (!state.evicted) return;
   evicted_ -= state.traits.size;
   state.evicted = false;
+}
+
+void DeviceMemory::RecordCopy(Action::Kind kind, Tensor tensor, Operation operation) {
+  if (recording_ == nullptr) return;
+  Action& action = recording_->At(operation);
+  action.kind = kind;
+  action.device = device_;
+  action.size = at(tensor).traits.size;
+  action.traffic = at(tensor).traits.traffic;
+  action.uses = {{.tensor = tensor,
+                  .stay = at(tensor).stay,
+                  .made = kind == Action::Kind::kCopyIn,
+                  .dirty = false}};
+}
+
+void DeviceMemory::RecordTask(const DeviceTask& task, Stay scratch, Operation operation) {
+  if (recording_ == nullptr) return;
+  Action& action = recording_->At(operation);
+  action.kind = Action::Kind::kTask;
+  action.device = device_;
+  action.scratch = scratch;
+  action.work = task.work;
+  action.ends = task.frees;
+  action.size = task.moved;
+  action.traffic = task.traffic;
+  const auto add = [&](const std::vector<Tensor>& tensors, bool made, bool dirty) {
+    for (Tensor tensor : tensors) action.uses.push_back({tensor, at(tensor).stay, made, dirty});
+  };
+  add(task.reads, /*made=*/false, /*dirty=*/false);
+  add(task.writes, /*made=*/false, /*dirty=*/true);
+  add(task.creates, /*made=*/true, /*dirty=*/true);
 }
 
 void DeviceMemory::Touch(Tensor tensor, bool dirty, Operation operation, bool compute) {

@@ -24,11 +24,10 @@
 #include <vector>
 
 #include "bench/baselines/engine/layer_costs.h"
+#include "bench/baselines/engine/recording.h"
 #include "bench/baselines/engine/timeline.h"
 
 namespace harmony::baselines {
-
-using Tensor = int32_t;  // number of a tensor of one device
 
 struct TensorTraits {
   Bytes size = {};
@@ -53,6 +52,7 @@ struct DeviceTask {
   // Of a copy between devices, on its lane: what is counted.
   Bytes moved = {};
   Traffic traffic = Traffic::kGradients;
+  Work work = {};  // what is recorded
 };
 
 // A task whose tensors do not fit together.
@@ -67,13 +67,18 @@ struct Paging {
   int lookahead = 1;
   // What will be evicted dirty is written back before room is needed: to evict it then is free.
   bool writes_back_ahead = false;
+  // Memory is given out in multiples of so many bytes, a power of two; what moves are a tensor's
+  // own.
+  int64_t page = 1;
 };
 
 class DeviceMemory {
  public:
-  // `costs` and `timeline` must outlive it.
+  // `costs`, `timeline` and `recording` must outlive it. `recording`: what is decided is noted
+  // there, the devices made in their order; null: nowhere. A schedule that lacks memory, or whose
+  // tensors come in shards, cannot be carried out from it.
   DeviceMemory(const LayerCosts& costs, int device, Bytes capacity, const Paging& paging,
-               Timeline* timeline);
+               Timeline* timeline, Recording* recording = nullptr);
 
   Tensor Add(const TensorTraits& traits);
   // Runs the task; its operation.
@@ -100,6 +105,8 @@ class DeviceMemory {
  private:
   struct State {
     TensorTraits traits;
+    Bytes room;  // that it takes
+    Stay stay = kNoStay;
     bool resident = false;
     bool on_host = false;  // a valid copy
     bool evicted = false;  // that copy counts as the host's memory taken by eviction
@@ -116,10 +123,12 @@ class DeviceMemory {
   State& at(Tensor tensor) { return tensors_[static_cast<size_t>(tensor)]; }
   const State& at(Tensor tensor) const { return tensors_[static_cast<size_t>(tensor)]; }
 
+  Bytes InPages(Bytes size) const { return size.AlignUp(paging_.page); }
   void CheckFits(const DeviceTask& task);
   // Takes room; what has to end first is added to `after`.
   void Take(Bytes size, std::vector<Operation>* after);
-  void GiveBack(Bytes size, std::array<Operation, 3> after);
+  void GiveBack(Bytes size, Stay stay, std::array<Operation, 3> after);
+  Stay NewStay(Bytes size) { return recording_ ? recording_->Take(device_, size) : kNoStay; }
   bool EvictOne();
   void Enter(Tensor tensor);
   void Leave(Tensor tensor, std::array<Operation, 3> after);
@@ -129,12 +138,16 @@ class DeviceMemory {
   // The operation with whose end the task that comes next may begin to make itself room.
   Operation Trigger() const;
   void Forget(State& state);
+  void RecordCopy(Action::Kind kind, Tensor tensor, Operation operation);
+  // Before the task's tensors are touched or freed.
+  void RecordTask(const DeviceTask& task, Stay scratch, Operation operation);
 
   const LayerCosts& costs_;
   const int device_;
   const Bytes capacity_;
   const Paging paging_;
   Timeline& timeline_;
+  Recording* const recording_;
   std::vector<State> tensors_;
   std::list<Tensor> recent_;  // evictable and resident, the least recently used first
   std::deque<Room> free_;     // in the order in which it becomes free

@@ -10,7 +10,7 @@ namespace {
 
 using command::LaneKind;
 
-constexpr Tensor kNone = -1;
+constexpr Tensor kNone = kNoTensor;
 
 void Append(Tensor tensor, std::vector<Tensor>* to) {
   if (tensor != kNone) to->push_back(tensor);
@@ -31,13 +31,14 @@ const char* ToString(Recompute recompute) {
 }
 
 DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRange layers,
-                             const DevicePolicy& policy, Timeline* timeline)
+                             const DevicePolicy& policy, Timeline* timeline, Recording* recording)
     : costs_(costs),
       layers_(layers),
       policy_(policy),
       timeline_(*timeline),
+      recording_(recording),
       memory_(costs, device, costs.machine().devices[static_cast<size_t>(device)].usable(),
-              policy.paging, timeline),
+              policy.paging, timeline, recording),
       blocks_of_(costs.model().blocks.size()) {
   const bool is_virtual = policy.weights == WeightPolicy::kVirtual;
   for (size_t b = 0; b < blocks_of_.size(); ++b) {
@@ -94,7 +95,18 @@ void DeviceProgram::ReadBatch(Microbatch& microbatch, int layer, DeviceTask* tas
   if (batch == kNone && size.count() > 0) {
     batch = memory_.Add({.size = size, .traffic = Traffic::kInputs, .on_host = true});
   }
+  task->work.batch = batch;
   Append(batch, &task->reads);
+}
+
+void DeviceProgram::ReadWeights(int layer, int version, bool all, DeviceTask* task) {
+  for (const Uses& use : UsesOf(layer)) {
+    const bool reads = all || use.weights_in_backward;
+    const Tensor weights =
+        blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)];
+    if (reads) task->reads.push_back(weights);
+    task->work.weights.push_back(reads ? weights : kNone);
+  }
 }
 
 Operation DeviceProgram::Forward(int id, int layer, int version, Operation arrival, bool keeps) {
@@ -108,10 +120,8 @@ Operation DeviceProgram::Forward(int id, int layer, int version, Operation arriv
   task.duration = costs_.Forward(layer, device(), !saves);
   task.scratch = costs_.ForwardScratch(layer, !saves);
   task.after = {arrival};
-  for (const Uses& use : UsesOf(layer)) {
-    task.reads.push_back(
-        blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)]);
-  }
+  task.work = {.kind = Work::Kind::kForward, .layer = layer, .microbatch = id, .arrival = arrival};
+  ReadWeights(layer, version, /*all=*/true, &task);
   ReadBatch(microbatch, layer, &task);
   if (layer == layers_.first && microbatch.input[at] == kNone) {
     microbatch.input[at] = Activation(costs_.Boundary(layer));
@@ -119,6 +129,7 @@ Operation DeviceProgram::Forward(int id, int layer, int version, Operation arriv
   } else {
     Append(microbatch.input[at], &task.reads);
   }
+  task.work.input = microbatch.input[at];
   AddOutputs(microbatch, layer, saves, &task);
   const Operation operation = memory_.Run(task);
   DropWeights(layer, /*backward=*/false, /*last=*/false, operation);
@@ -134,12 +145,14 @@ void DeviceProgram::AddOutputs(Microbatch& microbatch, int layer, bool keeps, De
   const bool last_read = layer + 2 == costs_.num_layers();
   if (layer < layers_.last && !(passes && last_read)) {
     microbatch.input[at + 1] = Activation(costs_.Boundary(layer + 1));
+    task->work.output = microbatch.input[at + 1];
     Append(microbatch.input[at + 1], &task->creates);
   } else {
     task->scratch += costs_.Boundary(layer + 1);  // it leaves as soon as it is there
   }
   if (keeps) {
     microbatch.saved[at] = Activation(costs_.Saved(layer));
+    task->work.saved = microbatch.saved[at];
     Append(microbatch.saved[at], &task->creates);
   }
 }
@@ -163,11 +176,8 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
   task.duration = costs_.Backward(layer, device(), recomputes);
   task.scratch = costs_.BackwardScratch(layer, recomputes);
   task.after = {arrival};
-  for (const Uses& use : UsesOf(layer)) {
-    if (!use.weights_in_backward && !head) continue;
-    task.reads.push_back(
-        blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)]);
-  }
+  task.work = {.kind = Work::Kind::kBackward, .layer = layer, .microbatch = id, .arrival = arrival};
+  ReadWeights(layer, version, /*all=*/head, &task);
   ReadBatch(microbatch, layer, &task);
   Tensor& input = microbatch.input[at];
   if (head && layer == layers_.first) {  // a device that has the last layer alone
@@ -194,6 +204,10 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
     Append(done, &task.frees);
   }
   AddGradients(layer, first, &task);
+  task.work.input = input;
+  task.work.saved = microbatch.saved[at];
+  task.work.output_gradient = gradient;
+  task.work.input_gradient = microbatch.input_gradient[at];
   const Operation operation = memory_.Run(task);
   DropWeights(layer, /*backward=*/true, last, operation);
   SendGradients(layer, last, operation);
@@ -209,6 +223,7 @@ void DeviceProgram::AddGradients(int layer, bool first, DeviceTask* task) {
       own.gradient = memory_.Add(
           {.size = block.accumulator_bytes, .traffic = Traffic::kGradients, .evictable = false});
     }
+    task->work.gradients.push_back(own.gradient);
     (memory_.exists(own.gradient) ? task->writes : task->creates).push_back(own.gradient);
     const bool share_apart = policy_.gradients == GradientPolicy::kLeaveOnce && policy_.shards > 1;
     if (!share_apart) continue;
@@ -273,8 +288,17 @@ void DeviceProgram::DropWeights(int layer, bool backward, bool last, Operation a
 
 Operation DeviceProgram::Send(int boundary, Operation made) {
   const Bytes size = costs_.Boundary(boundary);
-  return timeline_.AddCopy({LaneKind::kP2P, device()}, costs_.Copy(LaneKind::kP2P, device(), size),
-                           size, Traffic::kActivations, {made});
+  const Operation sent =
+      timeline_.AddCopy({LaneKind::kP2P, device()}, costs_.Copy(LaneKind::kP2P, device(), size),
+                        size, Traffic::kActivations, {made});
+  if (recording_ != nullptr) {
+    Action& action = recording_->At(sent);
+    action.kind = Action::Kind::kSend;
+    action.device = device();
+    action.sends = made;
+    action.size = size;
+  }
+  return sent;
 }
 
 Operation DeviceProgram::Reduce(int block, Bytes moved, const std::vector<Operation>& after) {
@@ -285,6 +309,7 @@ Operation DeviceProgram::Reduce(int block, Bytes moved, const std::vector<Operat
   task.writes = {blocks_of_[static_cast<size_t>(block)].gradient};
   task.after = after;
   task.moved = moved;
+  task.work = {.kind = Work::Kind::kReduce, .block = block, .gradients = task.writes};
   return memory_.Run(task);
 }
 
@@ -295,7 +320,13 @@ Operation DeviceProgram::Update(int block, int from, int to) {
   task.reads = {own.gradient};
   task.writes = {own.weights[static_cast<size_t>(to)], own.state};
   task.frees = {own.gradient};
-  if (from != to) task.reads.push_back(own.weights[static_cast<size_t>(from)]);
+  task.work = {.kind = Work::Kind::kUpdate, .block = block, .state = own.state};
+  task.work.weights = {own.weights[static_cast<size_t>(to)]};
+  task.work.gradients = {own.gradient};
+  if (from != to) {
+    task.work.weights_before = own.weights[static_cast<size_t>(from)];
+    task.reads.push_back(task.work.weights_before);
+  }
   return memory_.Run(task);
 }
 

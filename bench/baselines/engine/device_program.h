@@ -47,9 +47,9 @@ struct DevicePolicy {
 
 class DeviceProgram {
  public:
-  // Both must outlive it.
+  // All must outlive it; `recording`: see DeviceMemory.
   DeviceProgram(const LayerCosts& costs, int device, model::LayerRange layers,
-                const DevicePolicy& policy, Timeline* timeline);
+                const DevicePolicy& policy, Timeline* timeline, Recording* recording = nullptr);
 
   // Of microbatch `id`, which is unique over all steps. REQUIRES: `layer` is one of the device's,
   // and not the model's last, whose forward is part of its backward. `arrival`: when the input of
@@ -112,6 +112,8 @@ class DeviceProgram {
   void ReadBatch(Microbatch& microbatch, int layer, DeviceTask* task);
   // What a forward makes and leaves; `keeps`: what autograd saves, too.
   void AddOutputs(Microbatch& microbatch, int layer, bool keeps, DeviceTask* task);
+  // Weights that the task reads; recorded is one of each of the layer's references.
+  void ReadWeights(int layer, int version, bool all, DeviceTask* task);
   void AddGradients(int layer, bool first, DeviceTask* task);
   void SendGradients(int layer, bool last, Operation made);
   void SendGradient(int block, bool last, Operation made);
@@ -122,6 +124,7 @@ class DeviceProgram {
   const model::LayerRange layers_;
   const DevicePolicy policy_;
   Timeline& timeline_;
+  Recording* const recording_;
   DeviceMemory memory_;
   std::vector<int> blocks_;
   std::vector<Block> blocks_of_;  // by block

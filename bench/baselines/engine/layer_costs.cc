@@ -14,6 +14,13 @@ constexpr Nanos kUnknown = Seconds(100'000);
 
 Bytes Beyond(Bytes whole, Bytes part) { return std::max(whole - part, Bytes()); }
 
+// Never less than the place that our layers keep it in.
+Bytes SavedBytes(const model::LayerCost& cost, int64_t samples) {
+  const Bytes saved = model::TimesSaturated(cost.saved_per_sample, samples);
+  const Bytes place = model::KeptTensorBytes(cost, samples);
+  return place < model::kMostBytes ? std::max(saved, place) : saved;
+}
+
 }  // namespace
 
 LayerCosts::LayerCosts(const model::ModelSpec& model, const job::JobSpec& job,
@@ -39,9 +46,7 @@ void LayerCosts::MeasureSizes() {
     const model::LayerRange alone{layer, layer};
     const bool last = layer + 1 == num_layers();
     boundary_.push_back(model::BoundaryBytes(model_, layer, microbatch_));
-    saved_.push_back(
-        last ? Bytes()
-             : model::TimesSaturated(model_.cost_of(layer).saved_per_sample, microbatch_));
+    saved_.push_back(last ? Bytes() : SavedBytes(model_.cost_of(layer), microbatch_));
     Bytes inputs;
     for (int input : model::InputsOf(model_, alone)) {
       inputs += model::InputBytes(model_, input, microbatch_);
@@ -52,6 +57,15 @@ void LayerCosts::MeasureSizes() {
              : model::WorkspaceBound(model_, model::WorkspaceOf::kForward, alone, microbatch_));
     backward_peak_.push_back(
         model::WorkspaceBound(model_, model::WorkspaceOf::kBackward, alone, microbatch_));
+    // Not all layers are known to leave what they save in a place of its own: of others it is
+    // taken off the whole.
+    const auto apart = [&](model::WorkspaceOf task, Bytes whole) {
+      const bool known = model_.cost_of(layer).recompute == model::Recompute::kUnlessKept;
+      const Bytes own = model::WorkspaceBound(model_, task, alone, microbatch_);
+      return known && own < model::kMostBytes ? own : Beyond(whole, saved_.back());
+    };
+    keeping_forward_.push_back(apart(model::WorkspaceOf::kKeepingForward, forward_peak_.back()));
+    kept_backward_.push_back(apart(model::WorkspaceOf::kKeptBackward, backward_peak_.back()));
     for (Bytes size :
          {forward_peak_.back(), backward_peak_.back(), saved_.back(), boundary_.back()}) {
       known_ = known_ && size < model::kMostBytes;
@@ -112,13 +126,11 @@ plan::LaneResources LayerCosts::resources() const {
 }
 
 Bytes LayerCosts::ForwardScratch(int layer, bool recompute) const {
-  const Bytes peak = forward_peak_[static_cast<size_t>(layer)];
-  return recompute ? peak : Beyond(peak, Saved(layer));
+  return (recompute ? forward_peak_ : keeping_forward_)[static_cast<size_t>(layer)];
 }
 
 Bytes LayerCosts::BackwardScratch(int layer, bool recompute) const {
-  const Bytes peak = backward_peak_[static_cast<size_t>(layer)];
-  return recompute ? peak : Beyond(peak, Saved(layer));
+  return (recompute ? backward_peak_ : kept_backward_)[static_cast<size_t>(layer)];
 }
 
 }  // namespace harmony::baselines

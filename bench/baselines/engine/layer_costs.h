@@ -49,7 +49,8 @@ class LayerCosts {
   Bytes Saved(int layer) const { return saved_[static_cast<size_t>(layer)]; }
   // The batch inputs that a layer reads.
   Bytes Inputs(int layer) const { return inputs_[static_cast<size_t>(layer)]; }
-  // The most that a layer's task holds beside the tensors above, by the bound that our plans count.
+  // The most that a layer's task holds beside the tensors above, by the bound that our plans count:
+  // of layers that can leave what they save in a place of its own, what is measured of that.
   Bytes ForwardScratch(int layer, bool recompute) const;
   Bytes BackwardScratch(int layer, bool recompute) const;
 
@@ -70,6 +71,7 @@ class LayerCosts {
   bool known_ = true;
   std::vector<Times> recomputing_, keeping_;  // by device
   std::vector<Bytes> boundary_, saved_, inputs_, forward_peak_, backward_peak_;
+  std::vector<Bytes> keeping_forward_, kept_backward_;  // where what is saved lies apart
 };
 
 }  // namespace harmony::baselines

@@ -71,6 +71,12 @@ Operation Timeline::AddCopy(command::Lane lane, Nanos duration, Bytes size, Traf
   return Add(lane, duration, after);
 }
 
+absl::Span<const Operation> Timeline::WaitsOf(Operation operation) const {
+  const auto at = static_cast<size_t>(operation);
+  const size_t end = at + 1 < lane_.size() ? first_wait_[at + 1] : waits_.size();
+  return absl::MakeConstSpan(waits_).subspan(first_wait_[at], end - first_wait_[at]);
+}
+
 Timeline::Order Timeline::MakeOrder() const {
   const size_t count = lane_.size();
   Order order{std::vector<size_t>(count + 1), std::vector<Operation>(waits_.size()),
@@ -79,11 +85,11 @@ Timeline::Order Timeline::MakeOrder() const {
   std::partial_sum(order.first.begin(), order.first.end(), order.first.begin());
   std::vector<size_t> next(order.first.begin(), order.first.end() - 1);
   for (size_t operation = 0; operation < count; ++operation) {
-    const size_t end = operation + 1 < count ? first_wait_[operation + 1] : waits_.size();
-    for (size_t w = first_wait_[operation]; w < end; ++w) {
-      order.successors[next[static_cast<size_t>(waits_[w])]++] = static_cast<Operation>(operation);
+    const absl::Span<const Operation> waits = WaitsOf(static_cast<Operation>(operation));
+    for (Operation wait : waits) {
+      order.successors[next[static_cast<size_t>(wait)]++] = static_cast<Operation>(operation);
     }
-    order.waits[operation] = static_cast<int>(end - first_wait_[operation]);
+    order.waits[operation] = static_cast<int>(waits.size());
   }
   return order;
 }

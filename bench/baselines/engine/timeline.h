@@ -54,6 +54,15 @@ class Timeline {
   Operation AddCopy(command::Lane lane, Nanos duration, Bytes size, Traffic traffic,
                     absl::Span<const Operation> after);
 
+  int num_operations() const { return static_cast<int>(lane_.size()); }
+  // Of an operation: its lane's LaneTable index, the step that it belongs to, how long it takes,
+  // and the operations that it comes after.
+  int LaneOf(Operation operation) const { return lane_[static_cast<size_t>(operation)]; }
+  int StepOf(Operation operation) const { return step_[static_cast<size_t>(operation)]; }
+  Nanos DurationOf(Operation operation) const { return duration_[static_cast<size_t>(operation)]; }
+  absl::Span<const Operation> WaitsOf(Operation operation) const;
+  int num_steps() const { return static_cast<int>(step_end_.size()); }
+
   // Gives all operations their times; nothing is added afterwards.
   void Run();
   Nanos EndOf(Operation operation) const { return end_[static_cast<size_t>(operation)]; }

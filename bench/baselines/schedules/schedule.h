@@ -22,16 +22,19 @@ struct Setting {
 };
 
 struct Simulation {
-  explicit Simulation(const LayerCosts& of)
-      : costs(of), timeline(of.num_devices(), of.resources()) {}
+  // `to`: where what is decided is recorded, which outlives this; null: nowhere.
+  explicit Simulation(const LayerCosts& of, Recording* to = nullptr)
+      : costs(of), timeline(of.num_devices(), of.resources()), recording(to) {}
 
   DeviceProgram& AddDevice(model::LayerRange layers, const DevicePolicy& policy) {
-    return devices.emplace_back(costs, static_cast<int>(devices.size()), layers, policy, &timeline);
+    return devices.emplace_back(costs, static_cast<int>(devices.size()), layers, policy, &timeline,
+                                recording);
   }
   model::LayerRange all_layers() const { return {0, costs.num_layers() - 1}; }
 
   const LayerCosts& costs;
   Timeline timeline;
+  Recording* const recording;
   std::deque<DeviceProgram> devices;
   Bytes host;  // what lies in host memory besides what devices evict
 };

@@ -108,6 +108,75 @@ TEST_F(DeviceMemoryTest, SaysHowMuchATaskLacks) {
   EXPECT_EQ(memory.shortage()->missing(), kUnit);
 }
 
+// By operation, those that have ended when it begins.
+std::vector<std::vector<bool>> EndedBefore(const Timeline& timeline) {
+  const auto count = static_cast<size_t>(timeline.num_operations());
+  std::vector<std::vector<bool>> ended(count, std::vector<bool>(count));
+  for (size_t operation = 0; operation < count; ++operation) {
+    for (Operation wait : timeline.WaitsOf(static_cast<Operation>(operation))) {
+      const auto before = static_cast<size_t>(wait);
+      ended[operation][before] = true;
+      for (size_t o = 0; o < before; ++o) {
+        if (ended[before][o]) ended[operation][o] = true;
+      }
+    }
+  }
+  return ended;
+}
+
+// Who carries the list out may overwrite what an operation takes, and finds there what it uses.
+TEST(RecordingTest, OperationsWaitForAllThatWorkedWithTheirPagesBefore) {
+  struct Case {
+    Schedule schedule;
+    Recompute recompute;
+  };
+  for (const auto& [schedule, recompute] :
+       {Case{DpSwap, Recompute::kNothing}, Case{DpSwap, Recompute::kLayers},
+        Case{GpipeSwap, Recompute::kStage}, Case{OneForwardOneBackwardSwap, Recompute::kLayers}}) {
+    const Toy toy(4, 2, 7, 8, {.h2d = 3, .d2h = 2, .p2p = 1}, /*boundary=*/1, /*saved=*/1);
+    const LayerCosts costs(toy.model, toy.job, toy.machine, toy.costs, 1);
+    Recording recording;
+    Simulation simulation(costs, &recording);
+    schedule({.recompute = recompute, .microbatches = 4, .steps = 2, .paging = {.page = 128}},
+             &simulation);
+    const std::vector<std::vector<bool>> ended = EndedBefore(simulation.timeline);
+    // By device and page: who has used it since it was taken, and as what.
+    std::vector<std::vector<std::pair<Stay, std::vector<Operation>>>> pages(
+        2, std::vector<std::pair<Stay, std::vector<Operation>>>(
+               static_cast<size_t>((kUnit * 7).count() / 128), {kNoStay, {}}));
+    int reused = 0;
+    const auto use = [&](Operation operation, Stay stay, bool takes) {
+      const StayPlace& place = recording.place(stay);
+      for (const Extent& extent : place.extents) {
+        for (int64_t at = 0; at < extent.size.count(); at += 128) {
+          auto& [owner, users] = pages[static_cast<size_t>(place.device)]
+                                      [static_cast<size_t>((extent.offset.count() + at) / 128)];
+          if (takes) {
+            for (Operation user : users) {
+              ++reused;
+              EXPECT_TRUE(ended[static_cast<size_t>(operation)][static_cast<size_t>(user)])
+                  << operation << " takes what " << user << " uses";
+            }
+            owner = stay;
+            users.clear();
+          }
+          EXPECT_EQ(owner, stay) << operation;
+          users.push_back(operation);
+        }
+      }
+    };
+    for (Operation operation = 0; operation < simulation.timeline.num_operations(); ++operation) {
+      const Action& action = recording.At(operation);
+      for (const Action::Use& of : action.uses) {
+        // Written back ahead, a tensor leaves when its place is taken.
+        use(operation, of.stay, of.made);
+      }
+      if (action.scratch != kNoStay) use(operation, action.scratch, /*takes=*/true);
+    }
+    EXPECT_GT(reused, 100);
+  }
+}
+
 TEST(TimelineTest, DevicesOfARootTakeTurnsOnTheirLink) {
   Toy toy(2, 2, 4, 2, {.h2d = 3});
   for (const bool shared : {false, true}) {
