@@ -60,8 +60,10 @@ def run_system(case, name, steps, memory, folder):
     result = subprocess.run([str(ROOT / "build" / "bin" / "virtual_trainer"), "--job", str(job), *settings,
                              "--devices", prediction.devices_of(case, memory), "--baseline", name],
                             capture_output=True, text=True)
-    if result.returncode != 0:
+    if result.returncode != 0 and " lacks " in result.stderr:  # memory, before anything ran
         return {"system": name, "refused": result.stderr.strip()}
+    if result.returncode != 0:
+        sys.exit(f"{name}: exit {result.returncode}\n{result.stderr}")
     found = json.loads(result.stdout)
     counted = found["steps"][3:-1]
     return {"system": name, "setting": found["setting"],
