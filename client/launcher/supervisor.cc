@@ -101,6 +101,7 @@ absl::Status Supervisor::Start(Running& process) {
   process.restart_at.reset();
   ChildSpec spec = process.service.child;
   spec.environment.emplace_back("HARMONY_INCARNATION", absl::StrCat(process.incarnation + 1));
+  spec.environment.emplace_back("HARMONY_OWN_DEATHS", absl::StrCat(process.own_deaths));
   const int cell = CellOf(process);
   spec.environment.emplace_back(ipc::kHeartbeatVariable, options_.heartbeats->VariableFor(cell));
   spec.inherited_fds.push_back(options_.heartbeats->fd());
@@ -111,6 +112,7 @@ absl::Status Supervisor::Start(Running& process) {
   ++process.incarnation;
   process.log_start = log_start;
   process.started = clock_.Now();
+  process.hung = false;
   process.watch.OnStart(process.started);
   spdlog::info("{} started: pid {}, incarnation {}", process.service.name(), process.child.pid,
                process.incarnation);
@@ -140,6 +142,7 @@ void Supervisor::KillWhatHangs() {
     spdlog::error("{} hangs: pid {}, incarnation {}, has given no sign for {}: killing it",
                   process.service.name(), process.child.pid, process.incarnation,
                   FormatDuration(limit));
+    process.hung = true;
     kill(process.child.pid, SIGKILL);
   }
 }
@@ -169,6 +172,7 @@ void Supervisor::OnDeath(Running& process, int wait_status) {
   bool first_life = process.incarnation == 0 && processes_.front().incarnation == 0;
   bool bad_configuration = first_life && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 2;
   bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
+  if (!killed || process.hung) ++process.own_deaths;
   const std::string& log = process.service.child.log_path;
   std::string tail = absl::StrCat(" (", DescribeExit(wait_status), "); last lines of ", log, ":\n",
                                   TailOfFile(log, kLogLinesShown, process.log_start));

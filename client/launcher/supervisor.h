@@ -18,7 +18,8 @@
 
 namespace harmony::client {
 
-// One process to supervise. HARMONY_INCARNATION and HARMONY_HEARTBEAT are added to its environment.
+// One process to supervise. HARMONY_INCARNATION, HARMONY_OWN_DEATHS and HARMONY_HEARTBEAT are added
+// to its environment.
 struct Service {
   std::string role;
   int device = -1;
@@ -79,6 +80,8 @@ class Supervisor {
     Service service;
     Child child;  // pid 0: not running
     int64_t incarnation = -1;
+    int64_t own_deaths = 0;  // incarnations that nobody killed, or that hung
+    bool hung = false;       // the one that runs has been killed for it
     Nanos started;
     int64_t log_start = 0;  // size of the log file when this incarnation started
     std::optional<Nanos> restart_at;

@@ -144,6 +144,7 @@ class AttachedProcess::Impl {
     hello->set_role(RoleToWire(options_.role));
     hello->set_device(options_.device);
     hello->set_incarnation(options_.incarnation);
+    hello->set_own_deaths(options_.own_deaths);
     hello->set_pid(getpid());
     hello->set_generation(last_generation_);
   }

@@ -44,9 +44,9 @@ class AttachedHandler {
 struct AttachedOptions {
   std::string socket_path;
   AttachedRole role = AttachedRole::kWorker;
-  int device = 0;       // kWorker
-  int num_devices = 0;  // of the machine, as --devices says
-  uint32_t incarnation = 0;
+  int device = 0;                            // kWorker
+  int num_devices = 0;                       // of the machine, as --devices says
+  uint32_t incarnation = 0, own_deaths = 0;  // as in ProcessEnvironment
   Nanos stats_interval = Seconds(1);
   // Is told of what no coordinator watches; outlives the process. Its first work, the start of the
   // program, ends with Start. Null: nobody watches.

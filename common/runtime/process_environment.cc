@@ -35,6 +35,8 @@ absl::StatusOr<ProcessEnvironment> ReadProcessEnvironment() {
   ProcessEnvironment environment;
   HARMONY_ASSIGN_OR_RETURN(const int incarnation, ReadNumber("HARMONY_INCARNATION"));
   environment.incarnation = static_cast<uint32_t>(incarnation);
+  HARMONY_ASSIGN_OR_RETURN(const int own_deaths, ReadNumber("HARMONY_OWN_DEATHS"));
+  environment.own_deaths = static_cast<uint32_t>(own_deaths);
   HARMONY_ASSIGN_OR_RETURN(environment.parent_pid, ReadNumber("HARMONY_PARENT_PID"));
   return environment;
 }

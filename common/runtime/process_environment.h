@@ -11,7 +11,9 @@ namespace harmony::runtime {
 
 struct ProcessEnvironment {
   uint32_t incarnation = 0;  // HARMONY_INCARNATION: how often this process was started before
-  int parent_pid = 0;        // HARMONY_PARENT_PID; 0: not given
+  // HARMONY_OWN_DEATHS: how often of these it then died by itself or hung, and was not killed.
+  uint32_t own_deaths = 0;
+  int parent_pid = 0;  // HARMONY_PARENT_PID; 0: not given
 };
 
 // Descriptors are read by InheritedSegmentFd and InheritedDeviceFds (common/ipc/fd_passing.h).

@@ -81,6 +81,7 @@ AttachedOptions ProgramContext::attached_options() const {
   options.socket_path = socket_path;
   options.num_devices = static_cast<int>(devices.size());
   options.incarnation = environment.incarnation;
+  options.own_deaths = environment.own_deaths;
   options.pulse = pulse.get();
   return options;
 }

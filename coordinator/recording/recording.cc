@@ -22,6 +22,7 @@ void Put(const runner::ProcessId& process, uint32_t incarnation, v1::Member* wir
 }
 void Put(const runner::ProcessAttached& event, v1::RecordedEvent* wire) {
   Put(event.process, event.incarnation, wire->mutable_attached());
+  wire->mutable_attached()->set_own_deaths(event.own_deaths);
 }
 void Put(const runner::ProcessLost& event, v1::RecordedEvent* wire) {
   Put(event.process, event.incarnation, wire->mutable_lost());
@@ -89,8 +90,11 @@ runner::RecordsRead RecordsOf(const v1::Records& wire, rpc::WireFields& read) {
 
 absl::StatusOr<runner::Event> EventOf(const v1::RecordedEvent& wire, rpc::WireFields& read) {
   switch (wire.event_case()) {
-    case v1::RecordedEvent::kAttached:
-      return MemberOf<runner::ProcessAttached>(wire.attached(), read);
+    case v1::RecordedEvent::kAttached: {
+      auto event = MemberOf<runner::ProcessAttached>(wire.attached(), read);
+      event.own_deaths = wire.attached().own_deaths();
+      return event;
+    }
     case v1::RecordedEvent::kLost:
       return MemberOf<runner::ProcessLost>(wire.lost(), read);
     case v1::RecordedEvent::kQuiesced: {

@@ -1,6 +1,7 @@
 #include "coordinator/runner/job_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -16,6 +17,25 @@ namespace {
 constexpr double kSlowestDisk = 20e6;
 // Parameters and moments.
 constexpr double kCheckpointBytesPerParameter = 12;
+
+// How far a job has come, the greater the further: updates, then gradients, then all else.
+// Gradients go with the update, and most else before: summed up in one number, the middle of a late
+// step would be more than the beginning of many that follow it.
+using Progress = std::array<int64_t, 3>;
+
+Progress ProgressOf(const command::ObjectTableLayout& table,
+                    const std::vector<command::ObjectView>& records) {
+  Progress progress = {};
+  for (size_t i = 0; i < records.size(); ++i) {
+    const command::ObjectKind kind = table.KeyOf(static_cast<int>(i)).kind;
+    const bool updated = kind <= command::ObjectKind::kMoment2;
+    const size_t rank = updated ? 0 : kind == command::ObjectKind::kGradient ? 1 : 2;
+    const auto version = static_cast<int64_t>(records[i].version);
+    if (records[i].state == command::ObjectState::kClean) progress[rank] += version;
+    if (records[i].state == command::ObjectState::kUpdating) progress[rank] += version - 1;
+  }
+  return progress;
+}
 
 }  // namespace
 
@@ -79,8 +99,10 @@ class JobRunner::Impl {
  private:
   struct Member {
     ProcessId process;
-    bool attached = false, quiet = false, killed = false;
-    uint32_t incarnation = 0;
+    bool attached = false, quiet = false;
+    bool killed = false;  // by us, at a deadline
+    bool blamed = false;  // for the generation that its loss ended, if it died by itself
+    uint32_t incarnation = 0, own_deaths = 0;
   };
   // The first uncompleted command of a lane, for deadlines.
   struct HeadWatch {
@@ -104,8 +126,19 @@ class JobRunner::Impl {
     Member* member = Find(event.process);
     if (member == nullptr) return;
     const bool replaces = member->attached;
+    const bool to_blame =
+        member->blamed && (member->killed || event.own_deaths > member->own_deaths);
     // Fresh, or quiesced by itself when its stream broke: it runs nothing of any generation.
-    *member = {event.process, true, true, false, event.incarnation};
+    *member = {.process = event.process,
+               .attached = true,
+               .quiet = true,
+               .incarnation = event.incarnation,
+               .own_deaths = event.own_deaths};
+    if (to_blame && EndsTooMany(event.process)) {
+      return End(absl::InternalError(
+          absl::StrCat(DebugString(event.process), " was lost ", fruitless_[event.process],
+                       " times without any progress between; its log says why")));
+    }
     if (state_ == State::kRunning || (state_ == State::kQuiescing && replaces)) {
       NextGeneration(absl::StrCat(DebugString(event.process), " is back"));
     } else if (state_ == State::kGathering &&
@@ -121,12 +154,9 @@ class JobRunner::Impl {
   void On(const ProcessLost& event) {
     Member* member = Find(event.process);
     if (member == nullptr || !member->attached || member->incarnation != event.incarnation) return;
-    member->attached = member->quiet = member->killed = false;
-    if (state_ == State::kRunning && EndsTooMany(event.process)) {
-      return End(absl::InternalError(
-          absl::StrCat(DebugString(event.process), " was lost ", fruitless_[event.process],
-                       " times without any progress between; its log says why")));
-    }
+    member->attached = member->quiet = false;
+    // Who takes its place knows whether it died by itself.
+    member->blamed = state_ == State::kRunning;
     if (state_ != State::kGathering) {
       NextGeneration(absl::StrCat(DebugString(event.process),
                                   " is lost: the step goes on from what is committed"));
@@ -175,11 +205,7 @@ class JobRunner::Impl {
       End(status);
       return;
     }
-    int64_t progress = 0;
-    for (const command::ObjectView& record : event.records) {
-      if (record.state == command::ObjectState::kClean)
-        progress += static_cast<int64_t>(record.version);
-    }
+    const Progress progress = ProgressOf(table_, event.records);
     if (progress > best_progress_) fruitless_.clear();
     best_progress_ = std::max(best_progress_, progress);
     std::fill(completed_.begin(), completed_.end(), 0);
@@ -422,7 +448,7 @@ class JobRunner::Impl {
   Nanos now_, quiesce_since_;
   std::vector<Action> actions_;
   std::map<ProcessId, int> fruitless_;  // generations ended by each since there was progress
-  int64_t best_progress_ = -1;
+  Progress best_progress_ = {-1, -1, -1};
   uint32_t asked_ = 0;  // the generation that the records were asked for
   BackOff missing_;     // what the job waits for
   command::HostTaskKind missing_task_ = command::HostTaskKind::kLoadBatch;

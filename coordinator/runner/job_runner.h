@@ -44,6 +44,7 @@ struct ProcessAttached {  // a new incarnation, or an old one that dialled in ag
                           // itself)
   ProcessId process;
   uint32_t incarnation = 0;
+  uint32_t own_deaths = 0;  // incarnations before it that died by themselves, or hung
 };
 struct ProcessLost {  // its stream broke; the service kills it by pidfd and confirms its exit
                       // before re-attach
@@ -124,7 +125,7 @@ struct RunnerOptions {
   // have the time besides that a very slow disk needs for the model.
   Nanos command_deadline = Seconds(120);
   // Generations that one process may end without any progress between; then the job fails and says
-  // which process it was.
+  // which process it was. A process that was killed from outside is not to blame, however often.
   int max_generations_without_progress = 10;
 };
 

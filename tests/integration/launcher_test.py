@@ -102,6 +102,19 @@ class UpTest(Launcher):
         self.assertTrue(all(p["incarnation"] == 1 for p in self.list().values()), self.list())
         self.assertTrue(self.alive(supervisor))
 
+    def test_a_process_is_told_how_often_it_died_by_itself_or_hung(self):
+        self.env["HARMONY_HANG_SECONDS"] = "3"
+        self.up()
+        log = pathlib.Path(self.list()[("worker", 1)]["log"])
+
+        def replaced(incarnation, own_deaths):
+            said = f"HARMONY_INCARNATION={incarnation} HARMONY_OWN_DEATHS={own_deaths} "
+            harness.wait_for(lambda: said in log.read_text(), said)
+
+        for incarnation, end, own_deaths in ((1, signal.SIGKILL, 0), (2, signal.SIGSTOP, 1), (3, signal.SIGSEGV, 2)):
+            os.kill(self.list()[("worker", 1)]["pid"], end)
+            replaced(incarnation, own_deaths)
+
     def test_one_that_hangs_before_its_first_sign_is_replaced_by_one_that_has_longer(self):
         self.env["HARMONY_HANG_SECONDS"] = "1"
         self.control("worker-1.silent")

@@ -27,6 +27,7 @@ absl::StatusOr<Members::Waiting> Members::Check(uint64_t session, std::shared_pt
   waiting.session = session;
   waiting.link = std::move(link);
   waiting.incarnation = hello.incarnation();
+  waiting.own_deaths = hello.own_deaths();
   if (hello.version() != BuildIdentity()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this coordinator was built as ", BuildIdentity(), ", the process as '", hello.version(),
@@ -107,6 +108,7 @@ void Members::Enter(Waiting waiting) {
   member = {waiting.id,
             waiting.session,
             waiting.incarnation,
+            waiting.own_deaths,
             std::move(waiting.handle),
             std::move(waiting.link),
             {}};

@@ -35,6 +35,7 @@ struct Member {
   runner::ProcessId id;
   uint64_t session = 0;  // of the stream; never used twice
   uint32_t incarnation = 0;
+  uint32_t own_deaths = 0;  // incarnations before it that nobody killed
   ProcessHandle handle;
   std::shared_ptr<ProcessLink> link;
   Pacing pacing;  // as last reported; since the process started
@@ -72,7 +73,7 @@ class Members {
     uint64_t session = 0;
     std::shared_ptr<ProcessLink> link;
     runner::ProcessId id;
-    uint32_t incarnation = 0;
+    uint32_t incarnation = 0, own_deaths = 0;
     ProcessHandle handle;
   };
   absl::StatusOr<Waiting> Check(uint64_t session, std::shared_ptr<ProcessLink> link,

@@ -104,6 +104,18 @@ void JobRun::SendSetup(const Member& member) {
 void JobRun::OnAttached(const Member& member) {
   if (ended_) return;
   gathering_since_ = deadline_clock_->Now();  // it has appeared: if it dies now, that is counted
+  // Only its successor knows whether it died by itself: what is killed from outside says nothing
+  // about the job.
+  const auto early = lost_early_.find(member.id);
+  if (early != lost_early_.end()) {
+    const bool by_itself = member.own_deaths > early->second;
+    lost_early_.erase(early);
+    if (by_itself && ++early_deaths_[member.id] > kMaxEarlyDeaths) {
+      return End(absl::InternalError(
+          absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
+                       " times while the job was being set up; its log says why")));
+    }
+  }
   SendSetup(member);
 }
 
@@ -118,10 +130,8 @@ void JobRun::OnLost(const Member& member) {
     events_.report(
         absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(), ") was lost"));
     Feed(runner::ProcessLost{member.id, member.incarnation});
-  } else if (!was_waiting && ++early_deaths_[member.id] > kMaxEarlyDeaths) {
-    End(absl::InternalError(
-        absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
-                     " times while the job was being set up; its log says why")));
+  } else if (!was_waiting) {
+    lost_early_[member.id] = member.own_deaths;
   }
   if (!ended_) events_.state_changed();
 }
@@ -187,7 +197,7 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
   if (refused_.erase(member.id) > 0) events_.state_changed();
   ready_[member.id] = member.session;
   early_deaths_.erase(member.id);
-  Feed(runner::ProcessAttached{member.id, member.incarnation});
+  Feed(runner::ProcessAttached{member.id, member.incarnation, member.own_deaths});
 }
 
 void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {

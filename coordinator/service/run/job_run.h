@@ -177,8 +177,10 @@ class JobRun {
   runner::JobRunner runner_;
   LaneMonitor monitor_;
   std::optional<MetricsLog> metrics_;
-  std::map<runner::ProcessId, uint64_t> ready_;    // session that has answered JobReady
-  std::map<runner::ProcessId, int> early_deaths_;  // in a row, before they were ready
+  std::map<runner::ProcessId, uint64_t> ready_;  // session that has answered JobReady
+  // Before they were ready, in a row: deaths by themselves; what own_deaths the last one knew.
+  std::map<runner::ProcessId, int> early_deaths_;
+  std::map<runner::ProcessId, uint32_t> lost_early_;
   std::map<runner::ProcessId, runner::BackOff>
       refused_;                            // that could not take the job up, and may yet
   std::vector<int64_t> workspace_peaks_;   // by device

@@ -234,8 +234,8 @@ void Serve(const std::vector<std::string>& arguments, const sigset_t& stop) {
 // What the process was given: arguments, the environment that matters, open memory.
 void Describe(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) std::cout << argument << " ";
-  for (const char* name : {"HARMONY_INCARNATION", "HARMONY_DEVICE_FDS", "OMP_WAIT_POLICY",
-                           "OMP_DYNAMIC", "OMP_PROC_BIND"}) {
+  for (const char* name : {"HARMONY_INCARNATION", "HARMONY_OWN_DEATHS", "HARMONY_DEVICE_FDS",
+                           "OMP_WAIT_POLICY", "OMP_DYNAMIC", "OMP_PROC_BIND"}) {
     const char* value = getenv(name);
     std::cout << name << "=" << (value == nullptr ? "" : value) << " ";
   }

@@ -1,5 +1,7 @@
 #include "coordinator/runner/job_runner.h"
 
+#include <map>
+
 #include "absl/strings/match.h"
 #include "coordinator/recording/recording.h"
 #include "coordinator/runner/action_text.h"
@@ -47,8 +49,23 @@ class JobRunnerTest : public ::testing::Test {
     return Tell(RecordsRead{1, {}});
   }
 
-  // The records of a segment in which nothing but the initialisation has been done.
-  std::vector<command::ObjectView> Initialized() const {
+  // An incarnation is lost and the next one attaches, to kRunning of `generation`: what is said
+  // when it does.
+  std::string Replace(const ProcessId& lost, uint32_t incarnation, uint32_t own_deaths,
+                      uint32_t generation) {
+    Tell(ProcessLost{lost, incarnation});
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      if (process != lost) Tell(Quiesced{process, incarnations_[process], generation});
+    }
+    incarnations_[lost] = incarnation + 1;
+    const std::string attached = Tell(ProcessAttached{lost, incarnation + 1, own_deaths});
+    Tell(RecordsRead{generation, {}});
+    return attached;
+  }
+
+  // The records of a segment in which nothing but the initialisation has been done, or `version`
+  // updates.
+  std::vector<command::ObjectView> Initialized(uint64_t version = 0) const {
     const command::ObjectTableLayout table(model_, plan_.num_microbatches, plan_.replicas);
     std::vector<command::ObjectView> records(static_cast<size_t>(table.size()));
     for (int i = 0; i < table.size(); ++i) {
@@ -57,6 +74,7 @@ class JobRunnerTest : public ::testing::Test {
       if (kind == command::ObjectKind::kParameter || kind == command::ObjectKind::kMoment1 ||
           kind == command::ObjectKind::kMoment2) {
         records[i].state = command::ObjectState::kClean;
+        records[i].version = version;
       }
     }
     return records;
@@ -66,6 +84,8 @@ class JobRunnerTest : public ::testing::Test {
   plan::Plan plan_;
   dispatch::UnitCosts costs_;
   JobRunner runner_;
+  std::map<ProcessId, uint32_t> incarnations_ = {
+      {kSwapper, 1}, {kHost, 1}, {kWorker0, 1}, {kWorker1, 1}};
 };
 
 TEST_F(JobRunnerTest, StartsWhenAllAreHere) {
@@ -149,14 +169,8 @@ TEST_F(JobRunnerTest, AFailedCommandEndsTheJob) {
 TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
   StartRunning();
   std::string last;
-  for (uint32_t round = 1; round <= 3; ++round) {
-    last = Tell(ProcessLost{kWorker0, round});
-    if (runner_.state() == JobRunner::State::kFailed) break;
-    for (const ProcessId& process : {kSwapper, kHost, kWorker1}) {
-      Tell(Quiesced{process, 1, round + 1});
-    }
-    Tell(ProcessAttached{kWorker0, round + 1});
-    Tell(RecordsRead{round + 1, {}});
+  for (uint32_t round = 1; round <= 3 && runner_.state() == JobRunner::State::kRunning; ++round) {
+    last = Replace(kWorker0, round, /*own_deaths=*/round, round + 1);
   }
   EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
 }
@@ -164,21 +178,60 @@ TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
 // Each loss of one follows a loss of the other: that is no progress either.
 TEST_F(JobRunnerTest, GivesUpOnTwoProcessesThatKeepDyingInTurns) {
   StartRunning();
-  std::map<ProcessId, uint32_t> incarnation{
-      {kSwapper, 1}, {kHost, 1}, {kWorker0, 1}, {kWorker1, 1}};
   std::string last;
-  uint32_t generation = 1;
-  for (int i = 0; i < 6 && runner_.state() != JobRunner::State::kFailed; ++i) {
-    const ProcessId lost = i % 2 == 0 ? kWorker0 : kWorker1;
-    last = Tell(ProcessLost{lost, incarnation[lost]});
-    ++generation;
-    for (const auto& [process, number] : incarnation) {
-      if (process != lost) Tell(Quiesced{process, number, generation});
-    }
-    Tell(ProcessAttached{lost, ++incarnation[lost]});
-    Tell(RecordsRead{generation, {}});
+  for (uint32_t i = 0; i < 6 && runner_.state() == JobRunner::State::kRunning; ++i) {
+    last = Replace(i % 2 == 0 ? kWorker0 : kWorker1, i / 2 + 1, /*own_deaths=*/i / 2 + 1, i + 2);
   }
   EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
+}
+
+TEST_F(JobRunnerTest, NeverGivesUpOnAProcessThatIsKilledFromOutside) {
+  StartRunning();
+  for (uint32_t round = 1; round <= 20; ++round) {
+    Replace(kWorker0, round, /*own_deaths=*/0, round + 1);
+    ASSERT_EQ(runner_.state(), JobRunner::State::kRunning) << round;
+  }
+}
+
+// What the job kills itself at a deadline counts, for it comes again.
+TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsMissingItsDeadline) {
+  StartRunning();
+  std::string last;
+  for (uint32_t round = 1; round <= 3 && runner_.state() == JobRunner::State::kRunning; ++round) {
+    Tell(Tick{}, Seconds(1000 * round));
+    EXPECT_THAT(Tell(Tick{}, Seconds(1000 * round + 500)), HasSubstr("kill host worker"));
+    last = Replace(kHost, round, /*own_deaths=*/0, round + 1);
+  }
+  EXPECT_THAT(last, HasSubstr("host worker was lost 3 times without any progress"));
+}
+
+// A worker dies now and then, each time earlier in its step than the last time. Records that are
+// given back with a step do not hide that steps have been done meanwhile.
+TEST_F(JobRunnerTest, DeathsWithStepsBetweenThemAreNotAddedUp) {
+  RunnerOptions options = Options();
+  options.dispatch.end_step = 100;
+  JobRunner runner(model_, plan_, costs_, options);
+  for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+    runner.OnEvent(ProcessAttached{process, 1}, Nanos());
+  }
+  constexpr uint32_t kRounds = 10;
+  for (uint32_t round = 1; round <= kRounds; ++round) {
+    std::vector<command::ObjectView> records = Initialized(/*version=*/20 + round);
+    // Stashes of the step under way.
+    int left = static_cast<int>(kRounds - round);
+    for (command::ObjectView& record : records) {
+      if (record.key.kind != command::ObjectKind::kStash || left-- <= 0) continue;
+      record.state = command::ObjectState::kClean;
+      record.version = 21 + round;
+    }
+    runner.OnEvent(RecordsRead{round, records}, Nanos());
+    ASSERT_EQ(runner.state(), JobRunner::State::kRunning) << round;
+    runner.OnEvent(ProcessLost{kWorker0, round}, Nanos());
+    for (const ProcessId& process : {kSwapper, kHost, kWorker1}) {
+      runner.OnEvent(Quiesced{process, 1, round + 1}, Nanos());
+    }
+    runner.OnEvent(ProcessAttached{kWorker0, round + 1, /*own_deaths=*/round}, Nanos());
+  }
 }
 
 TEST_F(JobRunnerTest, AnAbortedCommandIsTriedAgainInANewGeneration) {
