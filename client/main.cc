@@ -17,6 +17,7 @@
 #include "client/commands/prune.h"
 #include "client/commands/run.h"
 #include "client/commands/trace.h"
+#include "client/commands/units.h"
 #include "client/commands/up.h"
 #include "common/base/build_identity.h"
 
@@ -37,6 +38,8 @@ struct Arguments {
   PruneOptions prune;
   TraceOptions trace;
   ExportOptions exported;
+  ClusterOptions owned;
+  StartProcessOptions process;
   std::string job_id, shell;
   std::function<int()> command;
 };
@@ -133,6 +136,21 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
   down->add_flag("--now", args.down.now,
                  "Without a checkpoint: what was trained since the last is lost");
   down->callback([&] { args.command = [&] { return DownCommand(args.global, args.down); }; });
+}
+
+// What systemd runs: not shown.
+void AddUnitCommands(CLI::App& app, Arguments& args) {
+  CLI::App* own = app.add_subcommand("own-memory", "The memory of units of systemd")->group("");
+  AddCluster(own, args.owned);
+  own->callback([&] { args.command = [&] { return OwnMemoryCommand(args.global, args.owned); }; });
+
+  CLI::App* start = app.add_subcommand("start-process", "One process of such a unit")->group("");
+  start->add_option("role", args.process.role)
+      ->required()
+      ->check(CLI::IsMember({"coordinator", "swapper", "host", "worker"}));
+  start->add_option("device", args.process.device)->check(CheckNotNegative);
+  start->callback(
+      [&] { args.command = [&] { return StartProcessCommand(args.global, args.process); }; });
 }
 
 void AddJobCommands(CLI::App& app, Arguments& args) {
@@ -292,6 +310,7 @@ int Main(int argc, char** argv) {
                  "Where the other programs are (default: beside this one)")
       ->type_name("DIR");
   AddProcessCommands(app, args);
+  AddUnitCommands(app, args);
   AddJobCommands(app, args);
   AddPrune(app, args);
   AddInspection(app, args);

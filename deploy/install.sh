@@ -39,7 +39,7 @@ while [ $# -gt 0 ]; do
 done
 
 [[ $prefix =~ ^/[A-Za-z0-9._/+@-]*$ ]] ||
-  fail "--prefix '$prefix': a full path of letters, digits and ._/+@- is expected, for it stands in harmony.service" 2
+  fail "--prefix '$prefix': a full path of letters, digits and ._/+@- is expected, for it stands in units of systemd" 2
 prefix=$(realpath -ms "$prefix")
 destdir=${DESTDIR:-}
 [[ $destdir =~ ^(/.*)?$ ]] || fail "DESTDIR '$destdir': a full path is expected" 2
@@ -165,10 +165,10 @@ say_what_next() {
 
 # ---- Uninstalling ----
 
-# Whether systemd finds the unit of this installation.
+# Whether systemd finds units of this installation.
 is_service() {
   [ "$prefix" = /usr ] || [ "$prefix" = /usr/local ] ||
-    find /etc/systemd/system -type l -lname "$prefix/lib/systemd/system/harmony.service" 2>/dev/null | grep -q .
+    find /etc/systemd/system -type l -lname "$prefix/lib/systemd/system/harmony*" 2>/dev/null | grep -q .
 }
 
 # Folders with what outlives processes: of who uninstalls (behind sudo, of who called it), and of the service.
@@ -209,11 +209,11 @@ ask_about_state() {
 }
 
 remove_unit_links() {
-  local unit=$prefix/lib/systemd/system/harmony.service link
+  local units="$prefix/lib/systemd/system/harmony*" link
   [ -z "$destdir" ] && [ -d /etc/systemd/system ] || return 0
   while read -r link; do
-    rm -f "$link" || fail "$link starts $unit and cannot be removed: run it with sudo"
-  done < <(find /etc/systemd/system -type l -lname "$unit")
+    rm -f "$link" || fail "$link starts a unit of $prefix and cannot be removed: run it with sudo"
+  done < <(find /etc/systemd/system -type l -lname "$units")
   [ ! -d /run/systemd/system ] || systemctl daemon-reload || true
 }
 

@@ -42,7 +42,7 @@ echo "Stop them, which waits for the running job's checkpoint:"
 for dir in "${!owner_of[@]}"; do
   owner=${owner_of[$dir]}
   if [ "$dir" = /run/harmony ]; then
-    echo "  systemctl stop harmony"
+    echo "  systemctl stop harmony.service harmony.target"
   elif [ "$owner" = "$(id -un)" ]; then
     echo "  $prefix/bin/harmony --runtime-dir $dir down"
   else

@@ -109,6 +109,11 @@ class Waiting {
 
 absl::Status Signal(const RuntimePaths& paths, int pidfd, pid_t holder, bool now) {
   const absl::StatusOr<ProcessList> list = ReadProcessList(paths);
+  if (list.ok() && list->units) {
+    return absl::FailedPreconditionError(
+        "systemd has started these processes, and would start them again: `systemctl stop "
+        "harmony.target`, which waits for the running job's checkpoint");
+  }
   // A second SIGTERM would be taken for impatience.
   if (!now && list.ok() && list->stopping) {
     fprintf(stderr, "it was told to stop before: waiting\n");

@@ -20,6 +20,7 @@
 #include "client/launcher/device_memory.h"
 #include "client/launcher/launch.h"
 #include "client/launcher/runtime_dir.h"
+#include "client/launcher/services.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/io/hf_directory.h"

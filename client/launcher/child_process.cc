@@ -13,6 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/launcher/pidfd.h"
+#include "common/base/status.h"
+#include "common/ipc/service_manager.h"
 
 extern char** environ;
 
@@ -40,13 +42,10 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// What the child does between fork and exec: async-signal-safe calls only. Returns on failure, with
+// From a process of ours to the program: async-signal-safe calls only. Returns on failure, with
 // errno set.
-void PrepareAndExec(const ChildSpec& spec, pid_t parent, int log_fd, char* const* arguments,
+void PrepareAndExec(const ChildSpec& spec, int log_fd, char* const* arguments,
                     char* const* environment) {
-  if (prctl(PR_SET_PDEATHSIG, spec.death_signal) != 0) return;
-  if (getppid() != parent) _exit(1);  // it died before the signal was set
-  setsid();
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action = {};
     action.sa_handler = SIG_DFL;
@@ -67,21 +66,37 @@ void PrepareAndExec(const ChildSpec& spec, pid_t parent, int log_fd, char* const
   execve(spec.program.c_str(), arguments, environment);
 }
 
+// What the child does between fork and exec, likewise.
+void BeChildAndExec(const ChildSpec& spec, pid_t parent, int log_fd, char* const* arguments,
+                    char* const* environment) {
+  if (prctl(PR_SET_PDEATHSIG, spec.death_signal) != 0) return;
+  if (getppid() != parent) _exit(1);  // it died before the signal was set
+  setsid();
+  PrepareAndExec(spec, log_fd, arguments, environment);
+}
+
+std::vector<std::string> CommandLine(const ChildSpec& spec) {
+  std::vector<std::string> words = {spec.program};
+  words.insert(words.end(), spec.arguments.begin(), spec.arguments.end());
+  return words;
+}
+
+// None where there is to be none.
+absl::StatusOr<ipc::UniqueFd> OpenLog(const ChildSpec& spec) {
+  if (spec.log_path.empty()) return ipc::UniqueFd();
+  ipc::UniqueFd log(open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!log.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("opening ", spec.log_path));
+  return log;
+}
+
 }  // namespace
 
 absl::StatusOr<Child> Spawn(const ChildSpec& spec) {
-  std::vector<std::string> arguments = {spec.program};
-  arguments.insert(arguments.end(), spec.arguments.begin(), spec.arguments.end());
+  std::vector<std::string> arguments = CommandLine(spec);
   std::vector<std::string> environment = MergedEnvironment(spec);
   std::vector<char*> argument_pointers = Pointers(arguments);
   std::vector<char*> environment_pointers = Pointers(environment);
-
-  ipc::UniqueFd log;
-  if (!spec.log_path.empty()) {
-    log =
-        ipc::UniqueFd(open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    if (!log.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("opening ", spec.log_path));
-  }
+  HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd log, OpenLog(spec));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "making a pipe");
   ipc::UniqueFd failed_read(ends[0]), failed_write(ends[1]);
@@ -91,7 +106,7 @@ absl::StatusOr<Child> Spawn(const ChildSpec& spec) {
   child.pid = fork();
   if (child.pid < 0) return absl::ErrnoToStatus(errno, "forking");
   if (child.pid == 0) {
-    PrepareAndExec(spec, parent, log.get(), argument_pointers.data(), environment_pointers.data());
+    BeChildAndExec(spec, parent, log.get(), argument_pointers.data(), environment_pointers.data());
     int error = errno;
     ssize_t ignored = write(failed_write.get(), &error, sizeof(error));
     (void)ignored;
@@ -110,6 +125,20 @@ absl::StatusOr<Child> Spawn(const ChildSpec& spec) {
   child.pidfd = ipc::UniqueFd(pidfd_open(child.pid, 0));
   if (!child.pidfd.valid()) return absl::ErrnoToStatus(errno, "opening a pidfd");
   return child;
+}
+
+absl::Status Become(const ChildSpec& spec) {
+  ChildSpec with_handed = spec;
+  for (int i = 0; i < ipc::HandedFdCount(); ++i) {
+    with_handed.inherited_fds.push_back(ipc::kFirstHandedFd + i);
+  }
+  std::vector<std::string> arguments = CommandLine(spec);
+  std::vector<std::string> environment = MergedEnvironment(spec);
+  std::vector<char*> argument_pointers = Pointers(arguments);
+  std::vector<char*> environment_pointers = Pointers(environment);
+  HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd log, OpenLog(spec));
+  PrepareAndExec(with_handed, log.get(), argument_pointers.data(), environment_pointers.data());
+  return absl::ErrnoToStatus(errno, absl::StrCat("starting ", spec.program));
 }
 
 std::string DescribeExit(int wait_status) {

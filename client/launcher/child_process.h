@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ipc/fd_passing.h"
 
@@ -31,6 +32,10 @@ struct Child {
 // stdin from /dev/null, default signal dispositions, nothing blocked. Call from the main thread. An
 // exec that fails is reported here, by name, not as a death of the child.
 absl::StatusOr<Child> Spawn(const ChildSpec& spec);
+
+// Makes this process that program: as Spawn, but for session and death signal, which stay as they
+// are; sockets that a service manager has handed to us are handed on. Returns only when that fails.
+absl::Status Become(const ChildSpec& spec);
 
 // "exit code 3", "signal 9 (Killed)".
 std::string DescribeExit(int wait_status);

@@ -3,8 +3,6 @@
 // `harmony up`: makes memory and directories, then supervises. Runs in the supervisor's process.
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "client/launcher/cluster.h"
@@ -31,10 +29,6 @@ struct LaunchOptions {
 // Returns when all has been stopped; see Supervisor::Run for the status. FailedPrecondition when
 // another supervisor has the runtime directory.
 absl::Status LaunchAndSupervise(const LaunchOptions& options);
-
-// Settings of every process that works on the segment, as environment variables.
-std::vector<std::pair<std::string, std::string>> ProcessSettings(const std::string& runtime_dir,
-                                                                 int segment_fd);
 
 // The folder of the running executable.
 std::string OwnBinDir();

@@ -215,6 +215,7 @@ absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list
   json["devices"] = list.devices;
   json["state_dir"] = list.state_dir;
   json["stopping"] = list.stopping;
+  json["units"] = list.units;
   json["processes"] = nlohmann::ordered_json::array();
   for (const ProcessEntry& entry : list.processes) {
     nlohmann::ordered_json one;
@@ -244,12 +245,14 @@ absl::StatusOr<ProcessList> ReadProcessList(const RuntimePaths& paths) {
   ProcessList list;
   const absl::Status read =
       document::ReadJson(*text, paths.processes(), [&](const document::JsonField& root) {
-        root.Only({"supervisor", "socket", "devices", "state_dir", "stopping", "processes"});
+        root.Only(
+            {"supervisor", "socket", "devices", "state_dir", "stopping", "units", "processes"});
         list.supervisor = root.Get("supervisor").Int(0);
         list.socket = root.Get("socket").Text();
         list.devices = root.Get("devices").Text();
         list.state_dir = root.Get("state_dir").Text();
         list.stopping = root.Get("stopping").Flag();
+        list.units = root.Get("units").Flag();
         for (const document::JsonField& item : root.Get("processes").Items()) {
           item.Only({"role", "device", "pid", "incarnation", "log"});
           ProcessEntry& entry = list.processes.emplace_back();

@@ -24,6 +24,8 @@ struct RuntimePaths {
   std::string socket() const { return dir + "/" + socket_name; }
   std::string socket_lock() const { return socket() + ".lock"; }  // the coordinator's own
   std::string lock() const { return dir + "/harmony.lock"; }      // the supervisor's
+  // Where the owner of the memory listens, when processes are units of systemd.
+  std::string memory_socket() const { return dir + "/memory.sock"; }
   std::string processes() const { return dir + "/processes.json"; }
   std::string logs() const { return state_dir + "/logs"; }
 };
@@ -90,6 +92,8 @@ struct ProcessList {
   std::string state_dir;
   bool stopping = false;  // it was told to
   std::vector<ProcessEntry> processes;
+  // The processes are units of systemd, and `supervisor` is who owns their memory.
+  bool units = false;
 };
 // Replaces the file atomically.
 absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list);

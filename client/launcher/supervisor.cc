@@ -46,8 +46,6 @@ sigset_t HandledSignals() {
 
 }  // namespace
 
-std::string Service::name() const { return device >= 0 ? absl::StrCat(role, " ", device) : role; }
-
 Supervisor::Supervisor(SupervisorOptions options)
     : options_(std::move(options)),
       look_(LookFor(options_.hang_limit)),

@@ -13,25 +13,19 @@
 #include "client/launcher/heartbeat_watch.h"
 #include "client/launcher/restart_policy.h"
 #include "client/launcher/runtime_dir.h"
+#include "client/launcher/services.h"
 #include "common/base/attended_clock.h"
 #include "common/ipc/heartbeat.h"
 
 namespace harmony::client {
 
-// One process to supervise. HARMONY_INCARNATION, HARMONY_OWN_DEATHS and HARMONY_HEARTBEAT are added
-// to its environment.
-struct Service {
-  std::string role;
-  int device = -1;
-  ChildSpec child;
-  std::string name() const;  // "worker 0", "coordinator"
-};
-
 struct SupervisorOptions {
   RuntimePaths paths;
-  std::string devices;            // shown by `harmony status`
-  std::vector<Service> services;  // the first is the coordinator: it is stopped before the others
-  Nanos grace = Seconds(5);       // for all but the coordinator, which writes a checkpoint first
+  std::string devices;  // shown by `harmony status`
+  // The first is the coordinator: it is stopped before the others. HARMONY_INCARNATION,
+  // HARMONY_OWN_DEATHS and HARMONY_HEARTBEAT are added to the environment of each.
+  std::vector<Service> services;
+  Nanos grace = Seconds(5);  // for all but the coordinator, which writes a checkpoint first
   // A cell for each service, in their order; outlives the supervisor.
   ipc::HeartbeatTable* heartbeats = nullptr;
   Nanos hang_limit = HeartbeatWatch::kDefaultLimit;  // as HeartbeatWatch

@@ -23,7 +23,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(absl::string_view socket_path) {
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  // Despite its name: how long one attempt may take. A socket that systemd keeps takes connections
+  // before there is a coordinator to answer them.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -31,10 +33,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(absl::string_view socket_path) {
                                    arguments);
 }
 
-void ListenOnSocket(grpc::ServerBuilder& builder, absl::string_view socket_path) {
+void SetServerLimits(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+}
+
+void ListenOnSocket(grpc::ServerBuilder& builder, absl::string_view socket_path) {
+  SetServerLimits(builder);
   builder.AddListeningPort(SocketTarget(socket_path), grpc::InsecureServerCredentials());
 }
 

@@ -19,8 +19,11 @@ namespace harmony::rpc {
 // connects when first used and tries again quickly (50 ms to 1 s) after a failure.
 std::shared_ptr<grpc::Channel> MakeChannel(absl::string_view socket_path);
 
-// Makes the server listen there. The caller holds the lock file beside the socket and has removed a
-// stale socket.
+// The limits of a server, however it listens.
+void SetServerLimits(grpc::ServerBuilder& builder);
+
+// Makes the server listen there, with those limits. The caller holds the lock file beside the
+// socket and has removed a stale socket.
 void ListenOnSocket(grpc::ServerBuilder& builder, absl::string_view socket_path);
 
 }  // namespace harmony::rpc

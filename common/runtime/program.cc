@@ -37,7 +37,8 @@ absl::Status RunBody(
   SetUpLog(definition.name, flags, environment.incarnation);
   HARMONY_RETURN_IF_ERROR(DieWithParent(environment.parent_pid));
   HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
-  auto pulse = std::make_unique<Pulse>(std::move(heartbeat));
+  auto pulse = std::make_unique<Pulse>(std::move(heartbeat), Pulse::kLongestWork,
+                                       ipc::ServiceManager::FromEnvironment());
   if (flags.profile.empty()) pulse->BeginWork();  // measuring takes as long as it takes
   HARMONY_ASSIGN_OR_RETURN(std::string socket, rpc::ResolveSocketPath(flags.socket));
   HARMONY_ASSIGN_OR_RETURN(std::vector<plan::DeviceSpec> devices,
@@ -90,7 +91,7 @@ int RunProgram(int argc, char** argv, const ProgramDefinition& definition,
                const std::function<absl::Status(ProgramContext&, TerminationSignals&)>& body) {
   TerminationSignals signals;
   Flags flags;
-  CLI::App app("Started by 'harmony up' or 'harmony run'; not meant to be called by hand.",
+  CLI::App app("Started by 'harmony up', 'harmony run' or systemd; not meant to be called by hand.",
                definition.name);
   app.set_version_flag("--version", absl::StrCat(definition.name, " ", BuildIdentity()));
   app.add_option("--socket", flags.socket, "Socket of the coordinator");
@@ -133,6 +134,7 @@ absl::Status ServeUntilStopped(const AttachedOptions& options, std::vector<LaneD
                             signals.RequestStop();
                           });
   process.Start();
+  if (options.pulse != nullptr) options.pulse->Ready();
   const int signal = signals.Wait();
   if (signal != 0) spdlog::info("signal {}: finishing what runs", signal);
   process.Stop();

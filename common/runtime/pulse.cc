@@ -7,8 +7,9 @@
 
 namespace harmony::runtime {
 
-Pulse::Pulse(ipc::Heartbeat heartbeat, Nanos longest_work)
+Pulse::Pulse(ipc::Heartbeat heartbeat, Nanos longest_work, ipc::ServiceManager manager)
     : heartbeat_(std::move(heartbeat)),
+      manager_(std::move(manager)),
       clock_(MonotonicClock(), kInterval * 4),
       work_(longest_work) {
   thread_ = std::thread([this] { Run(); });
@@ -33,6 +34,16 @@ void Pulse::EndWork() {
   work_.End();
 }
 
+void Pulse::Ready() {
+  MutexLock lock(mutex_);
+  manager_.Ready();
+}
+
+void Pulse::Stopping() {
+  MutexLock lock(mutex_);
+  manager_.Stopping();
+}
+
 bool Pulse::silent() {
   MutexLock lock(mutex_);
   return silent_;
@@ -42,7 +53,10 @@ void Pulse::Run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     const bool was_silent = std::exchange(silent_, work_.Exceeded(clock_.Now()));
-    if (!silent_) heartbeat_.Beat();
+    if (!silent_) {
+      heartbeat_.Beat();
+      manager_.Alive(MonotonicClock().Now());
+    }
     if (silent_ && !was_silent) {
       spdlog::error("{} of work without an end: giving no sign of life before it is over",
                     FormatDuration(work_.limit()));

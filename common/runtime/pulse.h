@@ -1,6 +1,6 @@
 #pragma once
 
-// How a process shows the launcher that it runs: the thread that beats.
+// How a process shows the launcher, or systemd, that it runs: the thread that beats.
 
 #include <optional>
 #include <thread>
@@ -8,6 +8,7 @@
 #include "common/base/attended_clock.h"
 #include "common/base/mutex.h"
 #include "common/ipc/heartbeat.h"
+#include "common/ipc/service_manager.h"
 
 namespace harmony::runtime {
 
@@ -32,7 +33,8 @@ class WorkLimit {
 // Commands are held to deadlines by the coordinator. What a process does where there may be no
 // coordinator to look (its start, letting go of what runs, the set-up of a job) is held to one
 // here, and so is each turn of the coordinator's own loop: when it lasts too long, the process
-// falls silent as well. So the launcher has one sign to watch, whatever hangs.
+// falls silent as well. So whoever watches has one sign to look at, whatever hangs: the launcher
+// the word that it gave to the process, systemd what the process of a unit sends.
 //
 // Owner: the program's frame. Thread-safe.
 class Pulse {
@@ -42,7 +44,8 @@ class Pulse {
   // The coordinator gives a command the same (runner::RunnerOptions::command_deadline).
   static constexpr Nanos kLongestWork = Seconds(120);
 
-  explicit Pulse(ipc::Heartbeat heartbeat, Nanos longest_work = kLongestWork);
+  explicit Pulse(ipc::Heartbeat heartbeat, Nanos longest_work = kLongestWork,
+                 ipc::ServiceManager manager = {});
   ~Pulse();
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
@@ -50,6 +53,9 @@ class Pulse {
   // Work that has to end within kLongestWork; a new piece takes the place of the last.
   void BeginWork();
   void EndWork();
+  // The process does what it is there for; it begins to stop. For a service manager.
+  void Ready();
+  void Stopping();
   // The last beat was left out: work lasts too long.
   bool silent();
 
@@ -61,6 +67,7 @@ class Pulse {
   CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
+  ipc::ServiceManager manager_ ABSL_GUARDED_BY(mutex_);
   const AttendedClock clock_ ABSL_GUARDED_BY(mutex_);
   WorkLimit work_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -20,6 +20,7 @@
 #include "common/document/json_line.h"
 #include "common/ipc/heartbeat.h"
 #include "common/ipc/segment.h"
+#include "common/ipc/service_manager.h"
 #include "common/rpc/address.h"
 #include "common/runtime/process_environment.h"
 #include "common/runtime/pulse.h"
@@ -104,7 +105,8 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   HARMONY_ASSIGN_OR_RETURN(plan::MachineSpec machine,
                            ResolveMachine(options.plan.devices, options.plan.host_memory));
   HARMONY_RETURN_IF_ERROR(rpc::MakeSocketFolder(socket));
-  HARMONY_ASSIGN_OR_RETURN(const ServerLock lock, ServerLock::Acquire(socket));
+  HARMONY_ASSIGN_OR_RETURN(ipc::UniqueFd handed, ipc::TakeHandedSocket(socket));
+  HARMONY_ASSIGN_OR_RETURN(const ServerLock lock, ServerLock::Acquire(socket, !handed.valid()));
   HARMONY_ASSIGN_OR_RETURN(const std::string state_dir, ResolveStateDir(options.state_dir));
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<store::JobStore> store,
                            store::JobStore::Open(state_dir));
@@ -113,15 +115,18 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   Mailbox mailbox;
   Coordinator coordinator(machine, &segment, std::move(registry), &mailbox, MonotonicClock(),
                           options.jobs_since);
-  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
-                           CoordinatorServer::Start(socket, &coordinator, &mailbox));
+  HARMONY_ASSIGN_OR_RETURN(
+      std::unique_ptr<CoordinatorServer> server,
+      CoordinatorServer::Start(socket, std::move(handed), &coordinator, &mailbox));
   spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
                options.plan.devices, state_dir, getpid());
   mailbox.Post([&] { coordinator.Begin(); });
-  // A loop that does not come round is taken to hang, and the launcher replaces this process; it
+  // A loop that does not come round is taken to hang, and who watches replaces this process; it
   // writes to disks, which may stall for longer than a process may be silent.
-  runtime::Pulse pulse(std::move(heartbeat));
+  runtime::Pulse pulse(std::move(heartbeat), runtime::Pulse::kLongestWork,
+                       ipc::ServiceManager::FromEnvironment());
   pulse.BeginWork();
+  pulse.Ready();
   std::thread loop([&] {
     mailbox.Run(kTick, [&] {
       pulse.BeginWork();
@@ -130,6 +135,7 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   });
   const int signal = signals.Wait();
   spdlog::info("event=stopping signal={}", signal);
+  pulse.Stopping();
   mailbox.Post([&] { coordinator.Terminate([&] { signals.RequestStop(); }); });
   signals.Wait();  // done, or told to hurry
   server.reset();

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/socket_acceptor.h"
 #include "coordinator/service/attach_service.h"
 #include "coordinator/service/coordinator_service.h"
 
@@ -24,34 +26,43 @@ class ServerImpl : public CoordinatorServer {
       : public_service_(MakeCoordinatorService(coordinator, mailbox)),
         attach_service_(MakeAttachService(coordinator, mailbox)) {}
   ~ServerImpl() override {
+    acceptor_.reset();
     if (server_) server_->Shutdown(std::chrono::system_clock::now() + kGrace);
   }
 
-  bool Start(const std::string& socket_path) {
+  absl::Status Start(const std::string& socket_path, ipc::UniqueFd handed) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    rpc::ListenOnSocket(builder, socket_path);
+    if (handed.valid()) {
+      acceptor_ = std::make_unique<rpc::SocketAcceptor>(builder, std::move(handed));
+    } else {
+      rpc::ListenOnSocket(builder, socket_path);
+    }
     builder.RegisterService(public_service_.get());
     builder.RegisterService(attach_service_.get());
     server_ = builder.BuildAndStart();
-    return server_ != nullptr;
+    if (server_ == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", socket_path));
+    }
+    if (acceptor_ != nullptr) return acceptor_->Start();
+    chmod(socket_path.c_str(), 0600);
+    return absl::OkStatus();
   }
 
  private:
   std::unique_ptr<grpc::Service> public_service_, attach_service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<rpc::SocketAcceptor> acceptor_;  // of a socket that was handed to us
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
-    const std::string& socket_path, Coordinator* coordinator, Mailbox* mailbox) {
+    const std::string& socket_path, ipc::UniqueFd handed, Coordinator* coordinator,
+    Mailbox* mailbox) {
   auto server = std::make_unique<ServerImpl>(coordinator, mailbox);
-  if (!server->Start(socket_path)) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", socket_path));
-  }
-  chmod(socket_path.c_str(), 0600);
+  HARMONY_RETURN_IF_ERROR(server->Start(socket_path, std::move(handed)));
   return std::unique_ptr<CoordinatorServer>(std::move(server));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/ipc/fd_passing.h"
 
 namespace harmony::service {
 
@@ -14,8 +15,11 @@ class Mailbox;
 
 class CoordinatorServer {
  public:
-  // Listens when it returns. Both arguments must outlive it.
+  // Listens when it returns: on the socket that a service manager has `handed` to this process,
+  // which stays as it is, or, where that is none, on one that it makes. Both pointers must outlive
+  // it.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const std::string& socket_path,
+                                                                  ipc::UniqueFd handed,
                                                                   Coordinator* coordinator,
                                                                   Mailbox* mailbox);
   virtual ~CoordinatorServer() = default;  // ends all calls

@@ -29,7 +29,7 @@ bool IsStillNamed(int fd, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<ServerLock> ServerLock::Acquire(const std::string& socket_path) {
+absl::StatusOr<ServerLock> ServerLock::Acquire(const std::string& socket_path, bool own_socket) {
   const std::string path = socket_path + ".lock";
   for (;;) {
     ipc::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -45,16 +45,16 @@ absl::StatusOr<ServerLock> ServerLock::Acquire(const std::string& socket_path) {
         pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
       return io::ErrnoStatus(errno, "write", path);
     }
-    if (unlink(socket_path.c_str()) != 0 && errno != ENOENT) {
+    if (own_socket && unlink(socket_path.c_str()) != 0 && errno != ENOENT) {
       return io::ErrnoStatus(errno, "remove", socket_path);
     }
-    return ServerLock(std::move(fd), socket_path);
+    return ServerLock(std::move(fd), socket_path, own_socket);
   }
 }
 
 ServerLock::~ServerLock() {
   if (!fd_.valid()) return;
-  unlink(socket_path_.c_str());
+  if (own_socket_) unlink(socket_path_.c_str());
   unlink((socket_path_ + ".lock").c_str());
 }
 

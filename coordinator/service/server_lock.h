@@ -12,18 +12,20 @@ namespace harmony::service {
 
 class ServerLock {
  public:
-  // Takes `socket_path`.lock and removes a stale socket. FailedPrecondition names the socket and
-  // who has it.
-  static absl::StatusOr<ServerLock> Acquire(const std::string& socket_path);
+  // Takes `socket_path`.lock. `own_socket`: the socket is made by the holder, who removes it at the
+  // end, and a stale one now; else it is kept by who made it. FailedPrecondition names the socket
+  // and who has it.
+  static absl::StatusOr<ServerLock> Acquire(const std::string& socket_path, bool own_socket = true);
   ServerLock(ServerLock&&) = default;
-  // Removes socket and lock file.
+  // Removes lock file and, if its own, socket.
   ~ServerLock();
 
  private:
-  ServerLock(ipc::UniqueFd fd, std::string socket_path)
-      : fd_(std::move(fd)), socket_path_(std::move(socket_path)) {}
+  ServerLock(ipc::UniqueFd fd, std::string socket_path, bool own_socket)
+      : fd_(std::move(fd)), socket_path_(std::move(socket_path)), own_socket_(own_socket) {}
   ipc::UniqueFd fd_;
   std::string socket_path_;
+  bool own_socket_;
 };
 
 }  // namespace harmony::service

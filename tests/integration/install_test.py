@@ -71,6 +71,10 @@ class InstallTest(Installed):
                          sorted(f"bin/{name}" for name in PROGRAMS + (["harmony-cuda"] if (harness.BUILD / "bin/harmony-cuda").exists() else [])))
         unit = (self.prefix / "lib/systemd/system/harmony.service").read_text()
         self.assertIn(f"ExecStart={self.prefix}/bin/harmony up --config {self.prefix}/etc/harmony/cluster.yaml ", unit)
+        worker = (self.prefix / "lib/systemd/system/harmony-worker@.service").read_text()
+        self.assertIn(f"ExecStart={self.prefix}/bin/harmony start-process worker %i ", worker)
+        limits = unit[unit.index("# Regions of host memory"):unit.index("[Install]")]
+        self.assertIn(limits, worker)
         page = subprocess.run(["gzip", "-dc", self.prefix / "share/man/man1/harmony.1.gz"], text=True, capture_output=True, check=True)
         self.assertEqual(page.stdout, self.harmony("manual").stdout)
         for shell, path in (("bash", "bash-completion/completions/harmony"), ("zsh", "zsh/site-functions/_harmony")):

@@ -9,5 +9,6 @@ harmony_test(client_test
   DEPS harmony_commands LABELS sanitize)
 
 harmony_test(launcher_files_test
-  SOURCES client/launcher/child_process_test.cc client/launcher/runtime_dir_test.cc
+  SOURCES client/launcher/child_process_test.cc client/launcher/handover_test.cc
+          client/launcher/runtime_dir_test.cc
   DEPS harmony_launcher LABELS process)

@@ -1,0 +1,41 @@
+#include "client/commands/units.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sysexits.h>
+
+#include "client/launcher/memory_owner.h"
+#include "client/launcher/unit_process.h"
+#include "common/base/status.h"
+
+namespace harmony::client {
+namespace {
+
+absl::Status Own(const GlobalOptions& global, const ClusterOptions& options) {
+  MemoryOwnerOptions owner;
+  HARMONY_ASSIGN_OR_RETURN(owner.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  owner.bin_dir = BinDir(global);
+  owner.cluster = [&] { return ResolveClusterHere(global, options); };
+  spdlog::set_default_logger(spdlog::stderr_logger_st("memory"));
+  return OwnMemory(owner);
+}
+
+absl::Status StartProcess(const GlobalOptions& global, const StartProcessOptions& options) {
+  HARMONY_ASSIGN_OR_RETURN(const RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  return BecomeProcess(paths, BinDir(global), {options.role, options.device});
+}
+
+}  // namespace
+
+int OwnMemoryCommand(const GlobalOptions& global, const ClusterOptions& options) {
+  const absl::Status status = Own(global, options);
+  return status.ok() ? 0 : Fail(status);
+}
+
+int StartProcessCommand(const GlobalOptions& global, const StartProcessOptions& options) {
+  Fail(StartProcess(global, options));
+  return EX_CONFIG;
+}
+
+}  // namespace harmony::client

@@ -1,0 +1,18 @@
+#pragma once
+
+// `harmony start-process`: what systemd runs for the unit of one process.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/launcher/handover.h"
+#include "client/launcher/runtime_dir.h"
+
+namespace harmony::client {
+
+// Asks the owner of the memory (memory_owner.h), for some seconds where it is just being started
+// again, and becomes the process, of the same number. Returns only when that fails.
+absl::Status BecomeProcess(const RuntimePaths& paths, const std::string& bin_dir,
+                           const StartRequest& request);
+
+}  // namespace harmony::client

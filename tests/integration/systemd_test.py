@@ -1,0 +1,139 @@
+"""The units of deploy/systemd under a real systemd (systemd_machine.py): each process is one, and can die or be restarted alone."""
+import json
+import shutil
+import unittest
+
+import harness
+import systemd_machine
+
+# Paced, so that there are not many steps to do again without disturbance.
+DEVICES = "sim*2:mem=8MiB,flops=200M,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s"
+ENDLESS = {"max_steps": 100000, "global_batch_size": 4, "sequence_length": 16, "mode": "harmony-pp", "layer_groups": [2, 2, 2],
+           "virtual_replicas": 1}
+WORKERS = ["harmony-worker@0", "harmony-worker@1"]
+ALL = ["harmony-memory", "harmony-coordinator", "harmony-swapper", "harmony-host", *WORKERS]
+WATCHDOG = 3  # seconds
+
+
+class SystemdTest(harness.Scratch):
+
+    def setUp(self):
+        super().setUp()
+        if reason := systemd_machine.unavailable():
+            self.skipTest(reason)
+        self.work = self.dir / "work"
+        self.work.mkdir()
+        shutil.copytree(self.model, self.work / "model")
+        shutil.copy(self.dir / "data.txt", self.work)
+        self.machine = systemd_machine.Machine(self.dir, self.work, {
+            "installed/etc/harmony/cluster.yaml": json.dumps({"devices": DEVICES, "host_memory": "256MiB"}),
+            # There is no journal.
+            "systemd/system/harmony-.service.d/log.conf": "[Service]\nStandardError=append:/run/work/%p.log\n",
+            "systemd/system/harmony-host.service.d/watchdog.conf": f"[Service]\nWatchdogSec={WATCHDOG}s\n"})
+        self.addCleanup(self.machine.stop)
+
+    def systemctl(self, *args, check=0):
+        done = self.machine.run("systemctl", *args)
+        if check is not None:
+            self.assertEqual(done.returncode, check, f"{args}: {done.stdout}{done.stderr}\n{self.logs()}")
+        return done.stdout
+
+    def property(self, unit, name):
+        return self.systemctl("show", "--value", "-p", name, unit).strip()
+
+    def client(self, *args, check=0):
+        done = self.machine.run(f"{systemd_machine.PREFIX}/bin/harmony", "--runtime-dir", "/run/harmony", "--state-dir",
+                                "/var/lib/harmony", *args, user=systemd_machine.UID)
+        self.assertEqual(done.returncode, check, f"{args}: {done.stdout}{done.stderr}\n{self.logs()}")
+        return done
+
+    def logs(self):
+        return self.machine.run("sh", "-c", "systemctl --no-pager list-units --all 'harmony*'; "
+                                "tail -n 15 /run/work/*.log /var/lib/harmony/logs/*.log").stdout
+
+    def start(self):
+        self.systemctl("enable", "--runtime", *WORKERS)
+        self.systemctl("start", "harmony.target")
+
+    def submit(self):
+        """A job that ends when it is told to; its id."""
+        job, _ = self.job("endless", **ENDLESS)
+        harness.write_job(self.work / "job.yaml", json.loads(job.read_text()) | {
+            "model_name_or_path": "/run/work/model", "output_dir": "/run/work/out",
+            "data": {"path": "/run/work/data.txt", "format": "text-bytes"}})
+        return json.loads(self.client("submit", "/run/work/job.yaml", "--no-calibrate", "--json").stdout)["job_id"]
+
+    def check_result(self, steps):
+        """Losses and weights after so many steps are those of a trainer that nothing disturbs."""
+        job, _ = self.job("plain", **ENDLESS | {"max_steps": steps})
+        plain = self.plain(job, self.dir / "plain")
+        self.assertEqual(harness.losses(self.work / "out"), harness.losses(plain))
+        self.harmony("export", self.work / "out", "--checkpoint", steps, "-o", self.dir / "exported")
+        self.assertEqual(harness.weights_digest(self.dir / "exported"), harness.weights_digest(plain / "final"))
+
+    def steps(self):
+        path = self.work / "out" / "metrics.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
+
+    def goes_on(self):
+        """Waits for steps that are done from now on."""
+        before = self.steps()
+        try:
+            harness.wait_for(lambda: self.steps() >= before + 2, f"steps after {before}", deadline=60)
+        except AssertionError as error:
+            self.fail(f"{error}\n{self.logs()}")
+
+    def replaced(self, unit, pid):
+        def is_replaced():
+            return self.property(unit, "MainPID") not in ("0", pid) and self.property(unit, "ActiveState") == "active"
+        harness.wait_for(is_replaced, f"{unit} to run again")
+
+    def disturb(self, unit, act):
+        """`act` ends the process of the unit, alone, and the job goes on with another one."""
+        others = {other: self.property(other, "MainPID") for other in ALL if other != unit}
+        pid = self.property(unit, "MainPID")
+        act()
+        self.replaced(unit, pid)
+        self.goes_on()
+        self.assertEqual({other: self.property(other, "MainPID") for other in others}, others)
+
+    def kill(self, unit, signal):
+        self.systemctl("kill", f"--signal={signal}", unit)
+
+    def test_a_job_goes_on_when_units_die_hang_or_are_restarted_alone(self):
+        self.start()
+        job_id = self.submit()
+        self.goes_on()
+        self.assertEqual({self.property(unit, "ActiveState") for unit in ALL}, {"active"})
+        self.systemctl("start", "harmony-worker@2", check=1)
+        self.assertEqual(self.property("harmony-worker@2", "NRestarts"), "0")
+        self.assertIn("there is no worker 2", self.logs())
+        self.disturb("harmony-memory", lambda: self.kill("harmony-memory", "KILL"))
+        # It has been given the memory by an owner that has it from systemd.
+        self.disturb("harmony-worker@1", lambda: self.kill("harmony-worker@1", "KILL"))
+        self.disturb("harmony-coordinator", lambda: (self.kill("harmony-coordinator", "KILL"), self.client("list")))
+        self.disturb("harmony-swapper", lambda: self.systemctl("restart", "harmony-swapper"))
+        self.disturb("harmony-memory", lambda: self.systemctl("restart", "harmony-memory"))
+        self.disturb("harmony-host", lambda: self.kill("harmony-host", "STOP"))
+        self.disturb("harmony-coordinator", lambda: self.systemctl("restart", "harmony-coordinator"))
+        self.assertIn("harmony.target", self.client("down", check=2).stderr)
+
+        # The stop waits for the checkpoint, for which processes that die are started again. It cannot be over before:
+        self.kill("harmony-swapper", "STOP")
+        self.systemctl("stop", "--no-block", "harmony.target")
+        self.kill("harmony-worker@0", "KILL")
+        self.kill("harmony-swapper", "KILL")
+        self.systemctl("stop", "harmony.target")
+        self.assertTrue((self.work / "out" / f"checkpoint-{self.steps()}").is_dir(), list((self.work / "out").iterdir()))
+        harness.wait_for(lambda: not self.machine.processes(), "the others to stop")
+        self.assertEqual({self.property(unit, "ActiveState") for unit in ALL}, {"inactive"})
+
+        self.systemctl("start", "harmony.target")
+        self.goes_on()
+        self.client("cancel", job_id)
+        self.client("watch", job_id)
+        self.check_result(self.steps())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
