@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/command_line/completion.h"
 #include "client/command_line/manual.h"
 #include "client/commands/complete.h"
@@ -100,6 +103,32 @@ void AddCluster(CLI::App* app, ClusterOptions& cluster) {
       ->check(CheckNotEmpty);
 }
 
+// Who may reach the coordinator.
+void AddAccess(CLI::App* app, AccessOptions& access) {
+  app->add_option("--socket-group", access.socket_group,
+                  "Members of this group may open the socket, too: to read, unless allowed more")
+      ->type_name("GROUP")
+      ->check(CheckNotEmpty);
+  app->add_option("--listen", access.listen,
+                  "Serve other machines, too, with TLS on both sides: takes the next three and "
+                  "--allow cert:...")
+      ->type_name("HOST:PORT")
+      ->check(CheckNotEmpty);
+  app->add_option("--tls-cert", access.tls_certificate, "Certificate of the coordinator (PEM)")
+      ->type_name("FILE")
+      ->check(CheckNotEmpty);
+  app->add_option("--tls-key", access.tls_key, "Its private key")
+      ->type_name("FILE")
+      ->check(CheckNotEmpty);
+  app->add_option("--tls-client-ca", access.tls_client_ca, "Who signs certificates of clients")
+      ->type_name("FILE")
+      ->check(CheckNotEmpty);
+  app->add_option("--allow", access.allow,
+                  "user:NAME=read|change, group:NAME=... or cert:NAME=..., once for each")
+      ->type_name("RULE")
+      ->allow_extra_args(false);
+}
+
 // A command about one job, named on the command line.
 CLI::Option* AddJobCommand(CLI::App& app, Arguments& args, const std::string& name,
                            const std::string& help,
@@ -126,6 +155,7 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
 
   CLI::App* up = app.add_subcommand("up", "Start and supervise the processes");
   AddCluster(up, args.up.cluster);
+  AddAccess(up, args.up.access);
   up->add_flag("--detach", args.up.detach, "Return when they are up; else stay in the foreground");
   up->add_option("--report-fd", args.up.report_fd)->group("");
   up->add_flag("--private", args.up.private_dir)->group("");
@@ -291,6 +321,41 @@ void AddDescriptions(CLI::App& app, Arguments& args) {
   });
 }
 
+// A coordinator on another machine.
+void AddElsewhere(CLI::App& app, GlobalOptions& global) {
+  app.add_option(
+         "--address", global.address,
+         "A coordinator elsewhere, that was started with --listen ($HARMONY_ADDRESS); takes "
+         "the next three")
+      ->type_name("HOST:PORT")
+      ->check(CheckNotEmpty);
+  app.add_option("--tls-ca", global.tls.ca, "Who signed its certificate (PEM)")
+      ->type_name("FILE")
+      ->envname("HARMONY_TLS_CA");
+  app.add_option("--tls-cert", global.tls.certificate, "Certificate to show it")
+      ->type_name("FILE")
+      ->envname("HARMONY_TLS_CERT");
+  app.add_option("--tls-key", global.tls.key, "The private key of that")
+      ->type_name("FILE")
+      ->envname("HARMONY_TLS_KEY");
+}
+
+// Where the command's coordinator is, when the command can do with one elsewhere. The variable says
+// nothing to the others; the option is a mistake there.
+absl::Status SettleAddress(const std::string& command, GlobalOptions& global) {
+  constexpr absl::string_view kElsewhere[] = {"submit", "list",   "status", "watch", "logs", "plan",
+                                              "pause",  "resume", "cancel", "prune", "trace"};
+  if (std::find(std::begin(kElsewhere), std::end(kElsewhere), command) != std::end(kElsewhere)) {
+    const char* const variable = std::getenv("HARMONY_ADDRESS");
+    if (global.address.empty() && variable != nullptr) global.address = variable;
+    return absl::OkStatus();
+  }
+  if (global.address.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(command, " is about this machine and takes no --address; with it go ",
+                   absl::StrJoin(kElsewhere, ", ")));
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Harmony trains deep networks larger than GPU memory.", "harmony");
   Arguments args;
@@ -309,6 +374,7 @@ int Main(int argc, char** argv) {
   app.add_option("--bin-dir", args.global.bin_dir,
                  "Where the other programs are (default: beside this one)")
       ->type_name("DIR");
+  AddElsewhere(app, args.global);
   AddProcessCommands(app, args);
   AddUnitCommands(app, args);
   AddJobCommands(app, args);
@@ -337,6 +403,11 @@ int Main(int argc, char** argv) {
     return exit(error);
   } catch (const CLI::ParseError& error) {
     return exit(error);
+  }
+  if (const absl::Status settled =
+          SettleAddress(app.get_subcommands().front()->get_name(), args.global);
+      !settled.ok()) {
+    return Fail(settled);
   }
   return args.command();
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/launcher/device_memory.h"
 #include "client/launcher/launch.h"
 #include "client/launcher/stop_signals.h"
@@ -17,6 +18,7 @@
 #include "common/ipc/host_memory.h"
 #include "common/plan/plan_json.h"
 #include "common/profile/profile_json.h"
+#include "common/rpc/address.h"
 
 namespace harmony::client {
 namespace {
@@ -79,17 +81,31 @@ void PrintJson(const nlohmann::ordered_json& json) {
          json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
-bool IsUp(const RuntimePaths& paths) {
+bool IsUp(const GlobalOptions& global, const RuntimePaths& paths) {
+  if (!global.address.empty()) return true;
   // While a supervisor lives, a coordinator that does not accept now is about to.
   return SocketAccepts(paths.socket()) || RuntimeLockHolder(paths) != 0;
 }
 
-absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths) {
-  if (!IsUp(paths)) {
+absl::StatusOr<rpc::Endpoint> ResolveEndpoint(const GlobalOptions& global,
+                                              const RuntimePaths& paths) {
+  if (global.address.empty()) return rpc::SocketEndpoint(paths.socket());
+  HARMONY_ASSIGN_OR_RETURN(const rpc::HostPort address,
+                           rpc::ParseHostPort(global.address, "--address"));
+  rpc::Endpoint endpoint;
+  endpoint.address = address.ToString();
+  HARMONY_ASSIGN_OR_RETURN(endpoint.tls, rpc::ReadTlsFiles(global.tls, {}, absl::Now()));
+  return endpoint;
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const GlobalOptions& global,
+                                                                        const RuntimePaths& paths) {
+  HARMONY_ASSIGN_OR_RETURN(rpc::Endpoint endpoint, ResolveEndpoint(global, paths));
+  if (!IsUp(global, paths)) {
     return absl::UnavailableError(absl::StrCat("no coordinator listens on ", paths.socket(),
                                                ": start one with `harmony up`"));
   }
-  return std::make_unique<CoordinatorClient>(paths.socket());
+  return std::make_unique<CoordinatorClient>(std::move(endpoint));
 }
 
 absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {

@@ -20,6 +20,8 @@ namespace harmony::client {
 
 struct GlobalOptions {
   std::string runtime_dir, state_dir;  // empty: the defaults of ResolveRuntimePaths
+  std::string address;                 // HOST:PORT of a coordinator elsewhere; empty: the one here
+  rpc::TlsPaths tls;                   // with `address`
   std::string bin_dir;                 // empty: that of this program
   bool json = false;
 };
@@ -76,10 +78,15 @@ void PrintFinishedBefore();
 // Prints it to standard output, indented.
 void PrintJson(const nlohmann::ordered_json& json);
 
-// Whether a coordinator is up, or a supervisor is there to start it.
-bool IsUp(const RuntimePaths& paths);
+// Whether a coordinator is up, or a supervisor is there to start it. One elsewhere is taken to be.
+bool IsUp(const GlobalOptions& global, const RuntimePaths& paths);
+// Where the commands' coordinator is: at --address, or at the socket. Errors as
+// rpc::ReadTlsFiles.
+absl::StatusOr<rpc::Endpoint> ResolveEndpoint(const GlobalOptions& global,
+                                              const RuntimePaths& paths);
 // A client of the coordinator that is up. Unavailable says how to start one.
-absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const RuntimePaths& paths);
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const GlobalOptions& global,
+                                                                        const RuntimePaths& paths);
 
 // Reads the job file, the profile and the plan; NotFound names them. InvalidArgument for an
 // override without '=', or what is wrong with the profile or the plan.

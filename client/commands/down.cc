@@ -68,7 +68,9 @@ std::string AwaitedOf(const v1::Job& job) {
 // All jobs; none where the coordinator does not answer (any more).
 v1::ListResponse JobsOf(const RuntimePaths& paths) {
   if (!SocketAccepts(paths.socket())) return {};
-  return CoordinatorClient(paths.socket()).List({}).value_or(v1::ListResponse());
+  return CoordinatorClient(rpc::SocketEndpoint(paths.socket()))
+      .List({})
+      .value_or(v1::ListResponse());
 }
 
 // What an end at once loses, of each job.

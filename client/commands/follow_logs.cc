@@ -133,7 +133,7 @@ absl::StatusOr<bool> ShowReports(const GlobalOptions& global, const LogsOptions&
 
 absl::StatusOr<int> FollowJob(const GlobalOptions& global, const RuntimePaths& paths,
                               const LogsOptions& options, int signals) {
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
   std::optional<int> shown;
   Nanos answered = MonotonicClock().Now();
   for (;;) {

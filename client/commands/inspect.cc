@@ -95,8 +95,10 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest submit, MakeSubmitRequest(options.job));
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  if (options.cluster.given() || !SocketAccepts(paths.socket()))
+  const bool elsewhere = !global.address.empty();
+  if (options.cluster.given() || (!elsewhere && !SocketAccepts(paths.socket()))) {
     return PlanAlone(global, options, submit);
+  }
   if (options.compare) {
     return absl::FailedPreconditionError(
         "plan --compare: the coordinator that is up does not compare; say for which devices, with "
@@ -112,7 +114,8 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   request.set_plan(submit.plan());
   request.set_plan_path(submit.plan_path());
   request.set_explain(options.explain);
-  HARMONY_ASSIGN_OR_RETURN(v1::PlanResponse plan, CoordinatorClient(paths.socket()).Plan(request));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
+  HARMONY_ASSIGN_OR_RETURN(v1::PlanResponse plan, client->Plan(request));
   printf("%s\n", (global.json ? plan.json() : plan.text()).c_str());
   return absl::OkStatus();
 }
@@ -141,7 +144,7 @@ absl::StatusOr<std::vector<LogText>> ReadLogs(const RuntimePaths& paths,
 
 absl::Status JobLog(const GlobalOptions& global, const RuntimePaths& paths,
                     const LogsOptions& options) {
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
   v1::GetLogRequest request;
   request.set_job_id(options.job_id);
   HARMONY_ASSIGN_OR_RETURN(v1::GetLogResponse log, client->GetLog(request));
@@ -163,6 +166,11 @@ absl::StatusOr<int> Logs(const GlobalOptions& global, const LogsOptions& options
   if (!options.job_id.empty() && !options.process.empty()) {
     return absl::InvalidArgumentError(
         "logs: --process is about the processes' own logs: give it or a job, not both");
+  }
+  if (options.job_id.empty() && !global.address.empty()) {
+    return absl::InvalidArgumentError(
+        "logs: those of the processes are on the coordinator's machine; with --address, name a "
+        "job");
   }
   if (options.follow) return FollowLogs(global, paths, options);
   if (!options.job_id.empty()) {

@@ -139,12 +139,26 @@ absl::Status ShowJob(const GlobalOptions& global, const RuntimePaths& paths,
   return absl::OkStatus();
 }
 
+// The jobs of a coordinator elsewhere; its processes are its machine's business.
+absl::Status ShowAllElsewhere(const GlobalOptions& global, const RuntimePaths& paths) {
+  HARMONY_ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(global, paths));
+  HARMONY_ASSIGN_OR_RETURN(const v1::ListResponse list, client->List({}));
+  if (global.json) {
+    PrintJson({{"up", true}, {"address", global.address}, {"jobs", JobsJson(list.jobs(), true)}});
+    return absl::OkStatus();
+  }
+  printf("address  %s\n\n%s", global.address.c_str(), JobTable(list.jobs()).c_str());
+  return absl::OkStatus();
+}
+
 absl::Status ShowAll(const GlobalOptions& global, const RuntimePaths& paths) {
+  if (!global.address.empty()) return ShowAllElsewhere(global, paths);
   pid_t holder = RuntimeLockHolder(paths);
   absl::StatusOr<ProcessList> processes = ReadProcessList(paths);
   bool supervised = holder != 0 && processes.ok();
   absl::StatusOr<v1::ListResponse> jobs = absl::UnavailableError("not up");
-  if (SocketAccepts(paths.socket())) jobs = CoordinatorClient(paths.socket()).List({});
+  if (SocketAccepts(paths.socket()))
+    jobs = CoordinatorClient(rpc::SocketEndpoint(paths.socket())).List({});
   if (global.json) {
     Json json;
     json["up"] = jobs.ok();
@@ -189,7 +203,7 @@ int JobAction(const GlobalOptions& global, const std::string& job_id,
               absl::StatusOr<v1::Job> (CoordinatorClient::*action)(const Request&)) {
   absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
   if (!paths.ok()) return Fail(paths.status());
-  auto client = ConnectToCoordinator(*paths);
+  auto client = ConnectToCoordinator(global, *paths);
   if (!client.ok()) return Fail(client.status());
   Request request;
   request.set_job_id(job_id);
@@ -235,8 +249,11 @@ absl::StatusOr<v1::SubmitResponse> Submit(const GlobalOptions& global, const Run
   // The client's threads must not take what stops a calibration.
   const SignalMask as_before;
   const ipc::UniqueFd signals = TakeOverSignals();
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
-  HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
+  // What this machine measures says nothing about another's devices.
+  if (global.address.empty()) {
+    HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
+  }
   return client->Submit(request);
 }
 
@@ -253,7 +270,7 @@ absl::StatusOr<std::string> FindJobToWatch(CoordinatorClient& client) {
 // The last snapshot of the job, when it has ended.
 absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePaths& paths,
                                    const std::string& job_id) {
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
   v1::GetRequest request;
   request.set_job_id(job_id);
   if (job_id.empty()) {
@@ -263,7 +280,7 @@ absl::StatusOr<v1::Progress> Watch(const GlobalOptions& global, const RuntimePat
   auto view = MakeProgressView(global.json, LoggingStepsOf(job.job_yaml(), {}));
   if (job_id.empty()) view->Message(absl::StrCat("watching ", job.job_id()));
   FollowOptions follow;
-  follow.socket_path = paths.socket();
+  HARMONY_ASSIGN_OR_RETURN(follow.server, ResolveEndpoint(global, paths));
   follow.job_id = job.job_id();  // job_id may be empty, or a number only
   follow.patience = kCoordinatorPatience;
   JobFollower follower(std::move(follow));

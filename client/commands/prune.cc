@@ -32,10 +32,10 @@ absl::StatusOr<v1::PruneResponse> Prune(const GlobalOptions& global, const Prune
   HARMONY_ASSIGN_OR_RETURN(const v1::PruneRequest request, MakePruneRequest(options));
   HARMONY_ASSIGN_OR_RETURN(const RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  if (!IsUp(paths)) {
+  if (!IsUp(global, paths)) {
     return PruneStoredJobs(global, paths, request);
   }
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
   return client->Prune(request);
 }
 

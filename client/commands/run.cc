@@ -150,6 +150,7 @@ absl::Status RunSession::Prepare() {
 absl::Status RunSession::StartProcesses() {
   std::string bin_dir = BinDir(global_);
   HARMONY_ASSIGN_OR_RETURN(supervisor_, SupervisorProcess::Start({paths_, bin_dir, cluster_,
+                                                                  /*access=*/{},
                                                                   /*bound_to_us=*/true, since_}));
   while (signal_ == 0) {
     pollfd polled[] = {{signals_.get(), POLLIN, 0}, {supervisor_->report_fd(), POLLIN, 0}};
@@ -162,7 +163,7 @@ absl::Status RunSession::StartProcesses() {
 
 absl::Status RunSession::FollowJob() {
   FollowOptions follow;
-  follow.socket_path = paths_.socket();
+  follow.server = rpc::SocketEndpoint(paths_.socket());
   follow.submit = request_;
   follow.submitted_since = since_;
   follower_ = std::make_unique<JobFollower>(std::move(follow));
@@ -230,7 +231,8 @@ void RunSession::TryCancel() {
   if (job_id_.empty()) return;
   v1::CancelRequest request;
   request.set_job_id(job_id_);
-  absl::StatusOr<v1::Job> job = CoordinatorClient(paths_.socket()).Cancel(request);
+  absl::StatusOr<v1::Job> job =
+      CoordinatorClient(rpc::SocketEndpoint(paths_.socket())).Cancel(request);
   // Anything but a lost connection is an answer; the follower sees what comes of it.
   cancelled_ = !absl::IsUnavailable(job.status()) && !absl::IsDeadlineExceeded(job.status());
 }
@@ -239,7 +241,7 @@ void RunSession::SaveTraceOfJob() {
   if (already_finished_) {
     return view_->Message("no trace: nothing was run");
   }
-  CoordinatorClient client(paths_.socket());
+  CoordinatorClient client(rpc::SocketEndpoint(paths_.socket()));
   const absl::StatusOr<SavedTrace> trace =
       SaveTrace(client, {.job_id = job_id_, .output = options_.trace});
   traced_ = trace.status();

@@ -71,7 +71,7 @@ absl::StatusOr<Message> AskOnce(const GlobalOptions& global, const RuntimePaths&
 absl::StatusOr<KnownJobs> FindJobs(const GlobalOptions& global, const RuntimePaths& paths,
                                    const std::string& job_id) {
   KnownJobs known;
-  if (!IsUp(paths)) {
+  if (!IsUp(global, paths)) {
     std::vector<std::string> arguments;
     if (!job_id.empty()) arguments = {absl::StrCat("--job=", job_id)};  // it may begin with "-"
     HARMONY_ASSIGN_OR_RETURN(v1::StoredJobs stored,
@@ -80,7 +80,7 @@ absl::StatusOr<KnownJobs> FindJobs(const GlobalOptions& global, const RuntimePat
     known.holder = stored.holder();
     return known;
   }
-  HARMONY_ASSIGN_OR_RETURN(known.coordinator, ConnectToCoordinator(paths));
+  HARMONY_ASSIGN_OR_RETURN(known.coordinator, ConnectToCoordinator(global, paths));
   if (job_id.empty()) {
     HARMONY_ASSIGN_OR_RETURN(v1::ListResponse list, known.coordinator->List({}));
     known.jobs = std::move(*list.mutable_jobs());

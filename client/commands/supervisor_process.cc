@@ -40,6 +40,8 @@ absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
                     absl::StrCat(options.cluster.host_memory.count()),
                     "--report-fd",
                     absl::StrCat(write_end.get())};
+  const std::vector<std::string> access = options.access.ToArguments();
+  spec.arguments.insert(spec.arguments.end(), access.begin(), access.end());
   if (options.bound_to_us) {
     spec.arguments.insert(spec.arguments.end(), {"--private", "--jobs-since", options.jobs_since});
   }

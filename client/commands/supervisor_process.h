@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/launcher/access_options.h"
 #include "client/launcher/child_process.h"
 #include "client/launcher/cluster.h"
 #include "client/launcher/runtime_dir.h"
@@ -17,6 +18,7 @@ struct SupervisorProcessOptions {
   RuntimePaths paths;
   std::string bin_dir;
   Cluster cluster;
+  AccessOptions access = {};
   // Ends with us (SIGUSR1 from the kernel when we die: at once, for whoever killed us may start
   // again on the same output), and then removes the runtime directory.
   bool bound_to_us = false;

@@ -35,7 +35,7 @@ absl::Status Trace(const GlobalOptions& global, const TraceOptions& options) {
   HARMONY_RETURN_IF_ERROR(CheckOutputFile("-o", options.output, {}));
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(paths));
+  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
   HARMONY_ASSIGN_OR_RETURN(const SavedTrace trace, SaveTrace(*client, options));
   if (!global.json) {
     printf("%s\n", Describe(trace, options.output).c_str());

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,14 @@
 
 namespace harmony::client {
 namespace {
+
+// A coordinator has another current folder.
+AccessOptions AbsolutePaths(AccessOptions access) {
+  for (std::string* path : {&access.tls_certificate, &access.tls_key, &access.tls_client_ca}) {
+    if (!path->empty()) *path = std::filesystem::absolute(*path).lexically_normal().string();
+  }
+  return access;
+}
 
 absl::Status Detach(const SupervisorProcessOptions& options) {
   // It would only find out after it has lost our terminal.
@@ -31,6 +40,7 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   LaunchOptions launch;
   HARMONY_ASSIGN_OR_RETURN(launch.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   launch.bin_dir = BinDir(global);
+  launch.access = AbsolutePaths(options.access);
   HARMONY_ASSIGN_OR_RETURN(launch.cluster, ResolveClusterHere(global, options.cluster));
   if (options.report_fd < 0 && !global.json) {
     printf("devices %s%s, host memory %s\n", launch.cluster.devices.c_str(),
@@ -39,7 +49,8 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
     fflush(stdout);
   }
   if (options.detach) {
-    HARMONY_RETURN_IF_ERROR(Detach({launch.paths, launch.bin_dir, launch.cluster, false}));
+    HARMONY_RETURN_IF_ERROR(
+        Detach({launch.paths, launch.bin_dir, launch.cluster, launch.access, false}));
     if (global.json) {
       PrintJson({{"socket", launch.paths.socket()},
                  {"devices", launch.cluster.devices},

@@ -57,7 +57,8 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   supervised.devices = options.cluster.devices;
   supervised.keep_up = !options.private_dir;  // others may have jobs here
   supervised.services = AllServices(
-      {options.paths, options.bin_dir, options.cluster.devices, options.jobs_since}, memory);
+      {options.paths, options.bin_dir, options.cluster.devices, options.jobs_since, options.access},
+      memory);
   HARMONY_ASSIGN_OR_RETURN(
       ipc::HeartbeatTable heartbeats,
       ipc::HeartbeatTable::Create(static_cast<int>(supervised.services.size())));

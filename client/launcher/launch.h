@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "client/launcher/access_options.h"
 #include "client/launcher/cluster.h"
 #include "client/launcher/runtime_dir.h"
 
@@ -17,6 +18,7 @@ struct LaunchOptions {
   RuntimePaths paths;
   std::string bin_dir;  // where the programs are
   Cluster cluster;
+  AccessOptions access;
   // A descriptor to write one status line to, as soon as it is known whether the start
   // succeeded; -1: none.
   int report_fd = -1;

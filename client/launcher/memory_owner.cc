@@ -106,7 +106,7 @@ class MemoryOwner {
   MemoryOwner(const MemoryOwnerOptions& options, Kept kept, ipc::MappedRegion starts)
       : options_(options), kept_(std::move(kept)), starts_(std::move(starts)) {
     for (const Service& service :
-         AllServices({options.paths, options.bin_dir, kept_.devices, ""}, kept_.memory)) {
+         AllServices({options.paths, options.bin_dir, kept_.devices, "", {}}, kept_.memory)) {
       processes_.push_back({service.role, service.device, 0, 0, service.child.log_path});
     }
     pidfds_.resize(processes_.size());

@@ -64,6 +64,8 @@ std::string ParentOfPrivateDirs() {
 
 }  // namespace
 
+std::string RuntimePaths::attach_socket() const { return rpc::AttachSocketOf(socket()); }
+
 std::vector<std::string> DeadRuns() {
   std::vector<std::string> dead;
   std::error_code error;
@@ -193,7 +195,8 @@ absl::Status RemoveStaleFiles(const RuntimePaths& paths) {
 }
 
 void RemoveRuntimeFiles(const RuntimePaths& paths) {
-  for (const std::string& path : {paths.socket(), paths.socket_lock(), paths.processes()}) {
+  for (const std::string& path :
+       {paths.socket(), paths.attach_socket(), paths.socket_lock(), paths.processes()}) {
     unlink(path.c_str());
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// The runtime directory of one set of processes: socket, lock, list of processes. All of it is
+// The runtime directory of one set of processes: sockets, locks, list of processes. All of it is
 // removed when the supervisor stops; what must survive (job database, logs) is in the state
 // directory.
 
@@ -22,6 +22,7 @@ struct RuntimePaths {
   std::string socket_name = "coordinator.sock";
 
   std::string socket() const { return dir + "/" + socket_name; }
+  std::string attach_socket() const;                              // for the processes themselves
   std::string socket_lock() const { return socket() + ".lock"; }  // the coordinator's own
   std::string lock() const { return dir + "/harmony.lock"; }      // the supervisor's
   // Where the owner of the memory listens, when processes are units of systemd.

@@ -20,6 +20,9 @@ class ServiceBuilder {
   std::vector<Service> All() const {
     std::vector<Service> all;
     all.push_back(Make("coordinator", -1, "harmony-coordinator", "coordinator.log"));
+    const std::vector<std::string> access = settings_.access.ToArguments();
+    all.back().child.arguments.insert(all.back().child.arguments.end(), access.begin(),
+                                      access.end());
     all.back().child.environment.emplace_back(ipc::kKeptLinesFdVariable,
                                               absl::StrCat(memory_.kept_lines.get()));
     all.back().child.inherited_fds.push_back(memory_.kept_lines.get());
@@ -54,8 +57,9 @@ class ServiceBuilder {
     service.role = role;
     service.device = device;
     service.child.program = absl::StrCat(settings_.bin_dir, "/", program);
-    service.child.arguments = {"--socket", settings_.paths.socket(), "--devices",
-                               settings_.devices};
+    const std::string socket =
+        role == "coordinator" ? settings_.paths.socket() : settings_.paths.attach_socket();
+    service.child.arguments = {"--socket", socket, "--devices", settings_.devices};
     service.child.environment = ProcessSettings(settings_.paths.dir, memory_.segment.get());
     service.child.inherited_fds = {memory_.segment.get()};
     service.child.log_path = absl::StrCat(settings_.paths.logs(), "/", log);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/launcher/access_options.h"
 #include "client/launcher/child_process.h"
 #include "client/launcher/memory.h"
 #include "client/launcher/runtime_dir.h"
@@ -27,6 +28,7 @@ struct ServiceSettings {
   std::string bin_dir;
   std::string devices;     // of all of them
   std::string jobs_since;  // empty: no matter when they were submitted
+  AccessOptions access;
 };
 
 // Coordinator, swapper, host worker, and a worker for each device, in this order. `memory` must

@@ -32,7 +32,7 @@ absl::StatusOr<StartAnswer> AskPatiently(const std::string& socket, const StartR
 absl::Status BecomeProcess(const RuntimePaths& paths, const std::string& bin_dir,
                            const StartRequest& request) {
   HARMONY_ASSIGN_OR_RETURN(const StartAnswer answer, AskPatiently(paths.memory_socket(), request));
-  for (Service& service : AllServices({paths, bin_dir, answer.devices, ""}, answer.memory)) {
+  for (Service& service : AllServices({paths, bin_dir, answer.devices, "", {}}, answer.memory)) {
     if (service.role != request.role || service.device != request.device) continue;
     service.child.environment.emplace_back("HARMONY_INCARNATION", absl::StrCat(answer.incarnation));
     // Nobody says how those before it ended, so that all count.

@@ -3,8 +3,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/mutex.h"
 #include "common/rpc/channel.h"
@@ -15,35 +19,73 @@ namespace harmony::client {
 namespace {
 
 // Submitting and resuming check model and data, which may be large, and plan; a timeline is
-// simulated. All else answers at once.
-constexpr std::chrono::seconds kSlowDeadline(120);
+// simulated; all at a low priority. All else answers at once.
+constexpr std::chrono::seconds kSlowDeadline(300);
 constexpr std::chrono::seconds kCallDeadline(10);
+// Before asking a coordinator again that has been asked too often.
+constexpr std::chrono::milliseconds kPause(300);
+
+// gRPC's words about a TLS connection that does not come about, with ours before them.
+absl::Status Explained(const absl::Status& status, const rpc::Endpoint& endpoint) {
+  if (!endpoint.remote() || !absl::IsUnavailable(status)) return status;
+  absl::string_view why = "is a coordinator up there, with --listen?";
+  const std::string text = absl::AsciiStrToLower(status.message());
+  if (absl::StrContains(text, "certificate verify failed") ||
+      absl::StrContains(text, "certificate_verify_failed")) {
+    why = "its certificate is not signed by --tls-ca, or has expired";
+  } else if (absl::StrContains(text, "hostname verification") ||
+             absl::StrContains(text, "peer name")) {
+    why = "its certificate is not for this host name: give --address as the certificate has it";
+  } else if (absl::StrContains(text, "handshake") || absl::StrContains(text, "socket closed") ||
+             absl::StrContains(text, "reset by peer")) {
+    why =
+        "it closed the connection: it does not take our certificate (is it signed by what it has "
+        "as --tls-client-ca?), or has too many connections";
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no answer from ", endpoint.address, ": ", why, " (", status.message(), ")"));
+}
 
 }  // namespace
 
 struct CoordinatorClient::Impl {
-  explicit Impl(const std::string& socket_path)
-      : stub(v1::Coordinator::NewStub(rpc::MakeChannel(socket_path))) {}
+  explicit Impl(rpc::Endpoint server)
+      : endpoint(std::move(server)), stub(v1::Coordinator::NewStub(rpc::MakeChannel(endpoint))) {}
 
   template <typename Response, typename Request, typename Method>
   absl::StatusOr<Response> Call(Method method, const Request& request,
                                 std::chrono::seconds deadline = kCallDeadline) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + deadline);
-    Response response;
-    grpc::Status status = (stub.get()->*method)(&context, request, &response);
-    if (!status.ok()) return rpc::FromGrpcStatus(status);
-    return response;
+    if (request.ByteSizeLong() > rpc::kMostRequestBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job file, with the profile and the plan that go with it, has ",
+          request.ByteSizeLong(), " bytes; a coordinator takes at most ", rpc::kMostRequestBytes));
+    }
+    const auto until = std::chrono::system_clock::now() + deadline;
+    for (;;) {
+      grpc::ClientContext context;
+      context.set_deadline(until);
+      Response response;
+      const absl::Status status =
+          rpc::FromGrpcStatus((stub.get()->*method)(&context, request, &response));
+      if (status.ok()) return response;
+      const bool later = absl::IsResourceExhausted(status) &&
+                         absl::StartsWith(status.message(), rpc::kTooManyCalls);
+      if (!later || std::chrono::system_clock::now() + kPause > until) {
+        return Explained(status, endpoint);
+      }
+      std::this_thread::sleep_for(kPause);
+    }
   }
 
+  const rpc::Endpoint endpoint;
   std::unique_ptr<v1::Coordinator::Stub> stub;
   Mutex mutex;
   std::shared_ptr<grpc::ClientContext> watching ABSL_GUARDED_BY(mutex);
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 };
 
-CoordinatorClient::CoordinatorClient(const std::string& socket_path)
-    : impl_(std::make_unique<Impl>(socket_path)) {}
+CoordinatorClient::CoordinatorClient(rpc::Endpoint endpoint)
+    : impl_(std::make_unique<Impl>(std::move(endpoint))) {}
 CoordinatorClient::~CoordinatorClient() = default;
 
 using Stub = v1::Coordinator::Stub;
@@ -99,7 +141,7 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
   grpc::Status status = reader->Finish();
   MutexLock lock(impl_->mutex);
   impl_->watching = nullptr;
-  return rpc::FromGrpcStatus(status);
+  return Explained(rpc::FromGrpcStatus(status), impl_->endpoint);
 }
 
 void CoordinatorClient::StopWatching() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Calls to a coordinator over its Unix socket, with our own status at the end of each.
+// Calls to a coordinator, with our own status at the end of each.
 
 #include <functional>
 #include <memory>
@@ -8,14 +8,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/rpc/channel.h"
 #include "harmony/v1/coordinator.pb.h"
 
 namespace harmony::client {
 
-// Thread-safe. Every call has a deadline; a coordinator that is not there is Unavailable.
+// Thread-safe. Every call has a deadline; a coordinator that is not there is Unavailable. One that
+// wants fewer calls is asked again until the deadline.
 class CoordinatorClient {
  public:
-  explicit CoordinatorClient(const std::string& socket_path);
+  explicit CoordinatorClient(rpc::Endpoint endpoint);
   ~CoordinatorClient();
 
   absl::StatusOr<v1::SubmitResponse> Submit(const v1::SubmitRequest& request);

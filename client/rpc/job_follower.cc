@@ -24,7 +24,7 @@ bool IsConnectionLoss(const absl::Status& status) {
 JobFollower::JobFollower(FollowOptions options)
     : options_(std::move(options)),
       event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      client_(options_.socket_path),
+      client_(options_.server),
       submitting_(options_.submit.has_value()),
       thread_([this] { Run(); }) {}
 

@@ -23,7 +23,7 @@ bool IsConnectionLoss(const absl::Status& status);
 inline constexpr Nanos kCoordinatorPatience = Seconds(90);
 
 struct FollowOptions {
-  std::string socket_path;
+  rpc::Endpoint server;
   // Submit this first; or follow a job there is.
   std::optional<v1::SubmitRequest> submit;
   // With `submit`: jobs from before this time (RFC 3339, UTC) are not taken for the submitted one.

@@ -217,27 +217,42 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
-// A relative path as seen from `folder` (which ends with a slash, or is empty).
-void Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
+// A relative path as seen from `folder` (which ends with a slash, or is empty). Whether there was
+// one.
+bool Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
   if (key.type == JobKey::Type::kPaths) {
+    bool any = false;
     for (std::string& item : value.items) {
       const size_t path = item.find('=') + 1;
-      if (path > 0 && path < item.size() && item[path] != '/') item.insert(path, folder);
+      if (path == 0 || path >= item.size() || item[path] == '/') continue;
+      item.insert(path, folder);
+      any = true;
     }
-    return;
+    return any;
   }
-  if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') return;
+  if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') {
+    return false;
+  }
   const bool is_preset =
       key.type == JobKey::Type::kModel && model::PresetConfigJson(value.text).ok();
   const bool is_path = key.type == JobKey::Type::kPath || key.type == JobKey::Type::kModel;
-  if (!is_path || IsWord(key, value) || is_preset) return;
+  if (!is_path || IsWord(key, value) || is_preset) return false;
   while (absl::StartsWith(value.text, "./")) value.text.erase(0, 2);  // the same path: the same run
   value.text = folder + value.text;
+  return true;
 }
 
 absl::Status IsMissing(absl::string_view path, absl::string_view key, absl::string_view how = "") {
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": the key '", key, "' is missing; it must be given", how));
+}
+
+absl::Status IsRelative(absl::string_view key, const JobValue& value) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      value.origin, ": ", key,
+      ": is a relative path, and the job comes from another machine, whose folders are not those "
+      "of "
+      "the coordinator: give the whole path on the coordinator's machine, from '/' on"));
 }
 
 // Tokens by their file and its format, or arrays by the inputs that they are for.
@@ -295,7 +310,8 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
       return IsMissing(path, name);
     }
     JobValue& value = is_set ? set[name] : values[name];
-    Resolve(key, is_set ? set_folder : file_folder, value);
+    const bool relative = Resolve(key, is_set ? set_folder : file_folder, value);
+    if (relative && overrides.absolute_paths_only) return IsRelative(name, value);
     HARMONY_RETURN_IF_ERROR(key.read(key, value, job));
   }
   HARMONY_RETURN_IF_ERROR(CheckJob(job, path));

@@ -17,6 +17,8 @@ namespace harmony::job {
 struct JobOverrides {
   std::vector<std::string> settings;
   std::string folder;
+  // Of a job that comes from another machine: relative paths, in the file too, are refused.
+  bool absolute_paths_only = false;
 };
 
 // Parses and checks a job file. `path` is the file's: it is put into messages, and relative paths

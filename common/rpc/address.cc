@@ -1,5 +1,7 @@
 #include "common/rpc/address.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -10,6 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
@@ -46,8 +49,8 @@ absl::StatusOr<std::string> ResolveSocketPath(absl::string_view option) {
   if (path.size() == text.size() && LooksLikeNetworkAddress(path)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "socket '", text,
-        "' is a network address: TCP is served with TLS only, and TLS is not built yet; give the "
-        "path of a Unix-domain socket"));
+        "' is a network address, and a socket is a path: TCP is served with TLS only, by --listen "
+        "of `harmony up`, and reached by --address of the other commands"));
   }
   if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("socket '", text, "': no path"));
   std::error_code error;
@@ -62,6 +65,51 @@ absl::StatusOr<std::string> ResolveSocketPath(absl::string_view option) {
                                                    " are possible"));
   }
   return absolute;
+}
+
+std::string AttachSocketOf(absl::string_view socket_path) {
+  return absl::StrCat(socket_path.substr(0, socket_path.rfind('/') + 1), "attach.sock");
+}
+
+std::string HostPort::ToString() const {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, absl::string_view what) {
+  const size_t colon = text.rfind(':');
+  absl::string_view host = text.substr(0, colon == absl::string_view::npos ? 0 : colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  HostPort parsed;
+  const bool number = colon != absl::string_view::npos &&
+                      absl::SimpleAtoi(text.substr(colon + 1), &parsed.port) && parsed.port >= 0 &&
+                      parsed.port <= 65535;
+  if (!number || host.empty() || (!bracketed && absl::StrContains(host, ':')) ||
+      absl::StrContains(host, '/')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " ", text,
+                     ": HOST:PORT is expected, as localhost:7443, 10.0.0.7:7443 or [::1]:7443"));
+  }
+  parsed.host = std::string(host);
+  return parsed;
+}
+
+std::string NetworkOf(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return text;
+  }
+  in6_addr v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) {
+    inet_ntop(AF_INET, &v6.s6_addr[12], text, sizeof(text));
+    return text;
+  }
+  std::memset(&v6.s6_addr[8], 0, 8);
+  inet_ntop(AF_INET6, &v6, text, sizeof(text));
+  return absl::StrCat(text, "/64");
 }
 
 absl::Status MakeSocketFolder(absl::string_view socket_path) {

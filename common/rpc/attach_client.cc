@@ -94,7 +94,8 @@ class AttachClient::Impl {
   Outcome RunStream(absl::Status* status) {
     const auto context = std::make_shared<grpc::ClientContext>();
     // A new channel each time: none of an old one's waiting between attempts is inherited.
-    std::unique_ptr<v1::Attach::Stub> stub = v1::Attach::NewStub(MakeChannel(socket_path_));
+    std::unique_ptr<v1::Attach::Stub> stub =
+        v1::Attach::NewStub(MakeChannel(SocketEndpoint(socket_path_)));
     {
       MutexLock lock(mutex_);
       if (stopping_) return Outcome::kNotReached;

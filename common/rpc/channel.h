@@ -1,12 +1,13 @@
 #pragma once
 
-// Channels and servers over the coordinator's Unix-domain socket, with the same limits on both
-// sides: large messages (a window of commands, a timeline) and whole error messages fit.
+// Channels to a coordinator: over a Unix-domain socket of this machine, or over TCP with TLS on
+// both sides. Large answers (a timeline) and whole error messages fit.
 
 #include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/rpc/certificates.h"
 
 namespace grpc {
 class Channel;
@@ -15,15 +16,31 @@ class ServerBuilder;
 
 namespace harmony::rpc {
 
+// The limits of the public service; on the attach socket, a request is as long as an answer.
+inline constexpr int kMostAnswerBytes = 256 << 20;
+inline constexpr int kMostRequestBytes = 16 << 20;
+
+// How the message begins of a RESOURCE_EXHAUSTED that waiting helps against. A job that does not
+// fit has the same code.
+inline constexpr char kTooManyCalls[] = "too many calls";
+
+// Where a coordinator is.
+struct Endpoint {
+  std::string socket_path;  // of a Unix-domain socket; empty: the address
+  std::string address;      // HOST:PORT
+  TlsTexts tls;             // with the address
+
+  bool remote() const { return socket_path.empty(); }
+  const std::string& name() const { return remote() ? address : socket_path; }
+};
+Endpoint SocketEndpoint(absl::string_view socket_path);
+
 // A channel of its own (connections are not shared with other channels of the process), which
 // connects when first used and tries again quickly (50 ms to 1 s) after a failure.
-std::shared_ptr<grpc::Channel> MakeChannel(absl::string_view socket_path);
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& endpoint);
 
-// The limits of a server, however it listens.
-void SetServerLimits(grpc::ServerBuilder& builder);
-
-// Makes the server listen there, with those limits. The caller holds the lock file beside the
-// socket and has removed a stale socket.
+// Makes the server listen there, for processes of ours: anybody who may open the socket may call
+// it. The caller holds the lock file beside the socket and has removed a stale socket.
 void ListenOnSocket(grpc::ServerBuilder& builder, absl::string_view socket_path);
 
 }  // namespace harmony::rpc

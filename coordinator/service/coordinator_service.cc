@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
+#include "coordinator/service/background_work.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/service/jobs/admission.h"
 #include "coordinator/service/jobs/plan_anew.h"
@@ -20,8 +21,9 @@ constexpr int64_t kShortestWatchInterval = 20;
 constexpr std::chrono::milliseconds kPatience{200};
 
 template <typename Request>
-JobRequest RequestOf(const Request& wire) {
+JobRequest RequestOf(const Request& wire, bool remote) {
   JobRequest request;
+  request.absolute_paths_only = remote;
   request.yaml = wire.job_yaml();
   request.path = wire.job_path().empty() ? "job.yaml" : wire.job_path();
   request.overrides.assign(wire.overrides().begin(), wire.overrides().end());
@@ -35,12 +37,13 @@ JobRequest RequestOf(const Request& wire) {
 
 class CoordinatorService : public v1::Coordinator::Service {
  public:
-  CoordinatorService(Coordinator* coordinator, Mailbox* mailbox)
-      : coordinator_(coordinator), mailbox_(mailbox) {}
+  CoordinatorService(Coordinator* coordinator, Mailbox* mailbox, BackgroundWork* background,
+                     bool remote)
+      : coordinator_(coordinator), mailbox_(mailbox), remote_(remote), background_(background) {}
 
   grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* wire,
                       v1::SubmitResponse* response) override {
-    return rpc::ToGrpcStatus(DoSubmit(*wire, response));
+    return InBackground([&] { return DoSubmit(*wire, response); });
   }
 
   grpc::Status Get(grpc::ServerContext*, const v1::GetRequest* request, v1::Job* job) override {
@@ -55,8 +58,12 @@ class CoordinatorService : public v1::Coordinator::Service {
   }
   grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest* request,
                       v1::Job* job) override {
-    absl::StatusOr<store::JobRecord> ready = ReadyToResume(request->job_id());
-    if (!ready.ok()) return rpc::ToGrpcStatus(ready.status());
+    absl::StatusOr<store::JobRecord> ready = absl::UnknownError("not looked at");
+    grpc::Status status = InBackground([&] {
+      ready = ReadyToResume(request->job_id());
+      return ready.status();
+    });
+    if (!status.ok()) return status;
     return AboutJob(job, [&] { return coordinator_->Resume(request->job_id(), *ready); });
   }
 
@@ -72,7 +79,7 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* wire,
                     v1::PlanResponse* response) override {
-    return rpc::ToGrpcStatus(DoPlan(*wire, response));
+    return InBackground([&] { return DoPlan(*wire, response); });
   }
 
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
@@ -99,8 +106,11 @@ class CoordinatorService : public v1::Coordinator::Service {
                                coordinator_->TimelineOf(request->job_id(), request->last_steps()));
       return absl::OkStatus();
     });
-    if (status.ok()) FillTimeline(recorded, timeline);
-    return status;
+    if (!status.ok()) return status;
+    return InBackground([&] {
+      FillTimeline(recorded, timeline);
+      return absl::OkStatus();
+    });
   }
 
   grpc::Status GetLog(grpc::ServerContext*, const v1::GetLogRequest* request,
@@ -133,10 +143,13 @@ class CoordinatorService : public v1::Coordinator::Service {
   // Runs `question` on the loop.
   absl::Status Ask(const std::function<absl::Status()>& question) {
     absl::Status status;
-    if (!mailbox_->PostAndWait([&] { status = question(); })) {
+    if (!mailbox_->Ask([&] { status = question(); })) {
       return absl::UnavailableError("the coordinator is stopping");
     }
     return status;
+  }
+  grpc::Status InBackground(const std::function<absl::Status()>& work) {
+    return rpc::ToGrpcStatus(background_->Run(work));
   }
   grpc::Status OnLoop(const std::function<absl::Status()>& question) {
     return rpc::ToGrpcStatus(Ask(question));
@@ -180,7 +193,7 @@ class CoordinatorService : public v1::Coordinator::Service {
   }
 
   absl::Status DoSubmit(const v1::SubmitRequest& wire, v1::SubmitResponse* response) {
-    JobRequest request = RequestOf(wire);
+    JobRequest request = RequestOf(wire, remote_);
     request.overwrite = wire.overwrite();
     HARMONY_ASSIGN_OR_RETURN(const HostLimits limits, Limits());
     HARMONY_ASSIGN_OR_RETURN(AdmittedJob admitted,
@@ -203,7 +216,7 @@ class CoordinatorService : public v1::Coordinator::Service {
     if (!wire.devices().empty()) {
       HARMONY_ASSIGN_OR_RETURN(machine.devices, plan::ParseDevices(wire.devices()));
     }
-    JobRequest request = RequestOf(wire);
+    JobRequest request = RequestOf(wire, remote_);
     request.explain = wire.explain();
     HARMONY_ASSIGN_OR_RETURN(const AdmittedJob admitted, PlanJob(request, machine, limits));
     response->set_text(admitted.plan_text);
@@ -213,12 +226,15 @@ class CoordinatorService : public v1::Coordinator::Service {
 
   Coordinator* const coordinator_;
   Mailbox* const mailbox_;
+  const bool remote_;
+  BackgroundWork* const background_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeCoordinatorService(Coordinator* coordinator, Mailbox* mailbox) {
-  return std::make_unique<CoordinatorService>(coordinator, mailbox);
+std::unique_ptr<grpc::Service> MakeCoordinatorService(Coordinator* coordinator, Mailbox* mailbox,
+                                                      BackgroundWork* background, bool remote) {
+  return std::make_unique<CoordinatorService>(coordinator, mailbox, background, remote);
 }
 
 }  // namespace harmony::service

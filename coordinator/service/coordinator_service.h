@@ -11,10 +11,13 @@ class Service;
 
 namespace harmony::service {
 
+class BackgroundWork;
 class Coordinator;
 class Mailbox;
 
-// Both must outlive the service, and the server is shut down before them.
-std::unique_ptr<grpc::Service> MakeCoordinatorService(Coordinator* coordinator, Mailbox* mailbox);
+// All must outlive the service, and the server is shut down before them. `remote`: its callers are
+// on other machines, whose folders mean nothing here, so that paths in jobs have to be absolute.
+std::unique_ptr<grpc::Service> MakeCoordinatorService(Coordinator* coordinator, Mailbox* mailbox,
+                                                      BackgroundWork* background, bool remote);
 
 }  // namespace harmony::service

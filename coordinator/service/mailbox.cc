@@ -1,58 +1,84 @@
 #include "coordinator/service/mailbox.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 namespace harmony::service {
+namespace {
+
+// How much longer than a question took the next one waits.
+constexpr int kPause = 9;
+// Where messages do not end, questions are answered all the same.
+constexpr std::chrono::milliseconds kPatience{100};
+
+}  // namespace
 
 void Mailbox::Post(std::function<void()> message) {
   MutexLock lock(mutex_);
   if (closed_) return;
-  queue_.push_back(std::move(message));
+  messages_.push_back(std::move(message));
   changed_.NotifyOne();
 }
 
-bool Mailbox::PostAndWait(const std::function<void()>& message) {
+bool Mailbox::Ask(const std::function<void()>& question) {
   // Shared: when the mailbox closes, this call returns before the queue is destroyed.
   auto done = std::make_shared<bool>(false);
   MutexLock lock(mutex_);
   if (closed_) return false;
-  queue_.push_back([this, done, &message] {
-    message();
-    MutexLock inner(mutex_);
-    *done = true;
-    done_.NotifyAll();
-  });
+  questions_.push_back({std::chrono::steady_clock::now(), [this, done, &question] {
+                          question();
+                          MutexLock inner(mutex_);
+                          *done = true;
+                          done_.NotifyAll();
+                        }});
   changed_.NotifyOne();
   // Closed and idle: it was dropped. Closed but busy: it may be the one that is being run.
   while (!*done && !(closed_ && idle_)) done_.Wait(mutex_);
   return *done;
 }
 
+std::function<void()> Mailbox::Next(Time now, bool* question) {
+  const bool may_ask = !questions_.empty() && now >= next_question_;
+  *question = may_ask && (messages_.empty() || now - questions_.front().asked > kPatience);
+  std::function<void()> next;
+  if (*question) {
+    next = std::move(questions_.front().run);
+    questions_.pop_front();
+  } else if (!messages_.empty()) {
+    next = std::move(messages_.front());
+    messages_.pop_front();
+  }
+  return next;
+}
+
 void Mailbox::Run(std::chrono::milliseconds interval, const std::function<void()>& on_tick) {
-  auto next_tick = std::chrono::steady_clock::now();
+  Time next_tick = std::chrono::steady_clock::now();
   MutexLock lock(mutex_);
   while (!closed_) {
-    while (!closed_ && queue_.empty() && changed_.WaitUntil(mutex_, next_tick)) {
-    }
-    if (closed_) break;
-    std::function<void()> message;
-    if (!queue_.empty()) {
-      message = std::move(queue_.front());
-      queue_.pop_front();
+    Time now = std::chrono::steady_clock::now();
+    bool question = false;
+    std::function<void()> next = Next(now, &question);
+    if (next == nullptr && now < next_tick) {
+      changed_.WaitUntil(mutex_,
+                         questions_.empty() ? next_tick : std::min(next_tick, next_question_));
+      continue;
     }
     idle_ = false;
     lock.Unlock();
-    if (message) message();
-    message = nullptr;
-    if (std::chrono::steady_clock::now() >= next_tick) {
+    if (next != nullptr) next();
+    next = nullptr;
+    const Time done = std::chrono::steady_clock::now();
+    if (done >= next_tick) {
       on_tick();
       next_tick = std::chrono::steady_clock::now() + interval;
     }
     lock.Lock();
+    if (question) next_question_ = done + kPause * (done - now);
     idle_ = true;
   }
-  queue_.clear();
+  messages_.clear();
+  questions_.clear();
   done_.NotifyAll();
 }
 

@@ -34,7 +34,8 @@ namespace harmony::service {
 namespace {
 
 struct Options {
-  std::string socket, state_dir, jobs_since, log_level = "info";
+  ServerOptions server;
+  std::string state_dir, jobs_since, log_level = "info";
   bool plan_once = false;
   std::string jobs_once, ended_before;
   int answer_fd = -1;
@@ -101,7 +102,9 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
                            runtime::ReadProcessEnvironment());
   HARMONY_RETURN_IF_ERROR(runtime::DieWithParent(environment.parent_pid));
   HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
-  HARMONY_ASSIGN_OR_RETURN(const std::string socket, rpc::ResolveSocketPath(options.socket));
+  ServerOptions served = options.server;
+  HARMONY_ASSIGN_OR_RETURN(served.socket_path, rpc::ResolveSocketPath(served.socket_path));
+  const std::string& socket = served.socket_path;
   HARMONY_ASSIGN_OR_RETURN(plan::MachineSpec machine,
                            ResolveMachine(options.plan.devices, options.plan.host_memory));
   HARMONY_RETURN_IF_ERROR(rpc::MakeSocketFolder(socket));
@@ -117,9 +120,9 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
                           options.jobs_since);
   HARMONY_ASSIGN_OR_RETURN(
       std::unique_ptr<CoordinatorServer> server,
-      CoordinatorServer::Start(socket, std::move(handed), &coordinator, &mailbox));
-  spdlog::info("event=listening socket={} devices=\"{}\" state_dir={} pid={}", socket,
-               options.plan.devices, state_dir, getpid());
+      CoordinatorServer::Start(served, std::move(handed), &coordinator, &mailbox));
+  spdlog::info("event=listening socket={} address=\"{}\" devices=\"{}\" state_dir={} pid={}",
+               socket, server->address(), options.plan.devices, state_dir, getpid());
   mailbox.Post([&] { coordinator.Begin(); });
   // A loop that does not come round is taken to hang, and who watches replaces this process; it
   // writes to disks, which may stall for longer than a process may be silent.
@@ -144,11 +147,22 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   return absl::OkStatus();
 }
 
+void AddServerOptions(CLI::App& app, ServerOptions& server) {
+  app.add_option("--socket", server.socket_path, "Unix-domain socket to listen on");
+  app.add_option("--socket-group", server.socket_group, "group that may open the socket, too");
+  app.add_option("--listen", server.listen, "HOST:PORT to serve on with TLS, too");
+  app.add_option("--tls-cert", server.tls.certificate, "certificate of the server (PEM)");
+  app.add_option("--tls-key", server.tls.key, "its key");
+  app.add_option("--tls-client-ca", server.tls.ca, "who signs certificates of clients");
+  app.add_option("--allow", server.allow, "user:, group: or cert:NAME=read|change")
+      ->allow_extra_args(false);
+}
+
 int Run(int argc, char** argv) {
   Options options;
   CLI::App app("harmony-coordinator: owns jobs, plans and dispatch");
   app.set_version_flag("--version", absl::StrCat("harmony-coordinator ", BuildIdentity()));
-  app.add_option("--socket", options.socket, "Unix-domain socket to listen on");
+  AddServerOptions(app, options.server);
   app.add_option("--state-dir", options.state_dir, "where the job database is kept");
   app.add_option("--jobs-since", options.jobs_since,
                  "leave jobs alone that were submitted before (RFC 3339, UTC)");

@@ -60,9 +60,10 @@ class UpTest(Launcher):
         def said(who):
             path = pathlib.Path(processes[who]["log"])
             return harness.wait_for(lambda: path.read_text() if "\n" in path.read_text() else "", f"{path}")
-        socket = f"--socket {self.runtime}/harmony/coordinator.sock --devices {DEVICES}"
+        socket = f"--socket {self.runtime}/harmony/attach.sock --devices {DEVICES}"
         size = 8 << 20
-        self.assertIn(f"{socket} --state-dir {self.dir}/s/harmony", said(("coordinator", 0)))
+        self.assertIn(f"--socket {self.runtime}/harmony/coordinator.sock --devices {DEVICES}", said(("coordinator", 0)))
+        self.assertIn(f" --state-dir {self.dir}/s/harmony", said(("coordinator", 0)))
         self.assertIn(socket, said(("swapper", 0)))
         self.assertRegex(said(("swapper", 0)), r"HARMONY_DEVICE_FDS=0:\d+,1:\d+ ")
         self.assertRegex(said(("worker", 1)), r"HARMONY_DEVICE_FDS=1:\d+ ")

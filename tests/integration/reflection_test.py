@@ -76,8 +76,9 @@ class ReflectionTest(unittest.TestCase):
 
     def test_services_are_listed(self):
         services = set(ProtoReflectionDescriptorDatabase(self.channel).get_services())
-        self.assertLessEqual({"harmony.v1.Coordinator", "harmony.v1.Attach", "grpc.health.v1.Health",
+        self.assertLessEqual({"harmony.v1.Coordinator", "grpc.health.v1.Health",
                               "grpc.reflection.v1alpha.ServerReflection"}, services)
+        self.assertNotIn("harmony.v1.Attach", services, "processes attach on a socket of their own")
 
     def test_health(self):
         stub = health_pb2_grpc.HealthStub(self.channel)
@@ -116,6 +117,23 @@ class ReflectionTest(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as caught:
             coordinator.call("Get", job_id="job-9")
         self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
+
+    def test_who_floods_is_refused_then_cut_off_and_served_again_later(self):
+        call = self.channel.unary_unary("/harmony.v1.Coordinator/List")
+        codes = []
+        while grpc.StatusCode.UNAVAILABLE not in codes:
+            self.assertLess(len(codes), 100000)
+            try:
+                call(b"", timeout=60)
+                codes.append(grpc.StatusCode.OK)
+            except grpc.RpcError as error:
+                codes.append(error.code())
+                if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    self.assertIn("too many calls from", error.details())
+        self.assertEqual(set(codes), {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE})
+        self.log.seek(0)
+        self.assertIn("event=cut_off", self.log.read())
+        call(b"", timeout=60, wait_for_ready=True)
 
     def test_a_second_coordinator_is_refused_and_sigterm_removes_the_socket(self):
         second = self.start(self.environment)

@@ -3,7 +3,8 @@ harmony_test(store_test
   DEPS harmony_store LABELS pure)
 
 harmony_test(coordinator_service_test
-  SOURCES coordinator/service/coordinator_test.cc coordinator/service/jobs/disk_space_test.cc
+  SOURCES coordinator/service/access/limits_test.cc coordinator/service/access/rules_test.cc
+          coordinator/service/background_work_test.cc coordinator/service/coordinator_test.cc coordinator/service/jobs/disk_space_test.cc
           coordinator/service/jobs/job_registry_test.cc
           coordinator/service/replan/drift_test.cc
           coordinator/service/replan/forecast_test.cc
@@ -15,3 +16,8 @@ harmony_test(coordinator_service_test
           coordinator/service/server_lock_test.cc
           coordinator/service/run/timeline_test.cc
   DEPS harmony_coordinator_service LABELS sanitize)
+
+# Not under ThreadSanitizer, as attach_client_test.
+harmony_test(peer_server_test
+  SOURCES coordinator/service/access/peer_server_test.cc
+  DEPS harmony_coordinator_service LABELS process)

@@ -34,7 +34,7 @@ namespace harmony::service {
 namespace {
 
 job::JobOverrides OverridesOf(const JobRequest& request) {
-  return {request.overrides, request.working_directory};
+  return {request.overrides, request.working_directory, request.absolute_paths_only};
 }
 
 // The data of a run that goes on with a file that was appended to, as its job says it may be.

@@ -25,7 +25,8 @@ struct JobRequest {
   std::string profile_path;
   std::string plan;  // text of a plan to run; empty: one is searched for
   std::string plan_path;
-  bool explain = false;  // the plan's text is to have all there is to say
+  bool absolute_paths_only = false;  // it comes from another machine
+  bool explain = false;              // the plan's text is to have all there is to say
 };
 
 // What the machine has room for; checked against the job's need.

@@ -79,8 +79,8 @@ TEST_F(RuntimeDirTest, TheLockNamesItsHolderAndEndsWithIt) {
 }
 
 TEST_F(RuntimeDirTest, StaleFilesAreRemoved) {
-  for (const std::string& path :
-       {paths_.socket(), paths_.socket_lock(), paths_.processes(), paths_.lock()}) {
+  for (const std::string& path : {paths_.socket(), paths_.attach_socket(), paths_.socket_lock(),
+                                  paths_.processes(), paths_.lock()}) {
     std::ofstream(path) << "x";
   }
   EXPECT_TRUE(RemoveStaleFiles(paths_).ok());

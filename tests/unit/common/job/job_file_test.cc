@@ -39,6 +39,17 @@ TEST(JobFileTest, DefaultsAndPaths) {
   EXPECT_EQ(job->resume_from_checkpoint, "auto");
 }
 
+TEST(JobFileTest, RelativePathsOfAJobFromElsewhereAreRefused) {
+  JobOverrides elsewhere = {{"data.path=/d/text.txt", "output_dir=/d/out"}, "/here", true};
+  EXPECT_TRUE(Parse("", elsewhere).ok());
+  elsewhere.settings[0] = "data.path=text.txt";
+  ExpectError(Parse("", elsewhere).status(), absl::StatusCode::kInvalidArgument,
+              {"--set", "data.path", "relative path", "coordinator's machine"});
+  elsewhere.settings.resize(0);
+  ExpectError(Parse("", elsewhere).status(), absl::StatusCode::kInvalidArgument,
+              {"job.yaml", "relative path"});
+}
+
 TEST(JobFileTest, ReadsEveryKey) {
   const auto job = Parse(R"(
 init: pretrained

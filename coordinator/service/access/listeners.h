@@ -1,0 +1,30 @@
+#pragma once
+
+// Makes the sockets that the public service is called through.
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/ipc/fd_passing.h"
+#include "common/rpc/address.h"
+
+namespace harmony::service {
+
+// A Unix-domain socket that listens: for its owner only (0600), or for a group, too (0660), which
+// may then also pass through the socket's folder, if that is ours. Nobody can connect before mode
+// and group are set. FailedPrecondition where the group cannot be given it.
+absl::StatusOr<ipc::UniqueFd> ListenLocally(const std::string& socket_path,
+                                            std::optional<gid_t> group);
+
+struct TcpListener {
+  ipc::UniqueFd fd;
+  int port = 0;
+};
+// On the first address that the host name stands for. NotFound when it stands for none,
+// FailedPrecondition where it is in use or not of this machine.
+absl::StatusOr<TcpListener> ListenOnTcp(const rpc::HostPort& address);
+
+}  // namespace harmony::service

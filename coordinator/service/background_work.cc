@@ -1,0 +1,46 @@
+#include "coordinator/service/background_work.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/channel.h"
+
+namespace harmony::service {
+namespace {
+
+constexpr int kAtOnce = 2, kMostWaiting = 16;
+// Of a core that a worker wants, too, a quarter. With 10, a tenth, a plan took over two minutes on
+// a machine that many others kept busy, which is longer than callers wait.
+constexpr int kNice = 5;
+
+}  // namespace
+
+absl::Status BackgroundWork::Run(const std::function<absl::Status()>& work) {
+  MutexLock lock(mutex_);
+  if (waiting_ >= kMostWaiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(rpc::kTooManyCalls, ": ", waiting_, " wait for a plan already; try again"));
+  }
+  ++waiting_;
+  while (running_ >= kAtOnce) changed_.Wait(mutex_);
+  --waiting_;
+  ++running_;
+  lock.Unlock();
+  absl::Status status;
+  std::thread worker([&work, &status] {
+    // Of this thread alone, to the kernel. A thread cannot take it back, so it ends with the work.
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+    status = work();
+  });
+  worker.join();
+  lock.Lock();
+  --running_;
+  changed_.NotifyOne();
+  return status;
+}
+
+}  // namespace harmony::service
