@@ -108,6 +108,57 @@ class ChaosInsideUpdateTest(harness.Scratch):
         print(f"{inside} kills inside an update ({half_written} with chunks half-written), bits unchanged")
 
 
+class SeveralAtOnceTest(harness.Scratch):
+
+    def test_all_processes_or_some_may_die_at_once(self):
+        print(f"\n{self.replay}")
+        changes = {"max_steps": 150, "save_steps": 10}
+        job, calm = self.job("calm", **changes)
+        self.harmony("run", job, "--devices", DEVICES)
+        job, out = self.job("several", **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        for count in (5, 2, 3):
+            step = lines(out / "metrics.jsonl") + self.random.randrange(1, 10)
+            harness.wait_for(lambda: process.poll() is not None or lines(out / "metrics.jsonl") >= step, f"step {step}")
+            pids = harness.wait_for(lambda: [pid for pid in self.all_pids() if pid] if len(self.processes()) == 5 else [],
+                                    "processes")
+            for pid in self.random.sample(pids, count):
+                self.kill(pid)
+        self.assertIsNone(process.poll(), "the run has ended before")
+        self.wait_exit(process, 0)
+        self.assertEqual(harness.losses(out), harness.losses(calm), self.replay)
+        self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(calm / "final"), self.replay)
+
+    def test_any_process_may_die_inside_a_save(self):
+        print(f"\n{self.replay}")
+        self.model = self.make_model("wide", dict(harness.TINY_GPT2, n_embd=256, n_layer=2))
+        changes = {"max_steps": 60, "save_steps": 4, "global_batch_size": 2, "micro_batch_size": 1, "sequence_length": 8}
+        job, calm = self.job("calm", **changes)
+        self.harmony("run", job, "--devices", "sim*2:mem=64MiB")
+        job, out = self.job("saves", **changes)
+        process = self.start("run", job, "--devices", "sim*2:mem=64MiB")
+
+        def partial():
+            return {p.name for p in out.glob("checkpoint-*.partial-*")}
+        inside = 0
+        for who in [("host", 0), ("coordinator", 0), ("host", 0), ("swapper", 0)]:
+            before = partial()
+            found = harness.spin_until(lambda: partial() - before or process.poll() is not None, "a save")
+            self.assertIsNone(process.poll(), "the run has ended before")
+            victim = self.processes()[who]["pid"]
+            self.kill(victim)
+            harness.spin_until(lambda: not self.alive(victim), "its death")
+            inside += bool(found & partial())
+            harness.wait_for(lambda: self.processes()[who]["pid"] not in (0, victim), f"another {who[0]}")
+        self.wait_exit(process, 0)
+        print(f"{inside} of 4 kills landed inside a save")
+        self.assertGreater(inside, 0)
+        self.assertEqual(harness.losses(out), harness.losses(calm), self.replay)
+        for name in ("final", "checkpoint-60"):
+            self.assertEqual(harness.weights_digest(out / name), harness.weights_digest(calm / name), self.replay)
+        self.assertEqual(partial(), set())
+
+
 class SummaryTest(harness.Scratch):
 
     def test_after_its_death_the_coordinator_sums_up_only_what_it_saw(self):

@@ -78,6 +78,20 @@ class HungTest(harness.Scratch):
                 self.assertEqual(self.result(out), expected)
                 self.assertIn(f"hangs: pid {pid}, ", (out / "logs" / "supervisor.log").read_text())
 
+    def test_while_another_one_is_killed(self):
+        expected = self.undisturbed(max_steps=150)
+        job, out = self.job("pairs", max_steps=150)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 3)
+        pids = {who: self.processes()[who]["pid"] for who in (WORKER, SWAPPER, HOST)}
+        self.stop(pids[WORKER])
+        self.stop(pids[SWAPPER])
+        self.kill(pids[HOST])
+        for who, pid in pids.items():
+            self.replaced(who, pid, process)
+        self.wait_exit(process, 0)
+        self.assertEqual(self.result(out), expected)
+
     def test_before_it_is_ready(self):
         expected = self.undisturbed()
         for who in (WORKER, SWAPPER, HOST, COORDINATOR):

@@ -100,6 +100,20 @@ class LifecycleTest(harness.Scratch):
         self.assertNotEqual(harness.weights_digest(out / "final"), before)
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
+    def test_a_run_that_is_under_way_is_not_overwritten(self):
+        expected, _ = self.reference(max_steps=10)
+        job, out = self.job("live", max_steps=100_000)
+        process = self.start("run", job, "--devices", DEVICES, "--no-calibrate")
+        self.wait_steps(process, out, 3)
+        for options in (["--overwrite"], []):
+            refused = self.harmony("run", job, "--devices", DEVICES, "--no-calibrate", *options, check=2)
+            self.assertIn(f"{out}: another coordinator is training into it", refused.stderr)
+        self.wait_steps(process, out, len(harness.losses(out)) + 10)
+        process.send_signal(signal.SIGINT)
+        self.wait_exit(process, 130)
+        self.assertEqual(harness.losses(out)[:10], expected)
+        self.assertEqual([p for p in self.dir.glob("out-live*") if p != out], [], "nothing was moved aside")
+
     def test_a_finished_run_is_extended_in_place_with_the_bits_of_one_that_was_planned_so(self):
         rates = {"learning_rate_after": {"40": 1e-4}}
         expected = self.reference(max_steps=120, **rates)

@@ -4,6 +4,7 @@ The job waits, or goes on without, and nothing that was trained is lost: losses 
 undisturbed run. The full disks are small file systems of their own; mounting them takes root,
 and where it is not allowed those tests are skipped.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -38,6 +39,29 @@ class Outside(harness.Scratch):
             self.skipTest(f"no small file system can be mounted here: {mounted.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
         return disk
+
+    def disk_that_can_stand_still(self):
+        """A small file system, and a function that has all that writes to it wait, or go on."""
+        disk, image = self.dir / "disk", self.dir / "image"
+        disk.mkdir()
+        with open(image, "wb") as file:
+            file.truncate(64 << 20)
+        for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, disk]):
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                self.skipTest(f"no file system that can be frozen here: {getattr(error, 'stderr', error)}")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", disk], stderr=subprocess.DEVNULL)
+        return disk, lambda still: subprocess.run(["fsfreeze", "--freeze" if still else "--unfreeze", disk], check=True)
+
+    @staticmethod
+    def waits_for_disk(pid):
+        states = []
+        with contextlib.suppress(OSError):
+            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                states.append((task / "stat").read_text().rsplit(")", 1)[1].split()[0])
+        return "D" in states
 
     @staticmethod
     def fill(disk):
@@ -154,6 +178,47 @@ class FullDiskTest(Outside):
         filler.unlink()
         self.wait_exit(down, 0)
         self.assertEqual(len(list(out.glob("checkpoint-*"))), 1)
+
+    def test_down_waits_for_a_disk_that_stands_still(self):
+        changes = {"max_steps": 150}
+        expected = self.reference(**changes)
+        disk, stand_still = self.disk_that_can_stand_still()
+        self.up("--devices", DEVICES)
+        job, out = self.job("still", output_dir=str(disk / "out"), **changes)
+        self.submit(job)
+        metrics = out / "metrics.jsonl"
+        harness.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, "3 steps")
+        stand_still(True)
+        harness.wait_for(lambda: any(map(self.waits_for_disk, self.all_pids())), "somebody to wait for the disk")
+        down = self.start("down", log="run.log")
+        harness.wait_for(lambda: json.loads((self.runtime / "harmony" / "processes.json").read_text())["stopping"],
+                         "it to be stopping")
+        self.assertIsNone(down.poll())
+        stand_still(False)
+        self.wait_exit(down, 0)
+        steps = len(harness.losses(out))
+        self.assertLess(steps, 150)
+        self.assertEqual([p.name for p in out.glob("checkpoint-*")], [f"checkpoint-{steps}"])
+        self.harmony("run", job, "--devices", DEVICES)
+        self.check(out, expected)
+
+    def test_a_full_disk_under_the_job_database_stops_nothing(self):
+        changes = {"max_steps": 150}
+        expected = self.reference(**changes)
+        disk = self.small_disk("4m")
+        self.up("--devices", DEVICES, "--state-dir", disk / "state")
+        job, out = self.job("full", **changes)
+        job_id = json.loads(self.harmony("submit", job, "--json", "--no-calibrate").stdout)["job_id"]
+        harness.wait_for(lambda: (out / "metrics.jsonl").exists(), "a step")
+        filler = self.fill(disk)
+        coordinator = self.processes()[("coordinator", 0)]["pid"]
+        self.kill(coordinator)
+        harness.wait_for(lambda: self.processes()[("coordinator", 0)]["pid"] not in (0, coordinator), "another coordinator")
+        harness.wait_for(lambda: self.harmony("status", job_id, check=None).returncode == 0, "its answer", pause=0.2)
+        self.harmony("watch", job_id)
+        self.check(out, expected)
+        filler.unlink()
+        self.assertEqual(self.state(job_id), "finished")
 
     def test_the_end_of_a_run_is_written_when_it_can_be(self):
         expected = self.reference(max_steps=10)
