@@ -171,6 +171,8 @@ class MemoryOwner {
   }
 
   absl::Status Start(int connection) {
+    // Whoever it is: a refusal to one whose words were not read does not arrive.
+    HARMONY_ASSIGN_OR_RETURN(const StartRequest request, ReceiveStartRequest(connection));
     ucred peer = {};
     socklen_t size = sizeof(peer);
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
@@ -180,7 +182,6 @@ class MemoryOwner {
       return absl::PermissionDeniedError(
           absl::StrCat("process ", peer.pid, " belongs to user ", peer.uid, ", not ", geteuid()));
     }
-    HARMONY_ASSIGN_OR_RETURN(const StartRequest request, ReceiveStartRequest(connection));
     const auto found =
         std::find_if(processes_.begin(), processes_.end(), [&](const ProcessEntry& one) {
           return one.role == request.role && one.device == request.device;

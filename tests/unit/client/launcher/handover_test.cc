@@ -78,6 +78,7 @@ TEST_F(HandoverTest, AnOwnerThatIsNotThereOrDiesIsWorthAnotherTry) {
 
 TEST_F(HandoverTest, WhatTheOwnerRefusesIsSaidInItsWords) {
   Own([](int connection) {
+    ASSERT_TRUE(ReceiveStartRequest(connection).ok());
     ASSERT_TRUE(RefuseStart(connection, absl::InvalidArgumentError("there is no worker 7")).ok());
   });
   const absl::Status status = AskToStart(path_, {"worker", 7}).status();
