@@ -64,6 +64,11 @@ void MultiplyByLibrary(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, 
   }
 }
 
+// In one step, whatever the strides: `to` and `contiguous` would hold a block twice.
+at::Tensor Widened(const at::Tensor& block) {
+  return at::empty(block.sizes(), block.options().dtype(at::kFloat)).copy_(block);
+}
+
 void MultiplyWidened(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
   ForStretches(c.size(0), kWideBlock, [&](int64_t row, int64_t rows) {
     ForStretches(c.size(1), kWideBlock, [&](int64_t column, int64_t columns) {
@@ -71,8 +76,8 @@ void MultiplyWidened(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
       at::Tensor sums = accumulate ? block.to(at::kFloat)
                                    : at::empty({rows, columns}, a.options().dtype(at::kFloat));
       ForStretches(a.size(1), kWideSteps, [&](int64_t step, int64_t steps) {
-        MatMul(sums, a.narrow(0, row, rows).narrow(1, step, steps).to(at::kFloat).contiguous(),
-               b.narrow(0, step, steps).narrow(1, column, columns).to(at::kFloat).contiguous(),
+        MatMul(sums, Widened(a.narrow(0, row, rows).narrow(1, step, steps)),
+               Widened(b.narrow(0, step, steps).narrow(1, column, columns)),
                accumulate || step > 0);
       });
       block.copy_(sums);
