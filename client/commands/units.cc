@@ -34,8 +34,12 @@ int OwnMemoryCommand(const GlobalOptions& global, const ClusterOptions& options)
 }
 
 int StartProcessCommand(const GlobalOptions& global, const StartProcessOptions& options) {
-  Fail(StartProcess(global, options));
-  return EX_CONFIG;
+  const absl::Status status = StartProcess(global, options);
+  Fail(status);
+  // systemd starts the unit again, but for what stays wrong until somebody mends it.
+  const bool stays = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+                     absl::IsNotFound(status) || absl::IsPermissionDenied(status);
+  return stays ? EX_CONFIG : EXIT_FAILURE;
 }
 
 }  // namespace harmony::client

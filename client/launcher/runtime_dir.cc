@@ -207,8 +207,10 @@ bool SocketAccepts(const std::string& socket_path) {
   if (socket_path.size() >= sizeof(address.sun_path)) return false;
   memcpy(address.sun_path, socket_path.data(), socket_path.size());
   ipc::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return fd.valid() &&
-         connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  if (!fd.valid()) return false;
+  // Of a socket with many who wait, too: who listens does so whether it has room for one more.
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+         errno == EAGAIN;
 }
 
 absl::Status WriteProcessList(const RuntimePaths& paths, const ProcessList& list) {

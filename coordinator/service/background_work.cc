@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <exception>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,27 @@ constexpr int kAtOnce = 2, kMostWaiting = 16;
 // Of a core that a worker wants, too, a quarter. With 10, a tenth, a plan took over two minutes on
 // a machine that many others kept busy, which is longer than callers wait.
 constexpr int kNice = 5;
+
+// What a call throws is its caller's to hear, and no end of this process.
+absl::Status InThreadOfItsOwn(const std::function<absl::Status()>& work) {
+  absl::Status status;
+  const auto guarded = [&status](const auto& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      status = absl::InternalError(error.what());
+    }
+  };
+  guarded([&] {
+    std::thread([&] {
+      // Of this thread alone, to the kernel. A thread cannot take it back, so it ends with the
+      // work.
+      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+      guarded([&] { status = work(); });
+    }).join();
+  });
+  return status;
+}
 
 }  // namespace
 
@@ -30,13 +52,7 @@ absl::Status BackgroundWork::Run(const std::function<absl::Status()>& work) {
   --waiting_;
   ++running_;
   lock.Unlock();
-  absl::Status status;
-  std::thread worker([&work, &status] {
-    // Of this thread alone, to the kernel. A thread cannot take it back, so it ends with the work.
-    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
-    status = work();
-  });
-  worker.join();
+  const absl::Status status = InThreadOfItsOwn(work);
   lock.Lock();
   --running_;
   changed_.NotifyOne();

@@ -9,6 +9,9 @@ namespace {
 
 // How much longer than a question took the next one waits.
 constexpr int kPause = 9;
+// Some that took longer, on a slow disk or because this process was stopped, say nothing of the
+// next.
+constexpr std::chrono::milliseconds kLongestPause{500};
 // Where messages do not end, questions are answered all the same.
 constexpr std::chrono::milliseconds kPatience{100};
 
@@ -74,7 +77,8 @@ void Mailbox::Run(std::chrono::milliseconds interval, const std::function<void()
       next_tick = std::chrono::steady_clock::now() + interval;
     }
     lock.Lock();
-    if (question) next_question_ = done + kPause * (done - now);
+    if (question)
+      next_question_ = done + std::min<Time::duration>(kPause * (done - now), kLongestPause);
     idle_ = true;
   }
   messages_.clear();

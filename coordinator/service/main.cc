@@ -115,6 +115,7 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
                            store::JobStore::Open(state_dir));
   HARMONY_ASSIGN_OR_RETURN(JobRegistry registry, JobRegistry::Open(std::move(store)));
   HARMONY_ASSIGN_OR_RETURN(ipc::Segment segment, OpenSegment(&machine));
+  served.is_successor = segment.generation() > 0;
   Mailbox mailbox;
   Coordinator coordinator(machine, &segment, std::move(registry), &mailbox, MonotonicClock(),
                           options.jobs_since);
@@ -140,9 +141,9 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   spdlog::info("event=stopping signal={}", signal);
   pulse.Stopping();
   mailbox.Post([&] { coordinator.Terminate([&] { signals.RequestStop(); }); });
-  signals.Wait();  // done, or told to hurry
+  signals.Wait();   // done, or told to hurry
+  mailbox.Close();  // nobody waits for an answer any more
   server.reset();
-  mailbox.Close();
   loop.join();
   return absl::OkStatus();
 }

@@ -99,21 +99,15 @@ class ServerImpl : public CoordinatorServer {
     gpr_set_log_function(LogForGrpc);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    DoorOptions door;
-    HARMONY_ASSIGN_OR_RETURN(door.rules, AccessRules::Parse(options.allow, geteuid()));
-    HARMONY_RETURN_IF_ERROR(CheckTls(options, door.rules));
-    std::optional<gid_t> group;
-    if (!options.socket_group.empty()) {
-      HARMONY_ASSIGN_OR_RETURN(group, GroupOption(options.socket_group));
+    absl::StatusOr<Others> others = WhoElse(options);
+    if (!others.ok() && options.is_successor) {
+      spdlog::error("event=others_kept_out message=\"{}\"", std::string(others.status().message()));
+      ServerOptions alone;
+      others = WhoElse(alone);
     }
-    if (!options.listen.empty()) {
-      HARMONY_ASSIGN_OR_RETURN(rpc::HostPort where, rpc::ParseHostPort(options.listen, "--listen"));
-      HARMONY_ASSIGN_OR_RETURN(TcpListener listener, ListenOnTcp(where));
-      where.port = listener.port;
-      address_ = where.ToString();
-      door.remote = std::move(listener.fd);
-      door.certificates = MakeCertificates(options.tls);
-    }
+    if (!others.ok()) return others.status();
+    DoorOptions door = std::move(others->door);
+    address_ = others->address;
     attach_path_ = rpc::AttachSocketOf(options.socket_path);
     attach_ = ServePrivately(attach_service_.get(), attach_path_);
     if (attach_ == nullptr) {
@@ -124,7 +118,7 @@ class ServerImpl : public CoordinatorServer {
     if (door.local.valid()) {
       HARMONY_RETURN_IF_ERROR(DoNotBlock(door.local.get()));
     } else {
-      HARMONY_ASSIGN_OR_RETURN(door.local, ListenLocally(options.socket_path, group));
+      HARMONY_ASSIGN_OR_RETURN(door.local, ListenLocally(options.socket_path, others->group));
     }
     door.local_services = {local_service_.get()};
     door.remote_services = {remote_service_.get()};
@@ -135,6 +129,30 @@ class ServerImpl : public CoordinatorServer {
   std::string address() const override { return address_; }
 
  private:
+  // Whom the options let in beside the owner.
+  struct Others {
+    DoorOptions door;
+    std::optional<gid_t> group;
+    std::string address;
+  };
+
+  static absl::StatusOr<Others> WhoElse(const ServerOptions& options) {
+    Others others;
+    HARMONY_ASSIGN_OR_RETURN(others.door.rules, AccessRules::Parse(options.allow, geteuid()));
+    HARMONY_RETURN_IF_ERROR(CheckTls(options, others.door.rules));
+    if (!options.socket_group.empty()) {
+      HARMONY_ASSIGN_OR_RETURN(others.group, GroupOption(options.socket_group));
+    }
+    if (options.listen.empty()) return others;
+    HARMONY_ASSIGN_OR_RETURN(rpc::HostPort where, rpc::ParseHostPort(options.listen, "--listen"));
+    HARMONY_ASSIGN_OR_RETURN(TcpListener listener, ListenOnTcp(where));
+    where.port = listener.port;
+    others.address = where.ToString();
+    others.door.remote = std::move(listener.fd);
+    others.door.certificates = MakeCertificates(options.tls);
+    return others;
+  }
+
   static absl::StatusOr<gid_t> GroupOption(const std::string& name) {
     absl::StatusOr<gid_t> group = FindGroup(name);
     if (!group.ok()) {

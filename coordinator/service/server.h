@@ -23,6 +23,9 @@ struct ServerOptions {
   std::string listen;        // HOST:PORT to serve with TLS on; empty: none
   rpc::TlsPaths tls;         // with `listen`
   std::vector<std::string> allow;  // as AccessRules::Parse
+  // A job may be under way, which ends when no coordinator starts any more: who cannot be let in as
+  // the options say (a certificate has expired, a name is not found now) is kept out instead.
+  bool is_successor = false;
 };
 
 class CoordinatorServer {

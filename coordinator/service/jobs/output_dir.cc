@@ -22,14 +22,19 @@ namespace fs = std::filesystem;
 
 // Something that only a run leaves, without the run.json that says which.
 bool HasTracesOfARun(const std::string& output_dir) {
-  return fs::exists(output_dir + "/metrics.jsonl") || fs::exists(output_dir + "/final") ||
+  std::error_code error;  // what cannot be looked at is there
+  const auto is_there = [&](const char* name) {
+    return fs::exists(output_dir + name, error) || error;
+  };
+  return is_there("/metrics.jsonl") || is_there("/final") ||
          !io::ListCheckpoints(output_dir).empty();
 }
 
 std::string FreeNameBeside(const std::string& output_dir) {
   for (int i = 1;; ++i) {
     const std::string name = absl::StrCat(output_dir, ".old-", i);
-    if (!fs::exists(fs::symlink_status(name))) return name;
+    std::error_code error;
+    if (fs::symlink_status(name, error).type() == fs::file_type::not_found) return name;
   }
 }
 
@@ -68,7 +73,8 @@ OutputDirState GoOn(const job::JobSpec& job, const std::string& result_keys, con
   state.data = run.data;
   state.extensions = run.extensions;
   const bool same = job::DifferingKeys(run.result_keys, result_keys).empty();
-  state.finished = same && run.finished && fs::exists(job.output_dir + "/final");
+  std::error_code error;
+  state.finished = same && run.finished && fs::exists(job.output_dir + "/final", error);
   io::RunExtension extension = ExtensionBy(job, result_keys, run, steps);
   state.extended = !state.finished && !extension.changes.empty();
   if (state.extended) state.extensions.push_back(std::move(extension));

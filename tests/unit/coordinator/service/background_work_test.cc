@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,15 @@ TEST(BackgroundWorkTest, RunsAtALowPriorityAndLeavesTheCallersAlone) {
             absl::NotFoundError("nothing"));
   EXPECT_GT(nice, before);
   EXPECT_EQ(NiceOfThisThread(), before);
+}
+
+TEST(BackgroundWorkTest, WhatItThrowsIsAnError) {
+  BackgroundWork background;
+  for (int i = 0; i < 3; ++i) {  // more than may run at once
+    const absl::Status status =
+        background.Run([]() -> absl::Status { throw std::runtime_error("a loop of links"); });
+    EXPECT_EQ(status, absl::InternalError("a loop of links"));
+  }
 }
 
 TEST(BackgroundWorkTest, FewRunAtOnceAndTooManyAreTurnedAway) {
