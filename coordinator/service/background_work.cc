@@ -14,9 +14,9 @@ namespace harmony::service {
 namespace {
 
 constexpr int kAtOnce = 2, kMostWaiting = 16;
-// Of a core that a worker wants, too, a quarter. With 10, a tenth, a plan took over two minutes on
-// a machine that many others kept busy, which is longer than callers wait.
-constexpr int kNice = 5;
+// More than this process. Of a core that a worker wants, too, that leaves four tenths. With 5, a
+// quarter, a submission took minutes on a machine that others kept busy, longer than callers wait.
+constexpr int kNice = 2;
 
 // What a call throws is its caller's to hear, and no end of this process.
 absl::Status InThreadOfItsOwn(const std::function<absl::Status()>& work) {
@@ -32,7 +32,8 @@ absl::Status InThreadOfItsOwn(const std::function<absl::Status()>& work) {
     std::thread([&] {
       // Of this thread alone, to the kernel. A thread cannot take it back, so it ends with the
       // work.
-      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+      const auto thread = static_cast<id_t>(syscall(SYS_gettid));
+      setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + kNice);
       guarded([&] { status = work(); });
     }).join();
   });
