@@ -1,6 +1,7 @@
 """kill -9 of any one process at random moments of a running job: it goes on by itself, with the same bits.
 
-HARMONY_KILLS sets the number of kills per kind of process (default 3; the full proof uses 20).
+HARMONY_KILLS sets the number of kills per kind of process. Default 1: hundreds of them, on a few long runs, are what
+tests/endurance is for.
 HARMONY_SEED replays a failing run.
 """
 import contextlib
@@ -13,7 +14,7 @@ import unittest
 import harness
 import segment_view
 
-KILLS = int(os.environ.get("HARMONY_KILLS", "3"))
+KILLS = int(os.environ.get("HARMONY_KILLS", "1"))
 DEVICES = "sim*2:mem=8MiB"
 
 
@@ -54,9 +55,12 @@ class ChaosTest(harness.Scratch):
         print(f"\n{self.replay}")
         expected = self.undisturbed()
         for who in [("swapper", 0), ("host", 0), ("worker", 0), ("worker", 1), ("coordinator", 0)]:
-            landed = sum(self.one_kill(i, who, expected) for i in range(KILLS))
+            landed, attempts = 0, 0
+            while landed < KILLS:
+                attempts += 1
+                self.assertLess(attempts, 2 * KILLS + 5, "kills come too late")
+                landed += self.one_kill(attempts, who, expected)
             print(f"{type(self).__name__}: {landed} kills of {who[0]} {who[1]} landed, bits unchanged")
-            self.assertGreater(landed, 0)
 
 
 class ChaosWithClippingTest(ChaosTest):
