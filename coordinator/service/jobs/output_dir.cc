@@ -33,8 +33,8 @@ bool HasTracesOfARun(const std::string& output_dir) {
 std::string FreeNameBeside(const std::string& output_dir) {
   for (int i = 1;; ++i) {
     const std::string name = absl::StrCat(output_dir, ".old-", i);
-    std::error_code error;
-    if (fs::symlink_status(name, error).type() == fs::file_type::not_found) return name;
+    std::error_code error;  // whoever moves something there is told
+    if (!fs::exists(fs::symlink_status(name, error))) return name;
   }
 }
 
