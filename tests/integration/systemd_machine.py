@@ -24,11 +24,11 @@ BOOT = r"""
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$STAGE"
-mkdir -p "$STAGE"/installed/bin "$STAGE"/installed/lib/torch "$STAGE"/installed/lib/cuda "$STAGE"/work "$STAGE"/state
+mkdir -p "$STAGE"/installed/bin "$STAGE"/installed/lib/torch "$STAGE"/installed/lib/cuda "$STAGE"/shared "$STAGE"/state
 mount --bind "$BIN" "$STAGE"/installed/bin
 mount --bind "$TORCH" "$STAGE"/installed/lib/torch
 [ ! -d "$CUDA" ] || mount --bind "$CUDA" "$STAGE"/installed/lib/cuda
-mount --bind "$WORK" "$STAGE"/work
+mount --bind "$WORK" "$STAGE"/shared
 mkdir -p "$STAGE"/systemd/system "$STAGE"/systemd/system.conf.d
 cp -r "$IMAGE"/run/. "$STAGE"
 for name in basic sysinit sockets shutdown multi-user; do
@@ -42,7 +42,7 @@ grep -q '^harmony:' /etc/group || echo "harmony:x:$ID:" >> "$STAGE"/group
 mount --bind "$STAGE"/passwd /etc/passwd
 mount --bind "$STAGE"/group /etc/group
 mount -n --move "$STAGE" /run
-chown -R harmony:harmony /run/work
+chown -R harmony:harmony /run/shared
 mount -n --bind /run/state /var/lib
 umount -n -R /sys/fs/cgroup
 mount -n -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -86,7 +86,7 @@ def cached(name):
 
 
 class Machine:
-    """Running from construction to stop(). `work` is /run/work inside, and belongs to the user of the units. `files`:
+    """Running from construction to stop(). `work` is /run/shared inside, and belongs to the user of the units. `files`:
     texts by their path below /run.
     """
 
@@ -140,7 +140,7 @@ class Machine:
         enter = ["nsenter", "--target", self.init(), "--mount", "--pid", "--cgroup", "--net", "--uts", "--ipc"]
         if user is not None:
             enter += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-        environment = {"PATH": os.environ["PATH"], "LANG": "C", "HOME": "/run/work",
+        environment = {"PATH": os.environ["PATH"], "LANG": "C", "HOME": "/run/shared",
                        "SYSTEMD_UNIT_PATH": f"/run/systemd/system:{UNITS}"}
         return subprocess.run([*enter, *map(str, command)], env=environment, text=True, capture_output=True,
                               cwd="/", stdin=subprocess.DEVNULL, timeout=harness.DEADLINE, **kw)

@@ -28,7 +28,7 @@ class SystemdTest(harness.Scratch):
         self.machine = systemd_machine.Machine(self.dir, self.work, {
             "installed/etc/harmony/cluster.yaml": json.dumps({"devices": DEVICES, "host_memory": "256MiB"}),
             # There is no journal.
-            "systemd/system/harmony-.service.d/log.conf": "[Service]\nStandardError=append:/run/work/%p.log\n",
+            "systemd/system/harmony-.service.d/log.conf": "[Service]\nStandardError=append:/run/shared/%p.log\n",
             "systemd/system/harmony-host.service.d/watchdog.conf": f"[Service]\nWatchdogSec={WATCHDOG}s\n"})
         self.addCleanup(self.machine.stop)
 
@@ -49,7 +49,7 @@ class SystemdTest(harness.Scratch):
 
     def logs(self):
         return self.machine.run("sh", "-c", "systemctl --no-pager list-units --all 'harmony*'; "
-                                "tail -n 15 /run/work/*.log /var/lib/harmony/logs/*.log").stdout
+                                "tail -n 15 /run/shared/*.log /var/lib/harmony/logs/*.log").stdout
 
     def start(self):
         self.systemctl("enable", "--runtime", *WORKERS)
@@ -59,9 +59,9 @@ class SystemdTest(harness.Scratch):
         """A job that ends when it is told to; its id."""
         job, _ = self.job("endless", **ENDLESS)
         harness.write_job(self.work / "job.yaml", json.loads(job.read_text()) | {
-            "model_name_or_path": "/run/work/model", "output_dir": "/run/work/out",
-            "data": {"path": "/run/work/data.txt", "format": "text-bytes"}})
-        return json.loads(self.client("submit", "/run/work/job.yaml", "--no-calibrate", "--json").stdout)["job_id"]
+            "model_name_or_path": "/run/shared/model", "output_dir": "/run/shared/out",
+            "data": {"path": "/run/shared/data.txt", "format": "text-bytes"}})
+        return json.loads(self.client("submit", "/run/shared/job.yaml", "--no-calibrate", "--json").stdout)["job_id"]
 
     def check_result(self, steps):
         """Losses and weights after so many steps are those of a trainer that nothing disturbs."""
