@@ -272,6 +272,8 @@ ValueKind KindOf(const CLI::Option& option) {
       {"key=value", ValueKind::kSetting},  {"SPEC", ValueKind::kOther},
       {"BYTES", ValueKind::kOther},        {"STEP", ValueKind::kOther},
       {"30d", ValueKind::kOther},          {"INT", ValueKind::kOther},
+      {"GROUP", ValueKind::kOther},        {"HOST:PORT", ValueKind::kOther},
+      {"RULE", ValueKind::kOther},
   };
   if (!WordsOf(option).empty()) return ValueKind::kOneOf;
   const auto kind = kKinds->find(option.get_type_name());
