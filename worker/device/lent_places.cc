@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -43,19 +44,56 @@ LentPlaces::~LentPlaces() {
   of_thread = nullptr;
 }
 
+LentPlaces::Work::Work(LentPlaces& places) : places_(places) {
+  MutexLock lock(Living::Get().mutex);
+  for (Place& place : places_.places_) {
+    place.stated = false;
+    place.needed_at = place.reclaimed ? 0 : kLater;
+  }
+  places_.works_ = true;
+  places_.FindNextNeed();
+}
+
+LentPlaces::Work::~Work() {
+  MutexLock lock(Living::Get().mutex);
+  places_.places_.remove_if([](const Place& place) { return place.in_work; });
+  places_.works_ = false;
+}
+
 void LentPlaces::Add(void* place, size_t bytes, int needed_at) {
   auto* const begin = static_cast<std::byte*>(place);
-  next_need_ = std::min(next_need_, needed_at);
   MutexLock lock(Living::Get().mutex);
-  const auto same = std::find_if(places_.begin(), places_.end(),
-                                 [&](const Place& other) { return other.begin == begin; });
-  if (same != places_.end()) {
-    same->needed_at = std::min(same->needed_at, needed_at);
-    return;
+  auto found = std::find_if(places_.begin(), places_.end(),
+                            [&](const Place& other) { return other.begin == begin; });
+  if (found == places_.end()) {
+    const bool aligned = reinterpret_cast<uintptr_t>(begin) % kSlotAlignment == 0;
+    const Bytes lent(aligned ? static_cast<int64_t>(bytes) : 0);
+    places_.push_back({begin, bytes, needed_at, BestFit(lent), works_});
+    found = std::prev(places_.end());
   }
-  const bool aligned = reinterpret_cast<uintptr_t>(begin) % kSlotAlignment == 0;
-  const Bytes lent(aligned ? static_cast<int64_t>(bytes) : 0);
-  places_.push_back({begin, bytes, needed_at, BestFit(lent)});
+  found->needed_at = found->stated ? std::min(found->needed_at, needed_at) : needed_at;
+  found->stated = found->lent = true;
+  found->reclaimed = false;
+  FindNextNeed();
+}
+
+void LentPlaces::Add(const DeviceTensor& place, int needed_at) {
+  const int64_t bytes = (SizeOf(place.dtype) * place.elements()).count();
+  Add(reinterpret_cast<void*>(place.address.value()), static_cast<size_t>(bytes), needed_at);
+}
+
+void LentPlaces::Reclaim() {
+  MutexLock lock(Living::Get().mutex);
+  for (Place& place : places_) {
+    place.lent = place.reclaimed = place.fit.usage().current > Bytes();
+  }
+}
+
+void LentPlaces::FindNextNeed() {
+  next_need_ = kNever;
+  for (const Place& place : places_) {
+    if (place.lent) next_need_ = std::min(next_need_, place.needed_at);
+  }
 }
 
 bool LentPlaces::Lends(const void* data, int time) const {
@@ -71,11 +109,10 @@ bool LentPlaces::Contains(const void* data) const {
 
 bool LentPlaces::Recall(int time) {
   MutexLock lock(Living::Get().mutex);
-  next_need_ = kNever;
   for (Place& place : places_) {
     if (place.needed_at <= time && place.fit.usage().current == Bytes()) place.lent = false;
-    if (place.lent) next_need_ = std::min(next_need_, place.needed_at);
   }
+  FindNextNeed();
   return next_need_ > time;
 }
 

@@ -9,6 +9,7 @@
 #include <list>
 
 #include "worker/device/best_fit.h"
+#include "worker/device/device_tensor.h"
 
 namespace harmony::worker {
 
@@ -22,15 +23,36 @@ namespace harmony::worker {
 class LentPlaces {
  public:
   static constexpr int kNever = INT_MAX;
+  // A time behind the end of any work; what is added to it is a time of the work that takes up what
+  // this one leaves.
+  static constexpr int kLater = 1 << 30;
+
+  // One of several pieces of work, each with a time of its own from 0 on. The places from before
+  // are lent throughout, unless the work says when it needs them; those that it adds are forgotten
+  // at its end, and nothing lies in them then.
+  class Work {
+   public:
+    explicit Work(LentPlaces& places);
+    ~Work();
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
+
+   private:
+    LentPlaces& places_;
+  };
 
   LentPlaces();
   ~LentPlaces();
   LentPlaces(const LentPlaces&) = delete;
   LentPlaces& operator=(const LentPlaces&) = delete;
 
-  // The place is the caller's and holds nothing. Of one that is added twice the earlier time
-  // counts. One that begins at no slot is not lent to temporaries, nor any to very small ones.
+  // The place is the caller's and holds nothing, but for what this object has lent it to. Of one
+  // that is added twice in a piece of work the earlier time counts. One that begins at no slot is
+  // not lent to temporaries, nor any to very small ones.
   void Add(void* place, size_t bytes, int needed_at);
+  void Add(const DeviceTensor& place, int needed_at);
+  // Lends the places only to the end of what lies there now, and again where they are added again.
+  void Reclaim();
   // The earliest of these times that is still to come; kNever where none is.
   int next_need() const { return next_need_; }
   // Whether the memory is lent, in a place that is needed at this time or before.
@@ -67,7 +89,10 @@ class LentPlaces {
     std::byte* begin;
     size_t bytes;
     int needed_at;
-    BestFit fit;  // while it is lent
+    BestFit fit;             // while it is lent
+    bool in_work = false;    // added by the present one
+    bool stated = false;     // its time, by the present one
+    bool reclaimed = false;  // while something lay there
     bool lent = true;
     bool offered = false;
     bool taken = false;  // as a whole, since it was recalled
@@ -75,8 +100,11 @@ class LentPlaces {
     bool Contains(const void* data) const { return begin <= data && data < begin + bytes; }
   };
 
+  void FindNextNeed();
+
   std::list<Place> places_;  // `fit`, `taken` under the mutex of all, the rest the owning thread's
   int next_need_ = kNever;
+  bool works_ = false;
   bool lends_ = false;
   int last_ = kNever;
 };

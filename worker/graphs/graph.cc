@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -44,8 +45,12 @@ std::string Graph::NameOf(const c10::OperatorHandle& op) {
   return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
 }
 
-bool Graph::LeavesRun(const PhaseOutput& output) {
-  return output.kind == OutputKind::kSaved || output.kind == OutputKind::kUpdate;
+int Graph::NeedOf(const PhaseOutput& output) const {
+  if (output.kind == OutputKind::kUpdate) return LentPlaces::kNever;
+  if (output.kind != OutputKind::kSaved) return 0;
+  const auto index = static_cast<size_t>(output.index);
+  return index < saving_needs_.size() ? LentPlaces::kLater + saving_needs_[index]
+                                      : LentPlaces::kNever;
 }
 
 std::string Graph::WhereIs(const Step* step) const {
@@ -114,12 +119,14 @@ void Graph::ExecuteInPlace(const Step& step, std::vector<c10::IValue>& values,
   }
 }
 
-void Graph::Lend(PlaceOf place_of, absl::Span<const at::Tensor> idle, LentPlaces& lent) const {
-  const auto lend = [&](const at::Tensor& place, int needed_at) {
-    if (place.defined()) lent.Add(place.mutable_data_ptr(), place.nbytes(), needed_at);
-  };
-  for (const auto& [output, step] : placed_) lend(place_of(output), step);
-  for (const at::Tensor& place : idle) lend(place, LentPlaces::kNever);
+void Graph::Lend(PlaceOf place_of, absl::Span<const LaterPlace> later, LentPlaces& lent) const {
+  for (const auto& [output, step] : placed_) {
+    const at::Tensor place = place_of(output);
+    if (place.defined()) lent.Add(place.mutable_data_ptr(), place.nbytes(), step);
+  }
+  for (const LaterPlace& place : later) {
+    lent.Add(place.place, LentPlaces::kLater + place.needed_at);
+  }
 }
 
 // A result that is a view although its operator's schema does not say so lives longer than it was
@@ -132,12 +139,14 @@ void Graph::Vacate(int step, std::vector<c10::IValue>& values, LentPlaces& lent)
   TORCH_CHECK(lent.Recall(step), "a temporary outlived the operations that need it");
 }
 
-// What is saved may lie in its own place; an update has none, and may be a view of an output.
+// What is saved may lie in its own place; an update has none, and may be a view of an output. All
+// else is copied or added elsewhere.
 bool Graph::OutlivesPlace(const PhaseOutput& output, const c10::IValue& value,
-                          const LentPlaces& lent) {
+                          const LentPlaces& lent) const {
+  if (NeedOf(output) < LentPlaces::kLater || !value.isTensor()) return false;
   const void* const data = value.toTensor().storage().data();
   return output.kind == OutputKind::kUpdate ? lent.Contains(data)
-                                            : lent.Lends(data, LentPlaces::kNever);
+                                            : lent.Lends(data, NeedOf(output));
 }
 
 absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver) const {
@@ -145,39 +154,42 @@ absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver) const 
 }
 
 absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of,
-                        absl::Span<const at::Tensor> idle) const {
+                        LentPlaces* lent_before, absl::Span<const LaterPlace> later) const {
   const Step* current = nullptr;
   try {
     c10::InferenceMode no_autograd;
-    LentPlaces lent;  // outlives the values
-    Lend(place_of, idle, lent);
+    std::optional<LentPlaces> own;  // outlives the values
+    LentPlaces& lent = lent_before != nullptr ? *lent_before : own.emplace();
+    const LentPlaces::Work work(lent);
+    Lend(place_of, later, lent);
     TORCH_CHECK(inputs.size() == inputs_.size(), "takes ", inputs_.size(), " inputs, here are ",
                 inputs.size());
     std::vector<c10::IValue> values(value_count_);
     for (size_t i = 0; i < inputs.size(); ++i) {
       values[static_cast<size_t>(inputs_[i].value)] = std::move(inputs[i]);
     }
-    const auto finish = [&](const std::vector<PhaseOutput>& outputs) {
+    const auto finish = [&](const std::vector<PhaseOutput>& outputs, int step) {
       for (size_t i = 0; i < outputs.size(); ++i) {
         c10::IValue& value = values[static_cast<size_t>(outputs[i].value)];
         const bool again =
             std::any_of(outputs.begin() + static_cast<std::ptrdiff_t>(i) + 1, outputs.end(),
                         [&](const PhaseOutput& other) { return other.value == outputs[i].value; });
         c10::IValue taken = again ? value : std::move(value);
-        if (LeavesRun(outputs[i]) && taken.isTensor() && OutlivesPlace(outputs[i], taken, lent)) {
-          taken = MovedOut(taken.toTensor());
-        }
+        if (OutlivesPlace(outputs[i], taken, lent)) taken = MovedOut(taken.toTensor());
         TORCH_CHECK(!taken.isNone() || outputs[i].kind == OutputKind::kGradient, "the ",
                     std::string(ToString(outputs[i].kind)), " ", outputs[i].index, " is undefined");
+        // What is saved may be put in order first.
+        const LentPlaces::Lending lending(lent, std::max(step, NeedOf(outputs[i])));
         deliver(outputs[i], taken.isNone() ? at::Tensor() : std::move(taken).toTensor());
       }
     };
-    finish(untouched_);
+    finish(untouched_, 0);
     torch::jit::Stack stack;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
+      const auto now = static_cast<int>(i);
       current = &step;
-      if (lent.next_need() <= static_cast<int>(i)) Vacate(static_cast<int>(i), values, lent);
+      if (lent.next_need() <= now) Vacate(now, values, lent);
       if (step.made.empty()) {
         const LentPlaces::Lending lending(lent, step.last_need);
         Execute(step, values, stack);
@@ -185,7 +197,7 @@ absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceO
       } else {
         ExecuteInPlace(step, values, stack, place_of, lent);
       }
-      finish(step.finished);
+      finish(step.finished, now);
     }
     return absl::OkStatus();
   } catch (...) {

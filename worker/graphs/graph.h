@@ -37,6 +37,9 @@ class Graph {
     c10::Device device = c10::Device(c10::kCPU);
     // Leaves out the outputs of kind kOutput, and the operations that nothing else needs.
     bool without_outputs = false;
+    // Of a phase that saves: saved_needs() of the backward that reads it. Empty: all is needed for
+    // good.
+    std::vector<int> saved_needs;
   };
 
   // InvalidArgument names the place of an operation or argument that is wrong: an operator that
@@ -47,6 +50,11 @@ class Graph {
   // What a run has to be given: the inputs that something is made from.
   const std::vector<PhaseInput>& inputs() const { return inputs_; }
   const std::vector<PhaseOutput>& outputs() const { return outputs_; }
+  // By the number of what was saved: the last step that needs the memory of that input.
+  const std::vector<int>& saved_needs() const { return saved_needs_; }
+  // The outputs that a step makes, and the first step by which something may be put in the place of
+  // each.
+  const std::vector<std::pair<PhaseOutput, int>>& placed() const { return placed_; }
 
   // Gets each output once, when no operation needs it any more; an undefined tensor only for a
   // gradient: it is zero. May throw what LibTorch does.
@@ -60,9 +68,16 @@ class Graph {
   // it is left out (PutInto); what it is given has to outlive it. Asked at the beginning, for the
   // place is lent to temporaries until it is needed (LentPlaces), and again before it is made.
   using PlaceOf = absl::FunctionRef<at::Tensor(const PhaseOutput& output)>;
-  // `idle`: contiguous tensors over memory that nothing is put into during the run; lent as well.
+  // A place that a later run puts something into, by that one's step `needed_at`.
+  struct LaterPlace {
+    DeviceTensor place;
+    int needed_at = 0;
+  };
+  // `lent`: places from before, null where there are none; what those hold is deliver's to free
+  // before they are needed. Of those in `later` that run's needs are known: what is saved may stay
+  // there until its last need in that run, and is among that one's inputs.
   absl::Status Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of,
-                   absl::Span<const at::Tensor> idle = {}) const;
+                   LentPlaces* lent = nullptr, absl::Span<const LaterPlace> later = {}) const;
 
  private:
   struct Step {
@@ -80,19 +95,20 @@ class Graph {
     };
     std::vector<MadeOutput> made;
     // The position among the steps of the last one that needs the memory of a result of this one,
-    // as far as schemas tell what is a view; LentPlaces::kNever where it is kept beyond the run.
+    // as far as schemas tell what is a view; beyond the run, NeedOf.
     int last_need = 0;
   };
   class Binder;
 
   Graph() = default;
   static std::string NameOf(const c10::OperatorHandle& op);
-  // Whether what is delivered is kept as it is beyond the run, and not copied or added elsewhere.
-  static bool LeavesRun(const PhaseOutput& output);
-  static bool OutlivesPlace(const PhaseOutput& output, const c10::IValue& value,
-                            const LentPlaces& lent);
+  // The last time at which the memory of what is delivered is needed: of what is copied or added
+  // elsewhere none but now, of what is saved one of the backward (LentPlaces::kLater and on).
+  int NeedOf(const PhaseOutput& output) const;
+  bool OutlivesPlace(const PhaseOutput& output, const c10::IValue& value,
+                     const LentPlaces& lent) const;
   // Lends the memory that is idle to begin with.
-  void Lend(PlaceOf place_of, absl::Span<const at::Tensor> idle, LentPlaces& lent) const;
+  void Lend(PlaceOf place_of, absl::Span<const LaterPlace> later, LentPlaces& lent) const;
   // Clears the places of what is made by this step.
   void Vacate(int step, std::vector<c10::IValue>& values, LentPlaces& lent) const;
   void Execute(const Step& step, std::vector<c10::IValue>& values, torch::jit::Stack& stack) const;
@@ -105,9 +121,10 @@ class Graph {
   std::vector<PhaseInput> inputs_;
   std::vector<PhaseOutput> outputs_;
   std::vector<PhaseOutput> untouched_;  // outputs that no operation needs
-  // The others, and the position of the first step by which something may be put in their places.
   std::vector<std::pair<PhaseOutput, int>> placed_;
   std::vector<Step> steps_;
+  std::vector<int> saved_needs_;   // of what this phase reads
+  std::vector<int> saving_needs_;  // of what it saves, Options::saved_needs
 };
 
 }  // namespace harmony::worker

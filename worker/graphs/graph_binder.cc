@@ -64,6 +64,11 @@ std::optional<std::string> Forbidden(const c10::OperatorHandle& op,
   return std::nullopt;
 }
 
+// Operators whose results but the first are statistics of their rows, too small to be lent for.
+constexpr std::array<absl::string_view, 5> kWithStatistics = {
+    "aten::native_layer_norm", "aten::native_group_norm", "aten::native_batch_norm",
+    "aten::_native_batch_norm_legit", "aten::_scaled_dot_product_flash_attention_for_cpu"};
+
 // Operators whose result is their first argument's memory in another shape.
 constexpr std::array<absl::string_view, 2> kReshaping = {"aten::view", "aten::_unsafe_view"};
 
@@ -84,6 +89,7 @@ class Graph::Binder {
         kinds_(static_cast<size_t>(text.values), ValueKind::kTensor),
         needed_(static_cast<size_t>(text.values)) {
     graph_.where_ = absl::StrCat(options.where, ": phases.", ToString(phase));
+    graph_.saving_needs_ = options.saved_needs;
     graph_.value_count_ = static_cast<size_t>(text.values);
   }
 
@@ -280,16 +286,19 @@ class Graph::Binder {
   void FindLastNeeds() {
     std::vector<int> last_need(kinds_.size());
     for (const PhaseOutput& output : graph_.outputs_) {
-      if (LeavesRun(output)) last_need[static_cast<size_t>(output.value)] = LentPlaces::kNever;
+      int& need = last_need[static_cast<size_t>(output.value)];
+      need = std::max(need, graph_.NeedOf(output));
     }
     for (size_t i = graph_.steps_.size(); i-- > 0;) {
       Step& step = graph_.steps_[i];
       step.last_need = static_cast<int>(i);
+      const auto* const op = std::get_if<c10::OperatorHandle>(&step.callee);
+      const bool first_counts =
+          op != nullptr && absl::c_linear_search(kWithStatistics, op->operator_name().name);
       for (const int result : step.results) {
-        if (result < 0) continue;
+        if (result < 0 || (first_counts && result != step.results[0])) continue;
         step.last_need = std::max(step.last_need, last_need[static_cast<size_t>(result)]);
       }
-      const auto* const op = std::get_if<c10::OperatorHandle>(&step.callee);
       const bool views = op != nullptr && MakesViews(*op);
       for (BoundArgument& argument : step.arguments) {
         argument.ForEachUse([&](ValueUse& use) {
@@ -297,6 +306,12 @@ class Graph::Binder {
           need = std::max(need, views ? step.last_need : static_cast<int>(i));
         });
       }
+    }
+    for (const PhaseInput& input : graph_.inputs_) {
+      if (input.kind != InputKind::kSaved) continue;
+      const auto index = static_cast<size_t>(input.index);
+      if (index >= graph_.saved_needs_.size()) graph_.saved_needs_.resize(index + 1);
+      graph_.saved_needs_[index] = last_need[static_cast<size_t>(input.value)];
     }
   }
 

@@ -17,28 +17,17 @@
 #include "worker/graphs/input_gradients.h"
 #include "worker/graphs/layer_graphs.h"
 #include "worker/graphs/layer_places.h"
+#include "worker/graphs/saved_tensors.h"
 #include "worker/graphs/tensors.h"
 
 namespace harmony::worker {
 namespace {
-
-// What `saving` leaves: tensors in the workspace, or in a place.
-struct SavedTensors : SavedActivations {
-  DeviceAddress place;
-  std::vector<at::Tensor> tensors;
-};
 
 // A statistic's new value, which takes its place when nothing reads the old one any more.
 struct Update {
   size_t slot = 0;
   at::Tensor value;
 };
-
-bool SharesOneOf(Tensors places, const at::Tensor& value) {
-  return absl::c_any_of(places, [&](const DeviceTensor& place) {
-    return HostPointer<const void>(place.address) == value.storage().data();
-  });
-}
 
 void ThrowUnless(const absl::Status& done) { TORCH_CHECK(done.ok(), std::string(done.message())); }
 
@@ -97,11 +86,9 @@ class GraphLayer : public Layer {
 
   // Runs `saving`; no outputs: none are wanted.
   absl::Status Save(const LayerCall& call, Tensors inputs, Tensors outputs, SavedTensors& saved);
-  // `outputs`: places that the value may lie in, which do not last as long.
-  void Keep(size_t index, const at::Tensor& value, const LayerCall& call, Tensors outputs,
-            SavedTensors& saved) const;
-  // What is kept at `index`, in a place for all of it.
-  at::Tensor KeptTensor(size_t index, DeviceAddress place, int64_t samples) const;
+  // Where the backward makes gradients, and by which of its steps. Not that of a value which skips
+  // the layer: its gradient begins with what comes back, before the first.
+  std::vector<Graph::LaterPlace> LaterPlaces(const LayerCall& call) const;
 
   const LayerPlaces places_;
   const model::ExportedGraph described_;
@@ -279,52 +266,32 @@ void GraphLayer::Apply(std::vector<Update> updates, const LayerCall& call) const
 // ---- Saved activations ----
 
 Bytes GraphLayer::KeptBytes(int64_t samples) const {
-  Bytes bytes;
-  if (!places_.keeps) return bytes;
-  for (const model::ExportedTensor& tensor : described_.saved) {
-    const int64_t elements = c10::multiply_integers(tensor.ShapeFor(samples));
-    bytes += (SizeOf(tensor.dtype) * elements).AlignUp(kSlotAlignment);
-  }
-  return bytes;
+  return places_.keeps ? SavedTensors::PlaceBytes(described_.saved, samples) : Bytes();
 }
 
-std::unique_ptr<SavedActivations> GraphLayer::NewSaved(int64_t, DeviceAddress place) const {
+std::unique_ptr<SavedActivations> GraphLayer::NewSaved(int64_t samples, DeviceAddress place) const {
   if (places_.last || (place && !places_.keeps)) return nullptr;
-  auto saved = std::make_unique<SavedTensors>();
-  saved->place = place;
-  return saved;
+  return std::make_unique<SavedTensors>(described_.saved, samples, place, torch_);
 }
 
-at::Tensor GraphLayer::KeptTensor(size_t index, DeviceAddress place, int64_t samples) const {
-  for (size_t i = 0; i < index; ++i) {
-    const model::ExportedTensor& before = described_.saved[i];
-    const int64_t elements = c10::multiply_integers(before.ShapeFor(samples));
-    place = place + (SizeOf(before.dtype) * elements).AlignUp(kSlotAlignment);
+std::vector<Graph::LaterPlace> GraphLayer::LaterPlaces(const LayerCall& call) const {
+  std::vector<Graph::LaterPlace> later;
+  if (call.input_gradients.empty()) return later;
+  for (const auto& [output, step] : graphs_->backward->placed()) {
+    const SlotPlace& slot = places_.slots[static_cast<size_t>(output.index)];
+    if (output.kind != OutputKind::kGradient || slot.kind != model::SlotKind::kValue) continue;
+    const bool passed = absl::c_any_of(places_.passed, [&](const PassedValue& value) {
+      return value.from.gradient == slot.value.gradient;
+    });
+    if (passed) continue;
+    later.push_back({call.input_gradients[static_cast<size_t>(slot.value.gradient)], step});
   }
-  const model::ExportedTensor& tensor = described_.saved[index];
-  return TensorOver(place, tensor.dtype, tensor.ShapeFor(samples), torch_);
-}
-
-// Contiguous wherever it is kept: operations choose by strides, and the bits have to be the same.
-void GraphLayer::Keep(size_t index, const at::Tensor& value, const LayerCall& call, Tensors outputs,
-                      SavedTensors& saved) const {
-  const model::ExportedTensor& tensor = described_.saved[index];
-  TORCH_CHECK(value.sizes() == at::IntArrayRef(tensor.ShapeFor(call.samples)) &&
-                  value.scalar_type() == ScalarTypeOf(tensor.dtype),
-              "what is saved at ", index, " is ", value.scalar_type(), " ", value.sizes(),
-              ", which model.json does not say");
-  if (saved.place) {
-    PutInto(KeptTensor(index, saved.place, call.samples), value, "saved tensor");
-    return;
-  }
-  const bool borrowed = SharesOneOf(outputs, value);
-  saved.tensors[index] = borrowed ? value.clone(at::MemoryFormat::Contiguous) : value.contiguous();
+  return later;
 }
 
 absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors outputs,
                               SavedTensors& saved) {
   const Graph& graph = outputs.empty() ? *graphs_->recomputing : *graphs_->saving;
-  if (!saved.place) saved.tensors.resize(described_.saved.size());
   std::vector<Update> updates;
   HARMONY_RETURN_IF_ERROR(graph.Run(
       InputsOf(graph, call, inputs, Statistic::kOfMicrobatch),
@@ -333,7 +300,7 @@ absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors out
         if (output.kind == OutputKind::kOutput) {
           PutOutput(index, value, call, outputs);
         } else if (output.kind == OutputKind::kSaved) {
-          Keep(index, value, call, outputs, saved);
+          saved.Put(index, value, outputs);
         } else {
           updates.push_back({index, std::move(value)});
         }
@@ -341,10 +308,9 @@ absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors out
       [&](const PhaseOutput& output) {
         const auto index = static_cast<size_t>(output.index);
         if (output.kind == OutputKind::kOutput) return PlaceOfOutput(index, call, outputs);
-        if (output.kind != OutputKind::kSaved || !saved.place) return at::Tensor();
-        return KeptTensor(index, saved.place, call.samples);
+        return output.kind == OutputKind::kSaved ? saved.PlaceOf(index) : at::Tensor();
       },
-      TensorsOver(call.idle, torch_)));
+      call.lent, LaterPlaces(call)));
   Apply(std::move(updates), call);
   return absl::OkStatus();
 }
@@ -369,7 +335,8 @@ absl::Status GraphLayer::Forward(const LayerCall& call, Tensors inputs, Tensors 
           },
           [&](const PhaseOutput& output) {
             return PlaceOfOutput(static_cast<size_t>(output.index), call, outputs);
-          }));
+          },
+          call.lent));
     }
     if (outputs.empty()) return absl::OkStatus();
     for (const PassedValue& value : places_.passed) {
@@ -387,7 +354,7 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
                                   Tensors input_gradients) {
   if (places_.last) return absl::InternalError("the last layer runs in the fused task only");
   return Guarded([&]() -> absl::Status {
-    SavedTensors own;
+    SavedTensors own(described_.saved, call.samples, DeviceAddress(), torch_);
     SavedTensors& found = saved == nullptr ? own : static_cast<SavedTensors&>(*saved);
     // Null of the first layer, and of one with statistics in a group that keeps what it can.
     if (saved == nullptr) HARMONY_RETURN_IF_ERROR(Save(call, inputs, {}, own));
@@ -398,16 +365,14 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
       const PhaseInput& input = graph.inputs()[i];
       const auto index = static_cast<size_t>(input.index);
       if (input.kind == InputKind::kSaved) {
-        TORCH_CHECK(found.place || index < found.tensors.size(), "no forward saved anything");
-        values[i] = found.place ? KeptTensor(index, found.place, call.samples)
-                                : std::move(found.tensors[index]);
+        values[i] = found.Take(index);
       } else if (input.kind == InputKind::kTangent) {
         const OutputPlace& output = places_.outputs[index];
         values[i] = Wrap(output_gradients[static_cast<size_t>(output.place.gradient)], output.type,
                          call.samples, torch_);
       }
     }
-    found.tensors.clear();
+    found.Clear();
     HARMONY_RETURN_IF_ERROR(graph.Run(
         std::move(values),
         [&](const PhaseOutput& output, const at::Tensor& value) {
@@ -416,7 +381,7 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
         [&](const PhaseOutput& output) {
           return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
         },
-        TensorsOver(call.idle, torch_)));
+        call.lent));
     gradients.Finish();
     return absl::OkStatus();
   });
@@ -461,7 +426,7 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
           if (output.kind != OutputKind::kGradient) return at::Tensor();
           return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
         },
-        TensorsOver(call.idle, torch_)));
+        call.lent));
     Apply(std::move(updates), call);
     gradients.Finish();
     return absl::OkStatus();

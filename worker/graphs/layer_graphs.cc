@@ -38,13 +38,17 @@ absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string
     options.torch = std::string(torch);
     options.without_outputs = without_outputs;
     options.device = device;
+    if (phase == Phase::kSaving && graphs.backward.has_value()) {
+      options.saved_needs = graphs.backward->saved_needs();
+    }
     HARMONY_ASSIGN_OR_RETURN(graph, Graph::Bind(found->second, phase, options));
     return absl::OkStatus();
   };
+  // First: what the others save is for it.
+  HARMONY_RETURN_IF_ERROR(bind(Phase::kBackward, false, graphs.backward));
   HARMONY_RETURN_IF_ERROR(bind(Phase::kForward, false, graphs.forward));
   HARMONY_RETURN_IF_ERROR(bind(Phase::kSaving, false, graphs.saving));
   HARMONY_RETURN_IF_ERROR(bind(Phase::kSaving, true, graphs.recomputing));
-  HARMONY_RETURN_IF_ERROR(bind(Phase::kBackward, false, graphs.backward));
   HARMONY_RETURN_IF_ERROR(bind(Phase::kFused, false, graphs.fused));
   return graphs;
 }

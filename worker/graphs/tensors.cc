@@ -57,14 +57,6 @@ at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
       .make_tensor();
 }
 
-std::vector<at::Tensor> TensorsOver(absl::Span<const DeviceTensor> tensors, c10::Device device) {
-  std::vector<at::Tensor> over;
-  for (const DeviceTensor& tensor : tensors) {
-    over.push_back(TensorOver(tensor.address, tensor.dtype, tensor.shape, device));
-  }
-  return over;
-}
-
 at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples,
                 c10::Device device) {
   const std::vector<int64_t> shape = type.ShapeFor(samples);

@@ -27,7 +27,6 @@ at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
                       c10::Device device);
 
 // Such views of several tensors.
-std::vector<at::Tensor> TensorsOver(absl::Span<const DeviceTensor> tensors, c10::Device device);
 
 // A view of a tensor that a call binds, in the shape that graphs know it by. Throws when it is not
 // bound, or is another tensor than `type` says.

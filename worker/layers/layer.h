@@ -13,6 +13,7 @@
 #include "common/base/units.h"
 #include "common/model/model_spec.h"
 #include "worker/device/device_tensor.h"
+#include "worker/device/lent_places.h"
 
 namespace harmony::worker {
 
@@ -39,8 +40,11 @@ struct LayerCall {
   // The forward of a backward that recomputes: what a forward changes besides its outputs and what
   // lies with the gradients, it changed the first time.
   bool recompute = false;
-  // What the task puts to its use after this call only: temporaries may lie there during it.
-  absl::Span<const DeviceTensor> idle;
+  // What the task puts to its use later: temporaries may lie there until then. Null: nothing.
+  LentPlaces* lent = nullptr;
+  // Of a forward whose layer's backward is the next to put something into these places, which are
+  // lent: the gradients of its inputs. What it saves may lie there as long as that one allows.
+  absl::Span<const DeviceTensor> input_gradients;
 };
 
 // Where the last layer leaves the loss of a microbatch, as a LossSlot: sum and count. Gradients are

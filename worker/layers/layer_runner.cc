@@ -126,6 +126,7 @@ class LayerRunner::Task {
       batch_.push_back(TensorAt(inputs[i].tensor, address, b_.samples));
     }
     call_.batch = batch_;
+    call_.lent = &lent_;
     if (b_.kept) FindKeptPlaces();
   }
 
@@ -150,10 +151,12 @@ class LayerRunner::Task {
   DeviceAddress KeptPlaceOf(int layer) const;
   BoundaryTensors KeptOutputsOf(int layer) const;
 
-  // Lends the place of the group's input gradient, which its first layer's backward writes, to the
-  // layers before that; Reclaim: that comes now.
+  // Lends the place of the group's input gradient to all before its first layer's backward, which
+  // writes it.
   void LendInputGradient();
-  void Reclaim() { call_.idle = {}; }
+  // Forward of a layer that this task goes back through.
+  absl::Status ForwardToReturn(int layer, const BoundaryTensors& x, const BoundaryTensors& y,
+                               SavedActivations* saved);
 
   // Before the first write to the gradients of a layer: waits for their buffers and zeroes them.
   absl::Status PrepareGradients(int layer) const;
@@ -172,7 +175,8 @@ class LayerRunner::Task {
   std::vector<DeviceTensor> batch_;
   std::vector<ReferenceBinding> references_;  // with the gradient buffers of the task's replica
   LayerCall call_;
-  BoundaryTensors lent_;
+  LentPlaces lent_;  // outlives what was saved
+  BoundaryTensors input_gradient_;
   struct KeptPlace {
     DeviceAddress saved, outputs;
   };
@@ -266,8 +270,18 @@ absl::Status LayerRunner::Task::Forward() {
 
 void LayerRunner::Task::LendInputGradient() {
   if (!b_.input_gradient) return;
-  lent_ = Bound(chain_.GradientTypesAt(b_.layers.first), b_.input_gradient);
-  call_.idle = lent_.tensors;
+  input_gradient_ = Bound(chain_.GradientTypesAt(b_.layers.first), b_.input_gradient);
+  for (const DeviceTensor& place : input_gradient_.tensors) lent_.Add(place, LentPlaces::kLater);
+}
+
+// Only the first layer saves there: a profile takes the workspace of a group for the sum of what
+// its layers take alone and in pairs, where each layer but the first has no such place.
+absl::Status LayerRunner::Task::ForwardToReturn(int layer, const BoundaryTensors& x,
+                                                const BoundaryTensors& y, SavedActivations* saved) {
+  if (layer == b_.layers.first) call_.input_gradients = input_gradient_.tensors;
+  const absl::Status status = chain_.LayerAt(layer).Forward(call_, x.tensors, y.tensors, saved);
+  call_.input_gradients = {};
+  return status;
 }
 
 absl::Status LayerRunner::Task::PrepareGradients(int layer) const {
@@ -308,8 +322,7 @@ absl::Status LayerRunner::Task::Backward() {
       if (index < last) {
         HARMONY_ASSIGN_OR_RETURN(y, NewTensors(chain_.TypesAt(index + 1)));
       }
-      HARMONY_RETURN_IF_ERROR(
-          layer.Forward(call_, x.tensors, y.tensors, states_.back().saved.get()));
+      HARMONY_RETURN_IF_ERROR(ForwardToReturn(index, x, y, states_.back().saved.get()));
     }
     x = std::move(y);
   }
@@ -329,7 +342,7 @@ absl::Status LayerRunner::Task::BackwardLayers(int last, BoundaryTensors output_
       states_.pop_back();
     }
     if (!chain_.HasStatistics(index)) HARMONY_RETURN_IF_ERROR(PrepareGradients(index));
-    if (index == b_.layers.first) Reclaim();
+    if (index == b_.layers.first) lent_.Reclaim();
     HARMONY_RETURN_IF_ERROR(
         chain_.LayerAt(index).Backward(call_, state.input.tensors, output_gradients.tensors,
                                        std::move(state.saved), input_gradients.tensors));
@@ -355,13 +368,13 @@ absl::Status LayerRunner::Task::ForwardBackward() {
       states_.push_back({x, layer.NewSaved(b_.samples, DeviceAddress())});
       saved = states_.back().saved.get();
     }
-    HARMONY_RETURN_IF_ERROR(layer.Forward(call_, x.tensors, y.tensors, saved));
+    HARMONY_RETURN_IF_ERROR(ForwardToReturn(index, x, y, saved));
     CheckTensors(index, y);
     x = std::move(y);
   }
   HARMONY_ASSIGN_OR_RETURN(BoundaryTensors dx, InputGradient(last));
   if (!chain_.HasStatistics(last)) HARMONY_RETURN_IF_ERROR(PrepareGradients(last));
-  if (last == b_.layers.first) Reclaim();
+  if (last == b_.layers.first) lent_.Reclaim();
   HARMONY_RETURN_IF_ERROR(
       chain_.LayerAt(last).ForwardBackward(call_, b_.loss, x.tensors, dx.tensors));
   // The sum, which a LossSlot begins with.

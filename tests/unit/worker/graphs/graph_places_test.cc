@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "tests/unit/worker/graphs/graph_compute.h"
+#include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/device/cpu_device.h"
 #include "worker/graphs/graph.h"
+#include "worker/graphs/layer_graphs.h"
 #include "worker/graphs/tensors.h"
 
 namespace harmony::worker {
@@ -184,11 +186,132 @@ TEST_F(GraphPlacesTest, TemporariesLieInMemoryThatIsIdleThroughout) {
       gradient 0 = c)");
   ASSERT_TRUE(graph.ok()) << graph.status();
   const std::vector<at::Tensor> idle = {Place(), Place()};
+  LentPlaces lent;
+  for (const at::Tensor& place : idle) {
+    lent.Add(place.data_ptr(), place.nbytes(), LentPlaces::kLater);
+  }
   const absl::Status status = graph->Run(
       {Input()}, [](const PhaseOutput&, const at::Tensor&) {},
-      [](const PhaseOutput&) { return at::Tensor(); }, idle);
+      [](const PhaseOutput&) { return at::Tensor(); }, &lent);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(PeakInMiB(), 0);
+}
+
+// A layer in a task that has the place of its input's gradient from the beginning: what is saved is
+// needed by the backward's first step, and the gradient comes with its second.
+class SavedPlacesTest : public GraphPlacesTest {
+ protected:
+  // `saved`: what saves a MiB as saved 0.
+  void Bind(const std::string& saved) {
+    const std::string forward = R"(
+      x = slot 0
+      a = aten::relu(%x)
+      output 0 = a)";
+    const std::string backward = R"(
+      t = tangent 0
+      s = saved 0
+      g = aten::mul.Tensor(%s, %t)
+      h = aten::exp(%g)
+      gradient 0 = h)";
+    const std::string saving = forward + saved;
+    auto graphs = BindLayerGraphs(
+        GraphJson({{"forward", forward}, {"saving", saving}, {"backward", backward}}), "g", "9.9",
+        c10::Device(c10::kCPU));
+    ASSERT_TRUE(graphs.ok()) << graphs.status();
+    graphs_ = *std::move(graphs);
+    lent_.Add(place_.data_ptr(), place_.nbytes(), LentPlaces::kLater);
+  }
+  // What is saved, when the backward puts something into the place by the step `needed_at`.
+  at::Tensor Save(int needed_at) {
+    at::Tensor saved;
+    const Graph::LaterPlace later = {{DeviceAddress(reinterpret_cast<uint64_t>(place_.data_ptr())),
+                                      DType::kF32,
+                                      {place_.numel()}},
+                                     needed_at};
+    const absl::Status status = graphs_.recomputing->Run(
+        {Input()},
+        [&](const PhaseOutput& output, at::Tensor made) {
+          if (output.kind == OutputKind::kSaved && output.index == 0) saved = std::move(made);
+        },
+        [](const PhaseOutput&) { return at::Tensor(); }, &lent_, {&later, 1});
+    EXPECT_TRUE(status.ok()) << status;
+    return saved;
+  }
+  // With the only reference to what is saved, which an initializer list would keep another one to.
+  std::vector<c10::IValue> ToGoBack(at::Tensor saved) {
+    std::vector<c10::IValue> inputs = {Input()};
+    inputs.emplace_back(std::move(saved));
+    return inputs;
+  }
+  // The gradient, made in the place.
+  void GoBack(at::Tensor saved) {
+    lent_.Reclaim();
+    const absl::Status status = graphs_.backward->Run(
+        ToGoBack(std::move(saved)),
+        [&](const PhaseOutput&, const at::Tensor& made) {
+          EXPECT_EQ(made.data_ptr(), place_.data_ptr());
+        },
+        [&](const PhaseOutput&) { return place_; }, &lent_);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  bool InPlace(const at::Tensor& tensor) const {
+    return tensor.storage().data() == place_.data_ptr();
+  }
+
+  const at::Tensor place_ = Place();
+  LentPlaces lent_;
+  LayerGraphs graphs_;
+};
+
+constexpr char kSavesItsOutput[] = "\n saved 0 = a";
+
+TEST_F(SavedPlacesTest, WhatIsSavedLiesThereUntilItsBackwardNeedsThePlace) {
+  Bind(kSavesItsOutput);
+  EXPECT_EQ(graphs_.backward->saved_needs(), std::vector<int>{0});
+  ASSERT_EQ(graphs_.backward->placed().size(), 1);
+  EXPECT_EQ(graphs_.backward->placed()[0].second, 1);
+  at::Tensor saved = Save(/*needed_at=*/1);
+  EXPECT_TRUE(InPlace(saved));
+  EXPECT_EQ(PeakInMiB(), 0);
+  EXPECT_TRUE(at::equal(saved, at::relu(Input())));
+  GoBack(std::move(saved));
+  EXPECT_TRUE(at::equal(place_, at::exp(at::relu(Input()) * Input())));
+}
+
+TEST_F(SavedPlacesTest, WhatThatStepStillNeedsDoesNot) {
+  Bind(kSavesItsOutput);
+  at::Tensor saved = Save(/*needed_at=*/0);
+  EXPECT_FALSE(InPlace(saved));
+  EXPECT_EQ(PeakInMiB(), 1);
+  GoBack(std::move(saved));
+  EXPECT_TRUE(at::equal(place_, at::exp(at::relu(Input()) * Input())));
+}
+
+// The backward's graph, had it known of the step, would have let it be saved elsewhere.
+TEST_F(SavedPlacesTest, WhatIsThereWhenThePlaceIsNeededIsMovedOut) {
+  Bind(kSavesItsOutput);
+  at::Tensor saved = Save(/*needed_at=*/1);
+  ASSERT_TRUE(InPlace(saved));
+  lent_.Reclaim();
+  at::Tensor made;
+  const absl::Status status = graphs_.backward->Run(
+      ToGoBack(std::move(saved)), [&](const PhaseOutput&, at::Tensor h) { made = std::move(h); },
+      [](const PhaseOutput&) { return at::Tensor(); }, &lent_);  // it has no use for the place
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_FALSE(InPlace(made));
+  EXPECT_TRUE(at::equal(made, at::exp(at::relu(Input()) * Input())));
+}
+
+// The small ones are needed for good, the large one no more.
+TEST_F(SavedPlacesTest, AResultBesideSavedStatisticsLiesThere) {
+  Bind(R"(
+      n, mean, rstd = aten::native_layer_norm(%x, [262144], null, null, 0.5)
+      b = aten::neg(%n)
+      saved 0 = b
+      saved 1 = mean)");
+  const at::Tensor saved = Save(/*needed_at=*/0);
+  EXPECT_FALSE(InPlace(saved));
+  EXPECT_EQ(PeakInMiB(), 1);  // not two
 }
 
 // It lives longer than the place is the run's.
