@@ -5,6 +5,18 @@
 #include "absl/strings/str_cat.h"
 
 namespace harmony::recovery {
+namespace {
+
+// Nothing of the kind exists before all parameters and moments do.
+bool ShowsTraining(command::ObjectKind kind, const command::ObjectView& record,
+                   int64_t first_step) {
+  if (record.state == command::ObjectState::kUpdating) return true;
+  if (record.state == command::ObjectState::kFree) return false;
+  if (kind == command::ObjectKind::kGradient || kind == command::ObjectKind::kLoss) return true;
+  return kind <= command::ObjectKind::kMoment2 && static_cast<int64_t>(record.version) > first_step;
+}
+
+}  // namespace
 
 absl::StatusOr<Frontier> Frontier::FromRecords(const command::ObjectTableLayout& table,
                                                absl::Span<const command::ObjectView> records,
@@ -20,21 +32,28 @@ absl::StatusOr<Frontier> Frontier::FromRecords(const command::ObjectTableLayout&
     return absl::InternalError(absl::StrCat("the object table has ", records.size(),
                                             " records, this job needs ", table.size()));
   }
-  bool initialized = true;
+  int missing = -1, trained = -1;  // records of what does not exist, and of what training made
   for (int i = 0; i < table.size(); ++i) {
     const command::ObjectView& record = records[i];
     frontier.offset_[i] = record.offset;
     const int64_t version = static_cast<int64_t>(record.version);
     if (record.state == command::ObjectState::kClean) frontier.clean_version_[i] = version;
     const command::ObjectKind kind = table.KeyOf(i).kind;
+    if (ShowsTraining(kind, record, first_step)) trained = i;
     if (kind > command::ObjectKind::kMoment2) continue;
-    if (record.state == command::ObjectState::kFree) initialized = false;
+    if (record.state == command::ObjectState::kFree) missing = i;
     if (kind != command::ObjectKind::kParameter) continue;
     const bool updating = record.state == command::ObjectState::kUpdating;
     frontier.block_version_[table.KeyOf(i).index] = updating ? version - 1 : version;
     frontier.updating_[table.KeyOf(i).index] = updating;
   }
-  if (!initialized) {  // a crash during initialisation: it starts over
+  if (missing >= 0 && trained >= 0) {
+    return absl::DataLossError(absl::StrCat(
+        "the record of ", command::DebugString(table.KeyOf(missing)), " is free while ",
+        command::DebugString(table.KeyOf(trained)), " has version ", records[trained].version,
+        ": the segment is damaged, and what was trained since the last checkpoint is lost"));
+  }
+  if (missing >= 0) {  // a crash during initialisation: it starts over
     std::fill(frontier.block_version_.begin(), frontier.block_version_.end(), first_step);
     std::fill(frontier.updating_.begin(), frontier.updating_.end(), false);
     std::fill(frontier.clean_version_.begin(), frontier.clean_version_.end(), -1);

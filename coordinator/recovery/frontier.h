@@ -16,8 +16,9 @@ namespace harmony::recovery {
 
 class Frontier {
  public:
-  // `records` in the order of `table`, or empty. Internal, naming the object, when versions
-  // contradict each other.
+  // `records` in the order of `table`, or empty. Naming the object: Internal when versions
+  // contradict each other, DataLoss when a parameter or moment does not exist although steps have
+  // run.
   static absl::StatusOr<Frontier> FromRecords(const command::ObjectTableLayout& table,
                                               absl::Span<const command::ObjectView> records,
                                               int64_t first_step);

@@ -461,6 +461,21 @@ TEST_F(RecoveryTest, RefusesRecordsThatContradictEachOther) {
   EXPECT_THAT(Recover(), HasSubstr("parameter(0), which is updated already"));
 }
 
+// It is not initialised again, which would lose all steps without a word.
+TEST_F(RecoveryTest, RefusesAFreeRecordOfASegmentThatHasRun) {
+  const std::vector<command::ObjectView> run = records_;
+  SetBlock(1, 0, command::ObjectState::kFree);
+  SetBlock(0, 5, command::ObjectState::kClean);
+  EXPECT_THAT(Recover(),
+              ::testing::AllOf(HasSubstr("the segment is damaged"), HasSubstr("(1) is free")));
+  // The first step, of which a gradient tells.
+  records_ = run;
+  for (int block : {0, 1, 2}) SetBlock(block, 0, command::ObjectState::kFree);
+  Set({command::ObjectKind::kGradient, 2, 0}, 5, layout_.ring_begin());
+  EXPECT_THAT(Recover(),
+              ::testing::AllOf(HasSubstr("the segment is damaged"), HasSubstr("gradient(2")));
+}
+
 TEST_F(RecoveryTest, WritesTheCheckpointThatMayBeMissing) { EXPECT_EQ(Recover(4), "save3"); }
 
 }  // namespace
