@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -119,25 +120,32 @@ absl::Status TokenFile::CheckKind() const {
   return absl::OkStatus();
 }
 
-// Little-endian numbers of a wider type have zeros where a narrower one has tokens: every second
-// token, or all but every fourth. A file of real tokens has no such comb over thousands of them.
-absl::Status TokenFile::CheckWidth() const {
+// Little-endian numbers of a wider type have their upper parts where a narrower one has tokens: at
+// every second token, or at all but every fourth, nothing above what the vocabulary's upper part
+// is, which mostly is 0. A file of real tokens has no such comb over thousands of them.
+absl::Status TokenFile::CheckWidth(int64_t vocab_size) const {
   const int64_t width = TokenBytes(format_);
   const int64_t count = std::min(token_count_, kWidthTokens) / 4 * 4;
-  if (width == 4 || count < 16) return absl::OkStatus();
+  if (count < 16) return absl::OkStatus();
   std::vector<char> bytes(static_cast<size_t>(count * width));
   HARMONY_RETURN_IF_ERROR(file_.ReadAt(0, bytes.data(), count * width));
-  bool zero[4] = {true, true, true, true};
-  for (int64_t i = 0; i < count * width; ++i) {
-    if (bytes[static_cast<size_t>(i)] != 0) zero[i / width % 4] = false;
+  uint32_t most[4] = {0, 0, 0, 0};
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t token = 0;
+    std::memcpy(&token, &bytes[static_cast<size_t>(i * width)], static_cast<size_t>(width));
+    most[i % 4] = std::max(most[i % 4], token);
   }
-  if (!zero[1] || !zero[3] || (zero[0] && zero[2])) return absl::OkStatus();
-  const int64_t factor = zero[2] ? 4 : 2;
-  return absl::InvalidArgumentError(
-      absl::StrCat("data.path: ", path(), ": of its first ", count, " tokens ",
-                   factor == 4 ? "all but every fourth are 0" : "every second one is 0",
-                   ", as in a file of numbers of ", factor * width, " bytes read as numbers of ",
-                   width, "; check data.format"));
+  // Bytes of a text may be anything below a large vocabulary's upper byte.
+  const uint32_t upper = width == 2 ? static_cast<uint32_t>((vocab_size - 1) >> 16) : 0;
+  const bool wider = most[1] <= upper && most[3] <= upper && std::max(most[0], most[2]) > upper;
+  if (!wider) return absl::OkStatus();
+  const int64_t factor = most[2] == 0 && most[3] == 0 && width < 4 ? 4 : 2;
+  const std::string low = upper == 0 ? "0" : absl::StrCat("at most ", upper);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.path: ", path(), ": of its first ", count, " tokens ",
+      factor == 4 ? "all but every fourth are " : "every second one is ", low,
+      ", as in a file of numbers of ", factor * width, " bytes read as numbers of ", width,
+      "; check data.format", width == 4 ? ", or write the tokens as numbers of 4 bytes" : ""));
 }
 
 absl::StatusOr<DataFingerprint> TokenFile::Fingerprint() const {
@@ -158,7 +166,7 @@ absl::Status TokenFile::Validate(int64_t vocab_size, int64_t sequence_length,
                      "; it needs at least ", sequence_length * global_batch + 1,
                      " tokens (or lower global_batch_size or sequence_length)"));
   }
-  HARMONY_RETURN_IF_ERROR(CheckWidth());
+  HARMONY_RETURN_IF_ERROR(CheckWidth(vocab_size));
   return CheckTokens(vocab_size);
 }
 

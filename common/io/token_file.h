@@ -48,7 +48,7 @@ class TokenFile {
       : file_(std::move(file)), format_(format), token_count_(token_count) {}
   absl::Status CheckTokens(int64_t vocab_size) const;
   absl::Status CheckKind() const;
-  absl::Status CheckWidth() const;
+  absl::Status CheckWidth(int64_t vocab_size) const;
 
   File file_;
   job::DataFormat format_;

@@ -131,10 +131,34 @@ TEST(TokenFileTest, TokensOfAWiderTypeAreRefused) {
   EXPECT_THAT(check(u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
   EXPECT_THAT(check(u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
   EXPECT_EQ(check(u32, job::DataFormat::kTokensU32), "");
+  EXPECT_THAT(check(u64, job::DataFormat::kTokensU32), HasSubstr("numbers of 8 bytes"));
   // One token that is not zero among them, and zeros only, say nothing of the kind.
   u32[2] = 1;
   EXPECT_EQ(check(u32, job::DataFormat::kTokensU16), "");
   EXPECT_EQ(check(std::string(4000, '\0'), job::DataFormat::kTokensU16), "");
+}
+
+// Their upper halves are not all 0.
+TEST(TokenFileTest, SoAreThoseOfALargeVocabulary) {
+  const TempDir dir;
+  std::string u16, u32, u64;
+  for (int i = 0; i < 1000; ++i) {
+    const auto low = static_cast<char>(i * 31 % 255 + 1), high = static_cast<char>(i * 7 % 255 + 1);
+    u16 += {low, high};
+    u32 += {low, high, static_cast<char>(i % 2), 0};
+    u64 += {low, high, static_cast<char>(i % 2), 0, 0, 0, 0, 0};
+  }
+  const auto check = [&](const std::string& bytes, job::DataFormat format) {
+    const auto file = TokenFile::Open(dir.Write("t", bytes), format);
+    return std::string(file->Validate(1 << 17, 8, 1).message());
+  };
+  EXPECT_EQ(check(u16, job::DataFormat::kTokensU16), "");
+  EXPECT_EQ(check(u32, job::DataFormat::kTokensU32), "");
+  EXPECT_THAT(check(u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
+  EXPECT_THAT(check(u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
+  EXPECT_THAT(check(u64, job::DataFormat::kTokensU32), HasSubstr("numbers of 8 bytes"));
+  u32[2] = 2;  // beyond the vocabulary, so of no such number
+  EXPECT_EQ(check(u32, job::DataFormat::kTokensU16), "");
 }
 
 TEST(TokenFileTest, TheFingerprintTellsAppendedAndChangedData) {
