@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/launcher/pidfd.h"
+#include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/io/atomic_file.h"
 #include "common/io/checkpoint_manifest.h"
@@ -130,15 +131,17 @@ absl::Status Signal(const RuntimePaths& paths, int pidfd, pid_t holder, bool now
 absl::Status RemoveWhatIsLeft(const RuntimePaths& paths) {
   const absl::Status status = RemoveStaleFiles(paths);
   // Another `down` does the same at this moment, or a successor has come up, whose files they are.
-  return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
+  const bool others = RuntimeLockHolder(paths) != 0 || !SocketAccepts(paths.socket());
+  return absl::IsFailedPrecondition(status) && others ? absl::OkStatus() : status;
 }
 
 absl::Status Down(const RuntimePaths& paths, const DownOptions& options, bool json) {
   const pid_t holder = RuntimeLockHolder(paths);
   if (json) PrintJson({{"socket", paths.socket()}, {"was_up", holder != 0}});
   if (holder == 0) {
+    HARMONY_RETURN_IF_ERROR(RemoveWhatIsLeft(paths));
     if (!json) printf("harmony is not up on %s\n", paths.socket().c_str());
-    return RemoveWhatIsLeft(paths);
+    return absl::OkStatus();
   }
   ipc::UniqueFd pidfd(pidfd_open(holder, 0));
   if (!pidfd.valid() && errno != ESRCH) {

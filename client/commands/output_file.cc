@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/io/atomic_file.h"
+#include "common/io/file.h"
 #include "common/ipc/fd_passing.h"
 
 namespace harmony::client {
@@ -58,6 +61,22 @@ absl::Status CheckOutputFile(absl::string_view option, const std::string& path,
   if (fs::exists(status) && !fs::is_regular_file(status)) return absl::OkStatus();  // a pipe, say
   error = TryToWrite(path, fs::exists(status));
   if (error) return wrong(absl::StrCat("cannot be written (", error.message(), ")"));
+  return absl::OkStatus();
+}
+
+absl::Status WriteOutputFile(const std::string& path, absl::string_view contents) {
+  std::error_code error;
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) {
+    fs::create_directories(folder, error);
+  }
+  if (!fs::exists(path, error) || fs::is_regular_file(path, error)) {
+    const fs::path file =
+        fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : fs::path(path);
+    return io::WriteFileAtomically(file.string(), contents);
+  }
+  std::ofstream stream(path, std::ios::binary);
+  stream << contents;
+  if (!stream.flush()) return io::ErrnoStatus(errno, "writing", path);
   return absl::OkStatus();
 }
 

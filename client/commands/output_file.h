@@ -14,4 +14,8 @@ namespace harmony::client {
 absl::Status CheckOutputFile(absl::string_view option, const std::string& path,
                              const std::vector<std::string>& inputs);
 
+// Writes such a result; makes the folders on the way to it. A file is replaced whole or stays as it
+// was, that behind a symbolic link, too; into a pipe or a device is written as it is.
+absl::Status WriteOutputFile(const std::string& path, absl::string_view contents);
+
 }  // namespace harmony::client

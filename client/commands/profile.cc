@@ -12,7 +12,7 @@
 #include "client/commands/profile_measure.h"
 #include "client/progress/render.h"
 #include "common/base/status.h"
-#include "common/io/atomic_file.h"
+#include "common/io/file.h"
 #include "common/ipc/host_memory.h"
 #include "common/profile/plausible.h"
 #include "common/profile/profile_json.h"
@@ -126,25 +126,28 @@ void Print(const GlobalOptions& global, const ProfileOptions& options, const Obt
   }
 }
 
-absl::Status Run(const GlobalOptions& global, const ProfileOptions& options) {
+// Never nothing: what is not cached is measured.
+absl::StatusOr<std::optional<Obtained>> Measure(const GlobalOptions& global,
+                                                const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const MeasureOptions measure, Prepare(global, options));
-  HARMONY_ASSIGN_OR_RETURN(
-      const std::optional<Obtained> outcome,
-      ObtainProfile(measure, options.again ? ObtainBy::kMeasuring : ObtainBy::kCacheElseMeasuring));
-  HARMONY_RETURN_IF_ERROR(
-      io::WriteFileAtomically(options.output, profile::ProfileToJson(outcome->profile)));
-  Print(global, options, *outcome);
-  return absl::OkStatus();
+  return ObtainProfile(measure,
+                       options.again ? ObtainBy::kMeasuring : ObtainBy::kCacheElseMeasuring);
 }
 
 }  // namespace
 
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
-  const absl::Status status = Run(global, options);
-  if (status.ok()) return 0;
-  const int code = Fail(status);
-  if (absl::IsCancelled(status)) return kExitInterrupted;
-  return absl::IsResourceExhausted(status) ? 2 : code;
+  const absl::StatusOr<std::optional<Obtained>> outcome = Measure(global, options);
+  if (!outcome.ok()) {
+    const int code = Fail(outcome.status());
+    if (absl::IsCancelled(outcome.status())) return kExitInterrupted;
+    return absl::IsResourceExhausted(outcome.status()) ? 2 : code;  // the job does not fit
+  }
+  const absl::Status written =
+      WriteOutputFile(options.output, profile::ProfileToJson((*outcome)->profile));
+  if (!written.ok()) return Fail(written);
+  Print(global, options, **outcome);
+  return 0;
 }
 
 }  // namespace harmony::client

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -13,23 +11,6 @@
 
 namespace harmony::client {
 namespace {
-
-namespace fs = std::filesystem;
-
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::error_code error;
-  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) {
-    fs::create_directories(folder, error);
-  }
-  std::ofstream file(path, std::ios::trunc | std::ios::binary);
-  file << text;
-  if (!file.flush()) {
-    return absl::NotFoundError(absl::StrCat(
-        "cannot write the trace to ", path,
-        fs::is_directory(path, error) ? ": it is a directory" : ": give a file that can be made"));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status Trace(const GlobalOptions& global, const TraceOptions& options) {
   HARMONY_RETURN_IF_ERROR(CheckOutputFile("-o", options.output, {}));
@@ -57,7 +38,7 @@ absl::StatusOr<SavedTrace> SaveTrace(CoordinatorClient& client, const TraceOptio
   request.set_job_id(options.job_id);
   request.set_last_steps(options.last_steps);
   HARMONY_ASSIGN_OR_RETURN(const v1::Timeline timeline, client.GetTimeline(request));
-  HARMONY_RETURN_IF_ERROR(WriteText(options.output, ChromeTrace(timeline)));
+  HARMONY_RETURN_IF_ERROR_CTX(WriteOutputFile(options.output, ChromeTrace(timeline)), "trace");
   SavedTrace saved;
   saved.measured = timeline.events_size();
   saved.planned = timeline.planned_size();

@@ -190,6 +190,11 @@ absl::Status RemoveStaleFiles(const RuntimePaths& paths) {
   struct stat info;
   if (stat(paths.dir.c_str(), &info) != 0) return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(paths));
+  if (SocketAccepts(paths.socket())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a coordinator without a launcher answers on ", paths.socket(),
+                     ": end it first (its process is that which holds ", paths.socket_lock(), ")"));
+  }
   RemoveRuntimeFiles(paths);
   return absl::OkStatus();
 }

@@ -70,7 +70,7 @@ class RuntimeLock {
 pid_t RuntimeLockHolder(const RuntimePaths& paths);
 
 // Removes socket, process list and locks of a supervisor that is gone. FailedPrecondition when one
-// is alive.
+// is alive, or something answers on the socket all the same.
 absl::Status RemoveStaleFiles(const RuntimePaths& paths);
 // The same for the holder of the lock, after its children are gone; the lock file stays.
 void RemoveRuntimeFiles(const RuntimePaths& paths);

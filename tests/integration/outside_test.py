@@ -232,6 +232,28 @@ class FullDiskTest(Outside):
         self.check(out, expected)
         self.assertIn("finished", self.harmony("run", job, "--devices", DEVICES).stdout)
 
+    def test_what_a_command_writes_is_whole_or_not_there(self):
+        job, out = self.job("trained", max_steps=4)
+        self.up("--devices", DEVICES)
+        job_id = self.submit(job)
+        self.harmony("watch", job_id)
+        disk = self.small_disk("8m")
+        commands = {"export": (["export", out, "-o", disk / "exported"], disk / "exported"),
+                    "trace": (["trace", job_id, "-o", disk / "trace.json"], disk / "trace.json"),
+                    "profile": (["profile", job, "--devices", DEVICES, "-o", disk / "profile.json"], disk / "profile.json")}
+        filler = self.fill(disk)
+        for name, (command, path) in commands.items():
+            with self.subTest(name):
+                done = self.harmony(*command, check=1)
+                self.assertRegex(done.stderr, "No space left on device")
+                self.assertIn(str(path), done.stderr)
+                self.assertEqual(list(disk.iterdir()), [filler])
+        filler.unlink()
+        for name, (command, path) in commands.items():
+            with self.subTest(name):
+                self.harmony(*command)
+                self.assertTrue(path.exists())
+
     def test_too_little_room_is_named_at_submission(self):
         disk = self.small_disk("1m")
         job, out = self.job("full", output_dir=str(disk / "out"))

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,6 +78,19 @@ TEST_F(RuntimeDirTest, TheLockNamesItsHolderAndEndsWithIt) {
   EXPECT_TRUE(fs::exists(paths_.lock()));
   EXPECT_TRUE(RuntimeLock::Acquire(paths_).ok());
   EXPECT_FALSE(fs::exists(paths_.lock())) << "it goes with the lock";
+}
+
+TEST_F(RuntimeDirTest, WhatSomethingListensOnIsNotStale) {
+  const ipc::UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  paths_.socket().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  const absl::Status removed = RemoveStaleFiles(paths_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(removed)) << removed;
+  EXPECT_THAT(std::string(removed.message()), HasSubstr(paths_.socket()));
+  EXPECT_TRUE(fs::exists(paths_.socket()));
 }
 
 TEST_F(RuntimeDirTest, StaleFilesAreRemoved) {
