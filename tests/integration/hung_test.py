@@ -64,6 +64,9 @@ class HungTest(harness.Scratch):
         job, out = self.job(name, **changes)
         return json.loads(self.harmony("submit", job, "--json").stdout)["job_id"], out
 
+    def state(self, job_id):
+        return json.loads(self.harmony("status", job_id, "--json").stdout)["state"]
+
     def test_while_a_job_runs(self):
         expected = self.undisturbed(max_steps=150)
         for who in (WORKER, SWAPPER, HOST, COORDINATOR):
@@ -103,6 +106,27 @@ class HungTest(harness.Scratch):
                 self.stop(pid)
                 self.replaced(who, pid, process)
                 self.wait_exit(process, 0)
+                self.assertEqual(self.result(out), expected)
+
+    def test_while_a_job_is_set_up(self):
+        """Another process stands still until then, so that the set-up cannot end before."""
+        expected = self.undisturbed()
+        self.up("--devices", DEVICES)
+        for who, other in ((WORKER, HOST), (SWAPPER, HOST), (HOST, WORKER), (COORDINATOR, HOST)):
+            with self.subTest(who):
+                before = self.processes()
+                os.kill(before[other]["pid"], signal.SIGSTOP)
+                # Nothing is measured, so that it does not stand still for as long as what hangs.
+                job, out = self.job(f"set-up-{who[0]}")
+                job_id = json.loads(self.harmony("submit", job, "--json", "--no-calibrate").stdout)["job_id"]
+                harness.wait_for(lambda: self.state(job_id) == "starting", "its set-up")
+                self.stop(before[who]["pid"])
+                self.assertFalse((out / "metrics.jsonl").exists() and harness.losses(out), "too late: a step has been done")
+                os.kill(before[other]["pid"], signal.SIGCONT)
+                self.replaced(who, before[who]["pid"])
+                if who == COORDINATOR:
+                    harness.wait_for(self.coordinator_listens, "the new coordinator to listen")
+                self.harmony("watch", job_id)
                 self.assertEqual(self.result(out), expected)
 
     def test_between_jobs(self):
