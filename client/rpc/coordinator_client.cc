@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/mutex.h"
@@ -68,9 +67,7 @@ struct CoordinatorClient::Impl {
       const absl::Status status =
           rpc::FromGrpcStatus((stub.get()->*method)(&context, request, &response));
       if (status.ok()) return response;
-      const bool later = absl::IsResourceExhausted(status) &&
-                         absl::StartsWith(status.message(), rpc::kTooManyCalls);
-      if (!later || std::chrono::system_clock::now() + kPause > until) {
+      if (!rpc::IsTooManyCalls(status) || std::chrono::system_clock::now() + kPause > until) {
         return Explained(status, endpoint);
       }
       std::this_thread::sleep_for(kPause);

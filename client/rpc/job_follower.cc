@@ -8,11 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/rpc/grpc_status.h"
 
 namespace harmony::client {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryInterval(100);
+// Who asks on and on is cut off.
+constexpr std::chrono::milliseconds kBusyInterval(1000);
 
 }  // namespace
 
@@ -113,7 +116,9 @@ std::optional<absl::Status> JobFollower::TryWatch() {
   bool final_seen = false;
   absl::Status status = client_.Watch(request, [&](const v1::Progress& progress) {
     Event event;
-    if (std::exchange(said_lost_, false)) event.message = "the coordinator is back";
+    if (std::exchange(said_lost_, false)) {
+      event.message = busy_ ? "it takes calls again" : "the coordinator is back";
+    }
     lost_since_.reset();
     final_seen = IsFinal(progress.job().state());
     event.progress = progress;
@@ -121,7 +126,8 @@ std::optional<absl::Status> JobFollower::TryWatch() {
     return !final_seen;
   });
   if (final_seen) return absl::OkStatus();
-  if (!status.ok() && !IsConnectionLoss(status)) return status;
+  busy_ = rpc::IsTooManyCalls(status);
+  if (!status.ok() && !busy_ && !IsConnectionLoss(status)) return status;
   return std::nullopt;
 }
 
@@ -132,12 +138,13 @@ bool JobFollower::WaitForCoordinator() {
   if (!stop_ && !std::exchange(said_lost_, true)) {
     lock.Unlock();
     Event event;
-    event.message = "lost the coordinator; connecting again";
+    event.message = busy_ ? "the coordinator takes no more calls now; asking again"
+                          : "lost the coordinator; connecting again";
     Push(std::move(event));
     lock.Lock();
   }
   if (options_.patience && now - *lost_since_ > *options_.patience) return false;
-  const CondVar::Time deadline = CondVar::After(kRetryInterval);
+  const CondVar::Time deadline = CondVar::After(busy_ ? kBusyInterval : kRetryInterval);
   while (!stop_ && wake_.WaitUntil(mutex_, deadline)) {
   }
   return !stop_;

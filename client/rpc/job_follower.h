@@ -75,6 +75,7 @@ class JobFollower {
   CoordinatorClient client_;
   // Used by the thread only.
   bool submitting_ = false, submit_was_sent_ = false, said_lost_ = false;
+  bool busy_ = false;  // it was not lost, it has too much to do
   std::optional<Nanos> lost_since_;
 
   Mutex mutex_;

@@ -20,10 +20,6 @@ namespace harmony::rpc {
 inline constexpr int kMostAnswerBytes = 256 << 20;
 inline constexpr int kMostRequestBytes = 16 << 20;
 
-// How the message begins of a RESOURCE_EXHAUSTED that waiting helps against. A job that does not
-// fit has the same code.
-inline constexpr char kTooManyCalls[] = "too many calls";
-
 // Where a coordinator is.
 struct Endpoint {
   std::string socket_path;  // of a Unix-domain socket; empty: the address

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
+
 namespace harmony::rpc {
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
@@ -13,6 +15,12 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+bool IsTooManyCalls(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) &&
+         (absl::StartsWith(status.message(), kTooManyCalls) ||
+          absl::StrContains(status.message(), "Threadpool Exhausted"));
 }
 
 }  // namespace harmony::rpc

@@ -12,4 +12,11 @@ namespace harmony::rpc {
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
+// How the message begins of a RESOURCE_EXHAUSTED that waiting helps against. A job that does not
+// fit has the same code.
+inline constexpr char kTooManyCalls[] = "too many calls";
+// Whether asking again later helps: so says the coordinator, or a gRPC server without a free
+// thread.
+bool IsTooManyCalls(const absl::Status& status);
+
 }  // namespace harmony::rpc

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
 
 namespace harmony::service {
 namespace {

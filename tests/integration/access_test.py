@@ -266,6 +266,28 @@ class SocketTest(Access):
             self.assertIn("no job 'job-1'", done.stderr)
             self.stop()
 
+    @unittest.skipUnless(os.geteuid() == 0, "takes other users: run as root")
+    def test_other_users_do_not_keep_the_owner_out(self):
+        self.dir.chmod(0o755)
+        group = 54321
+        self.coordinator("--socket-group", group)
+        take_all = ("import socket, sys\n"
+                    "all = [socket.socket(socket.AF_UNIX) for _ in range(64)]\n"
+                    "for each in all: each.connect(sys.argv[1])\n"
+                    "print('taken', flush=True)\n"
+                    "sys.stdin.read()")
+        for user in (54321, 54322, 54323):
+            taker = subprocess.Popen(["python3", "-c", take_all, self.socket], user=user, group=group, extra_groups=[],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(taker.wait)
+            self.addCleanup(taker.stdout.close)
+            self.addCleanup(taker.stdin.close)
+            self.assertEqual(taker.stdout.readline(), "taken\n")
+        with socket.socket(socket.AF_UNIX) as own:
+            own.settimeout(60)
+            own.connect(str(self.socket))
+            self.assertNotEqual(own.recv(9), b"", "the owner's connection is closed")
+
     def test_connections_that_say_nothing_are_few_and_end(self):
         self.coordinator()
         silent = [socket.socket(socket.AF_UNIX) for _ in range(100)]

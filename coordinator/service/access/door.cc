@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -27,11 +28,11 @@ namespace {
 // of a core, a handshake some 2 ms.
 constexpr double kLocalPerSecond = 150, kLocalBurst = 600;
 constexpr double kRemotePerSecond = 20, kRemoteBurst = 80;
-// Each has a server with a thread or two. One that has no connection makes room.
+// Of a kind. Each has a server with a thread or two. One that has no connection makes room.
 constexpr size_t kMostPeers = 64;
-// Of a socket. Far below the usual limit of descriptors, of which jobs need some, too; and remote
-// machines cannot take those of local users.
-constexpr size_t kMostLocal = 192, kMostRemote = 64;
+// Of the peers of a kind; the owner and root have as many as any peer may. Far below the usual
+// limit of descriptors, of which jobs need some, too.
+constexpr size_t kMostOfUsers = 128, kMostRemote = 64;
 // Which connections there still are takes a call of the system for each.
 constexpr Nanos kBetweenLooks = Millis(100);
 // After the system has had no descriptor to give.
@@ -147,22 +148,23 @@ void Door::Accept(Listener& listener) {
 }
 
 void Door::HandOver(Listener& listener, ipc::UniqueFd connection) {
-  const absl::StatusOr<Peer> peer = WhoIs(listener, connection.get());
+  const absl::StatusOr<Caller> caller = WhoIs(listener, connection.get());
   const std::optional<ino_t> socket = SocketOf(connection.get());
-  if (!peer.ok() || !socket) return;
+  if (!caller.ok() || !socket) return;
   if (listener.remote) {
     const int one = 1;
     setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   }
-  KnownPeer* const known = Find(*peer);
+  KnownPeer* const known = Find(*caller);
   if (known == nullptr) return;
   const Nanos now = clock_.Now();
   size_t all = 0;
   for (auto& [key, other] : peers_) {
     if (now - other.looked_at > kBetweenLooks) CountOpen(other);
-    if (other.remote == listener.remote) all += other.connections.size();
+    if (other.kind == known->kind) all += other.connections.size();
   }
-  if (all >= (listener.remote ? kMostRemote : kMostLocal)) return;
+  if (known->kind == Kind::kUser && all >= kMostOfUsers) return;
+  if (known->kind == Kind::kRemote && all >= kMostRemote) return;
   if (!known->server->Admit(static_cast<int>(known->connections.size()))) return;
   const int fd = connection.Release();
   known->connections.push_back({fd, *socket});
@@ -170,7 +172,7 @@ void Door::HandOver(Listener& listener, ipc::UniqueFd connection) {
   known->server->Take(listener.fd.get(), fd);
 }
 
-absl::StatusOr<Peer> Door::WhoIs(const Listener& listener, int connection) {
+absl::StatusOr<Door::Caller> Door::WhoIs(const Listener& listener, int connection) {
   if (!listener.remote) {
     ucred credentials = {};
     socklen_t size = sizeof(credentials);
@@ -182,22 +184,28 @@ absl::StatusOr<Peer> Door::WhoIs(const Listener& listener, int connection) {
     if (names_.size() > kMostPeers) names_.clear();
     std::string& name = names_[credentials.uid];
     if (name.empty()) name = UserName(credentials.uid);
-    return Peer{name, options_.rules.OfUser(credentials.uid, groups)};
+    const bool owner = options_.rules.IsOwner(credentials.uid);
+    return Caller{{name, options_.rules.OfUser(credentials.uid, groups)},
+                  owner ? Kind::kOwner : Kind::kUser};
   }
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
   if (getpeername(connection, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return absl::ErrnoToStatus(errno, "getpeername");
   }
-  return Peer{rpc::NetworkOf(address), std::nullopt};
+  return Caller{{rpc::NetworkOf(address), std::nullopt}, Kind::kRemote};
 }
 
-Door::KnownPeer* Door::Find(const Peer& peer) {
+Door::KnownPeer* Door::Find(const Caller& caller) {
+  const Peer& peer = caller.peer;
   // Groups are those of the process that calls: one user may have several rights.
   const std::string key =
       peer.remote() ? peer.name : absl::StrCat(peer.name, " ", AccessName(*peer.access));
   if (const auto found = peers_.find(key); found != peers_.end()) return &found->second;
-  if (peers_.size() >= kMostPeers && !MakeRoom()) return nullptr;
+  const auto alike = std::count_if(peers_.begin(), peers_.end(), [&](const auto& other) {
+    return other.second.kind == caller.kind;
+  });
+  if (static_cast<size_t>(alike) >= kMostPeers && !MakeRoom(caller.kind)) return nullptr;
   PeerServerOptions options;
   options.peer = peer;
   options.rules = &options_.rules;
@@ -217,18 +225,26 @@ Door::KnownPeer* Door::Find(const Peer& peer) {
   }
   KnownPeer& known = peers_[key];
   known.server = *std::move(server);
-  known.remote = peer.remote();
+  known.kind = caller.kind;
   return &known;
 }
 
-// Of those that have no connection, forgets the one that was seen longest ago.
-bool Door::MakeRoom() {
+// Of those that have no connection, forgets the one that was seen longest ago. Its server is ended
+// by another thread, one at a time, for it waits for the server's.
+bool Door::MakeRoom(Kind kind) {
+  if (making_room_.valid() &&
+      making_room_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    return false;
+  }
   auto oldest = peers_.end();
   for (auto peer = peers_.begin(); peer != peers_.end(); ++peer) {
-    if (CountOpen(peer->second) > 0) continue;
+    if (peer->second.kind != kind || CountOpen(peer->second) > 0) continue;
     if (oldest == peers_.end() || peer->second.last_seen < oldest->second.last_seen) oldest = peer;
   }
   if (oldest == peers_.end()) return false;
+  making_room_ =
+      std::async(std::launch::async,
+                 [server = std::move(oldest->second.server)]() mutable { server = nullptr; });
   peers_.erase(oldest);
   return true;
 }

@@ -7,6 +7,7 @@
 // in the kernel once as many have come as it takes in a second.
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -53,9 +54,12 @@ class Door {
     int fd;
     ino_t socket;
   };
+  // Each kind has room of its own: remote machines cannot take that of local users, nor other users
+  // that of the owner and of root.
+  enum class Kind { kOwner, kUser, kRemote };
   struct KnownPeer {
     std::unique_ptr<PeerServer> server;
-    bool remote = false;
+    Kind kind = Kind::kOwner;
     std::vector<Connection> connections;
     Nanos last_seen;
     Nanos looked_at;  // which of them there still are
@@ -65,10 +69,14 @@ class Door {
   void Run();
   void Accept(Listener& listener);
   void HandOver(Listener& listener, ipc::UniqueFd connection);
-  absl::StatusOr<Peer> WhoIs(const Listener& listener, int connection);
+  struct Caller {
+    Peer peer;
+    Kind kind;
+  };
+  absl::StatusOr<Caller> WhoIs(const Listener& listener, int connection);
   // Null: there are too many.
-  KnownPeer* Find(const Peer& peer);
-  bool MakeRoom();
+  KnownPeer* Find(const Caller& caller);
+  bool MakeRoom(Kind kind);
   size_t CountOpen(KnownPeer& peer);
   void CutOff(const std::string& key);
   void Wake();
@@ -83,6 +91,7 @@ class Door {
   Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> to_cut_off_ ABSL_GUARDED_BY(mutex_);  // keys of peers_
+  std::future<void> making_room_;  // for another peer; waited for before all else goes
   std::thread thread_;
 };
 

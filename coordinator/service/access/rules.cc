@@ -119,7 +119,7 @@ absl::StatusOr<AccessRules> AccessRules::Parse(const std::vector<std::string>& t
 }
 
 Access AccessRules::OfUser(uid_t user, const std::vector<gid_t>& groups) const {
-  if (user == owner_ || user == 0) return Access::kChange;
+  if (IsOwner(user)) return Access::kChange;
   Access access = std::max(Access::kRead, Granted(users_, user));
   for (const gid_t group : groups) access = std::max(access, Granted(groups_, group));
   return access;

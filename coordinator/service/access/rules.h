@@ -37,6 +37,8 @@ class AccessRules {
 
   // Of whom the socket's mode has let in: kRead where no rule says more.
   Access OfUser(uid_t user, const std::vector<gid_t>& groups) const;
+  // `owner` or root, whom others are not to keep out.
+  bool IsOwner(uid_t user) const { return user == owner_ || user == 0; }
   // Of who has proved to bear these names: the most that any of them has; kNone without a rule.
   Access OfCertificate(const std::vector<std::string>& names) const;
   // Whether any rule is about certificates: without one, nobody could call through TLS.
