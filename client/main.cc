@@ -179,6 +179,7 @@ void AddUnitCommands(CLI::App& app, Arguments& args) {
       ->required()
       ->check(CLI::IsMember({"coordinator", "swapper", "host", "worker"}));
   start->add_option("device", args.process.device)->check(CheckNotNegative);
+  start->add_flag("--ended", args.process.ended, "It has ended, as systemd's variables tell");
   start->callback(
       [&] { args.command = [&] { return StartProcessCommand(args.global, args.process); }; });
 }

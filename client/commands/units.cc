@@ -4,6 +4,9 @@
 #include <spdlog/spdlog.h>
 #include <sysexits.h>
 
+#include <cstdlib>
+
+#include "client/launcher/handover.h"
 #include "client/launcher/memory_owner.h"
 #include "client/launcher/unit_process.h"
 #include "common/base/status.h"
@@ -26,6 +29,21 @@ absl::Status StartProcess(const GlobalOptions& global, const StartProcessOptions
   return BecomeProcess(paths, BinDir(global), {options.role, options.device});
 }
 
+absl::string_view OfSystemd(const char* name) {
+  const char* const value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::Status TellEnd(const GlobalOptions& global, const StartProcessOptions& options) {
+  if (!DiedByItself(OfSystemd("SERVICE_RESULT"), OfSystemd("EXIT_CODE"),
+                    OfSystemd("EXIT_STATUS"))) {
+    return absl::OkStatus();
+  }
+  HARMONY_ASSIGN_OR_RETURN(const RuntimePaths paths,
+                           ResolveRuntimePaths(global.runtime_dir, global.state_dir));
+  return ReportOwnDeath(paths.memory_socket(), {options.role, options.device});
+}
+
 }  // namespace
 
 int OwnMemoryCommand(const GlobalOptions& global, const ClusterOptions& options) {
@@ -34,7 +52,9 @@ int OwnMemoryCommand(const GlobalOptions& global, const ClusterOptions& options)
 }
 
 int StartProcessCommand(const GlobalOptions& global, const StartProcessOptions& options) {
-  const absl::Status status = StartProcess(global, options);
+  const absl::Status status =
+      options.ended ? TellEnd(global, options) : StartProcess(global, options);
+  if (status.ok()) return 0;
   Fail(status);
   // systemd starts the unit again, but for what stays wrong until somebody mends it.
   const bool stays = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||

@@ -69,10 +69,11 @@ absl::StatusOr<StartRequest> ReceiveStartRequest(int connection) {
   std::string version;
   HARMONY_RETURN_IF_ERROR(
       document::ReadJson(packet.text, "request to start", [&](const document::JsonField& root) {
-        root.Only({"version", "role", "device"});
+        root.Only({"version", "role", "device", "died_by_itself"});
         version = root.Get("version").Text();
         request.role = root.Get("role").Text();
         if (root.Has("device")) request.device = root.Get("device").Int(0);
+        if (root.Has("died_by_itself")) request.died_by_itself = root.Get("died_by_itself").Flag();
       }));
   if (version == BuildIdentity()) return request;
   return absl::FailedPreconditionError(absl::StrCat(
@@ -80,10 +81,11 @@ absl::StatusOr<StartRequest> ReceiveStartRequest(int connection) {
       version, "': stop all (systemctl stop harmony.target), and start it again"));
 }
 
-absl::Status SendStartAnswer(int connection, const std::string& devices, int64_t incarnation,
-                             const Memory& memory) {
-  const ordered_json json = {
-      {"devices", devices}, {"incarnation", incarnation}, {"regions", memory.devices.size()}};
+absl::Status SendStartAnswer(int connection, const StartAnswer& answer, const Memory& memory) {
+  const ordered_json json = {{"devices", answer.devices},
+                             {"incarnation", answer.incarnation},
+                             {"own_deaths", answer.own_deaths},
+                             {"regions", memory.devices.size()}};
   HARMONY_RETURN_IF_ERROR(ipc::SendAnswer(
       connection, absl::StrCat(document::EncodeStatus(absl::OkStatus()), json.dump())));
   return ForEachDescriptor(memory, [&](const std::string& name, int fd) {
@@ -91,14 +93,16 @@ absl::Status SendStartAnswer(int connection, const std::string& devices, int64_t
   });
 }
 
-absl::Status RefuseStart(int connection, const absl::Status& refusal) {
-  return ipc::SendAnswer(connection, document::EncodeStatus(refusal));
+absl::Status SendStatus(int connection, const absl::Status& status) {
+  return ipc::SendAnswer(connection, document::EncodeStatus(status));
 }
 
-absl::StatusOr<StartAnswer> AskToStart(const std::string& socket_path,
-                                       const StartRequest& request) {
+namespace {
+
+// The connection to the owner, who has been sent the request.
+absl::StatusOr<ipc::UniqueFd> Request(const std::string& socket_path, const StartRequest& request) {
   HARMONY_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(socket_path));
-  const ipc::UniqueFd fd = PacketSocket();
+  ipc::UniqueFd fd = PacketSocket();
   if (!fd.valid() ||
       connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return absl::UnavailableError(absl::StrCat("nobody who owns the memory listens on ",
@@ -106,10 +110,26 @@ absl::StatusOr<StartAnswer> AskToStart(const std::string& socket_path,
   }
   ordered_json json = {{"version", BuildIdentity()}, {"role", request.role}};
   if (request.device >= 0) json["device"] = request.device;
+  if (request.died_by_itself) json["died_by_itself"] = true;
   if (!ipc::SendAnswer(fd.get(), json.dump()).ok()) {
     return absl::UnavailableError(
         absl::StrCat("who owns the memory on ", socket_path, " has gone"));
   }
+  return fd;
+}
+
+}  // namespace
+
+absl::Status ReportOwnDeath(const std::string& socket_path, StartRequest process) {
+  process.died_by_itself = true;
+  HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd fd, Request(socket_path, process));
+  HARMONY_ASSIGN_OR_RETURN(const ipc::Answer answer, Receive(fd.get()));
+  return document::DecodeStatus(answer.text, socket_path);
+}
+
+absl::StatusOr<StartAnswer> AskToStart(const std::string& socket_path,
+                                       const StartRequest& request) {
+  HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd fd, Request(socket_path, request));
   HARMONY_ASSIGN_OR_RETURN(const ipc::Answer first, Receive(fd.get()));
   const size_t end = first.text.find('\n');
   HARMONY_RETURN_IF_ERROR(document::DecodeStatus(first.text.substr(0, end), socket_path));
@@ -118,9 +138,10 @@ absl::StatusOr<StartAnswer> AskToStart(const std::string& socket_path,
   HARMONY_RETURN_IF_ERROR(
       document::ReadJson(end == std::string::npos ? "" : first.text.substr(end + 1), socket_path,
                          [&](const document::JsonField& root) {
-                           root.Only({"devices", "incarnation", "regions"});
+                           root.Only({"devices", "incarnation", "own_deaths", "regions"});
                            answer.devices = root.Get("devices").Text();
                            answer.incarnation = root.Get("incarnation").Integer(0);
+                           answer.own_deaths = root.Get("own_deaths").Integer(0);
                            regions = static_cast<size_t>(root.Get("regions").Integer(1));
                          }));
   std::vector<ipc::NamedFd> descriptors;

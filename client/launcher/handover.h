@@ -17,22 +17,27 @@ namespace harmony::client {
 struct StartRequest {
   std::string role;
   int device = -1;
+  // Or which has died by itself, instead.
+  bool died_by_itself = false;
 };
 struct StartAnswer {
   std::string devices;  // of all processes
   int64_t incarnation = 0;
+  int64_t own_deaths = 0;  // of the incarnations before, those that nobody killed
   Memory memory;
 };
 
 // The owner's side. A packet that is no request, or of another build, is refused by an error.
 absl::StatusOr<ipc::UniqueFd> ListenForStarts(const std::string& socket_path);
 absl::StatusOr<StartRequest> ReceiveStartRequest(int connection);
-absl::Status SendStartAnswer(int connection, const std::string& devices, int64_t incarnation,
-                             const Memory& memory);
-absl::Status RefuseStart(int connection, const absl::Status& refusal);
+// With everything but the memory, of which it sends `memory`.
+absl::Status SendStartAnswer(int connection, const StartAnswer& answer, const Memory& memory);
+// To who has died by itself, and to what is refused.
+absl::Status SendStatus(int connection, const absl::Status& status);
 
 // The other side. Unavailable when no owner listens, or it ended meanwhile: worth another try. What
 // the owner refuses is an error of its own words.
 absl::StatusOr<StartAnswer> AskToStart(const std::string& socket_path, const StartRequest& request);
+absl::Status ReportOwnDeath(const std::string& socket_path, StartRequest process);
 
 }  // namespace harmony::client

@@ -26,11 +26,17 @@
 namespace harmony::client {
 namespace {
 
-// Beside the memory, by these names: the text of the devices, and how often each process was
-// started, 64 bits each, in the order of AllServices.
+// Beside the memory, by these names: the text of the devices, and of each process, in the order of
+// AllServices, how often it was started and how often it has died by itself.
 constexpr char kDevices[] = "devices", kStarts[] = "starts";
 constexpr int kLookMs = 500;
 constexpr timeval kPatience = {1, 0};  // with one process that asks, while others wait
+
+struct Lives {
+  uint64_t starts;
+  uint64_t own_deaths;
+};
+static_assert(sizeof(Lives) == 16, "shared with a successor");
 
 // What the service manager keeps.
 struct Kept {
@@ -71,9 +77,8 @@ absl::StatusOr<Kept> MakeKept(const MemoryOwnerOptions& options,
   kept.devices = cluster.devices;
   const auto processes = static_cast<int64_t>(AllServices({}, kept.memory).size());
   HARMONY_ASSIGN_OR_RETURN(
-      kept.starts,
-      ipc::CreateSealedMemory("harmony-starts",
-                              Bytes(processes * static_cast<int64_t>(sizeof(uint64_t)))));
+      kept.starts, ipc::CreateSealedMemory("harmony-starts",
+                                           Bytes(processes * static_cast<int64_t>(sizeof(Lives)))));
   HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd devices, WriteText("harmony-devices", kept.devices));
   const auto keep = [&manager](const std::string& name, int fd) { return manager.Keep(name, fd); };
   HARMONY_RETURN_IF_ERROR(ForEachDescriptor(kept.memory, keep));
@@ -134,9 +139,7 @@ class MemoryOwner {
   }
 
  private:
-  uint64_t& StartsOf(size_t process) const {
-    return reinterpret_cast<uint64_t*>(starts_.data())[process];
-  }
+  Lives& LivesOf(size_t process) const { return reinterpret_cast<Lives*>(starts_.data())[process]; }
 
   // Those that a predecessor has listed.
   void FindRunning() {
@@ -166,7 +169,7 @@ class MemoryOwner {
     }
     if (absl::Status status = Start(connection.get()); !status.ok()) {
       spdlog::warn("refused: {}", std::string(status.message()));
-      (void)RefuseStart(connection.get(), status);
+      (void)SendStatus(connection.get(), status);
     }
   }
 
@@ -191,14 +194,25 @@ class MemoryOwner {
           "there is no ", NameOf(request.role, request.device), " with devices ", kept_.devices));
     }
     const auto index = static_cast<size_t>(found - processes_.begin());
+    Lives& lives = LivesOf(index);
+    if (request.died_by_itself) {
+      ++lives.own_deaths;
+      spdlog::warn("{} has died by itself: {} of its {} incarnations have", NameOf(*found),
+                   lives.own_deaths, lives.starts);
+      return SendStatus(connection, absl::OkStatus());
+    }
     // It asks before it becomes the process, so the number stays its own.
     found->pid = peer.pid;
-    found->incarnation = static_cast<int64_t>(StartsOf(index)++);
+    found->incarnation = static_cast<int64_t>(lives.starts++);
     pidfds_[index] = ipc::UniqueFd(pidfd_open(peer.pid, 0));
     if (!pidfds_[index].valid()) found->pid = 0;
     spdlog::info("{} starts: pid {}, incarnation {}", NameOf(*found), peer.pid, found->incarnation);
     Publish();
-    return SendStartAnswer(connection, kept_.devices, found->incarnation, kept_.memory);
+    StartAnswer answer;
+    answer.devices = kept_.devices;
+    answer.incarnation = found->incarnation;
+    answer.own_deaths = static_cast<int64_t>(lives.own_deaths);
+    return SendStartAnswer(connection, answer, kept_.memory);
   }
 
   static std::string NameOf(const std::string& role, int device) {

@@ -35,12 +35,17 @@ absl::Status BecomeProcess(const RuntimePaths& paths, const std::string& bin_dir
   for (Service& service : AllServices({paths, bin_dir, answer.devices, "", {}}, answer.memory)) {
     if (service.role != request.role || service.device != request.device) continue;
     service.child.environment.emplace_back("HARMONY_INCARNATION", absl::StrCat(answer.incarnation));
-    // Nobody says how those before it ended, so that all count.
-    service.child.environment.emplace_back("HARMONY_OWN_DEATHS", absl::StrCat(answer.incarnation));
+    service.child.environment.emplace_back("HARMONY_OWN_DEATHS", absl::StrCat(answer.own_deaths));
     return Become(service.child);
   }
   return absl::InternalError(
       absl::StrCat("the owner of the memory knows ", request.role, ", this program does not"));
+}
+
+bool DiedByItself(absl::string_view service_result, absl::string_view exit_code,
+                  absl::string_view exit_status) {
+  const bool killed = exit_code == "killed" && exit_status == "KILL";
+  return service_result == "watchdog" || (service_result != "success" && !killed);
 }
 
 }  // namespace harmony::client

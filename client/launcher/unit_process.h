@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/launcher/handover.h"
 #include "client/launcher/runtime_dir.h"
 
@@ -14,5 +15,10 @@ namespace harmony::client {
 // again, and becomes the process, of the same number. Returns only when that fails.
 absl::Status BecomeProcess(const RuntimePaths& paths, const std::string& bin_dir,
                            const StartRequest& request);
+
+// Of a process that has ended, by what systemd tells of it ($SERVICE_RESULT, $EXIT_CODE,
+// $EXIT_STATUS; systemd.exec(5)): whether nobody killed it, or it hung and systemd did.
+bool DiedByItself(absl::string_view service_result, absl::string_view exit_code,
+                  absl::string_view exit_status);
 
 }  // namespace harmony::client

@@ -1,5 +1,6 @@
 """The units of deploy/systemd under a real systemd (systemd_machine.py): each process is one, and can die or be restarted alone."""
 import json
+import re
 import shutil
 import unittest
 
@@ -13,6 +14,7 @@ ENDLESS = {"max_steps": 100000, "global_batch_size": 4, "sequence_length": 16, "
 WORKERS = ["harmony-worker@0", "harmony-worker@1"]
 ALL = ["harmony-memory", "harmony-coordinator", "harmony-swapper", "harmony-host", *WORKERS]
 WATCHDOG = 3  # seconds
+STORM = 12  # more deaths than one that dies by itself may die
 
 
 class SystemdTest(harness.Scratch):
@@ -29,7 +31,8 @@ class SystemdTest(harness.Scratch):
             "installed/etc/harmony/cluster.yaml": json.dumps({"devices": DEVICES, "host_memory": "256MiB"}),
             # There is no journal.
             "systemd/system/harmony-.service.d/log.conf": "[Service]\nStandardError=append:/run/shared/%p.log\n",
-            "systemd/system/harmony-host.service.d/watchdog.conf": f"[Service]\nWatchdogSec={WATCHDOG}s\n"})
+            **{f"systemd/system/{unit}.service.d/watchdog.conf": f"[Service]\nWatchdogSec={WATCHDOG}s\n"
+               for unit in ("harmony-host", "harmony-coordinator", "harmony-swapper", "harmony-worker@1", "harmony-memory")}})
         self.addCleanup(self.machine.stop)
 
     def systemctl(self, *args, check=0):
@@ -114,9 +117,21 @@ class SystemdTest(harness.Scratch):
         self.disturb("harmony-coordinator", lambda: (self.kill("harmony-coordinator", "KILL"), self.client("list")))
         self.disturb("harmony-swapper", lambda: self.systemctl("restart", "harmony-swapper"))
         self.disturb("harmony-memory", lambda: self.systemctl("restart", "harmony-memory"))
-        self.disturb("harmony-host", lambda: self.kill("harmony-host", "STOP"))
+        for unit in ("harmony-host", "harmony-coordinator", "harmony-swapper", "harmony-worker@1", "harmony-memory"):
+            self.disturb(unit, lambda: self.kill(unit, "STOP"))
         self.disturb("harmony-coordinator", lambda: self.systemctl("restart", "harmony-coordinator"))
         self.assertIn("harmony.target", self.client("down", check=2).stderr)
+
+        # However often something kills a process, neither it nor the job is given up.
+        for unit in ("harmony-worker@1", "harmony-coordinator"):
+            for _ in range(STORM):
+                pid = self.property(unit, "MainPID")
+                self.kill(unit, "KILL")
+                self.replaced(unit, pid)
+            self.goes_on()
+        # Only who hung died by itself.
+        owner = self.machine.run("cat", "/run/shared/harmony-memory.log").stdout
+        self.assertEqual(re.findall(r"worker 1 has died by itself: (\d+) of its", owner), ["1"], owner)
 
         # The stop waits for the checkpoint, for which processes that die are started again. It cannot be over before:
         self.kill("harmony-swapper", "STOP")

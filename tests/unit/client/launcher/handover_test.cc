@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "client/launcher/unit_process.h"
+
 namespace harmony::client {
 namespace {
 
@@ -50,7 +52,11 @@ TEST_F(HandoverTest, AProcessGetsAllMemoryAndWhatItIsStartedWith) {
   StartRequest seen;
   Own([&seen](int connection) {
     seen = *ReceiveStartRequest(connection);
-    ASSERT_TRUE(SendStartAnswer(connection, "sim*2:mem=8KiB", 3, SmallMemory(2)).ok());
+    StartAnswer answer;
+    answer.devices = "sim*2:mem=8KiB";
+    answer.incarnation = 3;
+    answer.own_deaths = 2;
+    ASSERT_TRUE(SendStartAnswer(connection, answer, SmallMemory(2)).ok());
   });
   const auto answer = AskToStart(path_, {"worker", 1});
   ASSERT_TRUE(answer.ok()) << answer.status();
@@ -58,6 +64,8 @@ TEST_F(HandoverTest, AProcessGetsAllMemoryAndWhatItIsStartedWith) {
   EXPECT_EQ(seen.device, 1);
   EXPECT_EQ(answer->devices, "sim*2:mem=8KiB");
   EXPECT_EQ(answer->incarnation, 3);
+  EXPECT_EQ(answer->own_deaths, 2);
+  EXPECT_FALSE(seen.died_by_itself);
   ASSERT_EQ(answer->memory.devices.size(), 2u);
   EXPECT_EQ(ipc::MappedRegion::Map(answer->memory.devices[1].get())->size(), KiB(8));
   EXPECT_EQ(ipc::MappedRegion::Map(answer->memory.segment.get())->size(), KiB(64));
@@ -67,19 +75,42 @@ TEST_F(HandoverTest, AnOwnerThatIsNotThereOrDiesIsWorthAnotherTry) {
   EXPECT_TRUE(absl::IsUnavailable(AskToStart(path_, {"swapper"}).status()));
   Own([](int connection) {
     ASSERT_TRUE(ReceiveStartRequest(connection).ok());
-    ASSERT_TRUE(ipc::SendAnswer(connection, R"({"code": 0, "message": ""})"
-                                            "\n"
-                                            R"({"devices": "sim", "incarnation": 0, "regions": 1})")
-                    .ok());
+    ASSERT_TRUE(
+        ipc::SendAnswer(connection,
+                        R"({"code": 0, "message": ""})"
+                        "\n"
+                        R"({"devices": "sim", "incarnation": 0, "own_deaths": 0, "regions": 1})")
+            .ok());
   });
   const absl::Status status = AskToStart(path_, {"swapper"}).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
+TEST_F(HandoverTest, AnEndIsReported) {
+  StartRequest seen;
+  Own([&seen](int connection) {
+    seen = *ReceiveStartRequest(connection);
+    ASSERT_TRUE(SendStatus(connection, absl::OkStatus()).ok());
+  });
+  EXPECT_TRUE(ReportOwnDeath(path_, {"worker", 1}).ok());
+  EXPECT_TRUE(seen.died_by_itself);
+  EXPECT_EQ(seen.device, 1);
+}
+
+// As systemd.exec(5) lists them.
+TEST(UnitProcessTest, WhoWasKilledFromOutsideDidNotDieByItself) {
+  EXPECT_FALSE(DiedByItself("success", "exited", "0"));
+  EXPECT_FALSE(DiedByItself("signal", "killed", "KILL"));
+  EXPECT_TRUE(DiedByItself("watchdog", "killed", "KILL"));
+  EXPECT_TRUE(DiedByItself("signal", "killed", "TERM"));
+  EXPECT_TRUE(DiedByItself("core-dump", "dumped", "SEGV"));
+  EXPECT_TRUE(DiedByItself("exit-code", "exited", "1"));
+}
+
 TEST_F(HandoverTest, WhatTheOwnerRefusesIsSaidInItsWords) {
   Own([](int connection) {
     ASSERT_TRUE(ReceiveStartRequest(connection).ok());
-    ASSERT_TRUE(RefuseStart(connection, absl::InvalidArgumentError("there is no worker 7")).ok());
+    ASSERT_TRUE(SendStatus(connection, absl::InvalidArgumentError("there is no worker 7")).ok());
   });
   const absl::Status status = AskToStart(path_, {"worker", 7}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
