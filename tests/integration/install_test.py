@@ -80,7 +80,7 @@ class InstallTest(Installed):
         for shell, path in (("bash", "bash-completion/completions/harmony"), ("zsh", "zsh/site-functions/_harmony")):
             self.assertEqual((self.prefix / "share" / path).read_text(), self.harmony("completion", shell).stdout)
         cluster = self.run_bare(self.prefix, "harmony", "doctor", "--config", self.prefix / "etc/harmony/cluster.yaml")
-        self.assertNotIn("problem", cluster)
+        self.assertNotIn("PROBLEM", cluster)
         moved = self.dir / "moved"
         self.prefix.rename(moved)
         self.check_programs(moved)

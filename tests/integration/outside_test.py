@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -85,7 +86,7 @@ class Outside(harness.Scratch):
 
     def wait_lines(self, process, out, count):
         path = out / "metrics.jsonl"
-        harness.wait_for(lambda: process.poll() is not None or
+        harness.wait_for(lambda: process is not None and process.poll() is not None or
                          (path.exists() and path.read_text().count("\n") >= count), f"{count} steps")
 
     def submit(self, job):
@@ -117,6 +118,24 @@ class FullDiskTest(Outside):
         self.assertIn("metrics.jsonl is complete again", self.log())
         self.check(out, expected)
         self.assertTrue((out / "checkpoint-160").exists())
+
+    def test_what_was_trained_waits_for_room_for_the_last_files(self):
+        """There is room for the last checkpoint, and for half of final/."""
+        changes = {"max_steps": 150}
+        expected = self.reference(**changes)
+        folders = {name: sum(f.stat().st_size for f in (self.dir / "out-calm" / name).rglob("*")) for name in ("checkpoint-150", "final")}
+        disk = self.small_disk("8m")
+        job, out = self.job("full", output_dir=str(disk / "out"), **changes)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_lines(process, out, 1)
+        filler = self.fill(disk)
+        os.truncate(filler, filler.stat().st_size - folders["checkpoint-150"] - folders["final"] // 2)
+        self.wait_log(process, "the job waits and keeps what it has trained")
+        self.assertEqual((out / "checkpoint-150").exists(), True)
+        self.assertEqual((out / "final").exists(), False)
+        filler.unlink()
+        self.wait_exit(process, 0)
+        self.check(out, expected)
 
     def test_lines_that_wait_for_room_outlive_the_coordinator(self):
         changes = {"max_steps": 4000}
@@ -178,6 +197,26 @@ class FullDiskTest(Outside):
         filler.unlink()
         self.wait_exit(down, 0)
         self.assertEqual(len(list(out.glob("checkpoint-*"))), 1)
+
+    def test_down_shows_how_far_the_checkpoint_is(self):
+        self.up("--devices", DEVICES)
+        job, out = self.job("slow", max_steps=100_000)
+        self.submit(job)
+        self.wait_lines(None, out, 3)
+        # Who writes it stands still, and what it would write comes from here.
+        host = self.processes()[("host", 0)]["pid"]
+        os.kill(host, signal.SIGSTOP)
+        self.addCleanup(lambda: self.alive(host) and os.kill(host, signal.SIGCONT))
+        partial = out / "checkpoint-77.partial-1"
+        partial.mkdir()
+        (partial / "model.safetensors").write_bytes(bytes(3 << 19))
+        down = self.start("down", log="down.log")
+        said = self.dir / "down.log"
+        harness.wait_for(lambda: re.search(r"writes checkpoint-77: 1\.50* MiB written", said.read_text()), "how far it is", deadline=20)
+        self.assertIsNone(down.poll())
+        os.kill(host, signal.SIGCONT)
+        self.wait_exit(down, 0)
+        self.assertEqual([p.name for p in out.glob("checkpoint-*") if p != partial], [f"checkpoint-{len(harness.losses(out))}"])
 
     def test_down_waits_for_a_disk_that_stands_still(self):
         changes = {"max_steps": 150}

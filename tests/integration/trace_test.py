@@ -66,6 +66,8 @@ class TraceTest(harness.Scratch):
         done = self.harmony("run", job, "--devices", fast)
         self.assertIn("steps drift from what the plan says", done.stdout)
         self.assertEqual(done.stdout.count("drift from"), 1)
+        self.assertIn("a plan by the times that this run measures: replan: suggest in the job", done.stdout)
+        self.assertIn("2 devices are ready", (out / "logs" / "coordinator.log").read_text())
         for line in harness.read_metrics(out):
             self.assertGreater(line["predicted_seconds"], 0)
             self.assertGreater(line["seconds"], line["predicted_seconds"])
