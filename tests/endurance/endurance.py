@@ -126,7 +126,11 @@ class Endurance(harness.Scratch):
         born = {}
         while not self.over.wait(1):
             step = self.lines()
-            for who, listed in self.processes().items():
+            watched = dict(self.processes())
+            for who, pid in ((("launcher", 0), self.supervisor()), (("client", 0), self.process.pid)):
+                if pid:
+                    watched[who] = {"pid": pid, "incarnation": 0}
+            for who, listed in watched.items():
                 since = born.setdefault((who, listed["pid"]), time.monotonic())
                 with contextlib.suppress(OSError, StopIteration):
                     self.samples.append((who, listed["incarnation"], time.monotonic() - since, step,
