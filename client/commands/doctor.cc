@@ -130,6 +130,16 @@ Finding OfOpenFiles(const MachineFacts& facts) {
                   : "raise nofile in /etc/security/limits.conf: many data files may need more");
 }
 
+// Only what GPUs copy from has to be locked.
+Finding OfLockedMemory(const MachineFacts& facts) {
+  const bool all = facts.locked_memory >= facts.total;
+  const std::string found = all ? "any amount" : FormatBytes(facts.locked_memory);
+  if (all || facts.gpus.empty()) return Good("locked memory", found);
+  return Note("locked memory", found,
+              "ulimit -l unlimited, or memlock in /etc/security/limits.conf: memory that cannot be "
+              "locked is copied to GPUs more slowly");
+}
+
 Finding OfPriority(const MachineFacts& facts) {
   if (facts.real_time_priority > 0) return Good("real-time priority", "allowed");
   return Note("real-time priority", "not allowed",
@@ -167,9 +177,13 @@ Finding OfDeadRuns(const MachineFacts& facts) {
 }
 
 Finding OfGpus(const MachineFacts& facts) {
-  if (facts.gpus.empty()) return Good("GPUs", "none: devices are emulated (sim)");
+  if (facts.gpus.empty()) {
+    return Good("GPUs", facts.gpu_driver.empty()
+                            ? "none, and no driver: devices are emulated (sim)"
+                            : absl::StrCat("none, though there is the driver ", facts.gpu_driver));
+  }
   return Note(
-      "GPUs", absl::StrJoin(facts.gpus, ", "),
+      "GPUs", absl::StrCat(absl::StrJoin(facts.gpus, ", "), "; driver ", facts.gpu_driver),
       "no GPU has run this version yet (docs/cuda.md): it trains on emulated devices (sim)");
 }
 
@@ -215,6 +229,9 @@ void LookAtSystem(MachineFacts& facts) {
     facts.open_files = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
     facts.open_files_most = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_max, INT64_MAX));
   }
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+    facts.locked_memory = Bytes(static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX)));
+  }
   if (getrlimit(RLIMIT_RTPRIO, &limit) == 0) {
     facts.real_time_priority = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, 99));
   }
@@ -228,6 +245,14 @@ void LookAtSystem(MachineFacts& facts) {
   utsname name;
   if (uname(&name) == 0) {
     std::sscanf(name.release, "%d.%d", &facts.kernel_major, &facts.kernel_minor);
+  }
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...".
+  const std::vector<std::string> driver =
+      absl::StrSplit(FirstLine("/proc/driver/nvidia/version"), ' ', absl::SkipEmpty());
+  for (const std::string& word : driver) {
+    if (facts.gpu_driver.empty() && absl::ascii_isdigit(static_cast<unsigned char>(word[0]))) {
+      facts.gpu_driver = word;
+    }
   }
   std::error_code error;
   for (const fs::directory_entry& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", error)) {
@@ -259,6 +284,12 @@ void LookAtPrograms(const GlobalOptions& global, MachineFacts& facts) {
     if (program.runs) program.version = VersionOf(program.path);
     facts.programs.push_back(std::move(program));
   }
+  // Only where it was built.
+  MachineFacts::Program cuda{ProgramPath(global, "harmony-cuda")};
+  cuda.runs = access(cuda.path.c_str(), X_OK) == 0;
+  if (!cuda.runs) return;
+  cuda.version = VersionOf(cuda.path);
+  facts.programs.push_back(std::move(cuda));
 }
 
 MachineFacts::Disk DiskOf(std::string what, const std::string& folder) {
@@ -331,9 +362,9 @@ void Print(const GlobalOptions& global, const std::vector<Finding>& findings) {
 }  // namespace
 
 std::vector<Finding> Examine(const MachineFacts& facts) {
-  std::vector<Finding> findings = {OfPrograms(facts), OfKernel(facts),    OfCores(facts),
-                                   OfMemory(facts),   OfHugePages(facts), OfOpenFiles(facts),
-                                   OfPriority(facts)};
+  std::vector<Finding> findings = {OfPrograms(facts),     OfKernel(facts),    OfCores(facts),
+                                   OfMemory(facts),       OfHugePages(facts), OfOpenFiles(facts),
+                                   OfLockedMemory(facts), OfPriority(facts)};
   for (const MachineFacts::Disk& disk : facts.disks) findings.push_back(OfDisk(disk));
   findings.push_back(OfProcesses(facts));
   findings.push_back(OfDeadRuns(facts));

@@ -29,6 +29,7 @@ struct MachineFacts {
   Bytes swap_used;
   std::string huge_pages;                       // "madvise"
   int64_t open_files = 0, open_files_most = 0;  // soft and hard limit
+  Bytes locked_memory;                          // that may be; GPUs' copies need it
   int64_t real_time_priority = 0;               // the highest that is allowed
   int kernel_major = 0, kernel_minor = 0;
   std::string version;  // of this program
@@ -38,6 +39,7 @@ struct MachineFacts {
   bool stale_files = false;            // of one that is gone
   std::vector<std::string> dead_runs;  // folders that runs left which could not clean up
   std::vector<std::string> gpus;       // as the driver names them
+  std::string gpu_driver;              // its version; empty: none is loaded
 };
 
 enum class Verdict { kGood, kNote, kProblem };

@@ -6,9 +6,11 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "client/launcher/handover.h"
 #include "client/launcher/memory_owner.h"
 #include "client/launcher/unit_process.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 
 namespace harmony::client {
@@ -20,6 +22,7 @@ absl::Status Own(const GlobalOptions& global, const ClusterOptions& options) {
   owner.bin_dir = BinDir(global);
   owner.cluster = [&] { return ResolveClusterHere(global, options); };
   spdlog::set_default_logger(spdlog::stderr_logger_st("memory"));
+  spdlog::set_pattern(absl::StrCat(kLogTime, " %l %n %v"), spdlog::pattern_time_type::utc);
   return OwnMemory(owner);
 }
 

@@ -24,5 +24,7 @@ const Clock& MonotonicClock();
 // text. Without a time: now.
 std::string UtcTimeStamp(absl::Time time);
 std::string UtcTimeStamp();
+// The same in logs: of a pattern of spdlog, with pattern_time_type::utc.
+inline constexpr char kLogTime[] = "%Y-%m-%dT%H:%M:%S.%eZ";
 
 }  // namespace harmony

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
 
@@ -38,10 +39,6 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTimeT(timegm(&fields));
 }
 
-std::string Day(absl::Time time) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
-}
-
 absl::StatusOr<std::vector<Certificate>> ParseCertificates(const std::string& text,
                                                            const std::string& where) {
   std::vector<Certificate> all;
@@ -60,11 +57,11 @@ absl::Status CheckTimes(const X509* certificate, const std::string& where, absl:
   const absl::Time until = TimeOf(X509_get0_notAfter(certificate));
   if (now > until) {
     return absl::FailedPreconditionError(
-        absl::StrCat(where, ": expired on ", Day(until), ": have a new one signed"));
+        absl::StrCat(where, ": expired on ", UtcTimeStamp(until), ": have a new one signed"));
   }
   if (now < from) {
-    return absl::FailedPreconditionError(absl::StrCat(where, ": is valid from ", Day(from),
-                                                      " on, and now it is ", Day(now),
+    return absl::FailedPreconditionError(absl::StrCat(where, ": is valid from ", UtcTimeStamp(from),
+                                                      " on, and now it is ", UtcTimeStamp(now),
                                                       ": is the clock right?"));
   }
   return absl::OkStatus();

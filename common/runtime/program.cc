@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/build_identity.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/address.h"
@@ -24,7 +25,8 @@ void SetUpLog(const std::string& name, const Flags& flags, uint32_t incarnation)
   std::string who = name;
   if (!flags.device.empty()) absl::StrAppend(&who, "-", flags.device);
   auto logger = spdlog::stderr_color_mt(who);
-  logger->set_pattern(absl::StrCat("%Y-%m-%dT%H:%M:%S.%e %l %n[%P.", incarnation, "] %v"));
+  logger->set_pattern(absl::StrCat(kLogTime, " %l %n[%P.", incarnation, "] %v"),
+                      spdlog::pattern_time_type::utc);
   logger->set_level(spdlog::level::from_str(flags.log_level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));

@@ -189,7 +189,8 @@ int Run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
-  spdlog::set_pattern("time=%Y-%m-%dT%H:%M:%S.%e level=%l process=coordinator %v");
+  spdlog::set_pattern(absl::StrCat("time=", kLogTime, " level=%l process=coordinator %v"),
+                      spdlog::pattern_time_type::utc);
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   absl::Status status;
   if (!options.jobs_once.empty()) {

@@ -20,6 +20,7 @@ MachineFacts Fine() {
   facts.total = GiB(64);
   facts.huge_pages = "madvise";
   facts.open_files = facts.open_files_most = 4096;
+  facts.locked_memory = facts.total;
   facts.real_time_priority = 2;
   facts.kernel_major = 6;
   facts.version = "1.2.3";
@@ -78,6 +79,16 @@ TEST(DoctorTest, WhatMakesTrainingSlowIsNoted) {
   facts = Fine();
   facts.core_quota = 8;
   EXPECT_TRUE(Complaints(facts).empty());
+}
+
+TEST(DoctorTest, MemoryHasToBeLockableWhereThereAreGpus) {
+  MachineFacts facts = Fine();
+  facts.locked_memory = MiB(8);
+  EXPECT_TRUE(Complaints(facts).empty());
+  facts.gpus = {"NVIDIA H100"};
+  facts.gpu_driver = "580.65.06";
+  EXPECT_THAT(Complaints(facts), testing::ElementsAre("note: locked memory: 8.00 MiB",
+                                                      "note: GPUs: NVIDIA H100; driver 580.65.06"));
 }
 
 TEST(DoctorTest, DisksHaveToBeWritableAndToHaveRoom) {
