@@ -165,6 +165,8 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
   CLI::App* down = app.add_subcommand("down", "Stop them, and wait until all are gone");
   down->add_flag("--now", args.down.now,
                  "Without a checkpoint: what was trained since the last is lost");
+  down->add_flag("--say-losses", args.down.say_losses, "")
+      ->group("");  // of `up`, when it is told twice
   down->callback([&] { args.command = [&] { return DownCommand(args.global, args.down); }; });
 }
 

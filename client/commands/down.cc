@@ -183,6 +183,10 @@ std::string LossWithoutCheckpoint(const v1::Job& job) {
 int DownCommand(const GlobalOptions& global, const DownOptions& options) {
   absl::StatusOr<RuntimePaths> paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
   if (!paths.ok()) return Fail(paths.status());
+  if (options.say_losses) {
+    SayLosses(*paths);
+    return 0;
+  }
   absl::Status status = Down(*paths, options, global.json);
   return status.ok() ? 0 : Fail(status);
 }

@@ -8,7 +8,8 @@
 namespace harmony::client {
 
 struct DownOptions {
-  bool now = false;  // kill all at once, without a checkpoint
+  bool now = false;         // kill all at once, without a checkpoint
+  bool say_losses = false;  // that `now` would mean, and end nothing
 };
 // Waits until everything is gone, and says what for. Not being up is no error.
 int DownCommand(const GlobalOptions& global, const DownOptions& options);

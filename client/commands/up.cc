@@ -1,6 +1,7 @@
 #include "client/commands/up.h"
 
 #include <fcntl.h>
+#include <spawn.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -37,6 +38,17 @@ absl::Status Detach(const SupervisorProcessOptions& options) {
   return report;
 }
 
+// Another process asks the coordinator, for this one waits for nobody.
+void SayWhatEndingLoses(const LaunchOptions& launch) {
+  spdlog::warn("once more to stop at once, without a checkpoint");
+  std::string program = OwnBinDir() + "/harmony", folder = launch.paths.dir;
+  std::string names[] = {"--runtime-dir", "down", "--say-losses"};
+  char* const arguments[] = {program.data(),  names[0].data(), folder.data(),
+                             names[1].data(), names[2].data(), nullptr};
+  pid_t ignored;
+  (void)posix_spawn(&ignored, program.c_str(), nullptr, nullptr, arguments, environ);
+}
+
 absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   LaunchOptions launch;
   HARMONY_ASSIGN_OR_RETURN(launch.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
@@ -67,6 +79,9 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   if (launch.report_fd >= 0) fcntl(launch.report_fd, F_SETFD, FD_CLOEXEC);
   launch.private_dir = options.private_dir;
   launch.jobs_since = options.jobs_since;
+  if (options.report_fd < 0) {
+    launch.on_second_signal = [&] { SayWhatEndingLoses(launch); };
+  }
   return LaunchAndSupervise(launch);
 }
 

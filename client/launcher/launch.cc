@@ -75,6 +75,7 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
     reported = true;
     spdlog::info("harmony is up on {}", options.paths.socket());
   };
+  supervised.on_second_signal = options.on_second_signal;
   Supervisor supervisor(std::move(supervised));
   absl::Status status = supervisor.Run();
   if (options.private_dir && supervisor.orphaned()) {

@@ -2,6 +2,7 @@
 
 // `harmony up`: makes memory and directories, then supervises. Runs in the supervisor's process.
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,7 @@ struct LaunchOptions {
   bool private_dir = false;
   // Jobs that are in the database from before this time (RFC 3339, UTC) are left alone.
   std::string jobs_since;
+  std::function<void()> on_second_signal;  // SupervisorOptions
 };
 
 // Returns when all has been stopped; see Supervisor::Run for the status. FailedPrecondition when

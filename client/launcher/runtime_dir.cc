@@ -193,7 +193,9 @@ absl::Status RemoveStaleFiles(const RuntimePaths& paths) {
   if (SocketAccepts(paths.socket())) {
     return absl::FailedPreconditionError(
         absl::StrCat("a coordinator without a launcher answers on ", paths.socket(),
-                     ": end it first (its process is that which holds ", paths.socket_lock(), ")"));
+                     ": end it first (a unit of systemd: `systemctl stop harmony.target`; else the "
+                     "process that holds ",
+                     paths.socket_lock(), ")"));
   }
   RemoveRuntimeFiles(paths);
   return absl::OkStatus();

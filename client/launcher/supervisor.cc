@@ -197,6 +197,11 @@ void Supervisor::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     spdlog::info("signal {} from process {}", info.ssi_signo, info.ssi_pid);
     orphaned_ |= info.ssi_signo == SIGUSR1;
+    const bool asks = info.ssi_signo != SIGQUIT && info.ssi_signo != SIGUSR1;
+    if (asks && phase_ == Phase::kStoppingCoordinator && options_.on_second_signal) {
+      std::exchange(options_.on_second_signal, nullptr)();
+      continue;
+    }
     bool at_once = info.ssi_signo == SIGQUIT || orphaned_ || phase_ != Phase::kRunning;
     Enter(at_once ? Phase::kKilling : Phase::kStoppingCoordinator);
   }

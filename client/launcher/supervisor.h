@@ -36,6 +36,9 @@ struct SupervisorOptions {
   std::function<void()> on_ready;
   // Called each time round, several times a second; whether all is being stopped.
   std::function<void(bool stopping)> on_turn;
+  // Where somebody may see it: called at the second signal, which ends nothing then, to say what
+  // the third one loses. Does not wait.
+  std::function<void()> on_second_signal;
 };
 
 // Owned by the launcher's main; one thread, which is the main thread (parent-death signals fire
@@ -46,9 +49,10 @@ struct SupervisorOptions {
 // SignalsThatStop() stop: the coordinator first, which has a checkpoint written and is given all
 // the time that it takes, unless it hangs; then the rest. So does giving up on one of the others.
 // Until the coordinator has ended well, all are started again when they die, itself too: what was
-// trained is still in the segment, and its successor is told to stop in turn. A second signal,
-// SIGQUIT, or SIGUSR1 (who started us has died) kills all at once. Run() returns when every child
-// has been reaped, and has then removed socket and process list.
+// trained is still in the segment, and its successor is told to stop in turn. A further signal
+// (with on_second_signal, the third), SIGQUIT, or SIGUSR1 (who started us has died) kills all at
+// once. Run() returns when every child has been reaped, and has then removed socket and process
+// list.
 class Supervisor {
  public:
   // Blocks those signals for the thread; call before anything is spawned.

@@ -228,13 +228,20 @@ class UpTest(Launcher):
         self.assertIn("harmony-coordinator", refused.stderr)
         self.assertEqual(self.files_left(), [])
 
-    def test_a_second_signal_kills_what_does_not_stop(self):
+    def test_further_signals_say_what_is_lost_and_kill_what_does_not_stop(self):
+        self.control("steps", 100000)
         self.control("coordinator.stubborn")
         process = self.start("up", *self.cluster())
         harness.wait_for(lambda: len(self.processes()) == 5 and "is up" in (self.dir / "run.log").read_text(), "up")
+        self.harmony("submit", self.job_file, "--set", f"output_dir={self.out}", "--no-calibrate")
+        harness.wait_for(lambda: json.loads(self.harmony("status", "job-1", "--json").stdout).get("completed_steps", 0) > 0, "a step")
         pids = self.all_pids()
         process.send_signal(signal.SIGTERM)
         harness.wait_for(lambda: "signal 15" in (self.dir / "run.log").read_text(), "the first signal")
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        harness.wait_for(lambda: "job-1 loses step" in (self.dir / "run.log").read_text(), "what is lost")
+        self.assertIn("once more to stop at once", (self.dir / "run.log").read_text())
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGTERM)
         self.wait_exit(process, 0)
