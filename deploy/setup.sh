@@ -23,7 +23,7 @@ packages=(build-essential cmake ninja-build mold ccache pkg-config git python3 p
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   libgtest-dev libgmock-dev libsqlite3-dev libsqlitecpp-dev libspdlog-dev libcli11-dev libyaml-cpp-dev
   nlohmann-json3-dev libxxhash-dev libssl-dev)
-test_packages=(openssl clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+test_packages=(openssl tmux clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 
 say() { echo "[setup] $*"; }
 

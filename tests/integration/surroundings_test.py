@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -81,7 +82,7 @@ class TerminalTest(launcher_test.Launcher):
         self.assertEqual(process.wait(harness.DEADLINE), 0)
         # Only what a frame takes is gone over again: what a screen that is long enough shows at the end.
         screen, most = [""], 0
-        for move, rest in re.findall(r"\x1b\[(\d+A|J)([^\x1b]*)", text.decode()):
+        for move, rest in re.findall(r"\x1b\[(\d+A|J)([^\x1b]*)", text.decode().replace("\x1b[K", "")):
             if move != "J":
                 most = max(most, int(move[:-1]))
                 del screen[len(screen) - 1 - int(move[:-1]):]
@@ -97,6 +98,27 @@ class TerminalTest(launcher_test.Launcher):
         self.assertLess(max(map(len, frame)), 80, frame)
         for word in ("loss ", "1000 tokens/s", "memory [", "in 0 B/s", "out 0 B/s", "time: # computing"):
             self.assertIn(word, "\n".join(frame))
+
+    @unittest.skipUnless(shutil.which("tmux"), "tmux, whose terminal shows wrong wrapping and scrolling, is not installed")
+    def test_in_a_real_terminal_there_is_one_frame_at_any_time(self):
+        self.control("steps", 100000)
+        self.out.mkdir()
+        tmux = ["tmux", "-L", self.dir.name, "-f", "/dev/null"]
+        command = shlex.join(map(str, [harness.HARMONY, *self.run_arguments()]))
+        subprocess.run([*tmux, "new-session", "-d", "-x", "80", "-y", "24", command], env=self.env, cwd=self.dir, check=True)
+        self.addCleanup(subprocess.run, [*tmux, "kill-server"], stderr=subprocess.DEVNULL)
+
+        def screen(*history):
+            return subprocess.run([*tmux, "capture-pane", "-p", *history], capture_output=True, text=True).stdout
+        step = r"(?m)^job-1 .* step (\d+)/100000"
+        first = harness.wait_for(lambda: re.findall(step, screen()), "a frame")
+        harness.wait_for(lambda: re.findall(step, screen()) not in (first, []), "it to be redrawn")
+        # All that was shown, scrolled out or not, has one frame.
+        shown = screen("-S", "-")
+        self.assertEqual(len(re.findall(step, shown)), 1, shown)
+        self.assertEqual(shown.count("memory: # data"), 1, shown)
+        subprocess.run([*tmux, "send-keys", "C-c"], check=True)
+        harness.wait_for(lambda: not list(self.runtime.iterdir()), "the run to end")
 
     def test_a_run_that_was_started_with_hangups_ignored_goes_on_without_its_terminal(self):
         self.control("steps", 100)

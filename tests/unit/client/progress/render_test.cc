@@ -109,8 +109,8 @@ TEST(RenderFrame, BeforeTheFirstStepThereAreNoFigures) {
 }
 
 TEST(Redraw, MovesUpClearsAndScrollsMessagesAbove) {
-  EXPECT_EQ(Redraw(0, {}, {"a", "b"}), "\x1b[Ja\nb\n");
-  EXPECT_EQ(Redraw(2, {"fault"}, {"c"}), "\x1b[2A\r\x1b[Jfault\nc\n");
+  EXPECT_EQ(Redraw(0, {}, {"a", "b"}), "a\x1b[K\nb\x1b[K\n\x1b[J");
+  EXPECT_EQ(Redraw(2, {"fault"}, {"c"}), "\x1b[2A\rfault\x1b[K\nc\x1b[K\n\x1b[J");
 }
 
 TEST(RenderStepLine, IsOnePlainLine) {
