@@ -238,8 +238,8 @@ std::string Redraw(int shown, const std::vector<std::string>& messages,
                    const std::vector<std::string>& frame) {
   std::string text;
   if (shown > 0) absl::StrAppend(&text, "\x1b[", shown, "A\r");
-  // Line by line, and only then what stands below: of a screen that is cleared from its top terminals
-  // keep what was there in their history, and that would be a frame each time.
+  // Line by line, and only then what stands below: of a screen that is cleared from its top
+  // terminals keep what was there in their history, and that would be a frame each time.
   for (const std::string& line : messages) absl::StrAppend(&text, line, "\x1b[K\n");
   for (const std::string& line : frame) absl::StrAppend(&text, line, "\x1b[K\n");
   absl::StrAppend(&text, "\x1b[J");
