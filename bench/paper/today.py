@@ -6,6 +6,7 @@ machine's speed is not known it is assumed, and the assumption is said in the ta
 """
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import json
 import pathlib
@@ -88,7 +89,8 @@ PUBLISHED = [
 
 
 def compare(harmony: pathlib.Path, folder: pathlib.Path, job: Job, gpus: int) -> dict[str, Any]:
-    """One case: rows of `harmony plan --compare`. `folder` gets what the job needs."""
+    """One case: rows of `harmony plan --compare`. A folder of its own in `folder` gets what the job needs."""
+    folder = folder / f"{JOBS.index(job)}-{gpus}"
     model = folder / job.model
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps(MODELS[job.model]))
@@ -110,8 +112,9 @@ def compare(harmony: pathlib.Path, folder: pathlib.Path, job: Job, gpus: int) ->
     return case
 
 
-def run(harmony: pathlib.Path, folder: pathlib.Path) -> list[dict[str, Any]]:
-    return [compare(harmony, folder, job, gpus) for job in JOBS for gpus in job.machine.gpus]
+def run(harmony: pathlib.Path, folder: pathlib.Path, pool: concurrent.futures.Executor) -> list[dict[str, Any]]:
+    asked = [(harmony, folder, job, gpus) for job in JOBS for gpus in job.machine.gpus]
+    return list(pool.map(compare, *zip(*asked)))
 
 
 def tokens(row: dict[str, Any] | None) -> str:
