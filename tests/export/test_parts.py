@@ -102,6 +102,21 @@ class Graphs(support.ExportTest):
         # The input of GELU. The layer's input and weights are slots, and transposed weights are made again.
         self.assertEqual(graph["saved"], [{"dtype": "float32", "shape": ["n", 8]}])
 
+    def test_what_only_the_backward_needs_is_made_there(self) -> None:
+        class Square(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(8))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+        folder = self.export(nn.Sequential(Square(), Square(), nn.Linear(8, 5)), "cross_entropy", vectors())
+        entry = document(folder)["graphs"][0]
+        # Of the first the root and the result, of the second the product by the weight and the root: not twice what was
+        # squared, nor the cubes of the roots, which derivatives take.
+        self.assertEqual([saved["shape"] for saved in entry["saved"]], [["n", 1], ["n", 8], ["n", 8], ["n", 1]])
+
     def test_backward_reads_no_statistics(self) -> None:
         folder = self.export_case(make_models.make("cnn"), check=False)
         for layer in document(folder)["layers"][:-1]:

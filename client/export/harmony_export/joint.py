@@ -41,6 +41,12 @@ def _closure(roots: Iterable[fx.Node], edges: Callable[[fx.Node], Iterable[fx.No
     return found
 
 
+def _bytes_of(node: fx.Node) -> int:
+    """Of a tensor, for some samples of some length."""
+    tensor = node.meta["val"]
+    return int(expression(tensor.numel()).subs({SAMPLES: 64, LENGTH: 64})) * tensor.element_size()
+
+
 @dataclass(frozen=True)
 class Port:
     """An input or an output of a phase."""
@@ -287,8 +293,9 @@ class _Joint:
         """What the backward needs of the forward.
 
         The backward computes again what costs nothing or does not depend on the samples' values: views, sizes, what
-        follows from parameters alone. All else is saved, as eager PyTorch does: views by the tensor they lie in, and
-        every tensor in a contiguous form."""
+        follows from parameters alone. What the forward makes for the backward only is left to that one, where this saves
+        memory. All else is saved, as eager PyTorch does: views by the tensor they lie in, and every tensor in a
+        contiguous form."""
         own = self._values_of_samples()
         saved: set[fx.Node] = set()
         seen: set[fx.Node] = set()
@@ -305,7 +312,27 @@ class _Joint:
             else:
                 saved.add(node)
         order = {node: number for number, node in enumerate(self._graph.nodes)}
+        forward = _closure((node for node, port in self._results if port.kind not in ("gradient", "loss")),
+                           lambda node: node.all_input_nodes)
+        for node in sorted(saved, key=lambda n: order[n]):
+            if node not in forward and self._left_to_backward(node, saved - {node}, forward, own, _bytes_of(node)):
+                saved.remove(node)
         return [self._saved(node) for node in sorted(saved, key=lambda n: order[n])]
+
+    def _left_to_backward(self, node: fx.Node, saved: set[fx.Node], forward: set[fx.Node], own: set[fx.Node],
+                          most: int) -> bool:
+        """Whether the backward can make it, element by element, of what it has anyway: of the layer's inputs and of what
+        is saved and takes no more than it would itself, for that may have to live longer then. Twice the input of a square,
+        for one, which the rule for powers computes with the forward, and eager PyTorch with the backward."""
+        if node in self._inputs or node not in own or isinstance(node.meta.get("val"), torch.SymInt):
+            return True
+        if node in saved:
+            return _bytes_of(node) <= most and dimensions_in_memory(node.meta["val"]) is not None
+        view = base_of(node) is not node
+        if not view and (node in forward or not isinstance(node.target, torch._ops.OpOverload)
+                         or torch.Tag.pointwise not in node.target.tags):
+            return False
+        return all(self._left_to_backward(argument, saved, forward, own, most) for argument in node.all_input_nodes)
 
     def _values_of_samples(self) -> set[fx.Node]:
         """What depends on values or batch inputs."""
