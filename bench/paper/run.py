@@ -140,33 +140,43 @@ def largest(cases):
     return result
 
 
-def bars(plt, cases, key, label, path, log):
+def bars(plt, cases, key, unit, label, path, log):
     names = OURS + SHOWN
-    figure, axes = plt.subplots(1, len(cases), figsize=(4 * len(cases), 4.5))
+    figure, axes = panels(plt, len(cases), 4.2)
     for axis, (model, case) in zip(axes, cases.items()):
         rows = [fitting(case, name) for name in names]
-        values = [row[key] if row else 0 for row in rows]
+        values = [row[key] / unit if row else 0 for row in rows]
+        if log:
+            axis.set_yscale("log")
         axis.bar(range(len(names)), values, color=["#1b5e8c"] * len(OURS) + ["#b0b0b0"] * len(SHOWN), edgecolor="black",
                  linewidth=0.5)
         for x, row in enumerate(rows):
             if not row:
-                axis.text(x, axis.get_ylim()[0], " does not fit", rotation=90, va="bottom", ha="center", fontsize=8)
+                axis.text(x, 0.02, "does not fit", rotation=90, va="bottom", ha="center", fontsize=8,
+                          transform=axis.get_xaxis_transform())
         axis.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
         axis.set_title(f"{model}, {case['global_batch_size']} samples, {case['gpus']} GPUs", fontsize=10)
         axis.set_ylabel(label)
-        if log:
-            axis.set_yscale("log")
     save(figure, path)
+
+
+def panels(plt, count, height):
+    """One for each model, three in a row."""
+    rows = -(-count // 3)
+    figure, axes = plt.subplots(rows, 3, figsize=(12, height * rows), squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, axes.flat
 
 
 def save(figure, path):
     figure.tight_layout()
     for kind in ("svg", "png"):
-        figure.savefig(path.with_suffix("." + kind), dpi=150)
+        figure.savefig(path.with_suffix("." + kind), dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
 def plot_scaling(plt, cases, path):
-    figure, axes = plt.subplots(1, len(largest(cases)), figsize=(4 * len(largest(cases)), 3.5))
+    figure, axes = panels(plt, len(largest(cases)), 3.2)
     for axis, (model, case) in zip(axes, largest(cases).items()):
         same = [c for c in cases if c["profile"] == model and c["global_batch_size"] == case["global_batch_size"]]
         for name, mark in (("harmony-pp", "o-"), ("harmony-dp", "s--"), ("dp-swap, recompute", "^:"), ("zero-infinity", "d:")):
@@ -189,9 +199,11 @@ def plot(cases, out):
         return
     import matplotlib
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
+    matplotlib.rcParams["svg.hashsalt"] = "harmony"  # the same file each time
     import matplotlib.pyplot as plt
-    bars(plt, largest(cases), "samples_per_second", "samples/s", out / "throughput", log=False)
-    bars(plt, largest(cases), "host_link_bytes", "bytes of a step over the host's links", out / "swap_volume", log=True)
+    bars(plt, largest(cases), "samples_per_second", 1, "samples/s", out / "throughput", log=False)
+    bars(plt, largest(cases), "host_link_bytes", 1e9, "GB of a step over the host's links", out / "swap_volume", log=True)
     plot_scaling(plt, cases, out / "scaling")
 
 
@@ -207,10 +219,14 @@ def write_profiles(bert, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=pathlib.Path, help="folder with profiles/*.json")
+    parser.add_argument("--plots-of", type=pathlib.Path, metavar="RESULTS", help="only the plots, of a results.json")
     parser.add_argument("-o", "--output", type=pathlib.Path, default=ROOT / "build" / "paper")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build" / "bin" / "paper_case")
     parser.add_argument("--harmony", type=pathlib.Path, default=ROOT / "build" / "bin" / "harmony")
     args = parser.parse_args()
+    if args.plots_of:
+        args.output.mkdir(parents=True, exist_ok=True)
+        return plot(json.loads(args.plots_of.read_text())["paper"], args.output)
     for program in (args.program, args.harmony):
         if not program.exists():
             sys.exit(f"error: {program} is not built: ninja -C build paper_case all")
