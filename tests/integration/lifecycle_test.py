@@ -1,6 +1,7 @@
 """Starting, stopping, resuming, and what is left behind (nothing)."""
 import json
 import os
+import pathlib
 import shutil
 import signal
 import unittest
@@ -241,6 +242,24 @@ class LifecycleTest(harness.Scratch):
             self.assertEqual(json.loads(self.harmony("down", "--json").stdout)["was_up"], was_up)
         harness.wait_for(lambda: not any(map(self.alive, pids)), "all processes to be gone")
         self.assertEqual(self.left_behind(), [])
+
+    def segment_of(self, who):
+        """Bytes of the segment that a process may read only, and that it may write."""
+        size = {"r--s": 0, "rw-s": 0}
+        for line in pathlib.Path(f"/proc/{self.processes()[who]['pid']}/maps").read_text().splitlines():
+            if "/memfd:harmony-segment" in line:
+                begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+                size[line.split()[1]] += end - begin
+        return size["r--s"], size["rw-s"]
+
+    def test_a_device_worker_may_write_nothing_of_the_segment_but_semaphores(self):
+        self.up("--devices", DEVICES, "--host-memory", "64MiB")
+        for device in (0, 1):
+            harness.wait_for(lambda: self.segment_of(("worker", device))[0], "the segment to be protected")
+            read_only, writable = self.segment_of(("worker", device))
+            self.assertEqual(read_only + writable, 64 << 20)
+            self.assertEqual(writable, 32 << 10)
+        self.assertEqual(self.segment_of(("host", 0)), (0, 64 << 20))
 
     def test_save_total_limit_keeps_the_newest(self):
         job, out = self.job("saves", max_steps=9, save_steps=2, save_total_limit=2)
