@@ -32,6 +32,7 @@ python3 tests/tidy/tidy.py
 build release build all
 say "release tests"
 ctest --test-dir build -j "$(nproc)" --output-on-failure --no-tests=error
+grep -ho "skipped '[^']*'" build/Testing/Temporary/LastTest.log | sort | uniq -c | sed 's/^/[tests] not run here:/' || true
 if [ "$quick" = 0 ]; then
   build debug build/debug pure_tests harmony harmony-coordinator harmony-swapper
   say "debug tests"
