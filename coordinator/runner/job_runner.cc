@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -135,7 +136,7 @@ class JobRunner::Impl {
                .incarnation = event.incarnation,
                .own_deaths = event.own_deaths};
     if (to_blame && EndsTooMany(event.process)) {
-      return End(absl::InternalError(
+      return GiveUp(absl::InternalError(
           absl::StrCat(DebugString(event.process), " was lost ", fruitless_[event.process],
                        " times without any progress between; its log says why")));
     }
@@ -206,7 +207,10 @@ class JobRunner::Impl {
       return;
     }
     const Progress progress = ProgressOf(table_, event.records);
-    if (progress > best_progress_) fruitless_.clear();
+    if (progress > best_progress_) {
+      fruitless_.clear();
+      if (missing_.failing() && !missing_task_) missing_.Succeeded();
+    }
     best_progress_ = std::max(best_progress_, progress);
     std::fill(completed_.begin(), completed_.end(), 0);
     heads_.assign(heads_.size(), {});
@@ -286,7 +290,7 @@ class JobRunner::Impl {
     }
     switch (VerdictOf(event.status, at)) {
       case Verdict::kTryAgain:
-        if (EndsTooMany(owner)) return End(event.status);
+        if (EndsTooMany(owner)) return GiveUp(event.status);
         return NextGeneration(absl::StrCat(DebugString(owner), ": ", event.status.message()));
       case Verdict::kWait:
         return GoOnWithout(task->kind, command->header.step, event.status);
@@ -306,6 +310,19 @@ class JobRunner::Impl {
                                          FormatDuration(pause)));
     }
     missing_task_ = kind;
+    Wait(status);
+  }
+
+  // Of what comes again and again: the job ends where that loses nothing. Else it waits: what it
+  // has trained since its last checkpoint is in the segment only, and the reason may be mended.
+  void GiveUp(const absl::Status& status) {
+    const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
+    if (!trained || stopping_) return End(status);
+    missing_task_.reset();
+    Wait(status);
+  }
+
+  void Wait(const absl::Status& status) {
     waiting_ = true;
     const Nanos pause = missing_.Failed(now_);
     NextGeneration(absl::StrCat(status.message(),
@@ -421,6 +438,7 @@ class JobRunner::Impl {
   }
 
   void On(const StopRequested&) {
+    stopping_ = true;
     dispatcher_.StopAfterCurrentStep();
     if (state_ == State::kRunning) return Advance();
     // It may be for the sake of what is missing that the job is to stop.
@@ -451,7 +469,8 @@ class JobRunner::Impl {
   Progress best_progress_ = {-1, -1, -1};
   uint32_t asked_ = 0;  // the generation that the records were asked for
   BackOff missing_;     // what the job waits for
-  command::HostTaskKind missing_task_ = command::HostTaskKind::kLoadBatch;
+  std::optional<command::HostTaskKind> missing_task_;  // nothing: processes that live
+  bool stopping_ = false;
   BackOff saves_;  // checkpoints that the job went on without
 };
 

@@ -205,6 +205,56 @@ TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsMissingItsDeadline) {
   EXPECT_THAT(last, HasSubstr("host worker was lost 3 times without any progress"));
 }
 
+// What it has trained is in the segment only, and what makes the process die may be mended.
+TEST_F(JobRunnerTest, WaitsForAProcessThatKeepsDyingOnceThereIsSomethingToLose) {
+  StartRunning();
+  Nanos now = Seconds(10);
+  const auto die = [&](uint32_t round) {
+    Tell(ProcessLost{kWorker0, round}, now);
+    for (const ProcessId& process : {kSwapper, kHost, kWorker1}) {
+      Tell(Quiesced{process, 1, runner_.generation()}, now);
+    }
+    return Tell(ProcessAttached{kWorker0, round + 1, /*own_deaths=*/round}, now);
+  };
+  const auto go_on = [&](int64_t version) {
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      Tell(Quiesced{process, 1, runner_.generation()}, now);
+    }
+    Tell(Tick{}, now);
+    Tell(RecordsRead{runner_.generation(), Initialized(version)}, now);
+  };
+  uint32_t round = 0;
+  std::string last;
+  while (!runner_.waiting() && round < 9) {
+    last = die(++round);
+    if (!runner_.waiting()) go_on(/*version=*/1);
+  }
+  EXPECT_EQ(round, 4);  // the first brought a step
+  EXPECT_THAT(last, HasSubstr("worker 0 was lost 3 times without any progress"));
+  EXPECT_THAT(last, HasSubstr("the job waits and keeps what it has trained"));
+  for (; round < 20; now = now + BackOff::kLongest) {
+    now = now + BackOff::kLongest;
+    go_on(/*version=*/1);
+    ASSERT_EQ(runner_.state(), JobRunner::State::kRunning) << round;
+    EXPECT_FALSE(runner_.waiting());
+    die(++round);
+    EXPECT_TRUE(runner_.waiting());
+  }
+  // A step is progress; the next deaths are counted from there.
+  now = now + BackOff::kLongest;
+  go_on(/*version=*/2);
+  die(++round);
+  EXPECT_FALSE(runner_.waiting());
+  // Who is to stop does not wait.
+  go_on(/*version=*/2);
+  Tell(StopRequested{}, now);
+  while (runner_.state() != JobRunner::State::kFailed && round < 40) {
+    last = die(++round);
+    if (runner_.state() != JobRunner::State::kFailed) go_on(/*version=*/2);
+  }
+  EXPECT_THAT(last, HasSubstr("ended INTERNAL: worker 0 was lost 3 times"));
+}
+
 // A worker dies now and then, each time earlier in its step than the last time. Records that are
 // given back with a step do not hide that steps have been done meanwhile.
 TEST_F(JobRunnerTest, DeathsWithStepsBetweenThemAreNotAddedUp) {
