@@ -13,7 +13,7 @@ ENDLESS = {"max_steps": 100000, "global_batch_size": 4, "sequence_length": 16, "
            "virtual_replicas": 1}
 WORKERS = ["harmony-worker@0", "harmony-worker@1"]
 ALL = ["harmony-memory", "harmony-coordinator", "harmony-swapper", "harmony-host", *WORKERS]
-WATCHDOG = 3  # seconds
+WATCHDOG = 6  # seconds, for a busy machine
 STORM = 12  # more deaths than one that dies by itself may die
 
 
