@@ -1,5 +1,7 @@
 #include "client/commands/common.h"
 
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 
 #include <cstdio>
@@ -11,6 +13,7 @@
 #include "client/launcher/device_memory.h"
 #include "client/launcher/launch.h"
 #include "client/launcher/stop_signals.h"
+#include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/json_line.h"
@@ -44,6 +47,11 @@ ipc::UniqueFd TakeOverSignals() {
 }
 
 void FailInJson() { fail_in_json = true; }
+
+void LogToStderr(const std::string& name) {
+  spdlog::set_default_logger(spdlog::stderr_logger_st(name));
+  spdlog::set_pattern(absl::StrCat(kLogTime, " %l %n %v"), spdlog::pattern_time_type::utc);
+}
 
 std::string BinDir(const GlobalOptions& global) {
   return global.bin_dir.empty() ? OwnBinDir() : global.bin_dir;

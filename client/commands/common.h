@@ -72,6 +72,9 @@ int Fail(const absl::Status& status);
 // From now on as a line of JSON: {"error": {"code": "NOT_FOUND", "message": "..."}}.
 void FailInJson();
 
+// Of a command that runs for long: its log has the form of all others, under this name.
+void LogToStderr(const std::string& name);
+
 // Says that there is nothing left to do for a job.
 void PrintFinishedBefore();
 

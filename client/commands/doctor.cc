@@ -278,18 +278,15 @@ std::string VersionOf(const std::string& program) {
 }
 
 void LookAtPrograms(const GlobalOptions& global, MachineFacts& facts) {
-  for (const char* name : {"harmony-coordinator", "harmony-worker", "harmony-swapper"}) {
+  constexpr absl::string_view kCuda = "harmony-cuda";  // only where it was built
+  for (const char* name :
+       {"harmony-coordinator", "harmony-worker", "harmony-swapper", kCuda.data()}) {
     MachineFacts::Program program{ProgramPath(global, name)};
     program.runs = access(program.path.c_str(), X_OK) == 0;
+    if (!program.runs && kCuda == name) continue;
     if (program.runs) program.version = VersionOf(program.path);
     facts.programs.push_back(std::move(program));
   }
-  // Only where it was built.
-  MachineFacts::Program cuda{ProgramPath(global, "harmony-cuda")};
-  cuda.runs = access(cuda.path.c_str(), X_OK) == 0;
-  if (!cuda.runs) return;
-  cuda.version = VersionOf(cuda.path);
-  facts.programs.push_back(std::move(cuda));
 }
 
 MachineFacts::Disk DiskOf(std::string what, const std::string& folder) {

@@ -131,8 +131,9 @@ absl::Status Signal(const RuntimePaths& paths, int pidfd, pid_t holder, bool now
 absl::Status RemoveWhatIsLeft(const RuntimePaths& paths) {
   const absl::Status status = RemoveStaleFiles(paths);
   // Another `down` does the same at this moment, or a successor has come up, whose files they are.
+  if (!absl::IsFailedPrecondition(status)) return status;
   const bool others = RuntimeLockHolder(paths) != 0 || !SocketAccepts(paths.socket());
-  return absl::IsFailedPrecondition(status) && others ? absl::OkStatus() : status;
+  return others ? absl::OkStatus() : status;
 }
 
 absl::Status Down(const RuntimePaths& paths, const DownOptions& options, bool json) {

@@ -1,16 +1,12 @@
 #include "client/commands/units.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <sysexits.h>
 
 #include <cstdlib>
 
-#include "absl/strings/str_cat.h"
 #include "client/launcher/handover.h"
 #include "client/launcher/memory_owner.h"
 #include "client/launcher/unit_process.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 
 namespace harmony::client {
@@ -21,8 +17,7 @@ absl::Status Own(const GlobalOptions& global, const ClusterOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(owner.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   owner.bin_dir = BinDir(global);
   owner.cluster = [&] { return ResolveClusterHere(global, options); };
-  spdlog::set_default_logger(spdlog::stderr_logger_st("memory"));
-  spdlog::set_pattern(absl::StrCat(kLogTime, " %l %n %v"), spdlog::pattern_time_type::utc);
+  LogToStderr("memory");
   return OwnMemory(owner);
 }
 

@@ -2,17 +2,14 @@
 
 #include <fcntl.h>
 #include <spawn.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "client/commands/supervisor_process.h"
 #include "client/launcher/launch.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/ipc/host_memory.h"
 
@@ -72,8 +69,7 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
     return absl::OkStatus();
   }
 
-  spdlog::set_default_logger(spdlog::stderr_logger_st("launcher"));
-  spdlog::set_pattern(absl::StrCat(kLogTime, " %l %n %v"), spdlog::pattern_time_type::utc);
+  LogToStderr("launcher");
   launch.report_fd = options.report_fd;
   // Our own children must not hold it: who waits for the report waits for its end.
   if (launch.report_fd >= 0) fcntl(launch.report_fd, F_SETFD, FD_CLOEXEC);

@@ -46,6 +46,25 @@ absl::StatusOr<ipc::Answer> Receive(int connection) {
   return absl::UnavailableError(answer.status().message());
 }
 
+// The connection to the owner, who has been sent the request.
+absl::StatusOr<ipc::UniqueFd> Request(const std::string& socket_path, const StartRequest& request) {
+  HARMONY_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(socket_path));
+  ipc::UniqueFd fd = PacketSocket();
+  if (!fd.valid() ||
+      connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return absl::UnavailableError(absl::StrCat("nobody who owns the memory listens on ",
+                                               socket_path, ": ", std::strerror(errno)));
+  }
+  ordered_json json = {{"version", BuildIdentity()}, {"role", request.role}};
+  if (request.device >= 0) json["device"] = request.device;
+  if (request.died_by_itself) json["died_by_itself"] = true;
+  if (!ipc::SendAnswer(fd.get(), json.dump()).ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("who owns the memory on ", socket_path, " has gone"));
+  }
+  return fd;
+}
+
 }  // namespace
 
 absl::StatusOr<ipc::UniqueFd> ListenForStarts(const std::string& socket_path) {
@@ -96,29 +115,6 @@ absl::Status SendStartAnswer(int connection, const StartAnswer& answer, const Me
 absl::Status SendStatus(int connection, const absl::Status& status) {
   return ipc::SendAnswer(connection, document::EncodeStatus(status));
 }
-
-namespace {
-
-// The connection to the owner, who has been sent the request.
-absl::StatusOr<ipc::UniqueFd> Request(const std::string& socket_path, const StartRequest& request) {
-  HARMONY_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(socket_path));
-  ipc::UniqueFd fd = PacketSocket();
-  if (!fd.valid() ||
-      connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return absl::UnavailableError(absl::StrCat("nobody who owns the memory listens on ",
-                                               socket_path, ": ", std::strerror(errno)));
-  }
-  ordered_json json = {{"version", BuildIdentity()}, {"role", request.role}};
-  if (request.device >= 0) json["device"] = request.device;
-  if (request.died_by_itself) json["died_by_itself"] = true;
-  if (!ipc::SendAnswer(fd.get(), json.dump()).ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("who owns the memory on ", socket_path, " has gone"));
-  }
-  return fd;
-}
-
-}  // namespace
 
 absl::Status ReportOwnDeath(const std::string& socket_path, StartRequest process) {
   process.died_by_itself = true;

@@ -28,7 +28,7 @@ namespace {
 
 // Beside the memory, by these names: the text of the devices, and of each process, in the order of
 // AllServices, how often it was started and how often it has died by itself.
-constexpr char kDevices[] = "devices", kStarts[] = "starts";
+constexpr char kDevices[] = "devices", kLives[] = "lives";
 constexpr int kLookMs = 500;
 constexpr timeval kPatience = {1, 0};  // with one process that asks, while others wait
 
@@ -42,7 +42,7 @@ static_assert(sizeof(Lives) == 16, "shared with a successor");
 struct Kept {
   Memory memory;
   std::string devices;
-  ipc::UniqueFd starts;
+  ipc::UniqueFd lives;
 };
 
 absl::StatusOr<std::string> ReadText(const ipc::UniqueFd& fd) {
@@ -77,12 +77,12 @@ absl::StatusOr<Kept> MakeKept(const MemoryOwnerOptions& options,
   kept.devices = cluster.devices;
   const auto processes = static_cast<int64_t>(AllServices({}, kept.memory).size());
   HARMONY_ASSIGN_OR_RETURN(
-      kept.starts, ipc::CreateSealedMemory("harmony-starts",
-                                           Bytes(processes * static_cast<int64_t>(sizeof(Lives)))));
+      kept.lives, ipc::CreateSealedMemory("harmony-lives",
+                                          Bytes(processes * static_cast<int64_t>(sizeof(Lives)))));
   HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd devices, WriteText("harmony-devices", kept.devices));
   const auto keep = [&manager](const std::string& name, int fd) { return manager.Keep(name, fd); };
   HARMONY_RETURN_IF_ERROR(ForEachDescriptor(kept.memory, keep));
-  HARMONY_RETURN_IF_ERROR(keep(kStarts, kept.starts.get()));
+  HARMONY_RETURN_IF_ERROR(keep(kLives, kept.lives.get()));
   // The last: where it is, all the others are.
   HARMONY_RETURN_IF_ERROR(keep(kDevices, devices.get()));
   return kept;
@@ -100,7 +100,7 @@ absl::StatusOr<Kept> TakeOrMake(const MemoryOwnerOptions& options,
   }
   Kept kept;
   HARMONY_ASSIGN_OR_RETURN(kept.devices, ReadText(devices->fd));
-  if (ipc::NamedFd* const starts = FindNamed(handed, kStarts)) kept.starts = std::move(starts->fd);
+  if (ipc::NamedFd* const lives = FindNamed(handed, kLives)) kept.lives = std::move(lives->fd);
   HARMONY_ASSIGN_OR_RETURN(kept.memory, MemoryOf(handed));
   spdlog::info("goes on with the memory of a predecessor, for {}", kept.devices);
   return kept;
@@ -108,8 +108,8 @@ absl::StatusOr<Kept> TakeOrMake(const MemoryOwnerOptions& options,
 
 class MemoryOwner {
  public:
-  MemoryOwner(const MemoryOwnerOptions& options, Kept kept, ipc::MappedRegion starts)
-      : options_(options), kept_(std::move(kept)), starts_(std::move(starts)) {
+  MemoryOwner(const MemoryOwnerOptions& options, Kept kept, ipc::MappedRegion lives)
+      : options_(options), kept_(std::move(kept)), lives_(std::move(lives)) {
     for (const Service& service :
          AllServices({options.paths, options.bin_dir, kept_.devices, "", {}}, kept_.memory)) {
       processes_.push_back({service.role, service.device, 0, 0, service.child.log_path});
@@ -139,7 +139,7 @@ class MemoryOwner {
   }
 
  private:
-  Lives& LivesOf(size_t process) const { return reinterpret_cast<Lives*>(starts_.data())[process]; }
+  Lives& LivesOf(size_t process) const { return reinterpret_cast<Lives*>(lives_.data())[process]; }
 
   // Those that a predecessor has listed.
   void FindRunning() {
@@ -236,7 +236,7 @@ class MemoryOwner {
 
   const MemoryOwnerOptions& options_;
   const Kept kept_;
-  const ipc::MappedRegion starts_;
+  const ipc::MappedRegion lives_;
   std::vector<ProcessEntry> processes_;  // in the order of AllServices
   std::vector<ipc::UniqueFd> pidfds_;    // of those that run
 };
@@ -255,10 +255,10 @@ absl::Status OwnMemory(const MemoryOwnerOptions& options) {
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
   ipc::ServiceManager manager = ipc::ServiceManager::FromEnvironment();
   HARMONY_ASSIGN_OR_RETURN(Kept kept, TakeOrMake(options, manager));
-  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion starts, ipc::MappedRegion::Map(kept.starts.get()));
+  HARMONY_ASSIGN_OR_RETURN(ipc::MappedRegion lives, ipc::MappedRegion::Map(kept.lives.get()));
   HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd listening,
                            ListenForStarts(options.paths.memory_socket()));
-  MemoryOwner owner(options, std::move(kept), std::move(starts));
+  MemoryOwner owner(options, std::move(kept), std::move(lives));
   const absl::Status status = owner.Run(listening, signals, manager);
   manager.Stopping();
   unlink(options.paths.memory_socket().c_str());

@@ -26,8 +26,6 @@ c10::Device TorchDeviceOf(const ComputeDevice& device);
 at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
                       c10::Device device);
 
-// Such views of several tensors.
-
 // A view of a tensor that a call binds, in the shape that graphs know it by. Throws when it is not
 // bound, or is another tensor than `type` says.
 at::Tensor Wrap(const DeviceTensor& tensor, const model::ExportedTensor& type, int64_t samples,

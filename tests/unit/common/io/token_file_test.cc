@@ -114,51 +114,57 @@ TEST(TokenFileTest, FilesOfOtherKindsAreCalledByTheirName) {
       TokenFile::Open(dir.Write("t", "version https://"), job::DataFormat::kTextBytes).ok());
 }
 
-TEST(TokenFileTest, TokensOfAWiderTypeAreRefused) {
-  const TempDir dir;
-  std::string u16, u32, u64;
-  for (int i = 0; i < 1000; ++i) {
-    const auto low = static_cast<char>(i * 31 % 255 + 1), high = static_cast<char>(i * 7 % 255 + 1);
-    u16 += {low, high};
-    u32 += {low, high, 0, 0};
-    u64 += {low, high, 0, 0, 0, 0, 0, 0};
+// The same numbers in three types; every second one is beyond 65535 where they are large.
+struct Numbers {
+  explicit Numbers(bool large) {
+    for (int i = 0; i < 1000; ++i) {
+      const char bytes[8] = {static_cast<char>(i * 31 % 255 + 1),
+                             static_cast<char>(i * 7 % 255 + 1),
+                             static_cast<char>(large ? i % 2 : 0)};
+      u16.append(bytes, 2);
+      u32.append(bytes, 4);
+      u64.append(bytes, 8);
+    }
   }
-  const auto check = [&](const std::string& bytes, job::DataFormat format) {
-    const auto file = TokenFile::Open(dir.Write("t", bytes), format);
-    return std::string(file->Validate(1 << 16, 8, 1).message());
+  std::string u16, u32, u64;
+};
+
+// What is said of such a file; empty: nothing.
+std::string Refusal(const std::string& bytes, job::DataFormat format, int64_t vocab_size) {
+  const TempDir dir;
+  const auto file = TokenFile::Open(dir.Write("t", bytes), format);
+  return std::string(file->Validate(vocab_size, 8, 1).message());
+}
+
+TEST(TokenFileTest, TokensOfAWiderTypeAreRefused) {
+  Numbers numbers(/*large=*/false);
+  const auto check = [](const std::string& bytes, job::DataFormat format) {
+    return Refusal(bytes, format, 1 << 16);
   };
-  EXPECT_EQ(check(u16, job::DataFormat::kTokensU16), "");
-  EXPECT_THAT(check(u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
-  EXPECT_THAT(check(u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
-  EXPECT_EQ(check(u32, job::DataFormat::kTokensU32), "");
-  EXPECT_THAT(check(u64, job::DataFormat::kTokensU32), HasSubstr("numbers of 8 bytes"));
+  EXPECT_EQ(check(numbers.u16, job::DataFormat::kTokensU16), "");
+  EXPECT_THAT(check(numbers.u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
+  EXPECT_THAT(check(numbers.u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
+  EXPECT_EQ(check(numbers.u32, job::DataFormat::kTokensU32), "");
+  EXPECT_THAT(check(numbers.u64, job::DataFormat::kTokensU32), HasSubstr("numbers of 8 bytes"));
   // One token that is not zero among them, and zeros only, say nothing of the kind.
-  u32[2] = 1;
-  EXPECT_EQ(check(u32, job::DataFormat::kTokensU16), "");
+  numbers.u32[2] = 1;
+  EXPECT_EQ(check(numbers.u32, job::DataFormat::kTokensU16), "");
   EXPECT_EQ(check(std::string(4000, '\0'), job::DataFormat::kTokensU16), "");
 }
 
 // Their upper halves are not all 0.
 TEST(TokenFileTest, SoAreThoseOfALargeVocabulary) {
-  const TempDir dir;
-  std::string u16, u32, u64;
-  for (int i = 0; i < 1000; ++i) {
-    const auto low = static_cast<char>(i * 31 % 255 + 1), high = static_cast<char>(i * 7 % 255 + 1);
-    u16 += {low, high};
-    u32 += {low, high, static_cast<char>(i % 2), 0};
-    u64 += {low, high, static_cast<char>(i % 2), 0, 0, 0, 0, 0};
-  }
-  const auto check = [&](const std::string& bytes, job::DataFormat format) {
-    const auto file = TokenFile::Open(dir.Write("t", bytes), format);
-    return std::string(file->Validate(1 << 17, 8, 1).message());
+  Numbers numbers(/*large=*/true);
+  const auto check = [](const std::string& bytes, job::DataFormat format) {
+    return Refusal(bytes, format, 1 << 17);
   };
-  EXPECT_EQ(check(u16, job::DataFormat::kTokensU16), "");
-  EXPECT_EQ(check(u32, job::DataFormat::kTokensU32), "");
-  EXPECT_THAT(check(u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
-  EXPECT_THAT(check(u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
-  EXPECT_THAT(check(u64, job::DataFormat::kTokensU32), HasSubstr("numbers of 8 bytes"));
-  u32[2] = 2;  // beyond the vocabulary, so of no such number
-  EXPECT_EQ(check(u32, job::DataFormat::kTokensU16), "");
+  EXPECT_EQ(check(numbers.u16, job::DataFormat::kTokensU16), "");
+  EXPECT_EQ(check(numbers.u32, job::DataFormat::kTokensU32), "");
+  EXPECT_THAT(check(numbers.u32, job::DataFormat::kTokensU16), HasSubstr("numbers of 4 bytes"));
+  EXPECT_THAT(check(numbers.u64, job::DataFormat::kTokensU16), HasSubstr("numbers of 8 bytes"));
+  EXPECT_THAT(check(numbers.u64, job::DataFormat::kTokensU32), HasSubstr("numbers of 8 bytes"));
+  numbers.u32[2] = 2;  // beyond the vocabulary, so of no such number
+  EXPECT_EQ(check(numbers.u32, job::DataFormat::kTokensU16), "");
 }
 
 TEST(TokenFileTest, TheFingerprintTellsAppendedAndChangedData) {
