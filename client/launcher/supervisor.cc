@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/launcher/stop_signals.h"
 #include "common/base/status.h"
+#include "common/ipc/host_memory.h"
 
 namespace harmony::client {
 namespace {
@@ -86,6 +87,7 @@ absl::Status Supervisor::Run() {
       if (polled[i + 1].revents != 0) Reap(processes_[i]);
     }
     AdvancePhases();
+    oom_.Look(ipc::OomKills(), clock_.Now());
     StartWhatIsDue();
     KillWhatHangs();
     CheckReady();
@@ -170,7 +172,15 @@ void Supervisor::OnDeath(Running& process, int wait_status) {
   bool first_life = process.incarnation == 0 && processes_.front().incarnation == 0;
   bool bad_configuration = first_life && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 2;
   bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
-  if (!killed || process.hung) ++process.own_deaths;
+  oom_.Look(ipc::OomKills(), clock_.Now());
+  const bool starved = killed && !process.hung && oom_.MayHaveKilled(clock_.Now());
+  if (starved) {
+    spdlog::error(
+        "{} was killed while the kernel was short of memory and killed for it (dmesg says whom): "
+        "less --host-memory, or fewer other programs, leave more",
+        process.service.name());
+  }
+  if (!killed || process.hung || starved) ++process.own_deaths;
   const std::string& log = process.service.child.log_path;
   std::string tail = absl::StrCat(" (", DescribeExit(wait_status), "); last lines of ", log, ":\n",
                                   TailOfFile(log, kLogLinesShown, process.log_start));

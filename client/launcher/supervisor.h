@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "client/launcher/child_process.h"
 #include "client/launcher/heartbeat_watch.h"
+#include "client/launcher/oom_watch.h"
 #include "client/launcher/restart_policy.h"
 #include "client/launcher/runtime_dir.h"
 #include "client/launcher/services.h"
@@ -78,8 +79,9 @@ class Supervisor {
     Service service;
     Child child;  // pid 0: not running
     int64_t incarnation = -1;
-    int64_t own_deaths = 0;  // incarnations that nobody killed, or that hung
-    bool hung = false;       // the one that runs has been killed for it
+    // Incarnations that no user killed, that hung, or were killed for want of memory.
+    int64_t own_deaths = 0;
+    bool hung = false;  // the one that runs has been killed for it
     Nanos started;
     int64_t log_start = 0;  // size of the log file when this incarnation started
     std::optional<Nanos> restart_at;
@@ -124,6 +126,7 @@ class Supervisor {
   bool told_to_stop_ = false;  // the coordinator that runs now
   bool ready_ = false;
   bool orphaned_ = false;
+  OomWatch oom_;
   absl::Status result_;
 };
 

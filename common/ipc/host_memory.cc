@@ -101,4 +101,8 @@ Bytes SystemMemory(absl::string_view key) {
   return KiB(ReadField("/proc/meminfo", key).value_or(0));
 }
 
+std::optional<int64_t> OomKills(const std::string& root) {
+  return ReadField(root + "/proc/vmstat", "oom_kill");
+}
+
 }  // namespace harmony::ipc

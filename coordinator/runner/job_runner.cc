@@ -136,9 +136,9 @@ class JobRunner::Impl {
                .incarnation = event.incarnation,
                .own_deaths = event.own_deaths};
     if (to_blame && EndsTooMany(event.process)) {
-      return GiveUp(absl::InternalError(
-          absl::StrCat(DebugString(event.process), " was lost ", fruitless_[event.process],
-                       " times without any progress between; its log says why")));
+      return GiveUp(absl::InternalError(absl::StrCat(
+          DebugString(event.process), " was lost ", fruitless_[event.process],
+          " times without any progress between; its log says why, or the launcher's")));
     }
     if (state_ == State::kRunning || (state_ == State::kQuiescing && replaces)) {
       NextGeneration(absl::StrCat(DebugString(event.process), " is back"));
@@ -295,7 +295,8 @@ class JobRunner::Impl {
       case Verdict::kWait:
         return GoOnWithout(task->kind, command->header.step, event.status);
       case Verdict::kEnd:
-        return End(event.status);
+        // Memory may be there another time.
+        return absl::IsResourceExhausted(event.status) ? GiveUp(event.status) : End(event.status);
     }
   }
 
@@ -313,8 +314,9 @@ class JobRunner::Impl {
     Wait(status);
   }
 
-  // Of what comes again and again: the job ends where that loses nothing. Else it waits: what it
-  // has trained since its last checkpoint is in the segment only, and the reason may be mended.
+  // Of what another try does not mend by itself: the job ends where that loses nothing. Else it
+  // waits: what it has trained since its last checkpoint is in the segment only, and the reason may
+  // be mended.
   void GiveUp(const absl::Status& status) {
     const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
     if (!trained || stopping_) return End(status);

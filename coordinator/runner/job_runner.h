@@ -13,9 +13,9 @@
 //   kFinished / kFailed   final
 //
 // A lost process (stream broken, deadline expired) in kRunning or kQuiescing starts the next
-// generation. So does a command that fails, unless the job is to blame (failure.h; non-finite, out
-// of device memory, bad input): that ends it. Where a file or room on a disk is missing, the next
-// generation begins after a pause; or at once, without the checkpoint that could not be written.
+// generation. So does a command that fails, unless the job is to blame (failure.h; non-finite, bad
+// input): that ends it. Where a file, room on a disk or memory is missing, the next generation
+// begins after a pause; or at once, without the checkpoint that could not be written.
 
 #include <cstdint>
 #include <memory>

@@ -4,11 +4,15 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
 import time
 import unittest
 
 import harness
 
+# Where control groups of memory are, of version 1 and 2, and what limits one.
+MEMORY_GROUPS = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
 FAKES = harness.BUILD / "tests" / "fake-bin"
 DEVICES = "sim*2:mem=8MiB"
 
@@ -115,6 +119,37 @@ class UpTest(Launcher):
         for incarnation, end, own_deaths in ((1, signal.SIGKILL, 0), (2, signal.SIGSTOP, 1), (3, signal.SIGSEGV, 2)):
             os.kill(self.list()[("worker", 1)]["pid"], end)
             replaced(incarnation, own_deaths)
+
+    def have_the_kernel_kill_for_memory(self):
+        """Some process or other, in a control group that has too little."""
+        def kills():
+            return int(re.search(r"(?m)^oom_kill (\d+)$", pathlib.Path("/proc/vmstat").read_text())[1])
+
+        for mount, limit in MEMORY_GROUPS:
+            group = pathlib.Path(mount, f"harmony-test-{os.getpid()}")
+            try:
+                group.mkdir()
+            except OSError:
+                continue
+            self.addCleanup(group.rmdir)
+            if not (group / limit).exists():
+                continue
+            (group / limit).write_text(str(16 << 20))
+            before = kills()
+            take = f"open('{group}/cgroup.procs', 'w').write('0')\nb'x' * (256 << 20)"
+            subprocess.run([sys.executable, "-c", take], stderr=subprocess.DEVNULL)
+            if kills() > before:
+                return
+        self.skipTest("no control group of memory can be made here")
+
+    def test_a_death_while_the_kernel_kills_for_memory_is_named_and_counts(self):
+        self.up()
+        log = pathlib.Path(self.list()[("worker", 1)]["log"])
+        self.have_the_kernel_kill_for_memory()
+        os.kill(self.list()[("worker", 1)]["pid"], signal.SIGKILL)
+        said = "HARMONY_INCARNATION=1 HARMONY_OWN_DEATHS=1 "
+        harness.wait_for(lambda: said in log.read_text(), said)
+        self.assertIn("worker 1 was killed while the kernel was short of memory", self.harmony("logs").stdout)
 
     def test_one_that_hangs_before_its_first_sign_is_replaced_by_one_that_has_longer(self):
         self.env["HARMONY_HANG_SECONDS"] = "1"

@@ -4,7 +4,8 @@ harmony_test(client_test
           client/commands/jobs_test.cc client/commands/output_file_test.cc
           client/commands/prune_test.cc
           client/launcher/cluster_test.cc
-          client/launcher/heartbeat_watch_test.cc client/launcher/restart_policy_test.cc client/progress/render_test.cc
+          client/launcher/heartbeat_watch_test.cc client/launcher/oom_watch_test.cc
+          client/launcher/restart_policy_test.cc client/progress/render_test.cc
           client/progress/view_test.cc client/rpc/proto_json_test.cc
   DEPS harmony_commands LABELS sanitize)
 

@@ -22,13 +22,11 @@ namespace {
 constexpr char kDriftAdvice[] =
     "; a plan by the times that this run measures: replan: suggest in the job";
 constexpr size_t kTimelineEntriesPerLane = 8192;
-constexpr int kMaxEarlyDeaths = 5;
 // How long a job that is told to stop waits for processes that could write a checkpoint.
 constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
 constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
 constexpr Nanos kStopWhileRecovering = Seconds(30);
-// How long a job waits for a process that does not (re)appear.
-constexpr Nanos kGatherDeadline = Seconds(300);
+constexpr char kWaits[] = ": the job waits and keeps what it has trained";
 
 runner::RunnerOptions OptionsOf(const RunSetup& setup, const ipc::Segment& segment) {
   runner::RunnerOptions options;
@@ -61,7 +59,7 @@ JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* s
       forecast_(setup_.forecast),
       replan_(setup_.replan),
       last_step_end_(Now()),
-      gathering_since_(deadline_clock->Now()) {
+      gathering_(deadline_clock->Now()) {
   for (const plan::DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
   if (forecast_) drift_.emplace(forecast_->step_seconds);
 }
@@ -103,18 +101,13 @@ void JobRun::SendSetup(const Member& member) {
 
 void JobRun::OnAttached(const Member& member) {
   if (ended_) return;
-  gathering_since_ = deadline_clock_->Now();  // it has appeared: if it dies now, that is counted
-  // Only its successor knows whether it died by itself: what is killed from outside says nothing
-  // about the job.
-  const auto early = lost_early_.find(member.id);
-  if (early != lost_early_.end()) {
-    const bool by_itself = member.own_deaths > early->second;
-    lost_early_.erase(early);
-    if (by_itself && ++early_deaths_[member.id] > kMaxEarlyDeaths) {
-      return End(absl::InternalError(
-          absl::StrCat(DebugString(member.id), " died ", early_deaths_[member.id],
-                       " times while the job was being set up; its log says why")));
-    }
+  const std::optional<int> deaths =
+      gathering_.OnAttached(member.id, member.own_deaths, deadline_clock_->Now());
+  if (deaths) {
+    const absl::Status status = absl::InternalError(
+        absl::StrCat(DebugString(member.id), " died ", *deaths,
+                     " times while the job was being set up; its log says why"));
+    return HoldsSteps() && !stop_asked_ ? SetUpLater(member, status) : End(status);
   }
   SendSetup(member);
 }
@@ -123,15 +116,10 @@ void JobRun::OnLost(const Member& member) {
   if (ended_) return;
   // Its stream is gone: only its death makes sure that it writes nothing more.
   member.handle.Kill();
-  const auto ready = ready_.find(member.id);
-  const bool was_waiting = refused_.erase(member.id) > 0;
-  if (ready != ready_.end() && ready->second == member.session) {
-    ready_.erase(ready);
+  if (gathering_.OnLost(member.id, member.session, member.own_deaths)) {
     events_.report(
         absl::StrCat(DebugString(member.id), " (process ", member.handle.pid(), ") was lost"));
     Feed(runner::ProcessLost{member.id, member.incarnation});
-  } else if (!was_waiting) {
-    lost_early_[member.id] = member.own_deaths;
   }
   if (!ended_) events_.state_changed();
 }
@@ -182,22 +170,22 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
   if (code != 0) {
     const absl::Status status(static_cast<absl::StatusCode>(code),
                               absl::StrCat(DebugString(member.id), ": ", message));
-    const bool trained = setup_.continues || generations_ > 0;
-    if (runner::VerdictOf(status, trained ? runner::FailedAt::kTraining
-                                          : runner::FailedAt::kStart) != runner::Verdict::kWait) {
+    if (runner::VerdictOf(status,
+                          HoldsSteps() ? runner::FailedAt::kTraining : runner::FailedAt::kStart) !=
+        runner::Verdict::kWait) {
       return End(status);
     }
-    const Nanos pause = refused_[member.id].Failed(deadline_clock_->Now());
-    events_.report(absl::StrCat(status.message(),
-                                ": the job waits and keeps what it has trained; the next try is "
-                                "in ",
-                                FormatDuration(pause), ", or now with `resume`"));
-    return events_.state_changed();
+    return SetUpLater(member, status);
   }
-  if (refused_.erase(member.id) > 0) events_.state_changed();
-  ready_[member.id] = member.session;
-  early_deaths_.erase(member.id);
+  if (gathering_.OnReady(member.id, member.session)) events_.state_changed();
   Feed(runner::ProcessAttached{member.id, member.incarnation, member.own_deaths});
+}
+
+void JobRun::SetUpLater(const Member& member, const absl::Status& status) {
+  const Nanos pause = gathering_.OnRefused(member.id, deadline_clock_->Now());
+  events_.report(absl::StrCat(status.message(), kWaits, "; the next try is in ",
+                              FormatDuration(pause), ", or now with `resume`"));
+  events_.state_changed();
 }
 
 void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
@@ -225,48 +213,50 @@ void JobRun::OnTick() {
   }
   Feed(runner::Tick{});
   const Nanos now = deadline_clock_->Now();
-  RetrySetups(now);
-  // Only processes that have attached are missed by the runner.
+  for (const runner::ProcessId& id : gathering_.TakeDue(now)) {
+    if (const Member* const member = members_->Find(id)) SendSetup(*member);
+  }
+  if (!ended_) WatchForMissing(now);
+}
+
+// Only processes that have attached are missed by the runner.
+void JobRun::WatchForMissing(Nanos now) {
   const std::vector<runner::ProcessId> awaited = Awaited();
-  if (awaited.empty() || !refused_.empty()) gathering_since_ = now;
+  const Nanos since = gathering_.Since(awaited, now);
   // Nobody is there to write a checkpoint: the last one has to do.
-  if (!ended_ && stop_asked_ && !awaited.empty() &&
-      now - std::max(*stop_asked_, gathering_since_) > PatienceOfStop()) {
+  if (stop_asked_ && !awaited.empty() && now - std::max(*stop_asked_, since) > PatienceOfStop()) {
     return End(absl::OkStatus());
   }
-  if (!ended_ && now - gathering_since_ > kGatherDeadline) {
-    return End(absl::DeadlineExceededError(
+  const bool late = now - since > Gathering::kDeadline;
+  if (late == misses_process_) return;
+  if (late) {
+    const std::string missing =
         absl::StrCat(DebugString(awaited.front()), " has not been there for ",
-                     FormatDuration(kGatherDeadline), "; its log says why")));
+                     FormatDuration(Gathering::kDeadline), "; its log says why");
+    if (!HoldsSteps()) return End(absl::DeadlineExceededError(missing));
+    events_.report(absl::StrCat(missing, kWaits));
   }
+  misses_process_ = late;
+  events_.state_changed();
 }
 
-void JobRun::RetrySetups(Nanos now) {
-  for (auto& [id, tries] : refused_) {
-    const Member* const member = members_->Find(id);
-    if (member == nullptr || !tries.Due(now)) continue;
-    tries.Trying(now);
-    SendSetup(*member);
-  }
-}
+bool JobRun::HoldsSteps() const { return setup_.continues || generations_ > 0; }
 
 Nanos JobRun::PatienceOfStop() const {
-  const bool holds_steps =
-      setup_.continues || runner_.state() != runner::JobRunner::State::kGathering;
-  if (holds_steps) return kStopWhileRecovering;
+  if (HoldsSteps()) return kStopWhileRecovering;
   return members_->All().empty() ? kStopWithoutAnyProcess : kStopWithoutAllProcesses;
 }
 
 void JobRun::Stop() {
   if (ended_ || stop_asked_) return;
   stop_asked_ = deadline_clock_->Now();
-  for (auto& [id, tries] : refused_) tries.Hurry();
+  gathering_.Hurry();
   Feed(runner::StopRequested{});
 }
 
 void JobRun::TryNow() {
   if (ended_) return;
-  for (auto& [id, tries] : refused_) tries.Hurry();
+  gathering_.Hurry();
   if (metrics_) metrics_->Hurry();
   Feed(harmony::runner::TryNow{});
 }
@@ -320,11 +310,7 @@ double JobRun::MedianSecondsPerStep(int64_t steps) const {
 }
 
 std::vector<runner::ProcessId> JobRun::Awaited() const {
-  std::vector<runner::ProcessId> awaited;
-  for (const runner::ProcessId& id : members_->Required()) {
-    if (ready_.count(id) == 0) awaited.push_back(id);
-  }
-  return awaited;
+  return gathering_.Awaited(members_->Required());
 }
 
 // ---- Actions ----

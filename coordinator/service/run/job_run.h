@@ -26,6 +26,7 @@
 #include "coordinator/service/replan/drift.h"
 #include "coordinator/service/replan/forecast.h"
 #include "coordinator/service/replan/replan.h"
+#include "coordinator/service/run/gathering.h"
 #include "coordinator/service/run/lane_monitor.h"
 #include "coordinator/service/run/metrics_log.h"
 
@@ -124,8 +125,11 @@ class JobRun {
   int faults() const { return std::max(generations_ - (setup_.continues ? 0 : 1), 0); }
   const std::string& DeviceName(int device) const { return device_names_[device]; }
   bool ended() const { return ended_; }
-  // For something outside: a file, room on a disk. All that was trained is kept.
-  bool waiting() const { return runner_.waiting() || !refused_.empty() || outcome_.has_value(); }
+  // For something outside: a file, room on a disk, a process that nobody starts. All that was
+  // trained is kept.
+  bool waiting() const {
+    return runner_.waiting() || gathering_.refused() || misses_process_ || outcome_.has_value();
+  }
   // The most that was seen of a device's memory: bindings and workspace together.
   Bytes PeakBytes(int device) const;
   // Seconds per step lately; 0: unknown.
@@ -150,7 +154,11 @@ class JobRun {
   void CarrySend(const runner::Send& send);
   void CarryReadRecords(uint32_t generation);
   void OnJobReady(const Member& member, int code, const std::string& message);
+  // The process cannot take the job up now, and is asked again.
+  void SetUpLater(const Member& member, const absl::Status& status);
   void OnLaneProgress(const v1::LaneProgress& progress);
+  // The segment has what was trained, and would lose it with the job.
+  bool HoldsSteps() const;
   // How long a stop waits for a process that is missing.
   Nanos PatienceOfStop() const;
   void WriteSteps(int64_t end_step);
@@ -158,7 +166,8 @@ class JobRun {
   void WatchDrift(double seconds);
   bool IsLogged(int64_t step) const;
   absl::StatusOr<command::StepScalars> ReadScalars(int64_t step) const;
-  void RetrySetups(Nanos now);
+  // A job that has something to lose waits for who is away too long; another ends.
+  void WatchForMissing(Nanos now);
   void End(const absl::Status& status);
   void Close(const absl::Status& status);
 
@@ -177,12 +186,6 @@ class JobRun {
   runner::JobRunner runner_;
   LaneMonitor monitor_;
   std::optional<MetricsLog> metrics_;
-  std::map<runner::ProcessId, uint64_t> ready_;  // session that has answered JobReady
-  // Before they were ready, in a row: deaths by themselves; what own_deaths the last one knew.
-  std::map<runner::ProcessId, int> early_deaths_;
-  std::map<runner::ProcessId, uint32_t> lost_early_;
-  std::map<runner::ProcessId, runner::BackOff>
-      refused_;                            // that could not take the job up, and may yet
   std::vector<int64_t> workspace_peaks_;   // by device
   std::vector<std::string> device_names_;  // by device
   // By session: processes count from their own start, which may be before the run's.
@@ -197,8 +200,9 @@ class JobRun {
   Nanos last_step_end_;
   double recent_seconds_ = 0;
   std::vector<float> step_seconds_;
-  Nanos gathering_since_;
-  int64_t written_steps_ = 0;  // steps below have their line
+  Gathering gathering_;
+  bool misses_process_ = false;  // for longer than the deadline
+  int64_t written_steps_ = 0;    // steps below have their line
   std::optional<Nanos> stop_asked_;
   std::optional<absl::Status> outcome_;  // of a run whose last lines are not written yet
   bool ended_ = false;

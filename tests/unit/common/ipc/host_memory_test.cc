@@ -29,6 +29,14 @@ class HostMemoryTest : public testing::Test {
   fs::path root_;
 };
 
+TEST_F(HostMemoryTest, WhomTheKernelKilledIsCounted) {
+  EXPECT_EQ(OomKills(root_.string()), std::nullopt);
+  Write("proc/vmstat", "nr_free_pages 7\n");
+  EXPECT_EQ(OomKills(root_.string()), std::nullopt);
+  Write("proc/vmstat", "nr_free_pages 7\noom_kill 12\nnuma_hit 3\n");
+  EXPECT_EQ(OomKills(root_.string()), 12);
+}
+
 TEST_F(HostMemoryTest, SystemOnly) { EXPECT_EQ(Available(), KiB(4000)); }
 
 TEST_F(HostMemoryTest, Version2LimitOfAParentCounts) {

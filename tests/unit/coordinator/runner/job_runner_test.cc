@@ -255,6 +255,25 @@ TEST_F(JobRunnerTest, WaitsForAProcessThatKeepsDyingOnceThereIsSomethingToLose) 
   EXPECT_THAT(last, HasSubstr("ended INTERNAL: worker 0 was lost 3 times"));
 }
 
+// It fitted before: something else has taken the memory, and may give it back.
+TEST_F(JobRunnerTest, WaitsForMemoryOnceThereIsSomethingToLose) {
+  const absl::Status no_memory = absl::ResourceExhaustedError("forward of layers 0..1: no memory");
+  StartRunning();
+  Tell(ProcessLost{kWorker0, 1});
+  for (const ProcessId& process : {kSwapper, kHost, kWorker1}) Tell(Quiesced{process, 1, 2});
+  Tell(ProcessAttached{kWorker0, 2});
+  Tell(RecordsRead{2, Initialized(/*version=*/1)});
+  EXPECT_THAT(Tell(CommandFailed{2, 0, 1, no_memory}),
+              HasSubstr("no memory: the job waits and keeps what it has trained; the next try"));
+  EXPECT_TRUE(runner_.waiting());
+}
+
+TEST_F(JobRunnerTest, EndsWithoutMemoryWhenThereIsNothingToLose) {
+  StartRunning();
+  EXPECT_THAT(Tell(CommandFailed{1, 0, 1, absl::ResourceExhaustedError("no memory")}),
+              HasSubstr("ended RESOURCE_EXHAUSTED: no memory"));
+}
+
 // A worker dies now and then, each time earlier in its step than the last time. Records that are
 // given back with a step do not hide that steps have been done meanwhile.
 TEST_F(JobRunnerTest, DeathsWithStepsBetweenThemAreNotAddedUp) {

@@ -1,0 +1,128 @@
+#include "coordinator/service/run/job_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tests/unit/common/base/fake_clock.h"
+#include "tests/unit/common/io/temp_dir.h"
+#include "tests/unit/coordinator/dispatch/small_case.h"
+#include "tests/unit/coordinator/service/fake_member.h"
+
+namespace harmony::service {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A job on one device, whose processes do not come or die while they are set up.
+class JobRunTest : public ::testing::Test {
+ protected:
+  // `continues`: a segment holds what it has trained.
+  void Begin(bool continues) {
+    RunSetup setup;
+    setup.id = "job-1";
+    setup.spec.output_dir = dir_.File("");
+    setup.spec.max_steps = 10;
+    setup.model = dispatch::SmallModel();
+    setup.plan = dispatch::SmallPlan(setup.model, 1);
+    setup.continues = continues;
+    plan::MachineSpec machine;
+    machine.devices = *plan::ParseDevices("sim:mem=1MiB");
+    RunEvents events;
+    events.report = [this](const std::string& line) { said_ += line + "\n"; };
+    events.state_changed = [] {};
+    events.ended = [this](const absl::Status& status) { ended_ = status; };
+    run_ = std::make_unique<JobRun>(std::move(setup), machine, &segment_, &members_, &clock_,
+                                    std::move(events));
+    ASSERT_TRUE(run_->Start().ok());
+  }
+  void Live(Nanos time) {
+    for (const Nanos end = clock_.now + time; clock_.now < end && !run_->ended();
+         clock_.now += Seconds(1)) {
+      run_->OnTick();
+    }
+  }
+  // A worker comes, is told the job, and dies by itself.
+  void DieInSetup() {
+    Child process;
+    v1::FromProcess hello;
+    *hello.mutable_hello() = HelloOf(v1::ROLE_WORKER, 0, process.pid());
+    hello.mutable_hello()->set_own_deaths(deaths_);
+    hello.mutable_hello()->set_incarnation(deaths_++);
+    link_ = std::make_shared<FakeLink>();
+    members_.OnHello(deaths_, link_, hello.hello());
+    process.KillAndReap();
+    members_.OnSessionClosed(deaths_);
+    members_.OnTick();
+  }
+  bool told_the_job() const {
+    return std::count(link_->sent.begin(), link_->sent.end(), v1::ToProcess::kJob) > 0;
+  }
+
+  io::TempDir dir_;
+  ipc::Segment segment_ = *ipc::Segment::Create(MiB(16));
+  FakeClock clock_;
+  Members members_{1,
+                   {[this](const Member& member) { run_->OnAttached(member); },
+                    [this](const Member& member) { run_->OnLost(member); }}};
+  std::unique_ptr<JobRun> run_;
+  std::shared_ptr<FakeLink> link_;
+  uint32_t deaths_ = 0;
+  std::string said_;
+  std::optional<absl::Status> ended_;
+};
+
+TEST_F(JobRunTest, AProcessThatNeverComesEndsAJobThatHasNothingToLose) {
+  Begin(/*continues=*/false);
+  Live(Seconds(299));
+  EXPECT_FALSE(ended_.has_value());
+  Live(Seconds(3));
+  ASSERT_TRUE(ended_.has_value());
+  EXPECT_EQ(ended_->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(ended_->message(), HasSubstr("swapper has not been there for 5 min"));
+}
+
+TEST_F(JobRunTest, AJobThatHasTrainedWaitsForIt) {
+  Begin(/*continues=*/true);
+  Live(Seconds(299));
+  EXPECT_FALSE(run_->waiting());
+  Live(Seconds(7200));
+  EXPECT_TRUE(run_->waiting());
+  EXPECT_FALSE(ended_.has_value());
+  EXPECT_EQ(said_,
+            "swapper has not been there for 5 min; its log says why: the job waits and keeps what "
+            "it has trained\n");
+  // It can be stopped all the same.
+  run_->Stop();
+  Live(Seconds(60));
+  ASSERT_TRUE(ended_.has_value());
+  EXPECT_TRUE(ended_->ok());
+}
+
+TEST_F(JobRunTest, AProcessThatDiesInEverySetUpEndsAJobThatHasNothingToLose) {
+  Begin(/*continues=*/false);
+  for (int i = 0; i < 6; ++i) DieInSetup();
+  EXPECT_FALSE(ended_.has_value());
+  DieInSetup();
+  ASSERT_TRUE(ended_.has_value());
+  EXPECT_THAT(ended_->message(), HasSubstr("worker 0 died 6 times while the job was being set up"));
+}
+
+TEST_F(JobRunTest, AJobThatHasTrainedSetsItUpLater) {
+  Begin(/*continues=*/true);
+  for (int i = 0; i < 6; ++i) DieInSetup();
+  EXPECT_TRUE(told_the_job());
+  DieInSetup();
+  EXPECT_FALSE(ended_.has_value());
+  EXPECT_FALSE(told_the_job());
+  EXPECT_THAT(said_, HasSubstr("worker 0 died 6 times while the job was being set up; its log says "
+                               "why: the job waits and keeps what it has trained; the next try is "
+                               "in 1.00 s, or now with `resume`"));
+}
+
+}  // namespace
+}  // namespace harmony::service
