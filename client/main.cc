@@ -182,6 +182,7 @@ void AddUnitCommands(CLI::App& app, Arguments& args) {
       ->check(CLI::IsMember({"coordinator", "swapper", "host", "worker"}));
   start->add_option("device", args.process.device)->check(CheckNotNegative);
   start->add_flag("--ended", args.process.ended, "It has ended, as systemd's variables tell");
+  AddAccess(start, args.process.access);  // of the coordinator
   start->callback(
       [&] { args.command = [&] { return StartProcessCommand(args.global, args.process); }; });
 }

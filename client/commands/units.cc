@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "client/launcher/handover.h"
 #include "client/launcher/memory_owner.h"
 #include "client/launcher/unit_process.h"
@@ -22,9 +23,14 @@ absl::Status Own(const GlobalOptions& global, const ClusterOptions& options) {
 }
 
 absl::Status StartProcess(const GlobalOptions& global, const StartProcessOptions& options) {
+  if (options.role != "coordinator" && !options.access.ToArguments().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.access.ToArguments().front(),
+                     ": is about the coordinator, and this is the unit of ", options.role));
+  }
   HARMONY_ASSIGN_OR_RETURN(const RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
-  return BecomeProcess(paths, BinDir(global), {options.role, options.device});
+  return BecomeProcess(paths, BinDir(global), {options.role, options.device}, options.access);
 }
 
 absl::string_view OfSystemd(const char* name) {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "client/commands/common.h"
+#include "client/launcher/access_options.h"
 
 namespace harmony::client {
 
@@ -12,7 +13,8 @@ namespace harmony::client {
 struct StartProcessOptions {
   std::string role;
   int device = -1;
-  bool ended = false;  // it has, as $SERVICE_RESULT and the like tell
+  bool ended = false;    // it has, as $SERVICE_RESULT and the like tell
+  AccessOptions access;  // of the coordinator
 };
 
 int OwnMemoryCommand(const GlobalOptions& global, const ClusterOptions& options);

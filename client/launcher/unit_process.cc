@@ -30,9 +30,10 @@ absl::StatusOr<StartAnswer> AskPatiently(const std::string& socket, const StartR
 }  // namespace
 
 absl::Status BecomeProcess(const RuntimePaths& paths, const std::string& bin_dir,
-                           const StartRequest& request) {
+                           const StartRequest& request, const AccessOptions& access) {
   HARMONY_ASSIGN_OR_RETURN(const StartAnswer answer, AskPatiently(paths.memory_socket(), request));
-  for (Service& service : AllServices({paths, bin_dir, answer.devices, "", {}}, answer.memory)) {
+  for (Service& service :
+       AllServices({paths, bin_dir, answer.devices, "", access}, answer.memory)) {
     if (service.role != request.role || service.device != request.device) continue;
     service.child.environment.emplace_back("HARMONY_INCARNATION", absl::StrCat(answer.incarnation));
     service.child.environment.emplace_back("HARMONY_OWN_DEATHS", absl::StrCat(answer.own_deaths));
@@ -45,7 +46,8 @@ absl::Status BecomeProcess(const RuntimePaths& paths, const std::string& bin_dir
 bool DiedByItself(absl::string_view service_result, absl::string_view exit_code,
                   absl::string_view exit_status) {
   const bool killed = exit_code == "killed" && exit_status == "KILL";
-  return service_result == "watchdog" || (service_result != "success" && !killed);
+  return service_result == "watchdog" || service_result == "oom-kill" ||
+         (service_result != "success" && !killed);
 }
 
 }  // namespace harmony::client

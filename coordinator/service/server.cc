@@ -117,6 +117,9 @@ class ServerImpl : public CoordinatorServer {
     door.local = std::move(handed);
     if (door.local.valid()) {
       HARMONY_RETURN_IF_ERROR(DoNotBlock(door.local.get()));
+      if (others->group) {
+        HARMONY_RETURN_IF_ERROR(OpenToGroup(options.socket_path, *others->group));
+      }
     } else {
       HARMONY_ASSIGN_OR_RETURN(door.local, ListenLocally(options.socket_path, others->group));
     }

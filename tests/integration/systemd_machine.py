@@ -18,6 +18,7 @@ PREFIX = "/run/installed"  # as seen inside: programs, libraries, units
 UNITS = f"{PREFIX}/lib/systemd/system"
 USER = "harmony"
 UID = 60990  # in a range that Debian gives to nobody
+GROUP, GROUP_ID = "ml", 60991  # one that users of Harmony may be in
 
 # Process 1 before it is systemd. Everything below /run is ours; the rest can only be read.
 BOOT = r"""
@@ -39,6 +40,7 @@ printf '[Manager]\nDefaultEnvironment=LD_LIBRARY_PATH=%s/lib/torch:%s/lib/cuda\n
 for file in passwd group; do cp /etc/$file "$STAGE"/$file; done
 grep -q '^harmony:' /etc/passwd || echo "harmony:x:$ID:$ID::/:/usr/sbin/nologin" >> "$STAGE"/passwd
 grep -q '^harmony:' /etc/group || echo "harmony:x:$ID:" >> "$STAGE"/group
+echo "$OTHERS" >> "$STAGE"/group
 mount --bind "$STAGE"/passwd /etc/passwd
 mount --bind "$STAGE"/group /etc/group
 mount -n --move "$STAGE" /run
@@ -106,6 +108,7 @@ class Machine:
         torch = pathlib.Path(cached("HARMONY_LIBTORCH")).resolve()
         environment = os.environ | {
             "STAGE": str(stage), "BIN": str(harness.BUILD / "bin"), "WORK": str(work), "IMAGE": str(image), "ID": str(UID),
+            "OTHERS": f"{GROUP}:x:{GROUP_ID}:",
             "TORCH": str(torch / "lib"), "CUDA": str(torch.parent / "nvidia/cu13/lib"), "INIT": str(INIT)}
         self.group.mkdir()
         self.process = None

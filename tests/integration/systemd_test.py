@@ -1,9 +1,12 @@
 """The units of deploy/systemd under a real systemd (systemd_machine.py): each process is one, and can die or be restarted alone."""
 import json
+import os
+import pathlib
 import re
 import shutil
 import unittest
 
+import authority
 import harness
 import systemd_machine
 
@@ -14,6 +17,7 @@ ENDLESS = {"max_steps": 100000, "global_batch_size": 4, "sequence_length": 16, "
 WORKERS = ["harmony-worker@0", "harmony-worker@1"]
 ALL = ["harmony-memory", "harmony-coordinator", "harmony-swapper", "harmony-host", *WORKERS]
 WATCHDOG = 6  # seconds, for a busy machine
+MEMBER, STRANGER = systemd_machine.GROUP_ID, 60992  # users, of the group of that number
 STORM = 12  # more deaths than one that dies by itself may die
 
 
@@ -44,10 +48,11 @@ class SystemdTest(harness.Scratch):
     def property(self, unit, name):
         return self.systemctl("show", "--value", "-p", name, unit).strip()
 
-    def client(self, *args, check=0):
-        done = self.machine.run(f"{systemd_machine.PREFIX}/bin/harmony", "--runtime-dir", "/run/harmony", "--state-dir",
-                                "/var/lib/harmony", *args, user=systemd_machine.UID)
-        self.assertEqual(done.returncode, check, f"{args}: {done.stdout}{done.stderr}\n{self.logs()}")
+    def client(self, *args, check=0, user=systemd_machine.UID):
+        state = ["--state-dir", "/var/lib/harmony"] if user == systemd_machine.UID else []
+        done = self.machine.run(f"{systemd_machine.PREFIX}/bin/harmony", "--runtime-dir", "/run/harmony", *state, *args, user=user)
+        if check is not None:
+            self.assertEqual(done.returncode, check, f"{args}: {done.stdout}{done.stderr}\n{self.logs()}")
         return done
 
     def logs(self):
@@ -148,6 +153,37 @@ class SystemdTest(harness.Scratch):
         self.client("cancel", job_id)
         self.client("watch", job_id)
         self.check_result(self.steps())
+
+    @unittest.skipUnless(authority.OPENSSL, "openssl is not installed")
+    def test_others_get_in_where_the_coordinators_unit_says_so(self):
+        ca = authority.Authority(self.work / "ca")
+        server, viewer = ca.sign("server", "DNS:localhost"), ca.sign("viewer")
+        for path, user in ((ca.folder, systemd_machine.UID), *((path, systemd_machine.UID) for path in server),
+                           *((path, STRANGER) for path in viewer)):
+            os.chown(path, user, user)
+        unit = "/run/systemd/system/harmony-coordinator.service.d/access.conf"
+        there = "/run/shared/ca"
+        self.machine.run("sh", "-c", f"mkdir -p {pathlib.Path(unit).parent}; printf '%s' \"$1\" > {unit}", "sh", f"""[Service]
+ExecStart=
+ExecStart={systemd_machine.PREFIX}/bin/harmony start-process coordinator --runtime-dir /run/harmony --state-dir /var/lib/harmony \
+  --socket-group {systemd_machine.GROUP} --allow cert:viewer=read --listen localhost:7443 \
+  --tls-cert {there}/server.crt --tls-key {there}/server.key --tls-client-ca {there}/ca.crt
+SupplementaryGroups={systemd_machine.GROUP}
+RestrictAddressFamilies=AF_INET AF_INET6
+""")
+        self.systemctl("daemon-reload")
+        self.start()
+        job_id = self.submit()
+        self.goes_on()
+        self.assertIn(job_id, self.client("list", user=MEMBER).stdout)
+        self.assertIn("is more than that", self.client("cancel", job_id, user=MEMBER, check=None).stderr)
+        self.assertNotIn(job_id, self.client("list", user=STRANGER, check=None).stdout)
+        tls = ["--address", "localhost:7443", "--tls-ca", f"{there}/ca.crt", "--tls-cert", f"{there}/viewer.crt",
+               "--tls-key", f"{there}/viewer.key"]
+        self.assertIn(job_id, self.client(*tls, "list", user=STRANGER).stdout)
+        # The folder is made anew with its owner.
+        self.disturb("harmony-memory", lambda: self.systemctl("restart", "harmony-memory"))
+        self.assertIn(job_id, self.client("list", user=MEMBER).stdout)
 
 
 if __name__ == "__main__":

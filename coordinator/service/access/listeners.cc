@@ -39,6 +39,16 @@ absl::Status LetThrough(const std::string& folder, gid_t group) {
 
 }  // namespace
 
+absl::Status OpenToGroup(const std::string& socket_path, gid_t group) {
+  if (chown(socket_path.c_str(), static_cast<uid_t>(-1), group) != 0) {
+    return Errno(absl::StrCat("giving ", socket_path, " to group ", group,
+                              " (--socket-group), which whoever runs the coordinator has to be a "
+                              "member of"));
+  }
+  if (chmod(socket_path.c_str(), 0660) != 0) return Errno(absl::StrCat("chmod ", socket_path));
+  return LetThrough(std::filesystem::path(socket_path).parent_path().string(), group);
+}
+
 absl::StatusOr<ipc::UniqueFd> ListenLocally(const std::string& socket_path,
                                             std::optional<gid_t> group) {
   ipc::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -53,16 +63,7 @@ absl::StatusOr<ipc::UniqueFd> ListenLocally(const std::string& socket_path,
       bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return Errno(absl::StrCat("cannot listen on ", socket_path));
   }
-  if (group) {
-    if (chown(socket_path.c_str(), static_cast<uid_t>(-1), *group) != 0) {
-      return Errno(absl::StrCat("giving ", socket_path, " to group ", *group,
-                                " (--socket-group), which whoever runs the coordinator has to be a "
-                                "member of"));
-    }
-    if (chmod(socket_path.c_str(), 0660) != 0) return Errno(absl::StrCat("chmod ", socket_path));
-    HARMONY_RETURN_IF_ERROR(
-        LetThrough(std::filesystem::path(socket_path).parent_path().string(), *group));
-  }
+  if (group) HARMONY_RETURN_IF_ERROR(OpenToGroup(socket_path, *group));
   if (listen(fd.get(), kBacklog) != 0) return Errno(absl::StrCat("cannot listen on ", socket_path));
   return fd;
 }

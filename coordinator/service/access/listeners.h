@@ -7,15 +7,19 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ipc/fd_passing.h"
 #include "common/rpc/address.h"
 
 namespace harmony::service {
 
-// A Unix-domain socket that listens: for its owner only (0600), or for a group, too (0660), which
-// may then also pass through the socket's folder, if that is ours. Nobody can connect before mode
-// and group are set. FailedPrecondition where the group cannot be given it.
+// The group may use the socket, too (0660), and pass through its folder, if that is ours.
+// FailedPrecondition where the group cannot be given it.
+absl::Status OpenToGroup(const std::string& socket_path, gid_t group);
+
+// A Unix-domain socket that listens: for its owner only (0600), or for a group, too. Nobody can
+// connect before mode and group are set.
 absl::StatusOr<ipc::UniqueFd> ListenLocally(const std::string& socket_path,
                                             std::optional<gid_t> group);
 

@@ -102,6 +102,7 @@ TEST(UnitProcessTest, WhoWasKilledFromOutsideDidNotDieByItself) {
   EXPECT_FALSE(DiedByItself("success", "exited", "0"));
   EXPECT_FALSE(DiedByItself("signal", "killed", "KILL"));
   EXPECT_TRUE(DiedByItself("watchdog", "killed", "KILL"));
+  EXPECT_TRUE(DiedByItself("oom-kill", "killed", "KILL"));
   EXPECT_TRUE(DiedByItself("signal", "killed", "TERM"));
   EXPECT_TRUE(DiedByItself("core-dump", "dumped", "SEGV"));
   EXPECT_TRUE(DiedByItself("exit-code", "exited", "1"));
