@@ -49,7 +49,7 @@ absl::Status CheckEntry(const model::TensorSpec& tensor, const SafetensorsEntry&
   if (entry.shape != tensor.shape) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": tensor '", entry.name, "' has the shape ", ShapeString(entry.shape),
-                     ", but config.json asks for ", ShapeString(tensor.shape)));
+                     ", but the model asks for ", ShapeString(tensor.shape)));
   }
   if (tensor.value_dtype() != DType::kF32) {
     if (entry.dtype == tensor.value_dtype()) return absl::OkStatus();
@@ -86,7 +86,7 @@ absl::Status CheckUnexpected(const model::ModelSpec& model, const CheckpointRead
   if (unexpected.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(reader.PathOf(unexpected[0]), ": holds tensors that a ", model.name,
-                   " model of this config.json does not have: ", ListNames(unexpected)));
+                   " model described like this does not have: ", ListNames(unexpected)));
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ absl::StatusOr<WeightMap> WeightMap::Match(const model::ModelSpec& model,
   }
   if (!missing.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        AnyPath(reader), ": tensors that config.json asks for are missing: ", ListNames(missing)));
+        AnyPath(reader), ": tensors that the model asks for are missing: ", ListNames(missing)));
   }
   HARMONY_RETURN_IF_ERROR(CheckUnexpected(model, reader, used));
   return map;

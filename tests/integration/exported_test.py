@@ -438,11 +438,14 @@ class ExportedTest(Exported):
         refused("another version")
         described.write_text(text)
         graph = next((self.folder / "graphs").iterdir())
-        graph.write_text(graph.read_text() + " ")
-        job, _ = self.job_of("bad")
-        done = self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate", check=None)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn(graph.name, done.stdout + done.stderr)
+        text = graph.read_text()
+        for change in (lambda: graph.write_text(text + " "), graph.unlink):
+            change()
+            job, _ = self.job_of("bad")
+            done = self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate", check=None)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(graph.name, done.stdout + done.stderr)
+            self.assertFalse(out.exists())
 
 
 def table_of_all_models():

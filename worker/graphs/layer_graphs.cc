@@ -1,28 +1,10 @@
 #include "worker/graphs/layer_graphs.h"
 
-#include <openssl/evp.h>
-
-#include <array>
-
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/limits.h"
 #include "common/base/status.h"
-#include "common/io/file.h"
+#include "common/io/model_graphs.h"
 #include "worker/graphs/graph_file.h"
 
 namespace harmony::worker {
-
-std::string GraphDigest(absl::string_view text) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-  unsigned int size = 0;
-  // It fails where OpenSSL was built without SHA-256: no name is that of any file then.
-  if (EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1) {
-    return "";
-  }
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(digest.data()), size));
-}
 
 absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string_view where,
                                             absl::string_view torch, c10::Device device) {
@@ -57,15 +39,9 @@ absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::st
                                                                    const std::string& digest,
                                                                    absl::string_view torch,
                                                                    c10::Device device) {
-  const std::string name = absl::StrCat("graphs/", digest, ".json");
-  const std::string path = io::JoinPath(directory, name);
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, limits::kMostFileBytes));
-  const std::string actual = GraphDigest(text);
-  if (actual != digest) {
-    return absl::DataLossError(absl::StrCat(path, ": the SHA-256 of its contents is ", actual,
-                                            ", not its name: copy or export the model again"));
-  }
-  HARMONY_ASSIGN_OR_RETURN(LayerGraphs graphs, BindLayerGraphs(text, path, torch, device));
+  HARMONY_ASSIGN_OR_RETURN(const io::GraphText graph, io::ReadGraph(directory, digest));
+  HARMONY_ASSIGN_OR_RETURN(LayerGraphs graphs,
+                           BindLayerGraphs(graph.text, graph.path, torch, device));
   return std::make_shared<const LayerGraphs>(std::move(graphs));
 }
 

@@ -26,15 +26,12 @@ struct LayerGraphs {
   std::optional<Graph> fused;
 };
 
-// The name of a file of graphs: the SHA-256 of its bytes, in hexadecimal.
-std::string GraphDigest(absl::string_view text);
-
 // Errors: those of ParseGraphFile and Graph::Bind, which begin with `where`.
 absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string_view where,
                                             absl::string_view torch, c10::Device device);
 
-// Of the file graphs/<digest>.json in the directory, made by that version of PyTorch. DataLoss when
-// its contents have another SHA-256; else the errors of reading a file and of BindLayerGraphs.
+// Of a graph in the directory, made by that version of PyTorch. Errors: those of io::ReadGraph and
+// of BindLayerGraphs.
 absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::string& directory,
                                                                    const std::string& digest,
                                                                    absl::string_view torch,

@@ -15,6 +15,7 @@
 #include "common/io/checkpoint_reader.h"
 #include "common/io/file.h"
 #include "common/io/hf_directory.h"
+#include "common/io/model_graphs.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
 #include "common/job/job_file.h"
@@ -95,7 +96,8 @@ absl::StatusOr<io::WeightMap> CheckWeights(const job::JobSpec& job, const io::Mo
         if (same) continue;
         return absl::InvalidArgumentError(
             absl::StrCat(reader.PathOf(alias), ": '", alias, "' differs from '", stored,
-                         "', but config.json ties them; set tie_word_embeddings to false there"));
+                         "', but the model ties them: set tie_word_embeddings to false in its "
+                         "config.json, or export it again"));
       }
     }
   }
@@ -288,6 +290,9 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
   HARMONY_ASSIGN_OR_RETURN(
       admitted->spec.sequence_length,
       model::SequenceLengthFor(source.architecture, admitted->spec.sequence_length));
+  if (const auto* exported = std::get_if<model::ExportedModel>(&source.architecture)) {
+    HARMONY_RETURN_IF_ERROR(io::CheckGraphs(source.directory, *exported));
+  }
   admitted->config_json = source.config_json;
   HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));
   HARMONY_RETURN_IF_ERROR(CheckDropout(request, admitted->model));

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/io/model_graphs.h"
 #include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/graphs/graph_layer.h"
 #include "worker/graphs/layer_graphs.h"
@@ -267,7 +268,7 @@ std::string ExportedFixture::PathOf(int layer) const {
 }
 
 void ExportedFixture::SetGraph(int layer, const std::string& text) {
-  exported.graphs[layer].digest = GraphDigest(text);
+  exported.graphs[layer].digest = io::GraphDigest(text);
   std::ofstream(PathOf(layer)) << text;
 }
 
