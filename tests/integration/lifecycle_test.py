@@ -145,6 +145,12 @@ class LifecycleTest(harness.Scratch):
             self.job("extended", **({"max_steps": 130, **rates} | changes))
             self.assertIn(words, self.harmony("run", job, "--devices", DEVICES, check=2).stderr)
         self.assertEqual(harness.weights_digest(out / "final"), expected[1])
+        # Fewer lines from there on.
+        self.job("extended", max_steps=124, save_steps=50, logging_steps=2, **rates)
+        self.harmony("run", job, "--devices", DEVICES)
+        self.assertEqual([m["step"] for m in harness.read_metrics(out)], [*range(1, 121), 122, 124])
+        self.assertEqual(json.loads((out / "run.json").read_text())["extensions"][1:], [
+            {"after_step": 120, "changed": ["max_steps (120 -> 124)", "logging_steps (1 -> 2)"]}])
 
     def test_a_run_goes_on_with_tokens_that_were_appended_by_intent(self):
         # 33 sequences of 32 tokens: 4 steps of 8, so that 4 steps have not come to their end.

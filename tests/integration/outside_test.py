@@ -293,6 +293,23 @@ class FullDiskTest(Outside):
                 self.harmony(*command)
                 self.assertTrue(path.exists())
 
+    def test_a_job_whose_turn_comes_when_the_disk_is_full_begins_when_there_is_room(self):
+        expected = self.reference()
+        disk = self.small_disk("8m")
+        before, _ = self.job("before", max_steps=100000)
+        job, out = self.job("full", output_dir=str(disk / "out"))
+        self.up("--devices", DEVICES)
+        other, job_id = self.submit(before), self.submit(job)
+        filler = self.fill(disk)
+        self.harmony("cancel", other)
+        harness.wait_for(lambda: self.state(job_id) not in ("queued", "starting", "running"), "a job without room", pause=0.2)
+        self.assertIn("No space left", self.harmony("logs", job_id).stdout)
+        self.assertEqual(self.state(job_id), "waiting")
+        filler.unlink()
+        self.harmony("resume", job_id)
+        self.harmony("watch", job_id)
+        self.check(out, expected)
+
     def test_too_little_room_is_named_at_submission(self):
         disk = self.small_disk("1m")
         job, out = self.job("full", output_dir=str(disk / "out"))
