@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,15 @@ from harmony_export.reference import ReferenceModel
 
 torch.set_num_threads(1)
 
+has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+
+
+def operators(folder: Path) -> set[str]:
+    """The names of all operators in the graphs of a directory, with their overloads."""
+    files = [json.loads(path.read_text()) for path in (folder / "graphs").iterdir()]
+    phases = [phase for file in files for phase in file["phases"].values()]
+    return {op["op"] + ("." if op["overload"] else "") + op["overload"] for phase in phases for op in phase["ops"]}
+
 
 class ExportTest(unittest.TestCase):
     """A test with a folder of its own."""
@@ -33,6 +43,7 @@ class ExportTest(unittest.TestCase):
         self.dir = Path(tempfile.mkdtemp(prefix="harmony-export-test-"))
         self.addCleanup(shutil.rmtree, self.dir)
         self.lines: list[str] = []
+        self.only_on_cpu: list[str] = []  # operators that are exported although GPUs have no kernel of them
         torch.manual_seed(0)
 
     def export(self, model: torch.nn.Module, loss: Any, batch: Mapping[str, Tensor], **options: Any) -> Path:
@@ -40,6 +51,9 @@ class ExportTest(unittest.TestCase):
         folder = export(model, loss, batch, out=self.dir / "model", report=self.lines.append,
                         **{"overwrite": True, "dropout": False, **options})
         format_rules.check_directory(folder)
+        if has_kernel("aten::mm", "CUDA"):  # else this PyTorch cannot tell
+            found = [op for op in operators(folder) if op.startswith("aten::") and not has_kernel(op, "CUDA")]
+            self.assertEqual(found, self.only_on_cpu)
         return folder
 
     def export_case(self, case: make_models.Case, **options: Any) -> Path:

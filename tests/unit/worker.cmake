@@ -7,7 +7,7 @@ harmony_test(worker_graph_file_test
 if(HARMONY_WITH_TORCH)
   harmony_test(worker_graphs_test
     SOURCES worker/graphs/exported_fixture.cc worker/graphs/exported_step.cc worker/graphs/graph_compute.cc
-            worker/graphs/dropout_mask_test.cc worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_places_test.cc
+            worker/graphs/attention_test.cc worker/graphs/dropout_mask_test.cc worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_places_test.cc
             worker/graphs/graph_test.cc
             worker/graphs/linear_cross_entropy_test.cc
             worker/graphs/graph_text.cc

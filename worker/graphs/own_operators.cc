@@ -8,6 +8,7 @@ void RegisterOwnOperators() {
   static const auto* const library = [] {
     auto* made =
         new torch::Library(torch::Library::DEF, "harmony", std::nullopt, __FILE__, __LINE__);
+    DefineAttention(*made);
     DefineDropoutMask(*made);
     DefineLinearCrossEntropy(*made);
     return made;

@@ -6,13 +6,15 @@
 #include <array>
 
 #include "absl/strings/string_view.h"
+#include "worker/graphs/attention.h"
 #include "worker/graphs/dropout_mask.h"
 #include "worker/graphs/linear_cross_entropy.h"
 
 namespace harmony::worker {
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 2> kOwnOperators = {kDropoutMask, kLinearCrossEntropy};
+inline constexpr std::array<const char*, 4> kOwnOperators = {kAttention, kAttentionBackward,
+                                                             kDropoutMask, kLinearCrossEntropy};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .devices import attention, attention_backward
 from .dropout import draw
 from .fused_loss import linear_cross_entropy
 from .state import DTYPES as _NAMES
@@ -34,7 +35,8 @@ _SIZES: dict[str, Callable[..., int]] = {
     "max": max,
     "min": min,
 }
-_OWN: dict[str, Callable[..., Any]] = {"dropout_mask": draw, "linear_cross_entropy": linear_cross_entropy}
+_OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backward": attention_backward,
+                                       "dropout_mask": draw, "linear_cross_entropy": linear_cross_entropy}
 
 Json = Any
 Inputs = Mapping[str, Sequence[Any]]

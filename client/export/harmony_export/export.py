@@ -20,6 +20,7 @@ from .chain import cut, dropouts_of
 from .check import TOLERANCE, rows
 from .check import check as check_directory
 from .cuts import Cuts, find_cuts
+from .devices import only_on_cpu
 from .directory import Assembler, Description, LayerSummary, Loss, new_directory, write
 from .dropout import KEYS, switched_off
 from .errors import ExportError
@@ -116,6 +117,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         write(written, folder, with_weights, [Path(path) for path in copies])
         for line in _table(written.summaries):
             report(line)
+        for name in only_on_cpu(written.graphs.values()):
+            report(f"only runs on CPU devices: {name}")
         if not with_weights:
             report("no weights are written, and nothing is checked against eager PyTorch")
         elif check:

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from .capture import arguments_of, draws_random_numbers
+from .devices import LEFT_OUT, NEUTRAL
 from .dropout import MASK
 from .errors import ExportError
 from .fused_loss import LINEAR_CROSS_ENTROPY
@@ -93,7 +94,8 @@ class _PhaseWriter:
                     "results": [self._number(node)]}
         self._check(node)
         schema = node.target._schema  # type: ignore[union-attr]
-        operation = {"op": schema.name, "overload": schema.overload_name, "arguments": self._arguments(node)}
+        operation = {"op": NEUTRAL.get(node.target, schema.name), "overload": schema.overload_name,
+                     "arguments": self._arguments(node)}
         if not isinstance(node.meta["val"], (tuple, list)):
             return operation | {"results": [self._number(node)]}
         results = [-1] * len(node.meta["val"])
@@ -126,7 +128,8 @@ class _PhaseWriter:
     def _arguments(self, node: fx.Node) -> list[Json]:
         parameters = node.target._schema.arguments  # type: ignore[union-attr]
         return [self._argument(_filled(value, parameter), parameter.type)
-                for value, parameter in zip(arguments_of(node).values(), parameters, strict=True)]
+                for value, parameter in zip(arguments_of(node).values(), parameters, strict=True)
+                if node.target not in NEUTRAL or parameter.name != LEFT_OUT]
 
     def _argument(self, value: Any, kind: Any) -> Json:
         if isinstance(value, fx.Node):
