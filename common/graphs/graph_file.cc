@@ -1,4 +1,4 @@
-#include "worker/graphs/graph_file.h"
+#include "common/graphs/graph_file.h"
 
 #include <algorithm>
 #include <array>
@@ -12,10 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
+#include "common/graphs/own_operators.h"
 #include "common/model/exported_fields.h"
-#include "worker/graphs/own_operators.h"
 
-namespace harmony::worker {
+namespace harmony::graphs {
 namespace {
 
 using document::JsonField;
@@ -390,4 +390,4 @@ absl::StatusOr<GraphFile> ParseGraphFile(absl::string_view text, absl::string_vi
   return file;
 }
 
-}  // namespace harmony::worker
+}  // namespace harmony::graphs

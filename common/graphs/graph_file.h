@@ -15,7 +15,7 @@
 #include "common/base/dtype.h"
 #include "common/model/exported_model.h"
 
-namespace harmony::worker {
+namespace harmony::graphs {
 
 // What a layer does with its graphs: see the table in docs/model_format.md.
 enum class Phase { kForward, kSaving, kBackward, kFused };
@@ -86,4 +86,4 @@ struct GraphFile {
 // What is held is proportional to the text.
 absl::StatusOr<GraphFile> ParseGraphFile(absl::string_view text, absl::string_view where);
 
-}  // namespace harmony::worker
+}  // namespace harmony::graphs

@@ -4,44 +4,44 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/graphs/graph_file.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/graphs/graph_file.h"
 
 namespace {
 
 using namespace harmony;
 
-void CheckUses(const worker::ArgumentList& arguments, const std::vector<bool>& made) {
-  for (const worker::Argument& argument : arguments) {
-    if (const auto* use = std::get_if<worker::ValueNumber>(&argument.content)) {
+void CheckUses(const graphs::ArgumentList& arguments, const std::vector<bool>& made) {
+  for (const graphs::Argument& argument : arguments) {
+    if (const auto* use = std::get_if<graphs::ValueNumber>(&argument.content)) {
       FUZZ_CHECK(made.at(static_cast<size_t>(use->value)));
-    } else if (const auto* list = std::get_if<worker::ArgumentList>(&argument.content)) {
+    } else if (const auto* list = std::get_if<graphs::ArgumentList>(&argument.content)) {
       CheckUses(*list, made);
     }
   }
 }
 
-void CheckPhase(const worker::PhaseText& phase, size_t slots) {
+void CheckPhase(const graphs::PhaseText& phase, size_t slots) {
   std::vector<bool> made(static_cast<size_t>(phase.values));
   size_t count = 0;
   const auto make = [&](int value) {
-    if (value == worker::kUnusedResult) return;
+    if (value == graphs::kUnusedResult) return;
     FUZZ_CHECK(!made.at(static_cast<size_t>(value)));
     made[static_cast<size_t>(value)] = true;
     ++count;
   };
-  for (const worker::PhaseInput& input : phase.inputs) {
+  for (const graphs::PhaseInput& input : phase.inputs) {
     make(input.value);
-    if (input.kind == worker::InputKind::kSlot) {
+    if (input.kind == graphs::InputKind::kSlot) {
       FUZZ_CHECK(static_cast<size_t>(input.index) < slots);
     }
   }
-  for (const worker::Operation& operation : phase.operations) {
+  for (const graphs::Operation& operation : phase.operations) {
     CheckUses(operation.arguments, made);
     for (int result : operation.results) make(result);
   }
   FUZZ_CHECK(count == made.size());
-  for (const worker::PhaseOutput& output : phase.outputs) {
+  for (const graphs::PhaseOutput& output : phase.outputs) {
     FUZZ_CHECK(made.at(static_cast<size_t>(output.value)));
     FUZZ_CHECK(output.index >= 0);
   }
@@ -51,7 +51,7 @@ void CheckPhase(const worker::PhaseText& phase, size_t slots) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto file = worker::ParseGraphFile(text, "graph.json");
+  const auto file = graphs::ParseGraphFile(text, "graph.json");
   if (!file.ok()) {
     FUZZ_CHECK(!file.status().message().empty());
     return 0;

@@ -18,6 +18,7 @@ MAY_INCLUDE = {
     "common/base": ["common/base"],
     "common/document": ["common/base", "common/document"],
     "common/model": ["common/base", "common/document", "common/model"],
+    "common/graphs": ["common/base", "common/document", "common/model", "common/graphs"],
     "common/job": ["common/base", "common/document", "common/model", "common/job"],
     "common/command": ["common/base", "common/model", "common/command"],
     "common/plan": ["common/base", "common/document", "common/model", "common/job", "common/command", "common/plan"],
@@ -53,6 +54,7 @@ NAMESPACES = {
     "common/command": "harmony::command",
     "common/cuda": "harmony::cuda",
     "common/document": "harmony::document",
+    "common/graphs": "harmony::graphs",
     "common/io": "harmony::io",
     "common/ipc": "harmony::ipc",
     "common/job": "harmony::job",
@@ -86,7 +88,7 @@ NAMESPACES = {
 }
 # Nothing of these is seen by others.
 WITHOUT_NAMESPACE = {"client/launcher/pidfd.h", "common/ipc/dump_main.cc", "tests/support/test_headers.cc"}
-PURE = ["common/base", "common/document", "common/model", "common/job", "common/command", "common/plan",
+PURE = ["common/base", "common/document", "common/model", "common/graphs", "common/job", "common/command", "common/plan",
         "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner", "coordinator/planner",
         "coordinator/sim", "swapper/core"]
 # What pure code may not touch: threads, files, clocks, sockets, gRPC, torch.

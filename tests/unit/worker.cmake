@@ -1,16 +1,13 @@
 harmony_test(worker_layers_test
   SOURCES worker/layers/layer_chain_test.cc
   DEPS harmony_worker_layers LABELS pure)
-harmony_test(worker_graph_file_test
-  SOURCES worker/graphs/graph_file_test.cc worker/graphs/graph_text.cc
-  DEPS harmony_worker_graph_file LABELS pure)
 if(HARMONY_WITH_TORCH)
   harmony_test(worker_graphs_test
     SOURCES worker/graphs/exported_fixture.cc worker/graphs/exported_step.cc worker/graphs/graph_compute.cc
             worker/graphs/attention_test.cc worker/graphs/dropout_mask_test.cc worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_places_test.cc
             worker/graphs/graph_test.cc
             worker/graphs/linear_cross_entropy_test.cc
-            worker/graphs/graph_text.cc
+            common/graphs/graph_text.cc
     DEPS harmony_layer_harness harmony_worker_graphs LABELS torch)
   harmony_test(worker_models_test
     SOURCES worker/layers/layer_runner_test.cc worker/layers/stored_gradient_test.cc worker/models/builtin_layers_test.cc

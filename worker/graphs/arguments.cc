@@ -29,13 +29,13 @@ c10::IValue WrappedNumber(T number) {
       at::TensorOptions(c10::CppTypeToScalarType<T>::value)));
 }
 
-c10::MemoryFormat MemoryFormatOf(MemoryFormatName name) {
+c10::MemoryFormat MemoryFormatOf(graphs::MemoryFormatName name) {
   switch (name) {
-    case MemoryFormatName::kContiguous:
+    case graphs::MemoryFormatName::kContiguous:
       return c10::MemoryFormat::Contiguous;
-    case MemoryFormatName::kPreserve:
+    case graphs::MemoryFormatName::kPreserve:
       return c10::MemoryFormat::Preserve;
-    case MemoryFormatName::kChannelsLast:
+    case graphs::MemoryFormatName::kChannelsLast:
       return c10::MemoryFormat::ChannelsLast;
   }
   return c10::MemoryFormat::Contiguous;
@@ -44,16 +44,18 @@ c10::MemoryFormat MemoryFormatOf(MemoryFormatName name) {
 // What an argument is, for messages.
 struct Describe {
   std::string operator()(std::monostate) const { return "null"; }
-  std::string operator()(const ValueNumber& use) const { return absl::StrCat("value ", use.value); }
+  std::string operator()(const graphs::ValueNumber& use) const {
+    return absl::StrCat("value ", use.value);
+  }
   std::string operator()(int64_t number) const { return absl::StrCat(number); }
   std::string operator()(double number) const { return absl::StrCat("the float ", number); }
   std::string operator()(bool flag) const { return flag ? "true" : "false"; }
   std::string operator()(const std::string&) const { return "a text"; }
   std::string operator()(DType) const { return "a dtype"; }
-  std::string operator()(DefaultDevice) const { return "a device"; }
-  std::string operator()(LayoutName) const { return "a layout"; }
-  std::string operator()(MemoryFormatName) const { return "a memory format"; }
-  std::string operator()(const ArgumentList&) const { return "a list"; }
+  std::string operator()(graphs::DefaultDevice) const { return "a device"; }
+  std::string operator()(graphs::LayoutName) const { return "a layout"; }
+  std::string operator()(graphs::MemoryFormatName) const { return "a memory format"; }
+  std::string operator()(const graphs::ArgumentList&) const { return "a list"; }
 };
 
 // How lists of a type are boxed: c10::List of what its elements are.
@@ -73,7 +75,7 @@ c10::TypePtr BoxedElement(const c10::TypePtr& type) {
 // Of one argument: what its content becomes for a type.
 class BoundArgument::Binder {
  public:
-  Binder(const Argument& argument, absl::Span<const ValueKind> kinds, c10::Device device)
+  Binder(const graphs::Argument& argument, absl::Span<const ValueKind> kinds, c10::Device device)
       : argument_(argument), kinds_(kinds), device_(device) {}
 
   absl::StatusOr<BoundArgument> As(const c10::TypePtr& type, std::optional<int32_t> length) const {
@@ -84,7 +86,8 @@ class BoundArgument::Binder {
     if (type->kind() == c10::TypeKind::ListType) {
       return List(type->castRaw<c10::ListType>()->getElementType(), length, *type);
     }
-    if (const auto* use = std::get_if<ValueNumber>(&argument_.content)) return Value(*use, *type);
+    if (const auto* use = std::get_if<graphs::ValueNumber>(&argument_.content))
+      return Value(*use, *type);
     c10::IValue constant = ConstantOf(*type);
     if (constant.isNone()) return Mismatch(*type);
     return Constant(std::move(constant));
@@ -106,7 +109,8 @@ class BoundArgument::Binder {
                                                    std::visit(Describe(), argument_.content)));
   }
 
-  absl::StatusOr<BoundArgument> Value(const ValueNumber& number, const c10::Type& type) const {
+  absl::StatusOr<BoundArgument> Value(const graphs::ValueNumber& number,
+                                      const c10::Type& type) const {
     const bool tensor = kinds_[static_cast<size_t>(number.value)] == ValueKind::kTensor;
     ValueUse use{number.value};
     switch (type.kind()) {
@@ -160,13 +164,13 @@ class BoundArgument::Binder {
         if (Holds<DType>()) return static_cast<int64_t>(ScalarTypeOf(Get<DType>()));
         return {};
       case c10::TypeKind::LayoutType:
-        if (Holds<LayoutName>()) return static_cast<int64_t>(c10::Layout::Strided);
+        if (Holds<graphs::LayoutName>()) return static_cast<int64_t>(c10::Layout::Strided);
         return {};
       case c10::TypeKind::MemoryFormatType:
-        if (!Holds<MemoryFormatName>()) return {};
-        return static_cast<int64_t>(MemoryFormatOf(Get<MemoryFormatName>()));
+        if (!Holds<graphs::MemoryFormatName>()) return {};
+        return static_cast<int64_t>(MemoryFormatOf(Get<graphs::MemoryFormatName>()));
       case c10::TypeKind::DeviceObjType:
-        if (Holds<DefaultDevice>()) return device_;
+        if (Holds<graphs::DefaultDevice>()) return device_;
         return {};
       default:  // generators, storages, ...: the format has none
         return {};
@@ -176,8 +180,8 @@ class BoundArgument::Binder {
   absl::StatusOr<BoundArgument> List(const c10::TypePtr& element, std::optional<int32_t> length,
                                      const c10::Type& type) const {
     std::vector<BoundArgument> items;
-    if (Holds<ArgumentList>()) {
-      const ArgumentList& list = Get<ArgumentList>();
+    if (Holds<graphs::ArgumentList>()) {
+      const graphs::ArgumentList& list = Get<graphs::ArgumentList>();
       for (size_t i = 0; i < list.size(); ++i) {
         absl::StatusOr<BoundArgument> item = Binder(list[i], kinds_, device_).As(element, {});
         if (!item.ok()) return WithContext(item.status(), absl::StrCat("[", i, "]"));
@@ -197,12 +201,12 @@ class BoundArgument::Binder {
     return Constant(list.Make(no_values));
   }
 
-  const Argument& argument_;
+  const graphs::Argument& argument_;
   const absl::Span<const ValueKind> kinds_;
   const c10::Device device_;
 };
 
-absl::StatusOr<BoundArgument> BoundArgument::Bind(const Argument& argument,
+absl::StatusOr<BoundArgument> BoundArgument::Bind(const graphs::Argument& argument,
                                                   const c10::TypePtr& type,
                                                   std::optional<int32_t> length,
                                                   absl::Span<const ValueKind> kinds,

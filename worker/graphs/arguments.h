@@ -15,7 +15,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/graphs/graph_file.h"
+#include "common/graphs/graph_file.h"
 
 namespace harmony::worker {
 
@@ -40,8 +40,8 @@ class BoundArgument {
   // `kinds` by value. `type` is a schema's own ("SymInt", not what that is boxed as); `length` that
   // of a list of fixed length, which one number may stand for. InvalidArgument says what is wrong,
   // not where. Devices become `device`.
-  static absl::StatusOr<BoundArgument> Bind(const Argument& argument, const c10::TypePtr& type,
-                                            std::optional<int32_t> length,
+  static absl::StatusOr<BoundArgument> Bind(const graphs::Argument& argument,
+                                            const c10::TypePtr& type, std::optional<int32_t> length,
                                             absl::Span<const ValueKind> kinds, c10::Device device);
 
   // Puts the argument on the stack; `values` by number. Throws c10::Error when a value is missing.

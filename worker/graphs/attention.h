@@ -19,9 +19,6 @@ class Library;
 
 namespace harmony::worker {
 
-inline constexpr char kAttention[] = "harmony::attention";
-inline constexpr char kAttentionBackward[] = "harmony::attention_backward";
-
 void DefineAttention(torch::Library& library);
 
 }  // namespace harmony::worker

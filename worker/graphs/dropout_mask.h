@@ -16,8 +16,6 @@ class Library;
 
 namespace harmony::worker {
 
-inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
-
 void DefineDropoutMask(torch::Library& library);
 
 }  // namespace harmony::worker

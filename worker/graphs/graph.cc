@@ -45,9 +45,9 @@ std::string Graph::NameOf(const c10::OperatorHandle& op) {
   return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
 }
 
-int Graph::NeedOf(const PhaseOutput& output) const {
-  if (output.kind == OutputKind::kUpdate) return LentPlaces::kNever;
-  if (output.kind != OutputKind::kSaved) return 0;
+int Graph::NeedOf(const graphs::PhaseOutput& output) const {
+  if (output.kind == graphs::OutputKind::kUpdate) return LentPlaces::kNever;
+  if (output.kind != graphs::OutputKind::kSaved) return 0;
   const auto index = static_cast<size_t>(output.index);
   return index < saving_needs_.size() ? LentPlaces::kLater + saving_needs_[index]
                                       : LentPlaces::kNever;
@@ -141,16 +141,16 @@ void Graph::Vacate(int step, std::vector<c10::IValue>& values, LentPlaces& lent)
 
 // What is saved may lie in its own place; an update has none, and may be a view of an output. All
 // else is copied or added elsewhere.
-bool Graph::OutlivesPlace(const PhaseOutput& output, const c10::IValue& value,
+bool Graph::OutlivesPlace(const graphs::PhaseOutput& output, const c10::IValue& value,
                           const LentPlaces& lent) const {
   if (NeedOf(output) < LentPlaces::kLater || !value.isTensor()) return false;
   const void* const data = value.toTensor().storage().data();
-  return output.kind == OutputKind::kUpdate ? lent.Contains(data)
-                                            : lent.Lends(data, NeedOf(output));
+  return output.kind == graphs::OutputKind::kUpdate ? lent.Contains(data)
+                                                    : lent.Lends(data, NeedOf(output));
 }
 
 absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver) const {
-  return Run(std::move(inputs), deliver, [](const PhaseOutput&) { return at::Tensor(); });
+  return Run(std::move(inputs), deliver, [](const graphs::PhaseOutput&) { return at::Tensor(); });
 }
 
 absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceOf place_of,
@@ -168,15 +168,15 @@ absl::Status Graph::Run(std::vector<c10::IValue> inputs, Deliver deliver, PlaceO
     for (size_t i = 0; i < inputs.size(); ++i) {
       values[static_cast<size_t>(inputs_[i].value)] = std::move(inputs[i]);
     }
-    const auto finish = [&](const std::vector<PhaseOutput>& outputs, int step) {
+    const auto finish = [&](const std::vector<graphs::PhaseOutput>& outputs, int step) {
       for (size_t i = 0; i < outputs.size(); ++i) {
         c10::IValue& value = values[static_cast<size_t>(outputs[i].value)];
-        const bool again =
-            std::any_of(outputs.begin() + static_cast<std::ptrdiff_t>(i) + 1, outputs.end(),
-                        [&](const PhaseOutput& other) { return other.value == outputs[i].value; });
+        const bool again = std::any_of(
+            outputs.begin() + static_cast<std::ptrdiff_t>(i) + 1, outputs.end(),
+            [&](const graphs::PhaseOutput& other) { return other.value == outputs[i].value; });
         c10::IValue taken = again ? value : std::move(value);
         if (OutlivesPlace(outputs[i], taken, lent)) taken = MovedOut(taken.toTensor());
-        TORCH_CHECK(!taken.isNone() || outputs[i].kind == OutputKind::kGradient, "the ",
+        TORCH_CHECK(!taken.isNone() || outputs[i].kind == graphs::OutputKind::kGradient, "the ",
                     std::string(ToString(outputs[i].kind)), " ", outputs[i].index, " is undefined");
         // What is saved may be put in order first.
         const LentPlaces::Lending lending(lent, std::max(step, NeedOf(outputs[i])));

@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/graphs/graph_file.h"
 #include "worker/device/lent_places.h"
 #include "worker/graphs/arguments.h"
-#include "worker/graphs/graph_file.h"
 #include "worker/graphs/integers.h"
 
 namespace harmony::worker {
@@ -45,20 +45,21 @@ class Graph {
   // InvalidArgument names the place of an operation or argument that is wrong: an operator that
   // this LibTorch lacks or has no kernel of for the device, one that writes its arguments or draws
   // random numbers, arguments or results that do not fit its schema.
-  static absl::StatusOr<Graph> Bind(const PhaseText& text, Phase phase, const Options& options);
+  static absl::StatusOr<Graph> Bind(const graphs::PhaseText& text, graphs::Phase phase,
+                                    const Options& options);
 
   // What a run has to be given: the inputs that something is made from.
-  const std::vector<PhaseInput>& inputs() const { return inputs_; }
-  const std::vector<PhaseOutput>& outputs() const { return outputs_; }
+  const std::vector<graphs::PhaseInput>& inputs() const { return inputs_; }
+  const std::vector<graphs::PhaseOutput>& outputs() const { return outputs_; }
   // By the number of what was saved: the last step that needs the memory of that input.
   const std::vector<int>& saved_needs() const { return saved_needs_; }
   // The outputs that a step makes, and the first step by which something may be put in the place of
   // each.
-  const std::vector<std::pair<PhaseOutput, int>>& placed() const { return placed_; }
+  const std::vector<std::pair<graphs::PhaseOutput, int>>& placed() const { return placed_; }
 
   // Gets each output once, when no operation needs it any more; an undefined tensor only for a
   // gradient: it is zero. May throw what LibTorch does.
-  using Deliver = absl::FunctionRef<void(const PhaseOutput& output, at::Tensor tensor)>;
+  using Deliver = absl::FunctionRef<void(const graphs::PhaseOutput& output, at::Tensor tensor)>;
   // `inputs` in the order of inputs(): tensors, and the number of samples. A value is freed with
   // the operation that needs it last, an input as well where the caller holds no other reference.
   // Errors are those of StatusOfException and name the operation.
@@ -67,7 +68,7 @@ class Graph {
   // is delivered, or an undefined one. The output is then made there where that can be, and copying
   // it is left out (PutInto); what it is given has to outlive it. Asked at the beginning, for the
   // place is lent to temporaries until it is needed (LentPlaces), and again before it is made.
-  using PlaceOf = absl::FunctionRef<at::Tensor(const PhaseOutput& output)>;
+  using PlaceOf = absl::FunctionRef<at::Tensor(const graphs::PhaseOutput& output)>;
   // A place that a later run puts something into, by that one's step `needed_at`.
   struct LaterPlace {
     DeviceTensor place;
@@ -86,12 +87,12 @@ class Graph {
     std::vector<BoundArgument> arguments;
     std::vector<int> results;
     bool returns_list = false;
-    std::vector<PhaseOutput> finished;  // outputs that nothing needs after it
+    std::vector<graphs::PhaseOutput> finished;  // outputs that nothing needs after it
     // Outputs that are a result of it, in the order in which they may have its place: the result
     // itself, or another view of its whole memory.
     struct MadeOutput {
       int result = 0;
-      PhaseOutput output;
+      graphs::PhaseOutput output;
     };
     std::vector<MadeOutput> made;
     // The position among the steps of the last one that needs the memory of a result of this one,
@@ -104,8 +105,8 @@ class Graph {
   static std::string NameOf(const c10::OperatorHandle& op);
   // The last time at which the memory of what is delivered is needed: of what is copied or added
   // elsewhere none but now, of what is saved one of the backward (LentPlaces::kLater and on).
-  int NeedOf(const PhaseOutput& output) const;
-  bool OutlivesPlace(const PhaseOutput& output, const c10::IValue& value,
+  int NeedOf(const graphs::PhaseOutput& output) const;
+  bool OutlivesPlace(const graphs::PhaseOutput& output, const c10::IValue& value,
                      const LentPlaces& lent) const;
   // Lends the memory that is idle to begin with.
   void Lend(PlaceOf place_of, absl::Span<const LaterPlace> later, LentPlaces& lent) const;
@@ -118,10 +119,10 @@ class Graph {
 
   std::string where_;
   size_t value_count_ = 0;
-  std::vector<PhaseInput> inputs_;
-  std::vector<PhaseOutput> outputs_;
-  std::vector<PhaseOutput> untouched_;  // outputs that no operation needs
-  std::vector<std::pair<PhaseOutput, int>> placed_;
+  std::vector<graphs::PhaseInput> inputs_;
+  std::vector<graphs::PhaseOutput> outputs_;
+  std::vector<graphs::PhaseOutput> untouched_;  // outputs that no operation needs
+  std::vector<std::pair<graphs::PhaseOutput, int>> placed_;
   std::vector<Step> steps_;
   std::vector<int> saved_needs_;   // of what this phase reads
   std::vector<int> saving_needs_;  // of what it saves, Options::saved_needs

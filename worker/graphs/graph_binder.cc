@@ -11,6 +11,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/graphs/own_operators.h"
 #include "worker/graphs/graph.h"
 #include "worker/graphs/own_operators.h"
 
@@ -71,7 +72,7 @@ constexpr std::array<absl::string_view, 6> kWithStatistics = {
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
-    kAttention};
+    graphs::kAttention};
 
 // Operators whose result is their first argument's memory in another shape.
 constexpr std::array<absl::string_view, 2> kReshaping = {"aten::view", "aten::_unsafe_view"};
@@ -87,7 +88,7 @@ bool IsTensorList(const c10::Type& type) {
 // needed, where for the last time).
 class Graph::Binder {
  public:
-  Binder(const PhaseText& text, Phase phase, const Options& options)
+  Binder(const graphs::PhaseText& text, graphs::Phase phase, const Options& options)
       : text_(text),
         options_(options),
         kinds_(static_cast<size_t>(text.values), ValueKind::kTensor),
@@ -99,8 +100,8 @@ class Graph::Binder {
 
   absl::StatusOr<Graph> Bind() {
     RegisterOwnOperators();
-    for (const PhaseInput& input : text_.inputs) {
-      if (IsNumber(input.kind)) KindOf(input.value) = ValueKind::kInteger;
+    for (const graphs::PhaseInput& input : text_.inputs) {
+      if (graphs::IsNumber(input.kind)) KindOf(input.value) = ValueKind::kInteger;
     }
     std::vector<Step> steps;
     for (size_t i = 0; i < text_.operations.size(); ++i) {
@@ -120,7 +121,7 @@ class Graph::Binder {
  private:
   ValueKind& KindOf(int value) { return kinds_[static_cast<size_t>(value)]; }
 
-  absl::Status BindOperation(const Operation& op, Step& step) {
+  absl::Status BindOperation(const graphs::Operation& op, Step& step) {
     step.results = op.results;
     step.returns_list = op.returns_list;
     if (const std::optional<IntegerOp> integer = ParseIntegerOp(op.name)) {
@@ -142,11 +143,11 @@ class Graph::Binder {
     return WithContext(BindResults(op, handle->schema()), NameOf(*handle));
   }
 
-  absl::Status BindInteger(const Operation& op, IntegerOp integer, Step& step) {
+  absl::Status BindInteger(const graphs::Operation& op, IntegerOp integer, Step& step) {
     step.callee = integer;
     for (size_t i = 0; i < op.arguments.size(); ++i) {
       const bool tensor = ArgumentKind(integer, i) == ValueKind::kTensor;
-      const auto* use = std::get_if<ValueNumber>(&op.arguments[i].content);
+      const auto* use = std::get_if<graphs::ValueNumber>(&op.arguments[i].content);
       // A number is no tensor here, though it could be wrapped as one.
       if (tensor && (use == nullptr || KindOf(use->value) != ValueKind::kTensor)) {
         return absl::InvalidArgumentError(absl::StrCat("arguments[", i, "]: must be a tensor"));
@@ -159,7 +160,8 @@ class Graph::Binder {
     return absl::OkStatus();
   }
 
-  absl::Status BindArguments(const Operation& op, const c10::FunctionSchema& schema, Step& step) {
+  absl::Status BindArguments(const graphs::Operation& op, const c10::FunctionSchema& schema,
+                             Step& step) {
     const std::vector<c10::Argument>& expected = schema.arguments();
     if (op.arguments.size() != expected.size()) {
       return absl::InvalidArgumentError(
@@ -171,7 +173,7 @@ class Graph::Binder {
     return absl::OkStatus();
   }
 
-  absl::Status AddArgument(const Operation& op, size_t i, const c10::TypePtr& type,
+  absl::Status AddArgument(const graphs::Operation& op, size_t i, const c10::TypePtr& type,
                            std::optional<int32_t> length, Step& step) {
     absl::StatusOr<BoundArgument> argument =
         BoundArgument::Bind(op.arguments[i], type, length, kinds_, options_.device);
@@ -182,7 +184,7 @@ class Graph::Binder {
     return absl::OkStatus();
   }
 
-  absl::Status BindResults(const Operation& op, const c10::FunctionSchema& schema) {
+  absl::Status BindResults(const graphs::Operation& op, const c10::FunctionSchema& schema) {
     const std::vector<c10::Argument>& returns = schema.returns();
     const bool list = returns.size() == 1 && IsTensorList(*returns[0].type());
     if (list != op.returns_list) {
@@ -210,12 +212,12 @@ class Graph::Binder {
 
   absl::Status SelectOutputs() {
     for (size_t i = 0; i < text_.outputs.size(); ++i) {
-      const PhaseOutput& output = text_.outputs[i];
+      const graphs::PhaseOutput& output = text_.outputs[i];
       if (KindOf(output.value) != ValueKind::kTensor) {
         return absl::InvalidArgumentError(absl::StrCat(graph_.where_, ".outputs[", i, "]: value ",
                                                        output.value, " is no tensor"));
       }
-      if (options_.without_outputs && output.kind == OutputKind::kOutput) continue;
+      if (options_.without_outputs && output.kind == graphs::OutputKind::kOutput) continue;
       graph_.outputs_.push_back(output);
       needed_[static_cast<size_t>(output.value)] = true;
     }
@@ -229,7 +231,7 @@ class Graph::Binder {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
       bool needed = false;
       for (int& result : step->results) {
-        if (result >= 0 && !needed_[static_cast<size_t>(result)]) result = kUnusedResult;
+        if (result >= 0 && !needed_[static_cast<size_t>(result)]) result = graphs::kUnusedResult;
         needed |= result >= 0;
       }
       if (!needed) continue;
@@ -245,9 +247,9 @@ class Graph::Binder {
       graph_.steps_.push_back(std::move(*step));
     }
     std::reverse(graph_.steps_.begin(), graph_.steps_.end());
-    absl::c_copy_if(text_.inputs, std::back_inserter(graph_.inputs_), [&](const PhaseInput& input) {
-      return needed_[static_cast<size_t>(input.value)];
-    });
+    absl::c_copy_if(
+        text_.inputs, std::back_inserter(graph_.inputs_),
+        [&](const graphs::PhaseInput& input) { return needed_[static_cast<size_t>(input.value)]; });
   }
 
   void PlaceOutputs() {
@@ -262,7 +264,7 @@ class Graph::Binder {
         last[static_cast<size_t>(result)] = maker[static_cast<size_t>(result)] = &step;
       }
     }
-    for (const PhaseOutput& output : graph_.outputs_) {
+    for (const graphs::PhaseOutput& output : graph_.outputs_) {
       Step* step = last[static_cast<size_t>(output.value)];
       (step == nullptr ? graph_.untouched_ : step->finished).push_back(output);
       const int source = SourceOf(output.value, maker);
@@ -274,7 +276,7 @@ class Graph::Binder {
       }
       if (maker[static_cast<size_t>(source)] == nullptr) continue;
       // What is kept lives longer than what is handed on, so its place comes first.
-      const bool first = output.kind == OutputKind::kSaved;
+      const bool first = output.kind == graphs::OutputKind::kSaved;
       step->made.insert(first ? step->made.begin() : step->made.end(), {source, output});
     }
   }
@@ -289,7 +291,7 @@ class Graph::Binder {
   // Going backward, all that needs a value's memory is known when its maker is met.
   void FindLastNeeds() {
     std::vector<int> last_need(kinds_.size());
-    for (const PhaseOutput& output : graph_.outputs_) {
+    for (const graphs::PhaseOutput& output : graph_.outputs_) {
       int& need = last_need[static_cast<size_t>(output.value)];
       need = std::max(need, graph_.NeedOf(output));
     }
@@ -311,8 +313,8 @@ class Graph::Binder {
         });
       }
     }
-    for (const PhaseInput& input : graph_.inputs_) {
-      if (input.kind != InputKind::kSaved) continue;
+    for (const graphs::PhaseInput& input : graph_.inputs_) {
+      if (input.kind != graphs::InputKind::kSaved) continue;
       const auto index = static_cast<size_t>(input.index);
       if (index >= graph_.saved_needs_.size()) graph_.saved_needs_.resize(index + 1);
       graph_.saved_needs_[index] = last_need[static_cast<size_t>(input.value)];
@@ -331,14 +333,15 @@ class Graph::Binder {
     }
   }
 
-  const PhaseText& text_;
+  const graphs::PhaseText& text_;
   const Options& options_;
   Graph graph_;
   std::vector<ValueKind> kinds_;
   std::vector<bool> needed_;
 };
 
-absl::StatusOr<Graph> Graph::Bind(const PhaseText& text, Phase phase, const Options& options) {
+absl::StatusOr<Graph> Graph::Bind(const graphs::PhaseText& text, graphs::Phase phase,
+                                  const Options& options) {
   try {
     return Binder(text, phase, options).Bind();
   } catch (...) {

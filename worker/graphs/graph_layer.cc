@@ -4,7 +4,6 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/command/objects.h"
+#include "common/io/model_graphs.h"
 #include "worker/device/cpu_memory.h"
 #include "worker/graphs/input_gradients.h"
 #include "worker/graphs/layer_graphs.h"
@@ -155,15 +155,15 @@ std::vector<c10::IValue> GraphLayer::InputsOf(const Graph& graph, const LayerCal
               places_.inputs);
   std::vector<c10::IValue> values;
   values.reserve(graph.inputs().size());
-  for (const PhaseInput& input : graph.inputs()) {
-    if (input.kind == InputKind::kSlot) {
+  for (const graphs::PhaseInput& input : graph.inputs()) {
+    if (input.kind == graphs::InputKind::kSlot) {
       values.push_back(
           Slot(places_.slots[static_cast<size_t>(input.index)], call, inputs, statistic));
-    } else if (input.kind == InputKind::kSamples) {
+    } else if (input.kind == graphs::InputKind::kSamples) {
       values.push_back(call.samples);
-    } else if (input.kind == InputKind::kLength) {
+    } else if (input.kind == graphs::InputKind::kLength) {
       values.push_back(places_.sequence_length);
-    } else if (input.kind == InputKind::kLayer) {
+    } else if (input.kind == graphs::InputKind::kLayer) {
       values.push_back(places_.number);
     } else {
       values.emplace_back();
@@ -279,7 +279,8 @@ std::vector<Graph::LaterPlace> GraphLayer::LaterPlaces(const LayerCall& call) co
   if (call.input_gradients.empty()) return later;
   for (const auto& [output, step] : graphs_->backward->placed()) {
     const SlotPlace& slot = places_.slots[static_cast<size_t>(output.index)];
-    if (output.kind != OutputKind::kGradient || slot.kind != model::SlotKind::kValue) continue;
+    if (output.kind != graphs::OutputKind::kGradient || slot.kind != model::SlotKind::kValue)
+      continue;
     const bool passed = absl::c_any_of(places_.passed, [&](const PassedValue& value) {
       return value.from.gradient == slot.value.gradient;
     });
@@ -295,20 +296,20 @@ absl::Status GraphLayer::Save(const LayerCall& call, Tensors inputs, Tensors out
   std::vector<Update> updates;
   HARMONY_RETURN_IF_ERROR(graph.Run(
       InputsOf(graph, call, inputs, Statistic::kOfMicrobatch),
-      [&](const PhaseOutput& output, at::Tensor value) {
+      [&](const graphs::PhaseOutput& output, at::Tensor value) {
         const auto index = static_cast<size_t>(output.index);
-        if (output.kind == OutputKind::kOutput) {
+        if (output.kind == graphs::OutputKind::kOutput) {
           PutOutput(index, value, call, outputs);
-        } else if (output.kind == OutputKind::kSaved) {
+        } else if (output.kind == graphs::OutputKind::kSaved) {
           saved.Put(index, value, outputs);
         } else {
           updates.push_back({index, std::move(value)});
         }
       },
-      [&](const PhaseOutput& output) {
+      [&](const graphs::PhaseOutput& output) {
         const auto index = static_cast<size_t>(output.index);
-        if (output.kind == OutputKind::kOutput) return PlaceOfOutput(index, call, outputs);
-        return output.kind == OutputKind::kSaved ? saved.PlaceOf(index) : at::Tensor();
+        if (output.kind == graphs::OutputKind::kOutput) return PlaceOfOutput(index, call, outputs);
+        return output.kind == graphs::OutputKind::kSaved ? saved.PlaceOf(index) : at::Tensor();
       },
       call.lent, LaterPlaces(call)));
   Apply(std::move(updates), call);
@@ -330,10 +331,10 @@ absl::Status GraphLayer::Forward(const LayerCall& call, Tensors inputs, Tensors 
       const Graph& graph = *graphs_->forward;
       HARMONY_RETURN_IF_ERROR(graph.Run(
           InputsOf(graph, call, inputs, Statistic::kOfStep),
-          [&](const PhaseOutput& output, const at::Tensor& value) {
+          [&](const graphs::PhaseOutput& output, const at::Tensor& value) {
             PutOutput(static_cast<size_t>(output.index), value, call, outputs);
           },
-          [&](const PhaseOutput& output) {
+          [&](const graphs::PhaseOutput& output) {
             return PlaceOfOutput(static_cast<size_t>(output.index), call, outputs);
           },
           call.lent));
@@ -362,11 +363,11 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
     const Graph& graph = *graphs_->backward;
     std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfStep);
     for (size_t i = 0; i < values.size(); ++i) {
-      const PhaseInput& input = graph.inputs()[i];
+      const graphs::PhaseInput& input = graph.inputs()[i];
       const auto index = static_cast<size_t>(input.index);
-      if (input.kind == InputKind::kSaved) {
+      if (input.kind == graphs::InputKind::kSaved) {
         values[i] = found.Take(index);
-      } else if (input.kind == InputKind::kTangent) {
+      } else if (input.kind == graphs::InputKind::kTangent) {
         const OutputPlace& output = places_.outputs[index];
         values[i] = Wrap(output_gradients[static_cast<size_t>(output.place.gradient)], output.type,
                          call.samples, torch_);
@@ -375,10 +376,10 @@ absl::Status GraphLayer::Backward(const LayerCall& call, Tensors inputs, Tensors
     found.Clear();
     HARMONY_RETURN_IF_ERROR(graph.Run(
         std::move(values),
-        [&](const PhaseOutput& output, const at::Tensor& value) {
+        [&](const graphs::PhaseOutput& output, const at::Tensor& value) {
           AddGradient(static_cast<size_t>(output.index), value, call, gradients);
         },
-        [&](const PhaseOutput& output) {
+        [&](const graphs::PhaseOutput& output) {
           return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
         },
         call.lent));
@@ -400,17 +401,17 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
     const Graph& graph = *graphs_->fused;
     std::vector<c10::IValue> values = InputsOf(graph, call, inputs, Statistic::kOfMicrobatch);
     for (size_t i = 0; i < values.size(); ++i) {
-      if (graph.inputs()[i].kind != InputKind::kTangent) continue;
+      if (graph.inputs()[i].kind != graphs::InputKind::kTangent) continue;
       values[i] = at::from_blob(&tangent, {}, at::TensorOptions(at::kFloat)).to(torch_);
     }
     std::vector<Update> updates;
     HARMONY_RETURN_IF_ERROR(graph.Run(
         std::move(values),
-        [&](const PhaseOutput& output, at::Tensor value) {
+        [&](const graphs::PhaseOutput& output, at::Tensor value) {
           const auto index = static_cast<size_t>(output.index);
-          if (output.kind == OutputKind::kGradient) {
+          if (output.kind == graphs::OutputKind::kGradient) {
             AddGradient(index, value, call, gradients);
-          } else if (output.kind == OutputKind::kUpdate) {
+          } else if (output.kind == graphs::OutputKind::kUpdate) {
             updates.push_back({index, std::move(value)});
           } else {
             TORCH_CHECK(value.numel() == 1 && value.scalar_type() == at::kFloat, "the loss is ",
@@ -422,8 +423,8 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
                 absl::MakeSpan(reinterpret_cast<const std::byte*>(&slot), sizeof(slot))));
           }
         },
-        [&](const PhaseOutput& output) {
-          if (output.kind != OutputKind::kGradient) return at::Tensor();
+        [&](const graphs::PhaseOutput& output) {
+          if (output.kind != graphs::OutputKind::kGradient) return at::Tensor();
           return PlaceOfGradient(static_cast<size_t>(output.index), call, gradients);
         },
         call.lent));
@@ -438,25 +439,25 @@ absl::Status GraphLayer::ForwardBackward(const LayerCall& call, const LossBindin
 absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
                                            const model::ExportedModel& exported,
                                            const std::string& directory, ComputeDevice& device) {
-  std::map<int, std::shared_ptr<const LayerGraphs>> loaded;
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<io::GraphOfModel> read,
+                           io::ReadGraphs(directory, exported));
+  std::vector<std::shared_ptr<const LayerGraphs>> bound(read.size());
   LayerChain layers;
   for (size_t i = 0; i < exported.layers.size(); ++i) {
     const model::ExportedLayer& layer = exported.layers[i];
-    const model::ExportedGraph& described = exported.graphs[static_cast<size_t>(layer.graph)];
+    const auto number = static_cast<size_t>(layer.graph);
     const std::string where = absl::StrCat("layer ", layer.name);
-    std::shared_ptr<const LayerGraphs>& graphs = loaded[layer.graph];
-    if (graphs == nullptr) {
-      absl::StatusOr<std::shared_ptr<const LayerGraphs>> made =
-          LoadLayerGraphs(directory, described.digest, exported.torch, TorchDeviceOf(device));
+    if (bound[number] == nullptr) {
+      absl::StatusOr<LayerGraphs> made = BindLayerGraphs(read[number].file, read[number].path,
+                                                         exported.torch, TorchDeviceOf(device));
       if (!made.ok()) return WithContext(made.status(), where);
-      graphs = *std::move(made);
+      bound[number] = std::make_shared<const LayerGraphs>(*std::move(made));
     }
     absl::StatusOr<LayerPlaces> places = FindLayerPlaces(model, exported, static_cast<int>(i));
     if (!places.ok()) return WithContext(places.status(), where);
-    HARMONY_RETURN_IF_ERROR_CTX(CheckLayerGraphs(*places, described, *graphs), where);
-    layers.push_back(std::make_unique<GraphLayer>(*std::move(places), described, exported.reduction,
-                                                  exported.labels_per_sample.number(), graphs,
-                                                  device));
+    layers.push_back(std::make_unique<GraphLayer>(
+        *std::move(places), exported.graphs[number], exported.reduction,
+        exported.labels_per_sample.number(), bound[number], device));
   }
   return layers;
 }

@@ -1,15 +1,14 @@
 #pragma once
 
 // The graphs of one layer, or of all layers that compute alike: a file of an exported model's
-// directory (docs/model_format.md), checked and bound.
+// directory (docs/model_format.md), bound to the operators of this LibTorch.
 
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/graphs/graph_file.h"
 #include "common/model/exported_model.h"
 #include "worker/graphs/graph.h"
 
@@ -26,15 +25,8 @@ struct LayerGraphs {
   std::optional<Graph> fused;
 };
 
-// Errors: those of ParseGraphFile and Graph::Bind, which begin with `where`.
-absl::StatusOr<LayerGraphs> BindLayerGraphs(absl::string_view text, absl::string_view where,
+// `where` is the file, `torch` the version of PyTorch that made it. Errors: those of Graph::Bind.
+absl::StatusOr<LayerGraphs> BindLayerGraphs(const graphs::GraphFile& file, absl::string_view where,
                                             absl::string_view torch, c10::Device device);
-
-// Of a graph in the directory, made by that version of PyTorch. Errors: those of io::ReadGraph and
-// of BindLayerGraphs.
-absl::StatusOr<std::shared_ptr<const LayerGraphs>> LoadLayerGraphs(const std::string& directory,
-                                                                   const std::string& digest,
-                                                                   absl::string_view torch,
-                                                                   c10::Device device);
 
 }  // namespace harmony::worker

@@ -90,7 +90,6 @@ class PlaceFinder {
     switch (slot.kind) {
       case model::SlotKind::kValue:
         place.type = exported_.values[index].tensor;
-        place.differentiable = exported_.values[index].gradient;
         place.value = PlaceAt(before_, place.type.name);
         if (place.value.tensor == kNowhere) return Missing("value", place.type.name);
         return place;
@@ -145,76 +144,6 @@ class PlaceFinder {
   const size_t layer_;
 };
 
-// Checks one phase of a layer.
-class PhaseChecker {
- public:
-  PhaseChecker(const LayerPlaces& places, size_t saved, Phase phase, const Graph& graph)
-      : places_(places), saved_(saved), phase_(phase), graph_(graph) {}
-
-  absl::Status Check() const {
-    HARMONY_RETURN_IF_ERROR(CheckInputs());
-    size_t outputs = 0, saved = 0, updates = 0;
-    for (const PhaseOutput& output : graph_.outputs()) {
-      const auto index = static_cast<size_t>(output.index);
-      switch (output.kind) {
-        case OutputKind::kOutput:
-          ++outputs;
-          break;
-        case OutputKind::kSaved:
-          ++saved;
-          break;
-        case OutputKind::kGradient:
-          if (places_.slots[index].HasGradient()) break;
-          return Wrong(absl::StrCat("makes a gradient of slot ", index, ", which has none"));
-        case OutputKind::kUpdate:
-          ++updates;
-          if (places_.slots[index].statistic()) break;
-          return Wrong(absl::StrCat("makes an update of slot ", index, ", which takes none"));
-        case OutputKind::kLoss:
-          break;
-      }
-    }
-    const bool makes_outputs = phase_ == Phase::kForward || phase_ == Phase::kSaving;
-    if (makes_outputs && outputs != places_.outputs.size()) {
-      return Wrong(
-          absl::StrCat("makes ", outputs, " outputs, the layer has ", places_.outputs.size()));
-    }
-    if (phase_ == Phase::kSaving && saved != saved_) {
-      return Wrong(absl::StrCat("saves ", saved, " tensors, model.json names ", saved_));
-    }
-    const auto statistics = static_cast<size_t>(
-        absl::c_count_if(places_.slots, [](const SlotPlace& slot) { return slot.statistic(); }));
-    if ((phase_ == Phase::kSaving || phase_ == Phase::kFused) && updates != statistics) {
-      return Wrong(
-          absl::StrCat("updates ", updates, " of the layer's ", statistics, " statistics"));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status Wrong(absl::string_view why) const {
-    return absl::InvalidArgumentError(absl::StrCat("its phase ", ToString(phase_), " ", why));
-  }
-
-  absl::Status CheckInputs() const {
-    if (phase_ == Phase::kFused) return absl::OkStatus();
-    for (const PhaseInput& input : graph_.inputs()) {
-      if (input.kind != InputKind::kTangent) continue;
-      const OutputPlace& output = places_.outputs[static_cast<size_t>(input.index)];
-      if (output.place.gradient == kNowhere) {
-        return Wrong(
-            absl::StrCat("reads the gradient of '", output.type.name, "', which has none"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  const LayerPlaces& places_;
-  const size_t saved_;
-  const Phase phase_;
-  const Graph& graph_;
-};
-
 }  // namespace
 
 absl::StatusOr<LayerPlaces> FindLayerPlaces(const model::ModelSpec& model,
@@ -224,31 +153,6 @@ absl::StatusOr<LayerPlaces> FindLayerPlaces(const model::ModelSpec& model,
     return absl::InternalError("the description has another number of layers");
   }
   return PlaceFinder(model, exported, layer).Find();
-}
-
-absl::Status CheckLayerGraphs(const LayerPlaces& places, const model::ExportedGraph& described,
-                              const LayerGraphs& graphs) {
-  if (graphs.fused.has_value() != places.last) {
-    return absl::InvalidArgumentError(places.last ? "the last layer's graph must be fused"
-                                                  : "only the last layer's graph is fused");
-  }
-  bool same = graphs.slots.size() == places.slots.size();
-  for (size_t i = 0; same && i < places.slots.size(); ++i) {
-    const model::ExportedTensor& slot = places.slots[i].type;
-    const model::ExportedTensor expected = graphs.slots[i].AtLength(places.sequence_length);
-    same = slot.dtype == expected.dtype && slot.shape == expected.shape;
-  }
-  if (!same) {
-    return absl::InvalidArgumentError("its slots are not of the types and shapes of its graph's");
-  }
-  const auto check = [&](Phase phase, const std::optional<Graph>& graph) -> absl::Status {
-    if (!graph.has_value()) return absl::OkStatus();
-    return PhaseChecker(places, described.saved.size(), phase, *graph).Check();
-  };
-  HARMONY_RETURN_IF_ERROR(check(Phase::kForward, graphs.forward));
-  HARMONY_RETURN_IF_ERROR(check(Phase::kSaving, graphs.saving));
-  HARMONY_RETURN_IF_ERROR(check(Phase::kBackward, graphs.backward));
-  return check(Phase::kFused, graphs.fused);
 }
 
 }  // namespace harmony::worker

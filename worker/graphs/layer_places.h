@@ -7,11 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/exported_model.h"
 #include "common/model/model_spec.h"
-#include "worker/graphs/layer_graphs.h"
 
 namespace harmony::worker {
 
@@ -35,18 +33,12 @@ struct SlotPlace {
   model::SlotKind kind = model::SlotKind::kValue;
   model::ExportedTensor type;  // with its name
   BoundaryPlace value;         // of the boundary that enters the layer
-  bool differentiable = false;
-  int input = kNowhere;     // among the batch inputs
-  model::ValueRange range;  // of the integers of a batch input
+  int input = kNowhere;        // among the batch inputs
+  model::ValueRange range;     // of the integers of a batch input
   ParameterForms parameter;
 
   bool statistic() const {
     return kind == model::SlotKind::kParameter && parameter.role == model::TensorRole::kStatistic;
-  }
-  // Whether a graph may compute its gradient.
-  bool HasGradient() const {
-    return kind == model::SlotKind::kParameter ? parameter.role == model::TensorRole::kTrained
-                                               : differentiable;
   }
 };
 
@@ -79,10 +71,5 @@ struct LayerPlaces {
 // Internal when the model lacks what the layer needs.
 absl::StatusOr<LayerPlaces> FindLayerPlaces(const model::ModelSpec& model,
                                             const model::ExportedModel& exported, int layer);
-
-// InvalidArgument when a graph names slots, outputs or saved tensors that the layer lacks, or
-// leaves out what it has to make.
-absl::Status CheckLayerGraphs(const LayerPlaces& places, const model::ExportedGraph& described,
-                              const LayerGraphs& graphs);
 
 }  // namespace harmony::worker

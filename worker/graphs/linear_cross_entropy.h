@@ -18,8 +18,6 @@ class Library;
 
 namespace harmony::worker {
 
-inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
-
 // The rows of a chunk: a power of two, which the export counts the same.
 int64_t LossChunkRows(int64_t classes);
 

@@ -2,6 +2,10 @@
 
 #include <torch/library.h>
 
+#include "worker/graphs/attention.h"
+#include "worker/graphs/dropout_mask.h"
+#include "worker/graphs/linear_cross_entropy.h"
+
 namespace harmony::worker {
 
 void RegisterOwnOperators() {

@@ -291,7 +291,7 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
       admitted->spec.sequence_length,
       model::SequenceLengthFor(source.architecture, admitted->spec.sequence_length));
   if (const auto* exported = std::get_if<model::ExportedModel>(&source.architecture)) {
-    HARMONY_RETURN_IF_ERROR(io::CheckGraphs(source.directory, *exported));
+    HARMONY_RETURN_IF_ERROR(io::ReadGraphs(source.directory, *exported).status());
   }
   admitted->config_json = source.config_json;
   HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));

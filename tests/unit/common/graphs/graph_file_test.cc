@@ -1,4 +1,4 @@
-#include "worker/graphs/graph_file.h"
+#include "common/graphs/graph_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "tests/unit/worker/graphs/graph_text.h"
+#include "tests/unit/common/graphs/graph_text.h"
 
-namespace harmony::worker {
+namespace harmony::graphs {
 namespace {
 
 using ::testing::HasSubstr;
@@ -248,4 +248,4 @@ TEST(GraphFileTest, NoTextIsTooShort) {
 }
 
 }  // namespace
-}  // namespace harmony::worker
+}  // namespace harmony::graphs

@@ -1,4 +1,4 @@
-#include "tests/unit/worker/graphs/graph_text.h"
+#include "tests/unit/common/graphs/graph_text.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace harmony::worker {
+namespace harmony::graphs {
 namespace {
 
 class PhaseWriter {
@@ -108,4 +108,4 @@ std::string GraphJson(const std::map<std::string, std::string>& lines_by_phase,
                       "], \"phases\": {", absl::StrJoin(phases, ",\n"), "}}");
 }
 
-}  // namespace harmony::worker
+}  // namespace harmony::graphs

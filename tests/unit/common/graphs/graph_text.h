@@ -18,7 +18,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace harmony::worker {
+namespace harmony::graphs {
 
 // The JSON of one phase.
 std::string PhaseJson(absl::string_view lines);
@@ -30,4 +30,4 @@ std::string SlotJson(absl::string_view shape, absl::string_view dtype = "float32
 std::string GraphJson(const std::map<std::string, std::string>& lines_by_phase,
                       std::vector<std::string> slots = {});
 
-}  // namespace harmony::worker
+}  // namespace harmony::graphs

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
-#include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
@@ -134,16 +134,17 @@ TEST(AttentionInPiecesTest, WhateverAPieceIs) {
 }
 
 TEST(AttentionInPiecesTest, IsBoundOnDevicesThatHaveNoKernel) {
-  const auto file = ParseGraphFile(GraphJson({{"fused", R"(
+  const auto file = graphs::ParseGraphFile(graphs::GraphJson({{"fused", R"(
       x = slot 0
       o, l = harmony::attention(%x, %x, %x, true, null, null)
       dq, _, _ = harmony::attention_backward(%o, %x, %x, %x, %o, %l, true, null, null)
       loss 0 = dq)"}}),
-                                   "g");
+                                           "g");
   ASSERT_TRUE(file.ok()) << file.status();
   Graph::Options options;
   options.device = c10::Device(c10::kCUDA, 0);
-  const auto graph = Graph::Bind(file->phases.at(Phase::kFused), Phase::kFused, options);
+  const auto graph =
+      Graph::Bind(file->phases.at(graphs::Phase::kFused), graphs::Phase::kFused, options);
   EXPECT_TRUE(graph.ok()) << graph.status();
 }
 

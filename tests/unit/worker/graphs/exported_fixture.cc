@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/io/model_graphs.h"
-#include "tests/unit/worker/graphs/graph_text.h"
+#include "tests/unit/common/graphs/graph_text.h"
 #include "worker/graphs/graph_layer.h"
 #include "worker/graphs/layer_graphs.h"
 
@@ -180,27 +180,29 @@ model::ExportedParameter Parameter(const char* name, std::vector<int64_t> shape,
 }  // namespace
 
 std::string GraphOf(int layer, model::LossReduction reduction) {
-  const std::string value = SlotJson("[\"n\", 4, 3]"), vector = SlotJson("[3]"),
-                    table = SlotJson("[11, 3]"), integers = SlotJson("[\"n\", 4]", "int32");
+  const std::string value = graphs::SlotJson("[\"n\", 4, 3]"), vector = graphs::SlotJson("[3]"),
+                    table = graphs::SlotJson("[11, 3]"),
+                    integers = graphs::SlotJson("[\"n\", 4]", "int32");
   if (layer == 0) {
-    return GraphJson(
+    return graphs::GraphJson(
         {{"forward", kTableForward}, {"saving", kTableForward}, {"backward", kTableBackward}},
         {integers, table});
   }
   if (layer == kNormLayer) {
-    return GraphJson(
+    return graphs::GraphJson(
         {{"forward", kNormForward}, {"saving", kNormSaving}, {"backward", kNormBackward}},
-        {value, vector, vector, SlotJson("[]", "int64")});
+        {value, vector, vector, graphs::SlotJson("[]", "int64")});
   }
   if (layer == kMixLayer) {
-    return GraphJson({{"forward", kMixForward},
-                      {"saving", absl::StrCat(kMixForward, kMixSaving)},
-                      {"backward", kMixBackward}},
-                     {value, value, SlotJson("[3, 3]"), table});
+    return graphs::GraphJson({{"forward", kMixForward},
+                              {"saving", absl::StrCat(kMixForward, kMixSaving)},
+                              {"backward", kMixBackward}},
+                             {value, value, graphs::SlotJson("[3, 3]"), table});
   }
   const bool mean = reduction == model::LossReduction::kMean;
-  return GraphJson({{"fused", absl::StrReplaceAll(kHead, {{"REDUCTION", mean ? "1" : "2"}})}},
-                   {value, value, integers, SlotJson("[5, 3]")});
+  return graphs::GraphJson(
+      {{"fused", absl::StrReplaceAll(kHead, {{"REDUCTION", mean ? "1" : "2"}})}},
+      {value, value, integers, graphs::SlotJson("[5, 3]")});
 }
 
 ExportedFixture::ExportedFixture(model::LossReduction reduction)

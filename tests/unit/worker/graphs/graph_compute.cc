@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "tests/unit/worker/graphs/graph_text.h"
+#include "tests/unit/common/graphs/graph_text.h"
 
 namespace harmony::worker {
 
@@ -15,26 +15,26 @@ absl::StatusOr<Graph> BindLines(const std::string& lines) {
                                           "\nzero = aten::zeros([], float32, null, "
                                           "cpu, null)\nloss 0 = zero"
                                     : lines;
-  const auto file = ParseGraphFile(GraphJson({{"fused", with_loss}}), "g");
+  const auto file = graphs::ParseGraphFile(graphs::GraphJson({{"fused", with_loss}}), "g");
   if (!file.ok()) return file.status();
   Graph::Options options;
   options.where = "g";
   options.torch = "9.9";
-  return Graph::Bind(file->phases.at(Phase::kFused), Phase::kFused, options);
+  return Graph::Bind(file->phases.at(graphs::Phase::kFused), graphs::Phase::kFused, options);
 }
 
 absl::StatusOr<Made> Compute(const std::string& lines, const std::vector<c10::IValue>& inputs) {
   const auto graph = BindLines(lines);
   if (!graph.ok()) return graph.status();
   std::vector<c10::IValue> needed;
-  for (const PhaseInput& input : graph->inputs()) {
-    const bool slot = input.kind == InputKind::kSlot;
+  for (const graphs::PhaseInput& input : graph->inputs()) {
+    const bool slot = input.kind == graphs::InputKind::kSlot;
     needed.push_back(slot ? inputs[static_cast<size_t>(input.index)] : inputs.back());
   }
   Made made;
   const absl::Status status =
-      graph->Run(std::move(needed), [&](const PhaseOutput& output, at::Tensor tensor) {
-        if (output.kind == OutputKind::kGradient) made[output.index] = std::move(tensor);
+      graph->Run(std::move(needed), [&](const graphs::PhaseOutput& output, at::Tensor tensor) {
+        if (output.kind == graphs::OutputKind::kGradient) made[output.index] = std::move(tensor);
       });
   if (!status.ok()) return status;
   return made;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
-#include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/graphs/graph.h"
 
 namespace harmony::worker {
@@ -120,7 +120,7 @@ TEST(GraphErrorsTest, NoDocumentIsBoundThatDoesNotFit) {
       e = aten::full([%n, 3], 0.5, float32, null, cpu, false)
       f, _ = aten::nll_loss_forward(%e, %i, null, 1, -100)
       y = aten::cat([%d, %f, %e], 0))");
-  const std::string text = GraphJson({{"fused", lines + "\nloss 0 = y"}});
+  const std::string text = graphs::GraphJson({{"fused", lines + "\nloss 0 = y"}});
   const std::vector<std::string> words = {"{\"value\": 0}",
                                           "{\"value\": 3}",
                                           "null",
@@ -150,9 +150,10 @@ TEST(GraphErrorsTest, NoDocumentIsBoundThatDoesNotFit) {
       if (end == std::string::npos) continue;
       changed.replace(begin + 1, end - begin - 1, words[below(words.size())]);
     }
-    const auto file = ParseGraphFile(changed, "g");
+    const auto file = graphs::ParseGraphFile(changed, "g");
     if (!file.ok()) continue;
-    const auto graph = Graph::Bind(file->phases.at(Phase::kFused), Phase::kFused, Graph::Options());
+    const auto graph = Graph::Bind(file->phases.at(graphs::Phase::kFused), graphs::Phase::kFused,
+                                   Graph::Options());
     bound += graph.ok();
     if (graph.ok()) continue;
     EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument) << graph.status();

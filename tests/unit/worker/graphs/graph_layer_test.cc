@@ -17,9 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/model_sizes.h"
 #include "tests/support/layer_harness.h"
+#include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/exported_fixture.h"
 #include "tests/unit/worker/graphs/exported_step.h"
-#include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/device/cpu_device.h"
 
 namespace harmony::worker {
@@ -125,8 +125,8 @@ TEST_F(GraphLayerTest, StatisticsMayBeHandedOn) {
   fixture.exported.parameters[3].dtype = DType::kF32;
   fixture.exported.parameters[3].shape = {kWidth};
   std::string graph = GraphOf(kNormLayer);
-  const std::string count = SlotJson("[]", "int64");
-  graph.replace(graph.find(count), count.size(), SlotJson("[3]"));
+  const std::string count = graphs::SlotJson("[]", "int64");
+  graph.replace(graph.find(count), count.size(), graphs::SlotJson("[3]"));
   // "update 3 = next" becomes "update 3 = mean", behind "update 2 = new".
   const std::string next = "{\"value\": 7, \"kind\": \"update\", \"index\": 3}";
   ASSERT_NE(graph.find(next), std::string::npos) << graph;

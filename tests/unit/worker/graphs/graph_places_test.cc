@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
-#include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/device/cpu_device.h"
 #include "worker/graphs/graph.h"
 #include "worker/graphs/layer_graphs.h"
@@ -36,15 +36,16 @@ class GraphPlacesTest : public ::testing::Test {
     made_there_.assign(places.size(), false);
     const absl::Status status = graph->Run(
         std::move(values),
-        [&](const PhaseOutput& output, const at::Tensor& made) {
-          if (output.kind != OutputKind::kGradient) return;
+        [&](const graphs::PhaseOutput& output, const at::Tensor& made) {
+          if (output.kind != graphs::OutputKind::kGradient) return;
           at::Tensor& place = places[static_cast<size_t>(output.index)];
           made_there_[static_cast<size_t>(output.index)] = made.data_ptr() == place.data_ptr();
           PutInto(place.view(made.sizes()), made, "gradient");
         },
-        [&](const PhaseOutput& output) {
-          return output.kind == OutputKind::kGradient ? places[static_cast<size_t>(output.index)]
-                                                      : at::Tensor();
+        [&](const graphs::PhaseOutput& output) {
+          return output.kind == graphs::OutputKind::kGradient
+                     ? places[static_cast<size_t>(output.index)]
+                     : at::Tensor();
         });
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_LE(device_->usage().current.count(), before);
@@ -191,8 +192,8 @@ TEST_F(GraphPlacesTest, TemporariesLieInMemoryThatIsIdleThroughout) {
     lent.Add(place.data_ptr(), place.nbytes(), LentPlaces::kLater);
   }
   const absl::Status status = graph->Run(
-      {Input()}, [](const PhaseOutput&, const at::Tensor&) {},
-      [](const PhaseOutput&) { return at::Tensor(); }, &lent);
+      {Input()}, [](const graphs::PhaseOutput&, const at::Tensor&) {},
+      [](const graphs::PhaseOutput&) { return at::Tensor(); }, &lent);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(PeakInMiB(), 0);
 }
@@ -214,11 +215,12 @@ class SavedPlacesTest : public GraphPlacesTest {
       h = aten::exp(%g)
       gradient 0 = h)";
     const std::string saving = forward + saved;
-    auto graphs = BindLayerGraphs(
-        GraphJson({{"forward", forward}, {"saving", saving}, {"backward", backward}}), "g", "9.9",
-        c10::Device(c10::kCPU));
-    ASSERT_TRUE(graphs.ok()) << graphs.status();
-    graphs_ = *std::move(graphs);
+    const auto file = graphs::ParseGraphFile(
+        graphs::GraphJson({{"forward", forward}, {"saving", saving}, {"backward", backward}}), "g");
+    ASSERT_TRUE(file.ok()) << file.status();
+    auto bound = BindLayerGraphs(*file, "g", "9.9", c10::Device(c10::kCPU));
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    graphs_ = *std::move(bound);
     lent_.Add(place_.data_ptr(), place_.nbytes(), LentPlaces::kLater);
   }
   // What is saved, when the backward puts something into the place by the step `needed_at`.
@@ -230,10 +232,11 @@ class SavedPlacesTest : public GraphPlacesTest {
                                      needed_at};
     const absl::Status status = graphs_.recomputing->Run(
         {Input()},
-        [&](const PhaseOutput& output, at::Tensor made) {
-          if (output.kind == OutputKind::kSaved && output.index == 0) saved = std::move(made);
+        [&](const graphs::PhaseOutput& output, at::Tensor made) {
+          if (output.kind == graphs::OutputKind::kSaved && output.index == 0)
+            saved = std::move(made);
         },
-        [](const PhaseOutput&) { return at::Tensor(); }, &lent_, {&later, 1});
+        [](const graphs::PhaseOutput&) { return at::Tensor(); }, &lent_, {&later, 1});
     EXPECT_TRUE(status.ok()) << status;
     return saved;
   }
@@ -248,10 +251,10 @@ class SavedPlacesTest : public GraphPlacesTest {
     lent_.Reclaim();
     const absl::Status status = graphs_.backward->Run(
         ToGoBack(std::move(saved)),
-        [&](const PhaseOutput&, const at::Tensor& made) {
+        [&](const graphs::PhaseOutput&, const at::Tensor& made) {
           EXPECT_EQ(made.data_ptr(), place_.data_ptr());
         },
-        [&](const PhaseOutput&) { return place_; }, &lent_);
+        [&](const graphs::PhaseOutput&) { return place_; }, &lent_);
     EXPECT_TRUE(status.ok()) << status;
   }
   bool InPlace(const at::Tensor& tensor) const {
@@ -295,8 +298,10 @@ TEST_F(SavedPlacesTest, WhatIsThereWhenThePlaceIsNeededIsMovedOut) {
   lent_.Reclaim();
   at::Tensor made;
   const absl::Status status = graphs_.backward->Run(
-      ToGoBack(std::move(saved)), [&](const PhaseOutput&, at::Tensor h) { made = std::move(h); },
-      [](const PhaseOutput&) { return at::Tensor(); }, &lent_);  // it has no use for the place
+      ToGoBack(std::move(saved)),
+      [&](const graphs::PhaseOutput&, at::Tensor h) { made = std::move(h); },
+      [](const graphs::PhaseOutput&) { return at::Tensor(); },
+      &lent_);  // it has no use for the place
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_FALSE(InPlace(made));
   EXPECT_TRUE(at::equal(made, at::exp(at::relu(Input()) * Input())));
@@ -327,11 +332,11 @@ TEST_F(GraphPlacesTest, AnUpdateThatIsAViewOfAResultLiesElsewhere) {
   at::Tensor update;
   const absl::Status status = graph->Run(
       {Input()},
-      [&](const PhaseOutput& output, at::Tensor made) {
-        if (output.kind == OutputKind::kUpdate) update = std::move(made);
+      [&](const graphs::PhaseOutput& output, at::Tensor made) {
+        if (output.kind == graphs::OutputKind::kUpdate) update = std::move(made);
       },
-      [&](const PhaseOutput& output) {
-        return output.kind == OutputKind::kGradient ? place : at::Tensor();
+      [&](const graphs::PhaseOutput& output) {
+        return output.kind == graphs::OutputKind::kGradient ? place : at::Tensor();
       });
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_NE(update.storage().data(), place.data_ptr());

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
-#include "tests/unit/worker/graphs/graph_text.h"
 #include "worker/device/cpu_device.h"
 #include "worker/graphs/tensors.h"
 
@@ -235,7 +235,7 @@ class GraphMemoryTest : public ::testing::Test {
     std::vector<c10::IValue> values;
     for (int i = 0; i < inputs; ++i) values.push_back(Large());
     const absl::Status status =
-        graph->Run(std::move(values), [](const PhaseOutput&, const at::Tensor&) {});
+        graph->Run(std::move(values), [](const graphs::PhaseOutput&, const at::Tensor&) {});
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(device_->usage().current, Bytes());
     return device_->usage().peak.count() / kMiB;

@@ -1,0 +1,24 @@
+#pragma once
+
+// The operators of graphs that are not LibTorch's (docs/model_format.md says what they compute).
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/string_view.h"
+
+namespace harmony::graphs {
+
+inline constexpr char kAttention[] = "harmony::attention";
+inline constexpr char kAttentionBackward[] = "harmony::attention_backward";
+inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
+inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
+
+// Pointers, for UBSan lets no text made of one be a constant.
+inline constexpr std::array<const char*, 4> kOwnOperators = {kAttention, kAttentionBackward,
+                                                             kDropoutMask, kLinearCrossEntropy};
+inline bool IsOwnOperator(absl::string_view name) {
+  return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
+}
+
+}  // namespace harmony::graphs
