@@ -45,6 +45,13 @@ sigset_t HandledSignals() {
   return set;
 }
 
+// Whether a program cannot be started for what somebody has to mend, and not for want of processes,
+// memory, descriptors or room for its log.
+bool IsMistake(const absl::Status& started) {
+  return absl::IsNotFound(started) || absl::IsPermissionDenied(started) ||
+         absl::IsInvalidArgument(started);
+}
+
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options)
@@ -68,10 +75,11 @@ Supervisor::Supervisor(SupervisorOptions options)
 absl::Status Supervisor::Run() {
   for (Running& process : processes_) {
     absl::Status started = Start(process);
-    if (!started.ok()) {
+    if (IsMistake(started)) {
       Fail(std::move(started));
       break;
     }
+    if (!started.ok()) OnFailedStart(process, started);
   }
   Publish();
   while (phase_ == Phase::kRunning || phase_ == Phase::kStoppingCoordinator || AnyAlive()) {
@@ -123,15 +131,16 @@ void Supervisor::StartWhatIsDue() {
   bool changed = false;
   for (Running& process : processes_) {
     if (!RestartsNow(process) || clock_.Now() < *process.restart_at) continue;
-    if (absl::Status started = Start(process); !started.ok()) {
-      spdlog::warn("{} cannot be started: {}", process.service.name(),
-                   std::string(started.message()));
-      RestartLater(process, Nanos(0), /*killed=*/false,
-                   absl::StrCat(" cannot be started, given up: ", started.message()));
-    }
+    if (absl::Status started = Start(process); !started.ok()) OnFailedStart(process, started);
     changed = true;
   }
   if (changed) Publish();
+}
+
+void Supervisor::OnFailedStart(Running& process, const absl::Status& why) {
+  spdlog::warn("{} cannot be started: {}", process.service.name(), std::string(why.message()));
+  RestartLater(process, Nanos(0), /*killed=*/false,
+               absl::StrCat(" cannot be started, given up: ", why.message()));
 }
 
 void Supervisor::KillWhatHangs() {

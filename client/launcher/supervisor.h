@@ -91,6 +91,7 @@ class Supervisor {
 
   absl::Status Start(Running& process);
   void StartWhatIsDue();
+  void OnFailedStart(Running& process, const absl::Status& why);
   void KillWhatHangs();
   void Reap(Running& process);
   void OnDeath(Running& process, int wait_status);

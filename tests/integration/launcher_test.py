@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -262,6 +263,15 @@ class UpTest(Launcher):
         refused = self.harmony("up", "--bin-dir", self.dir, "--devices", DEVICES, check=2)
         self.assertIn("harmony-coordinator", refused.stderr)
         self.assertEqual(self.files_left(), [])
+
+    def test_a_first_process_that_cannot_be_started_yet_is_tried_again(self):
+        programs = self.dir / "bin"
+        shutil.copytree(FAKES, programs)
+        log = self.dir / "run.log"
+        with open(programs / "harmony-swapper", "ab"):  # no program can be started while it is written to
+            self.start("up", *self.cluster()[2:], "--bin-dir", programs)
+            harness.wait_for(lambda: "swapper cannot be started" in log.read_text(), "a start that fails")
+        harness.wait_for(lambda: "is up" in log.read_text(), "up")
 
     def test_further_signals_say_what_is_lost_and_kill_what_does_not_stop(self):
         self.control("steps", 100000)

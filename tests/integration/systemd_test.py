@@ -105,6 +105,17 @@ class SystemdTest(harness.Scratch):
         self.goes_on()
         self.assertEqual({other: self.property(other, "MainPID") for other in others}, others)
 
+    def start_coordinator_with(self, options):
+        unit = "/run/systemd/system/harmony-coordinator.service.d/access.conf"
+        self.machine.run("sh", "-c", f"mkdir -p {pathlib.Path(unit).parent}; printf '%s' \"$1\" > {unit}", "sh", f"""[Service]
+ExecStart=
+ExecStart={systemd_machine.PREFIX}/bin/harmony start-process coordinator --runtime-dir /run/harmony \
+  --state-dir /var/lib/harmony {options}
+SupplementaryGroups={systemd_machine.GROUP}
+RestrictAddressFamilies=AF_INET AF_INET6
+""")
+        self.systemctl("daemon-reload")
+
     def kill(self, unit, signal):
         self.systemctl("kill", f"--signal={signal}", unit)
 
@@ -161,17 +172,14 @@ class SystemdTest(harness.Scratch):
         for path, user in ((ca.folder, systemd_machine.UID), *((path, systemd_machine.UID) for path in server),
                            *((path, STRANGER) for path in viewer)):
             os.chown(path, user, user)
-        unit = "/run/systemd/system/harmony-coordinator.service.d/access.conf"
         there = "/run/shared/ca"
-        self.machine.run("sh", "-c", f"mkdir -p {pathlib.Path(unit).parent}; printf '%s' \"$1\" > {unit}", "sh", f"""[Service]
-ExecStart=
-ExecStart={systemd_machine.PREFIX}/bin/harmony start-process coordinator --runtime-dir /run/harmony --state-dir /var/lib/harmony \
-  --socket-group {systemd_machine.GROUP} --allow cert:viewer=read --listen localhost:7443 \
-  --tls-cert {there}/server.crt --tls-key {there}/server.key --tls-client-ca {there}/ca.crt
-SupplementaryGroups={systemd_machine.GROUP}
-RestrictAddressFamilies=AF_INET AF_INET6
-""")
-        self.systemctl("daemon-reload")
+        options = f"--socket-group {systemd_machine.GROUP} --listen localhost:7443 --tls-cert {there}/server.crt" \
+                  f" --tls-key {there}/server.key --tls-client-ca {there}/ca.crt"
+        self.start_coordinator_with(options + " --allow cert:viewer=look")
+        self.systemctl("start", "harmony-coordinator", check=1)
+        self.assertIn("look", self.logs())
+        self.assertEqual(self.property("harmony-coordinator", "NRestarts"), "0")
+        self.start_coordinator_with(options + " --allow cert:viewer=read")
         self.start()
         job_id = self.submit()
         self.goes_on()
