@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/mutex.h"
@@ -24,9 +25,30 @@ constexpr std::chrono::seconds kCallDeadline(10);
 // Before asking a coordinator again that has been asked too often.
 constexpr std::chrono::milliseconds kPause(300);
 
-// gRPC's words about a TLS connection that does not come about, with ours before them.
-absl::Status Explained(const absl::Status& status, const rpc::Endpoint& endpoint) {
-  if (!endpoint.remote() || !absl::IsUnavailable(status)) return status;
+// Whether a message is gRPC's own, of a connection that does not come about or ends.
+bool IsOfConnection(absl::string_view message) {
+  for (const char* words : {"failed to connect", "ocket closed", "onnection reset", "roken pipe",
+                            "GOAWAY", "empty address list", "recvmsg"}) {
+    if (absl::StrContains(message, words)) return true;
+  }
+  return false;
+}
+
+// Our words in the place of gRPC's; of a TLS connection before them, for they say what it lacks.
+absl::Status Explained(const absl::Status& status, const rpc::Endpoint& endpoint,
+                       std::chrono::seconds deadline) {
+  if (absl::IsDeadlineExceeded(status)) {
+    return absl::DeadlineExceededError(absl::StrCat("the coordinator at ", endpoint.name(),
+                                                    " has not answered for ", deadline.count(),
+                                                    " s: it was stopped, or is very busy"));
+  }
+  if (!absl::IsUnavailable(status)) return status;
+  if (!endpoint.remote()) {
+    if (!IsOfConnection(status.message())) return status;
+    return absl::UnavailableError(absl::StrCat(
+        "the coordinator at ", endpoint.name(),
+        " does not answer: it has ended, or is being started again (`harmony list` says which)"));
+  }
   absl::string_view why = "is a coordinator up there, with --listen?";
   const std::string text = absl::AsciiStrToLower(status.message());
   if (absl::StrContains(text, "certificate verify failed") ||
@@ -68,7 +90,7 @@ struct CoordinatorClient::Impl {
           rpc::FromGrpcStatus((stub.get()->*method)(&context, request, &response));
       if (status.ok()) return response;
       if (!rpc::IsTooManyCalls(status) || std::chrono::system_clock::now() + kPause > until) {
-        return Explained(status, endpoint);
+        return Explained(status, endpoint, deadline);
       }
       std::this_thread::sleep_for(kPause);
     }
@@ -138,7 +160,7 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request,
   grpc::Status status = reader->Finish();
   MutexLock lock(impl_->mutex);
   impl_->watching = nullptr;
-  return Explained(rpc::FromGrpcStatus(status), impl_->endpoint);
+  return Explained(rpc::FromGrpcStatus(status), impl_->endpoint, kCallDeadline);
 }
 
 void CoordinatorClient::StopWatching() {

@@ -1,5 +1,6 @@
 #include "common/document/strict_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -8,6 +9,20 @@
 #include "absl/strings/str_cat.h"
 
 namespace harmony::document {
+namespace {
+
+// Where the library stopped, whose own words quote what may be no text at all.
+std::string WordsFor(const nlohmann::json::exception& error, absl::string_view text) {
+  const auto* const stopped = dynamic_cast<const nlohmann::json::parse_error*>(&error);
+  if (stopped == nullptr) return "holds a number or a text that JSON cannot";
+  if (stopped->byte > text.size()) return "not valid JSON: it ends too early";
+  const absl::string_view before = text.substr(0, stopped->byte > 0 ? stopped->byte - 1 : 0);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t begin = before.rfind('\n') == before.npos ? 0 : before.rfind('\n') + 1;
+  return absl::StrCat("not valid JSON in line ", line, ", column ", before.size() - begin + 1);
+}
+
+}  // namespace
 
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::string_view where) {
   using Json = nlohmann::json;
@@ -40,10 +55,10 @@ absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::str
   try {
     result = Json::parse(text.data(), text.data() + text.size(), callback);
   } catch (const Json::exception& error) {
-    if (problem.empty()) problem = absl::StrCat("not valid JSON: ", error.what());
-    for (char& c : problem) {  // it quotes the text, which may be no text at all
-      if (c < 0x20 || c == 0x7f) c = '?';
-    }
+    if (problem.empty()) problem = WordsFor(error, text);
+  }
+  for (char& c : problem) {  // a key may be no text at all
+    if (c < 0x20 || c == 0x7f) c = '?';
   }
   if (!problem.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", problem));
   return result;

@@ -128,9 +128,17 @@ absl::Status StatusOf(const SQLite::Exception& error) {
                      " (another coordinator uses this state directory: wait until "
                      "it has ended, or name it by its --runtime-dir)"));
   }
-  if (code == SQLITE_CANTOPEN) return absl::FailedPreconditionError(text);
-  if (code == SQLITE_FULL) return absl::ResourceExhaustedError(text);
-  if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) return absl::DataLossError(text);
+  if (code == SQLITE_CANTOPEN) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(text, " (the state directory has to exist, and be writable for who asks)"));
+  }
+  if (code == SQLITE_FULL) {
+    return absl::ResourceExhaustedError(absl::StrCat(text, " (its disk needs room)"));
+  }
+  if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
+    return absl::DataLossError(absl::StrCat(
+        text, " (move the file aside to begin a new one; what jobs wrote stays where it is)"));
+  }
   return absl::InternalError(text);
 }
 

@@ -57,7 +57,9 @@ TEST(JsonFields, NamesFileFieldAndMistake) {
   EXPECT_THAT(Refusal(R"({"first": {"count": 1}, "second": NaN})"),
               HasSubstr("second: must be a finite number, is NaN"));
   EXPECT_THAT(Refusal(R"({"first": 1, "first": 2})"), HasSubstr("'first' appears twice"));
-  EXPECT_THAT(Refusal("{"), HasSubstr("file.json: not valid JSON"));
+  EXPECT_EQ(Refusal("{"), "file.json: not valid JSON: it ends too early");
+  EXPECT_EQ(Refusal("{\n  \"first\": {]}"), "file.json: not valid JSON in line 2, column 13");
+  EXPECT_THAT(Refusal("{\"first\": 1e999}"), HasSubstr("file.json: "));
 }
 
 TEST(NearestName, IsOneThatIsNear) {
