@@ -8,10 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/io/atomic_file.h"
 #include "common/ipc/host_memory.h"
 #include "common/job/job_file.h"
-#include "common/plan/plan_json.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/service/run/metrics_line.h"
 #include "coordinator/service/run/prepare_run.h"
@@ -181,7 +179,8 @@ void Coordinator::Prepare(const store::JobRecord& record) {
 // Of a job from before this process started.
 absl::Status Coordinator::LockOutput(const store::JobRecord& record) {
   if (output_locks_.contains(record.number)) return absl::OkStatus();
-  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(record.output_dir));
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock,
+                           RetakeOutputDir(record.output_dir, record.result_keys));
   output_locks_.emplace(record.number, std::move(lock));
   return absl::OkStatus();
 }
@@ -212,6 +211,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   awaited_since_ = Now();
   const bool stops = record.stop != store::StopIntent::kNone || terminated_;
   run_started_ = Now();
+  plan_tries_.Succeeded();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   &deadline_clock_, EventsOfRun());
   ++runs_;
@@ -224,7 +224,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   }
   if (stops && !run_->setup().continues) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
-  KeepPlan(record);
+  KeepPlan(record).IgnoreError();  // OnTick tries again
   // Steps that only the segment holds go into a checkpoint first.
   if (terminated_) return StopRun(record);
   if (record.stop != store::StopIntent::kNone) run_->Stop();
@@ -280,103 +280,6 @@ void Coordinator::OnRunStateChanged() {
     case runner::JobRunner::State::kFailed:
       return;
   }
-}
-
-void Coordinator::OnRunEnded(const absl::Status& status) {
-  finish_tries_.Succeeded();
-  if (status.ok()) {
-    finish_when_quiet_ = true;  // the last figures of all processes belong to the summary
-  } else {
-    Fail(*current(), status);
-  }
-  BeginRelease();
-}
-
-absl::Status Coordinator::WriteEnd(store::JobRecord& record) {
-  HARMONY_RETURN_IF_ERROR(KeepSummary(record));
-  absl::StatusOr<io::RunFile> run = io::ReadRunFile(record.output_dir);
-  if (absl::IsNotFound(run.status())) {  // removed by somebody: what it said of the data is lost
-    const plan::Plan& plan = run_->setup().plan;
-    run = io::RunFile{record.result_keys, plan.resolved(), false, {}};
-  }
-  HARMONY_RETURN_IF_ERROR(run.status());
-  run->finished = true;
-  return io::WriteRunFile(record.output_dir, *run);
-}
-
-// False: what says so cannot be written, and is tried again.
-bool Coordinator::FinishWell(store::JobRecord& record) {
-  const Nanos now = Now();
-  if (finish_tries_.failing() && !finish_tries_.Due(now) && !terminated_) return false;
-  const absl::Status status = WriteEnd(record);
-  if (status.ok()) {
-    registry_.Report(record, absl::StrCat("finished after step ", record.completed_steps));
-    SetState(record, store::JobState::kFinished);
-    return true;
-  }
-  if (terminated_) {  // a successor finishes it, from the last checkpoint
-    registry_.Report(record, absl::StrCat("not finished: ", status.message()));
-    record.stop = store::StopIntent::kNone;
-    SetState(record, store::JobState::kQueued);
-    return true;
-  }
-  const Nanos pause = finish_tries_.Failed(now);
-  registry_.Report(record,
-                   absl::StrCat(status.message(), ": all else is written; the next try is in ",
-                                FormatDuration(pause), ", or now with `resume`"));
-  SetState(record, store::JobState::kWaiting);
-  return false;
-}
-
-bool Coordinator::FinishRecord(store::JobRecord& record) {
-  record.completed_steps = std::max(record.completed_steps, run_->completed_steps());
-  // The runner has finished only when the last checkpoint and final/ have been written.
-  if (run_->runner().state() == runner::JobRunner::State::kFinished &&
-      record.completed_steps >= record.max_steps) {
-    return FinishWell(record);
-  }
-  if (const absl::Status status = KeepSummary(record); !status.ok()) {
-    registry_.Report(record, absl::StrCat("no summary.json: ", status.message()));
-  }
-  SettleStopped(record);
-  return true;
-}
-
-void Coordinator::SettleStopped(store::JobRecord& record) {
-  if (record.stop == store::StopIntent::kReplan) return ChangePlan(record);
-  registry_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
-  switch (record.stop) {
-    case store::StopIntent::kCancel:
-      return SetState(record, store::JobState::kCancelled);
-    case store::StopIntent::kPause:
-      return SetState(record, store::JobState::kPaused);
-    case store::StopIntent::kShutdown:
-    case store::StopIntent::kReplan:
-    case store::StopIntent::kNone:
-      record.stop = store::StopIntent::kNone;
-      return SetState(record, store::JobState::kQueued);
-  }
-}
-
-// Of every start: the plan may be another one by now.
-void Coordinator::KeepPlan(const store::JobRecord& record) {
-  const absl::Status status = io::WriteFileAtomically(record.output_dir + "/plan.json",
-                                                      plan::PlanFileText(run_->setup().plan));
-  if (!status.ok()) registry_.Report(record, absl::StrCat("no plan.json: ", status.message()));
-}
-
-absl::Status Coordinator::KeepSummary(store::JobRecord& record) {
-  const RunSummary summary = SummarizeRun(*run_, (Now() - run_started_).seconds());
-  record.summary = summary.text;
-  record.summary_json = summary.json;
-  return io::WriteFileAtomically(record.output_dir + "/summary.json", summary.json);
-}
-
-void Coordinator::Fail(store::JobRecord& record, const absl::Status& status) {
-  record.error = std::string(status.message());
-  record.error_code = status.raw_code();
-  registry_.Report(record, absl::StrCat("failed: ", record.error));
-  SetState(record, store::JobState::kFailed);
 }
 
 void Coordinator::BeginRelease() {
@@ -453,6 +356,7 @@ void Coordinator::OnTick() {
   members_.OnTick();
   if (phase_ == Phase::kRunning) {
     run_->OnTick();
+    if (plan_tries_.failing() && plan_tries_.Due(now)) KeepPlan(*current()).IgnoreError();
     ReportAwaited(*current(), run_->Awaited());
   } else if (phase_ == Phase::kLettingGo) {
     if (lived - phase_since_ > kLetGoDeadline) {

@@ -119,10 +119,10 @@ class Coordinator {
   bool FinishRecord(store::JobRecord& record);
   bool FinishWell(store::JobRecord& record);
   void SettleStopped(store::JobRecord& record);
-  // run.json and summary.json of a run that has done all its steps.
+  // run.json, summary.json and a missing plan.json of a run that has done all its steps.
   absl::Status WriteEnd(store::JobRecord& record);
   // output_dir/plan.json and summary.json.
-  void KeepPlan(const store::JobRecord& record);
+  absl::Status KeepPlan(const store::JobRecord& record);
   absl::Status KeepSummary(store::JobRecord& record);
   void Fail(store::JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.
@@ -163,6 +163,7 @@ class Coordinator {
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
   runner::BackOff finish_tries_;    // of that
+  runner::BackOff plan_tries_;      // of plan.json, of the run that is alive
   Nanos phase_since_;               // by deadline_clock_
   std::thread background_;
   Nanos run_started_, last_saved_;

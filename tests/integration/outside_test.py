@@ -320,6 +320,7 @@ class FullDiskTest(Outside):
         self.harmony("resume", job_id)
         self.harmony("watch", job_id)
         self.check(out, expected)
+        self.assertTrue((out / "plan.json").exists())
 
     def test_too_little_room_is_named_at_submission(self):
         disk = self.small_disk("1m")

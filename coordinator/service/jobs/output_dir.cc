@@ -20,14 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Something that only a run leaves, without the run.json that says which.
+// Something that only training leaves: a line of progress, a checkpoint, or the end.
 bool HasTracesOfARun(const std::string& output_dir) {
   std::error_code error;  // what cannot be looked at is there
   const auto is_there = [&](const char* name) {
     return fs::exists(output_dir + name, error) || error;
   };
-  return is_there("/metrics.jsonl") || is_there("/final") ||
-         !io::ListCheckpoints(output_dir).empty();
+  const bool has_lines =
+      is_there("/metrics.jsonl") && fs::file_size(output_dir + "/metrics.jsonl", error) > 0;
+  return has_lines || is_there("/final") || !io::ListCheckpoints(output_dir).empty();
 }
 
 std::string FreeNameBeside(const std::string& output_dir) {
@@ -117,6 +118,8 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
       state.same_run = state.must_move = true;
       return state;
     }
+    // One that never got anywhere: its job file was mended, say.
+    if (!HasTracesOfARun(output_dir)) return state;
     why = absl::StrCat("holds another run; ", goes_on.message());
   } else if (!absl::IsNotFound(run.status())) {
     why = absl::StrCat("holds a run whose description cannot be read: ", run.status().message());
@@ -188,6 +191,18 @@ absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
   HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
   HARMONY_RETURN_IF_ERROR(io::WriteRunFile(output_dir, run));
   return lock;
+}
+
+absl::StatusOr<OutputDirLock> RetakeOutputDir(const std::string& output_dir,
+                                              const std::string& result_keys) {
+  HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
+  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(output_dir);
+  if (!run.ok()) return lock;  // removed, say: it is written anew at the end
+  const std::vector<std::string> keys = job::DifferingKeys(run->result_keys, result_keys);
+  if (keys.empty()) return lock;
+  return absl::FailedPreconditionError(
+      absl::StrCat("output_dir ", output_dir, " holds another run by now; these keys differ: ",
+                   absl::StrJoin(keys, ", "), ". Submit the job again with another output_dir"));
 }
 
 absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,

@@ -29,7 +29,8 @@ struct OutputDirState {
   bool extended = false;
 };
 // Of the job's output_dir. FailedPrecondition names the keys that differ when it holds another run,
-// which cannot go on as this one (common/job/goes_on.h), and `overwrite` is false.
+// which has trained something and cannot go on as this one (common/job/goes_on.h), and `overwrite`
+// is false.
 absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
                                                 const std::string& result_keys, bool overwrite);
 
@@ -55,6 +56,11 @@ absl::Status CheckMayMove(const job::JobSpec& job);
 absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
                                                const OutputDirState& state, const io::RunFile& run,
                                                std::string* moved_to);
+
+// Of a job that was queued before, by a coordinator that is gone. FailedPrecondition when another
+// run has taken the folder since, which it may where nothing had been trained.
+absl::StatusOr<OutputDirLock> RetakeOutputDir(const std::string& output_dir,
+                                              const std::string& result_keys);
 
 // Where a job starts from.
 struct StartPoint {

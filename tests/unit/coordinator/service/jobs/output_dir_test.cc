@@ -163,8 +163,21 @@ TEST_F(OutputDirTest, TheRunFileFixesTheData) {
   EXPECT_TRUE(io::CheckDataUnchanged(std::nullopt, "t.bin", data).ok());
 }
 
+TEST_F(OutputDirTest, ARunThatTrainedNothingLeavesTheFolderToAnother) {
+  Prepare(kKeys);
+  std::ofstream(out_ + "/metrics.jsonl");  // no line yet
+  EXPECT_TRUE(RetakeOutputDir(out_, kKeys).ok());
+  Prepare(kOtherKeys);
+  EXPECT_EQ(moved_to_, "");
+  EXPECT_EQ(io::ReadRunFile(out_)->result_keys, kOtherKeys);
+  const auto late = RetakeOutputDir(out_, kKeys);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(late.status().message()), HasSubstr("learning_rate (0.5 -> 0.1)"));
+}
+
 TEST_F(OutputDirTest, AnotherRunIsRefusedByKeyOrMovedAside) {
   Prepare(kKeys);
+  std::ofstream(out_ + "/metrics.jsonl") << "{}";
   const auto refused = InspectOutputDir(job_, kOtherKeys, false);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("learning_rate (0.1 -> 0.5)"));
