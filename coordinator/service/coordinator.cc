@@ -11,7 +11,6 @@
 #include "common/ipc/host_memory.h"
 #include "common/job/job_file.h"
 #include "common/rpc/command_codec.h"
-#include "coordinator/service/run/metrics_line.h"
 #include "coordinator/service/run/prepare_run.h"
 #include "harmony/v1/attach.pb.h"
 #include "harmony/v1/coordinator.pb.h"

@@ -9,6 +9,7 @@
 #include "common/io/atomic_file.h"
 #include "common/plan/plan_json.h"
 #include "coordinator/service/coordinator.h"
+#include "coordinator/service/run/metrics_line.h"
 
 namespace harmony::service {
 namespace {
