@@ -28,11 +28,15 @@ if(CMAKE_BUILD_TYPE STREQUAL Debug)
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
 endif()
 
+if(HARMONY_UNITY)
+  # A class in a .cc may have members of that file's own types.
+  add_compile_options(-Wno-subobject-linkage)
+endif()
+
 if(HARMONY_CHECK_ODR)
-  # The linker sees the types of all objects of a program only where they carry the compiler's own
-  # form of the code.
-  add_compile_options(-g1 -flto=auto -fno-fat-lto-objects)
-  add_link_options(-flto=auto -Wodr -Werror=odr -O0)
+  # The compiler's own form of the code, where types can be compared, beside what is linked as usual.
+  add_compile_options(-g1 -flto=auto -ffat-lto-objects)
+  add_link_options(-fno-lto)
 endif()
 
 if(HARMONY_FUZZ)
@@ -43,12 +47,21 @@ if(HARMONY_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all -Wno-error)
 endif()
 
+# What holds for the product's targets, and not for those of the laboratory.
+function(harmony_product_target name)
+  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(bench|tests)")
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ${HARMONY_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+    set_property(GLOBAL APPEND PROPERTY HARMONY_OBJECTS $<TARGET_OBJECTS:${name}>)
+  endif()
+endfunction()
+
 # harmony_library(NAME SOURCES a.cc ... [DEPS t ...])
 # One static library per folder; sources are listed, not globbed.
 function(harmony_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE harmony_warnings)
+  harmony_product_target(${name})
 endfunction()
 
 # harmony_program(NAME SOURCES a.cc ... [DEPS t ...])  -> build/bin/NAME
@@ -56,6 +69,19 @@ function(harmony_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} harmony_warnings)
+  harmony_product_target(${name})
+endfunction()
+
+# Target odr_check: one name for two classes, anywhere in libraries and programs, is an error. Merges the types of all
+# objects, which is what the linker does before it would generate code, and no code: that would take ten times as long.
+function(harmony_odr_check)
+  get_property(objects GLOBAL PROPERTY HARMONY_OBJECTS)
+  set(merged ${CMAKE_BINARY_DIR}/odr_check.o)
+  add_custom_command(OUTPUT ${merged} DEPENDS ${objects} COMMAND_EXPAND_LISTS VERBATIM
+    COMMENT "Comparing the types of all objects"
+    COMMAND ${CMAKE_CXX_COMPILER} -r -nostdlib -fuse-ld=bfd -Wl,-z,muldefs -O0 -flto=auto -flinker-output=rel
+            -Wodr -Werror=odr -o ${merged} ${objects})
+  add_custom_target(odr_check DEPENDS ${merged})
 endfunction()
 
 # What the sanitizer presets build and run: the tests labelled pure or sanitize. For ThreadSanitizer

@@ -34,7 +34,7 @@ say "release tests"
 ctest --test-dir build -j "$(nproc)" --output-on-failure --no-tests=error
 grep -ho "skipped '[^']*'" build/Testing/Temporary/LastTest.log | sort | uniq -c | sed 's/^/[tests] not run here:/' || true
 if [ "$quick" = 0 ]; then
-  build debug build/debug pure_tests harmony harmony-coordinator harmony-swapper
+  build debug build/debug pure_tests odr_check
   say "debug tests"
   # Whole searches and many schedules take minutes without optimisation; what they are made of is in the other tests.
   ctest --test-dir build/debug -j "$(nproc)" -L pure -LE long --output-on-failure --no-tests=error

@@ -27,7 +27,7 @@ GlobalOptions GlobalOf(const GivenOptions& given) {
 }
 
 // The newest last, as `list` has them.
-std::vector<Candidate> Jobs(const GivenOptions& given) {
+std::vector<Candidate> OfferedJobs(const GivenOptions& given) {
   const GlobalOptions global = GlobalOf(given);
   std::vector<Candidate> candidates;
   const auto paths = ResolveRuntimePaths(global.runtime_dir, global.state_dir);
@@ -58,7 +58,7 @@ std::vector<Candidate> Processes(const GivenOptions& given) {
 int CompleteCommand(const CLI::App& app, const std::vector<std::string>& words) {
   // Whatever hangs: the signal ends us, and the shell offers nothing.
   alarm(kMostSeconds);
-  const std::string text = CompletionText(Complete(app, words, {Jobs, Processes}));
+  const std::string text = CompletionText(Complete(app, words, {OfferedJobs, Processes}));
   return fputs(text.c_str(), stdout) < 0 ? 1 : 0;
 }
 

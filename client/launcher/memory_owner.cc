@@ -30,7 +30,7 @@ namespace {
 // AllServices, how often it was started and how often it has died by itself.
 constexpr char kDevices[] = "devices", kLives[] = "lives";
 constexpr int kLookMs = 500;
-constexpr timeval kPatience = {1, 0};  // with one process that asks, while others wait
+constexpr timeval kAskerPatience = {1, 0};  // with one process that asks, while others wait
 
 struct Lives {
   uint64_t starts;
@@ -165,7 +165,7 @@ class MemoryOwner {
     const ipc::UniqueFd connection(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!connection.valid()) return;
     for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
-      setsockopt(connection.get(), SOL_SOCKET, option, &kPatience, sizeof(kPatience));
+      setsockopt(connection.get(), SOL_SOCKET, option, &kAskerPatience, sizeof(kAskerPatience));
     }
     if (absl::Status status = Start(connection.get()); !status.ok()) {
       spdlog::warn("refused: {}", std::string(status.message()));

@@ -15,11 +15,11 @@ namespace harmony::client {
 namespace {
 
 // An owner that was killed is back in a fraction of a second.
-constexpr Nanos kPatience = Seconds(10);
+constexpr Nanos kAnswerPatience = Seconds(10);
 constexpr int kPauseMs = 50;
 
 absl::StatusOr<StartAnswer> AskPatiently(const std::string& socket, const StartRequest& request) {
-  const Nanos deadline = MonotonicClock().Now() + kPatience;
+  const Nanos deadline = MonotonicClock().Now() + kAnswerPatience;
   for (;;) {
     absl::StatusOr<StartAnswer> answer = AskToStart(socket, request);
     if (!absl::IsUnavailable(answer.status()) || MonotonicClock().Now() > deadline) return answer;

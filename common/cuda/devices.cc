@@ -46,7 +46,16 @@ absl::Status MeasureMemory(const Driver& driver, plan::Gpu& gpu) {
   return absl::OkStatus();
 }
 
-absl::Status CheckUse(const Driver& driver, CUdevice device) {
+// The least that kernels are built for (worker/cuda/CMakeLists.txt), and that computes in bfloat16.
+constexpr int kLeastCapability = 80;
+
+absl::Status CheckUse(const Driver& driver, CUdevice device, int capability) {
+  if (capability < kLeastCapability) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "its compute capability is %d.%d: it lacks the type bfloat16 and what else the kernels "
+        "take, which need 8.0 (Ampere) or later",
+        capability / 10, capability % 10));
+  }
   HARMONY_ASSIGN_OR_RETURN(const int mode,
                            Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE));
   if (mode == CU_COMPUTEMODE_DEFAULT) return absl::OkStatus();
@@ -79,7 +88,7 @@ absl::Status Describe(const Driver& driver, plan::Gpu& gpu) {
   HARMONY_ASSIGN_OR_RETURN(const int minor,
                            Attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   gpu.capability = 10 * major + minor;
-  HARMONY_RETURN_IF_ERROR(CheckUse(driver, device));
+  HARMONY_RETURN_IF_ERROR(CheckUse(driver, device, gpu.capability));
   return MeasureMemory(driver, gpu);
 }
 

@@ -20,7 +20,7 @@ namespace {
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
 constexpr int64_t kMostHeader = 1 << 16;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
-constexpr int64_t kPieceBytes = 1 << 20;
+constexpr int64_t kCheckedBytes = 1 << 20;
 constexpr size_t kMostDimensions = 32;
 
 struct NpyType {
@@ -234,9 +234,9 @@ absl::StatusOr<ArrayFile::OutOfRange> ArrayFile::FindOutOfRange(
     return Wrong(path(), absl::StrCat("is of type ", ToString(header_.dtype),
                                       ", in which no ranges can be checked"));
   }
-  const auto buffer = std::make_unique<char[]>(kPieceBytes);  // aligned as any new array is
-  for (int64_t at = 0; at < numbers; at += kPieceBytes / width) {
-    const int64_t count = std::min(kPieceBytes / width, numbers - at);
+  const auto buffer = std::make_unique<char[]>(kCheckedBytes);  // aligned as any new array is
+  for (int64_t at = 0; at < numbers; at += kCheckedBytes / width) {
+    const int64_t count = std::min(kCheckedBytes / width, numbers - at);
     HARMONY_RETURN_IF_ERROR(file_.ReadAt(header_.begin + at * width, buffer.get(), count * width));
     const int64_t found = model::FirstOutside(buffer.get(), header_.dtype, count, range);
     if (found < 0) continue;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::string_view kSingleName = "model.safetensors";
 constexpr absl::string_view kIndexName = "model.safetensors.index.json";
-constexpr int64_t kBufferElements = 1 << 17;  // of 16 bits
+constexpr int64_t kReadElements = 1 << 17;  // of 16 bits
 constexpr int64_t kCompareBytes = 1 << 20;
 
 // The index's map from tensor to file name, each checked to be a plain name.
@@ -135,9 +135,9 @@ absl::Status CheckpointReader::ReadF32(absl::string_view name, absl::Span<float>
     return file.ReadAt(entry->begin, out.data(), entry->end - entry->begin);
   }
   std::vector<uint16_t> buffer(
-      static_cast<size_t>(std::min<int64_t>(kBufferElements, entry->elements())));
+      static_cast<size_t>(std::min<int64_t>(kReadElements, entry->elements())));
   for (int64_t done = 0; done < entry->elements();) {
-    const int64_t count = std::min<int64_t>(kBufferElements, entry->elements() - done);
+    const int64_t count = std::min<int64_t>(kReadElements, entry->elements() - done);
     HARMONY_RETURN_IF_ERROR(file.ReadAt(entry->begin + 2 * done, buffer.data(), 2 * count));
     const auto in = absl::MakeConstSpan(buffer).subspan(0, static_cast<size_t>(count));
     const auto target = out.subspan(static_cast<size_t>(done), static_cast<size_t>(count));

@@ -9,7 +9,7 @@ namespace harmony::io {
 namespace {
 
 // Keeps these draws apart from those of initialisation and of the order, which share the seed.
-constexpr uint64_t kStream = uint64_t{2} << 48;
+constexpr uint64_t kSampleKeyStream = uint64_t{2} << 48;
 
 int64_t CountedLabelsOf(const model::ModelSpec& model, const std::byte* labels, int64_t sample) {
   const model::CountedLabels& counted = *model.counted_labels;
@@ -44,8 +44,8 @@ absl::Status FillLabelCounts(const model::ModelSpec& model, int64_t step, int64_
 }  // namespace
 
 uint64_t SampleKey(uint64_t seed, int64_t step, int64_t sample) {
-  const auto words =
-      Philox4x32(seed, static_cast<uint64_t>(sample), kStream + static_cast<uint64_t>(step));
+  const auto words = Philox4x32(seed, static_cast<uint64_t>(sample),
+                                kSampleKeyStream + static_cast<uint64_t>(step));
   return (uint64_t{words[0]} << 32) | words[1];
 }
 

@@ -15,7 +15,7 @@
 namespace harmony::io {
 namespace {
 
-constexpr int64_t kBufferElements = 1 << 17;  // of 16 bits
+constexpr int64_t kWrittenElements = 1 << 17;  // of 16 bits
 constexpr int64_t kReadBack = 1 << 20;
 
 struct StateDeleter {
@@ -112,9 +112,9 @@ absl::Status SafetensorsWriter::WriteTensor(absl::string_view name,
     HARMONY_RETURN_IF_ERROR(
         file_.file().WriteAt(entry.begin, values.data(), entry.end - entry.begin));
   } else {
-    std::vector<uint16_t> buffer(std::min<size_t>(kBufferElements, values.size()));
+    std::vector<uint16_t> buffer(std::min<size_t>(kWrittenElements, values.size()));
     for (size_t done = 0; done < values.size();) {
-      const size_t count = std::min<size_t>(kBufferElements, values.size() - done);
+      const size_t count = std::min<size_t>(kWrittenElements, values.size() - done);
       const auto out = absl::MakeSpan(buffer).subspan(0, count);
       const auto in = values.subspan(done, count);
       entry.dtype == DType::kBF16 ? Bf16FromFloats(in, out) : F16FromFloats(in, out);

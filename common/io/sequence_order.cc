@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kRounds = 6;
 // Keeps these draws apart from those of initialisation, which share the seed.
-constexpr uint64_t kStream = uint64_t{0x5368756666} << 24;  // "Shuff"
+constexpr uint64_t kShuffleStream = uint64_t{0x5368756666} << 24;  // "Shuff"
 
 }  // namespace
 
@@ -38,7 +38,8 @@ int64_t SequenceOrder::Permute(int64_t position, int64_t data_epoch) const {
       const uint64_t counter = (right << 8) | static_cast<uint64_t>(round);
       const uint64_t mixed =
           left ^
-          (Philox4x32(seed_, counter, kStream + static_cast<uint64_t>(data_epoch))[0] & mask);
+          (Philox4x32(seed_, counter, kShuffleStream + static_cast<uint64_t>(data_epoch))[0] &
+           mask);
       left = right;
       right = mixed;
     }

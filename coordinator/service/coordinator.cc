@@ -23,8 +23,6 @@ constexpr Nanos kAwaitedReport = Seconds(10);
 // Twenty ticks: a loop that is that late was stopped, or is too busy to judge others.
 constexpr Nanos kLongestGap = Seconds(1);
 
-Nanos Now() { return MonotonicClock().Now(); }
-
 }  // namespace
 
 Coordinator::Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRegistry registry,
@@ -40,6 +38,8 @@ Coordinator::Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRe
                 [this](const Member& member) { OnLost(member); }}),
       fence_(&members_, /*predecessor=*/segment->generation() > 0),
       replanner_(mailbox) {}
+
+Nanos Coordinator::Now() { return MonotonicClock().Now(); }
 
 Coordinator::~Coordinator() {
   if (background_.joinable()) background_.join();

@@ -97,6 +97,8 @@ class Coordinator {
   // output_dir ends, for `record` goes on from there.
   void NameOthers(const store::JobRecord& record);
   void StartNext();
+  // As users see it; deadline_clock_ is for what others are held to.
+  static Nanos Now();
   // The first that is queued; before all others the one whose state the segment holds. May be null.
   store::JobRecord* NextJob();
   void DropRun();

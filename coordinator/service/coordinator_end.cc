@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/plan/plan_json.h"
@@ -12,12 +11,6 @@
 #include "coordinator/service/run/metrics_line.h"
 
 namespace harmony::service {
-namespace {
-
-Nanos Now() { return MonotonicClock().Now(); }
-
-}  // namespace
-
 void Coordinator::OnRunEnded(const absl::Status& status) {
   finish_tries_.Succeeded();
   if (status.ok()) {

@@ -8,7 +8,7 @@ namespace harmony::service {
 namespace {
 
 // How much longer than a question took the next one waits.
-constexpr int kPause = 9;
+constexpr int kPauseFactor = 9;
 // Some that took longer, on a slow disk or because this process was stopped, say nothing of the
 // next.
 constexpr std::chrono::milliseconds kLongestPause{500};
@@ -78,7 +78,7 @@ void Mailbox::Run(std::chrono::milliseconds interval, const std::function<void()
     }
     lock.Lock();
     if (question)
-      next_question_ = done + std::min<Time::duration>(kPause * (done - now), kLongestPause);
+      next_question_ = done + std::min<Time::duration>(kPauseFactor * (done - now), kLongestPause);
     idle_ = true;
   }
   messages_.clear();

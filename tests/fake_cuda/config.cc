@@ -70,6 +70,7 @@ absl::Status ParseEntry(absl::string_view key, absl::string_view value,
   }
   if (key == "memory") return ParseSize(value, config.memory);
   if (key == "context") return ParseSize(value, config.context);
+  if (key == "capability") return ParseNumber(value, config.capability);
   if (key == "max_delay_us") return ParseNumber(value, config.max_delay_us);
   if (key == "seed") return ParseNumber(value, config.seed);
   if (key == "driver") return ParseNumber(value, config.driver);

@@ -35,6 +35,7 @@ struct Config {
   bool peers = false;                   // Devices can access one another's memory.
   uint64_t max_delay_us = 0;
   uint64_t seed = 0;
+  int capability = 90;  // Of compute: 90 is 9.0.
   int driver = CUDA_VERSION;
   bool stage_pageable = false;  // Copies of unpinned host memory are allowed.
   Races races = Races::kProcesses;

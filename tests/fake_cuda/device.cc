@@ -67,7 +67,9 @@ const ErrorText* FindError(CUresult error) {
 int AttributeOf(CUdevice_attribute attribute, CUdevice device) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return 9;
+      return TheState().config.capability / 10;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      return TheState().config.capability % 10;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       return 132;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:

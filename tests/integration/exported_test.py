@@ -3,6 +3,7 @@
 Runs in the environment of deploy/setup.sh --with-tests. A few of the models by default; all of them, as a table, by
 `exported_test.py --table`.
 """
+import hashlib
 import json
 import pathlib
 import struct
@@ -446,6 +447,32 @@ class ExportedTest(Exported):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(graph.name, done.stdout + done.stderr)
             self.assertFalse(out.exists())
+
+        def put(change):
+            """The graph with a change, under the name that its contents then have."""
+            file = json.loads(text)
+            change(file)
+            changed = json.dumps(file)
+            name = hashlib.sha256(changed.encode()).hexdigest()
+            graph.with_stem(name).write_text(changed)
+            described.write_text(whole.replace(graph.stem, name))
+
+        whole = described.read_text()
+        graph.write_text(text)
+        put(lambda file: file["slots"][0].update(dtype="int64"))
+        refused("its slots are not of the types and shapes of its graph's")
+        put(lambda file: file.pop("phases"))
+        refused("phases")
+        # Which operators there are LibTorch alone knows, in a worker. Nothing is trained, so that the folder stays free.
+        phase = next(iter(json.loads(text)["phases"]))
+        put(lambda file: file["phases"][phase]["ops"][-1].update(op="aten::of_another_version"))
+        job, _ = self.job_of("bad")
+        done = self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate", check=2)
+        self.assertIn("has no operator 'aten::of_another_version'", done.stdout + done.stderr)
+        self.assertIn(make_models.torch.__version__.split("+")[0], done.stdout + done.stderr)
+        described.write_text(whole)
+        job, _ = self.job_of("bad", seed=1)
+        self.harmony("run", job, "--devices", "sim*2:mem=64MiB", "--no-calibrate")
 
 
 def table_of_all_models():

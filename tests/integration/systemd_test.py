@@ -176,6 +176,7 @@ RestrictAddressFamilies=AF_INET AF_INET6
         options = f"--socket-group {systemd_machine.GROUP} --listen localhost:7443 --tls-cert {there}/server.crt" \
                   f" --tls-key {there}/server.key --tls-client-ca {there}/ca.crt"
         self.start_coordinator_with(options + " --allow cert:viewer=look")
+        self.systemctl("enable", "--runtime", *WORKERS)
         self.systemctl("start", "harmony-coordinator", check=1)
         self.assertIn("look", self.logs())
         self.assertEqual(self.property("harmony-coordinator", "NRestarts"), "0")

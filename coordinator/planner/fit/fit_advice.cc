@@ -10,8 +10,6 @@
 namespace harmony::planner {
 namespace {
 
-constexpr int64_t kResidentGranule = 4096;
-
 plan::Plan PlanOf(const PlanBuilder& builder, job::StashPlacement stash,
                   const std::vector<model::LayerRange>& partition) {
   plan::Plan plan = builder.Blank();

@@ -13,7 +13,6 @@
 namespace harmony::planner {
 namespace {
 
-constexpr int64_t kResidentGranule = 4096;
 // Such a part of the step has to be won by what takes half the gradients' bytes more, and no more
 // by what takes more still; by what takes less, in proportion less.
 constexpr double kWorthMoreHostMemory = 0.02;

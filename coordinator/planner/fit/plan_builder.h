@@ -9,6 +9,9 @@
 
 namespace harmony::planner {
 
+// What stays on a device between tasks is a multiple of it.
+inline constexpr int64_t kResidentGranule = 4096;
+
 // How the microbatches of a step are divided: see Plan.
 struct Division {
   plan::ParallelMode mode = plan::ParallelMode::kPipeline;

@@ -36,7 +36,7 @@ constexpr size_t kMostOfUsers = 128, kMostRemote = 64;
 // Which connections there still are takes a call of the system for each.
 constexpr Nanos kBetweenLooks = Millis(100);
 // After the system has had no descriptor to give.
-constexpr Nanos kPause = Millis(200);
+constexpr Nanos kAcceptPause = Millis(200);
 
 absl::StatusOr<std::vector<gid_t>> GroupsOf(int connection, gid_t primary) {
   socklen_t size = 64 * sizeof(gid_t);
@@ -143,7 +143,7 @@ void Door::Accept(Listener& listener) {
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
     const std::string reason(absl::ErrnoToStatus(errno, "accept").message());
     spdlog::warn("event=not_accepted reason=\"{}\"", reason);
-    listener.paused_until = now + kPause;
+    listener.paused_until = now + kAcceptPause;
   }
 }
 

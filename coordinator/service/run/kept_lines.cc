@@ -14,7 +14,7 @@
 namespace harmony::service {
 namespace {
 
-constexpr int64_t kMaxBytes = int64_t{4} << 30;
+constexpr int64_t kMostKeptBytes = int64_t{4} << 30;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<KeptLines::Line>> KeptLines::Read() const {
   std::vector<Line> lines;
   if (fd_ < 0) return lines;
   HARMONY_ASSIGN_OR_RETURN(const std::string text,
-                           io::ReadWholeFile(absl::StrCat("/proc/self/fd/", fd_), kMaxBytes));
+                           io::ReadWholeFile(absl::StrCat("/proc/self/fd/", fd_), kMostKeptBytes));
   const absl::string_view whole = absl::string_view(text).substr(0, text.rfind('\n') + 1);
   for (const absl::string_view entry : absl::StrSplit(whole, '\n', absl::SkipEmpty())) {
     const std::vector<absl::string_view> parts = absl::StrSplit(entry, absl::MaxSplits('\t', 2));

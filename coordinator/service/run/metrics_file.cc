@@ -17,7 +17,7 @@
 namespace harmony::service {
 namespace {
 
-constexpr int64_t kMaxBytes = int64_t{4} << 30;
+constexpr int64_t kMostMetricsBytes = int64_t{4} << 30;
 constexpr int kLockTries = 100;
 constexpr useconds_t kLockPauseMicros = 20'000;
 
@@ -86,7 +86,7 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t l
   ipc::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!fd.valid()) return io::ErrnoStatus(errno, "open", path);
   HARMONY_RETURN_IF_ERROR(Lock(fd.get(), path));
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMaxBytes));
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMostMetricsBytes));
   HARMONY_ASSIGN_OR_RETURN(const Kept kept, Scan(text, path, last_step_kept));
   if (kept.bytes != text.size() && ftruncate(fd.get(), static_cast<off_t>(kept.bytes)) != 0) {
     return io::ErrnoStatus(errno, "cut", path);

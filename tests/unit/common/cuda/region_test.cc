@@ -79,5 +79,11 @@ TEST(DevicesTest, EachIsListedWithWhatAContextTakesOfIt) {
   EXPECT_NE((*gpus)[0].uuid, (*gpus)[1].uuid);
 }
 
+TEST(DevicesTest, OneThatLacksTheTypesThatKernelsTakeCannotBeUsed) {
+  const auto gpus = ListGpus(DriverWith("capability=75"));
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  EXPECT_THAT(gpus->front().problem, testing::HasSubstr("compute capability is 7.5"));
+}
+
 }  // namespace
 }  // namespace harmony::cuda
