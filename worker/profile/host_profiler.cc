@@ -14,7 +14,6 @@
 namespace harmony::worker {
 namespace {
 
-constexpr uint32_t kGeneration = 1;
 constexpr int kWakes = 200;
 constexpr Nanos kWakeDeadline = Seconds(10);
 
@@ -165,9 +164,10 @@ class HostMeter {
 
 // From a signal to the waiter: two threads wake each other in turn.
 absl::StatusOr<profile::Measured> MeasureWakes(ipc::Segment& segment) {
-  ipc::TimelineSemaphore mine = segment.Semaphore(kGeneration, ipc::kSemaphoresPerBank - 2);
-  ipc::TimelineSemaphore others = segment.Semaphore(kGeneration, ipc::kSemaphoresPerBank - 1);
-  const ipc::GenerationGuard guard = segment.Guard(kGeneration);
+  ipc::TimelineSemaphore mine = segment.Semaphore(kProfileGeneration, ipc::kSemaphoresPerBank - 2);
+  ipc::TimelineSemaphore others =
+      segment.Semaphore(kProfileGeneration, ipc::kSemaphoresPerBank - 1);
+  const ipc::GenerationGuard guard = segment.Guard(kProfileGeneration);
   std::jthread other([&, others]() mutable {
     for (uint64_t i = 1; i <= kWakes; ++i) {
       if (!mine.WaitFor(i, guard, kWakeDeadline).ok()) return;

@@ -15,7 +15,6 @@ namespace {
 
 using Part = profile::ProfileRequest::Part;
 
-constexpr uint32_t kGeneration = 1;
 constexpr Nanos kPartnersDeadline = Seconds(120);
 constexpr runtime::RepeatLimits kTogetherRepeats{5, 1000, Seconds(1)};
 constexpr runtime::RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
@@ -43,7 +42,7 @@ class Partners {
   absl::Status WaitForAll(uint64_t value) const {
     for (int device = 0; device < table_.num_devices(); ++device) {
       HARMONY_RETURN_IF_ERROR_CTX(
-          SemaphoreOf(device).WaitFor(value, context_.segment.Guard(kGeneration),
+          SemaphoreOf(device).WaitFor(value, context_.segment.Guard(kProfileGeneration),
                                       kPartnersDeadline),
           absl::StrCat("waiting for the worker of device ", device));
     }
@@ -53,7 +52,7 @@ class Partners {
  private:
   ipc::TimelineSemaphore SemaphoreOf(int device) const {
     const int index = table_.IndexOf({command::LaneKind::kCompute, device});
-    return context_.segment.Semaphore(kGeneration, static_cast<uint32_t>(index));
+    return context_.segment.Semaphore(kProfileGeneration, static_cast<uint32_t>(index));
   }
 
   const runtime::ProgramContext& context_;
