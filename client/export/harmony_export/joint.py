@@ -44,7 +44,8 @@ def _closure(roots: Iterable[fx.Node], edges: Callable[[fx.Node], Iterable[fx.No
 def _bytes_of(node: fx.Node) -> int:
     """Of a tensor, for some samples of some length."""
     tensor = node.meta["val"]
-    return int(expression(tensor.numel()).subs({SAMPLES: 64, LENGTH: 64})) * tensor.element_size()
+    elements = int(expression(tensor.numel()).subs({SAMPLES: 64, LENGTH: 64}))
+    return elements * int(tensor.element_size())
 
 
 @dataclass(frozen=True)
