@@ -13,6 +13,7 @@ from unittest import mock
 
 import sympy
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 import support  # first: it says where harmony_export is
@@ -230,6 +231,24 @@ class Roles(support.ExportTest):
         self.assertEqual([entry["aliases"] for entry in parameters if entry["name"] == "embed.weight"],
                          [["lm_head.weight"]])
         self.assertEqual([entry["values_below"] for entry in document(folder)["inputs"]], [64, 64])
+
+    def test_len_is_the_number_of_samples(self) -> None:
+        class Means(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.body(x).view(len(x), 2, -1)
+                result: Tensor = self.head(y.reshape(len(y), 8) - y.flatten(1).sum(0) / len(x))
+                return result
+
+        def loss(result: Tensor, data: dict[str, Tensor]) -> Tensor:
+            return functional.mse_loss(result, data["wanted"], reduction="sum") / len(data["wanted"])
+
+        self.export(Means(), loss, {"x": torch.randn(4, 8), "wanted": torch.randn(4, 5)})
+        self.assertIn("to the last bit", self.lines[-1])
+        self.assertEqual(len(torch.zeros(3)), 3)
 
     def test_model_is_left_as_it_was(self) -> None:
         model = own_models.PlainConvolutions().eval()

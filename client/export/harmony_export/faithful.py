@@ -6,6 +6,7 @@ kernels can do.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,26 @@ from .symbols import at, dimensions_in_memory, expression
 def tracing() -> Iterator[None]:
     """All circumstances together."""
     with (_convolutions_independent_of_samples(), _composites_of_eager(), _grouped_products_in_float32(),
-          _upsampling_backwards_of_any_size(), _transformers_as_in_eager(), without_checkpoints()):
+          _upsampling_backwards_of_any_size(), _transformers_as_in_eager(), without_checkpoints(),
+          _lengths_of_tensors()):
+        yield
+
+
+# ---- Lengths of tensors ----
+
+
+@contextlib.contextmanager
+def _lengths_of_tensors() -> Iterator[None]:
+    """Python makes a plain number of what len(x) finds, which would fix the number of samples; x.shape[0] is the same,
+    and stays a symbol."""
+    original = builtins.len
+
+    def length(value: Any, /) -> Any:
+        if isinstance(value, Tensor) and value.dim() and type(value).__len__ is Tensor.__len__:
+            return value.shape[0]
+        return original(value)
+
+    with _replaced(builtins, "len", length):
         yield
 
 
