@@ -10,11 +10,12 @@ from pathlib import Path
 from .errors import ExportError
 from .export import export
 from .precision import DTYPES
-from .tasks import TASKS, hugging_face, torchvision
+from .tasks import TASKS, has_weights, hugging_face, local_directory, torchvision
 
 _DESCRIPTION = """Writes a model as a directory that `harmony run` trains without Python.
 
   harmony-export hf ./my-bert --task masked-lm --sequence-length 128 -o bert
+  harmony-export hf google-bert/bert-base-uncased --task masked-lm -o bert        # from the local cache
   harmony-export torchvision resnet50 --loss cross_entropy -o resnet50
 
 Models of one's own are exported from Python: harmony_export.export(model, loss, batch, out=DIR)."""
@@ -36,8 +37,9 @@ def _parser() -> argparse.ArgumentParser:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     sources = parser.add_subparsers(dest="source", required=True)
 
-    hf = sources.add_parser("hf", help="a model of transformers, from a local directory")
-    hf.add_argument("directory", type=Path, help="holds config.json, and *.safetensors for init pretrained")
+    hf = sources.add_parser("hf", help="a model of transformers")
+    hf.add_argument("model", metavar="NAME_OR_DIR", help="a local directory with config.json, and *.safetensors for init "
+                    "pretrained; or a name of the Hugging Face hub, whose files are in the local cache (hf download NAME)")
     hf.add_argument("--task", required=True, choices=TASKS)
     hf.add_argument("--sequence-length", type=int, metavar="T",
                     help="fixed at export; the model's longest where it is not given, at most 1024")
@@ -83,17 +85,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> None:
     if args.source == "hf":
-        has_weights = any(args.directory.glob("*.safetensors"))
-        task = hugging_face(args.directory, args.task, sequence_length=args.sequence_length, seed=args.seed,
-                            pretrained=args.init == "pretrained" or (args.init == "auto" and has_weights),
-                            fake=args.no_weights, attention=args.attention, attention_mask=args.attention_mask,
-                            dropout=args.dropout, any_length=args.any_sequence_length, narrow=args.dtype == "bf16")
+        pretrained = args.init == "pretrained" or (args.init == "auto" and has_weights(local_directory(args.model)))
+        task = hugging_face(args.model, args.task, sequence_length=args.sequence_length, seed=args.seed,
+                            pretrained=pretrained, fake=args.no_weights, attention=args.attention,
+                            attention_mask=args.attention_mask, dropout=args.dropout,
+                            any_length=args.any_sequence_length, narrow=args.dtype == "bf16")
     else:
         task = torchvision(args.model, args.loss, classes=args.classes, image_size=args.image_size, seed=args.seed,
                            fake=args.no_weights)
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
            values_below=task.values_below, sequence_length=task.sequence_length, dynamic=task.dynamic,
            longest_sequence=task.longest_sequence, dropout=args.dropout, fused_loss=args.fused_loss,
-           dtype=args.dtype, keep_fp32=task.keep_fp32, weights=not args.no_weights, check=args.check, tolerance=args.tolerance, overwrite=args.overwrite,
-           copies=task.copies)
+           dtype=args.dtype, keep_fp32=task.keep_fp32, weights=not args.no_weights, check=args.check,
+           tolerance=args.tolerance, overwrite=args.overwrite, copies=task.copies)
     print(f"written to {args.out}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from .memory import without_memory
 TASKS = ("causal-lm", "masked-lm", "seq2seq", "image-classification")
 _MOST_SEQUENCE = 1024
 _MASK = "attention_mask"
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 @dataclass
@@ -42,7 +43,8 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
                  pretrained: bool = False, fake: bool = False, attention: str | None = None,
                  attention_mask: bool = False, dropout: bool = True, any_length: bool = False,
                  narrow: bool = False) -> Task:
-    """A model of transformers: `source` is a local directory or a configuration. Without `pretrained` its weights
+    """A model of transformers: `source` is a local directory, a name of the Hugging Face hub whose files are in the local
+    cache, or a configuration. Without `pretrained` its weights
     are drawn anew from the seed; with `fake` they take no memory and are not written. `attention` is transformers'
     implementation of it, such as "sdpa" or "eager"; with `attention_mask` it is told which tokens are there. Without
     `dropout` nothing is dropped. With `any_length` the length of sequences is free, up to the model's longest.
@@ -52,7 +54,7 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
         raise ExportError(f"the task '{task}' is not known", fix=f"Give one of {', '.join(TASKS)}")
     if any_length and task == "image-classification":
         raise ExportError("images have no sequence length to leave free", fix="Leave out --any-sequence-length")
-    folder = Path(source) if isinstance(source, (str, Path)) else None
+    folder = local_directory(source) if isinstance(source, (str, Path)) else None
     if folder is not None and not (folder / "config.json").is_file():
         raise ExportError(f"{folder} has no config.json", fix="Give a local directory of a Hugging Face model")
     if folder is None and pretrained:
@@ -82,7 +84,7 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
         else:
             model = build.from_config(config, dtype=torch.float32)
     keep = _kept_in_float32(build, config) if narrow else []
-    name = folder.resolve().name if folder else config.model_type
+    name = _name_of(source, folder) if folder else config.model_type
     copies = _files_to_copy(folder) if folder else []
     if task == "image-classification":
         return Task(model.train(), _cross_entropy, _image_batch(config), name, keep_fp32=keep, copies=copies)
@@ -96,6 +98,33 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     else:
         made.sequence_length = length
     return made
+
+
+def local_directory(source: str | Path) -> Path:
+    """A directory of a model of transformers; of a name of the hub, that which the local cache has. Nothing is
+    downloaded."""
+    if Path(source).is_dir():
+        return Path(source)
+    name = str(source)
+    if not _HUB_NAME.fullmatch(name):
+        raise ExportError(f"there is no directory {name}", fix="Give a local directory of a Hugging Face model, or a name "
+                          "of the hub such as bert-base-uncased")
+    hub = _import("huggingface_hub", "Install transformers to export its models")
+    try:
+        return Path(hub.snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError) as error:  # of its own errors, all are one of these
+        raise ExportError(f"{name} is no directory, nor a model in the local cache of the Hugging Face hub "
+                          f"({hub.constants.HF_HUB_CACHE})", fix=f"Download it before: hf download {name}") from error
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a directory of a model of transformers has weights."""
+    return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
+
+
+def _name_of(source: Any, folder: Path) -> str:
+    """The cache's own directories have other names than their models."""
+    return folder.resolve().name if Path(source).is_dir() else str(source).rpartition("/")[2]
 
 
 def _kept_in_float32(build: Any, config: Any) -> list[str]:
