@@ -31,7 +31,7 @@ from harmony_export.chain import cut, dropouts_of
 from harmony_export.check import drawing, rows
 from harmony_export.cuts import find_cuts
 from harmony_export.dropout import KEYS, Place, sample_keys, switched_off
-from harmony_export.export import loss_call
+from harmony_export.losses import loss_call
 from harmony_export.precision import in_bfloat16
 from harmony_export.tasks import hugging_face, torchvision
 

@@ -170,14 +170,15 @@ class Autocast(support.ExportTest):
             return Inside(lambda: torch.autocast(device, dtype=dtype))
 
         for reason, model, options in (
-                ("the model: the model computes under autocast to torch.float16. .*no scaling",
+                (r"the model \(.*test_autocast.py:\d+\): the model computes under autocast to torch.float16. .*no scaling",
                  region("cpu", torch.float16), {}),
                 ("autocast of the device 'cuda'", region("cuda", torch.bfloat16), {}),
                 ("the fused loss computes in fp32, and with dtype autocast", mlp(),
                  {"dtype": "autocast", "fused_loss": True}),
                 ("keep_fp32 is given, and dtype is 'autocast'", mlp(), {"dtype": "autocast", "keep_fp32": ["1.*"]}),
                 ("type torch.bfloat16. .*dtype='bf16'", mlp().bfloat16(), {"dtype": "autocast"}),
-                ("gate: the model does not run in bfloat16", autocast_models.Block(8), {"dtype": "bf16"})):
+                (r"gate \(.*autocast_models.py:\d+\): the model does not run in bfloat16", autocast_models.Block(8),
+                 {"dtype": "bf16"})):
             with self.subTest(reason), self.assertRaisesRegex(ExportError, reason):
                 batch = {"x": torch.randn(4, 6, 8), "labels": torch.zeros(4, 6, 8)}
                 self.export(model, "mse_loss", batch, **options)

@@ -17,7 +17,7 @@ import make_models
 from harmony_export import ExportError
 from harmony_export.check import Exactness, check
 from harmony_export.dropout import switched_off
-from harmony_export.export import loss_call
+from harmony_export.losses import loss_call
 from harmony_export.lengths import of_length
 from harmony_export.polynomial import Polynomial
 
@@ -193,8 +193,8 @@ class Refused(support.ExportTest):
         return Changed()
 
     def test_a_length_in_the_code(self) -> None:
-        self.refused(r"fixes the length of the sequences.*without dynamic", self.changed(
-            lambda model, x: model.blocks[0](x.reshape(-1, 12, 32))), ids(12))
+        self.refused(r"^the model \(.*test_lengths.py:\d+\): .*fixes the length of the sequences.*without dynamic",
+                     self.changed(lambda model, x: model.blocks[0](x.reshape(-1, 12, 32))), ids(12))
 
     def test_a_condition_on_the_length(self) -> None:
         def even(model: Any, x: Tensor) -> Tensor:
@@ -202,8 +202,8 @@ class Refused(support.ExportTest):
 
         for length in (12, 13):
             with self.subTest(length):
-                self.refused(r"depend on the length of the sequences.*s.*does not hold for", self.changed(even),
-                             ids(length))
+                self.refused(r"^the model \(.*test_lengths.py:\d+\): .*depend on the length of the sequences.*s.*does not "
+                             "hold for", self.changed(even), ids(length))
 
     def test_sizes_that_are_no_polynomials(self) -> None:
         def halved(model: Any, x: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class Refused(support.ExportTest):
                 x = torch.cat((x[:, ::2], x[:, 1::2]), dim=1)[:, :x.shape[1]]
             return x
 
-        self.refused("length of the sequences", self.changed(halved), ids(12))
+        self.refused(r"^the model \(.*test_lengths.py:\d+\): .*length of the sequences", self.changed(halved), ids(12))
 
     def test_another_computation_at_one_length(self) -> None:
         # Scores of 64 classes and 64 tokens look as if classes came last.

@@ -18,7 +18,7 @@ import support  # first: it says where harmony_export is
 import eager
 import make_models
 from harmony_export.dropout import Drawing, Place, _attention, applied, draw, sample_keys
-from harmony_export.export import loss_call
+from harmony_export.losses import loss_call
 
 
 def document(folder: Path) -> Any:

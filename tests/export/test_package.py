@@ -28,8 +28,8 @@ class Package(unittest.TestCase):
         # Building leaves files beside the sources.
         shutil.copytree(PROJECT, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
         target = folder / "target"
-        done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index",
-                               "--no-deps", "--no-build-isolation", "--target", target, folder / "source"],
+        done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                               "--no-index", "--no-deps", "--no-build-isolation", "--target", target, folder / "source"],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         files = {path.name for path in (PROJECT / "harmony_export").iterdir() if path.is_file()}

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+import re
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
+import transformers
 from torch import Tensor, library, nn
 
 import support  # first: it says where harmony_export is
 
 from harmony_export import ExportError
 from harmony_export.cli import main
+
+
+def lines_of(function: Callable[..., Any]) -> range:
+    """The lines of this file that a function is written on."""
+    lines, first = inspect.getsourcelines(function)
+    return range(first, first + len(lines))
 
 
 class Tripled(torch.autograd.Function):
@@ -77,6 +87,11 @@ def batch() -> dict[str, Tensor]:
     return {"x": torch.randn(4, 8), "labels": torch.randint(0, 5, (4,))}
 
 
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
 class SharedNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -89,6 +104,39 @@ class SharedNorm(nn.Module):
         return x
 
 
+def fixed(module: nn.Module, x: Tensor) -> Tensor:
+    return x.view(4, 8)
+
+
+def fixed_by_halves(module: nn.Module, x: Tensor) -> Tensor:
+    return x.view(2, -1)
+
+
+def fixed_by_a_loop(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.stack([x[i] for i in range(len(x))])
+
+
+def fixed_by_a_branch(module: nn.Module, x: Tensor) -> Tensor:
+    return x * 2 if x.shape[0] > 4 else x
+
+
+def number(module: nn.Module, x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def list_of_numbers(module: nn.Module, x: Tensor) -> Tensor:
+    return x * sum(x.sum(0).tolist())
+
+
+def broken(module: nn.Module, x: Tensor) -> Tensor:
+    return x @ torch.ones(9, 8)
+
+
+def loss_by_a_number(result: Tensor, data: Any) -> Tensor:
+    counted = (data["labels"] != -100).sum().item()
+    return functional.cross_entropy(result, data["labels"], reduction="sum") / counted
+
+
 class Refusals(support.ExportTest):
     def refused(self, text: str, model: nn.Module, loss: Any = "cross_entropy", data: Any = None,
                 **options: Any) -> ExportError:
@@ -98,43 +146,73 @@ class Refusals(support.ExportTest):
         self.assertEqual(list(self.dir.iterdir()), [], "nothing is left behind")
         return caught.exception
 
+    def refused_at(self, module: str, function: Callable[..., Any], error: ExportError) -> None:
+        """The place is that module, and a line of that function."""
+        found = re.fullmatch(rf"{module} \((.*):(\d+)\)", error.where)
+        self.assertTrue(found and found[1] == __file__ and int(found[2]) in lines_of(function), error.where)
+
     def test_custom_function(self) -> None:
-        error = self.refused("Tripled is a custom autograd.Function", around(lambda _, x: Tripled.apply(x)))
-        self.assertEqual(error.where, "1")
+        apply = lambda _, x: Tripled.apply(x)
+        self.refused_at("1", apply, self.refused("Tripled is a custom autograd.Function", around(apply)))
 
     def test_foreign_operator(self) -> None:
         self.refused("example.twice.default is no operator of ATen", around(lambda _, x: x + twice(x.detach())))
 
     def test_values_decide(self) -> None:
-        self.refused("depends on the values of tensors", around(branch))
+        self.refused_at("1", branch, self.refused("depends on the values of tensors", around(branch)))
         self.refused("depends on the values of tensors", around(condition))
         self.refused("size of .* depends on the values of tensors", around(lambda _, x: x[x > 0].sum() * x))
+        for function in (number, list_of_numbers):
+            self.refused_at("1", function, self.refused(r"a number is read .* without \.item\(\)", around(function)))
+        layers = around(lambda _, x: x)
+        self.refused_at("the loss", loss_by_a_number, self.refused("a number is read", layers, loss_by_a_number))
 
     def test_buffers_that_outputs_read(self) -> None:
         self.refused("buffer 1.mean is written by the forward", around(centred))
         self.refused("norm.running_mean", SharedNorm())
 
     def test_random_numbers(self) -> None:
-        error = self.refused("randn_like.default draws random numbers", around(noisy))
-        self.assertIn("1 (", error.where)
+        self.refused_at("1", noisy, self.refused("randn_like.default draws random numbers", around(noisy)))
 
     def test_input_that_is_written(self) -> None:
         self.refused("writes to a batch input", nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Linear(8, 5)))
 
     def test_loss(self) -> None:
         layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
-        self.refused("rather than a scalar loss", layers, None, {"x": torch.randn(4, 8)})
+        self.refused(r"returns no loss but a tensor of shape \[n, 5\].*Give loss=", layers, None, {"x": torch.randn(4, 8)})
+        self.refused("neither a tensor nor something with .logits", around(lambda _, x: x).append(Pair()))
+        for returned, said in ((None, "None"), (1.0, "a float"), ((torch.ones(()), torch.ones(())), "a tuple of 2"),
+                               (torch.ones(3), r"a tensor of shape \[3\] and type torch.float32")):
+            function = lambda result, data: returned
+            error = self.refused(f"the loss function returns {said} rather than one number", layers, function)
+            self.refused_at("the loss", function, error)
         self.refused("no mean over the samples", layers,
                      lambda result, data: functional.cross_entropy(result, data["labels"], reduction="sum"))
         self.refused("is not known", layers, "hinge")
         self.refused("has no 'labels'", layers, "mse_loss", {"x": torch.randn(4, 8)})
+
+    def test_loss_of_transformers(self) -> None:
+        config = transformers.GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=11, n_positions=8, bos_token_id=0,
+                                         eos_token_id=0)
+        model = transformers.GPT2LMHeadModel(config)
+        self.refused("no loss but a CausalLMOutput.* add 'labels'", model, None,
+                     {"input_ids": torch.randint(0, 11, (2, 8))})
 
     def test_parameters(self) -> None:
         layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
         self.refused("0.weight: the parameter is trained and has the type torch.float64", layers.double())
 
     def test_number_of_samples(self) -> None:
-        self.refused("the model fixes the number of samples", around(lambda _, x: x.view(3, 8)))
+        for function in (fixed, fixed_by_a_loop, fixed_by_a_branch):
+            self.refused_at("1", function, self.refused(r"the model fixes the number of samples", around(function)))
+        two = {name: tensor[:2] for name, tensor in batch().items()}
+        error = self.refused(r"fixes the number of samples.*x\.size\(0\)", around(fixed_by_halves), data=two)
+        self.refused_at("1", fixed_by_halves, error)
+
+    def test_what_does_not_run_in_eager_pytorch(self) -> None:
+        self.refused_at("1", broken, self.refused("does not run on the sample batch in eager PyTorch", around(broken)))
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+        self.refused("does not run .*Target 7 is out of bounds", layers, data={**batch(), "labels": torch.full((4,), 7)})
 
     def test_cuts(self) -> None:
         self.refused("does not fall into two layers", nn.Linear(8, 5))

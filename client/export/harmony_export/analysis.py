@@ -10,7 +10,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from .capture import Captured, base_of, draws_random_numbers, mutated_arguments, place_of
+from . import places
+from .capture import Captured, base_of, draws_random_numbers, mutated_arguments
 from .dropout import MASK
 from .errors import ExportError
 from .symbols import grows
@@ -57,20 +58,23 @@ class Analysis:
     def refuse_operators(self) -> None:
         """Only operators of ATen that draw no random numbers can be exported: a worker has no others, and one that
         computes a layer again would draw other numbers."""
-        for node in self.live:
+        for node in sorted(self.live, key=self.order.__getitem__):
+            for read in [n for n in (node, *node.all_input_nodes) if _is_number_of_values(n)]:
+                raise ExportError(f"a number is read out of a tensor ({_name(read)})", places.of_node(read), "Leave it a "
+                                  "tensor: without .item(), .tolist(), float(), int() and bool()")
             if node.op == "get_attr":
-                raise ExportError(f"the program refers to the object '{node.target}'", place_of(node),
+                raise ExportError(f"the program refers to the object '{node.target}'", places.of_node(node),
                                   "Only tensors and functions of tensors can be exported")
             if node.op != "call_function" or node.target in (operator.getitem, MASK):
                 continue
             if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
-                raise ExportError(f"{node.target} is no operator of ATen", place_of(node),
+                raise ExportError(f"{node.target} is no operator of ATen", places.of_node(node),
                                   "Write it with PyTorch's own tensor operations, and loops and conditions in Python")
             if _has_size_of_values(node):
                 raise ExportError(f"the size of {node.target}'s result depends on the values of tensors",
-                                  place_of(node), "Use masks and weights in tensors of fixed sizes")
+                                  places.of_node(node), "Use masks and weights in tensors of fixed sizes")
             if draws_random_numbers(node):
-                raise ExportError(f"{node.target} draws random numbers", place_of(node),
+                raise ExportError(f"{node.target} draws random numbers", places.of_node(node),
                                   "Switch the noise off, or give random numbers as a batch input")
 
     def _find_writes(self) -> None:
@@ -84,11 +88,11 @@ class Analysis:
                 if source is None:
                     continue
                 if source.kind == "input":
-                    raise ExportError(f"{node.target} writes to a batch input", place_of(node),
+                    raise ExportError(f"{node.target} writes to a batch input", places.of_node(node),
                                       "Write to a copy: x = x.clone()")
                 entry = self.captured.state.entries[source.index]
                 if isinstance(entry.tensor, torch.nn.Parameter):
-                    raise ExportError(f"the forward writes to the parameter {entry.name}", place_of(node),
+                    raise ExportError(f"the forward writes to the parameter {entry.name}", places.of_node(node),
                                       "Parameters change by the optimizer only")
                 self.statistics.add(base)
                 entry.role = "statistic"
@@ -170,6 +174,15 @@ class Analysis:
         if isinstance(value, Tensor):
             return value.is_floating_point() or value.is_complex()
         return isinstance(value, (tuple, list))
+
+
+def _is_number_of_values(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and bool(free_unbacked_symbols(value))
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if isinstance(node.target, OpOverload) else getattr(node.target, "__name__", node.name)
 
 
 def _has_size_of_values(node: fx.Node) -> bool:

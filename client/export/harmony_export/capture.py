@@ -8,13 +8,9 @@ import functools
 import io
 import logging
 import operator
-import re
-import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import FrameType
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -22,10 +18,11 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import autocast, dropout, faithful
+from . import autocast, dropout, faithful, places
 from .errors import ExportError
-from .state import State
+from .explain import Assumptions, explained
 from .polynomial import LENGTH, SAMPLES
+from .state import State
 from .symbols import name_symbol
 
 aten = torch.ops.aten
@@ -59,13 +56,14 @@ class Program(nn.Module):
     """What is traced: batch inputs and the samples' keys in, loss out."""
 
     def __init__(self, model: nn.Module, call: Call, names: Sequence[str], tracing: dropout.Tracing,
-                 dynamic: Mapping[str, Sequence[int]]) -> None:
+                 dynamic: Mapping[str, Sequence[int]], assumptions: Assumptions) -> None:
         super().__init__()
         self.model = model
         self._call = call
         self._names = list(names)
         self._tracing = tracing
         self._dynamic = dynamic
+        self._assumptions = assumptions
 
     def forward(self, *inputs: Tensor) -> Tensor:
         batch = dict(zip(self._names, inputs))
@@ -75,6 +73,7 @@ class Program(nn.Module):
             torch._check(length == _lengths(batch, self._dynamic)[0])  # type: ignore[no-untyped-call]
             name_symbol(length, LENGTH)
         self._tracing.keys = inputs[-1]
+        self._assumptions.begin()
         return self._call(self.model, batch)
 
 
@@ -98,6 +97,7 @@ class Captured:
     dropouts: dropout.Tracing
     length: torch.SymInt | None = None  # of the sequences, where it is free
     under_autocast: bool = False  # somewhere in it
+    of_lengths: Mapping[Any, str] = field(default_factory=dict)  # by guard of the length, the place that made it
 
     @property
     def graph(self) -> fx.Graph:
@@ -122,54 +122,7 @@ class Captured:
         raise AssertionError("a traced program has inputs")
 
 
-# ---- Where in the model something stands ----
-
-
-def module_stack(node: fx.Node) -> list[tuple[str, str]]:
-    """The modules of the user's model that a node was traced in, outermost first: a key that tells
-    calls of one module apart, and the module's path."""
-    stack = []
-    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
-        if path == "model" or path.startswith("model."):
-            stack.append((key, path[len("model."):]))
-    return stack
-
-
-def place_of(node: fx.Node) -> str:
-    """The innermost module of a node and the line of code, for messages."""
-    stack = module_stack(node)
-    place = stack[-1][1] if stack else ""
-    line = _code_line(node.meta.get("stack_trace"))
-    return f"{place or 'the model'}{f' ({line})' if line else ''}"
-
-
-def _code_line(trace: str | None) -> str:
-    lines = [line.strip() for line in (trace or "").strip().split("\n") if line.strip()]
-    files = [line for line in lines if line.startswith("File ")]
-    if not files:
-        return ""
-    parts = files[-1].replace('"', "").split(", ")
-    return f"{parts[0][len('File '):]}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else parts[0]
-
-
-def module_in(frames: Sequence[FrameType], model: nn.Module) -> str:
-    """The innermost module of the model whose code runs in one of the frames, outermost first."""
-    names = {id(module): name for name, module in model.named_modules()}
-    for frame in reversed(frames):
-        this = frame.f_locals.get("self")
-        if isinstance(this, nn.Module) and id(this) in names:
-            return names[id(this)] or "the model"
-    return "the model"
-
-
-def _running(model: nn.Module) -> str:
-    """The innermost module of the model whose code is running."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        frames.insert(0, frame)
-        frame = frame.f_back
-    return module_in(frames, model)
+# ---- What tracing would lose ----
 
 
 @contextlib.contextmanager
@@ -179,10 +132,10 @@ def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch._higher_order_ops"):
-            raise ExportError(f"control flow depends on the values of tensors ({cls.__qualname__})", _running(model),
-                              "Use torch.where, masks, or loops of a fixed length")
+            raise ExportError(f"control flow depends on the values of tensors ({cls.__qualname__})",
+                              places.of_running(model), "Use torch.where, masks, or loops of a fixed length")
         raise ExportError(f"{cls.__module__}.{cls.__qualname__} is a custom autograd.Function, whose backward an "
-                          "exported program loses", _running(model),
+                          "exported program loses", places.of_running(model),
                           "Write it with differentiable tensor operations")
 
     setattr(torch.autograd.Function, "apply", classmethod(refuse))
@@ -193,7 +146,7 @@ def _refusing_custom_functions(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writing_buffers() -> Iterator[None]:
+def _writing_buffers(model: nn.Module) -> Iterator[None]:
     """torch.export forgets what is assigned to a buffer (self.mean = ...), but sees what is written to it."""
     original = nn.Module.__setattr__
 
@@ -203,7 +156,7 @@ def _writing_buffers() -> Iterator[None]:
             original(module, name, value)
         elif buffer.shape != value.shape or buffer.dtype != value.dtype:
             raise ExportError(f"the forward assigns {list(value.shape)}, {value.dtype} to the buffer '{name}' of "
-                              f"{list(buffer.shape)}, {buffer.dtype}", type(module).__name__,
+                              f"{list(buffer.shape)}, {buffer.dtype}", places.of_running(model),
                               "Keep the buffer's shape and type")
         else:
             buffer.copy_(value.detach())
@@ -232,27 +185,28 @@ def quiet() -> Iterator[None]:
 
 
 def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
-            dynamic: Mapping[str, Sequence[int]] | None = None) -> Captured:
+            dynamic: Mapping[str, Sequence[int]] | None = None, given: Mapping[str, Tensor] | None = None) -> Captured:
     """Traces the loss of a batch. The number of samples in it must be at least two and should be a number
-    that no other size has; so should the size of the dimensions in `dynamic`, which are the sequence's."""
+    that no other size has; so should the size of the dimensions in `dynamic`, which are the sequence's. `given` is the
+    batch that the user gave, to see after a failure whether eager PyTorch takes it."""
     dynamic = dynamic or {}
     names = [*batch, dropout.KEYS]
     dropouts = dropout.Tracing()
-    program = Program(model, call, list(batch), dropouts, dynamic)
+    assumptions = Assumptions(model)
+    program = Program(model, call, list(batch), dropouts, dynamic, assumptions)
     samples = len(next(iter(batch.values())))
     inputs = (*batch.values(), torch.zeros(samples, dtype=torch.int64))
     state = State(model)
     dimension = torch.export.Dim("n")
     shapes = tuple({0: dimension, **{place: torch.export.Dim.DYNAMIC for place in dynamic.get(name, ())}}
                    for name in names)
-    with (_refusing_custom_functions(model), _writing_buffers(), faithful.tracing(), dropout.applied(dropouts),
-          autocast.recorded(lambda: _running(model)), quiet()):
+    with (_refusing_custom_functions(model), _writing_buffers(model), faithful.tracing(), dropout.applied(dropouts),
+          autocast.recorded(lambda: places.of_running(model)), assumptions.recorded(), quiet()):
         try:
             exported = torch.export.export(program, inputs, dynamic_shapes=(shapes,), strict=False)
-        except ExportError:
-            raise
         except Exception as error:
-            raise _explained(error, model) from error
+            said = explained(error, model, assumptions, call, given or batch)
+            raise said from (None if said is error else error)
     module = exported.graph_module
     assert isinstance(module, fx.GraphModule)
     inline_regions(module)
@@ -271,8 +225,9 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
         names.pop()
     result = module.graph.output_node().args[0]
     assert isinstance(result, (tuple, list))
-    loss = _checked_loss(result[0], len(result))
-    captured = Captured(module, sources, loss, state, names, dropouts, under_autocast=under_autocast)
+    loss = _checked_loss(result[0])
+    captured = Captured(module, sources, loss, state, names, dropouts, under_autocast=under_autocast,
+                        of_lengths=assumptions.of_lengths)
     name_symbol(captured.samples, SAMPLES)
     if dynamic:
         given = {names[source.index]: node.meta["val"] for node, source in sources.items() if source.kind == "input"}
@@ -315,15 +270,9 @@ def _sources(exported: torch.export.ExportedProgram, graph: fx.Graph, state: Sta
     return sources
 
 
-def _checked_loss(loss: Any, results: int) -> fx.Node:
-    value = loss.meta.get("val") if isinstance(loss, fx.Node) else None
-    if results != 1 or not isinstance(value, Tensor) or value.dim() != 0 or not value.is_floating_point():
-        seen = f"{results} results" if results != 1 else f"a {type(value).__name__}"
-        if isinstance(value, Tensor) and results == 1:
-            seen = f"a tensor of shape {list(value.shape)} and type {value.dtype}"
-        raise ExportError(f"the model's result is {seen} rather than a scalar loss",
-                          fix="Pass loss=..., or return the mean (or sum) over the labels alone")
+def _checked_loss(loss: Any) -> fx.Node:
     assert isinstance(loss, fx.Node)
+    value = loss.meta["val"]
     if loss.op == "placeholder":
         raise ExportError("the loss is an input of the model", fix="Return a loss that the model computes")
     if value.dtype != torch.float32:
@@ -332,33 +281,6 @@ def _checked_loss(loss: Any, results: int) -> fx.Node:
             fix = "Compute it in float32: take logits.float(), or result.float(), before the loss"
         raise ExportError(f"the loss has the type {value.dtype}", fix=fix)
     return loss
-
-
-def _explained(error: Exception, model: nn.Module) -> ExportError:
-    """What torch.export has to say, in our words where the cause is a known one."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ExportError):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    where = module_in(frames, model)
-    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
-    text = str(error).strip()
-    first = text.split("\n", maxsplit=1)[0]
-    by_values = ("DataDependent", "DynamicOutputShape")
-    if any(kind in kinds for kind in by_values) or "data-dependent" in text.lower() or "unbacked" in text.lower():
-        return ExportError(f"control flow or a size depends on the values of tensors ({first})", where,
-                           "Use torch.where, masks, or loops of a fixed length")
-    if "Constraint" in kinds or "constraints violated" in text.lower() or re.search(r"\bs\d+\b", first):
-        reason = next((line.strip() for line in text.split("\n") if "dynamic_shapes" in line or "- " in line), first)
-        if re.search(r"size\(\)\[[1-9]", reason):
-            return ExportError(f"the model fixes the length of the sequences ({reason})", where,
-                               "Take the length from the inputs (x.size(1)) and write no number in its place, or export "
-                               "with a fixed length: without dynamic=... (--any-sequence-length)")
-        return ExportError(f"the model fixes the number of samples ({reason})", where,
-                           "Take the batch size from the inputs (x.size(0)) and write no number in its place")
-    return ExportError(f"torch.export cannot trace the model: {type(error).__name__}: {text[:1500]}", where)
 
 
 # ---- Regions ----
@@ -400,7 +322,7 @@ def _copy_region(graph: fx.Graph, region: fx.GraphModule, call: fx.Node, argumen
                     copies[node].meta["nn_module_stack"] = call.meta.get("nn_module_stack")
             elif node.op != "output":
                 raise ExportError(f"'{node.target}' inside a region without gradients cannot be exported",
-                                  place_of(call))
+                                  places.of_node(call))
     return list(fx.node.map_arg(region.graph.output_node().args[0], lambda n: copies[n]))  # type: ignore[arg-type]
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
+from . import places
 from .analysis import Analysis, inputs_of, is_size
-from .capture import Captured, base_of, module_stack, mutated_arguments, place_of
+from .capture import Captured, base_of, mutated_arguments
 from .dropout import MASK, Place
 from .errors import ExportError
 from .polynomial import LENGTH, SAMPLES
@@ -119,7 +120,7 @@ def _assign_parts(captured: Captured, cuts: dict[str, str]) -> tuple[dict[fx.Nod
         if node.target is operator.getitem:
             part[node] = part[node.args[0]]
             continue
-        stack = module_stack(node)
+        stack = places.module_stack(node)
         # What has no module was put in by the export: it stays where the operation before it is.
         region = _region(stack, cuts) if stack or not names else current
         if region != current:
@@ -156,7 +157,7 @@ def _write_out_of_place(captured: Captured, part: dict[fx.Node, int]) -> None:
             aliases = [n for n in graph.nodes if n not in (argument, node) and base_of(n) is base
                        and not later.isdisjoint(n.users)]
             if base is not argument or functional is None or aliases:
-                raise ExportError(f"{node.target} writes to a tensor that an earlier layer made", place_of(node),
+                raise ExportError(f"{node.target} writes to a tensor that an earlier layer made", places.of_node(node),
                                   "Write to a copy, or cut so that both stand in one layer")
             with graph.inserting_before(node):
                 copy = graph.call_function(functional, node.args, node.kwargs)
@@ -359,7 +360,7 @@ class _PieceBuilder:
             return self._copies[node]
         value = node.meta["val"]
         if isinstance(value, torch.SymInt) and any(str(s).startswith("u") for s in value.node.expr.free_symbols):
-            raise ExportError(f"a size depends on the values of tensors ({node.target})", place_of(node),
+            raise ExportError(f"a size depends on the values of tensors ({node.target})", places.of_node(node),
                               "Use masks and tensors of fixed sizes")
         return self._sizes.build(expression(value))
 
@@ -367,7 +368,7 @@ class _PieceBuilder:
         value = node.meta.get("val")
         copy = self._copies[node]
         if not isinstance(value, Tensor):
-            raise ExportError("a list of tensors crosses a cut", place_of(node), "Move the cut, or unpack it before")
+            raise ExportError("a list of tensors crosses a cut", places.of_node(node), "Move the cut, or unpack it before")
         if self._is_last:
             return copy
         form = boundary_form(node)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import autocast
-from .capture import Call, Captured, capture, is_view
+from .capture import Captured, capture, is_view
 from .chain import cut, dropouts_of
 from .check import TOLERANCE, rows
 from .check import check as check_directory
@@ -26,12 +24,11 @@ from .dropout import KEYS, switched_off
 from .errors import ExportError
 from .labels import COUNTS, make_sum
 from .lengths import Dynamic, Lengths, dimensions, find_lengths, length_in, of_length, special_lengths
+from .losses import LossFunction, loss_call
 from .memory import has_memory
 from .polynomial import Polynomial, number
-from .precision import Masters, check_runs, check_types, in_bfloat16, rounded
+from .precision import Masters, check_runs, check_types, in_bfloat16
 
-LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
-_LOSSES = ("cross_entropy", "mse_loss")
 _MOST_CHECKED = 512  # of lengths that nobody asked for: attention takes their square
 
 aten = torch.ops.aten
@@ -99,8 +96,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         if zero:
             report(f"not applied: {', '.join(zero)}")
         if dtype != "fp32" and has_memory(model):
-            check_runs(model, call, rows(sample_batch, 2), dtype)
-        captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places)
+            check_runs(model, call, sample_batch, dtype)
+        captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places, sample_batch)
         for entry in captured.state.entries:
             if entry.master is None:
                 entry.master = masters.of(entry.tensor)
@@ -148,7 +145,7 @@ def _of_other_lengths(batch: Mapping[str, Tensor], places: Mapping[str, Sequence
     return [rows(of_length(batch, places, length), 2) for length in sorted(tried)]
 
 
-# ---- Calling the model ----
+# ---- What is given ----
 
 
 def _check_batch(batch: Mapping[str, Tensor]) -> None:
@@ -171,54 +168,6 @@ def _check_devices(model: nn.Module) -> None:
         if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
             raise ExportError(f"the tensor lies on the device '{tensor.device}'", name,
                               "Call model.cpu(); make models without memory inside harmony_export.without_memory()")
-
-
-def loss_call(model: nn.Module, loss: str | LossFunction | None, batch: Mapping[str, Tensor], dtype: str = "fp32"
-              ) -> Call:
-    """How the loss of a batch is computed. In bf16 the model takes bfloat16 where the batch has other floats."""
-    compute = _named_loss(loss) if isinstance(loss, str) else loss
-    names = _names_of_forward(model, [name for name in batch if compute is None or name != "labels"])
-
-    def run(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        given = {name: rounded(tensor) if dtype == "bf16" else tensor for name, tensor in inputs.items()}
-        if names is None:
-            result = module(next(iter(given.values())))
-        else:
-            result = module(**{name: given[name] for name in names})
-        if compute is not None:
-            return compute(result, inputs)
-        return result if isinstance(result, Tensor) else getattr(result, "loss", result)
-
-    return autocast.of_training(run) if dtype == "autocast" else run
-
-
-def _names_of_forward(model: nn.Module, given: Sequence[str]) -> list[str] | None:
-    parameters = inspect.signature(model.forward).parameters
-    names = [name for name in given if name in parameters]
-    if not names and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return list(given)
-    return names or None
-
-
-def _named_loss(name: str) -> LossFunction:
-    if name not in _LOSSES:
-        raise ExportError(f"the loss '{name}' is not known", fix=f"Give one of {', '.join(_LOSSES)}, or a function")
-
-    def compute(result: Any, batch: Mapping[str, Tensor]) -> Tensor:
-        if "labels" not in batch:
-            raise ExportError("the sample batch has no 'labels'", fix="Add them, or give the loss as a function")
-        output = result if isinstance(result, Tensor) else result.logits
-        if output.dtype == torch.bfloat16:
-            output = output.float()  # losses are float32
-        labels = batch["labels"]
-        if name == "cross_entropy" and output.dim() > 2 and output.shape[:-1] == labels.shape:
-            # Classes last, as sequence models have them.
-            output, labels = output.flatten(0, -2), labels.flatten()
-        value = getattr(functional, name)(output, labels)
-        assert isinstance(value, Tensor)
-        return value
-
-    return compute
 
 
 @contextlib.contextmanager

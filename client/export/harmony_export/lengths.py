@@ -91,12 +91,14 @@ def find_lengths(captured: Captured, longest: int | None) -> Lengths:
                           fix="Export with a fixed length: without dynamic=...")
     lengths = Lengths(least, most)
     env = captured.length.node.shape_env
-    check_guards(env, env.guards, lengths, "the model")
+    check_guards(env, env.guards, lengths, "the model", captured.of_lengths)
     return lengths
 
 
-def check_guards(env: ShapeEnv, guards: Iterable[ShapeGuard], lengths: Lengths | None, where: str) -> None:
-    """A program must be the same for every number of samples and every length.
+def check_guards(env: ShapeEnv, guards: Iterable[ShapeGuard], lengths: Lengths | None, where: str,
+                 of_lengths: Mapping[Any, str] | None = None) -> None:
+    """A program must be the same for every number of samples and every length. `of_lengths` has the places of guards,
+    where they are known.
 
     Sizes that PyTorch assumes to be unequal it would lay out in another way where they are equal, as a mask of which all
     rows are taken: the operations stay the same. The check has such lengths as well. What is not a size, as whether 8
@@ -112,11 +114,12 @@ def check_guards(env: ShapeEnv, guards: Iterable[ShapeGuard], lengths: Lengths |
         assert lengths is not None
         if isinstance(expr, sympy.Ne) and (expr.lhs - expr.rhs).is_polynomial(*expr.free_symbols):
             continue
+        place = (of_lengths or {}).get(guard.expr, f"{where} {guard.sloc}")
         for length in lengths.some():
             if not all(bool(expr.subs({LENGTH: length, **{symbol: n for symbol in others}})) for n in (2, 3, 64)):
                 raise ExportError(f"the operations depend on the length of the sequences: {expr} does not hold for "
-                                  f"{length}", f"{where} {guard.sloc}", "Use operations that do not, or export with a "
-                                  "fixed length: without dynamic=... (--any-sequence-length)")
+                                  f"{length}", place, "Use operations that do not, or export with a fixed length: without "
+                                  "dynamic=... (--any-sequence-length)")
 
 
 def special_lengths(captured: Captured, lengths: Lengths) -> list[int]:

@@ -4,7 +4,6 @@ training loop would run under autocast."""
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -12,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from .capture import Call, module_in
+from . import places
+from .capture import Call
 from .errors import ExportError
+from .explain import run_eagerly
 
 # By name, the types that a trained parameter may have before.
 _TRAINED = {"fp32": (torch.float32,), "bf16": (torch.float32, torch.bfloat16, torch.float16),
@@ -96,21 +97,14 @@ def _kept(model: nn.Module, patterns: Sequence[str]) -> set[int]:
 
 def check_runs(model: nn.Module, call: Call, batch: Mapping[str, Tensor], dtype: str) -> None:
     """Refuses a model that eager PyTorch does not run in bfloat16: tracing lets types pass that kernels refuse."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            call(model, dict(batch))
+        run_eagerly(model, call, batch)
     except RuntimeError as error:
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         way, others = (("in bfloat16", "name parameters that stay in fp32 in keep_fp32, all of a module's")
                        if dtype == "bf16" else ("under autocast", "convert them where they meet (y.to(x.dtype))"))
-        raise ExportError(f"the model does not run {way}: {error}", module_in(frames, model),
+        raise ExportError(f"the model does not run {way}: {error}", places.of_exception(error, model),
                           f"Make tensors in the type of those that they meet (torch.ones(..., dtype=x.dtype)), or {others}"
                           ) from error
-    finally:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
 
 
 def rounded(value: object) -> object:
