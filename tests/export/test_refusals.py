@@ -137,6 +137,10 @@ def loss_by_a_number(result: Tensor, data: Any) -> Tensor:
     return functional.cross_entropy(result, data["labels"], reduction="sum") / counted
 
 
+def frozen(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers).requires_grad_(False)
+
+
 class Refusals(support.ExportTest):
     def refused(self, text: str, model: nn.Module, loss: Any = "cross_entropy", data: Any = None,
                 **options: Any) -> ExportError:
@@ -215,7 +219,14 @@ class Refusals(support.ExportTest):
         self.refused("does not run .*Target 7 is out of bounds", layers, data={**batch(), "labels": torch.full((4,), 7)})
 
     def test_cuts(self) -> None:
-        self.refused("does not fall into two layers", nn.Linear(8, 5))
+        error = self.refused("only the forward of the model itself reads trained", nn.Linear(8, 5))
+        self.assertNotIn("cuts=", error.fix)
+        body = frozen(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+        error = self.refused("'1' alone reads trained parameters", nn.Sequential(body, nn.Linear(8, 5)))
+        self.assertNotIn("cuts=", error.fix)
+        self.refused("depends on no trained parameter.*requires_grad_", frozen(body, nn.Linear(8, 5)))
+        head = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 5))
+        self.refused(r"cuts=\['1.0', '1.1'\]", nn.Sequential(body, head), cuts=["0"])
         layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
         self.refused("matches no module", layers, cuts=["blocks.*"])
 

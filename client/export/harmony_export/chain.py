@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from . import places
 from .analysis import Analysis, inputs_of, is_size
 from .capture import Captured, base_of, mutated_arguments
+from .cuts import too_few_layers
 from .dropout import MASK, Place
 from .errors import ExportError
 from .polynomial import LENGTH, SAMPLES
@@ -82,8 +83,8 @@ def cut(captured: Captured, model: nn.Module, cuts: dict[str, str]) -> Chain:
     analysis.refuse_operators()
     parts = _merge_parts(analysis, part, len(names))
     if len(parts) < 2:
-        raise ExportError("the model does not fall into two layers with trained parameters",
-                          fix="Give cuts=[...] with patterns of module paths, such as 'blocks.*'")
+        raise too_few_layers([(places.module_stack(node) or [("", "")])[-1][1] for node in parts[0]
+                              if any(_is_trained(analysis, argument) for argument in inputs_of(node))])
     taken: dict[str, int] = {}
     pieces = []
     for number, nodes in enumerate(parts):

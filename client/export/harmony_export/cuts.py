@@ -34,6 +34,24 @@ def find_cuts(model: nn.Module, cuts: Cuts) -> dict[str, str]:
     return found
 
 
+def too_few_layers(readers: Sequence[str]) -> ExportError:
+    """What is said of a model that falls into one layer. `readers` are the innermost modules whose operations read trained
+    parameters, in order; the model itself is the one with an empty path."""
+    modules = list(dict.fromkeys(readers))
+    rule = "A model needs two layers at least, each with trained parameters"
+    if not modules:
+        return ExportError("the loss depends on no trained parameter", fix=f"{rule}: call requires_grad_() on what is to "
+                           "be trained")
+    if len(modules) == 1:
+        only = f"'{modules[0]}' alone" if modules[0] else "only the forward of the model itself"
+        return ExportError(f"{only} reads trained parameters, so the model does not fall into two layers", fix=f"{rule}, "
+                           "and is cut between modules only: train more of it (requires_grad_() of the last block), or "
+                           "make two modules of this one")
+    begins = [path for path in modules if path]
+    return ExportError("the model does not fall into two layers with trained parameters",
+                       fix=f"Give modules at which layers begin: cuts={begins[-2:]}")
+
+
 def _matches(path: str, pattern: str) -> bool:
     parts, wanted = path.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
