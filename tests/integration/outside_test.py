@@ -409,6 +409,31 @@ class LauncherTest(Outside):
         self.wait_exit(process, 0)
         self.check(out, expected)
 
+    def test_a_job_whose_worker_keeps_crashing_goes_on_when_it_does_not(self):
+        changes = {"max_steps": 200}
+        expected = self.reference(**changes)
+        folder, crashes = self.own_programs(), self.dir / "crashes"
+        worker = folder / "harmony-worker"
+        real = worker.resolve()
+        worker.unlink()
+        worker.write_text(f"""#!/bin/sh
+case " $* " in *" --device 1 "*) [ -e {crashes} ] && kill -SEGV $$ ;; esac
+exec {real} "$@"
+""")
+        worker.chmod(0o755)
+        job, out = self.job("crash", **changes)
+        self.up("--devices", DEVICES, "--bin-dir", folder)
+        job_id = self.submit(job)
+        self.wait_lines(None, out, 2)
+        crashes.touch()
+        self.kill(self.processes()[("worker", 1)]["pid"])
+        # More than end a job that has trained nothing.
+        harness.wait_for(lambda: self.processes()[("worker", 1)]["incarnation"] >= 8, "a worker that keeps crashing")
+        self.assertNotIn(self.state(job_id), ("failed", "finished"))
+        crashes.unlink()
+        self.harmony("watch", job_id)
+        self.check(out, expected)
+
     def test_a_launcher_that_gives_up_stops_the_coordinator_first(self):
         folder = self.own_programs()
         job, out = self.job("given-up", **ENDLESS)
