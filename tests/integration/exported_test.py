@@ -3,7 +3,9 @@
 Runs in the environment of deploy/setup.sh --with-tests. A few of the models by default; all of them, as a table, by
 `exported_test.py --table`.
 """
+import contextlib
 import hashlib
+import io
 import json
 import pathlib
 import struct
@@ -17,6 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "export"))
 import make_models  # noqa: E402  (first: it says where harmony_export is)
 import eager  # noqa: E402
 from harmony_export.lengths import of_length  # noqa: E402
+import transformers  # noqa: E402
+from harmony_export.cli import main as harmony_export_main  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 STEPS, MICROBATCHES, SIZE, LEARNING_RATE = 5, 3, 2, 0.1
@@ -398,6 +402,30 @@ class ExportedTest(Exported):
         # Devices with a pace take FLOPs at that, whatever the layers are.
         paced, said = plan(devices="sim*2:mem=64MiB,flops=1G")
         self.assertNotIn("each distinct layer", said + paced["time_estimate"]["basis"])
+
+    def test_what_was_trained_of_a_hugging_face_model_is_loaded_by_from_pretrained(self):
+        source = self.dir / "tiny-bert"
+        config = transformers.BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                                         vocab_size=64, max_position_embeddings=16)
+        transformers.BertForMaskedLM(config).save_pretrained(source)
+        (source / "tokenizer_config.json").write_text("{}")
+        self.folder = self.dir / "exported"
+        command = ["hf", str(source), "--task", "masked-lm", "--sequence-length", "8", "--no-check", "-o", str(self.folder)]
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(harmony_export_main(command), 0)
+        self.described = json.loads((self.folder / "model.json").read_text())
+        make_models.numpy.arange(500, dtype="uint16").__mod__(64).tofile(self.dir / "tokens.bin")
+        data = {"path": str(self.dir / "tokens.bin"), "format": "tokens-u16", "mask_probability": 0.3, "mask_token": 3}
+        out = self.train("bert", "sim*2:mem=64MiB", data=data, max_steps=2)
+        model, report = transformers.AutoModelForMaskedLM.from_pretrained(out / "final", output_loading_info=True)
+        self.assertFalse([names for names in report.values() if names], report)
+        self.assertTrue((out / "final" / "tokenizer_config.json").exists())
+        state = load_file(out / "final" / "model.safetensors")
+        before = load_file(source / "model.safetensors")
+        for name, tensor in model.state_dict().items():
+            if name in state:  # one of tied names
+                self.assertTrue(tensor.equal(state[name]), name)
+        self.assertTrue(any(not tensor.equal(state[name]) for name, tensor in before.items()))
 
     def test_without_weights_it_is_planned_but_not_trained(self):
         self.export("cnn")
