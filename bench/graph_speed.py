@@ -23,7 +23,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "deploy" / "models"), str(ROOT / "client" / "export"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT / part) for part in ("deploy/models", "client/export", "bench", "tests/export")]
 
 import environment
 
@@ -33,15 +33,48 @@ if __name__ == "__main__" and os.environ.get("OMP_WAIT_POLICY") != "passive":  #
 import numpy
 import torch
 
+import torch.nn.functional as functional
+
 import examples
 import harmony_export
+import own_models
 from harmony_export.export import loss_call
+from harmony_export.tasks import torchvision
 
 DEVICES = "sim:mem=6GiB"
 BUILT_IN = {"gpt2": ("GPT2Config", {"n_positions": 256, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
             "llama": ("LlamaConfig", {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
                                       "num_attention_heads": 12, "vocab_size": 32000})}
 LENGTH = 256
+
+
+def images(model, size, labels):
+    """A model of images with two of them."""
+    return model, "cross_entropy", {"pixel_values": torch.randn(2, 3, size, size), "labels": labels}, {}
+
+
+def tagger(kind):
+    """Two recurrent layers in both directions over 64 tokens."""
+    tokens = torch.randint(0, 10000, (2, 64))
+    model = own_models.RecurrentTagger(kind, vocabulary=10000, classes=16, width=384)
+    return model, lambda result, batch: functional.cross_entropy(result.flatten(0, 1), batch["labels"].flatten()), {
+        "input_ids": tokens, "labels": tokens % 16}, {"values_below": {"input_ids": 10000, "labels": 16}}
+
+
+def of_torchvision(name):
+    made = torchvision(name, "cross_entropy")
+    return made.model, made.loss, made.sample_batch, {}
+
+
+OTHERS = {
+    "mobilenet": lambda: of_torchvision("mobilenet_v2"),
+    "densenet": lambda: of_torchvision("densenet121"),
+    "unet": lambda: images(own_models.UNetwork(width=32), 128, torch.randint(0, 4, (2, 128, 128))),
+    "lstm": lambda: tagger(torch.nn.LSTM),
+    "gru": lambda: tagger(torch.nn.GRU),
+    "mamba": lambda: examples.of_transformers("causal-lm", "MambaConfig", 64, vocab_size=32000, hidden_size=512,
+                                              num_hidden_layers=6),
+}
 SAMPLES = {"graph": 64, "sequential": 64}  # of a microbatch; else 2
 
 
@@ -49,6 +82,8 @@ def example(name):
     if name in BUILT_IN:
         kind, sizes = BUILT_IN[name]
         return examples.of_transformers("causal-lm", kind, LENGTH, **sizes)
+    if name in OTHERS:
+        return OTHERS[name]()
     return examples.EXAMPLES[name](False)
 
 
@@ -188,7 +223,7 @@ def report(rows):
 
 
 def main():
-    names = [*examples.EXAMPLES, *BUILT_IN]
+    names = [*examples.EXAMPLES, *OTHERS, *BUILT_IN]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=names, metavar="NAME", default=names)
     parser.add_argument("--repeats", type=int, default=6, help="of eager PyTorch, before and after")

@@ -168,16 +168,16 @@ class DoubleConvolution(nn.Sequential):
 class UNetwork(nn.Module):
     """Down and up again, with values that skip from each way down to the way up; a class for each pixel."""
 
-    def __init__(self, classes: int = 4) -> None:
+    def __init__(self, classes: int = 4, width: int = 8) -> None:
         super().__init__()
-        self.inc = DoubleConvolution(3, 8)
-        self.down1 = DoubleConvolution(8, 16)
-        self.down2 = DoubleConvolution(16, 32)
-        self.up1 = nn.ConvTranspose2d(32, 16, 2, stride=2)
-        self.conv1 = DoubleConvolution(32, 16)
-        self.up2 = nn.ConvTranspose2d(16, 8, 2, stride=2)
-        self.conv2 = DoubleConvolution(16, 8)
-        self.outc = nn.Conv2d(8, classes, 1)
+        self.inc = DoubleConvolution(3, width)
+        self.down1 = DoubleConvolution(width, 2 * width)
+        self.down2 = DoubleConvolution(2 * width, 4 * width)
+        self.up1 = nn.ConvTranspose2d(4 * width, 2 * width, 2, stride=2)
+        self.conv1 = DoubleConvolution(4 * width, 2 * width)
+        self.up2 = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.conv2 = DoubleConvolution(2 * width, width)
+        self.outc = nn.Conv2d(width, classes, 1)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         a = self.inc(pixel_values)
@@ -222,11 +222,11 @@ class GraphNetwork(nn.Module):
 class RecurrentTagger(nn.Module):
     """Embedding, two recurrent layers in both directions, a class for each token."""
 
-    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, vocabulary: int = 50, classes: int = 5) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, vocabulary: int = 50, classes: int = 5, width: int = 12) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, 16)
-        self.rnn = kind(16, 12, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)
-        self.head = nn.Linear(24, classes)
+        self.embedding = nn.Embedding(vocabulary, width * 4 // 3)
+        self.rnn = kind(width * 4 // 3, width, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.head = nn.Linear(2 * width, classes)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         return self.head(self.rnn(self.embedding(input_ids))[0])
