@@ -67,9 +67,11 @@ class ExactnessTest(harness.Scratch):
         self.check_against_plain("deferred", [2], [[3, 3]], update="deferred", lr_scheduler_type="cosine",
                                  warmup_steps=2)
 
+    @harness.whatever_the_devices
     def test_sgd(self):
         self.check_against_plain("sgd", [2], ["auto"], optim="sgd", learning_rate=0.1)
 
+    @harness.whatever_the_devices
     def test_with_rules_for_parameters(self):
         rules = [{"names": ["*.bias", "*.ln_2.*", "*.post_attention_layernorm.*"], "learning_rate_factor": 0.5},
                  {"dimensions": 1, "weight_decay": 0.3},
@@ -171,6 +173,7 @@ class ExactnessTest(harness.Scratch):
             self.assertEqual(json.loads((out / "run.json").read_text())["gradient_dtype"], name)
 
     # Where there is no room for those of fp32, gradients are bf16, and stay so for the life of the run.
+    @harness.whatever_the_devices
     def test_gradients_are_of_the_type_that_there_is_room_for(self):
         changes, machine = dict(bf16=True, max_grad_norm=0.5), ["--devices", "sim:mem=8MiB", "--host-memory"]
         need = {}
@@ -195,6 +198,7 @@ class ExactnessTest(harness.Scratch):
         refused = self.harmony("run", job, *machine, "256MiB", check=2)
         self.assertIn("made with gradient_dtype bf16", refused.stdout + refused.stderr)
 
+    @harness.whatever_the_devices
     def test_mixed_precision_goes_on_from_its_checkpoint_and_is_no_other_run(self):
         job, out = self.job("whole", bf16=True)
         self.harmony("run", job, "--devices", "sim:mem=64MiB")
@@ -213,19 +217,13 @@ class ExactnessTest(harness.Scratch):
         job, _ = self.job("part", max_steps=3, save_steps=3)
         self.assertIn("bf16 (true -> false)", self.harmony("run", job, "--devices", "sim:mem=64MiB", check=None).stderr)
 
+    @harness.whatever_the_devices
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)
         self.harmony("run", job, "--devices", "sim*2:mem=8MiB")
         values = harness.losses(out)
         self.assertEqual(len(values), 30)
         self.assertLess(values[-1], values[0] - 1.0)
-
-
-if harness.DEVICE_KIND != "sim":
-    # The host's part, which does not see of what kind devices are.
-    ExactnessTest.test_sgd = ExactnessTest.test_losses_fall = ExactnessTest.test_with_rules_for_parameters = None
-    ExactnessTest.test_gradients_are_of_the_type_that_there_is_room_for = None
-    ExactnessTest.test_mixed_precision_goes_on_from_its_checkpoint_and_is_no_other_run = None
 
 
 class UntiedTest(ExactnessTest):

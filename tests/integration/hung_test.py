@@ -130,6 +130,7 @@ class HungTest(harness.Scratch):
                 self.harmony("watch", job_id)
                 self.assertEqual(self.result(out), expected)
 
+    @harness.whatever_the_devices
     def test_between_jobs(self):
         expected = self.undisturbed()
         self.up("--devices", DEVICES)
@@ -147,6 +148,7 @@ class HungTest(harness.Scratch):
             self.assertEqual(self.result(out), expected)
             self.assertNotEqual(self.processes()[who]["pid"], pid)
 
+    @harness.whatever_the_devices
     def test_while_the_coordinator_is_away(self):
         expected = self.undisturbed(max_steps=150)
         for who in (WORKER, SWAPPER, HOST):
@@ -164,6 +166,7 @@ class HungTest(harness.Scratch):
                 self.wait_exit(process, 0)
                 self.assertEqual(self.result(out), expected)
 
+    @harness.whatever_the_devices
     def test_a_machine_that_slept_loses_no_process(self):
         expected = self.undisturbed(max_steps=150)
         job, out = self.job("slept", max_steps=150)

@@ -54,6 +54,7 @@ class LifecycleTest(harness.Scratch):
         self.harmony("run", job, "--devices", DEVICES)
         self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
 
+    @harness.whatever_the_devices
     def test_doctor_says_what_dead_runs_left_and_removes_it(self):
         def findings(*args):
             found = json.loads(self.harmony("doctor", "--json", *args).stdout)
@@ -91,6 +92,7 @@ class LifecycleTest(harness.Scratch):
         harness.wait_for(lambda: not any(map(self.alive, pids)), "children to follow their parent")
         self.wait_run_folder_gone()
 
+    @harness.whatever_the_devices
     def test_a_finished_run_says_so_and_another_run_does_not_overwrite_it(self):
         job, out = self.job("once")
         self.harmony("run", job, "--devices", DEVICES)
@@ -103,6 +105,7 @@ class LifecycleTest(harness.Scratch):
         self.assertNotEqual(harness.weights_digest(out / "final"), before)
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
 
+    @harness.whatever_the_devices
     def test_a_run_that_is_under_way_is_not_overwritten(self):
         self.env["HARMONY_HANG_SECONDS"] = "0"
         expected = self.reference(max_steps=150)
@@ -119,6 +122,7 @@ class LifecycleTest(harness.Scratch):
         self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
         self.assertEqual([p for p in self.dir.glob("out-live*") if p != out], [], "nothing was moved aside")
 
+    @harness.whatever_the_devices
     def test_a_finished_run_is_extended_in_place_with_the_bits_of_one_that_was_planned_so(self):
         rates = {"learning_rate_after": {"40": 1e-4}}
         expected = self.reference(max_steps=120, **rates)
@@ -154,6 +158,7 @@ class LifecycleTest(harness.Scratch):
         self.assertEqual(json.loads((out / "run.json").read_text())["extensions"][1:], [
             {"after_step": 120, "changed": ["max_steps (120 -> 124)", "logging_steps (1 -> 2)"]}])
 
+    @harness.whatever_the_devices
     def test_a_run_goes_on_with_tokens_that_were_appended_by_intent(self):
         # 33 sequences of 32 tokens: 4 steps of 8, so that 4 steps have not come to their end.
         data = self.dir / "data.txt"
@@ -186,6 +191,7 @@ class LifecycleTest(harness.Scratch):
         refused = self.harmony("run", job, "--devices", DEVICES, "--set", "max_steps=10", *intent, check=2)
         self.assertIn("the 9 steps done have gone on at its beginning", refused.stderr)
 
+    @harness.whatever_the_devices
     def test_epochs_are_whole_passes_over_the_data(self):
         # 10 sequences of 32 tokens and the one after them: 3 passes of 8 a step are 4 steps, the last in the 4th pass.
         (self.dir / "data.txt").write_text("".join(chr(97 + i % 26) for i in range(10 * 32 + 1)))
@@ -202,6 +208,7 @@ class LifecycleTest(harness.Scratch):
         self.harmony("run", job, "--devices", DEVICES, "--set", "epochs=4")
         self.assertEqual(len(harness.losses(out)), 5)
 
+    @harness.whatever_the_devices
     def test_relative_paths_begin_at_the_job_file_and_those_of_set_where_the_user_is(self):
         (self.dir / "jobs").mkdir()
         _, _ = self.job("jobs/j", output_dir="there", max_steps=1)
@@ -269,11 +276,13 @@ class LifecycleTest(harness.Scratch):
                              f"worker {device} to protect all of the segment but semaphores")
         harness.wait_for(lambda: self.segment_of(("host", 0)) == (0, segment), "the host worker to map the segment")
 
+    @harness.whatever_the_devices
     def test_save_total_limit_keeps_the_newest(self):
         job, out = self.job("saves", max_steps=9, save_steps=2, save_total_limit=2)
         self.harmony("run", job, "--devices", DEVICES)
         self.assertLessEqual(len(list(out.glob("checkpoint-*"))), 2)
 
+    @harness.whatever_the_devices
     def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
         expected = self.reference(max_steps=80)
         job, out = self.job("damaged", max_steps=80, save_steps=2, save_total_limit=3)
