@@ -394,8 +394,8 @@ int Main(int argc, char** argv) {
   if (json) FailInJson();
   const auto exit = [&](const CLI::ParseError& error) {
     const bool failed = error.get_exit_code() != 0;  // --help and --version are none
-    if (failed && json) return Fail(absl::InvalidArgumentError(error.what()));
-    return app.exit(error) == 0 ? 0 : 2;
+    if (!failed) return app.exit(error);
+    return Fail(absl::InvalidArgumentError(absl::StrCat(error.what(), " (--help says more)")));
   };
   try {
     app.parse(argc, argv);

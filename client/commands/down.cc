@@ -172,13 +172,13 @@ std::string LossWithoutCheckpoint(const v1::Job& job) {
   const std::vector<int64_t> steps = io::ListCheckpoints(job.output_dir());
   const int64_t saved = steps.empty() ? 0 : steps.front();
   if (job.completed_steps() <= saved) return "";
-  const std::string since = steps.empty() ? "and there is no checkpoint"
-                                          : absl::StrCat("trained since checkpoint-", saved);
+  const std::string since =
+      steps.empty() ? "there is no checkpoint" : absl::StrCat("trained since checkpoint-", saved);
   const std::string steps_lost =
       job.completed_steps() == saved + 1
           ? absl::StrCat("step ", saved + 1)
           : absl::StrCat("steps ", saved + 1, " to ", job.completed_steps());
-  return absl::StrCat(steps_lost, ", ", since);
+  return absl::StrCat(steps_lost, " (", since, ")");
 }
 
 int DownCommand(const GlobalOptions& global, const DownOptions& options) {

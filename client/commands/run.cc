@@ -35,10 +35,13 @@ namespace fs = std::filesystem;
 // How often a cancel is tried again while the coordinator is away.
 constexpr int kCancelRetryMs = 500;
 
+// Nothing of a job that is not known yet.
 std::string WhereItGoesOn(const v1::Job& job) {
+  if (job.output_dir().empty()) return "";
   const std::vector<int64_t> steps = io::ListCheckpoints(job.output_dir());
-  if (steps.empty()) return "it begins at step 1: there is no checkpoint";
-  return absl::StrCat("it goes on from ", job.output_dir(), "/", io::CheckpointName(steps.front()));
+  if (steps.empty()) return " (it begins at step 1: there is no checkpoint)";
+  return absl::StrCat(" (it goes on from ", job.output_dir(), "/",
+                      io::CheckpointName(steps.front()), ")");
 }
 
 // One `harmony run` from start to end, on the main thread.
@@ -216,7 +219,8 @@ void RunSession::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     if (signal_ == 0) {
       signal_ = static_cast<int>(info.ssi_signo);
-      view_->Message("stopping: the step in flight, then a checkpoint");
+      view_->Message(job_id_.empty() ? "stopping as soon as the job has been planned"
+                                     : "stopping: the step in flight, then a checkpoint");
     } else if (const std::string loss = LossWithoutCheckpoint(summary_.last.job());
                !warned_ && !loss.empty()) {
       warned_ = true;
@@ -305,7 +309,7 @@ int RunSession::ReportJob() {
   }
   if (signal_ == 0 || job.state() == v1::JOB_STATE_FINISHED) return 0;
   if (!global_.json) {
-    printf("\nstopped after step %ld; to resume, give the same command again (%s)\n",
+    printf("\nstopped after step %ld; to resume, give the same command again%s\n",
            static_cast<long>(summary_.last.step()), WhereItGoesOn(job).c_str());
   }
   return 128 + signal_;
@@ -314,7 +318,7 @@ int RunSession::ReportJob() {
 int RunSession::Report(const absl::Status& status) {
   int exit_code = 0;
   if (stop_at_once_) {
-    fprintf(stderr, "stopped at once; to resume, give the same command again (%s)\n",
+    fprintf(stderr, "stopped at once; to resume, give the same command again%s\n",
             WhereItGoesOn(summary_.last.job()).c_str());
     exit_code = 128 + signal_;
   } else if (signal_ != 0 && !ended_) {

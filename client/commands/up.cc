@@ -65,6 +65,8 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
       PrintJson({{"socket", launch.paths.socket()},
                  {"devices", launch.cluster.devices},
                  {"host_memory", launch.cluster.host_memory.count()}});
+    } else {
+      printf("up: `harmony submit JOB` gives it a job, `harmony down` ends it\n");
     }
     return absl::OkStatus();
   }

@@ -24,9 +24,10 @@ std::string Fit(std::string line, int width) {
   return line;
 }
 
-std::string RenderTokenRate(double rate) {
-  return rate >= 100 ? absl::StrFormat("%.0f tokens/s", rate)
-                     : absl::StrFormat("%.1f tokens/s", rate);
+std::string RenderTokenRate(double rate, const v1::Progress& progress) {
+  const char* const unit = progress.tokens_per_sample() == 1 ? "samples" : "tokens";
+  return rate >= 100 ? absl::StrFormat("%.0f %s/s", rate, unit)
+                     : absl::StrFormat("%.1f %s/s", rate, unit);
 }
 
 double Share(int64_t part, int64_t whole) {
@@ -54,7 +55,7 @@ std::string StepNumbers(const v1::Progress& progress) {
   std::string text = absl::StrFormat("  loss %.4f", progress.loss());
   if (progress.tokens_per_second() <= 0) return text;
   absl::StrAppendFormat(&text, "  lr %.3g  ", progress.learning_rate());
-  absl::StrAppend(&text, RenderTokenRate(progress.tokens_per_second()));
+  absl::StrAppend(&text, RenderTokenRate(progress.tokens_per_second(), progress));
   return text;
 }
 
@@ -264,7 +265,7 @@ std::string RenderSummary(const RunSummary& summary) {
     absl::StrAppendFormat(&text, ", loss %.4f", summary.last.loss());
   }
   if (own && summary.tokens_per_second > 0) {
-    absl::StrAppend(&text, ", ", RenderTokenRate(summary.tokens_per_second));
+    absl::StrAppend(&text, ", ", RenderTokenRate(summary.tokens_per_second, summary.last));
   }
   if (summary.restarts > 0) {
     absl::StrAppend(&text, ", recovered from ", summary.restarts,

@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -13,6 +15,7 @@ namespace harmony::document {
 namespace {
 
 constexpr size_t kLongestShown = 100;
+constexpr size_t kShortestWithin = 4;
 
 // Levenshtein's distance. With `stars`, a '*' in `a` becomes any text without a cost.
 size_t EditDistance(absl::string_view a, absl::string_view b, bool stars = false) {
@@ -41,10 +44,18 @@ std::string UnknownName(absl::string_view kind, absl::string_view name,
   absl::string_view nearest;
   size_t best = std::max<size_t>(2, name.size() / 3) + 1;
   for (const absl::string_view candidate : known) {
-    const size_t distance = EditDistance(name, candidate);
+    const size_t distance =
+        EditDistance(absl::AsciiStrToLower(name), absl::AsciiStrToLower(candidate));
     if (distance >= best) continue;
     best = distance;
     nearest = candidate;
+  }
+  // Else one that has the other's words and more, or some of them.
+  for (const absl::string_view candidate : known) {
+    if (!nearest.empty()) break;
+    const bool within = absl::StrContainsIgnoreCase(candidate, name) ||
+                        absl::StrContainsIgnoreCase(name, candidate);
+    if (within && std::min(name.size(), candidate.size()) >= kShortestWithin) nearest = candidate;
   }
   return absl::StrCat("unknown ", kind, " '", absl::CHexEscape(name), "'; ",
                       nearest.empty()

@@ -173,4 +173,17 @@ absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int6
   return absl::OkStatus();
 }
 
+absl::StatusOr<CheckpointManifest> VerifyNamedCheckpoint(const std::string& path) {
+  if (const std::vector<int64_t> steps = ListCheckpoints(path); !steps.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": is an output_dir; its newest checkpoint is ", CheckpointName(steps.front())));
+  }
+  const absl::Status found = File::OpenForReading(JoinPath(path, kManifestName)).status();
+  if (!absl::IsNotFound(found)) return VerifyCheckpoint(path);
+  return absl::InvalidArgumentError(absl::StrCat(
+      path,
+      ": is no checkpoint, which is a folder checkpoint-N of an output_dir; a directory with "
+      "a model's weights is model_name_or_path, with init: pretrained"));
+}
+
 }  // namespace harmony::io

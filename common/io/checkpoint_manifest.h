@@ -45,6 +45,8 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory);
 // Reads the manifest and every file; DataLoss names the one that is missing, cut or damaged.
 absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory,
                                                     const std::atomic<bool>* cancelled = nullptr);
+// The same of a path that a user gives. InvalidArgument says what a directory is that is none.
+absl::StatusOr<CheckpointManifest> VerifyNamedCheckpoint(const std::string& path);
 
 // Steps of the checkpoint directories there are, newest first; nothing is opened.
 std::vector<int64_t> ListCheckpoints(const std::string& output_dir);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -19,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 constexpr int64_t kScanBytes = 1 << 20;
 constexpr int64_t kPieceTokens = 1 << 14;
 constexpr int64_t kWidthTokens = 4096;  // that are looked at to tell the type's width
+constexpr int64_t kHeadBytes = 256;     // that are looked at to tell the kind of file
 
 // How files of other kinds begin.
 struct Magic {
@@ -47,6 +49,14 @@ bool IsSafetensors(absl::string_view head, int64_t size) {
   uint64_t header = 0;
   for (int i = 7; i >= 0; --i) header = header << 8 | static_cast<unsigned char>(head[i]);
   return header <= static_cast<uint64_t>(size);
+}
+
+// Printable characters alone: numbers of tokens have others among so many bytes.
+bool IsText(absl::string_view head) {
+  return std::ssize(head) == kHeadBytes && std::all_of(head.begin(), head.end(), [](char c) {
+           return absl::ascii_isprint(static_cast<unsigned char>(c)) ||
+                  absl::ascii_isspace(static_cast<unsigned char>(c));
+         });
 }
 
 // The position of the first of `count` tokens that is not below `limit`, or -1. The first pass only
@@ -90,20 +100,19 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, job::DataForm
   if (!file.ok()) return WithContext(file.status(), "data.path");
   HARMONY_ASSIGN_OR_RETURN(const int64_t size, file->Size());
   const int64_t width = TokenBytes(format);
+  TokenFile tokens(*std::move(file), format, size / width);
+  HARMONY_RETURN_IF_ERROR(tokens.CheckKind(size));
   if (size == 0 || size % width != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data.path: ", path, ": has ", size, " bytes, which is ",
         size == 0 ? "no data" : absl::StrCat("no whole number of ", width, "-byte tokens"),
         "; check data.format"));
   }
-  TokenFile tokens(*std::move(file), format, size / width);
-  HARMONY_RETURN_IF_ERROR(tokens.CheckKind());
   return tokens;
 }
 
-absl::Status TokenFile::CheckKind() const {
-  const int64_t size = token_count_ * TokenBytes(format_);
-  char buffer[32];
+absl::Status TokenFile::CheckKind(int64_t size) const {
+  char buffer[kHeadBytes];
   const int64_t length = std::min<int64_t>(size, sizeof(buffer));
   HARMONY_RETURN_IF_ERROR(file_.ReadAt(0, buffer, length));
   const absl::string_view head(buffer, static_cast<size_t>(length));
@@ -116,6 +125,9 @@ absl::Status TokenFile::CheckKind() const {
   }
   if (IsSafetensors(head, size)) {
     return refuse("a safetensors file: write its tokens as bare numbers");
+  }
+  if (format_ != job::DataFormat::kTextBytes && IsText(head)) {
+    return refuse("text: give format: text-bytes, or write the numbers of its tokens");
   }
   return absl::OkStatus();
 }

@@ -47,7 +47,7 @@ class TokenFile {
   TokenFile(File file, job::DataFormat format, int64_t token_count)
       : file_(std::move(file)), format_(format), token_count_(token_count) {}
   absl::Status CheckTokens(int64_t vocab_size) const;
-  absl::Status CheckKind() const;
+  absl::Status CheckKind(int64_t size) const;
   absl::Status CheckWidth(int64_t vocab_size) const;
 
   File file_;

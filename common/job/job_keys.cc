@@ -412,6 +412,7 @@ absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin) {
   }
   std::vector<string_view> names;
   for (const JobKey& key : kKeys) names.push_back(key.name);
+  names.push_back("epochs");  // read before it is max_steps
   return absl::InvalidArgumentError(
       absl::StrCat(origin, ": ", document::UnknownName("key", name, names)));
 }

@@ -22,7 +22,7 @@ constexpr std::array<Pair, 12> kAliases = {{{"lr", "learning_rate"},
                                             {"num_epochs", "epochs"},
                                             {"train_file", "data.path"}}};
 
-constexpr std::array<Pair, 19> kAdvice = {{
+constexpr std::array<Pair, 28> kAdvice = {{
     {"model", "use model_name_or_path"},
     {"model_name", "use model_name_or_path"},
     {"dataset", "use data: {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}"},
@@ -42,6 +42,16 @@ constexpr std::array<Pair, 19> kAdvice = {{
     {"fsdp", "remove it: memory beyond the devices is what Harmony does by itself"},
     {"dataloader_num_workers", "remove it: batches are read ahead by the host worker"},
     {"tokenizer_name", "remove it: data are token ids, or bytes"},
+    {"save_strategy", "use save_steps"},
+    {"eval_strategy", "remove it: evaluation is not built; `harmony export` writes any checkpoint"},
+    {"per_device_eval_batch_size",
+     "remove it: evaluation is not built; `harmony export` writes any checkpoint"},
+    {"dataset_name", "use data: {path: FILE, format: text-bytes | tokens-u16 | tokens-u32}"},
+    {"packing", "remove it: sequences follow one another in the file, without padding"},
+    {"do_train", "remove it: a job trains"},
+    {"tf32", "remove it: fp32 is computed in fp32; bf16: true is mixed precision"},
+    {"torch_compile", "remove it: models are run by the runtime's own kernels and graphs"},
+    {"lora_r", "add LoRA in PyTorch, and export that model: docs/your_own_model.md"},
     {"report_to",
      "remove it: metrics.jsonl in output_dir has a line for every logging_steps steps"},
 }};

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/document/nearest_name.h"
 #include "common/model/model_config.h"
 
 namespace harmony::model {
@@ -134,8 +135,11 @@ absl::StatusOr<std::string> PresetConfigJson(absl::string_view name) {
   for (const Gpt2Preset& preset : kGpt2Presets) {
     if (preset.name == name) return Gpt2Json(preset);
   }
-  return absl::NotFoundError(absl::StrCat(
-      "no preset is called '", name, "' (there are: ", absl::StrJoin(PresetNames(), ", "), ")"));
+  const std::vector<std::string> names = PresetNames();
+  const std::vector<absl::string_view> known(names.begin(), names.end());
+  return absl::NotFoundError(
+      absl::StrCat("no preset is called '", name, "' (there are: ", absl::StrJoin(names, ", "),
+                   "; the nearest is ", document::NearestNames(name, known, 1).front(), ")"));
 }
 
 }  // namespace harmony::model

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace harmony::profile {
 namespace {
@@ -119,9 +122,14 @@ bool MeasuredUnderLoad(const Spread& spread) {
 }
 
 std::string DebugString(const Spread& spread) {
-  return absl::StrFormat(
-      "repeats of a layer took up to %.2g times as long as others, of a copy %.2g times",
-      spread.layers, spread.links);
+  std::vector<std::string> parts;
+  if (spread.layers > kLayersUnderLoad) {
+    parts.push_back(absl::StrFormat("%.2g times as long for a layer", spread.layers));
+  }
+  if (spread.links > kLinksUnderLoad) {
+    parts.push_back(absl::StrFormat("%.2g times as long for a copy", spread.links));
+  }
+  return absl::StrCat("some repeats took ", absl::StrJoin(parts, " and "), " as others");
 }
 
 }  // namespace harmony::profile

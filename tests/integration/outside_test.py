@@ -203,7 +203,7 @@ class FullDiskTest(Outside):
         down = self.start("down", log="down.log")
         said = self.dir / "down.log"
         harness.wait_for(lambda: "cannot write its checkpoint, and tries again" in said.read_text(), "what is awaited")
-        self.assertRegex(said.read_text(), r"`harmony down --now` does not, and loses steps 1 to \d+, and there is no checkpoint")
+        self.assertRegex(said.read_text(), r"`harmony down --now` does not, and loses steps 1 to \d+ \(there is no checkpoint\)")
         self.assertIsNone(down.poll())
         filler.unlink()
         self.wait_exit(down, 0)

@@ -281,7 +281,7 @@ def new_directory(out: Path, overwrite: bool) -> Iterator[Path]:
         raise ExportError(f"{out} is a file", fix="Name a folder")
     occupied = out.is_dir() and any(out.iterdir())
     if occupied and not overwrite:
-        raise ExportError(f"{out} is there and not empty", fix="Name another folder, or allow to overwrite it")
+        raise ExportError(f"{out} is there and not empty", fix="Name another folder, or give overwrite=True (--overwrite)")
     if occupied and not _is_exported(out / "model.json"):
         raise ExportError(f"{out} holds something else than an exported model", fix="Name another folder")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -121,12 +121,13 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   Bytes devices;
   for (const plan::DevicePlan& device : plan.devices) devices += device.memory;
   std::string text = absl::StrFormat(
-      "%s in %s on %d device%s: %d microbatches of %d x %d tokens%s, %d layer groups, updates "
-      "%s, "
-      "stashes on the %s\n",
+      "%s in %s on %d device%s: %d microbatches of %s%s, %d layer groups, updates %s, stashes "
+      "on the %s\n",
       ToString(plan.mode), PrecisionText(model), plan.devices.size(),
-      plan.devices.size() == 1 ? "" : "s", plan.num_microbatches, plan.microbatch_size,
-      plan.sequence_length,
+      plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
+      plan.sequence_length == 1
+          ? absl::StrCat(plan.microbatch_size, plan.microbatch_size == 1 ? " sample" : " samples")
+          : absl::StrCat(plan.microbatch_size, " x ", plan.sequence_length, " tokens"),
       plan.microbatches_per_forward_task > 1
           ? absl::StrCat(" (", plan.microbatches_per_forward_task, " at once in forward)")
           : "",

@@ -86,8 +86,9 @@ double GapOf(const PlanResult& result) {
 
 std::string TimeText(const PlanResult& result) {
   std::string text =
-      absl::StrFormat("Time, predicted: %s a step, %.1f tokens/s\n  from %s\n",
-                      FormatDuration(result.estimate.step), TokensPerSecond(result), result.basis);
+      absl::StrFormat("Time, predicted: %s a step, %.1f %s/s\n  from %s\n",
+                      FormatDuration(result.estimate.step), TokensPerSecond(result),
+                      result.plan.sequence_length == 1 ? "samples" : "tokens", result.basis);
   absl::StrAppend(&text, SearchText(result));
   if (result.estimate.events.empty()) return text;
   AppendDetail(result, &text);

@@ -132,7 +132,7 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
                                   std::optional<job::ResolvedKeys>* resolved) {
   const std::string& path = job.resume_from_checkpoint;
   if (path == "auto" || path == "none") return absl::OkStatus();
-  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyCheckpoint(path));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader weights,
                            io::CheckpointReader::OpenFile(io::JoinPath(path, "model.safetensors")));
   HARMONY_RETURN_IF_ERROR(io::WeightMap::Match(model, weights).status());

@@ -40,7 +40,7 @@ std::string FreeNameBeside(const std::string& output_dir) {
 }
 
 absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::string& result_keys) {
-  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyCheckpoint(path));
+  HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest.resolved), path);
   StartPoint start{path, manifest.step, {}};
   const std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
@@ -184,10 +184,12 @@ absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
     }
     *moved_to = FreeNameBeside(output_dir);
     fs::rename(output_dir, *moved_to, error);
-    if (error) return io::ErrnoStatus(error.value(), "move aside", output_dir);
+    if (error) {
+      return WithContext(io::ErrnoStatus(error.value(), "move aside", output_dir), "output_dir");
+    }
   }
   fs::create_directories(output_dir, error);
-  if (error) return io::ErrnoStatus(error.value(), "make", output_dir);
+  if (error) return WithContext(io::ErrnoStatus(error.value(), "make", output_dir), "output_dir");
   HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
   HARMONY_RETURN_IF_ERROR(io::WriteRunFile(output_dir, run));
   return lock;

@@ -107,11 +107,11 @@ RunSummary SummarizeRun(const JobRun& run, double seconds) {
   json["tokens_per_second_median_step"] = median_rate;
   json["seconds_median_step"] = median;
   summary.text = absl::StrFormat(
-      "%d steps%s in %s with start and checkpoints, %.1f tokens/s; %.1f in the median step\n",
-      steps,
+      "%d steps%s in %s with start and checkpoints, %.1f %s/s; %.1f in the median step\n", steps,
       earlier > 0 ? absl::StrCat(" (since the restart or change of plan, ", earlier, " before)")
                   : "",
-      FormatDuration(Nanos::FromSeconds(seconds)), rate, median_rate);
+      FormatDuration(Nanos::FromSeconds(seconds)), rate,
+      setup.plan.sequence_length == 1 ? "samples" : "tokens", median_rate);
   if (run.last_step()) {
     json["last_loss"] = run.last_step()->loss;
     absl::StrAppendFormat(&summary.text, "loss of step %d: %.6f\n", run.last_step()->step,

@@ -107,6 +107,7 @@ void Watcher::FillRun(const JobRun& run, Members* members, Nanos now, v1::Progre
     progress->set_grad_norm(step->grad_norm.value_or(0));
     progress->set_learning_rate(step->learning_rate);
     progress->set_tokens_per_second(step->tokens_per_second);
+    progress->set_tokens_per_sample(run.setup().plan.sequence_length);
     FillSwap(step->swap, progress->mutable_swap_last_step());
   }
   progress->set_seconds_per_step(run.recent_seconds_per_step());

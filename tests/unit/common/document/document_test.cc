@@ -65,6 +65,10 @@ TEST(JsonFields, NamesFileFieldAndMistake) {
 TEST(NearestName, IsOneThatIsNear) {
   EXPECT_EQ(UnknownName("key", "devcies", {"devices", "host_memory"}),
             "unknown key 'devcies'; did you mean 'devices'?");
+  EXPECT_EQ(UnknownName("key", "Devices", {"devices", "host_memory"}),
+            "unknown key 'Devices'; did you mean 'devices'?");
+  EXPECT_EQ(UnknownName("key", "memory", {"devices", "host_memory"}),
+            "unknown key 'memory'; did you mean 'host_memory'?");
   EXPECT_EQ(UnknownName("key", "something", {"devices", "host_memory"}),
             "unknown key 'something'; known keys: devices, host_memory");
 }

@@ -107,6 +107,14 @@ TEST(TokenFileTest, FilesOfOtherKindsAreCalledByTheirName) {
     EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(name));
   }
+  // Whatever their size.
+  const auto odd =
+      TokenFile::Open(dir.Write("t", std::string("PK\x03\x04...", 7)), job::DataFormat::kTokensU16);
+  EXPECT_THAT(std::string(odd.status().message()), HasSubstr("zip"));
+  const std::string prose(300, 'a');
+  EXPECT_TRUE(TokenFile::Open(dir.Write("t", prose), job::DataFormat::kTextBytes).ok());
+  const auto text = TokenFile::Open(dir.Write("t", prose), job::DataFormat::kTokensU16);
+  EXPECT_THAT(std::string(text.status().message()), HasSubstr("is text: give format: text-bytes"));
   // Text that begins alike is text.
   EXPECT_TRUE(
       TokenFile::Open(dir.Write("t", "PKW stands for car"), job::DataFormat::kTextBytes).ok());
