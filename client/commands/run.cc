@@ -34,6 +34,8 @@ namespace fs = std::filesystem;
 
 // How often a cancel is tried again while the coordinator is away.
 constexpr int kCancelRetryMs = 500;
+// A submission that takes longer than this is said to.
+constexpr int kPlanningMs = 1500;
 
 // Nothing of a job that is not known yet.
 std::string WhereItGoesOn(const v1::Job& job) {
@@ -85,7 +87,8 @@ class RunSession {
   std::unique_ptr<ProgressView> view_;
   std::unique_ptr<JobFollower> follower_;
 
-  int signal_ = 0;       // the first that came
+  int signal_ = 0;  // the first that came
+  bool said_planning_ = false;
   bool warned_ = false;  // of what stopping at once would lose
   bool stop_at_once_ = false;
   bool cancelled_ = false;  // the coordinator has taken the cancel
@@ -175,8 +178,13 @@ absl::Status RunSession::FollowJob() {
     pollfd polled[] = {{signals_.get(), POLLIN, 0},
                        {follower_->event_fd(), POLLIN, 0},
                        {supervisor_->pidfd(), POLLIN, 0}};
-    int ready = poll(polled, 3, cancel_pending ? kCancelRetryMs : -1);
+    const bool tell = job_id_.empty() && !said_planning_;
+    int ready = poll(polled, 3, cancel_pending ? kCancelRetryMs : tell ? kPlanningMs : -1);
     if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
+    if (ready == 0 && tell) {
+      said_planning_ = true;
+      view_->Message("planning: looking for the fastest way that fits");
+    }
     if (polled[0].revents != 0) OnSignal();
     for (JobFollower::Event& event : follower_->TakeEvents()) OnEvent(event);
     if (!ended_ && polled[2].revents != 0) return SupervisorEnded();
