@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,9 +44,9 @@ std::string UnknownName(absl::string_view kind, absl::string_view name,
   name = name.substr(0, kLongestShown);
   absl::string_view nearest;
   size_t best = std::max<size_t>(2, name.size() / 3) + 1;
+  const std::string given = absl::AsciiStrToLower(name);
   for (const absl::string_view candidate : known) {
-    const size_t distance =
-        EditDistance(absl::AsciiStrToLower(name), absl::AsciiStrToLower(candidate));
+    const size_t distance = EditDistance(given, absl::AsciiStrToLower(candidate));
     if (distance >= best) continue;
     best = distance;
     nearest = candidate;
@@ -53,8 +54,8 @@ std::string UnknownName(absl::string_view kind, absl::string_view name,
   // Else one that has the other's words and more, or some of them.
   for (const absl::string_view candidate : known) {
     if (!nearest.empty()) break;
-    const bool within = absl::StrContainsIgnoreCase(candidate, name) ||
-                        absl::StrContainsIgnoreCase(name, candidate);
+    const std::string theirs = absl::AsciiStrToLower(candidate);
+    const bool within = absl::StrContains(theirs, given) || absl::StrContains(given, theirs);
     if (within && std::min(name.size(), candidate.size()) >= kShortestWithin) nearest = candidate;
   }
   return absl::StrCat("unknown ", kind, " '", absl::CHexEscape(name), "'; ",

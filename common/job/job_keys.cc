@@ -271,6 +271,15 @@ std::string PrintOneOf(const JobSpec& job) {
   return PrintEnum<Enum>(kChoices, job.*Member);
 }
 
+absl::Status ReadOptimizer(const JobKey& key, const JobValue& value, JobSpec& job) {
+  JobValue ours = value;
+  // PyTorch's own, as transformers calls it; the same numbers but for the last bits.
+  if (value.text == "adamw_torch" || value.text == "adamw_torch_fused" || value.text == "AdamW") {
+    ours.text = "adamw";
+  }
+  return OneOf<&JobSpec::optim, kOptimizers>(key, ours, job);
+}
+
 // All values of a key, by name.
 string_view NameOf(string_view name) { return name; }
 template <typename Enum>
@@ -350,8 +359,8 @@ const JobKey kKeys[] = {
     {"momentum", kLiteral, kOptional, kResult, Decay<&J::momentum>, PrintReal<&J::momentum>},
     {"nesterov", kLiteral, kOptional, kResult, Flag<&J::nesterov>, PrintFlag<&J::nesterov>,
      Names<kFlags>},
-    {"optim", kText, kOptional, kResult, OneOf<&J::optim, kOptimizers>,
-     PrintOneOf<&J::optim, kOptimizers>, Names<kOptimizers>},
+    {"optim", kText, kOptional, kResult, ReadOptimizer, PrintOneOf<&J::optim, kOptimizers>,
+     Names<kOptimizers>},
     {"output_dir", kPath, kRequired, kNoResult, Text<&J::output_dir>, PrintText<&J::output_dir>},
     {"parameter_rules", kLiteral, kOptional, kResult, ReadParameterRules, PrintParameterRules},
     {"replan", kText, kOptional, kNoResult, OneOf<&J::replan, kReplans>,

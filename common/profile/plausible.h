@@ -32,7 +32,7 @@ Spread SpreadOf(const Profile& profile);
 // Whether something else ran, as far as that shows; what ran all the time evenly does not, nor does
 // much on links with a pace.
 bool MeasuredUnderLoad(const Spread& spread);
-// "repeats of a layer took up to 1.1 times as long as others, of a copy 2.4 times".
+// Of one that was: "some repeats took 2.4 times as long for a copy as others".
 std::string DebugString(const Spread& spread);
 
 }  // namespace harmony::profile

@@ -145,7 +145,8 @@ class BadInputTest(harness.Scratch):
         wider = self.make_model("wider", dict(harness.TINY_GPT2, n_embd=48))
         cases = {
             "not there": ({"resume_from_checkpoint": "/nowhere"}, ["/nowhere"]),
-            "no checkpoint": ({"resume_from_checkpoint": str(source / "final")}, ["manifest.json"]),
+            "no checkpoint": ({"resume_from_checkpoint": str(source / "final")}, ["is no checkpoint"]),
+            "all of a run": ({"resume_from_checkpoint": str(source)}, ["newest checkpoint is checkpoint-4"]),
             "no moments": ({"optim": "adamw"}, ["optimizer.safetensors"]),
             "another shape": ({"model_name_or_path": str(wider)}, ["model.safetensors", "shape"]),
             "beyond the end": ({"max_steps": 3}, ["max_steps"]),

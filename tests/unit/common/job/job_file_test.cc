@@ -130,6 +130,7 @@ TEST(JobFileTest, KeysOfOtherTrainersAreTakenWhereTheyMeanTheSame) {
   EXPECT_EQ(job->global_batch_size, 6);
   EXPECT_EQ(job->resume_from_checkpoint, "auto");
   EXPECT_EQ(job->optim, OptimizerKind::kSgd);
+  EXPECT_EQ(Parse("optim: adamw_torch")->optim, OptimizerKind::kAdamW);
   for (const char* word : {"auto", "True", "TRUE"}) {
     const auto newest = Parse(absl::StrCat("resume_from_checkpoint: ", word));
     ASSERT_TRUE(newest.ok()) << newest.status();
