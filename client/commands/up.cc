@@ -46,12 +46,27 @@ void SayWhatEndingLoses(const LaunchOptions& launch) {
   (void)posix_spawn(&ignored, program.c_str(), nullptr, nullptr, arguments, environ);
 }
 
+// Simulated devices take memory only as it is used, so that they are no mistake yet.
+void NoteDevicesBeyondMemory(const Cluster& cluster) {
+  Bytes devices;
+  for (const plan::DeviceSpec& spec : cluster.specs) {
+    if (spec.kind == plan::DeviceKind::kSim) devices += spec.memory;
+  }
+  const Bytes available = ipc::AvailableHostMemory();
+  if (devices <= available) return;
+  fprintf(stderr,
+          "note: the devices have %s together, and this machine has %s for them: jobs that take "
+          "more are refused\n",
+          FormatBytes(devices).c_str(), FormatBytes(available).c_str());
+}
+
 absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   LaunchOptions launch;
   HARMONY_ASSIGN_OR_RETURN(launch.paths, ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   launch.bin_dir = BinDir(global);
   launch.access = AbsolutePaths(options.access);
   HARMONY_ASSIGN_OR_RETURN(launch.cluster, ResolveClusterHere(global, options.cluster));
+  if (options.report_fd < 0) NoteDevicesBeyondMemory(launch.cluster);
   if (options.report_fd < 0 && !global.json) {
     printf("devices %s%s, host memory %s\n", launch.cluster.devices.c_str(),
            launch.cluster.default_devices ? " (none were named)" : "",
