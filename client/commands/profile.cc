@@ -113,10 +113,12 @@ void Print(const GlobalOptions& global, const ProfileOptions& options, const Obt
     PrintJson(json);
     return;
   }
-  printf("%s%s\n", ProfileText(outcome.profile).c_str(), profile::DebugString(spread).c_str());
+  printf("%s", ProfileText(outcome.profile).c_str());
   if (profile::MeasuredUnderLoad(spread)) {
     printf(
-        "something else ran meanwhile: when the machine is quiet, --recalibrate measures again\n");
+        "%s\nsomething else ran meanwhile: when the machine is quiet, --recalibrate measures "
+        "again\n",
+        profile::DebugString(spread).c_str());
   }
   if (outcome.cached) {
     printf("measured before, taken from %s (--recalibrate measures anew): %s\n",
