@@ -1,0 +1,84 @@
+"""The examples of deploy/models with their jobs of deploy/jobs, small: exported, trained, killed, planned anew, on fake
+GPUs.
+
+Runs in the environment of deploy/setup.sh --with-tests.
+"""
+import json
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ["bert", "t5", "vit", "resnet-50", "vgg-16", "mixtral", "graph", "sequential"]
+DEVICES = "sim*2:mem=512MiB"
+PACED = "sim*2:mem=512MiB,flops=8M"
+
+
+class ExamplesTest(harness.Scratch):
+    """Folders as in the repository: jobs name models and results by paths beside their own."""
+
+    def export(self, name):
+        models, jobs = self.dir / "build" / "models", self.dir / "deploy" / "jobs"
+        models.mkdir(parents=True, exist_ok=True)
+        jobs.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([sys.executable, "-B", ROOT / "deploy" / "models" / "examples.py", name, "--tiny",
+                               "--samples", "32", "--out", models / name], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("as eager PyTorch", done.stdout)
+        return pathlib.Path(shutil.copy(ROOT / "deploy" / "jobs" / f"{name}.yaml", jobs))
+
+    def train(self, job, devices, *args, env=None):
+        out = self.dir / "build" / job.stem
+        shutil.rmtree(out, ignore_errors=True)
+        before = dict(self.env)
+        self.env |= env or {}
+        self.harmony("run", job, "--devices", devices, "--no-calibrate", *args)
+        self.env = before
+        return harness.losses(out), harness.weights_digest(out / "final")
+
+    def test_each_trains_by_its_job_and_with_the_same_bits_on_fake_gpus(self):
+        gpus = "cuda:0,mem=512MiB;cuda:1,mem=512MiB"
+        for name in EXAMPLES:
+            with self.subTest(name):
+                job = self.export(name)
+                losses, weights = self.train(job, DEVICES, "--set", "max_steps=3")
+                self.assertEqual(len(losses), 3)
+                self.assertTrue(all(0 < loss < 100 and math.isfinite(loss) for loss in losses), losses)
+                if (harness.BUILD / "fake_cuda").exists():
+                    found = self.train(job, gpus, "--set", "max_steps=3", env=harness.fake_gpus(self.random.randrange(999)))
+                    self.assertEqual(found, (losses, weights))
+
+    def test_every_process_may_die_and_a_device_may_go(self):
+        job = self.export("sequential")
+        expected = self.train(job, DEVICES)
+        shutil.rmtree(self.dir / "build" / "sequential")
+        run = self.start("run", job, "--devices", PACED, "--no-calibrate", "--set", "save_steps=2")
+        out = self.dir / "build" / "sequential"
+
+        def steps():
+            path = out / "metrics.jsonl"
+            return path.read_text().count("\n") if path.exists() else 0
+
+        harness.wait_for(lambda: steps() >= 1, "the first step")
+        killed = list(self.processes())
+        self.random.shuffle(killed)
+        for which in killed:
+            self.kill(self.processes()[which]["pid"])
+            before = steps()
+            harness.wait_for(lambda: steps() > before or run.poll() is not None, f"a step after {which} was killed")
+        self.assertIsNone(run.poll(), "the kills came too late")
+        self.kill_all(run)
+        self.wait_run_folder_gone()
+        self.harmony("run", job, "--devices", "sim:mem=512MiB", "--no-calibrate", "--set", "save_steps=2")
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
+        self.assertGreaterEqual({role for role, _ in killed}, {"coordinator", "swapper", "worker"})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
