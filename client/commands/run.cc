@@ -296,7 +296,7 @@ void RunSession::PrintSummary() {
     line["type"] = "summary";
     line["tokens_per_second_median"] = summary_.tokens_per_second;
     line["restarts"] = summary_.restarts;
-    line["last"] = ToJson(summary_.last);
+    if (!already_finished_) line["last"] = ToJson(summary_.last);  // else nothing was run
     line["already_finished"] = already_finished_;
     printf("%s\n", line.dump().c_str());
   } else if (summary_.last.has_job()) {

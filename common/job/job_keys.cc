@@ -272,12 +272,13 @@ std::string PrintOneOf(const JobSpec& job) {
 }
 
 absl::Status ReadOptimizer(const JobKey& key, const JobValue& value, JobSpec& job) {
-  JobValue ours = value;
   // PyTorch's own, as transformers calls it; the same numbers but for the last bits.
-  if (value.text == "adamw_torch" || value.text == "adamw_torch_fused" || value.text == "AdamW") {
-    ours.text = "adamw";
+  static constexpr string_view kOfTransformers[] = {"adamw_torch", "adamw_torch_fused", "AdamW"};
+  if (value.kind == JobValue::Kind::kScalar && absl::c_linear_search(kOfTransformers, value.text)) {
+    job.optim = OptimizerKind::kAdamW;
+    return absl::OkStatus();
   }
-  return OneOf<&JobSpec::optim, kOptimizers>(key, ours, job);
+  return OneOf<&JobSpec::optim, kOptimizers>(key, value, job);
 }
 
 // All values of a key, by name.
