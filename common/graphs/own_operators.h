@@ -13,10 +13,11 @@ inline constexpr char kAttention[] = "harmony::attention";
 inline constexpr char kAttentionBackward[] = "harmony::attention_backward";
 inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
 inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
+inline constexpr char kProduct[] = "harmony::product";
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 4> kOwnOperators = {kAttention, kAttentionBackward,
-                                                             kDropoutMask, kLinearCrossEntropy};
+inline constexpr std::array<const char*, 5> kOwnOperators = {
+    kAttention, kAttentionBackward, kDropoutMask, kLinearCrossEntropy, kProduct};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

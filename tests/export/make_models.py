@@ -89,6 +89,11 @@ def fused(case: Case) -> Case:
     return replace(case, options={**case.options, "fused_loss": True})
 
 
+def fast(case: Case) -> Case:
+    """The same with products of matrices by the runtime's own kernel."""
+    return replace(case, options={**case.options, "fast_products": True})
+
+
 def own(model: nn.Module, loss: Any = "cross_entropy", **options: Any) -> Case:
     """A model of images written by hand."""
     return Case(model, loss, images(4, 10), options)
@@ -172,6 +177,7 @@ MODELS: dict[str, Callable[[], Case]] = {
     "gpt2": lambda: hf("causal-lm", "GPT2Config", 32, vocab_size=256, n_positions=32, n_embd=64, n_layer=2, n_head=4,
                        bos_token_id=0, eos_token_id=0),
     "llama": lambda: hf("causal-lm", "LlamaConfig", 32, **LLAMA),
+    "llama_fast": lambda: fast(hf("causal-lm", "LlamaConfig", 32, **LLAMA)),
     "mixtral": lambda: hf("causal-lm", "MixtralConfig", 16, **LLAMA, num_local_experts=4, num_experts_per_tok=2),
     "opt": lambda: hf("causal-lm", "OPTConfig", 32, vocab_size=128, hidden_size=64, num_hidden_layers=2, ffn_dim=128,
                       num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=64, layerdrop=0.1),

@@ -33,7 +33,7 @@ NOISE = 1e-3
 NARROW_CLOSE = 0.02
 NARROW_IN_CI = ["mlp", "cnn", "bert_masked"]
 UNDER_AUTOCAST_IN_CI = [("vit", "autocast"), ("regions", "fp32")]
-IN_CI = ["mlp", "cnn", "unet", "bert_masked", "bert_fused", "t5", "mixtral"]
+IN_CI = ["mlp", "cnn", "unet", "bert_masked", "bert_fused", "llama_fast", "t5", "mixtral"]
 
 # AdamW, the job's defaults but for the rate; of the rules those that decide a parameter of the model. Every number of
 # every tensor has to be within ADAMW_CLOSE of PyTorch's, relative to the largest of its tensor.

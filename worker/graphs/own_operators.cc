@@ -5,6 +5,7 @@
 #include "worker/graphs/attention.h"
 #include "worker/graphs/dropout_mask.h"
 #include "worker/graphs/linear_cross_entropy.h"
+#include "worker/graphs/product.h"
 
 namespace harmony::worker {
 
@@ -15,6 +16,7 @@ void RegisterOwnOperators() {
     DefineAttention(*made);
     DefineDropoutMask(*made);
     DefineLinearCrossEntropy(*made);
+    DefineProduct(*made);
     return made;
   }();
   static_cast<void>(library);

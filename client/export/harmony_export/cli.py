@@ -70,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
                             help="drop in training what the model says (default)")
         source.add_argument("--fused-loss", action="store_true",
                             help="never hold all logits: less memory for many classes, other last bits")
+        source.add_argument("--fast-products", action="store_true",
+                            help="multiply matrices by the runtime's own kernel: twice as fast on processors with AVX-512 "
+                            "that are not Intel's, other last bits")
         source.add_argument("--dtype", choices=DTYPES, default="fp32",
                             help="bf16: layers compute in bfloat16, which takes half the memory; autocast: in fp32, but "
                             "for what torch.autocast casts to bfloat16; parameters are trained in fp32 all the same "
@@ -96,6 +99,7 @@ def _run(args: argparse.Namespace) -> None:
     export(task.model, task.loss, task.sample_batch, out=args.out, cuts=args.cuts, name=args.name or task.name,
            values_below=task.values_below, sequence_length=task.sequence_length, dynamic=task.dynamic,
            longest_sequence=task.longest_sequence, dropout=args.dropout, fused_loss=args.fused_loss,
+           fast_products=args.fast_products,
            dtype=args.dtype, keep_fp32=task.keep_fp32, weights=not args.no_weights, check=args.check,
            tolerance=args.tolerance, overwrite=args.overwrite, copies=task.copies)
     print(f"written to {args.out}")

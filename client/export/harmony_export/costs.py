@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from .capture import base_of
+from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
 from .polynomial import SAMPLES, Amount, Polynomial, number
@@ -45,10 +46,15 @@ def _grouped_flops(a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Exp
     return 2 * math.prod(a) * b[-1]
 
 
+def _product_flops(bias: Sizes | None, a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Expr:
+    return 2 * math.prod(a) * b[-1]
+
+
 # What PyTorch has no formulas for. Formulas are of shapes.
 _FORMULAS: dict[Any, Callable[..., sympy.Expr]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     aten._grouped_mm: _grouped_flops,
+    PRODUCT.overloadpacket: _product_flops,
 }
 
 

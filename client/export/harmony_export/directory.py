@@ -61,6 +61,7 @@ class Description:
     values_below: Mapping[str, int]
     loss: Loss
     sequence_length: int | Lengths | None
+    own_products: bool = False
 
 
 @dataclass
@@ -200,7 +201,8 @@ class Assembler:
         if is_last or signature not in self._layers:
             length = self._description.sequence_length
             graphs = differentiate(piece, is_last, length if isinstance(length, Lengths) else None,
-                                   fused_loss=is_last and self._description.loss.fused)
+                                   fused_loss=is_last and self._description.loss.fused,
+                                   own_products=self._description.own_products)
             self._check_statistics(piece, graphs)
             self._layers[signature] = graphs
         return self._layers[signature]

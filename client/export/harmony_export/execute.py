@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .devices import attention, attention_backward
 from .dropout import draw
+from .fast_products import product
 from .fused_loss import linear_cross_entropy
 from .state import DTYPES as _NAMES
 
@@ -36,7 +37,8 @@ _SIZES: dict[str, Callable[..., int]] = {
     "min": min,
 }
 _OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backward": attention_backward,
-                                       "dropout_mask": draw, "linear_cross_entropy": linear_cross_entropy}
+                                       "dropout_mask": draw, "linear_cross_entropy": linear_cross_entropy,
+                                       "product": product}
 
 Json = Any
 Inputs = Mapping[str, Sequence[Any]]

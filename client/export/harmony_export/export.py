@@ -38,8 +38,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
            out: str | Path, cuts: Cuts = "auto", name: str | None = None, reduction: str = "mean",
            labels_per_sample: int | None = None, values_below: Mapping[str, int] | None = None,
            sequence_length: int | None = None, dynamic: Dynamic | None = None, longest_sequence: int | None = None,
-           dropout: bool = True, fused_loss: bool = False, dtype: str = "fp32", keep_fp32: Sequence[str] = (),
-           weights: bool = True, check: bool = True, tolerance: float | None = None, overwrite: bool = False,
+           dropout: bool = True, fused_loss: bool = False, fast_products: bool = False, dtype: str = "fp32",
+           keep_fp32: Sequence[str] = (), weights: bool = True, check: bool = True, tolerance: float | None = None, overwrite: bool = False,
            copies: Sequence[str | Path] = (), report: Callable[[str], None] = print) -> Path:
     """Exports a model for training, and returns the directory.
 
@@ -63,6 +63,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     fused_loss        the cross entropy and the linear layer before it become one operation that takes rows in
                       chunks: far less memory where there are many classes, and the last bits of a sum in another
                       order. Refused where the model does not end so
+    fast_products     products of fp32 matrices by the runtime's own kernel, which on processors with AVX-512 that are
+                      not Intel's takes half the time, and gives the last bits of a sum in another order. The check
+                      computes as eager PyTorch does, and does not show that
     dtype             "bf16": parameters and buffers that layers read, and what crosses between layers, are bfloat16, as
                       model.to(torch.bfloat16) makes them; inputs are rounded where the model is called. Parameters are
                       trained in fp32, from the values that they have now. Norms with running statistics stay in fp32.
@@ -82,7 +85,7 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
     autocast.refuse_around()
     _check_batch(sample_batch)
-    check_types(model, dtype, keep_fp32, fused_loss)
+    check_types(model, dtype, keep_fp32, fused_loss, fast_products)
     call = loss_call(model, loss, sample_batch, dtype)
     _check_devices(model)
     with_weights = weights and has_memory(model)
@@ -109,7 +112,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             Loss("sum", counted.per_sample, counted, fused_loss))
         chain = cut(captured, model, find_cuts(model, cuts))
         bounds = {**_found_bounds(captured), **(values_below or {})}
-        description = Description(name or type(model).__name__, bounds, described_loss, lengths or sequence_length)
+        description = Description(name or type(model).__name__, bounds, described_loss, lengths or sequence_length,
+                                  fast_products)
         written = Assembler(chain, description).assemble()
         write(written, folder, with_weights, [Path(path) for path in copies])
         for line in _table(written.summaries):

@@ -15,7 +15,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from . import faithful
+from . import faithful, fast_products
 from .capture import base_of, quiet
 from .chain import Piece, SizeKind
 from .errors import ExportError
@@ -87,7 +87,8 @@ class Saved:
     restore: list[int] | None
 
 
-def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_loss: bool = False) -> LayerGraphs:
+def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_loss: bool = False,
+                  own_products: bool = False) -> LayerGraphs:
     """The phases of a layer, for sequences of any of the lengths, where there are some."""
     joint = _Joint(piece, is_last, lengths)
     outputs: set[Kind] = {"output", "loss"}
@@ -104,6 +105,9 @@ def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_lo
             "saving": joint.phase({"output", "update"}, keep=saved),
             "backward": joint.phase({"gradient"}, restore=saved),
         }
+    if own_products:
+        for phase in phases.values():
+            fast_products.use(phase.graph)
     return LayerGraphs(phases, forward, [s.stored.meta["val"] for s in saved],
                        joint.indices("update"), joint.indices("gradient"))
 

@@ -22,7 +22,8 @@ _TRAINED = {"fp32": (torch.float32,), "bf16": (torch.float32, torch.bfloat16, to
 DTYPES = tuple(_TRAINED)
 
 
-def check_types(model: nn.Module, dtype: str, keep_fp32: Sequence[str], fused_loss: bool) -> None:
+def check_types(model: nn.Module, dtype: str, keep_fp32: Sequence[str], fused_loss: bool,
+                fast_products: bool) -> None:
     """Refuses what does not fit a type that is asked for."""
     if dtype not in DTYPES:
         raise ExportError(f"dtype is '{dtype}'", fix=f"Give one of {', '.join(DTYPES)}")
@@ -32,6 +33,9 @@ def check_types(model: nn.Module, dtype: str, keep_fp32: Sequence[str], fused_lo
     if dtype != "fp32" and fused_loss:
         raise ExportError(f"the fused loss computes in fp32, and with dtype {dtype} the last layer's weight is bf16",
                           fix="Leave out fused_loss (--fused-loss), or export in fp32")
+    if dtype == "bf16" and fast_products:
+        raise ExportError("the fast products are of fp32, and with dtype bf16 there are none",
+                          fix="Leave out fast_products (--fast-products), or export in fp32")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.is_floating_point() and parameter.dtype not in _TRAINED[dtype]:
             other = ", or export with dtype='bf16'" if parameter.dtype in _TRAINED["bf16"] else ""

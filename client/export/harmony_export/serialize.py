@@ -15,6 +15,7 @@ from .capture import arguments_of, draws_random_numbers
 from .devices import LEFT_OUT, NEUTRAL
 from .dropout import MASK
 from .errors import ExportError
+from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY
 from .joint import LayerGraphs, Phase
 from .state import DTYPES, dtype_name
@@ -116,7 +117,7 @@ class _PhaseWriter:
 
     def _check(self, node: fx.Node) -> None:
         target = node.target
-        if target is LINEAR_CROSS_ENTROPY:
+        if target in (LINEAR_CROSS_ENTROPY, PRODUCT):
             return
         if not isinstance(target, OpOverload) or target.namespace != "aten":
             raise ExportError(f"{target} is no operator of ATen", self._where, "Use PyTorch's own tensor operations")
