@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ def operators(folder: Path) -> set[str]:
     files = [json.loads(path.read_text()) for path in (folder / "graphs").iterdir()]
     phases = [phase for file in files for phase in file["phases"].values()]
     return {op["op"] + ("." if op["overload"] else "") + op["overload"] for phase in phases for op in phase["ops"]}
+
+
+def count_of_operators(folder: Path, *names: str) -> Counter[str]:
+    """How often each is in the graphs of a directory, in all phases or in those of these names; without overloads."""
+    files = [json.loads(path.read_text()) for path in (folder / "graphs").iterdir()]
+    phases = [phase for file in files for name, phase in file["phases"].items() if not names or name in names]
+    return Counter(op["op"] for phase in phases for op in phase["ops"])
 
 
 class ExportTest(unittest.TestCase):

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, library
 
+from .parts import call, continues, is_sum, summands
+
 aten = torch.ops.aten
 
 _operators: Any = library.Library("harmony", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -21,6 +23,42 @@ PRODUCT = torch.ops.harmony.product.default
 def product(bias: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     """a b, or bias + a b, as eager PyTorch computes it."""
     return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+_FEWEST = 4  # products in a sum
+
+
+def join_sums(graph: fx.Graph) -> None:
+    """A sum of many products becomes one of longer rows: the gradient of a recurrence's weights, which each step adds
+    to, is then written once. It is added up in another order."""
+    for root in list(graph.nodes):
+        if not is_sum(root) or continues(root):
+            continue
+        found = [_product(node) for node in summands(root)]
+        turned = {odd for _, odd in found}
+        if len(found) < _FEWEST or len(turned) > 1 or any(node.target is not aten.mm.default for node, _ in found):
+            continue
+        with graph.inserting_before(root):
+            total = _longer(graph, [node for node, _ in found])
+            root.replace_all_uses_with(call(graph, aten.t.default, total) if turned == {True} else total)
+    graph.eliminate_dead_code()
+
+
+def _product(node: Any) -> tuple[Any, bool]:
+    """What a summand is, and whether transposed. What something else reads, too, is as good as no product."""
+    odd = False
+    while node.target is aten.t.default and len(node.users) == 1:
+        node, odd = node.args[0], not odd
+    return (node if len(node.users) == 1 else node.graph.output_node()), odd
+
+
+def _longer(graph: fx.Graph, products: list[fx.Node]) -> fx.Node:
+    left: list[Any] = [node.args[0] for node in products]
+    if all(a.target is aten.t.default for a in left):
+        a = call(graph, aten.t.default, call(graph, aten.cat.default, [a.args[0] for a in left], 0))
+    else:
+        a = call(graph, aten.cat.default, left, 1)
+    return call(graph, aten.mm.default, a, call(graph, aten.cat.default, [node.args[1] for node in products], 0))
 
 
 def use(graph: fx.Graph) -> None:

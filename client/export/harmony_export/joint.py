@@ -15,12 +15,13 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from . import faithful, fast_products
+from . import faithful, fast_products, recurrent
 from .capture import base_of, quiet
 from .chain import Piece, SizeKind
 from .errors import ExportError
 from .fused_loss import fuse
 from .lengths import Lengths, check_guards
+from .parts import join_parts
 from .polynomial import LENGTH, SAMPLES
 from .symbols import SizeBuilder, dimensions_in_memory, expression, named
 
@@ -105,8 +106,11 @@ def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_lo
             "saving": joint.phase({"output", "update"}, keep=saved),
             "backward": joint.phase({"gradient"}, restore=saved),
         }
-    if own_products:
-        for phase in phases.values():
+    for name, phase in phases.items():
+        if own_products or recurrent.has_lstm(piece.module):  # whose bits differ from eager PyTorch's in any case
+            fast_products.join_sums(phase.graph)
+            phases[name] = _rewritten(phase)
+        if own_products:
             fast_products.use(phase.graph)
     return LayerGraphs(phases, forward, [s.stored.meta["val"] for s in saved],
                        joint.indices("update"), joint.indices("gradient"))
@@ -114,8 +118,19 @@ def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_lo
 
 def _with_fused_loss(phase: Phase, where: str) -> Phase:
     fuse(phase.graph, where)
+    return _rewritten(phase)
+
+
+def _rewritten(phase: Phase) -> Phase:
+    """With the results that its graph has now."""
     made: Any = phase.graph.output_node().args[0]
     return Phase(phase.graph, phase.inputs, [(node, port) for node, (_, port) in zip(made, phase.results)])
+
+
+def _last(node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
+    while node in instead:
+        node = instead[node]
+    return node
 
 
 class _Joint:
@@ -208,6 +223,8 @@ class _Joint:
             if node.target is aten.native_batch_norm_backward.default and node.args[7]:
                 # In training it uses the statistics of the microbatch, and not these.
                 node.args = (*node.args[:3], None, None, *node.args[5:])
+        instead = join_parts(self._graph)
+        self._results = [(_last(node, instead), port) for node, port in self._results]
 
     def _substitute(self, node: fx.Node, other: Any, results_only: bool = False) -> None:
         assert isinstance(other, fx.Node)

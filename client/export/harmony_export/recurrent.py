@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor
+from torch import Tensor, fx
+
+aten = torch.ops.aten
 
 Hidden = tuple[Tensor, ...]  # one tensor, or for an LSTM two
 Weights = Sequence[Tensor | None]  # of input and hidden, their biases, and a projection
@@ -91,6 +93,11 @@ def _grouped(parameters: Sequence[Tensor], has_biases: bool, count: int) -> list
         rest = given[4:] if has_biases else given[2:]
         groups.append([given[0], given[1], *biases, rest[0] if rest else None])
     return groups
+
+
+def has_lstm(module: fx.GraphModule) -> bool:
+    """Whether an LSTM is among the operations."""
+    return any(node.target in (aten.lstm.input, aten.lstm.data) for node in module.graph.nodes)
 
 
 def _operator(cell: Cell) -> Callable[..., Any]:
