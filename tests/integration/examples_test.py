@@ -6,7 +6,6 @@ Runs in the environment of deploy/setup.sh --with-tests.
 import json
 import math
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +77,24 @@ class ExamplesTest(harness.Scratch):
         self.harmony("run", job, "--devices", "sim:mem=512MiB", "--no-calibrate", "--set", "save_steps=2")
         self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
         self.assertGreaterEqual({role for role, _ in killed}, {"coordinator", "swapper", "worker"})
+
+    def test_a_plan_that_a_wrong_profile_made_is_changed_with_the_same_bits(self):
+        self.env["XDG_CACHE_HOME"] = str(self.dir / "cache")
+        job = self.export("sequential")
+        short = ("--set", "max_steps=20")
+        expected = self.train(job, DEVICES, *short)
+        devices = [f"sim:mem=8MiB,flops=20M,h2d={rate}KB/s,d2h={rate}KB/s,p2p={rate}KB/s" for rate in (4000, 200)]
+        self.harmony("profile", job, "--quick", "--devices", ";".join(devices), "-o", self.dir / "P.json")
+        wrong = json.loads((self.dir / "P.json").read_text())
+        for link in ("h2d", "d2h", "p2p"):
+            wrong["devices"][1][link] = wrong["devices"][0][link]
+        (self.dir / "P.json").write_text(json.dumps(wrong))
+        out = self.dir / "build" / "sequential"
+        shutil.rmtree(out)
+        done = self.harmony("run", job, "--devices", ";".join(devices), "--profile", self.dir / "P.json",
+                            "--set", "replan=auto", *short)
+        self.assertIn("replan: going on with the other plan after step", done.stdout + done.stderr)
+        self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
 
 
 if __name__ == "__main__":
