@@ -32,7 +32,7 @@ class Case:
     link: int  # MB/s, each direction
 
 
-CASES = [Case("bert-96", 256, 12, 400), Case("vgg-416", 32, 8, 400), Case("resnet-1026", 16, 4, 400)]
+CASES = [Case("bert-96", 256, 10, 400), Case("vgg-416", 32, 8, 400), Case("resnet-1026", 16, 4, 400)]
 
 
 def harmony(*args):
@@ -57,7 +57,7 @@ def run_case(case, share, steps, folder):
     model = ROOT / "build" / "models" / case.name
     begin = time.monotonic()
     if not (model / "data").is_dir():
-        checked([sys.executable, ROOT / "deploy" / "models" / "deep.py", case.name, "--width", case.width])
+        checked([sys.executable, ROOT / "deploy" / "models" / "deep.py", case.name, "--width", str(case.width)])
     exported = time.monotonic() - begin
     job = ROOT / "deploy" / "jobs" / f"{case.name}.yaml"
     settings = ["--set", f"max_steps={steps}", "--set", f"output_dir={folder / 'out'}"]
