@@ -202,10 +202,10 @@ def measure(name, repeats, folder):
         row["built_in"], row["built_in_layers"] = layers_of(jobs["built-in"], folder)
         row["losses_apart"] = max(abs(a - b) / abs(b) for a, b in zip(losses["graphs"], losses["built-in"]))
         made.export(fused_loss=True, fast_products=True)
-        row["fused_loss"], row["fused_layers"] = layers_of(job, folder)
+        row["both"], row["both_layers"] = layers_of(job, folder)
         fused = losses_of(write_job(folder, "fused", model_name_or_path=str(folder / "model"), **tokens), folder,
                           folder / "fused")
-        row["fused_apart"] = max(abs(a - b) / abs(b) for a, b in zip(fused, losses["built-in"]))
+        row["both_apart"] = max(abs(a - b) / abs(b) for a, b in zip(fused, losses["built-in"]))
     return row
 
 
@@ -220,7 +220,7 @@ def report(rows):
             continue
         print(f"{row['model']}, built-in: {row['built_in'] * 1e3:.0f} ms; graphs "
               f"{row['harmony'] / row['built_in']:.2f} of its time, losses {row['losses_apart']:.1e} apart; with "
-              f"fused loss and fast products {row['fused_loss'] / row['built_in']:.2f}, {row['fused_apart']:.1e}")
+              f"fused loss and fast products {row['both'] / row['built_in']:.2f}, {row['both_apart']:.1e}")
     mean, fast = (math.exp(statistics.mean(math.log(row[key]) for row in rows)) for key in ("ratio", "fast_ratio"))
     print(f"geometric mean of the ratios: {mean:.3f}, with fast products {fast:.3f}")
     return mean <= 1.03 and all(row.get("losses_apart", 0) <= 1e-6 for row in rows)

@@ -6,9 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <string>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,19 +15,6 @@
 #include "common/document/status_line.h"
 
 namespace harmony::client {
-
-namespace {
-
-// This program, by its name, so that whoever lists processes can read it; where that is no longer
-// there (another version was installed meanwhile), by what is running.
-std::string OwnProgram() {
-  static constexpr char kRunning[] = "/proc/self/exe";
-  std::error_code error;
-  const std::filesystem::path named = std::filesystem::read_symlink(kRunning, error);
-  return !error && std::filesystem::exists(named, error) ? named.string() : kRunning;
-}
-
-}  // namespace
 
 absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
     const SupervisorProcessOptions& options) {

@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kRunningProgram[] = "/proc/self/exe";
 constexpr int64_t kMostHangSeconds = 1'000'000;
 
 // For who looks at a process with a debugger, and for tests.
@@ -97,9 +98,15 @@ absl::Status LaunchAndSupervise(const LaunchOptions& options) {
   return status;
 }
 
+std::string OwnProgram() {
+  std::error_code error;
+  const fs::path named = fs::read_symlink(kRunningProgram, error);
+  return !error && fs::exists(named, error) ? named.string() : kRunningProgram;
+}
+
 std::string OwnBinDir() {
   std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path();
+  return fs::read_symlink(kRunningProgram, error).parent_path();
 }
 
 }  // namespace harmony::client

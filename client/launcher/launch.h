@@ -34,7 +34,10 @@ struct LaunchOptions {
 // another supervisor has the runtime directory.
 absl::Status LaunchAndSupervise(const LaunchOptions& options);
 
-// The folder of the running executable.
+// The running executable by its name, so that whoever lists processes can read it; where that is no
+// longer there (another version was installed meanwhile), by what is running.
+std::string OwnProgram();
+// Its folder.
 std::string OwnBinDir();
 
 }  // namespace harmony::client

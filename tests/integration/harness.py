@@ -75,6 +75,12 @@ def file_digest(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
+def give_links_of_the_first(profile):
+    """To all devices of a measured profile."""
+    for device in profile["devices"][1:]:
+        device.update({link: profile["devices"][0][link] for link in ("h2d", "d2h", "p2p")})
+
+
 def weights_digest(directory):
     files = sorted(pathlib.Path(directory).glob("*.safetensors"))
     assert files, f"no safetensors in {directory}"

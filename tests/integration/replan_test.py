@@ -25,8 +25,7 @@ class ReplanTest(harness.Scratch):
         if not self.profile:
             self.harmony("profile", job, "--quick", "--devices", DEVICES, "-o", path)
             profile = json.loads(path.read_text())
-            for link in ("h2d", "d2h", "p2p"):
-                profile["devices"][1][link] = profile["devices"][0][link]
+            harness.give_links_of_the_first(profile)
             type(self).profile = json.dumps(profile)
         path.write_text(self.profile)
         return path

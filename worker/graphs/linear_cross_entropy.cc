@@ -65,14 +65,9 @@ LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& rows_of_x,
 void CheckLinearCrossEntropy(const at::Tensor& x, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias, const at::Tensor& labels,
                              const at::Tensor& scale) {
-  const auto matrix = [](const at::Tensor& tensor) {
-    return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat;
-  };
-  TORCH_CHECK(matrix(x) && matrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
+  TORCH_CHECK(IsMatrix(x) && IsMatrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
               "x is ", x.sizes(), ", the weight ", weight.sizes());
-  const bool fits = !bias.has_value() || (bias->scalar_type() == at::kFloat && bias->dim() == 1 &&
-                                          bias->size(0) == weight.size(0));
-  TORCH_CHECK(fits, "the bias does not fit a weight of ", weight.sizes());
+  TORCH_CHECK(BiasFits(bias, weight.size(0)), "the bias does not fit a weight of ", weight.sizes());
   TORCH_CHECK(labels.scalar_type() == at::kLong && labels.dim() == 1 && labels.size(0) == x.size(0),
               "the labels are ", labels.scalar_type(), " ", labels.sizes(), " for ", x.sizes());
   TORCH_CHECK(scale.scalar_type() == at::kFloat && scale.numel() == 1, "the scale is no number");

@@ -8,20 +8,16 @@
 
 #include <optional>
 
+#include "worker/graphs/operator_parts.h"
 #include "worker/models/gemm.h"
 
 namespace harmony::worker {
 namespace {
 
 void Check(const std::optional<at::Tensor>& bias, const at::Tensor& a, const at::Tensor& b) {
-  const auto matrix = [](const at::Tensor& tensor) {
-    return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat;
-  };
-  TORCH_CHECK(matrix(a) && matrix(b) && a.size(1) == b.size(0), "a is ", a.scalar_type(), " ",
+  TORCH_CHECK(IsMatrix(a) && IsMatrix(b) && a.size(1) == b.size(0), "a is ", a.scalar_type(), " ",
               a.sizes(), ", b ", b.scalar_type(), " ", b.sizes());
-  const bool fits = !bias.has_value() || (bias->scalar_type() == at::kFloat && bias->dim() == 1 &&
-                                          bias->size(0) == b.size(1));
-  TORCH_CHECK(fits, "the bias does not fit a product with ", b.sizes());
+  TORCH_CHECK(BiasFits(bias, b.size(1)), "the bias does not fit a product with ", b.sizes());
 }
 
 // With rows or columns that lie in memory without gaps, as the kernel reads them.

@@ -46,8 +46,8 @@ def _grouped_flops(a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Exp
     return 2 * math.prod(a) * b[-1]
 
 
-def _product_flops(bias: Sizes | None, a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Expr:
-    return 2 * math.prod(a) * b[-1]
+def _product_flops(bias: Sizes | None, a: Sizes, b: Sizes, **keywords: Any) -> sympy.Expr:
+    return _grouped_flops(a, b)
 
 
 # What PyTorch has no formulas for. Formulas are of shapes.

@@ -36,20 +36,22 @@ def join_sums(graph: fx.Graph) -> None:
             continue
         found = [_product(node) for node in summands(root)]
         turned = {odd for _, odd in found}
-        if len(found) < _FEWEST or len(turned) > 1 or any(node.target is not aten.mm.default for node, _ in found):
+        products = [node for node, _ in found if node is not None]
+        if len(found) < _FEWEST or len(products) < len(found) or len(turned) > 1:
             continue
         with graph.inserting_before(root):
-            total = _longer(graph, [node for node, _ in found])
+            total = _longer(graph, products)
             root.replace_all_uses_with(call(graph, aten.t.default, total) if turned == {True} else total)
     graph.eliminate_dead_code()
 
 
-def _product(node: Any) -> tuple[Any, bool]:
-    """What a summand is, and whether transposed. What something else reads, too, is as good as no product."""
+def _product(node: Any) -> tuple[fx.Node | None, bool]:
+    """The product that a summand is, if it is one that nothing else reads, and whether it is transposed."""
     odd = False
     while node.target is aten.t.default and len(node.users) == 1:
         node, odd = node.args[0], not odd
-    return (node if len(node.users) == 1 else node.graph.output_node()), odd
+    own = node.target is aten.mm.default and len(node.users) == 1
+    return (node if own else None), odd
 
 
 def _longer(graph: fx.Graph, products: list[fx.Node]) -> fx.Node:

@@ -106,11 +106,10 @@ def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_lo
             "saving": joint.phase({"output", "update"}, keep=saved),
             "backward": joint.phase({"gradient"}, restore=saved),
         }
-    for name, phase in phases.items():
-        if own_products or recurrent.has_lstm(piece.module):  # whose bits differ from eager PyTorch's in any case
-            fast_products.join_sums(phase.graph)
-            phases[name] = _rewritten(phase)
-        if own_products:
+    if own_products or recurrent.has_lstm(piece.module):  # whose bits differ from eager PyTorch's in any case
+        phases = {name: _with_joined_sums(phase) for name, phase in phases.items()}
+    if own_products:
+        for phase in phases.values():
             fast_products.use(phase.graph)
     return LayerGraphs(phases, forward, [s.stored.meta["val"] for s in saved],
                        joint.indices("update"), joint.indices("gradient"))
@@ -121,16 +120,15 @@ def _with_fused_loss(phase: Phase, where: str) -> Phase:
     return _rewritten(phase)
 
 
+def _with_joined_sums(phase: Phase) -> Phase:
+    fast_products.join_sums(phase.graph)
+    return _rewritten(phase)
+
+
 def _rewritten(phase: Phase) -> Phase:
     """With the results that its graph has now."""
     made: Any = phase.graph.output_node().args[0]
     return Phase(phase.graph, phase.inputs, [(node, port) for node, (_, port) in zip(made, phase.results)])
-
-
-def _last(node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
-    while node in instead:
-        node = instead[node]
-    return node
 
 
 class _Joint:
@@ -223,8 +221,7 @@ class _Joint:
             if node.target is aten.native_batch_norm_backward.default and node.args[7]:
                 # In training it uses the statistics of the microbatch, and not these.
                 node.args = (*node.args[:3], None, None, *node.args[5:])
-        instead = join_parts(self._graph)
-        self._results = [(_last(node, instead), port) for node, port in self._results]
+        join_parts(self._graph, self._substitute)
 
     def _substitute(self, node: fx.Node, other: Any, results_only: bool = False) -> None:
         assert isinstance(other, fx.Node)

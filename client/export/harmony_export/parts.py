@@ -6,6 +6,7 @@ parts as there are steps that takes the square of them. One tensor of all parts 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,25 +29,25 @@ class _Part:
     selected: bool  # the gradient lacks that dimension
 
 
-def join_parts(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """Puts one tensor in the place of each sum of parts that make up the whole, and of slices that are all of a tensor.
-    What has taken whose place."""
-    instead: dict[fx.Node, fx.Node] = {}
+# Puts the second node in the place of the first, and erases that.
+Substitute = Callable[[fx.Node, fx.Node], None]
+
+
+def join_parts(graph: fx.Graph, substitute: Substitute) -> None:
+    """Puts one tensor in the place of each sum of parts that make up the whole, and of slices that are all of a
+    tensor."""
     for node in list(graph.nodes):
         if node.target is aten.slice_backward.default and _is_whole(node):
             gradient = node.args[0]
             assert isinstance(gradient, fx.Node)
-            node.replace_all_uses_with(gradient)
-            graph.erase_node(node)
-            instead[node] = gradient
+            substitute(node, gradient)
     for node in list(graph.nodes):
         if is_sum(node) and not continues(node):
-            _join(graph, node, instead)
+            _join(graph, node, substitute)
     graph.eliminate_dead_code()
-    return instead
 
 
-def _join(graph: fx.Graph, root: fx.Node, instead: dict[fx.Node, fx.Node]) -> None:
+def _join(graph: fx.Graph, root: fx.Node, substitute: Substitute) -> None:
     """Of consecutive summands those that are parts of a whole become one: between them nothing is added that they share
     an element with, so no other sum is formed."""
     found = summands(root)
@@ -56,7 +57,7 @@ def _join(graph: fx.Graph, root: fx.Node, instead: dict[fx.Node, fx.Node]) -> No
         run = _run_of_parts(found[position:])
         if len(run) > 1 and _covers(run, root):
             with graph.inserting_before(root):
-                left.append(_together(graph, run, root))
+                left.append(_together(graph, run))
             joined = True
         else:
             left += found[position:position + max(len(run), 1)]
@@ -67,8 +68,7 @@ def _join(graph: fx.Graph, root: fx.Node, instead: dict[fx.Node, fx.Node]) -> No
         total = left[0]
         for summand in left[1:]:
             total = call(graph, aten.add.Tensor, total, summand)
-    root.replace_all_uses_with(total)
-    instead[root] = total
+    substitute(root, total)
 
 
 def is_sum(node: fx.Node) -> bool:
@@ -150,7 +150,7 @@ def _covers(run: list[_Part], root: fx.Node) -> bool:
     return sum(part.end - part.begin for part in run) == int(size)
 
 
-def _together(graph: fx.Graph, run: list[_Part], root: fx.Node) -> fx.Node:
+def _together(graph: fx.Graph, run: list[_Part]) -> fx.Node:
     """The parts behind each other. A zero is added, for that has been added to each: -0 became 0."""
     dimension = run[0].dimension
     pieces = [call(graph, aten.unsqueeze.default, part.gradient, dimension) if part.selected else part.gradient
