@@ -1,6 +1,8 @@
 #include "worker/cuda/cuda_device.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
+#include <c10/util/Exception.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -18,6 +20,9 @@ namespace {
 constexpr cudaStream_t kStream = nullptr;
 // Rounded at a time in a conversion in place: at the memory's speed a launch is little beside it.
 constexpr int64_t kNarrowedAtOnce = int64_t{1} << 21;
+// A device's own memory: the flag of the checks, and the scratch behind it.
+constexpr int64_t kFlagBytes = kSlotAlignment;
+constexpr int64_t kOwnBytes = kFlagBytes + kNarrowedAtOnce * int64_t{sizeof(uint16_t)};
 
 template <typename T>
 T* Pointer(DeviceAddress address) {
@@ -45,18 +50,13 @@ class CudaBlock : public WorkspaceBlock {
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const Options& options) {
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice(options));
-  device->PrepareThread();
-  BestFit::Usage usage;
-  device->flag_ = device->Take(Bytes(sizeof(int)), usage);
-  device->scratch_ =
-      device->Take(Bytes(kNarrowedAtOnce * static_cast<int64_t>(sizeof(uint16_t))), usage);
-  if (!device->flag_ || !device->scratch_) {
-    return absl::ResourceExhaustedError(absl::StrCat("a workspace of ",
-                                                     FormatBytesExact(options.workspace),
-                                                     " is too small for any work on a GPU"));
-  }
-  HARMONY_RETURN_IF_ERROR(StatusOf(cudaMemset(Pointer<void>(device->flag_), 0xff, sizeof(int)),
-                                   "readying a GPU's workspace"));
+  HARMONY_RETURN_IF_ERROR(StatusOf(cudaSetDevice(options.ordinal), "choosing a GPU"));
+  // Of the process rather than of the workspace, in which plans count what layers need.
+  void* own = nullptr;
+  HARMONY_RETURN_IF_ERROR(StatusOf(cudaMalloc(&own, kOwnBytes), "what a process needs of a GPU"));
+  device->own_ = DeviceAddress(reinterpret_cast<uintptr_t>(own));
+  HARMONY_RETURN_IF_ERROR(
+      StatusOf(cudaMemset(Pointer<void>(device->flag()), 0xff, sizeof(int)), "readying a GPU"));
   UseWorkspaceOf(device.get());
   return device;
 }
@@ -65,13 +65,26 @@ CudaDevice::CudaDevice(const Options& options) : options_(options), fit_(options
 
 CudaDevice::~CudaDevice() {
   cudaDeviceSynchronize();  // of what may still use the memory
-  // LibTorch keeps cuBLAS's for as long as the process lives: the next job's workspace is at the
-  // same addresses, and would be given out a second time.
+  // LibTorch keeps cuBLAS's for as long as the process lives, also what a thread took from the
+  // workspace where it was not prepared: the next job's is at the same addresses, and would be
+  // given out a second time.
   at::cuda::clearCublasWorkspaces();
   UseWorkspaceOf(nullptr);
+  if (own_) cudaFree(Pointer<void>(own_));
 }
 
-void CudaDevice::PrepareThread() { Note(cudaSetDevice(options_.ordinal)); }
+void CudaDevice::PrepareThread() {
+  Note(cudaSetDevice(options_.ordinal));
+  try {
+    PrepareLibraries();
+  } catch (const c10::Error& error) {
+    spdlog::error("cuBLAS on a GPU: {}", error.what_without_backtrace());
+    Note(cudaErrorMemoryAllocation);
+  }
+}
+
+DeviceAddress CudaDevice::flag() const { return own_; }
+DeviceAddress CudaDevice::scratch() const { return own_ + Bytes(kFlagBytes); }
 
 DeviceAddress CudaDevice::Take(Bytes size, BestFit::Usage& usage) {
   MutexLock lock(mutex_);
@@ -107,14 +120,14 @@ void CudaDevice::Convert(const DeviceTensor& from, const DeviceTensor& to) {
     const int64_t part = std::min(piece, count - begin);
     const DeviceAddress source = from.address + Bytes(begin * from_size);
     if (from.dtype == to.dtype) {
-      Note(cudaMemcpyAsync(Pointer<void>(scratch_), Pointer<const void>(source),
+      Note(cudaMemcpyAsync(Pointer<void>(scratch()), Pointer<const void>(source),
                            static_cast<size_t>(part * to_size), cudaMemcpyDeviceToDevice, kStream));
     } else {
-      Narrow(Pointer<const float>(source), part, Pointer<uint16_t>(scratch_), kStream);
+      Narrow(Pointer<const float>(source), part, Pointer<uint16_t>(scratch()), kStream);
       Note(cudaGetLastError());
     }
     Note(cudaMemcpyAsync(Pointer<void>(to.address + Bytes(begin * to_size)),
-                         Pointer<const void>(scratch_), static_cast<size_t>(part * to_size),
+                         Pointer<const void>(scratch()), static_cast<size_t>(part * to_size),
                          cudaMemcpyDeviceToDevice, kStream));
   }
 }
@@ -128,7 +141,7 @@ void CudaDevice::Add(const DeviceTensor& from, const DeviceTensor& to, DType typ
 void CudaDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
   const auto check = [&](NumberKind kind) {
     cuda::CheckFinite(Pointer<const void>(tensor.address), kind, tensor.elements(), tag,
-                      Pointer<int>(flag_), kStream);
+                      Pointer<int>(flag()), kStream);
     Note(cudaGetLastError());
   };
   switch (tensor.dtype) {
@@ -147,10 +160,10 @@ void CudaDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
 
 absl::StatusOr<int> CudaDevice::Synchronize() {
   int found = -1;
-  Note(cudaMemcpyAsync(&found, Pointer<const void>(flag_), sizeof(found), cudaMemcpyDeviceToHost,
+  Note(cudaMemcpyAsync(&found, Pointer<const void>(flag()), sizeof(found), cudaMemcpyDeviceToHost,
                        kStream));
   Note(cudaStreamSynchronize(kStream));
-  if (found >= 0) Note(cudaMemsetAsync(Pointer<void>(flag_), 0xff, sizeof(int), kStream));
+  if (found >= 0) Note(cudaMemsetAsync(Pointer<void>(flag()), 0xff, sizeof(int), kStream));
   HARMONY_RETURN_IF_ERROR(StatusOf(std::exchange(failure_, cudaSuccess), "computing on a GPU"));
   return found;
 }

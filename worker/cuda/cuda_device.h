@@ -21,7 +21,7 @@ class CudaDevice : public ComputeDevice {
     DeviceAddress region;  // mapped in the primary context, and longer than the device lives
     Bytes resident, workspace;
   };
-  // ResourceExhausted: the workspace is too small for what every device needs of it.
+  // Unavailable: the GPU has none of the few MiB left that a device takes beside the region.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(const Options& options);
   ~CudaDevice() override;
 
@@ -47,13 +47,14 @@ class CudaDevice : public ComputeDevice {
 
   // Notes the first error since the last Synchronize.
   void Note(cudaError_t result);
+  DeviceAddress flag() const;     // of the checks: an int
+  DeviceAddress scratch() const;  // of conversions in place
   DeviceAddress workspace() const { return options_.region + options_.resident; }
 
   const Options options_;
   mutable Mutex mutex_;
   BestFit fit_ ABSL_GUARDED_BY(mutex_);
-  DeviceAddress flag_;     // of the checks: an int
-  DeviceAddress scratch_;  // of conversions in place
+  DeviceAddress own_;  // beside the region
   cudaError_t failure_ = cudaSuccess;
 };
 
