@@ -239,7 +239,7 @@ void GraphLayer::AddGradient(size_t index, const at::Tensor& value, const LayerC
   TORCH_CHECK(value.sizes() == sum.sizes() && value.scalar_type() == ScalarTypeOf(slot.type.dtype),
               "the gradient of '", slot.type.name, "' is ", value.scalar_type(), " ",
               value.sizes());
-  sum.add_(value);
+  AddInto(sum, value);
 }
 
 // After the phase, for it may read a statistic after it has made the new one.

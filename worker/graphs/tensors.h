@@ -39,4 +39,7 @@ void CheckFits(const at::Tensor& made, const at::Tensor& place, absl::string_vie
 // not overlap; `what` is the made one, which fits (CheckFits).
 void PutInto(const at::Tensor& place, const at::Tensor& made, absl::string_view what);
 
+// Adds to a sum, which may be wider than what is added and is of its size.
+void AddInto(const at::Tensor& sum, const at::Tensor& made);
+
 }  // namespace harmony::worker

@@ -346,5 +346,22 @@ TEST_F(GraphPlacesTest, AnUpdateThatIsAViewOfAResultLiesElsewhere) {
   EXPECT_EQ(device_->usage().current, Bytes());
 }
 
+// A bf16 gradient of a large weight lies in no order of its own; only a piece is widened at a time.
+TEST_F(GraphPlacesTest, WhatIsAddedToAWiderSumTakesNoMemoryOfItsSize) {
+  constexpr int64_t kRows = 512, kColumns = 8192;
+  std::vector<c10::BFloat16> numbers(kRows * kColumns);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 251);
+  std::vector<float> sums(numbers.size(), 0.5F);
+  AddInto(at::from_blob(sums.data(), {kColumns, kRows}, at::kFloat),
+          at::from_blob(numbers.data(), {kRows, kColumns}, at::kBFloat16).t());
+  EXPECT_LE(PeakInMiB(), 1);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    const int64_t number = i % kRows * kColumns + i / kRows;
+    wrong += sums[static_cast<size_t>(i)] != 0.5F + static_cast<float>(number % 251);
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace
 }  // namespace harmony::worker
