@@ -115,6 +115,7 @@ def spin_until(condition, what):
 
 class Scratch(unittest.TestCase):
     """Base of all whole-run tests."""
+    limit = 600  # seconds of one call of the CLI
 
     def setUp(self):
         holder = tempfile.TemporaryDirectory(prefix="hm-")
@@ -151,7 +152,7 @@ class Scratch(unittest.TestCase):
     def harmony(self, *args, check=0, **kw):
         """Runs the CLI to its end; `check` is the exit code expected (None: any)."""
         done = subprocess.run([HARMONY, *arguments(args)], env=self.env, cwd=self.dir, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=600, **kw)
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=self.limit, **kw)
         if check is not None and done.returncode != check:
             self.fail(f"harmony {' '.join(map(str, args))}: exit {done.returncode}, expected {check}\n"
                       f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}\n{self.replay}")
