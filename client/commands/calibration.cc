@@ -17,28 +17,30 @@
 namespace harmony::client {
 namespace {
 
-// A job is worth a calibration when it takes this long at a guess.
+// A job is worth a calibration when it takes this long at a guess: of a CPU that emulates a device,
+// or of a GPU.
 constexpr double kWorthIt = 30;
-constexpr double kGuessedFlops = 40e9;
+constexpr double kGuessedFlops = 40e9, kGuessedGpuFlops = 50e12;
 constexpr char kPrefix[] = "speeds-";  // of cached ones
 
-// All devices are emulated, and one of them leaves a speed open.
+bool AreGpus(const std::vector<plan::DeviceSpec>& devices) {
+  return devices.front().kind == plan::DeviceKind::kCuda;
+}
+
+// One of the devices is not told how fast it is; no GPU is.
 bool LeavesSpeedsOpen(const std::vector<plan::DeviceSpec>& devices) {
-  bool open = false;
-  for (const plan::DeviceSpec& device : devices) {
-    if (device.kind != plan::DeviceKind::kSim) return false;
-    open |= !plan::HasSpeeds(device) || (devices.size() > 1 && device.p2p.value == 0);
-  }
-  return open;
+  return absl::c_any_of(devices, [&](const plan::DeviceSpec& device) {
+    return !plan::HasSpeeds(device) || (devices.size() > 1 && device.p2p.value == 0);
+  });
 }
 
 // Forward, recompute and backward of every sample.
-bool IsWorthIt(const model::ModelSpec& model, const job::JobSpec& job) {
+bool IsWorthIt(const model::ModelSpec& model, const job::JobSpec& job, double flops) {
   double forward = 0;  // of a step
   for (int layer = 0; layer < model.num_layers(); ++layer) {
     forward += model::ForwardFlops(model, layer, job.global_batch_size);
   }
-  return 4 * forward * static_cast<double>(job.max_steps) / kGuessedFlops > kWorthIt;
+  return 4 * forward * static_cast<double>(job.max_steps) / flops > kWorthIt;
 }
 
 // What is to be said of the time that a measuring took, and of what came out.
@@ -131,10 +133,13 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
   }
   absl::StatusOr<MeasureOptions> measure = MeasureOptionsOf(global, job, request);
   if (!measure.ok()) return "";
+  const bool gpus = AreGpus(cluster.specs);
+  const double guess = gpus ? kGuessedGpuFlops : kGuessedFlops;
   const bool may_measure = when == CalibrateWhen::kAlways ||
                            (when == CalibrateWhen::kIfWorthIt &&
-                            (job.recalibrate || IsWorthIt(measure->model, measure->job)));
-  const bool by_layers = !measure->times_follow_flops && !AllPaced(cluster.specs);
+                            (job.recalibrate || IsWorthIt(measure->model, measure->job, guess)));
+  // Speeds by FLOPs are those of the emulating CPU.
+  const bool by_layers = gpus || (!measure->times_follow_flops && !AllPaced(cluster.specs));
   if (!may_measure && !AnythingCached(by_layers ? "" : kPrefix)) return "";
   measure->say = say;
   measure->cluster = cluster;

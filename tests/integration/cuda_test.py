@@ -86,6 +86,13 @@ class CudaTest(harness.Scratch):
         self.assertGreater(profile["devices"][1]["h2d"]["together_bytes_per_s"]["median"], 0)
         self.harmony("plan", job, "--devices", TWO, "--profile", self.dir / "P.json")
 
+    def test_without_a_profile_a_plan_measures_the_gpus(self):
+        job, _ = self.job("measured")
+        for words in ("measured each distinct layer", ""):
+            done = self.harmony("plan", job, "--devices", TWO)
+            self.assertEqual("measured each" in done.stdout + done.stderr, bool(words), done.stdout + done.stderr)
+            self.assertIn("measured", done.stdout)
+
     def test_all_gpus_are_found(self):
         job, _ = self.job("found")
         plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
@@ -122,7 +129,9 @@ class CudaTest(harness.Scratch):
         self.refused("cuda:0,mem=8MiB", "no CUDA driver")
         self.refused("cuda", "no CUDA driver", command="plan")
         job, _ = self.job("elsewhere")
-        self.assertIn("cuda:1", self.harmony("plan", job, "--devices", TWO).stdout)
+        done = self.harmony("plan", job, "--devices", TWO)
+        self.assertIn("cuda:1", done.stdout)
+        self.assertIn("planning by guesses, since nothing could be measured", done.stdout + done.stderr)
 
     def test_what_computes_on_gpus_is_loaded_for_a_worker_and_says_what_it_lacks(self):
         if not (harness.BUILD / "lib" / "harmony" / "libharmony_cuda.so").exists():
