@@ -182,8 +182,9 @@ Finding OfGpus(const MachineFacts& facts) {
                             ? "none, and no driver: devices are emulated (sim)"
                             : absl::StrCat("none, though there is the driver ", facts.gpu_driver));
   }
+  const std::string driver = facts.gpu_driver.empty() ? "" : "; driver " + facts.gpu_driver;
   return Note(
-      "GPUs", absl::StrCat(absl::StrJoin(facts.gpus, ", "), "; driver ", facts.gpu_driver),
+      "GPUs", absl::StrJoin(facts.gpus, ", ") + driver,
       "no GPU has run this version yet (docs/cuda.md): it trains on emulated devices (sim)");
 }
 
@@ -289,6 +290,13 @@ void LookAtPrograms(const GlobalOptions& global, MachineFacts& facts) {
   }
 }
 
+// A container may have GPUs, and nothing of them in /proc.
+void AskDriver(const GlobalOptions& global, MachineFacts& facts) {
+  const absl::StatusOr<std::vector<plan::Gpu>> gpus = FindGpus(BinDir(global));
+  if (!gpus.ok()) return;
+  for (const plan::Gpu& gpu : *gpus) facts.gpus.push_back(gpu.name);
+}
+
 MachineFacts::Disk DiskOf(std::string what, const std::string& folder) {
   const io::FreeSpace free = io::FreeSpaceAt(folder).value_or(io::FreeSpace{folder, Bytes()});
   const bool writable = access(free.folder.c_str(), W_OK | X_OK) == 0;
@@ -386,6 +394,7 @@ int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options) {
   LookAtProcessor(facts);
   LookAtSystem(facts);
   LookAtPrograms(global, facts);
+  if (facts.gpus.empty()) AskDriver(global, facts);
   facts.disks = {DiskOf("job database and logs", paths->state_dir), DiskOf("sockets", paths->dir)};
   facts.supervisor = RuntimeLockHolder(*paths);
   std::error_code unseen;  // of a folder of others, which the disk's line names

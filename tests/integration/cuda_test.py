@@ -1,5 +1,6 @@
 """CUDA devices by the driver made for tests (tests/fake_cuda): what only they have, and what is refused."""
 import json
+import pathlib
 import re
 import subprocess
 import unittest
@@ -101,6 +102,14 @@ class CudaTest(harness.Scratch):
         self.gpus(fail="CtxCreate:1:2")
         plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
         self.assertEqual(plan["devices"], harness.FAKE_GPUS - 1)
+
+    def test_doctor_names_gpus_that_only_the_driver_knows_of(self):
+        if pathlib.Path("/proc/driver/nvidia/gpus").exists():
+            self.skipTest("this machine has GPUs of its own")
+        found = "GPUs: Fake GPU, Fake GPU"
+        self.assertIn(found, re.sub(" +", " ", self.harmony("doctor", check=None).stdout))
+        del self.env["LD_LIBRARY_PATH"]
+        self.assertNotIn("Fake GPU", self.harmony("doctor", check=None).stdout)
 
     def refused(self, devices, *parts, command="run"):
         job, _ = self.job("refused")
