@@ -16,6 +16,7 @@ import time
 import figures
 import machine
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as the worker has it; deterministic algorithms want it
 machine.use()
 import export_large  # noqa: E402
 import torch  # noqa: E402
@@ -63,31 +64,60 @@ def products(device):
         figures.note(f"plain.product.{str(kind).removeprefix('torch.')}", 2 * size**3 / seconds / 1e12, "TFLOP/s")
 
 
+FUSED = {"flash": (torch.bfloat16, torch.nn.attention.SDPBackend.FLASH_ATTENTION),
+         "efficient": (torch.float32, torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION)}
+AGAIN = 10  # times that the same is computed, to see whether it has the same bits
+
+
+class Attention:
+    """Causal, heads of 128 numbers."""
+
+    def __init__(self, device, samples, heads, kind):
+        heads, width = (4, 16) if device.fake else (heads, 128)
+        self.inputs = [torch.randn(samples, heads, device.length, width, device=device.name, dtype=kind, requires_grad=True)
+                       for _ in range(3)]
+        self.gradient = torch.randn_like(self.inputs[0])
+        # Of the half that the mask leaves; a backward has five products to a forward's two.
+        self.operations = 2 * 2 * samples * heads * device.length**2 * width / 2
+
+    def forward(self):
+        return functional.scaled_dot_product_attention(*self.inputs, is_causal=True)
+
+    def both(self):
+        return self.forward(), *torch.autograd.grad(self.forward(), self.inputs, self.gradient)
+
+    def right(self):
+        """The same out of products in float64."""
+        query, key, value = (tensor.detach().double().requires_grad_() for tensor in self.inputs)
+        scores = (query @ key.mT) / query.shape[-1] ** 0.5
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        output = scores.masked_fill(ones.triu(1), float("-inf")).softmax(-1) @ value
+        return output, *torch.autograd.grad(output, (query, key, value), self.gradient.double())
+
+
 def attention(device):
-    """Causal, 32 heads of 128 numbers, 4 samples: as PyTorch chooses, and by the algorithms that are the same each time."""
-    heads, width = (4, 16) if device.fake else (32, 128)
-    inputs = [torch.randn(4, heads, device.length, width, device=device.name, dtype=torch.bfloat16, requires_grad=True)
-              for _ in range(3)]
-    gradient = torch.randn_like(inputs[0])
-
-    def forward():
-        return functional.scaled_dot_product_attention(*inputs, is_causal=True)
-
-    def both():
-        forward().backward(gradient)
-
-    operations = 2 * 2 * 4 * heads * device.length**2 * width / 2  # of the half that the mask leaves
-    backends = {"any": None, "flash": torch.nn.attention.SDPBackend.FLASH_ATTENTION}
-    for exact in (False, True):
-        torch.use_deterministic_algorithms(exact, warn_only=True)
-        for name, backend in backends.items():
-            with torch.nn.attention.sdpa_kernel(backend) if backend else torch.enable_grad():
-                ahead = device.seconds(forward)
-                whole = device.seconds(both)
-            name = f"plain.attention.{name}.{'deterministic' if exact else 'free'}"
-            figures.note(f"{name}.forward", ahead, "s", operations_rate=operations / ahead / 1e12)
-            figures.note(f"{name}.forward_and_backward", whole, "s", operations_rate=3.5 * operations / whole / 1e12)
-    torch.use_deterministic_algorithms(False)
+    """PyTorch's fused kernels, as fast as can be and by the algorithms that are the same each time: how fast, whether they are the
+    same each time, and how far from float64."""
+    for name, (kind, backend) in FUSED.items():
+        if device.fake and name == "efficient":  # which the CPU lacks
+            continue
+        measured, compared = Attention(device, 4, 32, kind), Attention(device, 1, 4, kind)
+        for exact in (False, True):
+            # Kernels that have both kinds of algorithms take the other one where they are only warned.
+            torch.use_deterministic_algorithms(exact)
+            label = f"plain.attention.{name}.{'deterministic' if exact else 'free'}"
+            with torch.nn.attention.sdpa_kernel(backend):
+                ahead = device.seconds(measured.forward)
+                whole = device.seconds(lambda: torch.autograd.grad(measured.forward(), measured.inputs, measured.gradient))
+                first, found = measured.both(), compared.both()
+                same = all(all(map(torch.equal, first, measured.both())) for _ in range(AGAIN))
+            figures.note(f"{label}.forward", ahead, "s", operations_rate=measured.operations / ahead / 1e12)
+            figures.note(f"{label}.forward_and_backward", whole, "s", operations_rate=3.5 * measured.operations / whole / 1e12)
+            figures.note(f"{label}.same_bits", same)
+            torch.use_deterministic_algorithms(False)
+            apart = [float((a.detach().double() - b.detach()).abs().max() / b.detach().abs().max())
+                     for a, b in zip(found, compared.right(), strict=True)]
+            figures.note(f"{label}.from_float64", max(apart), each=apart)
 
 
 def copies(device):
