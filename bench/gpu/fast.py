@@ -7,7 +7,7 @@ step: the part "fast" of measure.py.
 
 A run is measured step by step from what it writes, and ended before its own end, which would write a checkpoint of twelve
 bytes a parameter. The yardstick is the same layers resident: what `harmony profile` measures of a forward and a backward of
-each layer, over all layers and microbatches.
+each layer, over all layers and microbatches, and of the forwards that the plan does again.
 """
 import argparse
 import contextlib
@@ -184,34 +184,41 @@ class Training:
         is measured all the same."""
         self.note("parameters", self.parameters)
         self.note("sequences", self.shape.sequences)
-        profile, planned, by, resident = self.work / "P.json", self.work / "plan.json", [], None
+        profile, planned, by, measured, resident = self.work / "P.json", self.work / "plan.json", [], None, None
         with figures.attempt(f"{self.name}.profile", failures):
             self.harmony("profile", self.job, "--quick", "-o", profile)
-            resident = self.resident(json.loads(profile.read_text()))
+            measured = json.loads(profile.read_text())
             by = ["--profile", profile]
         planned.write_text(self.harmony("plan", self.job, *by, "--json"))
         plan = json.loads(planned.read_text())
         print(json.dumps({key: plan[key] for key in ("groups", "host", "time_estimate", "minimal_swap")}))
-        if resident is not None:
+        if measured is not None:
             self.note("predicted_step", plan["time_estimate"]["step_seconds"], "s")
+            with figures.attempt(f"{self.name}.resident", failures):
+                resident = self.resident(measured, self.computed_twice(plan))
         self.note("planned_host_bytes_per_parameter", plan["host"]["bytes_per_parameter"], "B")
         self.train([*by, "--plan", planned], plan, resident)
 
-    def resident(self, profile):
-        """Seconds of a step in which nothing is moved and nothing is computed twice."""
-        seconds, microbatches = 0, self.shape.sequences // MICROBATCH
+    def resident(self, profile, twice):
+        """Seconds of a step in which nothing is moved; with the forwards that the plan does again, and without."""
+        seconds, again, microbatches = 0, 0, self.shape.sequences // MICROBATCH
         for layer in profile["devices"][0]["layers"]:
             size = layer["sizes"][-1]
-            each = size.get("backward_inner_s", size["backward_s"])["median"]  # computes its forward, too
-            print(f"{layer['kind']}: {len(layer['layers'])} times {each:.6f} s of {size['samples']} samples")
-            seconds += len(layer["layers"]) * each * microbatches
+            both = size.get("backward_inner_s", size["backward_s"])["median"]  # computes its forward, too
+            repeated = twice.intersection(layer["layers"])
+            forward = size["forward_s"]["median"] if repeated else 0
+            print(f"{layer['kind']}: {len(layer['layers'])} times {both:.6f} s, forward {forward:.6f} s, "
+                  f"of {size['samples']} samples")
+            seconds += len(layer["layers"]) * both * microbatches
+            again += len(repeated) * forward * microbatches
         for link in ("h2d", "d2h"):
             for when in ("alone", "duplex"):
                 rate = profile["devices"][0][link][f"{when}_bytes_per_s"]["median"]
                 self.note(f"link.{link}.{when}", rate / 1e9, "GB/s")
         self.note("host_update", profile["host"]["update_bytes_per_s"]["median"] / 1e9, "GB/s")
-        self.note("resident_step", seconds, "s")
-        return seconds
+        self.note("resident_step", seconds + again, "s")
+        self.note("resident_step_without_recompute", seconds, "s")
+        return seconds + again
 
     def train(self, by, plan, resident):
         log = open(self.work / "run.log", "w+")
@@ -289,16 +296,21 @@ class Training:
             self.note("host_bytes_per_parameter", beside / self.parameters, "B", segment=segment, dynamic=plan["host"]["dynamic"])
 
     def operations(self, plan):
-        """Of a step, with what the plan computes twice: all layers of groups that keep no activations, but for the last
-        layer, which never does its forward again."""
+        """Of a step, with what the plan computes twice."""
         by_digest = {graph["graph"]: graph for graph in self.described["graphs"]}
-        last, total = len(self.described["layers"]) - 1, 0
-        for group in plan["plan"]["backward_groups"]:
-            for number in range(group["first_layer"], group["last_layer"] + 1):
-                forward = by_digest[self.described["layers"][number]["graph"]]["forward_flops"]
-                again = not group["keep_activations"] and number != last
-                total += forward * (1 / FORWARD_SHARE + again) * self.shape.sequences
+        twice, total = self.computed_twice(plan), 0
+        for number, layer in enumerate(self.described["layers"]):
+            forward = by_digest[layer["graph"]]["forward_flops"]
+            total += forward * (1 / FORWARD_SHARE + (number in twice)) * self.shape.sequences
         return total
+
+    def computed_twice(self, plan):
+        """The layers whose forwards are done again: of groups that keep no activations, but for the last layer."""
+        found = set()
+        for group in plan["plan"]["backward_groups"]:
+            if not group["keep_activations"]:
+                found.update(range(group["first_layer"], group["last_layer"] + 1))
+        return found - {len(self.described["layers"]) - 1}
 
 
 def parameters_of(described):
