@@ -30,6 +30,7 @@ import steps
 machine.use()
 import export_large  # noqa: E402
 import numpy  # noqa: E402
+import prediction  # noqa: E402
 
 WARM_UP, MEASURED = 2, 5  # steps
 MICROBATCH = 4  # sequences: what the planner chooses by itself with caps of 12 and 24 GiB
@@ -321,12 +322,8 @@ def memory_of_segment():
     """Bytes of the shared segment that the programs hold; 0 where it is not seen."""
     most = 0
     for pid in steps.marked(os.environ[steps.MARK]):
-        with contextlib.suppress(OSError):
-            for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    name = os.readlink(entry)
-                    if name.startswith("/memfd:harmony-segment"):
-                        most = max(most, os.stat(entry).st_blocks * 512)
+        with contextlib.suppress(OSError):  # it may have ended
+            most = max(most, prediction.segment_bytes(pid))
     return most
 
 

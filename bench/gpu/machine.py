@@ -23,13 +23,14 @@ def package_folders(name):
     return [pathlib.Path(folder) for folder in found.submodule_search_locations] if found else []
 
 
+def version_of_torch_in(folder):
+    return re.search(r"^__version__ = '([^']*)'", (folder / "version.py").read_text(), re.MULTILINE)[1]
+
+
 def torch_version():
     """Of the PyTorch of this Python, or None."""
-    for folder in package_folders("torch"):
-        match = re.search(r"^__version__ = '([^']*)'", (folder / "version.py").read_text(), re.MULTILINE)
-        if match:
-            return match[1]
-    return None
+    found = package_folders("torch")
+    return version_of_torch_in(found[0]) if found else None
 
 
 def torch_at_fault():

@@ -77,8 +77,7 @@ def copy_files(out):
 def torch_version(build):
     """Of the LibTorch that the programs were linked with."""
     path = pathlib.Path(linked(build / "bin" / "harmony-worker")["libtorch_cpu.so"])
-    text = (path.parents[1] / "version.py").read_text()
-    return re.search(r"^__version__ = '([^']*)'", text, re.MULTILINE)[1]
+    return machine.version_of_torch_in(path.parents[1])
 
 
 def size_of(folder):

@@ -23,10 +23,6 @@ constexpr double kWorthIt = 30;
 constexpr double kGuessedFlops = 40e9, kGuessedGpuFlops = 50e12;
 constexpr char kPrefix[] = "speeds-";  // of cached ones
 
-bool AreGpus(const std::vector<plan::DeviceSpec>& devices) {
-  return devices.front().kind == plan::DeviceKind::kCuda;
-}
-
 // One of the devices is not told how fast it is; no GPU is.
 bool LeavesSpeedsOpen(const std::vector<plan::DeviceSpec>& devices) {
   return absl::c_any_of(devices, [&](const plan::DeviceSpec& device) {
@@ -133,7 +129,7 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
   }
   absl::StatusOr<MeasureOptions> measure = MeasureOptionsOf(global, job, request);
   if (!measure.ok()) return "";
-  const bool gpus = AreGpus(cluster.specs);
+  const bool gpus = cluster.specs.front().kind == plan::DeviceKind::kCuda;
   const double guess = gpus ? kGuessedGpuFlops : kGuessedFlops;
   const bool may_measure = when == CalibrateWhen::kAlways ||
                            (when == CalibrateWhen::kIfWorthIt &&

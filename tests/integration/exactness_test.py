@@ -85,10 +85,6 @@ class ExactnessTest(harness.Scratch):
         refused = self.harmony("run", job, "--devices", "sim*2:mem=8MiB", check=2)
         self.assertIn("parameter_rules", refused.stdout + refused.stderr)
 
-    def plan(self, job, devices):
-        """The plan that a run of seconds goes by, which measures nothing."""
-        return json.loads(self.harmony("plan", job, "--devices", devices, "--no-calibrate", "--json").stdout)
-
     def check_swap_is_minimal(self, out, classes):
         summary = json.loads((out / "summary.json").read_text())
         for name in classes:

@@ -158,9 +158,13 @@ class Scratch(unittest.TestCase):
                       f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}\n{self.replay}")
         return done
 
+    def plan(self, job, devices):
+        """The plan that a run of seconds goes by, which measures nothing."""
+        return json.loads(self.harmony("plan", job, "--devices", devices, "--no-calibrate", "--json").stdout)
+
     def kept_plan(self, job, devices):
         """A plan file for the job: the planner's, but that all backwards but the last recompute nothing."""
-        plan = json.loads(self.harmony("plan", job, "--devices", devices, "--no-calibrate", "--json").stdout)["plan"]
+        plan = self.plan(job, devices)["plan"]
         groups = plan["backward_groups"]
         plan["forward_groups"] = [{k: g[k] for k in ("first_layer", "last_layer", "device")} for g in groups[:-1]]
         for group in groups[:-1]:

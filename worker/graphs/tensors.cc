@@ -87,8 +87,8 @@ void PutInto(const at::Tensor& place, const at::Tensor& made, absl::string_view 
 }
 
 void AddInto(const at::Tensor& sum, const at::Tensor& made) {
-  const bool in_pieces = made.is_cpu() && made.scalar_type() != sum.scalar_type() &&
-                         made.dim() > 0 && made.numel() > kWidenedAtOnce;
+  const bool in_pieces =
+      made.is_cpu() && made.scalar_type() != sum.scalar_type() && made.numel() > kWidenedAtOnce;
   if (!in_pieces) {
     sum.add_(made);
     return;
