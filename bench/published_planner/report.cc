@@ -45,10 +45,12 @@ void AddSearch(const SearchFigures* search, double time_s, Json* json) {
 // The whole plan: that of a data-parallel step is known by the part of one GPU.
 plan::Plan WholePlan(const Case& of, plan::Plan plan) {
   if (of.mode != Mode::kDataParallel) return plan;
-  plan.mode = plan::ParallelMode::kData;
   plan.replicas = of.machine.gpus;
   plan.num_microbatches *= plan.replicas;
   plan.devices.resize(static_cast<size_t>(plan.replicas), plan.devices.front());
+  const plan::DeviceSet all = plan::DeviceSet::First(plan.replicas);
+  for (plan::LayerGroup& group : plan.forward_groups) group.devices = all;
+  for (plan::LayerGroup& group : plan.backward_groups) group.devices = all;
   return plan;
 }
 

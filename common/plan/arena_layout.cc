@@ -59,9 +59,12 @@ ArenaLayout::ArenaLayout(const model::ModelSpec& model, const Plan& plan)
     const int boundary = plan.forward_groups[f].layers.last + 1;
     const LayerGroup& reader = f + 1 < plan.forward_groups.size() ? plan.forward_groups[f + 1]
                                                                   : plan.backward_groups.back();
-    const int group = keeper[boundary];  // read where it is kept
-    if (group >= 0 && plan.backward_groups[group].device == reader.device) continue;
-    if (!HasStash(boundary)) add_stash(boundary);
+    const int group = keeper[boundary];
+    bool read_there = group >= 0;  // all of it, where it is kept
+    for (int shard = 0; read_there && shard < reader.devices.num_shards(); ++shard) {
+      read_there = RunsOnDeviceOf(plan, plan.backward_groups[group], ShardOf(plan, reader, shard));
+    }
+    if (!read_there && !HasStash(boundary)) add_stash(boundary);
   }
   for (const LayerGroup& group : plan.backward_groups) {
     if (group.layers.first == 0) continue;
@@ -103,8 +106,15 @@ Bytes ArenaLayout::MinimalRing(const model::ModelSpec& model, const Plan& plan) 
 
 Bytes ArenaLayout::DefaultRing(const model::ModelSpec& model, const Plan& plan) {
   const RingPieces pieces = Pieces(model, plan);
-  const Bytes half = Bytes(pieces.all.count() / 2).AlignUp(kSlotAlignment);
-  return std::max(pieces.largest, half);
+  return std::max(pieces.largest, UsualRing(pieces));
+}
+
+Bytes ArenaLayout::UsualRing(const model::ModelSpec& model, const Plan& plan) {
+  return UsualRing(Pieces(model, plan));
+}
+
+Bytes ArenaLayout::UsualRing(const RingPieces& pieces) {
+  return Bytes(pieces.all.count() / 2).AlignUp(kSlotAlignment);
 }
 
 ArenaLayout::RingPieces ArenaLayout::Pieces(const model::ModelSpec& model, const Plan& plan) {
@@ -115,7 +125,7 @@ ArenaLayout::RingPieces ArenaLayout::Pieces(const model::ModelSpec& model, const
       const model::ParamBlock& block = BlockOf(model, reference);
       if (block.tied()) continue;
       sum += block.gradient_bytes.AlignUp(kSlotAlignment);
-      pieces.all += block.gradient_bytes * plan.num_shards();
+      pieces.all += block.gradient_bytes * group.devices.size();
     }
     pieces.largest = std::max(pieces.largest, sum * group.gradient_parts);
   }

@@ -18,14 +18,36 @@ std::string GroupsText(const std::vector<LayerGroup>& groups) {
   std::string text;
   for (const LayerGroup& group : groups) {
     absl::StrAppend(&text, text.empty() ? "" : " ", group.layers.first, "-", group.layers.last, "@",
-                    group.device, group.keep_weights ? " (weights kept)" : "",
+                    group.devices.ToString(), group.keep_weights ? " (weights kept)" : "",
                     group.keep_stash ? " (stash kept)" : "",
                     group.keep_activations ? " (activations kept)" : "");
   }
   return text.empty() ? "none" : text;
 }
 
-absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
+// The entries divide the replicas, and are devices there are, each in one run.
+absl::Status CheckDevices(const Plan& plan, const LayerGroup& group, absl::string_view name) {
+  const DeviceSet& devices = group.devices;
+  if (devices.size() == 0 || plan.replicas % devices.size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " on ", devices.size(),
+                                                   " devices, which do not divide the ",
+                                                   plan.replicas, " replicas of a step"));
+  }
+  for (int i = 0; i < devices.size(); ++i) {
+    const int device = devices[i], count = static_cast<int>(plan.devices.size());
+    if (device < 0 || device >= count) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " on device ", device, " of ", count));
+    }
+    for (int before = 0; before + 1 < i; ++before) {
+      if (devices[before] != device || devices[i - 1] == device) continue;
+      return absl::InvalidArgumentError(absl::StrCat(name, " on device ", device, " twice (",
+                                                     devices.ToString(), "), others between"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGroups(const Plan& plan, const std::vector<LayerGroup>& groups,
                          absl::string_view field) {
   int next = 0;
   for (const LayerGroup& group : groups) {
@@ -34,10 +56,7 @@ absl::Status CheckGroups(const std::vector<LayerGroup>& groups, int num_devices,
     if (group.layers.first != next || group.layers.last < group.layers.first) {
       return absl::InvalidArgumentError(absl::StrCat(name, " where layer ", next, " is next"));
     }
-    if (group.device < 0 || group.device >= num_devices) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " on device ", group.device, " of ", num_devices));
-    }
+    HARMONY_RETURN_IF_ERROR(CheckDevices(plan, group, name));
     next = group.layers.last + 1;
   }
   return absl::OkStatus();
@@ -51,11 +70,11 @@ absl::Status CheckReplicas(const Plan& plan) {
   }
   for (const LayerGroup& group : plan.backward_groups) {
     const int parts = group.gradient_parts;
-    if (parts >= 1 && plan.replicas % parts == 0 && parts % plan.num_shards() == 0) continue;
+    if (parts >= 1 && plan.replicas % parts == 0 && parts % group.devices.size() == 0) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "plan: backward group of layers ", group.layers.first, " to ", group.layers.last, ": ",
         parts, " parts of gradients (gradient_parts) do not divide ", plan.replicas,
-        " replicas on ", plan.num_shards(), " devices that run them at a time"));
+        " replicas on ", group.devices.size(), " devices that run them at a time"));
   }
   return absl::OkStatus();
 }
@@ -80,40 +99,31 @@ absl::Status CheckTiedParts(const model::ModelSpec& model, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// All groups on all devices: groups name none.
-absl::Status CheckNoDevice(const std::vector<LayerGroup>& groups, absl::string_view field) {
-  for (const LayerGroup& group : groups) {
-    if (group.device == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: ", field, " of layers ", group.layers.first, " to ", group.layers.last,
-        " on device ", group.device, "; with harmony-dp every device runs all groups"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckForwardTasks(const model::ModelSpec& model, const Plan& plan) {
-  if (plan.microbatches_per_forward_task < 1 ||
-      plan.shard_microbatches() % plan.microbatches_per_forward_task != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: forward tasks of ", plan.microbatches_per_forward_task,
-                     " microbatches at once do not divide the ", plan.shard_microbatches(),
-                     plan.num_shards() > 1 ? " of a device" : " of a step"));
+  const int task = plan.microbatches_per_forward_task;
+  for (const std::vector<LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const LayerGroup& group : *groups) {
+      const int each = plan.num_microbatches / group.devices.size();
+      if (task >= 1 && each % task == 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: forward tasks of ", task, " microbatches at once do not divide the ",
+                       each, group.devices.size() > 1 ? " of a device" : " of a step"));
+    }
   }
-  if (plan.microbatches_per_forward_task == 1 || LargerForwardTasksAllowed(model, plan))
-    return absl::OkStatus();
+  if (task == 1 || LargerForwardTasksAllowed(model, plan)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "plan: what crosses a boundary for a microbatch cannot be part of that of forward tasks of ",
-      plan.microbatches_per_forward_task, " microbatches: it is not one tensor of a multiple of ",
-      kSlotAlignment, " bytes"));
+      task, " microbatches: it is not one tensor of a multiple of ", kSlotAlignment, " bytes"));
 }
 
-// That of `groups` with the same layers and device as a group of the other phase; -1: there is
+// That of `groups` with the same layers and devices as a group of the other phase; -1: there is
 // none.
 int TwinOf(const std::vector<LayerGroup>& groups, const LayerGroup& other) {
   const auto at = std::partition_point(groups.begin(), groups.end(), [&](const LayerGroup& group) {
     return group.layers.first < other.layers.first;
   });
-  const bool twin = at != groups.end() && at->layers == other.layers && at->device == other.device;
+  const bool twin =
+      at != groups.end() && at->layers == other.layers && at->devices == other.devices;
   return twin ? static_cast<int>(at - groups.begin()) : -1;
 }
 
@@ -124,7 +134,12 @@ absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, " keeps ",
         group.keep_weights ? "weights (keep_weights)" : "activations (keep_activations)",
-        ", but no forward group of these layers runs on device ", group.device));
+        ", but no forward group of these layers runs on device ", group.devices.ToString()));
+  }
+  if (group.keep_stash && !CanKeepStash(plan, group)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " keeps its stash (keep_stash) on device ", group.devices.ToString(),
+                     ", of which one makes some of what it keeps, and some that others keep"));
   }
   if (!group.keep_activations) return absl::OkStatus();
   const std::string keeps = absl::StrCat(name, " keeps activations (keep_activations)");
@@ -145,32 +160,67 @@ absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
 
 }  // namespace
 
-const char* ToString(ParallelMode mode) {
-  return mode == ParallelMode::kData ? "harmony-dp" : "harmony-pp";
+Shard ShardOf(const Plan& plan, const LayerGroup& group, int number) {
+  const DeviceSet& devices = group.devices;
+  const int each = plan.num_microbatches / devices.size();
+  int begin = 0;
+  while (devices.ShardOfEntry(begin) < number) ++begin;
+  int end = begin + 1;
+  while (end < devices.size() && devices[end] == devices[begin]) ++end;
+  return {devices[begin], begin * each, (end - begin) * each};
 }
 
-int Plan::num_shards() const {
-  if (mode == ParallelMode::kPipeline) return 1;
-  int shards = std::min(replicas, static_cast<int>(devices.size()));
-  while (shards > 1 && replicas % shards != 0) --shards;
-  return std::max(shards, 1);
+int ShardWith(const Plan& plan, const LayerGroup& group, int microbatch) {
+  return group.devices.ShardOfEntry(microbatch / (plan.num_microbatches / group.devices.size()));
 }
 
-int DeviceOf(const Plan& plan, const LayerGroup& group, int shard) {
-  return plan.mode == ParallelMode::kData ? shard : group.device;
+int DeviceOf(const Plan& plan, const LayerGroup& group, int microbatch) {
+  return group.devices[microbatch / (plan.num_microbatches / group.devices.size())];
 }
 
-int WeightPeer(const Plan& plan, int shard) {
+namespace {
+
+enum class Overlap { kNone, kSome, kAll };
+
+// Of the shard's microbatches, those that the group runs on the shard's device.
+Overlap OverlapWith(const Plan& plan, const LayerGroup& group, const Shard& shard) {
+  const int each = plan.num_microbatches / group.devices.size();
+  const int first = shard.first / each, last = (shard.end() - 1) / each;
+  int same = 0;
+  for (int entry = first; entry <= last; ++entry) same += group.devices[entry] == shard.device;
+  return same == 0 ? Overlap::kNone : same == last + 1 - first ? Overlap::kAll : Overlap::kSome;
+}
+
+}  // namespace
+
+bool RunsOnDeviceOf(const Plan& plan, const LayerGroup& group, const Shard& shard) {
+  return OverlapWith(plan, group, shard) == Overlap::kAll;
+}
+
+int WeightPeer(const Plan& plan, const LayerGroup& group, int shard) {
   if (!plan.pass_weights) return -1;
-  const auto root = [&](int of) { return plan.devices[static_cast<size_t>(of)].root; };
+  const auto root = [&](int of) {
+    return plan.devices[static_cast<size_t>(ShardOf(plan, group, of).device)].root;
+  };
   int peer = shard - 1;
   while (peer >= 0 && (root(peer) == 0 || root(peer) != root(shard))) --peer;
   return peer;
 }
 
+const char* ModeOf(const Plan& plan) {
+  const DeviceSet& all = plan.backward_groups.back().devices;
+  bool one = true, same = true;
+  for (const std::vector<LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const LayerGroup& group : *groups) {
+      one = one && group.devices.num_shards() == 1;
+      same = same && group.devices == all;
+    }
+  }
+  return one ? "harmony-pp" : same ? "harmony-dp" : "mixed";
+}
+
 std::string DebugString(const Plan& plan) {
   std::string text = absl::StrCat(
-      plan.mode == ParallelMode::kData ? "harmony-dp, " : "",
       plan.replicas > 1 ? absl::StrCat(plan.replicas, " replicas, ") : "", plan.num_microbatches,
       " microbatches of ", plan.microbatch_size, " x ", plan.sequence_length,
       plan.microbatches_per_forward_task > 1
@@ -188,9 +238,8 @@ std::string DebugString(const Plan& plan) {
 }
 
 absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan) {
-  const int devices = static_cast<int>(plan.devices.size());
-  HARMONY_RETURN_IF_ERROR(CheckGroups(plan.forward_groups, devices, "forward group"));
-  HARMONY_RETURN_IF_ERROR(CheckGroups(plan.backward_groups, devices, "backward group"));
+  HARMONY_RETURN_IF_ERROR(CheckGroups(plan, plan.forward_groups, "forward group"));
+  HARMONY_RETURN_IF_ERROR(CheckGroups(plan, plan.backward_groups, "backward group"));
   if (plan.backward_groups.empty()) return absl::InvalidArgumentError("plan: no backward group");
   const int ahead = plan.forward_groups.empty() ? 0 : plan.forward_groups.back().layers.last + 1;
   if (ahead != plan.backward_groups.back().layers.first) {
@@ -202,10 +251,6 @@ absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan) {
     return absl::InvalidArgumentError(absl::StrCat("plan: the backward groups end with layer ",
                                                    plan.backward_groups.back().layers.last, " of ",
                                                    model.num_layers()));
-  }
-  if (plan.mode == ParallelMode::kData) {
-    HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.forward_groups, "forward group"));
-    HARMONY_RETURN_IF_ERROR(CheckNoDevice(plan.backward_groups, "backward group"));
   }
   if (plan.gradient_dtype != model.gradient_dtype) {
     return absl::InvalidArgumentError(
@@ -275,6 +320,20 @@ bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group) {
          CanKeepWeights(plan, backward_group);
 }
 
+bool CanKeepStash(const Plan& plan, const LayerGroup& backward_group) {
+  const bool fused = backward_group.layers == plan.backward_groups.back().layers;
+  const int boundary = fused ? backward_group.layers.first : StashBoundary(backward_group);
+  const auto maker =
+      std::find_if(plan.forward_groups.begin(), plan.forward_groups.end(),
+                   [&](const LayerGroup& group) { return group.layers.contains(boundary - 1); });
+  if (maker == plan.forward_groups.end()) return true;  // it has no stash
+  for (int shard = 0; shard < maker->devices.num_shards(); ++shard) {
+    const Overlap kept = OverlapWith(plan, backward_group, ShardOf(plan, *maker, shard));
+    if (kept == Overlap::kSome) return false;
+  }
+  return true;
+}
+
 int StashBoundary(const LayerGroup& group) {
   if (group.layers.first > 0) return group.layers.first;
   return group.layers.last > 0 ? 1 : -1;
@@ -327,10 +386,12 @@ MinimalSwap ComputeMinimalSwap(const model::ModelSpec& model, const Plan& plan) 
   const auto boundary_bytes = [&](int boundary) {
     return model::BoundaryBytes(model, boundary, plan.microbatch_size) * plan.num_microbatches;
   };
-  int loads = 0;  // of a block: of shards that do not have it passed on
-  for (int shard = 0; shard < plan.num_shards(); ++shard) loads += WeightPeer(plan, shard) < 0;
-  auto load = [&](model::LayerRange layers, bool backward) {
-    for (int block : BlocksOf(model, layers, backward)) {
+  auto load = [&](const LayerGroup& group, bool backward) {
+    int loads = 0;  // of a block: of shards that do not have it passed on
+    for (int shard = 0; shard < group.devices.num_shards(); ++shard) {
+      loads += WeightPeer(plan, group, shard) < 0;
+    }
+    for (int block : BlocksOf(model, group.layers, backward)) {
       swap.weights += model.blocks[block].weight_bytes * loads;
     }
   };
@@ -339,13 +400,13 @@ MinimalSwap ComputeMinimalSwap(const model::ModelSpec& model, const Plan& plan) 
       swap.tokens += model::InputBytes(model, input, samples);
   };
   for (const LayerGroup& group : plan.forward_groups) {
-    load(group.layers, false);
+    load(group, false);
     read_inputs(group.layers);
   }
   for (size_t i = 0; i < plan.backward_groups.size(); ++i) {
     const LayerGroup& group = plan.backward_groups[i];
     const bool fused = i + 1 == plan.backward_groups.size();
-    if (!group.keep_weights) load(group.layers, !fused);
+    if (!group.keep_weights) load(group, !fused);
     read_inputs(group.layers);
     const int boundary = StashBoundary(group);
     if (!fused && boundary > 0 && !group.keep_stash) {

@@ -13,38 +13,32 @@
 #include "common/job/job_spec.h"
 #include "common/job/resolved_keys.h"
 #include "common/model/model_spec.h"
+#include "common/plan/device_set.h"
 #include "common/plan/machine.h"
 
 namespace harmony::plan {
 
 struct LayerGroup {
   model::LayerRange layers;
-  int device = 0;  // pipeline mode
-  // Backward groups only. The weights that the forward group of the same layers and device loaded
-  // stay on the device until this backward: one load a step instead of two.
+  DeviceSet devices;
+  // Backward groups only. The weights that the forward group of the same layers and devices loaded
+  // stay on the devices until this backward: one load a step instead of two.
   bool keep_weights = false;
-  // Backward groups only. The group's stash (its input, of every microbatch) stays on this device
-  // and is not copied to the host; after a fault it is lost, and the step's forward runs again as
-  // far as it is needed. Means nothing for a group that needs no stash.
+  // Backward groups only. The group's stash (its input, of every microbatch) stays on the device
+  // that will read it and is not copied to the host; after a fault it is lost, and the step's
+  // forward runs again as far as it is needed. Means nothing for a group that needs no stash.
   bool keep_stash = false;
-  // Backward groups only. What the forward group of the same layers and device computed on the way
+  // Backward groups only. What the forward group of the same layers and devices computed on the way
   // stays on the device, of every microbatch, until this backward, which then recomputes nothing.
   // Needs keep_stash, for the group's input is the first of it, and forward tasks of one
   // microbatch, so that each backward finds its own in one place.
   bool keep_activations = false;
-  // Backward groups only. A gradient leaves the device in so many parts, each the sum of as many
-  // replicas as follow each other: a multiple of the shards that divides the replicas. More parts
-  // need fewer gradient buffers on the device, more copies, and more of the arena. Changes no bit
-  // of the result.
+  // Backward groups only. A gradient leaves the devices in so many parts, each the sum of as many
+  // replicas as follow each other: a multiple of the entries of `devices` that divides the
+  // replicas. More parts need fewer gradient buffers on the devices, more copies, and more of the
+  // arena. Changes no bit of the result.
   int gradient_parts = 1;
 };
-
-// How the microbatches of a step are spread over the devices.
-enum class ParallelMode {
-  kPipeline,  // a layer group runs on its device, with all microbatches (wrap-around pipeline)
-  kData,      // each device runs all groups, with its shard of the microbatches
-};
-const char* ToString(ParallelMode mode);  // harmony-pp, harmony-dp
 
 struct DevicePlan {
   Bytes memory;    // the cap
@@ -53,15 +47,14 @@ struct DevicePlan {
 };
 
 struct Plan {
-  ParallelMode mode = ParallelMode::kPipeline;
   // The microbatches of a step are divided into that many ranges of equal length, in order; a power
   // of two. Gradients are summed as sum_tree.h says. Determines the result (of the job, never
-  // changed), whatever the mode and the devices.
+  // changed), whatever the devices.
   int replicas = 1;
   int num_microbatches = 1;
   int64_t microbatch_size = 1;  // sequences; of backward (and fused) tasks
-  // A forward task runs that many microbatches at once. Divides those of a shard; above 1 only
-  // where LargerForwardTasksAllowed. Changes no bit of the result.
+  // A forward task runs that many microbatches at once. Divides those of each entry of a group's
+  // devices; above 1 only where LargerForwardTasksAllowed. Changes no bit of the result.
   int microbatches_per_forward_task = 1;
   int64_t sequence_length = 0;
   // Forward groups cover layers [0, backward_groups.back().layers.first); the last backward group
@@ -74,7 +67,7 @@ struct Plan {
   // The model's (model::ModelSpec::gradient_dtype), which the job leaves to the plan. Determines
   // the result, as the replicas do.
   DType gradient_dtype = DType::kF32;
-  // Of devices that share a link to the host, that of the first shard loads weights, each of the
+  // Of a group's devices that share a link to the host, the first one loads weights, each of the
   // others has them from the one before it, device to device: the link carries them once.
   bool pass_weights = false;
   bool clip = false;          // global-norm clipping: norms and the coefficient before any update
@@ -102,22 +95,32 @@ struct Plan {
   }
   // The losses of a step leave the device with the gradients of the last group, part by part.
   int loss_parts() const { return backward_groups.back().gradient_parts; }
-  // A group runs that often in a phase: once for each shard, a range of whole replicas, each on a
-  // device of its own. Pipeline: 1. Data: the largest divisor of `replicas` that is not above the
-  // number of devices; shard i on device i.
-  int num_shards() const;
-  int shard_microbatches() const { return num_microbatches / num_shards(); }
   int64_t forward_size() const { return microbatch_size * microbatches_per_forward_task; }
 };
 
 std::string DebugString(const Plan& plan);
 
-// Where a shard of a group runs. (In data mode LayerGroup::device is 0 and means nothing.)
-int DeviceOf(const Plan& plan, const LayerGroup& group, int shard);
+// What one device runs of a group: microbatches that follow each other.
+struct Shard {
+  int device = 0;
+  int first = 0, count = 0;  // microbatches of the step
+  int end() const { return first + count; }
+};
+// Shard number `number`, of group.devices.num_shards().
+Shard ShardOf(const Plan& plan, const LayerGroup& group, int number);
+// The number of the shard that a microbatch belongs to, and its device.
+int ShardWith(const Plan& plan, const LayerGroup& group, int microbatch);
+int DeviceOf(const Plan& plan, const LayerGroup& group, int microbatch);
+// The group runs all microbatches of the shard, which is another group's, on the shard's device.
+bool RunsOnDeviceOf(const Plan& plan, const LayerGroup& group, const Shard& shard);
 
-// The shard whose device passes weights on to that of another (Plan::pass_weights). -1: they come
-// from the host.
-int WeightPeer(const Plan& plan, int shard);
+// The shard whose device passes weights on to that of another of the same group
+// (Plan::pass_weights). -1: they come from the host.
+int WeightPeer(const Plan& plan, const LayerGroup& group, int shard);
+
+// How the groups of a plan lie on the devices, in the words of the job's key `mode`: "harmony-pp"
+// where each is on one device, "harmony-dp" where all are on the same several, else "mixed".
+const char* ModeOf(const Plan& plan);
 
 // InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
 // there is not, when one keeps what it cannot keep, when gradients of a tied block leave in
@@ -140,8 +143,11 @@ bool LargerForwardTasksAllowed(const model::ModelSpec& model, const Plan& plan);
 int KeeperOf(const Plan& plan, const LayerGroup& forward_group);
 // The one that keeps its activations; -1: none does.
 int ActivationKeeperOf(const Plan& plan, const LayerGroup& forward_group);
-// A forward group of the same layers runs on the same device: what it loads can be kept.
+// A forward group of the same layers runs on the same devices: what it loads can be kept.
 bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group);
+// Each device that makes the group's stash has either all that it makes to keep, or none of it:
+// what it keeps is written where it stays.
+bool CanKeepStash(const Plan& plan, const LayerGroup& backward_group);
 // And what it computes.
 bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group);
 
@@ -156,7 +162,7 @@ int StashBoundary(const LayerGroup& group);
 struct StashSpec {
   int boundary = 0;
   int group = 0;
-  bool kept = false;  // on the device of the group (of each shard, its part); else on the host
+  bool kept = false;  // on the devices of the group, of each shard its part; else on the host
 };
 std::vector<StashSpec> StashesOf(const Plan& plan);  // boundaries ascending
 // Those of boundaries from `first` to `last`.

@@ -22,7 +22,7 @@ Json GroupsToJson(const std::vector<LayerGroup>& groups, bool backward) {
     Json one;
     one["first_layer"] = group.layers.first;
     one["last_layer"] = group.layers.last;
-    one["device"] = group.device;
+    one["devices"] = std::vector<int>(group.devices.begin(), group.devices.end());
     if (backward) {
       one["keep_weights"] = group.keep_weights;
       one["keep_stash"] = group.keep_stash;
@@ -38,32 +38,71 @@ int CountOf(const document::JsonField& field) {
   return static_cast<int>(field.Integer(1, limits::kMostMicrobatches));
 }
 
-std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devices, int replicas,
+// What the groups of a file may name.
+struct DevicesThere {
+  int count = 0;
+  int replicas = 1;
+  bool each_runs_all = false;  // of a plan of before groups had several, with mode: harmony-dp
+};
+
+int DeviceOf(const document::JsonField& field, int num_devices) {
+  const int64_t device = field.Integer(0);
+  if (field.ok() && device >= num_devices) {
+    field.Wrong(num_devices == 1 ? absl::StrCat("is ", device, "; it can only be 0")
+                                 : absl::StrCat("is ", device, "; the plan is for ", num_devices,
+                                                " devices, from 0"));
+  }
+  return static_cast<int>(device);
+}
+
+// Plans of before a group could have several devices name one.
+DeviceSet DevicesOf(const document::JsonField& item, const DevicesThere& there) {
+  if (!item.Has("devices")) {
+    const int device = DeviceOf(item.Get("device"), there.each_runs_all ? 1 : there.count);
+    if (!there.each_runs_all) return DeviceSet(device);
+    int count = 1;
+    while (count * 2 <= there.count && there.replicas % (count * 2) == 0) count *= 2;
+    return DeviceSet::First(count);
+  }
+  DeviceSet devices;
+  devices.Clear();
+  const document::JsonField field = item.Get("devices");
+  for (const document::JsonField& device : field.Items()) {
+    devices.Add(DeviceOf(device, there.count));
+  }
+  if (item.ok() && (devices.size() == 0 || there.replicas % devices.size() != 0)) {
+    field.Wrong(absl::StrCat("has ", devices.size(), " entries; they must divide replicas, ",
+                             there.replicas));
+  }
+  return devices;
+}
+
+std::vector<LayerGroup> GroupsOf(const document::JsonField& field, const DevicesThere& there,
                                  bool backward) {
   std::vector<LayerGroup> groups;
   int64_t next = 0;
   for (const document::JsonField& item : field.Items()) {
     if (backward) {
-      item.Only({"first_layer", "last_layer", "device", "keep_weights", "keep_stash",
+      item.Only({"first_layer", "last_layer", "device", "devices", "keep_weights", "keep_stash",
                  "keep_activations", "gradient_parts"});
     } else {
-      item.Only({"first_layer", "last_layer", "device"});
+      item.Only({"first_layer", "last_layer", "device", "devices"});
     }
     const int64_t first = item.Get("first_layer").Integer(0, limits::kMostLayers);
     const int64_t last = item.Get("last_layer").Integer(0, limits::kMostLayers);
-    const int64_t device = item.Get("device").Integer(0);
     LayerGroup& group = groups.emplace_back();
+    group.devices = DevicesOf(item, there);
     if (backward) {
       group.keep_weights = item.Get("keep_weights").Flag();
       group.keep_stash = item.Get("keep_stash").Flag();
       // Plans of before there was a choice recompute.
       group.keep_activations = item.Has("keep_activations") && item.Get("keep_activations").Flag();
       group.gradient_parts =
-          item.Has("gradient_parts") ? CountOf(item.Get("gradient_parts")) : replicas;
-      if (item.ok() && replicas % group.gradient_parts != 0) {
+          item.Has("gradient_parts") ? CountOf(item.Get("gradient_parts")) : there.replicas;
+      if (item.ok() && there.replicas % group.gradient_parts != 0) {
         item.Get("gradient_parts")
-            .Wrong(
-                absl::StrCat("is ", group.gradient_parts, "; it must divide replicas, ", replicas));
+            .Wrong(absl::StrCat("is ", group.gradient_parts, "; it must divide replicas, ",
+                                there.replicas));
       }
     }
     if (!item.ok()) break;
@@ -71,28 +110,25 @@ std::vector<LayerGroup> GroupsOf(const document::JsonField& field, int num_devic
       item.Get("first_layer").Wrong(absl::StrCat("is ", first, "; layer ", next, " is next"));
     } else if (last < first) {
       item.Get("last_layer").Wrong(absl::StrCat("is ", last, ", the group begins with ", first));
-    } else if (device >= num_devices) {
-      item.Get("device").Wrong(num_devices == 1 ? absl::StrCat("is ", device, "; it can only be 0")
-                                                : absl::StrCat("is ", device, "; the plan is for ",
-                                                               num_devices, " devices, from 0"));
     }
     group.layers = {static_cast<int>(first), static_cast<int>(last)};
-    group.device = static_cast<int>(device);
     next = last + 1;
   }
   return groups;
 }
 
-// Plans of before there was a choice have neither.
-void ReadMode(const document::JsonField& field, Plan* plan) {
-  if (field.Has("mode")) {
-    const std::string mode = field.Get("mode").Text();
-    if (mode == ToString(ParallelMode::kData)) plan->mode = ParallelMode::kData;
-    if (field.ok() && mode != ToString(plan->mode)) {
-      field.Get("mode").Wrong(absl::StrCat("is '", mode, "'; known are harmony-pp, harmony-dp"));
-    }
+// Plans of before groups named their devices say how all of them lie on the devices.
+bool ReadMode(const document::JsonField& field) {
+  if (!field.Has("mode")) return false;
+  const std::string mode = field.Get("mode").Text();
+  if (field.ok() && mode != "harmony-pp" && mode != "harmony-dp") {
+    field.Get("mode").Wrong(absl::StrCat("is '", mode, "'; known are harmony-pp, harmony-dp"));
   }
-  if (!field.Has("replicas")) return;
+  return mode == "harmony-dp";
+}
+
+void ReadReplicas(const document::JsonField& field, Plan* plan) {
+  if (!field.Has("replicas")) return;  // there was no choice before
   plan->replicas = CountOf(field.Get("replicas"));
   if (field.ok() &&
       (!model::IsPowerOfTwo(plan->replicas) || plan->num_microbatches % plan->replicas != 0)) {
@@ -116,7 +152,7 @@ Plan PlanOf(const document::JsonField& field) {
   plan.microbatch_size = field.Get("micro_batch_size").Integer(1, limits::kMostSequences);
   plan.num_microbatches = CountOf(field.Get("num_microbatches"));
   plan.sequence_length = field.Get("sequence_length").Integer(1, limits::kMostTokens);
-  ReadMode(field, &plan);
+  ReadReplicas(field, &plan);
   const std::string update = field.Get("update").Text();
   plan.update = update == "deferred" ? job::UpdateMode::kDeferred : job::UpdateMode::kEager;
   if (field.ok() && update != "deferred" && update != "eager") {
@@ -134,10 +170,9 @@ Plan PlanOf(const document::JsonField& field) {
                             "; it must divide num_microbatches, ", plan.num_microbatches));
   }
   plan.stream_slots = static_cast<int>(field.Get("stream_slots").Integer(1, kMostSlots));
-  // Where each device runs all groups, there is no device to name but 0.
-  const int choice = plan.mode == ParallelMode::kData ? 1 : static_cast<int>(devices);
-  plan.forward_groups = GroupsOf(field.Get("forward_groups"), choice, plan.replicas, false);
-  plan.backward_groups = GroupsOf(field.Get("backward_groups"), choice, plan.replicas, true);
+  const DevicesThere there{static_cast<int>(devices), plan.replicas, ReadMode(field)};
+  plan.forward_groups = GroupsOf(field.Get("forward_groups"), there, false);
+  plan.backward_groups = GroupsOf(field.Get("backward_groups"), there, true);
   if (field.ok() && plan.backward_groups.empty()) {
     field.Get("backward_groups").Wrong("has no group");
   }
@@ -149,7 +184,6 @@ Plan PlanOf(const document::JsonField& field) {
 std::string PlanFileText(const Plan& plan) {
   Json json;
   json["schema"] = kPlanSchema;
-  json["mode"] = ToString(plan.mode);
   json["replicas"] = plan.replicas;
   json["devices"] = plan.devices.size();
   json["micro_batch_size"] = plan.microbatch_size;

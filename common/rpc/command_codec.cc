@@ -15,7 +15,6 @@ static_assert(v1::HostTaskKind_MAX == static_cast<int>(command::HostTaskKind::kC
 static_assert(v1::TrafficClass_MAX == static_cast<int>(command::TrafficClass::kRecovery));
 static_assert(v1::ObjectKind_MAX == static_cast<int>(command::ObjectKind::kNorm));
 static_assert(v1::UpdateMode_MAX == static_cast<int>(job::UpdateMode::kDeferred));
-static_assert(v1::ParallelMode_MAX == static_cast<int>(plan::ParallelMode::kData));
 
 using Bindings = google::protobuf::RepeatedPtrField<v1::Binding>;
 
@@ -217,7 +216,7 @@ void EncodeGroups(const std::vector<plan::LayerGroup>& groups,
     v1::Group* out = wire->Add();
     out->set_first_layer(group.layers.first);
     out->set_last_layer(group.layers.last);
-    out->set_device(group.device);
+    for (int device : group.devices) out->add_devices(device);
     out->set_keep_weights(group.keep_weights);
     out->set_keep_stash(group.keep_stash);
     out->set_keep_activations(group.keep_activations);
@@ -232,23 +231,45 @@ int DecodeDivisor(int raw, int whole, absl::string_view field, WireFields& read)
   return divisor;
 }
 
-// Groups must follow each other without a gap, and lie on devices there are.
+// Those of a group, each there, their number a divisor of the replicas. A plan of before groups
+// could have several names one, or none where each device runs all groups.
+plan::DeviceSet DecodeDevices(const v1::Group& in, const v1::Plan& wire, int replicas,
+                              absl::string_view field, WireFields& read) {
+  const auto check = [&](int device) {
+    if (device < 0 || device >= wire.devices_size()) {
+      read.Wrong(absl::StrCat(field, ".devices"), device);
+    }
+    return device;
+  };
+  if (in.devices_size() == 0) {
+    if (wire.mode() != v1::PARALLEL_DATA) return plan::DeviceSet(check(in.device()));
+    int count = 1;
+    while (count * 2 <= wire.devices_size() && replicas % (count * 2) == 0) count *= 2;
+    return plan::DeviceSet::First(count);
+  }
+  plan::DeviceSet devices;
+  devices.Clear();
+  for (int device : in.devices()) devices.Add(check(device));
+  if (replicas % devices.size() != 0) {
+    read.Wrong(absl::StrCat(field, ".devices"), devices.size());
+  }
+  return devices;
+}
+
+// Groups must follow each other without a gap.
 std::vector<plan::LayerGroup> DecodeGroups(
-    const google::protobuf::RepeatedPtrField<v1::Group>& wire, int num_devices, int replicas,
-    absl::string_view field, WireFields& read) {
+    const google::protobuf::RepeatedPtrField<v1::Group>& groups_wire, const v1::Plan& wire,
+    int replicas, absl::string_view field, WireFields& read) {
   std::vector<plan::LayerGroup> groups;
   int next = 0;
-  for (const v1::Group& in : wire) {
+  for (const v1::Group& in : groups_wire) {
     if (in.first_layer() != next || in.last_layer() < in.first_layer()) {
       read.Wrong(absl::StrCat(field, ".first_layer"), in.first_layer());
-    }
-    if (in.device() < 0 || in.device() >= num_devices) {
-      read.Wrong(absl::StrCat(field, ".device"), in.device());
     }
     const int parts = in.gradient_parts() == 0 ? replicas : in.gradient_parts();
     groups.push_back(
         {{in.first_layer(), in.last_layer()},
-         in.device(),
+         DecodeDevices(in, wire, replicas, field, read),
          in.keep_weights(),
          in.keep_stash(),
          in.keep_activations(),
@@ -308,7 +329,6 @@ void EncodePlan(const plan::Plan& plan, v1::Plan* wire) {
   wire->set_gradient_ring(plan.gradient_ring.count());
   wire->set_boundary_banks(plan.boundary_banks);
   wire->set_forward_span(plan.microbatches_per_forward_task);
-  wire->set_mode(ToWire<v1::ParallelMode>(plan.mode));
   wire->set_replicas(plan.replicas);
   wire->set_bf16_gradients(plan.gradient_dtype == DType::kBF16);
 }
@@ -321,18 +341,16 @@ absl::StatusOr<plan::Plan> DecodePlan(const v1::Plan& wire) {
   plan.sequence_length = read.AtLeast(1, wire.sequence_length(), "sequence_length");
   plan.microbatches_per_forward_task =
       DecodeDivisor(wire.forward_span(), plan.num_microbatches, "forward_span", read);
-  plan.mode = read.Enumerator<plan::ParallelMode>(wire.mode(), "mode");
   plan.replicas = DecodeDivisor(wire.replicas(), plan.num_microbatches, "replicas", read);
   for (const v1::DevicePlan& in : wire.devices()) {
     const Bytes resident = read.Size(in.resident(), "devices.resident");
     if (in.memory() < in.resident()) read.Wrong("devices.resident", in.resident());
     plan.devices.push_back({Bytes(in.memory()), resident, in.root()});
   }
-  const int num_devices = static_cast<int>(plan.devices.size());
   plan.forward_groups =
-      DecodeGroups(wire.forward_groups(), num_devices, plan.replicas, "forward_groups", read);
+      DecodeGroups(wire.forward_groups(), wire, plan.replicas, "forward_groups", read);
   plan.backward_groups =
-      DecodeGroups(wire.backward_groups(), num_devices, plan.replicas, "backward_groups", read);
+      DecodeGroups(wire.backward_groups(), wire, plan.replicas, "backward_groups", read);
   plan.update = read.Enumerator<job::UpdateMode>(wire.update(), "update");
   if (plan.update == job::UpdateMode::kAuto) read.Wrong("update", wire.update());
   plan.arena_dynamic = read.Size(wire.arena_dynamic(), "arena_dynamic");

@@ -7,11 +7,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/model/model_sizes.h"
 #include "coordinator/planner/fit/fit_advice.h"
 #include "coordinator/planner/fit/given_plan.h"
+#include "coordinator/planner/report/basis.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/microbatch.h"
 #include "coordinator/planner/timing/task_costs.h"
@@ -75,9 +75,9 @@ absl::Status CheckTimes(const model::ModelSpec& model, const job::JobSpec& job,
 }
 
 MoveRules RulesOf(const job::JobSpec& job, const PlanBuilder& builder) {
-  const plan::MachineSpec& machine = builder.machine();
   MoveRules rules;
   rules.forward_task_sizes = builder.ForwardTaskSizes();
+  SetDeviceChoices(builder.DeviceChoices(), &rules);
   rules.groups = job.layer_groups.empty();
   rules.update = job.update == job::UpdateMode::kAuto && job.max_grad_norm == 0;
   rules.stash = job.stash;
@@ -87,54 +87,8 @@ MoveRules RulesOf(const job::JobSpec& job, const PlanBuilder& builder) {
   rules.activations = std::all_of(costs.begin(), costs.end(), [&](const model::LayerCost& cost) {
     return model::KeptTensorBytes(cost, samples) < model::kMostBytes;
   });
-  rules.alike_devices =
-      std::all_of(machine.devices.begin(), machine.devices.end(), [&](plan::DeviceSpec device) {
-        device.ordinal = machine.devices.front().ordinal;
-        device.cuda_ordinal = machine.devices.front().cuda_ordinal;
-        return ToString(device) == ToString(machine.devices.front());
-      });
+  rules.alike_devices = builder.alike_devices();
   return rules;
-}
-
-bool Paced(const plan::MachineSpec& machine) {
-  return std::all_of(machine.devices.begin(), machine.devices.end(), plan::HasSpeeds);
-}
-
-// Those that some device has not: "h2d= of device 1, d2h= of device 1". Empty: none is given.
-std::string MissingSpeeds(const std::vector<plan::DeviceSpec>& devices) {
-  std::vector<std::string> missing;
-  bool any = false;
-  for (const plan::DeviceSpec& device : devices) {
-    const std::pair<const char*, double> speeds[] = {
-        {"flops=", device.flops.value}, {"h2d=", device.h2d.value}, {"d2h=", device.d2h.value}};
-    for (const auto& [name, value] : speeds) {
-      any |= value > 0;
-      if (value > 0) continue;
-      missing.push_back(absl::StrCat(name, " of device ", device.ordinal));
-    }
-  }
-  if (!any) return "";
-  constexpr size_t kShown = 6;
-  const size_t more = missing.size() - std::min(missing.size(), kShown);
-  missing.resize(missing.size() - more);
-  return absl::StrCat(absl::StrJoin(missing, ", "),
-                      more > 0 ? absl::StrCat(" (and ", more, " more)") : "");
-}
-
-std::string BasisOf(const plan::MachineSpec& machine, const PlannerOptions& options) {
-  if (options.costs) return options.basis;
-  if (Paced(machine)) {
-    return plan::HostRate(machine.devices).value > 0
-               ? "modelled: the speeds given for the devices and the host"
-               : "modelled: the speeds given for the devices; the host's is a guess (4 GB/s; host= "
-                 "of a device gives it)";
-  }
-  const std::string missing = MissingSpeeds(machine.devices);
-  return absl::StrCat(
-      missing.empty() ? "guesses, since no speeds are given"
-                      : absl::StrCat("guesses where no speed is given, which is ", missing),
-      " (a device 40 GFLOP/s and 4 GB/s, the host 4 GB/s): plans are compared by them, but the ",
-      "time can be far off. Measure with `harmony profile`, or give flops=, h2d=, d2h=, p2p=");
 }
 
 // All that is to be said of the result's plan.
@@ -151,7 +105,7 @@ absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules,
     result->alternatives =
         CompareAlternatives(builder, rules, result->plan, result->estimate, *time);
   }
-  result->basis = BasisOf(builder.machine(), options);
+  result->basis = options.costs ? options.basis : BasisOfSpeeds(builder.machine());
   return absl::OkStatus();
 }
 
@@ -173,30 +127,42 @@ absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
   HARMONY_ASSIGN_OR_RETURN(result->plan, AdoptPlan(model, job, machine, *options.given,
                                                    options.given_path, options.model_of_length));
   result->searched = false;
-  const PlanBuilder builder(model, job, machine, size, {options.given->mode, replicas});
+  const PlanBuilder builder(model, job, machine, size, {SetsOf(result->plan), replicas});
   const MoveRules rules = RulesOf(job, builder);
   HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
   const plan::Plan shape = builder.Blank();
   TaskCosts tasks(model, shape, costs(shape));
-  result->report.lower_bound = Bounds(model, tasks).OfAnyPlan(shape, rules.forward_task_sizes);
+  result->report.lower_bound =
+      Bounds(model, tasks).OfAnyPlan(shape, builder.division().sets, rules.forward_task_sizes);
   return absl::OkStatus();
 }
 
-// The modes that the job leaves open, the default first.
+// What the job leaves open (mode), the default first.
 std::vector<Division> DivisionsOf(const job::JobSpec& job, const plan::MachineSpec& machine,
                                   const PlannerOptions& options) {
   const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
   if (job.mode == "harmony-dp") {
-    return {{plan::ParallelMode::kData, given}};
+    return {{DeviceSets::kAll, given}};
   }
-  std::vector<Division> divisions = {{plan::ParallelMode::kPipeline, given}};
-  if (job.mode == "auto" && given != 1 && machine.devices.size() > 1) {
-    divisions.push_back({plan::ParallelMode::kData, given});
+  std::vector<Division> divisions = {{DeviceSets::kSingle, given}};
+  if (job.mode != "auto" || given == 1 || machine.devices.size() == 1) return divisions;
+  divisions.push_back({DeviceSets::kAll, given});
+  // Groups that are given take turns, and on sets of devices not all stashes can stay there.
+  if (job.layer_groups.empty() && job.stash != job::StashPlacement::kDevice) {
+    // It goes on with what the others have found; the three take as long as two did.
+    divisions.push_back({DeviceSets::kAny, given});
+    for (Division& division : divisions) division.share = 0.67;
   }
   return divisions;
 }
 
-// The search in one mode.
+const char* ModeName(DeviceSets sets) {
+  return sets == DeviceSets::kSingle ? "harmony-pp"
+         : sets == DeviceSets::kAll  ? "harmony-dp"
+                                     : "auto";
+}
+
+// The search in one division.
 struct Candidate {
   Division division;
   int64_t microbatch = 0;
@@ -222,7 +188,7 @@ class Planning {
     const bool automatic = divisions.front().replicas == 0;
     if (automatic && absl::c_none_of(all, [](const Candidate& one) { return one.fits_host; })) {
       // The host holds the parts that gradients leave in. One replica's are fewer.
-      all.push_back(Search({divisions.front().mode, 1}, sizes, Nanos()));
+      all.push_back(Search({divisions.front().sets, 1}, sizes, Nanos(), {}));
     }
     const Candidate* best = &all.front();
     for (const Candidate& other : all) {
@@ -242,7 +208,9 @@ class Planning {
     const PlanBuilder builder = BuilderOf(*best);
     HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(job_, builder), costs_, options_, &result));
     for (const Candidate& other : all) {
-      if (options_.explain && &other != best) Add(other, *best, &result.alternatives);
+      const bool same = absl::string_view(ModeName(other.division.sets)) == ModeOf(result.plan) ||
+                        other.division.sets == DeviceSets::kAny;
+      if (options_.explain && !same) Add(other, *best, &result.alternatives);
     }
     if (options_.explain) AddOneReplica(*best, sizes, &result.alternatives);
     if (options_.explain && !options_.costs) result.with_one_more = StepWithOneMore(result.plan);
@@ -259,23 +227,48 @@ class Planning {
       return {options_.microbatch_size};
     }
     return MicrobatchSizes(model_, job_, machine_, division, costs_,
-                           Paced(machine_) || (options_.costs && !options_.rough));
+                           AllSpeedsGiven(machine_) || (options_.costs && !options_.rough));
+  }
+
+  // What is found where no devices share a link: there one device stands for all, so that far more
+  // plans can be looked at (PlanBuilder::Complete).
+  std::vector<plan::Plan> FoundOnOwnLinks(const Candidate& candidate) const {
+    plan::MachineSpec machine = machine_;
+    bool shared = false;
+    for (plan::DeviceSpec& device : machine.devices) {
+      shared |= !std::exchange(device.root, "").empty();
+    }
+    const PlanBuilder builder(model_, job_, machine, candidate.microbatch, candidate.division);
+    if (candidate.division.sets != DeviceSets::kAll || !shared || !builder.alike_devices()) {
+      return {};
+    }
+    const SearchResult found =
+        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
+    return found.found ? std::vector<plan::Plan>{found.best.plan} : std::vector<plan::Plan>();
   }
 
   std::vector<Candidate> SearchAll(const std::vector<Division>& divisions,
                                    const std::vector<int64_t>& sizes) const {
     std::vector<Candidate> all;
+    std::vector<plan::Plan> starts;
+    Nanos beat;
     for (const Division& division : divisions) {
-      const bool beaten = !all.empty() && all.front().found.found && all.front().fits_host;
-      all.push_back(Search(division, sizes, beaten ? all.front().found.best.score : Nanos()));
+      Candidate next = Search(division, sizes, beat, starts);
+      if (next.found.found && next.fits_host) {
+        starts.push_back(next.found.best.plan);
+        beat = beat == Nanos() ? next.found.best.score : std::min(beat, next.found.best.score);
+      }
+      all.push_back(std::move(next));
     }
     return all;
   }
 
   // By the first size for which there is a plan; where none fits the host, the one that needs the
   // least of it. Smaller microbatches allow larger groups, which stash less.
-  // Above 0, `beat` is a score that only a better plan is of use beside.
-  Candidate Search(Division division, const std::vector<int64_t>& sizes, Nanos beat) const {
+  // Above 0, `beat` is a score that only a better plan is of use beside. `starts`: what other
+  // divisions have found.
+  Candidate Search(Division division, const std::vector<int64_t>& sizes, Nanos beat,
+                   const std::vector<plan::Plan>& starts) const {
     Candidate best{division, 0, {}, false, {}};
     Bytes least;
     int64_t most = std::numeric_limits<int64_t>::max();
@@ -286,7 +279,7 @@ class Planning {
         candidate.at_least = BoundOf(candidate);
         if (candidate.at_least >= beat) return candidate;
       }
-      FindPlan(&candidate);
+      FindPlan(starts, &candidate);
       if (!candidate.found.found) {
         if (!best.found.found) best = std::move(candidate);
         continue;
@@ -310,17 +303,25 @@ class Planning {
     const PlanBuilder builder = BuilderOf(candidate);
     const plan::Plan shape = builder.Blank();
     TaskCosts tasks(model_, shape, costs_(shape));
-    return Bounds(model_, tasks).OfAnyPlan(shape, builder.ForwardTaskSizes());
+    return Bounds(model_, tasks)
+        .OfAnyPlan(shape, candidate.division.sets, builder.ForwardTaskSizes());
   }
 
   // The search has gradients leave in as few parts as there is memory for, and devices that share a
   // link pass weights on. Then with more parts, where the memory that this frees lets the same
   // groups overlap better; and with all weights from the host, for a device that passes weights on
   // holds them until the other one has room.
-  void FindPlan(Candidate* candidate) const {
+  void FindPlan(const std::vector<plan::Plan>& starts, Candidate* candidate) const {
     const PlanBuilder builder = BuilderOf(*candidate);
+    std::vector<plan::Plan> alike = FoundOnOwnLinks(*candidate);
+    for (const plan::Plan& start : starts) {
+      if (candidate->division.sets != DeviceSets::kAny) continue;
+      if (start.resolved() == builder.Blank().resolved()) alike.push_back(start);
+    }
+    SearchOptions search = options_.search;
+    search.share *= candidate->division.share;
     candidate->found =
-        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
+        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search, alike);
     if (!candidate->found.found) return;
     Division division = candidate->division;
     while (division.least_parts < candidate->found.best.plan.replicas) {
@@ -376,7 +377,7 @@ class Planning {
   // The mode that was not taken.
   static void Add(const Candidate& other, const Candidate& best, std::vector<Alternative>* all) {
     Alternative mode;
-    mode.what = absl::StrCat("mode: ", ToString(other.division.mode),
+    mode.what = absl::StrCat("mode: ", ModeName(other.division.sets),
                              ", virtual_replicas: ", best.found.best.plan.replicas);
     const bool searched = other.at_least == Nanos() || other.found.found;
     mode.fits = !searched || (other.found.found && other.fits_host);
@@ -395,7 +396,7 @@ class Planning {
                      std::vector<Alternative>* all) const {
     const bool automatic = job_.virtual_replicas == 0 && options_.replicas == 0;
     if (!automatic || machine_.devices.size() > 1 || best.found.best.plan.replicas == 1) return;
-    const Candidate one = Search({best.division.mode, 1}, sizes, Nanos());
+    const Candidate one = Search({best.division.sets, 1}, sizes, Nanos(), {});
     if (!Better(one, best)) return;
     Alternative other;
     other.what = "virtual_replicas: 1";
@@ -454,7 +455,7 @@ absl::Status HoldAgainstNone(const model::ModelSpec& model, const job::JobSpec& 
     other.step = result->estimate.step;
     result->plan = plan;
     const PlanBuilder builder(model, job, machine, plan.microbatch_size,
-                              {plan.mode, plan.replicas});
+                              {SetsOf(plan), plan.replicas});
     HARMONY_RETURN_IF_ERROR(
         Evaluate(builder, RulesOf(job, builder), options.costs, options, result));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace harmony::recovery {
 namespace {
@@ -80,11 +81,11 @@ class Derivation {
              const Frontier& frontier, int64_t step)
       : model_(model), plan_(plan), layout_(layout), frontier_(frontier) {
     work_.step = step;
-    work_.shards.resize(plan.num_shards());
-    for (ShardWork& shard : work_.shards) {
-      shard.forward.resize(plan.forward_groups.size());
-      shard.forward_last.assign(plan.forward_groups.size(), -1);
-      shard.backward.assign(plan.backward_groups.size(), false);
+    for (const plan::LayerGroup& group : plan.forward_groups) {
+      work_.forward.emplace_back(group.devices.num_shards());
+    }
+    for (const plan::LayerGroup& group : plan.backward_groups) {
+      work_.backward.emplace_back(group.devices.num_shards(), false);
     }
     work_.update.assign(model.blocks.size(), false);
   }
@@ -98,15 +99,11 @@ class Derivation {
     work_.scalars =
         Any(work_.update) && (deferred || !Holds(command::ObjectKind::kStepScalars, Parity()));
     if (Any(work_.update)) {
-      for (int shard = 0; shard < plan_.num_shards(); ++shard) {
-        Backward(shard);
-        Forward(shard);
-      }
+      Backward();
+      Forward();
     }
     work_.load_batch = NeedsTokens() && !Holds(command::ObjectKind::kBatch, Parity());
-    for (const ShardWork& shard : work_.shards) {
-      if (absl::Status status = CheckWeights(shard); !status.ok()) return status;
-    }
+    HARMONY_RETURN_IF_ERROR(CheckWeights());
     return std::move(work_);
   }
 
@@ -125,13 +122,14 @@ class Derivation {
     }
     return true;
   }
+  // Of the parts that the shard makes.
   bool HoldsParts(command::ObjectKind kind, int index, const plan::LayerGroup& group,
-                  int shard) const {
-    const int count = group.gradient_parts / plan_.num_shards();
-    return HoldsAll(kind, index, shard * count, count);
+                  const plan::Shard& shard) const {
+    const int part = plan_.part_microbatches(group);
+    return HoldsAll(kind, index, shard.first / part, shard.count / part);
   }
 
-  bool GradientsDone(const plan::LayerGroup& group, int shard) const {
+  bool GradientsDone(const plan::LayerGroup& group, const plan::Shard& shard) const {
     for (int reference : plan::ReferencesOf(model_, group.layers)) {
       if (work_.update[model_.references[reference].block] &&
           !HoldsParts(command::ObjectKind::kGradient, reference, group, shard)) {
@@ -141,56 +139,75 @@ class Derivation {
     return true;
   }
 
-  void Backward(int shard) {
-    std::vector<bool>& backward = work_.shards[shard].backward;
-    const int groups = static_cast<int>(plan_.backward_groups.size());
-    const int fused = groups - 1, count = plan_.shard_microbatches();
-    for (int g = 0; g < groups; ++g) backward[g] = !GradientsDone(plan_.backward_groups[g], shard);
-    if (work_.scalars &&
-        !HoldsParts(command::ObjectKind::kLoss, 0, plan_.backward_groups[fused], shard)) {
-      backward[fused] = true;
-    }
-    // What runs needs the gradient of its output: committed, or computed once more from above.
-    for (int g = 0; g < fused; ++g) {
-      const int boundary = plan_.backward_groups[g + 1].layers.first;
-      if (backward[g] &&
-          !HoldsAll(command::ObjectKind::kBoundaryGradient, boundary, shard * count, count)) {
-        backward[g + 1] = true;
+  void Backward() {
+    const std::vector<plan::LayerGroup>& groups = plan_.backward_groups;
+    const size_t fused = groups.size() - 1;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (size_t i = 0; i < work_.backward[g].size(); ++i) {
+        const plan::Shard shard = plan::ShardOf(plan_, groups[g], static_cast<int>(i));
+        work_.backward[g][i] = !GradientsDone(groups[g], shard) ||
+                               (g == fused && work_.scalars &&
+                                !HoldsParts(command::ObjectKind::kLoss, 0, groups[g], shard));
       }
     }
-    for (size_t g = 0; g < backward.size(); ++g) work_.resumed |= !backward[g];
+    // What runs needs the gradient of its output: committed, or computed once more from above.
+    for (size_t g = 0; g < fused; ++g) {
+      for (size_t i = 0; i < work_.backward[g].size(); ++i) {
+        if (work_.backward[g][i]) NeedOutputGradient(g, static_cast<int>(i));
+      }
+    }
+    for (const std::vector<bool>& shards : work_.backward) {
+      for (bool runs : shards) work_.resumed |= !runs;
+    }
+  }
+
+  void NeedOutputGradient(size_t group, int number) {
+    const plan::Shard shard = plan::ShardOf(plan_, plan_.backward_groups[group], number);
+    const plan::LayerGroup& above = plan_.backward_groups[group + 1];
+    for (int m = shard.first; m < shard.end(); ++m) {
+      if (Holds(command::ObjectKind::kBoundaryGradient, above.layers.first, m)) continue;
+      work_.backward[group + 1][ShardWith(above, m)] = true;
+    }
+  }
+
+  size_t ShardWith(const plan::LayerGroup& group, int microbatch) const {
+    return static_cast<size_t>(plan::ShardWith(plan_, group, microbatch));
+  }
+  bool BackwardRuns(int group, int microbatch) const {
+    return work_.backward[group][ShardWith(plan_.backward_groups[group], microbatch)];
   }
 
   // A group's forward runs as far as it is needed: to its end for the group above, or to the last
   // stash that is wanted. So it never needs weights of groups above an unfinished one.
-  void Forward(int shard) {
-    ShardWork& work = work_.shards[shard];
+  void Forward() {
     const int groups = static_cast<int>(plan_.forward_groups.size());
-    std::vector<bool> wanted(model_.num_layers() + 1, false);  // stashes that backward will read
-    std::vector<bool> kept(model_.num_layers() + 1, false);    // on a device: forgotten
+    const int fused = static_cast<int>(plan_.backward_groups.size()) - 1;
+    std::vector<int> reader(model_.num_layers() + 1, -1);    // backward group of a stash
+    std::vector<bool> kept(model_.num_layers() + 1, false);  // on a device: forgotten
     for (const plan::StashSpec& stash : plan::StashesOf(plan_)) {
-      const bool fused = stash.group + 1 == static_cast<int>(plan_.backward_groups.size());
-      wanted[stash.boundary] = !fused && work.backward[stash.group];
+      if (stash.group != fused) reader[stash.boundary] = stash.group;
       kept[stash.boundary] = stash.kept;
     }
-    const int tasks = plan_.shard_microbatches() / plan_.microbatches_per_forward_task;
-    for (int m = shard * tasks; m < (shard + 1) * tasks; ++m) {
-      bool consumer = work.backward.back();
+    for (int task = 0; task < plan_.num_forwards(); ++task) {
+      const int m = task * plan_.microbatches_per_forward_task;
+      bool consumer = BackwardRuns(fused, m);
       for (int f = groups - 1; f >= 0; --f) {
-        const model::LayerRange layers = plan_.forward_groups[f].layers;
-        int last = consumer && !Stashed(layers.last + 1, m) ? layers.last : -1;
-        const int keeper = plan::ActivationKeeperOf(plan_, plan_.forward_groups[f]);
-        if (keeper >= 0 && work.backward[keeper]) last = layers.last;  // forgotten, too
+        const plan::LayerGroup& group = plan_.forward_groups[f];
+        const model::LayerRange layers = group.layers;
+        int last = consumer && !Stashed(layers.last + 1, task) ? layers.last : -1;
+        const int keeper = plan::ActivationKeeperOf(plan_, group);
+        if (keeper >= 0 && BackwardRuns(keeper, m)) last = layers.last;  // forgotten, too
         for (int b = layers.first + 1; b <= layers.last + 1; ++b) {
-          if (!wanted[b]) continue;
-          const bool missing = kept[b] || !Stashed(b, m);
+          if (reader[b] < 0 || !BackwardRuns(reader[b], m)) continue;
+          const bool missing = kept[b] || !Stashed(b, task);
           if (missing) last = std::max(last, b - 1);
           work_.resumed |= !missing;
         }
         consumer = last >= 0;
         if (!consumer) continue;
-        work.forward[f].push_back(m);
-        work.forward_last[f] = std::max(work.forward_last[f], last);
+        ForwardWork& work = work_.forward[f][ShardWith(group, m)];
+        work.tasks.push_back(task);
+        work.last = std::max(work.last, last);
       }
     }
   }
@@ -200,25 +217,29 @@ class Derivation {
   }
 
   bool NeedsTokens() const {
-    return std::any_of(work_.shards.begin(), work_.shards.end(), [](const ShardWork& shard) {
-      if (shard.backward.front() || shard.backward.back()) return true;
-      return !shard.forward.empty() && !shard.forward.front().empty();
-    });
+    if (Any(work_.backward.front()) || Any(work_.backward.back())) return true;
+    return !work_.forward.empty() &&
+           std::any_of(work_.forward.front().begin(), work_.forward.front().end(),
+                       [](const ForwardWork& work) { return !work.tasks.empty(); });
   }
 
-  absl::Status CheckWeights(const ShardWork& work) const {
+  absl::Status CheckWeights() const {
     for (size_t g = 0; g < plan_.backward_groups.size(); ++g) {
-      if (!work.backward[g]) continue;
-      for (int block : plan::BlocksOf(model_, plan_.backward_groups[g].layers, false)) {
-        if (frontier_.Touched(block, work_.step)) return Lost(block);
-      }
+      if (!Any(work_.backward[g])) continue;
+      HARMONY_RETURN_IF_ERROR(CheckUntouched(plan_.backward_groups[g].layers));
     }
     for (size_t f = 0; f < plan_.forward_groups.size(); ++f) {
-      if (work.forward[f].empty()) continue;
-      const model::LayerRange layers{plan_.forward_groups[f].layers.first, work.forward_last[f]};
-      for (int block : plan::BlocksOf(model_, layers, false)) {
-        if (frontier_.Touched(block, work_.step)) return Lost(block);
-      }
+      int last = -1;
+      for (const ForwardWork& work : work_.forward[f]) last = std::max(last, work.last);
+      if (last < 0) continue;
+      HARMONY_RETURN_IF_ERROR(CheckUntouched({plan_.forward_groups[f].layers.first, last}));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckUntouched(model::LayerRange layers) const {
+    for (int block : plan::BlocksOf(model_, layers, false)) {
+      if (frontier_.Touched(block, work_.step)) return Lost(block);
     }
     return absl::OkStatus();
   }

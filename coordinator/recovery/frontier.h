@@ -51,30 +51,30 @@ class Frontier {
   std::vector<Bytes> offset_;           // by record
 };
 
-// What is left to do of one step's shard.
-struct ShardWork {
-  std::vector<std::vector<int>> forward;  // by forward group: the tasks to run, ascending
-  std::vector<int> forward_last;          // by forward group: the last layer to run
-  // By backward group, the last one is the fused one: it runs, for all microbatches of the shard.
-  std::vector<bool> backward;
+// What is left to do of one step, of a forward group's shard.
+struct ForwardWork {
+  std::vector<int> tasks;  // to run, ascending; counted in forward tasks of the step
+  int last = -1;           // the last layer to run
 };
 
-// Of one step.
+// Of one step. Groups, then their shards.
 struct StepWork {
   int64_t step = 0;
   bool resumed = false;  // records of this step exist: it was under way when the generation began
   bool load_batch = false;
-  std::vector<ShardWork> shards;
+  std::vector<std::vector<ForwardWork>> forward;
+  // It runs, for all microbatches of the shard. The last group is the fused one.
+  std::vector<std::vector<bool>> backward;
   bool scalars = false;
   std::vector<bool> update;  // by block
 };
 
-// Derives it, shard by shard and top down: a group whose gradients of the shard's parts are not
-// all committed runs from its stash and the committed gradient of its output; where that is
-// missing, the group above (the forward) runs again. So one shard may be groups ahead of another,
-// and keeps its lead. What devices kept is forgotten: the forward that makes it runs again.
-// Internal when a group would have to run whose old weights are gone: the records then contradict
-// the rules of section 3.
+// Derives it top down: a shard of a group whose gradients of the shard's parts are not all
+// committed runs from its stash and the committed gradient of its output; where that is missing,
+// the shards of the group above that make it (the forward tasks) run again. So one device may be
+// groups ahead of another, and keeps its lead. What devices kept is forgotten: the forward that
+// makes it runs again. Internal when a group would have to run whose old weights are gone: the
+// records then contradict the rules of section 3.
 absl::StatusOr<StepWork> DeriveStepWork(const model::ModelSpec& model, const plan::Plan& plan,
                                         const plan::ArenaLayout& layout, const Frontier& frontier,
                                         int64_t step);

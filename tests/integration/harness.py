@@ -166,7 +166,7 @@ class Scratch(unittest.TestCase):
         """A plan file for the job: the planner's, but that all backwards but the last recompute nothing."""
         plan = self.plan(job, devices)["plan"]
         groups = plan["backward_groups"]
-        plan["forward_groups"] = [{k: g[k] for k in ("first_layer", "last_layer", "device")} for g in groups[:-1]]
+        plan["forward_groups"] = [{k: g[k] for k in ("first_layer", "last_layer", "devices")} for g in groups[:-1]]
         for group in groups[:-1]:
             group["keep_activations"] = group["keep_stash"] = group["last_layer"] > 0
         path = self.dir / f"{pathlib.Path(job).stem}-plan.json"

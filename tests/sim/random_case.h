@@ -87,21 +87,67 @@ inline std::vector<plan::LayerGroup> RandomGroups(CounterRandom& random, int lay
     plan::LayerGroup group;
     group.layers = {first, first + count - 1};
     const int index = static_cast<int>(groups.size());
-    group.device = placement == 0 ? index % devices : static_cast<int>(random.Below(devices));
+    group.devices = placement == 0 ? index % devices : static_cast<int>(random.Below(devices));
     groups.push_back(group);
     first += count;
   }
   return groups;
 }
 
-// One replica and pipeline as often as not; else replicas, on devices whose number divides theirs
-// or does not, in either mode, with gradients that leave in few parts or many.
+// One replica as often as not; else several.
 inline void DrawReplicas(CounterRandom& random, plan::Plan& plan) {
   if (random.Below(2) == 0) return;
   plan.replicas = 1 << random.Below(3);
   if (random.Below(4) == 0) plan.replicas *= 4;
   plan.num_microbatches = plan.replicas * (1 + static_cast<int>(random.Below(3)));
-  if (random.Below(3) > 0) plan.mode = plan::ParallelMode::kData;
+}
+
+// Some devices, each for one or several of the set's entries, which divide the replicas.
+inline plan::DeviceSet RandomSet(CounterRandom& random, int devices, int replicas) {
+  int size = 1;
+  while (size < replicas && random.Below(3) > 0) size *= 2;
+  std::vector<int> order(devices);
+  for (int d = 0; d < devices; ++d) order[d] = d;
+  for (int d = devices - 1; d > 0; --d) std::swap(order[d], order[random.Below(d + 1)]);
+  plan::DeviceSet set;
+  set.Clear();
+  for (int i = 0, device = 0; i < size; ++i) {
+    if (i > 0 && device + 1 < devices && random.Below(3) > 0) ++device;
+    set.Add(order[device]);
+  }
+  return set;
+}
+
+// Where there are replicas, groups have one device each, or all the same devices, as many as divide
+// the replicas, or each its own set.
+inline void DrawDeviceSets(CounterRandom& random, plan::Plan& plan) {
+  const int devices = static_cast<int>(plan.devices.size());
+  const uint64_t kind = plan.replicas == 1 ? 0 : random.Below(4);
+  if (kind == 0) return;
+  int count = 1;
+  while (count * 2 <= devices && plan.replicas % (count * 2) == 0) count *= 2;
+  const bool twins = random.Below(2) == 0;
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    group.devices =
+        kind == 1 ? plan::DeviceSet::First(count) : RandomSet(random, devices, plan.replicas);
+  }
+  for (plan::LayerGroup& group : plan.forward_groups) {
+    group.devices = kind == 1 ? plan::DeviceSet::First(count)
+                    : twins   ? plan::BackwardGroupOf(plan, group.layers.first).devices
+                              : RandomSet(random, devices, plan.replicas);
+  }
+}
+
+inline void DrawForwardTasks(CounterRandom& random, const model::ModelSpec& model,
+                             plan::Plan& plan) {
+  if (random.Below(2) == 0 || !plan::LargerForwardTasksAllowed(model, plan)) return;
+  int entries = 1;
+  for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const plan::LayerGroup& group : *groups) entries = std::max(entries, group.devices.size());
+  }
+  const int each = plan.num_microbatches / entries;
+  plan.microbatches_per_forward_task = 1 + static_cast<int>(random.Below(each));
+  while (each % plan.microbatches_per_forward_task != 0) --plan.microbatches_per_forward_task;
 }
 
 // In how many parts the gradients of each backward group leave: of tied blocks in as many. Whether
@@ -109,7 +155,7 @@ inline void DrawReplicas(CounterRandom& random, plan::Plan& plan) {
 inline void DrawParts(CounterRandom& random, const model::ModelSpec& model, plan::Plan& plan) {
   CounterRandom parts(random.Next64(), 6);
   for (plan::LayerGroup& group : plan.backward_groups) {
-    group.gradient_parts = plan.num_shards();
+    group.gradient_parts = group.devices.size();
     while (group.gradient_parts < plan.replicas && parts.Below(2) == 0) group.gradient_parts *= 2;
   }
   plan::TieParts(model, plan);
@@ -120,7 +166,10 @@ inline void DrawParts(CounterRandom& random, const model::ModelSpec& model, plan
 // more.
 inline void DrawDevices(CounterRandom& random, const model::ModelSpec& model, plan::Plan& plan) {
   auto need = [&](dispatch::ExecutionKind kind, int group) {
-    for (int shard = 0; shard < plan.num_shards(); ++shard) {
+    const plan::LayerGroup& of = kind == dispatch::ExecutionKind::kForward
+                                     ? plan.forward_groups[group]
+                                     : plan.backward_groups[group];
+    for (int shard = 0; shard < of.devices.num_shards(); ++shard) {
       dispatch::GroupExecution execution =
           dispatch::PlannedExecution(model, plan, kind, group, shard);
       plan::DevicePlan& device = plan.devices[execution.device];
@@ -154,13 +203,6 @@ inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& mode
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
   DrawReplicas(random, plan);
   plan.microbatch_size = 1 + static_cast<int64_t>(random.Below(2));
-  if (random.Below(2) == 0) {
-    plan.microbatches_per_forward_task =
-        1 + static_cast<int>(random.Below(plan.shard_microbatches()));
-    while (plan.shard_microbatches() % plan.microbatches_per_forward_task != 0)
-      --plan.microbatches_per_forward_task;
-    if (!plan::LargerForwardTasksAllowed(model, plan)) plan.microbatches_per_forward_task = 1;
-  }
   plan.optimizer_moments = random.Below(4) == 0 ? 0 : 2;
   plan.sequence_length = kRandomTokens;
   plan.gradient_dtype = model.gradient_dtype;
@@ -172,19 +214,13 @@ inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& mode
   } else {
     plan.forward_groups.assign(plan.backward_groups.begin(), plan.backward_groups.end() - 1);
   }
-  if (plan.mode == plan::ParallelMode::kData) {
-    for (plan::LayerGroup& group : plan.backward_groups) group.device = 0;
-    for (plan::LayerGroup& group : plan.forward_groups) group.device = 0;
-  }
+  DrawDeviceSets(random, plan);
+  DrawForwardTasks(random, model, plan);
   for (plan::LayerGroup& group : plan.backward_groups) {
-    const bool twin =
-        std::any_of(plan.forward_groups.begin(), plan.forward_groups.end(),
-                    [&](const plan::LayerGroup& forward) {
-                      return forward.layers == group.layers && forward.device == group.device;
-                    });
-    group.keep_weights = twin && random.Below(3) == 0;
-    group.keep_stash = random.Below(3) == 0;
-    if (plan::CanKeepActivations(plan, group) && random.Below(3) == 0) {
+    const bool can_keep = plan::CanKeepStash(plan, group);
+    group.keep_weights = plan::CanKeepWeights(plan, group) && random.Below(3) == 0;
+    group.keep_stash = can_keep && random.Below(3) == 0;
+    if (can_keep && plan::CanKeepActivations(plan, group) && random.Below(3) == 0) {
       group.keep_stash = group.keep_activations = true;
     }
   }

@@ -6,6 +6,6 @@
 
 namespace harmony::testing_support {
 
-inline constexpr planner::SearchOptions kQuickSearch{.work = 1'600'000};
+inline constexpr planner::SearchOptions kQuickSearch{.work = 1'600'000, .share = 1};
 
 }  // namespace harmony::testing_support

@@ -122,7 +122,7 @@ Json RowJson(const Comparison& comparison, const Outcome& row) {
 Outcome HarmonyOutcome(const model::ModelSpec& model, const plan::Plan& plan,
                        const planner::Estimate& estimate) {
   Outcome outcome;
-  outcome.name = plan::ToString(plan.mode);
+  outcome.name = plan::ModeOf(plan);
   outcome.microbatch_size = plan.microbatch_size;
   if (std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
                   [](const plan::LayerGroup& group) { return !group.keep_activations; })) {

@@ -90,7 +90,7 @@ void SetGroups(const Schedule& schedule, int devices, plan::Plan* plan) {
   }
   for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
        ++group) {
-    group->device = task++ % devices;
+    group->devices = task++ % devices;
   }
 }
 

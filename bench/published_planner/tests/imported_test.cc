@@ -198,10 +198,12 @@ TEST(ListedPlanTest, WrapsPacksAroundTheGpus) {
   EXPECT_EQ(plan.num_microbatches, 4);
   EXPECT_EQ(plan.microbatches_per_forward_task, 2);
   std::vector<int> devices;
-  for (const plan::LayerGroup& group : plan.forward_groups) devices.push_back(group.device);
+  for (const plan::LayerGroup& group : plan.forward_groups)
+    devices.push_back(group.devices.front());
   EXPECT_THAT(devices, ElementsAre(0, 1));
   devices.clear();
-  for (const plan::LayerGroup& group : plan.backward_groups) devices.push_back(group.device);
+  for (const plan::LayerGroup& group : plan.backward_groups)
+    devices.push_back(group.devices.front());
   EXPECT_THAT(devices, ElementsAre(0, 1, 0));  // tasks 4, 3 and 2
   EXPECT_TRUE(judged->fits);
   // No step is shorter than the work of the device that has most of it.

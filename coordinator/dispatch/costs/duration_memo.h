@@ -25,16 +25,17 @@ class DurationMemo {
  public:
   explicit DurationMemo(int num_lanes) : last_(static_cast<size_t>(num_lanes)) {}
 
-  // Null when the node is not like the last one; then Remember says what it takes.
-  const Nanos* Find(const Node& node, SumEdge edge) const {
+  // Null when the node is not like the last one; then Remember says what it takes. `peer`: of a
+  // copy to another device, that device.
+  const Nanos* Find(const Node& node, SumEdge edge, int peer) const {
     const Entry& last = EntryOf(node);
     const bool same = node.execution >= 0 && last.execution == node.execution &&
-                      last.index == IndexOf(node) && last.edge == edge;
+                      last.index == IndexOf(node) && last.edge == edge && last.peer == peer;
     return same ? &last.duration : nullptr;
   }
-  void Remember(const Node& node, SumEdge edge, Nanos duration) {
+  void Remember(const Node& node, SumEdge edge, int peer, Nanos duration) {
     last_[static_cast<size_t>(node.lane)][static_cast<size_t>(node.kind)] = {
-        node.execution, IndexOf(node), edge, duration};
+        node.execution, IndexOf(node), edge, peer, duration};
   }
 
  private:
@@ -42,6 +43,7 @@ class DurationMemo {
     int64_t execution = -1;
     int index = -1;
     SumEdge edge = SumEdge::kNone;
+    int peer = -1;
     Nanos duration;
   };
   // A send's index is where its tensor goes, no part of its size.

@@ -18,24 +18,26 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
   execution.kind = kind;
   execution.group = group;
   execution.shard = shard;
-  execution.device = plan::DeviceOf(plan, planned, shard);
+  const plan::Shard own = plan::ShardOf(plan, planned, shard);
+  execution.device = own.device;
+  execution.shard_first = own.first;
+  execution.shard_count = own.count;
   execution.layers = layers;
   execution.task_microbatches = forward ? plan.microbatches_per_forward_task : 1;
-  execution.microbatches.resize(plan.shard_microbatches() / execution.task_microbatches);
+  execution.microbatches.resize(own.count / execution.task_microbatches);
   std::iota(execution.microbatches.begin(), execution.microbatches.end(),
-            shard * static_cast<int>(execution.microbatches.size()));
-  execution.part_microbatches =
-      forward ? plan.shard_microbatches() : plan.part_microbatches(planned);
+            own.first / execution.task_microbatches);
+  execution.part_microbatches = forward ? own.count : plan.part_microbatches(planned);
   execution.slots = std::min(plan.stream_slots, static_cast<int>(execution.microbatches.size()));
   execution.blocks = plan::BlocksOf(model, layers, kind == ExecutionKind::kBackward);
   execution.keeper = forward ? plan::KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
   execution.own_blocks = static_cast<int>(execution.blocks.size());
   if (execution.keeper >= 0) {  // what only the forward needs is not kept
     const std::vector<int> kept = plan::BlocksOf(model, layers, true);
-    const auto own = std::stable_partition(
+    const auto unkept = std::stable_partition(
         execution.blocks.begin(), execution.blocks.end(),
         [&](int b) { return std::find(kept.begin(), kept.end(), b) == kept.end(); });
-    execution.own_blocks = static_cast<int>(own - execution.blocks.begin());
+    execution.own_blocks = static_cast<int>(unkept - execution.blocks.begin());
   }
   execution.activations = forward                    ? plan::ActivationKeeperOf(plan, planned)
                           : planned.keep_activations ? group
@@ -55,8 +57,8 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
     execution.output_kept.push_back(kept);
   };
   for (const plan::StashSpec& stash : plan::StashesOf(plan, input, layers.last + 1)) {
-    const bool kept_here = stash.kept && plan::DeviceOf(plan, plan.backward_groups[stash.group],
-                                                        shard) == execution.device;
+    const bool kept_here =
+        stash.kept && plan::RunsOnDeviceOf(plan, plan.backward_groups[stash.group], own);
     if (stash.boundary == input && kept_here) execution.kept_input = input;
     if (!forward || stash.boundary <= layers.first) continue;
     if (stash.boundary <= layers.last) add_output(stash.boundary, kept_here);
@@ -123,8 +125,7 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
       sizes.push_back(block.accumulator_bytes.AlignUp(kSlotAlignment) * buffers);
     }
   }
-  if (execution.has_loss)
-    sizes.push_back(Bytes(sizeof(command::LossSlot)) * plan.shard_microbatches());
+  if (execution.has_loss) sizes.push_back(Bytes(sizeof(command::LossSlot)) * execution.shard_count);
   sizes.push_back(execution.in_stride * execution.slots);
   sizes.push_back(execution.out_stride * execution.slots);
   return sizes;

@@ -32,8 +32,18 @@ StepBuilder::StepBuilder(const model::ModelSpec& model, const plan::Plan& plan,
       progress_(progress),
       lanes_(static_cast<int>(plan.devices.size())),
       eager_(plan.update == job::UpdateMode::kEager),
+      maker_(model.num_layers() + 1, -1),
+      keeper_(model.num_layers() + 1, -1),
       last_update_(model.blocks.size(), kNoNode) {
   end_of_updates_.fill({-1, kNoNode});
+  for (size_t f = 0; f < plan.forward_groups.size(); ++f) {
+    const model::LayerRange layers = plan.forward_groups[f].layers;
+    std::fill(maker_.begin() + layers.first + 1, maker_.begin() + layers.last + 2,
+              static_cast<int>(f));
+  }
+  for (const plan::StashSpec& stash : plan::StashesOf(plan)) {
+    if (stash.kept) keeper_[stash.boundary] = stash.group;
+  }
 }
 
 NodeId StepBuilder::Add(NodeKind kind, int64_t execution, int position, int index,
@@ -75,53 +85,63 @@ absl::Status StepBuilder::AddStep(const recovery::StepWork& work, bool checkpoin
   status_ = absl::OkStatus();
   batch_ = kNoNode;
   losses_.clear();
-  const int shards = plan_.num_shards();
-  producer_.assign(shards, -1);
   kept_loads_.clear();
-  forward_executions_.assign(shards, std::vector<int64_t>(model_.num_layers(), -1));
-  backward_executions_.assign(plan_.backward_groups.size(), std::vector<int64_t>(shards, -1));
+  const auto none = [](const std::vector<plan::LayerGroup>& groups) {
+    std::vector<std::vector<int64_t>> executions;
+    for (const plan::LayerGroup& group : groups) {
+      executions.emplace_back(group.devices.num_shards(), -1);
+    }
+    return executions;
+  };
+  forward_executions_ = none(plan_.forward_groups);
+  backward_executions_ = none(plan_.backward_groups);
   if (work.load_batch) {
     batch_ = AddHost(NodeKind::kLoadBatch, 0, {fused_started_});
   }
   if (checkpoint_first) AddCheckpoint(work.step - 1);
   for (int f = 0; f < static_cast<int>(plan_.forward_groups.size()); ++f) {
-    for (int shard = 0; shard < shards; ++shard) AddForward(work.shards[shard], f, shard);
+    const int shards = plan_.forward_groups[f].devices.num_shards();
+    for (int shard = 0; shard < shards; ++shard) AddForward(f, shard);
   }
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    for (int shard = 0; shard < shards; ++shard) AddBackward(work.shards[shard], g, shard);
+    const int shards = plan_.backward_groups[g].devices.num_shards();
+    for (int shard = 0; shard < shards; ++shard) AddBackward(g, shard);
   }
   AddHostTasks(work);
   return status_;
 }
 
-void StepBuilder::AddForward(const recovery::ShardWork& work, int group, int shard) {
-  if (work.forward[group].empty()) {
-    producer_[shard] = -1;
-    return;
-  }
-  GroupExecution execution = PlannedExecution(model_, plan_, ExecutionKind::kForward, group, shard,
-                                              work.forward_last[group]);
-  execution.microbatches = work.forward[group];
-  const int64_t id = BeginExecution(std::move(execution));
-  const model::LayerRange layers = graph_.execution(id).layers;
-  std::fill(forward_executions_[shard].begin() + layers.first,
-            forward_executions_[shard].begin() + layers.last + 1, id);
-  producer_[shard] = ReachesEnd(graph_.execution(id)) ? id : -1;
+void StepBuilder::AddForward(int group, int shard) {
+  const recovery::ForwardWork& work = work_->forward[group][shard];
+  if (work.tasks.empty()) return;
+  GroupExecution execution =
+      PlannedExecution(model_, plan_, ExecutionKind::kForward, group, shard, work.last);
+  execution.microbatches = work.tasks;
+  forward_executions_[group][shard] = BeginExecution(std::move(execution));
 }
 
 bool StepBuilder::ReachesEnd(const GroupExecution& execution) const {
   return execution.layers.last == plan_.forward_groups[execution.group].layers.last;
 }
 
-void StepBuilder::AddBackward(const recovery::ShardWork& work, int group, int shard) {
-  if (!work.backward[group]) {
-    producer_[shard] = -1;
-    return;
-  }
+void StepBuilder::AddBackward(int group, int shard) {
+  if (!work_->backward[group][shard]) return;
   const bool fused = group + 1 == static_cast<int>(plan_.backward_groups.size());
   GroupExecution execution = PlannedExecution(
       model_, plan_, fused ? ExecutionKind::kFused : ExecutionKind::kBackward, group, shard);
-  producer_[shard] = backward_executions_[group][shard] = BeginExecution(std::move(execution));
+  backward_executions_[group][shard] = BeginExecution(std::move(execution));
+}
+
+int64_t StepBuilder::ProducerOf(const GroupExecution& execution, int microbatch) const {
+  if (execution.kind == ExecutionKind::kBackward) {
+    return BackwardOf(execution.group + 1, microbatch);
+  }
+  const int before = execution.kind == ExecutionKind::kForward
+                         ? execution.group - 1
+                         : static_cast<int>(plan_.forward_groups.size()) - 1;
+  if (before < 0) return -1;
+  const int64_t id = ForwardOf(before, microbatch);
+  return id >= 0 && ReachesEnd(graph_.execution(id)) ? id : -1;
 }
 
 int64_t StepBuilder::BeginExecution(GroupExecution execution) {
@@ -132,8 +152,6 @@ int64_t StepBuilder::BeginExecution(GroupExecution execution) {
   execution.positions.resize(count);
   if (absl::Status status = AddItems(execution); !status.ok() && status_.ok()) status_ = status;
   const int64_t id = graph_.AddExecution(std::move(execution));
-  const int64_t producer = producer_[graph_.execution(id).shard];
-  if (producer >= 0) graph_.execution(producer).consumer = id;
   AddLoads(id);
   const bool sums = graph_.execution(id).kind != ExecutionKind::kForward;
   for (int position = 0; position < count; ++position) {
@@ -178,10 +196,12 @@ NodeId StepBuilder::AddLoad(int64_t execution_id, int position) {
 }
 
 int64_t StepBuilder::WeightSource(const GroupExecution& taker) const {
-  const int peer = plan::WeightPeer(plan_, taker.shard);
+  const bool forward = taker.kind == ExecutionKind::kForward;
+  const plan::LayerGroup& group =
+      forward ? plan_.forward_groups[taker.group] : plan_.backward_groups[taker.group];
+  const int peer = plan::WeightPeer(plan_, group, taker.shard);
   if (peer < 0) return -1;
-  return taker.kind == ExecutionKind::kForward ? forward_executions_[peer][taker.layers.first]
-                                               : backward_executions_[taker.group][peer];
+  return (forward ? forward_executions_ : backward_executions_)[taker.group][peer];
 }
 
 absl::Status StepBuilder::AddItems(GroupExecution& execution) {
@@ -242,10 +262,10 @@ void StepBuilder::AddInputs(int64_t execution_id, int position,
     add(NodeKind::kBatchIn, batch_, static_cast<int>(i));
   }
   if (execution.kept_input >= 0) {
-    deps.push_back(StashMaker(execution, execution.kept_input, m));
+    deps.push_back(StashMaker(execution.kept_input, m));
   } else if (execution.kind == ExecutionKind::kBackward && execution.has_input) {
     const int boundary = plan::StashBoundary(plan_.backward_groups[execution.group]);
-    add(NodeKind::kStashIn, StashMaker(execution, boundary, m));
+    add(NodeKind::kStashIn, StashMaker(boundary, m));
   }
   const bool chained = execution.kind == ExecutionKind::kBackward
                            ? execution.has_output_gradient
@@ -253,13 +273,14 @@ void StepBuilder::AddInputs(int64_t execution_id, int position,
   if (!chained) return;
   const NodeKind kind =
       execution.kind == ExecutionKind::kBackward ? NodeKind::kGradientIn : NodeKind::kInputIn;
-  const int64_t producer = producer_[execution.shard];
+  const int64_t producer = ProducerOf(execution, m);
   const int at = producer < 0 ? -1 : PositionOf(graph_.execution(producer), m);
   if (at < 0) {  // committed in an earlier generation
     add(kind, kNoNode);
     return;
   }
-  const GroupExecution::Position& made = graph_.execution(producer).positions[at];
+  GroupExecution::Position& made = graph_.execution(producer).positions[at];
+  made.consumer = execution_id;
   const NodeId input = Add(kind, execution_id, position, 0, {made.passed_on, slot_free});
   deps.push_back(input);
   graph_.execution(execution_id).positions[position].input = input;
@@ -273,11 +294,11 @@ void StepBuilder::AddInputs(int64_t execution_id, int position,
   deps.push_back(id);
 }
 
-NodeId StepBuilder::StashMaker(const GroupExecution& reader, int boundary, int microbatch) const {
-  const int kept_on = kept_.StashDevice(boundary, reader.shard);
+NodeId StepBuilder::StashMaker(int boundary, int microbatch) const {
+  const int kept_on = kept_.StashDevice(boundary, microbatch);
   const NodeKind kind = kept_on >= 0 ? NodeKind::kKeep : NodeKind::kStashOut;
-  const int64_t id = forward_executions_[reader.shard][boundary - 1];
-  if (id < 0) return kNoNode;
+  const int64_t id = maker_[boundary] < 0 ? -1 : ForwardOf(maker_[boundary], microbatch);
+  if (id < 0 || graph_.execution(id).layers.last + 1 < boundary) return kNoNode;
   const GroupExecution& execution = graph_.execution(id);
   const int at = PositionOf(execution, microbatch);
   if (at < 0) return kNoNode;  // committed in an earlier generation
@@ -288,37 +309,47 @@ NodeId StepBuilder::StashMaker(const GroupExecution& reader, int boundary, int m
   return kNoNode;
 }
 
-bool StepBuilder::ConsumerRuns(const recovery::ShardWork& work, const GroupExecution& execution,
-                               int microbatch) const {
-  if (execution.kind != ExecutionKind::kForward)
-    return execution.group > 0 && work.backward[execution.group - 1];
+bool StepBuilder::ConsumerRuns(const GroupExecution& execution, int position) const {
+  const int task = execution.microbatches[position], m = task * execution.task_microbatches;
+  const auto backward_runs = [&](int group) {
+    return work_->backward[group][plan::ShardWith(plan_, plan_.backward_groups[group], m)];
+  };
+  if (execution.kind != ExecutionKind::kForward) {
+    return execution.group > 0 && backward_runs(execution.group - 1);
+  }
   if (!ReachesEnd(execution)) return false;
-  if (execution.group + 1 == static_cast<int>(plan_.forward_groups.size()))
-    return work.backward.back();
-  const std::vector<int>& runs = work.forward[execution.group + 1];
-  return std::binary_search(runs.begin(), runs.end(), microbatch);
+  const int next = execution.group + 1;
+  if (next == static_cast<int>(plan_.forward_groups.size())) {
+    return backward_runs(static_cast<int>(plan_.backward_groups.size()) - 1);
+  }
+  const std::vector<int>& runs =
+      work_->forward[next][plan::ShardWith(plan_, plan_.forward_groups[next], m)].tasks;
+  return std::binary_search(runs.begin(), runs.end(), task);
+}
+
+bool StepBuilder::ReadsKept(const plan::LayerGroup& reader, int boundary, int microbatch) const {
+  const int keeper = keeper_[boundary];
+  if (keeper < 0) return false;
+  const int shard = plan::ShardWith(plan_, reader, microbatch);
+  return plan::RunsOnDeviceOf(plan_, plan_.backward_groups[keeper],
+                              plan::ShardOf(plan_, reader, shard));
 }
 
 // Copies of the outputs of one task: to the arena, to devices that keep them, to the next
 // execution.
 void StepBuilder::AddOutputs(int64_t execution_id, int position) {
   const GroupExecution& execution = graph_.execution(execution_id);
-  const recovery::ShardWork& work = work_->shards[execution.shard];
-  const plan::LayerGroup* next = ConsumerRuns(work, execution, execution.microbatches[position])
-                                     ? NextGroup(execution)
-                                     : nullptr;
+  const int m = execution.microbatches[position] * execution.task_microbatches;
+  const plan::LayerGroup* next = ConsumerRuns(execution, position) ? NextGroup(execution) : nullptr;
   GroupExecution::Position& made = graph_.execution(execution_id).positions[position];
   NodeId optional = kNoNode;
   for (size_t i = 0; i < execution.outputs.size(); ++i) {
-    const int boundary = execution.outputs[i],
-              kept_on = kept_.StashDevice(boundary, execution.shard);
-    if (kept_on >= 0 && !execution.output_kept[i]) {
+    const int boundary = execution.outputs[i];
+    if (kept_.StashDevice(boundary, m) >= 0 && !execution.output_kept[i]) {
       made.outs.push_back(AddCopy(NodeKind::kKeep, execution_id, position, boundary));
     }
     const bool last = i + 1 == execution.outputs.size();
-    if (last && next != nullptr && DeviceOfGroup(*next, execution) == kept_on) {
-      next = nullptr;  // reads it there
-    }
+    if (last && next != nullptr && ReadsKept(*next, boundary, m)) next = nullptr;
     const bool passed_on = last && next != nullptr;
     if (!layout_.IsStashed(boundary) && !passed_on) continue;
     made.outs.push_back(AddCopy(NodeKind::kStashOut, execution_id, position, boundary));
@@ -330,10 +361,10 @@ void StepBuilder::AddOutputs(int64_t execution_id, int position) {
         AddCopy(NodeKind::kBoundaryOut, execution_id, position, execution.layers.first);
     made.outs.push_back(made.passed_on);
     if (!eager_) optional = made.passed_on;
-    AddBankRelease(execution_id, made.passed_on);
+    AddBankRelease(execution, m, made.passed_on);
     graph_.execution(execution_id).last_d2h = made.passed_on;
   }
-  if (next != nullptr && DeviceOfGroup(*next, execution) != execution.device) {
+  if (next != nullptr && plan::DeviceOf(plan_, *next, m) != execution.device) {
     // To the fused group in slices. (Then nothing is optional: its input is stashed or kept.)
     const int slices = next == &plan_.backward_groups.back() ? execution.task_microbatches : 1;
     for (int slice = 0; slice < slices; ++slice) {
@@ -353,17 +384,17 @@ NodeId StepBuilder::AddCopy(NodeKind kind, int64_t execution_id, int position, i
   return Add(kind, execution_id, position, index, {execution.positions[position].compute});
 }
 
-void StepBuilder::AddBankRelease(int64_t execution_id, NodeId out) {
+void StepBuilder::AddBankRelease(const GroupExecution& execution, int microbatch, NodeId out) {
   const int groups = static_cast<int>(plan_.backward_groups.size());
   const int banks = std::min(plan_.boundary_banks, groups - 1);
-  const GroupExecution& execution = graph_.execution(execution_id);
   const int maker = execution.group + banks;
   if (maker >= groups) return;
-  // The bank is free once the group that read what is in it has committed all that it makes, and so
-  // has the group that made it: the reader may have got it from the maker's device, long before the
-  // maker's copy into the bank; and what is uncommitted of the maker would have it run again.
+  // The microbatch's place in the bank is free once the shard that read what is in it has committed
+  // all that it makes, and so has the one that made it: the reader may have got it from the maker's
+  // device, long before the maker's copy into the bank; and what is uncommitted of the maker would
+  // have it run again.
   for (const int group : {maker, maker - 1}) {
-    const int64_t before = backward_executions_[group][execution.shard];
+    const int64_t before = BackwardOf(group, microbatch);
     if (before >= 0) graph_.AddDep(out, graph_.execution(before).last_d2h);
   }
 }

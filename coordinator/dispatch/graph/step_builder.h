@@ -45,8 +45,8 @@ class StepBuilder {
   }
 
  private:
-  void AddForward(const recovery::ShardWork& work, int group, int shard);
-  void AddBackward(const recovery::ShardWork& work, int group, int shard);
+  void AddForward(int group, int shard);
+  void AddBackward(int group, int shard);
   int64_t BeginExecution(GroupExecution execution);
   void AddLoads(int64_t execution_id);
   NodeId AddLoad(int64_t execution_id, int position);
@@ -61,21 +61,31 @@ class StepBuilder {
   void AddHostTasks(const recovery::StepWork& work);
   // Waits for the nodes in `after` and empties it.
   void AddUpdate(int block, std::vector<NodeId>& after);
-  void AddBankRelease(int64_t execution_id, NodeId out);
+  void AddBankRelease(const GroupExecution& execution, int microbatch, NodeId out);
+  // Of this step, what a group's shard that has the microbatch runs; -1: it does not run.
+  int64_t ForwardOf(int group, int microbatch) const {
+    return forward_executions_[group]
+                              [plan::ShardWith(plan_, plan_.forward_groups[group], microbatch)];
+  }
+  int64_t BackwardOf(int group, int microbatch) const {
+    return backward_executions_[group]
+                               [plan::ShardWith(plan_, plan_.backward_groups[group], microbatch)];
+  }
+  // The execution before, whose output a task takes; -1: it does not run, or not to its end.
+  int64_t ProducerOf(const GroupExecution& execution, int microbatch) const;
   // What puts a stash in its place in this step; kNoNode when it was committed before.
-  NodeId StashMaker(const GroupExecution& reader, int boundary, int microbatch) const;
+  NodeId StashMaker(int boundary, int microbatch) const;
   // A copy of what the task at the position has made.
   NodeId AddCopy(NodeKind kind, int64_t execution_id, int position, int index);
   bool ReachesEnd(const GroupExecution& forward) const;  // runs all layers of its group
   const plan::LayerGroup* NextGroup(const GroupExecution& execution) const;
+  // The group reads the boundary where it is kept, the microbatch among others.
+  bool ReadsKept(const plan::LayerGroup& reader, int boundary, int microbatch) const;
   // On the lane of its kind, of the execution's device.
   NodeId Add(NodeKind kind, int64_t execution, int position, int index,
              std::initializer_list<NodeId> deps);
   NodeId AddHost(NodeKind kind, int index, std::initializer_list<NodeId> deps) {
     return Add(kind, -1, 0, index, deps);
-  }
-  int DeviceOfGroup(const plan::LayerGroup& group, const GroupExecution& execution) const {
-    return plan::DeviceOf(plan_, group, execution.shard);
   }
   // The first microbatch of a part, or the last.
   bool Begins(const GroupExecution& execution, int position) const {
@@ -88,8 +98,7 @@ class StepBuilder {
                execution.part_microbatches ==
            0;
   }
-  bool ConsumerRuns(const recovery::ShardWork& work, const GroupExecution& execution,
-                    int microbatch) const;
+  bool ConsumerRuns(const GroupExecution& execution, int position) const;
 
   const model::ModelSpec& model_;
   const plan::Plan& plan_;
@@ -104,11 +113,10 @@ class StepBuilder {
   int64_t step_ = 0;
   const recovery::StepWork* work_ = nullptr;
   absl::Status status_;
-  // By shard: execution before, whose output the next one takes; -1: it does not run.
-  std::vector<int64_t> producer_;
-  std::vector<std::vector<int64_t>> forward_executions_;  // by shard, layer; -1: does not run
-  std::vector<std::vector<int64_t>>
-      backward_executions_;  // by backward group, shard; -1: does not run
+  // By group and shard; -1: does not run.
+  std::vector<std::vector<int64_t>> forward_executions_, backward_executions_;
+  std::vector<int> maker_;   // by boundary: the forward group that has the layer below it; -1: none
+  std::vector<int> keeper_;  // by boundary: the backward group that keeps the stash; -1: none
   NodeId batch_ = kNoNode;
   std::vector<NodeId> losses_;
   // In this step, by shard, keeper and block.

@@ -78,6 +78,7 @@ struct GroupExecution {
   int group = 0;
   int shard = 0;
   int device = 0;
+  int shard_first = 0, shard_count = 0;  // the shard's microbatches, those of the step
   int64_t step = 0;
   model::LayerRange layers;
   int task_microbatches = 1;      // microbatches that one task runs
@@ -96,10 +97,9 @@ struct GroupExecution {
   std::vector<int> inputs;       // batch inputs that its layers read
   std::vector<Bytes> inputs_at;  // where they lie in a slot of `in`
   bool has_loss = false, has_input = false, has_output_gradient = false, has_input_gradient = false;
-  int kept_input = -1;    // the input is read in the kept place of this boundary's stash
-  int activations = -1;   // the backward group whose activations this forward leaves, or its own
-  int slots = 1;          // of each streaming kind
-  int64_t consumer = -1;  // execution that takes the output (or the input gradient)
+  int kept_input = -1;   // the input is read in the kept place of this boundary's stash
+  int activations = -1;  // the backward group whose activations this forward leaves, or its own
+  int slots = 1;         // of each streaming kind
 
   // Items of the device's memory.
   int64_t first_weight = 0, first_gradient = 0, loss = 0, in = 0, out = 0, end_item = 0;
@@ -108,6 +108,7 @@ struct GroupExecution {
 
   struct Position {
     NodeId compute = kNoNode, input = kNoNode;
+    int64_t consumer = -1;                 // execution that takes the output (the input gradient)
     absl::InlinedVector<NodeId, 1> sends;  // one for each task of the consumer
     absl::InlinedVector<NodeId, 2> outs;   // copies of outputs to the arena and to kept places
     NodeId passed_on = kNoNode;            // of them, what brings the chained output to the arena
@@ -121,9 +122,11 @@ struct GroupExecution {
   Users weight_users;   // of the passes that were issued, and the last task
   NodeId last_d2h = kNoNode;
   int compute_left = 0;
-  int outs_left = 0;                          // copies of outputs that are not resolved
-  Users out_users;                            // who used `out` last
-  std::optional<WayDurations> way_durations;  // of what it passes on; set when first asked for
+  int outs_left = 0;  // copies of outputs that are not resolved
+  Users out_users;    // who used `out` last
+  // Of what it passes on to that device; set when asked for.
+  std::optional<WayDurations> way_durations;
+  int way_device = -1;
 };
 
 class WorkGraph {

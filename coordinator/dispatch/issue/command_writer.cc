@@ -138,7 +138,7 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
   for (size_t i = 0; i < execution.inputs.size(); ++i) {
     task.inputs.push_back({execution.inputs[i], places.In(position, execution.inputs_at[i])});
   }
-  if (execution.has_loss) task.loss = places.Loss(m % plan_.shard_microbatches());
+  if (execution.has_loss) task.loss = places.Loss(m - execution.shard_first);
   if (execution.has_output_gradient) {
     task.output_gradient = places.In(position, execution.output_gradient_at);
   }
@@ -240,7 +240,8 @@ command::Transfer CommandWriter::GradientIn(const Node& node) const {
 
 command::Transfer CommandWriter::Send(const Node& node) const {
   const GroupExecution& execution = graph_.execution(node.execution);
-  const GroupExecution& consumer = graph_.execution(execution.consumer);
+  const GroupExecution& consumer =
+      graph_.execution(execution.positions[static_cast<size_t>(node.position)].consumer);
   const bool gradient = execution.kind != ExecutionKind::kForward;
   const int output = static_cast<int>(execution.outputs.size()) - 1;
   const Bytes hidden =
@@ -275,8 +276,8 @@ command::Transfer CommandWriter::Keep(const Node& node) const {
   command::Transfer copy;
   copy.source = {execution.device,
                  PlacesOf(execution).Output(node.position, OutputNumber(execution, node.index))};
-  copy.destination = {kept_.StashDevice(node.index, execution.shard),
-                      kept_.Stash(node.index, FirstMicrobatch(execution, node.position))};
+  const int m = FirstMicrobatch(execution, node.position);
+  copy.destination = {kept_.StashDevice(node.index, m), kept_.Stash(node.index, m)};
   copy.size = Hidden(node.index) * execution.task_microbatches;
   copy.traffic = command::TrafficClass::kBoundary;
   return copy;
@@ -309,7 +310,7 @@ command::Transfer CommandWriter::BoundaryOut(const Node& node, Placing& placing)
 
 command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
-  const int first = node.part * execution.part_microbatches % plan_.shard_microbatches();
+  const int first = node.part * execution.part_microbatches - execution.shard_first;
   return Out(execution, PlacesOf(execution).Loss(first), layout_.Loss(node.part),
              layout_.loss_bytes(), command::TrafficClass::kLoss,
              {command::ObjectKind::kLoss, 0, node.part}, placing);

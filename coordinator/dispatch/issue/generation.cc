@@ -144,7 +144,7 @@ absl::StatusOr<int> Generation::NextLane() {
 WayTimes Generation::TimesOfWays(const Node& send) {
   WayTimes times;
   const GroupExecution& execution = graph_.execution(send.execution);
-  const GroupExecution& consumer = graph_.execution(execution.consumer);
+  const GroupExecution& consumer = ConsumerOf(send);
   const NodeId slot_user = SlotUser(consumer, send);
   times.can_send =
       admission_.HasAll(consumer) && (slot_user == kNoNode || graph_.Resolved(slot_user));
@@ -168,10 +168,16 @@ WayTimes Generation::TimesOfWays(const Node& send) {
   return times;
 }
 
+const GroupExecution& Generation::ConsumerOf(const Node& send) const {
+  const GroupExecution& execution = graph_.execution(send.execution);
+  return graph_.execution(execution.positions[static_cast<size_t>(send.position)].consumer);
+}
+
 const WayDurations& Generation::DurationsOfWays(const Node& send) {
   GroupExecution& execution = graph_.execution(send.execution);
-  if (execution.way_durations) return *execution.way_durations;
-  const GroupExecution& consumer = graph_.execution(execution.consumer);
+  const GroupExecution& consumer = ConsumerOf(send);
+  if (execution.way_device == consumer.device) return *execution.way_durations;
+  execution.way_device = consumer.device;
   const Bytes size =
       execution.kind == ExecutionKind::kForward
           ? model::BoundaryBytes(model_, execution.layers.last + 1, plan_.microbatch_size)
@@ -197,8 +203,7 @@ const WayDurations& Generation::DurationsOfWays(const Node& send) {
 }
 
 void Generation::GoDirect(Node& send) {
-  const NodeId slot_user =
-      SlotUser(graph_.execution(graph_.execution(send.execution).consumer), send);
+  const NodeId slot_user = SlotUser(ConsumerOf(send), send);
   send.state = NodeState::kPending;
   if (slot_user != kNoNode) send.deps.push_back(slot_user);
   Drop(send.host_in);
@@ -369,17 +374,25 @@ absl::Status Generation::RunDry(DryRunTimes& times) {
   }
 }
 
+int Generation::PeerOf(const Node& node) const {
+  if (node.kind == NodeKind::kSend) return ConsumerOf(node).device;
+  if (node.kind != NodeKind::kKeep) return -1;
+  const int m = FirstMicrobatch(graph_.execution(node.execution), node.position);
+  return job_.kept.StashDevice(node.index, m);
+}
+
 Nanos Generation::DurationOf(const Node& node, Users& users) {
   const SumEdge edge = node.kind == NodeKind::kCompute
                            ? EdgeOf(plan_, graph_.execution(node.execution), node.position)
                            : SumEdge::kNone;
-  const Nanos* known = durations_.Find(node, edge);
+  const int peer = PeerOf(node);
+  const Nanos* known = durations_.Find(node, edge, peer);
   if (known != nullptr && !TraitsOf(node.kind).shares_arena) return *known;
   command::Command command;
   WriteHead(node, users, command);
   if (known != nullptr) return *known;
   const Nanos duration = job_.costs.Duration(command);
-  durations_.Remember(node, edge, duration);
+  durations_.Remember(node, edge, peer, duration);
   return duration;
 }
 

@@ -90,6 +90,7 @@ class Generation {
   void GoDirect(Node& send);
   void GoByHost(Node& send);
   const WayDurations& DurationsOfWays(const Node& send);
+  const GroupExecution& ConsumerOf(const Node& send) const;
   void Drop(NodeId id);
   void Resolved(Node& node);
   absl::Status Stuck() const;
@@ -104,6 +105,8 @@ class Generation {
   void Issued(int lane, const Users& users, Nanos duration);
   // Of a task that begins at `begin`: how long it waits, on its way, for buffers of gradients.
   Nanos StallOf(const Node& node, Nanos begin, Nanos duration) const;
+  // The device that a boundary tensor is copied to from another one; -1: no such copy.
+  int PeerOf(const Node& node) const;
   // Of a dry run.
   Nanos DurationOf(const Node& node, Users& users);
 

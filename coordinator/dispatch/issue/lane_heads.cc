@@ -22,12 +22,19 @@ LaneHeads::LaneHeads(const plan::Plan& plan, const command::LaneTable& lanes, Wo
     const command::Lane of = lanes.LaneAt(lane);
     if (!command::IsHostLane(of)) lanes_of_[static_cast<size_t>(of.device)].push_back(lane);
   }
-  for (int shard = 0; shard < plan.num_shards(); ++shard) {
-    const int peer = plan::WeightPeer(plan, shard);
-    if (peer < 0) continue;
-    lanes_of_[static_cast<size_t>(shard)].push_back(
-        lanes.IndexOf({TraitsOf(NodeKind::kPassWeights).lane, peer}));
-  }
+  const auto add_passing = [&](const plan::LayerGroup& group) {
+    for (int shard = 0; shard < group.devices.num_shards(); ++shard) {
+      const int peer = plan::WeightPeer(plan, group, shard);
+      if (peer < 0) continue;
+      const int from = plan::ShardOf(plan, group, peer).device;
+      const int lane = lanes.IndexOf({TraitsOf(NodeKind::kPassWeights).lane, from});
+      std::vector<int>& known =
+          lanes_of_[static_cast<size_t>(plan::ShardOf(plan, group, shard).device)];
+      if (std::find(known.begin(), known.end(), lane) == known.end()) known.push_back(lane);
+    }
+  };
+  for (const plan::LayerGroup& group : plan.forward_groups) add_passing(group);
+  for (const plan::LayerGroup& group : plan.backward_groups) add_passing(group);
   Restart();
 }
 

@@ -22,39 +22,42 @@ class KeptLayout {
   // Offset in the region of the shard's device of a block that a backward group keeps. REQUIRES: it
   // does.
   Bytes Weights(int group, int shard, int block) const;
-  // The device that keeps a shard's stash of a boundary; -1: none does.
-  int StashDevice(int boundary, int shard) const {
-    return of_shard(shard).stashes[boundary].device;
+  // The device that keeps a microbatch's stash of a boundary; -1: none does.
+  int StashDevice(int boundary, int microbatch) const {
+    const Places& places = stashes_[static_cast<size_t>(boundary)];
+    return places.empty() ? -1 : PlaceOf(places, microbatch).shard.device;
   }
   // Offset in that device's region; microbatches follow each other. REQUIRES: a device keeps it.
   Bytes Stash(int boundary, int microbatch) const {
-    const Place& place = of_shard(microbatch / shard_microbatches_).stashes[boundary];
-    return place.begin + place.stride * (microbatch % shard_microbatches_);
+    return PlaceOf(stashes_[static_cast<size_t>(boundary)], microbatch).At(microbatch);
   }
   // Offset, in its device's region, of what a backward group keeps of the forward of a microbatch.
   // REQUIRES: LayerGroup::keep_activations.
   Bytes Activations(int group, int microbatch) const {
-    const Place& place = of_shard(microbatch / shard_microbatches_).activations[group];
-    return place.begin + place.stride * (microbatch % shard_microbatches_);
+    return PlaceOf(activations_[static_cast<size_t>(group)], microbatch).At(microbatch);
   }
 
  private:
   // Of the microbatches of a shard.
   struct Place {
-    int device = -1;
+    plan::Shard shard;
     Bytes begin, stride;
+    Bytes At(int microbatch) const { return begin + stride * (microbatch - shard.first); }
   };
-  struct Shard {
-    std::vector<std::vector<std::pair<int, Bytes>>> weights;  // by backward group: block, offset
-    std::vector<Place> stashes;                               // by boundary
-    std::vector<Place> activations;                           // by backward group
-  };
-  void AddShard(const model::ModelSpec& model, const plan::Plan& plan, int number);
-  const Shard& of_shard(int number) const { return shards_[static_cast<size_t>(number)]; }
+  using Places = std::vector<Place>;  // of the shards of a group; none: it keeps nothing
+  static const Place& PlaceOf(const Places& places, int microbatch) {
+    size_t shard = 0;
+    while (microbatch >= places[shard].shard.end()) ++shard;
+    return places[shard];
+  }
+  Bytes Take(const plan::Plan& plan, int device, Bytes size);
+  Places TakePlaces(const plan::Plan& plan, const plan::LayerGroup& group, Bytes stride);
 
-  int shard_microbatches_;
-  std::vector<Bytes> bytes_;  // by device
-  std::vector<Shard> shards_;
+  std::vector<Bytes> bytes_;                               // by device
+  std::vector<Places> stashes_;                            // by boundary
+  std::vector<Places> activations_;                        // by backward group
+  using BlockPlaces = std::vector<std::pair<int, Bytes>>;  // block, offset
+  std::vector<std::vector<BlockPlaces>> weights_;          // by backward group, shard
 };
 
 }  // namespace harmony::dispatch

@@ -27,7 +27,8 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
         use(memory.waits(item));
       break;
     case FirstWrite::kConsumer: {
-      const GroupExecution& consumer = graph_.execution(execution.consumer);
+      const GroupExecution& consumer =
+          graph_.execution(execution.positions[static_cast<size_t>(node.position)].consumer);
       if (node.index < consumer.slots) use(MemoryOf(consumer).waits(consumer.in));
       break;
     }

@@ -34,7 +34,10 @@ std::vector<GroupNeed> NeedOfGroups(const model::ModelSpec& model, const plan::P
   std::vector<GroupNeed> needs;
   const dispatch::KeptLayout kept(model, plan);
   const auto add = [&](dispatch::ExecutionKind kind, size_t group) {
-    for (int shard = 0; shard < plan.num_shards(); ++shard) {
+    const plan::LayerGroup& of = kind == dispatch::ExecutionKind::kForward
+                                     ? plan.forward_groups[group]
+                                     : plan.backward_groups[group];
+    for (int shard = 0; shard < of.devices.num_shards(); ++shard) {
       needs.push_back(NeedOf(model, plan, kept, kind, static_cast<int>(group), shard));
     }
   };

@@ -19,7 +19,9 @@ plan::Plan PlanOf(const PlanBuilder& builder, job::StashPlacement stash,
     group.layers = layers;
     group.keep_stash = stash == job::StashPlacement::kDevice;
   }
-  WrapAround(DeviceChoices(plan), 0, &plan.backward_groups);
+  MoveRules rules;
+  SetDeviceChoices(builder.DeviceChoices(), &rules);
+  WrapAround(rules, 0, &plan.backward_groups);
   MirrorForward(&plan);
   return plan;
 }
@@ -142,7 +144,8 @@ plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, p
 absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job,
                           const plan::MachineSpec& machine, const plan::Plan& plan,
                           const ModelOfLength& of_length) {
-  const PlanBuilder builder(model, job, machine, plan.microbatch_size, {plan.mode, plan.replicas});
+  const PlanBuilder builder(model, job, machine, plan.microbatch_size,
+                            {SetsOf(plan), plan.replicas});
   const Bytes need = builder.SegmentBytes(plan), tables = need - builder.ArenaBytes(plan);
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
   const auto fits_with = [](const PlanBuilder& any, plan::Plan other) {
@@ -165,7 +168,7 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
     model::ModelSpec other = model;
     model::StoreGradientsAs(DType::kBF16, other);
     if (fits_with(
-            PlanBuilder(other, job, machine, plan.microbatch_size, {plan.mode, plan.replicas}),
+            PlanBuilder(other, job, machine, plan.microbatch_size, {SetsOf(plan), plan.replicas}),
             plan)) {
       ways.push_back("gradient_dtype: bf16 (in a new run)");
     }
@@ -178,7 +181,7 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
   });
   if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
   const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& other) {
-    const Division division{plan.mode, plan.replicas};
+    const Division division{SetsOf(plan), plan.replicas};
     return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, division), plan);
   });
   if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));

@@ -27,9 +27,11 @@ absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
                      ", but the job has micro_batch_size: ", job.micro_batch_size,
                      ", which forward and backward both use (auto leaves it ", "open)"));
   }
-  if (job.mode != "auto" && job.mode != ToString(given.mode)) {
+  // With one device, a plan is of either mode.
+  const absl::string_view mode = ModeOf(given);
+  if (job.mode != "auto" && job.mode != mode && given.devices.size() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("mode: ", ToString(given.mode), ", but the job has mode: ", job.mode));
+        absl::StrCat("the groups' devices make it ", mode, ", but the job has mode: ", job.mode));
   }
   if (job.virtual_replicas > 0 && given.replicas != job.virtual_replicas) {
     return wrong("replicas", given.replicas, "virtual_replicas", job.virtual_replicas);
@@ -67,10 +69,12 @@ absl::Status CheckAgainstModel(const model::ModelSpec& model, const plan::Plan& 
 absl::Status CheckDevices(const std::vector<plan::LayerGroup>& groups, absl::string_view field,
                           size_t devices) {
   for (size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].device < static_cast<int>(devices)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "].device: ", groups[i].device,
-                                                   ", but there are ", devices,
-                                                   " devices, numbered from 0"));
+    for (int device : groups[i].devices) {
+      if (device < static_cast<int>(devices)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "].devices: ", device,
+                                                     ", but there are ", devices,
+                                                     " devices, numbered from 0"));
+    }
   }
   return absl::OkStatus();
 }
@@ -108,7 +112,7 @@ absl::StatusOr<plan::Plan> AdoptPlan(const model::ModelSpec& model, const job::J
                               where);
   const PlanBuilder builder(
       model, job, machine, given.microbatch_size,
-      {.mode = given.mode, .replicas = given.replicas, .pass_weights = given.pass_weights});
+      {.sets = SetsOf(given), .replicas = given.replicas, .pass_weights = given.pass_weights});
   plan::Plan plan = builder.Blank();
   plan.update = given.update;
   plan.microbatches_per_forward_task = given.microbatches_per_forward_task;

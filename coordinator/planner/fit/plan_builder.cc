@@ -19,12 +19,29 @@ constexpr double kWorthMoreHostMemory = 0.02;
 
 }  // namespace
 
+DeviceSets SetsOf(const plan::Plan& plan) {
+  bool single = true, all = true;
+  const plan::DeviceSet every = AllDevices(plan);
+  for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const plan::LayerGroup& group : *groups) {
+      single = single && group.devices.size() == 1;
+      all = all && group.devices == every;
+    }
+  }
+  return single ? DeviceSets::kSingle : all ? DeviceSets::kAll : DeviceSets::kAny;
+}
+
 PlanBuilder::PlanBuilder(const model::ModelSpec& model, const job::JobSpec& job,
                          const plan::MachineSpec& machine, int64_t microbatch, Division division)
     : model_(model), job_(job), machine_(machine), microbatch_(microbatch), division_(division) {
   for (const model::ParamBlock& block : model.blocks) {
     if (!block.tied()) untied_ += block.gradient_bytes;
   }
+  alike_devices_ = absl::c_all_of(machine.devices, [&](plan::DeviceSpec device) {
+    device.ordinal = machine.devices.front().ordinal;
+    device.cuda_ordinal = machine.devices.front().cuda_ordinal;
+    return ToString(device) == ToString(machine.devices.front());
+  });
   replicas_ = division.replicas > 0 ? division.replicas : AutoReplicas();
 }
 
@@ -52,7 +69,6 @@ int PlanBuilder::AutoReplicas() const {
 
 plan::Plan PlanBuilder::Blank() const {
   plan::Plan plan;
-  plan.mode = division_.mode;
   plan.replicas = replicas_;
   plan.microbatch_size = microbatch_;
   plan.num_microbatches = static_cast<int>(job_.global_batch_size / microbatch_);
@@ -61,9 +77,9 @@ plan::Plan PlanBuilder::Blank() const {
   plan.gradient_dtype = model_.gradient_dtype;
   plan.clip = job_.max_grad_norm > 0;
   plan.optimizer_moments = job::MomentsOf(job_);
-  // A device that runs all groups has one of them at work.
-  const bool data = division_.mode == plan::ParallelMode::kData;
-  plan.boundary_banks = (data ? 1 : static_cast<int>(machine_.devices.size())) + 2;
+  // Where all devices run all groups, one of these is at work at a time.
+  const bool all = division_.sets == DeviceSets::kAll;
+  plan.boundary_banks = (all ? 1 : static_cast<int>(machine_.devices.size())) + 2;
   std::vector<std::string> roots;
   for (const plan::DeviceSpec& device : machine_.devices) {
     if (!device.root.empty() && !absl::c_linear_search(roots, device.root)) {
@@ -73,11 +89,29 @@ plan::Plan PlanBuilder::Blank() const {
     const int number = device.root.empty() ? 0 : static_cast<int>(root - roots.begin()) + 1;
     plan.devices.push_back({device.usable(), {}, number});
   }
-  plan.pass_weights = division_.pass_weights;
-  int shard = plan.num_shards() - 1;
-  while (shard >= 0 && plan::WeightPeer(plan, shard) < 0) --shard;
+  plan.pass_weights = division_.pass_weights && division_.sets != DeviceSets::kSingle;
+  const plan::LayerGroup all_devices{{}, AllDevices(plan)};
+  int shard = all_devices.devices.size() - 1;
+  while (shard >= 0 && plan::WeightPeer(plan, all_devices, shard) < 0) --shard;
   plan.pass_weights = shard >= 0;
   return plan;
+}
+
+std::vector<plan::DeviceSet> PlanBuilder::DeviceChoices() const {
+  const plan::Plan shape = Blank();
+  const plan::DeviceSet all = AllDevices(shape);
+  if (division_.sets == DeviceSets::kAll) return {all};
+  std::vector<plan::DeviceSet> choices;
+  const int devices = static_cast<int>(shape.devices.size());
+  for (int d = 0; d < devices; ++d) choices.emplace_back(d);
+  if (division_.sets == DeviceSets::kSingle) return choices;
+  for (int count = 2; count <= all.size(); count *= 2) {
+    for (int first = 0; first + count <= devices; first += count) {
+      plan::DeviceSet& some = choices.emplace_back(first);
+      for (int d = first + 1; d < first + count; ++d) some.Add(d);
+    }
+  }
+  return choices;
 }
 
 std::vector<int> PlanBuilder::ForwardTaskSizes() const {
@@ -92,7 +126,7 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
     return model::WorkspaceBound(model_, model::WorkspaceOf::kForward, {0, 0},
                                  microbatch_ * task_microbatches) <= largest;
   };
-  const int most = shape.shard_microbatches();
+  const int most = shape.num_microbatches / DeviceChoices().back().size();
   for (int task_microbatches = 2; task_microbatches <= most; ++task_microbatches) {
     if (most % task_microbatches == 0 && fits(task_microbatches))
       forward_task_sizes.push_back(task_microbatches);
@@ -101,8 +135,11 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
 }
 
 bool PlanBuilder::Complete(plan::Plan* plan, StepExecutions* step) const {
-  const int parts = std::clamp(division_.least_parts, plan->num_shards(), plan->replicas);
-  for (plan::LayerGroup& group : plan->backward_groups) group.gradient_parts = parts;
+  const int least = std::min(division_.least_parts, plan->replicas);
+  for (plan::LayerGroup& group : plan->backward_groups) {
+    group.gradient_parts = std::max(least, group.devices.size());
+  }
+  plan::TieParts(model_, *plan);
   for (;;) {
     if (CompleteAsDivided(plan, step)) return true;
     if (!RaiseParts(*step, plan)) return false;
@@ -134,13 +171,18 @@ bool PlanBuilder::RaiseParts(const StepExecutions& step, plan::Plan* plan) const
 
 bool PlanBuilder::CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const {
   plan->gradient_ring = plan::ArenaLayout::DefaultRing(model_, *plan);
-  *step = ExecutionsOf(model_, *plan);
+  *step = ExecutionsOf(model_, *plan, alike_devices_ && DevicesDoTheSame(*plan));
   std::vector<Bytes> workspace(plan->devices.size()), need(plan->devices.size());
   for (size_t v = 0; v < step->executions.size(); ++v) {
     const dispatch::GroupExecution& execution = step->executions[v];
     Bytes& most = workspace[execution.device];
     most = std::max(most, dispatch::WorkspaceBoundOf(model_, *plan, execution));
     need[execution.device] = std::max(need[execution.device], dispatch::TotalOf(step->items[v]));
+  }
+  for (int d : plan->backward_groups.back().devices) {
+    if (!step->one_for_all) break;
+    workspace[d] = workspace[0];
+    need[d] = need[0];
   }
   bool fits = true;
   for (size_t d = 0; d < plan->devices.size(); ++d) {
@@ -171,7 +213,7 @@ bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
 }
 
 Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
-  const Bytes usual = Bytes(untied_.count() / 2).AlignUp(kSlotAlignment) * plan.num_shards();
+  const Bytes usual = plan::ArenaLayout::UsualRing(model_, plan);
   double more = 0;  // in halves of the gradients
   if (plan.update == job::UpdateMode::kEager) {
     more = (plan.gradient_ring - usual).count() / std::max(untied_.count() / 2.0, 1.0);

@@ -14,13 +14,16 @@ inline constexpr int64_t kResidentGranule = 4096;
 
 // How the microbatches of a step are divided: see Plan.
 struct Division {
-  plan::ParallelMode mode = plan::ParallelMode::kPipeline;
+  DeviceSets sets = DeviceSets::kSingle;
   int replicas = 1;  // 0: PlanBuilder::AutoReplicas
-  // Gradients leave in so many parts at least, as far as the mode, the devices and the replicas
-  // allow.
+  // Gradients leave in so many parts at least, as far as the replicas allow.
   int least_parts = 1;
   bool pass_weights = true;  // where devices share a link to the host
+  double share = 1;          // of a search's work
 };
+
+// Those of a plan that is given.
+DeviceSets SetsOf(const plan::Plan& plan);
 
 class PlanBuilder {
  public:
@@ -32,13 +35,17 @@ class PlanBuilder {
   // A plan without groups: microbatches, devices, eager or deferred as the job says (eager when it
   // leaves that open), two slots.
   plan::Plan Blank() const;
-  // Microbatches that a forward task may run, ascending: what divides those of a shard; 1 alone
-  // where the job gives the size.
+  // The sets of devices that a group may have: single devices and, where the division allows any,
+  // neighbours of which there is a power of two; or all devices.
+  std::vector<plan::DeviceSet> DeviceChoices() const;
+  // Microbatches that a forward task may run, ascending: what divides those of the smallest shard
+  // of any of these; 1 alone where the job gives the size.
   std::vector<int> ForwardTaskSizes() const;
 
   // Fills in what follows from the groups: in how many parts the gradients of each leave (as few as
   // there is memory for), residents, gradient ring, arena. False when a group does not fit its
-  // device. The executions are those of the plan, also where it does not fit.
+  // device. The executions are those of the plan, also where it does not fit; where all devices do
+  // the same, those of one of them.
   bool Complete(plan::Plan* plan, StepExecutions* step) const;
   // The same with gradients in the parts that the groups say.
   bool CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const;
@@ -55,6 +62,9 @@ class PlanBuilder {
   const model::ModelSpec& model() const { return model_; }
   const plan::MachineSpec& machine() const { return machine_; }
   const job::JobSpec& job() const { return job_; }
+  const Division& division() const { return division_; }
+  // The devices are the same but for their names.
+  bool alike_devices() const { return alike_devices_; }
 
  private:
   // `virtual_replicas: auto`. More replicas let more devices share a layer group, and take more
@@ -72,6 +82,7 @@ class PlanBuilder {
   int64_t microbatch_;
   Division division_;
   int replicas_;
+  bool alike_devices_;
   Bytes untied_;  // of all blocks with one reference
 };
 

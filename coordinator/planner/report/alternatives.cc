@@ -199,7 +199,7 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
     TryStashes(plan, true, comparison);
   }
   if (rules.groups) {
-    const int devices = DeviceChoices(plan);
+    const int devices = static_cast<int>(rules.turns);
     const int layers = builder.model().num_layers();
     for (int rounds : {1, 2, 4}) {
       const int groups = std::min(rounds * devices, layers);
@@ -209,7 +209,7 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
       for (const model::LayerRange& range : ProportionalPartition(even, shares)) {
         other.backward_groups.emplace_back().layers = range;
       }
-      WrapAround(devices, 0, &other.backward_groups);
+      WrapAround(rules, 0, &other.backward_groups);
       MirrorForward(&other);
       PlaceStashes(rules, &other);
       comparison.Try(

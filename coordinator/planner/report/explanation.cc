@@ -1,7 +1,10 @@
 // What there is to say about a plan, as text and as JSON.
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -65,23 +68,42 @@ const char* StashName(const plan::Plan& plan) {
 // How the batch is divided, in words; nothing where it is not.
 std::string ModeText(const plan::Plan& plan) {
   std::string text;
-  if (plan.mode == plan::ParallelMode::kData) {
-    const int shards = plan.num_shards(), devices = static_cast<int>(plan.devices.size());
+  const absl::string_view mode = plan::ModeOf(plan);
+  if (mode == "harmony-dp") {
+    const int each = plan.backward_groups.back().devices.size();
+    const int devices = static_cast<int>(plan.devices.size());
     absl::StrAppendFormat(&text,
-                          "Data parallel: %d device%s each all layer groups with %d of the %d "
+                          "Data parallel: %d devices run each all layer groups with %d of the %d "
                           "microbatches%s\n",
-                          shards, shards == 1 ? " runs" : "s run", plan.shard_microbatches(),
-                          plan.num_microbatches,
-                          shards < devices ? absl::StrFormat("; %d idle", devices - shards) : "");
-    std::vector<std::string> passed;
-    for (int shard = 0; shard < shards; ++shard) {
-      const int peer = plan::WeightPeer(plan, shard);
-      if (peer >= 0) passed.push_back(absl::StrCat(peer, " to ", shard));
+                          each, plan.num_microbatches / each, plan.num_microbatches,
+                          each < devices ? absl::StrFormat("; %d idle", devices - each) : "");
+  } else if (mode == "mixed") {
+    int several = 0;
+    for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+      several += static_cast<int>(absl::c_count_if(
+          *groups, [](const plan::LayerGroup& group) { return group.devices.size() > 1; }));
     }
-    if (!passed.empty()) {
-      absl::StrAppend(&text, "Weights go on from device to device (", absl::StrJoin(passed, ", "),
-                      "): a link that devices share carries them once\n");
+    absl::StrAppendFormat(
+        &text,
+        "%d of %d groups (forward and backward) run on several devices, which share their "
+        "microbatches\n",
+        several, plan.forward_groups.size() + plan.backward_groups.size());
+  }
+  std::set<std::pair<int, int>> passed;
+  for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const plan::LayerGroup& group : *groups) {
+      for (int shard = 0; shard < group.devices.num_shards(); ++shard) {
+        const int peer = plan::WeightPeer(plan, group, shard);
+        if (peer < 0) continue;
+        passed.emplace(plan::ShardOf(plan, group, peer).device,
+                       plan::ShardOf(plan, group, shard).device);
+      }
     }
+  }
+  if (!passed.empty()) {
+    absl::StrAppend(&text, "Weights go on from device to device (",
+                    absl::StrJoin(passed, ", ", absl::PairFormatter(" to ")),
+                    "): a link that devices share carries them once\n");
   }
   if (plan.replicas > 1) {
     absl::StrAppendFormat(&text,
@@ -123,7 +145,7 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   std::string text = absl::StrFormat(
       "%s in %s on %d device%s: %d microbatches of %s%s, %d layer groups, updates %s, stashes "
       "on the %s\n",
-      ToString(plan.mode), PrecisionText(model), plan.devices.size(),
+      plan::ModeOf(plan), PrecisionText(model), plan.devices.size(),
       plan.devices.size() == 1 ? "" : "s", plan.num_microbatches,
       plan.sequence_length == 1
           ? absl::StrCat(plan.microbatch_size, plan.microbatch_size == 1 ? " sample" : " samples")
@@ -166,15 +188,23 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
     }
   }
 
+  const auto devices_of = [&plan](const GroupNeed& need) -> std::string {
+    const plan::DeviceSet& devices = need.kind == dispatch::ExecutionKind::kForward
+                                         ? plan.forward_groups[need.group].devices
+                                         : plan.backward_groups[need.group].devices;
+    if (devices.size() == 1) return absl::StrCat("device ", need.device);
+    return devices.size() == static_cast<int>(plan.devices.size())
+               ? "each device"
+               : absl::StrCat("devices ", devices.ToString());
+  };
   text += "Groups\n";
   for (const GroupNeed& need : needs) {
-    if (need.shard > 0) continue;  // the same on each device
+    if (need.shard > 0) continue;  // the same on each of its devices
     absl::StrAppendFormat(
         &text,
         "  %-16s %2d  layers %d-%d on %s: weights %s, gradients %s%s, buffers %s, "
         "workspace %s%s%s%s\n",
-        KindName(need.kind), need.group, need.layers.first, need.layers.last,
-        plan.num_shards() > 1 ? "each device" : absl::StrCat("device ", need.device),
+        KindName(need.kind), need.group, need.layers.first, need.layers.last, devices_of(need),
         FormatBytes(need.weights), FormatBytes(need.gradients), PartsText(plan, need),
         FormatBytes(need.streaming), FormatBytes(need.workspace),
         KeepsWeights(plan, need) ? ", weights kept" : "",
@@ -239,7 +269,7 @@ std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
   }
   const plan::MinimalSwap swap = plan::ComputeMinimalSwap(model, plan);
   return absl::StrCat(
-      "{\"mode\": \"", ToString(plan.mode), "\", \"virtual_replicas\": ", plan.replicas,
+      "{\"mode\": \"", plan::ModeOf(plan), "\", \"virtual_replicas\": ", plan.replicas,
       ", \"precision\": \"", model::PrecisionName(model),
       "\", \"fits\": true, \"plan\": ", plan::PlanFileText(plan),
       ", \"num_microbatches\": ", plan.num_microbatches,

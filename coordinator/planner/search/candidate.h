@@ -50,8 +50,12 @@ bool KeepBest(const Candidate::Rank& rank, const Kept& candidate, size_t most,
 // Devices that a plan's groups run on.
 inline std::set<int> UsedBy(const plan::Plan& plan) {
   std::set<int> devices;
-  for (const plan::LayerGroup& group : plan.forward_groups) devices.insert(group.device);
-  for (const plan::LayerGroup& group : plan.backward_groups) devices.insert(group.device);
+  for (const plan::LayerGroup& group : plan.forward_groups) {
+    devices.insert(group.devices.begin(), group.devices.end());
+  }
+  for (const plan::LayerGroup& group : plan.backward_groups) {
+    devices.insert(group.devices.begin(), group.devices.end());
+  }
   return devices;
 }
 

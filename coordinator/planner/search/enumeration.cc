@@ -9,17 +9,20 @@ class Enumeration {
  public:
   Enumeration(int layers, const plan::Plan& shape, const MoveRules& rules,
               const std::function<void(const plan::Plan&)>& take)
-      : layers_(layers), plan_(shape), rules_(rules), take_(take) {
-    num_devices_ = DeviceChoices(shape);
-  }
+      : layers_(layers), plan_(shape), rules_(rules), take_(take) {}
 
   void Run() { Backward(0, 0); }
 
  private:
-  // Devices that may take the next group when `named` of them have been used: one new one stands
-  // for all.
-  int Choices(int named) const {
-    return rules_.alike_devices ? std::min(named + 1, num_devices_) : num_devices_;
+  // How many devices have been used when the next group is on these and `named` were before; -1:
+  // they are not to be looked at. Of alike devices, those that are new come in order: others differ
+  // in their names only.
+  int Named(const plan::DeviceSet& devices, int named) const {
+    for (int device : devices) {
+      if (rules_.alike_devices && device > named) return -1;
+      named = std::max(named, device + 1);
+    }
+    return named;
   }
 
   void Backward(int first, int named) {
@@ -28,9 +31,11 @@ class Enumeration {
       return;
     }
     for (int last = first; last < layers_; ++last) {
-      for (int device = 0; device < Choices(named); ++device) {
-        plan_.backward_groups.push_back({{first, last}, device});
-        Backward(last + 1, std::max(named, device + 1));
+      for (const plan::DeviceSet& devices : rules_.device_choices) {
+        const int now = Named(devices, named);
+        if (now < 0) continue;
+        plan_.backward_groups.push_back({{first, last}, devices});
+        Backward(last + 1, now);
         plan_.backward_groups.pop_back();
       }
     }
@@ -43,9 +48,11 @@ class Enumeration {
       return;
     }
     for (int last = first; last < end; ++last) {
-      for (int device = 0; device < Choices(named); ++device) {
-        plan_.forward_groups.push_back({{first, last}, device});
-        Forward(last + 1, std::max(named, device + 1));
+      for (const plan::DeviceSet& devices : rules_.device_choices) {
+        const int now = Named(devices, named);
+        if (now < 0) continue;
+        plan_.forward_groups.push_back({{first, last}, devices});
+        Forward(last + 1, now);
         plan_.forward_groups.pop_back();
       }
     }
@@ -60,7 +67,11 @@ class Enumeration {
       if (keep_weights && !plan::CanKeepWeights(plan_, group)) continue;
       for (bool keep_stash : {false, true}) {
         if (keep_stash && (!stash || rules_.stash == job::StashPlacement::kHost)) continue;
-        if (!keep_stash && stash && rules_.stash == job::StashPlacement::kDevice) continue;
+        if (keep_stash && !plan::CanKeepStash(plan_, group)) continue;
+        if (!keep_stash && stash && rules_.stash == job::StashPlacement::kDevice &&
+            plan::CanKeepStash(plan_, group)) {
+          continue;
+        }
         for (bool keep_activations : {false, true}) {
           const bool can = keep_stash && MayKeepActivations(rules_);
           if (keep_activations && !(can && plan::CanKeepActivations(plan_, group))) continue;
@@ -102,7 +113,6 @@ class Enumeration {
   plan::Plan plan_;
   const MoveRules& rules_;
   const std::function<void(const plan::Plan&)>& take_;
-  int num_devices_ = 1;
 };
 
 }  // namespace
@@ -112,8 +122,8 @@ void EnumeratePlans(int layers, const plan::Plan& shape, const MoveRules& rules,
   Enumeration(layers, shape, rules, take).Run();
 }
 
-int64_t CountPlans(int layers, const plan::Plan& shape, const MoveRules& rules, int64_t enough) {
-  const int64_t devices = DeviceChoices(shape);
+int64_t CountPlans(int layers, const MoveRules& rules, int64_t enough) {
+  const auto devices = static_cast<int64_t>(rules.device_choices.size());
   const int64_t settings = rules.most_slots * (rules.update ? 2 : 1) *
                            static_cast<int64_t>(rules.forward_task_sizes.size());
   // Groups of n layers on devices: devices * (devices + 1) ^ (n - 1); of backward groups there are
@@ -128,7 +138,8 @@ int64_t CountPlans(int layers, const plan::Plan& shape, const MoveRules& rules, 
     if (all > enough * 6) return enough + 1;
   }
   int64_t names = 1;  // of equal devices
-  for (int64_t d = 2; rules.alike_devices && d <= devices; ++d) names *= d;
+  const auto single = static_cast<int64_t>(rules.turns);
+  for (int64_t d = 2; rules.alike_devices && d <= single; ++d) names *= d;
   return all / names;
 }
 

@@ -16,6 +16,6 @@ void EnumeratePlans(int layers, const plan::Plan& shape, const MoveRules& rules,
                     const std::function<void(const plan::Plan&)>& take);
 
 // About how many these are; more than `enough` when there are more.
-int64_t CountPlans(int layers, const plan::Plan& shape, const MoveRules& rules, int64_t enough);
+int64_t CountPlans(int layers, const MoveRules& rules, int64_t enough);
 
 }  // namespace harmony::planner

@@ -74,6 +74,7 @@ std::optional<Nanos> ReferenceTime(const model::ModelSpec& model, const job::Job
   MoveRules rules;
   rules.update = false;
   rules.most_slots = 2;
+  SetDeviceChoices(builder.DeviceChoices(), &rules);
   std::optional<Nanos> best;
   plan::Plan best_plan;
   const auto consider = [&](plan::Plan plan) {
@@ -108,7 +109,7 @@ std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::J
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
   const int64_t batch = job.global_batch_size / std::max(division.replicas, 1);  // of a replica
   // Where the number of replicas is open, it comes from the microbatches, as in a pipeline.
-  const bool divided = division.mode == plan::ParallelMode::kData && division.replicas > 0;
+  const bool divided = division.sets == DeviceSets::kAll && division.replicas > 0;
   const int64_t large = divided ? batch : batch / kReferenceDevices;
   int64_t least = LeastMicrobatch(job);
   while (least < batch && batch % least != 0) ++least;

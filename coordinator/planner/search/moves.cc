@@ -86,12 +86,16 @@ bool Merge(CounterRandom& random, Groups& groups) {
   if (groups.size() < 2) return false;
   const int i = 1 + Pick(random, groups.size() - 1);
   groups[i - 1].layers.last = groups[i].layers.last;
-  if (random.Below(2) == 0) groups[i - 1].device = groups[i].device;
+  if (random.Below(2) == 0) groups[i - 1].devices = groups[i].devices;
   groups.erase(groups.begin() + i);
   return true;
 }
 
-bool Split(CounterRandom& random, int devices, Groups& groups) {
+const plan::DeviceSet& AnyChoice(const MoveRules& rules, CounterRandom& random) {
+  return rules.device_choices[static_cast<size_t>(Pick(random, rules.device_choices.size()))];
+}
+
+bool Split(const MoveRules& rules, CounterRandom& random, Groups& groups) {
   if (groups.empty()) return false;
   const int i = Pick(random, groups.size());
   const model::LayerRange layers = groups[i].layers;
@@ -99,7 +103,7 @@ bool Split(CounterRandom& random, int devices, Groups& groups) {
   const int first = layers.first + 1 + Pick(random, layers.count() - 1);
   plan::LayerGroup above;
   above.layers = {first, layers.last};
-  above.device = Pick(random, devices);
+  above.devices = AnyChoice(rules, random);
   groups[i].layers.last = first - 1;
   groups.insert(groups.begin() + i + 1, above);
   return true;
@@ -144,39 +148,57 @@ bool SplitBoth(CounterRandom& random, plan::Plan& plan) {
   return split(plan.forward_groups) || backward;
 }
 
-bool Relocate(CounterRandom& random, int devices, Groups& groups) {
-  if (groups.empty() || devices < 2) return false;
+// The number of the set among the first `count` choices; 0 where it is none of them.
+size_t NumberOf(const MoveRules& rules, const plan::DeviceSet& devices, size_t count) {
+  const auto end = rules.device_choices.begin() + static_cast<ptrdiff_t>(count);
+  const auto at = std::find(rules.device_choices.begin(), end, devices);
+  return at == end ? 0 : static_cast<size_t>(at - rules.device_choices.begin());
+}
+
+bool Relocate(const MoveRules& rules, CounterRandom& random, Groups& groups) {
+  const size_t choices = rules.device_choices.size();
+  if (groups.empty() || choices < 2) return false;
   plan::LayerGroup& group = groups[Pick(random, groups.size())];
-  group.device = (group.device + 1 + Pick(random, devices - 1)) % devices;
+  const size_t next = NumberOf(rules, group.devices, choices) + 1 + Pick(random, choices - 1);
+  group.devices = rules.device_choices[next % choices];
   return true;
+}
+
+bool SpreadEnds(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
+  const size_t larger = rules.device_choices.size() - rules.turns;
+  const size_t groups = plan->forward_groups.size() + plan->backward_groups.size();
+  const size_t count = 1 + random.Below(groups), where = random.Below(3);
+  const size_t begin = where != 1 ? count : 0, end = where != 0 ? count : 0;
+  const size_t chosen = random.Below(larger + rules.turns);
+  return Spread(rules, begin, end, chosen, plan);
 }
 
 bool SwapDevices(CounterRandom& random, Groups& groups) {
   if (groups.size() < 2) return false;
   plan::LayerGroup& a = groups[Pick(random, groups.size())];
   plan::LayerGroup& b = groups[Pick(random, groups.size())];
-  if (a.device == b.device) return false;
-  std::swap(a.device, b.device);
+  if (a.devices == b.devices) return false;
+  std::swap(a.devices, b.devices);
   return true;
 }
 
-bool Rotate(CounterRandom& random, int devices, Groups& groups) {
-  if (devices < 2) return false;
-  const int by = 1 + Pick(random, devices - 1);
-  for (plan::LayerGroup& group : groups) group.device = (group.device + by) % devices;
+bool Rotate(const MoveRules& rules, CounterRandom& random, Groups& groups) {
+  if (rules.turns < 2) return false;
+  const size_t by = 1 + random.Below(rules.turns - 1);
+  for (plan::LayerGroup& group : groups) RotateBy(rules, by, &group);
   return !groups.empty();
 }
 
 // All forward or all backward groups are cut anew by their times, half to one and a half times as
 // many of them; the devices take turns again.
-bool Recut(const MoveRules& rules, CounterRandom& random, int devices, plan::Plan* plan) {
+bool Recut(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
   const bool forward = random.Below(2) == 0;
   const std::vector<double>& all = forward ? rules.forward_times : rules.backward_times;
   Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
   if (groups.empty() || all.empty()) return false;
   const int end = groups.back().layers.last + 1, now = static_cast<int>(groups.size());
   const int count = std::min((now + 1) / 2 + Pick(random, groups.size() + 1), end);
-  const int ramp = std::min(Pick(random, static_cast<size_t>(2 * devices)), count - 1);
+  const int ramp = std::min(Pick(random, 2 * rules.turns), count - 1);
   const double taper = 0.3 + 0.7 * random.NextDouble();
   groups.clear();
   const std::vector<double> times(all.begin(), all.begin() + end);
@@ -184,17 +206,16 @@ bool Recut(const MoveRules& rules, CounterRandom& random, int devices, plan::Pla
     groups.emplace_back().layers = layers;
   }
   FitForward(plan);
-  TakeTurns(devices, Pick(random, static_cast<size_t>(devices)), plan);
+  TakeTurns(rules, random.Below(rules.turns), plan);
   return true;
 }
 
 // Several changes that only together are for the better.
-bool MoveTogether(const MoveRules& rules, CounterRandom& random, int devices, Groups& groups,
-                  plan::Plan* plan) {
+bool MoveTogether(const MoveRules& rules, CounterRandom& random, Groups& groups, plan::Plan* plan) {
   switch (random.Below(6)) {
     case 4:
     case 5:
-      return Recut(rules, random, devices, plan);
+      return Recut(rules, random, plan);
     case 0:
       return ShiftRuns(random, *plan);
     case 1:
@@ -202,15 +223,17 @@ bool MoveTogether(const MoveRules& rules, CounterRandom& random, int devices, Gr
         return false;
       }
       FitForward(plan);
-      TakeTurns(devices, Pick(random, devices), plan);
+      TakeTurns(rules, random.Below(rules.turns), plan);
       return true;
     case 2:
-      TakeTurns(devices, Pick(random, devices), plan);
+      TakeTurns(rules, random.Below(rules.turns), plan);
       return true;
-    default:  // two groups become one, anywhere
+    default: {  // two groups become one, anywhere
       if (!Merge(random, groups)) return false;
-      groups[Pick(random, groups.size())].device = Pick(random, devices);
+      plan::LayerGroup& moved = groups[Pick(random, groups.size())];
+      moved.devices = AnyChoice(rules, random);
       return true;
+    }
   }
 }
 
@@ -255,16 +278,19 @@ bool MoveSettings(const MoveRules& rules, CounterRandom& random, plan::Plan* pla
 }  // namespace
 
 bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
+  constexpr uint64_t kSpread = 100;  // beside those that are numbered
   if (!rules.groups) {
     return random.Below(3) > 0 ? ToggleKeep(rules, random, *plan)
                                : MoveSettings(rules, random, plan);
   }
-  const int devices =
-      static_cast<int>(std::min(static_cast<size_t>(DeviceChoices(*plan)), rules.most_devices));
   const bool forward = random.Below(2) == 0;
   Groups& groups = forward ? plan->forward_groups : plan->backward_groups;
   bool moved = false;
-  switch (random.Below(rules.together ? 22 : 18)) {
+  const bool larger_sets = rules.device_choices.size() > rules.turns;
+  switch (larger_sets && random.Below(4) == 0 ? kSpread : random.Below(rules.together ? 22 : 18)) {
+    case kSpread:
+      moved = SpreadEnds(rules, random, plan);
+      break;
     case 0:
     case 1:
     case 2:
@@ -280,21 +306,21 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan)
       moved = Merge(random, groups);
       break;
     case 8:
-      moved = Split(random, devices, groups);
+      moved = Split(rules, random, groups);
       break;
     case 9:
     case 10:
-      moved = Relocate(random, devices, groups);
+      moved = Relocate(rules, random, groups);
       break;
     case 11:
       moved = SwapDevices(random, groups);
       break;
     case 12:
-      moved = Rotate(random, devices, groups);
+      moved = Rotate(rules, random, groups);
       break;
     case 13:
-      WrapAround(devices, Pick(random, devices), &groups);
-      moved = devices > 1;
+      WrapAround(rules, random.Below(rules.turns), &groups);
+      moved = rules.turns > 1;
       break;
     case 14:
       MirrorForward(plan);
@@ -308,7 +334,7 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan)
       moved = MoveSettings(rules, random, plan);
       break;
     default:
-      moved = MoveTogether(rules, random, devices, groups, plan);
+      moved = MoveTogether(rules, random, groups, plan);
   }
   FitForward(plan);
   PlaceStashes(rules, plan);
@@ -318,7 +344,8 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan)
 void PlaceStashes(const MoveRules& rules, plan::Plan* plan) {
   if (rules.stash == job::StashPlacement::kAuto) return;
   for (plan::LayerGroup& group : plan->backward_groups) {
-    group.keep_stash = rules.stash == job::StashPlacement::kDevice;
+    group.keep_stash =
+        rules.stash == job::StashPlacement::kDevice && plan::CanKeepStash(*plan, group);
     group.keep_activations = group.keep_activations && group.keep_stash;
   }
 }
@@ -328,11 +355,13 @@ void FitForward(plan::Plan* plan) {
   Groups& groups = plan->forward_groups;
   while (!groups.empty() && groups.back().layers.first >= end) groups.pop_back();
   if (end > 0) {
-    if (groups.empty()) groups.push_back({{0, 0}, plan->backward_groups.front().device});
+    if (groups.empty()) groups.push_back({{0, 0}, plan->backward_groups.front().devices});
     groups.back().layers.last = end - 1;
   }
   for (plan::LayerGroup& group : plan->backward_groups) {
     group.keep_weights = group.keep_weights && plan::CanKeepWeights(*plan, group);
+    group.keep_stash = group.keep_stash && plan::CanKeepStash(*plan, group);
+    group.keep_activations = group.keep_activations && group.keep_stash;
     group.keep_activations = group.keep_activations && plan::CanKeepActivations(*plan, group);
   }
 }
@@ -349,24 +378,73 @@ void RenameDevices(plan::Plan* plan) {
   int next = 0;
   for (Groups* groups : {&plan->backward_groups, &plan->forward_groups}) {
     for (plan::LayerGroup& group : *groups) {
-      int& name = names[group.device];
-      if (name < 0) name = next++;
-      group.device = name;
+      plan::DeviceSet renamed;
+      renamed.Clear();
+      for (int device : group.devices) {
+        int& name = names[device];
+        if (name < 0) name = next++;
+        renamed.Add(name);
+      }
+      group.devices = renamed;
     }
   }
 }
 
-void WrapAround(int num_devices, int first, std::vector<plan::LayerGroup>* groups) {
-  for (plan::LayerGroup& group : *groups) group.device = first++ % num_devices;
+void SetDeviceChoices(std::vector<plan::DeviceSet> choices, MoveRules* rules) {
+  const auto larger = std::find_if(choices.begin(), choices.end(),
+                                   [](const plan::DeviceSet& set) { return set.size() > 1; });
+  rules->turns = std::max<size_t>(static_cast<size_t>(larger - choices.begin()), 1);
+  rules->device_choices = std::move(choices);
 }
 
-void TakeTurns(int num_devices, int first, plan::Plan* plan) {
-  int task = first;
-  for (plan::LayerGroup& group : plan->forward_groups) group.device = task++ % num_devices;
+void LimitDevices(size_t count, MoveRules* rules) {
+  std::vector<plan::DeviceSet>& choices = rules->device_choices;
+  choices.erase(std::remove_if(choices.begin(), choices.end(),
+                               [count](const plan::DeviceSet& set) {
+                                 return std::any_of(set.begin(), set.end(), [count](int device) {
+                                   return device >= static_cast<int>(count);
+                                 });
+                               }),
+                choices.end());
+  rules->turns = std::min(rules->turns, count);
+}
+
+void RotateBy(const MoveRules& rules, size_t by, plan::LayerGroup* group) {
+  const auto end = rules.device_choices.begin() + static_cast<ptrdiff_t>(rules.turns);
+  const auto at = std::find(rules.device_choices.begin(), end, group->devices);
+  if (at == end) return;  // it has several
+  group->devices = Turn(rules, static_cast<size_t>(at - rules.device_choices.begin()) + by);
+}
+
+void WrapAround(const MoveRules& rules, size_t first, std::vector<plan::LayerGroup>* groups) {
+  for (plan::LayerGroup& group : *groups) group.devices = Turn(rules, first++);
+}
+
+std::vector<plan::LayerGroup*> InOrder(plan::Plan* plan) {
+  std::vector<plan::LayerGroup*> groups;
+  for (plan::LayerGroup& group : plan->forward_groups) groups.push_back(&group);
   for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
        ++group) {
-    group->device = task++ % num_devices;
+    groups.push_back(&*group);
   }
+  return groups;
+}
+
+bool Spread(const MoveRules& rules, size_t begin, size_t end, size_t chosen, plan::Plan* plan) {
+  const std::vector<plan::LayerGroup*> groups = InOrder(plan);
+  const size_t larger = rules.device_choices.size() - rules.turns;
+  bool changed = false;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (i >= begin && groups.size() - i > end) continue;
+    const plan::DeviceSet& set = chosen < larger ? rules.device_choices[rules.turns + chosen]
+                                                 : Turn(rules, chosen - larger + i);
+    changed |= std::exchange(groups[i]->devices, set) != set;
+  }
+  return changed;
+}
+
+void TakeTurns(const MoveRules& rules, size_t first, plan::Plan* plan) {
+  for (plan::LayerGroup* group : InOrder(plan)) group->devices = Turn(rules, first++);
 }
 
 std::string KeyOf(const plan::Plan& plan) {
@@ -382,8 +460,10 @@ std::string KeyOf(const plan::Plan& plan) {
     add(static_cast<int>(groups->size()));
     for (const plan::LayerGroup& group : *groups) {
       add(group.layers.last);
-      add(group.device * 8 + (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0) +
-          (group.keep_activations ? 4 : 0));
+      const int kept = (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0) +
+                       (group.keep_activations ? 4 : 0);
+      add(group.devices.front() * 8 + kept);
+      for (int i = 1; i < group.devices.size(); ++i) add(group.devices[i] | 0x8000);
     }
   }
   return key;

@@ -20,10 +20,13 @@ struct MoveRules {
   bool activations = true;  // kept or recomputed; false: recomputed
   int most_slots = 3;
   std::vector<int> forward_task_sizes = {
-      1};                          // microbatches of a forward task (PlanBuilder::ForwardTaskSizes)
-  bool alike_devices = false;      // all devices are the same but for their names
-  size_t most_devices = SIZE_MAX;  // groups are moved to the first so many
-  bool together = false;           // several changes at once, too, for plans of many groups
+      1};  // microbatches of a forward task (PlanBuilder::ForwardTaskSizes)
+  // What groups run on (PlanBuilder::DeviceChoices): first the sets that they take in turn, of one
+  // device each (or one set, of all devices), then larger ones.
+  std::vector<plan::DeviceSet> device_choices = {plan::DeviceSet(0)};
+  size_t turns = 1;            // so many are taken in turn
+  bool alike_devices = false;  // all devices are the same but for their names
+  bool together = false;       // several changes at once, too, for plans of many groups
   // Of the layers, for changes that cut all groups anew; empty: there are none.
   std::vector<double> forward_times, backward_times;
 };
@@ -41,9 +44,13 @@ inline bool MayKeepActivations(const MoveRules& rules) {
 // neither, then).
 void PlaceStashes(const MoveRules& rules, plan::Plan* plan);
 
-// Devices that a group can be put on: where every device runs all groups there is no choice.
-inline int DeviceChoices(const plan::Plan& plan) {
-  return plan.mode == plan::ParallelMode::kData ? 1 : static_cast<int>(plan.devices.size());
+// Of a builder: single devices are taken in turn.
+void SetDeviceChoices(std::vector<plan::DeviceSet> choices, MoveRules* rules);
+// Leaves the choices without devices from number `count` on.
+void LimitDevices(size_t count, MoveRules* rules);
+// The set that is number `turn` in turn, from 0 and round again.
+inline const plan::DeviceSet& Turn(const MoveRules& rules, size_t turn) {
+  return rules.device_choices[turn % rules.turns];
 }
 
 // Makes the forward groups end where the fused group begins; nothing is kept that no forward group
@@ -57,12 +64,21 @@ void MirrorForward(plan::Plan* plan);
 // devices that are alike: what differs in their names only becomes the same.
 void RenameDevices(plan::Plan* plan);
 
-// Group g on device (first + g) mod N.
-void WrapAround(int num_devices, int first, std::vector<plan::LayerGroup>* groups);
+// The set that comes so many turns later; one that is not taken in turn stays.
+void RotateBy(const MoveRules& rules, size_t by, plan::LayerGroup* group);
 
-// Tasks in the order of a step, forward groups, then backward groups from the last: task number j
-// on device (first + j) mod N.
-void TakeTurns(int num_devices, int first, plan::Plan* plan);
+// Group g has turn first + g.
+void WrapAround(const MoveRules& rules, size_t first, std::vector<plan::LayerGroup>* groups);
+
+// The groups in the order of a step: forward groups, then backward groups from the last.
+std::vector<plan::LayerGroup*> InOrder(plan::Plan* plan);
+// Number j of them has turn first + j.
+void TakeTurns(const MoveRules& rules, size_t first, plan::Plan* plan);
+
+// The first `begin` groups of a step and the last `end` run on one set of several devices, number
+// `chosen` of those; or (from their number on) take turns, from that turn on. So no device waits
+// while a pipeline fills and drains. False when that changes nothing.
+bool Spread(const MoveRules& rules, size_t begin, size_t end, size_t chosen, plan::Plan* plan);
 
 // Tells plans apart that Complete would make different.
 std::string KeyOf(const plan::Plan& plan);

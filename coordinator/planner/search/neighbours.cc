@@ -30,18 +30,18 @@ void RemoveBoundary(Groups& groups, int at, bool upper_device) {
   const size_t i = BeginningAt(groups, at);
   if (i == 0) return;
   groups[i - 1].layers.last = groups[i].layers.last;
-  if (upper_device) groups[i - 1].device = groups[i].device;
+  if (upper_device) groups[i - 1].devices = groups[i].devices;
   groups.erase(groups.begin() + static_cast<ptrdiff_t>(i));
 }
 
-// The layers on one side of the new boundary run on `device`, the others where they were.
-void AddBoundary(Groups& groups, int at, bool upper, int device) {
+// The layers on one side of the new boundary run on `devices`, the others where they were.
+void AddBoundary(Groups& groups, int at, bool upper, const plan::DeviceSet& devices) {
   for (size_t i = 0; i < groups.size(); ++i) {
     if (!groups[i].layers.contains(at) || groups[i].layers.first == at) continue;
     plan::LayerGroup above = groups[i];
     above.layers.first = at;
     groups[i].layers.last = at - 1;
-    (upper ? above : groups[i]).device = device;
+    (upper ? above : groups[i]).devices = devices;
     groups.insert(groups.begin() + static_cast<ptrdiff_t>(i) + 1, above);
     return;
   }
@@ -54,8 +54,7 @@ class Neighbours {
       : rules_(rules),
         plan_(plan),
         take_(take),
-        layers_(plan.backward_groups.back().layers.last + 1),
-        devices_(DeviceChoices(plan)) {}
+        layers_(plan.backward_groups.back().layers.last + 1) {}
 
   void Run() {
     if (rules_.groups) {
@@ -66,6 +65,7 @@ class Neighbours {
       SwapDevices(&plan::Plan::forward_groups);
       SwapDevices(&plan::Plan::backward_groups);
       Turns();
+      Spreads();
     }
     Keeps();
     Settings();
@@ -104,8 +104,8 @@ class Neighbours {
     for (int at = 1; at < layers_; ++at) {
       if (BeginningAt(groups, at) != 0) continue;
       for (bool upper : {false, true}) {
-        for (int d = 0; d < devices_; ++d) {
-          GiveChanged(which, [&](Groups& of) { AddBoundary(of, at, upper, d); });
+        for (const plan::DeviceSet& devices : rules_.device_choices) {
+          GiveChanged(which, [&](Groups& of) { AddBoundary(of, at, upper, devices); });
         }
       }
       if (which == Which::kBoth) NewForward(at);
@@ -115,10 +115,10 @@ class Neighbours {
   // The fused group becomes two, and the forward groups one more.
   void NewForward(int at) {
     if (at <= plan_.backward_groups.back().layers.first) return;
-    for (int d = 0; d < devices_; ++d) {
+    for (const plan::DeviceSet& devices : rules_.device_choices) {
       for (bool upper : {false, true}) {
         plan::Plan plan = plan_;
-        AddBoundary(plan.backward_groups, at, upper, d);
+        AddBoundary(plan.backward_groups, at, upper, devices);
         plan::LayerGroup more = plan.backward_groups[plan.backward_groups.size() - 2];
         more.keep_weights = more.keep_stash = more.keep_activations = false;
         plan.forward_groups.push_back(more);
@@ -128,25 +128,25 @@ class Neighbours {
   }
 
   void Devices(Which which) {
-    if (devices_ < 2) return;
+    if (rules_.device_choices.size() < 2) return;
     const Groups& groups = Of(which);
     for (const plan::LayerGroup& group : groups) {
-      for (int d = 0; d < devices_; ++d) {
-        if (d == group.device) continue;
+      for (const plan::DeviceSet& devices : rules_.device_choices) {
+        if (devices == group.devices) continue;
         GiveChanged(which, [&](Groups& of) {
           for (plan::LayerGroup& other : of) {
-            if (other.layers == group.layers) other.device = d;
+            if (other.layers == group.layers) other.devices = devices;
           }
         });
       }
     }
-    for (int by = 0; by < devices_; ++by) {
+    for (size_t by = 0; by < rules_.turns; ++by) {
       if (by > 0) {
         GiveChanged(which, [&](Groups& of) {
-          for (plan::LayerGroup& group : of) group.device = (group.device + by) % devices_;
+          for (plan::LayerGroup& group : of) RotateBy(rules_, by, &group);
         });
       }
-      GiveChanged(which, [&](Groups& of) { WrapAround(devices_, by, &of); });
+      GiveChanged(which, [&](Groups& of) { WrapAround(rules_, by, &of); });
     }
   }
 
@@ -154,9 +154,9 @@ class Neighbours {
     const Groups& groups = plan_.*of;
     for (size_t a = 0; a < groups.size(); ++a) {
       for (size_t b = a + 1; b < groups.size(); ++b) {
-        if (groups[a].device == groups[b].device) continue;
+        if (groups[a].devices == groups[b].devices) continue;
         plan::Plan plan = plan_;
-        std::swap((plan.*of)[a].device, (plan.*of)[b].device);
+        std::swap((plan.*of)[a].devices, (plan.*of)[b].devices);
         Give(std::move(plan));
       }
     }
@@ -166,10 +166,24 @@ class Neighbours {
     plan::Plan plan = plan_;
     MirrorForward(&plan);
     Give(plan);
-    for (int first = 0; devices_ > 1 && first < devices_; ++first) {
+    for (size_t first = 0; rules_.turns > 1 && first < rules_.turns; ++first) {
       plan = plan_;
-      TakeTurns(devices_, first, &plan);
+      TakeTurns(rules_, first, &plan);
       Give(std::move(plan));
+    }
+  }
+
+  void Spreads() {
+    const size_t choices = rules_.device_choices.size();
+    if (choices == rules_.turns) return;
+    const size_t groups = plan_.forward_groups.size() + plan_.backward_groups.size();
+    for (size_t chosen = 0; chosen < choices; ++chosen) {
+      for (size_t count = 1; count <= groups; ++count) {
+        for (const auto& [begin, end] : {std::pair(count, size_t{0}), {0, count}, {count, count}}) {
+          plan::Plan plan = plan_;
+          if (Spread(rules_, begin, end, chosen, &plan)) Give(std::move(plan));
+        }
+      }
     }
   }
 
@@ -203,12 +217,12 @@ class Neighbours {
     for (int at : {group.layers.first, group.layers.last + 1}) {
       for (size_t i = 0; i < forward.size(); ++i) {
         if (!forward[i].layers.contains(at)) continue;
-        AddBoundary(forward, at, true, forward[i].device);
+        AddBoundary(forward, at, true, forward[i].devices);
         break;
       }
     }
     for (plan::LayerGroup& other : forward) {
-      if (other.layers == group.layers) other.device = group.device;
+      if (other.layers == group.layers) other.devices = group.devices;
     }
     group.keep_weights = true;
     Give(plan);
@@ -243,7 +257,7 @@ class Neighbours {
   const MoveRules& rules_;
   const plan::Plan& plan_;
   const absl::FunctionRef<void(plan::Plan)> take_;
-  const int layers_, devices_;
+  const int layers_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "coordinator/planner/search/scorer.h"
 
+#include <numeric>
 #include <utility>
 
 namespace harmony::planner {
@@ -22,6 +23,13 @@ PlanScorer::PlanScorer(const PlanBuilder& builder, const MoveRules& rules,
 void PlanScorer::Normalize(plan::Plan* plan) const {
   if (rules_.alike_devices) RenameDevices(plan);
   if (plan->forward_groups.empty()) plan->microbatches_per_forward_task = 1;
+  for (const std::vector<plan::LayerGroup>* groups :
+       {&plan->forward_groups, &plan->backward_groups}) {
+    for (const plan::LayerGroup& group : *groups) {
+      const int each = plan->num_microbatches / group.devices.size();
+      plan->microbatches_per_forward_task = std::gcd(plan->microbatches_per_forward_task, each);
+    }
+  }
   if (plan->microbatches_per_forward_task == 1) return;
   for (plan::LayerGroup& group : plan->backward_groups) group.keep_activations = false;
 }
@@ -51,8 +59,10 @@ std::optional<Candidate> PlanScorer::Bound(plan::Plan plan, const std::string& k
     ++counts_.not_fitting;
     return std::nullopt;
   }
-  counts_.tasks += executions * std::min(SampleOfMicrobatches(candidate.plan),
-                                         candidate.plan.shard_microbatches());
+  const int sample = SampleOfMicrobatches(candidate.plan);
+  for (const dispatch::GroupExecution& execution : step.executions) {
+    counts_.tasks += std::min(sample, execution.shard_count);
+  }
   candidate.bound = bounds_.OfPlan(candidate.plan, step);
   candidate.score = builder_.Score(candidate.plan, candidate.bound.step);
   candidate.fits_host = builder_.FitsHost(candidate.plan);

@@ -34,7 +34,9 @@ class PlanScorer {
 
   const Counts& counts() const { return counts_; }
   TaskCosts& costs() { return costs_; }
-  Nanos BoundOfAnyPlan() { return bounds_.OfAnyPlan(shape_, rules_.forward_task_sizes); }
+  Nanos BoundOfAnyPlan() {
+    return bounds_.OfAnyPlan(shape_, builder_.division().sets, rules_.forward_task_sizes);
+  }
 
   // Makes plans the same that differ in what makes no difference.
   void Normalize(plan::Plan* plan) const;

@@ -59,11 +59,12 @@ constexpr size_t kManyRounds = 16;  // around the devices; more only where fewer
 class Search {
  public:
   Search(const PlanBuilder& builder, const MoveRules& rules, const dispatch::CostFactory& costs,
-         const SearchOptions& options)
+         const SearchOptions& options, const std::vector<plan::Plan>& starts)
       : builder_(builder),
         model_(builder.model()),
         rules_(rules),
         shape_(builder.Blank()),
+        starts_(starts),
         scorer_(builder, rules_, costs),
         random_(1, 7),
         pools_(1) {
@@ -75,7 +76,7 @@ class Search {
   SearchResult Run(const std::vector<model::LayerRange>& partition) {
     SearchReport& report = result_.report;
     const bool all =
-        rules_.groups && CountPlans(model_.num_layers(), shape_, rules_, kFewPlans) <= kFewPlans;
+        rules_.groups && CountPlans(model_.num_layers(), rules_, kFewPlans) <= kFewPlans;
     if (all) {
       most_kept_ = kFewPlans;
       EnumeratePlans(model_.num_layers(), shape_, rules_,
@@ -126,6 +127,7 @@ class Search {
     most_work_ = static_cast<int64_t>(std::max(tasks, std::min(run * kPartOfRun, kMostTasks))) +
                  kTasksPerLayer * model_.num_layers();
     if (!rules_.groups) most_work_ /= 4;  // there is little to change
+    most_work_ = static_cast<int64_t>(static_cast<double>(most_work_) * options.share);
     if (options.work > 0) most_work_ = options.work;
   }
 
@@ -218,19 +220,20 @@ class Search {
   }
 
   void TrySeeds(const std::vector<model::LayerRange>& partition) {
-    const int devices = DeviceChoices(shape_);
+    const size_t devices = rules_.turns;
+    for (const plan::Plan& start : starts_) {
+      for (plan::Plan& plan : PlansLike(start, shape_, rules_)) ConsiderSeed(std::move(plan));
+    }
     for (plan::Plan& seed : SeedPlans(builder_, scorer_.costs(), rules_, partition)) {
       // From few groups to many.
-      const bool many = seed.backward_groups.size() > kManyRounds * static_cast<size_t>(devices);
+      const bool many = seed.backward_groups.size() > kManyRounds * devices;
       const bool fits = !pools_.front().empty();
       if (fits && Work() > EndAt(kEndOfSeeds)) break;
       if (fits && many) continue;
       plan::Plan turned = seed;
       ConsiderSeed(std::move(seed));
-      if (!rules_.groups || devices == 1 || UsedBy(turned).size() < static_cast<size_t>(devices)) {
-        continue;
-      }
-      TakeTurns(devices, 0, &turned);
+      if (!rules_.groups || devices == 1 || UsedBy(turned).size() < devices) continue;
+      TakeTurns(rules_, 0, &turned);
       ConsiderSeed(std::move(turned));
     }
     if (!pools_.front().empty()) return;
@@ -357,7 +360,9 @@ class Search {
       const Candidate& start = starts[i / 2 % starts.size()];
       Chain chain{rules_, share, i % 2 == 0 ? kNear : kFar};
       chain.rules.together = rules_.alike_devices && i % 4 != 0;
-      if (!near && rules_.alike_devices) chain.rules.most_devices = UsedBy(start.plan).size();
+      if (!near && rules_.alike_devices && rules_.turns > 1) {
+        LimitDevices(UsedBy(start.plan).size(), &chain.rules);
+      }
       pools_.emplace_back();
       Anneal(start.plan, start.fits_host, start.score, chain);
     }
@@ -399,8 +404,8 @@ class Search {
   }
 
   bool CanExpand() const {
-    const int64_t neighbours =
-        static_cast<int64_t>(model_.num_layers()) * DeviceChoices(shape_) * 8;
+    const int64_t neighbours = static_cast<int64_t>(model_.num_layers()) *
+                               static_cast<int64_t>(rules_.device_choices.size()) * 8;
     const PlanScorer::Counts& counts = scorer_.counts();
     return neighbours * (counts.tasks / counts.plans) <= most_work_ / 2 / kLeastExpansions;
   }
@@ -449,6 +454,7 @@ class Search {
   const model::ModelSpec& model_;
   MoveRules rules_;
   const plan::Plan shape_;
+  const std::vector<plan::Plan>& starts_;
   PlanScorer scorer_;
   CounterRandom random_;
   int64_t most_work_ = 0;
@@ -466,8 +472,9 @@ class Search {
 
 SearchResult SearchPlans(const PlanBuilder& builder, const MoveRules& rules,
                          const std::vector<model::LayerRange>& partition,
-                         const dispatch::CostFactory& costs, const SearchOptions& options) {
-  return Search(builder, rules, costs, options).Run(partition);
+                         const dispatch::CostFactory& costs, const SearchOptions& options,
+                         const std::vector<plan::Plan>& starts) {
+  return Search(builder, rules, costs, options, starts).Run(partition);
 }
 
 }  // namespace harmony::planner

@@ -23,6 +23,7 @@ namespace harmony::planner {
 struct SearchOptions {
   // Tasks of plans to bound, or what takes as long. 0: by the size of the model and of the run.
   int64_t work = 0;
+  double share = 1;  // of it
 };
 
 struct ScoredPlan {
@@ -53,8 +54,10 @@ struct SearchResult {
 };
 
 // `partition`: group boundaries that are given (then group g runs on device g mod N), or empty.
+// `starts`: plans that other searches have found, of the same microbatches and devices.
 SearchResult SearchPlans(const PlanBuilder& builder, const MoveRules& rules,
                          const std::vector<model::LayerRange>& partition,
-                         const dispatch::CostFactory& costs, const SearchOptions& options);
+                         const dispatch::CostFactory& costs, const SearchOptions& options,
+                         const std::vector<plan::Plan>& starts = {});
 
 }  // namespace harmony::planner

@@ -12,6 +12,7 @@ namespace {
 
 // Above this the optimal partition takes too long; shares of the whole are nearly as even.
 constexpr int kMostLayersToBalance = 100;
+constexpr size_t kMostAtEnds = 3;  // groups that get another set of devices
 
 class Seeds {
  public:
@@ -19,14 +20,14 @@ class Seeds {
       : builder_(builder),
         model_(builder.model()),
         rules_(rules),
-        choices_(DeviceChoices(builder.Blank())) {
+        choices_(static_cast<int>(rules.turns)) {
     const int layers = model_.num_layers();
     const plan::Plan shape = builder.Blank();
     speed_.assign(choices_, 0);
     for (int layer = 0; layer < layers; ++layer) {
       Nanos sum;
       for (int d = 0; d < choices_; ++d) {
-        const Nanos one = costs.ComputeAlone(layer, d);
+        const Nanos one = costs.ComputeAlone(layer, Turn(rules, d).front());
         sum += one;
         speed_[d] += one.seconds();
       }
@@ -128,10 +129,32 @@ class Seeds {
     plan::Plan plan = builder_.Blank();
     for (const model::LayerRange& layers : partition)
       plan.backward_groups.emplace_back().layers = layers;
-    WrapAround(num_devices(), 0, &plan.backward_groups);
-    for (plan::LayerGroup& group : plan.backward_groups) group.device = devices_[group.device];
+    for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+      plan.backward_groups[g].devices = Turn(rules_, devices_[g % devices_.size()]);
+    }
     MirrorForward(&plan);
     plan.stream_slots = std::min(2, rules_.most_slots);
+    AddPlan(plan);
+    // Where a pipeline fills and drains all devices run each group; and the last group, which is
+    // often the largest, in which there is one for all layers above.
+    const size_t sets = rules_.device_choices.size();
+    if (sets == rules_.turns || plan.forward_groups.empty()) return;
+    for (size_t ends : {0, 1, 2, 4}) {
+      for (bool fused : {false, true}) {
+        if (ends == 0 && !fused) continue;
+        plan::Plan spread = plan;
+        for (auto* groups : {&spread.forward_groups, &spread.backward_groups}) {
+          for (size_t i = 0; i < std::min(ends, groups->size()); ++i) {
+            (*groups)[i].devices = rules_.device_choices.back();
+          }
+        }
+        if (fused) spread.backward_groups.back().devices = rules_.device_choices.back();
+        AddPlan(std::move(spread));
+      }
+    }
+  }
+
+  void AddPlan(plan::Plan plan) {
     PlaceStashes(rules_, &plan);
     plans_.push_back(std::move(plan));
   }
@@ -139,7 +162,7 @@ class Seeds {
   const PlanBuilder& builder_;
   const model::ModelSpec& model_;
   const MoveRules& rules_;
-  const int choices_;         // of devices, for a group
+  const int choices_;         // that groups take in turn
   std::vector<int> devices_;  // that groups are wrapped around
   std::vector<double> time_, memory_, speed_;
   RangeCosts tables_[2];
@@ -153,6 +176,29 @@ std::vector<plan::Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs,
                                   const MoveRules& rules,
                                   const std::vector<model::LayerRange>& partition) {
   return Seeds(builder, costs, rules).Run(partition);
+}
+
+std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& shape,
+                                  const MoveRules& rules) {
+  plan::Plan plan = shape;
+  plan.update = found.update;
+  plan.stream_slots = found.stream_slots;
+  plan.microbatches_per_forward_task = found.microbatches_per_forward_task;
+  plan.forward_groups = found.forward_groups;
+  plan.backward_groups = found.backward_groups;
+  std::vector<plan::Plan> plans = {plan};
+  for (size_t chosen = 0; chosen < rules.device_choices.size(); ++chosen) {
+    for (size_t begin = 0; begin <= kMostAtEnds; ++begin) {
+      for (size_t end = 0; end <= kMostAtEnds; ++end) {
+        plan::Plan changed = plan;
+        if (!Spread(rules, begin, end, chosen, &changed)) continue;
+        FitForward(&changed);
+        PlaceStashes(rules, &changed);
+        plans.push_back(std::move(changed));
+      }
+    }
+  }
+  return plans;
 }
 
 std::vector<plan::Plan> WithSettings(const plan::Plan& plan, const MoveRules& rules) {

@@ -16,6 +16,12 @@ std::vector<plan::Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs,
                                   const MoveRules& rules,
                                   const std::vector<model::LayerRange>& partition);
 
+// What another search has found, as a plan of this one (`shape`: its blank plan); then with the
+// groups at the ends of a step on other sets of devices: where a pipeline fills and drains, and
+// where the last update is waited for, which takes the longer the more gradients it adds up.
+std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& shape,
+                                  const MoveRules& rules);
+
 // The plan with every combination of slots, places of the stashes and updates that the rules leave
 // open. Plans of very many groups take so long to look at that their slots stay two.
 std::vector<plan::Plan> WithSettings(const plan::Plan& plan, const MoveRules& rules);

@@ -52,15 +52,11 @@ int64_t Bounds::RoomForActivations(const plan::Plan& shape) const {
     block = std::min(block, model::KeptTensorBytes(cost, shape.microbatch_size));
   }
   if (block == Bytes()) return model_.num_layers();
-  int64_t sum = 0, most = 0;
+  double memory = 0;
   for (const plan::DevicePlan& device : shape.devices) {
-    const auto room =
-        static_cast<int64_t>(static_cast<double>(device.memory.count()) /
-                             static_cast<double>(block.count()) / shape.shard_microbatches());
-    sum += room;
-    most = std::max(most, room);
+    memory += static_cast<double>(device.memory.count());
   }
-  return shape.mode == plan::ParallelMode::kData ? most : sum;
+  return static_cast<int64_t>(memory / static_cast<double>(block.count()) / shape.num_microbatches);
 }
 
 void Bounds::FindMarginals(const plan::Plan& shape, const std::vector<int>& forward_task_sizes) {
@@ -91,7 +87,7 @@ Nanos Bounds::OnSharedCores(Nanos work) const {
 }
 
 // With layers from `first` on in the fused group.
-Nanos Bounds::FusedFrom(const plan::Plan& shape, int first) {
+Nanos Bounds::FusedFrom(const plan::Plan& shape, DeviceSets sets, int first) {
   const int devices = costs_.num_devices(), last = model_.num_layers() - 1;
   std::vector<std::vector<double>> work(first + 1, std::vector<double>(devices));
   Nanos fused, chain;  // of one microbatch
@@ -108,7 +104,9 @@ Nanos Bounds::FusedFrom(const plan::Plan& shape, int first) {
     fused = least;
   }
   const double compute = Shared(first + 1, devices, [&](int i, int d) { return work[i][d]; });
-  return std::max({Nanos(static_cast<int64_t>(compute)), fused * shape.num_microbatches,
+  // One device runs all of the fused group, or several run parts of it.
+  const int least = sets == DeviceSets::kSingle ? shape.num_microbatches : 1;
+  return std::max({Nanos(static_cast<int64_t>(compute)), fused * least,
                    OnSharedCores(chain * shape.num_microbatches), chain + costs_.Update(0)});
 }
 
@@ -116,27 +114,30 @@ Nanos Bounds::FusedFrom(const plan::Plan& shape, int first) {
 Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
   const int last = model_.num_layers() - 1;
   Nanos compute, chain, work;
-  for (int d = 0; d < shape.num_shards(); ++d) {
+  const plan::DeviceSet all = AllDevices(shape);
+  const int microbatches = shape.num_microbatches / all.size();  // of each
+  for (int d : all) {
     Nanos one = costs_.Compute(command::TaskKind::kForwardBackward, {first, last}, d);
     for (int layer = 0; layer < first; ++layer) one += marginal_[layer][d];
-    compute = std::max(compute, one * shape.shard_microbatches());
-    chain = std::max(chain, one + costs_.Update(0));
-    work += one * shape.shard_microbatches();
+    compute = std::max(compute, one * microbatches);
+    chain = std::max(chain, one + costs_.Update(0, all.size()));
+    work += one * microbatches;
   }
   return std::max({compute, chain, OnSharedCores(work)});
 }
 
 // Weights come in once at least, gradients go out once a reference; of each shard, of each part.
 // (Weights that another device may pass on take no time that is certain.)
-Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape) {
+Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   const int devices = costs_.num_devices();
   const int blocks = static_cast<int>(model_.blocks.size());
   const int references = static_cast<int>(model_.references.size());
   Nanos most;
-  if (shape.mode == plan::ParallelMode::kData) {
-    for (int d = 0; d < shape.num_shards(); ++d) {
+  if (sets == DeviceSets::kAll) {
+    const plan::LayerGroup group{{}, AllDevices(shape)};
+    for (int d = 0; d < group.devices.size(); ++d) {
       Nanos in, out;
-      for (int block = 0; block < blocks && plan::WeightPeer(shape, d) < 0; ++block) {
+      for (int block = 0; block < blocks && plan::WeightPeer(shape, group, d) < 0; ++block) {
         in += costs_.Load(block, d);
       }
       for (int reference = 0; reference < references; ++reference)
@@ -156,9 +157,10 @@ Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape) {
                   }));
 }
 
-Nanos Bounds::OfAnyPlan(const plan::Plan& shape, const std::vector<int>& forward_task_sizes) {
+Nanos Bounds::OfAnyPlan(const plan::Plan& shape, DeviceSets sets,
+                        const std::vector<int>& forward_task_sizes) {
   const int layers = model_.num_layers();
-  const bool data = shape.mode == plan::ParallelMode::kData;
+  const bool all = sets == DeviceSets::kAll;
   FindMarginals(shape, forward_task_sizes);
   Bytes largest;
   for (const plan::DevicePlan& device : shape.devices) largest = std::max(largest, device.memory);
@@ -171,13 +173,14 @@ Nanos Bounds::OfAnyPlan(const plan::Plan& shape, const std::vector<int>& forward
                                                     {first, layers - 1}, shape.microbatch_size) <=
                       largest;
     if (!fits && first < layers - 1) break;
-    best = std::min(best, data ? ShardsFusedFrom(shape, first) : FusedFrom(shape, first));
+    best = std::min(best, all ? ShardsFusedFrom(shape, first) : FusedFrom(shape, sets, first));
   }
-  best = std::max(best, CopiesOfAnyPlan(shape));
+  best = std::max(best, CopiesOfAnyPlan(shape, sets));
+  const int parts = all ? AllDevices(shape).size() : 1;
   Nanos host = costs_.StepScalars();
   for (size_t block = 0; block < model_.blocks.size(); ++block) {
-    host += costs_.Update(static_cast<int>(block));
-    if (shape.clip) host += costs_.Norm(static_cast<int>(block));
+    host += costs_.Update(static_cast<int>(block), parts);
+    if (shape.clip) host += costs_.Norm(static_cast<int>(block), parts);
   }
   return std::max(best, host);
 }

@@ -25,7 +25,6 @@ class RelaxedStep {
         step_(step),
         costs_(costs),
         eager_(plan.update == job::UpdateMode::kEager),
-        shards_(plan.num_shards()),
         devices_(plan.devices.size()),
         kept_(model, plan),
         resources_(plan::ResourcesOfLanes(plan, costs.model().Cores())),
@@ -34,6 +33,10 @@ class RelaxedStep {
     for (const plan::StashSpec& stash : plan::StashesOf(plan)) {
       stash_[stash.boundary] = stash.kept ? stash.group : kOnHost;
     }
+    for (const model::ParamBlock& block : model.blocks) {
+      const int layer = model.references[block.references.front()].layer;
+      parts_.push_back(plan::BackwardGroupOf(plan, layer).gradient_parts);
+    }
   }
 
   PlanBound Run() {
@@ -41,19 +44,26 @@ class RelaxedStep {
     done_.resize(step_.executions.size());
     size_t tasks = 0;
     for (const dispatch::GroupExecution& execution : step_.executions)
-      tasks += static_cast<size_t>(microbatches_ / execution.task_microbatches);
+      tasks += static_cast<size_t>(TasksOf(execution));
     times_.assign(3 * tasks, kEarlier);
     size_t at = 0;
     for (size_t v = 0; v < done_.size(); ++v) {
-      const auto count = static_cast<size_t>(microbatches_ / step_.executions[v].task_microbatches);
+      const auto count = static_cast<size_t>(TasksOf(step_.executions[v]));
       for (absl::Span<Nanos>* times : {&done_[v].compute, &done_[v].out, &done_[v].gradient_out}) {
         *times = absl::MakeSpan(&times_[at], count);
         at += count;
       }
     }
-    for (size_t v = 0; v < step_.executions.size(); ++v) RunExecution(v);
+    for (size_t v = 0; v < step_.executions.size(); ++v) {
+      const dispatch::GroupExecution& execution = step_.executions[v];
+      if (execution.shard == 0) makers_ = std::exchange(group_, v);
+      RunExecution(v);
+    }
+    for (int d : plan_.backward_groups[0].devices) {
+      if (step_.one_for_all && d > 0) devices_[d] = devices_[0];
+    }
     Nanos chain = RunHost();
-    if (microbatches_ < plan_.shard_microbatches()) chain = std::max(chain, Through());
+    if (microbatches_ < plan_.num_microbatches) chain = std::max(chain, Through());
     Nanos copies;
     std::vector<Nanos> busy(resources_.of_lane.size());
     const command::LaneTable table(static_cast<int>(devices_.size()));
@@ -109,7 +119,7 @@ class RelaxedStep {
     if (eager_) return;  // block 0 is updated last
     Nanos sum;
     for (size_t block = 1; block < available_.size(); ++block) {
-      sum += costs_.Update(static_cast<int>(block));
+      sum += UpdateOf(static_cast<int>(block));
       available_[block] = sum;
     }
     host_free_ = sum;
@@ -142,6 +152,7 @@ class RelaxedStep {
     const Bytes resident = region - kept_.bytes(execution.device);
     Done& done = done_[v];
     Bytes stacked;
+    const int peer = PeerOf(execution);
     Nanos loaded = kEarlier;
     size_t item = 0;
     for (int i = 0; i < static_cast<int>(execution.blocks.size()); ++i) {
@@ -155,9 +166,8 @@ class RelaxedStep {
       }
       const Nanos from = std::max(available_[block], place);
       // What another device may pass on takes turns with nothing that is certain.
-      loaded = plan::WeightPeer(plan_, execution.shard) < 0
-                   ? device.bulk.Run(from, costs_.Load(block, execution.device))
-                   : std::max(loaded, from + costs_.PassedLoad(block, execution.shard));
+      loaded = peer < 0 ? device.bulk.Run(from, costs_.Load(block, execution.device))
+                        : std::max(loaded, from + costs_.PassedLoad(block, peer, execution.device));
     }
     const size_t gradients =
         execution.kind == dispatch::ExecutionKind::kForward ? 0 : execution.references.size();
@@ -177,8 +187,7 @@ class RelaxedStep {
   // All tasks of an execution.
   void Stream(size_t v, Nanos ready, Nanos in_free) {
     const dispatch::GroupExecution& execution = step_.executions[v];
-    const int task_microbatches = execution.task_microbatches,
-              count = microbatches_ / task_microbatches;
+    const int task_microbatches = execution.task_microbatches, count = TasksOf(execution);
     // Tasks that add to one part of the gradients.
     const int part = execution.kind == dispatch::ExecutionKind::kForward
                          ? count
@@ -191,8 +200,8 @@ class RelaxedStep {
                              ? execution.has_output_gradient
                              : execution.has_input && execution.kept_input < 0;
     const Nanos gradient_out = costs_.HiddenOut(execution.layers.first, execution.device, 1);
-    const int more = plan_.shard_microbatches() / task_microbatches -
-                     count;  // tasks, like the one in the middle
+    // Tasks, like the one in the middle.
+    const int more = execution.shard_count / task_microbatches - count;
     std::array<Nanos, 4> busy{};
     for (int task = 0; task < count; ++task) {
       if (more > 0 && (task == 1 || task == 2)) {
@@ -203,7 +212,7 @@ class RelaxedStep {
           busy[i] = now;
         }
       }
-      const int m = FirstOf(execution) + task * task_microbatches;
+      const int m = execution.shard_first + task * task_microbatches;
       const bool fresh = task < execution.slots;
       const Nanos slot = fresh ? in_free : done.compute[task - execution.slots];
       Nanos from = task == 0 ? ready : kEarlier;
@@ -237,8 +246,21 @@ class RelaxedStep {
     }
   }
 
-  int FirstOf(const dispatch::GroupExecution& execution) const {
-    return execution.shard * plan_.shard_microbatches();
+  int TasksOf(const dispatch::GroupExecution& execution) const {
+    return std::min(microbatches_, execution.shard_count) / execution.task_microbatches;
+  }
+
+  const plan::LayerGroup& GroupOf(const dispatch::GroupExecution& execution) const {
+    return execution.kind == dispatch::ExecutionKind::kForward
+               ? plan_.forward_groups[execution.group]
+               : plan_.backward_groups[execution.group];
+  }
+
+  // The device that may pass weights on to it; -1: none does.
+  int PeerOf(const dispatch::GroupExecution& execution) const {
+    const plan::LayerGroup& group = GroupOf(execution);
+    const int peer = plan::WeightPeer(plan_, group, execution.shard);
+    return peer < 0 ? -1 : plan::ShardOf(plan_, group, peer).device;
   }
 
   // That of microbatch m.
@@ -250,9 +272,9 @@ class RelaxedStep {
   void MakeStash(const dispatch::GroupExecution& execution, int boundary, int task, Done& done) {
     const int keeper = stash_[boundary];
     if (keeper == kNotStashed) return;
-    const int place = keeper == kOnHost
-                          ? kOnHost
-                          : plan::DeviceOf(plan_, plan_.backward_groups[keeper], execution.shard);
+    const int m = execution.shard_first + task * execution.task_microbatches;
+    const int place =
+        keeper == kOnHost ? kOnHost : plan::DeviceOf(plan_, plan_.backward_groups[keeper], m);
     Device& device = devices_[execution.device];
     Nanos made = done.compute[task];
     if (place == kOnHost) {
@@ -264,17 +286,21 @@ class RelaxedStep {
     }
     if (place != execution.device) done.Out(task, made);
     std::vector<Nanos>& all = stash_made_[boundary];
-    if (all.empty()) all.resize(done.compute.size() * shards_);
-    all[FirstOf(execution) / execution.task_microbatches + task] = made;
+    if (all.empty()) {
+      all.resize(std::min(microbatches_, plan_.num_microbatches) / execution.task_microbatches);
+    }
+    all[m / execution.task_microbatches] = made;
   }
 
   // The tensor of the task that begins with microbatch m, which the execution before passes on:
   // device to device, or by way of the arena.
   Nanos Arrival(size_t v, int m, Nanos slot) {
     const dispatch::GroupExecution& execution = step_.executions[v];
-    const dispatch::GroupExecution& maker = step_.executions[v - shards_];  // of the same shard
-    const Done& made = done_[v - shards_];
-    const int task = (m - FirstOf(execution)) / maker.task_microbatches;
+    size_t u = makers_;
+    while (step_.executions[u].shard_first + step_.executions[u].shard_count <= m) ++u;
+    const dispatch::GroupExecution& maker = step_.executions[u];
+    const Done& made = done_[u];
+    const int task = (m - maker.shard_first) / maker.task_microbatches;
     const bool forward = maker.kind == dispatch::ExecutionKind::kForward;
     const int boundary = forward ? maker.layers.last + 1 : maker.layers.first;
     const Nanos in = costs_.HiddenIn(boundary, execution.device, execution.task_microbatches);
@@ -315,7 +341,7 @@ class RelaxedStep {
   // By the devices: from a device's first task to its last is no less than all of them; behind the
   // last one, the last microbatch runs through all other groups.
   Nanos Through() {
-    Nanos left = costs_.Update(0), most;
+    Nanos left = UpdateOf(0), most;
     for (int reference : step_.executions.back().references) {
       left += costs_.GradientOut(reference, step_.executions.back().device);
     }
@@ -331,6 +357,8 @@ class RelaxedStep {
     return most;
   }
 
+  Nanos UpdateOf(int block) const { return costs_.Update(block, parts_[block]); }
+
   Nanos HostRun(Nanos from, Nanos duration) {
     host_busy_ += duration;
     return host_free_ = std::max(host_free_, from) + duration;
@@ -340,27 +368,26 @@ class RelaxedStep {
   Nanos RunHost() {
     HostRun(loss_, costs_.StepScalars());
     const int blocks = static_cast<int>(model_.blocks.size());
-    for (size_t v = 0; v < step_.executions.size(); v += static_cast<size_t>(shards_)) {
+    for (size_t v = 0; v < step_.executions.size(); ++v) {
       const dispatch::GroupExecution& execution = step_.executions[v];
-      if (execution.kind == dispatch::ExecutionKind::kForward) continue;
+      if (execution.kind == dispatch::ExecutionKind::kForward || execution.shard > 0) continue;
       Nanos gradients = kEarlier;
-      for (int shard = 0; shard < shards_; ++shard) {
+      const int shards = step_.one_for_all ? 1 : GroupOf(execution).devices.num_shards();
+      for (int shard = 0; shard < shards; ++shard) {
         gradients = std::max(gradients, done_[v + static_cast<size_t>(shard)].gradients);
       }
       for (int block = blocks - 1; block >= 0; --block) {
         const int layer = model_.references[model_.blocks[block].references.front()].layer;
         if (!execution.layers.contains(layer)) continue;
-        if (eager_) HostRun(gradients, costs_.Update(block));
-        if (!eager_ && plan_.clip) {
-          HostRun(gradients, costs_.Norm(block));
-        }
+        if (eager_) HostRun(gradients, UpdateOf(block));
+        if (!eager_ && plan_.clip) HostRun(gradients, costs_.Norm(block, parts_[block]));
       }
       host_free_ = std::max(host_free_, gradients);
     }
     if (eager_) return host_free_;
     if (plan_.clip) HostRun(kEarlier, costs_.Clip());
-    const Nanos end = HostRun(kEarlier, costs_.Update(0));
-    for (int block = 1; block < blocks; ++block) host_busy_ += costs_.Update(block);
+    const Nanos end = HostRun(kEarlier, UpdateOf(0));
+    for (int block = 1; block < blocks; ++block) host_busy_ += UpdateOf(block);
     return end;
   }
 
@@ -370,29 +397,35 @@ class RelaxedStep {
   const StepExecutions& step_;
   TaskCosts& costs_;
   const bool eager_;
-  const int shards_;
   std::vector<Device> devices_;
   const dispatch::KeptLayout kept_;
   const plan::LaneResources resources_;
   std::set<std::tuple<int, int, int>> kept_loads_;  // shard, keeper, block
-  std::vector<int> stash_;                          // by boundary: where
-  std::vector<std::vector<Nanos>> stash_made_;      // by boundary, forward task
-  std::vector<Nanos> times_;                        // that `done_` points to
-  std::vector<Done> done_;                          // by execution
-  std::vector<Nanos> available_;                    // by block
+  std::vector<int> parts_;                          // of its gradients, by block
+  size_t group_ = 0,
+         makers_ = 0;       // the first execution of the group at work, and of the one before
+  std::vector<int> stash_;  // by boundary: where
+  std::vector<std::vector<Nanos>> stash_made_;  // by boundary, forward task
+  std::vector<Nanos> times_;                    // that `done_` points to
+  std::vector<Done> done_;                      // by execution
+  std::vector<Nanos> available_;                // by block
   Nanos host_free_, host_busy_, loss_;
 };
 
 }  // namespace
 
-StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan) {
+StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan,
+                            bool one_for_all) {
   StepExecutions step;
+  step.one_for_all = one_for_all;
   const int forwards = static_cast<int>(plan.forward_groups.size());
   const int backwards = static_cast<int>(plan.backward_groups.size());
-  const int shards = plan.num_shards();
-  step.executions.reserve((forwards + backwards) * shards);
+  const auto shards_of = [one_for_all](const plan::LayerGroup& group) {
+    return one_for_all ? 1 : group.devices.num_shards();
+  };
+  step.executions.reserve(forwards + backwards);
   for (int f = 0; f < forwards; ++f) {
-    for (int shard = 0; shard < shards; ++shard) {
+    for (int shard = 0; shard < shards_of(plan.forward_groups[f]); ++shard) {
       step.executions.push_back(
           dispatch::PlannedExecution(model, plan, dispatch::ExecutionKind::kForward, f, shard));
     }
@@ -400,7 +433,7 @@ StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& pla
   for (int g = backwards - 1; g >= 0; --g) {
     const dispatch::ExecutionKind kind =
         g + 1 == backwards ? dispatch::ExecutionKind::kFused : dispatch::ExecutionKind::kBackward;
-    for (int shard = 0; shard < shards; ++shard) {
+    for (int shard = 0; shard < shards_of(plan.backward_groups[g]); ++shard) {
       step.executions.push_back(dispatch::PlannedExecution(model, plan, kind, g, shard));
     }
   }
@@ -410,10 +443,32 @@ StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& pla
   return step;
 }
 
+plan::DeviceSet AllDevices(const plan::Plan& shape) {
+  const int most = static_cast<int>(shape.devices.size());
+  int count = 1;
+  while (count * 2 <= most && shape.replicas % (count * 2) == 0) count *= 2;
+  return plan::DeviceSet::First(count);
+}
+
+bool DevicesDoTheSame(const plan::Plan& plan) {
+  const plan::DeviceSet& all = plan.backward_groups.back().devices;
+  if (all.size() == 1 || all.num_shards() != all.size() || all.front() != 0) return false;
+  for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const plan::LayerGroup& group : *groups) {
+      if (group.devices != all) return false;
+    }
+  }
+  return std::all_of(plan.devices.begin(), plan.devices.end(),
+                     [](const plan::DevicePlan& device) { return device.root == 0; });
+}
+
 bool AlikeMicrobatches(const plan::Plan& plan) {
-  return plan.num_shards() == 1 &&
+  return std::all_of(plan.forward_groups.begin(), plan.forward_groups.end(),
+                     [](const plan::LayerGroup& group) { return group.devices.size() == 1; }) &&
          std::all_of(plan.backward_groups.begin(), plan.backward_groups.end(),
-                     [](const plan::LayerGroup& group) { return group.gradient_parts == 1; });
+                     [](const plan::LayerGroup& group) {
+                       return group.devices.size() == 1 && group.gradient_parts == 1;
+                     });
 }
 
 int SampleOfMicrobatches(const plan::Plan& plan) {
@@ -428,7 +483,7 @@ int SampleOfMicrobatches(const plan::Plan& plan) {
 
 PlanBound Bounds::OfPlan(const plan::Plan& plan, const StepExecutions& step, int microbatches) {
   const int sample = microbatches > 0 ? microbatches : SampleOfMicrobatches(plan);
-  return RelaxedStep(model_, plan, step, costs_, std::min(sample, plan.shard_microbatches())).Run();
+  return RelaxedStep(model_, plan, step, costs_, sample).Run();
 }
 
 }  // namespace harmony::planner

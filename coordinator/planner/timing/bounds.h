@@ -20,8 +20,13 @@ namespace harmony::planner {
 struct StepExecutions {
   std::vector<dispatch::GroupExecution> executions;
   std::vector<std::vector<Bytes>> items;
+  bool one_for_all = false;  // of each group the first shard only, which stands for the others
 };
-StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan);
+StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan,
+                            bool one_for_all = false);
+// Devices that are alike do the same with microbatches of their own: each of several runs all
+// groups, and has its links to itself. Then one of them stands for all.
+bool DevicesDoTheSame(const plan::Plan& plan);
 
 // Microbatches of a step are like those in its middle, but for the first and the last: not so where
 // shards or parts of gradients begin and end between them.
@@ -45,6 +50,16 @@ Nanos OfAllMicrobatches(const plan::Plan& plan, const TimeOf& time_of) {
   return time + Nanos(grown.count() * more / half);
 }
 
+// Which sets of devices a plan's groups have.
+enum class DeviceSets {
+  kSingle,  // each one device, as the stages of a pipeline (mode: harmony-pp)
+  kAll,     // each all devices, once (mode: harmony-dp); see AllDevices
+  kAny,     // each its own
+};
+
+// As many of the devices as divide the replicas, each once.
+plan::DeviceSet AllDevices(const plan::Plan& shape);
+
 struct PlanBound {
   Nanos step;    // the larger of the two
   Nanos chain;   // from the update of layer 0 to the next
@@ -63,19 +78,20 @@ class Bounds {
   // least; 0: a sample.
   PlanBound OfPlan(const plan::Plan& plan, const StepExecutions& step, int microbatches = 0);
 
-  // Of all plans of the same mode, microbatches, optimizer and devices whose forward tasks have one
-  // of these sizes, whatever their groups. REQUIRES: the time of a group is a constant and a sum
-  // over its layers.
-  Nanos OfAnyPlan(const plan::Plan& shape, const std::vector<int>& forward_task_sizes);
+  // Of all plans of the same microbatches, optimizer and devices whose groups have such sets of
+  // devices and whose forward tasks have one of these sizes, whatever their groups. REQUIRES: the
+  // time of a group is a constant and a sum over its layers.
+  Nanos OfAnyPlan(const plan::Plan& shape, DeviceSets sets,
+                  const std::vector<int>& forward_task_sizes);
 
  private:
   Nanos Marginal(command::TaskKind kind, int layer, int device, int task_microbatches, bool kept);
   int64_t RoomForActivations(const plan::Plan& shape) const;
   void FindMarginals(const plan::Plan& shape, const std::vector<int>& forward_task_sizes);
   Nanos OnSharedCores(Nanos work) const;
-  Nanos FusedFrom(const plan::Plan& shape, int first);
+  Nanos FusedFrom(const plan::Plan& shape, DeviceSets sets, int first);
   Nanos ShardsFusedFrom(const plan::Plan& shape, int first);
-  Nanos CopiesOfAnyPlan(const plan::Plan& shape);
+  Nanos CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets);
 
   const model::ModelSpec& model_;
   TaskCosts& costs_;

@@ -29,22 +29,25 @@ TaskCosts::TaskCosts(const model::ModelSpec& model, const plan::Plan& shape,
     }
     loss_out_.push_back(Copy(command::LaneKind::kD2H, d, -1, losses, command::TrafficClass::kLoss));
   }
-  passed_.resize(shape.num_shards());
-  for (int shard = 0; shard < shape.num_shards(); ++shard) {
-    const int peer = plan::WeightPeer(shape, shard);
-    if (peer < 0) continue;
-    for (size_t block = 0; block < model.blocks.size(); ++block) {
-      passed_[shard].push_back(
-          std::min(loads_[shard][block],
-                   Copy(command::LaneKind::kP2P, peer, shard, model.blocks[block].weight_bytes,
-                        command::TrafficClass::kBoundary)));
+  passed_.assign(devices, std::vector<std::vector<Nanos>>(devices));
+  for (int from = 0; from < devices; ++from) {
+    for (int to = 0; to < devices; ++to) {
+      if (to == from || shape.devices[from].root == 0 ||
+          shape.devices[from].root != shape.devices[to].root) {
+        continue;
+      }
+      for (const model::ParamBlock& block : model.blocks) {
+        passed_[from][to].push_back(Copy(command::LaneKind::kP2P, from, to, block.weight_bytes,
+                                         command::TrafficClass::kBoundary));
+      }
     }
   }
-  for (size_t block = 0; block < model.blocks.size(); ++block) {
-    updates_.push_back(
-        Host(command::HostTaskKind::kUpdate, static_cast<int>(block), shape.num_shards()));
-    norms_.push_back(
-        Host(command::HostTaskKind::kNorm, static_cast<int>(block), shape.num_shards()));
+  for (int parts = 1; parts <= shape.replicas; parts *= 2) {
+    std::vector<Nanos>&updates = updates_.emplace_back(), &norms = norms_.emplace_back();
+    for (size_t block = 0; block < model.blocks.size(); ++block) {
+      updates.push_back(Host(command::HostTaskKind::kUpdate, static_cast<int>(block), parts));
+      norms.push_back(Host(command::HostTaskKind::kNorm, static_cast<int>(block), parts));
+    }
   }
   std::map<Bytes, int> known;
   for (int boundary = 0; boundary < model.num_layers(); ++boundary) {

@@ -3,6 +3,7 @@
 // Durations of the commands that a plan's groups give rise to, asked of a CostModel once each.
 // PURE.
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -32,8 +33,10 @@ class TaskCosts {
   // Forward and backward of a layer that is a group of its own, one microbatch.
   Nanos ComputeAlone(int layer, int device);
   Nanos Load(int block, int device) const { return loads_[device][block]; }
-  // At least, from the host or from the device of a shard's plan::WeightPeer. REQUIRES: it has one.
-  Nanos PassedLoad(int block, int shard) const { return passed_[shard][block]; }
+  // At least, from the host or from another device that passes it on.
+  Nanos PassedLoad(int block, int from, int device) const {
+    return std::min(loads_[device][block], passed_[from][device][block]);
+  }
   Nanos GradientOut(int reference, int device) const { return gradients_[device][reference]; }
   // One boundary tensor of so many microbatches.
   Nanos HiddenIn(int boundary, int device, int task_microbatches) {
@@ -53,9 +56,9 @@ class TaskCosts {
   Nanos LossOut(int device) const { return loss_out_[device]; }
   Nanos StepScalars() const { return Host(command::HostTaskKind::kStepScalars, -1, 0); }
   Nanos Clip() const { return Host(command::HostTaskKind::kClip, -1, 0); }
-  // At least: gradients that leave in as few parts as there are shards.
-  Nanos Update(int block) const { return updates_[block]; }
-  Nanos Norm(int block) const { return norms_[block]; }
+  // Of gradients that leave in so many parts, a power of two.
+  Nanos Update(int block, int parts = 1) const { return updates_[Log2(parts)][block]; }
+  Nanos Norm(int block, int parts = 1) const { return norms_[Log2(parts)][block]; }
 
   const dispatch::CostModel& model() const { return *costs_; }
   int num_devices() const { return lanes_.num_devices(); }
@@ -92,10 +95,17 @@ class TaskCosts {
   std::vector<Bytes> sizes_;  // that boundary tensors of a microbatch have
   std::vector<int> size_;     // of a boundary, in `sizes_`
   Streams one_;
-  std::map<int, Streams> many_;                        // by the microbatches of a task
-  std::vector<std::vector<Nanos>> loads_, gradients_;  // by device first
-  std::vector<std::vector<Nanos>> passed_;             // by shard first
-  std::vector<Nanos> loss_out_, updates_, norms_;
+  std::map<int, Streams> many_;  // by the microbatches of a task
+  static size_t Log2(int parts) {
+    size_t log = 0;
+    while (parts > 1) parts /= 2, ++log;
+    return log;
+  }
+
+  std::vector<std::vector<Nanos>> loads_, gradients_;    // by device first
+  std::vector<std::vector<std::vector<Nanos>>> passed_;  // by device, device that takes it, block
+  std::vector<Nanos> loss_out_;
+  std::vector<std::vector<Nanos>> updates_, norms_;  // by the logarithm of the parts first
 };
 
 }  // namespace harmony::planner

@@ -16,7 +16,10 @@ std::vector<Bytes> WorkspacePeaks(const model::ModelSpec& model, const plan::Pla
                                   int threads) {
   std::vector<Bytes> peaks(plan.devices.size());
   const auto count = [&](dispatch::ExecutionKind kind, size_t group) {
-    for (int shard = 0; shard < plan.num_shards(); ++shard) {
+    const plan::LayerGroup& of = kind == dispatch::ExecutionKind::kForward
+                                     ? plan.forward_groups[group]
+                                     : plan.backward_groups[group];
+    for (int shard = 0; shard < of.devices.num_shards(); ++shard) {
       const dispatch::GroupExecution execution =
           dispatch::PlannedExecution(model, plan, kind, static_cast<int>(group), shard);
       Bytes& peak = peaks[execution.device];

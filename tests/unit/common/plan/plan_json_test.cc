@@ -23,7 +23,6 @@ TEST(PlanJsonTest, RoundTrip) {
     const absl::StatusOr<Plan> read = ParsePlanFile(text, "plan.json");
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;
     EXPECT_EQ(PlanFileText(*read), text);
-    EXPECT_EQ(read->mode, plan.mode);
     EXPECT_EQ(read->replicas, plan.replicas);
     EXPECT_EQ(read->update, plan.update);
     EXPECT_EQ(read->gradient_dtype, plan.gradient_dtype);
@@ -32,7 +31,7 @@ TEST(PlanJsonTest, RoundTrip) {
     ASSERT_EQ(read->backward_groups.size(), plan.backward_groups.size());
     for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
       EXPECT_EQ(read->backward_groups[g].layers, plan.backward_groups[g].layers);
-      EXPECT_EQ(read->backward_groups[g].device, plan.backward_groups[g].device);
+      EXPECT_EQ(read->backward_groups[g].devices, plan.backward_groups[g].devices);
       EXPECT_EQ(read->backward_groups[g].keep_weights, plan.backward_groups[g].keep_weights);
       EXPECT_EQ(read->backward_groups[g].keep_stash, plan.backward_groups[g].keep_stash);
       EXPECT_EQ(read->backward_groups[g].keep_activations,
@@ -55,22 +54,44 @@ constexpr char kGood[] =
           {"first_layer": 2, "last_layer": 3, "device": 1, "keep_weights": false, "keep_stash": false}
         ]})";
 
-TEST(PlanJsonTest, DataParallelPlans) {
+TEST(PlanJsonTest, PlansOfSeveralDevicesAGroup) {
+  const std::string text =
+      absl::StrReplaceAll(kGood, {{"\"update\"", "\"replicas\": 4, \"update\""},
+                                  {"\"device\": 1", "\"devices\": [1, 1, 1, 0]"},
+                                  {"\"device\": 0", "\"devices\": [0, 1]"}});
+  const absl::StatusOr<Plan> plan = ParsePlanFile(text, "p.json");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->backward_groups[0].devices, (DeviceSet{0, 1}));
+  EXPECT_EQ(plan->backward_groups[1].devices, (DeviceSet{1, 1, 1, 0}));
+  EXPECT_STREQ(ModeOf(*plan), "mixed");
+  const auto mistake = [&](const char* from, const char* to) {
+    return std::string(
+        ParsePlanFile(absl::StrReplaceAll(text, {{from, to}}), "p.json").status().message());
+  };
+  EXPECT_THAT(mistake("[1, 1, 1, 0]", "[1, 1, 0]"),
+              HasSubstr("backward_groups[1].devices: has 3 entries; they must divide replicas, 4"));
+  EXPECT_THAT(mistake("[1, 1, 1, 0]", "[]"), HasSubstr("devices: has 0 entries"));
+  EXPECT_THAT(mistake("[1, 1, 1, 0]", "[1, 2]"),
+              HasSubstr("backward_groups[1].devices[1]: is 2; the plan is for 2 devices, from 0"));
+}
+
+// Of before groups could have several: with harmony-dp each device ran all of them.
+TEST(PlanJsonTest, OlderDataParallelPlans) {
   const std::string text = absl::StrReplaceAll(
       kGood, {{"\"update\"", "\"mode\": \"harmony-dp\", \"replicas\": 2, \"update\""},
               {"\"device\": 1", "\"device\": 0"}});
   const absl::StatusOr<Plan> plan = ParsePlanFile(text, "p.json");
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->mode, ParallelMode::kData);
+  EXPECT_STREQ(ModeOf(*plan), "harmony-dp");
   EXPECT_EQ(plan->replicas, 2);
-  EXPECT_EQ(plan->num_shards(), 2);
+  EXPECT_EQ(plan->backward_groups[1].devices, (DeviceSet{0, 1}));
   EXPECT_EQ(PlanFileText(*ParsePlanFile(PlanFileText(*plan), "p.json")), PlanFileText(*plan));
 }
 
 TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
   const absl::StatusOr<Plan> good = ParsePlanFile(kGood, "p.json");
   ASSERT_TRUE(good.ok()) << good.status();
-  EXPECT_EQ(good->mode, ParallelMode::kPipeline);  // a plan of before there was a choice
+  EXPECT_STREQ(ModeOf(*good), "harmony-pp");  // a plan of before there was a choice
   EXPECT_EQ(good->replicas, 1);
   struct Mistake {
     const char *from, *to, *says;

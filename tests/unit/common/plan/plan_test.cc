@@ -136,7 +136,7 @@ TEST(PlanTest, KeptStashesStayOffTheHost) {
   const ArenaLayout layout(model, plan);
   EXPECT_FALSE(layout.HasStash(1));  // its forward reads it where it is kept
   EXPECT_TRUE(layout.IsStashed(2));
-  plan.forward_groups[1].device = 0;  // reads it elsewhere: it may have to pass through the arena
+  plan.forward_groups[1].devices = 0;  // reads it elsewhere: it may have to pass through the arena
   EXPECT_TRUE(ArenaLayout(model, plan).HasStash(1));
   EXPECT_FALSE(ArenaLayout(model, plan).IsStashed(1));
 }
@@ -149,7 +149,7 @@ TEST(PlanTest, RefusesToKeepWhatNoForwardLoads) {
               HasSubstr("layers 2 to 2 keeps weights"));
   plan = dispatch::SmallPlan(model, 2);
   plan.backward_groups[1].keep_weights = true;
-  plan.forward_groups[1].device = 0;
+  plan.forward_groups[1].devices = 0;
   EXPECT_THAT(std::string(CheckPlan(model, plan).message()), HasSubstr("on device 1"));
   plan = dispatch::SmallPlan(model, 2);
   plan.forward_groups.pop_back();
@@ -171,7 +171,7 @@ TEST(PlanTest, KeepsActivationsOnlyWithTheirStashAndTheSameForward) {
   EXPECT_THAT(mistake(), HasSubstr("forward_span"));
   EXPECT_FALSE(CanKeepActivations(plan, plan.backward_groups[1]));
   plan.microbatches_per_forward_task = 1;
-  plan.forward_groups[1].device = 0;
+  plan.forward_groups[1].devices = 0;
   EXPECT_THAT(mistake(), HasSubstr("no forward group of these layers runs on device 1"));
   EXPECT_FALSE(CanKeepActivations(plan, plan.backward_groups[1]));
   plan = dispatch::SmallPlan(model, 2);

@@ -183,9 +183,9 @@ TEST(PlanCodecTest, RefusesGapsUnknownDevicesAndOpenChoices) {
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
               HasSubstr("backward_groups.first_layer is 3"));
   plan = SmallPlan();
-  plan.forward_groups[0].device = 2;
+  plan.forward_groups[0].devices = 2;
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),
-              HasSubstr("forward_groups.device is 2"));
+              HasSubstr("forward_groups.devices is 2"));
   plan = SmallPlan();
   plan.microbatches_per_forward_task = 3;
   EXPECT_THAT(std::string(ParsePlan(SerializePlan(plan)).status().message()),

@@ -262,28 +262,34 @@ class ReplicasTrainingTest : public TrainingTest {
  protected:
   // Gradients leave in as few parts as there can be, or (`parts`) in so many; -1: one group's in
   // few, the next one's in many.
-  testing_support::MiniJob ReplicaJob(plan::ParallelMode mode, int devices, bool keeps,
-                                      double max_grad_norm, int parts = 0) {
-    const bool data = mode == plan::ParallelMode::kData;
+  enum class Mode { kPipeline, kData, kMixed };
+  testing_support::MiniJob ReplicaJob(Mode mode, int devices, bool keeps, double max_grad_norm,
+                                      int parts = 0) {
     testing_support::MiniJob job = Job(devices, {1, 2, 4, 5}, max_grad_norm);
     job.spec.global_batch_size = 8;
     job.spec.micro_batch_size = 1;
     job.spec.virtual_replicas = 4;
     plan::Plan& plan = job.plan;
-    plan.mode = mode;
     plan.replicas = 4;
     plan.microbatch_size = 1;
     plan.num_microbatches = 8;
     for (std::vector<plan::LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
-      for (plan::LayerGroup& group : *groups) group.device = data ? 0 : group.device;
+      for (plan::LayerGroup& group : *groups) {
+        if (mode == Mode::kData) group.devices = plan::DeviceSet::First(devices);
+        // Each its own set: all devices, one, three quarters of the work on one, or two.
+        if (mode != Mode::kMixed) continue;
+        const plan::DeviceSet sets[] = {
+            plan::DeviceSet::First(devices), devices - 1, {0, 0, 0, devices - 1}, {devices - 1, 0}};
+        group.devices = sets[group.layers.first % 4];
+      }
     }
     plan::LayerGroup& keeper = plan.backward_groups[2];
-    keeper.keep_weights = keeper.keep_stash = keeper.keep_activations = keeps;
-    const std::vector<int> choice = parts < 0
-                                        ? std::vector<int>{plan.num_shards(), 4}
-                                        : std::vector<int>{std::max(parts, plan.num_shards())};
+    keeper.keep_weights = keeps;
+    keeper.keep_stash = keeper.keep_activations = keeps && plan::CanKeepStash(plan, keeper);
     for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
-      plan.backward_groups[g].gradient_parts = choice[g % choice.size()];
+      plan::LayerGroup& group = plan.backward_groups[g];
+      const int wanted = parts >= 0 ? parts : g % 2 == 0 ? 1 : 4;
+      group.gradient_parts = std::max(wanted, group.devices.size());
     }
     plan::TieParts(model_, plan);
     plan.gradient_ring = plan::ArenaLayout::MinimalRing(model_, plan);
@@ -293,17 +299,18 @@ class ReplicasTrainingTest : public TrainingTest {
 };
 
 TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
-  const Outcome expected = Plain(ReplicaJob(plan::ParallelMode::kData, 1, false, 0));
-  using Mode = plan::ParallelMode;
+  const Outcome expected = Plain(ReplicaJob(Mode::kData, 1, false, 0));
   for (const auto& [mode, devices, parts, kill] : {std::tuple(Mode::kData, 1, 1, false),
                                                    {Mode::kData, 2, 2, true},
                                                    {Mode::kData, 2, 4, false},
                                                    {Mode::kData, 4, 4, false},
                                                    {Mode::kPipeline, 2, 1, true},
                                                    {Mode::kPipeline, 2, 2, false},
-                                                   {Mode::kPipeline, 2, -1, true}}) {
+                                                   {Mode::kPipeline, 2, -1, true},
+                                                   {Mode::kMixed, 2, 1, true},
+                                                   {Mode::kMixed, 4, -1, true}}) {
     SCOPED_TRACE(::testing::Message()
-                 << ToString(mode) << " on " << devices << ", gradients in " << parts);
+                 << static_cast<int>(mode) << " on " << devices << ", gradients in " << parts);
     testing_support::MiniCoordinator coordinator(ReplicaJob(mode, devices, devices == 2, 0, parts));
     coordinator.OnEventNumber([&, kills = kill](int64_t number) {
       if (kills && number == 90) coordinator.Kill({runner::Role::kWorker, 1});
@@ -315,7 +322,7 @@ TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
 }
 
 TEST_F(ReplicasTrainingTest, Clipping) {
-  const testing_support::MiniJob job = ReplicaJob(plan::ParallelMode::kData, 2, true, 0.5);
+  const testing_support::MiniJob job = ReplicaJob(Mode::kData, 2, true, 0.5);
   testing_support::MiniCoordinator coordinator(job);
   ASSERT_EQ(coordinator.Run(), absl::OkStatus());
   ExpectSame(coordinator, Plain(job));

@@ -20,10 +20,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-plan::Plan ReplicaPlan(const model::ModelSpec& model, plan::ParallelMode mode, int devices,
-                       int replicas, int microbatches = 4, int parts = 0) {
-  plan::Plan plan = SmallPlan(model, mode == plan::ParallelMode::kData ? 1 : devices);
-  plan.mode = mode;
+enum class Mode { kPipeline, kData };
+
+// In data mode all groups are on as many of the devices as divide the replicas.
+plan::Plan ReplicaPlan(const model::ModelSpec& model, Mode mode, int devices, int replicas,
+                       int microbatches = 4, int parts = 0) {
+  plan::Plan plan = SmallPlan(model, mode == Mode::kData ? 1 : devices);
+  int all = 1;
+  while (all * 2 <= devices && replicas % (all * 2) == 0) all *= 2;
+  for (auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (plan::LayerGroup& group : *groups) {
+      if (mode == Mode::kData) group.devices = plan::DeviceSet::First(all);
+    }
+  }
   plan.replicas = replicas;
   for (plan::LayerGroup& group : plan.backward_groups) {
     group.gradient_parts = parts > 0 ? parts : replicas;
@@ -94,7 +103,7 @@ class ReplicasTest : public ::testing::Test {
 // Each device runs all groups with its half of the microbatches and loads all weights; the updates
 // sum the gradients of both, in order.
 TEST_F(ReplicasTest, DataModeOnTwoDevices) {
-  const plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kData, 2, 2);
+  const plan::Plan plan = ReplicaPlan(model_, Mode::kData, 2, 2);
   ASSERT_TRUE(plan::CheckPlan(model_, plan).ok());
   const std::vector<command::Command> commands = Run(plan);
   const command::LaneTable lanes(2);
@@ -127,7 +136,7 @@ TEST_F(ReplicasTest, DataModeOnTwoDevices) {
 // One set of gradient buffers: a replica begins when the gradients of the one before have left.
 // Weights are loaded once for all of them.
 TEST_F(ReplicasTest, ReplicasOnOneDeviceFollowEachOther) {
-  for (plan::ParallelMode mode : {plan::ParallelMode::kData, plan::ParallelMode::kPipeline}) {
+  for (Mode mode : {Mode::kData, Mode::kPipeline}) {
     const plan::Plan plan = ReplicaPlan(model_, mode, 1, 2);
     const std::vector<command::Command> commands = Run(plan);
     EXPECT_EQ(LaneText(commands, 0),
@@ -159,7 +168,7 @@ TEST_F(ReplicasTest, ReplicasOnOneDeviceFollowEachOther) {
 }
 
 TEST_F(ReplicasTest, PipelineOnTwoDevices) {
-  const plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 2, 2);
+  const plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 2, 2);
   const std::vector<command::Command> commands = Run(plan);
   EXPECT_EQ(LaneText(commands, 0),
             "F0.0 F0.1 F0.2 F0.3 [FB2.0 FB2.1] [FB2.2 FB2.3] [B0.0 B0.1] [B0.2 B0.3] ");
@@ -168,8 +177,8 @@ TEST_F(ReplicasTest, PipelineOnTwoDevices) {
 
 // Four replicas on three devices: two shards; the third device has nothing to do.
 TEST_F(ReplicasTest, UsesAsManyDevicesAsDivideTheReplicas) {
-  const plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kData, 3, 4);
-  EXPECT_EQ(plan.num_shards(), 2);
+  const plan::Plan plan = ReplicaPlan(model_, Mode::kData, 3, 4);
+  EXPECT_EQ(plan.backward_groups[0].devices.num_shards(), 2);
   const std::vector<command::Command> commands = Run(plan);
   EXPECT_THAT(LaneText(commands, 0), HasSubstr("[FB2.0] [FB2.1] [B1.0] "));
   EXPECT_THAT(LaneText(commands, 5), HasSubstr("[FB2.2] [FB2.3] [B1.2] "));
@@ -179,14 +188,17 @@ TEST_F(ReplicasTest, UsesAsManyDevicesAsDivideTheReplicas) {
 // The link that devices share carries weights once; from the first of them they go on from device
 // to device, each copy behind the one that brought them to where it begins.
 TEST_F(ReplicasTest, DevicesBehindOneLinkPassWeightsOn) {
-  plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kData, 4, 4, /*microbatches=*/32);
+  plan::Plan plan = ReplicaPlan(model_, Mode::kData, 4, 4, /*microbatches=*/32);
   for (int device : {0, 1, 3}) plan.devices[device].root = 1;
-  ASSERT_EQ(plan::WeightPeer(plan, 1), -1);
+  const auto peer = [&plan](int shard) {
+    return plan::WeightPeer(plan, plan.forward_groups[0], shard);
+  };
+  ASSERT_EQ(peer(1), -1);
   plan.pass_weights = true;
-  ASSERT_EQ(plan::WeightPeer(plan, 0), -1);
-  ASSERT_EQ(plan::WeightPeer(plan, 1), 0);
-  ASSERT_EQ(plan::WeightPeer(plan, 2), -1);
-  ASSERT_EQ(plan::WeightPeer(plan, 3), 1);
+  ASSERT_EQ(peer(0), -1);
+  ASSERT_EQ(peer(1), 0);
+  ASSERT_EQ(peer(2), -1);
+  ASSERT_EQ(peer(3), 1);
   const command::LaneTable lanes(4);
   std::map<int, int> loads, passes;                              // by device
   std::map<std::pair<int, Bytes>, command::SemaphoreWait> came;  // by device and place: its copy
@@ -200,7 +212,7 @@ TEST_F(ReplicasTest, DevicesBehindOneLinkPassWeightsOn) {
         by_host += copy->size;
       } else if (from.device >= 0 && to.device >= 0) {
         ++passes[to.device];
-        EXPECT_EQ(from.device, plan::WeightPeer(plan, to.device));
+        EXPECT_EQ(from.device, peer(to.device));
         EXPECT_THAT(command.header.waits, ::testing::Contains(came.at({from.device, from.offset})));
       } else {
         continue;
@@ -219,9 +231,39 @@ TEST_F(ReplicasTest, DevicesBehindOneLinkPassWeightsOn) {
   EXPECT_EQ(by_host, plan::ComputeMinimalSwap(model_, plan).weights);
 }
 
+// The first groups on both devices, the last one on one of them, which has three quarters of the
+// middle one: each microbatch goes from the device that makes it to the one that needs it.
+TEST_F(ReplicasTest, EachGroupHasItsOwnSetOfDevices) {
+  plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 2, 4);
+  plan.forward_groups[0].devices = plan.backward_groups[0].devices = {0, 1};
+  plan.forward_groups[1].devices = plan.backward_groups[1].devices = {0, 0, 0, 1};
+  plan.backward_groups[2].devices = 1;
+  ASSERT_EQ(plan::CheckPlan(model_, plan), absl::OkStatus());
+  const std::vector<command::Command> commands = Run(plan);
+  EXPECT_EQ(LaneText(commands, 0), "F0.0 F0.1 F1.0 F1.1 F1.2 [B1.0] [B1.1] [B1.2] [B0.0] [B0.1] ");
+  EXPECT_EQ(LaneText(commands, 5),
+            "F0.2 F0.3 F1.3 [FB2.0] [FB2.1] [FB2.2] [FB2.3] [B1.3] [B0.2] [B0.3] ");
+  Bytes weights, gradients;
+  std::map<int, int> sends;  // by device that has them
+  for (const command::Command& command : commands) {
+    const auto* copy = std::get_if<command::Transfer>(&command.body);
+    if (copy == nullptr) continue;
+    if (copy->traffic == command::TrafficClass::kWeights) weights += copy->size;
+    if (copy->traffic == command::TrafficClass::kGradients) gradients += copy->size;
+    if (copy->source.device >= 0 && copy->destination.device >= 0) ++sends[copy->source.device];
+  }
+  EXPECT_EQ(weights, plan::ComputeMinimalSwap(model_, plan).weights);
+  EXPECT_EQ(gradients, plan::ComputeMinimalSwap(model_, plan).gradients);
+  // Of microbatches 0 to 3: the third to device 0, three of them on to device 1; back three, and
+  // the third again.
+  EXPECT_LE(sends[0], 4);
+  EXPECT_LE(sends[1], 4);
+  EXPECT_GT(sends[0] + sends[1], 0);
+}
+
 // What each shard's device keeps lies there, the places of its own microbatches only.
 TEST_F(ReplicasTest, EachShardKeepsItsOwn) {
-  plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kData, 2, 2);
+  plan::Plan plan = ReplicaPlan(model_, Mode::kData, 2, 2);
   for (plan::LayerGroup& group : plan.backward_groups) group.keep_stash = true;
   plan.backward_groups[1].keep_weights = plan.backward_groups[1].keep_activations = true;
   ASSERT_TRUE(plan::CheckPlan(model_, plan).ok());
@@ -242,8 +284,7 @@ TEST_F(ReplicasTest, EachShardKeepsItsOwn) {
 // The replicas of a part are added up on the device, each in the buffer behind the sums that wait.
 TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
   for (const int parts : {1, 2}) {
-    const plan::Plan plan =
-        ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, /*replicas=*/4, 8, parts);
+    const plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 1, /*replicas=*/4, 8, parts);
     ASSERT_EQ(plan::CheckPlan(model_, plan), absl::OkStatus());
     std::vector<std::string> sums;  // of the head: replica, whether it begins, ends, is stored
     std::vector<Bytes> buffers;
@@ -267,8 +308,8 @@ TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
     EXPECT_THAT(buffers, ::testing::Each(buffers.front()));
     EXPECT_EQ(copies, 3 * parts);
   }
-  const plan::Plan one = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, 1),
-                   four = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, 4, 8, 1);
+  const plan::Plan one = ReplicaPlan(model_, Mode::kPipeline, 1, 1),
+                   four = ReplicaPlan(model_, Mode::kPipeline, 1, 4, 8, 1);
   const auto gradient = [&](const plan::Plan& plan) {
     GroupExecution execution = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
     return LayOutItems(model_, plan, execution)[1];
@@ -280,8 +321,7 @@ TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
 
 class ShardRecoveryTest : public ReplicasTest {
  protected:
-  ShardRecoveryTest()
-      : plan_(ReplicaPlan(model_, plan::ParallelMode::kData, 2, 2)), table_(model_, 4, 2) {
+  ShardRecoveryTest() : plan_(ReplicaPlan(model_, Mode::kData, 2, 2)), table_(model_, 4, 2) {
     records_.resize(table_.size());
     for (int i = 0; i < table_.size(); ++i) records_[i].key = table_.KeyOf(i);
     for (int block = 0; block < 3; ++block) {
@@ -341,7 +381,7 @@ TEST_F(ShardRecoveryTest, RunsOnlyTheForwardsThatAShardLacks) {
 
 // A shard has several replicas, one is missing: the shard runs all of them, no other does.
 TEST_F(ShardRecoveryTest, AMissingReplicaIsItsShardsToMake) {
-  plan_ = ReplicaPlan(model_, plan::ParallelMode::kData, 2, 4);
+  plan_ = ReplicaPlan(model_, Mode::kData, 2, 4);
   table_ = command::ObjectTableLayout(model_, 4, 4);
   std::vector<command::ObjectView> records(table_.size());
   std::swap(records, records_);
@@ -365,15 +405,17 @@ TEST_F(ShardRecoveryTest, AMissingReplicaIsItsShardsToMake) {
   const absl::StatusOr<recovery::StepWork> work =
       recovery::DeriveStepWork(model_, plan_, plan::ArenaLayout(model_, plan_), *frontier, 0);
   ASSERT_TRUE(work.ok()) << work.status();
-  EXPECT_THAT(work->shards[0].backward, ElementsAre(false, false, false));
-  EXPECT_THAT(work->shards[1].backward, ElementsAre(false, true, false));
-  EXPECT_THAT(work->shards[1].forward, ElementsAre(IsEmpty(), IsEmpty()));
+  EXPECT_THAT(work->backward, ElementsAre(ElementsAre(false, false), ElementsAre(false, true),
+                                          ElementsAre(false, false)));
+  for (const std::vector<recovery::ForwardWork>& group : work->forward) {
+    for (const recovery::ForwardWork& shard : group) EXPECT_THAT(shard.tasks, IsEmpty());
+  }
 }
 
 // ---- What a plan may be ----
 
 TEST_F(ReplicasTest, PlansThatDoNotDivideAreRefused) {
-  plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 2, 4);
+  plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 2, 4);
   const auto refused = [&](absl::string_view why) {
     EXPECT_THAT(plan::CheckPlan(model_, plan).message(), HasSubstr(std::string(why)));
   };
@@ -390,14 +432,26 @@ TEST_F(ReplicasTest, PlansThatDoNotDivideAreRefused) {
   plan.microbatches_per_forward_task = 3;
   refused("do not divide the 4 of a step");
   plan.microbatches_per_forward_task = 1;
-  plan.mode = plan::ParallelMode::kData;
-  EXPECT_THAT(
-      plan::CheckPlan(model_, plan).message(),
-      HasSubstr("forward group of layers 1 to 1 on device 1; with harmony-dp every device"));
+  plan.forward_groups[1].devices = {0, 1, 0, 1};
+  refused("forward group of layers 1 to 1 on device 0 twice (0+1+0+1), others between");
+  plan.forward_groups[1].devices = {0, 1, 2};
+  refused("forward group of layers 1 to 1 on 3 devices, which do not divide the 4 replicas");
+  plan.forward_groups[1].devices = {0, 2};
+  refused("forward group of layers 1 to 1 on device 2 of 2");
+  plan.backward_groups[1].devices = {0, 1};
+  plan.forward_groups[1].devices = {0, 1};
+  refused("1 parts of gradients (gradient_parts) do not divide 4 replicas on 2 devices");
+  plan.backward_groups[1].gradient_parts = 2;
+  EXPECT_TRUE(plan::CheckPlan(model_, plan).ok());
+  plan.microbatches_per_forward_task = 4;
+  refused("forward tasks of 4 microbatches at once do not divide the 2 of a device");
+  plan.microbatches_per_forward_task = 1;
+  plan.backward_groups[1].keep_stash = true;  // device 0 makes all of it, and keeps the first half
+  refused("keeps its stash (keep_stash) on device 0+1, of which one makes some of what it keeps");
 }
 
 TEST_F(ReplicasTest, RingAndSlotsHoldTheGradientsOfAllReplicas) {
-  plan::Plan plan = ReplicaPlan(model_, plan::ParallelMode::kPipeline, 1, 4);
+  plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 1, 4);
   plan::Plan one = plan;
   one.replicas = 1;
   for (plan::LayerGroup& group : one.backward_groups) group.gradient_parts = 1;

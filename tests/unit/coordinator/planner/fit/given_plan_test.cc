@@ -74,8 +74,8 @@ TEST_F(GivenPlanTest, RefusesWhatIsNotForThisJobOrMachine) {
   given_.update = job::UpdateMode::kEager;
   Expect("max_grad_norm");
   job_.max_grad_norm = 0;
-  given_.backward_groups.back().device = 5;
-  Expect("].device: 5");
+  given_.backward_groups.back().devices = 5;
+  Expect("].devices: 5");
   given_ = result_.plan;
   machine_.devices = *plan::ParseDevices("sim*2:mem=4202496");  // the workspace and no more
   Expect("groups[", absl::StatusCode::kResourceExhausted);

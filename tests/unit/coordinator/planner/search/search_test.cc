@@ -72,24 +72,30 @@ std::vector<plan::DeviceSpec> RandomDevices(CounterRandom& random, int count) {
 }
 
 // Layers, devices and microbatches so that all plans can be looked at in a moment.
-Instance RandomInstance(uint64_t seed, plan::ParallelMode mode) {
+Instance RandomInstance(uint64_t seed, DeviceSets sets) {
   static constexpr int kSizes[][3] = {// layers, devices, free placement
                                       {3, 2, 1}, {4, 2, 1}, {8, 1, 1}, {6, 2, 0},
                                       {7, 3, 0}, {4, 3, 1}, {5, 2, 1}, {8, 3, 0},
                                       {3, 3, 1}, {6, 2, 1}, {5, 3, 0}, {7, 1, 1}};
   CounterRandom random(seed, 13);
-  const auto& size = kSizes[seed % std::size(kSizes)];
+  // On any sets of devices there are more plans of as many layers.
+  static constexpr int kSizesOfSets[][3] = {{3, 2, 1}, {4, 2, 1}, {3, 3, 1},
+                                            {6, 3, 0}, {4, 3, 0}, {6, 2, 0}};
+  const auto& size = sets == DeviceSets::kAny ? kSizesOfSets[seed % std::size(kSizesOfSets)]
+                                              : kSizes[seed % std::size(kSizes)];
   Instance instance;
   instance.model = dispatch::SmallModel(size[0] - 2, random.Below(2) == 0);
   instance.free_placement = size[2] == 1;
   job::JobSpec& job = instance.job;
-  job.mode = mode == plan::ParallelMode::kData ? "harmony-dp" : "harmony-pp";
+  job.mode = sets == DeviceSets::kAny   ? "auto"
+             : sets == DeviceSets::kAll ? "harmony-dp"
+                                        : "harmony-pp";
   job.sequence_length = 16;
   job.max_steps = 20'000;  // a run of half a minute, which is worth a whole search
   job.global_batch_size = 1 + static_cast<int64_t>(random.Below(4));
-  if (mode == plan::ParallelMode::kData) {
+  if (sets != DeviceSets::kSingle) {
     job.global_batch_size = random.Below(2) == 0 ? 2 : 4;
-    instance.division = {mode, random.Below(2) == 0 ? 2 : static_cast<int>(job.global_batch_size)};
+    instance.division = {sets, random.Below(2) == 0 ? 2 : static_cast<int>(job.global_batch_size)};
   }
   job.virtual_replicas = instance.division.replicas;
   // 0: forward tasks may have another size than backward tasks.
@@ -105,6 +111,9 @@ Instance RandomInstance(uint64_t seed, plan::ParallelMode mode) {
       job::StashPlacement::kHost, job::StashPlacement::kDevice, job::StashPlacement::kAuto,
       job::StashPlacement::kAuto};
   job.stash = kStashes[few ? random.Below(4) : random.Below(8) / 7];
+  if (sets == DeviceSets::kAny && job.stash == job::StashPlacement::kDevice) {
+    job.stash = job::StashPlacement::kHost;  // with the other there are no sets
+  }
   instance.machine.devices = RandomDevices(random, size[1]);
   return instance;
 }
@@ -125,10 +134,10 @@ void ForEachPartition(int end,
 }
 
 // Every placement of the partition's groups.
-void ForEachPlacement(const Instance& instance, const std::vector<model::LayerRange>& partition,
+void ForEachPlacement(const Instance& instance, const std::vector<plan::DeviceSet>& choices,
+                      const std::vector<model::LayerRange>& partition,
                       const std::function<void(const std::vector<plan::LayerGroup>&)>& take) {
-  const bool data = instance.division.mode == plan::ParallelMode::kData;
-  const int devices = data ? 1 : static_cast<int>(instance.machine.devices.size());
+  const auto devices = static_cast<int64_t>(choices.size());
   int64_t count = devices;
   for (size_t i = 1; instance.free_placement && i < partition.size(); ++i) count *= devices;
   if (partition.empty()) count = 1;
@@ -139,7 +148,7 @@ void ForEachPlacement(const Instance& instance, const std::vector<model::LayerRa
       const int64_t device =
           instance.free_placement ? digits % devices : (code + static_cast<int64_t>(g)) % devices;
       digits /= devices;
-      groups.push_back({partition[g], static_cast<int>(device)});
+      groups.push_back({partition[g], choices[static_cast<size_t>(device)]});
     }
     take(groups);
   }
@@ -160,10 +169,11 @@ class BruteForce {
   // Simulates what the bounds do not rule out; the best score below `best`.
   Nanos Run(Nanos best) {
     best_ = best;
+    const std::vector<plan::DeviceSet> choices = builder_.DeviceChoices();
     ForEachPartition(instance_.model.num_layers(), [&](const auto& backward) {
       ForEachPartition(backward.back().first, [&](const auto& forward) {
-        ForEachPlacement(instance_, backward, [&](const auto& backward_groups) {
-          ForEachPlacement(instance_, forward, [&](const auto& forward_groups) {
+        ForEachPlacement(instance_, choices, backward, [&](const auto& backward_groups) {
+          ForEachPlacement(instance_, choices, forward, [&](const auto& forward_groups) {
             plan::Plan plan = shape_;
             plan.backward_groups = backward_groups;
             plan.forward_groups = forward_groups;
@@ -224,7 +234,10 @@ class BruteForce {
       for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
         plan.backward_groups[g].keep_stash = (keep >> g & 1) != 0;
       }
-      Activations(plan);
+      const auto can = [&plan](const plan::LayerGroup& group) {
+        return !group.keep_stash || plan::CanKeepStash(plan, group);
+      };
+      if (absl::c_all_of(plan.backward_groups, can)) Activations(plan);
     }
   }
 
@@ -238,9 +251,9 @@ class BruteForce {
       for (size_t i = 0; i < keepers.size(); ++i) {
         plan.backward_groups[keepers[i]].keep_activations = (keep >> i & 1) != 0;
       }
-      for (int task_microbatches = 1; task_microbatches <= plan.shard_microbatches();
-           ++task_microbatches) {
-        if (plan.shard_microbatches() % task_microbatches != 0) continue;
+      const int each = plan.num_microbatches / builder_.DeviceChoices().back().size();
+      for (int task_microbatches = 1; task_microbatches <= each; ++task_microbatches) {
+        if (each % task_microbatches != 0) continue;
         if (task_microbatches > 1 && (keep != 0 || instance_.job.micro_batch_size > 0)) continue;
         plan.microbatches_per_forward_task = task_microbatches;
         for (int slots = 1; slots <= 3; ++slots) {
@@ -278,10 +291,10 @@ class BruteForce {
 
 std::string Seed(uint64_t seed) { return testing_support::Replay("search_test", seed); }
 
-void CompareWithBruteForce(plan::ParallelMode mode) {
+void CompareWithBruteForce(DeviceSets sets) {
   int feasible = 0;
   for (uint64_t seed = first; seed < first + instances; ++seed) {
-    const Instance instance = RandomInstance(seed, mode);
+    const Instance instance = RandomInstance(seed, sets);
     const PlanBuilder builder(instance.model, instance.job, instance.machine, 1, instance.division);
     PlannerOptions options;
     options.microbatch_size = 1;
@@ -306,9 +319,10 @@ void CompareWithBruteForce(plan::ParallelMode mode) {
     std::printf(
         "%s, seed %2llu: %zu layers, %zu devices: %lld plans, %lld simulated; the search: %lld "
         "bounded, %lld simulated, forward tasks of %d%s\n",
-        ToString(mode), static_cast<unsigned long long>(seed), instance.model.layers.size(),
-        instance.machine.devices.size(), static_cast<long long>(brute.looked_at()),
-        static_cast<long long>(brute.simulated()), static_cast<long long>(found->report.bounded),
+        plan::ModeOf(found->plan), static_cast<unsigned long long>(seed),
+        instance.model.layers.size(), instance.machine.devices.size(),
+        static_cast<long long>(brute.looked_at()), static_cast<long long>(brute.simulated()),
+        static_cast<long long>(found->report.bounded),
         static_cast<long long>(found->report.simulations),
         found->plan.microbatches_per_forward_task, found->report.exhaustive ? ", proved" : "");
   }
@@ -322,6 +336,10 @@ TEST(NeighboursTest, HaveWhatARandomMoveMakes) {
     plan::Plan plan = dispatch::SmallPlan(dispatch::SmallModel(4), 3);
     MoveRules rules;
     rules.forward_task_sizes = {1, 2};
+    plan.replicas = 2;
+    std::vector<plan::DeviceSet> choices = {0, 1, 2};
+    if (seed % 2 == 0) choices.push_back({0, 1});
+    SetDeviceChoices(std::move(choices), &rules);
     for (int i = 0; i < 20; ++i) RandomMove(rules, random, &plan);
     for (plan::LayerGroup& group : plan.backward_groups) {  // a part of it keeps nothing
       group.keep_weights = group.keep_stash = group.keep_activations = false;
@@ -343,12 +361,14 @@ TEST(NeighboursTest, HaveWhatARandomMoveMakes) {
   }
 }
 
-TEST(SearchTest, BruteForceFindsNothingBetter) {
-  CompareWithBruteForce(plan::ParallelMode::kPipeline);
-}
+TEST(SearchTest, BruteForceFindsNothingBetter) { CompareWithBruteForce(DeviceSets::kSingle); }
 
 TEST(SearchTest, BruteForceFindsNothingBetterInDataMode) {
-  CompareWithBruteForce(plan::ParallelMode::kData);
+  CompareWithBruteForce(DeviceSets::kAll);
+}
+
+TEST(SearchTest, BruteForceFindsNothingBetterOnSetsOfDevices) {
+  CompareWithBruteForce(DeviceSets::kAny);
 }
 
 }  // namespace

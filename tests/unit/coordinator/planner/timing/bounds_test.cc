@@ -26,10 +26,13 @@ uint64_t Instances(uint64_t usual) { return instances > 0 ? instances : usual; }
 
 std::vector<int> AllForwardTaskSizes(const plan::Plan& plan) {
   std::vector<int> forward_task_sizes;
-  for (int task_microbatches = 1; task_microbatches <= plan.shard_microbatches();
-       ++task_microbatches) {
-    if (plan.shard_microbatches() % task_microbatches == 0)
-      forward_task_sizes.push_back(task_microbatches);
+  int entries = 1;
+  for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (const plan::LayerGroup& group : *groups) entries = std::max(entries, group.devices.size());
+  }
+  const int each = plan.num_microbatches / entries;
+  for (int task_microbatches = 1; task_microbatches <= each; ++task_microbatches) {
+    if (each % task_microbatches == 0) forward_task_sizes.push_back(task_microbatches);
   }
   return forward_task_sizes;
 }
@@ -111,7 +114,7 @@ std::string Seed(uint64_t seed) { return testing_support::Replay("bounds_test", 
 
 TEST(BoundsTest, NoSimulatedStepIsShorter) {
   double tightness = 0, any_tightness = 0;
-  int data = 0;
+  int data = 0, mixed = 0;
   const uint64_t cases = Instances(1500);
   for (uint64_t seed = first; seed < first + cases; ++seed) {
     const sim::RandomCase c = sim::MakeRandomCase(seed);
@@ -127,17 +130,21 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
         << DebugString(c.plan);
     plan::Plan shape = c.plan;
     AddWorkspace(c.model, &shape);
-    const Nanos any = bounds.OfAnyPlan(shape, AllForwardTaskSizes(c.plan));
+    const DeviceSets sets = SetsOf(c.plan);
+    const Nanos any = bounds.OfAnyPlan(shape, sets, AllForwardTaskSizes(c.plan));
     ASSERT_LE(any, estimate->step) << Seed(seed) << "\n" << DebugString(c.plan);
-    data += c.plan.mode == plan::ParallelMode::kData && c.plan.num_shards() > 1 ? 1 : 0;
+    data += sets == DeviceSets::kAll ? 1 : 0;
+    mixed += sets == DeviceSets::kAny ? 1 : 0;
     tightness += bound.step.seconds() / estimate->step.seconds();
     any_tightness += any.seconds() / estimate->step.seconds();
   }
   const auto count = static_cast<double>(cases);
   std::printf("bound / simulated: %.3f of a plan, %.3f of any plan\n", tightness / count,
               any_tightness / count);
-  EXPECT_GT(tightness / count, 0.9);                 // or the search would simulate too much
-  EXPECT_GT(static_cast<double>(data), count / 20);  // of both modes
+  EXPECT_GT(tightness / count, 0.9);  // or the search would simulate too much
+  // Of all kinds.
+  EXPECT_GT(static_cast<double>(data), count / 20);
+  EXPECT_GT(static_cast<double>(mixed), count / 10);
 }
 
 // A forward task takes the same time whatever it runs, so all microbatches at once are best.
@@ -159,7 +166,8 @@ TEST(BoundsTest, OfAnyPlanKnowsOfForwardTasksOfManyMicrobatches) {
   const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, plan, ByLayer());
   ASSERT_TRUE(estimate.ok()) << estimate.status();
   TaskCosts tasks(model, plan, std::make_unique<ByLayer>());
-  const Nanos any = Bounds(model, tasks).OfAnyPlan(plan, AllForwardTaskSizes(plan));
+  const Nanos any =
+      Bounds(model, tasks).OfAnyPlan(plan, DeviceSets::kSingle, AllForwardTaskSizes(plan));
   EXPECT_LE(any, estimate->step);
   EXPECT_GT(any.seconds(), 0.8 * estimate->step.seconds());
 }

@@ -123,7 +123,7 @@ TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
 TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
   plan::Plan alone = plan_;
   for (auto* groups : {&alone.forward_groups, &alone.backward_groups}) {
-    for (plan::LayerGroup& group : *groups) group.device = 0;
+    for (plan::LayerGroup& group : *groups) group.devices = 0;
   }
   dispatch::Calibration real;
   real.devices = {{2, 3, 4, 5, 1}};

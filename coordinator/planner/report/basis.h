@@ -1,0 +1,15 @@
+#pragma once
+
+// What a plan's times rest on where nothing was measured, in words. PURE.
+
+#include <string>
+
+#include "common/plan/machine.h"
+
+namespace harmony::planner {
+
+bool AllSpeedsGiven(const plan::MachineSpec& machine);
+// "modelled: the speeds given for the devices ...", or which of them are guesses.
+std::string BasisOfSpeeds(const plan::MachineSpec& machine);
+
+}  // namespace harmony::planner
