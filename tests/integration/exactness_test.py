@@ -42,6 +42,27 @@ class ExactnessTest(harness.Scratch):
                 self.assertEqual(harness.losses(out), harness.losses(plain))
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
 
+    def test_each_group_on_its_own_set_of_devices(self):
+        machine = "sim*4:mem=8MiB"
+        for name, more in (("sets", {}), ("sets-clip", {"max_grad_norm": 0.5})):
+            changes = dict(global_batch_size=16, micro_batch_size=1, layer_groups=[2, 2, 2], **more)
+            job, _ = self.job(f"{name}-plain", **changes)
+            plain = self.plain(job, self.dir / f"{name}-plain-out")
+            job, out = self.job(name, **changes)
+            plan = self.plan(job, machine)["plan"]
+            groups = plan["forward_groups"] + plan["backward_groups"]
+            for group, devices in zip(groups, ([1, 0], [3], [0, 1, 2, 3], [0, 0, 0, 1], [2, 3])):
+                group["devices"] = devices
+                if "gradient_parts" in group:
+                    group.update(gradient_parts=4, keep_weights=False, keep_stash=False, keep_activations=False)
+            (self.dir / "plan.json").write_text(json.dumps(plan))
+            self.harmony("run", job, "--devices", machine, "--plan", self.dir / "plan.json")
+            self.assertEqual(harness.losses(out), harness.losses(plain))
+            self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
+            self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
+            said = self.harmony("plan", job, "--devices", machine, "--plan", self.dir / "plan.json", "--explain").stdout
+            self.assertIn("4 of 5 groups (forward and backward) run on several devices", said)
+
     def test_with_gradients_that_leave_in_many_parts(self):
         changes = dict(global_batch_size=16, micro_batch_size=1, layer_groups=[2, 2, 2])
         job, _ = self.job("parts-plain", **changes)

@@ -111,7 +111,34 @@ std::vector<plan::DeviceSet> PlanBuilder::DeviceChoices() const {
       for (int d = first + 1; d < first + count; ++d) some.Add(d);
     }
   }
+  const bool known = absl::c_all_of(
+      machine_.devices, [](const plan::DeviceSpec& device) { return device.flops.value > 0; });
+  for (int entries = 2; known && !alike_devices_ && entries <= replicas_; entries *= 2) {
+    const plan::DeviceSet shares = SharesBySpeed(entries);
+    const bool fresh = shares.num_shards() > 1 && !absl::c_linear_search(choices, shares);
+    if (fresh) choices.push_back(shares);
+  }
   return choices;
+}
+
+plan::DeviceSet PlanBuilder::SharesBySpeed(int entries) const {
+  std::vector<int> shares(machine_.devices.size());
+  const auto after_one_more = [&](size_t d) {
+    return (shares[d] + 1) / machine_.devices[d].flops.value;
+  };
+  for (int i = 0; i < entries; ++i) {
+    size_t next = 0;
+    for (size_t d = 1; d < shares.size(); ++d) {
+      if (after_one_more(d) < after_one_more(next)) next = d;
+    }
+    ++shares[next];
+  }
+  plan::DeviceSet set;
+  set.Clear();
+  for (size_t d = 0; d < shares.size(); ++d) {
+    for (int i = 0; i < shares[d]; ++i) set.Add(static_cast<int>(d));
+  }
+  return set;
 }
 
 std::vector<int> PlanBuilder::ForwardTaskSizes() const {
@@ -126,7 +153,9 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
     return model::WorkspaceBound(model_, model::WorkspaceOf::kForward, {0, 0},
                                  microbatch_ * task_microbatches) <= largest;
   };
-  const int most = shape.num_microbatches / DeviceChoices().back().size();
+  int entries = 1;
+  for (const plan::DeviceSet& set : DeviceChoices()) entries = std::max(entries, set.size());
+  const int most = shape.num_microbatches / entries;
   for (int task_microbatches = 2; task_microbatches <= most; ++task_microbatches) {
     if (most % task_microbatches == 0 && fits(task_microbatches))
       forward_task_sizes.push_back(task_microbatches);

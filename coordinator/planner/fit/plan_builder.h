@@ -36,7 +36,8 @@ class PlanBuilder {
   // leaves that open), two slots.
   plan::Plan Blank() const;
   // The sets of devices that a group may have: single devices and, where the division allows any,
-  // neighbours of which there is a power of two; or all devices.
+  // neighbours of which there is a power of two, and all devices by their speeds, where these are
+  // given and differ; or all devices.
   std::vector<plan::DeviceSet> DeviceChoices() const;
   // Microbatches that a forward task may run, ascending: what divides those of the smallest shard
   // of any of these; 1 alone where the job gives the size.
@@ -73,6 +74,8 @@ class PlanBuilder {
   // layer, with all its gradient buffers and the workspace, has room in the largest device beside
   // the next weights. (With less room gradients would leave in many parts, which the arena holds.)
   int AutoReplicas() const;
+  // So many ranges of a step shared out so that the devices are done at the same time, or nearly.
+  plan::DeviceSet SharesBySpeed(int entries) const;
   // Of groups that do not fit with the parts they have, more. False when none has.
   bool RaiseParts(const StepExecutions& step, plan::Plan* plan) const;
 

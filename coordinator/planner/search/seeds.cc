@@ -187,16 +187,21 @@ std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& sha
   plan.forward_groups = found.forward_groups;
   plan.backward_groups = found.backward_groups;
   std::vector<plan::Plan> plans = {plan};
+  const auto add = [&](plan::Plan changed) {
+    FitForward(&changed);
+    PlaceStashes(rules, &changed);
+    plans.push_back(std::move(changed));
+  };
   for (size_t chosen = 0; chosen < rules.device_choices.size(); ++chosen) {
     for (size_t begin = 0; begin <= kMostAtEnds; ++begin) {
       for (size_t end = 0; end <= kMostAtEnds; ++end) {
         plan::Plan changed = plan;
-        if (!Spread(rules, begin, end, chosen, &changed)) continue;
-        FitForward(&changed);
-        PlaceStashes(rules, &changed);
-        plans.push_back(std::move(changed));
+        if (Spread(rules, begin, end, chosen, &changed)) add(std::move(changed));
       }
     }
+    plan::Plan changed = plan;
+    const size_t all = plan.forward_groups.size() + plan.backward_groups.size();
+    if (Spread(rules, all, 0, chosen, &changed)) add(std::move(changed));
   }
   return plans;
 }

@@ -16,9 +16,10 @@ std::vector<plan::Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs,
                                   const MoveRules& rules,
                                   const std::vector<model::LayerRange>& partition);
 
-// What another search has found, as a plan of this one (`shape`: its blank plan); then with the
-// groups at the ends of a step on other sets of devices: where a pipeline fills and drains, and
-// where the last update is waited for, which takes the longer the more gradients it adds up.
+// What another search has found, as a plan of this one (`shape`: its blank plan); then with all
+// groups, or those at the ends of a step, on other sets of devices: where a pipeline fills and
+// drains, and where the last update is waited for, which takes the longer the more gradients it
+// adds up.
 std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& shape,
                                   const MoveRules& rules);
 

@@ -88,6 +88,28 @@ TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
   EXPECT_THAT(ExplainPlan(model, *two, machine), HasSubstr("2 idle"));
 }
 
+// A device that is three times as fast has three quarters of a group's microbatches.
+TEST(PlannerTest, UnequalDevicesShareGroupsByTheirSpeeds) {
+  const model::ModelSpec model = Gpt2();
+  job::JobSpec job = Gpt2Job();
+  const plan::MachineSpec machine = Machine(
+      "sim:mem=2GiB,flops=90G,h2d=4GB/s,d2h=4GB/s,p2p=4GB/s "
+      "sim:mem=2GiB,flops=30G,h2d=4GB/s,d2h=4GB/s,p2p=4GB/s");
+  const PlanBuilder builder(model, job, machine, 1, {DeviceSets::kAny, 8});
+  EXPECT_THAT(builder.DeviceChoices(),
+              ::testing::ElementsAre(plan::DeviceSet(0), plan::DeviceSet(1), plan::DeviceSet{0, 1},
+                                     plan::DeviceSet{0, 0, 0, 1},
+                                     (plan::DeviceSet{0, 0, 0, 0, 0, 0, 1, 1})));
+  const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_STREQ(plan::ModeOf(planned->plan), "harmony-dp");  // all groups on one set
+  EXPECT_EQ(planned->plan.backward_groups[0].devices.num_shards(), 2);
+  job.mode = "harmony-dp";  // in equal shares
+  const absl::StatusOr<PlanResult> equal = PlanQuickly(model, job, machine);
+  ASSERT_TRUE(equal.ok()) << equal.status();
+  EXPECT_LT(planned->estimate.step.seconds(), 0.65 * equal->estimate.step.seconds());
+}
+
 // What devices would each load over the link that they share goes there once.
 TEST(PlannerTest, DevicesThatShareALinkPassWeightsOn) {
   const model::ModelSpec model = Gpt2();
