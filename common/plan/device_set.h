@@ -51,6 +51,13 @@ class DeviceSet {
     for (size_t i = 1; i < entries_.size(); ++i) runs += entries_[i] != entries_[i - 1] ? 1 : 0;
     return runs;
   }
+  // Each entry twice: the same shares as in half as many.
+  bool InPairs() const {
+    for (size_t i = 0; i + 1 < entries_.size(); i += 2) {
+      if (entries_[i] != entries_[i + 1]) return false;
+    }
+    return entries_.size() % 2 == 0;
+  }
   // The run that entry i belongs to.
   int ShardOfEntry(int i) const {
     int runs = 0;

@@ -164,7 +164,7 @@ Shard ShardOf(const Plan& plan, const LayerGroup& group, int number) {
   const DeviceSet& devices = group.devices;
   const int each = plan.num_microbatches / devices.size();
   int begin = 0;
-  while (devices.ShardOfEntry(begin) < number) ++begin;
+  for (int left = number; left > 0; ++begin) left -= devices[begin + 1] != devices[begin] ? 1 : 0;
   int end = begin + 1;
   while (end < devices.size() && devices[end] == devices[begin]) ++end;
   return {devices[begin], begin * each, (end - begin) * each};
@@ -317,7 +317,7 @@ bool CanKeepWeights(const Plan& plan, const LayerGroup& backward_group) {
 
 bool CanKeepActivations(const Plan& plan, const LayerGroup& backward_group) {
   return plan.microbatches_per_forward_task == 1 && StashBoundary(backward_group) > 0 &&
-         CanKeepWeights(plan, backward_group);
+         CanKeepWeights(plan, backward_group) && CanKeepStash(plan, backward_group);
 }
 
 bool CanKeepStash(const Plan& plan, const LayerGroup& backward_group) {

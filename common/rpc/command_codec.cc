@@ -1,8 +1,10 @@
 #include "common/rpc/command_codec.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/wire_fields.h"
 #include "harmony/v1/attach.pb.h"
@@ -248,6 +250,10 @@ plan::DeviceSet DecodeDevices(const v1::Group& in, const v1::Plan& wire, int rep
     return plan::DeviceSet::First(count);
   }
   plan::DeviceSet devices;
+  if (wire.devices_size() > limits::kMostDevices || in.devices_size() > replicas) {
+    read.Wrong(absl::StrCat(field, ".devices"), std::max(wire.devices_size(), in.devices_size()));
+    return devices;
+  }
   devices.Clear();
   for (int device : in.devices()) devices.Add(check(device));
   if (replicas % devices.size() != 0) {

@@ -242,8 +242,10 @@ class Planning {
     if (candidate.division.sets != DeviceSets::kAll || !shared || !builder.alike_devices()) {
       return {};
     }
+    SearchOptions search = options_.search;
+    search.share *= candidate.division.share;
     const SearchResult found =
-        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, options_.search);
+        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search);
     return found.found ? std::vector<plan::Plan>{found.best.plan} : std::vector<plan::Plan>();
   }
 

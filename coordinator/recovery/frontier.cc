@@ -150,10 +150,14 @@ class Derivation {
                                 !HoldsParts(command::ObjectKind::kLoss, 0, groups[g], shard));
       }
     }
-    // What runs needs the gradient of its output: committed, or computed once more from above.
-    for (size_t g = 0; g < fused; ++g) {
-      for (size_t i = 0; i < work_.backward[g].size(); ++i) {
-        if (work_.backward[g][i]) NeedOutputGradient(g, static_cast<int>(i));
+    // What runs needs the gradient of its output: committed, or computed once more from above. What
+    // runs above may write over one that is committed, so until nothing more is to run.
+    for (bool more = true; more;) {
+      more = false;
+      for (size_t g = 0; g < fused; ++g) {
+        for (size_t i = 0; i < work_.backward[g].size(); ++i) {
+          if (work_.backward[g][i]) more |= NeedOutputGradient(g, static_cast<int>(i));
+        }
       }
     }
     for (const std::vector<bool>& shards : work_.backward) {
@@ -161,13 +165,33 @@ class Derivation {
     }
   }
 
-  void NeedOutputGradient(size_t group, int number) {
+  // True when something runs that did not before.
+  bool NeedOutputGradient(size_t group, int number) {
     const plan::Shard shard = plan::ShardOf(plan_, plan_.backward_groups[group], number);
     const plan::LayerGroup& above = plan_.backward_groups[group + 1];
+    bool more = false;
     for (int m = shard.first; m < shard.end(); ++m) {
-      if (Holds(command::ObjectKind::kBoundaryGradient, above.layers.first, m)) continue;
+      if (Holds(command::ObjectKind::kBoundaryGradient, above.layers.first, m) &&
+          !IsWrittenOver(static_cast<int>(group) + 1, m)) {
+        continue;
+      }
+      more |= !work_.backward[group + 1][ShardWith(above, m)];
       work_.backward[group + 1][ShardWith(above, m)] = true;
     }
+    return more;
+  }
+
+  // The place in the arena of the gradient of a group's input is that of a group above, too, which
+  // runs. With eager updates it is not: all gradients are committed, so that none runs whose
+  // gradient another one has taken the place of.
+  bool IsWrittenOver(int group, int microbatch) const {
+    if (plan_.update == job::UpdateMode::kEager) return false;
+    const int groups = static_cast<int>(plan_.backward_groups.size());
+    const int banks = std::min(plan_.boundary_banks, groups - 1);
+    for (int above = group + banks; above < groups; above += banks) {
+      if (BackwardRuns(above, microbatch)) return true;
+    }
+    return false;
   }
 
   size_t ShardWith(const plan::LayerGroup& group, int microbatch) const {

@@ -102,10 +102,12 @@ absl::Status StepBuilder::AddStep(const recovery::StepWork& work, bool checkpoin
   for (int f = 0; f < static_cast<int>(plan_.forward_groups.size()); ++f) {
     const int shards = plan_.forward_groups[f].devices.num_shards();
     for (int shard = 0; shard < shards; ++shard) AddForward(f, shard);
+    AddTasks(forward_executions_[f]);
   }
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
     const int shards = plan_.backward_groups[g].devices.num_shards();
     for (int shard = 0; shard < shards; ++shard) AddBackward(g, shard);
+    AddTasks(backward_executions_[g]);
   }
   AddHostTasks(work);
   return status_;
@@ -153,15 +155,21 @@ int64_t StepBuilder::BeginExecution(GroupExecution execution) {
   if (absl::Status status = AddItems(execution); !status.ok() && status_.ok()) status_ = status;
   const int64_t id = graph_.AddExecution(std::move(execution));
   AddLoads(id);
-  const bool sums = graph_.execution(id).kind != ExecutionKind::kForward;
-  for (int position = 0; position < count; ++position) {
-    AddPosition(id, position);
-    if (sums && Ends(graph_.execution(id), position)) AddPartTail(id, position);
-  }
-  if (graph_.execution(id).kind == ExecutionKind::kFused) {
-    fused_started_ = graph_.execution(id).positions[0].compute;
-  }
   return id;
+}
+
+void StepBuilder::AddTasks(const std::vector<int64_t>& shards) {
+  for (int64_t id : shards) {
+    if (id < 0) continue;
+    const ExecutionKind kind = graph_.execution(id).kind;
+    const int count = static_cast<int>(graph_.execution(id).positions.size());
+    for (int position = 0; position < count; ++position) {
+      AddPosition(id, position);
+      const bool sums = kind != ExecutionKind::kForward;
+      if (sums && Ends(graph_.execution(id), position)) AddPartTail(id, position);
+    }
+    if (kind == ExecutionKind::kFused) fused_started_ = graph_.execution(id).positions[0].compute;
+  }
 }
 
 void StepBuilder::AddLoads(int64_t execution_id) {

@@ -47,7 +47,11 @@ class StepBuilder {
  private:
   void AddForward(int group, int shard);
   void AddBackward(int group, int shard);
+  // With its memory and its loads. The tasks of a group's shards follow when all of these are
+  // there: a lane that passes weights on from one device to the next would else have that behind
+  // all outputs of the first one's tasks.
   int64_t BeginExecution(GroupExecution execution);
+  void AddTasks(const std::vector<int64_t>& shards);
   void AddLoads(int64_t execution_id);
   NodeId AddLoad(int64_t execution_id, int position);
   // What passes weights on to it, if that runs in this step.

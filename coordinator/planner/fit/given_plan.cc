@@ -1,5 +1,6 @@
 #include "coordinator/planner/fit/given_plan.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/dispatch/memory/kept_layout.h"
@@ -27,9 +28,13 @@ absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
                      ", but the job has micro_batch_size: ", job.micro_batch_size,
                      ", which forward and backward both use (auto leaves it ", "open)"));
   }
-  // With one device, a plan is of either mode.
+  // With one device, or where the replicas allow no more, a plan is of either mode.
   const absl::string_view mode = ModeOf(given);
-  if (job.mode != "auto" && job.mode != mode && given.devices.size() > 1) {
+  const bool all = absl::c_all_of(given.backward_groups, [&](const plan::LayerGroup& group) {
+    return group.devices == AllDevices(given);
+  });
+  const bool either = job.mode == "harmony-dp" && mode == "harmony-pp" && all;
+  if (job.mode != "auto" && job.mode != mode && !either) {
     return absl::InvalidArgumentError(
         absl::StrCat("the groups' devices make it ", mode, ", but the job has mode: ", job.mode));
   }

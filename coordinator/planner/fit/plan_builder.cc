@@ -16,6 +16,8 @@ namespace {
 // Such a part of the step has to be won by what takes half the gradients' bytes more, and no more
 // by what takes more still; by what takes less, in proportion less.
 constexpr double kWorthMoreHostMemory = 0.02;
+// Ranges of a step that unequal devices share out.
+constexpr int kMostShares = 16;
 
 }  // namespace
 
@@ -113,10 +115,13 @@ std::vector<plan::DeviceSet> PlanBuilder::DeviceChoices() const {
   }
   const bool known = absl::c_all_of(
       machine_.devices, [](const plan::DeviceSpec& device) { return device.flops.value > 0; });
-  for (int entries = 2; known && !alike_devices_ && entries <= replicas_; entries *= 2) {
-    const plan::DeviceSet shares = SharesBySpeed(entries);
-    const bool fresh = shares.num_shards() > 1 && !absl::c_linear_search(choices, shares);
-    if (fresh) choices.push_back(shares);
+  const int finest = std::min(replicas_, kMostShares);
+  for (int entries = 2; known && !alike_devices_ && entries <= finest; entries *= 2) {
+    plan::DeviceSet shares = SharesBySpeed(entries);
+    // A set whose entries come in pairs is the one of half as many.
+    const bool fresh =
+        shares.num_shards() > 1 && !shares.InPairs() && !absl::c_linear_search(choices, shares);
+    if (fresh) choices.push_back(std::move(shares));
   }
   return choices;
 }
@@ -153,9 +158,7 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
     return model::WorkspaceBound(model_, model::WorkspaceOf::kForward, {0, 0},
                                  microbatch_ * task_microbatches) <= largest;
   };
-  int entries = 1;
-  for (const plan::DeviceSet& set : DeviceChoices()) entries = std::max(entries, set.size());
-  const int most = shape.num_microbatches / entries;
+  const int most = shape.num_microbatches / DeviceChoices().front().size();
   for (int task_microbatches = 2; task_microbatches <= most; ++task_microbatches) {
     if (most % task_microbatches == 0 && fits(task_microbatches))
       forward_task_sizes.push_back(task_microbatches);
@@ -177,6 +180,7 @@ bool PlanBuilder::Complete(plan::Plan* plan, StepExecutions* step) const {
 
 bool PlanBuilder::RaiseParts(const StepExecutions& step, plan::Plan* plan) const {
   const dispatch::KeptLayout kept(model_, *plan);
+  const std::vector<plan::LayerGroup> laid_out = plan->backward_groups;
   bool raised = false;
   for (size_t v = 0; v < step.executions.size(); ++v) {
     const dispatch::GroupExecution& execution = step.executions[v];
@@ -188,11 +192,12 @@ bool PlanBuilder::RaiseParts(const StepExecutions& step, plan::Plan* plan) const
       const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
       buffer += block.accumulator_bytes.AlignUp(kSlotAlignment);
     }
-    int& parts = plan->backward_groups[execution.group].gradient_parts;
-    const int before = parts;
+    int parts = laid_out[execution.group].gradient_parts;
     for (; need > room && parts < plan->replicas; parts *= 2) need -= buffer;
     if (need > room) return false;  // with one buffer of each, too
-    raised |= parts > before;
+    int& most = plan->backward_groups[execution.group].gradient_parts;
+    raised |= parts > most;
+    most = std::max(most, parts);
   }
   if (raised) plan::TieParts(model_, *plan);
   return raised;

@@ -39,8 +39,9 @@ class PlanBuilder {
   // neighbours of which there is a power of two, and all devices by their speeds, where these are
   // given and differ; or all devices.
   std::vector<plan::DeviceSet> DeviceChoices() const;
-  // Microbatches that a forward task may run, ascending: what divides those of the smallest shard
-  // of any of these; 1 alone where the job gives the size.
+  // Microbatches that a forward task may run, ascending: what divides those of a group with the
+  // fewest devices (PlanScorer::Normalize makes them fit the others); 1 alone where the job gives
+  // the size.
   std::vector<int> ForwardTaskSizes() const;
 
   // Fills in what follows from the groups: in how many parts the gradients of each leave (as few as

@@ -127,8 +127,9 @@ void TryStashes(const plan::Plan& plan, bool keep, Comparison& comparison) {
   plan::Plan other = plan;
   bool changed = false, recomputes = false;
   for (plan::LayerGroup& group : other.backward_groups) {
-    changed = changed || group.keep_stash != keep;
-    group.keep_stash = keep;
+    const bool keeps = keep && plan::CanKeepStash(plan, group);
+    changed = changed || group.keep_stash != keeps;
+    group.keep_stash = keeps;
     if (!keep) recomputes |= std::exchange(group.keep_activations, false);
   }
   if (!changed) return;

@@ -70,18 +70,22 @@ std::string ModeText(const plan::Plan& plan) {
   std::string text;
   const absl::string_view mode = plan::ModeOf(plan);
   if (mode == "harmony-dp") {
-    const int each = plan.backward_groups.back().devices.size();
-    const int devices = static_cast<int>(plan.devices.size());
-    absl::StrAppendFormat(&text,
-                          "Data parallel: %d devices run each all layer groups with %d of the %d "
-                          "microbatches%s\n",
-                          each, plan.num_microbatches / each, plan.num_microbatches,
-                          each < devices ? absl::StrFormat("; %d idle", devices - each) : "");
+    const plan::LayerGroup& group = plan.backward_groups.back();
+    const int shards = group.devices.num_shards(), devices = static_cast<int>(plan.devices.size());
+    std::vector<int> counts;  // microbatches of each
+    for (int i = 0; i < shards; ++i) counts.push_back(plan::ShardOf(plan, group, i).count);
+    const bool equal = absl::c_all_of(counts, [&](int count) { return count == counts[0]; });
+    absl::StrAppendFormat(
+        &text,
+        "Data parallel: %d devices run each all layer groups with %s of the %d microbatches%s\n",
+        shards, equal ? absl::StrCat(counts[0]) : absl::StrJoin(counts, ", "),
+        plan.num_microbatches,
+        shards < devices ? absl::StrFormat("; %d idle", devices - shards) : "");
   } else if (mode == "mixed") {
     int several = 0;
     for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
       several += static_cast<int>(absl::c_count_if(
-          *groups, [](const plan::LayerGroup& group) { return group.devices.size() > 1; }));
+          *groups, [](const plan::LayerGroup& group) { return group.devices.num_shards() > 1; }));
     }
     absl::StrAppendFormat(
         &text,
@@ -193,9 +197,9 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
                                          ? plan.forward_groups[need.group].devices
                                          : plan.backward_groups[need.group].devices;
     if (devices.size() == 1) return absl::StrCat("device ", need.device);
-    return devices.size() == static_cast<int>(plan.devices.size())
-               ? "each device"
-               : absl::StrCat("devices ", devices.ToString());
+    const bool all = devices.size() == devices.num_shards() &&
+                     devices.size() == static_cast<int>(plan.devices.size());
+    return all ? "each device" : absl::StrCat("devices ", devices.ToString());
   };
   text += "Groups\n";
   for (const GroupNeed& need : needs) {

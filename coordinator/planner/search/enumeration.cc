@@ -16,10 +16,12 @@ class Enumeration {
  private:
   // How many devices have been used when the next group is on these and `named` were before; -1:
   // they are not to be looked at. Of alike devices, those that are new come in order: others differ
-  // in their names only.
+  // in their names only. (Not so where some choices are of several devices, for there is not one
+  // for each set of names.)
   int Named(const plan::DeviceSet& devices, int named) const {
     for (int device : devices) {
-      if (rules_.alike_devices && device > named) return -1;
+      const bool single = rules_.device_choices.size() == rules_.turns;
+      if (rules_.alike_devices && single && device > named) return -1;
       named = std::max(named, device + 1);
     }
     return named;
@@ -138,8 +140,8 @@ int64_t CountPlans(int layers, const MoveRules& rules, int64_t enough) {
     if (all > enough * 6) return enough + 1;
   }
   int64_t names = 1;  // of equal devices
-  const auto single = static_cast<int64_t>(rules.turns);
-  for (int64_t d = 2; rules.alike_devices && d <= single; ++d) names *= d;
+  const bool single = rules.device_choices.size() == rules.turns;
+  for (int64_t d = 2; rules.alike_devices && single && d <= devices; ++d) names *= d;
   return all / names;
 }
 

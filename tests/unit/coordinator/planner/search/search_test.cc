@@ -177,7 +177,7 @@ class BruteForce {
             plan::Plan plan = shape_;
             plan.backward_groups = backward_groups;
             plan.forward_groups = forward_groups;
-            if (alike_ && Renamed(plan)) return;
+            if (alike_ && Renamed(plan, choices)) return;
             Settings(plan);
           });
         });
@@ -198,9 +198,14 @@ class BruteForce {
   }
 
   // The same plan with other names of the devices is looked at as well.
-  static bool Renamed(const plan::Plan& plan) {
+  static bool Renamed(const plan::Plan& plan, const std::vector<plan::DeviceSet>& choices) {
     plan::Plan first = plan;
     RenameDevices(&first);
+    for (const auto* groups : {&first.forward_groups, &first.backward_groups}) {
+      for (const plan::LayerGroup& group : *groups) {
+        if (!absl::c_linear_search(choices, group.devices)) return false;
+      }
+    }
     return KeyOf(first) != KeyOf(plan);
   }
 
