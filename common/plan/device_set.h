@@ -21,8 +21,8 @@ class DeviceSet {
  public:
   using Entries = absl::InlinedVector<int16_t, 8>;
 
-  DeviceSet(int device = 0)  // NOLINT: most groups run on one device
-      : entries_(1, static_cast<int16_t>(device)) {}
+  // Most groups run on one device, and are given it as a number.
+  DeviceSet(int device = 0) : entries_(1, static_cast<int16_t>(device)) {}
   DeviceSet(std::initializer_list<int> devices) {
     for (int device : devices) entries_.push_back(static_cast<int16_t>(device));
   }
