@@ -37,26 +37,41 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
     }
   }
   std::vector<Nanos> chain(lanes);
-  while (at >= 0 && events[at].end > estimate.step_begin) {
+  // A core is free again when its task would have ended without stalling, so what waited for the
+  // core waited until then only.
+  const auto free_at = [&](int event) {
+    return events[event].begin + events[event].command.header.expected;
+  };
+  Nanos until = at >= 0 ? events[at].end : estimate.step_begin;
+  while (at >= 0 && until > estimate.step_begin) {
     const sim::TimelineEntry& entry = events[at];
-    int before = before_on_server[at];  // that of the lane is none later
-    const auto after = [&](const std::vector<command::SemaphoreWait>& waits) {
+    int before = -1;
+    Nanos before_end;
+    const auto after = [&](int other, Nanos end) {
+      if (before >= 0 && end <= before_end) return;
+      before = other;
+      before_end = end;
+    };
+    const auto after_all = [&](const std::vector<command::SemaphoreWait>& waits) {
       for (const command::SemaphoreWait& wait : waits) {
         const int other = by_lane[wait.semaphore][wait.value - 1];
-        if (before < 0 || events[other].end > events[before].end) before = other;
+        after(other, events[other].end);
       }
     };
     Nanos begin = entry.begin;
     const auto* task = std::get_if<command::ComputeTask>(&entry.command.body);
-    if (task != nullptr && entry.end - entry.begin > entry.command.header.expected) {
+    if (task != nullptr && until > free_at(at)) {
       // It stalled on its way, behind copies that end one after the other.
-      after(task->gradient_waits);
-      begin = std::max(begin, events[before].end);
+      after_all(task->gradient_waits);
+      begin = std::max(begin, before_end);
     } else {
-      after(entry.command.header.waits);
+      const int server = before_on_server[at];
+      if (server >= 0) after(server, free_at(server));
+      after_all(entry.command.header.waits);
     }
-    chain[entry.lane] += entry.end - std::max(begin, estimate.step_begin);
+    chain[entry.lane] += until - std::max(begin, estimate.step_begin);
     at = before;
+    until = before_end;
   }
   return chain;
 }

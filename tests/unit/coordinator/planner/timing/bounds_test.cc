@@ -6,9 +6,11 @@
 
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "common/model/families/causal_lm.h"
 #include "coordinator/planner/fit/device_need.h"
 #include "coordinator/planner/fit/plan_builder.h"
+#include "coordinator/planner/report/bottleneck.h"
 #include "coordinator/planner/timing/evaluation.h"
 #include "gtest/gtest.h"
 #include "tests/sim/random_case.h"
@@ -145,6 +147,30 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
   // Of all kinds.
   EXPECT_GT(static_cast<double>(data), count / 20);
   EXPECT_GT(static_cast<double>(mixed), count / 10);
+}
+
+// It goes from the end of a step back to its beginning whatever the tasks on it stalled behind.
+TEST(BottleneckTest, TheChainThatMakesAStepIsNoLongerThanTheStep) {
+  double covered = 0;
+  const uint64_t cases = Instances(500);
+  for (uint64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE(Seed(seed));
+    const sim::RandomCase c = sim::MakeRandomCase(seed);
+    const auto costs = RandomCosts(c, seed);
+    const absl::StatusOr<Estimate> estimate =
+        EvaluatePlan(c.model, c.plan, *costs, {.steps = 3, .keep_timeline = true});
+    ASSERT_TRUE(estimate.ok()) << estimate.status();
+    const Bottleneck bottleneck = BottleneckOf(*estimate, static_cast<int>(c.plan.devices.size()));
+    Nanos chain;
+    for (const LaneLoad& lane : bottleneck.lanes) {
+      if (!absl::StrContains(lane.name, "together")) chain += lane.on_the_chain;
+    }
+    const Nanos step = estimate->step_end - estimate->step_begin;
+    ASSERT_LE(chain, step);
+    covered += chain.seconds() / step.seconds();
+  }
+  std::printf("chain / step: %.3f\n", covered / static_cast<double>(cases));
+  EXPECT_GT(covered / static_cast<double>(cases), 0.9);
 }
 
 // A forward task takes the same time whatever it runs, so all microbatches at once are best.
