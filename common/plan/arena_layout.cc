@@ -72,9 +72,7 @@ ArenaLayout::ArenaLayout(const model::ModelSpec& model, const Plan& plan)
         model::BoundaryGradientBytes(model, group.layers.first, plan.microbatch_size);
     boundary_bytes_ = std::max(boundary_bytes_, gradient.AlignUp(kSlotAlignment));
   }
-  const int banks =
-      std::min<int>(plan.boundary_banks, static_cast<int>(plan.backward_groups.size()) - 1);
-  banks_begin_ = Take(end, boundary_bytes_ * (banks * num_microbatches_));
+  banks_begin_ = Take(end, boundary_bytes_ * (plan.banks() * num_microbatches_));
 
   gradients_begin_ = end;
   const bool deferred = plan.update != job::UpdateMode::kEager;

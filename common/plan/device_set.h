@@ -26,6 +26,19 @@ class DeviceSet {
   DeviceSet(std::initializer_list<int> devices) {
     for (int device : devices) entries_.push_back(static_cast<int16_t>(device));
   }
+  // In the order given; of integers.
+  template <typename Range>
+  static DeviceSet Of(const Range& devices) {
+    DeviceSet set{};
+    set.entries_.assign(devices.begin(), devices.end());
+    return set;
+  }
+  // As many of the first `devices` as divide so many replicas, each once: a power of two.
+  static DeviceSet All(int devices, int replicas) {
+    int count = 1;
+    while (count * 2 <= devices && replicas % (count * 2) == 0) count *= 2;
+    return First(count);
+  }
   // Devices 0 to `count` - 1, each once.
   static DeviceSet First(int count) {
     DeviceSet set{};
@@ -39,8 +52,6 @@ class DeviceSet {
   int front() const { return entries_.front(); }
   Entries::const_iterator begin() const { return entries_.begin(); }
   Entries::const_iterator end() const { return entries_.end(); }
-  void Add(int device) { entries_.push_back(static_cast<int16_t>(device)); }
-  void Clear() { entries_.clear(); }
   bool contains(int device) const {
     return std::find(entries_.begin(), entries_.end(), device) != entries_.end();
   }
@@ -71,7 +82,6 @@ class DeviceSet {
     return a.entries_ == b.entries_;
   }
   friend bool operator!=(const DeviceSet& a, const DeviceSet& b) { return !(a == b); }
-  friend bool operator<(const DeviceSet& a, const DeviceSet& b) { return a.entries_ < b.entries_; }
 
  private:
   Entries entries_;

@@ -103,7 +103,7 @@ absl::Status CheckForwardTasks(const model::ModelSpec& model, const Plan& plan) 
   const int task = plan.microbatches_per_forward_task;
   for (const std::vector<LayerGroup>* groups : {&plan.forward_groups, &plan.backward_groups}) {
     for (const LayerGroup& group : *groups) {
-      const int each = plan.num_microbatches / group.devices.size();
+      const int each = plan.entry_microbatches(group);
       if (task >= 1 && each % task == 0) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("plan: forward tasks of ", task, " microbatches at once do not divide the ",
@@ -162,7 +162,7 @@ absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
 
 Shard ShardOf(const Plan& plan, const LayerGroup& group, int number) {
   const DeviceSet& devices = group.devices;
-  const int each = plan.num_microbatches / devices.size();
+  const int each = plan.entry_microbatches(group);
   int begin = 0;
   for (int left = number; left > 0; ++begin) left -= devices[begin + 1] != devices[begin] ? 1 : 0;
   int end = begin + 1;
@@ -171,11 +171,11 @@ Shard ShardOf(const Plan& plan, const LayerGroup& group, int number) {
 }
 
 int ShardWith(const Plan& plan, const LayerGroup& group, int microbatch) {
-  return group.devices.ShardOfEntry(microbatch / (plan.num_microbatches / group.devices.size()));
+  return group.devices.ShardOfEntry(microbatch / plan.entry_microbatches(group));
 }
 
 int DeviceOf(const Plan& plan, const LayerGroup& group, int microbatch) {
-  return group.devices[microbatch / (plan.num_microbatches / group.devices.size())];
+  return group.devices[microbatch / plan.entry_microbatches(group)];
 }
 
 namespace {
@@ -184,7 +184,7 @@ enum class Overlap { kNone, kSome, kAll };
 
 // Of the shard's microbatches, those that the group runs on the shard's device.
 Overlap OverlapWith(const Plan& plan, const LayerGroup& group, const Shard& shard) {
-  const int each = plan.num_microbatches / group.devices.size();
+  const int each = plan.entry_microbatches(group);
   const int first = shard.first / each, last = (shard.end() - 1) / each;
   int same = 0;
   for (int entry = first; entry <= last; ++entry) same += group.devices[entry] == shard.device;

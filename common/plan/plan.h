@@ -3,6 +3,7 @@
 // A plan: everything the dispatcher needs to know to run the steps of a job. Made by the planner,
 // stored with the job, never changed while a generation lives. PURE.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -89,6 +90,14 @@ struct Plan {
   int num_forwards() const {
     return num_microbatches / microbatches_per_forward_task;
   }  // of each forward group
+  // For one of the set's entries.
+  int entry_microbatches(const LayerGroup& group) const {
+    return num_microbatches / group.devices.size();
+  }
+  // Of boundary gradients that there are: the gradient of the first group's input is none.
+  int banks() const {
+    return std::min(boundary_banks, static_cast<int>(backward_groups.size()) - 1);
+  }
   int replica_microbatches() const { return num_microbatches / replicas; }
   int part_microbatches(const LayerGroup& backward_group) const {
     return num_microbatches / backward_group.gradient_parts;

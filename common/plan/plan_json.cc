@@ -59,17 +59,14 @@ int DeviceOf(const document::JsonField& field, int num_devices) {
 DeviceSet DevicesOf(const document::JsonField& item, const DevicesThere& there) {
   if (!item.Has("devices")) {
     const int device = DeviceOf(item.Get("device"), there.each_runs_all ? 1 : there.count);
-    if (!there.each_runs_all) return DeviceSet(device);
-    int count = 1;
-    while (count * 2 <= there.count && there.replicas % (count * 2) == 0) count *= 2;
-    return DeviceSet::First(count);
+    return there.each_runs_all ? DeviceSet::All(there.count, there.replicas) : DeviceSet(device);
   }
-  DeviceSet devices;
-  devices.Clear();
+  std::vector<int> entries;
   const document::JsonField field = item.Get("devices");
   for (const document::JsonField& device : field.Items()) {
-    devices.Add(DeviceOf(device, there.count));
+    entries.push_back(DeviceOf(device, there.count));
   }
+  const DeviceSet devices = DeviceSet::Of(entries);
   if (item.ok() && (devices.size() == 0 || there.replicas % devices.size() != 0)) {
     field.Wrong(absl::StrCat("has ", devices.size(), " entries; they must divide replicas, ",
                              there.replicas));

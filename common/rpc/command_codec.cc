@@ -245,21 +245,17 @@ plan::DeviceSet DecodeDevices(const v1::Group& in, const v1::Plan& wire, int rep
   };
   if (in.devices_size() == 0) {
     if (wire.mode() != v1::PARALLEL_DATA) return plan::DeviceSet(check(in.device()));
-    int count = 1;
-    while (count * 2 <= wire.devices_size() && replicas % (count * 2) == 0) count *= 2;
-    return plan::DeviceSet::First(count);
+    return plan::DeviceSet::All(wire.devices_size(), replicas);
   }
-  plan::DeviceSet devices;
   if (wire.devices_size() > limits::kMostDevices || in.devices_size() > replicas) {
     read.Wrong(absl::StrCat(field, ".devices"), std::max(wire.devices_size(), in.devices_size()));
-    return devices;
+    return {};
   }
-  devices.Clear();
-  for (int device : in.devices()) devices.Add(check(device));
-  if (replicas % devices.size() != 0) {
-    read.Wrong(absl::StrCat(field, ".devices"), devices.size());
+  for (int device : in.devices()) check(device);
+  if (replicas % in.devices_size() != 0) {
+    read.Wrong(absl::StrCat(field, ".devices"), in.devices_size());
   }
-  return devices;
+  return plan::DeviceSet::Of(in.devices());
 }
 
 // Groups must follow each other without a gap.

@@ -187,8 +187,7 @@ class Derivation {
   bool IsWrittenOver(int group, int microbatch) const {
     if (plan_.update == job::UpdateMode::kEager) return false;
     const int groups = static_cast<int>(plan_.backward_groups.size());
-    const int banks = std::min(plan_.boundary_banks, groups - 1);
-    for (int above = group + banks; above < groups; above += banks) {
+    for (int above = group + plan_.banks(); above < groups; above += plan_.banks()) {
       if (BackwardRuns(above, microbatch)) return true;
     }
     return false;

@@ -109,13 +109,12 @@ inline plan::DeviceSet RandomSet(CounterRandom& random, int devices, int replica
   std::vector<int> order(devices);
   for (int d = 0; d < devices; ++d) order[d] = d;
   for (int d = devices - 1; d > 0; --d) std::swap(order[d], order[random.Below(d + 1)]);
-  plan::DeviceSet set;
-  set.Clear();
+  std::vector<int> set;
   for (int i = 0, device = 0; i < size; ++i) {
     if (i > 0 && device + 1 < devices && random.Below(3) > 0) ++device;
-    set.Add(order[device]);
+    set.push_back(order[device]);
   }
-  return set;
+  return plan::DeviceSet::Of(set);
 }
 
 // Where there are replicas, groups have one device each, or all the same devices, as many as divide
@@ -124,15 +123,13 @@ inline void DrawDeviceSets(CounterRandom& random, plan::Plan& plan) {
   const int devices = static_cast<int>(plan.devices.size());
   const uint64_t kind = plan.replicas == 1 ? 0 : random.Below(4);
   if (kind == 0) return;
-  int count = 1;
-  while (count * 2 <= devices && plan.replicas % (count * 2) == 0) count *= 2;
+  const plan::DeviceSet all = plan::DeviceSet::All(devices, plan.replicas);
   const bool twins = random.Below(2) == 0;
   for (plan::LayerGroup& group : plan.backward_groups) {
-    group.devices =
-        kind == 1 ? plan::DeviceSet::First(count) : RandomSet(random, devices, plan.replicas);
+    group.devices = kind == 1 ? all : RandomSet(random, devices, plan.replicas);
   }
   for (plan::LayerGroup& group : plan.forward_groups) {
-    group.devices = kind == 1 ? plan::DeviceSet::First(count)
+    group.devices = kind == 1 ? all
                     : twins   ? plan::BackwardGroupOf(plan, group.layers.first).devices
                               : RandomSet(random, devices, plan.replicas);
   }
@@ -166,9 +163,7 @@ inline void DrawParts(CounterRandom& random, const model::ModelSpec& model, plan
 // more.
 inline void DrawDevices(CounterRandom& random, const model::ModelSpec& model, plan::Plan& plan) {
   auto need = [&](dispatch::ExecutionKind kind, int group) {
-    const plan::LayerGroup& of = kind == dispatch::ExecutionKind::kForward
-                                     ? plan.forward_groups[group]
-                                     : plan.backward_groups[group];
+    const plan::LayerGroup& of = dispatch::PlannedGroup(plan, kind, group);
     for (int shard = 0; shard < of.devices.num_shards(); ++shard) {
       dispatch::GroupExecution execution =
           dispatch::PlannedExecution(model, plan, kind, group, shard);
@@ -217,10 +212,9 @@ inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& mode
   DrawDeviceSets(random, plan);
   DrawForwardTasks(random, model, plan);
   for (plan::LayerGroup& group : plan.backward_groups) {
-    const bool can_keep = plan::CanKeepStash(plan, group);
     group.keep_weights = plan::CanKeepWeights(plan, group) && random.Below(3) == 0;
-    group.keep_stash = can_keep && random.Below(3) == 0;
-    if (can_keep && plan::CanKeepActivations(plan, group) && random.Below(3) == 0) {
+    group.keep_stash = plan::CanKeepStash(plan, group) && random.Below(3) == 0;
+    if (plan::CanKeepActivations(plan, group) && random.Below(3) == 0) {
       group.keep_stash = group.keep_activations = true;
     }
   }

@@ -8,11 +8,14 @@
 
 namespace harmony::dispatch {
 
+const plan::LayerGroup& PlannedGroup(const plan::Plan& plan, ExecutionKind kind, int group) {
+  return kind == ExecutionKind::kForward ? plan.forward_groups[group] : plan.backward_groups[group];
+}
+
 GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan& plan,
                                 ExecutionKind kind, int group, int shard, int last) {
   const bool forward = kind == ExecutionKind::kForward;
-  const plan::LayerGroup& planned =
-      forward ? plan.forward_groups[group] : plan.backward_groups[group];
+  const plan::LayerGroup& planned = PlannedGroup(plan, kind, group);
   const model::LayerRange layers{planned.layers.first, std::min(planned.layers.last, last)};
   GroupExecution execution;
   execution.kind = kind;

@@ -12,9 +12,11 @@
 
 namespace harmony::dispatch {
 
+// `group` counts forward groups for kForward, backward groups otherwise.
+const plan::LayerGroup& PlannedGroup(const plan::Plan& plan, ExecutionKind kind, int group);
+
 // The execution with everything that follows from the plan filled in; microbatches are all of the
-// shard. `group` counts forward groups for kForward, backward groups otherwise. A forward may end
-// early, with layer `last`, when only stashes are wanted of it.
+// shard. A forward may end early, with layer `last`, when only stashes are wanted of it.
 GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan& plan,
                                 ExecutionKind kind, int group, int shard = 0, int last = INT_MAX);
 

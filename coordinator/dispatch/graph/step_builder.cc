@@ -205,8 +205,7 @@ NodeId StepBuilder::AddLoad(int64_t execution_id, int position) {
 
 int64_t StepBuilder::WeightSource(const GroupExecution& taker) const {
   const bool forward = taker.kind == ExecutionKind::kForward;
-  const plan::LayerGroup& group =
-      forward ? plan_.forward_groups[taker.group] : plan_.backward_groups[taker.group];
+  const plan::LayerGroup& group = PlannedGroup(plan_, taker.kind, taker.group);
   const int peer = plan::WeightPeer(plan_, group, taker.shard);
   if (peer < 0) return -1;
   return (forward ? forward_executions_ : backward_executions_)[taker.group][peer];
@@ -394,8 +393,7 @@ NodeId StepBuilder::AddCopy(NodeKind kind, int64_t execution_id, int position, i
 
 void StepBuilder::AddBankRelease(const GroupExecution& execution, int microbatch, NodeId out) {
   const int groups = static_cast<int>(plan_.backward_groups.size());
-  const int banks = std::min(plan_.boundary_banks, groups - 1);
-  const int maker = execution.group + banks;
+  const int maker = execution.group + plan_.banks();
   if (maker >= groups) return;
   // The microbatch's place in the bank is free once the shard that read what is in it has committed
   // all that it makes, and so has the one that made it: the reader may have got it from the maker's

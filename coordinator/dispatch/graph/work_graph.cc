@@ -5,6 +5,11 @@
 
 namespace harmony::dispatch {
 
+const GroupExecution& WorkGraph::ConsumerOf(const Node& send) const {
+  return execution(
+      execution(send.execution).positions[static_cast<size_t>(send.position)].consumer);
+}
+
 NodeId WorkGraph::Add(Node node) {
   const NodeId id = first_node_ + static_cast<NodeId>(nodes_.size());
   lanes_[node.lane].push_back(id);

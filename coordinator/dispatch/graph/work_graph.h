@@ -142,6 +142,9 @@ class WorkGraph {
     return executions_[static_cast<size_t>(id - first_execution_)];
   }
 
+  // Of a send: what takes the tensor.
+  const GroupExecution& ConsumerOf(const Node& send) const;
+
   // Appends to the node's lane.
   NodeId Add(Node node);
   int64_t AddExecution(GroupExecution execution);

@@ -240,8 +240,7 @@ command::Transfer CommandWriter::GradientIn(const Node& node) const {
 
 command::Transfer CommandWriter::Send(const Node& node) const {
   const GroupExecution& execution = graph_.execution(node.execution);
-  const GroupExecution& consumer =
-      graph_.execution(execution.positions[static_cast<size_t>(node.position)].consumer);
+  const GroupExecution& consumer = graph_.ConsumerOf(node);
   const bool gradient = execution.kind != ExecutionKind::kForward;
   const int output = static_cast<int>(execution.outputs.size()) - 1;
   const Bytes hidden =

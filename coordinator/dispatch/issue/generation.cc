@@ -144,7 +144,7 @@ absl::StatusOr<int> Generation::NextLane() {
 WayTimes Generation::TimesOfWays(const Node& send) {
   WayTimes times;
   const GroupExecution& execution = graph_.execution(send.execution);
-  const GroupExecution& consumer = ConsumerOf(send);
+  const GroupExecution& consumer = graph_.ConsumerOf(send);
   const NodeId slot_user = SlotUser(consumer, send);
   times.can_send =
       admission_.HasAll(consumer) && (slot_user == kNoNode || graph_.Resolved(slot_user));
@@ -168,14 +168,9 @@ WayTimes Generation::TimesOfWays(const Node& send) {
   return times;
 }
 
-const GroupExecution& Generation::ConsumerOf(const Node& send) const {
-  const GroupExecution& execution = graph_.execution(send.execution);
-  return graph_.execution(execution.positions[static_cast<size_t>(send.position)].consumer);
-}
-
 const WayDurations& Generation::DurationsOfWays(const Node& send) {
   GroupExecution& execution = graph_.execution(send.execution);
-  const GroupExecution& consumer = ConsumerOf(send);
+  const GroupExecution& consumer = graph_.ConsumerOf(send);
   if (execution.way_device == consumer.device) return *execution.way_durations;
   execution.way_device = consumer.device;
   const Bytes size =
@@ -203,7 +198,7 @@ const WayDurations& Generation::DurationsOfWays(const Node& send) {
 }
 
 void Generation::GoDirect(Node& send) {
-  const NodeId slot_user = SlotUser(ConsumerOf(send), send);
+  const NodeId slot_user = SlotUser(graph_.ConsumerOf(send), send);
   send.state = NodeState::kPending;
   if (slot_user != kNoNode) send.deps.push_back(slot_user);
   Drop(send.host_in);
@@ -375,7 +370,7 @@ absl::Status Generation::RunDry(DryRunTimes& times) {
 }
 
 int Generation::PeerOf(const Node& node) const {
-  if (node.kind == NodeKind::kSend) return ConsumerOf(node).device;
+  if (node.kind == NodeKind::kSend) return graph_.ConsumerOf(node).device;
   if (node.kind != NodeKind::kKeep) return -1;
   const int m = FirstMicrobatch(graph_.execution(node.execution), node.position);
   return job_.kept.StashDevice(node.index, m);

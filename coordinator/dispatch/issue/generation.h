@@ -90,7 +90,6 @@ class Generation {
   void GoDirect(Node& send);
   void GoByHost(Node& send);
   const WayDurations& DurationsOfWays(const Node& send);
-  const GroupExecution& ConsumerOf(const Node& send) const;
   void Drop(NodeId id);
   void Resolved(Node& node);
   absl::Status Stuck() const;

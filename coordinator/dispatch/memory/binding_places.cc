@@ -11,7 +11,7 @@ int OutputNumber(const GroupExecution& execution, int boundary) {
 
 int BoundaryBank(const plan::Plan& plan, int backward_group) {
   const int groups = static_cast<int>(plan.backward_groups.size());
-  return (groups - 1 - backward_group) % std::min(plan.boundary_banks, groups - 1);
+  return (groups - 1 - backward_group) % plan.banks();
 }
 
 }  // namespace harmony::dispatch

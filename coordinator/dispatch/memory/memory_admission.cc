@@ -27,8 +27,7 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
         use(memory.waits(item));
       break;
     case FirstWrite::kConsumer: {
-      const GroupExecution& consumer =
-          graph_.execution(execution.positions[static_cast<size_t>(node.position)].consumer);
+      const GroupExecution& consumer = graph_.ConsumerOf(node);
       if (node.index < consumer.slots) use(MemoryOf(consumer).waits(consumer.in));
       break;
     }

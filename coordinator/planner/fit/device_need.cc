@@ -33,18 +33,17 @@ GroupNeed NeedOf(const model::ModelSpec& model, const plan::Plan& plan,
 std::vector<GroupNeed> NeedOfGroups(const model::ModelSpec& model, const plan::Plan& plan) {
   std::vector<GroupNeed> needs;
   const dispatch::KeptLayout kept(model, plan);
-  const auto add = [&](dispatch::ExecutionKind kind, size_t group) {
-    const plan::LayerGroup& of = kind == dispatch::ExecutionKind::kForward
-                                     ? plan.forward_groups[group]
-                                     : plan.backward_groups[group];
+  const auto add = [&](dispatch::ExecutionKind kind, int group) {
+    const plan::LayerGroup& of = dispatch::PlannedGroup(plan, kind, group);
     for (int shard = 0; shard < of.devices.num_shards(); ++shard) {
-      needs.push_back(NeedOf(model, plan, kept, kind, static_cast<int>(group), shard));
+      needs.push_back(NeedOf(model, plan, kept, kind, group, shard));
     }
   };
-  for (size_t f = 0; f < plan.forward_groups.size(); ++f) add(dispatch::ExecutionKind::kForward, f);
-  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
-    add(g + 1 == plan.backward_groups.size() ? dispatch::ExecutionKind::kFused
-                                             : dispatch::ExecutionKind::kBackward,
+  const int forwards = static_cast<int>(plan.forward_groups.size());
+  const int backwards = static_cast<int>(plan.backward_groups.size());
+  for (int f = 0; f < forwards; ++f) add(dispatch::ExecutionKind::kForward, f);
+  for (int g = 0; g < backwards; ++g) {
+    add(g + 1 == backwards ? dispatch::ExecutionKind::kFused : dispatch::ExecutionKind::kBackward,
         g);
   }
   return needs;

@@ -1,6 +1,7 @@
 #include "coordinator/planner/fit/plan_builder.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -109,8 +110,9 @@ std::vector<plan::DeviceSet> PlanBuilder::DeviceChoices() const {
   if (division_.sets == DeviceSets::kSingle) return choices;
   for (int count = 2; count <= all.size(); count *= 2) {
     for (int first = 0; first + count <= devices; first += count) {
-      plan::DeviceSet& some = choices.emplace_back(first);
-      for (int d = first + 1; d < first + count; ++d) some.Add(d);
+      std::vector<int> some(count);
+      std::iota(some.begin(), some.end(), first);
+      choices.push_back(plan::DeviceSet::Of(some));
     }
   }
   const bool known = absl::c_all_of(
@@ -138,12 +140,9 @@ plan::DeviceSet PlanBuilder::SharesBySpeed(int entries) const {
     }
     ++shares[next];
   }
-  plan::DeviceSet set;
-  set.Clear();
-  for (size_t d = 0; d < shares.size(); ++d) {
-    for (int i = 0; i < shares[d]; ++i) set.Add(static_cast<int>(d));
-  }
-  return set;
+  std::vector<int> set;
+  for (size_t d = 0; d < shares.size(); ++d) set.insert(set.end(), shares[d], static_cast<int>(d));
+  return plan::DeviceSet::Of(set);
 }
 
 std::vector<int> PlanBuilder::ForwardTaskSizes() const {

@@ -193,9 +193,7 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
   }
 
   const auto devices_of = [&plan](const GroupNeed& need) -> std::string {
-    const plan::DeviceSet& devices = need.kind == dispatch::ExecutionKind::kForward
-                                         ? plan.forward_groups[need.group].devices
-                                         : plan.backward_groups[need.group].devices;
+    const plan::DeviceSet& devices = dispatch::PlannedGroup(plan, need.kind, need.group).devices;
     if (devices.size() == 1) return absl::StrCat("device ", need.device);
     const bool all = devices.size() == devices.num_shards() &&
                      devices.size() == static_cast<int>(plan.devices.size());

@@ -361,8 +361,8 @@ void FitForward(plan::Plan* plan) {
   for (plan::LayerGroup& group : plan->backward_groups) {
     group.keep_weights = group.keep_weights && plan::CanKeepWeights(*plan, group);
     group.keep_stash = group.keep_stash && plan::CanKeepStash(*plan, group);
-    group.keep_activations = group.keep_activations && group.keep_stash;
-    group.keep_activations = group.keep_activations && plan::CanKeepActivations(*plan, group);
+    group.keep_activations =
+        group.keep_activations && group.keep_stash && plan::CanKeepActivations(*plan, group);
   }
 }
 
@@ -378,14 +378,13 @@ void RenameDevices(plan::Plan* plan) {
   int next = 0;
   for (Groups* groups : {&plan->backward_groups, &plan->forward_groups}) {
     for (plan::LayerGroup& group : *groups) {
-      plan::DeviceSet renamed;
-      renamed.Clear();
+      plan::DeviceSet::Entries renamed;
       for (int device : group.devices) {
         int& name = names[device];
         if (name < 0) name = next++;
-        renamed.Add(name);
+        renamed.push_back(static_cast<int16_t>(name));
       }
-      group.devices = renamed;
+      group.devices = plan::DeviceSet::Of(renamed);
     }
   }
 }

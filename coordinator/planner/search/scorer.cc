@@ -26,8 +26,8 @@ void PlanScorer::Normalize(plan::Plan* plan) const {
   for (const std::vector<plan::LayerGroup>* groups :
        {&plan->forward_groups, &plan->backward_groups}) {
     for (const plan::LayerGroup& group : *groups) {
-      const int each = plan->num_microbatches / group.devices.size();
-      plan->microbatches_per_forward_task = std::gcd(plan->microbatches_per_forward_task, each);
+      plan->microbatches_per_forward_task =
+          std::gcd(plan->microbatches_per_forward_task, plan->entry_microbatches(group));
     }
   }
   if (plan->microbatches_per_forward_task == 1) return;

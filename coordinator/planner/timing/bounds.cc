@@ -251,9 +251,7 @@ class RelaxedStep {
   }
 
   const plan::LayerGroup& GroupOf(const dispatch::GroupExecution& execution) const {
-    return execution.kind == dispatch::ExecutionKind::kForward
-               ? plan_.forward_groups[execution.group]
-               : plan_.backward_groups[execution.group];
+    return dispatch::PlannedGroup(plan_, execution.kind, execution.group);
   }
 
   // The device that may pass weights on to it; -1: none does.
@@ -444,10 +442,7 @@ StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& pla
 }
 
 plan::DeviceSet AllDevices(const plan::Plan& shape) {
-  const int most = static_cast<int>(shape.devices.size());
-  int count = 1;
-  while (count * 2 <= most && shape.replicas % (count * 2) == 0) count *= 2;
-  return plan::DeviceSet::First(count);
+  return plan::DeviceSet::All(static_cast<int>(shape.devices.size()), shape.replicas);
 }
 
 bool DevicesDoTheSame(const plan::Plan& plan) {

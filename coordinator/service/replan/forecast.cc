@@ -4,6 +4,7 @@
 
 #include "common/base/status.h"
 #include "coordinator/dispatch/graph/group_executions.h"
+#include "coordinator/planner/timing/bounds.h"
 #include "coordinator/planner/timing/evaluation.h"
 
 namespace harmony::service {
@@ -15,21 +16,10 @@ constexpr int kSteps = 5;
 std::vector<Bytes> WorkspacePeaks(const model::ModelSpec& model, const plan::Plan& plan,
                                   int threads) {
   std::vector<Bytes> peaks(plan.devices.size());
-  const auto count = [&](dispatch::ExecutionKind kind, size_t group) {
-    const plan::LayerGroup& of = kind == dispatch::ExecutionKind::kForward
-                                     ? plan.forward_groups[group]
-                                     : plan.backward_groups[group];
-    for (int shard = 0; shard < of.devices.num_shards(); ++shard) {
-      const dispatch::GroupExecution execution =
-          dispatch::PlannedExecution(model, plan, kind, static_cast<int>(group), shard);
-      Bytes& peak = peaks[execution.device];
-      peak = std::max(peak, dispatch::WorkspacePeakOf(model, plan, execution, threads));
-    }
-  };
-  for (size_t f = 0; f < plan.forward_groups.size(); ++f)
-    count(dispatch::ExecutionKind::kForward, f);
-  for (size_t g = 0; g < plan.backward_groups.size(); ++g)
-    count(dispatch::ExecutionKind::kBackward, g);
+  for (const dispatch::GroupExecution& execution : planner::ExecutionsOf(model, plan).executions) {
+    Bytes& peak = peaks[execution.device];
+    peak = std::max(peak, dispatch::WorkspacePeakOf(model, plan, execution, threads));
+  }
   return peaks;
 }
 

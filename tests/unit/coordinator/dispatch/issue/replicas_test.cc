@@ -26,11 +26,9 @@ enum class Mode { kPipeline, kData };
 plan::Plan ReplicaPlan(const model::ModelSpec& model, Mode mode, int devices, int replicas,
                        int microbatches = 4, int parts = 0) {
   plan::Plan plan = SmallPlan(model, mode == Mode::kData ? 1 : devices);
-  int all = 1;
-  while (all * 2 <= devices && replicas % (all * 2) == 0) all *= 2;
   for (auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
     for (plan::LayerGroup& group : *groups) {
-      if (mode == Mode::kData) group.devices = plan::DeviceSet::First(all);
+      if (mode == Mode::kData) group.devices = plan::DeviceSet::All(devices, replicas);
     }
   }
   plan.replicas = replicas;
