@@ -42,11 +42,11 @@ RULES = [{"names": ["*bias", "*norm*"], "weight_decay": 0}, {"dimensions": [0, 1
          {"names": ["*0*", "conv1.*"], "weight_decay": 0.02, "learning_rate_factor": 0.25}]
 ADAMW_CLOSE = 1e-5
 # AdamW divides by the gradient's size. Where that is zero but for rounding (the bias of an attention's keys, one in
-# front of a BatchNorm), fp32 leaves the result open. A number may be further away only if PyTorch's own moves by more
-# than ADAMW_CLOSE once the weights that it starts from are each moved to the next float, by one of these seeds; then no
-# more than OPEN_FACTOR times as far as PyTorch's move in that tensor. The table counts them.
-NUDGES = [1, 2, 3]
-OPEN_FACTOR = 10
+# front of a BatchNorm), fp32 leaves the result open. A number or a loss may be further away only by so many times the
+# most that PyTorch's own moves once the weights that it starts from are each moved to the next float, by one of these
+# seeds. The table counts such numbers, and says how many times it is at most.
+NUDGES = range(1, 9)
+OPEN_FACTOR = 4
 ADAMW_IN_CI = ["cnn", "bert"]
 
 
@@ -126,8 +126,8 @@ class Exported(harness.Scratch):
         return equal, len(state), worst
 
     def compare_adamw(self, name):
-        """Trains by AdamW with rules, in both ways: the largest distance, how many numbers fp32 leaves open (which are
-        not in the distance), and of how many."""
+        """Trains by AdamW with rules, in both ways: the largest distance, how many numbers are further away because
+        fp32 leaves them open, by how many times PyTorch's own move at most, and of how many numbers."""
         def eagerly(seed=None):
             case = make_models.make(name)
             if seed is not None:
@@ -143,29 +143,28 @@ class Exported(harness.Scratch):
         losses, state = eagerly()
         nudged_losses, nudged = zip(*map(eagerly, NUDGES))
         self.assertEqual(sorted(final), sorted(state))
-        worst = 0.0
+        worst = moved = 0.0
         for step, (loss, ours) in enumerate(zip(losses, harness.losses(out))):  # follow what is open of the weights
-            apart = abs(loss - ours) / abs(loss)
-            move = max(abs(loss - other[step]) / abs(loss) for other in nudged_losses)
-            if apart > ADAMW_CLOSE and move > ADAMW_CLOSE:
-                self.assertLessEqual(apart, OPEN_FACTOR * move, f"{name}: loss of step {step + 1}")
+            apart = abs(loss - ours)
+            if apart <= ADAMW_CLOSE * abs(loss):
+                worst = max(worst, apart / abs(loss))
             else:
-                worst = max(worst, apart)
+                moved = max(moved, apart / max(1e-300, *(abs(loss - other[step]) for other in nudged_losses)))
         open_numbers = numbers = 0
         for key, tensor in state.items():
             if not tensor.is_floating_point():
                 self.assertTrue(tensor.equal(final[key]), key)
                 continue
+            distances = (final[key] - tensor).abs()
+            moves = make_models.torch.stack([(other[key] - tensor).abs() for other in nudged]).amax(0)
             most = max(float(tensor.abs().max()), 1e-30)
-            distances = (final[key] - tensor).abs() / most
-            moves = make_models.torch.stack([(other[key] - tensor).abs() for other in nudged]).amax(0) / most
-            far = (distances > ADAMW_CLOSE) & (moves > ADAMW_CLOSE)
+            far = distances > ADAMW_CLOSE * most
             if far.any():
-                self.assertLessEqual(float(distances[far].max()), OPEN_FACTOR * float(moves.max()), f"{name}: {key}")
+                moved = max(moved, float((distances[far] / moves[far].clamp(min=1e-30)).max()))
             numbers += tensor.numel()
             open_numbers += int(far.sum())
-            worst = max(worst, float(distances.masked_fill(far, 0).max()))
-        return worst, open_numbers, numbers
+            worst = max(worst, float(distances.masked_fill(far, 0).max()) / most)
+        return worst, open_numbers, moved, numbers
 
     def cut_and_resumed(self, first, then, **spec):
         """A job whose processes all die after a checkpoint, taken up again on other devices."""
@@ -207,9 +206,9 @@ class Exported(harness.Scratch):
 
     def adamw_row(self, name):
         """As the table's columns."""
-        worst, open_numbers, numbers = self.compare_adamw(name)
-        self.assertLessEqual(worst, ADAMW_CLOSE, name)
-        return {"adamw": worst, "open": open_numbers, "numbers": numbers}
+        worst, open_numbers, moved, numbers = self.compare_adamw(name)
+        self.assertLessEqual(moved, OPEN_FACTOR, name)
+        return {"adamw": worst, "open": open_numbers, "moved": moved, "numbers": numbers}
 
 
 class ExportedTest(Exported):
@@ -519,11 +518,11 @@ def table_of_all_models():
 
 
 def print_table(self):
-    print(f"{'model':12} layers graphs  bit-equal   worst    seconds   adamw   open of numbers", flush=True)
+    print(f"{'model':12} layers graphs  bit-equal   worst    seconds   adamw  moved   open of numbers", flush=True)
     for name in make_models.MODELS:
         row = self.row(name)
         row |= self.adamw_row(name)
-        print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f} {adamw:11.1e} {open:5}"
+        print("{model:12} {layers:6} {graphs:6} {equal:5}/{of:<5} {worst:8.1e} {seconds:6.1f} {adamw:11.1e} {moved:6.2f} {open:6}"
               " of {numbers}".format(**row), flush=True)
 
 
