@@ -344,7 +344,8 @@ class Planning {
     plan.pass_weights = builder.Blank().pass_weights;
     StepExecutions step;
     if (!builder.Complete(&plan, &step) || !builder.FitsHost(plan)) return;
-    const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
+    const absl::StatusOr<QuickDryRun> time =
+        DryRunPlan(model_, plan, *costs_(plan), {0, builder.alike_devices()});
     if (!time.ok() || builder.Score(plan, time->step) >= best.score) return;
     best.step = time->step;
     best.score = builder.Score(plan, time->step);
@@ -358,7 +359,8 @@ class Planning {
     ScoredPlan& best = candidate->found.best;
     plan::Plan plan = WithLeastOfHost(builder, rules, best.plan);
     if (builder.FitsHost(plan)) {
-      const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
+      const absl::StatusOr<QuickDryRun> time =
+          DryRunPlan(model_, plan, *costs_(plan), {0, builder.alike_devices()});
       if (!time.ok()) return;
       best.step = time->step;
       best.score = builder.Score(plan, time->step);

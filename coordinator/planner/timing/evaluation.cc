@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/plan/arena_layout.h"
 #include "coordinator/dispatch/memory/kept_layout.h"
 #include "coordinator/planner/timing/bounds.h"
 
@@ -196,6 +197,43 @@ class Clock {
   Estimate estimate_;
 };
 
+// What one of several devices does that all do the same.
+plan::Plan OfOneDevice(const model::ModelSpec& model, plan::Plan plan) {
+  const int devices = plan.backward_groups.back().devices.size();
+  plan.devices.resize(1);
+  plan.num_microbatches /= devices;
+  plan.replicas /= devices;
+  for (plan::LayerGroup& group : plan.forward_groups) group.devices = 0;
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    group.devices = 0;
+    group.gradient_parts /= devices;
+  }
+  plan.gradient_ring =
+      std::max(plan::ArenaLayout::MinimalRing(model, plan),
+               Bytes(plan.gradient_ring.count() / devices).AlignUp(kSlotAlignment));
+  plan.arena_dynamic = plan::ArenaLayout(model, plan).dynamic_bytes();
+  return plan;
+}
+
+// Its commands, and the host's, which are for the gradients of all devices.
+class CostsOfOneDevice : public dispatch::CostModel {
+ public:
+  CostsOfOneDevice(const dispatch::CostModel& costs, int devices)
+      : costs_(costs), devices_(static_cast<size_t>(devices)) {}
+  Nanos Duration(const command::Command& command) const override {
+    const auto* host = std::get_if<command::HostTask>(&command.body);
+    if (host == nullptr || host->gradient_records.empty()) return costs_.Duration(command);
+    command::Command of_all = command;
+    auto& records = std::get<command::HostTask>(of_all.body).gradient_records;
+    records.resize(records.size() * devices_);
+    return costs_.Duration(of_all);
+  }
+
+ private:
+  const dispatch::CostModel& costs_;
+  const size_t devices_;
+};
+
 absl::StatusOr<QuickDryRun> DryRunWhole(const model::ModelSpec& model, const plan::Plan& plan,
                                         const dispatch::CostModel& costs, int steps) {
   dispatch::Dispatcher dispatcher(model, plan, costs, {.end_step = steps});
@@ -233,8 +271,13 @@ plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int 
 }
 
 absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
-                                       const dispatch::CostModel& costs, int steps) {
-  if (steps == 0) steps = StepsToRun(plan);
+                                       const dispatch::CostModel& costs,
+                                       const DryRunOptions& options) {
+  const int steps = options.steps > 0 ? options.steps : StepsToRun(plan);
+  if (options.alike_devices && DevicesDoTheSame(plan) && costs.Cores().devices.empty()) {
+    const CostsOfOneDevice of_one(costs, plan.backward_groups.back().devices.size());
+    return DryRunPlan(model, OfOneDevice(model, plan), of_one, {steps});
+  }
   absl::Status status;
   QuickDryRun result;
   result.step = OfAllMicrobatches(plan, [&](int microbatches) {

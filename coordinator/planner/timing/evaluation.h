@@ -55,12 +55,18 @@ plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int 
 
 // The step's time alone, nearly, and several times as quick: a dry run of the dispatcher without
 // commands (Dispatcher::DryRun, which says what it asks of the costs). Of a step of very many
-// microbatches a sample is run dry. `steps`: 0: StepsToRun.
+// microbatches a sample is run dry; of devices that are alike and do the same (DevicesDoTheSame),
+// each computing on its own, one is (off where the plan's gradient ring is smaller than the usual).
 struct QuickDryRun {
   Nanos step;
-  int64_t commands = 0;
+  int64_t commands = 0;  // that were run dry
+};
+struct DryRunOptions {
+  int steps = 0;  // 0: StepsToRun
+  bool alike_devices = false;
 };
 absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
-                                       const dispatch::CostModel& costs, int steps = 0);
+                                       const dispatch::CostModel& costs,
+                                       const DryRunOptions& options = {});
 
 }  // namespace harmony::planner
