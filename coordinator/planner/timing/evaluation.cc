@@ -215,23 +215,28 @@ plan::Plan OfOneDevice(const model::ModelSpec& model, plan::Plan plan) {
   return plan;
 }
 
-// Its commands, and the host's, which are for the gradients of all devices.
+// Its commands, and the host's, which are for the gradients of all devices. Lanes of device 0 have
+// the same numbers whatever the devices, those of the host come after all.
 class CostsOfOneDevice : public dispatch::CostModel {
  public:
-  CostsOfOneDevice(const dispatch::CostModel& costs, int devices)
-      : costs_(costs), devices_(static_cast<size_t>(devices)) {}
+  CostsOfOneDevice(const dispatch::CostModel& costs, const plan::Plan& of_all)
+      : costs_(costs),
+        lanes_(static_cast<int>(of_all.devices.size())),
+        sharing_(static_cast<size_t>(of_all.backward_groups.back().devices.size())) {}
   Nanos Duration(const command::Command& command) const override {
-    const auto* host = std::get_if<command::HostTask>(&command.body);
-    if (host == nullptr || host->gradient_records.empty()) return costs_.Duration(command);
+    if (!std::holds_alternative<command::HostTask>(command.body)) return costs_.Duration(command);
     command::Command of_all = command;
-    auto& records = std::get<command::HostTask>(of_all.body).gradient_records;
-    records.resize(records.size() * devices_);
+    const command::Lane lane = command::LaneTable(1).LaneAt(static_cast<int>(command.header.lane));
+    of_all.header.lane = static_cast<uint32_t>(lanes_.IndexOf(lane));
+    std::vector<int>& records = std::get<command::HostTask>(of_all.body).gradient_records;
+    records.resize(records.size() * sharing_);
     return costs_.Duration(of_all);
   }
 
  private:
   const dispatch::CostModel& costs_;
-  const size_t devices_;
+  const command::LaneTable lanes_;
+  const size_t sharing_;  // devices
 };
 
 absl::StatusOr<QuickDryRun> DryRunWhole(const model::ModelSpec& model, const plan::Plan& plan,
@@ -275,7 +280,7 @@ absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan
                                        const DryRunOptions& options) {
   const int steps = options.steps > 0 ? options.steps : StepsToRun(plan);
   if (options.alike_devices && DevicesDoTheSame(plan) && costs.Cores().devices.empty()) {
-    const CostsOfOneDevice of_one(costs, plan.backward_groups.back().devices.size());
+    const CostsOfOneDevice of_one(costs, plan);
     return DryRunPlan(model, OfOneDevice(model, plan), of_one, {steps});
   }
   absl::Status status;

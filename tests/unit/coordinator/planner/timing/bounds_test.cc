@@ -248,6 +248,21 @@ TEST(DryRunTest, HasNearlyTheTimesOfTheCommands) {
   EXPECT_LT(off / static_cast<double>(cases), cases < 100 ? 0.2 : 1e-3);
 }
 
+// Which takes a command for one of the lanes of all devices, as a model of all devices does.
+class KnowsItsLanes : public dispatch::AnalyticCosts {
+ public:
+  KnowsItsLanes(const sim::RandomCase& c, const std::vector<plan::DeviceSpec>& devices)
+      : AnalyticCosts(c.model, c.plan, devices), lanes_(static_cast<int>(devices.size())) {}
+  Nanos Duration(const command::Command& command) const override {
+    const command::Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
+    EXPECT_EQ(command::IsHostLane(lane), std::holds_alternative<command::HostTask>(command.body));
+    return AnalyticCosts::Duration(command);
+  }
+
+ private:
+  const command::LaneTable lanes_;
+};
+
 // One device stands for all where they do the same: they are in step where the ring that gradients
 // pass through has room for all of theirs.
 TEST(DryRunTest, OfOneDeviceHasNearlyTheTimeOfAllThatDoTheSame) {
@@ -269,7 +284,7 @@ TEST(DryRunTest, OfOneDeviceHasNearlyTheTimeOfAllThatDoTheSame) {
     CounterRandom random(seed, 5);
     const std::vector<plan::DeviceSpec> devices(c.plan.devices.size(),
                                                 RandomDevices(random, 1).front());
-    const dispatch::AnalyticCosts costs(c.model, c.plan, devices);
+    const KnowsItsLanes costs(c, devices);
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, costs);
     ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     const absl::StatusOr<QuickDryRun> dry_run = DryRunPlan(c.model, c.plan, costs, {3, true});
