@@ -176,8 +176,9 @@ class Clock {
     for (int d = 0; d < num_devices_; ++d) {
       estimate_.peak_resident.push_back(dispatcher_.PeakBytes(d));
     }
-    estimate_.step_begin = step_ends_[last - 1];
-    estimate_.step_end = step_ends_[last];
+    const size_t shown = std::max<size_t>(last - 1, 1);
+    estimate_.step_begin = step_ends_[shown - 1];
+    estimate_.step_end = step_ends_[shown];
     return std::move(estimate_);
   }
 

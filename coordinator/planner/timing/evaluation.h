@@ -28,11 +28,13 @@ struct Estimate {
   Nanos step;
   std::vector<LaneTotals> lanes;  // by LaneTable index
   plan::LaneResources resources;
-  std::array<int64_t, 8> bytes{};          // per step over CPU-GPU links, by TrafficClass
-  int64_t peer_bytes = 0;                  // per step, device to device
-  int64_t commands = 0;                    // that were simulated
-  std::vector<Bytes> peak_resident;        // by device
-  Nanos step_begin, step_end;              // of the step in the timeline
+  std::array<int64_t, 8> bytes{};    // per step over CPU-GPU links, by TrafficClass
+  int64_t peer_bytes = 0;            // per step, device to device
+  int64_t commands = 0;              // that were simulated
+  std::vector<Bytes> peak_resident;  // by device
+  // Of the step in the timeline: one with a successor, where there are three, for the next step's
+  // forwards overlap its updates.
+  Nanos step_begin, step_end;
   std::vector<sim::TimelineEntry> events;  // of all steps; with `keep_timeline` only
 };
 
