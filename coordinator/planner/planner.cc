@@ -344,8 +344,7 @@ class Planning {
     plan.pass_weights = builder.Blank().pass_weights;
     StepExecutions step;
     if (!builder.Complete(&plan, &step) || !builder.FitsHost(plan)) return;
-    const absl::StatusOr<QuickDryRun> time =
-        DryRunPlan(model_, plan, *costs_(plan), {0, builder.alike_devices()});
+    const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
     if (!time.ok() || builder.Score(plan, time->step) >= best.score) return;
     best.step = time->step;
     best.score = builder.Score(plan, time->step);
@@ -359,8 +358,7 @@ class Planning {
     ScoredPlan& best = candidate->found.best;
     plan::Plan plan = WithLeastOfHost(builder, rules, best.plan);
     if (builder.FitsHost(plan)) {
-      const absl::StatusOr<QuickDryRun> time =
-          DryRunPlan(model_, plan, *costs_(plan), {0, builder.alike_devices()});
+      const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
       if (!time.ok()) return;
       best.step = time->step;
       best.score = builder.Score(plan, time->step);

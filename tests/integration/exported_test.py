@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import pathlib
 import struct
 import sys
@@ -144,7 +145,8 @@ class Exported(harness.Scratch):
         nudged_losses, nudged = zip(*map(eagerly, NUDGES))
         self.assertEqual(sorted(final), sorted(state))
         worst = moved = 0.0
-        for step, (loss, ours) in enumerate(zip(losses, harness.losses(out))):  # follow what is open of the weights
+        self.assertTrue(all(map(math.isfinite, harness.losses(out))), name)
+        for step, (loss, ours) in enumerate(zip(losses, harness.losses(out), strict=True)):  # follow the weights
             apart = abs(loss - ours)
             if apart <= ADAMW_CLOSE * abs(loss):
                 worst = max(worst, apart / abs(loss))
@@ -155,6 +157,7 @@ class Exported(harness.Scratch):
             if not tensor.is_floating_point():
                 self.assertTrue(tensor.equal(final[key]), key)
                 continue
+            self.assertTrue(final[key].isfinite().all(), key)
             distances = (final[key] - tensor).abs()
             moves = make_models.torch.stack([(other[key] - tensor).abs() for other in nudged]).amax(0)
             most = max(float(tensor.abs().max()), 1e-30)

@@ -21,11 +21,13 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
   std::vector<std::vector<int>> by_lane(lanes);  // events, of value i + 1
   plan::ResourceClock clock(estimate.resources);
   std::vector<int> last_on_server(clock.num_servers(), -1);
-  std::vector<int> before_on_server;  // by event
+  std::vector<int> before_on_server, before_on_lane;  // by event
   int at = -1;
   for (int i = 0; i < static_cast<int>(events.size()); ++i) {
     const sim::TimelineEntry& entry = events[i];
-    by_lane[entry.lane].push_back(i);
+    std::vector<int>& lane = by_lane[entry.lane];
+    before_on_lane.push_back(lane.empty() ? -1 : lane.back());
+    lane.push_back(i);
     // Events stand in the order of their starts, in which the evaluation's servers were taken.
     const size_t server =
         clock.Start(entry.lane, entry.begin, entry.command.header.expected).server;
@@ -65,8 +67,9 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
       after_all(task->gradient_waits);
       begin = std::max(begin, before_end);
     } else {
-      const int server = before_on_server[at];
+      const int server = before_on_server[at], lane = before_on_lane[at];
       if (server >= 0) after(server, free_at(server));
+      if (lane >= 0) after(lane, events[lane].end);
       after_all(entry.command.header.waits);
     }
     chain[entry.lane] += until - std::max(begin, estimate.step_begin);

@@ -22,16 +22,6 @@
 namespace harmony::planner {
 namespace {
 
-// Measured: a command of a dry run takes as long as bounding so many tasks; a change of a plan that
-// is not bounded as so many.
-constexpr int64_t kTasksPerCommand = 20, kTasksPerMove = 20;
-// When the phases of a search end, as parts of its work. Where one device is run dry for all, dry
-// runs find more than bounds do: for llama-8B on 8 devices plans that are 1.2% faster (3 seeds).
-struct Phases {
-  double seeds = 0.1, bounds = 0.65, best = 0.8, dry_runs = 0.9;
-};
-constexpr Phases kPhases, kPhasesOfOneForAll{.bounds = 0.3, .best = 0.44};
-
 // All plans are looked at when there are no more than this.
 constexpr int64_t kFewPlans = 20'000;
 constexpr size_t kMostKept = 1024;  // of each pool of plans that wait for a dry run
@@ -64,8 +54,6 @@ class Search {
         model_(builder.model()),
         rules_(rules),
         shape_(builder.Blank()),
-        can_be_one_for_all_(rules.alike_devices && builder.division().sets == DeviceSets::kAll),
-        phases_(can_be_one_for_all_ ? kPhasesOfOneForAll : kPhases),
         starts_(starts),
         scorer_(builder, rules_, costs),
         random_(1, 7),
@@ -88,6 +76,7 @@ class Search {
       TrySeeds(partition);
       TrySettings();
       KeepWhatFits();
+      LookWhetherOneRunsForAll();
       AnnealByBounds();
     }
     const bool proved = DryRunBest(EndAt(phases_.best)) && all;
@@ -160,7 +149,6 @@ class Search {
     const dispatch::CostModel& costs = scorer_.costs().model();
     const auto dry_run = DryRunPlan(model_, candidate.plan, costs, {kDryRunSteps, one_for_all_});
     if (!dry_run.ok()) return score;
-    one_for_all_ |= can_be_one_for_all_ && IsLong(dry_run->commands);
     ++report.simulations;
     Nanos step = dry_run->step;
     Count(dry_run->commands);
@@ -189,6 +177,17 @@ class Search {
   bool IsLong(int64_t commands) const {
     return commands * kTasksPerCommand > most_work_ / kFewCommands;
   }
+  // Where dry runs are long, of devices that all run everything.
+  void LookWhetherOneRunsForAll() {
+    const RankedCandidates& seeds = pools_.front();
+    if (!rules_.alike_devices || builder_.division().sets != DeviceSets::kAll) return;
+    if (seeds.empty()) return;
+    const Candidate& seed = seeds.begin()->second;
+    if (!OneRunsForAll(seed.plan, scorer_.costs().model()) || !DryRun(seed)) return;
+    one_for_all_ = IsLong(result_.report.commands);
+    if (one_for_all_) phases_ = kPhasesOfOneForAll;
+  }
+
   bool MayBeBest(Nanos score, int64_t commands) const {
     if (one_for_all_ || IsLong(commands)) return false;
     return !result_.found || static_cast<double>(score.count()) <
@@ -438,16 +437,19 @@ class Search {
   void DryRunWhole() {
     std::vector<ScoredPlan>& simulated = result_.report.simulated;
     std::sort(simulated.begin(), simulated.end(), Better);
-    result_.found = false;
-    for (size_t i = 0; i < std::min(simulated.size(), kDryRunWhole); ++i) {
-      ScoredPlan& scored = simulated[i];
-      const auto whole = DryRunPlan(model_, scored.plan, scorer_.costs().model(), {kDryRunSteps});
-      if (!whole.ok()) continue;
-      scored.step = whole->step;
-      scored.score = builder_.Score(scored.plan, whole->step);
-      if (!result_.found || Better(scored, result_.best)) result_.best = scored;
-      result_.found = true;
+    std::vector<ScoredPlan> whole;
+    for (ScoredPlan& scored : simulated) {
+      if (whole.size() == kDryRunWhole) break;
+      const auto run = DryRunPlan(model_, scored.plan, scorer_.costs().model(), {kDryRunSteps});
+      if (!run.ok()) continue;
+      Count(run->commands);
+      scored.step = run->step;
+      scored.score = builder_.Score(scored.plan, run->step);
+      whole.push_back(std::move(scored));
     }
+    simulated = std::move(whole);
+    result_.found = !simulated.empty();
+    if (result_.found) result_.best = *std::min_element(simulated.begin(), simulated.end(), Better);
   }
 
   // Of plans that are equally fast, the one that needs the least host memory.
@@ -467,14 +469,13 @@ class Search {
   const model::ModelSpec& model_;
   MoveRules rules_;
   const plan::Plan shape_;
-  const bool can_be_one_for_all_;
-  const Phases phases_;
   const std::vector<plan::Plan>& starts_;
   PlanScorer scorer_;
   CounterRandom random_;
   int64_t most_work_ = 0;
   int64_t other_work_ = 0;  // beside the scorer's
   size_t most_kept_ = kMostKept;
+  Phases phases_;
   bool one_for_all_ = false;  // dry runs are so long that of devices that do the same one is run
   bool dropped_ = false;      // plans that were not worth keeping
   std::vector<RankedCandidates> pools_;     // that wait for a dry run: seeds, then of each chain

@@ -276,11 +276,15 @@ plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int 
   return plan;
 }
 
+bool OneRunsForAll(const plan::Plan& plan, const dispatch::CostModel& costs) {
+  return DevicesDoTheSame(plan) && costs.Cores().devices.empty();
+}
+
 absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
                                        const dispatch::CostModel& costs,
                                        const DryRunOptions& options) {
   const int steps = options.steps > 0 ? options.steps : StepsToRun(plan);
-  if (options.alike_devices && DevicesDoTheSame(plan) && costs.Cores().devices.empty()) {
+  if (options.alike_devices && OneRunsForAll(plan, costs)) {
     const CostsOfOneDevice of_one(costs, plan);
     return DryRunPlan(model, OfOneDevice(model, plan), of_one, {steps});
   }

@@ -67,6 +67,8 @@ struct DryRunOptions {
   int steps = 0;  // 0: StepsToRun
   bool alike_devices = false;
 };
+// Whether one of such devices stands for all.
+bool OneRunsForAll(const plan::Plan& plan, const dispatch::CostModel& costs);
 absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
                                        const dispatch::CostModel& costs,
                                        const DryRunOptions& options = {});
