@@ -119,7 +119,10 @@ void Footprints::Add(const command::Transfer& copy) {
   Read(copy.source.device, copy.source.offset, copy.size);
   Write(copy.destination.device, copy.destination.offset, copy.size);
   if (copy.expect) Record(copy.expect->record, false);
-  for (const int record : copy.retire) Record(record, true);
+  for (const int record : copy.retire) {
+    Record(record, true);
+    all_.back().frees = true;
+  }
   if (!copy.commit) return;
   Record(copy.commit->record, true);
   placed_[static_cast<size_t>(copy.commit->record)] = {copy.destination.offset, copy.size};
@@ -177,6 +180,7 @@ std::vector<Access> Footprints::Of(const command::Command& command) {
 }
 
 bool Meet(const Access& a, const Access& b) {
+  if (a.frees && b.frees) return false;
   return a.memory == b.memory && (a.write || b.write) && a.begin < b.begin + b.size &&
          b.begin < a.begin + a.size;
 }

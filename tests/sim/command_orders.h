@@ -21,6 +21,7 @@ struct Access {
   int memory = kArena;
   Bytes begin, size;  // of records: their numbers
   bool write = false;
+  bool frees = false;  // a write that only sets a record free: two of these need no order
   // The command does not touch it before this: a wait on its way.
   std::optional<command::SemaphoreWait> after = std::nullopt;
 };

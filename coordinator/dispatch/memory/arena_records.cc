@@ -1,68 +1,73 @@
 #include "coordinator/dispatch/memory/arena_records.h"
 
-#include <algorithm>
 #include <iterator>
-#include <utility>
+
+#include "absl/algorithm/container.h"
 
 namespace harmony::dispatch {
 
 ArenaRecords::ArenaRecords(const command::ObjectTableLayout& table,
                            absl::Span<const command::ObjectView> records)
-    : standing_(table.size(), Bytes(-1)), freed_by_(table.size()) {
+    : standing_(table.size()), freed_by_(table.size()) {
   for (int i = 0; i < static_cast<int>(records.size()); ++i) {
     const command::ObjectKind kind = table.KeyOf(i).kind;
     if (records[i].state == command::ObjectState::kFree) continue;
     if (kind != command::ObjectKind::kGradient && kind != command::ObjectKind::kBoundaryGradient)
       continue;
-    Add(i, records[i].offset, records[i].offset + records[i].size);
+    Add(records[i].offset, {i, records[i].offset + records[i].size, {}});
   }
 }
 
-void ArenaRecords::Add(int record, Bytes begin, Bytes end) {
-  claims_.insert_or_assign(begin, Claim{record, end, {}});
-  standing_[record] = begin;
+void ArenaRecords::Add(Bytes begin, const Claim& claim) {
+  claims_.insert_or_assign(begin, claim);
+  if (claim.renewed_by.value == 0) standing_[claim.record].push_back(begin);
+}
+
+void ArenaRecords::Remove(Bytes at, const Claim& claim) {
+  if (claim.renewed_by.value > 0) return;
+  std::vector<Bytes>& standing = standing_[claim.record];
+  standing.erase(absl::c_find(standing, at));
 }
 
 std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_t lane,
                                      uint64_t value, Users& after) {
   std::vector<int> retire = {record};
-  if (const auto own = claims_.find(standing_[record]); own != claims_.end()) {
-    own->second.freed_by = {lane, value};  // wherever it is
+  for (const Bytes at : standing_[record]) claims_.at(at).renewed_by = {lane, value};
+  standing_[record].clear();
+  for (const command::SemaphoreWait& freed : freed_by_[record].waits) {
+    if (freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());
   }
-  standing_[record] = Bytes(-1);
-  const command::SemaphoreWait freed = std::exchange(freed_by_[record], {});
-  if (freed.value != 0 && freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());
-  // What was there is gone; returns what frees its record.
-  const auto displace = [&](const Claim& claim) {
-    if (claim.freed_by.value == 0) {
-      retire.push_back(claim.record);
-      standing_[claim.record] = Bytes(-1);
-      return freed_by_[claim.record] = {lane, value};
+  freed_by_[record].waits.clear();
+  // What was there is gone.
+  const auto displace = [&](Bytes at, const Claim& claim) {
+    Remove(at, claim);
+    if (claim.renewed_by == command::SemaphoreWait{lane, value}) return;
+    if (claim.renewed_by.value > 0) {
+      after.Add(claim.renewed_by.semaphore, claim.renewed_by.value, Nanos());
+      return;
     }
-    if (claim.freed_by != command::SemaphoreWait{lane, value}) {
-      after.Add(claim.freed_by.semaphore, claim.freed_by.value, Nanos());
-    }
-    return claim.freed_by;
+    // Parts of one object lie apart where something was put in its middle.
+    if (!absl::c_linear_search(retire, claim.record)) retire.push_back(claim.record);
+    freed_by_[claim.record].Add(lane, value, Nanos());
   };
+  const Claim placed{record, end, {}};
   auto at = claims_.lower_bound(begin);
   if (at != claims_.end() && at->first == begin && at->second.end == end) {  // mostly
-    displace(at->second);
-    at->second = Claim{record, end, {}};
-    standing_[record] = begin;
+    displace(begin, at->second);
+    at->second = placed;
+    standing_[record].push_back(begin);
     return retire;
   }
   if (at != claims_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != claims_.end() && at->first < end) {
     const auto [from, claim] = *at;
     at = claims_.erase(at);
-    const command::SemaphoreWait freed_by = displace(claim);
-    // What this copy does not overwrite orders others behind it.
-    if (from < begin) claims_.insert_or_assign(from, Claim{claim.record, begin, freed_by});
-    if (end < claim.end) {
-      at = claims_.insert_or_assign(end, Claim{claim.record, claim.end, freed_by}).first;
-    }
+    displace(from, claim);
+    // The rest is destroyed by others, which free the record too.
+    if (from < begin) Add(from, {claim.record, begin, claim.renewed_by});
+    if (end < claim.end) Add(end, claim);
   }
-  Add(record, begin, end);
+  Add(begin, placed);
   return retire;
 }
 

@@ -20,9 +20,11 @@ class ArenaRecords {
                         absl::Span<const command::ObjectView> records);
 
   // The copy that signals (`lane`, `value`) will put `record`'s data into [begin, end). Returns the
-  // records that it frees first, itself included. Where another copy, which is issued already,
-  // frees a record whose data this one overwrites too, or `record` itself (it would free what this
-  // copy has committed), that copy is added to `after`.
+  // records that it frees first, itself included: all whose data it destroys a part of, so that
+  // copies on several lanes that destroy parts of the same object need no order. Added to `after`
+  // are copies that are issued already and must come first: those of others that free `record`, for
+  // they would free what this copy has committed; and those that commit anew, elsewhere, a record
+  // whose data lay here, for only they may free it.
   std::vector<int> Place(int record, Bytes begin, Bytes end, uint32_t lane, uint64_t value,
                          Users& after);
 
@@ -30,18 +32,18 @@ class ArenaRecords {
   struct Claim {
     int record;
     Bytes end;
-    // The copy that frees the record; value 0: none yet. Then the claim lives on, to order others
-    // behind that copy, until all of its range is overwritten.
-    command::SemaphoreWait freed_by;
+    // The copy that commits the record anew, somewhere; value 0: none yet.
+    command::SemaphoreWait renewed_by;
   };
   using Claims = std::map<Bytes, Claim>;  // by where they begin; they do not overlap
-  // A claim on [begin, end) that is not freed yet.
-  void Add(int record, Bytes begin, Bytes end);
+
+  void Add(Bytes begin, const Claim& claim);
+  void Remove(Bytes at, const Claim& claim);
 
   Claims claims_;
-  std::vector<Bytes> standing_;  // by record: where its claim that is not freed begins; -1: none
-  std::vector<command::SemaphoreWait>
-      freed_by_;  // by record: the last copy of another that freed it
+  // By record: where what is left of its data begins, until another copy of it is issued.
+  std::vector<std::vector<Bytes>> standing_;
+  std::vector<Users> freed_by_;  // by record: copies of others, since its last one
 };
 
 }  // namespace harmony::dispatch

@@ -1,13 +1,14 @@
 #pragma once
 
 // The part of the arena that gradients pass through on the way to their update (eager updates), in
-// issue order. A backward group takes one piece for all its gradients, of all parts, and gives
-// it back when its updates have been issued; pieces are given in the order of the groups, so a
-// group that fits the ring alone always gets its piece. PURE.
+// issue order. A backward group takes one piece for all its gradients, in slots that follow each
+// other, and gives back each slot when the update that reads it has been issued; pieces are given
+// in the order of the groups, so a group that fits the ring alone always gets its piece. PURE.
 
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/base/units.h"
 #include "coordinator/dispatch/memory/region_ledger.h"
 
@@ -18,13 +19,16 @@ class GradientRing {
   GradientRing(Bytes begin, Bytes size) : begin_(begin), size_(size), cursor_(begin) {}
 
   struct Piece {
-    Bytes begin, end;
+    std::vector<Bytes> slots;  // where they begin
+    // Of the first to write into any of them: a gradient that is committed in a piece means that
+    // nothing is left to do of those whose place the piece has taken.
     Users waits;
   };
-  // The next piece, or nothing when it is not free yet.
-  std::optional<Piece> Take(Bytes size);
-  // A piece that records of an earlier generation hold.
+  // The next piece, of slots of these sizes; or nothing when there is no room for all of them yet.
+  std::optional<Piece> Take(absl::Span<const Bytes> sizes);
+  // A slot that records of an earlier generation hold.
   void Pin(Bytes begin, Bytes end);
+  // Of a slot, by where it begins.
   void Release(Bytes begin, const Users& users) { ledger_.Release(begin, users); }
 
   Bytes size() const { return size_; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+
 namespace harmony::dispatch {
 
 GradientSlots::GradientSlots(const model::ModelSpec& model, const plan::Plan& plan,
@@ -12,7 +14,12 @@ GradientSlots::GradientSlots(const model::ModelSpec& model, const plan::Plan& pl
       layout_(layout),
       graph_(graph),
       ring_(layout.ring_begin(), layout.ring_bytes()),
-      pieces_(plan.backward_groups.size()) {}
+      pieces_(plan.backward_groups.size()) {
+  for (const plan::LayerGroup& group : plan.backward_groups) {
+    references_.push_back(plan::ReferencesOf(model, group.layers));
+    absl::c_reverse(references_.back());
+  }
+}
 
 void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::StepWork& work) {
   pinned_step_ = work.step;
@@ -21,25 +28,30 @@ void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::Step
     const int updates = BlocksInRing(g, work.update);
     const std::optional<Bytes> begin = PieceInUse(frontier, g, work.step);
     if (updates == 0 || !begin) continue;
-    const Bytes bytes = RingBytes(plan::ReferencesOf(model_, plan_.backward_groups[g].layers));
-    ring_.Pin(*begin, *begin + bytes * plan_.backward_groups[g].gradient_parts);
-    pieces_[g].held = true;
-    pieces_[g].begin = *begin;
-    pieces_[g].updates_left = updates;
+    const std::vector<Bytes> sizes = SlotSizes(g);
+    Piece& piece = pieces_[g];
+    piece.updates_left = updates;
+    piece.slots.resize(sizes.size());
+    Bytes at = *begin;
+    for (size_t slot = 0; slot < sizes.size(); at += sizes[slot++]) {
+      piece.slots[slot] = at;
+      const int block = model_.references[references_[g][slot]].block;
+      if (sizes[slot].count() > 0 && work.update[block]) ring_.Pin(at, at + sizes[slot]);
+    }
   }
 }
 
 std::optional<Bytes> GradientSlots::PieceInUse(const recovery::Frontier& frontier,
                                                int backward_group, int64_t step) const {
-  const plan::LayerGroup& group = plan_.backward_groups[backward_group];
-  const std::vector<int> references = plan::ReferencesOf(model_, group.layers);
-  for (size_t i = 0; i < references.size(); ++i) {
-    if (layout_.ReferenceHasOwnGradientSlot(references[i])) continue;
-    for (int part = 0; part < group.gradient_parts; ++part) {
-      const command::ObjectKey key{command::ObjectKind::kGradient, references[i], part};
+  const std::vector<Bytes> sizes = SlotSizes(backward_group);
+  Bytes before;
+  for (size_t slot = 0; slot < sizes.size(); before += sizes[slot++]) {
+    const int reference = references_[backward_group][slot];
+    if (layout_.ReferenceHasOwnGradientSlot(reference)) continue;
+    for (int part = 0; part < plan_.backward_groups[backward_group].gradient_parts; ++part) {
+      const command::ObjectKey key{command::ObjectKind::kGradient, reference, part};
       if (!frontier.Holds(key, step + 1)) continue;
-      return frontier.OffsetOf(key) - RingBytes(references) * part -
-             RingBytes(absl::MakeConstSpan(references).first(i));
+      return frontier.OffsetOf(key) - RingBytes(reference) * part - before;
     }
   }
   return std::nullopt;
@@ -53,7 +65,7 @@ void GradientSlots::Request(const recovery::StepWork& work,
     for (int64_t execution : executions[g]) {
       if (execution >= 0) request.executions.push_back(execution);
     }
-    const bool pinned = work.step == pinned_step_ && pieces_[g].held;
+    const bool pinned = work.step == pinned_step_ && pieces_[g].updates_left > 0;
     if (request.executions.empty() || pinned || BlocksInRing(g, work.update) == 0) continue;
     requests_.push_back(std::move(request));
   }
@@ -74,13 +86,17 @@ int GradientSlots::BlocksInRing(int backward_group, const std::vector<bool>& upd
   return count;
 }
 
-Bytes GradientSlots::RingBytes(absl::Span<const int> references) const {
-  Bytes sum;
-  for (int reference : references) {
-    if (layout_.ReferenceHasOwnGradientSlot(reference)) continue;
-    sum += model_.blocks[model_.references[reference].block].gradient_bytes.AlignUp(kSlotAlignment);
+Bytes GradientSlots::RingBytes(int reference) const {
+  if (layout_.ReferenceHasOwnGradientSlot(reference)) return Bytes(0);
+  return model_.blocks[model_.references[reference].block].gradient_bytes.AlignUp(kSlotAlignment);
+}
+
+std::vector<Bytes> GradientSlots::SlotSizes(int backward_group) const {
+  std::vector<Bytes> sizes;
+  for (const int reference : references_[backward_group]) {
+    sizes.push_back(RingBytes(reference) * plan_.backward_groups[backward_group].gradient_parts);
   }
-  return sum;
+  return sizes;
 }
 
 bool GradientSlots::IsGiven(const Node& node) const {
@@ -95,10 +111,9 @@ Bytes GradientSlots::SlotOf(const Node& node) const {
   if (layout_.ReferenceHasOwnGradientSlot(node.index)) {
     return layout_.Gradient(node.index, node.part);
   }
-  const GroupExecution& execution = graph_.execution(node.execution);
-  const absl::Span<const int> references = execution.references;
-  return pieces_[execution.group].begin + RingBytes(references) * node.part +
-         RingBytes(references.first(static_cast<size_t>(node.position)));
+  const std::vector<Bytes>& slots = pieces_[graph_.execution(node.execution).group].slots;
+  return slots[slots.size() - 1 - static_cast<size_t>(node.position)] +
+         RingBytes(node.index) * node.part;
 }
 
 const Users* GradientSlots::WaitsOf(const Node& node) const {
@@ -123,18 +138,14 @@ bool GradientSlots::Grant() {
   while (!requests_.empty()) {
     const PieceRequest& request = requests_.front();
     Piece& piece = pieces_[request.group];
-    if (!IsDue(request) || piece.held) break;
-    int blocks = 0;
-    const std::vector<int>& references = graph_.execution(request.executions.front()).references;
-    for (int reference : references)
-      blocks += layout_.ReferenceHasOwnGradientSlot(reference) ? 0 : 1;
-    std::optional<GradientRing::Piece> taken =
-        ring_.Take(RingBytes(references) * plan_.backward_groups[request.group].gradient_parts);
+    if (!IsDue(request) || piece.updates_left > 0) break;
+    std::optional<GradientRing::Piece> taken = ring_.Take(SlotSizes(request.group));
     if (!taken) break;
-    piece.held = true;
-    piece.begin = taken->begin;
+    piece.slots = std::move(taken->slots);
     piece.waits = std::move(taken->waits);
-    piece.updates_left = blocks;
+    for (const int reference : references_[request.group]) {
+      piece.updates_left += layout_.ReferenceHasOwnGradientSlot(reference) ? 0 : 1;
+    }
     requests_.pop_front();
     any = true;
   }
@@ -142,14 +153,14 @@ bool GradientSlots::Grant() {
 }
 
 bool GradientSlots::AfterUpdate(const Node& node) {
-  if (layout_.ring_bytes().count() == 0 || model_.blocks[node.index].tied()) return false;
-  const int layer = model_.references[model_.blocks[node.index].references.front()].layer;
+  const model::ParamBlock& block = model_.blocks[node.index];
+  if (layout_.ring_bytes().count() == 0 || block.tied()) return false;
+  const int reference = block.references.front(), layer = model_.references[reference].layer;
   for (size_t g = 0; g < pieces_.size(); ++g) {
     if (!plan_.backward_groups[g].layers.contains(layer)) continue;
-    Piece& piece = pieces_[g];
-    if (--piece.updates_left > 0) return false;
-    ring_.Release(piece.begin, UsersOf(node));
-    piece.held = false;
+    const auto slot = absl::c_find(references_[g], reference) - references_[g].begin();
+    ring_.Release(pieces_[g].slots[static_cast<size_t>(slot)], UsersOf(node));
+    --pieces_[g].updates_left;
     return Grant();
   }
   return false;

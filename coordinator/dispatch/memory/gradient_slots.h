@@ -1,9 +1,10 @@
 #pragma once
 
 // Where gradients go in the arena: to a slot of their own (ArenaLayout), or, with eager updates, to
-// their backward group's piece of the ring. A piece holds the group's gradients of all parts,
-// one part after the other. Pieces are given in the order of the groups, when a shard of the
-// group first has something to put there, and given back when the group's updates have been issued.
+// their backward group's piece of the ring. A piece has a slot for each of the group's references,
+// the last first, as they are updated, which holds its gradients of all parts, one after the other.
+// Pieces are given in the order of the groups, when a shard of the group first has something to
+// put there; a slot is given back when its block's update has been issued.
 //
 // Owner: Generation, which says when tasks and updates have been issued. Single-threaded.
 // Invariant: a group whose gradients all have slots of their own never asks for a piece. PURE.
@@ -30,8 +31,7 @@ class GradientSlots {
 
   // Gradients that an earlier generation committed, and whose updates of this step are still to
   // come, keep their places, and those that are missing beside them take theirs in the same piece:
-  // it was the group's until the last of its updates was issued, and as long as one of its
-  // gradients is there it stays.
+  // of a block whose update was not issued the slot is still there.
   void Pin(const recovery::Frontier& frontier, const recovery::StepWork& work);
   // The groups of a step that was added will need pieces. `executions`: by backward group, those
   // that run.
@@ -57,10 +57,9 @@ class GradientSlots {
  private:
   // A backward group's piece.
   struct Piece {
-    bool held = false;
-    Bytes begin;
-    Users waits;           // for the first to write into it
-    int updates_left = 0;  // that read from it
+    std::vector<Bytes> slots;  // where they begin
+    Users waits;               // for the first to write into one
+    int updates_left = 0;      // that read from it; 0: it is not held
   };
   // A group that has no piece yet.
   struct PieceRequest {
@@ -74,8 +73,10 @@ class GradientSlots {
   bool IsDue(const PieceRequest& request) const;
   // Blocks whose gradients a group holds in the ring, and whose update is to come.
   int BlocksInRing(int backward_group, const std::vector<bool>& updates) const;
-  // Of gradients of one part, those that pass through the ring.
-  Bytes RingBytes(absl::Span<const int> references) const;
+  // A gradient of one part, where it passes through the ring; else 0.
+  Bytes RingBytes(int reference) const;
+  // Of a piece's slots, in their order.
+  std::vector<Bytes> SlotSizes(int backward_group) const;
   // Where an earlier generation put a group's gradients of this step, if any is still there.
   std::optional<Bytes> PieceInUse(const recovery::Frontier& frontier, int backward_group,
                                   int64_t step) const;
@@ -85,8 +86,9 @@ class GradientSlots {
   const plan::ArenaLayout& layout_;
   const WorkGraph& graph_;
   GradientRing ring_;
-  std::vector<Piece> pieces_;          // by backward group
-  std::deque<PieceRequest> requests_;  // in the order of the groups
+  std::vector<Piece> pieces_;                 // by backward group
+  std::vector<std::vector<int>> references_;  // by backward group, then by slot
+  std::deque<PieceRequest> requests_;         // in the order of the groups
   int64_t pinned_step_ = -1;
 };
 

@@ -1,6 +1,7 @@
 #include "coordinator/dispatch/memory/region_ledger.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace harmony::dispatch {
@@ -26,18 +27,23 @@ bool RegionLedger::IsFree(Bytes begin, Bytes end) const {
   });
 }
 
-Users RegionLedger::Hold(Bytes begin, Bytes end) {
+Users RegionLedger::HoldPieces(Bytes begin, absl::Span<const Bytes> sizes) {
+  const Bytes end = std::accumulate(sizes.begin(), sizes.end(), begin);
   Users users;
   std::vector<Piece> kept;
-  kept.reserve(pieces_.size() + 2);
+  kept.reserve(pieces_.size() + sizes.size() + 1);
   bool placed = false;
   auto place = [&] {
     if (placed) return;
     placed = true;
-    Piece& piece = kept.emplace_back();
-    piece.begin = begin;
-    piece.end = end;
-    piece.held = true;
+    Bytes at = begin;
+    for (const Bytes size : sizes) {
+      if (size.count() == 0) continue;
+      Piece& piece = kept.emplace_back();
+      piece.begin = at;
+      piece.end = at += size;
+      piece.held = true;
+    }
   };
   for (Piece& piece : pieces_) {
     if (piece.begin >= end) place();

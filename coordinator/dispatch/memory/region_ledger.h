@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "common/base/units.h"
 #include "common/command/command.h"
 
@@ -27,7 +28,9 @@ class RegionLedger {
   // No part of [begin, end) is held.
   bool IsFree(Bytes begin, Bytes end) const;
   // Takes [begin, end); the result names the last users of what was there. REQUIRES: IsFree.
-  Users Hold(Bytes begin, Bytes end);
+  Users Hold(Bytes begin, Bytes end) { return HoldPieces(begin, {end - begin}); }
+  // Takes pieces of these sizes that follow each other, which are given back one by one.
+  Users HoldPieces(Bytes begin, absl::Span<const Bytes> sizes);
   // Gives back a piece that was taken with Hold. REQUIRES: held from `begin` on.
   void Release(Bytes begin, const Users& users);
 

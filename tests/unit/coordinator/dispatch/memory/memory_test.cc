@@ -128,35 +128,67 @@ TEST(DeviceMemoryTest, NeverOverlapsAndNeverLocksUp) {
 
 TEST(GradientRingTest, WrapsAndWaitsForTheLastReaders) {
   GradientRing ring(Bytes(1000), Bytes(300));
-  EXPECT_EQ(ring.Take(Bytes(200))->begin, Bytes(1000));
-  EXPECT_FALSE(ring.Take(Bytes(200)).has_value());
-  EXPECT_EQ(ring.Take(Bytes(100))->begin, Bytes(1200));
+  EXPECT_EQ(ring.Take({Bytes(200)})->slots.front(), Bytes(1000));
+  EXPECT_FALSE(ring.Take({Bytes(200)}).has_value());
+  EXPECT_EQ(ring.Take({Bytes(100)})->slots.front(), Bytes(1200));
   ring.Release(Bytes(1000), One(9, 3));
-  const std::optional<GradientRing::Piece> piece = ring.Take(Bytes(150));
+  const auto piece = ring.Take({Bytes(150)});
   ASSERT_TRUE(piece.has_value());
-  EXPECT_EQ(piece->begin, Bytes(1000));
+  EXPECT_EQ(piece->slots.front(), Bytes(1000));
   EXPECT_THAT(piece->waits.waits, ElementsAre(command::SemaphoreWait{9, 3}));
+}
+
+TEST(GradientRingTest, GivesAgainWhatWasGivenBackSlotBySlot) {
+  GradientRing ring(Bytes(0), Bytes(300));
+  const auto first = ring.Take({Bytes(100), Bytes(0), Bytes(100), Bytes(50)});
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->slots.back(), Bytes(200));
+  ring.Release(Bytes(0), One(9, 1));
+  EXPECT_FALSE(ring.Take({Bytes(60), Bytes(60)}).has_value());
+  ring.Release(Bytes(100), One(9, 2));
+  const auto next = ring.Take({Bytes(60), Bytes(60)});  // while a slot of the first is still held
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->slots.back(), Bytes(60));
+  EXPECT_THAT(next->waits.waits, ElementsAre(command::SemaphoreWait{9, 2}));
 }
 
 TEST(GradientRingTest, GivesItsWholeSizeWhenEmpty) {
   GradientRing ring(Bytes(0), Bytes(300));
   ring.Pin(Bytes(100), Bytes(200));
-  EXPECT_FALSE(ring.Take(Bytes(300)).has_value());
+  EXPECT_FALSE(ring.Take({Bytes(300)}).has_value());
   ring.Release(Bytes(100), One(1, 1));
-  EXPECT_EQ(ring.Take(Bytes(300))->begin, Bytes(0));
+  EXPECT_EQ(ring.Take({Bytes(300)})->slots.front(), Bytes(0));
 }
 
-TEST(ArenaRecordsTest, FreesWhatIsOverwrittenOnceAndOrdersTheOthersBehind) {
+TEST(ArenaRecordsTest, AllThatOverwriteAPartOfAnObjectFreeItsRecordSideBySide) {
   const model::ModelSpec model = SmallModel();
   const command::ObjectTableLayout table(model, 2);
   ArenaRecords records(table, {});
   Users after;
   EXPECT_THAT(records.Place(9, Bytes(0), Bytes(100), 1, 1, after), ElementsAre(9));
   EXPECT_THAT(records.Place(10, Bytes(0), Bytes(50), 2, 4, after), UnorderedElementsAre(10, 9));
+  EXPECT_THAT(records.Place(11, Bytes(60), Bytes(100), 3, 1, after), UnorderedElementsAre(11, 9));
   EXPECT_TRUE(after.waits.empty());
-  // The rest of record 9's data: freed by (2, 4) already, which must have begun.
-  EXPECT_THAT(records.Place(11, Bytes(50), Bytes(100), 3, 1, after), ElementsAre(11));
-  EXPECT_THAT(after.waits, ElementsAre(command::SemaphoreWait{2, 4}));
+  // Either of them would free what it has committed, if that came first.
+  EXPECT_THAT(records.Place(9, Bytes(200), Bytes(300), 1, 2, after), ElementsAre(9));
+  EXPECT_THAT(after.waits,
+              UnorderedElementsAre(command::SemaphoreWait{2, 4}, command::SemaphoreWait{3, 1}));
+  // What is left of the old data: the record is the new data's, which must have taken it.
+  Users rest;
+  EXPECT_THAT(records.Place(12, Bytes(50), Bytes(60), 4, 1, rest), ElementsAre(12));
+  EXPECT_THAT(rest.waits, ElementsAre(command::SemaphoreWait{1, 2}));
+}
+
+TEST(ArenaRecordsTest, FreesOnceWhatLiesOnBothSidesOfAnother) {
+  const model::ModelSpec model = SmallModel();
+  const command::ObjectTableLayout table(model, 2);
+  ArenaRecords records(table, {});
+  Users after;
+  records.Place(9, Bytes(0), Bytes(100), 1, 1, after);
+  records.Place(10, Bytes(40), Bytes(60), 2, 1, after);
+  EXPECT_THAT(records.Place(11, Bytes(0), Bytes(100), 3, 1, after),
+              UnorderedElementsAre(11, 9, 10));
+  EXPECT_TRUE(after.waits.empty());
 }
 
 TEST(ArenaRecordsTest, ACopyWaitsForTheOneThatFreesItsRecordWhereverItPutsIt) {
