@@ -9,7 +9,7 @@ A mutant that changes nothing that can happen has no place here: that a runner i
 answers of an old generation, say, is a second lock, for streams keep order and all that was sent of the
 old generation has arrived before the new one begins.
 
-    mutants.py list                  a line for each: name, source
+    mutants.py list                  a line for each: name, source, first seed
     mutants.py write NAME TREE FILE  the changed source; fails when the text is not there once
 """
 import sys
@@ -22,6 +22,7 @@ class Mutant(NamedTuple):
     source: str
     was: str
     becomes: str
+    first_seed: int = 1  # of those to try: shortly before one that finds it, where that is rare
 
 
 BUILDER = "coordinator/dispatch/graph/step_builder.cc"
@@ -117,7 +118,7 @@ MUTANTS = [
            ""),
     Mutant("failed_lane_goes_on", LANE_QUEUE,
            "if (generation != generation_ || !accepting_) {",
-           "if (generation != generation_) {"),
+           "if (generation != generation_) {", first_seed=11_901),
     Mutant("quiet_lane_signals", LANE_QUEUE,
            "return accepting_ ? value : 0;",
            "return value;"),
@@ -127,7 +128,7 @@ MUTANTS = [
 def main(arguments):
     if arguments == ["list"]:
         for mutant in MUTANTS:
-            print(mutant.name, mutant.source)
+            print(mutant.name, mutant.source, mutant.first_seed)
         return 0
     if len(arguments) != 4 or arguments[0] != "write":
         print(__doc__, file=sys.stderr)
