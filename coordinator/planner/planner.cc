@@ -14,6 +14,7 @@
 #include "coordinator/planner/report/basis.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/microbatch.h"
+#include "coordinator/planner/search/seeds.h"
 #include "coordinator/planner/timing/task_costs.h"
 
 namespace harmony::planner {
@@ -246,7 +247,7 @@ class Planning {
     search.share *= candidate.division.share;
     const SearchResult found =
         SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search);
-    return found.found ? std::vector<plan::Plan>{found.best.plan} : std::vector<plan::Plan>();
+    return BestPlans(found);
   }
 
   std::vector<Candidate> SearchAll(const std::vector<Division>& divisions,
@@ -257,7 +258,9 @@ class Planning {
     for (const Division& division : divisions) {
       Candidate next = Search(division, sizes, beat, starts);
       if (next.found.found && next.fits_host) {
-        starts.push_back(next.found.best.plan);
+        const bool better = beat == Nanos() || next.found.best.score < beat;
+        std::vector<plan::Plan> found = BestPlans(next.found);
+        starts.insert(better ? starts.begin() : starts.end(), found.begin(), found.end());
         beat = beat == Nanos() ? next.found.best.score : std::min(beat, next.found.best.score);
       }
       all.push_back(std::move(next));

@@ -7,8 +7,7 @@
 namespace harmony::dispatch {
 
 ArenaRecords::ArenaRecords(const command::ObjectTableLayout& table,
-                           absl::Span<const command::ObjectView> records)
-    : standing_(table.size()), freed_by_(table.size()) {
+                           absl::Span<const command::ObjectView> records) {
   for (int i = 0; i < static_cast<int>(records.size()); ++i) {
     const command::ObjectKind kind = table.KeyOf(i).kind;
     if (records[i].state == command::ObjectState::kFree) continue;
@@ -25,19 +24,22 @@ void ArenaRecords::Add(Bytes begin, const Claim& claim) {
 
 void ArenaRecords::Remove(Bytes at, const Claim& claim) {
   if (claim.renewed_by.value > 0) return;
-  std::vector<Bytes>& standing = standing_[claim.record];
+  std::vector<Bytes>& standing = standing_.at(claim.record);
   standing.erase(absl::c_find(standing, at));
 }
 
 std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_t lane,
                                      uint64_t value, Users& after) {
   std::vector<int> retire = {record};
-  for (const Bytes at : standing_[record]) claims_.at(at).renewed_by = {lane, value};
-  standing_[record].clear();
-  for (const command::SemaphoreWait& freed : freed_by_[record].waits) {
-    if (freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());
+  std::vector<Bytes>& standing = standing_[record];
+  for (const Bytes at : standing) claims_.at(at).renewed_by = {lane, value};
+  standing.clear();
+  if (const auto others = freed_by_.find(record); others != freed_by_.end()) {
+    for (const command::SemaphoreWait& freed : others->second.waits) {
+      if (freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());
+    }
+    freed_by_.erase(others);
   }
-  freed_by_[record].waits.clear();
   // What was there is gone.
   const auto displace = [&](Bytes at, const Claim& claim) {
     Remove(at, claim);

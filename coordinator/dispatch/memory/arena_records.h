@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "common/base/units.h"
 #include "common/command/objects.h"
@@ -42,8 +43,8 @@ class ArenaRecords {
 
   Claims claims_;
   // By record: where what is left of its data begins, until another copy of it is issued.
-  std::vector<std::vector<Bytes>> standing_;
-  std::vector<Users> freed_by_;  // by record: copies of others, since its last one
+  absl::flat_hash_map<int, std::vector<Bytes>> standing_;
+  absl::flat_hash_map<int, Users> freed_by_;  // by record: copies of others, since its last one
 };
 
 }  // namespace harmony::dispatch

@@ -22,9 +22,35 @@ inline constexpr int64_t kTasksPerCommand = 20, kTasksPerMove = 20;
 // When the phases of a search end, as parts of its work. Where one device is run dry for all, dry
 // runs find more than bounds do: for llama-8B on 8 devices plans that are 1.2% faster (3 seeds).
 struct Phases {
-  double seeds = 0.1, bounds = 0.65, best = 0.8, dry_runs = 0.9;
+  double starts = 0.4, seeds = 0.1, bounds = 0.65, best = 0.8, dry_runs = 0.9;
 };
 inline constexpr Phases kPhasesOfOneForAll{.bounds = 0.3, .best = 0.44};
+
+// The annealing by bounds. Measured on gpt2-1.5b (4 equal and 3 unequal devices): hotter chains and
+// less work for them end with plans that are 0.5 to 4% slower.
+inline constexpr size_t kBoundChains = 8;
+inline constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
+// The annealing by dry runs: as many chains as have so many dry runs each, but one at least. Where
+// all the work is enough for no more than a few dry runs of a whole plan, they go into one cold
+// chain, and into one device for all, or else into what other searches have found: for llama-8B
+// on 8 devices, 230 dry runs, plans that are 0.5% faster (6 seeds) than by bounds first.
+inline constexpr int64_t kDryRunChains = 16, kDryRunsOfChain = 100, kFewDryRuns = 1000;
+inline constexpr double kCool = 0.05, kHot = 0.3, kCold = 0.003;
+// Plans whose neighbours are looked at: as many as that without finding a better one; where all the
+// work is not enough for so many, none.
+inline constexpr int kFruitlessExpansions = 300;
+inline constexpr int64_t kLeastExpansions = 20;
+
+inline constexpr size_t kMostReported = 16;
+inline constexpr size_t kVaried = 8;     // seeds that are tried with other settings
+inline constexpr int kMostKnown = 5000;  // changes in a row that were all known: there is no other
+// A dry run without commands is only nearly exact: at less than so many times the best it is
+// repeated with them, where that takes no more than such a part of the work.
+inline constexpr double kNearly = 1.03;
+inline constexpr int64_t kFewCommands = 300;
+inline constexpr int kDryRunSteps = 2;     // the first is a warm-up
+inline constexpr size_t kDryRunWhole = 8;  // of plans of which one device was run dry for all
+inline constexpr size_t kManyRounds = 16;  // around the devices; more only where fewer do not fit
 
 // `bound`: of a step. What SearchOptions say comes first.
 inline int64_t WorkOf(const PlanBuilder& builder, const MoveRules& rules, Nanos bound,

@@ -25,26 +25,6 @@ namespace {
 // All plans are looked at when there are no more than this.
 constexpr int64_t kFewPlans = 20'000;
 constexpr size_t kMostKept = 1024;  // of each pool of plans that wait for a dry run
-constexpr size_t kMostReported = 16;
-constexpr size_t kVaried = 8;  // seeds that are tried with other settings
-// Of the annealing by bounds. Measured on gpt2-1.5b (4 equal and 3 unequal devices): hotter chains
-// and less work for them end with plans that are 0.5 to 4% slower.
-constexpr size_t kBoundChains = 8;
-constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
-// Of the annealing by dry runs: as many chains as have so many dry runs each, but one at least.
-constexpr int64_t kDryRunChains = 16, kDryRunsOfChain = 100;
-constexpr int kMostKnown = 5000;  // changes in a row that were all known: there is no other
-// Plans whose neighbours are looked at: as many as that without finding a better one; where all the
-// work is not enough for so many, none.
-constexpr int kFruitlessExpansions = 300;
-constexpr int64_t kLeastExpansions = 20;
-// A dry run without commands is only nearly exact: at less than so many times the best it is
-// repeated with them, where that takes no more than such a part of the work.
-constexpr double kNearly = 1.03;
-constexpr int64_t kFewCommands = 300;
-constexpr int kDryRunSteps = 2;     // the first is a warm-up
-constexpr size_t kDryRunWhole = 4;  // of plans of which one device was run dry for all
-constexpr size_t kManyRounds = 16;  // around the devices; more only where fewer do not fit
 
 class Search {
  public:
@@ -73,11 +53,14 @@ class Search {
                      [this](plan::Plan plan) { Consider(plan); });
       most_work_ += Work();  // which leaves all of it for dry runs
     } else {
-      TrySeeds(partition);
-      TrySettings();
-      KeepWhatFits();
-      LookWhetherOneRunsForAll();
-      AnnealByBounds();
+      TryStarts();
+      if (!from_starts_) {
+        TrySeeds(partition);
+        TrySettings();
+        KeepWhatFits();
+        LookWhetherOneRunsForAll();
+        AnnealByBounds();
+      }
     }
     const bool proved = DryRunBest(EndAt(phases_.best)) && all;
     report.exhaustive = proved && SampleOfMicrobatches(shape_) == shape_.num_microbatches;
@@ -177,14 +160,19 @@ class Search {
   bool IsLong(int64_t commands) const {
     return commands * kTasksPerCommand > most_work_ / kFewCommands;
   }
-  // Where dry runs are long, of devices that all run everything.
+  // By those that there were.
+  bool FewDryRuns() const { return TasksOfDryRun() > most_work_ / kFewDryRuns; }
+  int64_t TasksOfDryRun() const {
+    return result_.report.commands / result_.report.simulations * kTasksPerCommand;
+  }
+  // Of devices that all run everything.
   void LookWhetherOneRunsForAll() {
     const RankedCandidates& seeds = pools_.front();
     if (!rules_.alike_devices || builder_.division().sets != DeviceSets::kAll) return;
     if (seeds.empty()) return;
     const Candidate& seed = seeds.begin()->second;
     if (!OneRunsForAll(seed.plan, scorer_.costs().model()) || !DryRun(seed)) return;
-    one_for_all_ = IsLong(result_.report.commands);
+    one_for_all_ = FewDryRuns();
     if (one_for_all_) phases_ = kPhasesOfOneForAll;
   }
 
@@ -204,20 +192,35 @@ class Search {
                                 static_cast<double>(devices.size()))};
   }
 
-  void ConsiderSeed(plan::Plan plan) {
+  // What other searches have found, and plans like these.
+  void TryStarts() {
+    for (const plan::Plan& start : starts_) {
+      const std::optional<Candidate> candidate = ConsiderSeed(WithGroupsOf(start, shape_));
+      if (candidate) DryRun(*candidate);
+    }
+    if (!result_.found) return;
+    from_starts_ = FewDryRuns();
+    for (const plan::Plan& start : starts_) {
+      for (plan::Plan& plan : PlansLike(start, shape_, rules_)) {
+        if (Work() >= EndAt(from_starts_ ? phases_.starts : phases_.seeds)) return;
+        const std::optional<Candidate> candidate = ConsiderSeed(std::move(plan));
+        if (from_starts_ && candidate && CanWin(*candidate)) DryRun(*candidate);
+      }
+    }
+  }
+
+  std::optional<Candidate> ConsiderSeed(plan::Plan plan) {
     std::optional<Candidate> candidate = Consider(plan);
     while (!candidate && plan.stream_slots > 1) {
       --plan.stream_slots;
       candidate = Consider(plan);
     }
     if (candidate) KeepBest(candidate->rank, *candidate, 1, &kinds_[KindOf(candidate->plan)]);
+    return candidate;
   }
 
   void TrySeeds(const std::vector<model::LayerRange>& partition) {
     const size_t devices = rules_.turns;
-    for (const plan::Plan& start : starts_) {
-      for (plan::Plan& plan : PlansLike(start, shape_, rules_)) ConsiderSeed(std::move(plan));
-    }
     for (plan::Plan& seed : SeedPlans(builder_, scorer_.costs(), rules_, partition)) {
       // From few groups to many.
       const bool many = seed.backward_groups.size() > kManyRounds * devices;
@@ -366,15 +369,13 @@ class Search {
     const std::vector<ScoredPlan> starts = result_.report.simulated;
     const int64_t left = end - Work();
     if (left <= 0) return;
-    const int64_t each = result_.report.commands / result_.report.simulations * kTasksPerCommand;
-    const int64_t chains =
-        one_for_all_ ? 1
-                     : std::clamp<int64_t>(left / (kDryRunsOfChain * std::max<int64_t>(each, 1)), 1,
-                                           kDryRunChains);
+    const bool one = one_for_all_ || from_starts_;
+    const int64_t each = kDryRunsOfChain * std::max<int64_t>(TasksOfDryRun(), 1);
+    const int64_t chains = one ? 1 : std::clamp<int64_t>(left / each, 1, kDryRunChains);
     for (int64_t i = 0; i < chains; ++i) {
       const bool from_best = i % 2 == 0;
-      Chain chain{rules_, (end - Work()) / (chains - i), from_best ? 0.05 : 0.3, true};
-      if (chains == 1) chain.temperature = 0.003;
+      Chain chain{rules_, (end - Work()) / (chains - i), from_best ? kCool : kHot, true};
+      if (chains == 1) chain.temperature = kCold;
       chain.rules.together = i % 4 != 0;
       const ScoredPlan start = from_best ? result_.best : starts[random_.Below(starts.size())];
       Anneal(start.plan, start.fits_host, start.score, chain);
@@ -476,8 +477,9 @@ class Search {
   int64_t other_work_ = 0;  // beside the scorer's
   size_t most_kept_ = kMostKept;
   Phases phases_;
-  bool one_for_all_ = false;  // dry runs are so long that of devices that do the same one is run
-  bool dropped_ = false;      // plans that were not worth keeping
+  // Dry runs are so few that one device stands for all; that only others' plans are gone on with.
+  bool one_for_all_ = false, from_starts_ = false;
+  bool dropped_ = false;                    // plans that were not worth keeping
   std::vector<RankedCandidates> pools_;     // that wait for a dry run: seeds, then of each chain
   std::map<Kind, RankedCandidates> kinds_;  // the best seed of each
   RankedCandidates dry_run_;                // the best, by their dry runs

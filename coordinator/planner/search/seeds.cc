@@ -12,7 +12,12 @@ namespace {
 
 // Above this the optimal partition takes too long; shares of the whole are nearly as even.
 constexpr int kMostLayersToBalance = 100;
-constexpr size_t kMostAtEnds = 3;  // groups that get another set of devices
+constexpr size_t kMostHandedOn = 4;  // of the plans that a search has found
+constexpr size_t kMostAtEnds = 3;    // groups that get another set of devices
+// The last group, with all that fits; then so much smaller, as parts of what it has.
+constexpr double kSmallerLast[] = {0, 0.25, 0.5};
+constexpr double kTaper = 0.5;
+constexpr int kLeastRamp = 3;
 
 class Seeds {
  public:
@@ -57,6 +62,7 @@ class Seeds {
       if (!partition.empty()) {
         Add(partition);
       } else {
+        if (num_devices() == choices_) AddWithLargeLast();
         for (int groups : Counts()) AddBalanced(groups);
       }
     }
@@ -124,8 +130,48 @@ class Seeds {
     for (double taper : {0.75, 0.5}) Add(TaperedPartition(time_, groups, num_devices(), taper));
   }
 
-  void Add(const std::vector<model::LayerRange>& partition) {
-    if (!added_.insert(partition).second) return;
+  // The last group recomputes nothing, so that it may be worth all memory there is.
+  void AddWithLargeLast() {
+    const int layers = model_.num_layers(), least = FirstOfLargestLast();
+    for (double smaller : kSmallerLast) {
+      const int first = least + static_cast<int>((layers - 1 - least) * smaller);
+      if (first == 0) continue;
+      const std::vector<double> times(time_.begin(), time_.begin() + first);
+      const auto add = [&](std::vector<model::LayerRange> partition) {
+        partition.push_back({first, layers - 1});
+        Add(partition);
+      };
+      for (int groups : Counts()) {
+        if (groups > first) break;
+        add(ProportionalPartition(times, std::vector<double>(groups, 1)));
+        const int ramp = std::min(std::max(num_devices(), kLeastRamp), groups - 1);
+        if (ramp > 0) add(TaperedPartition(times, groups, ramp, kTaper));
+      }
+    }
+  }
+
+  // The layer that it begins with, where each layer before it is a group of its own.
+  int FirstOfLargestLast() const {
+    const int layers = model_.num_layers();
+    int low = 0, high = layers - 1;  // at `high` it fits, as far as anything does
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      std::vector<model::LayerRange> partition;
+      for (int layer = 0; layer < middle; ++layer) partition.push_back({layer, layer});
+      partition.push_back({middle, layers - 1});
+      plan::Plan plan = PlanOf(partition);
+      PlaceStashes(rules_, &plan);
+      StepExecutions step;
+      if (builder_.Complete(&plan, &step)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return high;
+  }
+
+  plan::Plan PlanOf(const std::vector<model::LayerRange>& partition) const {
     plan::Plan plan = builder_.Blank();
     for (const model::LayerRange& layers : partition)
       plan.backward_groups.emplace_back().layers = layers;
@@ -134,6 +180,12 @@ class Seeds {
     }
     MirrorForward(&plan);
     plan.stream_slots = std::min(2, rules_.most_slots);
+    return plan;
+  }
+
+  void Add(const std::vector<model::LayerRange>& partition) {
+    if (!added_.insert(partition).second) return;
+    const plan::Plan plan = PlanOf(partition);
     AddPlan(plan);
     // Where a pipeline fills and drains all devices run each group; and the last group, which is
     // often the largest, in which there is one for all layers above.
@@ -178,30 +230,48 @@ std::vector<plan::Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs,
   return Seeds(builder, costs, rules).Run(partition);
 }
 
-std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& shape,
-                                  const MoveRules& rules) {
+std::vector<plan::Plan> BestPlans(const SearchResult& found) {
+  std::vector<plan::Plan> best;
+  if (found.found) best.push_back(found.best.plan);
+  for (const ScoredPlan& other : found.report.simulated) {
+    if (best.size() < kMostHandedOn && other.fits_host) best.push_back(other.plan);
+  }
+  return best;
+}
+
+plan::Plan WithGroupsOf(const plan::Plan& found, const plan::Plan& shape) {
   plan::Plan plan = shape;
   plan.update = found.update;
   plan.stream_slots = found.stream_slots;
   plan.microbatches_per_forward_task = found.microbatches_per_forward_task;
   plan.forward_groups = found.forward_groups;
   plan.backward_groups = found.backward_groups;
-  std::vector<plan::Plan> plans = {plan};
-  const auto add = [&](plan::Plan changed) {
+  return plan;
+}
+
+std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& shape,
+                                  const MoveRules& rules) {
+  const plan::Plan plan = WithGroupsOf(found, shape);
+  std::vector<plan::Plan> plans;
+  const auto add = [&](size_t begin, size_t end, size_t chosen) {
+    plan::Plan changed = plan;
+    if (!Spread(rules, begin, end, chosen, &changed)) return;
     FitForward(&changed);
     PlaceStashes(rules, &changed);
     plans.push_back(std::move(changed));
   };
+  const size_t larger = rules.device_choices.size() - rules.turns;
+  std::set<int> sizes;
   for (size_t chosen = 0; chosen < rules.device_choices.size(); ++chosen) {
-    for (size_t begin = 0; begin <= kMostAtEnds; ++begin) {
-      for (size_t end = 0; end <= kMostAtEnds; ++end) {
-        plan::Plan changed = plan;
-        if (Spread(rules, begin, end, chosen, &changed)) add(std::move(changed));
-      }
+    const size_t set = chosen < larger ? rules.turns + chosen : chosen - larger;
+    const bool other_size = sizes.insert(rules.device_choices[set].size()).second;
+    if (rules.alike_devices && !other_size) continue;
+    for (size_t count = 1; count <= kMostAtEnds; ++count) {
+      add(0, count, chosen);
+      add(count, 0, chosen);
+      add(count, count, chosen);
     }
-    plan::Plan changed = plan;
-    const size_t all = plan.forward_groups.size() + plan.backward_groups.size();
-    if (Spread(rules, all, 0, chosen, &changed)) add(std::move(changed));
+    add(plan.forward_groups.size() + plan.backward_groups.size(), 0, chosen);
   }
   return plans;
 }

@@ -6,6 +6,7 @@
 
 #include "coordinator/planner/fit/plan_builder.h"
 #include "coordinator/planner/search/moves.h"
+#include "coordinator/planner/search/search.h"
 
 namespace harmony::planner {
 
@@ -16,10 +17,15 @@ std::vector<plan::Plan> SeedPlans(const PlanBuilder& builder, TaskCosts& costs,
                                   const MoveRules& rules,
                                   const std::vector<model::LayerRange>& partition);
 
-// What another search has found, as a plan of this one (`shape`: its blank plan); then with all
-// groups, or those at the ends of a step, on other sets of devices: where a pipeline fills and
-// drains, and where the last update is waited for, which takes the longer the more gradients it
-// adds up.
+// What another search may go on with, the best first.
+std::vector<plan::Plan> BestPlans(const SearchResult& found);
+
+// What another search has found, as a plan of this one (`shape`: its blank plan).
+plan::Plan WithGroupsOf(const plan::Plan& found, const plan::Plan& shape);
+
+// That with all groups, or some at one end of a step or at both, on other sets of devices: where a
+// pipeline fills and drains, and where the last update is waited for, which takes the longer the
+// more gradients it adds up. Of devices that are alike the first set of each size.
 std::vector<plan::Plan> PlansLike(const plan::Plan& found, const plan::Plan& shape,
                                   const MoveRules& rules);
 
