@@ -104,7 +104,15 @@ Bytes ArenaLayout::MinimalRing(const model::ModelSpec& model, const Plan& plan) 
 
 Bytes ArenaLayout::DefaultRing(const model::ModelSpec& model, const Plan& plan) {
   const RingPieces pieces = Pieces(model, plan);
-  return std::max(pieces.largest, Bytes(pieces.all.count() / 2).AlignUp(kSlotAlignment));
+  return std::max(pieces.largest, UsualRing(pieces));
+}
+
+Bytes ArenaLayout::UsualRing(const model::ModelSpec& model, const Plan& plan) {
+  return UsualRing(Pieces(model, plan));
+}
+
+Bytes ArenaLayout::UsualRing(const RingPieces& pieces) {
+  return Bytes(pieces.all.count() / 2).AlignUp(kSlotAlignment);
 }
 
 ArenaLayout::RingPieces ArenaLayout::Pieces(const model::ModelSpec& model, const Plan& plan) {

@@ -69,6 +69,8 @@ class ArenaLayout {
   // has room for half of all: two bytes a parameter and part, with which the arena takes 14.
   static Bytes MinimalRing(const model::ModelSpec& model, const Plan& plan);
   static Bytes DefaultRing(const model::ModelSpec& model, const Plan& plan);
+  // Half of the gradients that pass through it, as often as the devices of a group send them.
+  static Bytes UsualRing(const model::ModelSpec& model, const Plan& plan);
 
  private:
   struct StashPlace {
@@ -80,6 +82,7 @@ class ArenaLayout {
     Bytes largest, all;  // of a group, of all groups
   };
   static RingPieces Pieces(const model::ModelSpec& model, const Plan& plan);
+  static Bytes UsualRing(const RingPieces& pieces);
 
   int num_microbatches_, microbatches_per_forward_task_;
   Bytes persistent_, small_begin_, scalars_begin_, norms_begin_, loss_begin_, loss_bytes_,

@@ -31,9 +31,10 @@ void ArenaRecords::Remove(Bytes at, const Claim& claim) {
 std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_t lane,
                                      uint64_t value, Users& after) {
   std::vector<int> retire = {record};
-  std::vector<Bytes>& standing = standing_[record];
-  for (const Bytes at : standing) claims_.at(at).renewed_by = {lane, value};
-  standing.clear();
+  if (const auto own = standing_.find(record); own != standing_.end()) {
+    for (const Bytes at : own->second) claims_.at(at).renewed_by = {lane, value};
+    standing_.erase(own);
+  }
   if (const auto others = freed_by_.find(record); others != freed_by_.end()) {
     for (const command::SemaphoreWait& freed : others->second.waits) {
       if (freed.semaphore != lane) after.Add(freed.semaphore, freed.value, Nanos());

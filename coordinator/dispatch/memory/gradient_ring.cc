@@ -6,17 +6,18 @@ namespace harmony::dispatch {
 
 std::optional<GradientRing::Piece> GradientRing::Take(absl::Span<const Bytes> sizes) {
   const Bytes all = std::accumulate(sizes.begin(), sizes.end(), Bytes());
-  for (Bytes at : {cursor_, begin_}) {
-    if (at + all > begin_ + size_ || !ledger_.IsFree(at, at + all)) continue;
-    Piece piece{{}, ledger_.HoldPieces(at, sizes)};
-    for (const Bytes size : sizes) {
-      piece.slots.push_back(at);
-      at += size;
-    }
-    cursor_ = at;
-    return piece;
+  std::optional<Bytes> at = cursor_;
+  if (cursor_ + all > begin_ + size_ || !ledger_.IsFree(cursor_, cursor_ + all)) {
+    at = ledger_.FirstFree(begin_, begin_ + size_, all);
   }
-  return std::nullopt;
+  if (!at) return std::nullopt;
+  Piece piece{{}, ledger_.HoldPieces(*at, sizes)};
+  cursor_ = *at;
+  for (const Bytes size : sizes) {
+    piece.slots.push_back(cursor_);
+    cursor_ += size;
+  }
+  return piece;
 }
 
 void GradientRing::Pin(Bytes begin, Bytes end) {

@@ -3,7 +3,9 @@
 // The part of the arena that gradients pass through on the way to their update (eager updates), in
 // issue order. A backward group takes one piece for all its gradients, in slots that follow each
 // other, and gives back each slot when the update that reads it has been issued; pieces are given
-// in the order of the groups, so a group that fits the ring alone always gets its piece. PURE.
+// in the order of the groups, behind the last one where there is room, else wherever there is:
+// after a fault pieces lie apart, and the place of a group that has to run again is between them.
+// So a group that fits the ring alone always gets its piece. PURE.
 
 #include <optional>
 #include <vector>

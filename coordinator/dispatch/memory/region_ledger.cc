@@ -27,6 +27,15 @@ bool RegionLedger::IsFree(Bytes begin, Bytes end) const {
   });
 }
 
+std::optional<Bytes> RegionLedger::FirstFree(Bytes begin, Bytes end, Bytes size) const {
+  Bytes at = begin;
+  for (const Piece& piece : pieces_) {
+    if (piece.begin >= at + size) break;
+    if (piece.held) at = std::max(at, piece.end);
+  }
+  return at + size <= end ? std::optional(at) : std::nullopt;
+}
+
 Users RegionLedger::HoldPieces(Bytes begin, absl::Span<const Bytes> sizes) {
   const Bytes end = std::accumulate(sizes.begin(), sizes.end(), begin);
   Users users;

@@ -4,6 +4,7 @@
 // ring). Memory is given out in issue order: a released piece remembers the semaphores of its last
 // users, and whoever takes it next waits for them. PURE.
 
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -27,11 +28,13 @@ class RegionLedger {
  public:
   // No part of [begin, end) is held.
   bool IsFree(Bytes begin, Bytes end) const;
+  // The first place of this size in [begin, end) of which no part is held; or none.
+  std::optional<Bytes> FirstFree(Bytes begin, Bytes end, Bytes size) const;
   // Takes [begin, end); the result names the last users of what was there. REQUIRES: IsFree.
   Users Hold(Bytes begin, Bytes end) { return HoldPieces(begin, {end - begin}); }
   // Takes pieces of these sizes that follow each other, which are given back one by one.
   Users HoldPieces(Bytes begin, absl::Span<const Bytes> sizes);
-  // Gives back a piece that was taken with Hold. REQUIRES: held from `begin` on.
+  // Gives back a piece that was taken. REQUIRES: held from `begin` on.
   void Release(Bytes begin, const Users& users);
 
   Bytes held() const { return held_; }

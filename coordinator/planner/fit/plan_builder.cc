@@ -246,10 +246,10 @@ bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
 }
 
 Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
-  // What data parallelism takes: that some groups run on fewer devices costs nothing more.
-  const int shards =
-      division_.sets == DeviceSets::kSingle ? 1 : static_cast<int>(machine_.devices.size());
-  const Bytes usual(untied_.count() * shards / 2);
+  // At least what data parallelism takes: that some groups run on fewer devices costs nothing more.
+  const int shards = division_.sets == DeviceSets::kSingle ? 1 : AllDevices(plan).size();
+  const Bytes usual =
+      std::max(plan::ArenaLayout::UsualRing(model_, plan), Bytes(untied_.count() * shards / 2));
   double more = 0;  // in halves of the gradients
   if (plan.update == job::UpdateMode::kEager) {
     more = (plan.gradient_ring - usual).count() / std::max(untied_.count() / 2.0, 1.0);

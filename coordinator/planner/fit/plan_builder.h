@@ -58,7 +58,8 @@ class PlanBuilder {
   bool FitsHost(const plan::Plan& plan) const;
   // What plans are compared by: the step, and a little more for a plan that takes more than 14
   // bytes of the arena a parameter (deferred updates, or a large gradient ring; two bytes more for
-  // each shard but the first) and has no need to.
+  // each shard but the first, or each device but the first where all may run all groups) and has no
+  // need to.
   Nanos Score(const plan::Plan& plan, Nanos step) const;
 
   const model::ModelSpec& model() const { return model_; }

@@ -31,9 +31,10 @@ inline constexpr Phases kPhasesOfOneForAll{.bounds = 0.3, .best = 0.44};
 inline constexpr size_t kBoundChains = 8;
 inline constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
 // The annealing by dry runs: as many chains as have so many dry runs each, but one at least. Where
-// all the work is enough for no more than a few dry runs of a whole plan, they go into one cold
-// chain, and into one device for all, or else into what other searches have found: for llama-8B
-// on 8 devices, 230 dry runs, plans that are 0.5% faster (6 seeds) than by bounds first.
+// all the work is enough for few dry runs of whole plans (each counted with its repeat by commands,
+// where there is one), one device is run for all, or only plans that other searches have found are
+// changed, in one cold chain: for llama-8B on 8 devices, where it is enough for 230, this finds
+// plans that are 0.5% faster (6 seeds) than bounds first.
 inline constexpr int64_t kDryRunChains = 16, kDryRunsOfChain = 100, kFewDryRuns = 1000;
 inline constexpr double kCool = 0.05, kHot = 0.3, kCold = 0.003;
 // Plans whose neighbours are looked at: as many as that without finding a better one; where all the

@@ -160,7 +160,6 @@ class Search {
   bool IsLong(int64_t commands) const {
     return commands * kTasksPerCommand > most_work_ / kFewCommands;
   }
-  // By those that there were.
   bool FewDryRuns() const { return TasksOfDryRun() > most_work_ / kFewDryRuns; }
   int64_t TasksOfDryRun() const {
     return result_.report.commands / result_.report.simulations * kTasksPerCommand;
@@ -195,6 +194,7 @@ class Search {
   // What other searches have found, and plans like these.
   void TryStarts() {
     for (const plan::Plan& start : starts_) {
+      if (result_.found && Work() >= EndAt(phases_.starts)) break;
       const std::optional<Candidate> candidate = ConsiderSeed(WithGroupsOf(start, shape_));
       if (candidate) DryRun(*candidate);
     }
@@ -473,11 +473,11 @@ class Search {
   const std::vector<plan::Plan>& starts_;
   PlanScorer scorer_;
   CounterRandom random_;
-  int64_t most_work_ = 0;
-  int64_t other_work_ = 0;  // beside the scorer's
+  int64_t most_work_ = 0, other_work_ = 0;  // the latter beside the scorer's
   size_t most_kept_ = kMostKept;
   Phases phases_;
-  // Dry runs are so few that one device stands for all; that only others' plans are gone on with.
+  // Dry runs are so few that one device stands for all, or others' plans are all there is to
+  // change.
   bool one_for_all_ = false, from_starts_ = false;
   bool dropped_ = false;                    // plans that were not worth keeping
   std::vector<RankedCandidates> pools_;     // that wait for a dry run: seeds, then of each chain

@@ -62,8 +62,8 @@ class Seeds {
       if (!partition.empty()) {
         Add(partition);
       } else {
-        if (num_devices() == choices_) AddWithLargeLast();
         for (int groups : Counts()) AddBalanced(groups);
+        if (num_devices() == choices_) AddWithLargeLast();
       }
     }
     return std::move(plans_);
@@ -132,7 +132,9 @@ class Seeds {
 
   // The last group recomputes nothing, so that it may be worth all memory there is.
   void AddWithLargeLast() {
-    const int layers = model_.num_layers(), least = FirstOfLargestLast();
+    const int layers = model_.num_layers();
+    if (layers > kMostLayersToBalance * 2) return;  // to look what fits takes long
+    const int least = FirstOfLargestLast();
     for (double smaller : kSmallerLast) {
       const int first = least + static_cast<int>((layers - 1 - least) * smaller);
       if (first == 0) continue;
@@ -234,7 +236,8 @@ std::vector<plan::Plan> BestPlans(const SearchResult& found) {
   std::vector<plan::Plan> best;
   if (found.found) best.push_back(found.best.plan);
   for (const ScoredPlan& other : found.report.simulated) {
-    if (best.size() < kMostHandedOn && other.fits_host) best.push_back(other.plan);
+    const bool same = KeyOf(other.plan) == KeyOf(found.best.plan);
+    if (best.size() < kMostHandedOn && other.fits_host && !same) best.push_back(other.plan);
   }
   return best;
 }

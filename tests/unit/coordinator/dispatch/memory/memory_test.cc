@@ -160,6 +160,16 @@ TEST(GradientRingTest, GivesItsWholeSizeWhenEmpty) {
   EXPECT_EQ(ring.Take({Bytes(300)})->slots.front(), Bytes(0));
 }
 
+TEST(GradientRingTest, FindsThePlaceBetweenPinnedPieces) {
+  GradientRing ring(Bytes(0), Bytes(300));
+  ring.Pin(Bytes(200), Bytes(300));
+  ring.Pin(Bytes(0), Bytes(100));
+  ring.Pin(Bytes(110), Bytes(120));
+  EXPECT_FALSE(ring.Take({Bytes(90)}).has_value());
+  EXPECT_EQ(ring.Take({Bytes(80)})->slots.front(), Bytes(120));
+  EXPECT_EQ(ring.Take({Bytes(4), Bytes(6)})->slots.back(), Bytes(104));
+}
+
 TEST(ArenaRecordsTest, AllThatOverwriteAPartOfAnObjectFreeItsRecordSideBySide) {
   const model::ModelSpec model = SmallModel();
   const command::ObjectTableLayout table(model, 2);
