@@ -131,8 +131,26 @@ Bytes SavedPerSample(const Phases& phases, int layer) {
   return least;
 }
 
-// Every layer has a cost of its own. A peak does not tell what of it is kept for the backward: all
-// of it, by the bound.
+// The same of so many samples as were measured.
+model::BytesBySamples SavedTable(const Phases& phases, Bytes per_sample) {
+  model::BytesBySamples sizes;
+  for (const auto& [samples, phase] : phases.backward) {
+    sizes.table.emplace_back(samples, model::TimesSaturated(per_sample, samples));
+  }
+  return sizes;
+}
+
+// Less what of it is kept elsewhere.
+model::BytesBySamples Less(model::BytesBySamples whole, const model::BytesBySamples& kept) {
+  for (size_t i = 0; i < whole.table.size(); ++i) {
+    Bytes& size = whole.table[i].second;
+    size -= std::min(size, kept.table[i].second);
+  }
+  return whole;
+}
+
+// Every layer has a cost of its own. What a forward leaves for its backward is one tensor; a
+// forward that leaves it elsewhere may hold as much beside it as any forward.
 model::LayerCost CostOf(const Phases& phases, int layer, bool last) {
   model::LayerCost cost;
   cost.name = cost.work = absl::StrCat("layer ", layer);
@@ -141,8 +159,10 @@ model::LayerCost CostOf(const Phases& phases, int layer, bool last) {
   workspace.kept = workspace.backward = workspace.kept_backward = TableOf(phases.backward, layer);
   if (!last) {
     cost.recompute = model::Recompute::kUnlessKept;
-    cost.kept_tensors = {model::BytesBySamples{{}, {{0, Bytes()}}}};  // at no size measured
     cost.saved_per_sample = SavedPerSample(phases, layer);
+    cost.kept_tensors = {model::BytesBySamples::Of(cost.saved_per_sample)};
+    workspace.kept = SavedTable(phases, cost.saved_per_sample);
+    workspace.kept_backward = Less(workspace.backward, workspace.kept);
   }
   cost.expected = cost.bound;
   return cost;

@@ -140,8 +140,14 @@ TEST(ImportedModelTest, CountsWorkspaceFromThePeaks) {
             Bytes(forward + 2 * in));
   EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kBackward, {1, 1}, 1),
             Bytes(backward));
+  // Each keeps from its forward what a backward has beyond one; one has its temporaries as well.
+  const int64_t saved = backward - forward;
   EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kBackward, {1, 3}, 1),
-            Bytes(3 * backward + 3 * in));
+            Bytes(2 * saved + backward + 3 * in));
+  // By the size where that is least, for all sizes.
+  EXPECT_EQ(model::KeptActivationBytes(model, {1, 2}, 2), Bytes(2 * 2 * saved + 2 * in));
+  EXPECT_EQ(model::WorkspaceBound(model, model::WorkspaceOf::kKeptBackward, {1, 1}, 1),
+            Bytes(forward));
   // Not measured: fits nothing.
   EXPECT_GT(model::WorkspaceBound(model, model::WorkspaceOf::kForward, {1, 1}, 8), GiB(1 << 20));
 }
@@ -162,6 +168,11 @@ TEST(ImportedModelTest, TakesTheProfilesTimesAndLinks) {
   task.kind = command::TaskKind::kForwardBackward;
   command.body = task;
   EXPECT_EQ(costs->Duration(command), Nanos::FromSeconds(2 * 0.07375));
+  // What was measured has the recompute in it.
+  task.kind = command::TaskKind::kBackward;
+  task.kept = Bytes();
+  command.body = task;
+  EXPECT_EQ(costs->Duration(command), Nanos::FromSeconds(2 * (0.07375 - 0.02642)));
   command::Transfer copy;
   copy.size = Bytes(1 << 30);
   command.body = copy;
