@@ -154,11 +154,39 @@ struct Tried {
 
 bool BetterTried(const Tried& a, const Tried& b) { return Better(a.outcome, b.outcome); }
 
+// Changes of the best setting of a size, one after the other, each on top of those that helped.
+void TryRefinements(const Baseline& baseline, const LayerCosts& layers, Tried best, Nanos fastest,
+                    std::vector<Tried>* tried) {
+  const auto attempt = [&](auto change) {
+    Tried other = best;
+    change(&other.setting);
+    if (std::min(fastest, best.outcome.step) <=
+        LeastComputing(layers, other.setting, baseline.data_parallel)) {
+      return;
+    }
+    other.outcome = Simulate(baseline, layers, other.setting);
+    tried->push_back(other);
+    if (BetterTried(other, best)) best = std::move(other);
+  };
+  if (baseline.may_keep_shares && layers.num_devices() > 1) {
+    attempt([](Setting* s) { s->weights_on_host = false; });
+  }
+  if (!baseline.may_recompute_some || best.setting.recompute != Recompute::kLayers) return;
+  for (int quarters : {2, 1, 3}) {
+    attempt([quarters](Setting* s) { s->recomputed_quarters = quarters; });
+  }
+}
+
 void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
             std::vector<Tried>* tried) {
+  const auto before = static_cast<int64_t>(tried->size());
   for (const Setting& setting : SettingsToTry(baseline, layers, microbatches)) {
-    // Where gradients fit added up, leaving each time is never faster.
-    if (setting.gradients == GradientPolicy::kLeaveEachTime && tried->back().outcome.fits()) {
+    // Reducing is then nothing.
+    if (setting.gradients == GradientPolicy::kReduceOnce && layers.num_devices() == 1) continue;
+    // Where gradients fit added up, leaving each time is never faster, unless their room keeps
+    // weights that would have to be loaded.
+    if (setting.gradients == GradientPolicy::kLeaveEachTime && tried->back().outcome.fits() &&
+        !baseline.caches_weights) {
       continue;
     }
     if (!tried->empty()) {
@@ -168,6 +196,11 @@ void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches
     }
     tried->push_back({setting, Simulate(baseline, layers, setting)});
   }
+  if (static_cast<int64_t>(tried->size()) == before) return;
+  const Tried best = *std::min_element(tried->begin() + before, tried->end(), BetterTried);
+  const Outcome& fastest = std::min_element(tried->begin(), tried->end(), BetterTried)->outcome;
+  if (!best.outcome.fits() || best.outcome.step > fastest.step * 2) return;
+  TryRefinements(baseline, layers, best, fastest.step, tried);
 }
 
 std::string ResourceName(command::Lane lane, const std::vector<int>& devices) {
@@ -191,21 +224,23 @@ std::string ResourceName(command::Lane lane, const std::vector<int>& devices) {
   return "";
 }
 
-}  // namespace
+constexpr const char* kOld = "weights are one step old";
 
-const std::vector<Baseline>& AllBaselines() {
-  constexpr const char* kOld = "weights are one step old";
+// Whose device memory is virtualised.
+std::vector<Baseline> VirtualisedBaselines() {
   const std::vector<Recompute> nothing = {Recompute::kNothing}, layers = {Recompute::kLayers};
   const std::vector<Recompute> in_stages = {Recompute::kLayers, Recompute::kStage};
-  const std::vector<GradientPolicy> leave = {GradientPolicy::kLeaveOnce,
-                                             GradientPolicy::kLeaveEachTime};
-  static const std::vector<Baseline> all = {
+  return {
       {.name = "dp-swap", .schedule = DpSwap, .recompute = nothing, .may_write_back_ahead = true},
       {.name = "dp-swap, recompute",
        .schedule = DpSwap,
        .recompute = layers,
        .may_write_back_ahead = true},
-      {.name = "gpipe-swap", .schedule = GpipeSwap, .data_parallel = false, .recompute = nothing},
+      {.name = "gpipe-swap",
+       .schedule = GpipeSwap,
+       .data_parallel = false,
+       .recompute = nothing,
+       .may_write_back_ahead = true},
       {.name = "gpipe-swap, recompute",
        .schedule = GpipeSwap,
        .data_parallel = false,
@@ -237,18 +272,53 @@ const std::vector<Baseline>& AllBaselines() {
        .recompute = in_stages,
        .replicates_stages = true,
        .may_write_back_ahead = true},
-      {.name = "zero-offload", .schedule = ZeroOffload, .gradients = leave},
+  };
+}
+
+// Whose optimizer runs on the host.
+std::vector<Baseline> HostOptimizerBaselines() {
+  const std::vector<GradientPolicy> leave = {GradientPolicy::kLeaveOnce,
+                                             GradientPolicy::kLeaveEachTime};
+  const std::vector<GradientPolicy> reduce_or_leave = {
+      GradientPolicy::kReduceOnce, GradientPolicy::kLeaveOnce, GradientPolicy::kLeaveEachTime};
+  return {
+      {.name = "zero-offload",
+       .schedule = ZeroOffload,
+       .gradients = reduce_or_leave,
+       .may_recompute_some = true},
       {.name = "zero-offload, delayed update",
        .schedule = ZeroOffloadDelayed,
        .remark = kOld,
-       .gradients = leave},
-      {.name = "zero-infinity", .schedule = ZeroInfinity, .gradients = leave},
+       .gradients = reduce_or_leave,
+       .may_recompute_some = true},
+      {.name = "zero-infinity",
+       .schedule = ZeroInfinity,
+       .gradients = leave,
+       .caches_weights = true,
+       .may_recompute_some = true,
+       .may_keep_shares = true},
+      {.name = "super-offload",
+       .schedule = SuperOffload,
+       .gradients = leave,
+       .caches_weights = true,
+       .may_recompute_some = true,
+       .may_keep_shares = true},
       {.name = "fsdp-offload",
        .schedule = FsdpOffload,
-       .gradients = {GradientPolicy::kReduceOnce, GradientPolicy::kLeaveOnce,
-                     GradientPolicy::kLeaveEachTime},
-       .reshards_after_forward = {false, true}},
+       .gradients = reduce_or_leave,
+       .reshards_after_forward = {false, true},
+       .may_recompute_some = true},
   };
+}
+
+}  // namespace
+
+const std::vector<Baseline>& AllBaselines() {
+  static const std::vector<Baseline> all = [] {
+    std::vector<Baseline> baselines = VirtualisedBaselines();
+    for (Baseline& baseline : HostOptimizerBaselines()) baselines.push_back(std::move(baseline));
+    return baselines;
+  }();
   return all;
 }
 

@@ -23,7 +23,12 @@ struct Baseline {
   std::vector<bool> reshards_after_forward = {true};
   bool replicates_stages = false;
   bool may_write_back_ahead = false;
-  int lookahead = 1;  // of virtualised memory
+  int lookahead = 3;  // of virtualised memory; IBM's TFLMS calls it swapin_ahead
+  // Device memory that nothing else takes is a cache of weights.
+  bool caches_weights = false;
+  // At the best setting of a microbatch size these are tried as well: some quarters of the layers
+  // recompute and the others do not; each device keeps its share of the weights.
+  bool may_recompute_some = false, may_keep_shares = false;
 
   bool updates_on_host() const { return gradients.front() != GradientPolicy::kVirtual; }
 };

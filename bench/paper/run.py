@@ -29,7 +29,7 @@ BATCHES = {"bert_96": (32, 64, 256, 1024), "gpt2_xl": (32, 64, 256, 1024), "gpt2
 ABLATION = {"bert_96": 64, "gpt2_xl": 64, "gpt2_10b": 32}  # on 4 GPUs
 # In tables and plots, in this order. Others are in results.json.
 SHOWN = ["dp-swap", "dp-swap, recompute", "dp-swap, recompute, on demand", "gpipe-swap", "gpipe-swap, recompute", "1f1b-swap",
-         "1f1b-swap, recompute", "1f1b-flush-swap", "1f1b-flush-swap, recompute", "zero-offload", "zero-infinity", "fsdp-offload"]
+         "1f1b-swap, recompute", "1f1b-flush-swap", "1f1b-flush-swap, recompute", "zero-offload", "zero-infinity", "super-offload", "fsdp-offload"]
 OURS = ["harmony-pp", "harmony-dp"]
 
 

@@ -169,18 +169,28 @@ void DeviceMemory::BringIn(Tensor tensor, const std::vector<Operation>& room) {
   at(tensor).ready = CopyIn(tensor, after);
 }
 
-Operation DeviceMemory::CopyIn(Tensor tensor, const std::vector<Operation>& after) {
+Operation DeviceMemory::CopyIn(Tensor tensor, const std::vector<Operation>& after, Queue queue) {
   const TensorTraits& traits = at(tensor).traits;
   const Bytes own((traits.size.count() + traits.shards - 1) / traits.shards);
-  const Operation loaded =
-      timeline_.AddCopy({LaneKind::kH2DBulk, device_},
-                        costs_.Copy(LaneKind::kH2DBulk, device_, own), own, traits.traffic, after);
+  if (traits.own_share != kNoTensor) return Gather(tensor, traits.size - own, after);
+  const Operation loaded = timeline_.AddCopy({LaneKind::kH2DBulk, device_},
+                                             costs_.Copy(LaneKind::kH2DBulk, device_, own), own,
+                                             traits.traffic, after, queue);
   RecordCopy(Action::Kind::kCopyIn, tensor, loaded);
   if (traits.shards == 1) return loaded;
-  // Each device passes its part on to all others: as much goes out as comes in.
-  const Bytes others = traits.size - own;
-  return timeline_.AddCopy({LaneKind::kP2P, device_}, costs_.Copy(LaneKind::kP2P, device_, others),
-                           others, traits.traffic, {loaded});
+  return Gather(tensor, traits.size - own, {loaded});
+}
+
+// Each device passes its part on to all others: as much goes out as comes in. Reductions of
+// gradients have a stream of their own, which what the next layer needs does not wait for.
+Operation DeviceMemory::Gather(Tensor tensor, Bytes others, std::vector<Operation> after) {
+  const Tensor share = at(tensor).traits.own_share;
+  if (share != kNoTensor) after.push_back(at(share).ready);
+  const Operation gathered =
+      timeline_.AddCopy({LaneKind::kP2P, device_}, costs_.Copy(LaneKind::kP2P, device_, others),
+                        others, at(tensor).traits.traffic, after, Queue::kOwn);
+  if (share != kNoTensor) UsedBy(share, gathered);
+  return gathered;
 }
 
 void DeviceMemory::Forget(State& state) {
@@ -249,10 +259,11 @@ void DeviceMemory::ReplaceOnHost(Tensor tensor, Operation by) {
   state.host_ready = by;
 }
 
-void DeviceMemory::RefreshFromHost(Tensor tensor, Operation after) {
+Operation DeviceMemory::RefreshFromHost(Tensor tensor, Operation after) {
   State& state = at(tensor);
-  state.ready = CopyIn(tensor, {after, state.last_use[0], state.last_use[1]});
+  state.ready = CopyIn(tensor, {after, state.last_use[0], state.last_use[1]}, Queue::kOwn);
   state.on_host = true;
+  return state.ready;
 }
 
 void DeviceMemory::UsedBy(Tensor tensor, Operation operation) {

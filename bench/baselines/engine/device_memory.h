@@ -37,6 +37,8 @@ struct TensorTraits {
   // It is brought in as so many equal parts: one over the device's own link to the host, the others
   // from the other devices, which each have theirs.
   int shards = 1;
+  // Its own of these parts lies on the device, and not on the host; kNoTensor: it does not.
+  Tensor own_share = kNoTensor;
 };
 
 struct DeviceTask {
@@ -90,8 +92,8 @@ class DeviceMemory {
   void Drop(Tensor tensor, Operation after);
   // The operation makes it anew on the host; what the device has is of no use any more.
   void ReplaceOnHost(Tensor tensor, Operation by);
-  // A copy from host to device into its place. REQUIRES: it is resident.
-  void RefreshFromHost(Tensor tensor, Operation after);
+  // A copy from host to device into its place, in no order with others. REQUIRES: it is resident.
+  Operation RefreshFromHost(Tensor tensor, Operation after);
   // The operation, which is not the device's own, reads the tensor.
   void UsedBy(Tensor tensor, Operation operation);
   bool resident(Tensor tensor) const { return at(tensor).resident; }
@@ -133,7 +135,9 @@ class DeviceMemory {
   void Enter(Tensor tensor);
   void Leave(Tensor tensor, std::array<Operation, 3> after);
   void BringIn(Tensor tensor, const std::vector<Operation>& room);
-  Operation CopyIn(Tensor tensor, const std::vector<Operation>& after);
+  Operation CopyIn(Tensor tensor, const std::vector<Operation>& after,
+                   Queue queue = Queue::kInOrder);
+  Operation Gather(Tensor tensor, Bytes others, std::vector<Operation> after);
   void Touch(Tensor tensor, bool dirty, Operation operation, bool compute);
   // The operation with whose end the task that comes next may begin to make itself room.
   Operation Trigger() const;

@@ -50,13 +50,20 @@ DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRa
     }
     if (own.first_layer < 0) continue;
     blocks_.push_back(static_cast<int>(b));
+    if (policy.weights == WeightPolicy::kSharded) {
+      own.share = memory_.Add({.size = ShareOf(block.weight_bytes),
+                               .traffic = Traffic::kWeights,
+                               .on_host = true,
+                               .evictable = false});
+    }
     for (int version = 0; version < policy.weight_versions; ++version) {
       own.weights.push_back(memory_.Add({.size = block.weight_bytes,
                                          .traffic = Traffic::kWeights,
                                          .on_host = true,
                                          .evictable = policy.weights != WeightPolicy::kResident &&
                                                       policy.weights != WeightPolicy::kGathered,
-                                         .shards = is_virtual ? 1 : policy.shards}));
+                                         .shards = is_virtual ? 1 : policy.shards,
+                                         .own_share = own.share}));
     }
     if (!is_virtual) continue;
     own.gradient = memory_.Add({.size = block.accumulator_bytes, .traffic = Traffic::kGradients});
@@ -74,6 +81,11 @@ std::vector<DeviceProgram::Uses> DeviceProgram::UsesOf(int layer) const {
   return uses;
 }
 
+bool DeviceProgram::Recomputes(int layer) const {
+  return policy_.recompute == Recompute::kLayers &&
+         (layer - layers_.first) * 4 < layers_.count() * policy_.recomputed_quarters;
+}
+
 DeviceProgram::Microbatch& DeviceProgram::Of(int id) {
   Microbatch& microbatch = microbatches_[id];
   if (microbatch.input.empty()) {
@@ -83,10 +95,9 @@ DeviceProgram::Microbatch& DeviceProgram::Of(int id) {
   return microbatch;
 }
 
-Tensor DeviceProgram::Activation(Bytes size) {
+Tensor DeviceProgram::Activation(Bytes size, bool evictable) {
   if (size.count() == 0) return kNone;
-  return memory_.Add(
-      {.size = size, .traffic = Traffic::kActivations, .evictable = policy_.evictable_activations});
+  return memory_.Add({.size = size, .traffic = Traffic::kActivations, .evictable = evictable});
 }
 
 void DeviceProgram::ReadBatch(Microbatch& microbatch, int layer, DeviceTask* task) {
@@ -104,7 +115,10 @@ void DeviceProgram::ReadWeights(int layer, int version, bool all, DeviceTask* ta
     const bool reads = all || use.weights_in_backward;
     const Tensor weights =
         blocks_of_[static_cast<size_t>(use.block)].weights[static_cast<size_t>(version)];
-    if (reads) task->reads.push_back(weights);
+    if (reads) {
+      Append(blocks_of_[static_cast<size_t>(use.block)].share, &task->reads);
+      task->reads.push_back(weights);
+    }
     task->work.weights.push_back(reads ? weights : kNone);
   }
 }
@@ -112,8 +126,7 @@ void DeviceProgram::ReadWeights(int layer, int version, bool all, DeviceTask* ta
 Operation DeviceProgram::Forward(int id, int layer, int version, Operation arrival, bool keeps) {
   const auto at = static_cast<size_t>(layer);
   Microbatch& microbatch = Of(id);
-  const bool saves =
-      policy_.recompute == Recompute::kNothing || (policy_.recompute == Recompute::kStage && keeps);
+  const bool saves = policy_.recompute == Recompute::kStage ? keeps : !Recomputes(layer);
   microbatch.kept = saves;
   DeviceTask task;
   task.what = absl::StrCat("forward of layer ", layer);
@@ -124,7 +137,7 @@ Operation DeviceProgram::Forward(int id, int layer, int version, Operation arriv
   ReadWeights(layer, version, /*all=*/true, &task);
   ReadBatch(microbatch, layer, &task);
   if (layer == layers_.first && microbatch.input[at] == kNone) {
-    microbatch.input[at] = Activation(costs_.Boundary(layer));
+    microbatch.input[at] = Activation(costs_.Boundary(layer), policy_.evictable_activations);
     Append(microbatch.input[at], &task.creates);
   } else {
     Append(microbatch.input[at], &task.reads);
@@ -144,14 +157,15 @@ void DeviceProgram::AddOutputs(Microbatch& microbatch, int layer, bool keeps, De
   // The last layer's forward is part of its backward: its input is made for that alone.
   const bool last_read = layer + 2 == costs_.num_layers();
   if (layer < layers_.last && !(passes && last_read)) {
-    microbatch.input[at + 1] = Activation(costs_.Boundary(layer + 1));
+    microbatch.input[at + 1] =
+        Activation(costs_.Boundary(layer + 1), policy_.evictable_activations);
     task->work.output = microbatch.input[at + 1];
     Append(microbatch.input[at + 1], &task->creates);
   } else {
     task->scratch += costs_.Boundary(layer + 1);  // it leaves as soon as it is there
   }
   if (keeps) {
-    microbatch.saved[at] = Activation(costs_.Saved(layer));
+    microbatch.saved[at] = Activation(costs_.Saved(layer), policy_.evictable_saved);
     task->work.saved = microbatch.saved[at];
     Append(microbatch.saved[at], &task->creates);
   }
@@ -172,7 +186,7 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
   Microbatch& microbatch = Of(id);
   DeviceTask task;
   task.what = absl::StrCat("backward of layer ", layer);
-  const bool recomputes = policy_.recompute == Recompute::kLayers;
+  const bool recomputes = Recomputes(layer);
   task.duration = costs_.Backward(layer, device(), recomputes);
   task.scratch = costs_.BackwardScratch(layer, recomputes);
   task.after = {arrival};
@@ -181,7 +195,7 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
   ReadBatch(microbatch, layer, &task);
   Tensor& input = microbatch.input[at];
   if (head && layer == layers_.first) {  // a device that has the last layer alone
-    input = Activation(costs_.Boundary(layer));
+    input = Activation(costs_.Boundary(layer), policy_.evictable_activations);
     Append(input, &task.creates);
   } else {
     Append(input, &task.reads);
@@ -189,13 +203,14 @@ Operation DeviceProgram::Backward(int id, int layer, bool first, bool last, int 
   Append(microbatch.saved[at], &task.reads);
   Tensor& gradient = microbatch.input_gradient[at + 1];
   if (layer == layers_.last && !head) {
-    gradient = Activation(costs_.Boundary(layer + 1));
+    gradient = Activation(costs_.Boundary(layer + 1), policy_.evictable_activations);
     Append(gradient, &task.creates);
   } else {
     Append(gradient, &task.reads);
   }
   if (layer > layers_.first) {
-    microbatch.input_gradient[at] = Activation(costs_.Boundary(layer));
+    microbatch.input_gradient[at] =
+        Activation(costs_.Boundary(layer), policy_.evictable_activations);
     Append(microbatch.input_gradient[at], &task.creates);
   } else {
     task.scratch += costs_.Boundary(layer);
@@ -279,9 +294,7 @@ void DeviceProgram::DropWeights(int layer, bool backward, bool last, Operation a
   const bool gathered = policy_.weights == WeightPolicy::kGathered;
   if (!gathered && policy_.weights != WeightPolicy::kDropped) return;
   for (const Uses& use : UsesOf(layer)) {
-    // Who reduces once a step leaves the weights of a microbatch there for the next one.
-    const bool needed = gathered && (!backward || CompletesGradient(use.block) != layer ||
-                                     (policy_.gradients == GradientPolicy::kReduceOnce && !last));
+    const bool needed = gathered && (!backward || CompletesGradient(use.block) != layer || !last);
     if (!needed) memory_.Drop(blocks_of_[static_cast<size_t>(use.block)].weights[0], after);
   }
 }
@@ -318,10 +331,15 @@ Operation DeviceProgram::Update(int block, int from, int to) {
   DeviceTask task;
   task.what = absl::StrCat("update of block ", block);
   task.reads = {own.gradient};
-  task.writes = {own.weights[static_cast<size_t>(to)], own.state};
+  // What is written over is not brought in for it, where that is another version.
+  const Tensor written = own.weights[static_cast<size_t>(to)];
+  const bool made = from != to && !memory_.resident(written);
+  if (made) memory_.Free(written, kNoOperation);
+  (made ? task.creates : task.writes).push_back(written);
+  task.writes.push_back(own.state);
   task.frees = {own.gradient};
   task.work = {.kind = Work::Kind::kUpdate, .block = block, .state = own.state};
-  task.work.weights = {own.weights[static_cast<size_t>(to)]};
+  task.work.weights = {written};
   task.work.gradients = {own.gradient};
   if (from != to) {
     task.work.weights_before = own.weights[static_cast<size_t>(from)];
@@ -331,8 +349,11 @@ Operation DeviceProgram::Update(int block, int from, int to) {
 }
 
 void DeviceProgram::Updated(int block, Operation by) {
-  const Tensor weights = blocks_of_[static_cast<size_t>(block)].weights[0];
-  if (policy_.weights == WeightPolicy::kResident) {
+  const Block& own = blocks_of_[static_cast<size_t>(block)];
+  const Tensor weights = own.weights[0];
+  if (policy_.weights == WeightPolicy::kSharded) {
+    memory_.ReplaceOnHost(weights, memory_.RefreshFromHost(own.share, by));
+  } else if (policy_.weights == WeightPolicy::kResident) {
     memory_.RefreshFromHost(weights, by);
   } else {
     memory_.ReplaceOnHost(weights, by);

@@ -16,6 +16,7 @@ enum class WeightPolicy {
   kVirtual,   // tensors as others; the device updates them
   kResident,  // on the device all the time; the host updates them
   kStreamed,  // on the host; what is on the device is a cache of them; the host updates them
+  kSharded,   // a share on each device; the whole is gathered and cached; the host updates them
   kDropped,   // on the host; each task that needs them brings them in, and drops them
   kGathered,  // on the host; a forward brings them in, and what they are last needed for drops them
 };
@@ -39,7 +40,11 @@ struct DevicePolicy {
   WeightPolicy weights = WeightPolicy::kVirtual;
   GradientPolicy gradients = GradientPolicy::kVirtual;
   Recompute recompute = Recompute::kLayers;
-  bool evictable_activations = true;  // they may go to the host
+  // Of kLayers: so many quarters of the device's layers, from the first on; what autograd saves of
+  // the others waits.
+  int recomputed_quarters = 4;
+  // They may go to the host: what is made for other layers, and what autograd saves.
+  bool evictable_activations = true, evictable_saved = true;
   Paging paging = {};
   int shards = 1;  // weights are gathered from, and gradients divided among, so many devices
   int weight_versions = 1;
@@ -94,7 +99,7 @@ class DeviceProgram {
   struct Block {
     int first_layer = -1;
     std::vector<Tensor> weights;  // by version
-    Tensor gradient = -1, state = -1;
+    Tensor gradient = -1, state = -1, share = -1;
     Operation gradient_out = kNoOperation;
   };
   // Of a microbatch, by layer; -1: there is none.
@@ -108,7 +113,8 @@ class DeviceProgram {
   };
   std::vector<Uses> UsesOf(int layer) const;
   Microbatch& Of(int id);
-  Tensor Activation(Bytes size);
+  bool Recomputes(int layer) const;
+  Tensor Activation(Bytes size, bool evictable);
   void ReadBatch(Microbatch& microbatch, int layer, DeviceTask* task);
   // What a forward makes and leaves; `keeps`: what autograd saves, too.
   void AddOutputs(Microbatch& microbatch, int layer, bool keeps, DeviceTask* task);

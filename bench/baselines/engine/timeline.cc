@@ -44,31 +44,34 @@ void Timeline::BeginStep() {
   busy_.emplace_back(static_cast<size_t>(lanes_.size()));
 }
 
-Operation Timeline::Add(command::Lane lane, Nanos duration, absl::Span<const Operation> after) {
+Operation Timeline::Add(command::Lane lane, Nanos duration, absl::Span<const Operation> after,
+                        Queue queue) {
   const auto operation = static_cast<Operation>(lane_.size());
   const int index = lanes_.IndexOf(lane);
   lane_.push_back(index);
   step_.push_back(static_cast<int>(bytes_.size()) - 1);
   duration_.push_back(duration);
   first_wait_.push_back(waits_.size());
-  Operation& before = last_of_lane_[static_cast<size_t>(index)];
-  if (before != kNoOperation) waits_.push_back(before);
+  if (queue == Queue::kInOrder) {
+    Operation& before = last_of_lane_[static_cast<size_t>(index)];
+    if (before != kNoOperation) waits_.push_back(before);
+    before = operation;
+  }
   for (Operation other : after) {
     if (other != kNoOperation) waits_.push_back(other);
   }
-  before = operation;
   busy_.back()[static_cast<size_t>(index)] += duration;
   return operation;
 }
 
 Operation Timeline::AddCopy(command::Lane lane, Nanos duration, Bytes size, Traffic traffic,
-                            absl::Span<const Operation> after) {
+                            absl::Span<const Operation> after, Queue queue) {
   StepBytes& bytes = bytes_.back();
   auto& direction = lane.kind == command::LaneKind::kP2P   ? bytes.p2p
                     : lane.kind == command::LaneKind::kD2H ? bytes.d2h
                                                            : bytes.h2d;
   direction[static_cast<size_t>(traffic)] += size.count();
-  return Add(lane, duration, after);
+  return Add(lane, duration, after, queue);
 }
 
 absl::Span<const Operation> Timeline::WaitsOf(Operation operation) const {

@@ -2,9 +2,9 @@
 
 // When the work of some training steps runs: operations on the lanes of a machine, under the rule
 // of our own dry run (common/plan/lane_resources.h): an operation starts when the one before it on
-// its lane and all that it comes after have ended and the resource of its lane is free, and
-// resources serve in the order in which operations are ready (of one moment: in the order in which
-// they were added). PURE.
+// its lane (Queue::kInOrder) and all that it comes after have ended and the resource of its lane is
+// free, and resources serve in the order in which operations are ready (of one moment: in the order
+// in which they were added). PURE.
 
 #include <array>
 #include <cstdint>
@@ -20,6 +20,10 @@ namespace harmony::baselines {
 // The number of an operation.
 using Operation = int32_t;
 inline constexpr Operation kNoOperation = -1;
+
+// Whether an operation waits for those before it on its lane. What has a stream of its own, as
+// gathers of weights have beside reductions of gradients, does not.
+enum class Queue : uint8_t { kInOrder, kOwn };
 
 // What a copy carries.
 enum class Traffic : uint8_t {
@@ -49,10 +53,11 @@ class Timeline {
   // What is added from now on belongs to this step, counted from 0.
   void BeginStep();
   // After: operations added before; kNoOperation counts as none.
-  Operation Add(command::Lane lane, Nanos duration, absl::Span<const Operation> after);
+  Operation Add(command::Lane lane, Nanos duration, absl::Span<const Operation> after,
+                Queue queue = Queue::kInOrder);
   // The same of a copy: its bytes are counted for the step.
   Operation AddCopy(command::Lane lane, Nanos duration, Bytes size, Traffic traffic,
-                    absl::Span<const Operation> after);
+                    absl::Span<const Operation> after, Queue queue = Queue::kInOrder);
 
   int num_operations() const { return static_cast<int>(lane_.size()); }
   // Of an operation: its lane's LaneTable index, the step that it belongs to, how long it takes,

@@ -17,16 +17,27 @@ Bytes HostOptimizerBytes(const LayerCosts& costs) {
   return sum;
 }
 
-std::vector<Operation> HostUpdates(Simulation* simulation) {
+// Of each block; in the order of the blocks, or, where the host does not wait for all gradients, in
+// that in which a backward makes them.
+std::vector<Operation> HostUpdates(bool after_all, Simulation* simulation) {
   const command::Lane host{command::LaneKind::kHostCompute, 0};
   const LayerCosts& costs = simulation->costs;
-  std::vector<Operation> gradients, updates;
-  for (const DeviceProgram& device : simulation->devices) {
-    for (int block : device.blocks()) gradients.push_back(device.GradientOut(block));
+  const auto gradients_of = [&](int block, std::vector<Operation>* gradients) {
+    for (const DeviceProgram& device : simulation->devices) {
+      gradients->push_back(device.GradientOut(block));
+    }
+  };
+  const auto blocks = static_cast<int>(costs.model().blocks.size());
+  std::vector<Operation> updates(static_cast<size_t>(blocks), kNoOperation), all;
+  if (after_all) {
+    for (int block = 0; block < blocks; ++block) gradients_of(block, &all);
+    simulation->timeline.Add(host, Nanos(), all);
   }
-  simulation->timeline.Add(host, Nanos(), gradients);
-  for (size_t block = 0; block < costs.model().blocks.size(); ++block) {
-    updates.push_back(simulation->timeline.Add(host, costs.Update(static_cast<int>(block)), {}));
+  for (int i = 0; i < blocks; ++i) {
+    const int block = after_all ? i : blocks - 1 - i;
+    std::vector<Operation> own;
+    if (!after_all) gradients_of(block, &own);
+    updates[static_cast<size_t>(block)] = simulation->timeline.Add(host, costs.Update(block), own);
   }
   return updates;
 }
@@ -53,22 +64,24 @@ void DataParallelStep(const Setting& setting, int step, Simulation* simulation,
   }
 }
 
-void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, bool delayed,
+void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, HostUpdate update,
                           Simulation* simulation) {
   const LayerCosts& costs = simulation->costs;
   policy.gradients = setting.gradients;
   policy.recompute = setting.recompute;
+  policy.recomputed_quarters = setting.recomputed_quarters;
   policy.shards = costs.num_devices();
   for (int d = 0; d < costs.num_devices(); ++d) {
     simulation->AddDevice(simulation->all_layers(), policy);
   }
   simulation->host = HostOptimizerBytes(costs);
+  const bool after_all = update != HostUpdate::kInBackward || costs.job().max_grad_norm > 0;
   std::vector<Operation> before;
   for (int step = 0; step < setting.steps; ++step) {
     simulation->timeline.BeginStep();
     DataParallelStep(setting, step, simulation, nullptr);
-    std::vector<Operation> updates = HostUpdates(simulation);
-    const std::vector<Operation>& used = delayed ? before : updates;
+    std::vector<Operation> updates = HostUpdates(after_all, simulation);
+    const std::vector<Operation>& used = update == HostUpdate::kDelayed ? before : updates;
     for (size_t block = 0; block < used.size(); ++block) {
       for (DeviceProgram& device : simulation->devices) {
         device.Updated(static_cast<int>(block), used[block]);

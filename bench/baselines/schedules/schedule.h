@@ -12,10 +12,12 @@ namespace harmony::baselines {
 // What a user of a system tunes, and how much is simulated.
 struct Setting {
   Recompute recompute = Recompute::kLayers;
+  int recomputed_quarters = 4;  // DevicePolicy's
   // Of systems whose optimizer is on the host.
   GradientPolicy gradients = GradientPolicy::kLeaveOnce;
   int stages = 0;                      // of a pipeline that replicates them; 0: as many as devices
   bool reshards_after_forward = true;  // fsdp-offload: weights are loaded again for the backward
+  bool weights_on_host = true;         // zero-infinity: else each device keeps its share
   int microbatches = 1;                // of a step; data parallel: of each device
   int steps = 3;
   Paging paging = {};  // of virtualised memory
@@ -48,6 +50,7 @@ void OneForwardOneBackwardFlushSwap(const Setting& setting, Simulation* simulati
 void ZeroOffload(const Setting& setting, Simulation* simulation);
 void ZeroOffloadDelayed(const Setting& setting, Simulation* simulation);
 void ZeroInfinity(const Setting& setting, Simulation* simulation);
+void SuperOffload(const Setting& setting, Simulation* simulation);
 void FsdpOffload(const Setting& setting, Simulation* simulation);
 
 // ---- What several of them share ----
@@ -59,12 +62,19 @@ void DataParallelStep(const Setting& setting, int step, Simulation* simulation,
                       void (*after_layer)(int layer, const std::vector<Operation>& backward,
                                           Simulation* simulation));
 
+// When the host updates, and what works with that.
+enum class HostUpdate {
+  kAfterBackward,  // after all gradients of the step, for the optimizer's step is called when the
+                   // backward has ended
+  kDelayed,        // then, too; what it makes is used a step later
+  kInBackward,     // each block as soon as its gradient is there, unless the job clips gradients by
+                   // their norm, which all of them have to be there for
+};
+
 // All steps of a data-parallel system whose optimizer runs on the host, which has weights, master
-// weights, moments and gradients, divided among as many shards as there are devices. The host
-// updates after all gradients of the step, for the optimizer's step is called when the backward has
-// ended; `delayed`: what it makes is used a step later. Of `policy`, what the setting says is
-// filled in.
-void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, bool delayed,
+// weights, moments and gradients, divided among as many shards as there are devices. Of `policy`,
+// what the setting says is filled in.
+void RunWithHostOptimizer(const Setting& setting, DevicePolicy policy, HostUpdate update,
                           Simulation* simulation);
 
 // A stage of a pipeline: its layers, on devices that take its microbatches in turn.

@@ -122,9 +122,10 @@ std::vector<Stage> BalancedStages(const LayerCosts& costs, const Cut& cut) {
 }
 
 Nanos LeastComputing(const LayerCosts& costs, const Setting& setting, bool data_parallel) {
+  const bool some = setting.recompute == Recompute::kLayers && setting.recomputed_quarters < 4;
   Balance balance(costs, {.stages = data_parallel ? 1 : setting.stages,
                           .replicas = setting.stages > 0 ? setting.microbatches : 1,
-                          .recompute = setting.recompute,
+                          .recompute = some ? Recompute::kNothing : setting.recompute,
                           .last_keeps = true});
   balance.Stages();
   // Of the microbatches of a stage that is recomputed the last one may not be.

@@ -1,4 +1,5 @@
-// zero-infinity: weights streamed from the host, layer by layer, for each microbatch.
+// zero-infinity and super-offload: weights streamed from the host, layer by layer, for each
+// microbatch.
 //
 // Weights, gradients and optimizer state lie on the host, divided among the devices. Before a layer
 // runs, forward or backward, each device loads its share of the layer's weights over its own link,
@@ -8,7 +9,12 @@
 // to stage3_max_live_parameters; both count parameters, and a user sets them). With recompute,
 // inputs of layers that wait for their backward (activation checkpoints) go to the host where there
 // is no room. Gradients are reduced and divided as the backward makes them and go to the host,
-// which updates when the backward has ended.
+// which updates when the backward has ended. Where weights lie is tuned: on the host, or each
+// device keeps its share (DeepSpeed's stage 3 with the optimizer alone offloaded), and layers are
+// gathered from the devices.
+//
+// super-offload (DeepSpeed's super_offload) is the same, but the host updates what has its gradient
+// while the backward still runs, unless gradients are clipped by their norm.
 //
 // Source: Rajbhandari et al., "ZeRO-Infinity" (SC 2021), sections 5.1 (offload of parameters,
 // gradients and optimizer state to the host; offload of activations), 6.1 (bandwidth-centric
@@ -37,16 +43,22 @@ namespace {
 // parameters instead (stage3_prefetch_bucket_size).
 constexpr int kLayersAhead = 3;
 
+DevicePolicy Policy(const Setting& setting) {
+  return {.weights = setting.weights_on_host ? WeightPolicy::kStreamed : WeightPolicy::kSharded,
+          // Checkpoints of activations are offloaded, not what autograd saves where there are none.
+          .evictable_activations = setting.recompute != Recompute::kNothing,
+          .evictable_saved = false,
+          .paging = {.lookahead = kLayersAhead, .writes_back_ahead = true}};
+}
+
 }  // namespace
 
 void ZeroInfinity(const Setting& setting, Simulation* simulation) {
-  RunWithHostOptimizer(
-      setting,
-      {.weights = WeightPolicy::kStreamed,
-       // Checkpoints of activations are offloaded, not what autograd saves where there are none.
-       .evictable_activations = setting.recompute != Recompute::kNothing,
-       .paging = {.lookahead = kLayersAhead}},
-      /*delayed=*/false, simulation);
+  RunWithHostOptimizer(setting, Policy(setting), HostUpdate::kAfterBackward, simulation);
+}
+
+void SuperOffload(const Setting& setting, Simulation* simulation) {
+  RunWithHostOptimizer(setting, Policy(setting), HostUpdate::kInBackward, simulation);
 }
 
 }  // namespace harmony::baselines

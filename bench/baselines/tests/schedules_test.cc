@@ -80,6 +80,36 @@ TEST(GpipeSwapTest, FillsAndDrainsThePipeline) {
   EXPECT_EQ(outcome.host_link_bytes, 0);
 }
 
+// Stage 0 has layers 0 and 1, stage 1 the last one, which its room for 5 units is just enough for:
+// two versions a and b of the weights W, a gradient G and moments K (2 units). Of two layers stage
+// 0 can hold half. What is resident there after each task of a step that trains a, the least
+// recently used first, * dirty; a step has 2 microbatches, of which the second one of the next step
+// comes before this one's last backward.
+//
+//   task           in          out      resident
+//                                       W1a K1* W1b*
+//   forward 0 (a)  W0a                  W1a K1* W1b* W0a
+//   forward 1                           K1* W1b* W0a W1a
+//   backward 1                 K1       W1b* W0a W1a G1*
+//   backward 0                          W1b* W1a G1* W0a G0*
+//   forward 0 (b)  W0b         W1b      W1a G1* W0a G0* W0b
+//   forward 1      W1b                  G1* W0a G0* W0b W1b         (W1a dropped)
+//   backward 1     W1a                  G0* W0b W1b W1a G1*         (W0a dropped)
+//   backward 0     W0a                  W1b W1a G1* W0a G0*         (W0b dropped)
+//   update 0       W0b K0      G1       W0b W0a* K0*                (W1b, W1a dropped; G0 done
+//   with) update 1       G1 W1b K1   W0a K0   W1b K1* W1a*                (W0b dropped; W1a made
+//   anew)
+//
+// In: W 7, G 1, K 4. Out: W 2, G 1, K 4.
+TEST(OneForwardOneBackwardSwapTest, SwapsByLeastRecentUse) {
+  const Toy toy(3, 2, 5, 4, {.head = 6});
+  const Outcome outcome = toy.Run(OneForwardOneBackwardSwap, {.microbatches = 2, .steps = 4});
+  EXPECT_TRUE(outcome.fits()) << outcome.reason;
+  EXPECT_EQ(Units(outcome, Traffic::kWeights), 7 + 2);
+  EXPECT_EQ(Units(outcome, Traffic::kGradients), 1 + 1);
+  EXPECT_EQ(Units(outcome, Traffic::kOptimizerState), 4 + 4);
+}
+
 TEST(OneForwardOneBackwardSwapTest, NeverDrainsAndKeepsTwoVersions) {
   const Toy toy(5, 2, kPlenty, 4, {.head = 0});
   const Outcome outcome = toy.Run(OneForwardOneBackwardSwap, {.microbatches = 4});
@@ -224,88 +254,6 @@ TEST(OneForwardOneBackwardTest, RunsEachMicrobatchOnceOnReplicatedStages) {
       }
     }
   }
-}
-
-TEST(ZeroOffloadTest, MovesGradientsAndWeightsOnceAStep) {
-  // 2 microbatches of 9 s each, the last gradient leaves 1 s after that; 3 updates of 10 s, and the
-  // last weights take 1 s back. The first two forwards of the next step, 2 s, run by then.
-  const Toy toy(3, 1, kPlenty, 2, {.h2d = 1, .d2h = 1, .update = 10});
-  const Outcome outcome = toy.Run(ZeroOffload, {.microbatches = 2});
-  EXPECT_EQ(Units(outcome, Traffic::kWeights), 3);
-  EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
-  EXPECT_EQ(outcome.step, Seconds(18 + 1 + 30 + 1 - 2));
-  // Weights, moments and gradients of 3 layers.
-  EXPECT_EQ(Units(outcome.host_peak.count()), 12);
-  // With the update one step late the devices run all the time, but for the gradients and weights.
-  const Outcome delayed = toy.Run(ZeroOffloadDelayed, {.microbatches = 2});
-  EXPECT_LT(delayed.step, outcome.step);
-  EXPECT_GE(delayed.step, Seconds(30));
-}
-
-TEST(ZeroOffloadTest, DividesGradientsAndWeightsAmongDevices) {
-  // Each of 2 devices sends half of 3 gradients to the host and half to the other, and so back.
-  const Outcome outcome = Toy(3, 2, kPlenty, 2).Run(ZeroOffload, {.microbatches = 1});
-  EXPECT_EQ(Units(outcome, Traffic::kWeights), 3);
-  EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
-  EXPECT_EQ(Units(outcome.peer_bytes), 6);
-}
-
-TEST(ZeroOffloadTest, NeedsRoomForAllWeights) {
-  // 3 weights, and all gradients added up: 6 units; leaving each time: one gradient, 4 units.
-  EXPECT_EQ(Units(Toy(3, 1, 5, 2).Run(ZeroOffload, {.microbatches = 2}).missing.count()), 1);
-  const Toy toy(3, 1, 3, 2);
-  const Outcome outcome =
-      toy.Run(ZeroOffload, {.gradients = GradientPolicy::kLeaveEachTime, .microbatches = 2});
-  EXPECT_EQ(outcome.obstacle, Obstacle::kDeviceMemory);
-  EXPECT_EQ(Units(outcome.missing.count()), 1);
-}
-
-TEST(FsdpOffloadTest, LoadsWeightsForEachTask) {
-  // Each of 2 microbatches: 2 forwards and 3 backwards.
-  const Outcome outcome = Toy(3, 1, kPlenty, 2).Run(FsdpOffload, {.microbatches = 2});
-  EXPECT_EQ(Units(outcome, Traffic::kWeights), 10);
-  EXPECT_EQ(Units(outcome, Traffic::kGradients), 3);
-}
-
-// Two devices, 2 microbatches of 3 layers: of a gradient a half goes to the other device, of a
-// weight a half comes from there, and the other half from the host.
-TEST(FsdpOffloadTest, ReducesGradientsOnceWhereThereIsRoom) {
-  const Toy toy(3, 2, kPlenty, 4);
-  const auto run = [&](GradientPolicy gradients) {
-    return toy.Run(FsdpOffload, {.gradients = gradients, .microbatches = 2});
-  };
-  const Outcome each = run(GradientPolicy::kLeaveOnce), once = run(GradientPolicy::kReduceOnce);
-  // Both devices: 2 microbatches of 5 halves of weights; 2 times 3 halves of gradients, or once.
-  EXPECT_EQ(Units(each.peer_bytes), 10 + 6);
-  EXPECT_EQ(Units(once.peer_bytes), 10 + 3);
-  EXPECT_EQ(Units(each, Traffic::kGradients), 3);
-  EXPECT_EQ(Units(once, Traffic::kGradients), 3);
-  // While the first backward of layer 0 runs: its weights and 3 gradients; shares of 3 gradients,
-  // 1.5 units, its weights, those of layer 1 and its own whole gradient.
-  EXPECT_EQ(once.device_peak, kUnit * 4);
-  EXPECT_EQ(each.device_peak.count(), kUnit.count() * 7 / 2);
-}
-
-TEST(FsdpOffloadTest, KeepsWeightsForTheBackwardWhereThereIsRoom) {
-  const Toy toy(3, 1, kPlenty, 2);
-  const auto run = [&](GradientPolicy gradients) {
-    return toy.Run(FsdpOffload,
-                   {.gradients = gradients, .reshards_after_forward = false, .microbatches = 2});
-  };
-  // Loaded once for each microbatch; once a step where they stay for the next one.
-  EXPECT_EQ(Units(run(GradientPolicy::kLeaveOnce), Traffic::kWeights), 6);
-  EXPECT_EQ(Units(run(GradientPolicy::kReduceOnce), Traffic::kWeights), 3);
-  EXPECT_EQ(run(GradientPolicy::kReduceOnce).device_peak, kUnit * 6);
-}
-
-TEST(ZeroInfinityTest, KeepsWeightsWhereThereIsRoom) {
-  // With room for all: each is loaded once a step. With room for 5 units, of which gradients come
-  // to take 3: the first microbatch loads each once, and its last gradient drives weights 2 out;
-  // the second one finds 0 and 1, loads 2 in the place of 0, and 0 again.
-  EXPECT_EQ(Units(Toy(3, 1, kPlenty, 2).Run(ZeroInfinity, {.microbatches = 2}), Traffic::kWeights),
-            3);
-  EXPECT_EQ(Units(Toy(3, 1, 5, 2).Run(ZeroInfinity, {.microbatches = 2}), Traffic::kWeights),
-            3 + 2);
 }
 
 TEST(AllBaselinesTest, GivenWhatTheyLackTheyFit) {
