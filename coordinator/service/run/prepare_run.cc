@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/build_identity.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
 #include "common/job/parameter_rules.h"
@@ -76,9 +77,9 @@ std::optional<StartPoint> HeldStart(const ipc::Segment& segment, const store::Jo
 }  // namespace
 
 uint64_t SegmentDigestOf(const store::JobRecord& record) {
-  const std::string text =
-      absl::StrCat(record.id(), "\n", record.submitted_at, "\n", record.output_dir, "\n",
-                   record.result_keys, "\n", XXH3_64bits(record.plan.data(), record.plan.size()));
+  const std::string text = absl::StrCat(
+      BuildIdentity(), "\n", record.id(), "\n", record.submitted_at, "\n", record.output_dir, "\n",
+      record.result_keys, "\n", XXH3_64bits(record.plan.data(), record.plan.size()));
   return XXH3_64bits(text.data(), text.size());
 }
 
@@ -122,9 +123,14 @@ absl::Status PrepareRun(const store::JobRecord& record, const plan::MachineSpec&
     setup->continues = true;
     return absl::OkStatus();
   }
-  if (!absl::IsNotFound(segment->ReadJob().status())) {
-    HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
+  const absl::StatusOr<ipc::SegmentJob> held = segment->ReadJob();
+  if (held.ok() && held->id == record.id()) {
+    spdlog::warn(
+        "event=segment_not_continued job={} reason=\"another build of the programs, or another "
+        "plan, laid it out\"",
+        record.id());
   }
+  if (!absl::IsNotFound(held.status())) HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
   job::JobSpec job = setup->spec;
   // What has been done since it was submitted counts, whatever it was told to start from.
   if (record.completed_steps > 0) job.resume_from_checkpoint = "auto";

@@ -16,8 +16,8 @@ namespace harmony::service {
 // The setup of a recorded job, its start point not yet chosen. Internal when the record is damaged.
 absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record);
 
-// Tells a job, and the plan that it runs by, from any other that ever was in a segment: what it
-// holds is laid out by the plan.
+// Tells a job, the plan that it runs by and the build of the programs from any other that ever was
+// in a segment: what it holds is laid out by the plan, by rules that are the sources'.
 uint64_t SegmentDigestOf(const store::JobRecord& record);
 
 // Whether the segment holds this very job.
