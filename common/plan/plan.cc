@@ -374,7 +374,9 @@ std::vector<int> BlocksOf(const model::ModelSpec& model, model::LayerRange layer
   for (int reference : ReferencesOf(model, layers)) {
     if (backward && !model.references[reference].needed_in_backward) continue;
     const int block = model.references[reference].block;
-    if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) blocks.push_back(block);
+    const bool known = model.blocks[block].tied() &&
+                       std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+    if (!known) blocks.push_back(block);
   }
   return blocks;
 }

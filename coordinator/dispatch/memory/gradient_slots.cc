@@ -25,18 +25,18 @@ void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::Step
   pinned_step_ = work.step;
   if (layout_.ring_bytes().count() == 0 || !frontier.initialized()) return;
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    const int updates = BlocksInRing(g, work.update);
     const std::optional<Bytes> begin = PieceInUse(frontier, g, work.step);
-    if (updates == 0 || !begin) continue;
+    if (!begin) continue;
     const std::vector<Bytes> sizes = SlotSizes(g);
     Piece& piece = pieces_[g];
-    piece.updates_left = updates;
     piece.slots.resize(sizes.size());
     Bytes at = *begin;
     for (size_t slot = 0; slot < sizes.size(); at += sizes[slot++]) {
       piece.slots[slot] = at;
       const int block = model_.references[references_[g][slot]].block;
-      if (sizes[slot].count() > 0 && work.update[block]) ring_.Pin(at, at + sizes[slot]);
+      if (sizes[slot].count() == 0 || !work.update[block]) continue;
+      ring_.Pin(at, at + sizes[slot]);
+      ++piece.updates_left;
     }
   }
 }

@@ -46,7 +46,11 @@ class RegionLedger {
     bool held = false;
     Users users;  // of a released piece
   };
+  // The number of the first piece that ends behind it.
+  size_t FirstBehind(Bytes begin) const;
+
   std::vector<Piece> pieces_;  // disjoint, ascending; what no piece covers was never used
+  std::vector<Piece> made_;    // HoldPieces': kept for its room
   Bytes held_, peak_;
 };
 

@@ -7,7 +7,8 @@
 // the dispatcher (evaluation.h), which has the last word. Where plans are few, all of them are
 // bounded, and run dry in the order of their bounds until none that is left can win. Else balanced
 // partitions are changed at random (annealing) by their bounds, the best are run dry, then changed
-// by dry runs, and at last every small change of the best is looked at.
+// by dry runs, and at last every small change of the best is looked at. A search may begin with
+// plans that others have found: where few dry runs can be paid for, it goes on from them alone.
 
 #include <cstdint>
 #include <string>
