@@ -29,7 +29,8 @@ BATCHES = {"bert_96": (32, 64, 256, 1024), "gpt2_xl": (32, 64, 256, 1024), "gpt2
 ABLATION = {"bert_96": 64, "gpt2_xl": 64, "gpt2_10b": 32}  # on 4 GPUs
 # In tables and plots, in this order. Others are in results.json.
 SHOWN = ["dp-swap", "dp-swap, recompute", "dp-swap, recompute, on demand", "gpipe-swap", "gpipe-swap, recompute", "1f1b-swap",
-         "1f1b-swap, recompute", "1f1b-flush-swap", "1f1b-flush-swap, recompute", "zero-offload", "zero-infinity", "super-offload", "fsdp-offload"]
+         "1f1b-swap, recompute", "1f1b-flush-swap", "1f1b-flush-swap, recompute", "zero-offload", "zero-infinity", "super-offload",
+         "fsdp-offload"]
 OURS = ["harmony-pp", "harmony-dp"]
 
 
@@ -261,7 +262,9 @@ def main():
         "Machines of today, models: tokens/s on one GPU, on all, and of linear:\n",
         table(["machine", "model", "system", "1 GPU", "8 GPUs", "of linear", ""], today.lines_of(now)),
         "8 x RTX 4090, published: tokens/s\n",
-        table(["model", "system", "1 GPU", "8 GPUs", "of linear", "source"], today.published_lines())])
+        table(["model", "system", "1 GPU", "8 GPUs", "of linear", "source"], today.published_lines()),
+        "Published for large GPUs: TFLOP/s\n",
+        table(["model", "GPUs", "system", "TFLOP/s", "source"], today.PUBLISHED_ON_LARGE)])
     (args.output / "tables.md").write_text(text)
     print(text)
     plot(cases, args.output)

@@ -87,6 +87,17 @@ PUBLISHED = [
     Published("qwen-32b", 8, "FSDP", None, _ARTIFACT),
 ]
 
+# TFLOP/s of all GPUs: (model, GPUs, system, speed, source). MegaTrain counts 6 FLOPs for a parameter and token, and none for
+# what is recomputed; what the others count is theirs.
+PUBLISHED_ON_LARGE = [
+    ("Qwen2.5-7B", "1 x H100", "MegaTrain", "272", "its README, commit 5cf47ac"),
+    ("Qwen2.5-7B", "4 x H100", "MegaTrain", "1290", "its README, commit 5cf47ac"),
+    ("14B", "1 GPU", "MegaTrain", "1.84 times DeepSpeed ZeRO-3 with offload", "arXiv 2604.05091, abstract"),
+    ("GPT-OSS-20B, Qwen3-14B, Phi-4", "1 x GH200", "DeepSpeed SuperOffload", "up to 500, half as much again as ZeRO-Offload",
+     "DeepSpeedExamples, training/DeepSpeed-SuperOffload, commit ad2a4bd1"),
+    ("10B", "1 x V100", "ZeRO-Offload", "40", "arXiv 2101.06840, abstract"),
+]
+
 
 def compare(harmony: pathlib.Path, folder: pathlib.Path, job: Job, gpus: int) -> dict[str, Any]:
     """One case: rows of `harmony plan --compare`. A folder of its own in `folder` gets what the job needs."""

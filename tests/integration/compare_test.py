@@ -7,9 +7,9 @@ import harness
 DEVICES = "sim*2:mem=8MiB,flops=1G,h2d=100MB/s,d2h=100MB/s,p2p=100MB/s,host=100MB/s"
 OTHERS = ["dp-swap", "dp-swap, recompute", "gpipe-swap", "gpipe-swap, recompute", "1f1b-swap", "1f1b-swap, recompute",
           "1f1b-flush-swap", "1f1b-flush-swap, recompute", "zero-offload", "zero-offload, delayed update", "zero-infinity",
-          "fsdp-offload"]
+          "super-offload", "fsdp-offload"]
 DATA_PARALLEL = {"dp-swap", "dp-swap, recompute", "zero-offload", "zero-offload, delayed update", "zero-infinity",
-                 "fsdp-offload"}
+                 "super-offload", "fsdp-offload"}
 
 
 class CompareTest(harness.Scratch):

@@ -33,7 +33,9 @@
 // gradients of all replicas, and what comes after it on its device with it, though weights of the
 // step before would let a forward run. Of Megatron's schedules the interleaved one, in which a
 // device has several stages (fill and drain take less, more goes over the links), is left out; the
-// pipeline without a flush has no fill and drain.
+// pipeline without a flush has no fill and drain. Megatron can recompute some of a stage's layers;
+// here it is all or none. Stages are balanced by time alone, where PipeDream's planner can mind
+// memory, too.
 
 #include <algorithm>
 
