@@ -14,6 +14,10 @@ namespace {
 constexpr size_t kMostSizes = 8;
 // Tasks of a simulated step, over all devices: some tens of milliseconds.
 constexpr int64_t kMostTasks = 10'000;
+// A setting is tried if it might be faster than the best by more than this.
+constexpr double kWorthTrying = 1.003;
+// Of a size whose best setting takes so many times as long as the best, that one is not refined.
+constexpr int kMostRefined = 2;
 // Devices with which every number of replicated stages is tried.
 constexpr int kAllStages = 8;
 
@@ -177,8 +181,10 @@ void TryRefinements(const Baseline& baseline, const LayerCosts& layers, Tried be
   }
 }
 
-void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
+// Whether all that could be worth it were tried; else what is left out is slower than another.
+bool TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
             std::vector<Tried>* tried) {
+  bool all = true;
   const auto before = static_cast<int64_t>(tried->size());
   for (const Setting& setting : SettingsToTry(baseline, layers, microbatches)) {
     // Reducing is then nothing.
@@ -191,16 +197,24 @@ void TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches
     }
     if (!tried->empty()) {
       const Outcome& best = std::min_element(tried->begin(), tried->end(), BetterTried)->outcome;
-      const Nanos least = LeastComputing(layers, setting, baseline.data_parallel);
-      if (best.fits() && best.step <= least) continue;
+      // Who recomputes all layers may recompute some of them.
+      Setting quickest = setting;
+      if (baseline.may_recompute_some) quickest.recomputed_quarters = 1;
+      const Nanos least = LeastComputing(layers, quickest, baseline.data_parallel);
+      if (best.fits() && best.step.seconds() <= least.seconds() * kWorthTrying) {
+        all = false;
+        continue;
+      }
     }
     tried->push_back({setting, Simulate(baseline, layers, setting)});
   }
-  if (static_cast<int64_t>(tried->size()) == before) return;
+  if (static_cast<int64_t>(tried->size()) == before) return all;
   const Tried best = *std::min_element(tried->begin() + before, tried->end(), BetterTried);
   const Outcome& fastest = std::min_element(tried->begin(), tried->end(), BetterTried)->outcome;
-  if (!best.outcome.fits() || best.outcome.step > fastest.step * 2) return;
-  TryRefinements(baseline, layers, best, fastest.step, tried);
+  if (best.outcome.fits() && best.outcome.step <= fastest.step * kMostRefined) {
+    TryRefinements(baseline, layers, best, fastest.step, tried);
+  }
+  return all;
 }
 
 std::string ResourceName(command::Lane lane, const std::vector<int>& devices) {
@@ -390,10 +404,10 @@ Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job:
     const LayerCosts layers(model, job, machine, costs, size);
     if (!layers.known()) continue;
     const size_t before = tried.size();
-    TryAll(baseline, layers, static_cast<int>(share / size), &tried);
+    const bool all = TryAll(baseline, layers, static_cast<int>(share / size), &tried);
     // A larger microbatch needs more of a device, never less.
     const bool none_fits =
-        tried.size() > before &&
+        all && tried.size() > before &&
         std::all_of(tried.begin() + static_cast<int64_t>(before), tried.end(),
                     [](const Tried& t) { return t.outcome.obstacle == Obstacle::kDeviceMemory; });
     if (none_fits) break;

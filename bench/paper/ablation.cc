@@ -50,6 +50,20 @@ dispatch::CostFactory Changed(const dispatch::CostFactory& base, ChangedCosts::C
   };
 }
 
+// What a group keeps from forward to backward, where it can.
+struct Keeps {
+  bool weights, stash, activations;
+};
+constexpr Keeps kAllKeeps[] = {{false, false, false}, {true, false, false}, {false, true, false},
+                               {true, true, false},   {false, true, true},  {true, true, true}};
+
+void Keep(const Keeps& keeps, const plan::Plan& plan, plan::LayerGroup* group) {
+  group->keep_weights = keeps.weights && plan::CanKeepWeights(plan, *group);
+  group->keep_stash = keeps.stash && plan::CanKeepStash(plan, *group);
+  group->keep_activations =
+      keeps.activations && group->keep_stash && plan::CanKeepActivations(plan, *group);
+}
+
 class Ablation {
  public:
   Ablation(const published::ImportedModel& imported, const plan::Plan& plan)
@@ -87,7 +101,7 @@ class Ablation {
     plan::Plan plan = variant.plan;
     plan.devices = builder.Blank().devices;
     planner::StepExecutions step;
-    if (!plan::CheckPlan(imported_.model, plan).ok() || !builder.Complete(&plan, &step)) return;
+    if (!builder.Complete(&plan, &step) || !plan::CheckPlan(imported_.model, plan).ok()) return;
     const dispatch::CostFactory& costs = variant.costs ? variant.costs : imported_.costs;
     const absl::StatusOr<planner::Estimate> estimate = planner::EvaluatePlan(
         imported_.model, plan, *costs(plan), {.steps = planner::StepsToRun(plan)});
@@ -110,9 +124,10 @@ class Ablation {
     rows_.push_back(std::move(row));
   }
 
-  // Each microbatch passes all groups before the next one does, so that a device that has several
-  // of them loads the weights, and adds up the gradient on the host, once for each. The copies are
-  // where they are, and so much longer: that adding up costs the host time is left out.
+  // Each microbatch passes all groups before the next one does, so that a device loads the weights,
+  // and the host adds up the gradients, once for each. The copies are where they are, and so much
+  // longer: what could stay on a device from one microbatch to the next is loaded as well, and that
+  // adding up costs the host time is left out.
   void Grouping() {
     Variant variant = Same();
     plan::Plan& plan = variant.plan;
@@ -150,7 +165,11 @@ class Ablation {
     });
     Variant stashes_on_host = variant;
     for (plan::LayerGroup& group : stashes_on_host.plan.backward_groups) {
-      group.keep_stash = group.keep_activations = false;
+      for (const plan::LayerGroup& maker : plan_.forward_groups) {
+        const bool elsewhere =
+            maker.layers.last + 1 == group.layers.first && maker.devices != group.devices;
+        if (elsewhere) group.keep_stash = group.keep_activations = false;
+      }
     }
     Add("P2P", {variant, stashes_on_host});
   }
@@ -175,22 +194,17 @@ class Ablation {
     const plan::LayerGroup last = plan_.backward_groups.back();
     if (last.layers.count() == 1) return;
     std::vector<Variant> variants;
-    for (const bool keep_stash : {false, true}) {
-      for (const bool keep_activations : {false, true}) {
-        Variant variant = Same();
-        plan::Plan& plan = variant.plan;
-        plan.backward_groups.back().layers.last = last.layers.last - 1;
-        plan::LayerGroup loss = last;
-        loss.layers.first = last.layers.last;
-        loss.keep_weights = loss.keep_activations = false;
-        plan.forward_groups.push_back({plan.backward_groups.back().layers, last.devices});
-        plan.backward_groups.push_back(loss);
-        plan::LayerGroup& rest = plan.backward_groups[plan.backward_groups.size() - 2];
-        rest.keep_stash = keep_stash && plan::CanKeepStash(plan, rest);
-        rest.keep_activations =
-            keep_activations && rest.keep_stash && plan::CanKeepActivations(plan, rest);
-        variants.push_back(std::move(variant));
-      }
+    for (const Keeps& keeps : kAllKeeps) {
+      Variant variant = Same();
+      plan::Plan& plan = variant.plan;
+      plan.backward_groups.back().layers.last = last.layers.last - 1;
+      plan::LayerGroup loss = last;
+      loss.layers.first = last.layers.last;
+      loss.keep_weights = loss.keep_activations = false;
+      plan.forward_groups.push_back({plan.backward_groups.back().layers, last.devices});
+      plan.backward_groups.push_back(loss);
+      Keep(keeps, plan, &plan.backward_groups[plan.backward_groups.size() - 2]);
+      variants.push_back(std::move(variant));
     }
     Add("the fused last group", variants);
   }
@@ -209,7 +223,7 @@ class Ablation {
     std::vector<Variant> variants;
     for (int groups : {now, now * 5 / 4, now * 3 / 2, now * 2, now * 3, layers}) {
       if (groups > layers) continue;
-      for (const auto stashes : {job::StashPlacement::kDevice, job::StashPlacement::kHost}) {
+      for (const Keeps& keeps : kAllKeeps) {
         Variant variant = Same();
         plan::Plan& plan = variant.plan;
         plan.backward_groups.clear();
@@ -219,12 +233,11 @@ class Ablation {
         }
         planner::WrapAround(rules, 0, &plan.backward_groups);
         planner::MirrorForward(&plan);
-        rules.stash = stashes;
-        planner::PlaceStashes(rules, &plan);
+        for (plan::LayerGroup& group : plan.backward_groups) Keep(keeps, plan, &group);
         variants.push_back(std::move(variant));
       }
     }
-    Add("balanced groups: equally many layers", variants);
+    Add("balanced groups (equally many layers)", variants);
   }
 
   void SeparatePacks() {

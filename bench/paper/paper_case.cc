@@ -99,7 +99,7 @@ nlohmann::ordered_json AblationJson(const std::vector<Ablated>& ablation) {
 }
 
 // What people do today, and data parallelism with swapping once more as LMS for PyTorch does it:
-// tensors come in when a task asks for them, not one task ahead.
+// tensors come in when a task asks for them, not some tasks ahead.
 std::vector<baselines::Baseline> Baselines() {
   std::vector<baselines::Baseline> all = baselines::AllBaselines();
   for (const baselines::Baseline& baseline : baselines::AllBaselines()) {

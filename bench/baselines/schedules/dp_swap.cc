@@ -17,9 +17,9 @@
 //
 // In its favour: clean tensors are dropped, where LMS for PyTorch gives up the host's copy when it
 // brings a tensor in, and so writes every evicted one back; it brings a tensor in when an operator
-// asks for it, here that is done one task ahead; a device's update takes no time; a ring reduces at
-// the full speed of each device's link to its peers; what is written back ahead is known, where LMS
-// for PyTorch predicts it, and writes it once it has been used and not when it has been made.
+// asks for it, here that is done some tasks ahead; a device's update takes no time; a ring reduces
+// at the full speed of each device's link to its peers; what is written back ahead is known, where
+// LMS for PyTorch predicts it, and writes it once it has been used and not when it has been made.
 
 #include "bench/baselines/schedules/schedule.h"
 

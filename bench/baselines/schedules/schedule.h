@@ -17,8 +17,8 @@ struct Setting {
   GradientPolicy gradients = GradientPolicy::kLeaveOnce;
   int stages = 0;                      // of a pipeline that replicates them; 0: as many as devices
   bool reshards_after_forward = true;  // fsdp-offload: weights are loaded again for the backward
-  bool weights_on_host = true;         // zero-infinity: else each device keeps its share
-  int microbatches = 1;                // of a step; data parallel: of each device
+  bool weights_on_host = true;  // zero-infinity, super-offload: else each device keeps its share
+  int microbatches = 1;         // of a step; data parallel: of each device
   int steps = 3;
   Paging paging = {};  // of virtualised memory
 };

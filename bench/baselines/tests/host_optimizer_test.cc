@@ -64,7 +64,7 @@ TEST(FsdpOffloadTest, ReducesGradientsOnceWhereThereIsRoom) {
   EXPECT_EQ(Units(each, Traffic::kGradients), 3);
   EXPECT_EQ(Units(once, Traffic::kGradients), 3);
   // While the first backward of layer 0 runs: its weights and 3 gradients; shares of 3 gradients,
-  // 1.5 units, its weights, those of layer 1 and its own whole gradient.
+  // 1.5 units, its weights and its own whole gradient.
   EXPECT_EQ(once.device_peak, kUnit * 4);
   EXPECT_EQ(each.device_peak.count(), kUnit.count() * 7 / 2);
 }
@@ -103,6 +103,20 @@ TEST(ZeroOffloadTest, RecomputesSomeOfTheLayers) {
   EXPECT_EQ(peak(2), peak(4) + 4);
 }
 
+// Weights and gradients of 5 layers need 10 units, at the end of the backward; at the turn, with
+// one gradient, there is room for what one layer saves, 4 units. All layers recomputed: 4 forwards
+// and backwards, the last layer, and 4 s; one spares a second.
+TEST(ZeroOffloadTest, TriesToRecomputeSomeLayers) {
+  const Toy toy(5, 1, 10, 1, {.recompute = 1}, /*boundary=*/0, /*saved=*/4);
+  Baseline baseline{.name = "toy",
+                    .schedule = ZeroOffload,
+                    .gradients = {GradientPolicy::kLeaveOnce},
+                    .may_recompute_some = true};
+  EXPECT_EQ(toy.Run(baseline).step, Seconds(15 + 3));
+  baseline.may_recompute_some = false;
+  EXPECT_EQ(toy.Run(baseline).step, Seconds(15 + 4));
+}
+
 // The devices hold their halves of 3 weights, which are refreshed once a step, and have the other
 // halves from each other: once a step, too, for there is room for all.
 TEST(ZeroInfinityTest, KeepsSharesOnTheDevices) {
@@ -111,6 +125,8 @@ TEST(ZeroInfinityTest, KeepsSharesOnTheDevices) {
   EXPECT_EQ(Units(outcome, Traffic::kWeights), 3);
   // And 2 microbatches' halves of 3 gradients.
   EXPECT_EQ(Units(outcome.peer_bytes), 3 + 6);
+  // Halves and wholes of 3 weights, halves of 3 gradients and one whole.
+  EXPECT_EQ(Units(outcome.device_peak.count()), 7);
 }
 
 // As of zero-offload above: 18 s of computing, a gradient leaves in 1 s, 3 updates of 10 s, 1 s for

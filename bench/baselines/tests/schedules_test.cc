@@ -96,9 +96,8 @@ TEST(GpipeSwapTest, FillsAndDrainsThePipeline) {
 //   forward 1      W1b                  G1* W0a G0* W0b W1b         (W1a dropped)
 //   backward 1     W1a                  G0* W0b W1b W1a G1*         (W0a dropped)
 //   backward 0     W0a                  W1b W1a G1* W0a G0*         (W0b dropped)
-//   update 0       W0b K0      G1       W0b W0a* K0*                (W1b, W1a dropped; G0 done
-//   with) update 1       G1 W1b K1   W0a K0   W1b K1* W1a*                (W0b dropped; W1a made
-//   anew)
+//   update 0       W0b K0      G1       W0b W0a* K0*      (both W1 dropped, G0 is done with)
+//   update 1       G1 W1b K1   W0a K0   W1b K1* W1a*      (W0b dropped, W1a made anew)
 //
 // In: W 7, G 1, K 4. Out: W 2, G 1, K 4.
 TEST(OneForwardOneBackwardSwapTest, SwapsByLeastRecentUse) {

@@ -18,6 +18,7 @@ inline constexpr Bytes kUnit(256);
 struct ToySpeeds {
   // Seconds; the last layer's forward and backward together take `head`.
   double forward = 1, backward = 2, head = 3;
+  double recompute = 0;                          // more of a backward that has to
   double h2d = 0, d2h = 0, p2p = 0, update = 0;  // of a unit; of a block
 };
 
@@ -32,6 +33,8 @@ class ToyCosts : public dispatch::CostModel {
       for (int l = task->layers.first; l <= task->layers.last; ++l) {
         const bool forward = task->kind == command::TaskKind::kForward;
         seconds += l + 1 == layers_ ? speeds_.head : forward ? speeds_.forward : speeds_.backward;
+        const bool again = task->kind == command::TaskKind::kBackward && !task->kept;
+        if (again && l + 1 < layers_) seconds += speeds_.recompute;
       }
       return Nanos::FromSeconds(seconds);
     }

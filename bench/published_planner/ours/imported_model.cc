@@ -119,7 +119,8 @@ model::BytesBySamples TableOf(const std::map<int64_t, Phase>& phases, int layer)
 
 // What autograd keeps of a sample of a layer: what a backward has beyond a forward, at the size
 // where that is least. The temporaries of both are taken to be equal; where a backward has more of
-// them, too much counts as kept, and where less, too little.
+// them, too much counts as kept, and where less, too little. Nothing, where no size is measured in
+// both.
 Bytes SavedPerSample(const Phases& phases, int layer) {
   Bytes least(std::numeric_limits<int64_t>::max());
   for (const auto& [samples, backward] : phases.backward) {
@@ -128,7 +129,7 @@ Bytes SavedPerSample(const Phases& phases, int layer) {
     const int64_t beyond = backward.transient[layer] - forward->transient[layer];
     least = std::min(least, Bytes(std::max<int64_t>(beyond, 0) / samples));
   }
-  return least;
+  return least == Bytes(std::numeric_limits<int64_t>::max()) ? Bytes() : least;
 }
 
 // The same of so many samples as were measured.

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/build_identity.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
 #include "common/job/parameter_rules.h"
@@ -76,10 +75,10 @@ std::optional<StartPoint> HeldStart(const ipc::Segment& segment, const store::Jo
 
 }  // namespace
 
-uint64_t SegmentDigestOf(const store::JobRecord& record) {
-  const std::string text = absl::StrCat(
-      BuildIdentity(), "\n", record.id(), "\n", record.submitted_at, "\n", record.output_dir, "\n",
-      record.result_keys, "\n", XXH3_64bits(record.plan.data(), record.plan.size()));
+uint64_t SegmentDigestOf(const store::JobRecord& record, absl::string_view build) {
+  const std::string text = absl::StrCat(build, "\n", record.id(), "\n", record.submitted_at, "\n",
+                                        record.output_dir, "\n", record.result_keys, "\n",
+                                        XXH3_64bits(record.plan.data(), record.plan.size()));
   return XXH3_64bits(text.data(), text.size());
 }
 
@@ -126,8 +125,8 @@ absl::Status PrepareRun(const store::JobRecord& record, const plan::MachineSpec&
   const absl::StatusOr<ipc::SegmentJob> held = segment->ReadJob();
   if (held.ok() && held->id == record.id()) {
     spdlog::warn(
-        "event=segment_not_continued job={} reason=\"another build of the programs, or another "
-        "plan, laid it out\"",
+        "event=segment_not_continued job={} reason=\"it was laid out by another build of "
+        "the programs, or for another submission or plan\"",
         record.id());
   }
   if (!absl::IsNotFound(held.status())) HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/build_identity.h"
 #include "common/ipc/segment.h"
 #include "coordinator/service/run/job_run.h"
 #include "coordinator/store/job_record.h"
@@ -18,7 +20,7 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record);
 
 // Tells a job, the plan that it runs by and the build of the programs from any other that ever was
 // in a segment: what it holds is laid out by the plan, by rules that are the sources'.
-uint64_t SegmentDigestOf(const store::JobRecord& record);
+uint64_t SegmentDigestOf(const store::JobRecord& record, absl::string_view build = BuildIdentity());
 
 // Whether the segment holds this very job.
 bool HoldsJob(const ipc::Segment& segment, const store::JobRecord& record);

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "common/base/build_identity.h"
 #include "coordinator/service/run/prepare_run.h"
 #include "coordinator/store/job_store.h"
 #include "tests/unit/common/base/fake_clock.h"
@@ -104,6 +105,13 @@ TEST_F(SuccessorTest, TheJobInTheSegmentGoesOnBeforeAllOthers) {
   Succeed(/*jobs=*/2);
   EXPECT_EQ(coordinator_->registry().jobs().at(1).state, store::JobState::kQueued);
   EXPECT_EQ(coordinator_->registry().jobs().at(2).state, store::JobState::kStarting);
+}
+
+// What lies where is the sources' matter.
+TEST_F(SuccessorTest, ASegmentOfAnotherBuildIsNotContinued) {
+  const store::JobRecord job = Queued();
+  EXPECT_EQ(SegmentDigestOf(job), SegmentDigestOf(job, BuildIdentity()));
+  EXPECT_NE(SegmentDigestOf(job), SegmentDigestOf(job, "0.1.0+another"));
 }
 
 // Processes that the predecessor gave commands to may still run them: the arena is not for another
