@@ -165,11 +165,7 @@ class Ablation {
     });
     Variant stashes_on_host = variant;
     for (plan::LayerGroup& group : stashes_on_host.plan.backward_groups) {
-      for (const plan::LayerGroup& maker : plan_.forward_groups) {
-        const bool elsewhere =
-            maker.layers.last + 1 == group.layers.first && maker.devices != group.devices;
-        if (elsewhere) group.keep_stash = group.keep_activations = false;
-      }
+      group.keep_stash = group.keep_activations = false;
     }
     Add("P2P", {variant, stashes_on_host});
   }

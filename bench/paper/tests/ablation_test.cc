@@ -113,14 +113,17 @@ TEST(AblationTest, WithoutGroupingEachMicrobatchMovesWeightsAndGradients) {
 }
 
 TEST(AblationTest, WithoutPeerToPeerTensorsPassTheHost) {
-  const Case two(2);
+  Case two(2);
   EXPECT_GT(two.estimate.peer_bytes, 0);
-  const std::vector<Ablated> rows = SwitchOff(two.imported, two.plan);
+  const auto rows = SwitchOff(two.imported, two.plan);
   const Ablated& off = Of(rows, "P2P");
   EXPECT_GT(off.host_link_bytes, two.host_link_bytes());
   EXPECT_LE(off.host_link_bytes, two.host_link_bytes() + 2 * two.estimate.peer_bytes);
-  // Nothing took the way that is forbidden.
+  // Nothing took the way that is forbidden, nor does it where stashes stay on the devices.
   EXPECT_LT(off.step, two.estimate.step * 2);
+  two.plan.backward_groups[1].keep_stash = true;
+  ASSERT_TRUE(plan::CanKeepStash(two.plan, two.plan.backward_groups[1]));
+  EXPECT_EQ(Of(SwitchOff(two.imported, two.plan), "P2P").step, off.step);
 }
 
 TEST(AblationTest, WithoutPrefetchTasksWaitForTheirWeights) {
