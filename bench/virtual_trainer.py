@@ -43,7 +43,10 @@ MOST_OVERRUNS = 0.01
 
 
 def of_devices(devices, replicas):
+    """Two cores compute for all of them: more devices than two are slower, links too, so that cores have as much time to spare."""
+    speed = min(1, 2 / devices)
     return dataclasses.replace(CASE, name=f"gpt2-{devices}", devices=devices, memory=CASE.memory * devices,
+                               gflops=CASE.gflops * speed, links=tuple(link * speed for link in CASE.links),
                                settings=(f"virtual_replicas={replicas}",))
 
 

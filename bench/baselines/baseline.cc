@@ -158,16 +158,28 @@ struct Tried {
 
 bool BetterTried(const Tried& a, const Tried& b) { return Better(a.outcome, b.outcome); }
 
+// Of those from `first` on.
+const Tried& BestOf(const std::vector<Tried>& tried, size_t first = 0) {
+  return *std::min_element(tried.begin() + static_cast<int64_t>(first), tried.end(), BetterTried);
+}
+
+// Whether the setting may be faster than all of `tried`.
+bool IsWorthTrying(const Baseline& baseline, const LayerCosts& layers, const Setting& setting,
+                   const std::vector<Tried>& tried) {
+  if (tried.empty()) return true;
+  const Outcome& best = BestOf(tried).outcome;
+  if (!best.fits()) return true;
+  const Nanos least = LeastComputing(layers, setting, baseline.data_parallel);
+  return best.step.seconds() > least.seconds() * kWorthTrying;
+}
+
 // Changes of the best setting of a size, one after the other, each on top of those that helped.
-void TryRefinements(const Baseline& baseline, const LayerCosts& layers, Tried best, Nanos fastest,
+void TryRefinements(const Baseline& baseline, const LayerCosts& layers, Tried best,
                     std::vector<Tried>* tried) {
   const auto attempt = [&](auto change) {
     Tried other = best;
     change(&other.setting);
-    if (std::min(fastest, best.outcome.step) <=
-        LeastComputing(layers, other.setting, baseline.data_parallel)) {
-      return;
-    }
+    if (!IsWorthTrying(baseline, layers, other.setting, *tried)) return;
     other.outcome = Simulate(baseline, layers, other.setting);
     tried->push_back(other);
     if (BetterTried(other, best)) best = std::move(other);
@@ -185,7 +197,7 @@ void TryRefinements(const Baseline& baseline, const LayerCosts& layers, Tried be
 bool TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
             std::vector<Tried>* tried) {
   bool all = true;
-  const auto before = static_cast<int64_t>(tried->size());
+  const size_t before = tried->size();
   for (const Setting& setting : SettingsToTry(baseline, layers, microbatches)) {
     // Reducing is then nothing.
     if (setting.gradients == GradientPolicy::kReduceOnce && layers.num_devices() == 1) continue;
@@ -195,24 +207,19 @@ bool TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches
         !baseline.caches_weights) {
       continue;
     }
-    if (!tried->empty()) {
-      const Outcome& best = std::min_element(tried->begin(), tried->end(), BetterTried)->outcome;
-      // Who recomputes all layers may recompute some of them.
-      Setting quickest = setting;
-      if (baseline.may_recompute_some) quickest.recomputed_quarters = 1;
-      const Nanos least = LeastComputing(layers, quickest, baseline.data_parallel);
-      if (best.fits() && best.step.seconds() <= least.seconds() * kWorthTrying) {
-        all = false;
-        continue;
-      }
+    // Who recomputes all layers may recompute some of them.
+    Setting quickest = setting;
+    if (baseline.may_recompute_some) quickest.recomputed_quarters = 1;
+    if (!IsWorthTrying(baseline, layers, quickest, *tried)) {
+      all = false;
+      continue;
     }
     tried->push_back({setting, Simulate(baseline, layers, setting)});
   }
-  if (static_cast<int64_t>(tried->size()) == before) return all;
-  const Tried best = *std::min_element(tried->begin() + before, tried->end(), BetterTried);
-  const Outcome& fastest = std::min_element(tried->begin(), tried->end(), BetterTried)->outcome;
-  if (best.outcome.fits() && best.outcome.step <= fastest.step * kMostRefined) {
-    TryRefinements(baseline, layers, best, fastest.step, tried);
+  if (tried->size() == before) return all;
+  const Tried& best = BestOf(*tried, before);
+  if (best.outcome.fits() && best.outcome.step <= BestOf(*tried).outcome.step * kMostRefined) {
+    TryRefinements(baseline, layers, best, tried);
   }
   return all;
 }
@@ -416,7 +423,7 @@ Outcome Best(const Baseline& baseline, const model::ModelSpec& model, const job:
     return DoesNotDivide(baseline,
                          absl::StrCat("no time is known of a microbatch that divides ", share));
   }
-  Tried best = *std::min_element(tried.begin(), tried.end(), BetterTried);
+  Tried best = BestOf(tried);
   if (!best.setting.paging.writes_back_ahead || best.outcome.host_link_bytes == 0) {
     return best.outcome;
   }

@@ -16,8 +16,6 @@
 namespace harmony::paper {
 namespace {
 
-// The dispatcher's regions are whole pages.
-constexpr int64_t kPage = 4096;
 // No tensor that has another way takes one that takes so long.
 constexpr Nanos kForbidden = Seconds(1'000'000);
 
@@ -175,12 +173,11 @@ class Ablation {
   void Prefetch() {
     Variant variant = Same();
     variant.plan.stream_slots = 1;
-    const std::vector<planner::DeviceNeed> needs =
-        planner::NeedOfDevices(variant.plan, planner::NeedOfGroups(imported_.model, variant.plan));
+    const std::vector<Bytes> least = planner::LeastMemory(imported_.model, variant.plan);
     variant.machine = imported_.machine;
-    for (size_t d = 0; d < needs.size(); ++d) {
+    for (size_t d = 0; d < least.size(); ++d) {
       Bytes& memory = variant.machine->devices[d].memory;
-      memory = std::min(memory, needs[d].total().AlignUp(kPage) + Bytes(kPage));
+      memory = std::min(memory, least[d]);
     }
     Add("prefetch", {variant});
   }

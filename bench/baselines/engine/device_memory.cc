@@ -171,7 +171,7 @@ void DeviceMemory::BringIn(Tensor tensor, const std::vector<Operation>& room) {
 
 Operation DeviceMemory::CopyIn(Tensor tensor, const std::vector<Operation>& after, Queue queue) {
   const TensorTraits& traits = at(tensor).traits;
-  const Bytes own((traits.size.count() + traits.shards - 1) / traits.shards);
+  const Bytes own = PartOf(traits.size, traits.shards);
   if (traits.own_share != kNoTensor) return Gather(tensor, traits.size - own, after);
   const Operation loaded = timeline_.AddCopy({LaneKind::kH2DBulk, device_},
                                              costs_.Copy(LaneKind::kH2DBulk, device_, own), own,

@@ -57,6 +57,9 @@ struct DeviceTask {
   Work work = {};  // what is recorded
 };
 
+// One of equal parts, the largest where they are not quite equal.
+inline Bytes PartOf(Bytes whole, int parts) { return Bytes((whole.count() + parts - 1) / parts); }
+
 // A task whose tensors do not fit together.
 struct Shortage {
   std::string what;

@@ -51,7 +51,7 @@ DeviceProgram::DeviceProgram(const LayerCosts& costs, int device, model::LayerRa
     if (own.first_layer < 0) continue;
     blocks_.push_back(static_cast<int>(b));
     if (policy.weights == WeightPolicy::kSharded) {
-      own.share = memory_.Add({.size = ShareOf(block.weight_bytes),
+      own.share = memory_.Add({.size = PartOf(block.weight_bytes, policy_.shards),
                                .traffic = Traffic::kWeights,
                                .on_host = true,
                                .evictable = false});
@@ -243,16 +243,12 @@ void DeviceProgram::AddGradients(int layer, bool first, DeviceTask* task) {
     const bool share_apart = policy_.gradients == GradientPolicy::kLeaveOnce && policy_.shards > 1;
     if (!share_apart) continue;
     if (own.state == kNone) {
-      own.state = memory_.Add({.size = ShareOf(block.accumulator_bytes),
+      own.state = memory_.Add({.size = PartOf(block.accumulator_bytes, policy_.shards),
                                .traffic = Traffic::kGradients,
                                .evictable = false});
     }
     if (first && !memory_.exists(own.state)) task->creates.push_back(own.state);
   }
-}
-
-Bytes DeviceProgram::ShareOf(Bytes whole) const {
-  return Bytes((whole.count() + policy_.shards - 1) / policy_.shards);
 }
 
 void DeviceProgram::SendGradients(int layer, bool last, Operation made) {
@@ -266,7 +262,7 @@ void DeviceProgram::SendGradients(int layer, bool last, Operation made) {
 void DeviceProgram::SendGradient(int block, bool last, Operation made) {
   Block& own = blocks_of_[static_cast<size_t>(block)];
   const Bytes whole = costs_.model().blocks[static_cast<size_t>(block)].gradient_bytes;
-  const Bytes share = ShareOf(whole);
+  const Bytes share = PartOf(whole, policy_.shards);
   if (policy_.gradients == GradientPolicy::kReduceOnce && !last) return;
   const bool once = policy_.gradients == GradientPolicy::kLeaveOnce;
   Operation reduced = made;

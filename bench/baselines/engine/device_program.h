@@ -124,7 +124,6 @@ class DeviceProgram {
   void SendGradients(int layer, bool last, Operation made);
   void SendGradient(int block, bool last, Operation made);
   void DropWeights(int layer, bool backward, bool last, Operation after);
-  Bytes ShareOf(Bytes whole) const;
 
   const LayerCosts& costs_;
   const model::LayerRange layers_;

@@ -13,8 +13,6 @@ namespace harmony::published {
 namespace {
 
 constexpr int kMostSlots = 3;
-// The dispatcher's regions are whole pages.
-constexpr int64_t kPage = 4096;
 // A plan whose time by a quick dry run is longer is not simulated.
 constexpr double kMayBeBest = 1.05;
 
@@ -27,8 +25,7 @@ struct Reading {
 
 absl::Status Read(const ImportedModel& imported, plan::Plan plan, std::vector<Reading>* readings) {
   plan::MachineSpec machine = imported.machine;
-  const std::vector<planner::DeviceNeed> needs =
-      planner::NeedOfDevices(plan, planner::NeedOfGroups(imported.model, plan));
+  const std::vector<Bytes> least = planner::LeastMemory(imported.model, plan);
   Reading reading;
   planner::StepExecutions step;
   for (;;) {
@@ -37,9 +34,8 @@ absl::Status Read(const ImportedModel& imported, plan::Plan plan, std::vector<Re
     if (builder.Complete(&plan, &step)) break;
     if (!reading.fits) return absl::InternalError("the plan's need is not what it needs");
     reading.fits = false;
-    for (size_t d = 0; d < needs.size(); ++d) {
-      machine.devices[d].memory =
-          std::max(machine.devices[d].memory, needs[d].total().AlignUp(kPage) + Bytes(kPage));
+    for (size_t d = 0; d < least.size(); ++d) {
+      machine.devices[d].memory = std::max(machine.devices[d].memory, least[d]);
     }
   }
   HARMONY_RETURN_IF_ERROR(plan::CheckPlan(imported.model, plan));

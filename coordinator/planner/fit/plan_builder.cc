@@ -15,8 +15,9 @@ namespace harmony::planner {
 namespace {
 
 // Such a part of the step has to be won by what takes half the gradients' bytes more, and no more
-// by what takes more still; by what takes less, in proportion less.
-constexpr double kWorthMoreHostMemory = 0.02;
+// by what takes more still; by what takes less, in proportion less. Nothing has to be won where
+// that is less than such a part of the host's memory.
+constexpr double kWorthMoreHostMemory = 0.02, kLittleOfHost = 0.05;
 // Ranges of a step that unequal devices share out.
 constexpr int kMostShares = 16;
 
@@ -250,9 +251,11 @@ Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
   const int shards = division_.sets == DeviceSets::kSingle ? 1 : AllDevices(plan).size();
   const Bytes usual =
       std::max(plan::ArenaLayout::UsualRing(model_, plan), Bytes(untied_.count() * shards / 2));
+  const double half = untied_.count() / 2.0;
+  if (half < static_cast<double>(machine_.host_memory.count()) * kLittleOfHost) return step;
   double more = 0;  // in halves of the gradients
   if (plan.update == job::UpdateMode::kEager) {
-    more = (plan.gradient_ring - usual).count() / std::max(untied_.count() / 2.0, 1.0);
+    more = (plan.gradient_ring - usual).count() / std::max(half, 1.0);
   } else if (!job_.DeferredUpdates()) {
     more = 1;
   }
