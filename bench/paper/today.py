@@ -128,9 +128,7 @@ def run(harmony: pathlib.Path, folder: pathlib.Path, pool: concurrent.futures.Ex
     return list(pool.map(compare, *zip(*asked)))
 
 
-def tokens(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "-"
+def tokens(row: dict[str, Any]) -> str:
     return f"{row['tokens_per_second']:.0f}" if row["fits"] else "does not fit"
 
 
@@ -145,13 +143,13 @@ def lines_of(cases: list[dict[str, Any]]) -> list[list[Any]]:
         groups.setdefault((case["machine"], case["model"]), {})[case["gpus"]] = case
     lines = []
     for (machine, model), by_gpus in groups.items():
-        rows = [{(row["name"] if not row["name"].startswith("harmony") else "Harmony"): row for row in by_gpus[g]["rows"]}
+        rows = [{"Harmony" if row["name"].startswith("harmony") else row["name"]: row for row in by_gpus[g]["rows"]}
                 for g in sorted(by_gpus)]
         most = max(by_gpus)
         for name in rows[-1]:
-            first, last = rows[0].get(name), rows[-1][name]
+            first, last = rows[0][name], rows[-1][name]
             shown = tokens(last) if most > 1 else "-"
-            speed = [row.get("tokens_per_second") if row else None for row in (first, last)]
+            speed = [row.get("tokens_per_second") for row in (first, last)]
             lines.append([machine, model, name, tokens(first), shown, ratio(*speed, most) if most > 1 else "-",
                           last.get("remark", "") or first.get("remark", "")])
     return lines

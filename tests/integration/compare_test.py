@@ -57,6 +57,14 @@ class CompareTest(harness.Scratch):
         answer, _ = self.rows(job, "--plan", self.dir / "plan.json")
         self.assertAlmostEqual(answer["rows"][0]["step_seconds"], plan["time_estimate"]["step_seconds"], places=6)
 
+    def test_a_plan_of_no_mode_is_named_as_ours(self):
+        job, _ = self.job("job")
+        plan = json.loads(self.harmony("plan", job, "--devices", DEVICES, "--json", "--set", "mode=harmony-dp").stdout)["plan"]
+        plan["backward_groups"][-1]["devices"] = [0]
+        (self.dir / "plan.json").write_text(json.dumps(plan))
+        answer, _ = self.rows(job, "--plan", self.dir / "plan.json")
+        self.assertEqual(answer["rows"][0]["name"], "harmony, mixed")
+
     def test_what_does_not_divide_is_said_in_its_row(self):
         job, _ = self.job("odd", global_batch_size=7, micro_batch_size=1)
         _, rows = self.rows(job)

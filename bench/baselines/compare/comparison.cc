@@ -123,6 +123,7 @@ Outcome HarmonyOutcome(const model::ModelSpec& model, const plan::Plan& plan,
                        const planner::Estimate& estimate) {
   Outcome outcome;
   outcome.name = plan::ModeOf(plan);
+  if (outcome.name == "mixed") outcome.name = "harmony, mixed";
   outcome.microbatch_size = plan.microbatch_size;
   if (std::any_of(plan.backward_groups.begin(), plan.backward_groups.end(),
                   [](const plan::LayerGroup& group) { return !group.keep_activations; })) {
