@@ -4,8 +4,8 @@
 Data parallelism and pipelines whose devices have virtualised memory (build/bin/virtual_trainer: the
 product's layers, tensors in a memory of each device's size, replaced as the model of
 bench/baselines decides) and `harmony run`: a small GPT-2 on 1, 2 and 4 sim devices whose memory is a
-part of what training takes. Of each: seconds of the median step (the first three and the last left
-out), measured and modelled; bytes of a step over the links to the host; whether losses are
+part of what training takes. Two cores compute for all devices: four are half as fast as two, their links
+too. Of each: seconds of the median step (the first three and the last left out), measured and modelled; bytes of a step over the links to the host; whether losses are
 Harmony's. Then Harmony over each, in time and in bytes: measured, and modelled. Repeats take turns;
 of the runs that were as modelled (at most 1% of paced tasks overran by over 2%) the median counts, and where
 none was, of all, which is marked.

@@ -163,7 +163,7 @@ const Tried& BestOf(const std::vector<Tried>& tried, size_t first = 0) {
   return *std::min_element(tried.begin() + static_cast<int64_t>(first), tried.end(), BetterTried);
 }
 
-// Whether the setting may be faster than all of `tried`.
+// Whether the setting may be faster than all of `tried`, by more than kWorthTrying gives up.
 bool IsWorthTrying(const Baseline& baseline, const LayerCosts& layers, const Setting& setting,
                    const std::vector<Tried>& tried) {
   if (tried.empty()) return true;
@@ -193,7 +193,8 @@ void TryRefinements(const Baseline& baseline, const LayerCosts& layers, Tried be
   }
 }
 
-// Whether all that could be worth it were tried; else what is left out is slower than another.
+// Whether all that could be worth it were tried; else what is left out is at most so little faster
+// than another (kWorthTrying).
 bool TryAll(const Baseline& baseline, const LayerCosts& layers, int microbatches,
             std::vector<Tried>* tried) {
   bool all = true;

@@ -147,7 +147,7 @@ def lines_of(cases: list[dict[str, Any]]) -> list[list[Any]]:
                 for g in sorted(by_gpus)]
         most = max(by_gpus)
         for name in rows[-1]:
-            first, last = rows[0][name], rows[-1][name]
+            first, last = rows[0].get(name, {"fits": False}), rows[-1][name]
             shown = tokens(last) if most > 1 else "-"
             speed = [row.get("tokens_per_second") for row in (first, last)]
             lines.append([machine, model, name, tokens(first), shown, ratio(*speed, most) if most > 1 else "-",

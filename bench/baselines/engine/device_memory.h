@@ -29,6 +29,9 @@
 
 namespace harmony::baselines {
 
+// One of equal parts, the largest where they are not quite equal.
+inline Bytes PartOf(Bytes whole, int parts) { return Bytes((whole.count() + parts - 1) / parts); }
+
 struct TensorTraits {
   Bytes size = {};
   Traffic traffic = Traffic::kActivations;
@@ -56,9 +59,6 @@ struct DeviceTask {
   Traffic traffic = Traffic::kGradients;
   Work work = {};  // what is recorded
 };
-
-// One of equal parts, the largest where they are not quite equal.
-inline Bytes PartOf(Bytes whole, int parts) { return Bytes((whole.count() + parts - 1) / parts); }
 
 // A task whose tensors do not fit together.
 struct Shortage {

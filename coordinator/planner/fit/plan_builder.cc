@@ -15,8 +15,8 @@ namespace harmony::planner {
 namespace {
 
 // Such a part of the step has to be won by what takes half the gradients' bytes more, and no more
-// by what takes more still; by what takes less, in proportion less. Nothing has to be won where
-// that is less than such a part of the host's memory.
+// by what takes more still; by what takes less, in proportion less. Nothing has to be won on a host
+// of whose memory half the gradients' bytes are less than such a part.
 constexpr double kWorthMoreHostMemory = 0.02, kLittleOfHost = 0.05;
 // Ranges of a step that unequal devices share out.
 constexpr int kMostShares = 16;
@@ -247,12 +247,12 @@ bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
 }
 
 Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
+  const double half = untied_.count() / 2.0;
+  if (half < static_cast<double>(machine_.host_memory.count()) * kLittleOfHost) return step;
   // At least what data parallelism takes: that some groups run on fewer devices costs nothing more.
   const int shards = division_.sets == DeviceSets::kSingle ? 1 : AllDevices(plan).size();
   const Bytes usual =
       std::max(plan::ArenaLayout::UsualRing(model_, plan), Bytes(untied_.count() * shards / 2));
-  const double half = untied_.count() / 2.0;
-  if (half < static_cast<double>(machine_.host_memory.count()) * kLittleOfHost) return step;
   double more = 0;  // in halves of the gradients
   if (plan.update == job::UpdateMode::kEager) {
     more = (plan.gradient_ring - usual).count() / std::max(half, 1.0);

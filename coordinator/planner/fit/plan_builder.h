@@ -59,7 +59,7 @@ class PlanBuilder {
   // What plans are compared by: the step, and a little more for a plan that takes more than 14
   // bytes of the arena a parameter (deferred updates, or a large gradient ring; two bytes more for
   // each shard but the first, or each device but the first where all may run all groups) and has no
-  // need to.
+  // need to. The step alone on a host of whose memory half the gradients take little.
   Nanos Score(const plan::Plan& plan, Nanos step) const;
 
   const model::ModelSpec& model() const { return model_; }

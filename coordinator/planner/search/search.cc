@@ -49,6 +49,7 @@ class Search {
         rules_.groups && CountPlans(model_.num_layers(), rules_, kFewPlans) <= kFewPlans;
     if (all) {
       most_kept_ = kFewPlans;
+      nearly_best_ = kNearlyBestOfAll;
       EnumeratePlans(model_.num_layers(), shape_, rules_,
                      [this](plan::Plan plan) { Consider(plan); });
       most_work_ += Work();  // which leaves all of it for dry runs
@@ -107,10 +108,13 @@ class Search {
            std::tuple(!b.fits_host, b.score, b.bound.copies);
   }
 
-  bool CanWin(const Candidate& candidate) const {
+  bool CanWin(const Candidate& candidate) const { return CanWin(candidate, candidate.score, 1); }
+  // With that score, by less than so many times the best.
+  bool CanWin(const Candidate& candidate, Nanos score, double nearly) const {
     if (!result_.found) return true;
     if (candidate.fits_host != result_.best.fits_host) return candidate.fits_host;
-    return candidate.score < result_.best.score;
+    return static_cast<double>(score.count()) <
+           static_cast<double>(result_.best.score.count()) * nearly;
   }
 
   // The plan waits for a dry run in the newest pool, where it is worth that.
@@ -135,7 +139,9 @@ class Search {
     ++report.simulations;
     Nanos step = dry_run->step;
     Count(dry_run->commands);
-    if (!one_for_all_ && MayBeBest(builder_.Score(candidate.plan, step))) {
+    const bool is_long = dry_run->commands * kTasksPerCommand > most_work_ / kFewCommands;
+    if (!one_for_all_ && !is_long &&
+        CanWin(candidate, builder_.Score(candidate.plan, step), nearly_best_)) {
       const absl::StatusOr<Estimate> exact = EvaluatePlan(model_, candidate.plan, costs);
       if (!exact.ok()) return score;
       Count(exact->commands);
@@ -170,14 +176,6 @@ class Search {
     if (!OneRunsForAll(seed.plan, scorer_.costs().model()) || !DryRun(seed)) return;
     one_for_all_ = FewDryRuns();
     if (one_for_all_) phases_ = kPhasesOfOneForAll;
-  }
-
-  // By a dry run without commands, which is exact but for a few plans, mostly too short for these:
-  // so what it puts first is run with them.
-  bool MayBeBest(Nanos score) const {
-    return !result_.found ||
-           static_cast<double>(score.count()) <
-               static_cast<double>(result_.best.score.count()) * (1 + kEquallyFast);
   }
 
   // ---- Where a search starts ----
@@ -474,6 +472,7 @@ class Search {
   CounterRandom random_;
   int64_t most_work_ = 0, other_work_ = 0;  // the latter beside the scorer's
   size_t most_kept_ = kMostKept;
+  double nearly_best_ = 1 + kEquallyFast;  // times the best: what a dry run may put first
   Phases phases_;
   // Dry runs are so few that one device stands for all, or others' plans are all there is to
   // change.

@@ -44,6 +44,27 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
   }
 }
 
+// Updates that nobody wants deferred keep all gradients on the host: a fiftieth of the step has to
+// be won by them, but on a host that hardly notices.
+TEST(PlannerTest, HostMemoryThatIsPlentyCostsNothing) {
+  const model::ModelSpec model = Gpt2();
+  plan::MachineSpec machine = Machine("sim:mem=512MiB");
+  const auto charge = [&](Bytes host) {
+    machine.host_memory = host;
+    const PlanBuilder builder(model, Gpt2Job(), machine, 2);
+    plan::Plan plan = PlanQuickly(model, Gpt2Job(), machine)->plan;
+    plan.update = job::UpdateMode::kDeferred;
+    return builder.Score(plan, Seconds(100)).seconds() - 100;
+  };
+  Bytes half;
+  for (const model::ParamBlock& block : model.blocks) {
+    if (!block.tied()) half += Bytes(block.gradient_bytes.count() / 2);
+  }
+  EXPECT_NEAR(charge(Bytes()), 2, 1e-6);
+  EXPECT_NEAR(charge(Bytes(half.count() * 19)), 2, 1e-6);
+  EXPECT_EQ(charge(Bytes(half.count() * 21)), 0);
+}
+
 // Whatever their order.
 TEST(PlannerTest, DevicesThatAreTooSmallRunNothing) {
   const model::ModelSpec model = Gpt2();
