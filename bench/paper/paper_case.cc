@@ -46,7 +46,7 @@ absl::StatusOr<published::ImportedModel> Import(const Options& options,
   HARMONY_ASSIGN_OR_RETURN(published::ImportedModel imported,
                            published::ImportModel(profile, machine, options.gpus, options.batch));
   for (plan::DeviceSpec& device : imported.machine.devices) device.root = "switch";
-  imported.job.max_steps = 1;  // a search is worth the least
+  imported.job.max_steps = 1;  // a search is worth a tenth of a step
   return imported;
 }
 

@@ -12,9 +12,8 @@ namespace harmony::planner {
 // What a search is worth, in tasks to bound: of a run of minutes so many. A shorter run is worth a
 // part of its least time, so that nobody waits longer for the plan than for the run, but something;
 // a long one a smaller part, but no more than so many tasks. For a long run twice as many find
-// plans that are 0.1% faster in the mean (24 cases; one by 1.6%, pipelines of imported profiles by
-// up to 4% more than that with another seed); for one of minutes a third fewer miss two optima of
-// search_test.
+// plans that are 0.1% faster in the mean (24 cases, one by 1.6%; of pipelines of imported profiles
+// another seed may change 4%); for one of minutes a third fewer miss two optima of search_test.
 inline constexpr int64_t kTasks = 50'000'000, kLeastTasks = 4'000'000, kTasksPerLayer = 50'000;
 inline constexpr double kPartOfShortRun = 0.1, kPartOfRun = 0.01, kSecondsOfTask = 4.5e-8,
                         kMostTasks = 70e6;
@@ -35,9 +34,9 @@ inline constexpr size_t kBoundChains = 8;
 inline constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
 // The annealing by dry runs: as many chains as have so many dry runs each, but one at least. Where
 // all the work is enough for few dry runs of whole plans (each counted with its repeat by commands,
-// where there is one), one device is run for all, or only plans
-// that other searches have found are changed, in one cold chain: for llama-8B on 8 devices, where
-// it is enough for 230, this finds plans that are 0.5% faster (6 seeds) than bounds first.
+// where there is one), one device is run for all, or only plans that other searches have found are
+// changed, in one cold chain: for llama-8B on 8 devices, where it is enough for 230, this finds
+// plans that are 0.5% faster (6 seeds) than bounds first.
 inline constexpr int64_t kDryRunChains = 16, kDryRunsOfChain = 100, kFewDryRuns = 1000;
 inline constexpr double kCool = 0.05, kHot = 0.3, kCold = 0.003;
 // Plans whose neighbours are looked at: as many as that without finding a better one; where all the
@@ -49,9 +48,9 @@ inline constexpr size_t kMostReported = 16;
 inline constexpr size_t kVaried = 8;     // seeds that are tried with other settings
 inline constexpr int kMostKnown = 5000;  // changes in a row that were all known: there is no other
 // A dry run without commands says the exact time of all but a few plans, and of most of these too
-// short a one: what it puts first is repeated with them, where
-// that takes no more than such a part of the work; of plans that are all looked at, whatever is
-// less than so many times the best, since the best is said to be proved.
+// short a one: what it puts first is repeated with them, where that takes no more than such a part
+// of the work; of plans that are all looked at, whatever is less than so many times the best, since
+// the best is said to be proved.
 inline constexpr int64_t kFewCommands = 150;
 inline constexpr double kNearlyBestOfAll = 1.03;
 inline constexpr int kDryRunSteps = 2;     // the first is a warm-up

@@ -49,11 +49,11 @@ TEST(PlannerTest, Gpt2FitsHalfAGibibyteADevice) {
 TEST(PlannerTest, HostMemoryThatIsPlentyCostsNothing) {
   const model::ModelSpec model = Gpt2();
   plan::MachineSpec machine = Machine("sim:mem=512MiB");
+  plan::Plan plan = PlanQuickly(model, Gpt2Job(), machine)->plan;
+  plan.update = job::UpdateMode::kDeferred;
   const auto charge = [&](Bytes host) {
     machine.host_memory = host;
     const PlanBuilder builder(model, Gpt2Job(), machine, 2);
-    plan::Plan plan = PlanQuickly(model, Gpt2Job(), machine)->plan;
-    plan.update = job::UpdateMode::kDeferred;
     return builder.Score(plan, Seconds(100)).seconds() - 100;
   };
   Bytes half;
