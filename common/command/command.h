@@ -97,13 +97,16 @@ struct ComputeTask {
   int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; the first buffer of each
-  // One for each of `gradients`, or none: when the part before this one has left the first buffer.
-  // A task begins without; it waits where it comes to the gradients of a layer. All are of one
-  // lane, in the order in which a backward comes to them, the last reference's first.
+  // One for each of `gradients`, or none. A task begins without, and waits on its way. All are of
+  // one lane, in the order in which a backward comes to them, the last reference's first.
   std::vector<SemaphoreWait> gradient_waits;
-  // The number of its replica in its part of the gradients (LayerGroup::gradient_parts), which says
-  // which of the buffers it adds to (model/sum_tree.h). The replica's first microbatch sets the
-  // buffer; after the last one the buffer is added to the sums that wait for it.
+  // kBuffers: until the part before this one has left the first buffer. kSums: until the sums of
+  // other devices that it adds to its own lie in the buffers before its own.
+  model::Awaited awaited = model::Awaited::kBuffers;
+  // The number of its replica among those that the device adds up, those in the sums that it takes
+  // from other devices included (plan::SumOf); it says which of the buffers the task adds to
+  // (model/sum_tree.h). The replica's first microbatch sets the buffer; after the last one the
+  // buffer is added to the sums that wait for it.
   int replica = 0;
   bool first_microbatch = false;
   bool last_microbatch = false;

@@ -35,8 +35,7 @@ ArenaLayout::ArenaLayout(const model::ModelSpec& model, const Plan& plan)
   scalars_begin_ = Take(end, Bytes(sizeof(command::StepScalars)) * 2);
   norms_begin_ =
       Take(end, Bytes(sizeof(command::NormSlot)) * static_cast<int64_t>(model.blocks.size()));
-  loss_bytes_ =
-      Bytes(sizeof(command::LossSlot)) * plan.part_microbatches(plan.backward_groups.back());
+  loss_bytes_ = Bytes(sizeof(command::LossSlot)) * plan.loss_microbatches();
   loss_begin_ = Take(end, Bytes(sizeof(command::LossSlot)) * num_microbatches_);
 
   stash_begin_ = end;
@@ -123,7 +122,7 @@ ArenaLayout::RingPieces ArenaLayout::Pieces(const model::ModelSpec& model, const
       const model::ParamBlock& block = BlockOf(model, reference);
       if (block.tied()) continue;
       sum += block.gradient_bytes.AlignUp(kSlotAlignment);
-      pieces.all += block.gradient_bytes * group.devices.size();
+      pieces.all += block.gradient_bytes * std::min(group.devices.size(), group.gradient_parts);
     }
     pieces.largest = std::max(pieces.largest, sum * group.gradient_parts);
   }

@@ -70,11 +70,19 @@ absl::Status CheckReplicas(const Plan& plan) {
   }
   for (const LayerGroup& group : plan.backward_groups) {
     const int parts = group.gradient_parts;
-    if (parts >= 1 && plan.replicas % parts == 0 && parts % group.devices.size() == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: backward group of layers ", group.layers.first, " to ", group.layers.last, ": ",
-        parts, " parts of gradients (gradient_parts) do not divide ", plan.replicas,
-        " replicas on ", group.devices.size(), " devices that run them at a time"));
+    const std::string name = absl::StrCat("plan: backward group of layers ", group.layers.first,
+                                          " to ", group.layers.last, ": ");
+    if (parts < 1 || plan.replicas % parts != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, parts, " parts of gradients (gradient_parts) do not divide ",
+                       plan.replicas, " replicas"));
+    }
+    if (CanAddUp(plan, group, parts)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "devices ", group.devices.ToString(), " cannot add up gradients in ",
+                     parts, parts > 1 ? " parts" : " part",
+                     " (gradient_parts): one of them has no aligned range of it; ",
+                     group.devices.size(), " parts always can"));
   }
   return absl::OkStatus();
 }
@@ -205,6 +213,62 @@ int WeightPeer(const Plan& plan, const LayerGroup& group, int shard) {
   int peer = shard - 1;
   while (peer >= 0 && (root(peer) == 0 || root(peer) != root(shard))) --peer;
   return peer;
+}
+
+bool CanAddUp(const Plan& plan, const LayerGroup& group, int parts) {
+  const int part = plan.num_microbatches / parts;
+  for (int number = 0; number < group.devices.num_shards(); ++number) {
+    const Shard shard = ShardOf(plan, group, number);
+    if (shard.first % part == 0 && shard.count % part == 0) continue;
+    const bool aligned = part % shard.count == 0 && shard.first % shard.count == 0 &&
+                         model::IsPowerOfTwo(shard.count / plan.replica_microbatches());
+    if (!aligned) return false;
+  }
+  return true;
+}
+
+namespace {
+
+// Devices of each part of several shards share a link to the host.
+bool PartsAreOfRoots(const Plan& plan, const LayerGroup& group, int parts) {
+  const int part = plan.num_microbatches / parts;
+  for (int number = 0; number < group.devices.num_shards(); ++number) {
+    const Shard shard = ShardOf(plan, group, number);
+    if (shard.count >= part) continue;
+    const int first = shard.first / part * part;
+    const int root = plan.devices[static_cast<size_t>(shard.device)].root;
+    if (root == 0 || root != plan.devices[static_cast<size_t>(DeviceOf(plan, group, first))].root) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+ShardSum SumOf(const Plan& plan, const LayerGroup& backward_group, const Shard& shard) {
+  const int part = plan.part_microbatches(backward_group);
+  ShardSum sum{std::min(part, shard.count), 0, -1};
+  if (sum.microbatches == part) return sum;
+  // In the tree over the part, the shard's sum is a right child that often in a row.
+  sum.taken = model::AdditionsAfter(shard.first % part / shard.count);
+  const int size = shard.count << sum.taken;
+  if (size < part) sum.given_to = ShardWith(plan, backward_group, shard.end() + size - 1);
+  return sum;
+}
+
+int GiverOf(const Plan& plan, const LayerGroup& backward_group, const Shard& taker, int number) {
+  // Before it lie the sums number 0 to `number` - 1, of 1, 2, 4, ... times its microbatches.
+  return ShardWith(plan, backward_group, taker.first - taker.count * ((1 << number) - 1) - 1);
+}
+
+int FewestParts(const Plan& plan, const LayerGroup& backward_group) {
+  int parts = backward_group.devices.size();
+  while (parts > 1 && CanAddUp(plan, backward_group, parts / 2) &&
+         PartsAreOfRoots(plan, backward_group, parts / 2)) {
+    parts /= 2;
+  }
+  return parts;
 }
 
 const char* ModeOf(const Plan& plan) {

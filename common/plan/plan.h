@@ -35,9 +35,10 @@ struct LayerGroup {
   // microbatch, so that each backward finds its own in one place.
   bool keep_activations = false;
   // Backward groups only. A gradient leaves the devices in so many parts, each the sum of as many
-  // replicas as follow each other: a multiple of the entries of `devices` that divides the
-  // replicas. More parts need fewer gradient buffers on the devices, more copies, and more of the
-  // arena. Changes no bit of the result.
+  // replicas as follow each other; it divides the replicas. Where a part is of several shards,
+  // their devices add it up among themselves (SumOf), and each of these shards must be an aligned
+  // range of it. More parts need fewer gradient buffers on the devices, more copies to the host,
+  // and more of the arena. Changes no bit of the result.
   int gradient_parts = 1;
 };
 
@@ -102,8 +103,13 @@ struct Plan {
   int part_microbatches(const LayerGroup& backward_group) const {
     return num_microbatches / backward_group.gradient_parts;
   }
-  // The losses of a step leave the device with the gradients of the last group, part by part.
-  int loss_parts() const { return backward_groups.back().gradient_parts; }
+  // The losses of a step leave the devices with the gradients of the last group, part by part; of
+  // parts of several devices, each one's on its own.
+  int loss_parts() const {
+    const LayerGroup& last = backward_groups.back();
+    return std::max(last.gradient_parts, last.devices.size());
+  }
+  int loss_microbatches() const { return num_microbatches / loss_parts(); }
   int64_t forward_size() const { return microbatch_size * microbatches_per_forward_task; }
 };
 
@@ -126,6 +132,26 @@ bool RunsOnDeviceOf(const Plan& plan, const LayerGroup& group, const Shard& shar
 // The shard whose device passes weights on to that of another of the same group
 // (Plan::pass_weights). -1: they come from the host.
 int WeightPeer(const Plan& plan, const LayerGroup& group, int shard);
+
+// How a shard of a backward group adds up gradients.
+struct ShardSum {
+  // That it adds up by itself, so many at a time: a part, or all of its own where the part is of
+  // several shards.
+  int microbatches = 0;
+  // Sums of other shards that it adds to its own in the end, the nearest one first, each of twice
+  // as many microbatches as the one before, the first of as many as its own.
+  int taken = 0;
+  int given_to = -1;  // the shard that takes what it has then; -1: it leaves for the host
+};
+ShardSum SumOf(const Plan& plan, const LayerGroup& backward_group, const Shard& shard);
+// The shard that gives it the sum number `number` of those that it takes.
+int GiverOf(const Plan& plan, const LayerGroup& backward_group, const Shard& taker, int number);
+// The group's gradients can leave in so many parts: each shard has whole parts, or an aligned range
+// of one. REQUIRES: the replicas and the parts are powers of two.
+bool CanAddUp(const Plan& plan, const LayerGroup& backward_group, int parts);
+// The fewest parts in which the group's gradients can leave, where devices add up among themselves
+// that share a link to the host, and no others: the link then carries one of their sums.
+int FewestParts(const Plan& plan, const LayerGroup& backward_group);
 
 // How the groups of a plan lie on the devices, in the words of the job's key `mode`: "harmony-pp"
 // where each is on one device, "harmony-dp" where all are on the same several, else "mixed".

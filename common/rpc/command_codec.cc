@@ -86,6 +86,7 @@ void EncodeBody(const command::ComputeTask& task, v1::Command* command) {
   EncodeBindings(task.weights, wire->mutable_weights());
   EncodeBindings(task.gradients, wire->mutable_gradients());
   EncodeWaits(task.gradient_waits, wire->mutable_gradient_waits());
+  wire->set_awaits_sums(task.awaited == model::Awaited::kSums);
   wire->set_first_microbatch(task.first_microbatch);
   wire->set_last_microbatch(task.last_microbatch);
   wire->set_replica(task.replica);
@@ -112,6 +113,7 @@ command::ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
   if (!task.gradient_waits.empty() && task.gradient_waits.size() != task.gradients.size()) {
     read.Wrong("gradient_waits", std::ssize(task.gradient_waits));
   }
+  if (wire.awaits_sums()) task.awaited = model::Awaited::kSums;
   task.first_microbatch = wire.first_microbatch();
   task.last_microbatch = wire.last_microbatch();
   task.replica = read.Index(wire.replica(), "replica");

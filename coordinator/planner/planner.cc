@@ -142,9 +142,7 @@ absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
 std::vector<Division> DivisionsOf(const job::JobSpec& job, const plan::MachineSpec& machine,
                                   const PlannerOptions& options) {
   const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
-  if (job.mode == "harmony-dp") {
-    return {{DeviceSets::kAll, given}};
-  }
+  if (job.mode == "harmony-dp") return {{DeviceSets::kAll, given}};
   std::vector<Division> divisions = {{DeviceSets::kSingle, given}};
   if (job.mode != "auto" || given == 1 || machine.devices.size() == 1) return divisions;
   divisions.push_back({DeviceSets::kAll, given});
@@ -269,9 +267,8 @@ class Planning {
   }
 
   // By the first size for which there is a plan; where none fits the host, the one that needs the
-  // least of it. Smaller microbatches allow larger groups, which stash less.
-  // Above 0, `beat` is a score that only a better plan is of use beside. `starts`: what other
-  // divisions have found.
+  // least of it. Smaller microbatches allow larger groups, which stash less. Above 0, `beat` is a
+  // score that only a better plan is of use beside. `starts`: what other divisions have found.
   Candidate Search(Division division, const std::vector<int64_t>& sizes, Nanos beat,
                    const std::vector<plan::Plan>& starts) const {
     Candidate best{division, 0, {}, false, {}};
@@ -312,10 +309,10 @@ class Planning {
         .OfAnyPlan(shape, candidate.division.sets, builder.ForwardTaskSizes());
   }
 
-  // The search has gradients leave in as few parts as there is memory for, and devices that share a
-  // link pass weights on. Then with more parts, where the memory that this frees lets the same
-  // groups overlap better; and with all weights from the host, for a device that passes weights on
-  // holds them until the other one has room.
+  // The search has each device's gradients leave in as few parts as there is memory for, and
+  // devices that share a link pass weights on. Then with more parts, which frees memory; with
+  // fewer, which devices of one link add up; with all weights from the host, for a device that
+  // passes them on holds them until the other one has room.
   void FindPlan(const std::vector<plan::Plan>& starts, Candidate* candidate) const {
     const PlanBuilder builder = BuilderOf(*candidate);
     std::vector<plan::Plan> alike = FoundOnOwnLinks(*candidate);
@@ -328,15 +325,19 @@ class Planning {
     candidate->found =
         SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search, alike);
     if (!candidate->found.found) return;
+    TryParts(2, candidate->found.best.plan.replicas, candidate->division, candidate);
+    if (!candidate->found.best.plan.pass_weights) return;  // no two share a link
     Division division = candidate->division;
-    while (division.least_parts < candidate->found.best.plan.replicas) {
-      division.least_parts *= 2;
-      TryDivision(division, candidate);
-    }
-    if (!candidate->found.best.plan.pass_weights) return;
+    division.add_up = true;
+    TryParts(1, static_cast<int>(machine_.devices.size()) / 2, division, candidate);
     division = candidate->division;
     division.pass_weights = false;
     TryDivision(division, candidate);
+  }
+
+  void TryParts(int least, int most, Division division, Candidate* candidate) const {
+    for (division.least_parts = least; division.least_parts <= most; division.least_parts *= 2)
+      TryDivision(division, candidate);
   }
 
   // The groups that were found, divided in another way; keeps what is better.

@@ -122,17 +122,16 @@ class Derivation {
     }
     return true;
   }
-  // Of the parts that the shard makes.
-  bool HoldsParts(command::ObjectKind kind, int index, const plan::LayerGroup& group,
-                  const plan::Shard& shard) const {
-    const int part = plan_.part_microbatches(group);
-    return HoldsAll(kind, index, shard.first / part, shard.count / part);
+  // Of the parts, of so many microbatches, that the shard makes or has a share in.
+  bool HoldsParts(command::ObjectKind kind, int index, const plan::Shard& shard, int part) const {
+    return HoldsAll(kind, index, shard.first / part, std::max(shard.count / part, 1));
   }
 
   bool GradientsDone(const plan::LayerGroup& group, const plan::Shard& shard) const {
     for (int reference : plan::ReferencesOf(model_, group.layers)) {
       if (work_.update[model_.references[reference].block] &&
-          !HoldsParts(command::ObjectKind::kGradient, reference, group, shard)) {
+          !HoldsParts(command::ObjectKind::kGradient, reference, shard,
+                      plan_.part_microbatches(group))) {
         return false;
       }
     }
@@ -145,9 +144,10 @@ class Derivation {
     for (size_t g = 0; g < groups.size(); ++g) {
       for (size_t i = 0; i < work_.backward[g].size(); ++i) {
         const plan::Shard shard = plan::ShardOf(plan_, groups[g], static_cast<int>(i));
-        work_.backward[g][i] = !GradientsDone(groups[g], shard) ||
-                               (g == fused && work_.scalars &&
-                                !HoldsParts(command::ObjectKind::kLoss, 0, groups[g], shard));
+        const bool lacks_losses =
+            g == fused && work_.scalars &&
+            !HoldsParts(command::ObjectKind::kLoss, 0, shard, plan_.loss_microbatches());
+        if (lacks_losses || !GradientsDone(groups[g], shard)) RunPartWith(g, shard.first);
       }
     }
     // What runs needs the gradient of its output: committed, or computed once more from above. What
@@ -175,8 +175,21 @@ class Derivation {
           !IsWrittenOver(static_cast<int>(group) + 1, m)) {
         continue;
       }
-      more |= !work_.backward[group + 1][ShardWith(above, m)];
-      work_.backward[group + 1][ShardWith(above, m)] = true;
+      more |= RunPartWith(group + 1, m);
+    }
+    return more;
+  }
+
+  // The shard that has the microbatch, and those that add up a part with it. True when one of them
+  // did not run before.
+  bool RunPartWith(size_t group, int microbatch) {
+    const plan::LayerGroup& of = plan_.backward_groups[group];
+    const int part = plan_.part_microbatches(of), first = microbatch / part * part;
+    const size_t last = ShardWith(of, first + part - 1);
+    bool more = false;
+    for (size_t number = ShardWith(of, first); number <= last; ++number) {
+      more |= !work_.backward[group][number];
+      work_.backward[group][number] = true;
     }
     return more;
   }

@@ -79,8 +79,8 @@ absl::Status SimLanes::TryStart(int lane, Nanos now, uint32_t word) {
   own.gradient_waits = task == nullptr ? 0 : task->gradient_waits.size();
   own.stall.reset();
   if (own.gradient_waits > 0) {
-    own.stall.emplace(gradient_times_, BackwardTaskOf(*task), task->layers, own.end - duration,
-                      duration);
+    own.stall.emplace(gradient_times_, BackwardTaskOf(*task), task->layers, task->awaited,
+                      own.end - duration, duration);
   }
   return GoOn(lane, now);
 }

@@ -1,7 +1,6 @@
 #include "coordinator/sim/sim_world.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -18,15 +17,7 @@ Tag GradientOfBoundary(int boundary, int m, int64_t step) {
 Tag Kept(const command::ComputeTask& task, int64_t step) {
   return {Content::kKept, task.layers.first, task.microbatch, step};
 }
-// With all microbatches below `end` of those that are in the buffer.
-Tag Gradient(int reference, int end, int64_t step) {
-  return {Content::kGradient, reference, end, step};
-}
 Tag Losses(int part, int64_t step) { return {Content::kLoss, part, -1, step}; }
-
-// Ids of running commands are unique per lane and generation only; devices are cleared between
-// generations, and so are uses.
-uint64_t UserOf(const command::Command& command) { return command.header.id; }
 
 }  // namespace
 
@@ -152,10 +143,11 @@ absl::Status SimWorld::StartCompute(uint64_t id, const command::ComputeTask& tas
     HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, *task.kept, size));
   }
   HARMONY_RETURN_IF_ERROR(CheckPart(task));
-  if (task.gradient_waits.empty()) {
-    for (const command::WeightBinding& gradient : task.gradients) {
-      HARMONY_RETURN_IF_ERROR(StartSum(id, task, gradient, step, memory));
-    }
+  for (const command::WeightBinding& gradient : task.gradients) {
+    const bool waits = !task.gradient_waits.empty();
+    const bool for_sums = task.awaited == model::Awaited::kSums;
+    if (!waits || for_sums) HARMONY_RETURN_IF_ERROR(StartOwnSum(id, task, gradient, step, memory));
+    if (!waits) HARMONY_RETURN_IF_ERROR(StartAddition(id, task, gradient, step, memory));
   }
   for (const command::OutputBinding& output : task.outputs) {
     HARMONY_RETURN_IF_ERROR(
@@ -200,57 +192,10 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
   return absl::OkStatus();
 }
 
-absl::Status SimWorld::StartGradient(const command::Command& command, size_t gradient) {
-  const auto& task = std::get<command::ComputeTask>(command.body);
-  const int device = lanes_.LaneAt(static_cast<int>(command.header.lane)).device;
-  return StartSum(UserOf(command), task, task.gradients[gradient], command.header.step,
-                  devices_[device]);
-}
-
-// Its gradients begin and end with their replica and their part.
-absl::Status SimWorld::CheckPart(const command::ComputeTask& task) const {
-  if (task.gradients.empty()) return absl::OkStatus();
-  const int m = task.microbatch, of_replica = plan_.replica_microbatches();
-  const int of_part = plan_.part_microbatches(plan::BackwardGroupOf(plan_, task.layers.last));
-  if (task.replica != m % of_part / of_replica || task.first_microbatch != (m % of_replica == 0) ||
-      task.last_microbatch != ((m + 1) % of_replica == 0) ||
-      task.stores_gradients != ((m + 1) % of_part == 0)) {
-    return absl::InternalError("accumulation does not begin and end with its replica and its part");
-  }
-  return absl::OkStatus();
-}
-
-// What a buffer holds begins where what the one before holds ends, and the first one where the part
-// does: so every microbatch is in one of them.
-absl::Status SimWorld::StartSum(uint64_t id, const command::ComputeTask& task,
-                                const command::WeightBinding& gradient, int64_t step,
-                                ShadowMemory& memory) const {
-  const int m = task.microbatch, of_replica = plan_.replica_microbatches();
-  const int of_part = plan_.part_microbatches(plan::BackwardGroupOf(plan_, task.layers.last));
-  const int part = m / of_part, waiting = model::WaitingSums(task.replica);
-  const Bytes size = AccumulatorSize(gradient.reference), stride = size.AlignUp(kSlotAlignment);
-  int end = part * of_part / of_replica;  // replicas below are in the buffers before
-  for (int buffer = 0; buffer < waiting; ++buffer) {
-    // The largest power of two of replicas that is left of those before this one.
-    const int left = m / of_replica - end;
-    end += 1 << (31 - std::countl_zero(static_cast<uint32_t>(left)));
-    HARMONY_RETURN_IF_ERROR(memory.Expect(gradient.offset + stride * buffer, size,
-                                          Gradient(gradient.reference, end * of_replica, step)));
-  }
-  const Bytes own = gradient.offset + stride * waiting;
-  if (!task.first_microbatch) {
-    HARMONY_RETURN_IF_ERROR(memory.Expect(own, size, Gradient(gradient.reference, m, step)));
-  }
-  const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
-  HARMONY_RETURN_IF_ERROR(
-      memory.BeginWrite(id, own - stride * additions, stride * additions + size));
-  return absl::OkStatus();
-}
-
 // ---- Copies ----
 
 absl::Status SimWorld::ReadLoss(int device, Bytes offset, int part, int64_t step) const {
-  const int count = plan_.num_microbatches / plan_.loss_parts();
+  const int count = plan_.loss_microbatches();
   for (int m = 0; m < count; ++m) {
     HARMONY_RETURN_IF_ERROR(devices_[device].Expect(offset + Bytes(sizeof(command::LossSlot)) * m,
                                                     Bytes(sizeof(command::LossSlot)),

@@ -16,6 +16,15 @@
 
 namespace harmony::sim {
 
+// Of a buffer with all microbatches below `end` of those that are in it.
+inline Tag Gradient(int reference, int end, int64_t step) {
+  return {Content::kGradient, reference, end, step};
+}
+
+// Ids of running commands are unique per lane and generation only; devices are cleared between
+// generations, and so are uses.
+inline uint64_t UserOf(const command::Command& command) { return command.header.id; }
+
 class SimWorld {
  public:
   SimWorld(const model::ModelSpec& model, const plan::Plan& plan, int64_t first_step);
@@ -51,11 +60,15 @@ class SimWorld {
   absl::Status CheckGradients(const command::HostTask& task, int64_t step) const;
   absl::Status CheckLosses(int64_t step) const;
   absl::Status ReadLoss(int device, Bytes offset, int part, int64_t step) const;
-  // The buffers of one gradient that a task writes, each with the microbatches that are in it
-  // before.
-  absl::Status StartSum(uint64_t id, const command::ComputeTask& task,
-                        const command::WeightBinding& gradient, int64_t step,
-                        ShadowMemory& memory) const;
+  // The buffers of one gradient that a task writes, its own and those that wait, each with the
+  // microbatches that are in it before.
+  absl::Status StartOwnSum(uint64_t id, const command::ComputeTask& task,
+                           const command::WeightBinding& gradient, int64_t step,
+                           ShadowMemory& memory) const;
+  absl::Status StartAddition(uint64_t id, const command::ComputeTask& task,
+                             const command::WeightBinding& gradient, int64_t step,
+                             ShadowMemory& memory) const;
+  int FirstOfSum(const command::ComputeTask& task) const;
   absl::Status CheckPart(const command::ComputeTask& task) const;
   // Behind the last microbatch of a part of a reference's gradient.
   int EndOf(int reference, int part) const {

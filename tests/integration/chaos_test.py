@@ -192,6 +192,7 @@ class ChaosWithActivationsKeptTest(ChaosTest):
 
 class ChaosWithSharedLayersTest(ChaosTest):
     """Both devices run all layers and pass weights on; each sends its gradients in four parts."""
+    parts = 8
     devices = "sim*2:mem=8MiB,h2d=1GB/s,d2h=1GB/s,root=a"
     changes = {"mode": "harmony-dp", "global_batch_size": 16, "micro_batch_size": 1, "max_grad_norm": 0.5,
                "layer_groups": [2, 2, 2]}
@@ -200,10 +201,15 @@ class ChaosWithSharedLayersTest(ChaosTest):
         plan = json.loads(self.harmony("plan", job, "--devices", self.devices, "--json").stdout)["plan"]
         self.assertTrue(plan["pass_weights"])
         for group in plan["backward_groups"]:
-            group["gradient_parts"] = 8
+            group["gradient_parts"] = self.parts
         path = self.dir / "parts.json"
         path.write_text(json.dumps(plan))
         return ["--plan", path]
+
+
+class ChaosWithSumsBetweenDevicesTest(ChaosWithSharedLayersTest):
+    """One device adds the other's gradients to its own."""
+    parts = 1
 
 
 def lines(path):

@@ -103,8 +103,15 @@ void Footprints::Add(const command::ComputeTask& task, int device) {
     const Bytes stride = size.AlignUp(kSlotAlignment);
     const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
     const int first = model::WaitingSums(task.replica) - additions;
-    Write(device, gradient.offset + stride * first, stride * additions + size);
-    if (!task.gradient_waits.empty()) all_.back().after = task.gradient_waits[i];
+    const Bytes own = gradient.offset + stride * (first + additions);
+    const bool waits = !task.gradient_waits.empty();
+    Write(device, own, size);
+    if (waits && task.awaited == model::Awaited::kBuffers) {
+      all_.back().after = task.gradient_waits[i];
+    }
+    if (additions == 0) continue;
+    Write(device, gradient.offset + stride * first, stride * additions);
+    if (waits) all_.back().after = task.gradient_waits[i];
   }
   for (const command::OutputBinding& output : task.outputs) {
     Write(device, output.offset, boundary_bytes(output.boundary));

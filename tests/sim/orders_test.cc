@@ -5,6 +5,7 @@
 //   build/tests/orders_test --first_seed=S --seeds=1
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <map>
 #include <utility>
@@ -54,10 +55,12 @@ struct Dropped {
 };
 using DroppedByLanes = std::map<std::pair<command::LaneKind, command::LaneKind>, Dropped>;
 
-// Each wait for a gradient's buffer, made one for the copy before the one that frees it.
-void DropWaitsOnTheWay(CommandStream& stream, size_t command, Dropped& row) {
+// Each wait for a gradient's buffer, or for a sum, made one for the copy before the one that frees
+// it or brings it. By what is awaited.
+void DropWaitsOnTheWay(CommandStream& stream, size_t command, std::array<Dropped, 2>& rows) {
   auto* task = std::get_if<command::ComputeTask>(&stream.commands[command].body);
   if (task == nullptr) return;
+  Dropped& row = rows[static_cast<size_t>(task->awaited)];
   for (command::SemaphoreWait& wait : task->gradient_waits) {
     ++row.waits;
     --wait.value;
@@ -68,7 +71,8 @@ void DropWaitsOnTheWay(CommandStream& stream, size_t command, Dropped& row) {
   stream.conflicts = ConflictsOf(AccessesOf(stream.job.model, stream.job.plan, stream.commands));
 }
 
-void DropEachWait(CommandStream& stream, DroppedByLanes& table, Dropped& on_the_way) {
+void DropEachWait(CommandStream& stream, DroppedByLanes& table,
+                  std::array<Dropped, 2>& on_the_way) {
   const command::LaneTable lanes(static_cast<int>(stream.job.plan.devices.size()));
   const auto kind = [&](uint32_t lane) { return lanes.LaneAt(static_cast<int>(lane)).kind; };
   const std::vector<command::Command> whole = stream.commands;
@@ -95,7 +99,7 @@ void DropEachWait(CommandStream& stream, DroppedByLanes& table, Dropped& on_the_
 TEST(OrdersTest, ADroppedWaitOfEachKindIsFound) {
   constexpr size_t kMostCommands = 300;  // each drop looks at all of them
   DroppedByLanes table;
-  Dropped on_the_way;
+  std::array<Dropped, 2> on_the_way;
   for (uint64_t seed = first_seed; seed < first_seed + seeds / 10; ++seed) {
     CommandStream stream = MakeCommandStream(seed);
     ASSERT_EQ(stream.status, absl::OkStatus()) << Replay(seed);
@@ -110,11 +114,16 @@ TEST(OrdersTest, ADroppedWaitOfEachKindIsFound) {
                 static_cast<long long>(row.found),
                 static_cast<long long>(row.waits - row.implied - row.found));
   }
-  std::printf("gradients wait for copies out: %lld, found %lld\n",
-              static_cast<long long>(on_the_way.waits), static_cast<long long>(on_the_way.found));
+  for (const Dropped& row : on_the_way) {
+    std::printf("gradients wait for %s: %lld, found %lld\n",
+                &row == on_the_way.data() ? "copies out" : "sums of other devices",
+                static_cast<long long>(row.waits), static_cast<long long>(row.found));
+  }
   if (seeds < 150) return;  // a replay
-  EXPECT_GT(on_the_way.waits, 0);
-  EXPECT_EQ(on_the_way.found, on_the_way.waits);
+  for (const Dropped& row : on_the_way) {
+    EXPECT_GT(row.waits, 0);
+    EXPECT_EQ(row.found, row.waits);
+  }
   using enum command::LaneKind;
   for (const auto& lanes :
        {std::pair(kCompute, kH2DBulk), std::pair(kCompute, kH2DStream), std::pair(kCompute, kP2P),

@@ -155,6 +155,16 @@ inline void DrawParts(CounterRandom& random, const model::ModelSpec& model, plan
     group.gradient_parts = group.devices.size();
     while (group.gradient_parts < plan.replicas && parts.Below(2) == 0) group.gradient_parts *= 2;
   }
+  // Or fewer, which the devices add up among themselves.
+  const bool among_devices = parts.Below(2) == 0;
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    if (!among_devices || group.gradient_parts > group.devices.size()) continue;
+    do {
+      group.gradient_parts /= 2;
+    } while (group.gradient_parts > 1 && parts.Below(3) > 0);
+    group.gradient_parts = std::max(group.gradient_parts, 1);
+    while (!plan::CanAddUp(plan, group, group.gradient_parts)) group.gradient_parts *= 2;
+  }
   plan::TieParts(model, plan);
   plan.pass_weights = parts.Below(2) == 0;
 }

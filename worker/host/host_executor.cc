@@ -209,7 +209,7 @@ class HostExecutor::Impl {
         context_.Committed(command::ObjectKind::kLoss, 0, VersionOf(scalars->step), part));
     const auto* slots =
         reinterpret_cast<const command::LossSlot*>(context_.segment.Arena(loss.offset));
-    for (int m = 0; m < job().plan.num_microbatches / job().plan.loss_parts(); ++m) {
+    for (int m = 0; m < job().plan.loss_microbatches(); ++m) {
       if (!std::isfinite(slots[m].loss_sum)) {
         return NonFiniteResult(
             job().model.num_layers() - 1,

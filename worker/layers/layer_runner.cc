@@ -166,7 +166,7 @@ class LayerRunner::Task {
   absl::Status BackwardLayers(int last, BoundaryTensors output_gradients);
 
   void CheckTensors(int layer, const BoundaryTensors& outputs);
-  void FinishGradients();
+  absl::Status FinishGradients();
   void FinishGradient(DeviceAddress buffers, const model::ParamBlock& params, int layer);
   void CheckFinite(const DeviceTensor& tensor, const Check& check);
 
@@ -288,7 +288,7 @@ absl::Status LayerRunner::Task::PrepareGradients(int layer) const {
   if (!b_.first_microbatch) return absl::OkStatus();
   for (auto bound = references_.rbegin(); bound != references_.rend(); ++bound) {
     if (!bound->gradients || chain_.LayerOf(bound->reference) != layer) continue;
-    if (b_.await_gradient) HARMONY_RETURN_IF_ERROR(b_.await_gradient(bound->reference));
+    if (b_.await_buffer) HARMONY_RETURN_IF_ERROR(b_.await_buffer(bound->reference));
     chain_.device.Zero(bound->gradients, chain_.BlockOf(bound->reference).accumulator_bytes);
   }
   return absl::OkStatus();
@@ -329,8 +329,7 @@ absl::Status LayerRunner::Task::Backward() {
   call_.recompute = false;
   HARMONY_RETURN_IF_ERROR(
       BackwardLayers(last, Bound(chain_.GradientTypesAt(last + 1), b_.output_gradient)));
-  FinishGradients();
-  return absl::OkStatus();
+  return FinishGradients();
 }
 
 absl::Status LayerRunner::Task::BackwardLayers(int last, BoundaryTensors output_gradients) {
@@ -381,8 +380,7 @@ absl::Status LayerRunner::Task::ForwardBackward() {
   CheckFinite({b_.loss.slot, DType::kF64, {1}}, {last, "loss"});
   x = BoundaryTensors();
   if (last > b_.layers.first) HARMONY_RETURN_IF_ERROR(BackwardLayers(last - 1, std::move(dx)));
-  FinishGradients();
-  return absl::OkStatus();
+  return FinishGradients();
 }
 
 void LayerRunner::Task::CheckTensors(int layer, const BoundaryTensors& outputs) {
@@ -391,17 +389,19 @@ void LayerRunner::Task::CheckTensors(int layer, const BoundaryTensors& outputs) 
   }
 }
 
-void LayerRunner::Task::FinishGradients() {
-  if (!b_.last_microbatch && !b_.stores_gradients) return;
+absl::Status LayerRunner::Task::FinishGradients() {
+  if (!b_.last_microbatch && !b_.stores_gradients) return absl::OkStatus();
   const model::ModelSpec& model = chain_.model;
   for (int layer = b_.layers.last; layer >= b_.layers.first; --layer) {
     for (int reference : model.layers[static_cast<size_t>(layer)].references) {
       for (const ReferenceBinding& bound : b_.references) {
         if (bound.reference != reference || !bound.gradients) continue;
+        if (b_.await_sum) HARMONY_RETURN_IF_ERROR(b_.await_sum(reference));
         FinishGradient(bound.gradients, chain_.BlockOf(reference), layer);
       }
     }
   }
+  return absl::OkStatus();
 }
 
 void LayerRunner::Task::FinishGradient(DeviceAddress buffers, const model::ParamBlock& params,

@@ -58,9 +58,10 @@ struct GroupBinding {
   bool first_microbatch = false;  // of the replica: gradients are set, else added to
   bool last_microbatch = false;   // of the replica: the buffer is added to the sums that wait
   bool stores_gradients = false;  // then the sums are stored as they leave, and checked
-  // Asked before the first write to the gradients of each reference, in the order of the backward;
-  // an error ends the task. Null: all may be written.
-  AwaitGradient await_gradient;
+  // Asked before the first write to the gradients of each reference, in the order of the backward,
+  // and before the sums that wait are read; an error ends the task. Null: there is nothing to wait
+  // for.
+  AwaitGradient await_buffer, await_sum;
 };
 
 // Errors of all three: those of Layer; NonFinite (below) when a layer's output, the loss, or, when

@@ -108,7 +108,7 @@ class DeviceWorker::Waits {
         const runtime::Pacer::Reservation& paced)
       : job_(job), task_(task), await_(await) {
     if (task.gradient_waits.empty()) return;
-    stall_.emplace(job.gradient_times, BackwardTaskOf(task), task.layers,
+    stall_.emplace(job.gradient_times, BackwardTaskOf(task), task.layers, task.awaited,
                    paced.deadline - paced.duration, paced.duration);
   }
 
@@ -208,7 +208,10 @@ absl::Status DeviceWorker::Run(const command::Command& command,
 absl::Status DeviceWorker::RunTask(const command::ComputeTask& task, Waits& waits) {
   HARMONY_ASSIGN_OR_RETURN(GroupBinding binding, Bind(task));
   if (!task.gradient_waits.empty()) {
-    binding.await_gradient = [&waits](int reference) { return waits.Gradient(reference); };
+    const bool sums = task.awaited == model::Awaited::kSums;
+    (sums ? binding.await_sum : binding.await_buffer) = [&waits](int reference) {
+      return waits.Gradient(reference);
+    };
   }
   switch (task.kind) {
     case command::TaskKind::kForward:

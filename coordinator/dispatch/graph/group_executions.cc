@@ -30,7 +30,7 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
   execution.microbatches.resize(own.count / execution.task_microbatches);
   std::iota(execution.microbatches.begin(), execution.microbatches.end(),
             own.first / execution.task_microbatches);
-  execution.part_microbatches = forward ? own.count : plan.part_microbatches(planned);
+  if (!forward) execution.sum = plan::SumOf(plan, planned, own);
   execution.slots = std::min(plan.stream_slots, static_cast<int>(execution.microbatches.size()));
   execution.blocks = plan::BlocksOf(model, layers, kind == ExecutionKind::kBackward);
   execution.keeper = forward ? plan::KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
@@ -121,8 +121,8 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
     sizes.push_back(model.blocks[execution.blocks[i]].weight_bytes);
   }
   if (execution.kind != ExecutionKind::kForward) {
-    const int buffers =
-        model::SumBuffers(execution.part_microbatches / plan.replica_microbatches());
+    const int replicas = execution.sum.microbatches / plan.replica_microbatches();
+    const int buffers = model::SumBuffers(replicas) + execution.sum.taken;
     for (int reference : execution.references) {
       const model::ParamBlock& block = model.blocks[model.references[reference].block];
       sizes.push_back(block.accumulator_bytes.AlignUp(kSlotAlignment) * buffers);

@@ -25,6 +25,12 @@ command::TaskKind TaskOf(ExecutionKind kind);
 // REQUIRES: of a backward kind.
 model::BackwardTask BackwardTaskOf(const GroupExecution& execution);
 
+// What a task of the execution lacks that has `gradient_copies`.
+inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& execution) {
+  const bool last = task.position + 1 == static_cast<int>(execution.positions.size());
+  return last && execution.sum.taken > 0 ? model::Awaited::kSums : model::Awaited::kBuffers;
+}
+
 // Sizes of its memory items, in this order: a block each (its own weights), a reference each
 // (its gradient buffers; backward kinds), loss slots (fused), streaming slots in, streaming slots
 // out. Fills in the strides and offsets of `execution`.

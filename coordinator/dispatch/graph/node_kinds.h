@@ -28,6 +28,7 @@ enum class NodeKind : uint8_t {
   kBoundaryOut,  // input gradient to the arena
   kLossOut,
   kGradientOut,  // index: reference; position: its number in the execution's list of references
+  kPassSum,      // the same: to the shard that adds it to its own, device to device
   kStepScalars,
   kNorm,  // index: block
   kClip,
@@ -44,6 +45,7 @@ enum class FirstWrite : uint8_t {
   kInputSlot,  // a streaming slot of its execution
   kOutputs,   // output slots and gradients of its execution; it needs all of the execution's memory
   kConsumer,  // a streaming slot of the execution that takes the output
+  kTaker,     // a gradient of the execution that takes the sum
   kArenaGradient  // the gradient's slot in the arena
 };
 
@@ -121,6 +123,11 @@ constexpr NodeTraits MakeTraits(NodeKind kind) {
               .writes = W::kArenaGradient,
               .reads = R::kGradient,
               .shares_arena = true};
+    case K::kPassSum:
+      return {.name = "pass_sum",
+              .lane = command::LaneKind::kP2P,
+              .writes = W::kTaker,
+              .reads = R::kGradient};
     case K::kStepScalars:
       return {.name = "step_scalars", .lane = command::LaneKind::kHostCompute};
     case K::kNorm:

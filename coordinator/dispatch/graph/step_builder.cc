@@ -248,8 +248,12 @@ void StepBuilder::AddPosition(int64_t execution_id, int position) {
   }
   const NodeId compute = Add(NodeKind::kCompute, execution_id, position, 0, {});
   for (NodeId dep : deps) graph_.AddDep(compute, dep);
-  if (position > 0 && execution.kind != ExecutionKind::kForward && Begins(execution, position)) {
-    graph_.node(compute).part_before = execution.last_d2h;
+  if (execution.kind != ExecutionKind::kForward) {
+    if (position > 0 && Begins(execution, position)) {
+      graph_.node(compute).gradient_copies = execution.last_sum;
+    } else if (execution.sum.taken > 0 && Ends(execution, position)) {
+      graph_.node(compute).gradient_copies = SumsTaken(execution);
+    }
   }
   graph_.execution(execution_id).positions[position].compute = compute;
   AddOutputs(execution_id, position);
@@ -401,7 +405,8 @@ void StepBuilder::AddBankRelease(const GroupExecution& execution, int microbatch
   // have it run again.
   for (const int group : {maker, maker - 1}) {
     const int64_t before = BackwardOf(group, microbatch);
-    if (before >= 0) graph_.AddDep(out, graph_.execution(before).last_d2h);
+    if (before < 0) continue;
+    for (NodeId commit : LastCommits(graph_.execution(before))) graph_.AddDep(out, commit);
   }
 }
 
@@ -412,61 +417,6 @@ const plan::LayerGroup* StepBuilder::NextGroup(const GroupExecution& execution) 
   const size_t next = static_cast<size_t>(execution.group) + 1;
   return next < plan_.forward_groups.size() ? &plan_.forward_groups[next]
                                             : &plan_.backward_groups.back();
-}
-
-void StepBuilder::AddPartTail(int64_t execution_id, int position) {
-  GroupExecution& execution = graph_.execution(execution_id);
-  const NodeId last = execution.positions[position].compute;
-  const int part = execution.microbatches[position] / execution.part_microbatches;
-  if (execution.kind == ExecutionKind::kFused) {
-    losses_.push_back(Add(NodeKind::kLossOut, execution_id, 0, 0, {last}));
-    graph_.node(losses_.back()).part = part;
-  }
-  // In the order in which the next part's first task, going back, comes to their buffers.
-  for (size_t i = execution.references.size(); i-- > 0;) {
-    execution.last_d2h = Add(NodeKind::kGradientOut, execution_id, static_cast<int>(i),
-                             execution.references[i], {last});
-    graph_.node(execution.last_d2h).part = part;
-  }
-}
-
-void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
-  if (!work_->update[block]) return;
-  const NodeId update = AddHost(NodeKind::kUpdate, block, {last_checkpoint_, initialized_});
-  for (NodeId dep : after) graph_.AddDep(update, dep);
-  after.clear();  // the lane is a FIFO: waiting once is enough
-  last_update_[block] = update;
-  end_of_updates_[static_cast<size_t>(step_ & 3)] = {step_, update};
-}
-
-void StepBuilder::AddHostTasks(const recovery::StepWork& work) {
-  if (work.scalars) {
-    const NodeId scalars = AddHost(NodeKind::kStepScalars, 0, {});
-    for (NodeId loss : losses_) graph_.AddDep(scalars, loss);
-  }
-  std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
-  for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
-    for (int64_t execution : backward_executions_[g]) {
-      if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);
-    }
-    // Blocks whose gradients are complete with this group's: a tied one's with its first reference.
-    for (int block = static_cast<int>(model_.blocks.size()) - 1; block >= 0; --block) {
-      const int layer = model_.references[model_.blocks[block].references.front()].layer;
-      if (!plan_.backward_groups[g].layers.contains(layer)) continue;
-      if (eager_) {
-        AddUpdate(block, after);
-      } else if (plan_.clip && work.scalars) {
-        const NodeId norm = AddHost(NodeKind::kNorm, block, {});
-        for (NodeId dep : after) graph_.AddDep(norm, dep);
-        after.clear();
-      }
-    }
-  }
-  if (eager_) return;
-  if (plan_.clip && work.scalars) AddHost(NodeKind::kClip, 0, {});
-  for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
-    AddUpdate(block, after);
-  }
 }
 
 }  // namespace harmony::dispatch

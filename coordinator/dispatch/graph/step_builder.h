@@ -62,6 +62,12 @@ class StepBuilder {
   void AddOutputs(int64_t execution_id, int position);
   // After the last microbatch of a part.
   void AddPartTail(int64_t execution_id, int position);
+  void AddLossesOut(int64_t execution_id, int position);
+  // Those that the execution takes from others: the copies come one after the other, so that it
+  // waits for the last of them only, which it returns.
+  NodeId SumsTaken(const GroupExecution& execution);
+  // What the execution, and who takes its sums, commits last.
+  absl::InlinedVector<NodeId, 4> LastCommits(const GroupExecution& execution) const;
   void AddHostTasks(const recovery::StepWork& work);
   // Waits for the nodes in `after` and empties it.
   void AddUpdate(int block, std::vector<NodeId>& after);
@@ -91,16 +97,12 @@ class StepBuilder {
   NodeId AddHost(NodeKind kind, int index, std::initializer_list<NodeId> deps) {
     return Add(kind, -1, 0, index, deps);
   }
-  // The first microbatch of a part, or the last.
+  // The first microbatch of a sum, or the last. REQUIRES: of a backward kind.
   bool Begins(const GroupExecution& execution, int position) const {
-    return execution.microbatches[position] * execution.task_microbatches %
-               execution.part_microbatches ==
-           0;
+    return execution.microbatches[position] % execution.sum.microbatches == 0;
   }
   bool Ends(const GroupExecution& execution, int position) const {
-    return (execution.microbatches[position] + 1) * execution.task_microbatches %
-               execution.part_microbatches ==
-           0;
+    return (execution.microbatches[position] + 1) % execution.sum.microbatches == 0;
   }
   bool ConsumerRuns(const GroupExecution& execution, int position) const;
 

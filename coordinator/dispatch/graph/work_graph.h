@@ -13,6 +13,7 @@
 #include "common/base/units.h"
 #include "common/command/command.h"
 #include "common/model/model_spec.h"
+#include "common/plan/plan.h"
 #include "coordinator/dispatch/graph/boundary_way.h"
 #include "coordinator/dispatch/graph/chunked_queue.h"
 #include "coordinator/dispatch/graph/node_kinds.h"
@@ -39,15 +40,16 @@ struct Node {
   int64_t execution = -1;  // number of its execution; -1: a host task
   int position = 0;        // in the execution's list of microbatches, mostly
   int index = 0;           // by kind
-  int part = 0;            // kLossOut, kGradientOut
+  int part = 0;            // kLossOut, kGradientOut, kPassSum
   int waiting_lane = -1;   // the first of the lanes whose head waits for this node (LaneHeads)
   // kSend: the node at the consumer that fetches the tensor from the host instead, and the one that
   // brings it there where nothing else does.
   NodeId host_in = kNoNode, host_out = kNoNode;
-  // kCompute, the first of a part of the gradients behind another: the last copy of that part, to
-  // be issued before. The command does not wait for it to begin, but, gradient by gradient, where
-  // it writes to them (ComputeTask::gradient_waits).
-  NodeId part_before = kNoNode;
+  // kCompute, the last of many copies, to be issued before: of the part of the gradients before
+  // this one, for the first task of a part; of the sums that the last task takes from other
+  // devices. The command does not wait for them to begin, but, gradient by gradient, on its way
+  // (ComputeTask::gradient_waits).
+  NodeId gradient_copies = kNoNode;
   // To be issued (or dropped) before; the command waits for them.
   absl::InlinedVector<NodeId, 4> deps;
   uint64_t value = 0;
@@ -64,11 +66,9 @@ inline Users UsersOf(const Node& node) {
   return users;
 }
 
-// Of the first task of a part behind another: the copy that frees the buffer of the execution's
-// reference number `reference`. Those of a part follow each other, the last reference's first.
-inline NodeId GradientOutBefore(const Node& task, int reference) {
-  return task.part_before - reference;
-}
+// Of these copies that of the execution's reference number `reference`: they follow each other, the
+// last reference's first. `last`: of the first reference.
+inline NodeId CopyOf(NodeId last, int reference) { return last - reference; }
 
 enum class ExecutionKind : uint8_t { kForward, kBackward, kFused };
 
@@ -82,7 +82,7 @@ struct GroupExecution {
   int64_t step = 0;
   model::LayerRange layers;
   int task_microbatches = 1;      // microbatches that one task runs
-  int part_microbatches = 0;      // of backward kinds: that a part of the gradients is the sum of
+  plan::ShardSum sum;             // of backward kinds
   std::vector<int> microbatches;  // to run, ascending, counted in tasks; positions count in it
   // Blocks it works with, in this order: first those it loads into its own memory, then those that
   // lie in the places of the backward group `keeper`.
@@ -118,9 +118,11 @@ struct GroupExecution {
   // The execution of the same group on another device that passes weights on to this one; -1: all
   // come from the host.
   int64_t weights_from = -1;
-  int passes_left = 0;  // of its own weights, to be issued
-  Users weight_users;   // of the passes that were issued, and the last task
-  NodeId last_d2h = kNoNode;
+  int passes_left = 0;        // of its own weights, to be issued
+  Users weight_users;         // of the passes that were issued, and the last task
+  NodeId last_d2h = kNoNode;  // of its own
+  NodeId last_sum = kNoNode;  // of the copies of a part's gradients: to the host, or to `taker`
+  int64_t taker = -1;         // the execution of the same group that takes its sums; -1: none does
   int compute_left = 0;
   int outs_left = 0;  // copies of outputs that are not resolved
   Users out_users;    // who used `out` last

@@ -67,6 +67,9 @@ void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recove
       return copies(LossOut(node, placing));
     case NodeKind::kGradientOut:
       return copies(GradientOut(node, gradient_slot, placing));
+    case NodeKind::kPassSum:
+      command.body = PassSum(node);
+      return;
     case NodeKind::kStepScalars:
       command.body = command::HostTask{
           command::HostTaskKind::kStepScalars, -1, layout_.Scalars(ParityOf(node)), {}};
@@ -126,11 +129,14 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
       task.gradients.push_back({execution.references[i], places.Gradient(i)});
     }
     task.gradient_waits = GradientWaits(node);
+    if (!task.gradient_waits.empty()) task.awaited = AwaitedBy(node, execution);
+    const plan::ShardSum& sum = execution.sum;
     const int of_replica = plan_.replica_microbatches();
-    task.replica = m % execution.part_microbatches / of_replica;
+    const int taken = sum.microbatches * ((1 << sum.taken) - 1);
+    task.replica = (taken + m % sum.microbatches) / of_replica;
     task.first_microbatch = m % of_replica == 0;
     task.last_microbatch = (m + 1) % of_replica == 0;
-    task.stores_gradients = (m + 1) % execution.part_microbatches == 0;
+    task.stores_gradients = (m + 1) % sum.microbatches == 0 && sum.given_to < 0;
     task.total_labels = plan_.global_batch() * model_.labels_per_sample;
   }
   if (execution.has_input) task.input = places.Input(position);
@@ -151,11 +157,11 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
 
 std::vector<command::SemaphoreWait> CommandWriter::GradientWaits(const Node& node) const {
   std::vector<command::SemaphoreWait> waits;
-  if (node.part_before == kNoNode) return waits;
+  if (node.gradient_copies == kNoNode) return waits;
   const int count = static_cast<int>(graph_.execution(node.execution).references.size());
   for (int i = 0; i < count; ++i) {
-    const Node& out = graph_.node(GradientOutBefore(node, i));
-    waits.push_back({static_cast<uint32_t>(out.lane), out.value});
+    const Node& copy = graph_.node(CopyOf(node.gradient_copies, i));
+    waits.push_back({static_cast<uint32_t>(copy.lane), copy.value});
   }
   return waits;
 }
@@ -270,6 +276,23 @@ command::Transfer CommandWriter::PassWeights(const Node& node) const {
   return copy;
 }
 
+// To the buffer where the taker's tree has the sums of this many replicas.
+command::Transfer CommandWriter::PassSum(const Node& node) const {
+  const GroupExecution& execution = graph_.execution(node.execution);
+  const GroupExecution& taker = graph_.execution(execution.taker);
+  const int size = execution.sum.microbatches << execution.sum.taken;
+  int buffer = taker.sum.taken - 1;
+  for (int least = taker.sum.microbatches; least < size; least *= 2) --buffer;
+  const Bytes accumulator = model_.blocks[model_.references[node.index].block].accumulator_bytes;
+  command::Transfer copy;
+  copy.source = {execution.device, PlacesOf(execution).Gradient(node.position)};
+  copy.destination = {taker.device, PlacesOf(taker).Gradient(node.position) +
+                                        accumulator.AlignUp(kSlotAlignment) * buffer};
+  copy.size = accumulator;
+  copy.traffic = command::TrafficClass::kBoundary;
+  return copy;
+}
+
 command::Transfer CommandWriter::Keep(const Node& node) const {
   const GroupExecution& execution = graph_.execution(node.execution);
   command::Transfer copy;
@@ -309,7 +332,7 @@ command::Transfer CommandWriter::BoundaryOut(const Node& node, Placing& placing)
 
 command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
-  const int first = node.part * execution.part_microbatches - execution.shard_first;
+  const int first = node.part * plan_.loss_microbatches() - execution.shard_first;
   return Out(execution, PlacesOf(execution).Loss(first), layout_.Loss(node.part),
              layout_.loss_bytes(), command::TrafficClass::kLoss,
              {command::ObjectKind::kLoss, 0, node.part}, placing);

@@ -43,6 +43,7 @@ class CommandWriter {
   command::Transfer GradientIn(const Node& node) const;
   command::Transfer Send(const Node& node) const;
   command::Transfer PassWeights(const Node& node) const;
+  command::Transfer PassSum(const Node& node) const;
   command::Transfer Keep(const Node& node) const;
   command::Transfer StashOut(const Node& node, Placing& placing);
   command::Transfer BoundaryOut(const Node& node, Placing& placing);

@@ -311,7 +311,7 @@ void Generation::Issued(int lane, const Users& users, Nanos duration) {
   const Nanos ready = std::max(heads_.ReadyAt(lane), users.finish);
   Node& node = HeadOf(lane);
   node.value = outstanding_.issued(lane);
-  const Nanos stall = node.part_before == kNoNode
+  const Nanos stall = node.gradient_copies == kNoNode
                           ? Nanos()
                           : StallOf(node, std::max(ready, clock_.free_at(lane)), duration);
   node.finish = clock_.Issue(lane, ready, duration, stall);
@@ -331,11 +331,11 @@ void Generation::Issued(int lane, const Users& users, Nanos duration) {
 
 Nanos Generation::StallOf(const Node& node, Nanos begin, Nanos duration) const {
   const GroupExecution& execution = graph_.execution(node.execution);
-  model::GradientStall stall(gradient_times_, BackwardTaskOf(execution), execution.layers, begin,
-                             duration);
+  model::GradientStall stall(gradient_times_, BackwardTaskOf(execution), execution.layers,
+                             AwaitedBy(node, execution), begin, duration);
   for (int i = static_cast<int>(execution.references.size()) - 1; i >= 0; --i) {
     stall.FreeAt(model_.references[execution.references[i]].layer,
-                 graph_.node(GradientOutBefore(node, i)).finish);
+                 graph_.node(CopyOf(node.gradient_copies, i)).finish);
   }
   return stall.total();
 }

@@ -22,19 +22,25 @@ LaneHeads::LaneHeads(const plan::Plan& plan, const command::LaneTable& lanes, Wo
     const command::Lane of = lanes.LaneAt(lane);
     if (!command::IsHostLane(of)) lanes_of_[static_cast<size_t>(of.device)].push_back(lane);
   }
-  const auto add_passing = [&](const plan::LayerGroup& group) {
-    for (int shard = 0; shard < group.devices.num_shards(); ++shard) {
-      const int peer = plan::WeightPeer(plan, group, shard);
-      if (peer < 0) continue;
-      const int from = plan::ShardOf(plan, group, peer).device;
-      const int lane = lanes.IndexOf({TraitsOf(NodeKind::kPassWeights).lane, from});
-      std::vector<int>& known =
-          lanes_of_[static_cast<size_t>(plan::ShardOf(plan, group, shard).device)];
-      if (std::find(known.begin(), known.end(), lane) == known.end()) known.push_back(lane);
-    }
+  const auto add = [&](NodeKind kind, const plan::LayerGroup& group, int from, int to) {
+    if (from < 0 || to < 0) return;
+    const int lane = lanes.IndexOf({TraitsOf(kind).lane, plan::ShardOf(plan, group, from).device});
+    std::vector<int>& known = lanes_of_[static_cast<size_t>(plan::ShardOf(plan, group, to).device)];
+    if (std::find(known.begin(), known.end(), lane) == known.end()) known.push_back(lane);
   };
-  for (const plan::LayerGroup& group : plan.forward_groups) add_passing(group);
-  for (const plan::LayerGroup& group : plan.backward_groups) add_passing(group);
+  const auto add_weights = [&](const plan::LayerGroup& group, int shard) {
+    add(NodeKind::kPassWeights, group, plan::WeightPeer(plan, group, shard), shard);
+  };
+  for (const plan::LayerGroup& group : plan.forward_groups) {
+    for (int shard = 0; shard < group.devices.num_shards(); ++shard) add_weights(group, shard);
+  }
+  for (const plan::LayerGroup& group : plan.backward_groups) {
+    for (int shard = 0; shard < group.devices.num_shards(); ++shard) {
+      add_weights(group, shard);
+      const plan::Shard own = plan::ShardOf(plan, group, shard);
+      add(NodeKind::kPassSum, group, shard, plan::SumOf(plan, group, own).given_to);
+    }
+  }
   Restart();
 }
 
@@ -70,7 +76,7 @@ void LaneHeads::Check(int lane) {
     if (waits_for(dep)) return;
     ready_at = std::max(ready_at, graph_.node(dep).finish);
   }
-  if (node.part_before != kNoNode && waits_for(node.part_before)) return;
+  if (node.gradient_copies != kNoNode && waits_for(node.gradient_copies)) return;
   if (!memory_.IsGiven(node)) return;
   head.stalled = false;
   head.ready_at = std::max(ready_at, memory_.FreeAt(node));

@@ -122,14 +122,17 @@ const Users* GradientSlots::WaitsOf(const Node& node) const {
 }
 
 bool GradientSlots::IsOfLastPart(const Node& node, const GroupExecution& execution) const {
-  return execution.microbatches.back() / execution.part_microbatches == node.part;
+  const bool losses = node.kind == NodeKind::kLossOut;
+  const int part = losses ? plan_.loss_microbatches()
+                          : plan_.part_microbatches(plan_.backward_groups[execution.group]);
+  return execution.microbatches.back() / part == node.part;
 }
 
 bool GradientSlots::IsDue(const PieceRequest& request) const {
   return std::any_of(request.executions.begin(), request.executions.end(), [&](int64_t id) {
     const GroupExecution& execution = graph_.execution(id);
     const int issued = static_cast<int>(execution.microbatches.size()) - execution.compute_left;
-    return issued >= execution.part_microbatches;
+    return issued >= execution.sum.microbatches;
   });
 }
 

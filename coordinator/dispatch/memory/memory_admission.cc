@@ -31,6 +31,11 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
       if (node.index < consumer.slots) use(MemoryOf(consumer).waits(consumer.in));
       break;
     }
+    case FirstWrite::kTaker: {
+      const GroupExecution& taker = graph_.execution(execution.taker);
+      use(MemoryOf(taker).waits(taker.first_gradient + node.position));
+      break;
+    }
     case FirstWrite::kArenaGradient:
       if (const Users* users = slots_.WaitsOf(node)) use(*users);
       break;
@@ -53,6 +58,10 @@ bool MemoryAdmission::IsGiven(const Node& node) const {
       return memory.admitted(execution.in);
     case FirstWrite::kOutputs:
       return memory.admitted(execution.end_item - 1);
+    case FirstWrite::kTaker: {
+      const GroupExecution& taker = graph_.execution(execution.taker);
+      return MemoryOf(taker).admitted(taker.first_gradient + node.position);
+    }
     case FirstWrite::kArenaGradient:
       return slots_.IsGiven(node);
   }

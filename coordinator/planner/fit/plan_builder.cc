@@ -169,7 +169,8 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
 bool PlanBuilder::Complete(plan::Plan* plan, StepExecutions* step) const {
   const int least = std::min(division_.least_parts, plan->replicas);
   for (plan::LayerGroup& group : plan->backward_groups) {
-    group.gradient_parts = std::max(least, group.devices.size());
+    const int fewest = division_.add_up ? plan::FewestParts(*plan, group) : group.devices.size();
+    group.gradient_parts = std::max(least, fewest);
   }
   plan::TieParts(model_, *plan);
   for (;;) {

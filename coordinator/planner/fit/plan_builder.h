@@ -19,7 +19,9 @@ struct Division {
   // Gradients leave in so many parts at least, as far as the replicas allow.
   int least_parts = 1;
   bool pass_weights = true;  // where devices share a link to the host
-  double share = 1;          // of a search's work
+  // Devices that share a link to the host add up gradients among themselves (plan::FewestParts).
+  bool add_up = false;
+  double share = 1;  // of a search's work
 };
 
 // Those of a plan that is given.

@@ -120,14 +120,15 @@ Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
     Nanos one = costs_.Compute(command::TaskKind::kForwardBackward, {first, last}, d);
     for (int layer = 0; layer < first; ++layer) one += marginal_[layer][d];
     compute = std::max(compute, one * microbatches);
-    chain = std::max(chain, one + costs_.Update(0, all.size()));
+    chain = std::max(chain, one + costs_.Update(0, plan::FewestParts(shape, {{}, all})));
     work += one * microbatches;
   }
   return std::max({compute, chain, OnSharedCores(work)});
 }
 
 // Weights come in once at least, gradients go out once a reference; of each shard, of each part.
-// (Weights that another device may pass on take no time that is certain.)
+// (Weights that another device may pass on take no time that is certain, nor do gradients that it
+// may add to its own.)
 Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   const int devices = costs_.num_devices();
   const int blocks = static_cast<int>(model_.blocks.size());
@@ -140,7 +141,8 @@ Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
       for (int block = 0; block < blocks && plan::WeightPeer(shape, group, d) < 0; ++block) {
         in += costs_.Load(block, d);
       }
-      for (int reference = 0; reference < references; ++reference)
+      const bool own_link = shape.devices[static_cast<size_t>(group.devices[d])].root == 0;
+      for (int reference = 0; reference < references && own_link; ++reference)
         out += costs_.GradientOut(reference, d);
       most = std::max({most, in, out});
     }
@@ -176,7 +178,7 @@ Nanos Bounds::OfAnyPlan(const plan::Plan& shape, DeviceSets sets,
     best = std::min(best, all ? ShardsFusedFrom(shape, first) : FusedFrom(shape, sets, first));
   }
   best = std::max(best, CopiesOfAnyPlan(shape, sets));
-  const int parts = all ? AllDevices(shape).size() : 1;
+  const int parts = all ? plan::FewestParts(shape, {{}, AllDevices(shape)}) : 1;
   Nanos host = costs_.StepScalars();
   for (size_t block = 0; block < model_.blocks.size(); ++block) {
     host += costs_.Update(static_cast<int>(block), parts);

@@ -191,7 +191,7 @@ class RelaxedStep {
     // Tasks that add to one part of the gradients.
     const int part = execution.kind == dispatch::ExecutionKind::kForward
                          ? count
-                         : std::min(execution.part_microbatches, count);
+                         : std::min(execution.sum.microbatches, count);
     Device& device = devices_[execution.device];
     Done& done = done_[v];
     const auto duration = [&](bool first, bool last) { return Duration(execution, first, last); };
@@ -233,8 +233,10 @@ class RelaxedStep {
       const Nanos takes = begins || ends ? duration(begins, ends) : middle;
       const bool first = device.compute.busy == Nanos();
       // It ends no earlier than the gradients of the part before are out.
-      const Nanos out = begins ? done.gradients - takes : kEarlier;
-      done.compute[task] = device.compute.Run(std::max(from, out), takes);
+      Nanos copied = begins ? done.gradients : kEarlier;
+      // Nor before the sums that it takes are there.
+      if (task + 1 == count) copied = std::max(copied, SumsTaken(v));
+      done.compute[task] = device.compute.Run(std::max(from, copied - takes), takes);
       if (first) device.begun = done.compute[task] - takes;
 
       for (int boundary : execution.outputs) MakeStash(execution, boundary, task, done);
@@ -324,11 +326,31 @@ class RelaxedStep {
     if (execution.kind == dispatch::ExecutionKind::kFused) {
       loss_ = std::max(loss_, d2h.Run(last, costs_.LossOut(execution.device)));
     }
+    const bool passed = execution.sum.given_to >= 0;
+    Lane& lane = passed ? devices_[execution.device].p2p : d2h;
+    const int taker =
+        passed ? plan::ShardOf(plan_, GroupOf(execution), execution.sum.given_to).device : -1;
     for (auto reference = execution.references.rbegin(); reference != execution.references.rend();
          ++reference) {
-      done.gradients = d2h.Run(last, costs_.GradientOut(*reference, execution.device));
+      done.gradients = lane.Run(last, passed ? costs_.SumTo(*reference, execution.device, taker)
+                                             : costs_.GradientOut(*reference, execution.device));
       if (reference == execution.references.rbegin()) done.last_gradient = done.gradients;
     }
+  }
+
+  // When they are with the execution that takes them.
+  Nanos SumsTaken(size_t v) const {
+    const dispatch::GroupExecution& execution = step_.executions[v];
+    Nanos at = kEarlier;
+    if (execution.sum.taken == 0) return at;
+    const plan::LayerGroup& group = GroupOf(execution);
+    const plan::Shard own = plan::ShardOf(plan_, group, execution.shard);
+    const size_t first = v - static_cast<size_t>(execution.shard);
+    for (int number = 0; number < execution.sum.taken; ++number) {
+      const int giver = plan::GiverOf(plan_, group, own, number);
+      at = std::max(at, done_[first + static_cast<size_t>(giver)].gradients);
+    }
+    return at;
   }
 
   Nanos Duration(const dispatch::GroupExecution& execution, bool first, bool last) {
@@ -411,70 +433,6 @@ class RelaxedStep {
 };
 
 }  // namespace
-
-StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan,
-                            bool one_for_all) {
-  StepExecutions step;
-  step.one_for_all = one_for_all;
-  const int forwards = static_cast<int>(plan.forward_groups.size());
-  const int backwards = static_cast<int>(plan.backward_groups.size());
-  const auto shards_of = [one_for_all](const plan::LayerGroup& group) {
-    return one_for_all ? 1 : group.devices.num_shards();
-  };
-  step.executions.reserve(forwards + backwards);
-  for (int f = 0; f < forwards; ++f) {
-    for (int shard = 0; shard < shards_of(plan.forward_groups[f]); ++shard) {
-      step.executions.push_back(
-          dispatch::PlannedExecution(model, plan, dispatch::ExecutionKind::kForward, f, shard));
-    }
-  }
-  for (int g = backwards - 1; g >= 0; --g) {
-    const dispatch::ExecutionKind kind =
-        g + 1 == backwards ? dispatch::ExecutionKind::kFused : dispatch::ExecutionKind::kBackward;
-    for (int shard = 0; shard < shards_of(plan.backward_groups[g]); ++shard) {
-      step.executions.push_back(dispatch::PlannedExecution(model, plan, kind, g, shard));
-    }
-  }
-  step.items.reserve(step.executions.size());
-  for (dispatch::GroupExecution& execution : step.executions)
-    step.items.push_back(dispatch::LayOutItems(model, plan, execution));
-  return step;
-}
-
-plan::DeviceSet AllDevices(const plan::Plan& shape) {
-  return plan::DeviceSet::All(static_cast<int>(shape.devices.size()), shape.replicas);
-}
-
-bool DevicesDoTheSame(const plan::Plan& plan) {
-  const plan::DeviceSet& all = plan.backward_groups.back().devices;
-  if (all.size() == 1 || all.num_shards() != all.size() || all.front() != 0) return false;
-  for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
-    for (const plan::LayerGroup& group : *groups) {
-      if (group.devices != all) return false;
-    }
-  }
-  return std::all_of(plan.devices.begin(), plan.devices.end(),
-                     [](const plan::DevicePlan& device) { return device.root == 0; });
-}
-
-bool AlikeMicrobatches(const plan::Plan& plan) {
-  return std::all_of(plan.forward_groups.begin(), plan.forward_groups.end(),
-                     [](const plan::LayerGroup& group) { return group.devices.size() == 1; }) &&
-         std::all_of(plan.backward_groups.begin(), plan.backward_groups.end(),
-                     [](const plan::LayerGroup& group) {
-                       return group.devices.size() == 1 && group.gradient_parts == 1;
-                     });
-}
-
-int SampleOfMicrobatches(const plan::Plan& plan) {
-  constexpr int kMany = 2048, kLeast = 512, kPart = 16, kLeastTasks = 4;
-  const int all = plan.num_microbatches, task_microbatches = plan.microbatches_per_forward_task;
-  if (all <= kMany || !AlikeMicrobatches(plan)) return all;
-  const int unit = 2 * std::lcm(task_microbatches, plan.replicas);
-  const int wanted = std::max({kLeast, all / kPart, kLeastTasks * task_microbatches});
-  const int sample = (wanted + unit - 1) / unit * unit;
-  return sample < all / 2 ? sample : all;
-}
 
 PlanBound Bounds::OfPlan(const plan::Plan& plan, const StepExecutions& step, int microbatches) {
   const int sample = microbatches > 0 ? microbatches : SampleOfMicrobatches(plan);

@@ -114,8 +114,8 @@ class Clock {
     }
     lane.gradient_waits = task->gradient_waits.size();
     const Nanos expected = command.header.expected;
-    lane.stall.emplace(gradient_times_, BackwardTaskOf(*task), task->layers, end - expected,
-                       expected);
+    lane.stall.emplace(gradient_times_, BackwardTaskOf(*task), task->layers, task->awaited,
+                       end - expected, expected);
     lane.end = end;
     lane.event = estimate_.events.size() - 1;
     GoOn(index);

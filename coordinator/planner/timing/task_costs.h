@@ -38,6 +38,8 @@ class TaskCosts {
     return std::min(loads_[device][block], passed_[from][device][block]);
   }
   Nanos GradientOut(int reference, int device) const { return gradients_[device][reference]; }
+  // The sum of one device to one that adds it to its own.
+  Nanos SumTo(int reference, int from, int to) const;
   // One boundary tensor of so many microbatches.
   Nanos HiddenIn(int boundary, int device, int task_microbatches) {
     return HiddenOf(boundary, task_microbatches).in[device];
@@ -80,6 +82,7 @@ class TaskCosts {
   }
   Streams& OfMany(int task_microbatches);
   Streams MakeStreams(int task_microbatches) const;
+  Nanos MakeSum(const model::ParamBlock& block, int from, int to) const;
   Hidden MakeHidden(Bytes size) const;
   const Hidden& HiddenOf(int boundary, int task_microbatches) {
     return Of(task_microbatches).hidden[size_[boundary]];
@@ -102,8 +105,9 @@ class TaskCosts {
     return log;
   }
 
-  std::vector<std::vector<Nanos>> loads_, gradients_;    // by device first
-  std::vector<std::vector<std::vector<Nanos>>> passed_;  // by device, device that takes it, block
+  std::vector<std::vector<Nanos>> loads_, gradients_;  // by device first
+  // By device, device that takes it, block; of devices that share a link to the host.
+  std::vector<std::vector<std::vector<Nanos>>> passed_, sums_;
   std::vector<Nanos> loss_out_;
   std::vector<std::vector<Nanos>> updates_, norms_;  // by the logarithm of the parts first
 };

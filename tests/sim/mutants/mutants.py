@@ -26,6 +26,7 @@ class Mutant(NamedTuple):
 
 
 BUILDER = "coordinator/dispatch/graph/step_builder.cc"
+GRADIENTS = "coordinator/dispatch/graph/gradient_nodes.cc"
 MEMORY = "coordinator/dispatch/memory/"
 FRONTIER = "coordinator/recovery/frontier.cc"
 RUNNER = "coordinator/runner/job_runner.cc"
@@ -33,19 +34,31 @@ LANE_QUEUE = "common/command/lane_queue.cc"
 
 MUTANTS = [
     # Dependencies that are forgotten.
-    Mutant("update_without_gradients", BUILDER,
-           "if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);",
+    Mutant("update_without_gradients", GRADIENTS,
+           "for (NodeId commit : LastCommits(graph_.execution(execution))) after.push_back(commit);",
            "static_cast<void>(execution);"),
     Mutant("bank_waits_for_one_shard_only", BUILDER,
            "const int64_t before = BackwardOf(group, microbatch);",
            "const int64_t before = backward_executions_[group][0];"),
     Mutant("part_begins_over_the_one_before", BUILDER,
-           "graph_.node(compute).part_before = execution.last_d2h;",
+           "graph_.node(compute).gradient_copies = execution.last_sum;",
            ""),
     Mutant("gradient_written_before_its_copy", "coordinator/dispatch/issue/command_writer.cc",
-           "waits.push_back({static_cast<uint32_t>(out.lane), out.value});",
-           "waits.push_back({static_cast<uint32_t>(out.lane), out.value - 1});"),
-    Mutant("update_during_checkpoint", BUILDER,
+           "waits.push_back({static_cast<uint32_t>(copy.lane), copy.value});",
+           "waits.push_back({static_cast<uint32_t>(copy.lane), copy.value - 1});"),
+    Mutant("sum_of_another_device_not_awaited", BUILDER,
+           "graph_.node(compute).gradient_copies = SumsTaken(execution);",
+           "SumsTaken(execution);"),
+    Mutant("only_the_last_of_several_sums_awaited", GRADIENTS,
+           "graph_.AddDep(CopyOf(last, i), CopyOf(before, i));",
+           ""),
+    Mutant("sum_sent_into_memory_in_use", "coordinator/dispatch/memory/memory_admission.cc",
+           "use(MemoryOf(taker).waits(taker.first_gradient + node.position));",
+           "static_cast<void>(taker);"),
+    Mutant("bank_free_before_the_sum_of_all_devices_is_out", GRADIENTS,
+           "if (of->taker < 0) return nodes;",
+           "return nodes;"),
+    Mutant("update_during_checkpoint", GRADIENTS,
            "AddHost(NodeKind::kUpdate, block, {last_checkpoint_, initialized_});",
            "AddHost(NodeKind::kUpdate, block, {initialized_});"),
     Mutant("weights_before_their_update", BUILDER,
@@ -54,7 +67,7 @@ MUTANTS = [
     Mutant("weights_passed_on_before_they_are_there", BUILDER,
            "{source.loads[there - source.blocks.begin()]});",
            "{});"),
-    Mutant("scalars_without_losses", BUILDER,
+    Mutant("scalars_without_losses", GRADIENTS,
            "for (NodeId loss : losses_) graph_.AddDep(scalars, loss);",
            "static_cast<void>(scalars);"),
     # Fences that are missing: what is read, or may be read again, is overwritten.
@@ -101,13 +114,16 @@ MUTANTS = [
            "const bool missing = kept[b] || !Stashed(b, task);",
            "const bool missing = !kept[b] && !Stashed(b, task);"),
     Mutant("lost_output_gradient_counts", FRONTIER,
-           "      work_.backward[group + 1][ShardWith(above, m)] = true;",
+           "      more |= RunPartWith(group + 1, m);",
            "      more = false;"),
     Mutant("output_gradients_of_one_shard_only", FRONTIER,
-           "      work_.backward[group + 1][ShardWith(above, m)] = true;",
-           "      more = false, work_.backward[group + 1][ShardWith(above, shard.first)] = true;"),
+           "      more |= RunPartWith(group + 1, m);",
+           "      RunPartWith(group + 1, shard.first);"),
+    Mutant("one_shard_of_a_part_runs_alone", FRONTIER,
+           "const size_t last = ShardWith(of, first + part - 1);",
+           "const size_t last = ShardWith(of, first);"),
     Mutant("one_part_counts_as_all", FRONTIER,
-           "return HoldsAll(kind, index, shard.first / part, shard.count / part);",
+           "return HoldsAll(kind, index, shard.first / part, std::max(shard.count / part, 1));",
            "return HoldsAll(kind, index, shard.first / part, 1);"),
     # Generations.
     Mutant("records_read_while_others_write", RUNNER,

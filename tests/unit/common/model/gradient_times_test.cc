@@ -36,7 +36,8 @@ TEST(GradientTimesTest, ABackwardCountsAsTwoForwards) {
 // Each layer is late by what its buffers are, and by what the ones before it were.
 TEST(GradientTimesTest, ATaskStallsWhereABufferIsFreeTooLate) {
   const GradientTimes times(Model());
-  GradientStall stall(times, BackwardTask::kKept, {1, 3}, Nanos(1000), Nanos(300));
+  GradientStall stall(times, BackwardTask::kKept, {1, 3}, Awaited::kBuffers, Nanos(1000),
+                      Nanos(300));
   stall.FreeAt(3, Nanos(900));
   EXPECT_EQ(stall.total(), Nanos(0));
   stall.FreeAt(2, Nanos(1150));  // it comes there at 1100

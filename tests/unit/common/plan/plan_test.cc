@@ -1,8 +1,11 @@
 #include "common/plan/plan.h"
 
+#include <initializer_list>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/command/command.h"
 #include "common/command/lane_queue.h"
 #include "common/command/objects.h"
@@ -292,6 +295,59 @@ TEST(LaneQueueTest, QuiesceLetsTheRunningOneFinishUnsignalled) {
   EXPECT_FALSE(queue.Start(4).ok());
   EXPECT_TRUE(queue.Start(5).ok());
   EXPECT_TRUE(queue.Push(5, Next(0, 1)).ok());
+}
+
+// "2 of its own" microbatches, "<1 <0": it takes the sums of these shards, ">3": and gives its own.
+std::string SumsText(const Plan& plan, const LayerGroup& group) {
+  std::string text;
+  for (int number = 0; number < group.devices.num_shards(); ++number) {
+    const Shard shard = ShardOf(plan, group, number);
+    const ShardSum sum = SumOf(plan, group, shard);
+    absl::StrAppend(&text, number > 0 ? ", " : "", sum.microbatches);
+    for (int taken = 0; taken < sum.taken; ++taken) {
+      absl::StrAppend(&text, " <", GiverOf(plan, group, shard, taken));
+    }
+    if (sum.given_to >= 0) absl::StrAppend(&text, " >", sum.given_to);
+  }
+  return text;
+}
+
+TEST(PlanTest, ShardsOfAPartAddUpInATree) {
+  Plan plan;
+  plan.replicas = plan.num_microbatches = 16;
+  const auto sums = [&](std::initializer_list<int> devices, int parts) -> std::string {
+    const LayerGroup group{.layers = {0, 0}, .devices = devices, .gradient_parts = parts};
+    return CanAddUp(plan, group, parts) ? SumsText(plan, group) : "cannot";
+  };
+  EXPECT_EQ(sums({0}, 1), "16");
+  EXPECT_EQ(sums({0}, 4), "4");
+  EXPECT_EQ(sums({0, 1}, 2), "8, 8");
+  EXPECT_EQ(sums({0, 1}, 1), "8 >1, 8 <0");
+  EXPECT_EQ(sums({0, 1, 2, 3}, 2), "4 >1, 4 <0, 4 >3, 4 <2");
+  EXPECT_EQ(sums({0, 1, 2, 3}, 1), "4 >1, 4 <0 >3, 4 >3, 4 <2 <1");
+  EXPECT_EQ(sums({0, 0, 1, 2}, 1), "8 >2, 4 >2, 4 <1 <0");
+  EXPECT_EQ(sums({0, 1, 2, 2}, 1), "4 >1, 4 <0 >2, 8 <1");
+  EXPECT_EQ(sums({0, 0, 1, 1}, 2), "8, 8");
+  EXPECT_EQ(sums({0, 0, 0, 1}, 2), "cannot");
+  EXPECT_EQ(sums({0, 0, 0, 1}, 4), "4, 4");
+  EXPECT_EQ(sums({0, 1, 1, 2}, 1), "cannot");
+}
+
+TEST(PlanTest, OnlyDevicesOfOneRootAddUpWhereAPlanIsSought) {
+  Plan plan;
+  plan.replicas = plan.num_microbatches = 16;
+  plan.devices.resize(4);
+  const auto fewest = [&](std::initializer_list<int> devices, std::vector<int> roots) {
+    for (size_t d = 0; d < roots.size(); ++d) plan.devices[d].root = roots[d];
+    return FewestParts(plan, {.layers = {0, 0}, .devices = devices});
+  };
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {0, 0, 0, 0}), 4);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 1, 1}), 1);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 2, 2}), 2);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 2, 2, 1}), 4);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 0, 0}), 4);
+  EXPECT_EQ(fewest({0, 0, 1, 1}, {0, 0, 0, 0}), 2);
+  EXPECT_EQ(fewest({0, 0, 0, 1}, {1, 1, 1, 1}), 4);
 }
 
 }  // namespace

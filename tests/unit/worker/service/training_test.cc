@@ -260,8 +260,9 @@ TEST_F(Qwen3KeptActivationsTest, ChangeNoBit) { RunAll(); }
 // stashes and activations kept or not; also when a worker dies. The plain trainer sums as they do.
 class ReplicasTrainingTest : public TrainingTest {
  protected:
-  // Gradients leave in as few parts as there can be, or (`parts`) in so many; -1: one group's in
-  // few, the next one's in many.
+  // Gradients leave in as few parts as each device can make by itself, or (`parts`) in so many,
+  // which devices add up among themselves if these are fewer; -1: one group's in few, the next
+  // one's in many.
   enum class Mode { kPipeline, kData, kMixed };
   testing_support::MiniJob ReplicaJob(Mode mode, int devices, bool keeps, double max_grad_norm,
                                       int parts = 0) {
@@ -289,7 +290,8 @@ class ReplicasTrainingTest : public TrainingTest {
     for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
       plan::LayerGroup& group = plan.backward_groups[g];
       const int wanted = parts >= 0 ? parts : g % 2 == 0 ? 1 : 4;
-      group.gradient_parts = std::max(wanted, group.devices.size());
+      const bool can = parts > 0 && plan::CanAddUp(plan, group, parts);
+      group.gradient_parts = can ? parts : std::max(wanted, group.devices.size());
     }
     plan::TieParts(model_, plan);
     plan.gradient_ring = plan::ArenaLayout::MinimalRing(model_, plan);
@@ -304,6 +306,9 @@ TEST_F(ReplicasTrainingTest, SameBitsInBothModesOnAnyDevices) {
                                                    {Mode::kData, 2, 2, true},
                                                    {Mode::kData, 2, 4, false},
                                                    {Mode::kData, 4, 4, false},
+                                                   {Mode::kData, 2, 1, true},
+                                                   {Mode::kData, 4, 2, false},
+                                                   {Mode::kData, 4, 1, true},
                                                    {Mode::kPipeline, 2, 1, true},
                                                    {Mode::kPipeline, 2, 2, false},
                                                    {Mode::kPipeline, 2, -1, true},

@@ -154,7 +154,7 @@ TEST(SumEdgeTest, FirstAndLastTaskOfAReplicaAndTheLastOfItsPart) {
   plan.num_microbatches = 4;
   const auto edges = [&](int replicas, int parts) {
     plan.replicas = replicas;
-    execution.part_microbatches = plan.num_microbatches / parts;
+    execution.sum.microbatches = plan.num_microbatches / parts;
     std::vector<int> bits;  // set 1, added up 2, stored 4
     for (int position = 0; position < 4; ++position) {
       bits.push_back(static_cast<int>(EdgeOf(plan, execution, position)));
@@ -166,6 +166,8 @@ TEST(SumEdgeTest, FirstAndLastTaskOfAReplicaAndTheLastOfItsPart) {
   EXPECT_THAT(edges(2, 2), ElementsAre(1, 6, 1, 6));
   EXPECT_THAT(edges(4, 1), ElementsAre(3, 3, 3, 7));
   EXPECT_THAT(edges(4, 2), ElementsAre(3, 7, 3, 7));
+  execution.sum.given_to = 1;  // the sum goes to another device, which stores it
+  EXPECT_THAT(edges(4, 1), ElementsAre(3, 3, 3, 3));
 }
 
 TEST(ModelledClockTest, LanesThatShareALinkTakeTurns) {

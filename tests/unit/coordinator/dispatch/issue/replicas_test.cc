@@ -438,7 +438,10 @@ TEST_F(ReplicasTest, PlansThatDoNotDivideAreRefused) {
   refused("forward group of layers 1 to 1 on device 2 of 2");
   plan.backward_groups[1].devices = {0, 1};
   plan.forward_groups[1].devices = {0, 1};
-  refused("1 parts of gradients (gradient_parts) do not divide 4 replicas on 2 devices");
+  EXPECT_TRUE(plan::CheckPlan(model_, plan).ok());  // one part: they add it up among themselves
+  plan.backward_groups[1].devices = {0, 0, 0, 1};
+  refused("devices 0+0+0+1 cannot add up gradients in 1 part (gradient_parts)");
+  plan.backward_groups[1].devices = {0, 1};
   plan.backward_groups[1].gradient_parts = 2;
   EXPECT_TRUE(plan::CheckPlan(model_, plan).ok());
   plan.microbatches_per_forward_task = 4;
