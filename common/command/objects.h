@@ -28,7 +28,7 @@ enum class ObjectKind : uint8_t {
                // several; version s+1. Writer: swapper
   kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
                       // swapper
-  kLoss,   // microbatch: part of the gradients; the LossSlots of its microbatches; s+1. Those of
+  kLoss,   // microbatch: one of Plan::loss_parts; the LossSlots of its microbatches; s+1. Those of
            // all parts follow each other in the arena. Writer: swapper
   kBatch,  // index: 0/1 (step parity): inputs of the global batch (LayOutBatch); s+1. Writer: host
            // worker

@@ -47,7 +47,7 @@ class ArenaLayout {
   }
   Bytes Norm(int block) const { return norms_begin_ + Bytes(sizeof(command::NormSlot)) * block; }
   Bytes Loss(int part = 0) const { return loss_begin_ + loss_bytes_ * part; }
-  Bytes loss_bytes() const { return loss_bytes_; }  // of a part's LossSlots
+  Bytes loss_bytes() const { return loss_bytes_; }  // of one of loss_parts' LossSlots
   bool HasStash(int boundary) const { return stashes_[boundary].begin.count() >= 0; }
   // Always stashed here, for the backward; the other boundaries that have a stash only pass
   // through.

@@ -72,10 +72,9 @@ struct StepWork {
 // Derives it top down: a shard of a group whose gradients of the shard's parts are not all
 // committed runs from its stash and the committed gradient of its output, and so do the shards that
 // add up a part with it; where that gradient is missing, the shards of the group above that make it
-// (the forward tasks) run again. So one device may be
-// groups ahead of another, and keeps its lead. What devices kept is forgotten: the forward that
-// makes it runs again. Internal when a group would have to run whose old weights are gone: the
-// records then contradict the rules of section 3.
+// (the forward tasks) run again. So one device may be groups ahead of another, and keeps its lead.
+// What devices kept is forgotten: the forward that makes it runs again. Internal when a group would
+// have to run whose old weights are gone: the records then contradict the rules of section 3.
 absl::StatusOr<StepWork> DeriveStepWork(const model::ModelSpec& model, const plan::Plan& plan,
                                         const plan::ArenaLayout& layout, const Frontier& frontier,
                                         int64_t step);

@@ -19,7 +19,7 @@ enum class Content : uint8_t {
   kParameter,         // index: block; version: updates in it
   kActivation,        // index: boundary; version: step
   kBoundaryGradient,  // index: boundary; version: step
-  kGradient,          // index: reference; microbatch: those of the buffer below are summed;
+  kGradient,          // index: reference; the sum of microbatches `first` to `microbatch` - 1;
                       // version: step
   kBatchInput,        // index: its number; version: step
   kKept,              // index: first layer; version: step; what a forward left for its backward
@@ -31,6 +31,7 @@ struct Tag {
   int index = 0;
   int microbatch = 0;
   int64_t version = 0;
+  int first = 0;
   bool operator==(const Tag&) const = default;
 };
 std::string DebugString(const Tag& tag);

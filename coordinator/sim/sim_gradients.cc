@@ -53,12 +53,15 @@ int SimWorld::FirstOfSum(const command::ComputeTask& task) const {
 absl::Status SimWorld::StartOwnSum(uint64_t id, const command::ComputeTask& task,
                                    const command::WeightBinding& gradient, int64_t step,
                                    ShadowMemory& memory) const {
+  const int of_replica = plan_.replica_microbatches();
   const Bytes size = AccumulatorSize(gradient.reference);
   const Bytes own =
       gradient.offset + size.AlignUp(kSlotAlignment) * model::WaitingSums(task.replica);
   if (!task.first_microbatch) {
     HARMONY_RETURN_IF_ERROR(
-        memory.Expect(own, size, Gradient(gradient.reference, task.microbatch, step)));
+        memory.Expect(own, size,
+                      Gradient(gradient.reference, task.microbatch / of_replica * of_replica,
+                               task.microbatch, step)));
   }
   return memory.BeginWrite(id, own, size);
 }
@@ -79,11 +82,12 @@ absl::Status SimWorld::StartAddition(uint64_t id, const command::ComputeTask& ta
   int end = FirstOfSum(task);  // replicas below are in the buffers before
   for (int buffer = 0; buffer < waiting; ++buffer) {
     // The largest power of two of replicas that is left of those before this one.
-    const int left = replica - end;
+    const int left = replica - end, first = end;
     end += 1 << (31 - std::countl_zero(static_cast<uint32_t>(left)));
     if (buffer < sum.taken && !all_there) continue;  // may still be on its way
-    HARMONY_RETURN_IF_ERROR(memory.Expect(gradient.offset + stride * buffer, size,
-                                          Gradient(gradient.reference, end * of_replica, step)));
+    HARMONY_RETURN_IF_ERROR(
+        memory.Expect(gradient.offset + stride * buffer, size,
+                      Gradient(gradient.reference, first * of_replica, end * of_replica, step)));
   }
   const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
   if (additions == 0) return absl::OkStatus();

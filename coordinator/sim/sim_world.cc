@@ -168,9 +168,11 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
     const Bytes size = AccumulatorSize(gradient.reference);
     const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
     const int buffer = model::WaitingSums(task.replica) - additions;
+    const int of_replica = plan_.replica_microbatches();
+    const int first = (m / of_replica + 1 - (1 << additions)) * of_replica;
     memory.Put(gradient.offset + size.AlignUp(kSlotAlignment) * buffer,
                task.stores_gradients ? GradientSize(gradient.reference) : size,
-               Gradient(gradient.reference, m + 1, step));
+               Gradient(gradient.reference, first, m + 1, step));
   }
   for (const command::OutputBinding& output : task.outputs) {
     const Bytes size = BoundarySize(output.boundary);
@@ -246,7 +248,7 @@ absl::Status SimWorld::CompleteCopy(const command::Transfer& copy) {
   Tag tag;
   switch (key.kind) {
     case command::ObjectKind::kGradient:
-      tag = Gradient(key.index, EndOf(key.index, key.microbatch), step);
+      tag = PartOf(key.index, key.microbatch, step);
       break;
     case command::ObjectKind::kStash:
       for (int i = 0; i < plan_.microbatches_per_forward_task; ++i) {
@@ -306,8 +308,8 @@ absl::Status SimWorld::CheckGradients(const command::HostTask& task, int64_t ste
       }
       const command::ObjectView& record = records_[*next];
       HARMONY_RETURN_IF_ERROR(ExpectClean(key, step + 1));
-      HARMONY_RETURN_IF_ERROR(arena_.Expect(record.offset, record.size,
-                                            Gradient(*reference, EndOf(*reference, part), step)));
+      HARMONY_RETURN_IF_ERROR(
+          arena_.Expect(record.offset, record.size, PartOf(*reference, part, step)));
     }
   }
   if (next == task.gradient_records.end()) return absl::OkStatus();

@@ -16,9 +16,9 @@
 
 namespace harmony::sim {
 
-// Of a buffer with all microbatches below `end` of those that are in it.
-inline Tag Gradient(int reference, int end, int64_t step) {
-  return {Content::kGradient, reference, end, step};
+// The sum of microbatches `first` to `end` - 1.
+inline Tag Gradient(int reference, int first, int end, int64_t step) {
+  return {Content::kGradient, reference, end, step, first};
 }
 
 // Ids of running commands are unique per lane and generation only; devices are cleared between
@@ -70,10 +70,11 @@ class SimWorld {
                              ShadowMemory& memory) const;
   int FirstOfSum(const command::ComputeTask& task) const;
   absl::Status CheckPart(const command::ComputeTask& task) const;
-  // Behind the last microbatch of a part of a reference's gradient.
-  int EndOf(int reference, int part) const {
+  // A part of a reference's gradient.
+  Tag PartOf(int reference, int part, int64_t step) const {
     const int layer = model_.references[reference].layer;
-    return (part + 1) * plan_.part_microbatches(plan::BackwardGroupOf(plan_, layer));
+    const int each = plan_.part_microbatches(plan::BackwardGroupOf(plan_, layer));
+    return Gradient(reference, part * each, (part + 1) * each, step);
   }
   ShadowMemory& MemoryOf(const command::Endpoint& end) {
     return end.device < 0 ? arena_ : devices_[end.device];

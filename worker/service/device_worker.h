@@ -38,8 +38,8 @@ class DeviceWorker {
   absl::Status SetUpJob(const runtime::AttachedJob& job);
   void EndJob();
 
-  // Runs one compute task, which waits by `await` for buffers of gradients that are not free yet
-  // (ComputeTask::gradient_waits; a task without them needs none).
+  // Runs one compute task, which waits by `await` for buffers of gradients that are not free yet,
+  // or for sums of other devices (ComputeTask::gradient_waits; a task without them needs none).
   // Errors name step (from 1), layers and microbatch. InvalidArgument: a binding is missing or lies
   // outside the resident part; else see LayerRunner.
   absl::Status Run(const command::Command& command, const runtime::AwaitSemaphore& await = {});

@@ -17,7 +17,8 @@
 namespace harmony::dispatch {
 
 // What a task does with gradients besides adding to them: bits for setting them (the first of its
-// replica), adding up sums (the last one), storing them (the last of its part).
+// replica), adding up sums (the last one), storing them (the last of its part,
+// on the device that sends the part to the host).
 enum class SumEdge : uint8_t { kNone = 0, kFirst = 1, kLast = 2, kStored = 4 };
 SumEdge EdgeOf(const plan::Plan& plan, const GroupExecution& execution, int position);
 

@@ -52,11 +52,17 @@ NodeId StepBuilder::SumsTaken(const GroupExecution& execution) {
 }
 
 absl::InlinedVector<NodeId, 4> StepBuilder::LastCommits(const GroupExecution& execution) const {
+  const plan::LayerGroup& group = plan_.backward_groups[execution.group];
+  const int part = plan_.part_microbatches(group);
+  if (part <= execution.shard_count) return {execution.last_d2h};
+  const int first = execution.shard_first / part * part;
   absl::InlinedVector<NodeId, 4> nodes;
-  for (const GroupExecution* of = &execution;; of = &graph_.execution(of->taker)) {
-    if (of->last_d2h != kNoNode) nodes.push_back(of->last_d2h);
-    if (of->taker < 0) return nodes;
+  for (int shard = plan::ShardWith(plan_, group, first);
+       shard <= plan::ShardWith(plan_, group, first + part - 1); ++shard) {
+    const int64_t id = backward_executions_[execution.group][shard];
+    if (id >= 0) nodes.push_back(graph_.execution(id).last_d2h);
   }
+  return nodes;
 }
 
 void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
@@ -76,8 +82,7 @@ void StepBuilder::AddHostTasks(const recovery::StepWork& work) {
   std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
     for (int64_t execution : backward_executions_[g]) {
-      if (execution < 0) continue;
-      for (NodeId commit : LastCommits(graph_.execution(execution))) after.push_back(commit);
+      if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);
     }
     // Blocks whose gradients are complete with this group's: a tied one's with its first reference.
     for (int block = static_cast<int>(model_.blocks.size()) - 1; block >= 0; --block) {

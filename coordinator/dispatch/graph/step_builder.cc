@@ -401,8 +401,8 @@ void StepBuilder::AddBankRelease(const GroupExecution& execution, int microbatch
   if (maker >= groups) return;
   // The microbatch's place in the bank is free once the shard that read what is in it has committed
   // all that it makes, and so has the one that made it: the reader may have got it from the maker's
-  // device, long before the maker's copy into the bank; and what is uncommitted of the maker would
-  // have it run again.
+  // device, long before the maker's copy into the bank; and what is uncommitted of the maker, or of
+  // a shard that adds up gradients with either, would have it run again.
   for (const int group : {maker, maker - 1}) {
     const int64_t before = BackwardOf(group, microbatch);
     if (before < 0) continue;

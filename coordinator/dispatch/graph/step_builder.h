@@ -66,7 +66,8 @@ class StepBuilder {
   // Those that the execution takes from others: the copies come one after the other, so that it
   // waits for the last of them only, which it returns.
   NodeId SumsTaken(const GroupExecution& execution);
-  // What the execution, and who takes its sums, commits last.
+  // What the execution commits last, and those that add up a part with it, which would run again
+  // with it.
   absl::InlinedVector<NodeId, 4> LastCommits(const GroupExecution& execution) const;
   void AddHostTasks(const recovery::StepWork& work);
   // Waits for the nodes in `after` and empties it.

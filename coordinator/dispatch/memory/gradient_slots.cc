@@ -132,7 +132,7 @@ bool GradientSlots::IsDue(const PieceRequest& request) const {
   return std::any_of(request.executions.begin(), request.executions.end(), [&](int64_t id) {
     const GroupExecution& execution = graph_.execution(id);
     const int issued = static_cast<int>(execution.microbatches.size()) - execution.compute_left;
-    return issued >= execution.sum.microbatches;
+    return execution.sum.given_to < 0 && issued >= execution.sum.microbatches;
   });
 }
 

@@ -230,7 +230,8 @@ class RelaxedStep {
       if (chained) from = std::max(from, Arrival(v, m, slot));
       if (!fresh) from = std::max(from, done.out[task - execution.slots]);
       const bool begins = task % part == 0, ends = (task + 1) % part == 0;
-      const Nanos takes = begins || ends ? duration(begins, ends) : middle;
+      const bool stores = ends && execution.sum.given_to < 0;
+      const Nanos takes = begins || ends ? duration(begins, stores) : middle;
       const bool first = device.compute.busy == Nanos();
       // It ends no earlier than the gradients of the part before are out.
       Nanos copied = begins ? done.gradients : kEarlier;

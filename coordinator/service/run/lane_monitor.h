@@ -32,7 +32,7 @@ struct CommandLabel {
   int last = 0;            // last layer; destination device
   int microbatch = 0;      // of a compute task, as ComputeTask counts
   int64_t samples = 0;     // of a compute task
-  bool may_stall = false;  // likewise: it waits for gradients to leave, on its way
+  bool may_stall = false;  // likewise: it waits for gradients to leave, or to come, on its way
   int64_t bytes = 0;       // of a transfer
   int64_t step = 0;        // index, from 0
 };
