@@ -9,9 +9,9 @@
 //
 // A device that runs an aligned range of replicas (0-3, or 4-5) adds up their part of the tree by
 // itself and sends one gradient, to the host or to a device that has added up the range beside it
-// (plan::SumOf); the host adds up the parts in the tree that is left. To go through
-// a range in order, a device keeps the sums that wait for their other half: of replica number j of
-// the range one for each bit that is set in j. PURE.
+// (plan::SumOf); the host adds up the parts in the tree that is left. To go through a range in
+// order, a device keeps the sums that wait for their other half: of replica number j of the range
+// one for each bit that is set in j. PURE.
 
 #include <bit>
 #include <cstddef>

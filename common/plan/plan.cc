@@ -70,14 +70,15 @@ absl::Status CheckReplicas(const Plan& plan) {
   }
   for (const LayerGroup& group : plan.backward_groups) {
     const int parts = group.gradient_parts;
+    const bool divides = parts >= 1 && plan.replicas % parts == 0;
+    if (divides && CanAddUp(plan, group, parts)) continue;
     const std::string name = absl::StrCat("plan: backward group of layers ", group.layers.first,
                                           " to ", group.layers.last, ": ");
-    if (parts < 1 || plan.replicas % parts != 0) {
+    if (!divides) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, parts, " parts of gradients (gradient_parts) do not divide ",
                        plan.replicas, " replicas"));
     }
-    if (CanAddUp(plan, group, parts)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(name, "devices ", group.devices.ToString(), " cannot add up gradients in ",
                      parts, parts > 1 ? " parts" : " part",

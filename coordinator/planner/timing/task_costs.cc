@@ -30,7 +30,6 @@ TaskCosts::TaskCosts(const model::ModelSpec& model, const plan::Plan& shape,
     loss_out_.push_back(Copy(command::LaneKind::kD2H, d, -1, losses, command::TrafficClass::kLoss));
   }
   passed_.assign(devices, std::vector<std::vector<Nanos>>(devices));
-  sums_.assign(devices, std::vector<std::vector<Nanos>>(devices));
   for (int from = 0; from < devices; ++from) {
     for (int to = 0; to < devices; ++to) {
       if (to == from || shape.devices[from].root == 0 ||
@@ -40,7 +39,6 @@ TaskCosts::TaskCosts(const model::ModelSpec& model, const plan::Plan& shape,
       for (const model::ParamBlock& block : model.blocks) {
         passed_[from][to].push_back(Copy(command::LaneKind::kP2P, from, to, block.weight_bytes,
                                          command::TrafficClass::kBoundary));
-        sums_[from][to].push_back(MakeSum(block, from, to));
       }
     }
   }
@@ -70,13 +68,8 @@ Nanos TaskCosts::ComputeAlone(int layer, int device) {
 }
 
 Nanos TaskCosts::SumTo(int reference, int from, int to) const {
-  const int block = spec_.references[reference].block;
-  const std::vector<Nanos>& known = sums_[from][to];
-  return known.empty() ? MakeSum(spec_.blocks[block], from, to) : known[block];
-}
-
-Nanos TaskCosts::MakeSum(const model::ParamBlock& block, int from, int to) const {
-  return Copy(command::LaneKind::kP2P, from, to, block.accumulator_bytes,
+  return Copy(command::LaneKind::kP2P, from, to,
+              spec_.blocks[spec_.references[reference].block].accumulator_bytes,
               command::TrafficClass::kBoundary);
 }
 

@@ -82,7 +82,6 @@ class TaskCosts {
   }
   Streams& OfMany(int task_microbatches);
   Streams MakeStreams(int task_microbatches) const;
-  Nanos MakeSum(const model::ParamBlock& block, int from, int to) const;
   Hidden MakeHidden(Bytes size) const;
   const Hidden& HiddenOf(int boundary, int task_microbatches) {
     return Of(task_microbatches).hidden[size_[boundary]];
@@ -107,7 +106,7 @@ class TaskCosts {
 
   std::vector<std::vector<Nanos>> loads_, gradients_;  // by device first
   // By device, device that takes it, block; of devices that share a link to the host.
-  std::vector<std::vector<std::vector<Nanos>>> passed_, sums_;
+  std::vector<std::vector<std::vector<Nanos>>> passed_;
   std::vector<Nanos> loss_out_;
   std::vector<std::vector<Nanos>> updates_, norms_;  // by the logarithm of the parts first
 };

@@ -3,9 +3,13 @@
 // A model of three layers (embedding, one block, head), a plan for two devices, and a clock that
 // counts in whole units, for tests that compare with exact tables.
 
+#include <utility>
+#include <vector>
+
 #include "common/model/families/causal_lm.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/dispatch/issue/dispatcher.h"
+#include "gtest/gtest.h"
 
 namespace harmony::dispatch {
 
@@ -55,5 +59,27 @@ class UnitCosts : public CostModel {
     return Nanos(task->kind == command::TaskKind::kForward ? 2 : 4);
   }
 };
+
+// All commands of the first step, or of what the records leave of it, to a dispatcher that is told
+// that each has completed.
+inline std::vector<command::Command> CommandsOfOneStep(
+    const model::ModelSpec& model, const plan::Plan& plan, const CostModel& costs,
+    absl::Span<const command::ObjectView> records = {}) {
+  Dispatcher dispatcher(model, plan, costs, {.first_step = 0, .end_step = 1});
+  const absl::Status begun = dispatcher.BeginGeneration(1, records);
+  EXPECT_TRUE(begun.ok()) << begun;
+  std::vector<command::Command> all;
+  while (begun.ok() && !dispatcher.done()) {
+    absl::StatusOr<std::vector<command::Command>> commands = dispatcher.NextCommands();
+    EXPECT_TRUE(commands.ok()) << commands.status();
+    if (!commands.ok() || commands->empty()) break;
+    for (command::Command& command : *commands) {
+      dispatcher.OnLaneProgress(static_cast<int>(command.header.lane), command.header.signal_value);
+      all.push_back(std::move(command));
+    }
+  }
+  EXPECT_TRUE(dispatcher.done());
+  return all;
+}
 
 }  // namespace harmony::dispatch

@@ -47,21 +47,7 @@ class ReplicasTest : public ::testing::Test {
   // One step, or what is left of it: issues all there is, telling it that everything completes.
   std::vector<command::Command> Run(const plan::Plan& plan,
                                     absl::Span<const command::ObjectView> records = {}) {
-    Dispatcher dispatcher(model_, plan, costs_, {.first_step = 0, .end_step = 1});
-    const absl::Status begun = dispatcher.BeginGeneration(1, records);
-    EXPECT_TRUE(begun.ok()) << begun;
-    std::vector<command::Command> all;
-    while (begun.ok() && !dispatcher.done()) {
-      absl::StatusOr<std::vector<command::Command>> commands = dispatcher.NextCommands();
-      EXPECT_TRUE(commands.ok()) << commands.status();
-      if (!commands.ok() || commands->empty()) break;
-      for (command::Command& command : *commands) {
-        dispatcher.OnLaneProgress(static_cast<int>(command.header.lane),
-                                  command.header.signal_value);
-        all.push_back(std::move(command));
-      }
-    }
-    return all;
+    return CommandsOfOneStep(model_, plan, costs_, records);
   }
 
   // The commands of a lane, short: F0.1 a forward of layer 0, microbatch 1; [ and ] where a

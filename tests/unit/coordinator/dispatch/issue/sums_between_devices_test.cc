@@ -1,12 +1,8 @@
 // Gradients that devices add up among themselves: plan::SumOf.
 
-#include <algorithm>
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
-#include "coordinator/dispatch/issue/dispatcher.h"
 #include "coordinator/recovery/frontier.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -44,20 +40,7 @@ class SumsBetweenDevicesTest : public ::testing::Test {
 
   std::vector<command::Command> Commands() {
     const AnalyticCosts costs(model_, plan_, {});
-    Dispatcher dispatcher(model_, plan_, costs, {.first_step = 0, .end_step = 1});
-    EXPECT_EQ(dispatcher.BeginGeneration(1, {}), absl::OkStatus());
-    std::vector<command::Command> all;
-    while (!dispatcher.done()) {
-      absl::StatusOr<std::vector<command::Command>> commands = dispatcher.NextCommands();
-      if (!commands.ok() || commands->empty()) break;
-      for (command::Command& command : *commands) {
-        dispatcher.OnLaneProgress(static_cast<int>(command.header.lane),
-                                  command.header.signal_value);
-        all.push_back(std::move(command));
-      }
-    }
-    EXPECT_TRUE(dispatcher.done());
-    return all;
+    return CommandsOfOneStep(model_, plan_, costs);
   }
 
   const model::ModelSpec model_ = SmallModel(2);
