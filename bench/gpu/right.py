@@ -28,6 +28,8 @@ NARROW_CLOSE = exported_test.NARROW_CLOSE
 # The first are the likeliest to work, the next have our own kernels: dropout masks, the fused loss, attention.
 MODELS = ["mlp", "gpt2", "bert_fused", "bert_masked", "llama", "llama_long", "vit", "resnet", "t5", "cnn", "mixtral"]
 QUICK_MODELS = ["mlp", "bert_fused"]
+# Of the built-in families, without an export: LayerNorm; RMSNorm, rotary embedding and grouped queries; norms of queries.
+BUILT_IN, QUICK_BUILT_IN = ["gpt2-mini", "llama-tiny", "qwen3-tiny"], ["llama-tiny"]
 MANY_STEPS = 20
 KILL_STEPS = 300, 100  # so many that a small model's run is still going on when it is hit; with --quick
 ROLES = [("worker", 0), ("swapper", 0), ("host", 0), ("coordinator", 0)]
@@ -66,6 +68,12 @@ class Bench(exported_test.Exported):
     def gpu(self, times=1):
         """The same GPU as so many devices."""
         return ";".join([f"cuda:0,mem={'64MiB' if self.fake else '512MiB'}"] * times)
+
+    def train_built_in(self, preset, name, devices):
+        job, out = self.job(f"{preset}-{name}", model_name_or_path=preset, sequence_length=32, max_steps=exported_test.STEPS,
+                            optim="sgd", weight_decay=0, learning_rate=exported_test.LEARNING_RATE)
+        self.harmony("run", job, "--devices", devices, "--no-calibrate")
+        return out
 
     def state(self, out):
         """What has to be the same to the last bit."""
@@ -112,7 +120,11 @@ def compare(name, found, expected, close):
 def models(args, failures):
     """Five steps in fp32, on a GPU and on the CPU."""
     chosen = QUICK_MODELS if args.quick else MODELS
-    figures.note("models.expected", [f"models.{name}.losses_apart" for name in chosen])
+    presets = QUICK_BUILT_IN if args.quick else BUILT_IN
+    figures.note("models.expected", [f"models.{name}.losses_apart" for name in [*presets, *chosen]])
+    for preset in presets:
+        with figures.attempt(f"models.{preset}", failures), bench() as b:
+            compare(f"models.{preset}", b.train_built_in(preset, "gpu", b.gpu()), b.train_built_in(preset, "cpu", SIM), CLOSE)
     for name in chosen:
         with figures.attempt(f"models.{name}", failures), bench() as b:
             b.export(name)

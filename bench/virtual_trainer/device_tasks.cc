@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<DeviceTasks>> DeviceTasks::Create(
                            worker::CpuDevice::Create(options));
   worker::LayerChain layers = worker::MakeBuiltinLayers(
       costs.model(),
-      {.config = config, .tokens = costs.job().sequence_length, .padding_token = padding_token});
+      {.config = config, .tokens = costs.job().sequence_length, .padding_token = padding_token},
+      *device);
   return std::unique_ptr<DeviceTasks>(new DeviceTasks(costs, std::move(device), std::move(layers)));
 }
 

@@ -2,6 +2,7 @@
 
 // The machine as the planner sees it. PURE.
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -25,8 +26,16 @@ struct DeviceSpec {
   int cuda_ordinal = -1;
   Bytes memory;   // of the device
   Bytes context;  // of it, what a process takes before it computes, as a GPU's context does
-  // The hard cap: residency region and workspace together.
-  Bytes usable() const { return memory - context; }
+  // What a plan has: residency region, and workspace as models describe it.
+  Bytes usable() const { return memory - context - reserve(); }
+  // More workspace than that, on a GPU: models are described as the CPU's kernels compute them.
+  // There attention and norms come out of LibTorch's operations, a piece at a time
+  // (worker/models/attention_in_pieces.cc, portable_primitives.cc).
+  Bytes reserve() const {
+    if (kind == DeviceKind::kSim) return Bytes();
+    return std::min(kMostReserve, Bytes(memory.count() / 16));
+  }
+  static constexpr Bytes kMostReserve{int64_t{64} << 20};
   FlopsPerSecond flops;  // pacing; 0: none
   BytesPerSecond h2d, d2h, p2p;
   // Devices of the same root share one paced link to the host: in each direction it carries one

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -272,6 +273,30 @@ void LayerHarness::GradientsAccumulate() {
     for (size_t i = 0; i < once[g].size(); ++i) {
       const float expected = factor * once[g][i];
       ASSERT_NEAR(twice[g][i], expected, 1e-5 + 1e-4 * std::abs(expected)) << g << ", " << i;
+    }
+  }
+}
+
+void LayerHarness::AgreesWith(LayerCase& other) {
+  const auto compute = [&] {
+    std::vector<std::vector<float>> all = {{static_cast<float>(Value())}};
+    for (const auto& output : outputs_) all.push_back(output->Read());
+    Backward(worker::DeviceAddress(), /*add=*/false);
+    for (std::vector<float>& gradient : Gradients()) all.push_back(std::move(gradient));
+    return all;
+  };
+  const auto got = compute();
+  std::swap(subject_.layers, other.layers);
+  const auto expected = compute();
+  std::swap(subject_.layers, other.layers);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    double norm = 0;
+    for (float value : expected[i]) norm += static_cast<double>(value) * value;
+    const double scale =
+        std::sqrt(norm / static_cast<double>(std::max<size_t>(1, expected[i].size())));
+    for (size_t k = 0; k < expected[i].size(); ++k) {
+      ASSERT_NEAR(got[i][k], expected[i][k], 1e-5 * scale + 1e-5 * std::abs(expected[i][k]) + 1e-7)
+          << "layer " << layer_ << ", tensor " << i << ", number " << k;
     }
   }
 }

@@ -38,6 +38,9 @@ class LayerHarness {
   void KeptEqualsRecomputed();
   // Gradients of two microbatches add up in the buffer.
   void GradientsAccumulate();
+  // What another implementation of the layer computes, within the rounding of fp32: outputs or
+  // loss, and all gradients.
+  void AgreesWith(LayerCase& other);
   // A forward over three microbatches gives each the bits that it gets alone. Not of the last
   // layer.
   void SeveralMicrobatchesEqualOneByOne();

@@ -16,8 +16,8 @@ namespace harmony::testing_support {
 std::unique_ptr<worker::LayerRunner> MakeRunner(const model::ModelSpec& model,
                                                 const worker::BuiltinLayerOptions& options,
                                                 worker::CpuDevice& device) {
-  return std::make_unique<worker::LayerRunner>(model, worker::MakeBuiltinLayers(model, options),
-                                               device);
+  return std::make_unique<worker::LayerRunner>(
+      model, worker::MakeBuiltinLayers(model, options, device), device);
 }
 
 AlignedFloats::AlignedFloats(int64_t count) : count_(count) {
@@ -34,7 +34,8 @@ PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec&
       model_(*job::ModelOf(config, job)),
       job_(job),
       groups_(std::move(groups)),
-      runner_(MakeRunner(model_, {.config = config, .tokens = job.sequence_length}, device_)),
+      layers_{.config = config, .tokens = job.sequence_length},
+      runner_(MakeRunner(model_, layers_, device_)),
       replicas_(job.virtual_replicas > 0 ? job.virtual_replicas : job.AutoReplicas()),
       embedding_stash_(0),
       optimizer_threads_(optimizer_threads) {
@@ -61,8 +62,13 @@ PlainTrainer::PlainTrainer(const model::ModelConfig& config, const job::JobSpec&
 }
 
 void PlainTrainer::set_padding_token(int64_t token) {
-  runner_ = MakeRunner(
-      model_, {.config = config_, .tokens = job_.sequence_length, .padding_token = token}, device_);
+  layers_.padding_token = token;
+  runner_ = MakeRunner(model_, layers_, device_);
+}
+
+void PlainTrainer::ComputePortably() {
+  layers_.portable = true;
+  runner_ = MakeRunner(model_, layers_, device_);
 }
 
 void PlainTrainer::InitializeRandom(uint64_t seed) {

@@ -63,6 +63,8 @@ class PlainTrainer {
                std::vector<model::LayerRange> groups = {}, int optimizer_threads = 1);
 
   void set_padding_token(int64_t token);
+  // By what the layers are on devices other than the CPU.
+  void ComputePortably();
 
   const model::ModelSpec& model() const { return model_; }
   // What the layers read. REQUIRES: a model of fp32.
@@ -101,6 +103,7 @@ class PlainTrainer {
   job::JobSpec job_;
   std::vector<model::LayerRange> groups_;
   worker::CpuDevice device_;
+  worker::BuiltinLayerOptions layers_;
   std::unique_ptr<worker::LayerRunner> runner_;
   worker::BlockState StateOf(size_t block);
 

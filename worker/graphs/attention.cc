@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "worker/graphs/operator_parts.h"
+#include "worker/models/attention_in_pieces.h"
 
 namespace harmony::worker {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -13,7 +14,7 @@
 #include "common/base/units.h"
 #include "common/model/loss_chunks.h"
 #include "worker/graphs/operator_parts.h"
-#include "worker/models/linear_loss.h"
+#include "worker/models/primitives.h"
 
 namespace harmony::worker {
 namespace {
@@ -42,12 +43,12 @@ LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& rows_of_x,
   CheckLinearCrossEntropy(rows_of_x, given_weight, bias, given_labels, scale);
   const at::Tensor x = rows_of_x.contiguous(), weight = given_weight.contiguous();
   const int64_t classes = weight.size(0);
-  const std::vector<int32_t> labels = LabelsOf(given_labels, ignored, classes);
+  std::vector<int32_t> labels = LabelsOf(given_labels, ignored, classes);
   LinearLoss linear;
   linear.x = x;
   linear.weight = weight;
   if (bias.has_value()) linear.bias = *bias;
-  linear.labels = labels.data();
+  linear.labels = at::from_blob(labels.data(), {x.size(0)}, at::kInt);
   linear.chunk_rows = LossChunkRows(classes);
   linear.scale = scale.item<float>();
   linear.x_gradient = at::empty_like(x);
@@ -55,7 +56,7 @@ LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& rows_of_x,
   if (x.size(0) == 0) linear.weight_gradient.zero_();
   linear.sets_weight_gradient = true;
   linear.bias_gradient = at::zeros({bias.has_value() ? classes : 0}, x.options());
-  const double loss = RunLinearLoss(linear);
+  const double loss = CpuPrimitives().RunLinearLoss(linear);
   return {at::full({}, static_cast<float>(loss), x.options()), linear.x_gradient,
           linear.weight_gradient, linear.bias_gradient};
 }

@@ -40,18 +40,4 @@ void CheckLinearCrossEntropy(const at::Tensor& x, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias, const at::Tensor& labels,
                              const at::Tensor& scale);
 
-using AttentionResults = std::tuple<at::Tensor, at::Tensor>;
-using AttentionBackwardResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-// Attention out of LibTorch's products and sums. Results lie in memory as those of the CPU's
-// kernels do, since graphs take views of them. Throw c10::Error when the arguments do not fit each
-// other.
-AttentionResults AttentionInPieces(const at::Tensor& query, const at::Tensor& key,
-                                   const at::Tensor& value, bool causal,
-                                   const std::optional<at::Tensor>& mask,
-                                   std::optional<double> scale);
-AttentionBackwardResults AttentionInPiecesBackward(
-    const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
-    const at::Tensor& value, const at::Tensor& output, const at::Tensor& logarithms, bool causal,
-    const std::optional<at::Tensor>& mask, std::optional<double> scale);
-
 }  // namespace harmony::worker

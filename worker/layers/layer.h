@@ -1,8 +1,8 @@
 #pragma once
 
-// A layer's compute, whoever carries it out: the CPU kernels of the built-in families
-// (worker/models), graphs of ATen operations (worker/graphs), and later CUDA kernels. The code
-// above it (layer_runner.h) knows layers by this interface only.
+// A layer's compute, whoever carries it out: the built-in families' code (worker/models) or graphs
+// of ATen operations (worker/graphs), each on any device. The code above it (layer_runner.h) knows
+// layers by this interface only.
 
 #include <cstdint>
 #include <memory>

@@ -11,18 +11,9 @@
 #include "common/base/units.h"
 #include "common/model/model_config.h"
 #include "worker/models/layer_params.h"
+#include "worker/models/primitives.h"
 
 namespace harmony::worker {
-
-// One microbatch, or in a forward that keeps nothing several: hidden states are [samples * tokens,
-// C].
-struct BatchShape {
-  int64_t samples = 0;
-  int64_t tokens = 0;
-  int64_t microbatch = 0;  // samples of one
-  int64_t rows() const { return samples * tokens; }
-  int64_t microbatch_rows() const { return microbatch * tokens; }
-};
 
 // What a block's forward keeps for its backward, its input not included.
 struct BlockSaved {
@@ -32,7 +23,8 @@ struct BlockSaved {
 // Cuts a place into tensors, one behind the other, each at a multiple of kSlotAlignment.
 class KeptPlace {
  public:
-  KeptPlace(DeviceAddress begin, DType activations) : begin_(begin), activations_(activations) {}
+  KeptPlace(const Primitives& primitives, DeviceAddress begin, DType activations)
+      : primitives_(primitives), begin_(begin), activations_(activations) {}
   at::Tensor Take(at::IntArrayRef shape) { return Take(shape, activations_); }
   // Of what is fp32 in any case: what norms and attention keep of a row.
   at::Tensor TakeStatistic(at::IntArrayRef shape) { return Take(shape, DType::kF32); }
@@ -41,6 +33,7 @@ class KeptPlace {
  private:
   at::Tensor Take(at::IntArrayRef shape, DType dtype);
 
+  const Primitives& primitives_;
   const DeviceAddress begin_;
   const DType activations_;
   Bytes size_;
@@ -68,8 +61,9 @@ class Block {
                         at::Tensor& dx) = 0;
 };
 
-std::unique_ptr<Block> MakeGpt2Block(const model::ModelConfig& config);
-std::unique_ptr<Block> MakeLlamaBlock(const model::ModelConfig& config);
-std::unique_ptr<Block> MakeBlock(const model::ModelConfig& config);
+// The primitives outlive the block.
+std::unique_ptr<Block> MakeGpt2Block(const Primitives& with, const model::ModelConfig& config);
+std::unique_ptr<Block> MakeLlamaBlock(const Primitives& with, const model::ModelConfig& config);
+std::unique_ptr<Block> MakeBlock(const Primitives& with, const model::ModelConfig& config);
 
 }  // namespace harmony::worker

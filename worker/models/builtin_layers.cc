@@ -9,11 +9,11 @@
 #include "common/base/status.h"
 #include "common/command/objects.h"
 #include "common/model/families/causal_lm.h"
-#include "worker/device/cpu_memory.h"
 #include "worker/models/block.h"
 #include "worker/models/embedding.h"
 #include "worker/models/head.h"
 #include "worker/models/layer_params.h"
+#include "worker/models/primitives.h"
 
 namespace harmony::worker {
 namespace {
@@ -35,8 +35,16 @@ absl::Status Guarded(Body body) {
 
 // What all layers of a model share. It outlives them.
 struct BuiltinModel {
-  BuiltinModel(const model::ModelSpec& model, const BuiltinLayerOptions& options)
-      : model(model), options(options), block(MakeBlock(options.config)) {}
+  BuiltinModel(const model::ModelSpec& model, const BuiltinLayerOptions& options,
+               ComputeDevice& device)
+      : model(model),
+        options(options),
+        device(device),
+        portable(options.portable || device.target().kind != LayerTarget::Kind::kCpu
+                     ? MakePortablePrimitives(device.target())
+                     : nullptr),
+        with(portable ? *portable : CpuPrimitives()),
+        block(MakeBlock(with, options.config)) {}
 
   BatchShape ShapeOf(const LayerCall& call) const {
     return {call.samples, options.tokens, call.microbatch};
@@ -45,17 +53,20 @@ struct BuiltinModel {
   at::Tensor Hidden(const DeviceTensor& tensor) const {
     TORCH_CHECK(tensor.address, "a boundary tensor is not bound");
     const int64_t hidden = options.config.hidden_size;
-    return WrapTensor(tensor.address, tensor.dtype, {tensor.elements() / hidden, hidden});
+    return with.Wrap(tensor.address, tensor.dtype, {tensor.elements() / hidden, hidden});
   }
   DType activations() const { return model.boundaries[1][0].dtype; }
-  const int32_t* Ids(const LayerCall& call, int input) const {
+  at::Tensor Ids(const LayerCall& call, int input) const {
     TORCH_CHECK(input < std::ssize(call.batch) && call.batch[input].address,
                 input == model::kLabels ? "labels" : "token ids", " are not bound");
-    return HostPointer<const int32_t>(call.batch[input].address);
+    return with.Wrap(call.batch[input].address, DType::kI32, {call.samples * options.tokens});
   }
 
   const model::ModelSpec model;
   const BuiltinLayerOptions options;
+  ComputeDevice& device;
+  const std::unique_ptr<const Primitives> portable;
+  const Primitives& with;
   const std::unique_ptr<Block> block;  // all blocks of a model have one shape
 };
 
@@ -66,7 +77,8 @@ class BuiltinLayer : public Layer {
 
   bool TakesSeveralMicrobatches() const override {
     // The products of bf16 are LibTorch's.
-    return shared_->options.rows_independent && shared_->activations() == DType::kF32;
+    return shared_->options.rows_independent && !shared_->portable &&
+           shared_->activations() == DType::kF32;
   }
   Bytes KeptBytes(int64_t) const override { return Bytes(); }
   std::unique_ptr<SavedActivations> NewSaved(int64_t, DeviceAddress) const override {
@@ -85,7 +97,7 @@ class BuiltinLayer : public Layer {
 
  protected:
   LayerParams Params(const LayerCall& call) const {
-    return LayerParams(shared_->model, index_, call.references);
+    return LayerParams(shared_->with, shared_->model, index_, call.references);
   }
 
   const std::shared_ptr<const BuiltinModel> shared_;
@@ -100,17 +112,17 @@ class EmbeddingLayer : public BuiltinLayer {
                        SavedActivations*) override {
     return Guarded([&] {
       at::Tensor y = shared_->Hidden(outputs[0]);
-      return EmbeddingForward(shared_->options.config, Params(call), shared_->ShapeOf(call),
-                              shared_->Ids(call, model::kTokenIds), y);
+      return EmbeddingForward(shared_->with, shared_->options.config, Params(call),
+                              shared_->ShapeOf(call), shared_->Ids(call, model::kTokenIds), y);
     });
   }
 
   absl::Status Backward(const LayerCall& call, Tensors, Tensors output_gradients,
                         std::unique_ptr<SavedActivations>, Tensors) override {
     return Guarded([&] {
-      EmbeddingBackward(shared_->options.config, Params(call), shared_->ShapeOf(call),
-                        shared_->Ids(call, model::kTokenIds), shared_->Hidden(output_gradients[0]),
-                        shared_->options.padding_token);
+      EmbeddingBackward(shared_->with, shared_->options.config, Params(call),
+                        shared_->ShapeOf(call), shared_->Ids(call, model::kTokenIds),
+                        shared_->Hidden(output_gradients[0]), shared_->options.padding_token);
       return absl::OkStatus();
     });
   }
@@ -169,18 +181,21 @@ class HeadLayer : public BuiltinLayer {
     return Guarded([&]() -> absl::Status {
       at::Tensor dx = shared_->Hidden(input_gradients[0]);
       HARMONY_ASSIGN_OR_RETURN(
-          *HostPointer<command::LossSlot>(loss.slot),
-          HeadForwardBackward(shared_->options.config, Params(call), shared_->Hidden(inputs[0]),
-                              shared_->Ids(call, model::kLabels), loss.total_labels, dx));
-      return absl::OkStatus();
+          const command::LossSlot made,
+          HeadForwardBackward(shared_->with, shared_->options.config, Params(call),
+                              shared_->Hidden(inputs[0]), shared_->Ids(call, model::kLabels),
+                              loss.total_labels, dx));
+      return shared_->device.Write(
+          loss.slot, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&made), sizeof(made)));
     });
   }
 };
 
 }  // namespace
 
-LayerChain MakeBuiltinLayers(const model::ModelSpec& model, const BuiltinLayerOptions& options) {
-  const auto shared = std::make_shared<const BuiltinModel>(model, options);
+LayerChain MakeBuiltinLayers(const model::ModelSpec& model, const BuiltinLayerOptions& options,
+                             ComputeDevice& device) {
+  const auto shared = std::make_shared<const BuiltinModel>(model, options, device);
   LayerChain layers;
   for (const model::LayerSpec& layer : model.layers) {
     if (layer.index == 0) {

@@ -11,11 +11,6 @@
 namespace harmony::worker {
 namespace {
 
-using functional::AttentionGradients;
-using functional::AttentionSaved;
-using functional::NormParam;
-using functional::NormSaved;
-
 struct Gpt2Saved : BlockSaved {
   NormSaved norm1;
   at::Tensor normed1;        // [N, C]
@@ -30,14 +25,15 @@ struct Gpt2Saved : BlockSaved {
 
 class Gpt2Block : public Block {
  public:
-  explicit Gpt2Block(const model::ModelConfig& config) : config_(config) {}
+  Gpt2Block(const Primitives& with, const model::ModelConfig& config)
+      : with_(with), config_(config) {}
 
   std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, DType activations,
                                        DeviceAddress place) const override {
     auto saved = std::make_unique<Gpt2Saved>();
     if (!place) return saved;
     const int64_t rows = shape.rows(), hidden = config_.hidden_size;
-    KeptPlace at(place, activations);
+    KeptPlace at(with_, place, activations);
     saved->norm1 = {at.TakeStatistic({rows, 1}), at.TakeStatistic({rows, 1})};
     saved->normed1 = at.Take({rows, hidden});
     saved->qkv = at.Take({rows, 3 * hidden});
@@ -91,13 +87,13 @@ class Gpt2Block : public Block {
   // middle = x + projection(attention(norm(x)))
   void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x, bool keep,
                         Gpt2Saved& saved) const {
-    functional::Norm(saved.normed1, x, Norm1(params), saved.norm1);
-    functional::Linear(saved.qkv, saved.normed1, params.Linear("attn.c_attn", true));
+    with_.Norm(saved.normed1, x, Norm1(params), saved.norm1);
+    functional::Linear(with_, saved.qkv, saved.normed1, params.Linear("attn.c_attn", true));
     if (!keep) saved.normed1.reset();
-    functional::Attention(saved.attention, Part(saved.qkv, shape, 0), Part(saved.qkv, shape, 1),
-                          Part(saved.qkv, shape, 2));
+    with_.Attention(saved.attention, Part(saved.qkv, shape, 0), Part(saved.qkv, shape, 1),
+                    Part(saved.qkv, shape, 2));
     if (!keep) saved.qkv.reset();
-    functional::LinearResidual(saved.middle, x, saved.attention.output,
+    functional::LinearResidual(with_, saved.middle, x, saved.attention.output,
                                params.Linear("attn.c_proj", true));
     if (!keep) saved.attention = AttentionSaved();
   }
@@ -105,18 +101,18 @@ class Gpt2Block : public Block {
   // y = middle + projection(gelu(projection(norm(middle)))); y may be middle itself.
   void ForwardMlp(const LayerParams& params, BatchShape shape, at::Tensor& y, bool keep,
                   Gpt2Saved& saved) const {
-    functional::Norm(saved.normed2, saved.middle, Norm2(params), saved.norm2);
+    with_.Norm(saved.normed2, saved.middle, Norm2(params), saved.norm2);
     const LinearParam up = params.Linear("mlp.c_fc", true);
     if (keep) {
-      functional::Linear(saved.preactivation, saved.normed2, up);
+      functional::Linear(with_, saved.preactivation, saved.normed2, up);
       functional::Activate(saved.activated, saved.preactivation, config_.activation);
     } else {
-      functional::Linear(saved.activated, saved.normed2, up);
+      functional::Linear(with_, saved.activated, saved.normed2, up);
       saved.normed2.reset();
       functional::ActivateInPlace(saved.activated, config_.activation, shape.microbatch_rows());
     }
     if (y.defined())
-      functional::LinearResidual(y, saved.middle, saved.activated,
+      functional::LinearResidual(with_, y, saved.middle, saved.activated,
                                  params.Linear("mlp.c_proj", true));
   }
 
@@ -124,18 +120,18 @@ class Gpt2Block : public Block {
   void BackwardMlp(const LayerParams& params, const at::Tensor& dy, Gpt2Saved& saved,
                    at::Tensor& dx) const {
     const LinearParam down = params.Linear("mlp.c_proj", true);
-    functional::LinearWeightGradient(dy, saved.activated, down);
+    functional::LinearWeightGradient(with_, dy, saved.activated, down);
     saved.activated.reset();
-    at::Tensor dactivated = functional::LinearInputGradient(dy, down);
+    at::Tensor dactivated = functional::LinearInputGradient(with_, dy, down);
     functional::ActivateBackwardInPlace(dactivated, saved.preactivation, config_.activation);
     saved.preactivation.reset();
     const LinearParam up = params.Linear("mlp.c_fc", true);
-    functional::LinearWeightGradient(dactivated, saved.normed2, up);
+    functional::LinearWeightGradient(with_, dactivated, saved.normed2, up);
     saved.normed2.reset();
-    at::Tensor dnormed = functional::LinearInputGradient(dactivated, up);
+    at::Tensor dnormed = functional::LinearInputGradient(with_, dactivated, up);
     dactivated.reset();
     at::Tensor dmiddle =
-        functional::NormBackward(std::move(dnormed), saved.middle, Norm2(params), saved.norm2);
+        with_.NormBackward(std::move(dnormed), saved.middle, Norm2(params), saved.norm2);
     saved.middle.reset();
     at::add_out(dx, dy, dmiddle);
   }
@@ -144,11 +140,11 @@ class Gpt2Block : public Block {
   void BackwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
                          Gpt2Saved& saved, at::Tensor& dx) const {
     const LinearParam projection = params.Linear("attn.c_proj", true);
-    functional::LinearWeightGradient(dx, saved.attention.output, projection);
-    at::Tensor doutput = functional::LinearInputGradient(dx, projection);
+    functional::LinearWeightGradient(with_, dx, saved.attention.output, projection);
+    at::Tensor doutput = functional::LinearInputGradient(with_, dx, projection);
     AttentionGradients gradients =
-        functional::AttentionBackward(doutput, Part(saved.qkv, shape, 0), Part(saved.qkv, shape, 1),
-                                      Part(saved.qkv, shape, 2), saved.attention);
+        with_.AttentionBackward(doutput, Part(saved.qkv, shape, 0), Part(saved.qkv, shape, 1),
+                                Part(saved.qkv, shape, 2), saved.attention);
     doutput.reset();
     saved.attention = AttentionSaved();
     at::Tensor dqkv = saved.qkv;  // its values are not needed any more
@@ -158,20 +154,21 @@ class Gpt2Block : public Block {
     Part(dqkv, shape, 2).copy_(gradients.dv);
     gradients = AttentionGradients();
     const LinearParam packed = params.Linear("attn.c_attn", true);
-    functional::LinearWeightGradient(dqkv, saved.normed1, packed);
+    functional::LinearWeightGradient(with_, dqkv, saved.normed1, packed);
     saved.normed1.reset();
-    at::Tensor dnormed = functional::LinearInputGradient(dqkv, packed);
+    at::Tensor dnormed = functional::LinearInputGradient(with_, dqkv, packed);
     dqkv.reset();
-    dx.add_(functional::NormBackward(std::move(dnormed), x, Norm1(params), saved.norm1));
+    dx.add_(with_.NormBackward(std::move(dnormed), x, Norm1(params), saved.norm1));
   }
 
+  const Primitives& with_;
   const model::ModelConfig config_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> MakeGpt2Block(const model::ModelConfig& config) {
-  return std::make_unique<Gpt2Block>(config);
+std::unique_ptr<Block> MakeGpt2Block(const Primitives& with, const model::ModelConfig& config) {
+  return std::make_unique<Gpt2Block>(with, config);
 }
 
 }  // namespace harmony::worker

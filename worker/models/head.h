@@ -15,9 +15,10 @@ namespace harmony::worker {
 // From x [N, C] and labels [N]: the loss (its sum and the number of labels), dx (gradient of
 // loss / total_labels), and the parameters' gradients, added to. OutOfRange names a label beyond
 // the vocabulary, by its row.
-absl::StatusOr<command::LossSlot> HeadForwardBackward(const model::ModelConfig& config,
+absl::StatusOr<command::LossSlot> HeadForwardBackward(const Primitives& with,
+                                                      const model::ModelConfig& config,
                                                       const LayerParams& params,
-                                                      const at::Tensor& x, const int32_t* labels,
+                                                      const at::Tensor& x, const at::Tensor& labels,
                                                       int64_t total_labels, at::Tensor& dx);
 
 }  // namespace harmony::worker

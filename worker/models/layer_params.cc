@@ -1,21 +1,12 @@
 #include "worker/models/layer_params.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include "absl/strings/str_cat.h"
-#include "worker/device/cpu_memory.h"
 
 namespace harmony::worker {
 
-at::Tensor WrapTensor(DeviceAddress address, DType dtype, at::IntArrayRef shape) {
-  TORCH_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "these layers compute in no ",
-              std::string(ToString(dtype)));
-  return at::from_blob(HostPointer<void>(address), shape,
-                       dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat);
-}
-
-LayerParams::LayerParams(const model::ModelSpec& model, int layer,
-                         absl::Span<const ReferenceBinding> bindings) {
+LayerParams::LayerParams(const Primitives& primitives, const model::ModelSpec& model, int layer,
+                         absl::Span<const ReferenceBinding> bindings)
+    : primitives_(primitives) {
   for (int reference : model.layers[layer].references) {
     BoundBlock bound{&model.blocks[model.references[reference].block], {reference, {}, {}}};
     for (const ReferenceBinding& binding : bindings) {
@@ -39,8 +30,8 @@ Param LayerParams::Find(absl::string_view suffix) const {
   const model::TensorSpec* tensor = nullptr;
   const BoundBlock* bound = Locate(suffix, &tensor);
   if (!bound) return param;
-  const auto wrap = [tensor](DeviceAddress block, const model::StoredAs& form) {
-    return WrapTensor(block + form.offset, form.dtype, tensor->shape);
+  const auto wrap = [&](DeviceAddress block, const model::StoredAs& form) {
+    return primitives_.Wrap(block + form.offset, form.dtype, tensor->shape);
   };
   if (bound->binding.weights) param.weight = wrap(bound->binding.weights, tensor->weight);
   if (bound->binding.gradients)

@@ -12,14 +12,9 @@
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "worker/layers/layer.h"
+#include "worker/models/primitives.h"
 
 namespace harmony::worker {
-
-// A parameter and its gradient; what is not bound is an undefined tensor.
-struct Param {
-  at::Tensor weight;
-  at::Tensor gradient;
-};
 
 // A projection. `in_out`: the weight is [in, out] (gpt2's Conv1D), else [out, in].
 struct LinearParam {
@@ -28,10 +23,11 @@ struct LinearParam {
   bool in_out = false;
 };
 
-// Wraps the host's memory, owns nothing, lives as long as the binding's buffers. One thread.
+// Owns no memory, lives as long as the binding's buffers. One thread.
 class LayerParams {
  public:
-  LayerParams(const model::ModelSpec& model, int layer,
+  // `primitives` outlives it.
+  LayerParams(const Primitives& primitives, const model::ModelSpec& model, int layer,
               absl::Span<const ReferenceBinding> bindings);
 
   // The tensor of this layer whose name ends with "." + suffix, or is it. Throws c10::Error when
@@ -50,17 +46,8 @@ class LayerParams {
   // The entry and tensor of a name; null when there is none.
   const BoundBlock* Locate(absl::string_view suffix, const model::TensorSpec** tensor) const;
 
+  const Primitives& primitives_;
   std::vector<BoundBlock> blocks_;
 };
-
-// Wraps memory as a contiguous tensor without copying. REQUIRES: fp32 or bf16.
-at::Tensor WrapTensor(DeviceAddress address, DType dtype, at::IntArrayRef shape);
-
-// Calls fn with a null pointer of the type of the tensor's numbers. REQUIRES: fp32 or bf16.
-template <typename Fn>
-auto WithNumbersOf(const at::Tensor& tensor, Fn&& fn) {
-  return tensor.scalar_type() == at::kBFloat16 ? fn(static_cast<c10::BFloat16*>(nullptr))
-                                               : fn(static_cast<float*>(nullptr));
-}
 
 }  // namespace harmony::worker

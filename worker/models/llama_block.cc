@@ -11,16 +11,10 @@
 #include "common/model/families/causal_lm.h"
 #include "worker/models/block.h"
 #include "worker/models/functional.h"
-#include "worker/models/kernels.h"
 #include "worker/models/rope.h"
 
 namespace harmony::worker {
 namespace {
-
-using functional::AttentionGradients;
-using functional::AttentionSaved;
-using functional::NormParam;
-using functional::NormSaved;
 
 // Queries, keys or values of one block.
 struct Heads {
@@ -43,7 +37,8 @@ struct LlamaSaved : BlockSaved {
 
 class LlamaBlock : public Block {
  public:
-  explicit LlamaBlock(const model::ModelConfig& config) : config_(config) {}
+  LlamaBlock(const Primitives& with, const model::ModelConfig& config)
+      : with_(with), config_(config) {}
 
   std::unique_ptr<BlockSaved> NewSaved(BatchShape shape, DType activations,
                                        DeviceAddress place) const override {
@@ -51,7 +46,7 @@ class LlamaBlock : public Block {
     if (!place) return saved;
     const int64_t rows = shape.rows(), hidden = config_.hidden_size;
     const int64_t heads = config_.num_heads, kv_heads = config_.num_kv_heads;
-    KeptPlace at(place, activations);
+    KeptPlace at(with_, place, activations);
     saved->norm1.rstd = at.TakeStatistic({rows});
     saved->normed1 = at.Take({rows, hidden});
     saved->q.rows = at.Take({rows, heads * config_.head_dim});
@@ -107,31 +102,23 @@ class LlamaBlock : public Block {
     return functional::GetNorm(params, name, config_.norm_epsilon);
   }
 
-  void Rotate(at::Tensor& rows, BatchShape shape, bool inverse) const {
-    WithNumbersOf(rows, [&]<typename T>(T*) {
-      kernels::Rotate(rows.mutable_data_ptr<T>(), rope_.cosines.data(), rope_.sines.data(),
-                      shape.samples, shape.tokens, rows.size(1) / config_.head_dim,
-                      config_.head_dim, inverse);
-    });
-  }
-
   // Projects to queries or keys (norm_name: their norm, used with qk_norm) and rotates them.
   void ProjectRotated(const LayerParams& params, BatchShape shape, const at::Tensor& x,
                       absl::string_view projection, absl::string_view norm_name, bool keep,
                       Heads& heads) const {
     const LinearParam linear = params.Linear(projection, false);
     if (!config_.qk_norm) {
-      functional::Linear(heads.rows, x, linear);
+      functional::Linear(with_, heads.rows, x, linear);
     } else {
-      functional::Linear(heads.raw, x, linear);
+      functional::Linear(with_, heads.raw, x, linear);
       at::Tensor normed;  // a row for each head
       if (heads.rows.defined()) normed = heads.rows.view({-1, config_.head_dim});
-      functional::Norm(normed, heads.raw.view({-1, config_.head_dim}), Norm(params, norm_name),
-                       heads.norm);
+      with_.Norm(normed, heads.raw.view({-1, config_.head_dim}), Norm(params, norm_name),
+                 heads.norm);
       heads.rows = normed.view_as(heads.raw);
       if (!keep) heads.raw.reset();
     }
-    Rotate(heads.rows, shape, false);
+    with_.Rotate(heads.rows, rope_, shape, false);
   }
 
   // [N, heads * D] -> [b, heads, T, D], a view.
@@ -145,27 +132,27 @@ class LlamaBlock : public Block {
 
   void ForwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x, bool keep,
                         LlamaSaved& saved) const {
-    functional::Norm(saved.normed1, x, Norm(params, "input_layernorm"), saved.norm1);
+    with_.Norm(saved.normed1, x, Norm(params, "input_layernorm"), saved.norm1);
     ProjectRotated(params, shape, saved.normed1, "self_attn.q_proj", "self_attn.q_norm", keep,
                    saved.q);
     ProjectRotated(params, shape, saved.normed1, "self_attn.k_proj", "self_attn.k_norm", keep,
                    saved.k);
-    functional::Linear(saved.v.rows, saved.normed1, params.Linear("self_attn.v_proj", false));
+    functional::Linear(with_, saved.v.rows, saved.normed1,
+                       params.Linear("self_attn.v_proj", false));
     if (!keep) saved.normed1.reset();
-    functional::Attention(saved.attention, AsHeads(saved.q.rows, shape),
-                          AsHeads(saved.k.rows, shape), AsHeads(saved.v.rows, shape));
+    with_.Attention(saved.attention, AsHeads(saved.q.rows, shape), AsHeads(saved.k.rows, shape),
+                    AsHeads(saved.v.rows, shape));
     if (!keep) saved.q = saved.k = saved.v = Heads();
-    functional::LinearResidual(saved.middle, x, saved.attention.output,
+    functional::LinearResidual(with_, saved.middle, x, saved.attention.output,
                                params.Linear("self_attn.o_proj", false));
     if (!keep) saved.attention = AttentionSaved();
   }
 
   void ForwardMlp(const LayerParams& params, BatchShape shape, at::Tensor& y, bool keep,
                   LlamaSaved& saved) const {
-    functional::Norm(saved.normed2, saved.middle, Norm(params, "post_attention_layernorm"),
-                     saved.norm2);
-    functional::Linear(saved.gate, saved.normed2, params.Linear("mlp.gate_proj", false));
-    functional::Linear(saved.up, saved.normed2, params.Linear("mlp.up_proj", false));
+    with_.Norm(saved.normed2, saved.middle, Norm(params, "post_attention_layernorm"), saved.norm2);
+    functional::Linear(with_, saved.gate, saved.normed2, params.Linear("mlp.gate_proj", false));
+    functional::Linear(with_, saved.up, saved.normed2, params.Linear("mlp.up_proj", false));
     if (keep) {
       functional::Activate(saved.gated, saved.gate, config_.activation);
     } else {
@@ -176,7 +163,7 @@ class LlamaBlock : public Block {
     saved.gated.mul_(saved.up);
     if (!keep) saved.up.reset();
     if (y.defined())
-      functional::LinearResidual(y, saved.middle, saved.gated,
+      functional::LinearResidual(with_, y, saved.middle, saved.gated,
                                  params.Linear("mlp.down_proj", false));
   }
 
@@ -194,8 +181,8 @@ class LlamaBlock : public Block {
   void BackwardMlp(const LayerParams& params, const at::Tensor& dy, LlamaSaved& saved,
                    at::Tensor& dx) const {
     const LinearParam down = params.Linear("mlp.down_proj", false);
-    functional::LinearWeightGradient(dy, saved.gated, down);
-    at::Tensor dgated = functional::LinearInputGradient(dy, down);
+    functional::LinearWeightGradient(with_, dy, saved.gated, down);
+    at::Tensor dgated = functional::LinearInputGradient(with_, dy, down);
     at::Tensor dup = saved.gated;  // its values are not needed any more
     saved.gated.reset();
     MultiplyActivated(dup, dgated, saved.gate);
@@ -207,15 +194,15 @@ class LlamaBlock : public Block {
 
     const LinearParam gate = params.Linear("mlp.gate_proj", false);
     const LinearParam up = params.Linear("mlp.up_proj", false);
-    functional::LinearWeightGradient(dgate, saved.normed2, gate);
-    functional::LinearWeightGradient(dup, saved.normed2, up);
+    functional::LinearWeightGradient(with_, dgate, saved.normed2, gate);
+    functional::LinearWeightGradient(with_, dup, saved.normed2, up);
     saved.normed2.reset();
-    at::Tensor dnormed = functional::LinearInputGradient(dgate, gate);
+    at::Tensor dnormed = functional::LinearInputGradient(with_, dgate, gate);
     dgate.reset();
-    functional::LinearInputGradientAdd(dnormed, dup, up);
+    functional::LinearInputGradientAdd(with_, dnormed, dup, up);
     dup.reset();
-    at::Tensor dmiddle = functional::NormBackward(
-        std::move(dnormed), saved.middle, Norm(params, "post_attention_layernorm"), saved.norm2);
+    at::Tensor dmiddle = with_.NormBackward(std::move(dnormed), saved.middle,
+                                            Norm(params, "post_attention_layernorm"), saved.norm2);
     saved.middle.reset();
     at::add_out(dx, dy, dmiddle);
   }
@@ -223,11 +210,11 @@ class LlamaBlock : public Block {
   // From the gradient of rotated queries or keys to that of their projection's output.
   at::Tensor UnprojectRotated(const LayerParams& params, BatchShape shape, at::Tensor rows,
                               absl::string_view norm_name, Heads& heads) const {
-    Rotate(rows, shape, true);
+    with_.Rotate(rows, rope_, shape, true);
     if (!config_.qk_norm) return rows;
-    at::Tensor result = functional::NormBackward(rows.view({-1, config_.head_dim}),
-                                                 heads.raw.view({-1, config_.head_dim}),
-                                                 Norm(params, norm_name), heads.norm);
+    at::Tensor result = with_.NormBackward(rows.view({-1, config_.head_dim}),
+                                           heads.raw.view({-1, config_.head_dim}),
+                                           Norm(params, norm_name), heads.norm);
     heads = Heads();
     return result.view_as(rows);
   }
@@ -235,11 +222,11 @@ class LlamaBlock : public Block {
   void BackwardAttention(const LayerParams& params, BatchShape shape, const at::Tensor& x,
                          LlamaSaved& saved, at::Tensor& dx) const {
     const LinearParam output = params.Linear("self_attn.o_proj", false);
-    functional::LinearWeightGradient(dx, saved.attention.output, output);
-    at::Tensor doutput = functional::LinearInputGradient(dx, output);
-    AttentionGradients gradients = functional::AttentionBackward(
-        doutput, AsHeads(saved.q.rows, shape), AsHeads(saved.k.rows, shape),
-        AsHeads(saved.v.rows, shape), saved.attention);
+    functional::LinearWeightGradient(with_, dx, saved.attention.output, output);
+    at::Tensor doutput = functional::LinearInputGradient(with_, dx, output);
+    AttentionGradients gradients =
+        with_.AttentionBackward(doutput, AsHeads(saved.q.rows, shape), AsHeads(saved.k.rows, shape),
+                                AsHeads(saved.v.rows, shape), saved.attention);
     doutput.reset();
     saved.attention = AttentionSaved();
     saved.q.rows.reset();
@@ -255,25 +242,26 @@ class LlamaBlock : public Block {
     const LinearParam query = params.Linear("self_attn.q_proj", false);
     const LinearParam key = params.Linear("self_attn.k_proj", false);
     const LinearParam value = params.Linear("self_attn.v_proj", false);
-    functional::LinearWeightGradient(dq, saved.normed1, query);
-    functional::LinearWeightGradient(dk, saved.normed1, key);
-    functional::LinearWeightGradient(dv, saved.normed1, value);
+    functional::LinearWeightGradient(with_, dq, saved.normed1, query);
+    functional::LinearWeightGradient(with_, dk, saved.normed1, key);
+    functional::LinearWeightGradient(with_, dv, saved.normed1, value);
     saved.normed1.reset();
-    at::Tensor dnormed = functional::LinearInputGradient(dq, query);
-    functional::LinearInputGradientAdd(dnormed, dk, key);
-    functional::LinearInputGradientAdd(dnormed, dv, value);
-    dx.add_(functional::NormBackward(std::move(dnormed), x, Norm(params, "input_layernorm"),
-                                     saved.norm1));
+    at::Tensor dnormed = functional::LinearInputGradient(with_, dq, query);
+    functional::LinearInputGradientAdd(with_, dnormed, dk, key);
+    functional::LinearInputGradientAdd(with_, dnormed, dv, value);
+    dx.add_(
+        with_.NormBackward(std::move(dnormed), x, Norm(params, "input_layernorm"), saved.norm1));
   }
 
+  const Primitives& with_;
   const model::ModelConfig config_;
   RopeTables rope_;  // for the sequence length seen last
 };
 
 }  // namespace
 
-std::unique_ptr<Block> MakeLlamaBlock(const model::ModelConfig& config) {
-  return std::make_unique<LlamaBlock>(config);
+std::unique_ptr<Block> MakeLlamaBlock(const Primitives& with, const model::ModelConfig& config) {
+  return std::make_unique<LlamaBlock>(with, config);
 }
 
 }  // namespace harmony::worker

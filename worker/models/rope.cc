@@ -43,8 +43,10 @@ std::vector<float> ToVector(const at::Tensor& tensor) {
 
 RopeTables MakeRopeTables(const model::RopeConfig& rope, int64_t head_dim, int64_t tokens) {
   const at::Tensor positions = at::arange(0, tokens, at::kLong).to(at::kFloat);
-  const at::Tensor angles = positions.unsqueeze(1) * InverseFrequencies(rope, head_dim);
-  return RopeTables{tokens, ToVector(at::cos(angles)), ToVector(at::sin(angles))};
+  const at::Tensor frequencies = InverseFrequencies(rope, head_dim);
+  const at::Tensor angles = positions.unsqueeze(1) * frequencies;
+  return RopeTables{tokens, head_dim, ToVector(frequencies), ToVector(at::cos(angles)),
+                    ToVector(at::sin(angles))};
 }
 
 }  // namespace harmony::worker

@@ -10,8 +10,9 @@
 namespace harmony::worker {
 
 struct RopeTables {
-  int64_t tokens = 0;
-  std::vector<float> cosines;  // [tokens, head_dim / 2]
+  int64_t tokens = 0, head_dim = 0;
+  std::vector<float> frequencies;  // [head_dim / 2]; an angle is a position times these
+  std::vector<float> cosines;      // [tokens, head_dim / 2]
   std::vector<float> sines;
 };
 

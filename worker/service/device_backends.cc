@@ -17,41 +17,28 @@
 namespace harmony::worker {
 namespace {
 
-// Layers of some models, by the code of one target. The first row that fits builds them.
-struct LayerImplementation {
-  LayerTarget::Kind target;
-  bool (*has_layers_of)(const runtime::AttachedJob& job);
-  absl::StatusOr<LayerChain> (*build)(const runtime::AttachedJob& job, ComputeDevice& device);
-};
-
-bool IsBuiltin(const runtime::AttachedJob& job) {
-  return std::holds_alternative<model::ModelConfig>(job.architecture);
-}
-
-absl::StatusOr<LayerChain> BuildBuiltin(const runtime::AttachedJob& job, ComputeDevice&) {
-  if (job.spec.bf16 && !HasBf16Products()) {
+LayerChain BuildBuiltin(const model::ModelConfig& config, const runtime::AttachedJob& job,
+                        ComputeDevice& device) {
+  const bool on_cpu = device.target().kind == LayerTarget::Kind::kCpu;
+  if (on_cpu && job.spec.bf16 && !HasBf16Products()) {
     spdlog::warn("this processor has no instructions for bf16: products take as long as in fp32");
   }
-  return MakeBuiltinLayers(job.model, {.config = std::get<model::ModelConfig>(job.architecture),
-                                       .tokens = job.plan.sequence_length,
-                                       .padding_token = model::PaddingToken(job.config_json)});
+  return MakeBuiltinLayers(job.model,
+                           {.config = config,
+                            .tokens = job.plan.sequence_length,
+                            .padding_token = model::PaddingToken(job.config_json)},
+                           device);
 }
 
-bool IsExported(const runtime::AttachedJob& job) {
-  return std::holds_alternative<model::ExportedModel>(job.architecture);
+absl::StatusOr<LayerChain> Build(const runtime::AttachedJob& job, ComputeDevice& device) {
+  if (const auto* config = std::get_if<model::ModelConfig>(&job.architecture)) {
+    return BuildBuiltin(*config, job, device);
+  }
+  return MakeGraphLayers(
+      job.model,
+      std::get<model::ExportedModel>(job.architecture).AtLength(job.plan.sequence_length),
+      job.spec.model_name_or_path, device);
 }
-
-absl::StatusOr<LayerChain> BuildExported(const runtime::AttachedJob& job, ComputeDevice& device) {
-  const auto& exported = std::get<model::ExportedModel>(job.architecture);
-  return MakeGraphLayers(job.model, exported.AtLength(job.plan.sequence_length),
-                         job.spec.model_name_or_path, device);
-}
-
-constexpr LayerImplementation kImplementations[] = {
-    {LayerTarget::Kind::kCpu, IsBuiltin, BuildBuiltin},
-    {LayerTarget::Kind::kCpu, IsExported, BuildExported},
-    {LayerTarget::Kind::kCuda, IsExported, BuildExported},
-};
 
 // Places for kept activations are laid out by the description.
 absl::Status CheckKeptBytes(const runtime::AttachedJob& job, const LayerChain& layers) {
@@ -85,15 +72,9 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const runtime::Progra
 }
 
 absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, ComputeDevice& device) {
-  for (const LayerImplementation& row : kImplementations) {
-    if (row.target != device.target().kind || !row.has_layers_of(job)) continue;
-    HARMONY_ASSIGN_OR_RETURN(LayerChain layers, row.build(job, device));
-    HARMONY_RETURN_IF_ERROR(CheckKeptBytes(job, layers));
-    return layers;
-  }
-  return absl::UnimplementedError(
-      "this version computes layers of exported models only on GPUs: export the model with "
-      "harmony-export (docs/your_own_model.md), or use sim devices");
+  HARMONY_ASSIGN_OR_RETURN(LayerChain layers, Build(job, device));
+  HARMONY_RETURN_IF_ERROR(CheckKeptBytes(job, layers));
+  return layers;
 }
 
 }  // namespace harmony::worker

@@ -19,8 +19,7 @@ namespace harmony::worker {
 absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenBackend(const runtime::ProgramContext& context,
                                                            const plan::DeviceSpec& device);
 
-// The layers of the job's model. The device outlives them. Unimplemented: no implementation has
-// both its layers and the device.
+// The layers of the job's model. The device outlives them.
 absl::StatusOr<LayerChain> BuildLayers(const runtime::AttachedJob& job, ComputeDevice& device);
 
 }  // namespace harmony::worker

@@ -165,7 +165,8 @@ absl::Status DeviceWorker::SetUpJob(const runtime::AttachedJob& job) {
   EndJob();  // first: two jobs' workspaces are more than the device has
   HARMONY_ASSIGN_OR_RETURN(
       std::unique_ptr<ComputeDevice> device,
-      backend_->Open(plan.resident, plan.memory - plan.resident, job.spec.compute_threads));
+      backend_->Open(plan.resident, plan.memory + device_.reserve() - plan.resident,
+                     job.spec.compute_threads));
   HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, *device));
   ComputeDevice& opened = *device;
   std::unique_ptr<Job> next(new Job{job, plan.resident, std::move(device),

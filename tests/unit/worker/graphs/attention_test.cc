@@ -14,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
-#include "worker/graphs/operator_parts.h"
+#include "worker/models/attention_in_pieces.h"
 
 namespace harmony::worker {
 namespace {

@@ -45,13 +45,18 @@ class BuiltinLayersTest : public ::testing::TestWithParam<Shape> {
     const model::ModelConfig config = *model::ParseModelConfig(GetParam().config, "config.json");
     subject_.model = model::BuildModelSpec(config, GetParam().tokens);
     subject_.layers =
-        MakeBuiltinLayers(subject_.model, {.config = config, .tokens = GetParam().tokens});
+        MakeBuiltinLayers(subject_.model, {.config = config, .tokens = GetParam().tokens}, device_);
     subject_.device = &device_;
     subject_.samples = GetParam().samples;
+    portable_.model = subject_.model;
+    portable_.layers = MakeBuiltinLayers(
+        subject_.model, {.config = config, .tokens = GetParam().tokens, .portable = true}, device_);
+    portable_.device = &device_;
+    portable_.samples = GetParam().samples;
   }
 
   CpuDevice device_;
-  LayerCase subject_;
+  LayerCase subject_, portable_;
 };
 
 constexpr int kHead = 2;
@@ -63,7 +68,14 @@ TEST_P(BuiltinLayersTest, GradientsAreDerivatives) {
 }
 
 TEST_P(BuiltinLayersTest, KeptEqualsRecomputed) {
-  for (int layer = 0; layer < kHead; ++layer) LayerHarness(subject_, layer).KeptEqualsRecomputed();
+  for (LayerCase* layers : {&subject_, &portable_}) {
+    for (int layer = 0; layer < kHead; ++layer) LayerHarness(*layers, layer).KeptEqualsRecomputed();
+  }
+}
+
+// What other devices compute, run on the CPU.
+TEST_P(BuiltinLayersTest, PortableLayersAgree) {
+  for (int layer = 0; layer <= kHead; ++layer) LayerHarness(portable_, layer).AgreesWith(subject_);
 }
 
 TEST_P(BuiltinLayersTest, TheDescriptionKnowsWhatIsKept) {
@@ -74,7 +86,9 @@ TEST_P(BuiltinLayersTest, TheDescriptionKnowsWhatIsKept) {
 }
 
 TEST_P(BuiltinLayersTest, GradientsAccumulate) {
-  for (int layer = 0; layer <= kHead; ++layer) LayerHarness(subject_, layer).GradientsAccumulate();
+  for (LayerCase* layers : {&subject_, &portable_}) {
+    for (int layer = 0; layer <= kHead; ++layer) LayerHarness(*layers, layer).GradientsAccumulate();
+  }
 }
 
 TEST_P(BuiltinLayersTest, SeveralMicrobatchesEqualOneByOne) {

@@ -27,7 +27,13 @@ constexpr char kQwen3[] = R"({"model_type": "qwen3", "vocab_size": 89, "hidden_s
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "attention_bias": false,
   "tie_word_embeddings": true, "rms_norm_eps": 1e-5, "hidden_act": "silu"})";
 
-class MixedPrecisionTest : public ::testing::TestWithParam<const char*> {
+struct Family {
+  const char* name;
+  const char* config;
+  bool portable = false;  // in bf16 computed as on devices other than the CPU
+};
+
+class MixedPrecisionTest : public ::testing::TestWithParam<Family> {
  protected:
   static constexpr int64_t kTokens = 24;
 
@@ -42,13 +48,14 @@ class MixedPrecisionTest : public ::testing::TestWithParam<const char*> {
 
   MixedPrecisionTest() {
     for (PlainTrainer* trainer : {&wide_, &narrow_}) trainer->InitializeRandom(3);
+    if (GetParam().portable) narrow_.ComputePortably();
     for (int64_t i = 0; i < 4 * kTokens; ++i) {
       tokens_.push_back(static_cast<int32_t>((i * i + 7) % 89));
       labels_.push_back(static_cast<int32_t>((i * 31 + 5) % 89));
     }
   }
 
-  const model::ModelConfig config_ = *model::ParseModelConfig(GetParam(), "config.json");
+  const model::ModelConfig config_ = *model::ParseModelConfig(GetParam().config, "config.json");
   PlainTrainer wide_{config_, Job(false)}, narrow_{config_, Job(true)};
   std::vector<int32_t> tokens_, labels_;
 };
@@ -88,12 +95,13 @@ TEST_P(MixedPrecisionTest, TrainingFollowsThatInFp32) {
   }
 }
 
-std::string NameOf(const ::testing::TestParamInfo<const char*>& info) {
-  return info.index == 0 ? "gpt2" : info.index == 1 ? "llama" : "qwen3";
-}
-
-INSTANTIATE_TEST_SUITE_P(Families, MixedPrecisionTest, ::testing::Values(kGpt2, kLlama, kQwen3),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Families, MixedPrecisionTest,
+                         ::testing::Values(Family{"gpt2", kGpt2}, Family{"llama", kLlama},
+                                           Family{"qwen3", kQwen3},
+                                           Family{"gpt2_portable", kGpt2, true},
+                                           Family{"llama_portable", kLlama, true},
+                                           Family{"qwen3_portable", kQwen3, true}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace harmony::worker

@@ -1,5 +1,4 @@
-// Attention out of products and sums, which every device has. Of the scores, a number for each
-// query and key, only some exist at a time.
+#include "worker/models/attention_in_pieces.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -13,7 +12,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "common/base/units.h"
-#include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
 namespace {
