@@ -34,6 +34,19 @@ std::vector<RunExtension> ReadExtensions(const document::JsonField& field) {
   return extensions;
 }
 
+std::vector<RunHardware> ReadHardware(const document::JsonField& field) {
+  std::vector<RunHardware> all;
+  for (const document::JsonField& item : field.Items()) {
+    item.Only({"after_step", "devices"});
+    RunHardware& hardware = all.emplace_back();
+    hardware.after_step = item.Get("after_step").Integer(0);
+    for (const document::JsonField& device : item.Get("devices").Items()) {
+      hardware.devices.push_back(device.Text());
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
@@ -42,7 +55,8 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   RunFile run;
   const absl::Status read = document::ReadJson(text, path, [&](const document::JsonField& root) {
     root.Only({"digest", "micro_batch_size", "virtual_replicas", "sum_order", "gradient_dtype",
-               "data", "finished", "result_keys", "extensions", "save_steps", "logging_steps"});
+               "data", "finished", "result_keys", "extensions", "save_steps", "logging_steps",
+               "computed_on"});
     run.result_keys = root.Get("result_keys").Text();
     run.resolved = ReadResolvedKeys(root);
     run.finished = root.Get("finished").Flag();
@@ -50,6 +64,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
     if (root.Has("logging_steps"))
       run.logging_steps = root.Get("logging_steps").Integer(0, kMostSteps);
     if (root.Has("extensions")) run.extensions = ReadExtensions(root.Get("extensions"));
+    if (root.Has("computed_on")) run.computed_on = ReadHardware(root.Get("computed_on"));
     if (!root.Has("data")) return;
     const document::JsonField data = root.Get("data");
     data.Only({"bytes", "hashed_bytes", "xxh3"});
@@ -79,6 +94,10 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
   for (const RunExtension& extension : run.extensions) {
     json["extensions"].push_back(
         {{"after_step", extension.after_step}, {"changed", extension.changes}});
+  }
+  for (const RunHardware& hardware : run.computed_on) {
+    json["computed_on"].push_back(
+        {{"after_step", hardware.after_step}, {"devices", hardware.devices}});
   }
   json["result_keys"] = run.result_keys;
   return WriteFileAtomically(JoinPath(output_dir, kRunFile), json.dump(1) + "\n");

@@ -24,6 +24,15 @@ struct RunExtension {
   bool operator==(const RunExtension&) const = default;
 };
 
+// What the steps behind `after_step` were computed on: of each kind of device, what the bits of its
+// results depend on besides the job.
+struct RunHardware {
+  int64_t after_step = 0;
+  std::vector<std::string> devices;
+
+  bool operator==(const RunHardware&) const = default;
+};
+
 struct RunFile {
   std::string result_keys;  // ResultKeysText of the job
   job::ResolvedKeys resolved;
@@ -32,6 +41,7 @@ struct RunFile {
   std::vector<RunExtension> extensions = {};
   // Of the job as last submitted; they fix no result.
   std::optional<int64_t> save_steps = {}, logging_steps = {};
+  std::vector<RunHardware> computed_on = {};  // fixes the last bits of results
 };
 
 // NotFound when there is none; DataLoss when it cannot be read.

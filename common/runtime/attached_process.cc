@@ -145,6 +145,7 @@ class AttachedProcess::Impl {
     hello->set_device(options_.device);
     hello->set_incarnation(options_.incarnation);
     hello->set_own_deaths(options_.own_deaths);
+    hello->set_computes_on(options_.computes_on);
     hello->set_pid(getpid());
     hello->set_generation(last_generation_);
   }

@@ -46,6 +46,7 @@ struct AttachedOptions {
   AttachedRole role = AttachedRole::kWorker;
   int device = 0;                            // kWorker
   int num_devices = 0;                       // of the machine, as --devices says
+  std::string computes_on;                   // kWorker: see Hello in attach.proto
   uint32_t incarnation = 0, own_deaths = 0;  // as in ProcessEnvironment
   Nanos stats_interval = Seconds(1);
   // Is told of what no coordinator watches; outlives the process. Its first work, the start of the

@@ -214,6 +214,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   &deadline_clock_, EventsOfRun());
   ++runs_;
+  hardware_noted_ = false;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
   if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->forecast()) {
     registry_.Report(
@@ -245,6 +246,7 @@ RunEvents Coordinator::EventsOfRun() {
 
 void Coordinator::OnStep(const StepMetrics& metrics) {
   store::JobRecord& record = *current();
+  if (!hardware_noted_) NoteHardware(record, metrics.step - 1);
   record.completed_steps = metrics.step;
   record.last_loss = metrics.loss;
   const Nanos now = Now();

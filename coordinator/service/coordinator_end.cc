@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/plan/plan_json.h"
@@ -85,6 +86,33 @@ void Coordinator::SettleStopped(store::JobRecord& record) {
     case store::StopIntent::kNone:
       record.stop = store::StopIntent::kNone;
       return SetState(record, store::JobState::kQueued);
+  }
+}
+
+// What cannot be written now is tried again with the next step.
+void Coordinator::NoteHardware(store::JobRecord& record, int64_t after_step) {
+  absl::StatusOr<io::RunFile> run = io::ReadRunFile(record.output_dir);
+  if (!run.ok()) return;
+  const std::vector<std::string> devices = members_.ComputesOn();
+  const bool first = run->computed_on.empty();
+  if (!first && run->computed_on.back().devices == devices) {
+    hardware_noted_ = true;
+    return;
+  }
+  const std::string before = first ? "" : absl::StrJoin(run->computed_on.back().devices, " and ");
+  run->computed_on.push_back({after_step, devices});
+  if (!io::WriteRunFile(record.output_dir, *run).ok()) return;
+  hardware_noted_ = true;
+  const std::string now = absl::StrJoin(devices, " and ");
+  if (!first) {
+    registry_.Report(record, absl::StrCat("goes on after step ", after_step, " on ", now,
+                                          "; before it ran on ", before,
+                                          ": the last bits of its results may be others than they "
+                                          "would have been there"));
+  } else if (devices.size() > 1) {
+    registry_.Report(record, absl::StrCat("runs on ", now,
+                                          ": the last bits of its results depend on which of them "
+                                          "computes what, and so on the plan"));
   }
 }
 

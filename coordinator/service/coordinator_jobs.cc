@@ -33,10 +33,10 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
     return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
                                                  other.id(), ", which is ", ToString(other.state)));
   }
-  const io::RunFile run{admitted.result_keys,       admitted.plan.resolved(),
-                        /*finished=*/false,         admitted.data,
-                        admitted.output.extensions, admitted.spec.save_steps,
-                        admitted.spec.logging_steps};
+  const io::RunFile run{admitted.result_keys,        admitted.plan.resolved(),
+                        /*finished=*/false,          admitted.data,
+                        admitted.output.extensions,  admitted.spec.save_steps,
+                        admitted.spec.logging_steps, admitted.output.computed_on};
   std::string moved_to;
   // A job of ours that was paused is not of this run (see above), and holds its own lock.
   HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, PrepareOutputDir(admitted.spec.output_dir,

@@ -10,6 +10,7 @@
 #include "common/cuda/context.h"
 #include "common/cuda/region.h"
 #include "worker/device/cpu_device.h"
+#include "worker/device/cpu_identity.h"
 #include "worker/device/cuda_plugin.h"
 
 namespace harmony::fake_cuda {
@@ -21,6 +22,7 @@ class CpuOnCuda : public worker::DeviceBackend {
       : context_(std::move(context)), region_(std::move(region)) {}
 
   Bytes memory() const override { return region_.size(); }
+  std::string ComputesOn() const override { return "a GPU of tests, " + worker::CpuComputesOn(); }
   absl::StatusOr<std::unique_ptr<worker::ComputeDevice>> Open(Bytes resident, Bytes workspace,
                                                               int compute_threads) override {
     if (resident + workspace > region_.size()) {

@@ -159,6 +159,26 @@ class LifecycleTest(harness.Scratch):
             {"after_step": 120, "changed": ["max_steps (120 -> 124)", "logging_steps (1 -> 2)"]}])
 
     @harness.whatever_the_devices
+    def test_run_json_says_what_computed_and_the_log_says_when_that_changes(self):
+        job, out = self.job("hardware", max_steps=4)
+        self.harmony("run", job, "--devices", DEVICES)
+        first, = json.loads((out / "run.json").read_text())["computed_on"]
+        device, = first["devices"]
+        self.assertEqual(first["after_step"], 0)
+        self.assertRegex(device, r"\(\w+\), LibTorch 2\.\d+")
+        self.job("hardware", max_steps=6)
+        self.harmony("run", job, "--devices", DEVICES)
+        self.assertEqual(json.loads((out / "run.json").read_text())["computed_on"], [first], "it is the same")
+        # Another level of vector instructions, as another processor would have.
+        self.env["ATEN_CPU_CAPABILITY"] = "default"
+        self.job("hardware", max_steps=8)
+        self.wait_exit(self.start("run", job, "--devices", DEVICES), 0)
+        before, after = json.loads((out / "run.json").read_text())["computed_on"]
+        self.assertEqual((before, after["after_step"]), (first, 6))
+        self.assertIn("(DEFAULT)", after["devices"][0])
+        self.assertIn("goes on after step 6 on ", (self.dir / "run.log").read_text())
+
+    @harness.whatever_the_devices
     def test_a_run_goes_on_with_tokens_that_were_appended_by_intent(self):
         # 33 sequences of 32 tokens: 4 steps of 8, so that 4 steps have not come to their end.
         data = self.dir / "data.txt"

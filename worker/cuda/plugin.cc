@@ -1,18 +1,26 @@
 // The one function of libharmony_cuda.so.
 
 #include <ATen/Context.h>
+#include <c10/cuda/CUDAException.h>
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/build_identity.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 #include "common/cuda/region.h"
 #include "worker/cuda/cuda_device.h"
 #include "worker/cuda/operators.h"
 #include "worker/cuda/workspace_allocator.h"
+#include "worker/device/cpu_identity.h"
 #include "worker/device/cuda_plugin.h"
 
 namespace harmony::worker::cuda {
@@ -20,10 +28,11 @@ namespace {
 
 class CudaBackend : public DeviceBackend {
  public:
-  CudaBackend(int ordinal, harmony::cuda::RegionMapping region)
-      : ordinal_(ordinal), region_(std::move(region)) {}
+  CudaBackend(int ordinal, harmony::cuda::RegionMapping region, std::string computes_on)
+      : ordinal_(ordinal), region_(std::move(region)), computes_on_(std::move(computes_on)) {}
 
   Bytes memory() const override { return region_.size(); }
+  std::string ComputesOn() const override { return computes_on_; }
   absl::StatusOr<std::unique_ptr<ComputeDevice>> Open(Bytes resident, Bytes workspace,
                                                       int) override {
     return CudaDevice::Create({.ordinal = ordinal_,
@@ -35,7 +44,32 @@ class CudaBackend : public DeviceBackend {
  private:
   const int ordinal_;
   const harmony::cuda::RegionMapping region_;
+  const std::string computes_on_;
 };
+
+// "13.0"
+std::string CudaVersion(int number) { return absl::StrCat(number / 1000, ".", number % 1000 / 10); }
+
+std::string CublasVersion() {
+  int version[3] = {};
+  cublasGetProperty(MAJOR_VERSION, &version[0]);
+  cublasGetProperty(MINOR_VERSION, &version[1]);
+  cublasGetProperty(PATCH_LEVEL, &version[2]);
+  return absl::StrJoin(version, ".");
+}
+
+// REQUIRES: the device is current.
+std::string ComputesOn(int ordinal) {
+  cudaDeviceProp gpu{};
+  int driver = 0, runtime = 0;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&gpu, ordinal));
+  C10_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  return absl::StrCat(gpu.name, " (", gpu.multiProcessorCount,
+                      " multiprocessors), driver for CUDA ", CudaVersion(driver), ", CUDA ",
+                      CudaVersion(runtime), ", cuBLAS ", CublasVersion(), ", LibTorch ",
+                      TorchVersion(), ", harmony ", Version());
+}
 
 // The same bits each time, and sums in fp32: what would be faster otherwise is switched off.
 void ChooseExactAlgorithms() {
@@ -68,7 +102,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> Open(const plan::DeviceSpec& devi
   HARMONY_ASSIGN_OR_RETURN(
       harmony::cuda::RegionMapping region,
       harmony::cuda::RegionMapping::Map(*driver, fd, device.memory, {device.cuda_ordinal}));
-  return std::make_unique<CudaBackend>(device.cuda_ordinal, std::move(region));
+  return std::make_unique<CudaBackend>(device.cuda_ordinal, std::move(region),
+                                       ComputesOn(device.cuda_ordinal));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "worker/device/cpu_device.h"
+#include "worker/device/cpu_identity.h"
 
 namespace harmony::worker {
 namespace {
@@ -12,6 +13,7 @@ class SimBackend : public DeviceBackend {
   explicit SimBackend(ipc::MappedRegion region) : region_(std::move(region)) {}
 
   Bytes memory() const override { return region_.size(); }
+  std::string ComputesOn() const override { return CpuComputesOn(); }
   absl::StatusOr<std::unique_ptr<ComputeDevice>> Open(Bytes, Bytes workspace,
                                                       int compute_threads) override {
     return CpuDevice::Create(

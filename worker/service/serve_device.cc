@@ -49,6 +49,7 @@ absl::StatusOr<plan::DeviceSpec> FindDevice(const runtime::ProgramContext& conte
 absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
   HARMONY_ASSIGN_OR_RETURN(const plan::DeviceSpec device, FindDevice(context));
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBackend> backend, OpenBackend(context, device));
+  std::string computes_on = backend->ComputesOn();
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWorker> worker,
                            DeviceWorker::Create(device, std::move(backend)));
   // It computes in its device's memory, which the swapper fills and empties.
@@ -66,6 +67,7 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
   runtime::AttachedOptions options = context.attached_options();
   options.role = runtime::AttachedRole::kWorker;
   options.device = device.ordinal;
+  options.computes_on = std::move(computes_on);
   return runtime::ServeUntilStopped(options, std::move(lanes), &semaphores, &handler, signals);
 }
 

@@ -471,6 +471,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
   if (admitted.output.same_run && admitted.spec.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
     admitted.output.extensions.clear();
+    admitted.output.computed_on.clear();
     admitted.output.extended = false;
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));

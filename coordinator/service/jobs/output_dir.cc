@@ -73,6 +73,7 @@ OutputDirState GoOn(const job::JobSpec& job, const std::string& result_keys, con
   state.resolved = run.resolved;
   state.data = run.data;
   state.extensions = run.extensions;
+  state.computed_on = run.computed_on;
   const bool same = job::DifferingKeys(run.result_keys, result_keys).empty();
   std::error_code error;
   state.finished = same && run.finished && fs::exists(job.output_dir + "/final", error);

@@ -27,6 +27,7 @@ struct OutputDirState {
   // Likewise: as what it has gone on since it began; `extended`: the last of them is by this job.
   std::vector<io::RunExtension> extensions;
   bool extended = false;
+  std::vector<io::RunHardware> computed_on;  // likewise
 };
 // Of the job's output_dir. FailedPrecondition names the keys that differ when it holds another run,
 // which has trained something and cannot go on as this one (common/job/goes_on.h), and `overwrite`

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "common/base/build_identity.h"
 #include "common/base/status.h"
@@ -28,6 +29,7 @@ absl::StatusOr<Members::Waiting> Members::Check(uint64_t session, std::shared_pt
   waiting.link = std::move(link);
   waiting.incarnation = hello.incarnation();
   waiting.own_deaths = hello.own_deaths();
+  waiting.computes_on = hello.computes_on();
   if (hello.version() != BuildIdentity()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this coordinator was built as ", BuildIdentity(), ", the process as '", hello.version(),
@@ -109,6 +111,7 @@ void Members::Enter(Waiting waiting) {
             waiting.session,
             waiting.incarnation,
             waiting.own_deaths,
+            std::move(waiting.computes_on),
             std::move(waiting.handle),
             std::move(waiting.link),
             {}};
@@ -169,6 +172,15 @@ std::vector<runner::ProcessId> Members::Required() const {
   for (int device = 0; device < num_devices_; ++device)
     ids.push_back({runner::Role::kWorker, device});
   return ids;
+}
+
+std::vector<std::string> Members::ComputesOn() const {
+  std::vector<std::string> all;  // members are in the order of their ids
+  for (const auto& [id, member] : members_) {
+    const bool known = absl::c_linear_search(all, member.computes_on);
+    if (id.role == runner::Role::kWorker && !known) all.push_back(member.computes_on);
+  }
+  return all;
 }
 
 void Members::SendToAll(const v1::ToProcess& message) {

@@ -36,6 +36,7 @@ struct Member {
   uint64_t session = 0;  // of the stream; never used twice
   uint32_t incarnation = 0;
   uint32_t own_deaths = 0;  // incarnations before it that nobody killed
+  std::string computes_on;  // of a worker: what its results' bits depend on besides the job
   ProcessHandle handle;
   std::shared_ptr<ProcessLink> link;
   Pacing pacing;  // as last reported; since the process started
@@ -64,6 +65,8 @@ class Members {
   Member* Find(const runner::ProcessId& id);
   Member* FindSession(uint64_t session);
   std::vector<Member*> All();
+  // What the workers' results depend on besides the job; each once, in the order of the devices.
+  std::vector<std::string> ComputesOn() const;
   // All that a job needs, attached or not.
   std::vector<runner::ProcessId> Required() const;
   void SendToAll(const v1::ToProcess& message);
@@ -74,6 +77,7 @@ class Members {
     std::shared_ptr<ProcessLink> link;
     runner::ProcessId id;
     uint32_t incarnation = 0, own_deaths = 0;
+    std::string computes_on;
     ProcessHandle handle;
   };
   absl::StatusOr<Waiting> Check(uint64_t session, std::shared_ptr<ProcessLink> link,

@@ -97,7 +97,9 @@ TEST_F(OutputDirTest, AFinishedRunGoesOnWithMoreStepsAndSaysSo) {
   const std::vector<io::RunExtension> extensions = {
       {5, {"a (1 -> 2)"}}, {10, {"max_steps (10 -> 20)", "save_steps (2 -> 4)"}}};
   EXPECT_EQ(state->extensions, extensions);
-  ASSERT_TRUE(io::WriteRunFile(out_, {more, kResolved, true, {}, extensions, 4, 1}).ok());
+  const std::vector<io::RunHardware> hardware = {{0, {"a processor"}}, {7, {"a GPU", "another"}}};
+  ASSERT_TRUE(io::WriteRunFile(out_, {more, kResolved, true, {}, extensions, 4, 1, hardware}).ok());
+  EXPECT_EQ(io::ReadRunFile(out_)->computed_on, hardware);
   EXPECT_EQ(io::ReadRunFile(out_)->extensions, extensions);
   EXPECT_EQ(ChooseStartPoint(job_, more)->first_step, 10);
   EXPECT_TRUE(InspectOutputDir(job_, more, false)->finished);
