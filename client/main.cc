@@ -94,7 +94,8 @@ void AddCluster(CLI::App* app, ClusterOptions& cluster) {
       ->type_name("CLUSTER.yaml")
       ->check(CheckNotEmpty);
   app->add_option("--devices", cluster.devices,
-                  "e.g. sim*4:mem=256MiB; unequal ones: 'sim:mem=1GiB; sim:mem=512MiB'")
+                  "e.g. cuda, cuda:0,mem=20GiB, sim*4:mem=256MiB; unequal ones: 'sim:mem=1GiB; "
+                  "sim:mem=512MiB' (default: the GPUs of this machine, else one that is emulated)")
       ->type_name("SPEC")
       ->check(CheckNotEmpty);
   app->add_option("--host-memory", cluster.host_memory,

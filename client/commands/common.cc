@@ -67,6 +67,13 @@ absl::StatusOr<Cluster> ResolveClusterHere(const GlobalOptions& global,
                         ipc::AvailableHostMemory(), [&] { return FindGpus(BinDir(global)); });
 }
 
+const char* DescribeDefault(const Cluster& cluster) {
+  return cluster.specs.front().kind == plan::DeviceKind::kCuda
+             ? "the GPUs of this machine (no GPU has run this version yet: --devices sim:mem=4GiB "
+               "trains on the CPU)"
+             : "a device emulated on the CPU";
+}
+
 int Fail(const absl::Status& status) {
   std::string message(status.message());
   if (message.empty()) message = status.ToString();

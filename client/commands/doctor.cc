@@ -185,7 +185,8 @@ Finding OfGpus(const MachineFacts& facts) {
   const std::string driver = facts.gpu_driver.empty() ? "" : "; driver " + facts.gpu_driver;
   return Note(
       "GPUs", absl::StrJoin(facts.gpus, ", ") + driver,
-      "no GPU has run this version yet (docs/cuda.md): it trains on emulated devices (sim)");
+      "used where no other devices are named; no GPU has run this version yet (docs/cuda.md): "
+      "compare its results with those of emulated devices (sim)");
 }
 
 // ---- What is looked at ----
@@ -290,10 +291,11 @@ void LookAtPrograms(const GlobalOptions& global, MachineFacts& facts) {
   }
 }
 
+using Gpus = absl::StatusOr<std::vector<plan::Gpu>>;
+
 // A container may have GPUs, and nothing of them in /proc.
-void AskDriver(const GlobalOptions& global, MachineFacts& facts) {
-  const absl::StatusOr<std::vector<plan::Gpu>> gpus = FindGpus(BinDir(global));
-  if (!gpus.ok()) return;
+void TakeNames(const Gpus& gpus, MachineFacts& facts) {
+  if (!gpus.ok() || !facts.gpus.empty()) return;
   for (const plan::Gpu& gpu : *gpus) facts.gpus.push_back(gpu.name);
 }
 
@@ -303,14 +305,15 @@ MachineFacts::Disk DiskOf(std::string what, const std::string& folder) {
   return {std::move(what), free.folder, free.bytes, writable};
 }
 
-std::vector<Finding> OfCluster(const GlobalOptions& global, const ClusterOptions& options,
+std::vector<Finding> OfCluster(const Gpus& gpus, const ClusterOptions& options,
                                const MachineFacts& facts) {
-  const absl::StatusOr<Cluster> cluster = ResolveClusterHere(global, options);
+  const absl::StatusOr<Cluster> cluster =
+      ResolveCluster(options.config, options.devices, options.host_memory, facts.available,
+                     [&gpus] { return gpus; });
   if (!cluster.ok()) {
     return {Problem("devices", std::string(cluster.status().message()), "change what is given")};
   }
   if (cluster->specs.front().kind == plan::DeviceKind::kCuda) {
-    const absl::StatusOr<std::vector<plan::Gpu>> gpus = FindGpus(BinDir(global));
     const absl::Status fits = gpus.ok() ? plan::CheckGpus(cluster->specs, *gpus) : gpus.status();
     if (!fits.ok()) return {Problem("devices", std::string(fits.message()), "")};
   }
@@ -394,7 +397,8 @@ int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options) {
   LookAtProcessor(facts);
   LookAtSystem(facts);
   LookAtPrograms(global, facts);
-  if (facts.gpus.empty()) AskDriver(global, facts);
+  const Gpus gpus = FindGpus(BinDir(global));
+  TakeNames(gpus, facts);
   facts.disks = {DiskOf("job database and logs", paths->state_dir), DiskOf("sockets", paths->dir)};
   facts.supervisor = RuntimeLockHolder(*paths);
   std::error_code unseen;  // of a folder of others, which the disk's line names
@@ -402,7 +406,7 @@ int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options) {
   facts.dead_runs = DeadRuns();
   std::vector<Finding> findings = Examine(facts);
   if (options.cluster.given()) {
-    absl::c_move(OfCluster(global, options.cluster, facts), std::back_inserter(findings));
+    absl::c_move(OfCluster(gpus, options.cluster, facts), std::back_inserter(findings));
   }
   Print(global, findings);
   const bool bad = absl::c_any_of(

@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/launcher/device_memory.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
@@ -64,10 +66,27 @@ std::string FingerprintText(const MeasureOptions& measure,
   for (const plan::DeviceSpec& device : measure.cluster.specs) {
     absl::StrAppend(&text, ToString(device), "\n");
   }
+  absl::StrAppend(&text, GpusText(measure.bin_dir, measure.cluster.specs));
   return text;
 }
 
 }  // namespace
+
+std::string GpusText(const std::string& bin_dir, const std::vector<plan::DeviceSpec>& devices) {
+  if (devices.front().kind != plan::DeviceKind::kCuda) return "";
+  std::string text;
+  // Where there are none, nothing is measured either.
+  const auto gpus = FindGpus(bin_dir);
+  for (const plan::Gpu& gpu : gpus.value_or(std::vector<plan::Gpu>())) {
+    const bool used = absl::c_any_of(devices, [&](const plan::DeviceSpec& device) {
+      return device.cuda_ordinal == gpu.ordinal;
+    });
+    if (!used) continue;
+    absl::StrAppend(&text, "cuda:", gpu.ordinal, " ", gpu.name, " ", gpu.multiprocessors, " ",
+                    gpu.capability, "\n");
+  }
+  return text;
+}
 
 std::string MeasurersText(const std::string& bin_dir, const profile::ProfileVersions& versions) {
   return absl::StrCat(versions.harmony, " ", versions.torch, " ", versions.cpu_capability, " ",

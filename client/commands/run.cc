@@ -147,8 +147,8 @@ absl::Status RunSession::Prepare() {
       MakeProgressView(global_.json, LoggingStepsOf(request_.job_yaml(), options_.job.overrides));
   for (const std::string& text : said) view_->Message(text);
   if (cluster_.default_devices) {
-    view_->Message(absl::StrCat("no --devices given: using ", cluster_.devices,
-                                ", a device emulated on the CPU"));
+    view_->Message(absl::StrCat("no --devices given: using ", cluster_.devices, ", ",
+                                DescribeDefault(cluster_)));
   }
   return absl::OkStatus();
 }

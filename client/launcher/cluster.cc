@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/launcher/host_memory.h"
@@ -63,6 +64,19 @@ absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
   return config;
 }
 
+// Where nobody names any: all GPUs that can be used, else one that is emulated.
+absl::StatusOr<std::string> DevicesFound(Bytes available, const GpuSource& gpus) {
+  const absl::StatusOr<std::vector<plan::Gpu>> found = gpus();
+  const bool any = found.ok() &&
+                   absl::c_any_of(*found, [](const plan::Gpu& gpu) { return gpu.problem.empty(); });
+  if (!any) return DefaultDevices(available);
+  absl::StatusOr<std::string> named = plan::NameGpus("cuda", *found);
+  if (named.ok()) return named;
+  return absl::Status(named.status().code(),
+                      absl::StrCat(named.status().message(), "; --devices ",
+                                   DefaultDevices(available), " trains on the CPU"));
+}
+
 }  // namespace
 
 absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
@@ -74,11 +88,10 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
   }
   Cluster cluster;
   cluster.devices = devices.empty() ? config.devices : devices;
-  if (cluster.devices.empty()) {
-    cluster.devices = DefaultDevices(available);
-    cluster.default_devices = true;
-  }
-  if (plan::NeedsGpus(cluster.devices)) {
+  cluster.default_devices = cluster.devices.empty();
+  if (cluster.default_devices) {
+    HARMONY_ASSIGN_OR_RETURN(cluster.devices, DevicesFound(available, gpus));
+  } else if (plan::NeedsGpus(cluster.devices)) {
     HARMONY_ASSIGN_OR_RETURN(const std::vector<plan::Gpu> found, gpus());
     HARMONY_ASSIGN_OR_RETURN(cluster.devices, plan::NameGpus(cluster.devices, found));
   }

@@ -23,9 +23,10 @@ struct Cluster {
 // CLUSTER.yaml:
 //   devices: "sim*4:mem=64MiB"      # or a list of such strings
 //   host_memory: 12GiB
-// What the command line gives (empty: nothing) wins. `gpus` is asked where the devices mean GPUs of
-// this machine without saying all of them. InvalidArgument names file, key and the nearest known
-// key; NotFound when there is no such file; errors of `gpus`.
+// What the command line gives (empty: nothing) wins. Where neither names devices, they are the GPUs
+// that can be used, else one that is emulated. `gpus` is asked for that, and where devices mean
+// GPUs of this machine without saying all of them. InvalidArgument names file, key and the nearest
+// known key; NotFound when there is no such file; errors of `gpus`.
 using GpuSource = std::function<absl::StatusOr<std::vector<plan::Gpu>>()>;
 absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
                                        const std::string& host_memory, Bytes available,

@@ -4,11 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/build_identity.h"
 #include "common/base/status.h"
 #include "common/cuda/devices.h"
+#include "common/cuda/plugin_path.h"
 #include "common/cuda/region.h"
 #include "common/document/status_line.h"
 #include "common/ipc/fd_passing.h"
@@ -24,7 +27,15 @@ struct Flags {
 
 absl::StatusOr<ipc::Answer> List() {
   HARMONY_ASSIGN_OR_RETURN(const Driver* driver, LoadDriver());
-  HARMONY_ASSIGN_OR_RETURN(const std::vector<plan::Gpu> gpus, ListGpus(*driver));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<plan::Gpu> gpus, ListGpus(*driver));
+  std::error_code unseen;
+  if (!std::filesystem::exists(PluginPath(), unseen)) {
+    for (plan::Gpu& gpu : gpus) {
+      if (!gpu.problem.empty()) continue;
+      gpu.problem = absl::StrCat("this build has nothing that computes on GPUs: there is no ",
+                                 PluginPath().string(), ", which is built where nvcc is");
+    }
+  }
   return ipc::Answer{plan::GpusToJson(gpus), {}};
 }
 

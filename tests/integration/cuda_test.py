@@ -98,6 +98,9 @@ class CudaTest(harness.Scratch):
         job, _ = self.job("found")
         plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
         self.assertEqual(plan["devices"], harness.FAKE_GPUS)
+        # They are what is used where nobody names devices.
+        plan = json.loads(self.harmony("plan", job, "--json").stdout)["plan"]
+        self.assertEqual(plan["devices"], harness.FAKE_GPUS)
         # One that somebody else has filled, say, is left out; and is no hindrance to another.
         self.gpus(fail="CtxCreate:1:2")
         plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
@@ -126,6 +129,11 @@ class CudaTest(harness.Scratch):
         self.refused("cuda:0,mem=1MiB", "at least 2MiB")
         self.gpus(fail="CtxCreate:1:2")
         self.refused("cuda:0,mem=8MiB", "cuda:0 cannot be used", "out of memory")
+        self.gpus()
+        self.env["HARMONY_CUDA_PLUGIN"] = str(self.dir / "nowhere.so")
+        self.refused("cuda:0,mem=8MiB", "nothing that computes on GPUs", "nowhere.so")
+        job, _ = self.job("without")
+        self.assertIn("sim:mem=", self.harmony("plan", job).stderr)
         self.gpus(driver=12040)
         self.refused("cuda:0,mem=8MiB", "for CUDA 12.4", "13.0")
         self.gpus(devices=0)

@@ -2,27 +2,19 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/build_identity.h"
 #include "common/base/status.h"
+#include "common/cuda/plugin_path.h"
 
 namespace harmony::worker {
 namespace {
 
-std::string PluginPath() {
-  if (const char* given = std::getenv(kCudaPluginVariable)) return given;
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return program.parent_path().parent_path() / "lib" / "harmony" / "libharmony_cuda.so";
-}
-
 absl::StatusOr<const CudaPlugin*> LoadPlugin() {
-  const std::string path = PluginPath();
+  const std::string path = cuda::PluginPath();
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(

@@ -21,12 +21,8 @@ struct CudaPlugin {
 using CudaPluginEntry = const CudaPlugin* (*)();
 inline constexpr char kCudaPluginEntry[] = "harmony_cuda_plugin";
 
-// The library's path, for tests; else it is looked for in the folder lib beside that of the
-// program.
-inline constexpr char kCudaPluginVariable[] = "HARMONY_CUDA_PLUGIN";
-
-// FailedPrecondition: there is no such library here, it cannot be loaded, or belongs to another
-// build; else an error of its `open`.
+// FailedPrecondition: there is no such library here (common/cuda/plugin_path.h), it cannot be
+// loaded, or belongs to another build; else an error of its `open`.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> OpenCudaBackend(const plan::DeviceSpec& device,
                                                                int fd);
 

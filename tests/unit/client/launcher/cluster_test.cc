@@ -55,6 +55,23 @@ TEST_F(ClusterTest, DefaultDevicesStayWithinBounds) {
   EXPECT_EQ(DefaultDevices(GiB(1000)), "sim:mem=8GiB");
 }
 
+TEST_F(ClusterTest, GpusThatCanBeUsedAreTheDefault) {
+  plan::Gpu gpu;
+  gpu.memory = gpu.free = GiB(80);
+  const auto gpus = [&gpu] { return std::vector<plan::Gpu>{gpu}; };
+  absl::StatusOr<Cluster> cluster = ResolveCluster("", "", "", GiB(16), gpus);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE(cluster->default_devices);
+  ASSERT_EQ(cluster->specs.size(), 1u);
+  EXPECT_EQ(cluster->specs[0].kind, plan::DeviceKind::kCuda);
+  // One that is full is no reason to train on the CPU without a word.
+  gpu.free = MiB(100);
+  EXPECT_THAT(std::string(ResolveCluster("", "", "", GiB(16), gpus).status().message()),
+              HasSubstr("; --devices sim:mem=4GiB trains on the CPU"));
+  gpu.problem = "it is too old";
+  EXPECT_EQ(ResolveCluster("", "", "", GiB(16), gpus)->devices, "sim:mem=4GiB");
+}
+
 TEST_F(ClusterTest, GpusAreLookedForWhereTheirMemoryIsNotGiven) {
   const auto one = [] {
     plan::Gpu gpu;
