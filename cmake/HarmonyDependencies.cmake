@@ -43,7 +43,8 @@ if(HARMONY_CUDA)
                         "or configure with -DHARMONY_CUDA=OFF")
   endif()
   # What computes on GPUs (worker/cuda) is built where nvcc is.
-  find_program(HARMONY_NVCC nvcc HINTS /usr/local/cuda/bin)
+  get_filename_component(_torch_site ${HARMONY_LIBTORCH} DIRECTORY)
+  find_program(HARMONY_NVCC nvcc HINTS /usr/local/cuda/bin ${_torch_site}/nvidia/cu13/bin)
   # Headers only: the driver is opened at run time (common/cuda).
   add_library(harmony_cuda_headers INTERFACE)
   target_include_directories(harmony_cuda_headers SYSTEM INTERFACE ${HARMONY_CUDA_INCLUDE})

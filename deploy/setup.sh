@@ -6,15 +6,20 @@
 #   deploy/setup.sh --no-build      packages and LibTorch only
 #   deploy/setup.sh --with-tests    also what tests/run.sh needs (clang tools, Python test environments)
 #   deploy/setup.sh --with-parity   also PyTorch and transformers for Python, to compare results with
+#
+# Where there is a driver of NVIDIA's GPUs it also fetches what computing on them takes, some 3 GB: the
+# libraries of CUDA 13 that LibTorch needs, and nvcc. --with-cuda does so anywhere, --without-cuda nowhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=1 tests=0 parity=0
+build=1 tests=0 parity=0 cuda=auto
 for arg in "$@"; do
   case "$arg" in
     --no-build) build=0 ;;
     --with-tests) tests=1 ;;
     --with-parity) parity=1 ;;
+    --with-cuda) cuda=1 ;;
+    --without-cuda) cuda=0 ;;
     *) echo "setup.sh: unknown option '$arg' (see the head of the file)" >&2; exit 2 ;;
   esac
 done
@@ -78,6 +83,33 @@ install_libtorch() {
   rm -rf "$work"
 }
 
+has_nvidia_driver() {
+  [ -e /proc/driver/nvidia/version ] || ldconfig -p | grep -q 'libcuda\.so\.1'
+}
+
+# Beside LibTorch, where libtorch_cuda.so and the build look for them; the versions are those of its wheel.
+install_cuda_libraries() {
+  local toolkit='cuda-toolkit[crt,cublas,cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvcc,nvjitlink,nvrtc,nvvm]==13.0.2'
+  local wheels=("$toolkit" nvidia-cudnn-cu13==9.19.0.56 nvidia-cusparselt-cu13==0.8.0
+    nvidia-nccl-cu13==2.28.9 nvidia-nvshmem-cu13==3.4.5)
+  local target=.deps/libtorch work
+  if [ -f "$target/.cuda" ] && [ "$(cat "$target/.cuda")" = "${wheels[*]}" ]; then return 0; fi
+  say "fetching the libraries of CUDA 13 (some 3 GB; --without-cuda leaves them out)"
+  work=$(mktemp -d .deps/cuda.XXXXXX)
+  python3 -m venv "$work/venv"
+  "$work/venv/bin/pip" download --quiet --disable-pip-version-check --only-binary=:all: \
+    --python-version 3.11 --dest "$work/wheels" "${wheels[@]}"
+  mkdir "$work/out"
+  for wheel in "$work"/wheels/*.whl; do
+    "$work/venv/bin/python" -m zipfile -e "$wheel" "$work/out"
+    rm "$wheel"
+  done
+  chmod +x "$work"/out/nvidia/cu13/bin/* "$work"/out/nvidia/cu13/nvvm/bin/*
+  cp -alf "$work/out/nvidia" "$target/"
+  rm -rf "$work"
+  echo "${wheels[*]}" > "$target/.cuda"
+}
+
 # PyTorch for the tests of exports: that of .deps/libtorch, with what it needs of Python.
 make_export_venv() {
   local dir=.deps/export-venv
@@ -101,6 +133,8 @@ make_export_venv() {
 install_packages "${packages[@]}"
 [ "$tests" = 0 ] || install_packages "${test_packages[@]}"
 install_libtorch
+if [ "$cuda" = auto ]; then cuda=0; ! has_nvidia_driver || cuda=1; fi
+[ "$cuda" = 0 ] || install_cuda_libraries
 [ "$tests" = 0 ] || make_venv .deps/test-venv tests/requirements.txt
 [ "$tests" = 0 ] || make_export_venv
 [ "$parity" = 0 ] || make_venv .deps/parity-venv tests/parity/requirements.txt
