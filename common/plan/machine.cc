@@ -202,6 +202,13 @@ absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec) {
   return devices;
 }
 
+Bytes DeviceSpec::MemoryFor(Bytes usable) const {
+  if (kind == DeviceKind::kSim) return usable + context;
+  // By how much the reserve is a part of the memory, or the most that it is.
+  const Bytes by_part((usable.count() * 16 + 14) / 15);
+  return std::min(by_part, usable + kMostReserve).AlignUp(kGpuPage.count());
+}
+
 std::string ToString(const DeviceSpec& device) {
   if (device.kind == DeviceKind::kCuda) {
     return absl::StrCat(

@@ -36,6 +36,8 @@ struct DeviceSpec {
     return std::min(kMostReserve, Bytes(memory.count() / 16));
   }
   static constexpr Bytes kMostReserve{int64_t{64} << 20};
+  // The least memory that a device like this one must have for so much to be usable.
+  Bytes MemoryFor(Bytes usable) const;
   FlopsPerSecond flops;  // pacing; 0: none
   BytesPerSecond h2d, d2h, p2p;
   // Devices of the same root share one paced link to the host: in each direction it carries one

@@ -87,23 +87,36 @@ class Attention {
     return {scores.flatten(2, 3), sum.log().add_(most).masked_fill_(sees_nothing, 0).squeeze(-1)};
   }
 
-  // Whole samples as long as the scores of one fit, else whole heads, else rows.
-  void ForEach(absl::FunctionRef<void(const Piece&)> run) const {
+  // Runs `run` for each piece: whole samples as long as one of them fits, else whole heads, else
+  // rows. Pieces that share keys follow each other: `begin` comes before the first of these, `end`
+  // after the last, with all rows.
+  void ForEach(absl::FunctionRef<void(const Piece&)> begin,
+               absl::FunctionRef<void(const Piece&)> run,
+               absl::FunctionRef<void(const Piece&)> end) const {
     const int64_t samples = query_.size(0), heads = query_.size(1), rows = query_.size(3);
     const int64_t most = kScores.count() / static_cast<int64_t>(c10::elementSize(type_));
     const auto fitting = [&](int64_t scores, int64_t all) {
       return std::clamp<int64_t>(most / scores, 1, all);
     };
-    const int64_t of_row = query_.size(2) * key_.size(2);
+    // Scores, or rows of queries and keys, whichever are more.
+    const int64_t of_row = query_.size(2) * std::max(key_.size(2), query_.size(4));
+    const int64_t of_head = std::max(of_row * rows, key_.size(2) * key_.size(3));
     const int64_t some_rows = fitting(of_row, rows);
-    const int64_t some_heads = some_rows < rows ? 1 : fitting(of_row * rows, heads);
-    const int64_t some_samples = some_heads < heads ? 1 : fitting(of_row * rows * heads, samples);
+    const int64_t some_heads = some_rows < rows ? 1 : fitting(of_head, heads);
+    const int64_t some_samples = some_heads < heads ? 1 : fitting(of_head * heads, samples);
     for (int64_t sample = 0; sample < samples; sample += some_samples) {
       for (int64_t head = 0; head < heads; head += some_heads) {
+        const Piece all{sample, std::min(some_samples, samples - sample),
+                        head,   std::min(some_heads, heads - head),
+                        0,      rows};
+        begin(all);
         for (int64_t row = 0; row < rows; row += some_rows) {
-          run({sample, std::min(some_samples, samples - sample), head,
-               std::min(some_heads, heads - head), row, std::min(some_rows, rows - row)});
+          Piece piece = all;
+          piece.row = row;
+          piece.rows = std::min(some_rows, rows - row);
+          run(piece);
         }
+        end(all);
       }
     }
   }
@@ -134,12 +147,14 @@ AttentionResults AttentionInPieces(const at::Tensor& query, const at::Tensor& ke
   at::Tensor output = at::empty_like(query);
   at::Tensor logarithms = Zeros(query.sizes().slice(0, 3), query.options().dtype(attention.type()));
   const at::Tensor outputs = attention.InGroups(output), sums = attention.InGroups(logarithms);
-  attention.ForEach([&](const Piece& piece) {
+  const auto nothing = [](const Piece&) {};
+  const auto run = [&](const Piece& piece) {
     const Attention::Weights made = attention.WeightsOf(piece);
     const at::Tensor place = RowsOf(piece, outputs);
     place.copy_(at::matmul(made.weights, attention.Values(piece)).view(place.sizes()));
     RowsOf(piece, sums).copy_(made.logarithms);
-  });
+  };
+  attention.ForEach(nothing, run, nothing);
   return {output, logarithms};
 }
 
@@ -153,21 +168,32 @@ AttentionBackwardResults AttentionInPiecesBackward(
   const at::Tensor gradients = attention.InGroups(gradient), outputs = attention.InGroups(output);
   at::Tensor of_query = Zeros(query.sizes(), query.options());
   const at::Tensor of_queries = attention.InGroups(of_query);
-  at::Tensor of_key = Zeros(key.sizes(), key.options().dtype(attention.type()));
-  at::Tensor of_value = at::zeros_like(of_key);
-  attention.ForEach([&](const Piece& piece) {
+  at::Tensor of_key = Zeros(key.sizes(), key.options());
+  at::Tensor of_value = Zeros(value.sizes(), value.options());
+  at::Tensor key_sums, value_sums;  // over the rows of a piece's keys, rounded when all are there
+  const auto begin = [&](const Piece& piece) {
+    const at::TensorOptions wide = key.options().dtype(attention.type());
+    key_sums = at::zeros(HeadsOf(piece, of_key).sizes(), wide);
+    value_sums = at::zeros(HeadsOf(piece, of_value).sizes(), wide);
+  };
+  const auto end = [&](const Piece& piece) {
+    HeadsOf(piece, of_key).copy_(key_sums);
+    HeadsOf(piece, of_value).copy_(value_sums);
+  };
+  const auto run = [&](const Piece& piece) {
     const at::Tensor weights = attention.WeightsOf(piece).weights;
     const at::Tensor of_rows = attention.Rows(piece, gradients);
-    HeadsOf(piece, of_value).add_(at::matmul(weights.transpose(2, 3), of_rows));
+    value_sums.add_(at::matmul(weights.transpose(2, 3), of_rows));
     // From here on the gradient of the weights, then that of the scores.
     at::Tensor changed = at::matmul(of_rows, attention.Values(piece).transpose(2, 3));
     changed.sub_(of_rows.mul(attention.Rows(piece, outputs)).sum(-1, /*keepdim=*/true));
     changed.mul_(weights).mul_(attention.scale());
     const at::Tensor place = RowsOf(piece, of_queries);
     place.copy_(at::matmul(changed, attention.Keys(piece)).view(place.sizes()));
-    HeadsOf(piece, of_key).add_(at::matmul(changed.transpose(2, 3), attention.Queries(piece)));
-  });
-  return {of_query, of_key.to(key.scalar_type()), of_value.to(value.scalar_type())};
+    key_sums.add_(at::matmul(changed.transpose(2, 3), attention.Queries(piece)));
+  };
+  attention.ForEach(begin, run, end);
+  return {of_query, of_key, of_value};
 }
 
 }  // namespace harmony::worker

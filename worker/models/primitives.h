@@ -7,8 +7,8 @@
 //
 // Tensors are contiguous where nothing else is said, of fp32 or bf16; sums and what norms keep of a
 // row are fp32, and so are gradients of parameters, which are added to. What a function computes it
-// rounds once. Results depend neither on addresses nor on the number of threads. Functions throw
-// c10::Error. One thread.
+// rounds once. Results do not depend on addresses, nor, but for portable ones on the CPU, on the
+// number of threads. Functions throw c10::Error. One thread.
 
 #include <ATen/core/Tensor.h>
 

@@ -262,7 +262,7 @@ LayerProfiler::LayerProfiler(const plan::DeviceSpec& device, std::unique_ptr<Dev
 absl::Status LayerProfiler::Prepare(const Task& task) {
   Binder binder(job_, task, weights_.has_value() ? &*weights_ : nullptr);
   command::ComputeTask compute;
-  HARMONY_RETURN_IF_ERROR(binder.Bind(device_.memory, compute));
+  HARMONY_RETURN_IF_ERROR(binder.Bind(device_.usable(), compute));
   command_ = command::Command();
   command_.header.lane =
       static_cast<uint32_t>(command::LaneTable(device_.ordinal + 1)

@@ -97,7 +97,7 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
       need->kept.count() > 0 ? absl::StrCat(", stashes of all its groups ", FormatBytes(need->kept))
                              : "",
       "; ", FormatBytesExact(missing), " missing. It fits with mem=",
-      (room_of(*need) + machine.devices[need->device].context).count());
+      machine.devices[need->device].MemoryFor(room_of(*need)).count());
   const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
     return job.global_batch_size % (size * std::max(division.replicas, 1)) == 0 &&
            Fits(model, job, machine, size, division, finest);

@@ -18,6 +18,15 @@
 namespace harmony::planner {
 namespace {
 
+// Of a device's memory, what plans leave to others.
+std::string BesideUsable(const plan::DeviceSpec& device) {
+  if (device.context.count() > 0) {
+    return absl::StrCat(" beside a context of ", FormatBytes(device.context));
+  }
+  if (device.reserve().count() == 0) return "";
+  return absl::StrCat(" beside ", FormatBytes(device.reserve()), " for what LibTorch computes in");
+}
+
 // The group works with weights that stay on its device from forward to backward.
 bool KeepsWeights(const plan::Plan& plan, const GroupNeed& need) {
   if (need.kind == dispatch::ExecutionKind::kForward)
@@ -179,13 +188,13 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
       absl::StrAppendFormat(&text, "  %d  %s: runs no group\n", d, name);
       continue;
     }
-    const Bytes context = d < machine.devices.size() ? machine.devices[d].context : Bytes(0);
+    const plan::DeviceSpec spec =
+        d < machine.devices.size() ? machine.devices[d] : plan::DeviceSpec();
     absl::StrAppendFormat(
         &text, "  %d  %s: needs %s + %s workspace of %s%s (%s of layers %d-%d): fits\n", d, name,
         FormatBytes(hungriest.resident()), FormatBytes(uses[d].workspace.workspace),
-        FormatBytes(plan.devices[d].memory),
-        context.count() > 0 ? absl::StrCat(" beside a context of ", FormatBytes(context)) : "",
-        KindName(hungriest.kind), hungriest.layers.first, hungriest.layers.last);
+        FormatBytes(plan.devices[d].memory), BesideUsable(spec), KindName(hungriest.kind),
+        hungriest.layers.first, hungriest.layers.last);
     if (hungriest.kept.count() > 0) {
       absl::StrAppendFormat(&text, "     keeps %s of it from forward to backward\n",
                             FormatBytes(hungriest.kept));

@@ -97,5 +97,20 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
   }
 }
 
+TEST(MachineTest, AdviceOfMemoryIsTheLeastThatHasSoMuchUsable) {
+  DeviceSpec gpu;
+  gpu.kind = DeviceKind::kCuda;
+  for (const Bytes usable : {MiB(1), MiB(30), MiB(959), MiB(960), MiB(961), GiB(3), GiB(79)}) {
+    gpu.memory = gpu.MemoryFor(usable);
+    EXPECT_EQ(gpu.memory.count() % kGpuPage.count(), 0);
+    EXPECT_GE(gpu.usable(), usable);
+    gpu.memory -= kGpuPage;
+    EXPECT_LT(gpu.usable(), usable);
+  }
+  DeviceSpec sim;
+  sim.context = MiB(3);
+  EXPECT_EQ(sim.MemoryFor(MiB(7)), MiB(10));
+}
+
 }  // namespace
 }  // namespace harmony::plan

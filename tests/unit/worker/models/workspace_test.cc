@@ -289,6 +289,10 @@ INSTANTIATE_TEST_SUITE_P(
         // A head's scores are a whole piece.
         Gpt2Shape("", 128, 1000, 1, 2048).Portable("gpt2_long_portable"),
         LlamaShape("", 8, 2, 704, false, 1, 2048).InBf16("").Portable("llama_long_portable"),
+        // Short sequences of wide heads.
+        Gpt2Shape("", 1024, 1000, 64, 16).Portable("gpt2_short_portable"),
+        // Gradients of keys and values are all there is.
+        Gpt2Shape("", 1024, 1000, 2, 512).InBf16("").Portable("gpt2_wide_portable"),
         LlamaShape("", 8, 2, 704, false, 2, 256).Portable("llama_grouped_portable"),
         LlamaShape("", 8, 4, 512, true, 3, 200).Portable("qwen3_portable"),
         Gpt2Shape("", 256, 16000, 2, 256).InBf16("").Portable("gpt2_bf16_portable"),
