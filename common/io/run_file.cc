@@ -49,6 +49,18 @@ std::vector<RunHardware> ReadHardware(const document::JsonField& field) {
 
 }  // namespace
 
+std::vector<std::string> SetHardware(int64_t after_step, const std::vector<std::string>& devices,
+                                     std::vector<RunHardware>& computed_on) {
+  while (!computed_on.empty() && computed_on.back().after_step >= after_step) {
+    computed_on.pop_back();
+  }
+  if (!computed_on.empty() && computed_on.back().devices == devices) return {};
+  const std::vector<std::string> before =
+      computed_on.empty() ? std::vector<std::string>() : computed_on.back().devices;
+  computed_on.push_back({after_step, devices});
+  return before;
+}
+
 absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
   const std::string path = JoinPath(output_dir, kRunFile);
   HARMONY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxRunFileBytes));

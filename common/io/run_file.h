@@ -44,6 +44,11 @@ struct RunFile {
   std::vector<RunHardware> computed_on = {};  // fixes the last bits of results
 };
 
+// The steps behind `after_step` are computed by these devices now, whatever it was before. Returns
+// what the step before was computed on, where these are others; else nothing.
+std::vector<std::string> SetHardware(int64_t after_step, const std::vector<std::string>& devices,
+                                     std::vector<RunHardware>& computed_on);
+
 // NotFound when there is none; DataLoss when it cannot be read.
 absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir);
 absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);

@@ -216,6 +216,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   ++runs_;
   hardware_noted_ = false;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
+  run_first_step_ = record.completed_steps;
   if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->forecast()) {
     registry_.Report(
         record,
@@ -246,7 +247,7 @@ RunEvents Coordinator::EventsOfRun() {
 
 void Coordinator::OnStep(const StepMetrics& metrics) {
   store::JobRecord& record = *current();
-  if (!hardware_noted_) NoteHardware(record, metrics.step - 1);
+  if (!hardware_noted_) NoteHardware(record);
   record.completed_steps = metrics.step;
   record.last_loss = metrics.loss;
   const Nanos now = Now();

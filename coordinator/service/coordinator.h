@@ -123,9 +123,9 @@ class Coordinator {
   void SettleStopped(store::JobRecord& record);
   // run.json, summary.json and a missing plan.json of a run that has done all its steps.
   absl::Status WriteEnd(store::JobRecord& record);
-  // In run.json: what the steps behind `after_step` are computed on, once a run; other hardware
-  // than before is reported.
-  void NoteHardware(store::JobRecord& record, int64_t after_step);
+  // In run.json: what the run's steps are computed on, once; other hardware than before is
+  // reported.
+  void NoteHardware(store::JobRecord& record);
   // output_dir/plan.json and summary.json.
   absl::Status KeepPlan(const store::JobRecord& record);
   absl::Status KeepSummary(store::JobRecord& record);
@@ -169,7 +169,8 @@ class Coordinator {
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
   runner::BackOff finish_tries_;    // of that
   runner::BackOff plan_tries_;      // of plan.json, of the run that is alive
-  bool hardware_noted_ = false;     // in run.json, of the run that is alive
+  int64_t run_first_step_ = 0;      // of the run that is alive; so many were done before
+  bool hardware_noted_ = false;     // in run.json, of that run
   Nanos phase_since_;               // by deadline_clock_
   std::thread background_;
   Nanos run_started_, last_saved_;

@@ -90,26 +90,23 @@ void Coordinator::SettleStopped(store::JobRecord& record) {
 }
 
 // What cannot be written now is tried again with the next step.
-void Coordinator::NoteHardware(store::JobRecord& record, int64_t after_step) {
-  absl::StatusOr<io::RunFile> run = io::ReadRunFile(record.output_dir);
-  if (!run.ok()) return;
+void Coordinator::NoteHardware(store::JobRecord& record) {
   const std::vector<std::string> devices = members_.ComputesOn();
-  const bool first = run->computed_on.empty();
-  if (!first && run->computed_on.back().devices == devices) {
-    hardware_noted_ = true;
-    return;
-  }
-  const std::string before = first ? "" : absl::StrJoin(run->computed_on.back().devices, " and ");
-  run->computed_on.push_back({after_step, devices});
-  if (!io::WriteRunFile(record.output_dir, *run).ok()) return;
+  absl::StatusOr<io::RunFile> run = io::ReadRunFile(record.output_dir);
+  if (!run.ok() || devices.empty()) return;
+  const std::vector<io::RunHardware> noted = run->computed_on;
+  const std::vector<std::string> before =
+      io::SetHardware(run_first_step_, devices, run->computed_on);
+  const bool changed = run->computed_on != noted;
+  if (changed && !io::WriteRunFile(record.output_dir, *run).ok()) return;
   hardware_noted_ = true;
   const std::string now = absl::StrJoin(devices, " and ");
-  if (!first) {
-    registry_.Report(record, absl::StrCat("goes on after step ", after_step, " on ", now,
-                                          "; before it ran on ", before,
+  if (!before.empty()) {
+    registry_.Report(record, absl::StrCat("goes on after step ", run_first_step_, " on ", now,
+                                          "; before it ran on ", absl::StrJoin(before, " and "),
                                           ": the last bits of its results may be others than they "
                                           "would have been there"));
-  } else if (devices.size() > 1) {
+  } else if (changed && devices.size() > 1) {
     registry_.Report(record, absl::StrCat("runs on ", now,
                                           ": the last bits of its results depend on which of them "
                                           "computes what, and so on the plan"));

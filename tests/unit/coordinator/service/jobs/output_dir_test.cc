@@ -148,6 +148,24 @@ TEST_F(OutputDirTest, WhatTheJobReadsIsNotMovedAside) {
   EXPECT_THAT(std::string(CheckMayMove(job).message()), HasSubstr("data.path"));
 }
 
+TEST_F(OutputDirTest, StepsThatAreComputedAgainBelongToWhoComputesThemLast) {
+  using Devices = std::vector<std::string>;
+  const Devices a = {"a processor"}, b = {"a GPU"};
+  std::vector<io::RunHardware> computed_on;
+  EXPECT_EQ(io::SetHardware(0, a, computed_on), Devices());
+  EXPECT_EQ(io::SetHardware(20, a, computed_on), Devices());
+  EXPECT_EQ(io::SetHardware(50, b, computed_on), a);
+  EXPECT_EQ(computed_on, (std::vector<io::RunHardware>{{0, a}, {50, b}}));
+  // From a checkpoint before that: on either.
+  std::vector<io::RunHardware> again = computed_on;
+  EXPECT_EQ(io::SetHardware(20, b, again), a);
+  EXPECT_EQ(again, (std::vector<io::RunHardware>{{0, a}, {20, b}}));
+  EXPECT_EQ(io::SetHardware(50, a, computed_on), Devices());
+  EXPECT_EQ(computed_on, (std::vector<io::RunHardware>{{0, a}}));
+  EXPECT_EQ(io::SetHardware(0, b, computed_on), Devices()) << "nothing of the other is left";
+  EXPECT_EQ(computed_on, (std::vector<io::RunHardware>{{0, b}}));
+}
+
 TEST_F(OutputDirTest, TheRunFileFixesTheData) {
   const io::DataFingerprint data{1000, 1000, 0xabcdef0123456789};
   fs::create_directories(out_);
