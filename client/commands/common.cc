@@ -67,11 +67,14 @@ absl::StatusOr<Cluster> ResolveClusterHere(const GlobalOptions& global,
                         ipc::AvailableHostMemory(), [&] { return FindGpus(BinDir(global)); });
 }
 
-const char* DescribeDefault(const Cluster& cluster) {
-  return cluster.specs.front().kind == plan::DeviceKind::kCuda
-             ? "the GPUs of this machine (no GPU has run this version yet: --devices sim:mem=4GiB "
-               "trains on the CPU)"
-             : "a device emulated on the CPU";
+std::string DescribeDefault(const Cluster& cluster) {
+  const char* const what =
+      cluster.specs.front().kind == plan::DeviceKind::kCuda
+          ? ", the GPUs of this machine (no GPU has run this version yet: --devices sim:mem=4GiB "
+            "trains on the CPU)"
+          : ", a device emulated on the CPU";
+  return absl::StrCat(cluster.devices, what,
+                      cluster.why_no_gpus.empty() ? "" : " (" + cluster.why_no_gpus + ")");
 }
 
 int Fail(const absl::Status& status) {

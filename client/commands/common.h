@@ -63,9 +63,9 @@ class SignalMask {
 std::string BinDir(const GlobalOptions& global);
 std::string ProgramPath(const GlobalOptions& global, absl::string_view name);
 
+// The devices that nobody named, for people.
+std::string DescribeDefault(const Cluster& cluster);
 // As ResolveCluster, of this machine.
-// What the devices are that nobody named, for people.
-const char* DescribeDefault(const Cluster& cluster);
 absl::StatusOr<Cluster> ResolveClusterHere(const GlobalOptions& global,
                                            const ClusterOptions& options);
 

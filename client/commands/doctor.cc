@@ -183,6 +183,10 @@ Finding OfGpus(const MachineFacts& facts) {
                             : absl::StrCat("none, though there is the driver ", facts.gpu_driver));
   }
   const std::string driver = facts.gpu_driver.empty() ? "" : "; driver " + facts.gpu_driver;
+  if (!facts.gpu_problem.empty()) {
+    return Note("GPUs", absl::StrJoin(facts.gpus, ", ") + driver,
+                absl::StrCat("none can be used, devices are emulated (sim): ", facts.gpu_problem));
+  }
   return Note(
       "GPUs", absl::StrJoin(facts.gpus, ", ") + driver,
       "used where no other devices are named; no GPU has run this version yet (docs/cuda.md): "
@@ -294,7 +298,8 @@ void LookAtPrograms(const GlobalOptions& global, MachineFacts& facts) {
 using Gpus = absl::StatusOr<std::vector<plan::Gpu>>;
 
 // A container may have GPUs, and nothing of them in /proc.
-void TakeNames(const Gpus& gpus, MachineFacts& facts) {
+void TakeGpus(const Gpus& gpus, MachineFacts& facts) {
+  facts.gpu_problem = WhyNone(gpus);
   if (!gpus.ok() || !facts.gpus.empty()) return;
   for (const plan::Gpu& gpu : *gpus) facts.gpus.push_back(gpu.name);
 }
@@ -398,7 +403,7 @@ int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options) {
   LookAtSystem(facts);
   LookAtPrograms(global, facts);
   const Gpus gpus = FindGpus(BinDir(global));
-  TakeNames(gpus, facts);
+  TakeGpus(gpus, facts);
   facts.disks = {DiskOf("job database and logs", paths->state_dir), DiskOf("sockets", paths->dir)};
   facts.supervisor = RuntimeLockHolder(*paths);
   std::error_code unseen;  // of a folder of others, which the disk's line names

@@ -39,6 +39,7 @@ struct MachineFacts {
   bool stale_files = false;            // of one that is gone
   std::vector<std::string> dead_runs;  // folders that runs left which could not clean up
   std::vector<std::string> gpus;       // as the driver names them
+  std::string gpu_problem;             // why none of them can be used
   std::string gpu_driver;              // its version; empty: none is loaded
 };
 

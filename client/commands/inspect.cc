@@ -65,7 +65,7 @@ absl::Status PlanAlone(const GlobalOptions& global, const PlanOptions& options,
                        const v1::SubmitRequest& submit) {
   HARMONY_ASSIGN_OR_RETURN(Cluster cluster, ResolveClusterHere(global, options.cluster));
   if (cluster.default_devices) {
-    fprintf(stderr, "no --devices given: planning for %s\n", cluster.devices.c_str());
+    fprintf(stderr, "no --devices given: planning for %s\n", DescribeDefault(cluster).c_str());
   }
   HARMONY_ASSIGN_OR_RETURN(
       const std::string calibrated,

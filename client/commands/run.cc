@@ -147,8 +147,7 @@ absl::Status RunSession::Prepare() {
       MakeProgressView(global_.json, LoggingStepsOf(request_.job_yaml(), options_.job.overrides));
   for (const std::string& text : said) view_->Message(text);
   if (cluster_.default_devices) {
-    view_->Message(absl::StrCat("no --devices given: using ", cluster_.devices, ", ",
-                                DescribeDefault(cluster_)));
+    view_->Message(absl::StrCat("no --devices given: using ", DescribeDefault(cluster_)));
   }
   return absl::OkStatus();
 }

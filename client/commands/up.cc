@@ -68,8 +68,10 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(launch.cluster, ResolveClusterHere(global, options.cluster));
   if (options.report_fd < 0) NoteDevicesBeyondMemory(launch.cluster);
   if (options.report_fd < 0 && !global.json) {
-    printf("devices %s%s, host memory %s\n", launch.cluster.devices.c_str(),
-           launch.cluster.default_devices ? " (none were named)" : "",
+    printf("devices %s, host memory %s\n",
+           launch.cluster.default_devices
+               ? ("(none were named) " + DescribeDefault(launch.cluster)).c_str()
+               : launch.cluster.devices.c_str(),
            FormatBytes(launch.cluster.host_memory).c_str());
     fflush(stdout);
   }

@@ -65,19 +65,36 @@ absl::StatusOr<ConfigFile> ReadConfig(const std::string& path) {
 }
 
 // Where nobody names any: all GPUs that can be used, else one that is emulated.
-absl::StatusOr<std::string> DevicesFound(Bytes available, const GpuSource& gpus) {
+absl::Status FindDevices(Bytes available, const GpuSource& gpus, Cluster& cluster) {
   const absl::StatusOr<std::vector<plan::Gpu>> found = gpus();
-  const bool any = found.ok() &&
-                   absl::c_any_of(*found, [](const plan::Gpu& gpu) { return gpu.problem.empty(); });
-  if (!any) return DefaultDevices(available);
+  cluster.default_devices = true;
+  cluster.why_no_gpus = WhyNone(found);
+  if (!cluster.why_no_gpus.empty()) {
+    cluster.devices = DefaultDevices(available);
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::string> named = plan::NameGpus("cuda", *found);
-  if (named.ok()) return named;
-  return absl::Status(named.status().code(),
-                      absl::StrCat(named.status().message(), "; --devices ",
-                                   DefaultDevices(available), " trains on the CPU"));
+  if (named.ok()) {
+    cluster.devices = *std::move(named);
+    return absl::OkStatus();
+  }
+  return absl::Status(
+      named.status().code(),
+      absl::StrCat(named.status().message(), "; --devices takes some of the GPUs, or ",
+                   DefaultDevices(available), " to train on the CPU"));
 }
 
 }  // namespace
+
+std::string WhyNone(const absl::StatusOr<std::vector<plan::Gpu>>& found) {
+  if (!found.ok()) return std::string(found.status().message());
+  std::string why = found->empty() ? "there is no GPU" : "";
+  for (const plan::Gpu& gpu : *found) {
+    if (gpu.problem.empty()) return "";
+    absl::StrAppend(&why, why.empty() ? "" : "; ", "cuda:", gpu.ordinal, ": ", gpu.problem);
+  }
+  return why;
+}
 
 absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std::string& devices,
                                        const std::string& host_memory, Bytes available,
@@ -88,9 +105,8 @@ absl::StatusOr<Cluster> ResolveCluster(const std::string& config_path, const std
   }
   Cluster cluster;
   cluster.devices = devices.empty() ? config.devices : devices;
-  cluster.default_devices = cluster.devices.empty();
-  if (cluster.default_devices) {
-    HARMONY_ASSIGN_OR_RETURN(cluster.devices, DevicesFound(available, gpus));
+  if (cluster.devices.empty()) {
+    HARMONY_RETURN_IF_ERROR(FindDevices(available, gpus, cluster));
   } else if (plan::NeedsGpus(cluster.devices)) {
     HARMONY_ASSIGN_OR_RETURN(const std::vector<plan::Gpu> found, gpus());
     HARMONY_ASSIGN_OR_RETURN(cluster.devices, plan::NameGpus(cluster.devices, found));

@@ -18,7 +18,11 @@ struct Cluster {
   std::vector<plan::DeviceSpec> specs;
   Bytes host_memory;             // virtual size of the host segment
   bool default_devices = false;  // nobody named any
+  std::string why_no_gpus;       // of default devices that are emulated
 };
+
+// Why none of the GPUs that were found can be used; empty: some can.
+std::string WhyNone(const absl::StatusOr<std::vector<plan::Gpu>>& found);
 
 // CLUSTER.yaml:
 //   devices: "sim*4:mem=64MiB"      # or a list of such strings

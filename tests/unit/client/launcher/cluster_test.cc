@@ -67,9 +67,11 @@ TEST_F(ClusterTest, GpusThatCanBeUsedAreTheDefault) {
   // One that is full is no reason to train on the CPU without a word.
   gpu.free = MiB(100);
   EXPECT_THAT(std::string(ResolveCluster("", "", "", GiB(16), gpus).status().message()),
-              HasSubstr("; --devices sim:mem=4GiB trains on the CPU"));
+              HasSubstr("or sim:mem=4GiB to train on the CPU"));
   gpu.problem = "it is too old";
-  EXPECT_EQ(ResolveCluster("", "", "", GiB(16), gpus)->devices, "sim:mem=4GiB");
+  cluster = ResolveCluster("", "", "", GiB(16), gpus);
+  EXPECT_EQ(cluster->devices, "sim:mem=4GiB");
+  EXPECT_EQ(cluster->why_no_gpus, "cuda:0: it is too old");
 }
 
 TEST_F(ClusterTest, GpusAreLookedForWhereTheirMemoryIsNotGiven) {
