@@ -44,7 +44,7 @@ if(HARMONY_CUDA)
   endif()
   # What computes on GPUs (worker/cuda) is built where nvcc is.
   get_filename_component(_torch_site ${HARMONY_LIBTORCH} DIRECTORY)
-  find_program(HARMONY_NVCC nvcc HINTS /usr/local/cuda/bin ${_torch_site}/nvidia/cu13/bin)
+  find_program(HARMONY_NVCC nvcc HINTS ${_torch_site}/nvidia/cu13/bin /usr/local/cuda/bin)
   # Headers only: the driver is opened at run time (common/cuda).
   add_library(harmony_cuda_headers INTERFACE)
   target_include_directories(harmony_cuda_headers SYSTEM INTERFACE ${HARMONY_CUDA_INCLUDE})

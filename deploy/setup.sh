@@ -83,18 +83,24 @@ install_libtorch() {
   rm -rf "$work"
 }
 
-has_nvidia_driver() {
-  [ -e /proc/driver/nvidia/version ] || ldconfig -p | grep -q 'libcuda\.so\.1'
+# A pipe into grep -q would fail now and then: it ends before ldconfig does.
+loader_finds() {
+  local known
+  known=$(PATH=$PATH:/sbin ldconfig -p 2>/dev/null || true)
+  [[ $known == *"$1"* ]]
 }
+
+has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || loader_finds libcuda.so.1; }
 
 # Beside LibTorch, where libtorch_cuda.so and the build look for them; the versions are those of its wheel.
 install_cuda_libraries() {
-  local toolkit='cuda-toolkit[crt,cublas,cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvcc,nvjitlink,nvrtc,nvvm]==13.0.2'
+  local toolkit='cuda-toolkit[cccl,crt,cublas,cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvcc,nvjitlink,nvrtc,nvvm]==13.0.2'
   local wheels=("$toolkit" nvidia-cudnn-cu13==9.19.0.56 nvidia-cusparselt-cu13==0.8.0
     nvidia-nccl-cu13==2.28.9 nvidia-nvshmem-cu13==3.4.5)
   local target=.deps/libtorch work
   if [ -f "$target/.cuda" ] && [ "$(cat "$target/.cuda")" = "${wheels[*]}" ]; then return 0; fi
   say "fetching the libraries of CUDA 13 (some 3 GB; --without-cuda leaves them out)"
+  rm -rf .deps/cuda.??????  # of a time that was ended halfway
   work=$(mktemp -d .deps/cuda.XXXXXX)
   python3 -m venv "$work/venv"
   "$work/venv/bin/pip" download --quiet --disable-pip-version-check --only-binary=:all: \
@@ -113,8 +119,8 @@ install_cuda_libraries() {
 # PyTorch for the tests of exports: that of .deps/libtorch, with what it needs of Python.
 make_export_venv() {
   local dir=.deps/export-venv
-  if ! ls /usr/local/cuda*/lib64/libcublas.so.13 >/dev/null 2>&1 &&
-    ! ldconfig -p | grep -q libcublas.so.13; then
+  if ! ls /usr/local/cuda*/lib64/libcublas.so.13 >/dev/null 2>&1 && ! loader_finds libcublas.so.13 &&
+    [ ! -f .deps/libtorch/.cuda ]; then
     say "no CUDA 13 toolkit, so Python cannot load PyTorch: tests of exports are left out"
     return 0
   fi
@@ -126,6 +132,10 @@ make_export_venv() {
     for part in .deps/libtorch/{torch,torchgen,functorch,torch-*.dist-info}; do
       cp -al "$part" "$site/"
     done
+  fi
+  if [ -f .deps/libtorch/.cuda ] && ! cmp -s .deps/libtorch/.cuda "$site/nvidia/.cuda"; then
+    cp -alf .deps/libtorch/nvidia "$site/"
+    cp .deps/libtorch/.cuda "$site/nvidia/.cuda"
   fi
   echo "$PWD/client/export" > "$site/harmony.pth"
 }
