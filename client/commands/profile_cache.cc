@@ -55,6 +55,23 @@ void WriteCached(const std::string& path, const profile::Profile& profile,
   if (!written.ok()) say(absl::StrCat("not cached: ", written.message()));
 }
 
+// The models of the GPUs among the devices; empty: there are none, or not here.
+std::string GpusText(const std::string& bin_dir, const std::vector<plan::DeviceSpec>& devices) {
+  if (devices.front().kind != plan::DeviceKind::kCuda) return "";
+  std::string text;
+  // Where there are none, nothing is measured either.
+  const auto gpus = FindGpus(bin_dir);
+  for (const plan::Gpu& gpu : gpus.value_or(std::vector<plan::Gpu>())) {
+    const bool used = absl::c_any_of(devices, [&](const plan::DeviceSpec& device) {
+      return device.cuda_ordinal == gpu.ordinal;
+    });
+    if (!used) continue;
+    absl::StrAppend(&text, "cuda:", gpu.ordinal, " ", gpu.name, " ", gpu.multiprocessors, " ",
+                    gpu.capability, "\n");
+  }
+  return text;
+}
+
 // All that the measured times depend on.
 std::string FingerprintText(const MeasureOptions& measure,
                             const profile::ProfileVersions& versions) {
@@ -71,22 +88,6 @@ std::string FingerprintText(const MeasureOptions& measure,
 }
 
 }  // namespace
-
-std::string GpusText(const std::string& bin_dir, const std::vector<plan::DeviceSpec>& devices) {
-  if (devices.front().kind != plan::DeviceKind::kCuda) return "";
-  std::string text;
-  // Where there are none, nothing is measured either.
-  const auto gpus = FindGpus(bin_dir);
-  for (const plan::Gpu& gpu : gpus.value_or(std::vector<plan::Gpu>())) {
-    const bool used = absl::c_any_of(devices, [&](const plan::DeviceSpec& device) {
-      return device.cuda_ordinal == gpu.ordinal;
-    });
-    if (!used) continue;
-    absl::StrAppend(&text, "cuda:", gpu.ordinal, " ", gpu.name, " ", gpu.multiprocessors, " ",
-                    gpu.capability, "\n");
-  }
-  return text;
-}
 
 std::string MeasurersText(const std::string& bin_dir, const profile::ProfileVersions& versions) {
   return absl::StrCat(versions.harmony, " ", versions.torch, " ", versions.cpu_capability, " ",

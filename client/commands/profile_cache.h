@@ -5,19 +5,14 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "client/commands/profile_measure.h"
-#include "common/plan/machine.h"
 
 namespace harmony::client {
 
 // What measured times depend on besides what is measured: versions and programs.
 std::string MeasurersText(const std::string& bin_dir, const profile::ProfileVersions& versions);
-
-// The models of the GPUs among the devices; empty: there are none, or not here.
-std::string GpusText(const std::string& bin_dir, const std::vector<plan::DeviceSpec>& devices);
 
 // Where a profile with all of `fingerprint_text` in common is kept; empty: no home directory.
 std::string CachePath(absl::string_view prefix, const std::string& fingerprint_text);

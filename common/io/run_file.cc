@@ -21,30 +21,21 @@ constexpr char kRunFile[] = "run.json";
 constexpr int64_t kMaxRunFileBytes = 1 << 20;
 constexpr int64_t kMostSteps = std::numeric_limits<int64_t>::max();
 
-std::vector<RunExtension> ReadExtensions(const document::JsonField& field) {
-  std::vector<RunExtension> extensions;
+// What holds from some step on, in order: an array of objects with after_step and, under `key`,
+// texts.
+template <typename Entry>
+std::vector<Entry> ReadEntries(const document::JsonField& field, const char* key,
+                               std::vector<std::string> Entry::*texts) {
+  std::vector<Entry> entries;
   for (const document::JsonField& item : field.Items()) {
-    item.Only({"after_step", "changed"});
-    RunExtension& extension = extensions.emplace_back();
-    extension.after_step = item.Get("after_step").Integer(0);
-    for (const document::JsonField& change : item.Get("changed").Items()) {
-      extension.changes.push_back(change.Text());
+    item.Only({"after_step", key});
+    Entry& entry = entries.emplace_back();
+    entry.after_step = item.Get("after_step").Integer(0);
+    for (const document::JsonField& text : item.Get(key).Items()) {
+      (entry.*texts).push_back(text.Text());
     }
   }
-  return extensions;
-}
-
-std::vector<RunHardware> ReadHardware(const document::JsonField& field) {
-  std::vector<RunHardware> all;
-  for (const document::JsonField& item : field.Items()) {
-    item.Only({"after_step", "devices"});
-    RunHardware& hardware = all.emplace_back();
-    hardware.after_step = item.Get("after_step").Integer(0);
-    for (const document::JsonField& device : item.Get("devices").Items()) {
-      hardware.devices.push_back(device.Text());
-    }
-  }
-  return all;
+  return entries;
 }
 
 }  // namespace
@@ -75,8 +66,12 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
     if (root.Has("save_steps")) run.save_steps = root.Get("save_steps").Integer(0, kMostSteps);
     if (root.Has("logging_steps"))
       run.logging_steps = root.Get("logging_steps").Integer(0, kMostSteps);
-    if (root.Has("extensions")) run.extensions = ReadExtensions(root.Get("extensions"));
-    if (root.Has("computed_on")) run.computed_on = ReadHardware(root.Get("computed_on"));
+    if (root.Has("extensions")) {
+      run.extensions = ReadEntries(root.Get("extensions"), "changed", &RunExtension::changes);
+    }
+    if (root.Has("computed_on")) {
+      run.computed_on = ReadEntries(root.Get("computed_on"), "devices", &RunHardware::devices);
+    }
     if (!root.Has("data")) return;
     const document::JsonField data = root.Get("data");
     data.Only({"bytes", "hashed_bytes", "xxh3"});

@@ -16,6 +16,7 @@
 #include "common/base/build_identity.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/cuda/driver.h"
 #include "common/cuda/region.h"
 #include "worker/cuda/cuda_device.h"
 #include "worker/cuda/operators.h"
@@ -47,9 +48,6 @@ class CudaBackend : public DeviceBackend {
   const std::string computes_on_;
 };
 
-// "13.0"
-std::string CudaVersion(int number) { return absl::StrCat(number / 1000, ".", number % 1000 / 10); }
-
 std::string CublasVersion() {
   int version[3] = {};
   cublasGetProperty(MAJOR_VERSION, &version[0]);
@@ -66,9 +64,10 @@ std::string ComputesOn(int ordinal) {
   C10_CUDA_CHECK(cudaDriverGetVersion(&driver));
   C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
   return absl::StrCat(gpu.name, " (", gpu.multiProcessorCount,
-                      " multiprocessors), driver for CUDA ", CudaVersion(driver), ", CUDA ",
-                      CudaVersion(runtime), ", cuBLAS ", CublasVersion(), ", LibTorch ",
-                      TorchVersion(), ", harmony ", Version());
+                      " multiprocessors), driver for CUDA ",
+                      harmony::cuda::FormatDriverVersion(driver), ", CUDA ",
+                      harmony::cuda::FormatDriverVersion(runtime), ", cuBLAS ", CublasVersion(),
+                      ", LibTorch ", TorchVersion(), ", harmony ", Version());
 }
 
 // The same bits each time, and sums in fp32: what would be faster otherwise is switched off.

@@ -42,7 +42,7 @@ class GraphLayer : public Layer {
         labels_per_sample_(labels_per_sample),
         graphs_(std::move(graphs)),
         device_(device),
-        torch_(TorchDeviceOf(device)) {}
+        torch_(TorchDeviceOf(device.target())) {}
 
   Bytes KeptBytes(int64_t samples) const override;
   std::unique_ptr<SavedActivations> NewSaved(int64_t samples, DeviceAddress place) const override;
@@ -448,8 +448,8 @@ absl::StatusOr<LayerChain> MakeGraphLayers(const model::ModelSpec& model,
     const auto number = static_cast<size_t>(layer.graph);
     const std::string where = absl::StrCat("layer ", layer.name);
     if (bound[number] == nullptr) {
-      absl::StatusOr<LayerGraphs> made = BindLayerGraphs(read[number].file, read[number].path,
-                                                         exported.torch, TorchDeviceOf(device));
+      absl::StatusOr<LayerGraphs> made = BindLayerGraphs(
+          read[number].file, read[number].path, exported.torch, TorchDeviceOf(device.target()));
       if (!made.ok()) return WithContext(made.status(), where);
       bound[number] = std::make_shared<const LayerGraphs>(*std::move(made));
     }

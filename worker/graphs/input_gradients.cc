@@ -18,7 +18,8 @@ InputGradients::InputGradients(const LayerPlaces& places, Tensors behind, Tensor
     if (value.from.gradient == kNowhere) continue;
     const DeviceTensor& from = behind[static_cast<size_t>(value.to.gradient)];
     Add(value.from.gradient,
-        TensorOver(from.address, from.dtype, from.shape, TorchDeviceOf(device_)), from.shape);
+        TensorOver(from.address, from.dtype, from.shape, TorchDeviceOf(device_.target())),
+        from.shape);
   }
 }
 
@@ -26,7 +27,7 @@ at::Tensor InputGradients::SumOf(int gradient, at::IntArrayRef shape) const {
   const DeviceTensor& tensor = tensors_[static_cast<size_t>(gradient)];
   TORCH_CHECK(tensor.address && tensor.elements() == c10::multiply_integers(shape),
               "input gradient ", gradient, " is not bound, or to a tensor of another size");
-  return TensorOver(tensor.address, tensor.dtype, shape, TorchDeviceOf(device_));
+  return TensorOver(tensor.address, tensor.dtype, shape, TorchDeviceOf(device_.target()));
 }
 
 at::Tensor InputGradients::PlaceOf(int gradient, at::IntArrayRef shape) const {

@@ -11,20 +11,10 @@
 #include "absl/types/span.h"
 #include "common/base/dtype.h"
 #include "common/model/exported_model.h"
-#include "worker/device/compute_device.h"
 #include "worker/device/device_tensor.h"
+#include "worker/device/torch_tensors.h"
 
 namespace harmony::worker {
-
-// Throws for a type that exported models do not have.
-c10::ScalarType ScalarTypeOf(DType dtype);
-
-// A device as LibTorch names it.
-c10::Device TorchDeviceOf(const ComputeDevice& device);
-
-// A contiguous view of memory of `device`, which stays the caller's.
-at::Tensor TensorOver(DeviceAddress address, DType dtype, at::IntArrayRef sizes,
-                      c10::Device device);
 
 // A view of a tensor that a call binds, in the shape that graphs know it by. Throws when it is not
 // bound, or is another tensor than `type` says.

@@ -110,10 +110,4 @@ void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumu
   RunParallel(product);
 }
 
-at::Tensor MatMul(const at::Tensor& a, const at::Tensor& b) {
-  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
-  MatMul(c, a, b, false);
-  return c;
-}
-
 }  // namespace harmony::worker

@@ -29,7 +29,5 @@ inline Bf16Products BestBf16Products() {
 // with `accumulate`, a and b are bf16.
 void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate,
             Bf16Products narrow = BestBf16Products());
-// The same into a new tensor.
-at::Tensor MatMul(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace harmony::worker
