@@ -3,27 +3,39 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <stop_token>
 
 namespace harmony::ipc {
 namespace {
 
-constexpr int64_t kChunk = int64_t{16} << 20;  // between two looks at the stop token
+constexpr int64_t kChunk = int64_t{16} << 20;  // a thread's between two looks at its stop token
+constexpr int64_t kMostThreads = 16;
 
 }  // namespace
 
-void MapPages(std::byte* data, Bytes size, const std::stop_token& stop) {
-  for (int64_t at = 0; at < size.count() && !stop.stop_requested(); at += kChunk) {
-    const size_t length = static_cast<size_t>(std::min(kChunk, size.count() - at));
-    if (madvise(data + at, length, MADV_POPULATE_WRITE) != 0) return;
-  }
+void MapPages(std::byte* data, Bytes size) {
+  madvise(data, static_cast<size_t>(size.count()), MADV_POPULATE_WRITE);
 }
 
 void Prefault::Start(std::byte* data, Bytes size) {
   Stop();
-  thread_ = std::jthread([data, size](const std::stop_token& stop) { MapPages(data, size, stop); });
+  taken_ = 0;
+  const int64_t cores = std::min<int64_t>(std::thread::hardware_concurrency(), kMostThreads);
+  const int64_t chunks = (size.count() + kChunk - 1) / kChunk;
+  for (int64_t i = 0; i < std::min(std::max<int64_t>(cores, 1), chunks); ++i) {
+    threads_.emplace_back([this, data, size](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        const int64_t at = taken_.fetch_add(kChunk);
+        if (at >= size.count()) return;
+        MapPages(data + at, Bytes(std::min(kChunk, size.count() - at)));
+      }
+    });
+  }
 }
 
-void Prefault::Stop() { thread_ = {}; }  // asks it to stop, and joins it
+void Prefault::Stop() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+  threads_.clear();  // joins them
+}
 
 }  // namespace harmony::ipc

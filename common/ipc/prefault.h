@@ -4,27 +4,32 @@
 // fault, and these faults would otherwise all fall into the first step and the first updates.
 // Contents never change. Where the kernel cannot do it (before Linux 5.14), nothing happens.
 
+#include <atomic>
 #include <cstddef>
-#include <stop_token>
+#include <cstdint>
 #include <thread>
+#include <vector>
 
 #include "common/base/units.h"
 
 namespace harmony::ipc {
 
 // At once. [data, data + size) is writable memory; `data` is page-aligned.
-void MapPages(std::byte* data, Bytes size, const std::stop_token& stop = {});
+void MapPages(std::byte* data, Bytes size);
 
-// In a thread of its own, at most for the life of the object.
+// In threads of its own, at most for the life of the object: a page that has yet to be found and
+// zeroed takes a core longer than one that is there takes a driver to pin.
 class Prefault {
  public:
+  ~Prefault() { Stop(); }
   // Begins with [data, data + size), which stays mapped until Stop; whatever was being done before
   // is given up.
   void Start(std::byte* data, Bytes size);
   void Stop();
 
  private:
-  std::jthread thread_;
+  std::atomic<int64_t> taken_ = 0;  // of the bytes, by the threads
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace harmony::ipc

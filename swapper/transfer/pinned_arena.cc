@@ -6,11 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/ipc/prefault.h"
 
 namespace harmony::swapper {
 
 absl::Status PinnedArena::Pin(Bytes extent) {
   HARMONY_RETURN_IF_ERROR(Unpin());
+  ipc::Prefault ahead;  // of the driver, which would give one page after another its memory
+  ahead.Start(arena_, extent);
   for (Bytes done; done < extent; done += chunk_) {
     std::byte* const chunk = arena_ + done.count();
     const Bytes size = std::min(chunk_, extent - done);
