@@ -112,6 +112,11 @@ LayerCost CostOf(const ExportedModel& exported, const ExportedLayer& layer, bool
   }
   cost.bound = {WithRoom(expected.forward), expected.kept, WithRoom(expected.backward),
                 WithRoom(expected.keeping_forward), WithRoom(expected.kept_backward)};
+  for (const ExportedGraph::Phase& sums : phases.attention_sums) {
+    const BytesBySamples size =
+        GpuAttentionSums(Bytes(sums.per_sample.number()), Bytes(sums.fixed.number()));
+    cost.gpu_sums.phases.push_back(size.phases.front());
+  }
   return cost;
 }
 
@@ -199,7 +204,7 @@ ExportedModel ExportedModel::AtLength(int64_t length) const {
     for (ExportedTensor& saved : graph.saved) saved = saved.AtLength(length);
     ExportedGraph::Workspace& sizes = graph.workspace;
     for (auto* phases : {&sizes.forward, &sizes.saving, &sizes.keeping, &sizes.backward,
-                         &sizes.kept_backward, &sizes.fused}) {
+                         &sizes.kept_backward, &sizes.fused, &sizes.attention_sums}) {
       for (ExportedGraph::Phase& phase : *phases) {
         choose(phase.per_sample);
         choose(phase.fixed);

@@ -333,11 +333,18 @@ class Reader {
       graph.saved.push_back(ReadTensor(saved, /*named=*/false));
     }
     const JsonField workspace = field.Get("workspace");
-    workspace.Only({"forward", "saving", "keeping", "backward", "kept_backward", "fused"});
-    graph.workspace = {
-        ReadSizes(workspace.Get("forward")),       ReadSizes(workspace.Get("saving")),
-        ReadSizes(workspace.Get("keeping")),       ReadSizes(workspace.Get("backward")),
-        ReadSizes(workspace.Get("kept_backward")), ReadSizes(workspace.Get("fused"))};
+    workspace.Only(
+        {"forward", "saving", "keeping", "backward", "kept_backward", "fused", "attention_sums"});
+    graph.workspace = {ReadSizes(workspace.Get("forward")),
+                       ReadSizes(workspace.Get("saving")),
+                       ReadSizes(workspace.Get("keeping")),
+                       ReadSizes(workspace.Get("backward")),
+                       ReadSizes(workspace.Get("kept_backward")),
+                       ReadSizes(workspace.Get("fused")),
+                       {}};
+    if (workspace.Has("attention_sums")) {
+      graph.workspace.attention_sums = ReadSizes(workspace.Get("attention_sums"));
+    }
     model_.graphs.push_back(std::move(graph));
   }
 

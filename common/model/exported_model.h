@@ -79,6 +79,7 @@ struct ExportedGraph {
   };
   struct Workspace {
     std::vector<Phase> forward, saving, keeping, backward, kept_backward, fused;
+    std::vector<Phase> attention_sums;  // of a sample, of one of its heads: GpuAttentionSums
   } workspace;
 };
 

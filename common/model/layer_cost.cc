@@ -25,6 +25,10 @@ Bytes BytesBySamples::At(int64_t samples, int threads) const {
   return most;
 }
 
+BytesBySamples GpuAttentionSums(Bytes of_sample, Bytes of_head) {
+  return BytesBySamples::Of(of_sample, TimesSaturated(of_head, kMostMultiprocessors));
+}
+
 LayerWorkspace LayerWorkspace::WithThreads(int threads) const {
   LayerWorkspace all = *this;
   for (BytesBySamples* size :

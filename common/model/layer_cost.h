@@ -88,6 +88,16 @@ struct LayerCost {
   // A bound that no task exceeds, with room for holes between allocations; and what a task is
   // expected to hold at its peak: never less than it does, and hardly more.
   LayerWorkspace bound, expected;
+  // Beside either, what a backward holds on a GPU (ModelSpec::on_gpus).
+  BytesBySamples gpu_sums;
 };
+
+// What fused attention in 16 bits adds the gradients of its queries up in on a GPU, so that they
+// are the same each time: a copy in fp32 of some samples and heads for every multiprocessor, no
+// more than kMostMultiprocessors and one copy of all (LibTorch's flash_attn/flash_api.cpp).
+// `of_sample`: all heads' bytes in fp32, `of_head`: of one sample.
+BytesBySamples GpuAttentionSums(Bytes of_sample, Bytes of_head);
+// Of a GPU. One with more computes attention in pieces.
+inline constexpr int kMostMultiprocessors = 192;
 
 }  // namespace harmony::model

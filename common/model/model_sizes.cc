@@ -40,7 +40,8 @@ class RangeCosts {
     for (int layer = range.first; layer <= range.last; ++layer) {
       const Bytes behind =
           inner.contains(layer + 1) ? tensors(model_, layer + 1, samples_) : Bytes();
-      const Bytes own = sizes[model_.layers[layer].cost];
+      Bytes own = sizes[model_.layers[layer].cost];
+      if (size == &LayerWorkspace::kept_backward) own = SumSaturated(own, GpuSums(layer));
       most = std::max(most, SumSaturated(own, SumSaturated(before, behind)));
       before = behind;
     }
@@ -57,7 +58,7 @@ class RangeCosts {
     for (int layer = range.first; layer <= range.last; ++layer) {
       const int cost = model_.layers[layer].cost;
       sum = SumSaturated(sum, kept[cost]);
-      most = std::max(most, backward[cost] - kept[cost]);
+      most = std::max(most, SumSaturated(backward[cost] - kept[cost], GpuSums(layer)));
       if (inner.contains(layer)) sum = SumSaturated(sum, BoundaryBytes(model_, layer, samples_));
       if (layer == range.first) continue;
       gradient = std::max(gradient, BoundaryGradientBytes(model_, layer, samples_));
@@ -76,6 +77,10 @@ class RangeCosts {
       at = ((bound_ ? cost.bound : cost.expected).*size).At(samples_, threads_);
     }
     return sizes;
+  }
+
+  Bytes GpuSums(int layer) const {
+    return model_.on_gpus ? model_.cost_of(layer).gpu_sums.At(samples_) : Bytes();
   }
 
   const ModelSpec& model_;

@@ -171,6 +171,8 @@ struct ModelSpec {
   std::vector<ParameterReference> references;
   DType gradient_dtype = DType::kF32;  // of tensors with a master: StoreGradientsAs
   CheckpointNames checkpoint_names;
+  // Whether plans are for GPUs: their backwards hold LayerCost::gpu_sums, too.
+  bool on_gpus = false;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
   const LayerCost& cost_of(int layer) const { return costs[layers[layer].cost]; }

@@ -52,7 +52,8 @@ struct DeviceSpec {
 inline constexpr Bytes kGpuPage(int64_t{2} << 20);
 
 struct MachineSpec {
-  std::vector<DeviceSpec> devices;
+  std::vector<DeviceSpec> devices;  // all of one kind
+  bool on_gpus() const { return !devices.empty() && devices.front().kind == DeviceKind::kCuda; }
   Bytes host_memory;  // virtual size of the host segment
   // The least of it that has an arena of so many bytes, for it holds tables, too; none: just those.
   std::function<Bytes(Bytes arena)> segment_for;

@@ -18,13 +18,13 @@ namespace harmony::service {
 
 absl::Status Coordinator::SetUp(const HostLimits& limits, Prepared* prepared) {
   store::JobRecord& record = prepared->record;
-  HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record));
+  HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record, machine_));
   if (!PlannedFor(prepared->setup.plan, machine_)) {
     const absl::Status planned = PlanAnew(machine_, limits, &record);
     prepared->fits = planned.ok();
     HARMONY_RETURN_IF_ERROR(planned);
     prepared->planned_anew = true;
-    HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record));
+    HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record, machine_));
   }
   return PrepareRun(record, machine_, segment_, &prepared->setup);
 }

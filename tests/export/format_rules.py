@@ -170,7 +170,7 @@ def check_layers(model: dict[str, Any]) -> None:
 def check_graph(model: dict[str, Any], entry: dict[str, Any], folder: Path) -> None:
     """A graph's file, and that it fits the layers that name it."""
     keys(entry, "graph forward_flops saved workspace")
-    keys(entry["workspace"], " ".join(WORKSPACE))
+    keys(entry["workspace"], " ".join(WORKSPACE), "attention_sums")
     for pairs in entry["workspace"].values():
         assert all(len(pair) == 2 and min(amount for amount in pair if isinstance(amount, int)) >= 0
                    for pair in pairs if not all(isinstance(amount, str) for amount in pair))
@@ -191,7 +191,7 @@ def check_graph(model: dict[str, Any], entry: dict[str, Any], folder: Path) -> N
         assert graph["slots"] == [slot_tensor(model, slot) for slot in layer["slots"]]
         for name, phase in graph["phases"].items():
             check_phase(name, phase, model, layer, len(entry["saved"]))
-    used = {name for name, pairs in entry["workspace"].items() if pairs}
+    used = {name for name, pairs in entry["workspace"].items() if pairs} - {"attention_sums"}
     assert used == ({"fused"} if "fused" in graph["phases"] else WORKSPACE - {"fused"})
 
 

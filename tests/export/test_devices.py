@@ -3,6 +3,7 @@ whatever a test exports."""
 
 from __future__ import annotations
 
+import json
 import unittest
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import support  # first: it says where harmony_export is
 
 import make_models
+from harmony_export import faithful
 
 
 class Devices(support.ExportTest):
@@ -20,6 +22,28 @@ class Devices(support.ExportTest):
                 found = support.operators(self.export_case(make_models.make(name), check=False))
                 self.assertLessEqual({"harmony::attention", "harmony::attention_backward"}, found)
                 self.assertEqual([op for op in found if any(kind in op for kind in ("cpu", "mkldnn", "cuda"))], [])
+
+    def test_causal_attention_has_no_mask_where_eager_has_none(self) -> None:
+        """With one, GPUs have no fused kernel for it."""
+        for name in ("gpt2", "llama"):
+            folder = self.export_case(make_models.make(name), check=False)
+            graphs = [json.loads(file.read_text()) for file in (folder / "graphs").iterdir()]
+            calls = [op["arguments"] for graph in graphs for phase in graph["phases"].values() for op in phase["ops"]
+                     if op["op"] == "harmony::attention"]
+            self.assertTrue(calls)
+            for arguments in calls:
+                self.assertEqual(arguments[3:5], [{"bool": True}, None], name)
+
+    def test_positions_with_a_row_for_each_sample_may_be_packed(self) -> None:
+        asked = []
+        find = faithful._packed_as_in_eager(lambda positions: asked.append(positions))
+        row = torch.arange(4).unsqueeze(0)
+        for model_s_own in (row, row.expand(3, -1)):
+            self.assertIsNone(find(model_s_own))
+        self.assertEqual(asked, [])
+        of_a_batch = row.repeat(3, 1)
+        find(of_a_batch)
+        self.assertIs(asked[0], of_a_batch)
 
     def test_an_operator_that_only_a_cpu_has_is_named(self) -> None:
         class Odd(nn.Module):

@@ -136,6 +136,18 @@ class Precision(support.ExportTest):
             most = [max(p * 64 + f for p, f in graphs[1]["workspace"][phase]) for graphs in (wide, narrow)]
             self.assertEqual(most[1], most[0] // 2, phase)
 
+    def test_attention_says_what_it_adds_up_in_on_gpus(self) -> None:
+        def sums(name: str, **options: Any) -> list[Any]:
+            folder = self.export_case(make_models.make(name), check=False, **options)
+            return [entry["workspace"].get("attention_sums") for entry in document(folder)["graphs"]]
+
+        # Heads of 128 rows of 64 numbers, which 32 of 16 are filled up to: one, and all four of a sample; twice where heads
+        # of queries share those of keys.
+        head = 4 * 128 * 64
+        self.assertEqual(sums("gpt2", dtype="bf16"), [None, [[4 * head, head]], None])
+        self.assertEqual(sums("llama", dtype="bf16"), [None, [[2 * 4 * head, head]], None])
+        self.assertEqual(sums("llama"), [None, None, None])
+
     def test_convolutions_have_room_for_what_their_kernels_take(self) -> None:
         folder = self.export_case(make_models.make("convnext"), dtype="bf16", check=False)
         graphs = {entry["graph"]: entry["workspace"]["backward"] for entry in document(folder)["graphs"]}

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +38,19 @@ absl::Status StatusOf(cudaError_t result, absl::string_view what) {
   // Whatever failed on the stream has left the context of no use.
   return absl::UnavailableError(message);
 }
+
+// LibTorch repeats a warning at each call.
+class OnceInTheLog : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    MutexLock lock(mutex_);
+    if (seen_.insert(warning.msg()).second) spdlog::warn("LibTorch: {}", warning.msg());
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<std::string> seen_ ABSL_GUARDED_BY(mutex_);
+};
 
 class CudaBlock : public WorkspaceBlock {
  public:
@@ -75,6 +90,8 @@ CudaDevice::~CudaDevice() {
 
 void CudaDevice::PrepareThread() {
   Note(cudaSetDevice(options_.ordinal));
+  static auto* const warnings = new OnceInTheLog;
+  c10::WarningUtils::set_warning_handler(warnings);
   try {
     PrepareLibraries();
   } catch (const c10::Error& error) {

@@ -23,6 +23,7 @@
 #include "worker/cuda/workspace_allocator.h"
 #include "worker/device/cpu_identity.h"
 #include "worker/device/cuda_plugin.h"
+#include "worker/models/fused_attention.h"
 
 namespace harmony::worker::cuda {
 namespace {
@@ -57,10 +58,8 @@ std::string CublasVersion() {
 }
 
 // REQUIRES: the device is current.
-std::string ComputesOn(int ordinal) {
-  cudaDeviceProp gpu{};
+std::string ComputesOn(const cudaDeviceProp& gpu) {
   int driver = 0, runtime = 0;
-  C10_CUDA_CHECK(cudaGetDeviceProperties(&gpu, ordinal));
   C10_CUDA_CHECK(cudaDriverGetVersion(&driver));
   C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
   return absl::StrCat(gpu.name, " (", gpu.multiProcessorCount,
@@ -82,12 +81,15 @@ void ChooseExactAlgorithms() {
   context.setAllowTF32CuDNN(false);
   context.setAllowBF16ReductionCuBLAS(false);
   context.setAllowFP16ReductionCuBLAS(false);
+  // Where LibTorch has an algorithm that is the same each time, beside a faster one. Operations of
+  // which it has none it names in the log, once each, and results may then differ in their last
+  // bits from run to run.
+  context.setDeterministicAlgorithms(true, /*warn_only=*/true);
+  context.setDeterministicFillUninitializedMemory(false);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> Open(const plan::DeviceSpec& device, int fd) {
   HARMONY_ASSIGN_OR_RETURN(const harmony::cuda::Driver* driver, harmony::cuda::LoadDriver());
-  spdlog::warn(
-      "no GPU has run what computes here yet: compare its results with those of sim devices");
   ChooseExactAlgorithms();
   InstallWorkspaceAllocator();
   RegisterOperators();
@@ -101,8 +103,10 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> Open(const plan::DeviceSpec& devi
   HARMONY_ASSIGN_OR_RETURN(
       harmony::cuda::RegionMapping region,
       harmony::cuda::RegionMapping::Map(*driver, fd, device.memory, {device.cuda_ordinal}));
-  return std::make_unique<CudaBackend>(device.cuda_ordinal, std::move(region),
-                                       ComputesOn(device.cuda_ordinal));
+  cudaDeviceProp gpu{};
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&gpu, device.cuda_ordinal));
+  UseFusedAttention(gpu.multiProcessorCount);
+  return std::make_unique<CudaBackend>(device.cuda_ordinal, std::move(region), ComputesOn(gpu));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "worker/models/attention_in_pieces.h"
+#include "worker/models/fused_attention.h"
 
 namespace harmony::worker {
 namespace {
@@ -39,13 +39,12 @@ void DefineAttention(torch::Library& library) {
   library.def(
       "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
       "Tensor logarithms, bool causal, Tensor? mask, float? scale) -> (Tensor, Tensor, Tensor)");
-  // On a kind of device that is not named here they are done in pieces.
   const auto add = [&](const char* name, auto on_cpu, auto on_others) {
     library.impl(name, torch::dispatch(c10::DispatchKey::CPU, on_cpu));
     library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, on_others));
   };
-  add("attention", TORCH_FN(AttentionOnCpu), TORCH_FN(AttentionInPieces));
-  add("attention_backward", TORCH_FN(AttentionBackwardOnCpu), TORCH_FN(AttentionInPiecesBackward));
+  add("attention", TORCH_FN(AttentionOnCpu), TORCH_FN(DeviceAttention));
+  add("attention_backward", TORCH_FN(AttentionBackwardOnCpu), TORCH_FN(DeviceAttentionBackward));
 }
 
 }  // namespace harmony::worker

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "worker/models/attention_in_pieces.h"
+#include "worker/models/fused_attention.h"
 #include "worker/models/gemm.h"
 #include "worker/models/heads.h"
 #include "worker/models/primitives.h"
@@ -129,11 +129,29 @@ at::Tensor Portable::NormBackward(at::Tensor dy, const at::Tensor& x, const Norm
   return dy;
 }
 
+// Where they are kept, the logarithms of the heads at one position of their groups are one tensor.
+void KeepLogarithms(AttentionSaved& saved, const at::Tensor& logarithms) {
+  if (saved.logsumexp.empty()) {
+    saved.logsumexp = {logarithms};
+    return;
+  }
+  const auto groups = static_cast<int64_t>(saved.logsumexp.size());
+  for (int64_t r = 0; r < groups; ++r) {
+    saved.logsumexp[static_cast<size_t>(r)].copy_(
+        logarithms.unflatten(1, {-1, groups}).select(2, r));
+  }
+}
+
+at::Tensor KeptLogarithms(const AttentionSaved& saved) {
+  if (saved.logsumexp.size() == 1) return saved.logsumexp.front();
+  return at::stack(saved.logsumexp, 2).flatten(1, 2);
+}
+
 void Portable::Attention(AttentionSaved& saved, const at::Tensor& q, const at::Tensor& k,
                          const at::Tensor& v) const {
   const auto [output, logarithms] =
-      AttentionInPieces(q, k, v, /*causal=*/true, std::nullopt, std::nullopt);
-  saved.logsumexp.clear();  // the backward makes the weights anew
+      DeviceAttention(q, k, v, /*causal=*/true, std::nullopt, std::nullopt);
+  KeepLogarithms(saved, logarithms);
   if (saved.output.defined()) {
     RowsAsHeads(saved.output, q).copy_(output);
   } else {
@@ -144,9 +162,9 @@ void Portable::Attention(AttentionSaved& saved, const at::Tensor& q, const at::T
 AttentionGradients Portable::AttentionBackward(const at::Tensor& dy, const at::Tensor& q,
                                                const at::Tensor& k, const at::Tensor& v,
                                                const AttentionSaved& saved) const {
-  auto [dq, dk, dv] =
-      AttentionInPiecesBackward(RowsAsHeads(dy, q), q, k, v, RowsAsHeads(saved.output, q),
-                                at::Tensor(), /*causal=*/true, std::nullopt, std::nullopt);
+  auto [dq, dk, dv] = DeviceAttentionBackward(RowsAsHeads(dy, q), q, k, v,
+                                              RowsAsHeads(saved.output, q), KeptLogarithms(saved),
+                                              /*causal=*/true, std::nullopt, std::nullopt);
   return {dq, dk, dv};
 }
 

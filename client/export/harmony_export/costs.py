@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
-from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 from .capture import base_of
 from .fast_products import PRODUCT
@@ -39,7 +39,8 @@ Sizes = Sequence[sympy.Expr]
 
 
 def _attention_flops(query: Sizes, key: Sizes, value: Sizes, *rest: Any, **keywords: Any) -> sympy.Expr:
-    return sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
+    """Scores, and what they weigh; heads of queries may share one of keys."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _grouped_flops(a: Sizes, b: Sizes, *rest: Any, **keywords: Any) -> sympy.Expr:
@@ -100,20 +101,53 @@ def workspace(layer: LayerGraphs, where: str) -> dict[str, list[tuple[Amount, Am
     if "saving" in layer.phases:
         pairs["keeping"] = peak(layer.phases["saving"], saved_counts=False, where=where)
         pairs["kept_backward"] = peak(layer.phases["backward"], saved_counts=False, where=where)
+    sums = attention_sums(layer, where)
+    if sums:
+        pairs["attention_sums"] = sums
     return {name: [(per_sample.text(), fixed.text()) for per_sample, fixed in sizes] for name, sizes in pairs.items()}
+
+
+_WIDE = 4  # bytes of an fp32
+
+
+def attention_sums(layer: LayerGraphs, where: str) -> list[Pair]:
+    """What fused attention adds the gradients of its queries up in on GPUs, where they are of 16 bits: bytes of all heads of
+    a sample, and of one head, for each operation but those that others exceed. Where heads of queries share one of keys, the
+    gradients of keys and values exist for each of them, as large together."""
+    found = []
+    for phase in layer.phases.values():
+        for node in phase.graph.nodes:
+            if getattr(node.target, "overloadpacket", None) is not aten._scaled_dot_product_flash_attention_for_cpu_backward:
+                continue
+            query, key = (_tensor(node.args[i]) for i in (1, 2))
+            if query.element_size() >= _WIDE:
+                continue
+            samples, heads, rows, width = (expression(size) for size in query.shape)
+            head = _WIDE * _up_to(rows, 128) * _up_to(width, 64)
+            shared = 1 if expression(key.shape[1]) == heads else 2
+            (per_sample, fixed), (_, of_head) = (bytes_of(size, where) for size in (shared * samples * heads * head, head))
+            found.append((per_sample + fixed, of_head))
+    return undominated(found) if found else []
+
+
+def _up_to(size: sympy.Expr, multiple: int) -> sympy.Expr:
+    """A multiple that is not less; of a size that is not known yet, a bound of it."""
+    return size + (-size) % multiple if size.is_Integer else size + (multiple - 1)
 
 
 def tensor_bytes(tensor: Tensor, where: str) -> Pair:
     """A bound of a tensor's bytes, rounded up to 64."""
-    elements = expression(1)
-    for size in tensor.shape:
-        elements *= expression(size)
-    pair = by_samples(elements * tensor.element_size())
+    return bytes_of(math.prod(map(expression, tensor.shape)) * tensor.element_size(), where)
+
+
+def bytes_of(size: sympy.Expr, where: str) -> Pair:
+    """A bound of so many bytes, rounded up to 64."""
+    pair = by_samples(sympy.sympify(size))
     if pair is None:
         # More than linear in n: counted as at the largest microbatch that is likely.
-        likely = Polynomial.of(sympy.expand(elements.subs({SAMPLES: 64}) * tensor.element_size()))
+        likely = Polynomial.of(sympy.expand(size.subs({SAMPLES: 64})))
         if likely is None:
-            raise not_exact(f"a tensor has {elements} elements", where)
+            raise not_exact(f"a tensor has {size} bytes", where)
         shares = {power: -(-coefficient // 64) for power, coefficient in enumerate(likely.coefficients)}
         return Polynomial.by_power(shares), number(_ALIGNMENT)
     per_sample, fixed = pair

@@ -202,13 +202,32 @@ def _grouped_product(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @contextlib.contextmanager
 def _transformers_as_in_eager() -> Iterator[None]:
-    """Its models make fewer masks and take other operations where they think that they are compiled."""
-    question = "is_torchdynamo_compiling"
+    """Its models make a mask, also where attention is causal and nothing else, and take other operations where they think that
+    they are compiled or exported."""
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
-            if name.startswith("transformers.") and question in vars(module):
-                stack.enter_context(_replaced(module, question, lambda: False))
+            if not name.startswith("transformers."):
+                continue
+            for question in ("is_torchdynamo_compiling", "is_torchdynamo_exporting"):
+                if question in vars(module):
+                    stack.enter_context(_replaced(module, question, lambda: False))
+            if _PACKED in vars(module):
+                stack.enter_context(_replaced(module, _PACKED, _packed_as_in_eager(vars(module)[_PACKED])))
         yield
+
+
+_PACKED = "find_packed_sequence_indices"
+
+
+def _packed_as_in_eager(original: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
+    """Which sequence each token belongs to is read off their positions. Eager models look whether these count without a gap,
+    and make no mask then. They always do where a model numbers tokens by itself: such positions are one row, which stands for
+    all samples."""
+    def find(position_ids: Tensor) -> Tensor | None:
+        one_row = position_ids.dim() == 2 and 0 in (position_ids.stride(0), position_ids.shape[0] - 1)
+        return None if one_row else original(position_ids)
+
+    return find
 
 
 @contextlib.contextmanager

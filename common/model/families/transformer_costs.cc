@@ -245,6 +245,15 @@ LayerWorkspace LlamaExpected(const Shapes& c, int64_t tokens) {
 
 // ---- All families ----
 
+int64_t Up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// Grouped queries: gradients by keys and values exist for each head of queries.
+BytesBySamples AttentionSums(const Shapes& c, int64_t tokens) {
+  if (!c.narrow()) return {};
+  const Bytes of_head = SizeOf(DType::kF32) * (Up(tokens, 128) * Up(c.head_dim, 64));
+  return GpuAttentionSums(of_head * (c.num_heads * (PassWidth(c) > 0 ? 2 : 1)), of_head);
+}
+
 // Each tensor that a forward keeps, in the order of NewSaved (worker/models).
 std::vector<int64_t> KeptTensors(const Shapes& c) {
   const int64_t C = c.hidden_size, I = c.intermediate_size, H = c.Statistics(c.num_heads);
@@ -336,6 +345,7 @@ LayerCost BlockCost(const ModelConfig& config, int64_t tokens, DType activations
   cost.kept_tensors = KeptSizes(c, tokens);
   cost.bound = gpt2 ? Gpt2Bound(c, tokens) : LlamaBound(c, tokens);
   cost.expected = gpt2 ? Gpt2Expected(c, tokens) : LlamaExpected(c, tokens);
+  cost.gpu_sums = AttentionSums(c, tokens);
   return cost;
 }
 

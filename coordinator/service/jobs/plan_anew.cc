@@ -22,7 +22,7 @@ bool PlannedFor(const plan::Plan& plan, const plan::MachineSpec& machine) {
 
 absl::Status PlanAnew(const plan::MachineSpec& machine, const HostLimits& limits,
                       store::JobRecord* record) {
-  HARMONY_ASSIGN_OR_RETURN(RunSetup setup, SetupOf(*record));
+  HARMONY_ASSIGN_OR_RETURN(RunSetup setup, SetupOf(*record, machine));
   planner::PlannerOptions options;
   options.microbatch_size = setup.plan.microbatch_size;
   options.replicas = setup.plan.replicas;
@@ -47,7 +47,7 @@ absl::Status MakeReadyToResume(const plan::MachineSpec& machine, const HostLimit
     return absl::FailedPreconditionError(
         absl::StrCat(record->id(), " cannot go on, and stays paused: ", status.message()));
   };
-  HARMONY_ASSIGN_OR_RETURN(const RunSetup setup, SetupOf(*record));
+  HARMONY_ASSIGN_OR_RETURN(const RunSetup setup, SetupOf(*record, machine));
   if (const absl::Status status = io::OpenDataOfRun(setup.spec, setup.model).status();
       !status.ok()) {
     return refuse(status);

@@ -82,7 +82,7 @@ uint64_t SegmentDigestOf(const store::JobRecord& record, absl::string_view build
   return XXH3_64bits(text.data(), text.size());
 }
 
-absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record) {
+absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record, const plan::MachineSpec& machine) {
   RunSetup setup;
   setup.id = record.id();
   HARMONY_ASSIGN_OR_RETURN(setup.spec, job::JobSpecFromJson(record.job_json, record.id()));
@@ -93,6 +93,7 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record) {
   HARMONY_ASSIGN_OR_RETURN(setup.plan, rpc::ParsePlan(record.plan));
   HARMONY_ASSIGN_OR_RETURN(setup.model,
                            job::ModelOf(architecture, setup.spec, setup.plan.gradient_dtype));
+  setup.model.on_gpus = machine.on_gpus();
   HARMONY_ASSIGN_OR_RETURN(setup.replan,
                            ReplanStateFromText(record.replan, record.id() + ": replan"));
   if (!record.profile.empty()) {

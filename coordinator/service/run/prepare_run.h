@@ -16,7 +16,7 @@
 namespace harmony::service {
 
 // The setup of a recorded job, its start point not yet chosen. Internal when the record is damaged.
-absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record);
+absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record, const plan::MachineSpec& machine);
 
 // Tells a job, the plan that it runs by and the build of the programs from any other that ever was
 // in a segment: what it holds is laid out by the plan, by rules that are the sources'.

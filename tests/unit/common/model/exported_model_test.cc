@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -282,6 +283,25 @@ nlohmann::json OfAnyLength() {
   document["loss"]["labels_per_sample"] = "s-1";
   document["loss"]["counted"]["first"] = 1;
   return document;
+}
+
+TEST(ExportedModelTest, SumsOfAttentionCountOnGpus) {
+  nlohmann::json document = OfAnyLength();
+  const auto pair = [](nlohmann::json a, nlohmann::json b) {
+    return nlohmann::json::array({a, b});
+  };
+  document["graphs"][1]["workspace"]["attention_sums"] =
+      nlohmann::json::array({pair("64*s", "32*s"), pair(5000, 10)});
+  const auto exported = ParseArchitecture(document.dump(), "model.json");
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  ModelSpec model = BuildModelSpec(*exported, 6);
+  const Bytes without = WorkspaceBound(model, WorkspaceOf::kBackward, {1, 1}, 3);
+  model.on_gpus = true;
+  EXPECT_EQ(
+      WorkspaceBound(model, WorkspaceOf::kBackward, {1, 1}, 3) - without,
+      Bytes(std::max(3 * 384 + 192 * kMostMultiprocessors, 3 * 5000 + 10 * kMostMultiprocessors)));
+  document["graphs"][1]["workspace"]["attention_sums"] = 7;
+  EXPECT_FALSE(ParseArchitecture(document.dump(), "model.json").ok());
 }
 
 TEST(ExportedModelTest, AFreeLengthIsChosenWhereTheDescriptionIsMade) {

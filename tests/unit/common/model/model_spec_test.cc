@@ -297,6 +297,37 @@ TEST(ModelCostTest, WorkspaceOfARangeFollowsFromItsLayers) {
   EXPECT_EQ(KeptActivationBytes(model, {1, 2}, 2), Bytes(2 * (768 + 256)) + b2.AlignUp(256));
 }
 
+TEST(ModelCostTest, OnGpusABackwardHoldsTheSumsOfFusedAttentionToo) {
+  for (const char* name : {"gpt2-mini", "llama-tiny"}) {
+    const ModelConfig config = ConfigOf(name);
+    const int64_t tokens = 200, rows = 256;  // a multiple of 128
+    // Grouped queries: gradients by keys and values, too.
+    const int64_t parts = config.num_kv_heads > 0 && config.num_kv_heads < config.num_heads ? 2 : 1;
+    ModelSpec model = BuildModelSpec(config, tokens, DType::kBF16);
+    const auto added = [&](WorkspaceOf task, LayerRange range, int64_t samples) {
+      model.on_gpus = false;
+      const Bytes without = WorkspaceBound(model, task, range, samples);
+      model.on_gpus = true;
+      return WorkspaceBound(model, task, range, samples) - without;
+    };
+    ASSERT_LE(config.head_dim, 64);
+    const Bytes head(int64_t{4} * rows * 64);
+    for (const int64_t samples : {1, 3}) {
+      const Bytes sums = head * (samples * config.num_heads * parts + kMostMultiprocessors);
+      for (const LayerRange range : {LayerRange{1, 1}, LayerRange{1, 2}}) {
+        EXPECT_EQ(added(WorkspaceOf::kBackward, range, samples), sums) << name;
+        EXPECT_EQ(added(WorkspaceOf::kKeptBackward, range, samples), sums) << name;
+        EXPECT_EQ(added(WorkspaceOf::kForward, range, samples), Bytes()) << name;
+        EXPECT_EQ(added(WorkspaceOf::kKeepingForward, range, samples), Bytes()) << name;
+      }
+      EXPECT_EQ(added(WorkspaceOf::kBackward, {0, 0}, samples), Bytes()) << name;
+    }
+    // In fp32 the kernel has no such sums.
+    model = BuildModelSpec(config, tokens, DType::kF32);
+    EXPECT_EQ(added(WorkspaceOf::kBackward, {1, 1}, 1), Bytes()) << name;
+  }
+}
+
 TEST(ModelCostTest, FlopsAreTwoPerWeightAndToken) {
   const ModelSpec model = Preset("gpt2-124m");
   double flops = 0;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "tests/unit/common/graphs/graph_text.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
 #include "worker/models/attention_in_pieces.h"
+#include "worker/models/fused_attention.h"
 
 namespace harmony::worker {
 namespace {
@@ -165,6 +167,46 @@ TEST(AttentionInPiecesTest, WhatDoesNotFitIsRefused) {
     EXPECT_THAT(error(wrong, wrong), HasSubstr("the query is [2, 3, 5, 8], the key"));
   }
   EXPECT_THAT(error(key, key.slice(2, 0, 6)), HasSubstr("the value [2, 3, 6, 8]"));
+}
+
+// Of what a GPU has that no test runs on, when it is chosen: the shapes and types that LibTorch's
+// kernels know.
+TEST(FusedAttentionTest, IsChosenForWhatTheKernelsKnow) {
+  const auto kernel = [](Case from, int multiprocessors = 132) {
+    const Given given = Make(from);
+    return KernelFor(given.query, given.key, given.value, from.causal, given.mask, multiprocessors);
+  };
+  const Case narrow{"", 2, 4, 4, 7, 7, 16, true, false, std::nullopt, at::kBFloat16};
+  const Case wide{"", 2, 4, 4, 64, 64, 16, true};
+  EXPECT_EQ(kernel(narrow), FusedKernel::kFlash);
+  EXPECT_EQ(kernel(wide), FusedKernel::kMemoryEfficient);
+
+  const auto changed = [](Case from, const std::function<void(Case&)>& change) {
+    change(from);
+    return from;
+  };
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.key_heads = 2; })), FusedKernel::kFlash);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 12; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 264; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.masked = true; })), FusedKernel::kNone);
+  // Rows see the columns up to their own: the kernel's mask is another one where there are more.
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.columns = 9; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow,
+                           [](Case& c) {
+                             c.columns = 9;
+                             c.causal = false;
+                           })),
+            FusedKernel::kFlash);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.columns = 9; })), FusedKernel::kMemoryEfficient);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.rows = 63; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.width = 6; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.key_heads = 2; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.masked = true; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.type = at::kDouble; })), FusedKernel::kNone);
+  // More multiprocessors than plans count on, or none that anybody has named.
+  EXPECT_EQ(kernel(narrow, 192), FusedKernel::kFlash);
+  EXPECT_EQ(kernel(narrow, 193), FusedKernel::kNone);
+  EXPECT_EQ(kernel(wide, 0), FusedKernel::kNone);
 }
 
 }  // namespace
