@@ -164,7 +164,7 @@ class Training:
             "model_name_or_path": str(self.folder), "init": "pretrained", "bf16": True,
             "data": {"path": str(args.scratch / "tokens.bin"), "format": "tokens-u16"},
             "sequence_length": self.shape.length, "global_batch_size": self.shape.sequences, "micro_batch_size": MICROBATCH,
-            "virtual_replicas": 1, "max_steps": 1000, "optim": "adamw", "learning_rate": 1e-5, "output_dir": str(out)}))
+            "virtual_replicas": 1, "max_steps": 200, "optim": "adamw", "learning_rate": 1e-5, "output_dir": str(out)}))
 
     def command(self, *words):
         return [str(machine.programs() / "bin" / "harmony"), "--runtime-dir", str(self.work / "run"), "--state-dir",
@@ -256,8 +256,12 @@ class Training:
         subprocess.run([*self.command("trace", "job-1", "-o", file)[:-2]], env=self.env, timeout=20)
         if file.exists():
             subprocess.run([sys.executable, machine.ROOT / "bench" / "control_plane.py", file], timeout=20)
-            for lane, share in busy_shares(json.loads(file.read_text())).items():
+            trace = json.loads(file.read_text())
+            for lane, share in busy_shares(trace).items():
                 self.note(f"busy.{lane}", share)
+            if figures.FILE in os.environ:  # beside the logs, with which it comes back
+                log = pathlib.Path(os.environ[figures.FILE]).with_name(f"{self.name}.timeline.log")
+                log.write_text("\n".join(timeline(trace)) + "\n")
 
     def metrics(self):
         path, lines = self.out / "metrics.jsonl", []
@@ -327,20 +331,37 @@ def memory_of_segment():
     return most
 
 
-def busy_shares(trace):
-    """{lane: the share of the steps after the warm-up in which it did something}."""
+def tasks_of(trace):
+    """[(lane, event)] of what was done after the warm-up, by when it began."""
     events = trace["traceEvents"]
     names = {(e["pid"], e["tid"], e["name"]): e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
-    tasks, busy = [], {}
+    tasks = []
     for event in events:
         if event["ph"] != "X" or event["args"]["step"] <= WARM_UP or "command_wait_us" in event["args"]:
             continue
         lane, _, kind = names[event["pid"], event["tid"], "thread_name"].partition(", ")
         if kind == "measured":
-            tasks.append(event)
-            key = f"{names[event['pid'], 0, 'process_name']} {lane}"
-            busy[key] = busy.get(key, 0) + event["dur"]
-    span = max((e["ts"] + e["dur"] for e in tasks), default=0) - min((e["ts"] for e in tasks), default=0)
+            tasks.append((f"{names[event['pid'], 0, 'process_name']} {lane}", event))
+    return sorted(tasks, key=lambda task: task[1]["ts"])
+
+
+def timeline(trace):
+    """A line for each task: when it began and how long it took, in ms, how long its lane had done nothing before, and what."""
+    ended = {}
+    for lane, event in tasks_of(trace):
+        begin, took = event["ts"] / 1e3, event["dur"] / 1e3
+        waited, what = begin - ended.get(lane, begin), f"step {event['args']['step']} {event['name']}"
+        yield f"{begin:12.3f} {took:10.3f} {waited:10.3f}  {lane}: {what}"
+        ended[lane] = begin + took
+
+
+def busy_shares(trace):
+    """{lane: the share of the steps after the warm-up in which it did something}."""
+    tasks, busy = tasks_of(trace), {}
+    for lane, event in tasks:
+        busy[lane] = busy.get(lane, 0) + event["dur"]
+    events = [event for _, event in tasks]
+    span = max((e["ts"] + e["dur"] for e in events), default=0) - min((e["ts"] for e in events), default=0)
     return {lane: seconds / span for lane, seconds in busy.items()} if span else {}
 
 

@@ -29,6 +29,7 @@ import steps
 HERE = pathlib.Path(__file__).resolve().parent
 PARTS = ("probe", "right", "fast")
 FACTS = "facts"
+SHARES = 3  # of the models that are compared, side by side
 
 
 def step(name, script, *words, **limits):
@@ -49,34 +50,37 @@ def chosen(args, scratch):
 
     def prepare(layers):
         return "fast", step(f"prepare-{layers}", "fast.py", "prepare", "--layers", layers, "--scratch", scratch, *fake,
-                            limit=150, background=True)
+                            limit=150, background=True, uses_gpu=False)
+
+    def right(what, limit, share=None):
+        name, words = (f"right-{what}-{share}", ["--share", f"{share}/{SHARES}"]) if share else (f"right-{what}", [])
+        return "right", step(name, "right.py", what, *words, *flags, limit=limit, background=True)
 
     return [(part, each) for part, each in [
         (None, step(FACTS, "facts.py", *fake, limit=60)),
-        prepare(small), *map(prepare, middle),
-        ("right", step("right-models", "right.py", "models", *flags, limit=110)),
+        *map(prepare, (small, *rest)),
+        *[right("models", 110, share) for share in range(1, SHARES + 1)],
+        *[right("bf16", 110, share) for share in range(1, SHARES + 1)], right("devices", 110), right("kills", 110),
+        train(small, caps[1], limit=70),
         ("probe", step("probe-first", "run_probe.py", "--parts", "1,2,3,5,6", "--quick", *fake, limit=110)),
         ("fast", step("plain-rates", "plain.py", "rates", *fake, limit=60)),
-        train(small, caps[1], limit=70),
-        *map(prepare, large),
-        ("right", step("right-devices", "right.py", "devices", *flags, limit=80)),
-        ("right", step("right-kills", "right.py", "kills", *flags, limit=70)),
         *[train(layers, caps[0], limit=80) for layers in middle],
         ("fast", step("plain-eager", "plain.py", "eager", "--layers", small, *rest, *fake, limit=60)),
         *[train(layers, caps[0], limit=200, least=60) for layers in large],
-        ("right", step("right-bf16", "right.py", "bf16", *flags, limit=40)),
         *[train(layers, caps[1], limit=80, least=30) for layers in middle],
         *[("right", step("right-sanitizer", "right.py", "sanitizer", *flags, limit=70))] * (not args.quick),
         ("probe", step("probe-rest", "run_probe.py", "--parts", "4,7,8", "--quick", *fake, limit=60)),
         *[train(layers, caps[1], limit=200, least=60) for layers in large],
         ("fast", step("plain-fsdp", "plain.py", "fsdp", "--layers", middle[0] if middle else small, *fake, limit=80, least=40)),
-    ] if part is None or part in args.parts]
+    ] if part is None or part in args.parts and (not args.steps or each.name.startswith(tuple(args.steps)))]
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the results")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="probe,right,fast")
+    parser.add_argument("--steps", type=lambda text: text.split(","), help="of these parts, those whose names begin like one of "
+                        "these: right-devices,prepare-8,fast-8-24GiB")
     parser.add_argument("--programs", type=pathlib.Path, help="pack or build folder")
     parser.add_argument("--budget", type=float, default=570, help="seconds for everything; what is written at the end comes on top")
     parser.add_argument("--layers", type=lambda text: [int(word) for word in text.split(",")],

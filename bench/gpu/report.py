@@ -32,7 +32,7 @@ def of_probe(all_figures, part):
 
 def of_group(all_figures, group, say):
     """All that a step set out to measure; what failed or was not reached is named."""
-    expected = all_figures.get(f"{group}.expected", {}).get("value", [])
+    expected = [name for key, figure in all_figures.items() if key.startswith(f"{group}.expected") for name in figure["value"]]
     found = [all_figures[name] for name in expected if name in all_figures]
     failed = [name for name, figure in all_figures.items() if name.startswith(f"{group}.") and "failed" in figure]
     if not found and not failed:
@@ -115,7 +115,7 @@ def table(head, rows):
 def figures_table(records, prefix):
     rows = []
     for name, figure in derived(flat(records)).items():
-        if not name.startswith(prefix) or name.endswith(".expected"):
+        if not name.startswith(prefix) or ".expected" in name:
             continue
         value = f"failed: {figure['failed'][:200]}" if "failed" in figure else number(figure["value"])
         rows.append((name.removeprefix(prefix), value[:400], figure.get("unit", "")))

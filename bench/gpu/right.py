@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Whether GPUs compute what the CPU does, with small exported models: the part "right" of measure.py, a step a call.
 
-    right.py models | devices | kills | bf16 | sanitizer [--quick] [--fake]
+    right.py models | devices | kills | bf16 | sanitizer [--share 1/4] [--quick] [--fake]
 
 The yardstick is the same job on a sim device, whose bits tests hold against eager PyTorch's
 (tests/integration/exported_test.py, from which models, data and jobs are).
 """
 import argparse
 import contextlib
+import functools
+import math
 import os
 import shutil
 import subprocess
@@ -24,6 +26,11 @@ import harness  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 CLOSE = 1e-5  # of losses, and of weights relative to the largest number of their tensor
+# fp32 leaves some weights open: in the last step of resnet the input of a ReLU is zero but for rounding, and its sign decides a
+# hundredth of a bias. A tensor of an exported model may be further apart than CLOSE by up to so many times the most that
+# PyTorch's own moves once the weights that it starts from are each moved to the next float, by one of these seeds. Losses may
+# not.
+OPEN_FACTOR, NUDGES = exported_test.OPEN_FACTOR, exported_test.NUDGES
 NARROW_CLOSE = exported_test.NARROW_CLOSE
 # The first are the likeliest to work, the next have our own kernels: dropout masks, the fused loss, attention.
 MODELS = ["mlp", "gpt2", "bert_fused", "bert_masked", "llama", "llama_long", "vit", "resnet", "t5", "cnn", "mixtral"]
@@ -69,11 +76,34 @@ class Bench(exported_test.Exported):
         """The same GPU as so many devices."""
         return ";".join([f"cuda:0,mem={'64MiB' if self.fake else '512MiB'}"] * times)
 
-    def train_built_in(self, preset, name, devices):
-        job, out = self.job(f"{preset}-{name}", model_name_or_path=preset, sequence_length=32, max_steps=exported_test.STEPS,
-                            optim="sgd", weight_decay=0, learning_rate=exported_test.LEARNING_RATE)
+    def trainer(self, name, dtype="fp32"):
+        """A function that trains the model under a label on devices, and gives the output directory."""
+        if name in BUILT_IN:
+            return functools.partial(self.train_built_in, name, dtype)
+        self.export(name, dtype=dtype)
+        return self.train
+
+    def train_built_in(self, preset, dtype, label, devices):
+        job, out = self.job(f"{preset}-{label}", model_name_or_path=preset, sequence_length=32, max_steps=exported_test.STEPS,
+                            optim="sgd", weight_decay=0, learning_rate=exported_test.LEARNING_RATE, bf16=dtype == "bf16")
         self.harmony("run", job, "--devices", devices, "--no-calibrate")
         return out
+
+    def moves(self, name):
+        """{tensor: how far PyTorch's own moves at most, on the CPU}, of a model that was exported."""
+        trained = load_file(self.folder / "expected.safetensors")
+        trained = {key.removeprefix("state."): tensor for key, tensor in trained.items() if key != "losses"}
+        apart = [tensors_apart(self.nudged(name, seed), trained) for seed in NUDGES]
+        moved = {key: max(each[key] for each in apart) for key in trained}
+        assert all(map(math.isfinite, moved.values())), "PyTorch's own are no numbers"
+        return moved
+
+    def nudged(self, name, seed):
+        """What PyTorch makes of it with weights that are moved."""
+        case = exported_test.make_models.make(name)
+        exported_test.eager.nudge(case.model, seed)
+        return exported_test.make_models.expect_sgd(case, self.folder, exported_test.STEPS, exported_test.MICROBATCHES,
+                                                    exported_test.SIZE, exported_test.LEARNING_RATE, "fp32")[1]
 
     def state(self, out):
         """What has to be the same to the last bit."""
@@ -90,45 +120,69 @@ def bench():
         made.doCleanups()
 
 
+def known(difference):
+    """One that is no number counts as endless, since max() may pass over it and no bar would be missed."""
+    return math.inf if math.isnan(difference) else difference
+
+
 def losses_apart(found, expected):
-    return max(abs(a - b) / abs(b) for a, b in zip(harness.losses(found), harness.losses(expected), strict=True))
+    return max(known(abs(a - b) / abs(b)) for a, b in zip(harness.losses(found), harness.losses(expected), strict=True))
 
 
-def weights_apart(found, expected):
-    """The largest difference of a tensor's numbers, relative to its largest, and the tensor."""
-    ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (found, expected))
+def tensors_apart(ours, theirs):
+    """{tensor: the largest difference of its numbers, relative to its largest}."""
     assert sorted(ours) == sorted(theirs), "other tensors"
     apart = {}
     for name, tensor in theirs.items():
         if tensor.is_floating_point():
             most = max(float(tensor.abs().max()), exported_test.NOISE)
-            apart[name] = float((ours[name].double() - tensor.double()).abs().max()) / most
+            apart[name] = known(float((ours[name].double() - tensor.double()).abs().max()) / most)
         else:
             apart[name] = float((ours[name] != tensor).any())
-    worst = max(apart, key=apart.get)
-    return apart[worst], worst
+    return apart
 
 
-def compare(name, found, expected, close):
-    losses, (weights, tensor) = losses_apart(found, expected), weights_apart(found, expected)
-    figures.note(f"{name}.losses_apart", losses, met=losses <= close)
-    figures.note(f"{name}.weights_apart", weights, met=weights <= close, tensor=tensor)
-    if max(losses, weights) > close:
-        raise AssertionError(f"losses {losses:.2e} apart, weights {weights:.2e} apart in {tensor}: the bar is {close:.0e}")
+def weights_apart(found, expected):
+    return tensors_apart(*(load_file(out / "final" / "model.safetensors") for out in (found, expected)))
+
+
+def times_moved(apart, moves):
+    """{tensor: how many times what PyTorch's own moves} of those that are not close; without any, `moves` is not called."""
+    far = {name: distance for name, distance in apart.items() if distance > CLOSE}
+    moved = moves() if far else {}
+    return {name: distance / moved[name] if moved.get(name) else math.inf for name, distance in far.items()}
+
+
+def compare(name, found, expected, moves=dict):
+    """`moves()` says how far fp32 leaves tensors open; without it none is."""
+    losses, apart = losses_apart(found, expected), weights_apart(found, expected)
+    figures.note(f"{name}.losses_apart", losses, met=losses <= CLOSE)
+    times = times_moved(apart, moves)
+    most, tensor = max(times.values(), default=0), max(times or apart, key=(times or apart).get)
+    figures.note(f"{name}.weights_apart", max(apart.values()), met=most <= OPEN_FACTOR, tensor=max(apart, key=apart.get))
+    if times:
+        figures.note(f"{name}.open_tensors", len(times), f"of {len(apart)}, further apart than {CLOSE:.0e}")
+        figures.note(f"{name}.open_times", most, "times what PyTorch's own moves", met=most <= OPEN_FACTOR, tensor=tensor)
+    if losses > CLOSE or most > OPEN_FACTOR:
+        raise AssertionError(f"losses {losses:.2e} apart, weights {apart[tensor]:.2e} apart in {tensor}: the bar is {CLOSE:.0e}, "
+                             f"or {OPEN_FACTOR} times what PyTorch's own moves, and this is {most:.2g} times that")
+
+
+def share_of(names, args):
+    number, shares = map(int, args.share.split("/"))
+    return names[number - 1::shares]
 
 
 def models(args, failures):
     """Five steps in fp32, on a GPU and on the CPU."""
-    chosen = QUICK_MODELS if args.quick else MODELS
     presets = QUICK_BUILT_IN if args.quick else BUILT_IN
-    figures.note("models.expected", [f"models.{name}.losses_apart" for name in [*presets, *chosen]])
-    for preset in presets:
-        with figures.attempt(f"models.{preset}", failures), bench() as b:
-            compare(f"models.{preset}", b.train_built_in(preset, "gpu", b.gpu()), b.train_built_in(preset, "cpu", SIM), CLOSE)
+    chosen = share_of([*presets, *(QUICK_MODELS if args.quick else MODELS)], args)
+    figures.note(f"models.expected.{args.share}", [f"models.{name}.losses_apart" for name in chosen])
     for name in chosen:
         with figures.attempt(f"models.{name}", failures), bench() as b:
-            b.export(name)
-            compare(f"models.{name}", b.train("gpu", b.gpu()), b.train("cpu", SIM), CLOSE)
+            train = b.trainer(name)
+            moves = dict if name in presets else functools.partial(b.moves, name)
+            compare(f"models.{name}", train("gpu", b.gpu()), train("cpu", SIM), moves)
 
 
 def devices(args, failures):
@@ -177,16 +231,19 @@ def kills(args, failures):
 
 
 def bf16(args, failures):
-    """Mixed precision, near the CPU's."""
-    for name in ["mlp"] if args.quick else ["mlp", "llama"]:
+    """Mixed precision, near the CPU's, and with the same bits on two devices."""
+    for name in share_of(["mlp"] if args.quick else ["mlp", "llama", "llama_long", *BUILT_IN], args):
         with figures.attempt(f"bf16.{name}", failures), bench() as b:
-            b.export(name, dtype="bf16")
-            found, expected = b.train("gpu", b.gpu()), b.train("cpu", SIM)
+            train = b.trainer(name, "bf16")
+            found, expected = train("gpu", b.gpu()), train("cpu", SIM)
             apart = losses_apart(found, expected)
             figures.note(f"bf16.{name}.losses_apart", apart, met=apart <= NARROW_CLOSE)
-            weights, tensor = weights_apart(found, expected)
-            figures.note(f"bf16.{name}.weights_apart", weights, tensor=tensor)
+            weights = weights_apart(found, expected)
+            figures.note(f"bf16.{name}.weights_apart", max(weights.values()), tensor=max(weights, key=weights.get))
+            same = b.state(train("gpus", b.gpu(2))) == b.state(found)
+            figures.note(f"bf16.{name}.same_bits", same, met=same)
             assert apart <= NARROW_CLOSE, f"losses {apart:.2e} apart"
+            assert same, "other bits on two devices"
 
 
 def sanitizer(args, failures):
@@ -224,6 +281,7 @@ STEPS = {step.__name__: step for step in (models, devices, kills, bf16, sanitize
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=STEPS)
+    parser.add_argument("--share", default="1/1", help="of the models, which: the first of four is 1/4")
     parser.add_argument("--quick", action="store_true", help="fewer of everything")
     parser.add_argument("--fake", action="store_true", help="on the driver made for tests")
     args = parser.parse_args()

@@ -23,9 +23,10 @@ TAIL_CHARACTERS = 2500
 class Step:
     """What is run, with at most `limit` seconds; left out where less than `least` are left."""
 
-    def __init__(self, name, command, limit, least=10, background=False, after=None):
+    def __init__(self, name, command, limit, least=10, background=False, uses_gpu=True, after=None):
         self.name, self.command, self.limit, self.least = name, [str(word) for word in command], limit, least
-        self.background = background  # goes on beside the next steps
+        self.background = background  # goes on beside the next steps, but not beside one that is not so if it uses the GPU
+        self.uses_gpu = uses_gpu
         self.after = after  # the name of a step that has to have ended well
 
 
@@ -103,6 +104,10 @@ class Measurement:
         return self.budget - (time.monotonic() - self.began)
 
     def run(self, step):
+        """Steps in the background are not timed; all others are, and have the GPU for themselves."""
+        if not step.background:
+            for run in [run for run in self.beside if run.step.uses_gpu]:
+                self.join(run.step.name)
         reason = self.reason_to_skip(step)
         if reason:
             self.records.append({"name": step.name, "status": "skipped", "seconds": 0, "figures": [], "last_lines": reason})

@@ -68,11 +68,9 @@ absl::StatusOr<Cluster> ResolveClusterHere(const GlobalOptions& global,
 }
 
 std::string DescribeDefault(const Cluster& cluster) {
-  const char* const what =
-      cluster.specs.front().kind == plan::DeviceKind::kCuda
-          ? ", the GPUs of this machine (no GPU has run this version yet: --devices sim:mem=4GiB "
-            "trains on the CPU)"
-          : ", a device emulated on the CPU";
+  const char* const what = cluster.specs.front().kind == plan::DeviceKind::kCuda
+                               ? ", the GPUs of this machine"
+                               : ", a device emulated on the CPU";
   return absl::StrCat(cluster.devices, what,
                       cluster.why_no_gpus.empty() ? "" : " (" + cluster.why_no_gpus + ")");
 }
