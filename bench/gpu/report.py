@@ -32,7 +32,7 @@ def of_probe(all_figures, part):
 
 def of_group(all_figures, group, say):
     """All that a step set out to measure; what failed or was not reached is named."""
-    expected = [name for key, figure in all_figures.items() if key.startswith(f"{group}.expected") for name in figure["value"]]
+    expected = all_figures.get(f"{group}.expected", {}).get("value", [])
     found = [all_figures[name] for name in expected if name in all_figures]
     failed = [name for name, figure in all_figures.items() if name.startswith(f"{group}.") and "failed" in figure]
     if not found and not failed:
@@ -92,6 +92,7 @@ def bars(records):
         ("copies at 0.95 of a plain two-stream program or more", *of_probe(found, "copies")),
         ("fp32 losses within 1e-5 of the CPU's", *of_group(found, "models", worst)),
         ("1, 2 and 4 emulated devices bit-identical over 20 steps", *of_group(found, "devices", same)),
+        ("mixed precision near the CPU's, and bit-identical on two devices", *of_group(found, "bf16", same)),
         ("the same digest after a kill of each process", *of_group(found, "kills", same)),
         ("0.95 of resident or more (goal 0.99)", *of_run(found, "resident_share", lambda share: share >= RESIDENT)),
         ("0.50 of the product rate or more, recompute counted",
@@ -115,7 +116,7 @@ def table(head, rows):
 def figures_table(records, prefix):
     rows = []
     for name, figure in derived(flat(records)).items():
-        if not name.startswith(prefix) or ".expected" in name:
+        if not name.startswith(prefix) or name.endswith(".expected"):
             continue
         value = f"failed: {figure['failed'][:200]}" if "failed" in figure else number(figure["value"])
         rows.append((name.removeprefix(prefix), value[:400], figure.get("unit", "")))

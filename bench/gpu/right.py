@@ -176,9 +176,9 @@ def share_of(names, args):
 def models(args, failures):
     """Five steps in fp32, on a GPU and on the CPU."""
     presets = QUICK_BUILT_IN if args.quick else BUILT_IN
-    chosen = share_of([*presets, *(QUICK_MODELS if args.quick else MODELS)], args)
-    figures.note(f"models.expected.{args.share}", [f"models.{name}.losses_apart" for name in chosen])
-    for name in chosen:
+    names = [*presets, *(QUICK_MODELS if args.quick else MODELS)]
+    figures.note("models.expected", [f"models.{name}.losses_apart" for name in names])  # by all shares together
+    for name in share_of(names, args):
         with figures.attempt(f"models.{name}", failures), bench() as b:
             train = b.trainer(name)
             moves = dict if name in presets else functools.partial(b.moves, name)
@@ -232,7 +232,9 @@ def kills(args, failures):
 
 def bf16(args, failures):
     """Mixed precision, near the CPU's, and with the same bits on two devices."""
-    for name in share_of(["mlp"] if args.quick else ["mlp", "llama", "llama_long", *BUILT_IN], args):
+    names = ["mlp"] if args.quick else ["mlp", "llama", "llama_long", *BUILT_IN]
+    figures.note("bf16.expected", [f"bf16.{name}.same_bits" for name in names])
+    for name in share_of(names, args):
         with figures.attempt(f"bf16.{name}", failures), bench() as b:
             train = b.trainer(name, "bf16")
             found, expected = train("gpu", b.gpu()), train("cpu", SIM)

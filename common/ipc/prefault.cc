@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <stop_token>
+#include <system_error>
 
 namespace harmony::ipc {
 namespace {
@@ -13,8 +14,8 @@ constexpr int64_t kMostThreads = 16;
 
 }  // namespace
 
-void MapPages(std::byte* data, Bytes size) {
-  madvise(data, static_cast<size_t>(size.count()), MADV_POPULATE_WRITE);
+bool MapPages(std::byte* data, Bytes size) {
+  return madvise(data, static_cast<size_t>(size.count()), MADV_POPULATE_WRITE) == 0;
 }
 
 void Prefault::Start(std::byte* data, Bytes size) {
@@ -23,13 +24,18 @@ void Prefault::Start(std::byte* data, Bytes size) {
   const int64_t cores = std::min<int64_t>(std::thread::hardware_concurrency(), kMostThreads);
   const int64_t chunks = (size.count() + kChunk - 1) / kChunk;
   for (int64_t i = 0; i < std::min(std::max<int64_t>(cores, 1), chunks); ++i) {
-    threads_.emplace_back([this, data, size](const std::stop_token& stop) {
+    const auto run = [this, data, size](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
         const int64_t at = taken_.fetch_add(kChunk);
         if (at >= size.count()) return;
-        MapPages(data + at, Bytes(std::min(kChunk, size.count() - at)));
+        if (!MapPages(data + at, Bytes(std::min(kChunk, size.count() - at)))) taken_ = size.count();
       }
-    });
+    };
+    try {
+      threads_.emplace_back(run);
+    } catch (const std::system_error&) {
+      return;  // as many threads as the system gives
+    }
   }
 }
 

@@ -14,8 +14,9 @@
 
 namespace harmony::ipc {
 
-// At once. [data, data + size) is writable memory; `data` is page-aligned.
-void MapPages(std::byte* data, Bytes size);
+// At once. [data, data + size) is writable memory; `data` is page-aligned. Returns false where
+// there is no memory for them, or the kernel cannot.
+bool MapPages(std::byte* data, Bytes size);
 
 // In threads of its own, at most for the life of the object: a page that has yet to be found and
 // zeroed takes a core longer than one that is there takes a driver to pin.

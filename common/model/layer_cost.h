@@ -92,9 +92,9 @@ struct LayerCost {
   BytesBySamples gpu_sums;
 };
 
-// What fused attention in 16 bits adds the gradients of its queries up in on a GPU, so that they
-// are the same each time: a copy in fp32 of some samples and heads for every multiprocessor, no
-// more than kMostMultiprocessors and one copy of all (LibTorch's flash_attn/flash_api.cpp).
+// What fused attention adds the gradients of its queries up in on a GPU. In 16 bits that is a copy
+// in fp32 of some samples and heads for every multiprocessor, at most kMostMultiprocessors and one
+// of all (LibTorch's flash_attn/flash_api.cpp); in fp32 it is one of all, and `of_head` none.
 // `of_sample`: all heads' bytes in fp32, `of_head`: of one sample.
 BytesBySamples GpuAttentionSums(Bytes of_sample, Bytes of_head);
 // Of a GPU. One with more computes attention in pieces.

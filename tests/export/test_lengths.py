@@ -142,12 +142,13 @@ class AnyLength(support.ExportTest):
                 self.assertEqual([[at(e) for e in saved["shape"]] for saved in free["saved"]],
                                  [[at(e) for e in saved["shape"]] for saved in one["saved"]])
                 for phase, pairs in one["workspace"].items():
-                    # Rounded up without knowledge of the length, so a little more.
+                    # Rounded up without knowledge of the length, so a little more; those of attention to blocks of 128 rows.
+                    more = (length + 127) / 128 if phase == "attention_sums" else 1.02
                     for samples in (1, 8):
                         exact = max((p * samples + f for p, f in pairs), default=0)
                         bound = max((at(p) * samples + at(f) for p, f in free["workspace"][phase]), default=0)
                         self.assertLessEqual(exact, bound)
-                        self.assertLessEqual(bound, exact * 1.02 + 2048)
+                        self.assertLessEqual(bound, exact * more + 2048)
 
     def test_labels_at_the_end_are_counted_from_there(self) -> None:
         class Last(Gpt):
@@ -168,6 +169,12 @@ class AnyLength(support.ExportTest):
         self.assertEqual(document(folder)["sequence_length"], {"least": 2, "most": 50})
         shapes = {entry["name"]: entry["shape"] for entry in document(folder)["inputs"]}
         self.assertEqual(shapes["bias"], ["n", "s", "s"])
+
+    def test_a_window_does_not_bound_the_length(self) -> None:
+        case = make_models.hf("causal-lm", "MistralConfig", 24, **{**make_models.LLAMA, "sliding_window": 16})
+        options = {key: value for key, value in case.options.items() if key != "sequence_length"}
+        folder = self.export(case.model, case.loss, case.batch, **options, dynamic={key: 1 for key in case.batch})
+        self.assertEqual(document(folder)["sequence_length"]["least"], 2)
 
     def test_models_of_transformers(self) -> None:
         for name, fused in (("gpt2", True), ("bert_masked", False)):

@@ -146,6 +146,7 @@ class Precision(support.ExportTest):
         head = 4 * 128 * 64
         self.assertEqual(sums("gpt2", dtype="bf16"), [None, [[4 * head, head]], None])
         self.assertEqual(sums("llama", dtype="bf16"), [None, [[2 * 4 * head, head]], None])
+        self.assertEqual(sums("gpt2"), [None, [[4 * head, 0]], None])
         self.assertEqual(sums("llama"), [None, None, None])
 
     def test_convolutions_have_room_for_what_their_kernels_take(self) -> None:

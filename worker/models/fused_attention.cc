@@ -8,6 +8,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 
 #include <array>
+#include <cstdint>
 #include <tuple>
 #include <utility>
 
@@ -42,20 +43,34 @@ FusedKernel ChosenFor(const at::Tensor& query, const at::Tensor& key, const at::
   return KernelFor(query, key, value, causal, mask, multiprocessors_of_gpu);
 }
 
-// The kernels want the numbers of a head side by side.
+// What the kernels read at a time.
+constexpr int64_t kReadBytes = 16;
+
+bool BeginsWhole(const at::Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kReadBytes == 0;
+}
+
+// The kernels want the numbers of a head side by side, and rows that begin where a read may. Some
+// of them fail otherwise, others do not look.
 at::Tensor Dense(const at::Tensor& heads) {
-  return heads.stride(-1) == 1 ? heads : heads.contiguous();
+  const int64_t unit = kReadBytes / static_cast<int64_t>(heads.element_size());
+  bool whole = heads.stride(-1) == 1 && BeginsWhole(heads);
+  for (int64_t d = 0; d + 1 < heads.dim(); ++d) {
+    whole = whole && (heads.size(d) == 1 || heads.stride(d) % unit == 0);
+  }
+  return whole ? heads : heads.clone(at::MemoryFormat::Contiguous);
 }
 
 // [N, H, L, ...] with the heads behind the rows in memory, as the CPU's kernels leave it.
 at::Tensor HeadsBehindRows(const at::Tensor& heads) {
-  return heads.transpose(1, 2).contiguous().transpose(1, 2);
+  const at::Tensor rows = heads.transpose(1, 2).contiguous();
+  return (BeginsWhole(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous)).transpose(1, 2);
 }
 
 // Results lie in memory as the CPU's do, since graphs take views of them.
 at::Tensor LyingAs(const at::Tensor& like, const at::Tensor& tensor) {
-  at::Tensor place = at::empty_like(like);
-  return place.strides() == tensor.strides() ? tensor : place.copy_(tensor);
+  const at::Tensor shape = at::empty_like(like, like.options().device(at::kMeta));
+  return shape.strides() == tensor.strides() ? tensor : at::empty_like(like).copy_(tensor);
 }
 
 AttentionResults Fused(FusedKernel kernel, const at::Tensor& query, const at::Tensor& key,
@@ -80,7 +95,7 @@ AttentionBackwardResults FusedBackward(FusedKernel kernel, const at::Tensor& gra
                                        const at::Tensor& logarithms, bool causal,
                                        std::optional<double> scale) {
   const SameBitsOnly guard;
-  const at::Tensor q = Dense(query), k = Dense(key), v = Dense(value);
+  const at::Tensor q = Dense(query), k = Dense(key), v = Dense(value), dy = Dense(gradient);
   const at::Tensor made = HeadsBehindRows(output), sums = logarithms.contiguous();
   // Of a dropout, which there is not.
   const at::Tensor seed = at::empty({2}, query.options().dtype(at::kLong));
@@ -88,16 +103,18 @@ AttentionBackwardResults FusedBackward(FusedKernel kernel, const at::Tensor& gra
   at::Tensor of_query, of_key, of_value;
   if (kernel == FusedKernel::kFlash) {
     std::tie(of_query, of_key, of_value) = at::_scaled_dot_product_flash_attention_backward(
-        gradient, q, k, v, made, sums, /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(),
+        dy, q, k, v, made, sums, /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(),
         query.size(2), key.size(2), /*dropout_p=*/0.0, causal, seed, offset, scale);
   } else {
     at::Tensor of_mask;
     std::tie(of_query, of_key, of_value, of_mask) =
         at::_scaled_dot_product_efficient_attention_backward(
-            gradient, q, k, v, /*attn_bias=*/at::Tensor(), made, sums, seed, offset,
+            dy, q, k, v, /*attn_bias=*/at::Tensor(), made, sums, seed, offset,
             /*dropout_p=*/0.0, std::array<bool, 4>{true, true, true, false}, causal, scale);
   }
-  return {HeadsBehindRows(of_query), HeadsBehindRows(of_key), HeadsBehindRows(of_value)};
+  // One after the other: of a copy the original goes before the next is made.
+  for (at::Tensor* each : {&of_query, &of_key, &of_value}) *each = HeadsBehindRows(*each);
+  return {of_query, of_key, of_value};
 }
 
 }  // namespace
@@ -111,15 +128,20 @@ FusedKernel KernelFor(const at::Tensor& query, const at::Tensor& key, const at::
                      query.size(3) == key.size(3) && query.size(1) % key.size(1) == 0 &&
                      query.scalar_type() == key.scalar_type() &&
                      query.scalar_type() == value.scalar_type();
+  // They have a block for each in the second and third direction of a grid.
+  constexpr int64_t kMostBlocks = 65535;
+  const bool in_grid = whole && query.size(0) <= kMostBlocks && query.size(1) <= kMostBlocks;
   // Plans count on no more of them (model::GpuAttentionSums).
   const bool counted = multiprocessors > 0 && multiprocessors <= model::kMostMultiprocessors;
-  if (!whole || !counted || mask.has_value()) return FusedKernel::kNone;
+  if (!in_grid || !counted || mask.has_value()) return FusedKernel::kNone;
   const int64_t rows = query.size(2), width = query.size(3);
   switch (query.scalar_type()) {
     case at::kBFloat16:
     case at::kHalf:
-      // Its causal mask ends with the last row and column, ours begins with the first.
-      return width % 8 == 0 && width <= 256 && (!causal || rows == key.size(2))
+      // Its causal mask ends with the last row and column, ours begins with the first. Some GPUs
+      // have too little memory of a multiprocessor's for backwards of widths from 200 to 224.
+      return width % 8 == 0 && width <= 256 && (width <= 192 || width > 224) &&
+                     (!causal || rows == key.size(2))
                  ? FusedKernel::kFlash
                  : FusedKernel::kNone;
     case at::kFloat:

@@ -111,22 +111,23 @@ _WIDE = 4  # bytes of an fp32
 
 
 def attention_sums(layer: LayerGraphs, where: str) -> list[Pair]:
-    """What fused attention adds the gradients of its queries up in on GPUs, where they are of 16 bits: bytes of all heads of
-    a sample, and of one head, for each operation but those that others exceed. Where heads of queries share one of keys, the
-    gradients of keys and values exist for each of them, as large together."""
+    """What fused attention adds the gradients of its queries up in on GPUs: bytes of all heads of a sample and, in 16 bits,
+    of one head, for each operation but those that others exceed. Where heads of queries share one of keys, the gradients of
+    keys and values exist for each of them in 16 bits, as large together; in 32 there is no fused attention then."""
     found = []
     for phase in layer.phases.values():
         for node in phase.graph.nodes:
             if getattr(node.target, "overloadpacket", None) is not aten._scaled_dot_product_flash_attention_for_cpu_backward:
                 continue
             query, key = (_tensor(node.args[i]) for i in (1, 2))
-            if query.element_size() >= _WIDE:
-                continue
             samples, heads, rows, width = (expression(size) for size in query.shape)
+            narrow, shared = query.element_size() < _WIDE, expression(key.shape[1]) != heads
+            if query.element_size() > _WIDE or (shared and not narrow):
+                continue
             head = _WIDE * _up_to(rows, 128) * _up_to(width, 64)
-            shared = 1 if expression(key.shape[1]) == heads else 2
-            (per_sample, fixed), (_, of_head) = (bytes_of(size, where) for size in (shared * samples * heads * head, head))
-            found.append((per_sample + fixed, of_head))
+            (per_sample, fixed), (_, of_head) = (bytes_of(size, where)
+                                                 for size in ((2 if shared else 1) * samples * heads * head, head))
+            found.append((per_sample + fixed, of_head if narrow else number(0)))
     return undominated(found) if found else []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -213,10 +214,25 @@ def _transformers_as_in_eager() -> Iterator[None]:
                     stack.enter_context(_replaced(module, question, lambda: False))
             if _PACKED in vars(module):
                 stack.enter_context(_replaced(module, _PACKED, _packed_as_in_eager(vars(module)[_PACKED])))
+            for question in _UNMASKED:
+                if question in vars(module):
+                    stack.enter_context(_replaced(module, question, _at_any_length(vars(module)[question])))
         yield
 
 
 _PACKED = "find_packed_sequence_indices"
+_UNMASKED = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+
+
+def _at_any_length(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Whether no mask is needed. With a window that depends on whether sequences are shorter, which a length that a job chooses
+    leaves open."""
+    def ask(*args: Any, **keywords: Any) -> bool:
+        given = inspect.signature(original).bind(*args, **keywords).arguments
+        is_open = any(isinstance(value, torch.SymInt) for value in given.values())
+        return False if is_open and given.get("local_attention_size") is not None else original(*args, **keywords)
+
+    return ask
 
 
 def _packed_as_in_eager(original: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:

@@ -247,11 +247,14 @@ LayerWorkspace LlamaExpected(const Shapes& c, int64_t tokens) {
 
 int64_t Up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-// Grouped queries: gradients by keys and values exist for each head of queries.
+// Grouped queries in 16 bits: gradients by keys and values exist for each head of queries. In fp32
+// they are computed in pieces, and others add up in one copy of all (mem_eff_attention of
+// LibTorch).
 BytesBySamples AttentionSums(const Shapes& c, int64_t tokens) {
-  if (!c.narrow()) return {};
+  const bool grouped = PassWidth(c) > 0;
   const Bytes of_head = SizeOf(DType::kF32) * (Up(tokens, 128) * Up(c.head_dim, 64));
-  return GpuAttentionSums(of_head * (c.num_heads * (PassWidth(c) > 0 ? 2 : 1)), of_head);
+  if (c.narrow()) return GpuAttentionSums(of_head * (c.num_heads * (grouped ? 2 : 1)), of_head);
+  return grouped ? BytesBySamples() : GpuAttentionSums(of_head * c.num_heads, Bytes());
 }
 
 // Each tensor that a forward keeps, in the order of NewSaved (worker/models).

@@ -187,7 +187,9 @@ TEST(FusedAttentionTest, IsChosenForWhatTheKernelsKnow) {
   };
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.key_heads = 2; })), FusedKernel::kFlash);
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 12; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 208; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 264; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.samples = 65536; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.masked = true; })), FusedKernel::kNone);
   // Rows see the columns up to their own: the kernel's mask is another one where there are more.
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.columns = 9; })), FusedKernel::kNone);
