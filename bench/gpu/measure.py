@@ -61,17 +61,16 @@ def chosen(args, scratch):
         *map(prepare, (small, *rest)),
         *[right("models", 110, share) for share in range(1, SHARES + 1)],
         *[right("bf16", 110, share) for share in range(1, SHARES + 1)], right("devices", 110), right("kills", 110),
-        train(small, caps[1], limit=70),
-        ("probe", step("probe-first", "run_probe.py", "--parts", "1,2,3,5,6", "--quick", *fake, limit=110)),
         ("fast", step("plain-rates", "plain.py", "rates", *fake, limit=60)),
         *[train(layers, caps[0], limit=80) for layers in middle],
-        ("fast", step("plain-eager", "plain.py", "eager", "--layers", small, *rest, *fake, limit=60)),
         *[train(layers, caps[0], limit=200, least=60) for layers in large],
-        *[train(layers, caps[1], limit=80, least=30) for layers in middle],
-        *[("right", step("right-sanitizer", "right.py", "sanitizer", *flags, limit=70))] * (not args.quick),
-        ("probe", step("probe-rest", "run_probe.py", "--parts", "4,7,8", "--quick", *fake, limit=60)),
+        ("probe", step("probe-first", "run_probe.py", "--parts", "1,2,3,5,6", "--quick", *fake, limit=110)),
         *[train(layers, caps[1], limit=200, least=60) for layers in large],
+        ("probe", step("probe-rest", "run_probe.py", "--parts", "4,7,8", "--quick", *fake, limit=60)),
+        *[("right", step("right-sanitizer", "right.py", "sanitizer", *flags, limit=110, least=60))] * (not args.quick),
+        ("fast", step("plain-eager", "plain.py", "eager", "--layers", small, *rest, *fake, limit=60)),
         ("fast", step("plain-fsdp", "plain.py", "fsdp", "--layers", middle[0] if middle else small, *fake, limit=80, least=40)),
+        *[train(layers, caps[1], limit=80, least=30) for layers in [*middle, small]],
     ] if part is None or part in args.parts and (not args.steps or each.name.startswith(tuple(args.steps)))]
 
 

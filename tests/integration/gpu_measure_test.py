@@ -109,7 +109,7 @@ class CommandTest(Folder):
         document = json.loads((self.dir / "out" / "report.json").read_text())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr + json.dumps(document["steps"], indent=1))
         met = {bar["bar"]: bar["met"] for bar in document["bars"]}
-        self.assertEqual(sum(value is True for value in met.values()), 3, met)
+        self.assertEqual(sum(value is True for value in met.values()), 4, met)
         self.assertEqual(sum(value is None for value in met.values()), 7, met)
         self.assertEqual(sorted(os.listdir(self.dir / "out")), ["logs.tar.gz", "report.json", "report.md"])
         self.assertEqual(os.listdir(self.dir), ["out"])
