@@ -137,17 +137,18 @@ class Precision(support.ExportTest):
             self.assertEqual(most[1], most[0] // 2, phase)
 
     def test_attention_says_what_it_adds_up_in_on_gpus(self) -> None:
-        def sums(name: str, **options: Any) -> list[Any]:
-            folder = self.export_case(make_models.make(name), check=False, **options)
-            return [entry["workspace"].get("attention_sums") for entry in document(folder)["graphs"]]
+        def sums(key_heads: int, length: int, **options: Any) -> Any:
+            config = {**make_models.LLAMA, "max_position_embeddings": length, "num_key_value_heads": key_heads}
+            folder = self.export_case(make_models.hf("causal-lm", "LlamaConfig", length, **config), check=False, **options)
+            return document(folder)["graphs"][1]["workspace"].get("attention_sums")
 
-        # Heads of 128 rows of 64 numbers, which 32 of 16 are filled up to: one, and all four of a sample; twice where heads
-        # of queries share those of keys.
-        head = 4 * 128 * 64
-        self.assertEqual(sums("gpt2", dtype="bf16"), [None, [[4 * head, head]], None])
-        self.assertEqual(sums("llama", dtype="bf16"), [None, [[2 * 4 * head, head]], None])
-        self.assertEqual(sums("gpt2"), [None, [[4 * head, 0]], None])
-        self.assertEqual(sums("llama"), [None, None, None])
+        # 130 rows of 16 numbers are filled up to 256 of 64.
+        head = 4 * 256 * 64
+        self.assertEqual(sums(4, 130, dtype="bf16"), [[4 * head, head]])
+        self.assertEqual(sums(2, 130, dtype="bf16"), [[2 * 4 * head, head]], "heads of queries share those of keys")
+        self.assertEqual(sums(4, 130), [[4 * head, 0]])
+        self.assertIsNone(sums(2, 130))
+        self.assertIsNone(sums(4, 127, dtype="bf16"))
 
     def test_convolutions_have_room_for_what_their_kernels_take(self) -> None:
         folder = self.export_case(make_models.make("convnext"), dtype="bf16", check=False)

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/model/gpu_attention.h"
 #include "common/model/layer_cost.h"
 
 namespace harmony::worker {
@@ -135,6 +136,7 @@ FusedKernel KernelFor(const at::Tensor& query, const at::Tensor& key, const at::
   const bool counted = multiprocessors > 0 && multiprocessors <= model::kMostMultiprocessors;
   if (!in_grid || !counted || mask.has_value()) return FusedKernel::kNone;
   const int64_t rows = query.size(2), width = query.size(3);
+  if (rows < model::kLeastFusedRows) return FusedKernel::kNone;
   switch (query.scalar_type()) {
     case at::kBFloat16:
     case at::kHalf:

@@ -108,6 +108,7 @@ def workspace(layer: LayerGraphs, where: str) -> dict[str, list[tuple[Amount, Am
 
 
 _WIDE = 4  # bytes of an fp32
+_LEAST_FUSED_ROWS = 128  # common/model/gpu_attention.h
 
 
 def attention_sums(layer: LayerGraphs, where: str) -> list[Pair]:
@@ -122,7 +123,8 @@ def attention_sums(layer: LayerGraphs, where: str) -> list[Pair]:
             query, key = (_tensor(node.args[i]) for i in (1, 2))
             samples, heads, rows, width = (expression(size) for size in query.shape)
             narrow, shared = query.element_size() < _WIDE, expression(key.shape[1]) != heads
-            if query.element_size() > _WIDE or (shared and not narrow):
+            short = rows.is_Integer and rows < _LEAST_FUSED_ROWS
+            if short or query.element_size() > _WIDE or (shared and not narrow):
                 continue
             head = _WIDE * _up_to(rows, 128) * _up_to(width, 64)
             (per_sample, fixed), (_, of_head) = (bytes_of(size, where)

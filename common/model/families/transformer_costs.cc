@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/dtype.h"
 #include "common/model/families/causal_lm.h"
+#include "common/model/gpu_attention.h"
 #include "common/model/loss_chunks.h"
 #include "common/model/model_sizes.h"
 
@@ -251,6 +252,7 @@ int64_t Up(int64_t count, int64_t multiple) { return (count + multiple - 1) / mu
 // they are computed in pieces, and others add up in one copy of all (mem_eff_attention of
 // LibTorch).
 BytesBySamples AttentionSums(const Shapes& c, int64_t tokens) {
+  if (tokens < kLeastFusedRows) return {};
   const bool grouped = PassWidth(c) > 0;
   const Bytes of_head = SizeOf(DType::kF32) * (Up(tokens, 128) * Up(c.head_dim, 64));
   if (c.narrow()) return GpuAttentionSums(of_head * (c.num_heads * (grouped ? 2 : 1)), of_head);

@@ -176,8 +176,8 @@ TEST(FusedAttentionTest, IsChosenForWhatTheKernelsKnow) {
     const Given given = Make(from);
     return KernelFor(given.query, given.key, given.value, from.causal, given.mask, multiprocessors);
   };
-  const Case narrow{"", 2, 4, 4, 7, 7, 16, true, false, std::nullopt, at::kBFloat16};
-  const Case wide{"", 2, 4, 4, 64, 64, 16, true};
+  const Case narrow{"", 2, 4, 4, 129, 129, 16, true, false, std::nullopt, at::kBFloat16};
+  const Case wide{"", 2, 4, 4, 128, 128, 16, true};
   EXPECT_EQ(kernel(narrow), FusedKernel::kFlash);
   EXPECT_EQ(kernel(wide), FusedKernel::kMemoryEfficient);
 
@@ -189,10 +189,12 @@ TEST(FusedAttentionTest, IsChosenForWhatTheKernelsKnow) {
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 12; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 208; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.width = 264; })), FusedKernel::kNone);
-  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.samples = 65536; })), FusedKernel::kNone);
+  const at::Tensor many =
+      at::empty({1, 65536, 128, 16}, at::TensorOptions(at::kMeta).dtype(at::kBFloat16));
+  EXPECT_EQ(KernelFor(many, many, many, true, std::nullopt, 132), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.masked = true; })), FusedKernel::kNone);
   // Rows see the columns up to their own: the kernel's mask is another one where there are more.
-  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.columns = 9; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.columns = 139; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(narrow,
                            [](Case& c) {
                              c.columns = 9;
@@ -200,7 +202,10 @@ TEST(FusedAttentionTest, IsChosenForWhatTheKernelsKnow) {
                            })),
             FusedKernel::kFlash);
   EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.columns = 9; })), FusedKernel::kMemoryEfficient);
-  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.rows = 63; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.rows = 129; })), FusedKernel::kNone);
+  // Few rows are as fast in pieces.
+  EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.rows = 96; })), FusedKernel::kNone);
+  EXPECT_EQ(kernel(changed(narrow, [](Case& c) { c.rows = c.columns = 127; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.width = 6; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.key_heads = 2; })), FusedKernel::kNone);
   EXPECT_EQ(kernel(changed(wide, [](Case& c) { c.masked = true; })), FusedKernel::kNone);
