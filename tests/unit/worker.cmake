@@ -12,7 +12,7 @@ if(HARMONY_WITH_TORCH)
   harmony_test(worker_models_test
     SOURCES worker/layers/layer_runner_test.cc worker/layers/stored_gradient_test.cc worker/models/builtin_layers_test.cc
             worker/models/gemm_test.cc worker/models/mixed_precision_test.cc worker/models/kernels_test.cc worker/models/workspace_test.cc
-    DEPS harmony_layer_harness harmony_plain_trainer harmony_worker_device LABELS torch TIMEOUT 900)
+    DEPS harmony_layer_harness harmony_plain_trainer harmony_worker_device LABELS torch TIMEOUT 2400)
   harmony_test(worker_device_test
     SOURCES worker/device/cpu_device_test.cc worker/device/sim_allocator_test.cc
             worker/device/workspace_test.cc
