@@ -135,7 +135,7 @@ def attention_sums(layer: LayerGraphs, where: str) -> list[Pair]:
 
 def _up_to(size: sympy.Expr, multiple: int) -> sympy.Expr:
     """A multiple that is not less; of a size that is not known yet, a bound of it."""
-    return size + (-size) % multiple if size.is_Integer else size + (multiple - 1)
+    return sympy.Integer(_rounded(int(size), multiple)) if size.is_Integer else size + (multiple - 1)
 
 
 def tensor_bytes(tensor: Tensor, where: str) -> Pair:
@@ -156,12 +156,13 @@ def bytes_of(size: sympy.Expr, where: str) -> Pair:
     per_sample, fixed = pair
     least = fixed.at(0)
     rest = [*per_sample.coefficients, *fixed.coefficients[1:]]
-    rounded = _rounded(least) if all(c % _ALIGNMENT == 0 for c in rest) else _rounded(least + _ALIGNMENT)
+    known = all(c % _ALIGNMENT == 0 for c in rest)
+    rounded = _rounded(least if known else least + _ALIGNMENT, _ALIGNMENT)
     return per_sample, fixed + number(rounded - least)
 
 
-def _rounded(size: int) -> int:
-    return size + (-size) % _ALIGNMENT
+def _rounded(size: int, multiple: int) -> int:
+    return size + (-size) % multiple
 
 
 def peak(phase: Phase, saved_counts: bool, where: str) -> list[Pair]:
@@ -229,8 +230,8 @@ def _blocks_of_weights(node: fx.Node, where: str) -> Pair:
         blocks = narrow or (groups > 1 and channels_last)
     if not blocks:
         return number(0), number(0)
-    inside = int(groups) * _up(int(image.shape[1]) // groups)
-    outside = _up(int(weight.shape[0]) // groups)
+    inside = int(groups) * _rounded(int(image.shape[1]) // groups, _BLOCK)
+    outside = _rounded(int(weight.shape[0]) // groups, _BLOCK)
     total = expression(inside * outside * math.prod(weight.shape[2:]) * (6 if narrow else 4))
     if narrow:
         for tensor, channels in ((image, inside), (gradient, int(groups) * outside)):
@@ -239,10 +240,6 @@ def _blocks_of_weights(node: fx.Node, where: str) -> Pair:
     if pair is None:
         raise not_exact(f"a convolution takes {total} bytes", where)
     return pair
-
-
-def _up(channels: int) -> int:
-    return channels + (-channels) % _BLOCK
 
 
 def _tensor(node: Any) -> Tensor:
