@@ -65,9 +65,7 @@ void Keep(const Keeps& keeps, const plan::Plan& plan, plan::LayerGroup* group) {
 class Ablation {
  public:
   Ablation(const published::ImportedModel& imported, const plan::Plan& plan)
-      : imported_(imported), plan_(plan), division_{planner::SetsOf(plan), plan.replicas} {
-    division_.pass_weights = plan.pass_weights;
-  }
+      : imported_(imported), plan_(plan), division_(planner::DivisionOf(plan)) {}
 
   std::vector<Ablated> Run() {
     Grouping();

@@ -230,7 +230,7 @@ bool CanAddUp(const Plan& plan, const LayerGroup& group, int parts) {
 
 namespace {
 
-// Devices of each part of several shards share a link to the host.
+// Devices of each part of several shards share a link to the host, or none of them does.
 bool PartsAreOfRoots(const Plan& plan, const LayerGroup& group, int parts) {
   const int part = plan.num_microbatches / parts;
   for (int number = 0; number < group.devices.num_shards(); ++number) {
@@ -238,9 +238,8 @@ bool PartsAreOfRoots(const Plan& plan, const LayerGroup& group, int parts) {
     if (shard.count >= part) continue;
     const int first = shard.first / part * part;
     const int root = plan.devices[static_cast<size_t>(shard.device)].root;
-    if (root == 0 || root != plan.devices[static_cast<size_t>(DeviceOf(plan, group, first))].root) {
-      return false;
-    }
+    const int device = DeviceOf(plan, group, first);
+    if (root != plan.devices[static_cast<size_t>(device)].root) return false;
   }
   return true;
 }

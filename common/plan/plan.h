@@ -150,7 +150,8 @@ int GiverOf(const Plan& plan, const LayerGroup& backward_group, const Shard& tak
 // of one. REQUIRES: the replicas and the parts are powers of two.
 bool CanAddUp(const Plan& plan, const LayerGroup& backward_group, int parts);
 // The fewest parts in which the group's gradients can leave, where devices add up among themselves
-// that share a link to the host, and no others: the link then carries one of their sums.
+// that share a link to the host, or have links of their own: a shared link then carries one of
+// their sums, and the host reads one.
 int FewestParts(const Plan& plan, const LayerGroup& backward_group);
 
 // How the groups of a plan lie on the devices, in the words of the job's key `mode`: "harmony-pp"

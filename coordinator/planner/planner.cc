@@ -11,6 +11,7 @@
 #include "common/model/model_sizes.h"
 #include "coordinator/planner/fit/fit_advice.h"
 #include "coordinator/planner/fit/given_plan.h"
+#include "coordinator/planner/fit/input_check.h"
 #include "coordinator/planner/report/basis.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/microbatch.h"
@@ -19,61 +20,6 @@
 
 namespace harmony::planner {
 namespace {
-
-absl::Status CheckKeys(const job::JobSpec& job, const plan::MachineSpec& machine) {
-  if (machine.devices.empty()) return absl::InvalidArgumentError("devices: there is none");
-  if (job.mode != "auto" && job.mode != "harmony-pp" && job.mode != "harmony-dp") {
-    return absl::UnimplementedError(
-        absl::StrCat("mode: ", job.mode, " is not built yet; use auto, harmony-pp or harmony-dp"));
-  }
-  if (job.micro_batch_size > 0 && job.global_batch_size % job.micro_batch_size != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("micro_batch_size: ", job.micro_batch_size,
-                                                   " does not divide global_batch_size ",
-                                                   job.global_batch_size));
-  }
-  const int64_t microbatches = job.global_batch_size / std::max<int64_t>(job.micro_batch_size, 1);
-  if (job.virtual_replicas > 0 && microbatches % job.virtual_replicas != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("virtual_replicas: ", job.virtual_replicas,
-                                                   " does not divide the ", microbatches,
-                                                   " microbatches of a step"));
-  }
-  if (job.update == job::UpdateMode::kEager && job.max_grad_norm > 0) {
-    return absl::InvalidArgumentError(
-        "update: eager updates cannot be clipped (max_grad_norm): use auto or deferred");
-  }
-  return absl::OkStatus();
-}
-
-// A step must not take longer than times can count: all that it does, one after the other, each
-// layer a group of its own.
-absl::Status CheckTimes(const model::ModelSpec& model, const job::JobSpec& job,
-                        const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
-                        int64_t microbatch) {
-  constexpr double kMostSeconds = 1e9;
-  const PlanBuilder builder(model, job, machine, microbatch);
-  const plan::Plan shape = builder.Blank();
-  TaskCosts tasks(model, shape, costs(shape));
-  double most = 0, update = 0;
-  for (size_t block = 0; block < model.blocks.size(); ++block) {
-    update += tasks.Update(static_cast<int>(block)).seconds();
-  }
-  for (int d = 0; d < tasks.num_devices(); ++d) {
-    double each = 0, once = update;  // of a microbatch, of a step
-    for (int layer = 0; layer < model.num_layers(); ++layer) {
-      each += tasks.HiddenIn(layer, d, 1).seconds() + tasks.HiddenOut(layer, d, 1).seconds();
-      each += tasks.ComputeAlone(layer, d).seconds();
-      for (int reference : model.layers[layer].references) {
-        once += 2 * tasks.Load(model.references[reference].block, d).seconds();
-        once += tasks.GradientOut(reference, d).seconds();
-      }
-    }
-    most = std::max(most, each * shape.num_microbatches + once);
-  }
-  if (most <= kMostSeconds) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a step would take more than 30 years (", most, " s on one device): check the speeds of the ",
-      "devices (flops=, h2d=, d2h=, host=) or the profile, and global_batch_size"));
-}
 
 MoveRules RulesOf(const job::JobSpec& job, const PlanBuilder& builder) {
   MoveRules rules;
@@ -128,7 +74,7 @@ absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
   HARMONY_ASSIGN_OR_RETURN(result->plan, AdoptPlan(model, job, machine, *options.given,
                                                    options.given_path, options.model_of_length));
   result->searched = false;
-  const PlanBuilder builder(model, job, machine, size, {SetsOf(result->plan), replicas});
+  const PlanBuilder builder(model, job, machine, size, DivisionOf(result->plan));
   const MoveRules rules = RulesOf(job, builder);
   HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
   const plan::Plan shape = builder.Blank();
@@ -148,7 +94,7 @@ std::vector<Division> DivisionsOf(const job::JobSpec& job, const plan::MachineSp
   divisions.push_back({DeviceSets::kAll, given});
   // Groups that are given take turns, and on sets of devices not all stashes can stay there.
   if (job.layer_groups.empty() && job.stash != job::StashPlacement::kDevice) {
-    // It goes on with what the others have found; the three take as long as two did.
+    // It goes on with what the others have found; the three take as long as two would.
     divisions.push_back({DeviceSets::kAny, given});
     for (Division& division : divisions) division.share = 0.67;
   }
@@ -229,7 +175,7 @@ class Planning {
                            AllSpeedsGiven(machine_) || (options_.costs && !options_.rough));
   }
 
-  // What is found where no devices share a link: there one device stands for all, so that far more
+  // What is found where no devices share a link: there few devices stand for all, so that far more
   // plans can be looked at (PlanBuilder::Complete).
   std::vector<plan::Plan> FoundOnOwnLinks(const Candidate& candidate) const {
     plan::MachineSpec machine = machine_;
@@ -253,8 +199,17 @@ class Planning {
     std::vector<Candidate> all;
     std::vector<plan::Plan> starts;
     Nanos beat;
-    for (const Division& division : divisions) {
+    bool by_two_is_faster = false;  // where all devices share all groups
+    for (Division division : divisions) {
+      if (division.sets == DeviceSets::kAny && by_two_is_faster) division.add_up = 2;
       Candidate next = Search(division, sizes, beat, starts);
+      if (division.sets == DeviceSets::kAll && next.found.found &&
+          UpdatesTakeLong(next.found.best)) {
+        division.add_up = 2;
+        Candidate by_two = Search(division, sizes, beat, starts);
+        by_two_is_faster = Better(by_two, next);
+        if (by_two_is_faster) next = std::move(by_two);
+      }
       if (next.found.found && next.fits_host) {
         const bool better = beat == Nanos() || next.found.best.score < beat;
         std::vector<plan::Plan> found = BestPlans(next.found);
@@ -264,6 +219,24 @@ class Planning {
       all.push_back(std::move(next));
     }
     return all;
+  }
+
+  // The host reads the gradients of each device: with many devices for few microbatches that can be
+  // most of a step, and groups stay small so that it begins early. Where devices add them up two by
+  // two, fewer are read, but devices wait for each other; that has been of no use where updates
+  // took less of a step than this.
+  bool UpdatesTakeLong(const ScoredPlan& found) const {
+    constexpr double kMuch = 1. / 3;
+    const plan::LayerGroup all{{}, AllDevices(found.plan)};
+    const int devices = all.devices.size();
+    if (plan::FewestParts(found.plan, all) == devices) return false;  // they may not
+    const TaskCosts tasks(model_, found.plan, costs_(found.plan));
+    Nanos updates;
+    for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
+      updates += tasks.Update(block, devices);
+      if (found.plan.clip) updates += tasks.Norm(block, devices);
+    }
+    return updates.seconds() > kMuch * found.step.seconds();
   }
 
   // By the first size for which there is a plan; where none fits the host, the one that needs the
@@ -311,7 +284,7 @@ class Planning {
 
   // The search has each device's gradients leave in as few parts as there is memory for, and
   // devices that share a link pass weights on. Then with more parts, which frees memory; with
-  // fewer, which devices of one link add up; with all weights from the host, for a device that
+  // fewer, which devices add up among themselves; with all weights from the host, for a device that
   // passes them on holds them until the other one has room.
   void FindPlan(const std::vector<plan::Plan>& starts, Candidate* candidate) const {
     const PlanBuilder builder = BuilderOf(*candidate);
@@ -325,19 +298,21 @@ class Planning {
     candidate->found =
         SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search, alike);
     if (!candidate->found.found) return;
-    TryParts(2, candidate->found.best.plan.replicas, candidate->division, candidate);
-    if (!candidate->found.best.plan.pass_weights) return;  // no two share a link
     Division division = candidate->division;
-    division.add_up = true;
-    TryParts(1, static_cast<int>(machine_.devices.size()) / 2, division, candidate);
+    const int most = candidate->found.best.plan.replicas;
+    for (division.least_parts = 2; division.least_parts <= most; division.least_parts *= 2) {
+      TryDivision(division, candidate);
+    }
+    division = candidate->division;
+    if (division.sets == DeviceSets::kSingle) return;
+    const int devices = static_cast<int>(machine_.devices.size());
+    for (division.add_up = 2; division.add_up <= devices; division.add_up *= 2) {
+      TryDivision(division, candidate);
+    }
+    if (!candidate->found.best.plan.pass_weights) return;  // no two share a link
     division = candidate->division;
     division.pass_weights = false;
     TryDivision(division, candidate);
-  }
-
-  void TryParts(int least, int most, Division division, Candidate* candidate) const {
-    for (division.least_parts = least; division.least_parts <= most; division.least_parts *= 2)
-      TryDivision(division, candidate);
   }
 
   // The groups that were found, divided in another way; keeps what is better.
@@ -460,8 +435,7 @@ absl::Status HoldAgainstNone(const model::ModelSpec& model, const job::JobSpec& 
     other.what = "the plan that the search by the profile ended with";
     other.step = result->estimate.step;
     result->plan = plan;
-    const PlanBuilder builder(model, job, machine, plan.microbatch_size,
-                              {SetsOf(plan), plan.replicas});
+    const PlanBuilder builder(model, job, machine, plan.microbatch_size, DivisionOf(plan));
     HARMONY_RETURN_IF_ERROR(
         Evaluate(builder, RulesOf(job, builder), options.costs, options, result));
   }

@@ -68,6 +68,10 @@ struct NodeTraits {
   // It writes to a part of the arena that objects share, and so may have to wait for copies that
   // free records there (ArenaRecords).
   bool shares_arena = false;
+  // It is issued from a queue of its own beside its lane's, when it can be: what it waits for,
+  // tasks and memory of other shards, may be late, and what follows it in the lane must not be late
+  // too.
+  bool aside = false;
   bool once = false;  // in a run, not in each step
 };
 
@@ -75,69 +79,59 @@ constexpr NodeTraits MakeTraits(NodeKind kind) {
   using K = NodeKind;
   using W = FirstWrite;
   using R = LastRead;
+  using L = command::LaneKind;
   switch (kind) {
     case K::kInitialize:
-      return {.name = "initialize", .lane = command::LaneKind::kHostIo, .once = true};
+      return {.name = "initialize", .lane = L::kHostIo, .once = true};
     case K::kLoadBatch:
-      return {.name = "load_batch", .lane = command::LaneKind::kHostIo};
+      return {.name = "load_batch", .lane = L::kHostIo};
     case K::kLoadWeights:
-      return {.name = "load_weights", .lane = command::LaneKind::kH2DBulk, .writes = W::kWeights};
+      return {.name = "load_weights", .lane = L::kH2DBulk, .writes = W::kWeights};
     case K::kPassWeights:
-      return {.name = "pass_weights",
-              .lane = command::LaneKind::kP2P,
-              .writes = W::kWeights,
-              .reads = R::kPeerWeights};
-    case K::kBatchIn:
-      return {.name = "batch_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
-    case K::kStashIn:
-      return {.name = "stash_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
-    case K::kInputIn:
-      return {.name = "input_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
-    case K::kGradientIn:
       return {
-          .name = "gradient_in", .lane = command::LaneKind::kH2DStream, .writes = W::kInputSlot};
+          .name = "pass_weights", .lane = L::kP2P, .writes = W::kWeights, .reads = R::kPeerWeights};
+    case K::kBatchIn:
+      return {.name = "batch_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
+    case K::kStashIn:
+      return {.name = "stash_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
+    case K::kInputIn:
+      return {.name = "input_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
+    case K::kGradientIn:
+      return {.name = "gradient_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
     case K::kCompute:
-      return {.name = "compute",
-              .lane = command::LaneKind::kCompute,
-              .writes = W::kOutputs,
-              .reads = R::kInputs};
+      return {.name = "compute", .lane = L::kCompute, .writes = W::kOutputs, .reads = R::kInputs};
     case K::kSend:
-      return {.name = "send",
-              .lane = command::LaneKind::kP2P,
-              .writes = W::kConsumer,
-              .reads = R::kOutput};
+      return {.name = "send", .lane = L::kP2P, .writes = W::kConsumer, .reads = R::kOutput};
     case K::kStashOut:
-      return {.name = "stash_out", .lane = command::LaneKind::kD2H, .reads = R::kOutput};
+      return {.name = "stash_out", .lane = L::kD2H, .reads = R::kOutput};
     case K::kKeep:
-      return {.name = "keep", .lane = command::LaneKind::kP2P, .reads = R::kOutput};
+      return {.name = "keep", .lane = L::kP2P, .reads = R::kOutput};
     case K::kBoundaryOut:
-      return {.name = "boundary_out",
-              .lane = command::LaneKind::kD2H,
-              .reads = R::kOutput,
-              .shares_arena = true};
+      return {.name = "boundary_out", .lane = L::kD2H, .reads = R::kOutput, .shares_arena = true};
     case K::kLossOut:
-      return {.name = "loss_out", .lane = command::LaneKind::kD2H, .reads = R::kLosses};
+      return {.name = "loss_out", .lane = L::kD2H, .reads = R::kLosses};
     case K::kGradientOut:
       return {.name = "gradient_out",
-              .lane = command::LaneKind::kD2H,
+              .lane = L::kD2H,
               .writes = W::kArenaGradient,
               .reads = R::kGradient,
               .shares_arena = true};
     case K::kPassSum:
       return {.name = "pass_sum",
-              .lane = command::LaneKind::kP2P,
+              .lane = L::kP2P,
               .writes = W::kTaker,
-              .reads = R::kGradient};
+              .reads = R::kGradient,
+              .aside = true};
     case K::kStepScalars:
-      return {.name = "step_scalars", .lane = command::LaneKind::kHostCompute};
+      return {.name = "step_scalars", .lane = L::kHostCompute};
     case K::kNorm:
-      return {.name = "norm", .lane = command::LaneKind::kHostCompute};
+      return {.name = "norm", .lane = L::kHostCompute};
     case K::kClip:
-      return {.name = "clip", .lane = command::LaneKind::kHostCompute};
+      return {.name = "clip", .lane = L::kHostCompute};
     case K::kUpdate:
-      return {.name = "update", .lane = command::LaneKind::kHostCompute};
+      return {.name = "update", .lane = L::kHostCompute};
     case K::kCheckpoint:
-      return {.name = "checkpoint", .lane = command::LaneKind::kHostIo, .once = true};
+      return {.name = "checkpoint", .lane = L::kHostIo, .once = true};
   }
   return {};
 }

@@ -31,6 +31,7 @@ StepBuilder::StepBuilder(const model::ModelSpec& model, const plan::Plan& plan,
       memory_(memory),
       progress_(progress),
       lanes_(static_cast<int>(plan.devices.size())),
+      queues_(lanes_),
       eager_(plan.update == job::UpdateMode::kEager),
       maker_(model.num_layers() + 1, -1),
       keeper_(model.num_layers() + 1, -1),
@@ -54,6 +55,7 @@ NodeId StepBuilder::Add(NodeKind kind, int64_t execution, int position, int inde
       kind == NodeKind::kPassWeights ? graph_.execution(execution).weights_from : execution;
   const int device = carrier < 0 ? 0 : graph_.execution(carrier).device;
   node.lane = lanes_.IndexOf({TraitsOf(kind).lane, device});
+  node.queue = queues_.IndexOf(kind, device);
   node.step = step_;
   node.execution = execution;
   node.position = position;

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "common/plan/arena_layout.h"
+#include "coordinator/dispatch/graph/queue_table.h"
 #include "coordinator/dispatch/graph/step_progress.h"
 #include "coordinator/dispatch/graph/work_graph.h"
 #include "coordinator/dispatch/memory/device_memory.h"
@@ -115,6 +116,7 @@ class StepBuilder {
   std::vector<DeviceMemory>& memory_;
   StepProgress& progress_;
   command::LaneTable lanes_;
+  QueueTable queues_;
   const bool eager_;
 
   int64_t step_ = 0;

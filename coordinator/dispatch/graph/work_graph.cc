@@ -12,7 +12,7 @@ const GroupExecution& WorkGraph::ConsumerOf(const Node& send) const {
 
 NodeId WorkGraph::Add(Node node) {
   const NodeId id = first_node_ + static_cast<NodeId>(nodes_.size());
-  lanes_[node.lane].push_back(id);
+  queues_[node.queue].push_back(id);
   nodes_.push_back(std::move(node));
   return id;
 }
@@ -34,15 +34,16 @@ void WorkGraph::ForgetBefore(int64_t step) {
 }
 
 void WorkGraph::CancelFrom(int64_t step) {
-  for (std::deque<NodeId>& lane : lanes_) {
-    lane.erase(
-        std::remove_if(lane.begin(), lane.end(), [&](NodeId id) { return node(id).step >= step; }),
-        lane.end());
+  for (std::deque<NodeId>& queue : queues_) {
+    queue.erase(std::remove_if(queue.begin(), queue.end(),
+                               [&](NodeId id) { return node(id).step >= step; }),
+                queue.end());
   }
 }
 
 bool WorkGraph::empty() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane.empty(); });
+  return std::all_of(queues_.begin(), queues_.end(),
+                     [](const auto& queue) { return queue.empty(); });
 }
 
 }  // namespace harmony::dispatch

@@ -1,8 +1,8 @@
 #pragma once
 
 // What has not been issued yet: nodes (one becomes one command), the executions they belong to, and
-// a FIFO per lane. Steps are appended by StepBuilder, in step order, and forgotten when they are
-// done. PURE data; the dispatcher decides what is issued when.
+// the queues they wait in (QueueTable). Steps are appended by StepBuilder, in step order, and
+// forgotten when they are done. PURE data; the dispatcher decides what is issued when.
 
 #include <cstdint>
 #include <deque>
@@ -35,13 +35,14 @@ inline constexpr NodeId kNoNode = -1;
 struct Node {
   NodeKind kind = NodeKind::kCompute;
   NodeState state = NodeState::kPending;
-  int lane = 0;
+  int lane = 0;   // that carries it out
+  int queue = 0;  // that it is issued from
   int64_t step = 0;
   int64_t execution = -1;  // number of its execution; -1: a host task
   int position = 0;        // in the execution's list of microbatches, mostly
   int index = 0;           // by kind
   int part = 0;            // kLossOut, kGradientOut, kPassSum
-  int waiting_lane = -1;   // the first of the lanes whose head waits for this node (LaneHeads)
+  int waiting_queue = -1;  // the first of the queues whose head waits for this node (QueueHeads)
   // kSend: the node at the consumer that fetches the tensor from the host instead, and the one that
   // brings it there where nothing else does.
   NodeId host_in = kNoNode, host_out = kNoNode;
@@ -133,7 +134,7 @@ struct GroupExecution {
 
 class WorkGraph {
  public:
-  explicit WorkGraph(int num_lanes) : lanes_(num_lanes) {}
+  explicit WorkGraph(int num_queues) : queues_(static_cast<size_t>(num_queues)) {}
 
   Node& node(NodeId id) { return nodes_[static_cast<size_t>(id - first_node_)]; }
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id - first_node_)]; }
@@ -147,7 +148,7 @@ class WorkGraph {
   // Of a send: what takes the tensor.
   const GroupExecution& ConsumerOf(const Node& send) const;
 
-  // Appends to the node's lane.
+  // Appends to the node's queue.
   NodeId Add(Node node);
   int64_t AddExecution(GroupExecution execution);
   void AddDep(NodeId id, NodeId dep) {
@@ -162,9 +163,9 @@ class WorkGraph {
   }
   bool Forgotten(NodeId id) const { return id < first_node_; }
 
-  std::deque<NodeId>& lane(int index) { return lanes_[index]; }
-  const std::deque<NodeId>& lane(int index) const { return lanes_[index]; }
-  int num_lanes() const { return static_cast<int>(lanes_.size()); }
+  std::deque<NodeId>& queue(int index) { return queues_[static_cast<size_t>(index)]; }
+  const std::deque<NodeId>& queue(int index) const { return queues_[static_cast<size_t>(index)]; }
+  int num_queues() const { return static_cast<int>(queues_.size()); }
 
   // Forgets nodes and executions of steps below `step`. REQUIRES: all issued and completed.
   void ForgetBefore(int64_t step);
@@ -177,7 +178,7 @@ class WorkGraph {
   std::deque<GroupExecution> executions_;
   NodeId first_node_ = 0;
   int64_t first_execution_ = 0;
-  std::vector<std::deque<NodeId>> lanes_;
+  std::vector<std::deque<NodeId>> queues_;
 };
 
 }  // namespace harmony::dispatch

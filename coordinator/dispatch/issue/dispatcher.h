@@ -4,12 +4,13 @@
 // under the simulator's virtual clock.
 //
 // What it does. For each step it builds the graph of what is left to do (all of it, or after a
-// fault what the records do not show as done), keeps one FIFO of not yet issued nodes per lane, and
-// issues, of all lane heads that can be issued, the one with the earliest modelled start: its
-// dependencies have been *issued*, and memory is assigned to it. Memory is assigned in issue order:
-// a slot is free for a later command once its last readers have been issued; the new command then
-// waits for their semaphores. So the stream of commands is a function of plan and records only;
-// completions merely pace it (at most `window` commands outstanding per lane, two steps in flight).
+// fault what the records do not show as done), keeps not yet issued nodes in a FIFO per lane (and
+// sums in one more: QueueTable), and issues, of all heads that can be issued, the one with the
+// earliest modelled start: its dependencies have been *issued*, and memory is assigned to it.
+// Memory is assigned in issue order: a slot is free for a later command once its last readers have
+// been issued; the new command then waits for their semaphores. So the stream of commands is a
+// function of plan and records only; completions merely pace it (at most `window` commands
+// outstanding per lane, two steps in flight).
 //
 // Owner: JobRunner (or a test). Single-threaded.
 

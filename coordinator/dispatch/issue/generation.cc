@@ -35,12 +35,13 @@ Generation::Generation(JobContext& job, recovery::Frontier frontier,
       frontier_(std::move(frontier)),
       lane_table_(static_cast<int>(job.plan.devices.size())),
       update_lane_(lane_table_.IndexOf({TraitsOf(NodeKind::kUpdate).lane, 0})),
-      graph_(lane_table_.size()),
+      queues_(lane_table_),
+      graph_(queues_.size()),
       memory_(MemoryOfDevices(job.plan, job.kept)),
       gradient_slots_(job.model, job.plan, job.layout, graph_),
       admission_(graph_, memory_, gradient_slots_),
       clock_(plan::ResourcesOfLanes(job.plan, job.costs.Cores())),
-      heads_(job.plan, lane_table_, graph_, admission_, clock_),
+      heads_(job.plan, queues_, graph_, admission_, clock_),
       records_(job.table,
                frontier_.initialized() ? records : absl::Span<const command::ObjectView>()),
       builder_(job.model, job.plan, job.layout, job.kept, graph_, memory_, progress_),
@@ -121,14 +122,14 @@ absl::Status Generation::AppendStep(int64_t step) {
 
 // ---- What is issued next ----
 
-absl::StatusOr<int> Generation::NextLane() {
+absl::StatusOr<int> Generation::NextQueue() {
   for (;;) {
     HARMONY_RETURN_IF_ERROR(AppendSteps());
-    const int lane = heads_.Pick();
-    if (lane < 0) return graph_.empty() ? absl::StatusOr<int>(-1) : Stuck();
-    Node& head = HeadOf(lane);
-    if (head.state != NodeState::kWayOpen) return lane;
-    heads_.Taken(lane);
+    const int queue = heads_.Pick();
+    if (queue < 0) return graph_.empty() ? absl::StatusOr<int>(-1) : Stuck();
+    Node& head = HeadOf(queue);
+    if (head.state != NodeState::kWayOpen) return queue;
+    heads_.Taken(queue);
     if (ChooseWay(TimesOfWays(head)) == Way::kDirect) {
       GoDirect(head);
     } else {
@@ -156,7 +157,7 @@ WayTimes Generation::TimesOfWays(const Node& send) {
   } else if (!graph_.Forgotten(slot_user)) {
     slot_free = graph_.node(slot_user).finish;
   }
-  const Nanos made = heads_.ReadyAt(send.lane);
+  const Nanos made = heads_.ReadyAt(send.queue);
   times.direct = clock_.FinishIfIssued(send.lane, std::max(made, slot_free), takes.send);
   const Node& out = graph_.node(execution.positions[static_cast<size_t>(send.position)].passed_on);
   const Nanos at_host = out.state == NodeState::kIssued
@@ -210,16 +211,16 @@ void Generation::GoByHost(Node& send) {
     if (id == kNoNode) continue;
     Node& node = graph_.node(id);
     node.state = NodeState::kPending;
-    heads_.ChangedAt(node.lane);
+    heads_.ChangedAt(node.queue);
   }
-  Drop(graph_.lane(send.lane).front());
+  Drop(graph_.queue(send.queue).front());
 }
 
 void Generation::Drop(NodeId id) {
   Node& node = graph_.node(id);
   node.state = NodeState::kDropped;
   Resolved(node);
-  heads_.ChangedAt(node.lane);
+  heads_.ChangedAt(node.queue);
   if (admission_.AfterDrop(node)) heads_.ChangedOn(graph_.execution(node.execution).device);
 }
 
@@ -240,10 +241,10 @@ absl::Status Generation::Stuck() const {
     absl::StrAppend(&text, "; gradients wait for the arena's ring of ",
                     FormatBytesExact(ring().size()));
   }
-  for (int lane = 0; lane < graph_.num_lanes(); ++lane) {
-    if (graph_.lane(lane).empty()) continue;
-    const Node& head = graph_.node(graph_.lane(lane).front());
-    absl::StrAppend(&text, "; ", DebugString(lane_table_.LaneAt(lane)), " has ",
+  for (int queue = 0; queue < graph_.num_queues(); ++queue) {
+    if (graph_.queue(queue).empty()) continue;
+    const Node& head = HeadOf(queue);
+    absl::StrAppend(&text, "; ", DebugString(lane_table_.LaneAt(head.lane)), " has ",
                     TraitsOf(head.kind).name, " of step ", head.step, " position ", head.position);
     if (head.execution >= 0)
       absl::StrAppend(&text, " group ", graph_.execution(head.execution).group);
@@ -256,25 +257,26 @@ absl::Status Generation::Stuck() const {
 absl::Status Generation::Issue(std::vector<command::Command>& commands) {
   for (;;) {
     if (held_back_ < 0) {
-      HARMONY_ASSIGN_OR_RETURN(held_back_, NextLane());
+      HARMONY_ASSIGN_OR_RETURN(held_back_, NextQueue());
     }
     if (held_back_ < 0) return absl::OkStatus();
     const auto window = static_cast<uint64_t>(job_.options.window);
-    const bool full = outstanding_.outstanding(held_back_) >= window;
-    if (full || HeadOf(held_back_).step > progress_.completed() + 1) return absl::OkStatus();
+    const Node& head = HeadOf(held_back_);
+    const bool full = outstanding_.outstanding(head.lane) >= window;
+    if (full || head.step > progress_.completed() + 1) return absl::OkStatus();
     IssueHead(std::exchange(held_back_, -1), commands);
   }
 }
 
-void Generation::IssueHead(int lane, std::vector<command::Command>& commands) {
-  const Node& node = HeadOf(lane);
+void Generation::IssueHead(int queue, std::vector<command::Command>& commands) {
+  const Node& node = HeadOf(queue);
   Users users;
   command::Command command;
   WriteHead(node, users, command);
   FillWaits(node, users, command);
   command.header.expected = job_.costs.Duration(command);
-  outstanding_.Add(lane, command);
-  Issued(lane, users, command.header.expected);
+  outstanding_.Add(node.lane, command);
+  Issued(queue, users, command.header.expected);
   commands.push_back(std::move(command));
 }
 
@@ -307,17 +309,18 @@ void Generation::FillWaits(const Node& node, Users& users, command::Command& com
   std::sort(command.header.waits.begin(), command.header.waits.end());
 }
 
-void Generation::Issued(int lane, const Users& users, Nanos duration) {
-  const Nanos ready = std::max(heads_.ReadyAt(lane), users.finish);
-  Node& node = HeadOf(lane);
+void Generation::Issued(int queue, const Users& users, Nanos duration) {
+  const Nanos ready = std::max(heads_.ReadyAt(queue), users.finish);
+  Node& node = HeadOf(queue);
+  const int lane = node.lane;
   node.value = outstanding_.issued(lane);
   const Nanos stall = node.gradient_copies == kNoNode
                           ? Nanos()
                           : StallOf(node, std::max(ready, clock_.free_at(lane)), duration);
   node.finish = clock_.Issue(lane, ready, duration, stall);
   node.state = NodeState::kIssued;
-  graph_.lane(lane).pop_front();
-  heads_.Taken(lane);
+  graph_.queue(queue).pop_front();
+  heads_.Taken(queue);
   Resolved(node);
   if (const int device = admission_.AfterIssue(node); device >= 0) heads_.ChangedOn(device);
   if (lane == update_lane_) last_host_step_ = std::max(last_host_step_, node.step);
@@ -346,19 +349,20 @@ absl::Status Generation::RunDry(DryRunTimes& times) {
   times.step_ends.resize(static_cast<size_t>(job_.end_step));
   std::vector<Nanos> busy(static_cast<size_t>(lane_table_.size()));
   for (;;) {
-    HARMONY_ASSIGN_OR_RETURN(const int lane, NextLane());
-    if (lane < 0) {
+    HARMONY_ASSIGN_OR_RETURN(const int queue, NextQueue());
+    if (queue < 0) {
       times.busiest = plan::BusiestResource(clock_.resources(), busy);
       return absl::OkStatus();
     }
-    const Node& node = HeadOf(lane);
+    const Node& node = HeadOf(queue);
+    const int lane = node.lane;
     Users users;
     const Nanos duration = DurationOf(node, users);
     if (node.step + 1 == job_.end_step && !TraitsOf(node.kind).once) {
       busy[static_cast<size_t>(lane)] += duration;
     }
     outstanding_.Pass(lane);
-    Issued(lane, users, duration);
+    Issued(queue, users, duration);
     ++times.commands;
     if (lane != update_lane_) continue;
     if (node.kind == NodeKind::kUpdate) {

@@ -21,9 +21,9 @@
 #include "coordinator/dispatch/graph/work_graph.h"
 #include "coordinator/dispatch/issue/command_writer.h"
 #include "coordinator/dispatch/issue/dispatcher.h"
-#include "coordinator/dispatch/issue/lane_heads.h"
 #include "coordinator/dispatch/issue/modelled_clock.h"
 #include "coordinator/dispatch/issue/outstanding_commands.h"
+#include "coordinator/dispatch/issue/queue_heads.h"
 #include "coordinator/dispatch/memory/arena_records.h"
 #include "coordinator/dispatch/memory/device_memory.h"
 #include "coordinator/dispatch/memory/gradient_slots.h"
@@ -82,9 +82,10 @@ class Generation {
   void AddCheckpoint(int64_t step);
 
   // What is issued next.
-  // The lane whose head is; -1: nothing is left.
-  absl::StatusOr<int> NextLane();
-  Node& HeadOf(int lane) { return graph_.node(graph_.lane(lane).front()); }
+  // The queue whose head is; -1: nothing is left.
+  absl::StatusOr<int> NextQueue();
+  Node& HeadOf(int queue) { return graph_.node(graph_.queue(queue).front()); }
+  const Node& HeadOf(int queue) const { return graph_.node(graph_.queue(queue).front()); }
   // The way of an output to a consumer on another device: of a send whose turn has come.
   WayTimes TimesOfWays(const Node& send);
   void GoDirect(Node& send);
@@ -95,13 +96,14 @@ class Generation {
   absl::Status Stuck() const;
 
   // Issuing it.
-  void IssueHead(int lane, std::vector<command::Command>& commands);
+  void IssueHead(int queue, std::vector<command::Command>& commands);
   // All but what it waits for; what it has to wait for besides `node.deps` and the users of its
   // memory is added to `users`.
   void WriteHead(const Node& node, Users& users, command::Command& command);
   void FillWaits(const Node& node, Users& users, command::Command& command) const;
-  // As modelled: takes the head off its lane, which is free for it when `users` have finished.
-  void Issued(int lane, const Users& users, Nanos duration);
+  // As modelled: takes the head off its queue, whose lane is free for it when `users` have
+  // finished.
+  void Issued(int queue, const Users& users, Nanos duration);
   // Of a task that begins at `begin`: how long it waits, on its way, for buffers of gradients.
   Nanos StallOf(const Node& node, Nanos begin, Nanos duration) const;
   // The device that a boundary tensor is copied to from another one; -1: no such copy.
@@ -116,12 +118,13 @@ class Generation {
   const command::LaneTable lane_table_;
   const int update_lane_;
 
+  const QueueTable queues_;
   WorkGraph graph_;
   std::vector<DeviceMemory> memory_;  // by device
   GradientSlots gradient_slots_;
   MemoryAdmission admission_;
   ModelledClock clock_;
-  LaneHeads heads_;
+  QueueHeads heads_;
   StepProgress progress_;
   ArenaRecords records_;
   StepBuilder builder_;
@@ -134,7 +137,7 @@ class Generation {
   int64_t last_host_step_ = -1;       // highest step of which a host_compute command was issued
   std::vector<int64_t> checkpoints_;  // steps after which a checkpoint is in the graph
   uint64_t next_id_ = 1;
-  int held_back_ = -1;  // the lane that is next, until it may have more outstanding
+  int held_back_ = -1;  // the queue that is next, until its lane may have more outstanding
 };
 
 }  // namespace harmony::dispatch

@@ -144,8 +144,7 @@ plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, p
 absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job,
                           const plan::MachineSpec& machine, const plan::Plan& plan,
                           const ModelOfLength& of_length) {
-  const PlanBuilder builder(model, job, machine, plan.microbatch_size,
-                            {SetsOf(plan), plan.replicas});
+  const PlanBuilder builder(model, job, machine, plan.microbatch_size, DivisionOf(plan));
   const Bytes need = builder.SegmentBytes(plan), tables = need - builder.ArenaBytes(plan);
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
   const auto fits_with = [](const PlanBuilder& any, plan::Plan other) {
@@ -167,9 +166,7 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
   if (job.bf16 && plan.gradient_dtype != DType::kBF16) {
     model::ModelSpec other = model;
     model::StoreGradientsAs(DType::kBF16, other);
-    if (fits_with(
-            PlanBuilder(other, job, machine, plan.microbatch_size, {SetsOf(plan), plan.replicas}),
-            plan)) {
+    if (fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, DivisionOf(plan)), plan)) {
       ways.push_back("gradient_dtype: bf16 (in a new run)");
     }
   }
@@ -181,8 +178,8 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
   });
   if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
   const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& other) {
-    const Division division{SetsOf(plan), plan.replicas};
-    return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, division), plan);
+    return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, DivisionOf(plan)),
+                     plan);
   });
   if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
   return HostMemoryError(absl::ResourceExhaustedError(absl::StrCat(

@@ -115,9 +115,7 @@ absl::StatusOr<plan::Plan> AdoptPlan(const model::ModelSpec& model, const job::J
   HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.forward_groups, "forward_groups", devices), where);
   HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.backward_groups, "backward_groups", devices),
                               where);
-  const PlanBuilder builder(
-      model, job, machine, given.microbatch_size,
-      {.sets = SetsOf(given), .replicas = given.replicas, .pass_weights = given.pass_weights});
+  const PlanBuilder builder(model, job, machine, given.microbatch_size, DivisionOf(given));
   plan::Plan plan = builder.Blank();
   plan.update = given.update;
   plan.microbatches_per_forward_task = given.microbatches_per_forward_task;

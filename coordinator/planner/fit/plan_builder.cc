@@ -35,6 +35,16 @@ DeviceSets SetsOf(const plan::Plan& plan) {
   return single ? DeviceSets::kSingle : all ? DeviceSets::kAll : DeviceSets::kAny;
 }
 
+Division DivisionOf(const plan::Plan& plan) {
+  Division division{.sets = SetsOf(plan), .replicas = plan.replicas};
+  division.pass_weights = plan.pass_weights;
+  for (const plan::LayerGroup& group : plan.backward_groups) {
+    const int together = group.devices.size() / std::max(group.gradient_parts, 1);
+    division.add_up = std::max(division.add_up, together);
+  }
+  return division;
+}
+
 PlanBuilder::PlanBuilder(const model::ModelSpec& model, const job::JobSpec& job,
                          const plan::MachineSpec& machine, int64_t microbatch, Division division)
     : model_(model), job_(job), machine_(machine), microbatch_(microbatch), division_(division) {
@@ -169,8 +179,8 @@ std::vector<int> PlanBuilder::ForwardTaskSizes() const {
 bool PlanBuilder::Complete(plan::Plan* plan, StepExecutions* step) const {
   const int least = std::min(division_.least_parts, plan->replicas);
   for (plan::LayerGroup& group : plan->backward_groups) {
-    const int fewest = division_.add_up ? plan::FewestParts(*plan, group) : group.devices.size();
-    group.gradient_parts = std::max(least, fewest);
+    const int fewest = division_.add_up > 1 ? plan::FewestParts(*plan, group) : 1;
+    group.gradient_parts = std::max({least, fewest, group.devices.size() / division_.add_up});
   }
   plan::TieParts(model_, *plan);
   for (;;) {
@@ -206,7 +216,7 @@ bool PlanBuilder::RaiseParts(const StepExecutions& step, plan::Plan* plan) const
 
 bool PlanBuilder::CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const {
   plan->gradient_ring = plan::ArenaLayout::DefaultRing(model_, *plan);
-  *step = ExecutionsOf(model_, *plan, alike_devices_ && DevicesDoTheSame(*plan));
+  *step = ExecutionsOf(model_, *plan, alike_devices_ ? DevicesForAll(*plan) : 0);
   std::vector<Bytes> workspace(plan->devices.size()), need(plan->devices.size());
   for (size_t v = 0; v < step->executions.size(); ++v) {
     const dispatch::GroupExecution& execution = step->executions[v];
@@ -215,9 +225,9 @@ bool PlanBuilder::CompleteAsDivided(plan::Plan* plan, StepExecutions* step) cons
     need[execution.device] = std::max(need[execution.device], dispatch::TotalOf(step->items[v]));
   }
   for (int d : plan->backward_groups.back().devices) {
-    if (!step->one_for_all) break;
-    workspace[d] = workspace[0];
-    need[d] = need[0];
+    if (step->for_all == 0) break;
+    workspace[d] = workspace[d % step->for_all];
+    need[d] = need[d % step->for_all];
   }
   bool fits = true;
   for (size_t d = 0; d < plan->devices.size(); ++d) {

@@ -19,13 +19,15 @@ struct Division {
   // Gradients leave in so many parts at least, as far as the replicas allow.
   int least_parts = 1;
   bool pass_weights = true;  // where devices share a link to the host
-  // Devices that share a link to the host add up gradients among themselves (plan::FewestParts).
-  bool add_up = false;
+  // So many devices at most, a power of two, add up gradients among themselves, of those that may
+  // (plan::FewestParts).
+  int add_up = 1;
   double share = 1;  // of a search's work
 };
 
 // Those of a plan that is given.
 DeviceSets SetsOf(const plan::Plan& plan);
+Division DivisionOf(const plan::Plan& plan);
 
 class PlanBuilder {
  public:
@@ -49,7 +51,7 @@ class PlanBuilder {
   // Fills in what follows from the groups: in how many parts the gradients of each leave (as few as
   // there is memory for), residents, gradient ring, arena. False when a group does not fit its
   // device. The executions are those of the plan, also where it does not fit; where all devices do
-  // the same, those of one of them.
+  // the same, those of the first, which stand for all (DevicesForAll).
   bool Complete(plan::Plan* plan, StepExecutions* step) const;
   // The same with gradients in the parts that the groups say.
   bool CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const;

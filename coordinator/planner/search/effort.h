@@ -26,7 +26,7 @@ inline constexpr int64_t kTasksPerCommand = 20, kTasksPerMove = 20;
 struct Phases {
   double starts = 0.4, seeds = 0.1, bounds = 0.65, best = 0.8, dry_runs = 0.9;
 };
-inline constexpr Phases kPhasesOfOneForAll{.bounds = 0.3, .best = 0.44};
+inline constexpr Phases kPhasesOfFewForAll{.bounds = 0.3, .best = 0.44};
 
 // The annealing by bounds. Measured on gpt2-1.5b (4 equal and 3 unequal devices): hotter chains and
 // less work for them end with plans that are 0.5 to 4% slower.
@@ -34,8 +34,8 @@ inline constexpr size_t kBoundChains = 8;
 inline constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
 // The annealing by dry runs: as many chains as have so many dry runs each, but one at least. Where
 // all the work is enough for few dry runs of whole plans (each counted with its repeat by commands,
-// where there is one), one device is run for all, or only plans that other searches have found are
-// changed, in one cold chain: for llama-8B on 8 devices, where it is enough for 230, this finds
+// where there is one), few devices are run for all, or only plans that other searches have found
+// are changed, in one cold chain: for llama-8B on 8 devices, where it is enough for 230, this finds
 // plans that are 0.5% faster (6 seeds) than bounds first.
 inline constexpr int64_t kDryRunChains = 16, kDryRunsOfChain = 100, kFewDryRuns = 1000;
 inline constexpr double kCool = 0.05, kHot = 0.3, kCold = 0.003;

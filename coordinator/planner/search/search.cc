@@ -59,7 +59,7 @@ class Search {
         TrySeeds(partition);
         TrySettings();
         KeepWhatFits();
-        LookWhetherOneRunsForAll();
+        LookWhetherFewRunForAll();
         AnnealByBounds();
       }
     }
@@ -70,7 +70,7 @@ class Search {
       AnnealByDryRuns(EndAt(expands ? phases_.dry_runs : 1));
       if (expands) Expand(EndAt(1));
     }
-    if (one_for_all_) DryRunWhole();
+    if (few_for_all_) DryRunWhole();
     PreferSmallArena();
     report.bounded = scorer_.counts().plans;
     report.not_fitting = scorer_.counts().not_fitting;
@@ -134,13 +134,13 @@ class Search {
     std::optional<Nanos>& score = dry_runs_[candidate.key()];
     SearchReport& report = result_.report;
     const dispatch::CostModel& costs = scorer_.costs().model();
-    const auto dry_run = DryRunPlan(model_, candidate.plan, costs, {kDryRunSteps, one_for_all_});
+    const auto dry_run = DryRunPlan(model_, candidate.plan, costs, {kDryRunSteps, few_for_all_});
     if (!dry_run.ok()) return score;
     ++report.simulations;
     Nanos step = dry_run->step;
     Count(dry_run->commands);
     const bool is_long = dry_run->commands * kTasksPerCommand > most_work_ / kFewCommands;
-    if (!one_for_all_ && !is_long &&
+    if (!few_for_all_ && !is_long &&
         CanWin(candidate, builder_.Score(candidate.plan, step), nearly_best_)) {
       const absl::StatusOr<Estimate> exact = EvaluatePlan(model_, candidate.plan, costs);
       if (!exact.ok()) return score;
@@ -168,14 +168,14 @@ class Search {
     return result_.report.commands / result_.report.simulations * kTasksPerCommand;
   }
   // Of devices that all run everything.
-  void LookWhetherOneRunsForAll() {
+  void LookWhetherFewRunForAll() {
     const RankedCandidates& seeds = pools_.front();
     if (!rules_.alike_devices || builder_.division().sets != DeviceSets::kAll) return;
     if (seeds.empty()) return;
     const Candidate& seed = seeds.begin()->second;
-    if (!OneRunsForAll(seed.plan, scorer_.costs().model()) || !DryRun(seed)) return;
-    one_for_all_ = FewDryRuns();
-    if (one_for_all_) phases_ = kPhasesOfOneForAll;
+    if (DevicesToRun(seed.plan, scorer_.costs().model()) == 0 || !DryRun(seed)) return;
+    few_for_all_ = FewDryRuns();
+    if (few_for_all_) phases_ = kPhasesOfFewForAll;
   }
 
   // ---- Where a search starts ----
@@ -366,7 +366,7 @@ class Search {
     const std::vector<ScoredPlan> starts = result_.report.simulated;
     const int64_t left = end - Work();
     if (left <= 0) return;
-    const bool one = one_for_all_ || from_starts_;
+    const bool one = few_for_all_ || from_starts_;
     const int64_t each = kDryRunsOfChain * std::max<int64_t>(TasksOfDryRun(), 1);
     const int64_t chains = one ? 1 : std::clamp<int64_t>(left / each, 1, kDryRunChains);
     for (int64_t i = 0; i < chains; ++i) {
@@ -431,7 +431,7 @@ class Search {
     }
   }
 
-  // Where one device was run dry for all, all of them have the last word on the best plans.
+  // Where few devices were run dry for all, all of them have the last word on the best plans.
   void DryRunWhole() {
     std::vector<ScoredPlan>& simulated = result_.report.simulated;
     std::sort(simulated.begin(), simulated.end(), Better);
@@ -474,9 +474,9 @@ class Search {
   size_t most_kept_ = kMostKept;
   double nearly_best_ = 1 + kEquallyFast;  // times the best: what a dry run may put first
   Phases phases_;
-  // Dry runs are so few that one device stands for all, or others' plans are all there is to
+  // Dry runs are so few that the first devices stand for all, or others' plans are all there is to
   // change.
-  bool one_for_all_ = false, from_starts_ = false;
+  bool few_for_all_ = false, from_starts_ = false;
   bool dropped_ = false;                    // plans that were not worth keeping
   std::vector<RankedCandidates> pools_;     // that wait for a dry run: seeds, then of each chain
   std::map<Kind, RankedCandidates> kinds_;  // the best seed of each

@@ -60,7 +60,7 @@ class RelaxedStep {
       RunExecution(v);
     }
     for (int d : plan_.backward_groups[0].devices) {
-      if (step_.one_for_all && d > 0) devices_[d] = devices_[0];
+      if (step_.for_all > 0) devices_[d] = devices_[d % step_.for_all];
     }
     Nanos chain = RunHost();
     if (microbatches_ < plan_.num_microbatches) chain = std::max(chain, Through());
@@ -393,7 +393,8 @@ class RelaxedStep {
       const dispatch::GroupExecution& execution = step_.executions[v];
       if (execution.kind == dispatch::ExecutionKind::kForward || execution.shard > 0) continue;
       Nanos gradients = kEarlier;
-      const int shards = step_.one_for_all ? 1 : GroupOf(execution).devices.num_shards();
+      const int shards =
+          step_.for_all > 0 ? step_.for_all : GroupOf(execution).devices.num_shards();
       for (int shard = 0; shard < shards; ++shard) {
         gradients = std::max(gradients, done_[v + static_cast<size_t>(shard)].gradients);
       }

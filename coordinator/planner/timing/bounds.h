@@ -20,13 +20,13 @@ namespace harmony::planner {
 struct StepExecutions {
   std::vector<dispatch::GroupExecution> executions;
   std::vector<std::vector<Bytes>> items;
-  bool one_for_all = false;  // of each group the first shard only, which stands for the others
+  int for_all = 0;  // above 0: of each group so many shards, the first, which stand for the others
 };
-StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan,
-                            bool one_for_all = false);
-// Devices that are alike do the same with microbatches of their own: each of several runs all
-// groups, and has its links to itself. Then one of them stands for all.
-bool DevicesDoTheSame(const plan::Plan& plan);
+StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan, int for_all = 0);
+// Devices that are alike do the same with microbatches of their own, each of several runs all
+// groups, and has its links to itself: then so many, the first, stand for all. One does where each
+// adds up what it makes; else as many as add up a part of the gradients together. 0: not so.
+int DevicesForAll(const plan::Plan& plan);
 
 // Microbatches of a step are like those in its middle, but for the first and the last: not so where
 // shards or parts of gradients begin and end between them.

@@ -198,46 +198,48 @@ class Clock {
   Estimate estimate_;
 };
 
-// What one of several devices does that all do the same.
-plan::Plan OfOneDevice(const model::ModelSpec& model, plan::Plan plan) {
-  const int devices = plan.backward_groups.back().devices.size();
-  plan.devices.resize(1);
-  plan.num_microbatches /= devices;
-  plan.replicas /= devices;
-  for (plan::LayerGroup& group : plan.forward_groups) group.devices = 0;
+// What the first devices do of those that all do the same.
+plan::Plan OfFirstDevices(const model::ModelSpec& model, plan::Plan plan, int devices) {
+  const int each_for = plan.backward_groups.back().devices.size() / devices;
+  plan.devices.resize(static_cast<size_t>(devices));
+  plan.num_microbatches /= each_for;
+  plan.replicas /= each_for;
+  const plan::DeviceSet all = AllDevices(plan);
+  for (plan::LayerGroup& group : plan.forward_groups) group.devices = all;
   for (plan::LayerGroup& group : plan.backward_groups) {
-    group.devices = 0;
-    group.gradient_parts /= devices;
+    group.devices = all;
+    group.gradient_parts /= each_for;
   }
   plan.gradient_ring =
       std::max(plan::ArenaLayout::MinimalRing(model, plan),
-               Bytes(plan.gradient_ring.count() / devices).AlignUp(kSlotAlignment));
+               Bytes(plan.gradient_ring.count() / each_for).AlignUp(kSlotAlignment));
   plan.arena_dynamic = plan::ArenaLayout(model, plan).dynamic_bytes();
   return plan;
 }
 
-// Its commands, and the host's, which are for the gradients of all devices. Lanes of device 0 have
-// the same numbers whatever the devices, those of the host come after all.
-class CostsOfOneDevice : public dispatch::CostModel {
+// Their commands, and the host's, which are for the gradients of all devices. Lanes of a device
+// have the same numbers whatever devices follow it, those of the host come after all.
+class CostsOfFirstDevices : public dispatch::CostModel {
  public:
-  CostsOfOneDevice(const dispatch::CostModel& costs, const plan::Plan& of_all)
+  CostsOfFirstDevices(const dispatch::CostModel& costs, const plan::Plan& of_all, int devices)
       : costs_(costs),
+        first_lanes_(devices),
         lanes_(static_cast<int>(of_all.devices.size())),
-        sharing_(static_cast<size_t>(of_all.backward_groups.back().devices.size())) {}
+        each_for_(static_cast<size_t>(of_all.backward_groups.back().devices.size() / devices)) {}
   Nanos Duration(const command::Command& command) const override {
     if (!std::holds_alternative<command::HostTask>(command.body)) return costs_.Duration(command);
     command::Command of_all = command;
-    const command::Lane lane = command::LaneTable(1).LaneAt(static_cast<int>(command.header.lane));
+    const command::Lane lane = first_lanes_.LaneAt(static_cast<int>(command.header.lane));
     of_all.header.lane = static_cast<uint32_t>(lanes_.IndexOf(lane));
     std::vector<int>& records = std::get<command::HostTask>(of_all.body).gradient_records;
-    records.resize(records.size() * sharing_);
+    records.resize(records.size() * each_for_);
     return costs_.Duration(of_all);
   }
 
  private:
   const dispatch::CostModel& costs_;
-  const command::LaneTable lanes_;
-  const size_t sharing_;  // devices
+  const command::LaneTable first_lanes_, lanes_;
+  const size_t each_for_;  // devices that one of the first stands for
 };
 
 absl::StatusOr<QuickDryRun> DryRunWhole(const model::ModelSpec& model, const plan::Plan& plan,
@@ -276,17 +278,17 @@ plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int 
   return plan;
 }
 
-bool OneRunsForAll(const plan::Plan& plan, const dispatch::CostModel& costs) {
-  return DevicesDoTheSame(plan) && costs.Cores().devices.empty();
+int DevicesToRun(const plan::Plan& plan, const dispatch::CostModel& costs) {
+  return costs.Cores().devices.empty() ? DevicesForAll(plan) : 0;
 }
 
 absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
                                        const dispatch::CostModel& costs,
                                        const DryRunOptions& options) {
   const int steps = options.steps > 0 ? options.steps : StepsToRun(plan);
-  if (options.alike_devices && OneRunsForAll(plan, costs)) {
-    const CostsOfOneDevice of_one(costs, plan);
-    return DryRunPlan(model, OfOneDevice(model, plan), of_one, {steps});
+  if (const int first = options.alike_devices ? DevicesToRun(plan, costs) : 0; first > 0) {
+    const CostsOfFirstDevices of_first(costs, plan, first);
+    return DryRunPlan(model, OfFirstDevices(model, plan, first), of_first, {steps});
   }
   absl::Status status;
   QuickDryRun result;

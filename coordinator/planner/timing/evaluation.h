@@ -57,9 +57,9 @@ plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int 
 
 // The step's time alone, nearly, and several times as quick: a dry run of the dispatcher without
 // commands (Dispatcher::DryRun, which says what it asks of the costs). Of a step of very many
-// microbatches a sample is run dry; of devices that are alike and do the same (DevicesDoTheSame),
-// each computing on its own, one is (measured: 0.1% off where the gradient ring holds four times
-// the largest group's gradients, 1% where it holds twice as much).
+// microbatches a sample is run dry; of devices that are alike and do the same (DevicesForAll),
+// each computing on its own, those that stand for all are (measured: 0.1% off where the gradient
+// ring holds four times the largest group's gradients, 1% where it holds twice as much).
 struct QuickDryRun {
   Nanos step;
   int64_t commands = 0;  // that were run dry
@@ -68,8 +68,8 @@ struct DryRunOptions {
   int steps = 0;  // 0: StepsToRun
   bool alike_devices = false;
 };
-// Whether one of such devices stands for all.
-bool OneRunsForAll(const plan::Plan& plan, const dispatch::CostModel& costs);
+// How many of such devices stand for all; 0: none do.
+int DevicesToRun(const plan::Plan& plan, const dispatch::CostModel& costs);
 absl::StatusOr<QuickDryRun> DryRunPlan(const model::ModelSpec& model, const plan::Plan& plan,
                                        const dispatch::CostModel& costs,
                                        const DryRunOptions& options = {});

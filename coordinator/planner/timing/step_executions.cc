@@ -5,14 +5,13 @@
 
 namespace harmony::planner {
 
-StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan,
-                            bool one_for_all) {
+StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan, int for_all) {
   StepExecutions step;
-  step.one_for_all = one_for_all;
+  step.for_all = for_all;
   const int forwards = static_cast<int>(plan.forward_groups.size());
   const int backwards = static_cast<int>(plan.backward_groups.size());
-  const auto shards_of = [one_for_all](const plan::LayerGroup& group) {
-    return one_for_all ? 1 : group.devices.num_shards();
+  const auto shards_of = [for_all](const plan::LayerGroup& group) {
+    return for_all > 0 ? for_all : group.devices.num_shards();
   };
   step.executions.reserve(forwards + backwards);
   for (int f = 0; f < forwards; ++f) {
@@ -38,19 +37,22 @@ plan::DeviceSet AllDevices(const plan::Plan& shape) {
   return plan::DeviceSet::All(static_cast<int>(shape.devices.size()), shape.replicas);
 }
 
-bool DevicesDoTheSame(const plan::Plan& plan) {
+int DevicesForAll(const plan::Plan& plan) {
   const plan::DeviceSet& all = plan.backward_groups.back().devices;
-  if (all.size() == 1 || all.num_shards() != all.size() || all.front() != 0) return false;
+  if (all.size() == 1 || all != plan::DeviceSet::First(all.size())) return 0;
   for (const auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
     for (const plan::LayerGroup& group : *groups) {
-      if (group.devices != all) return false;
+      if (group.devices != all) return 0;
     }
   }
-  for (const plan::LayerGroup& group : plan.backward_groups) {
-    if (group.gradient_parts < all.size()) return false;  // they add up among themselves
+  for (const plan::DevicePlan& device : plan.devices) {
+    if (device.root != 0) return 0;
   }
-  return std::all_of(plan.devices.begin(), plan.devices.end(),
-                     [](const plan::DevicePlan& device) { return device.root == 0; });
+  int together = 1;
+  for (const plan::LayerGroup& group : plan.backward_groups) {
+    together = std::max(together, all.size() / group.gradient_parts);
+  }
+  return together < all.size() ? together : 0;
 }
 
 bool AlikeMicrobatches(const plan::Plan& plan) {

@@ -1,5 +1,6 @@
 // Gradients that devices add up among themselves: plan::SumOf.
 
+#include <algorithm>
 #include <vector>
 
 #include "coordinator/dispatch/costs/analytic_costs.h"
@@ -64,6 +65,40 @@ TEST_F(SumsBetweenDevicesTest, TheLastTaskAddsWhatTheOtherDeviceSends) {
     EXPECT_EQ(task->awaited, takes ? model::Awaited::kSums : model::Awaited::kBuffers);
   }
   EXPECT_GE(sums, 1);
+}
+
+// A sum waits for the last task of its group. The next group's weights, which take the same lane,
+// do not wait for the sum.
+TEST_F(SumsBetweenDevicesTest, WeightsArePassedOnBeforeASumThatWaits) {
+  for (auto* groups : {&plan_.forward_groups, &plan_.backward_groups}) {
+    for (plan::LayerGroup& group : *groups) {
+      group.devices = {0, 1};
+      group.gradient_parts = 1;
+    }
+  }
+  for (plan::DevicePlan& device : plan_.devices) device.root = 1;
+  plan_.pass_weights = true;
+  Complete(1);
+  const command::LaneTable lanes(2);
+  const int compute = lanes.IndexOf({command::LaneKind::kCompute, 0});
+  const int p2p = lanes.IndexOf({command::LaneKind::kP2P, 0});
+  command::SemaphoreWait last_task{static_cast<uint32_t>(compute), 0};
+  size_t loads = 0, passed = 0;  // for the groups up to the last; before its first sum
+  for (const command::Command& command : Commands()) {
+    const auto* task = std::get_if<command::ComputeTask>(&command.body);
+    if (static_cast<int>(command.header.lane) == compute && last_task.value == 0) {
+      loads += task->weights.size();
+      if (task->kind == command::TaskKind::kForwardBackward) {
+        last_task.value = command.header.signal_value;
+      }
+    }
+    if (static_cast<int>(command.header.lane) != p2p) continue;
+    const std::vector<command::SemaphoreWait>& waits = command.header.waits;
+    if (last_task.value > 0 && std::count(waits.begin(), waits.end(), last_task) > 0) break;
+    ++passed;
+  }
+  EXPECT_GT(last_task.value, 0U);
+  EXPECT_GT(passed, loads);
 }
 
 // The last group would run on both devices again if one of them lacked anything. So what it reads,
