@@ -333,7 +333,7 @@ TEST(PlanTest, ShardsOfAPartAddUpInATree) {
   EXPECT_EQ(sums({0, 1, 1, 2}, 1), "cannot");
 }
 
-TEST(PlanTest, OnlyDevicesOfOneRootAddUpWhereAPlanIsSought) {
+TEST(PlanTest, DevicesOfOneRootOrOfNoneAddUpWhereAPlanIsSought) {
   Plan plan;
   plan.replicas = plan.num_microbatches = 16;
   plan.devices.resize(4);
@@ -341,12 +341,13 @@ TEST(PlanTest, OnlyDevicesOfOneRootAddUpWhereAPlanIsSought) {
     for (size_t d = 0; d < roots.size(); ++d) plan.devices[d].root = roots[d];
     return FewestParts(plan, {.layers = {0, 0}, .devices = devices});
   };
-  EXPECT_EQ(fewest({0, 1, 2, 3}, {0, 0, 0, 0}), 4);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {0, 0, 0, 0}), 1);
   EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 1, 1}), 1);
   EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 2, 2}), 2);
   EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 2, 2, 1}), 4);
-  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 0, 0}), 4);
-  EXPECT_EQ(fewest({0, 0, 1, 1}, {0, 0, 0, 0}), 2);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 1, 0, 0}), 2);
+  EXPECT_EQ(fewest({0, 1, 2, 3}, {1, 0, 0, 1}), 4);
+  EXPECT_EQ(fewest({0, 0, 1, 1}, {0, 0, 0, 0}), 1);
   EXPECT_EQ(fewest({0, 0, 0, 1}, {1, 1, 1, 1}), 4);
 }
 
