@@ -25,9 +25,6 @@ sys.path.insert(0, str(ROOT / "bench" / "paper"))
 import today  # noqa: E402
 
 DEVICE = "mem=23GB,flops=65T,h2d=24GB/s,d2h=24GB/s,p2p=24GB/s,host=150GB/s"
-GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_positions": 1024, "n_embd": 768,
-        "n_layer": 12, "n_head": 12}
-MODELS = {**today.MODELS, "gpt2-124m": GPT2}
 
 
 @dataclasses.dataclass
@@ -40,7 +37,7 @@ class Row:
 
 @dataclasses.dataclass
 class Case:
-    model: str
+    model: str  # of today.MODELS, or a preset
     tokens: int  # of a sample
     batch: int
     rows: list[Row]
@@ -79,22 +76,11 @@ def plan(harmony, job, devices):
             "microbatches": found["plan"]["num_microbatches"], "searched": time.monotonic() - begin}
 
 
-def write_job(case, folder):
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(MODELS[case.model]))
-    (folder / "tokens.bin").write_bytes(bytes(4 * (case.batch * case.tokens + 1)))  # a plan goes by sizes alone
-    job = folder / "job.yaml"
-    job.write_text(json.dumps({
-        "model_name_or_path": str(folder / "model"), "data": {"path": str(folder / "tokens.bin"), "format": "tokens-u32"},
-        "sequence_length": case.tokens, "global_batch_size": case.batch, "bf16": True, "output_dir": str(folder / "run")}))
-    return job
-
-
 def run(harmony, name):
     case = CASES[name]
     results, one = [], None
     with tempfile.TemporaryDirectory(prefix="hm-") as scratch:
-        job = write_job(case, pathlib.Path(scratch))
+        job = today.write_job(pathlib.Path(scratch), case.model, case.tokens, case.batch)
         for row in [Row("1 device", 1), *case.rows]:
             found = plan(harmony, job, devices_of(case, row))
             one = one or found["tokens_per_second"]

@@ -99,18 +99,25 @@ PUBLISHED_ON_LARGE = [
 ]
 
 
+def write_job(folder: pathlib.Path, model: str, length: int, batch: int) -> pathlib.Path:
+    """A job of mixed precision, for plans alone, and what it needs, in `folder`. `model`: of MODELS, or a preset's name."""
+    if model in MODELS:
+        (folder / model).mkdir(parents=True, exist_ok=True)
+        (folder / model / "config.json").write_text(json.dumps(MODELS[model]))
+    tokens = folder / "tokens.bin"  # a plan goes by sizes alone
+    tokens.write_bytes(bytes(4 * (batch * length + 1)))
+    file = folder / f"{model}.yaml"
+    file.write_text(json.dumps({
+        "model_name_or_path": str(folder / model) if model in MODELS else model,
+        "data": {"path": str(tokens), "format": "tokens-u32"}, "sequence_length": length, "global_batch_size": batch,
+        "bf16": True, "output_dir": str(folder / "run")}))
+    return file
+
+
 def compare(harmony: pathlib.Path, folder: pathlib.Path, job: Job, gpus: int) -> dict[str, Any]:
     """One case: rows of `harmony plan --compare`. A folder of its own in `folder` gets what the job needs."""
     folder = folder / f"{JOBS.index(job)}-{gpus}"
-    model = folder / job.model
-    model.mkdir(parents=True, exist_ok=True)
-    (model / "config.json").write_text(json.dumps(MODELS[job.model]))
-    tokens = folder / "tokens.bin"  # a plan goes by sizes alone
-    tokens.write_bytes(bytes(4 * (job.batch * job.length + 1)))
-    file = folder / f"{job.model}.yaml"
-    file.write_text(json.dumps({
-        "model_name_or_path": str(model), "data": {"path": str(tokens), "format": "tokens-u32"}, "sequence_length": job.length,
-        "global_batch_size": job.batch, "bf16": True, "output_dir": str(folder / "run")}))
+    file = write_job(folder, job.model, job.length, job.batch)
     devices = f"sim*{gpus}:{job.machine.device}"
     begin = time.monotonic()
     done = subprocess.run([str(harmony), "plan", str(file), "--devices", devices, "--host-memory", job.machine.host_memory,

@@ -21,7 +21,7 @@ inline constexpr double kPartOfShortRun = 0.1, kPartOfRun = 0.01, kSecondsOfTask
 // Measured: a command of a dry run takes as long as bounding so many tasks; a change of a plan that
 // is not bounded as so many.
 inline constexpr int64_t kTasksPerCommand = 20, kTasksPerMove = 20;
-// When the phases of a search end, as parts of its work. Where one device is run dry for all, dry
+// When the phases of a search end, as parts of its work. Where few devices are run dry for all, dry
 // runs find more than bounds do: for llama-8B on 8 devices plans that are 1.2% faster (3 seeds).
 struct Phases {
   double starts = 0.4, seeds = 0.1, bounds = 0.65, best = 0.8, dry_runs = 0.9;
@@ -54,7 +54,7 @@ inline constexpr int kMostKnown = 5000;  // changes in a row that were all known
 inline constexpr int64_t kFewCommands = 150;
 inline constexpr double kNearlyBestOfAll = 1.03;
 inline constexpr int kDryRunSteps = 2;     // the first is a warm-up
-inline constexpr size_t kDryRunWhole = 8;  // of plans of which one device was run dry for all
+inline constexpr size_t kDryRunWhole = 8;  // of plans of which few devices were run dry for all
 inline constexpr size_t kManyRounds = 16;  // around the devices; more only where fewer do not fit
 
 // `bound`: of a step. What SearchOptions say comes first.

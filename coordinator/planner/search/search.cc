@@ -366,9 +366,9 @@ class Search {
     const std::vector<ScoredPlan> starts = result_.report.simulated;
     const int64_t left = end - Work();
     if (left <= 0) return;
-    const bool one = few_for_all_ || from_starts_;
+    const bool one_chain = few_for_all_ || from_starts_;
     const int64_t each = kDryRunsOfChain * std::max<int64_t>(TasksOfDryRun(), 1);
-    const int64_t chains = one ? 1 : std::clamp<int64_t>(left / each, 1, kDryRunChains);
+    const int64_t chains = one_chain ? 1 : std::clamp<int64_t>(left / each, 1, kDryRunChains);
     for (int64_t i = 0; i < chains; ++i) {
       const bool from_best = i % 2 == 0;
       Chain chain{rules_, (end - Work()) / (chains - i), from_best ? kCool : kHot, true};
