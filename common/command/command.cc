@@ -31,6 +31,9 @@ std::string BodyText(const ComputeTask& task) {
   for (const WeightBinding& gradient : task.gradients) {
     absl::StrAppend(&text, " g", gradient.reference, "@", gradient.offset.count());
   }
+  if (task.replica > 0) {
+    absl::StrAppend(&text, " replica ", task.replica, " stride ", task.gradient_stride.count());
+  }
   if (task.input) absl::StrAppend(&text, " in@", task.input->count());
   for (const OutputBinding& output : task.outputs) {
     absl::StrAppend(&text, " out", output.boundary, "@", output.offset.count());

@@ -97,6 +97,9 @@ struct ComputeTask {
   int64_t samples = 0;  // sequences that the task runs
   std::vector<WeightBinding> weights;
   std::vector<WeightBinding> gradients;  // backward kinds; the first buffer of each
+  // From one buffer of a gradient to the next, for all of them; negative where the next one lies
+  // before.
+  Bytes gradient_stride;
   // One for each of `gradients`, or none. A task begins without, and waits on its way. All are of
   // one lane, in the order in which a backward comes to them, the last reference's first.
   std::vector<SemaphoreWait> gradient_waits;

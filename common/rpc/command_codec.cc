@@ -85,6 +85,7 @@ void EncodeBody(const command::ComputeTask& task, v1::Command* command) {
   wire->set_samples(task.samples);
   EncodeBindings(task.weights, wire->mutable_weights());
   EncodeBindings(task.gradients, wire->mutable_gradients());
+  wire->set_gradient_stride(task.gradient_stride.count());
   EncodeWaits(task.gradient_waits, wire->mutable_gradient_waits());
   wire->set_awaits_sums(task.awaited == model::Awaited::kSums);
   wire->set_first_microbatch(task.first_microbatch);
@@ -109,6 +110,7 @@ command::ComputeTask Decode(const v1::ComputeTask& wire, WireFields& read) {
   task.samples = read.AtLeast(1, wire.samples(), "samples");
   task.weights = DecodeBindings<command::WeightBinding>(wire.weights(), "weights", read);
   task.gradients = DecodeBindings<command::WeightBinding>(wire.gradients(), "gradients", read);
+  task.gradient_stride = Bytes(wire.gradient_stride());
   task.gradient_waits = DecodeWaits(wire.gradient_waits());
   if (!task.gradient_waits.empty() && task.gradient_waits.size() != task.gradients.size()) {
     read.Wrong("gradient_waits", std::ssize(task.gradient_waits));

@@ -55,8 +55,7 @@ absl::Status SimWorld::StartOwnSum(uint64_t id, const command::ComputeTask& task
                                    ShadowMemory& memory) const {
   const int of_replica = plan_.replica_microbatches();
   const Bytes size = AccumulatorSize(gradient.reference);
-  const Bytes own =
-      gradient.offset + size.AlignUp(kSlotAlignment) * model::WaitingSums(task.replica);
+  const Bytes own = gradient.offset + task.gradient_stride * model::WaitingSums(task.replica);
   if (!task.first_microbatch) {
     HARMONY_RETURN_IF_ERROR(
         memory.Expect(own, size,
@@ -73,7 +72,7 @@ absl::Status SimWorld::StartAddition(uint64_t id, const command::ComputeTask& ta
                                      ShadowMemory& memory) const {
   const int of_replica = plan_.replica_microbatches();
   const int replica = task.microbatch / of_replica, waiting = model::WaitingSums(task.replica);
-  const Bytes size = AccumulatorSize(gradient.reference), stride = size.AlignUp(kSlotAlignment);
+  const Bytes size = AccumulatorSize(gradient.reference), stride = task.gradient_stride;
   const plan::LayerGroup& group = plan::BackwardGroupOf(plan_, task.layers.last);
   const plan::Shard shard =
       plan::ShardOf(plan_, group, plan::ShardWith(plan_, group, task.microbatch));
@@ -90,9 +89,10 @@ absl::Status SimWorld::StartAddition(uint64_t id, const command::ComputeTask& ta
                       Gradient(gradient.reference, first * of_replica, end * of_replica, step)));
   }
   const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
-  if (additions == 0) return absl::OkStatus();
-  return memory.BeginWrite(id, gradient.offset + stride * (waiting - additions),
-                           stride * additions);
+  for (int buffer = waiting - additions; buffer < waiting; ++buffer) {
+    HARMONY_RETURN_IF_ERROR(memory.BeginWrite(id, gradient.offset + stride * buffer, size));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace harmony::sim

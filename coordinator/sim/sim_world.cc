@@ -170,7 +170,7 @@ absl::Status SimWorld::CompleteCompute(const command::ComputeTask& task, int64_t
     const int buffer = model::WaitingSums(task.replica) - additions;
     const int of_replica = plan_.replica_microbatches();
     const int first = (m / of_replica + 1 - (1 << additions)) * of_replica;
-    memory.Put(gradient.offset + size.AlignUp(kSlotAlignment) * buffer,
+    memory.Put(gradient.offset + task.gradient_stride * buffer,
                task.stores_gradients ? GradientSize(gradient.reference) : size,
                Gradient(gradient.reference, first, m + 1, step));
   }

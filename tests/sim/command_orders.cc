@@ -100,18 +100,18 @@ void Footprints::Add(const command::ComputeTask& task, int device) {
     const command::WeightBinding& gradient = task.gradients[i];
     // Of the buffers the task's own, and those that wait where it is added to them.
     const Bytes size = BlockOf(gradient.reference).accumulator_bytes;
-    const Bytes stride = size.AlignUp(kSlotAlignment);
     const int additions = task.last_microbatch ? model::AdditionsAfter(task.replica) : 0;
     const int first = model::WaitingSums(task.replica) - additions;
-    const Bytes own = gradient.offset + stride * (first + additions);
+    const auto buffer = [&](int i) { return gradient.offset + task.gradient_stride * i; };
     const bool waits = !task.gradient_waits.empty();
-    Write(device, own, size);
+    Write(device, buffer(first + additions), size);
     if (waits && task.awaited == model::Awaited::kBuffers) {
       all_.back().after = task.gradient_waits[i];
     }
-    if (additions == 0) continue;
-    Write(device, gradient.offset + stride * first, stride * additions);
-    if (waits) all_.back().after = task.gradient_waits[i];
+    for (int waiting = first; waiting < first + additions; ++waiting) {
+      Write(device, buffer(waiting), size);
+      if (waits) all_.back().after = task.gradient_waits[i];
+    }
   }
   for (const command::OutputBinding& output : task.outputs) {
     Write(device, output.offset, boundary_bytes(output.boundary));

@@ -115,8 +115,7 @@ class LayerRunner::Task {
     references_ = b_.references;
     for (ReferenceBinding& reference : references_) {
       if (!reference.gradients) continue;
-      reference.gradients = GradientBuffer(chain_.BlockOf(reference.reference), reference.gradients,
-                                           model::WaitingSums(b_.replica));
+      reference.gradients = GradientBuffer(reference.gradients, model::WaitingSums(b_.replica));
     }
     call_.references = references_;
     call_.first_microbatch = b_.first_microbatch;
@@ -138,6 +137,10 @@ class LayerRunner::Task {
   absl::Status Finish(const absl::Status& status);
 
  private:
+  // Number `buffer` of a gradient, whose first one is at `first`.
+  DeviceAddress GradientBuffer(DeviceAddress first, int buffer) const {
+    return first + b_.gradient_stride * buffer;
+  }
   BoundaryTensors Bound(const std::vector<model::SampleTensor>& types, DeviceAddress address) const;
   absl::StatusOr<BoundaryTensors> NewTensors(const std::vector<model::SampleTensor>& types) const;
   absl::StatusOr<BoundaryTensors> Input(int boundary) const;
@@ -409,8 +412,7 @@ void LayerRunner::Task::FinishGradient(DeviceAddress buffers, const model::Param
   const int own = model::WaitingSums(b_.replica);
   const int additions = b_.last_microbatch ? model::AdditionsAfter(b_.replica) : 0;
   for (int i = own; i > own - additions; --i) {
-    AddGradient(chain_.device, params, GradientBuffer(params, buffers, i),
-                GradientBuffer(params, buffers, i - 1));
+    AddGradient(chain_.device, params, GradientBuffer(buffers, i), GradientBuffer(buffers, i - 1));
   }
   if (!b_.stores_gradients) return;
   for (const DeviceTensor& tensor : StoreGradient(chain_.device, params, buffers)) {

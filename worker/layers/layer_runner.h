@@ -51,10 +51,11 @@ struct GroupBinding {
 
   LossBinding loss;  // fused
 
-  // Gradients, of backward and fused tasks. At the address of each lie buffers, one behind the
-  // other at multiples of kSlotAlignment; which of them this task adds to follows from the number
-  // of its replica, as model/sum_tree.h says.
+  // Gradients, of backward and fused tasks. At the address of each lies its first buffer, and the
+  // next ones each so many bytes further, or before; which of them this task adds to follows from
+  // the number of its replica, as model/sum_tree.h says.
   int replica = 0;
+  Bytes gradient_stride;
   bool first_microbatch = false;  // of the replica: gradients are set, else added to
   bool last_microbatch = false;   // of the replica: the buffer is added to the sums that wait
   bool stores_gradients = false;  // then the sums are stored as they leave, and checked

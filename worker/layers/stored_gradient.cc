@@ -36,10 +36,6 @@ DeviceTensor SumsOf(const Run& run, DeviceAddress gradient) {
 
 }  // namespace
 
-DeviceAddress GradientBuffer(const model::ParamBlock& block, DeviceAddress buffers, int buffer) {
-  return buffers + block.accumulator_bytes.AlignUp(kSlotAlignment) * buffer;
-}
-
 void AddGradient(ComputeDevice& device, const model::ParamBlock& block, DeviceAddress from,
                  DeviceAddress to) {
   for (const Run& run : RunsOf(block)) {

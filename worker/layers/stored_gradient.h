@@ -10,9 +10,6 @@
 
 namespace harmony::worker {
 
-// Number `buffer` of those that begin at `buffers`, each with the sums of a block.
-DeviceAddress GradientBuffer(const model::ParamBlock& block, DeviceAddress buffers, int buffer);
-
 // Adds sums of a block to others of it, as a sum of plan/sum_tree.h; on the compute lane's thread.
 void AddGradient(ComputeDevice& device, const model::ParamBlock& block, DeviceAddress from,
                  DeviceAddress to);

@@ -49,6 +49,14 @@ class Binder {
     address = begin_ + offset;
     return absl::OkStatus();
   }
+  // Of things of this size.
+  absl::Status CheckStride(Bytes stride, Bytes size) const {
+    const bool within = stride >= resident_ * -1 && stride <= resident_;
+    const bool apart = stride >= size || stride <= size * -1;
+    if (within && apart && stride.count() % kSlotAlignment == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("gradient buffers of ", FormatBytesExact(size),
+                                                   " cannot lie ", stride.count(), " apart"));
+  }
   // Leaves the address as it is when there is no offset.
   absl::Status At(const std::optional<Bytes>& offset, Bytes size, const char* what,
                   DeviceAddress& address) const {
@@ -74,12 +82,15 @@ absl::Status BindReferences(const model::ModelSpec& model, const command::Comput
     if (bound == references.end())
       bound = references.insert(references.end(), ReferenceBinding{from.reference, {}, {}});
     const model::ParamBlock& block = model.blocks[model.references[from.reference].block];
-    // Of the gradient buffers those that the task uses, the last of which is its own.
-    const Bytes waiting =
-        block.accumulator_bytes.AlignUp(kSlotAlignment) * model::WaitingSums(task.replica);
-    const Bytes size = place == &ReferenceBinding::weights ? block.weight_bytes
-                                                           : waiting + block.accumulator_bytes;
-    return binder.At(from.offset, size, what, (*bound).*place);
+    const bool weights = place == &ReferenceBinding::weights;
+    const Bytes size = weights ? block.weight_bytes : block.accumulator_bytes;
+    HARMONY_RETURN_IF_ERROR(binder.At(from.offset, size, what, (*bound).*place));
+    // Of the gradient buffers the last one that the task uses, its own; the others lie between.
+    const int own = weights ? 0 : model::WaitingSums(task.replica);
+    if (own == 0) return absl::OkStatus();
+    HARMONY_RETURN_IF_ERROR(binder.CheckStride(task.gradient_stride, size));
+    DeviceAddress address;
+    return binder.At(from.offset + task.gradient_stride * own, size, what, address);
   };
   for (const command::WeightBinding& weights : task.weights) {
     HARMONY_RETURN_IF_ERROR(bind(weights, "weights", &ReferenceBinding::weights));
@@ -282,6 +293,7 @@ absl::StatusOr<GroupBinding> DeviceWorker::Bind(const command::ComputeTask& task
   }
   binding.loss.total_labels = task.total_labels;
   binding.replica = task.replica;
+  binding.gradient_stride = task.gradient_stride;
   binding.first_microbatch = task.first_microbatch;
   binding.last_microbatch = task.last_microbatch;
   binding.stores_gradients = task.stores_gradients;

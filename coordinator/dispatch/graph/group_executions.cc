@@ -123,15 +123,25 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   if (execution.kind != ExecutionKind::kForward) {
     const int replicas = execution.sum.microbatches / plan.replica_microbatches();
     const int buffers = model::SumBuffers(replicas) + execution.sum.taken;
+    execution.gradient_bytes = Bytes(0);
     for (int reference : execution.references) {
       const model::ParamBlock& block = model.blocks[model.references[reference].block];
-      sizes.push_back(block.accumulator_bytes.AlignUp(kSlotAlignment) * buffers);
+      sizes.push_back(block.accumulator_bytes);
+      take(execution.gradient_bytes, block.accumulator_bytes);
     }
+    sizes.push_back(execution.gradient_bytes * (buffers - 1));
   }
   if (execution.has_loss) sizes.push_back(Bytes(sizeof(command::LossSlot)) * execution.shard_count);
   sizes.push_back(execution.in_stride * execution.slots);
   sizes.push_back(execution.out_stride * execution.slots);
   return sizes;
+}
+
+int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver) {
+  const int size = giver.sum.microbatches << giver.sum.taken;
+  int buffer = taker.sum.taken - 1;
+  for (int least = taker.sum.microbatches; least < size; least *= 2) --buffer;
+  return buffer;
 }
 
 namespace {

@@ -31,14 +31,28 @@ inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& executio
   return last && execution.sum.taken > 0 ? model::Awaited::kSums : model::Awaited::kBuffers;
 }
 
-// Sizes of its memory items, in this order: a block each (its own weights), a reference each
-// (its gradient buffers; backward kinds), loss slots (fused), streaming slots in, streaming slots
-// out. Fills in the strides and offsets of `execution`.
+// Sizes of its memory items, in this order: a block each (its own weights); of backward kinds a
+// reference each (the first buffer of its gradient, from which it leaves the device), and all
+// further buffers (of sums that wait: needed until the last task only); loss slots (fused),
+// streaming slots in, streaming slots out. Fills in the strides and offsets of `execution`.
 std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
                                GroupExecution& execution);
 
 // Their sum, each at a multiple of kSlotAlignment.
 Bytes TotalOf(const std::vector<Bytes>& items);
+// How many of the items hold gradients: a first buffer each, and the one of all others.
+inline int GradientItems(const GroupExecution& execution) {
+  return execution.kind == ExecutionKind::kForward
+             ? 0
+             : static_cast<int>(execution.references.size()) + 1;
+}
+
+// The buffer of the taker's gradients where its tree has the sums that the giver passes on to it.
+int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver);
+// The item that a buffer of the execution's reference number `reference` is part of.
+inline int64_t GradientItem(const GroupExecution& execution, int reference, int buffer) {
+  return buffer == 0 ? execution.first_gradient + reference : execution.waiting_sums;
+}
 
 // The most that its tasks take of the worker's workspace: an upper bound.
 Bytes WorkspaceBoundOf(const model::ModelSpec& model, const plan::Plan& plan,

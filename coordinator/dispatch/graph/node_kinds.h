@@ -52,7 +52,7 @@ enum class FirstWrite : uint8_t {
 // What of its execution a node reads last: it is given back when all who read it have been issued.
 enum class LastRead : uint8_t {
   kNothing,
-  kInputs,       // weights and input slots
+  kInputs,       // weights and input slots; with them gradient buffers of sums that wait
   kPeerWeights,  // weights of the execution `weights_from`
   kOutput,       // an output slot
   kLosses,       // after the execution's last part

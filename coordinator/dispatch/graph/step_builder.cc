@@ -230,6 +230,7 @@ absl::Status StepBuilder::AddItems(GroupExecution& execution) {
   memory.BeginExecution();
   execution.first_weight = memory.items();
   execution.first_gradient = execution.first_weight + execution.own_blocks;
+  execution.waiting_sums = execution.first_gradient + GradientItems(execution) - 1;
   for (Bytes size : sizes) memory.AddItem(size);
   execution.end_item = memory.items();
   execution.in = execution.end_item - 2;

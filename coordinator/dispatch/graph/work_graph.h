@@ -103,7 +103,9 @@ struct GroupExecution {
   int slots = 1;         // of each streaming kind
 
   // Items of the device's memory.
-  int64_t first_weight = 0, first_gradient = 0, loss = 0, in = 0, out = 0, end_item = 0;
+  int64_t first_weight = 0, first_gradient = 0, waiting_sums = 0;
+  int64_t loss = 0, in = 0, out = 0, end_item = 0;
+  Bytes gradient_bytes;  // of one buffer of each of its gradients
   // Offsets within one slot of `in` and `out`.
   Bytes in_stride, input_at, output_gradient_at, out_stride;
 

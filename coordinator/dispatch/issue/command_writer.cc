@@ -128,6 +128,7 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
     for (int i = 0; i < static_cast<int>(execution.references.size()); ++i) {
       task.gradients.push_back({execution.references[i], places.Gradient(i)});
     }
+    task.gradient_stride = places.GradientStride();
     task.gradient_waits = GradientWaits(node);
     if (!task.gradient_waits.empty()) task.awaited = AwaitedBy(node, execution);
     const plan::ShardSum& sum = execution.sum;
@@ -276,18 +277,14 @@ command::Transfer CommandWriter::PassWeights(const Node& node) const {
   return copy;
 }
 
-// To the buffer where the taker's tree has the sums of this many replicas.
 command::Transfer CommandWriter::PassSum(const Node& node) const {
   const GroupExecution& execution = graph_.execution(node.execution);
   const GroupExecution& taker = graph_.execution(execution.taker);
-  const int size = execution.sum.microbatches << execution.sum.taken;
-  int buffer = taker.sum.taken - 1;
-  for (int least = taker.sum.microbatches; least < size; least *= 2) --buffer;
+  const int buffer = TakenBuffer(taker, execution);
   const Bytes accumulator = model_.blocks[model_.references[node.index].block].accumulator_bytes;
   command::Transfer copy;
   copy.source = {execution.device, PlacesOf(execution).Gradient(node.position)};
-  copy.destination = {taker.device, PlacesOf(taker).Gradient(node.position) +
-                                        accumulator.AlignUp(kSlotAlignment) * buffer};
+  copy.destination = {taker.device, PlacesOf(taker).Gradient(node.position, buffer)};
   copy.size = accumulator;
   copy.traffic = command::TrafficClass::kBoundary;
   return copy;

@@ -57,7 +57,18 @@ class BindingPlaces {
     return kept_.Weights(execution_.keeper, execution_.shard,
                          execution_.blocks[static_cast<size_t>(i)]);
   }
-  Bytes Gradient(int i) const { return memory_.offset(execution_.first_gradient + i); }
+  // A buffer of its gradient number `i`.
+  Bytes Gradient(int i, int buffer = 0) const {
+    return memory_.offset(execution_.first_gradient + i) +
+           (buffer == 0 ? Bytes(0) : GradientStride() * buffer);
+  }
+  // From one buffer to the next. The further ones lie behind the first ones as seen from the end of
+  // the region that items are stacked from. REQUIRES: of a backward kind.
+  Bytes GradientStride() const {
+    const bool upward =
+        memory_.offset(execution_.waiting_sums) > memory_.offset(execution_.first_gradient);
+    return upward ? execution_.gradient_bytes : execution_.gradient_bytes * -1;
+  }
   // Of a microbatch, counted within the shard.
   Bytes Loss(int microbatch) const {
     return memory_.offset(execution_.loss) + Bytes(sizeof(command::LossSlot)) * microbatch;

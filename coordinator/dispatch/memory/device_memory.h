@@ -31,6 +31,8 @@ class DeviceMemory {
   bool Admit();
 
   bool admitted(int64_t item) const { return item < next_; }
+  // And not given back.
+  bool held(int64_t item) const { return item >= base_ && admitted(item) && !at(item).released; }
   Bytes offset(int64_t item) const { return at(item).begin; }
   // Whom the first writer of the item waits for. REQUIRES: admitted, not released.
   const Users& waits(int64_t item) const { return at(item).waits; }

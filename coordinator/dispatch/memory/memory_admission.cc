@@ -2,7 +2,17 @@
 
 #include <algorithm>
 
+#include "coordinator/dispatch/graph/group_executions.h"
+
 namespace harmony::dispatch {
+namespace {
+
+// Where a sum goes that is passed on.
+int64_t TakenItem(const Node& sum, const GroupExecution& giver, const GroupExecution& taker) {
+  return GradientItem(taker, sum.position, TakenBuffer(taker, giver));
+}
+
+}  // namespace
 
 template <typename Use>
 void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
@@ -33,7 +43,7 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
     }
     case FirstWrite::kTaker: {
       const GroupExecution& taker = graph_.execution(execution.taker);
-      use(MemoryOf(taker).waits(taker.first_gradient + node.position));
+      use(MemoryOf(taker).waits(TakenItem(node, execution, taker)));
       break;
     }
     case FirstWrite::kArenaGradient:
@@ -60,7 +70,7 @@ bool MemoryAdmission::IsGiven(const Node& node) const {
       return memory.admitted(execution.end_item - 1);
     case FirstWrite::kTaker: {
       const GroupExecution& taker = graph_.execution(execution.taker);
-      return MemoryOf(taker).admitted(taker.first_gradient + node.position);
+      return MemoryOf(taker).held(TakenItem(node, execution, taker));
     }
     case FirstWrite::kArenaGradient:
       return slots_.IsGiven(node);
@@ -129,6 +139,9 @@ bool MemoryAdmission::AfterCompute(const Node& node, GroupExecution& execution) 
   AddUser(execution.weight_users, node);
   bool given = ReleaseWeights(execution);
   given = Release(execution, execution.in, UsersOf(node)) || given;
+  if (execution.kind != ExecutionKind::kForward) {
+    given = Release(execution, execution.waiting_sums, UsersOf(node)) || given;
+  }
   return ReleaseOutputs(execution) || given;
 }
 

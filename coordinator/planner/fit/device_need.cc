@@ -18,8 +18,7 @@ GroupNeed NeedOf(const model::ModelSpec& model, const plan::Plan& plan,
   need.device = execution.device;
   need.kept = kept.bytes(execution.device);
   const size_t weights = static_cast<size_t>(execution.own_blocks);
-  const size_t gradients =
-      weights + (kind == dispatch::ExecutionKind::kForward ? 0 : execution.references.size());
+  const size_t gradients = weights + static_cast<size_t>(dispatch::GradientItems(execution));
   for (size_t i = 0; i < items.size(); ++i) {
     Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
     sum += items[i].AlignUp(kSlotAlignment);

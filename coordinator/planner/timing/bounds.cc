@@ -107,9 +107,10 @@ class RelaxedStep {
       out[task] = std::max(out[task], at);
       certain_out = true;
     }
-    Nanos gradients = kEarlier;           // all of them
-    Nanos last_gradient = kEarlier;       // that of the last reference, which leaves first
-    Bytes total, to_outputs, to_streams;  // stacked sizes: all, without `out`, weights + gradients
+    Nanos gradients = kEarlier;      // all of them
+    Nanos last_gradient = kEarlier;  // that of the last reference, which leaves first
+    // Stacked sizes: all, without `out`, weights and the gradients that leave.
+    Bytes total, to_outputs, to_gradients;
   };
 
   // Blocks of layer 0's forward are updated in this step's beginning.
@@ -139,7 +140,7 @@ class RelaxedStep {
     at = std::max(at, last.compute.back());
     if (last.certain_out && begin + last.to_outputs < resident) at = std::max(at, last.out.back());
     const bool meets_gradients =
-        end + last.to_streams > resident && begin + last.to_streams <= resident;
+        end + last.to_gradients > resident && begin + last.to_gradients <= resident;
     return meets_gradients ? std::max(at, last.last_gradient) : at;
   }
 
@@ -169,10 +170,13 @@ class RelaxedStep {
       loaded = peer < 0 ? device.bulk.Run(from, costs_.Load(block, execution.device))
                         : std::max(loaded, from + costs_.PassedLoad(block, peer, execution.device));
     }
-    const size_t gradients =
-        execution.kind == dispatch::ExecutionKind::kForward ? 0 : execution.references.size();
-    for (size_t i = 0; i < gradients; ++i) stacked += items[item++].AlignUp(kSlotAlignment);
-    done.to_streams = stacked;
+    // The last item of them is given back with the last task.
+    const int gradients = dispatch::GradientItems(execution);
+    for (int i = 0; i < gradients; ++i) {
+      done.to_gradients = stacked;
+      stacked += items[item++].AlignUp(kSlotAlignment);
+    }
+    if (gradients == 0) done.to_gradients = stacked;
     if (execution.has_loss) stacked += items[item++].AlignUp(kSlotAlignment);
     done.to_outputs = stacked + items[item].AlignUp(kSlotAlignment);
     const Nanos in_free = PlaceFree(device, resident, stacked, done.to_outputs);

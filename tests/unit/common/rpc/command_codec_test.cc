@@ -44,7 +44,9 @@ command::Command FullTask() {
   task.samples = 2;
   task.weights = {{5, Bytes(64)}, {6, Bytes(128)}};
   task.gradients = {{5, Bytes(256)}};
+  task.gradient_stride = Bytes(-1024);
   task.gradient_waits = {{4, 17}};
+  task.replica = 3;
   task.first_microbatch = true;
   task.outputs = {{3, Bytes(512)}};
   task.input = Bytes(0);

@@ -120,10 +120,16 @@ TEST(PlannerTest, UnequalDevicesShareGroupsByTheirSpeeds) {
   EXPECT_THAT(builder.DeviceChoices(),
               ::testing::ElementsAre(plan::DeviceSet(0), plan::DeviceSet(1), plan::DeviceSet{0, 1},
                                      (plan::DeviceSet{0, 0, 0, 1})));
-  const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine);
+  PlannerOptions options;
+  options.search.work = 4'000'000;  // a quick search may end with a pipeline
+  const absl::StatusOr<PlanResult> planned = MakePlan(model, job, machine, options);
   ASSERT_TRUE(planned.ok()) << planned.status();
-  EXPECT_STREQ(plan::ModeOf(planned->plan), "harmony-dp");  // all groups on one set
-  EXPECT_EQ(planned->plan.backward_groups[0].devices.num_shards(), 2);
+  // All but the embedding: where a step ends another set may wait less.
+  for (const plan::LayerGroup& group : planned->plan.backward_groups) {
+    if (group.layers.first > 0) {
+      EXPECT_EQ(group.devices, (plan::DeviceSet{0, 0, 0, 1})) << DebugString(planned->plan);
+    }
+  }
   job.mode = "harmony-dp";  // in equal shares
   const absl::StatusOr<PlanResult> equal = PlanQuickly(model, job, machine);
   ASSERT_TRUE(equal.ok()) << equal.status();

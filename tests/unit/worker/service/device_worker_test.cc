@@ -223,6 +223,22 @@ TEST_F(DeviceWorkerTest, RefusesBindingsOutsideTheResidentPart) {
             StatusCode::kInvalidArgument);
 }
 
+// Also those that only together with the replica's number would lead back into the resident part.
+TEST_F(DeviceWorkerTest, RefusesGradientBuffersOutsideTheResidentPart) {
+  ASSERT_TRUE(worker_->SetUpJob(job_).ok());
+  for (const int64_t stride :
+       {int64_t{0}, int64_t{8}, kResident.count(), -kResident.count(), int64_t{1} << 62,
+        std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+    for (const int replica : {1, 3, 15}) {
+      command::Command command = FusedTask();
+      Body(command).replica = replica;
+      Body(command).gradient_stride = Bytes(stride);
+      EXPECT_EQ(worker_->Run(command).code(), absl::StatusCode::kInvalidArgument)
+          << stride << ", replica " << replica;
+    }
+  }
+}
+
 TEST_F(DeviceWorkerTest, RefusesAPlanOfAnotherDevice) {
   runtime::AttachedJob job = MakeJob(kResident);
   job.plan.devices[0].memory = kMemory - KiB(4);

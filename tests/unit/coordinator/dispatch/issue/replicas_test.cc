@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/model/model_sizes.h"
@@ -294,11 +295,47 @@ TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
   }
   const plan::Plan one = ReplicaPlan(model_, Mode::kPipeline, 1, 1),
                    four = ReplicaPlan(model_, Mode::kPipeline, 1, 4, 8, 1);
-  const auto gradient = [&](const plan::Plan& plan) {
+  const auto gradients = [&](const plan::Plan& plan) {  // the first buffer, and the others
     GroupExecution execution = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
-    return LayOutItems(model_, plan, execution)[1];
+    const std::vector<Bytes> items = LayOutItems(model_, plan, execution);
+    return std::pair(items[1], items[2]);
   };
-  EXPECT_EQ(gradient(four), gradient(one).AlignUp(kSlotAlignment) * 3);
+  EXPECT_EQ(gradients(one), std::pair(gradients(four).first, Bytes(0)));
+  EXPECT_EQ(gradients(four).second, gradients(one).first.AlignUp(kSlotAlignment) * 2);
+}
+
+// Only the first buffer of a gradient waits for its copy: the others are given back with the last
+// task, so that the next group, which lies where they lay, begins without waiting for the link.
+TEST_F(ReplicasTest, BuffersOfSumsThatWaitAreGivenBackBeforeGradientsLeave) {
+  plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 1, /*replicas=*/4, 8, /*parts=*/1);
+  GroupExecution head = PlannedExecution(model_, plan, ExecutionKind::kFused, 2);
+  GroupExecution next = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
+  const std::vector<Bytes> items = LayOutItems(model_, plan, head);
+  Bytes resident = TotalOf(LayOutItems(model_, plan, next));
+  for (int i = 0; i < head.own_blocks + GradientItems(head) - 1; ++i) {
+    resident += items[static_cast<size_t>(i)].AlignUp(kSlotAlignment);
+  }
+  plan.devices[0].resident = resident;
+  const std::vector<command::Command> commands = Run(plan);
+  const auto leaves = absl::c_find_if(commands, [](const command::Command& command) {
+    const auto* copy = std::get_if<command::Transfer>(&command.body);
+    return copy != nullptr && copy->traffic == command::TrafficClass::kGradients;
+  });
+  ASSERT_NE(leaves, commands.end());
+  int tasks = 0;
+  for (const command::Command& command : commands) {
+    const auto* task = std::get_if<command::ComputeTask>(&command.body);
+    if (task == nullptr || task->kind != command::TaskKind::kBackward || task->layers.first != 1 ||
+        task->microbatch >= plan.stream_slots) {
+      continue;  // those after them wait for copies of what the first ones made
+    }
+    ++tasks;
+    for (const command::SemaphoreWait& wait : command.header.waits) {
+      if (wait.semaphore != leaves->header.lane) continue;
+      EXPECT_LT(wait.value, leaves->header.signal_value) << DebugString(command);
+    }
+  }
+  EXPECT_EQ(tasks, plan.stream_slots);
 }
 
 // ---- After a fault ----
