@@ -49,10 +49,6 @@ inline int GradientItems(const GroupExecution& execution) {
 
 // The buffer of the taker's gradients where its tree has the sums that the giver passes on to it.
 int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver);
-// The item that a buffer of the execution's reference number `reference` is part of.
-inline int64_t GradientItem(const GroupExecution& execution, int reference, int buffer) {
-  return buffer == 0 ? execution.first_gradient + reference : execution.waiting_sums;
-}
 
 // The most that its tasks take of the worker's workspace: an upper bound.
 Bytes WorkspaceBoundOf(const model::ModelSpec& model, const plan::Plan& plan,

@@ -57,7 +57,8 @@ class BindingPlaces {
     return kept_.Weights(execution_.keeper, execution_.shard,
                          execution_.blocks[static_cast<size_t>(i)]);
   }
-  // A buffer of its gradient number `i`.
+  // A buffer of its gradient number `i`. The first one outlives the item of the others, which the
+  // stride is read from.
   Bytes Gradient(int i, int buffer = 0) const {
     return memory_.offset(execution_.first_gradient + i) +
            (buffer == 0 ? Bytes(0) : GradientStride() * buffer);

@@ -7,9 +7,9 @@
 namespace harmony::dispatch {
 namespace {
 
-// Where a sum goes that is passed on.
+// The item that a sum which is passed on becomes a part of.
 int64_t TakenItem(const Node& sum, const GroupExecution& giver, const GroupExecution& taker) {
-  return GradientItem(taker, sum.position, TakenBuffer(taker, giver));
+  return TakenBuffer(taker, giver) == 0 ? taker.first_gradient + sum.position : taker.waiting_sums;
 }
 
 }  // namespace

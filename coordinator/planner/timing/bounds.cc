@@ -170,13 +170,11 @@ class RelaxedStep {
       loaded = peer < 0 ? device.bulk.Run(from, costs_.Load(block, execution.device))
                         : std::max(loaded, from + costs_.PassedLoad(block, peer, execution.device));
     }
-    // The last item of them is given back with the last task.
     const int gradients = dispatch::GradientItems(execution);
-    for (int i = 0; i < gradients; ++i) {
-      done.to_gradients = stacked;
-      stacked += items[item++].AlignUp(kSlotAlignment);
-    }
-    if (gradients == 0) done.to_gradients = stacked;
+    for (int i = 0; i + 1 < gradients; ++i) stacked += items[item++].AlignUp(kSlotAlignment);
+    done.to_gradients = stacked;
+    // The last item of them is given back with the last task.
+    if (gradients > 0) stacked += items[item++].AlignUp(kSlotAlignment);
     if (execution.has_loss) stacked += items[item++].AlignUp(kSlotAlignment);
     done.to_outputs = stacked + items[item].AlignUp(kSlotAlignment);
     const Nanos in_free = PlaceFree(device, resident, stacked, done.to_outputs);
