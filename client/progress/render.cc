@@ -160,6 +160,28 @@ std::string DeviceDetails(const v1::DeviceProgress& device) {
                          device.current());
 }
 
+// What the GPU says of itself as a whole; empty where it says nothing. Each part stands behind two
+// spaces, what a narrow terminal can do without last.
+std::string GpuLine(const v1::GpuReadings& gpu) {
+  std::string parts;
+  if (gpu.has_temperature_celsius()) {
+    absl::StrAppend(&parts, "  ", gpu.temperature_celsius(), " C");
+  }
+  if (gpu.has_sm_clock_mhz()) absl::StrAppend(&parts, "  SM ", gpu.sm_clock_mhz(), " MHz");
+  if (gpu.has_pcie_in_bytes_per_second() && gpu.has_pcie_out_bytes_per_second()) {
+    absl::StrAppend(&parts, "  PCIe in ",
+                    RenderRate(static_cast<double>(gpu.pcie_in_bytes_per_second())), " out ",
+                    RenderRate(static_cast<double>(gpu.pcie_out_bytes_per_second())));
+  }
+  if (gpu.has_memory_used_bytes() && gpu.has_memory_bytes()) {
+    absl::StrAppend(&parts, "  ", PartOf(gpu.memory_used_bytes(), gpu.memory_bytes()));
+  }
+  if (gpu.has_memory_clock_mhz()) {
+    absl::StrAppend(&parts, "  memory ", gpu.memory_clock_mhz(), " MHz");
+  }
+  return parts.empty() ? "" : absl::StrCat("    GPU", parts);
+}
+
 std::string DeviceShort(const v1::DeviceProgress& device) {
   return absl::StrCat(Name(device), " ", MemoryPart(device), " ", TimePart(device), " ",
                       device.current());
@@ -216,12 +238,20 @@ std::string PeakTable(const v1::Progress& progress) {
 std::vector<std::string> RenderFrame(const v1::Progress& progress, int width, int height) {
   std::vector<std::string> lines = HeadLines(progress);
   const int left = height - static_cast<int>(lines.size());
-  bool tall = progress.devices_size() * 2 <= left;
+  const int64_t gpus = std::count_if(
+      progress.devices().begin(), progress.devices().end(),
+      [](const v1::DeviceProgress& device) { return !GpuLine(device.gpu()).empty(); });
+  const bool tall = progress.devices_size() * 2 <= left;
+  // With the legend below them.
+  const bool taller = progress.devices_size() * 2 + gpus < left;
   for (int i = 0; i < progress.devices_size(); ++i) {
     const v1::DeviceProgress& device = progress.devices(i);
     if (tall) {
       lines.push_back(DeviceHead(device));
       lines.push_back(DeviceDetails(device));
+      if (std::string line = GpuLine(device.gpu()); taller && !line.empty()) {
+        lines.push_back(std::move(line));
+      }
     } else if (static_cast<int>(lines.size()) + 1 < height || i + 1 == progress.devices_size()) {
       lines.push_back(DeviceShort(device));
     } else {

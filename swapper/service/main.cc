@@ -13,6 +13,7 @@
 #include "swapper/memory/host_arena.h"
 #include "swapper/profile/link_profiler.h"
 #include "swapper/service/copiers.h"
+#include "swapper/service/gpu_readings.h"
 #include "swapper/transfer/copy_engine.h"
 
 namespace harmony::swapper {
@@ -20,7 +21,8 @@ namespace {
 
 class SwapperHandler : public runtime::AttachedHandler {
  public:
-  SwapperHandler(HostArena* arena, CopyEngine* engine) : arena_(arena), engine_(engine) {}
+  SwapperHandler(HostArena* arena, CopyEngine* engine, GpuReader read_gpus)
+      : arena_(arena), engine_(engine), read_gpus_(std::move(read_gpus)) {}
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
   absl::Status SetUpJob(const runtime::AttachedJob& job) override {
@@ -49,6 +51,7 @@ class SwapperHandler : public runtime::AttachedHandler {
       traffic->set_bytes(row.bytes.count());
       traffic->set_transfers(row.transfers);
     }
+    read_gpus_(stats);
   }
 
  private:
@@ -62,6 +65,7 @@ class SwapperHandler : public runtime::AttachedHandler {
 
   HostArena* const arena_;
   CopyEngine* const engine_;
+  const GpuReader read_gpus_;
 };
 
 absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {
@@ -72,7 +76,7 @@ absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals
     HARMONY_RETURN_IF_ERROR(engine.BeginJob(plan::Plan()));
     return AnswerLinkProfile(context.profile_request, context.devices, engine);
   }
-  SwapperHandler handler(&arena, &engine);
+  SwapperHandler handler(&arena, &engine, OpenGpuReader(context));
   runtime::SegmentSemaphores semaphores(&context.segment);
 
   const int num_devices = static_cast<int>(context.devices.size());

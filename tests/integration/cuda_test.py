@@ -114,6 +114,24 @@ class CudaTest(harness.Scratch):
         del self.env["LD_LIBRARY_PATH"]
         self.assertNotIn("Fake GPU", self.harmony("doctor", check=None).stdout)
 
+    def test_what_gpus_tell_of_themselves_is_watched_and_kept_with_the_steps(self):
+        self.env["FAKE_NVML"] = "nvmlDeviceGetClockInfo"
+        job, out = self.job("told", max_steps=1_000_000)
+        process = self.start("run", job, "--devices", TWO, "--json")
+        metrics = out / "metrics.jsonl"
+        harness.wait_for(lambda: metrics.exists() and any("gpus" in line for line in harness.read_metrics(out)), "readings")
+        watched = harness.wait_for(lambda: [line for line in (self.dir / "run.log").read_text().splitlines()
+                                            if "memory_used_bytes" in line], "readings in a snapshot")
+        self.end(process)
+        self.assertEqual([device["gpu"]["temperature_celsius"] for device in json.loads(watched[0])["devices"]], [41, 42])
+        told = harness.read_metrics(out)[-1]["gpus"]
+        self.assertEqual([gpu["temperature_celsius"] for gpu in told], [41, 42])
+        self.assertEqual(told[1], {"temperature_celsius": 42, "memory_used_bytes": 3 << 30, "memory_bytes": 8 << 30,
+                                   "pcie_in_bytes_per_second": 25_100_000_000, "pcie_out_bytes_per_second": 3_000_000})
+        self.env["FAKE_NVML"] = "nvmlInit_v2"
+        _, out, _ = self.run_job("untold", TWO)
+        self.assertIn("GPUs are not shown", (out / "logs" / "swapper.log").read_text())
+
     def refused(self, devices, *parts, command="run"):
         job, _ = self.job("refused")
         done = self.harmony(command, job, "--devices", devices, check=2)

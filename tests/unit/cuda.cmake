@@ -1,5 +1,5 @@
 if(HARMONY_CUDA)
-  harmony_test(cuda_driver_test SOURCES common/cuda/region_test.cc DEPS harmony_cuda LABELS sanitize)
+  harmony_test(cuda_driver_test SOURCES common/cuda/monitor_test.cc common/cuda/region_test.cc DEPS harmony_cuda LABELS sanitize)
   add_dependencies(cuda_driver_test fake_cuda)
   set_tests_properties(cuda_driver_test PROPERTIES ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_cuda")
 endif()

@@ -16,6 +16,7 @@
 #include "coordinator/runner/job_runner.h"
 #include "coordinator/service/processes/process_handle.h"
 #include "coordinator/service/processes/process_link.h"
+#include "harmony/v1/gpu.pb.h"
 
 namespace harmony::v1 {
 class Hello;
@@ -39,7 +40,9 @@ struct Member {
   std::string computes_on;  // of a worker: what its results' bits depend on besides the job
   ProcessHandle handle;
   std::shared_ptr<ProcessLink> link;
-  Pacing pacing;  // as last reported; since the process started
+  // As last reported.
+  Pacing pacing;                           // since the process started
+  std::vector<v1::GpuReadings> gpus = {};  // of the swapper: by device; empty: they tell nothing
 };
 
 struct MemberEvents {

@@ -152,6 +152,7 @@ void JobRun::OnStats(Member& member, const v1::FromProcess& message) {
     peak = std::max(peak, stats.workspace_peak());
   }
   member.pacing = {stats.paced(), stats.overruns()};
+  member.gpus.assign(stats.gpus().begin(), stats.gpus().end());
   pacing_now_[member.session] = member.pacing;
 }
 
@@ -445,6 +446,9 @@ absl::Status JobRun::WriteStep(int64_t step) {
   if (drift_) metrics.predicted_seconds = drift_->predicted_seconds();
   metrics.suggestion = suggestion_;
   metrics.swap = monitor_.TakeStep(step);
+  if (const Member* swapper = members_->Find({runner::Role::kSwapper, 0})) {
+    metrics.gpus = swapper->gpus;
+  }
   last_step_end_ = end;
   recent_seconds_ =
       recent_seconds_ == 0 ? metrics.seconds : 0.8 * recent_seconds_ + 0.2 * metrics.seconds;

@@ -64,6 +64,7 @@ struct StepMetrics {
   SwapTotals swap = {};
   std::optional<double> predicted_seconds;  // by the plan
   std::optional<Suggestion> suggestion;
+  std::vector<v1::GpuReadings> gpus;  // at the end of the step; as Member has them
 };
 
 struct RunEvents {

@@ -12,6 +12,26 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// By device; what a GPU does not tell is left out.
+ordered_json GpusJson(const std::vector<v1::GpuReadings>& gpus) {
+  ordered_json json = ordered_json::array();
+  for (const v1::GpuReadings& gpu : gpus) {
+    ordered_json& one = json.emplace_back(ordered_json::object());
+    if (gpu.has_temperature_celsius()) one["temperature_celsius"] = gpu.temperature_celsius();
+    if (gpu.has_sm_clock_mhz()) one["sm_clock_mhz"] = gpu.sm_clock_mhz();
+    if (gpu.has_memory_clock_mhz()) one["memory_clock_mhz"] = gpu.memory_clock_mhz();
+    if (gpu.has_memory_used_bytes()) one["memory_used_bytes"] = gpu.memory_used_bytes();
+    if (gpu.has_memory_bytes()) one["memory_bytes"] = gpu.memory_bytes();
+    if (gpu.has_pcie_in_bytes_per_second()) {
+      one["pcie_in_bytes_per_second"] = gpu.pcie_in_bytes_per_second();
+    }
+    if (gpu.has_pcie_out_bytes_per_second()) {
+      one["pcie_out_bytes_per_second"] = gpu.pcie_out_bytes_per_second();
+    }
+  }
+  return json;
+}
+
 // A run with a larger share of paced tasks that overran is not what the model says.
 constexpr double kMaxOverrunShare = 0.01;
 
@@ -82,6 +102,7 @@ std::string MetricsLine(const StepMetrics& metrics, const std::vector<int64_t>& 
   }
   json["swap_bytes"] = SwapJson(metrics.swap);
   json["peak_device_bytes"] = peak_bytes;
+  if (!metrics.gpus.empty()) json["gpus"] = GpusJson(metrics.gpus);
   json["generation"] = generation;
   return json.dump();
 }

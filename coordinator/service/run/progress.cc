@@ -128,6 +128,10 @@ void Watcher::FillRun(const JobRun& run, Members* members, Nanos now, v1::Progre
     FillDevice(run, device, members->Find({runner::Role::kWorker, device}) != nullptr, now,
                progress);
   }
+  if (const Member* swapper = members->Find({runner::Role::kSwapper, 0})) {
+    const int known = std::min(static_cast<int>(swapper->gpus.size()), progress->devices_size());
+    for (int d = 0; d < known; ++d) *progress->mutable_devices(d)->mutable_gpu() = swapper->gpus[d];
+  }
   for (int lane = 0; lane < run.monitor().num_lanes(); ++lane) {
     last_usage_[lane] = run.monitor().Usage(lane, now);
   }

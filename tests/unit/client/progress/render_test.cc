@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/units.h"
+
 namespace harmony::client {
 namespace {
 
@@ -79,6 +81,26 @@ TEST(RenderFrame, WhatDoesNotFitGoesAsAWhole) {
   progress.mutable_devices(0)->set_p2p_bytes_per_second(12e9);
   EXPECT_THAT(RenderFrame(progress, 120, 24)[3], ::testing::EndsWith("  to devices 12.00 GB/s"));
   EXPECT_THAT(RenderFrame(progress, 79, 24)[3], ::testing::EndsWith("  out 3 MB/s"));
+}
+
+TEST(RenderFrame, ShowsWhatGpusTellOfThemselvesWhereThereIsRoom) {
+  v1::Progress progress = Sample();
+  v1::GpuReadings* gpu = progress.mutable_devices(1)->mutable_gpu();
+  gpu->set_temperature_celsius(61);
+  EXPECT_EQ(RenderFrame(progress, 79, 24)[7], "    GPU  61 C");
+  gpu->set_sm_clock_mhz(1980);
+  gpu->set_memory_clock_mhz(2619);
+  gpu->set_memory_used_bytes(GiB(71).count());
+  gpu->set_memory_bytes(GiB(140).count());
+  gpu->set_pcie_in_bytes_per_second(25'100'000'000);
+  gpu->set_pcie_out_bytes_per_second(3'000'000);
+  const std::string line =
+      "    GPU  61 C  SM 1980 MHz  PCIe in 25.10 GB/s out 3 MB/s  71.0/140.0 GiB";
+  EXPECT_EQ(RenderFrame(progress, 79, 24)[7], line);
+  EXPECT_EQ(RenderFrame(progress, 120, 24)[7], line + "  memory 2619 MHz");
+  // Three lines of the job, two a device, one of the GPU and the legend.
+  EXPECT_EQ(RenderFrame(progress, 120, 9)[7], line + "  memory 2619 MHz");
+  EXPECT_EQ(RenderFrame(progress, 120, 8), RenderFrame(Sample(), 120, 8));
 }
 
 TEST(RenderFrame, FitsAnyTerminal) {
