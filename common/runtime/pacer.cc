@@ -13,6 +13,10 @@ namespace {
 // before starts at that end, so that lateness does not add up over a run.
 constexpr Nanos kTimerJitter = Nanos(200'000);
 
+// Threads that the same event wakes up come here within this time, on a machine with fewer
+// processors than threads.
+constexpr Nanos kSameMoment = Nanos(1'000'000);
+
 // An idle processor of a virtual machine takes this long to wake up; the clock is watched
 // meanwhile.
 constexpr Nanos kWakeUp = Nanos(200'000);
@@ -52,18 +56,39 @@ Pacer::Pacer(PacedWork work, const Clock* clock, SleepUntil sleep_until)
       clock_(clock),
       sleep_until_(sleep_until != nullptr ? sleep_until : &SleepUntilMonotonic) {}
 
-Pacer::Reservation Pacer::Reserve(Nanos duration) {
+Pacer::Reservation Pacer::Reserve(Nanos duration, uint64_t issued) {
   SetPriority(work_ == PacedWork::kCopy || duration < kShort ? kWorks : kOrdinary);
   const Nanos now = clock_->Now();
   MutexLock lock(mutex_);
+  if (issued < last_.issued && now - last_.made <= kSameMoment && now < free_at_) {
+    const Nanos start = free_at_ - last_.duration;
+    free_at_ += duration;
+    pushed_back_[last_.number] += duration;
+    return {start + duration, duration, 0};
+  }
   const Nanos start = now - free_at_ <= kTimerJitter ? free_at_ : now;
   free_at_ = start + duration;
-  return {free_at_, duration};
+  last_ = {last_.number + 1, issued, now, duration};
+  return {free_at_, duration, last_.number};
+}
+
+Nanos Pacer::DeadlineOf(const Reservation& reservation) {
+  MutexLock lock(mutex_);
+  const auto pushed = pushed_back_.find(reservation.number);
+  return reservation.deadline + (pushed == pushed_back_.end() ? Nanos() : pushed->second);
 }
 
 void Pacer::FinishAt(const Reservation& reservation) {
-  if (clock_->Now() < reservation.deadline) sleep_until_(reservation.deadline);
-  const Nanos late = clock_->Now() - reservation.deadline;
+  Nanos deadline = DeadlineOf(reservation);
+  while (clock_->Now() < deadline) {
+    sleep_until_(deadline);
+    deadline = DeadlineOf(reservation);
+  }
+  {
+    MutexLock lock(mutex_);
+    pushed_back_.erase(reservation.number);
+  }
+  const Nanos late = clock_->Now() - deadline;
   paced_.fetch_add(1, std::memory_order_relaxed);
   const Nanos tolerated = std::max(kTimerJitter, Nanos(reservation.duration.count() / 50));
   if (late > tolerated) overruns_.fetch_add(1, std::memory_order_relaxed);

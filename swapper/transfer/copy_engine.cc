@@ -63,7 +63,7 @@ absl::Status CopyEngine::RunTransfer(const command::Command& command,
     token = next_token_++;
     HARMONY_RETURN_IF_ERROR(ledger_.Open(token, route.copy.source, route.copy.destination));
   }
-  absl::Status status = Execute(transfer, route);
+  absl::Status status = Execute(transfer, route, command.header.id);
   MutexLock lock(ledger_mutex_);
   ledger_.Close(token);
   return status;
@@ -115,12 +115,13 @@ absl::Status CopyEngine::CheckRecords(const command::Transfer& transfer) const {
   return arena_->CheckHolds(*transfer.expect, transfer.source.offset, transfer.size);
 }
 
-absl::Status CopyEngine::Execute(const command::Transfer& transfer, const Route& route) {
+absl::Status CopyEngine::Execute(const command::Transfer& transfer, const Route& route,
+                                 uint64_t id) {
   HARMONY_RETURN_IF_ERROR(CheckRecords(transfer));
   const BytesPerSecond rate = RateOf(route);
   std::optional<runtime::Pacer::Reservation> reservation;
   if (rate.value > 0) {
-    reservation = PacerOf(route).Reserve(runtime::ModelledDuration(transfer.size, rate));
+    reservation = PacerOf(route).Reserve(runtime::ModelledDuration(transfer.size, rate), id);
   }
   for (int record : transfer.retire) HARMONY_RETURN_IF_ERROR(arena_->Retire(record));
   HARMONY_RETURN_IF_ERROR(copier_->Run(route.copy));

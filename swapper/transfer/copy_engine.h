@@ -62,7 +62,7 @@ class CopyEngine {
   absl::StatusOr<Route> Resolve(uint32_t lane, const command::Transfer& transfer) const;
   absl::Status CheckBounds(const SlotRange& range) const;
   absl::Status CheckRecords(const command::Transfer& transfer) const;
-  absl::Status Execute(const command::Transfer& transfer, const Route& route);
+  absl::Status Execute(const command::Transfer& transfer, const Route& route, uint64_t id);
   void Count(const Route& route, const command::Transfer& transfer);
   BytesPerSecond RateOf(const Route& route) const;
   runtime::Pacer& PacerOf(const Route& route);

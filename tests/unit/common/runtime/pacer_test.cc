@@ -36,6 +36,23 @@ TEST_F(PacerTest, ASharedResourceServesOneAfterTheOther) {
   EXPECT_EQ(second.deadline, Seconds(10) + Millis(50));
 }
 
+TEST_F(PacerTest, OfOneMomentWhatWasIssuedFirstGoesFirst) {
+  const auto large = pacer_.Reserve(Millis(50), /*issued=*/2);
+  FakeClock::now += Nanos(700'000);
+  const auto small = pacer_.Reserve(Millis(2), /*issued=*/1);
+  EXPECT_EQ(small.deadline, Seconds(10) + Millis(2));
+  const auto behind = pacer_.Reserve(Millis(10), /*issued=*/3);
+  EXPECT_EQ(behind.deadline, Seconds(10) + Millis(62));
+  pacer_.FinishAt(large);
+  EXPECT_EQ(FakeClock::now, Seconds(10) + Millis(52));
+  EXPECT_EQ(pacer_.overruns(), 0);
+  // Long after it began nobody goes before it.
+  pacer_.FinishAt(behind);
+  pacer_.Reserve(Millis(50), /*issued=*/5);
+  FakeClock::now += Millis(10);
+  EXPECT_EQ(pacer_.Reserve(Millis(2), /*issued=*/4).deadline, Seconds(10) + Millis(62 + 50 + 2));
+}
+
 TEST_F(PacerTest, LateWakeUpsDoNotAddUp) {
   for (int i = 1; i <= 100; ++i) {
     const auto reservation = pacer_.Reserve(Millis(1));
