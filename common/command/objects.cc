@@ -1,53 +1,81 @@
 #include "common/command/objects.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 
 namespace harmony::command {
 namespace {
 
-// The order of the kinds in the table, with the number of records of each.
+// Places of records are fixed by this order: a new kind comes last.
+constexpr ObjectKind kTableOrder[] = {ObjectKind::kParameter,   ObjectKind::kMoment1,
+                                      ObjectKind::kMoment2,     ObjectKind::kGradient,
+                                      ObjectKind::kLoss,        ObjectKind::kBatch,
+                                      ObjectKind::kStepScalars, ObjectKind::kNorm,
+                                      ObjectKind::kStash,       ObjectKind::kBoundaryGradient};
+static_assert(std::size(kTableOrder) == kObjectKinds);
+
+int HowMany(ObjectCount count, const ObjectTableLayout& layout) {
+  switch (count) {
+    case ObjectCount::kOne:
+      return 1;
+    case ObjectCount::kBlocks:
+      return layout.num_blocks();
+    case ObjectCount::kReferences:
+      return layout.num_references();
+    case ObjectCount::kBoundaries:
+      return layout.num_boundaries();
+    case ObjectCount::kTwoSteps:
+      return 2;
+    case ObjectCount::kParts:
+      return layout.replicas();
+    case ObjectCount::kForwardTasks:
+    case ObjectCount::kMicrobatches:
+      return layout.num_microbatches();
+  }
+  return 0;
+}
+
+// A kind's records: of each index, of all its numbers, one after the other.
 struct KindRange {
   ObjectKind kind;
-  int indices;       // values of `index`
-  int microbatches;  // values of `microbatch`
-  int count() const { return indices * microbatches; }
+  int indices, numbers;
+  int count() const { return indices * numbers; }
 };
 
 template <typename Fn>
 void ForEachKind(const ObjectTableLayout& layout, Fn&& fn) {
-  const int blocks = layout.num_blocks(), references = layout.num_references();
-  const int boundaries = layout.num_boundaries(), microbatches = layout.num_microbatches();
-  const int replicas = layout.replicas();
-  const KindRange ranges[] = {{ObjectKind::kParameter, blocks, 1},
-                              {ObjectKind::kMoment1, blocks, 1},
-                              {ObjectKind::kMoment2, blocks, 1},
-                              {ObjectKind::kGradient, references, replicas},
-                              {ObjectKind::kLoss, 1, replicas},
-                              {ObjectKind::kBatch, 2, 1},
-                              {ObjectKind::kStepScalars, 2, 1},
-                              {ObjectKind::kNorm, blocks, 1},
-                              {ObjectKind::kStash, boundaries, microbatches},
-                              {ObjectKind::kBoundaryGradient, boundaries, microbatches}};
   int start = 0;
-  for (const KindRange& range : ranges) {
+  for (const ObjectKind kind : kTableOrder) {
+    const ObjectTraits traits = TraitsOf(kind);
+    const KindRange range{kind, HowMany(traits.index, layout), HowMany(traits.number, layout)};
     if (!fn(range, start)) return;
     start += range.count();
   }
 }
 
+std::string NumberText(const ObjectKey& key) {
+  switch (TraitsOf(key.kind).number) {
+    case ObjectCount::kForwardTasks:
+      return absl::StrCat(", forward task ", key.number);
+    case ObjectCount::kMicrobatches:
+      return absl::StrCat(", microbatch ", key.number);
+    case ObjectCount::kParts:
+      return key.number > 0 ? absl::StrCat(", part ", key.number) : "";
+    case ObjectCount::kOne:
+    case ObjectCount::kBlocks:
+    case ObjectCount::kReferences:
+    case ObjectCount::kBoundaries:
+    case ObjectCount::kTwoSteps:
+      return "";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string DebugString(const ObjectKey& key) {
-  static constexpr const char* kNames[] = {
-      "parameter",         "moment1", "moment2", "gradient",     "stash",
-      "boundary_gradient", "loss",    "batch",   "step_scalars", "norm"};
-  std::string text = absl::StrCat(kNames[static_cast<int>(key.kind)], "(", key.index);
-  if (key.kind == ObjectKind::kStash || key.kind == ObjectKind::kBoundaryGradient) {
-    absl::StrAppend(&text, ", microbatch ", key.microbatch);
-  } else if (key.microbatch > 0) {
-    absl::StrAppend(&text, ", part ", key.microbatch);
-  }
-  return text + ")";
+  return absl::StrCat(TraitsOf(key.kind).name, "(", key.index, NumberText(key), ")");
 }
 
 ObjectTableLayout::ObjectTableLayout(const model::ModelSpec& model, int num_microbatches,
@@ -68,7 +96,7 @@ int ObjectTableLayout::IndexOf(const ObjectKey& key) const {
   int result = -1;
   ForEachKind(*this, [&](const KindRange& range, int start) {
     if (range.kind != key.kind) return true;
-    result = start + key.index * range.microbatches + key.microbatch;
+    result = start + key.index * range.numbers + key.number;
     return false;
   });
   return result;
@@ -78,7 +106,7 @@ ObjectKey ObjectTableLayout::KeyOf(int index) const {
   ObjectKey key;
   ForEachKind(*this, [&](const KindRange& range, int start) {
     if (index >= start + range.count()) return true;
-    key = {range.kind, (index - start) / range.microbatches, (index - start) % range.microbatches};
+    key = {range.kind, (index - start) / range.numbers, (index - start) % range.numbers};
     return false;
   });
   return key;

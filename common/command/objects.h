@@ -13,34 +13,14 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/command/object_kinds.h"
 #include "common/model/model_spec.h"
 
 namespace harmony::command {
 
-enum class ObjectKind : uint8_t {
-  kParameter,  // index: block; the weights that layers read and, where these are working copies,
-               // their masters, elsewhere. Version v: v updates are in it. Writer: host worker
-  kMoment1,    // index: block; AdamW's m, or SGD's momentum. Writer: host worker
-  kMoment2,    // index: block; AdamW v. Writer: host worker
-  kGradient,   // index: reference, microbatch: part (LayerGroup::gradient_parts); version s+1 for
-               // step index s. Writer: swapper
-  kStash,      // index: layer boundary, microbatch: number of the forward task, which may have run
-               // several; version s+1. Writer: swapper
-  kBoundaryGradient,  // index: layer boundary, microbatch: gradient of that boundary; s+1. Writer:
-                      // swapper
-  kLoss,   // microbatch: one of Plan::loss_parts; the LossSlots of its microbatches; s+1. Those of
-           // all parts follow each other in the arena. Writer: swapper
-  kBatch,  // index: 0/1 (step parity): inputs of the global batch (LayOutBatch); s+1. Writer: host
-           // worker
-  kStepScalars,  // index: 0/1 (step parity): see StepScalars; version s+1. Writer: host worker
-  kNorm,         // index: block: squared gradient norm of a block; s+1. Writer: host worker
-};
-
 struct ObjectKey {
   ObjectKind kind = ObjectKind::kParameter;
-  int32_t index = 0;  // block, reference, layer boundary or parity, by kind
-  // Stash and boundary gradient: the microbatch (see there). Gradient and loss: the part.
-  int32_t microbatch = 0;
+  int32_t index = 0, number = 0;  // of what TraitsOf(kind) says
   auto operator<=>(const ObjectKey&) const = default;
 };
 std::string DebugString(const ObjectKey& key);
@@ -106,7 +86,7 @@ class ObjectTableLayout {
   int size_;
 };
 
-// The state of a record (section 3), one 64-bit word (version << 2 | state) in the segment.
+// The state of a record, one 64-bit word (version << 2 | state) in the segment.
 enum class ObjectState : uint8_t {
   kFree = 0,   // holds nothing
   kClean = 1,  // data of `version` are complete

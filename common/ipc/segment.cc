@@ -86,7 +86,7 @@ absl::Status CheckConstants(const SegmentConstants& found, uint64_t file_bytes) 
 uint64_t PackKey(const command::ObjectKey& key) {
   constexpr uint64_t kMask = (uint64_t{1} << 28) - 1;
   return static_cast<uint64_t>(key.kind) << 56 | (static_cast<uint64_t>(key.index) & kMask) << 28 |
-         (static_cast<uint64_t>(key.microbatch) & kMask);
+         (static_cast<uint64_t>(key.number) & kMask);
 }
 
 command::ObjectKey UnpackKey(uint64_t packed) {

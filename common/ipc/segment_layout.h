@@ -99,7 +99,7 @@ struct alignas(64) ObjectRecord {
   std::atomic<uint64_t> word;  // version << 2 | ObjectState; stored last: the commit
   std::atomic<uint64_t> offset;
   std::atomic<uint64_t> size;
-  std::atomic<uint64_t> key;       // kind << 56 | index (28 bits) << 28 | microbatch (28 bits)
+  std::atomic<uint64_t> key;       // kind << 56 | index (28 bits) << 28 | number (28 bits)
   std::atomic<uint64_t> checksum;  // XXH3-64 of offset, size, key
   uint64_t reserved[3];
 };

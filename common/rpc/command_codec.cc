@@ -15,7 +15,7 @@ namespace {
 static_assert(v1::TaskKind_MAX == static_cast<int>(command::TaskKind::kForwardBackward));
 static_assert(v1::HostTaskKind_MAX == static_cast<int>(command::HostTaskKind::kCheckpoint));
 static_assert(v1::TrafficClass_MAX == static_cast<int>(command::TrafficClass::kRecovery));
-static_assert(v1::ObjectKind_MAX == static_cast<int>(command::ObjectKind::kNorm));
+static_assert(v1::ObjectKind_MAX == command::kObjectKinds - 1);
 static_assert(v1::UpdateMode_MAX == static_cast<int>(job::UpdateMode::kDeferred));
 
 using Bindings = google::protobuf::RepeatedPtrField<v1::Binding>;
@@ -143,7 +143,7 @@ void EncodeBody(const command::Transfer& transfer, v1::Command* command) {
     wire->set_commit_record(transfer.commit->record);
     wire->set_commit_kind(ToWire<v1::ObjectKind>(transfer.commit->key.kind));
     wire->set_commit_index(transfer.commit->key.index);
-    wire->set_commit_microbatch(transfer.commit->key.microbatch);
+    wire->set_commit_number(transfer.commit->key.number);
     wire->set_commit_version(transfer.commit->version);
   }
   if (transfer.expect) {
@@ -166,7 +166,7 @@ command::Transfer Decode(const v1::Transfer& wire, WireFields& read) {
     commit.record = read.Index(wire.commit_record(), "commit_record");
     commit.key.kind = read.Enumerator<command::ObjectKind>(wire.commit_kind(), "commit_kind");
     commit.key.index = read.Index(wire.commit_index(), "commit_index");
-    commit.key.microbatch = read.Index(wire.commit_microbatch(), "commit_microbatch");
+    commit.key.number = read.Index(wire.commit_number(), "commit_number");
     commit.version = wire.commit_version();
   }
   if (wire.has_expect_record()) {

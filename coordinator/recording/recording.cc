@@ -37,7 +37,7 @@ void Put(const runner::RecordsRead& event, v1::RecordedEvent* wire) {
     v1::Record* out = wire->mutable_records()->add_records();
     out->set_kind(rpc::ToWire<v1::ObjectKind>(record.key.kind));
     out->set_index(record.key.index);
-    out->set_microbatch(record.key.microbatch);
+    out->set_number(record.key.number);
     out->set_offset(record.offset.count());
     out->set_size(record.size.count());
     out->set_version(record.version);
@@ -78,8 +78,7 @@ runner::RecordsRead RecordsOf(const v1::Records& wire, rpc::WireFields& read) {
   event.generation = wire.generation();
   for (const v1::Record& in : wire.records()) {
     command::ObjectView& record = event.records.emplace_back();
-    record.key = {read.Enumerator<command::ObjectKind>(in.kind(), "kind"), in.index(),
-                  in.microbatch()};
+    record.key = {read.Enumerator<command::ObjectKind>(in.kind(), "kind"), in.index(), in.number()};
     record.offset = read.Size(in.offset(), "offset");
     record.size = read.Size(in.size(), "size");
     record.version = in.version();

@@ -112,8 +112,8 @@ class Derivation {
     return std::find(flags.begin(), flags.end(), true) != flags.end();
   }
   int Parity() const { return static_cast<int>(work_.step & 1); }
-  bool Holds(command::ObjectKind kind, int index, int microbatch = 0) const {
-    return frontier_.Holds({kind, index, microbatch}, work_.step + 1);
+  bool Holds(command::ObjectKind kind, int index, int number = 0) const {
+    return frontier_.Holds({kind, index, number}, work_.step + 1);
   }
   // Of a range of microbatches or parts.
   bool HoldsAll(command::ObjectKind kind, int index, int begin, int count) const {

@@ -57,7 +57,7 @@ absl::Status SimWorld::Start(const command::Command& command) {
     auto& carried = in_flight_[command.header.lane];
     carried = MemoryOf(copy->source).Contents(copy->source.offset, copy->size);
     if (copy->commit && copy->commit->key.kind == command::ObjectKind::kLoss) {
-      const int part = copy->commit->key.microbatch;
+      const int part = copy->commit->key.number;
       const int64_t of = static_cast<int64_t>(copy->commit->version) - 1;
       HARMONY_RETURN_IF_ERROR(ReadLoss(copy->source.device, copy->source.offset, part, of));
       carried = {{Bytes(0), copy->size, Losses(part, of)}};
@@ -248,20 +248,20 @@ absl::Status SimWorld::CompleteCopy(const command::Transfer& copy) {
   Tag tag;
   switch (key.kind) {
     case command::ObjectKind::kGradient:
-      tag = PartOf(key.index, key.microbatch, step);
+      tag = PartOf(key.index, key.number, step);
       break;
     case command::ObjectKind::kStash:
       for (int i = 0; i < plan_.microbatches_per_forward_task; ++i) {
         HARMONY_RETURN_IF_ERROR(arena_.Expect(
             copy.destination.offset + BoundarySize(key.index) * i, BoundarySize(key.index),
-            Hidden(key.index, key.microbatch * plan_.microbatches_per_forward_task + i, step)));
+            Hidden(key.index, key.number * plan_.microbatches_per_forward_task + i, step)));
       }
       break;
     case command::ObjectKind::kBoundaryGradient:
-      tag = GradientOfBoundary(key.index, key.microbatch, step);
+      tag = GradientOfBoundary(key.index, key.number, step);
       break;
     case command::ObjectKind::kLoss:
-      tag = Losses(key.microbatch, step);
+      tag = Losses(key.number, step);
       break;
     case command::ObjectKind::kParameter:
     case command::ObjectKind::kMoment1:

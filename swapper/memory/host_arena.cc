@@ -5,17 +5,8 @@
 namespace harmony::swapper {
 namespace {
 
-// Whose record is it (DESIGN section 3: single writers).
-bool WrittenBySwapper(command::ObjectKind kind) {
-  switch (kind) {
-    case command::ObjectKind::kGradient:
-    case command::ObjectKind::kStash:
-    case command::ObjectKind::kBoundaryGradient:
-    case command::ObjectKind::kLoss:
-      return true;
-    default:
-      return false;
-  }
+bool IsOurs(command::ObjectKind kind) {
+  return command::TraitsOf(kind).writer == command::ObjectWriter::kSwapper;
 }
 
 std::string Describe(int record, const command::ObjectView& view) {
@@ -64,8 +55,7 @@ absl::Status HostArena::Retire(int record) {
   HARMONY_RETURN_IF_ERROR(CheckRecordIndex(record));
   const absl::StatusOr<command::ObjectView> view = segment_->ReadRecord(record);
   // A damaged record is better free than damaged.
-  if (view.ok() && view->state != command::ObjectState::kFree &&
-      !WrittenBySwapper(view->key.kind)) {
+  if (view.ok() && view->state != command::ObjectState::kFree && !IsOurs(view->key.kind)) {
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(record, *view), ": not the swapper's to set free"));
   }
@@ -75,7 +65,7 @@ absl::Status HostArena::Retire(int record) {
 
 absl::Status HostArena::Publish(const command::Commit& commit, Bytes offset, Bytes size) {
   HARMONY_RETURN_IF_ERROR(CheckRecordIndex(commit.record));
-  if (!WrittenBySwapper(commit.key.kind)) {
+  if (!IsOurs(commit.key.kind)) {
     return absl::FailedPreconditionError(
         absl::StrCat(command::DebugString(commit.key), ": not the swapper's to commit"));
   }

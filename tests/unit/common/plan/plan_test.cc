@@ -30,7 +30,7 @@ TEST(ObjectTableLayoutTest, NumbersEveryKeyOnce) {
     EXPECT_EQ(table.IndexOf(key), i) << command::DebugString(key);
     EXPECT_TRUE(keys.insert(key).second);
   }
-  EXPECT_EQ(command::DebugString({command::ObjectKind::kStash, 2, 1}), "stash(2, microbatch 1)");
+  EXPECT_EQ(command::DebugString({command::ObjectKind::kStash, 2, 1}), "stash(2, forward task 1)");
 }
 
 TEST(LaneTableTest, NumbersEveryLaneOnce) {

@@ -26,20 +26,20 @@ constexpr char kOneStepOnTwoDevices[] = R"(
 #7 step 0 lane 6=2 copy weights 3072 B arena+1024 -> device1+29696 expect 1=0 after 11>=1
 #8 step 0 lane 0=1 forward layers 0-0 microbatch 0 w0@0 out1@1536 batch0@1024 after 1>=1 after 2>=1
 #9 step 0 lane 2=2 copy tokens 32 B arena+16160 -> device0+1280 expect 13=1 after 11>=2
-#10 step 0 lane 3=1 copy stash 256 B device0+1536 -> arena+17920 commit stash(1, microbatch 0)=1 retire 22 after 0>=1
+#10 step 0 lane 3=1 copy stash 256 B device0+1536 -> arena+17920 commit stash(1, forward task 0)=1 retire 22 after 0>=1
 #11 step 0 lane 4=1 copy boundary 256 B device0+1536 -> device1+3072 after 0>=1
 #12 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1792 batch0@1280 after 2>=2
 #13 step 0 lane 2=3 copy tokens 32 B arena+16384 -> device0+28928 expect 13=1 after 11>=2
 #14 step 0 lane 5=1 forward layers 1-1 microbatch 0 w1@0 in@3072 out2@3584 after 4>=1 after 6>=1
-#15 step 0 lane 3=2 copy stash 256 B device0+1792 -> arena+18176 commit stash(1, microbatch 1)=1 retire 23 after 0>=2
+#15 step 0 lane 3=2 copy stash 256 B device0+1792 -> arena+18176 commit stash(1, forward task 1)=1 retire 23 after 0>=2
 #16 step 0 lane 7=1 copy stash 256 B arena+17920 -> device1+25600 expect 22=1 after 3>=1
 #17 step 0 lane 4=2 copy boundary 256 B device0+1792 -> device1+3328 after 0>=2
-#18 step 0 lane 8=1 copy stash 256 B device1+3584 -> arena+18432 commit stash(2, microbatch 0)=1 retire 24 after 5>=1
+#18 step 0 lane 8=1 copy stash 256 B device1+3584 -> arena+18432 commit stash(2, forward task 0)=1 retire 24 after 5>=1
 #19 step 0 lane 2=4 copy tokens 32 B arena+16416 -> device0+29440 expect 13=1 after 11>=2
 #20 step 0 lane 9=1 copy boundary 256 B device1+3584 -> device0+29184 after 5>=1
 #21 step 0 lane 5=2 forward layers 1-1 microbatch 1 w1@0 in@3328 out2@3840 after 4>=2
 #22 step 0 lane 0=3 forward_backward layers 2-2 microbatch 0 w2@31488 g2@30208 in@29184 dx@28416 batch1@28928 loss@29952 after 1>=2 after 2>=3 after 9>=1
-#23 step 0 lane 8=2 copy stash 256 B device1+3840 -> arena+18688 commit stash(2, microbatch 1)=1 retire 25 after 5>=2
+#23 step 0 lane 8=2 copy stash 256 B device1+3840 -> arena+18688 commit stash(2, forward task 1)=1 retire 25 after 5>=2
 #24 step 0 lane 2=5 copy tokens 32 B arena+16128 -> device0+1024 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
 #25 step 0 lane 9=2 copy boundary 256 B device1+3840 -> device0+29696 after 5>=2
 #26 step 0 lane 3=3 copy boundary_commit 256 B device0+28416 -> arena+18944 commit boundary_gradient(2, microbatch 0)=1 retire 30 after 0>=3
@@ -294,7 +294,7 @@ TEST_F(DispatcherTest, ForwardTasksOfTwoMicrobatches) {
     if (copy == nullptr) continue;
     if (copy->commit && copy->commit->key.kind == command::ObjectKind::kStash) {
       EXPECT_EQ(copy->size, hidden * 2);
-      EXPECT_LT(copy->commit->key.microbatch, 2);
+      EXPECT_LT(copy->commit->key.number, 2);
     }
     if (copy->traffic == command::TrafficClass::kBoundary)
       ++sizes[copy->size.count() / hidden.count()];

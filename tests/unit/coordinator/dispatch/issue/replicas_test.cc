@@ -72,8 +72,8 @@ class ReplicasTest : public ::testing::Test {
       if (!copy->commit) return "";
       const command::ObjectKey& key = copy->commit->key;
       if (key.kind == command::ObjectKind::kGradient)
-        return absl::StrCat("G", key.index, "/", key.microbatch, " ");
-      if (key.kind == command::ObjectKind::kLoss) return absl::StrCat("L", key.microbatch, " ");
+        return absl::StrCat("G", key.index, "/", key.number, " ");
+      if (key.kind == command::ObjectKind::kLoss) return absl::StrCat("L", key.number, " ");
       return key.kind == command::ObjectKind::kBoundaryGradient ? "D " : "";
     }
     const auto& host = std::get<command::HostTask>(command.body);
@@ -133,7 +133,7 @@ TEST_F(ReplicasTest, ReplicasOnOneDeviceFollowEachOther) {
     for (const command::Command& command : commands) {
       if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
         if (copy->commit && copy->commit->key.kind == command::ObjectKind::kGradient &&
-            copy->commit->key.microbatch == 0) {
+            copy->commit->key.number == 0) {
           copied[copy->commit->key.index] = command.header.signal_value;
         }
         if (copy->traffic == command::TrafficClass::kWeights) ++loads[copy->expect->record];
