@@ -72,6 +72,14 @@ bool HasStatistics(const ModelSpec& model) {
   return false;
 }
 
+std::vector<int> BlocksCompletedBy(const ModelSpec& model, LayerRange layers) {
+  std::vector<int> blocks;
+  for (int block = static_cast<int>(model.blocks.size()) - 1; block >= 0; --block) {
+    if (layers.contains(CompletingLayer(model, block))) blocks.push_back(block);
+  }
+  return blocks;
+}
+
 const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix) {
   for (const TensorSpec& tensor : block.tensors) {
     if (tensor.name == suffix || absl::EndsWith(tensor.name, absl::StrCat(".", suffix))) {

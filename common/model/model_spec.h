@@ -182,6 +182,14 @@ struct ModelSpec {
 
 bool HasStatistics(const ModelSpec& model);
 
+// The layer whose backward completes a block's gradient: the first that refers to it.
+inline int CompletingLayer(const ModelSpec& model, int block) {
+  return model.references[model.blocks[block].references.front()].layer;
+}
+// The blocks whose gradients are complete when the backward of these layers is, in the order in
+// which it completes them.
+std::vector<int> BlocksCompletedBy(const ModelSpec& model, LayerRange layers);
+
 // The tensor of a block whose name ends with ".<suffix>" (or is it), e.g. "attn.c_attn.weight";
 // null when there is none.
 const TensorSpec* FindTensor(const ParamBlock& block, absl::string_view suffix);

@@ -166,6 +166,10 @@ absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan);
 // The backward group of a layer. REQUIRES: groups that cover it.
 const LayerGroup& BackwardGroupOf(const Plan& plan, int layer);
 LayerGroup& BackwardGroupOf(Plan& plan, int layer);
+// In how many parts a block's gradients leave the devices, from each group that refers to it.
+inline int PartsOfBlock(const model::ModelSpec& model, const Plan& plan, int block) {
+  return BackwardGroupOf(plan, model::CompletingLayer(model, block)).gradient_parts;
+}
 
 // Gradients of a tied block leave in as many parts from all groups that refer to it: the most of
 // any of them.
@@ -208,8 +212,8 @@ std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last);
 std::vector<int> ReferencesOf(const model::ModelSpec& model, model::LayerRange layers);
 std::vector<int> BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward);
 
-// Bytes per step of each class that any execution of the plan must move over CPU-GPU links
-// (section 7): the yardstick beside the measured counters.
+// Bytes per step of each class that any execution of the plan must move over CPU-GPU links: the
+// yardstick beside the measured counters.
 struct MinimalSwap {
   Bytes weights, gradients, stash, boundary_commit;
   Bytes tokens;  // batch inputs, by every task that reads them

@@ -297,8 +297,7 @@ void SimWorld::SetBlock(int block, uint64_t version, command::ObjectState state)
 absl::Status SimWorld::CheckGradients(const command::HostTask& task, int64_t step) const {
   // All parts of all references, in the order that makes the sum.
   const std::vector<int>& references = model_.blocks[task.block].references;
-  const int layer = model_.references[references.front()].layer;
-  const int parts = plan::BackwardGroupOf(plan_, layer).gradient_parts;
+  const int parts = plan::PartsOfBlock(model_, plan_, task.block);
   auto next = task.gradient_records.begin();
   for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
     for (int part = 0; part < parts; ++part, ++next) {

@@ -84,10 +84,7 @@ void StepBuilder::AddHostTasks(const recovery::StepWork& work) {
     for (int64_t execution : backward_executions_[g]) {
       if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);
     }
-    // Blocks whose gradients are complete with this group's: a tied one's with its first reference.
-    for (int block = static_cast<int>(model_.blocks.size()) - 1; block >= 0; --block) {
-      const int layer = model_.references[model_.blocks[block].references.front()].layer;
-      if (!plan_.backward_groups[g].layers.contains(layer)) continue;
+    for (int block : model::BlocksCompletedBy(model_, plan_.backward_groups[g].layers)) {
       if (eager_) {
         AddUpdate(block, after);
       } else if (plan_.clip && work.scalars) {

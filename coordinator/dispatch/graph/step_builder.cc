@@ -281,10 +281,7 @@ void StepBuilder::AddInputs(int64_t execution_id, int position,
     const int boundary = plan::StashBoundary(plan_.backward_groups[execution.group]);
     add(NodeKind::kStashIn, StashMaker(boundary, m));
   }
-  const bool chained = execution.kind == ExecutionKind::kBackward
-                           ? execution.has_output_gradient
-                           : execution.has_input && execution.kept_input < 0;
-  if (!chained) return;
+  if (!execution.chained()) return;
   const NodeKind kind =
       execution.kind == ExecutionKind::kBackward ? NodeKind::kGradientIn : NodeKind::kInputIn;
   const int64_t producer = ProducerOf(execution, m);

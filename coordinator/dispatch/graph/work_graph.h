@@ -98,7 +98,12 @@ struct GroupExecution {
   std::vector<int> inputs;       // batch inputs that its layers read
   std::vector<Bytes> inputs_at;  // where they lie in a slot of `in`
   bool has_loss = false, has_input = false, has_output_gradient = false, has_input_gradient = false;
-  int kept_input = -1;   // the input is read in the kept place of this boundary's stash
+  int kept_input = -1;  // the input is read in the kept place of this boundary's stash
+  // Its tasks take what another execution of the step passes on, microbatch by microbatch: the
+  // input, or the gradient of the output.
+  bool chained() const {
+    return kind == ExecutionKind::kBackward ? has_output_gradient : has_input && kept_input < 0;
+  }
   int activations = -1;  // the backward group whose activations this forward leaves, or its own
   int slots = 1;         // of each streaming kind
 

@@ -347,8 +347,7 @@ command::Transfer CommandWriter::GradientOut(const Node& node, Bytes slot, Placi
 std::vector<int> CommandWriter::GradientRecords(int block) const {
   std::vector<int> records;
   const std::vector<int>& references = model_.blocks[block].references;
-  const int first = model_.references[references.front()].layer;
-  const int parts = plan::BackwardGroupOf(plan_, first).gradient_parts;
+  const int parts = plan::PartsOfBlock(model_, plan_, block);
   for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
     for (int part = 0; part < parts; ++part) {
       records.push_back(Record({command::ObjectKind::kGradient, *reference, part}));

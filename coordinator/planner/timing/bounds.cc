@@ -33,9 +33,8 @@ class RelaxedStep {
     for (const plan::StashSpec& stash : plan::StashesOf(plan)) {
       stash_[stash.boundary] = stash.kept ? stash.group : kOnHost;
     }
-    for (const model::ParamBlock& block : model.blocks) {
-      const int layer = model.references[block.references.front()].layer;
-      parts_.push_back(plan::BackwardGroupOf(plan, layer).gradient_parts);
+    for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+      parts_.push_back(plan::PartsOfBlock(model, plan, block));
     }
   }
 
@@ -198,9 +197,6 @@ class RelaxedStep {
     Done& done = done_[v];
     const auto duration = [&](bool first, bool last) { return Duration(execution, first, last); };
     const Nanos middle = duration(false, false);
-    const bool chained = execution.kind == dispatch::ExecutionKind::kBackward
-                             ? execution.has_output_gradient
-                             : execution.has_input && execution.kept_input < 0;
     const Nanos gradient_out = costs_.HiddenOut(execution.layers.first, execution.device, 1);
     // Tasks, like the one in the middle.
     const int more = execution.shard_count / task_microbatches - count;
@@ -229,7 +225,7 @@ class RelaxedStep {
         from = std::max(from, device.stream.Run(std::max(slot, StashMade(boundary, m)),
                                                 costs_.HiddenIn(boundary, execution.device, 1)));
       }
-      if (chained) from = std::max(from, Arrival(v, m, slot));
+      if (execution.chained()) from = std::max(from, Arrival(v, m, slot));
       if (!fresh) from = std::max(from, done.out[task - execution.slots]);
       const bool begins = task % part == 0, ends = (task + 1) % part == 0;
       const bool stores = ends && execution.sum.given_to < 0;
@@ -400,9 +396,7 @@ class RelaxedStep {
       for (int shard = 0; shard < shards; ++shard) {
         gradients = std::max(gradients, done_[v + static_cast<size_t>(shard)].gradients);
       }
-      for (int block = blocks - 1; block >= 0; --block) {
-        const int layer = model_.references[model_.blocks[block].references.front()].layer;
-        if (!execution.layers.contains(layer)) continue;
+      for (int block : model::BlocksCompletedBy(model_, execution.layers)) {
         if (eager_) HostRun(gradients, UpdateOf(block));
         if (!eager_ && plan_.clip) HostRun(gradients, costs_.Norm(block, parts_[block]));
       }
