@@ -1,7 +1,7 @@
 #pragma once
 
 // The shared host segment: one anonymous file (memfd) that every process maps, and the single
-// source of truth after any death (DESIGN sections 3 and 4; docs/segment.md tells its bytes).
+// source of truth after any death (docs/segment.md tells its bytes).
 //
 // Who does what: the supervisor creates it and passes the descriptor on; the coordinator allocates
 // and releases jobs and begins generations; each record and each semaphore has one writer, named by

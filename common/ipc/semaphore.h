@@ -1,6 +1,6 @@
 #pragma once
 
-// Timeline semaphores: monotonic counters in shared memory (DESIGN section 4).
+// Timeline semaphores: monotonic counters in shared memory.
 //
 // A semaphore has exactly one signaller and any number of waiters, in any processes. Values only
 // rise within a bank's life. Killing a waiter or the signaller at any instruction leaves a usable

@@ -1,6 +1,6 @@
 #pragma once
 
-// The job file (YAML, DESIGN section 10) and the other texts of a JobSpec. No file is read here.
+// The job file (YAML) and the other texts of a JobSpec. No file is read here.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The job file (DESIGN section 10), parsed and checked. PURE data; the YAML reader is job_file.h.
+// The job file, parsed and checked. PURE data; the YAML reader is job_file.h.
 
 #include <cstdint>
 #include <map>
@@ -87,7 +87,8 @@ struct JobSpec {
   // What `virtual_replicas: auto` is: the largest power of two up to 16 that leaves whole
   // microbatches to each; of size `microbatch`, or (0) of the job's, where it has one.
   int AutoReplicas(int64_t microbatch = 0) const;
-  // True when gradients must all be committed before any update (section 3).
+  // True when all gradients must be committed before any update: the norm of all of them is needed
+  // first, or the job wants it.
   bool DeferredUpdates() const { return update == UpdateMode::kDeferred || max_grad_norm > 0; }
 };
 

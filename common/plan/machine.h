@@ -59,8 +59,8 @@ struct MachineSpec {
   std::function<Bytes(Bytes arena)> segment_for;
 };
 
-// Parses a device string (DESIGN section 8); several may be joined with ';' or spaces.
-// InvalidArgument names the key or number that is wrong.
+// Parses a device string, "sim*2:mem=2GiB,flops=20G" or "cuda:0,mem=20GiB"; several may be joined
+// with ';' or spaces. InvalidArgument names the key or number that is wrong.
 absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec);
 std::string ToString(const DeviceSpec& device);
 // All of a machine, joined with ';'.

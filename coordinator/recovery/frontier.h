@@ -74,7 +74,8 @@ struct StepWork {
 // add up a part with it; where that gradient is missing, the shards of the group above that make it
 // (the forward tasks) run again. So one device may be groups ahead of another, and keeps its lead.
 // What devices kept is forgotten: the forward that makes it runs again. Internal when a group would
-// have to run whose old weights are gone: the records then contradict the rules of section 3.
+// have to run whose old weights are gone: updates begin when all that needs the old weights is
+// committed, so such records contradict one another.
 absl::StatusOr<StepWork> DeriveStepWork(const model::ModelSpec& model, const plan::Plan& plan,
                                         const plan::ArenaLayout& layout, const Frontier& frontier,
                                         int64_t step);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The crash-consistent update of one block in the shared segment (DESIGN section 3).
+// The crash-consistent update of one block in the shared segment.
 //
 //   parameter clean(t): headers of all chunk cursors are written, position 0; moments, then the
 //     parameter turn updating(t+1)

@@ -1,6 +1,6 @@
 #pragma once
 
-// The rules of output_dir (DESIGN section 10): run.json says which run it holds; the same run
+// The rules of output_dir: run.json says which run it holds; the same run
 // continues from its newest valid checkpoint or is finished, another run is refused.
 
 #include <cstdint>
