@@ -3,9 +3,9 @@
 
   tests/tidy/clang_tidy.py              files that changed since they were found clean
   tests/tidy/clang_tidy.py --all        every file
-  tests/tidy/clang_tidy.py FILE...      these
+  tests/tidy/clang_tidy.py FILE...      what these are compiled in, headers too
 
-A file is clean for as long as its text, that of the headers of this project that it includes (directly or not), its
+What is checked is what is compiled: sources, and the files in which CMake puts several of a library together. A file is clean for as long as its text, that of the headers of this project that it includes (directly or not), its
 compile command and .clang-tidy stay: a hash of all of these under .cache/clang-tidy/ says so. Needs the compile
 commands of the release build (build/compile_commands.json). Prints what clang-tidy prints; exits 1 on any warning.
 """
@@ -23,7 +23,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "clang-tidy"
 TOOL = "clang-tidy-14"
-PRODUCT = ("client/", "common/", "coordinator/", "swapper/", "worker/")
+PRODUCT = re.compile("(build/)?(client|common|coordinator|swapper|worker)/")
 # Thread-safety warnings are clang's own; the compile commands are gcc's.
 EXTRA = ["-Wthread-safety", "-Wno-unknown-warning-option"]
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -39,7 +39,8 @@ def text_of(path):
 
 @functools.lru_cache(maxsize=None)
 def includes_of(path):
-    return tuple(i for i in INCLUDE.findall(text_of(path)) if text_of(i) is not None)
+    included = (i.removeprefix(f"{ROOT}/") for i in INCLUDE.findall(text_of(path)))
+    return tuple(i for i in included if text_of(i) is not None)
 
 
 def all_of(path):
@@ -57,7 +58,7 @@ def key_of(path, command, common):
     hashed = hashlib.sha256(common)
     hashed.update(command.replace(str(ROOT), "").encode())
     for each in all_of(path):
-        hashed.update(each.encode() + b"\0" + text_of(each).encode() + b"\0")
+        hashed.update(each.encode() + b"\0" + text_of(each).replace(str(ROOT), "").encode() + b"\0")
     return hashed.hexdigest()
 
 
@@ -72,10 +73,11 @@ def check(path):
 def main(arguments):
     commands = json.loads((ROOT / "build/compile_commands.json").read_text())
     by_path = {os.path.relpath(c["file"], ROOT): c["command"] for c in commands}
-    paths = sorted(p for p in by_path if p.startswith(PRODUCT))
-    named = [a for a in arguments if not a.startswith("-")]
+    paths = sorted(p for p in by_path if PRODUCT.match(p))
+    named = {a for a in arguments if not a.startswith("-")}
+    paths = [p for p in paths if not named or named & set(all_of(p))]
     common = (ROOT / ".clang-tidy").read_bytes() + " ".join([TOOL, *EXTRA]).encode()
-    keys = {p: key_of(p, by_path[p], common) for p in named or paths}
+    keys = {p: key_of(p, by_path[p], common) for p in paths}
     CACHE.mkdir(parents=True, exist_ok=True)
     everything = bool(named) or "--all" in arguments
     due = [p for p, key in keys.items() if everything or not (CACHE / key).exists()]
