@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/document/yaml_document.h"
+#include "common/job/job_check.h"
 #include "common/job/job_keys.h"
 #include "common/job/key_aliases.h"
 #include "common/model/model_config.h"
@@ -314,7 +315,7 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
     if (relative && overrides.absolute_paths_only) return IsRelative(name, value);
     HARMONY_RETURN_IF_ERROR(key.read(key, value, job));
   }
-  HARMONY_RETURN_IF_ERROR(CheckJob(job, path));
+  HARMONY_RETURN_IF_ERROR_CTX(CheckJob(job), path);
   return job;
 }
 

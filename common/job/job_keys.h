@@ -59,7 +59,4 @@ const JobKey* FindJobKey(absl::string_view name);
 // (with the nearest known one).
 absl::Status UnknownJobKey(absl::string_view name, absl::string_view origin);
 
-// Checks that need several keys.
-absl::Status CheckJob(const JobSpec& job, absl::string_view where);
-
 }  // namespace harmony::job

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/document/strict_json.h"
+#include "common/job/job_check.h"
 #include "common/job/job_file.h"
 #include "common/job/job_keys.h"
 
@@ -142,7 +143,7 @@ absl::StatusOr<JobSpec> JobSpecFromJson(absl::string_view json, absl::string_vie
   for (const auto& [name, value] : parsed.items()) {
     if (FindJobKey(name) == nullptr) return UnknownJobKey(name, where);
   }
-  HARMONY_RETURN_IF_ERROR(CheckJob(job, where));
+  HARMONY_RETURN_IF_ERROR_CTX(CheckJob(job), where);
   return job;
 }
 

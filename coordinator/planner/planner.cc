@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/job/job_check.h"
 #include "common/model/model_sizes.h"
 #include "coordinator/planner/fit/fit_advice.h"
 #include "coordinator/planner/fit/given_plan.h"
@@ -26,7 +27,7 @@ MoveRules RulesOf(const job::JobSpec& job, const PlanBuilder& builder) {
   rules.forward_task_sizes = builder.ForwardTaskSizes();
   SetDeviceChoices(builder.DeviceChoices(), &rules);
   rules.groups = job.layer_groups.empty();
-  rules.update = job.update == job::UpdateMode::kAuto && job.max_grad_norm == 0;
+  rules.update = job.update == job::UpdateMode::kAuto && !job.DeferredUpdates();
   rules.stash = job.stash;
   // Of some models it is not known what a forward leaves for its backward.
   const int64_t samples = builder.Blank().microbatch_size;
@@ -450,7 +451,8 @@ absl::Status HoldAgainstNone(const model::ModelSpec& model, const job::JobSpec& 
 absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::JobSpec& job,
                                     const plan::MachineSpec& machine,
                                     const PlannerOptions& options) {
-  HARMONY_RETURN_IF_ERROR(CheckKeys(job, machine));
+  HARMONY_RETURN_IF_ERROR(job::CheckJob(job));
+  if (machine.devices.empty()) return absl::InvalidArgumentError("devices: there is none");
   const dispatch::CostFactory costs =
       options.costs ? options.costs : dispatch::AnalyticCostFactory(model, machine.devices);
   const int64_t size = options.given != nullptr      ? options.given->microbatch_size

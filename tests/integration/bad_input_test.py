@@ -27,7 +27,10 @@ class BadInputTest(harness.Scratch):
             "wrong type": ({"max_steps": "many"}, ["max_steps"]),
             "negative": ({"learning_rate": -1}, ["learning_rate"]),
             "not built yet": ({"eval_data": "x"}, ["eval_data"]),
-            "does not divide": ({"micro_batch_size": 3}, ["micro_batch_size", "3", "8"]),
+            "does not divide": (
+                {"micro_batch_size": 3}, ["does-not-divide.yaml: micro_batch_size 3", "8", "nearest that do: 2 and 4"]),
+            "clipped too late": (
+                {"update": "eager", "max_grad_norm": 1}, ["clipped-too-late.yaml: update: eager", "max_grad_norm"]),
             "missing data": ({"data": {"path": "/nowhere/data.txt", "format": "text-bytes"}}, ["/nowhere/data.txt"]),
             "missing model": ({"model_name_or_path": "/nowhere/model"}, ["/nowhere/model"]),
             "unknown optimizer": ({"optim": "adam"}, ["optim", "adamw"]),
@@ -151,6 +154,9 @@ class BadInputTest(harness.Scratch):
             "another shape": ({"model_name_or_path": str(wider)}, ["model.safetensors", "shape"]),
             "beyond the end": ({"max_steps": 3}, ["max_steps"]),
             "another microbatch": ({"micro_batch_size": 4}, ["micro_batch_size 2"]),
+            "a batch of no whole microbatches": (
+                {"global_batch_size": 5, "micro_batch_size": "auto"}, ["checkpoint-4: was made with micro_batch_size 2"]),
+            "a batch of unequal replicas": ({"global_batch_size": 12}, ["checkpoint-4: was made with virtual_replicas 4"]),
         }
         base = {"optim": "sgd", "learning_rate": 0.1, "resume_from_checkpoint": str(checkpoint), "max_steps": 6}
         for name, (change, words) in cases.items():

@@ -17,7 +17,7 @@ harmony_test(bounds_test
   DEPS harmony_planner LABELS pure)
 harmony_test(planner_test
   SOURCES coordinator/planner/fit/fit_advice_test.cc coordinator/planner/fit/given_plan_test.cc
-          coordinator/planner/planner_test.cc coordinator/planner/profile_plan_test.cc
+          coordinator/planner/fit/input_check_test.cc coordinator/planner/planner_test.cc coordinator/planner/profile_plan_test.cc
           coordinator/planner/report/bottleneck_test.cc
           common/plan/plan_json_test.cc
   DEPS harmony_planner LABELS pure long)

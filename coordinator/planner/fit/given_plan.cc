@@ -41,18 +41,16 @@ absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
   if (job.virtual_replicas > 0 && given.replicas != job.virtual_replicas) {
     return wrong("replicas", given.replicas, "virtual_replicas", job.virtual_replicas);
   }
-  if (job.global_batch_size % given.microbatch_size != 0 ||
-      job.global_batch_size / given.microbatch_size != given.num_microbatches) {
+  if (given.global_batch() != job.global_batch_size) {
     return wrong("num_microbatches, times micro_batch_size", given.global_batch(),
                  "global_batch_size", job.global_batch_size);
-  }
-  const bool eager = given.update == job::UpdateMode::kEager;
-  if (eager && job.max_grad_norm > 0) {
-    return absl::InvalidArgumentError("update: eager, but the job clips gradients (max_grad_norm)");
   }
   if (job.update != job::UpdateMode::kAuto && job.update != given.update) {
     return absl::InvalidArgumentError(
         absl::StrCat("update: ", ToString(given.update), ", but the job says the other (update)"));
+  }
+  if (given.update == job::UpdateMode::kEager && job.DeferredUpdates()) {
+    return absl::InvalidArgumentError("update: eager, but the job clips gradients (max_grad_norm)");
   }
   return absl::OkStatus();
 }

@@ -8,30 +8,6 @@
 
 namespace harmony::planner {
 
-absl::Status CheckKeys(const job::JobSpec& job, const plan::MachineSpec& machine) {
-  if (machine.devices.empty()) return absl::InvalidArgumentError("devices: there is none");
-  if (job.mode != "auto" && job.mode != "harmony-pp" && job.mode != "harmony-dp") {
-    return absl::UnimplementedError(
-        absl::StrCat("mode: ", job.mode, " is not built yet; use auto, harmony-pp or harmony-dp"));
-  }
-  if (job.micro_batch_size > 0 && job.global_batch_size % job.micro_batch_size != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("micro_batch_size: ", job.micro_batch_size,
-                                                   " does not divide global_batch_size ",
-                                                   job.global_batch_size));
-  }
-  const int64_t microbatches = job.global_batch_size / std::max<int64_t>(job.micro_batch_size, 1);
-  if (job.virtual_replicas > 0 && microbatches % job.virtual_replicas != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("virtual_replicas: ", job.virtual_replicas,
-                                                   " does not divide the ", microbatches,
-                                                   " microbatches of a step"));
-  }
-  if (job.update == job::UpdateMode::kEager && job.max_grad_norm > 0) {
-    return absl::InvalidArgumentError(
-        "update: eager updates cannot be clipped (max_grad_norm): use auto or deferred");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckTimes(const model::ModelSpec& model, const job::JobSpec& job,
                         const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
                         int64_t microbatch) {

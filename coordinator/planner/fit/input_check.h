@@ -12,10 +12,6 @@
 
 namespace harmony::planner {
 
-// Keys of the job that do not go together, or not with the machine. InvalidArgument (or
-// Unimplemented) with the key.
-absl::Status CheckKeys(const job::JobSpec& job, const plan::MachineSpec& machine);
-
 // A step must not take longer than times can count: all that it does, one after the other, each
 // layer a group of its own. `microbatch`: samples of one.
 absl::Status CheckTimes(const model::ModelSpec& model, const job::JobSpec& job,

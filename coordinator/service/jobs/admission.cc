@@ -18,6 +18,7 @@
 #include "common/io/model_graphs.h"
 #include "common/io/weight_map.h"
 #include "common/ipc/segment.h"
+#include "common/job/job_check.h"
 #include "common/job/job_file.h"
 #include "common/job/parameter_rules.h"
 #include "common/model/known_keys.h"
@@ -154,16 +155,16 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
                                                    "directory that `harmony export` makes of it, "
                                                    "with init: pretrained"));
   };
-  const int64_t micro = made.micro_batch_size;
-  if (micro < 1 || job.global_batch_size % micro != 0 || wanted.micro_batch_size != micro) {
+  job::JobSpec named = job;  // as if it named what the checkpoint fixes, one key after the other
+  const auto refused = [&] { return !job::CheckJob(named).ok(); };
+  const int64_t micro = named.micro_batch_size = made.micro_batch_size;
+  if (micro < 1 || wanted.micro_batch_size != micro || refused()) {
     return cannot("micro_batch_size", micro);
   }
-  const int replicas = made.virtual_replicas;
-  if ((job.global_batch_size / micro) % replicas != 0 || wanted.virtual_replicas != replicas) {
-    return cannot("virtual_replicas", replicas);
-  }
-  if (wanted.gradient_dtype != made.gradient_dtype ||
-      (made.gradient_dtype != DType::kF32 && !job.bf16)) {
+  const int replicas = named.virtual_replicas = made.virtual_replicas;
+  if (wanted.virtual_replicas != replicas || refused()) return cannot("virtual_replicas", replicas);
+  named.gradient_dtype = made.gradient_dtype;
+  if (wanted.gradient_dtype != made.gradient_dtype || refused()) {
     return cannot("gradient_dtype", PrecisionName(made.gradient_dtype));
   }
   *resolved = made;
