@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/job/job_check.h"
 #include "coordinator/planner/fit/device_need.h"
 #include "coordinator/planner/host_memory_error.h"
 
@@ -98,9 +99,11 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
                              : "",
       "; ", FormatBytesExact(missing), " missing. It fits with mem=",
       machine.devices[need->device].MemoryFor(room_of(*need)).count());
+  job::JobSpec advised = job;
+  advised.virtual_replicas = division.replicas;
   const int64_t smaller = Smaller(microbatch, /*divisors=*/true, [&](int64_t size) {
-    return job.global_batch_size % (size * std::max(division.replicas, 1)) == 0 &&
-           Fits(model, job, machine, size, division, finest);
+    advised.micro_batch_size = size;  // what is advised must be taken
+    return job::CheckJob(advised).ok() && Fits(model, job, machine, size, division, finest);
   });
   if (smaller > 0) absl::StrAppend(&text, ", or with micro_batch_size: ", smaller);
   const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& other) {

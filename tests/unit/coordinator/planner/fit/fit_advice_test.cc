@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
 #include "coordinator/planner/search/moves.h"
@@ -15,6 +16,7 @@ namespace harmony::planner {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string NumberAfter(const std::string& text, absl::string_view before) {
   const size_t at = text.find(before.data(), 0, before.size());
@@ -55,6 +57,19 @@ TEST(FitTest, SmallerMicrobatchesAndShorterSequencesFitAsIsSaid) {
   EXPECT_TRUE(PlanQuickly(Gpt2(shorter.sequence_length), shorter, machine).ok()) << message;
   shorter.sequence_length *= 2;
   EXPECT_FALSE(PlanQuickly(Gpt2(shorter.sequence_length), shorter, machine).ok()) << message;
+}
+
+// A job file would refuse it: half the size makes twice the microbatches.
+TEST(FitTest, SmallerMicrobatchesAreNotAdvisedWhereAJobMayHaveNoMore) {
+  job::JobSpec job = Gpt2Job();
+  job.micro_batch_size = 32;
+  job.global_batch_size = 32 * limits::kMostMicrobatches;
+  job.sequence_length = 512;
+  const absl::Status status =
+      DeviceTooSmall(Gpt2(512), job, Machine("sim*2:mem=512MiB"), 32, {}, {}, Gpt2);
+  ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("sequence_length: "));
+  EXPECT_THAT(status.message(), Not(HasSubstr("micro_batch_size: ")));
 }
 
 // Memory counts what forward tasks of several microbatches take.
