@@ -23,13 +23,6 @@ constexpr double kWorthIt = 30;
 constexpr double kGuessedFlops = 40e9, kGuessedGpuFlops = 50e12;
 constexpr char kPrefix[] = "speeds-";  // of cached ones
 
-// One of the devices is not told how fast it is; no GPU is.
-bool LeavesSpeedsOpen(const std::vector<plan::DeviceSpec>& devices) {
-  return absl::c_any_of(devices, [&](const plan::DeviceSpec& device) {
-    return !plan::HasSpeeds(device) || (devices.size() > 1 && device.p2p.value == 0);
-  });
-}
-
 // Forward, recompute and backward of every sample.
 bool IsWorthIt(const model::ModelSpec& model, const job::JobSpec& job, double flops) {
   double forward = 0;  // of a step
@@ -118,7 +111,7 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
                                               const v1::SubmitRequest& request,
                                               const Cluster& cluster, CalibrateWhen when,
                                               const std::function<void(const std::string&)>& say) {
-  if (!job.calibrate || !request.profile().empty() || !LeavesSpeedsOpen(cluster.specs)) {
+  if (!job.calibrate || !request.profile().empty() || plan::AllSpeedsGiven(cluster.specs)) {
     if (job.recalibrate) {
       say(request.profile().empty()
               ? "--recalibrate: nothing is to be measured, for the devices have all their speeds"

@@ -234,6 +234,12 @@ bool HasSpeeds(const DeviceSpec& device) {
   return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0;
 }
 
+bool AllSpeedsGiven(const std::vector<DeviceSpec>& devices) {
+  return absl::c_all_of(devices, [&](const DeviceSpec& device) {
+    return HasSpeeds(device) && (device.p2p.value > 0 || devices.size() == 1);
+  });
+}
+
 BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices) {
   const auto given =
       absl::c_find_if(devices, [](const DeviceSpec& device) { return device.host.value > 0; });

@@ -67,6 +67,9 @@ std::string ToString(const DeviceSpec& device);
 std::string ToString(const std::vector<DeviceSpec>& devices);
 // Whether arithmetic and the links to the host are paced.
 bool HasSpeeds(const DeviceSpec& device);
+// Whether these are of each device and, where there are several, so are their links to each other.
+// Of GPUs nothing is. Otherwise times are measured, or rest on guesses.
+bool AllSpeedsGiven(const std::vector<DeviceSpec>& devices);
 // As given with any of the devices; 0: with none.
 BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices);
 // Of a host that nothing is known of.

@@ -172,8 +172,10 @@ class Planning {
     if (job_.micro_batch_size == 0 && options_.microbatch_size > 0) {
       return {options_.microbatch_size};
     }
+    // Links between devices do not count: the size must not depend on whether there are any.
+    const bool known = absl::c_all_of(machine_.devices, plan::HasSpeeds);
     return MicrobatchSizes(model_, job_, machine_, division, costs_,
-                           AllSpeedsGiven(machine_) || (options_.costs && !options_.rough));
+                           known || (options_.costs && !options_.rough));
   }
 
   // What is found where no devices share a link: there few devices stand for all, so that far more

@@ -1,11 +1,13 @@
 #include "coordinator/planner/report/basis.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace harmony::planner {
 namespace {
@@ -15,9 +17,13 @@ std::string MissingSpeeds(const std::vector<plan::DeviceSpec>& devices) {
   std::vector<std::string> missing;
   bool any = false;
   for (const plan::DeviceSpec& device : devices) {
-    const std::pair<const char*, double> speeds[] = {
-        {"flops=", device.flops.value}, {"h2d=", device.h2d.value}, {"d2h=", device.d2h.value}};
-    for (const auto& [name, value] : speeds) {
+    const std::pair<const char*, double> speeds[] = {{"flops=", device.flops.value},
+                                                     {"h2d=", device.h2d.value},
+                                                     {"d2h=", device.d2h.value},
+                                                     {"p2p=", device.p2p.value}};
+    // A single device has nobody to copy to.
+    const size_t count = std::size(speeds) - (devices.size() == 1 ? 1 : 0);
+    for (const auto& [name, value] : absl::MakeSpan(speeds, count)) {
       any |= value > 0;
       if (value > 0) continue;
       missing.push_back(absl::StrCat(name, " of device ", device.ordinal));
@@ -33,12 +39,8 @@ std::string MissingSpeeds(const std::vector<plan::DeviceSpec>& devices) {
 
 }  // namespace
 
-bool AllSpeedsGiven(const plan::MachineSpec& machine) {
-  return std::all_of(machine.devices.begin(), machine.devices.end(), plan::HasSpeeds);
-}
-
 std::string BasisOfSpeeds(const plan::MachineSpec& machine) {
-  if (AllSpeedsGiven(machine)) {
+  if (plan::AllSpeedsGiven(machine.devices)) {
     return plan::HostRate(machine.devices).value > 0
                ? "modelled: the speeds given for the devices and the host"
                : "modelled: the speeds given for the devices; the host's is a guess (4 GB/s; host= "

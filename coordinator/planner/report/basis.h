@@ -8,7 +8,6 @@
 
 namespace harmony::planner {
 
-bool AllSpeedsGiven(const plan::MachineSpec& machine);
 // "modelled: the speeds given for the devices ...", or which of them are guesses.
 std::string BasisOfSpeeds(const plan::MachineSpec& machine);
 

@@ -44,10 +44,4 @@ absl::StatusOr<Forecast> MakeForecast(const model::ModelSpec& model, const plan:
   return forecast;
 }
 
-bool AllPaced(const std::vector<plan::DeviceSpec>& devices) {
-  return std::all_of(devices.begin(), devices.end(), [&](const plan::DeviceSpec& device) {
-    return plan::HasSpeeds(device) && (device.p2p.value > 0 || devices.size() == 1);
-  });
-}
-
 }  // namespace harmony::service

@@ -25,7 +25,4 @@ struct Forecast {
 absl::StatusOr<Forecast> MakeForecast(const model::ModelSpec& model, const plan::Plan& plan,
                                       const dispatch::CostModel& costs, int threads);
 
-// Whether AnalyticCosts are true of these devices: arithmetic and links are all paced.
-bool AllPaced(const std::vector<plan::DeviceSpec>& devices);
-
 }  // namespace harmony::service

@@ -52,7 +52,7 @@ ipc::SegmentJob AllocationOf(const store::JobRecord& record, const RunSetup& set
 
 // Where the machine's speeds are known, or were measured.
 std::optional<Forecast> ForecastOf(const RunSetup& setup, const plan::MachineSpec& machine) {
-  if (setup.profile == nullptr && !AllPaced(machine.devices)) return std::nullopt;
+  if (setup.profile == nullptr && !plan::AllSpeedsGiven(machine.devices)) return std::nullopt;
   const std::unique_ptr<const dispatch::CostModel> costs = dispatch::MakeCosts(
       setup.profile.get(), setup.replan.calibration, setup.model, setup.plan, machine.devices);
   absl::StatusOr<Forecast> forecast =

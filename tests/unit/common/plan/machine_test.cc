@@ -42,6 +42,15 @@ TEST(ParseDevicesTest, TheHostOfPacedDevicesIsPaced) {
   EXPECT_EQ(PacedHostRate(*ParseDevices("sim*2:mem=1GiB,flops=1G,host=1GB/s")).value, 1e9);
 }
 
+TEST(ParseDevicesTest, AllSpeedsAreArithmeticAndAllLinks) {
+  EXPECT_TRUE(AllSpeedsGiven(*ParseDevices("sim:mem=1MiB,flops=1M,h2d=1GB/s,d2h=1GB/s")));
+  EXPECT_FALSE(AllSpeedsGiven(*ParseDevices("sim*2:mem=1MiB,flops=1M,h2d=1GB/s,d2h=1GB/s")));
+  EXPECT_TRUE(
+      AllSpeedsGiven(*ParseDevices("sim*2:mem=1MiB,flops=1M,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s")));
+  EXPECT_FALSE(AllSpeedsGiven(*ParseDevices("sim:mem=1MiB,h2d=1GB/s,d2h=1GB/s")));
+  EXPECT_FALSE(AllSpeedsGiven(*ParseDevices("cuda:0")));
+}
+
 TEST(ParseDevicesTest, PrintedDevicesParseToThemselves) {
   for (const char* text : {"sim:mem=256MiB", "sim:mem=1GiB,flops=1.5T,h2d=800MiB/s", "cuda:3",
                            "cuda:1,mem=20GiB", "sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=left0",

@@ -449,7 +449,9 @@ TEST(PlannerTest, SaysWhichSpeedsAreNotGiven) {
       basis("sim:mem=2GiB,flops=5G"),
       HasSubstr("guesses where no speed is given, which is h2d= of device 0, d2h= of device 0 ("));
   EXPECT_THAT(basis("sim:mem=2GiB,flops=5G,h2d=1GB/s,d2h=1GB/s;sim:mem=2GiB,h2d=1GB/s,d2h=1GB/s"),
-              HasSubstr("where no speed is given, which is flops= of device 1 ("));
+              HasSubstr("where no speed is given, which is p2p= of device 0, flops= of device 1, "
+                        "p2p= of device 1 ("));
+  EXPECT_THAT(basis("sim:mem=2GiB,flops=5G,h2d=1GB/s,d2h=1GB/s"), HasSubstr("modelled: "));
 }
 
 // A model of 60 blocks is planned in a moment, too.

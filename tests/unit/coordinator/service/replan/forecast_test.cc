@@ -52,11 +52,5 @@ TEST(ForecastTest, BothH2DLanesShareTheirLink) {
   EXPECT_GE(forecast->step_seconds, static_cast<double>(in) / 1e5 * 0.9);
 }
 
-TEST(ForecastTest, PacedMeansArithmeticAndAllLinks) {
-  EXPECT_TRUE(AllPaced(*plan::ParseDevices("sim:mem=1MiB,flops=1M,h2d=1GB/s,d2h=1GB/s")));
-  EXPECT_FALSE(AllPaced(*plan::ParseDevices("sim*2:mem=1MiB,flops=1M,h2d=1GB/s,d2h=1GB/s")));
-  EXPECT_FALSE(AllPaced(*plan::ParseDevices("sim:mem=1MiB,h2d=1GB/s,d2h=1GB/s")));
-}
-
 }  // namespace
 }  // namespace harmony::service
