@@ -78,7 +78,7 @@ class Coordinator {
     explicit Prepared(store::JobRecord job) : record(std::move(job)) {}
     store::JobRecord
         record;  // with another plan, when the devices are others than those it was made for
-    bool planned_anew = false, fits = true;
+    bool fits = true;
     RunSetup setup;
     absl::Status status;
   };

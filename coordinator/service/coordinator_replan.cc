@@ -23,7 +23,6 @@ absl::Status Coordinator::SetUp(const HostLimits& limits, Prepared* prepared) {
     const absl::Status planned = PlanAnew(machine_, limits, &record);
     prepared->fits = planned.ok();
     HARMONY_RETURN_IF_ERROR(planned);
-    prepared->planned_anew = true;
     HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record, machine_));
   }
   return PrepareRun(record, machine_, segment_, &prepared->setup);

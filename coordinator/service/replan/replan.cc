@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
@@ -121,11 +120,9 @@ std::string JudgeChange(double seconds, ReplanState* state) {
 }
 
 ReplanAnswer SearchAgain(const ReplanRequest& request) {
-  const Nanos begin = MonotonicClock().Now();
   ReplanAnswer answer;
   answer.measured_seconds = request.measured_seconds;
   answer.status = Search(request, &answer);
-  answer.seconds = (MonotonicClock().Now() - begin).seconds();
   return answer;
 }
 

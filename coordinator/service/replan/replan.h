@@ -64,7 +64,6 @@ struct ReplanAnswer {
   std::optional<Forecast> then;
   plan::Plan plan;
   std::string plan_text;
-  double seconds = 0;           // that it took
   double measured_seconds = 0;  // as the request has it
   // What it saves of a step's time, 0 to 1. REQUIRES: `then`.
   double gain() const { return 1 - then->step_seconds / now->step_seconds; }
