@@ -217,7 +217,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   hardware_noted_ = false;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
   run_first_step_ = record.completed_steps;
-  if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->forecast()) {
+  if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->steps().forecast()) {
     registry_.Report(
         record,
         "replan: has nothing to go by: steps are predicted with a profile (--profile) or "

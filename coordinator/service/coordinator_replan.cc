@@ -47,7 +47,7 @@ void Coordinator::OnDrift() {
     return;
   }
   ReplanRequest request{setup,    setup.profile, run_->MeasuredCalibration(),
-                        machine_, Limits(),      run_->MedianSecondsPerStep(kStepsToJudge)};
+                        machine_, Limits(),      run_->steps().MedianSecondsPerStep(kStepsToJudge)};
   // What the plan in force takes of the host is given back before the next one takes its part.
   request.limits.available =
       ipc::AvailableHostMemory() + plan::ArenaLayout(setup.model, setup.plan).end();
@@ -99,7 +99,7 @@ void Coordinator::OnReplanned(const dispatch::Calibration& calibration,
 }
 
 void Coordinator::KeepReplanState() {
-  current()->replan = ReplanStateToText(run_->replan());
+  current()->replan = ReplanStateToText(run_->steps().replan());
   registry_.Save(*current());
 }
 
@@ -107,7 +107,7 @@ void Coordinator::KeepReplanState() {
 // successor, goes on from it: with the old plan until the record is saved, with the new one after.
 void Coordinator::ChangePlan(store::JobRecord& record) {
   const ReplanAnswer next = *std::exchange(next_plan_, std::nullopt);
-  ReplanState state = run_->replan();
+  ReplanState state = run_->steps().replan();
   CountChange(record.completed_steps, next.measured_seconds, &state);
   record.replan = ReplanStateToText(state);
   record.plan = rpc::SerializePlan(next.plan);

@@ -15,7 +15,7 @@ harmony_test(coordinator_service_test
           coordinator/service/jobs/output_dir_test.cc
           coordinator/service/processes/process_handle_test.cc coordinator/service/replan/replan_test.cc
           coordinator/service/server_lock_test.cc
-          coordinator/service/run/timeline_test.cc
+          coordinator/service/run/step_log_test.cc coordinator/service/run/timeline_test.cc
   DEPS harmony_coordinator_service LABELS sanitize)
 
 # Not under ThreadSanitizer, as attach_client_test.

@@ -11,7 +11,7 @@ namespace harmony::service {
 
 // Steps drift when the median of the last few is off by more than 15%, and no longer when it is off
 // by less than 10% for a while: steps between the two, or close to one, are not told of all the
-// time. Owner: JobRun.
+// time. Owner: StepLog.
 class DriftMonitor {
  public:
   static constexpr size_t kSteps = 5;

@@ -3,8 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -13,14 +11,11 @@
 #include "common/rpc/command_codec.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
 #include "coordinator/service/replan/calibrate.h"
-#include "coordinator/service/run/metrics_line.h"
 #include "harmony/v1/attach.pb.h"
 
 namespace harmony::service {
 namespace {
 
-constexpr char kDriftAdvice[] =
-    "; a plan by the times that this run measures: replan: suggest in the job";
 constexpr size_t kTimelineEntriesPerLane = 8192;
 // How long a job that is told to stop waits for processes that could write a checkpoint.
 constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
@@ -55,31 +50,16 @@ JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* s
       minimal_(plan::ComputeMinimalSwap(setup_.model, setup_.plan)),
       runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
+      steps_(setup_, segment, &monitor_, &MonotonicClock(), events_),
       workspace_peaks_(setup_.plan.devices.size(), 0),
-      forecast_(setup_.forecast),
-      replan_(setup_.replan),
-      last_step_end_(Now()),
       gathering_(deadline_clock->Now()) {
   for (const plan::DeviceSpec& device : machine.devices) device_names_.push_back(ToString(device));
-  if (forecast_) drift_.emplace(forecast_->step_seconds);
 }
 
 JobRun::~JobRun() = default;
 
 absl::Status JobRun::Start() {
-  // While the segment lives, every line was written before its step could be forgotten.
-  const int64_t keep =
-      setup_.continues ? std::numeric_limits<int64_t>::max() : setup_.start.first_step;
-  HARMONY_ASSIGN_OR_RETURN(MetricsFile file,
-                           MetricsFile::Open(setup_.spec.output_dir + "/metrics.jsonl", keep));
-  if (file.last_step_cut() > 0) {
-    events_.report(absl::StrCat("steps ", setup_.start.first_step + 1, " to ", file.last_step_cut(),
-                                " were lost and are run again"));
-  }
-  HARMONY_ASSIGN_OR_RETURN(
-      metrics_,
-      MetricsLog::Make(std::move(file), KeptLines::Inherited(setup_.id), keep, events_.report));
-  written_steps_ = std::max(metrics_->last_step(), setup_.start.first_step);
+  HARMONY_RETURN_IF_ERROR(steps_.Open());
   for (Member* member : members_->All()) {
     pacing_before_[member->session] = member->pacing;
     OnAttached(*member);
@@ -207,9 +187,9 @@ void JobRun::OnLaneProgress(const v1::LaneProgress& progress) {
 
 void JobRun::OnTick() {
   if (ended_) return;
-  if (metrics_) metrics_->OnTick(Now());
+  steps_.OnTick();
   if (outcome_) {
-    if (metrics_->complete()) Close(*outcome_);
+    if (steps_.complete()) Close(*outcome_);
     return;
   }
   Feed(runner::Tick{});
@@ -258,7 +238,7 @@ void JobRun::Stop() {
 void JobRun::TryNow() {
   if (ended_) return;
   gathering_.Hurry();
-  if (metrics_) metrics_->Hurry();
+  steps_.Hurry();
   Feed(harmony::runner::TryNow{});
 }
 
@@ -269,12 +249,7 @@ void JobRun::FinishStep() {
 void JobRun::OnSearched(const std::optional<Forecast>& now,
                         const dispatch::Calibration& calibration,
                         const std::optional<Suggestion>& suggestion) {
-  replan_.step = completed_steps();
-  suggestion_ = suggestion;
-  if (!now) return;
-  replan_.calibration = calibration;
-  forecast_->step_seconds = now->step_seconds;
-  drift_.emplace(now->step_seconds);
+  steps_.OnSearched(completed_steps(), now, calibration, suggestion);
 }
 
 dispatch::Calibration JobRun::MeasuredCalibration() const {
@@ -294,20 +269,24 @@ bool JobRun::HeadIsRunning(int lane) const {
 
 int64_t JobRun::completed_steps() const {
   return std::max(
-      {written_steps_, runner_.dispatcher().completed_steps(), setup_.start.first_step});
+      {steps_.written_steps(), runner_.dispatcher().completed_steps(), setup_.start.first_step});
 }
 
 Bytes JobRun::PeakBytes(int device) const {
   return runner_.dispatcher().PeakBytes(device) + Bytes(workspace_peaks_[device]);
 }
 
-double JobRun::MedianSecondsPerStep(int64_t steps) const {
-  if (step_seconds_.empty()) return 0;
-  std::vector<float> sorted(step_seconds_.end() - std::min(steps, steps_seen()),
-                            step_seconds_.end());
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
+RunReadings JobRun::Readings() const {
+  RunReadings readings;
+  readings.completed_steps = completed_steps();
+  readings.generation = runner_.generation();
+  for (size_t d = 0; d < workspace_peaks_.size(); ++d) {
+    readings.peak_bytes.push_back(PeakBytes(static_cast<int>(d)).count());
+  }
+  if (const Member* swapper = members_->Find({runner::Role::kSwapper, 0})) {
+    readings.gpus = swapper->gpus;
+  }
+  return readings;
 }
 
 std::vector<runner::ProcessId> JobRun::Awaited() const {
@@ -343,15 +322,14 @@ void JobRun::Carry(const runner::Action& action) {
   } else if (const auto* start = std::get_if<runner::StartGeneration>(&action)) {
     monitor_.BeginGeneration(start->generation, Now());
     ++generations_;
-    last_step_end_ = Now();
-    first_of_generation_ = true;
+    steps_.BeginGeneration();
     v1::ToProcess message;
     message.mutable_start()->set_generation(start->generation);
     members_->SendToAll(message);
   } else if (const auto* send = std::get_if<runner::Send>(&action)) {
     CarrySend(*send);
   } else if (const auto* step = std::get_if<runner::StepCompleted>(&action)) {
-    WriteSteps(step->step + 1);
+    steps_.OnCompleted(step->step + 1, Readings());
   } else if (const auto* report = std::get_if<runner::Report>(&action)) {
     events_.report(report->text);
   } else if (const auto* end = std::get_if<runner::JobEnded>(&action)) {
@@ -384,8 +362,8 @@ void JobRun::CarryReadRecords(uint32_t generation) {
 
 void JobRun::End(const absl::Status& status) {
   if (ended_ || outcome_) return;
-  if (metrics_) metrics_->Finish(Now());
-  if (status.ok() && metrics_ && !metrics_->complete()) {
+  steps_.Finish();
+  if (status.ok() && !steps_.complete()) {
     outcome_ = status;
     return events_.state_changed();
   }
@@ -395,89 +373,8 @@ void JobRun::End(const absl::Status& status) {
 void JobRun::Close(const absl::Status& status) {
   if (ended_) return;
   ended_ = true;
-  metrics_.reset();  // others may have the file now
+  steps_.Close();
   events_.ended(status);
-}
-
-// ---- Steps ----
-
-void JobRun::WriteSteps(int64_t end_step) {
-  for (; written_steps_ < end_step && !ended_; ++written_steps_) {
-    absl::Status status = WriteStep(written_steps_);
-    // Scalars are kept until their line is written; of steps that have none they may be gone.
-    if (!status.ok() && IsLogged(written_steps_)) {
-      events_.report(
-          absl::StrCat("no metrics of step ", written_steps_ + 1, ": ", status.message()));
-    }
-  }
-}
-
-bool JobRun::IsLogged(int64_t step) const {
-  return (step + 1) % setup_.spec.logging_steps == 0 || step + 1 == setup_.spec.max_steps;
-}
-
-absl::StatusOr<command::StepScalars> JobRun::ReadScalars(int64_t step) const {
-  const command::ObjectKey key{command::ObjectKind::kStepScalars, static_cast<int32_t>(step % 2),
-                               0};
-  HARMONY_ASSIGN_OR_RETURN(const command::ObjectView view,
-                           segment_->ReadRecord(table_.IndexOf(key)));
-  if (view.state != command::ObjectState::kClean ||
-      view.version != static_cast<uint64_t>(step) + 1) {
-    return absl::NotFoundError(
-        absl::StrCat("its scalars are gone (version ", view.version, " is there)"));
-  }
-  command::StepScalars scalars;
-  std::memcpy(&scalars, segment_->Arena(view.offset), sizeof(scalars));
-  return scalars;
-}
-
-absl::Status JobRun::WriteStep(int64_t step) {
-  HARMONY_ASSIGN_OR_RETURN(const command::StepScalars scalars, ReadScalars(step));
-  StepMetrics metrics;
-  // This loop may come to it late, and to two of them at once.
-  Nanos end = monitor_.EndOfStep(step).value_or(Nanos());
-  if (end <= last_step_end_) end = Now();  // completed before a fault
-  metrics.step = step + 1;
-  metrics.loss = scalars.loss_sum / static_cast<double>(scalars.label_count);
-  if (setup_.plan.clip) metrics.grad_norm = scalars.grad_norm;
-  metrics.learning_rate = scalars.learning_rate;
-  metrics.seconds = (end - last_step_end_).seconds();
-  metrics.tokens_per_second = static_cast<double>(scalars.tokens) / metrics.seconds;
-  if (drift_) metrics.predicted_seconds = drift_->predicted_seconds();
-  metrics.suggestion = suggestion_;
-  metrics.swap = monitor_.TakeStep(step);
-  if (const Member* swapper = members_->Find({runner::Role::kSwapper, 0})) {
-    metrics.gpus = swapper->gpus;
-  }
-  last_step_end_ = end;
-  recent_seconds_ =
-      recent_seconds_ == 0 ? metrics.seconds : 0.8 * recent_seconds_ + 0.2 * metrics.seconds;
-  if (IsLogged(step)) {
-    std::vector<int64_t> peaks;
-    for (size_t d = 0; d < workspace_peaks_.size(); ++d) {
-      peaks.push_back(PeakBytes(static_cast<int>(d)).count());
-    }
-    metrics_->Append(metrics.step, MetricsLine(metrics, peaks, runner_.generation()), Now());
-  }
-  step_seconds_.push_back(static_cast<float>(metrics.seconds));
-  last_step_ = metrics;
-  events_.step_completed(metrics);
-  if (!std::exchange(first_of_generation_, false)) WatchDrift(metrics.seconds);
-  return absl::OkStatus();
-}
-
-void JobRun::WatchDrift(double seconds) {
-  if (!drift_) return;
-  if (const auto line = drift_->OnStep(seconds)) {
-    const bool advise = drift_->drifting() && setup_.spec.replan == job::ReplanMode::kOff;
-    events_.report(absl::StrCat(*line, advise ? kDriftAdvice : ""));
-  }
-  // The first step of a start is not like the others.
-  if (replan_.seconds_before > 0 && steps_seen() > kStepsToJudge) {
-    events_.report("replan: " + JudgeChange(MedianSecondsPerStep(kStepsToJudge), &replan_));
-    events_.change_judged();
-  }
-  if (drift_->drifting() && completed_steps() >= NextSearch(replan_)) events_.drifts();
 }
 
 }  // namespace harmony::service

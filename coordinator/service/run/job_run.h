@@ -1,12 +1,11 @@
 #pragma once
 
 // One job being carried out: drives a JobRunner (coordinator/runner) with what processes report,
-// and carries its actions out on the segment, the streams and the output directory.
+// and carries its actions out on the segment and the streams. What its steps bring is StepLog's.
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,18 +16,14 @@
 #include "common/base/clock.h"
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
-#include "common/plan/planned_job.h"
-#include "common/profile/profile.h"
 #include "coordinator/runner/failure.h"
 #include "coordinator/runner/job_runner.h"
-#include "coordinator/service/jobs/output_dir.h"
 #include "coordinator/service/processes/members.h"
-#include "coordinator/service/replan/drift.h"
 #include "coordinator/service/replan/forecast.h"
-#include "coordinator/service/replan/replan.h"
 #include "coordinator/service/run/gathering.h"
 #include "coordinator/service/run/lane_monitor.h"
-#include "coordinator/service/run/metrics_log.h"
+#include "coordinator/service/run/run_setup.h"
+#include "coordinator/service/run/step_log.h"
 
 namespace harmony::v1 {
 class FromProcess;
@@ -37,44 +32,8 @@ class LaneProgress;
 
 namespace harmony::service {
 
-struct RunSetup : plan::PlannedJob {
-  std::string id;
-  std::string plan_bytes;                           // as JobSetup sends it
-  std::shared_ptr<const profile::Profile> profile;  // what it was planned by; null: an estimate
-  ReplanState replan;                               // what was found since
-  StartPoint start;
-  bool continues = false;  // the segment holds the job already: what it has done stays done
-  std::optional<Forecast> forecast;  // where the machine's speeds are known or measured
-};
-
-// A plan that would be faster, as predicted by measured times: seconds of its steps, and of those
-// of the plan in force.
-struct Suggestion {
-  double seconds = 0, instead_of = 0;
-};
-
-// One line of metrics.jsonl, and what the progress view shows of a step.
-struct StepMetrics {
-  int64_t step = 0;  // from 1
-  double loss = 0;
-  std::optional<double> grad_norm;  // with clipping
-  double learning_rate = 0;
-  double tokens_per_second = 0;
-  double seconds = 0;
-  SwapTotals swap = {};
-  std::optional<double> predicted_seconds;  // by the plan
-  std::optional<Suggestion> suggestion;
-  std::vector<v1::GpuReadings> gpus;  // at the end of the step; as Member has them
-};
-
-struct RunEvents {
-  std::function<void(const StepMetrics&)> step_completed;
-  std::function<void(const std::string&)> report;  // a line for the job's log
+struct RunEvents : StepEvents {
   std::function<void()> state_changed;
-  // Steps drift from what the plan says, and the last search is a while ago.
-  std::function<void()> drifts;
-  // What replan() says is another thing now, and to be kept.
-  std::function<void()> change_judged;
   // Nothing is issued any more; the run has left the segment's generation. OK: all steps, or
   // stopped as asked.
   std::function<void(const absl::Status&)> ended;
@@ -105,22 +64,17 @@ class JobRun {
   void Abandon() { Close(absl::OkStatus()); }
   // As Stop, but waits for processes that are missing as long as it takes: no step may be lost.
   void FinishStep();
-  // A plan was searched again after OnStep said `drifts`. `now`: what the plan in force is
-  // predicted to take by `calibration`; steps are held against it from now on.
+  // As StepLog has it.
   void OnSearched(const std::optional<Forecast>& now, const dispatch::Calibration& calibration,
                   const std::optional<Suggestion>& suggestion);
 
   const RunSetup& setup() const { return setup_; }
   const runner::JobRunner& runner() const { return runner_; }
   const LaneMonitor& monitor() const { return monitor_; }
-  // What the run is held against.
-  const std::optional<Forecast>& forecast() const { return forecast_; }
-  const std::optional<Suggestion>& suggestion() const { return suggestion_; }
-  const ReplanState& replan() const { return replan_; }
+  const StepLog& steps() const { return steps_; }
   // Of the last steps, against the model without any calibration.
   dispatch::Calibration MeasuredCalibration() const;
   const plan::MinimalSwap& minimal_swap() const { return minimal_; }
-  const std::optional<StepMetrics>& last_step() const { return last_step_; }
   int64_t completed_steps() const;
   // That were recovered from; a coordinator that was replaced is one.
   int faults() const { return std::max(generations_ - (setup_.continues ? 0 : 1), 0); }
@@ -133,14 +87,6 @@ class JobRun {
   }
   // The most that was seen of a device's memory: bindings and workspace together.
   Bytes PeakBytes(int device) const;
-  // Seconds per step lately; 0: unknown.
-  double recent_seconds_per_step() const { return recent_seconds_; }
-  // Measured over predicted, less 1, of the last few steps; 0: unknown.
-  double drift() const { return drift_ ? drift_->drift() : 0; }
-  // Completed since this was made, in whatever generation.
-  int64_t steps_seen() const { return static_cast<int64_t>(step_seconds_.size()); }
-  // Of the last `steps` run here; 0 when there are none.
-  double MedianSecondsPerStep(int64_t steps = std::numeric_limits<int64_t>::max()) const;
   Pacing pacing() const;  // of this run
   const std::vector<int64_t>& workspace_peaks() const { return workspace_peaks_; }
   // True when the lane's oldest command has all it waits for.
@@ -162,11 +108,7 @@ class JobRun {
   bool HoldsSteps() const;
   // How long a stop waits for a process that is missing.
   Nanos PatienceOfStop() const;
-  void WriteSteps(int64_t end_step);
-  absl::Status WriteStep(int64_t step);
-  void WatchDrift(double seconds);
-  bool IsLogged(int64_t step) const;
-  absl::StatusOr<command::StepScalars> ReadScalars(int64_t step) const;
+  RunReadings Readings() const;
   // A job that has something to lose waits for who is away too long; another ends.
   void WatchForMissing(Nanos now);
   void End(const absl::Status& status);
@@ -186,24 +128,14 @@ class JobRun {
   const plan::MinimalSwap minimal_;
   runner::JobRunner runner_;
   LaneMonitor monitor_;
-  std::optional<MetricsLog> metrics_;
+  StepLog steps_;
   std::vector<int64_t> workspace_peaks_;   // by device
   std::vector<std::string> device_names_;  // by device
   // By session: processes count from their own start, which may be before the run's.
   std::map<uint64_t, Pacing> pacing_before_, pacing_now_;
-  std::optional<Forecast> forecast_;
-  std::optional<DriftMonitor> drift_;
-  std::optional<Suggestion> suggestion_;
-  ReplanState replan_;
   int generations_ = 0;
-  bool first_of_generation_ = true;
-  std::optional<StepMetrics> last_step_;
-  Nanos last_step_end_;
-  double recent_seconds_ = 0;
-  std::vector<float> step_seconds_;
   Gathering gathering_;
   bool misses_process_ = false;  // for longer than the deadline
-  int64_t written_steps_ = 0;    // steps below have their line
   std::optional<Nanos> stop_asked_;
   std::optional<absl::Status> outcome_;  // of a run whose last lines are not written yet
   bool ended_ = false;

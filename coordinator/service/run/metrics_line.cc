@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/model/model_sizes.h"
+#include "coordinator/service/run/job_run.h"
 
 namespace harmony::service {
 namespace {
@@ -70,15 +71,15 @@ void AddPacing(const JobRun& run, ordered_json* json, std::string* text) {
 }
 
 void AddForecast(const JobRun& run, ordered_json* json, std::string* text) {
-  if (!run.forecast()) return;
-  const Forecast& forecast = *run.forecast();
+  if (!run.steps().forecast()) return;
+  const Forecast& forecast = *run.steps().forecast();
   ordered_json peaks = ordered_json::array();
   for (Bytes peak : forecast.device_peak) peaks.push_back(peak.count());
   (*json)["predicted"] = {{"seconds_per_step", forecast.step_seconds},
                           {"swap_bytes_per_step", SwapJson(forecast.swap)},
                           {"peak_device_bytes", std::move(peaks)},
                           {"host_bytes", forecast.host.count()}};
-  const double median = run.MedianSecondsPerStep();
+  const double median = run.steps().MedianSecondsPerStep();
   if (median <= 0) return;
   absl::StrAppendFormat(text, "step: %.4g s in the median, %.4g s predicted (%+.1f%%)\n", median,
                         forecast.step_seconds, 100 * (median / forecast.step_seconds - 1));
@@ -109,7 +110,7 @@ std::string MetricsLine(const StepMetrics& metrics, const std::vector<int64_t>& 
 
 RunSummary SummarizeRun(const JobRun& run, double seconds) {
   const RunSetup& setup = run.setup();
-  const int64_t steps = run.steps_seen();
+  const int64_t steps = run.steps().steps_seen();
   const int64_t earlier = run.completed_steps() - setup.start.first_step - steps;
   const double tokens = static_cast<double>(steps) *
                         static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length);
@@ -120,7 +121,7 @@ RunSummary SummarizeRun(const JobRun& run, double seconds) {
   json["seconds"] = seconds;
   json["tokens_per_second"] = rate;
   RunSummary summary;
-  const double median = run.MedianSecondsPerStep();
+  const double median = run.steps().MedianSecondsPerStep();
   const double median_rate =
       median > 0
           ? static_cast<double>(setup.plan.global_batch() * setup.plan.sequence_length) / median
@@ -133,10 +134,10 @@ RunSummary SummarizeRun(const JobRun& run, double seconds) {
                   : "",
       FormatDuration(Nanos::FromSeconds(seconds)), rate,
       setup.plan.sequence_length == 1 ? "samples" : "tokens", median_rate);
-  if (run.last_step()) {
-    json["last_loss"] = run.last_step()->loss;
-    absl::StrAppendFormat(&summary.text, "loss of step %d: %.6f\n", run.last_step()->step,
-                          run.last_step()->loss);
+  if (run.steps().last_step()) {
+    json["last_loss"] = run.steps().last_step()->loss;
+    absl::StrAppendFormat(&summary.text, "loss of step %d: %.6f\n", run.steps().last_step()->step,
+                          run.steps().last_step()->loss);
   }
   json["swap_bytes"] = SwapJson(run.monitor().total());
   json["swap_minimum_per_step"] = ordered_json::object();

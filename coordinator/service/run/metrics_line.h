@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/service/run/job_run.h"
+#include "coordinator/service/run/step_log.h"
 
 namespace harmony::service {
+
+class JobRun;
 
 // A line of metrics.jsonl; numbers round-trip.
 std::string MetricsLine(const StepMetrics& metrics, const std::vector<int64_t>& peak_bytes,

@@ -18,7 +18,7 @@
 
 namespace harmony::service {
 
-// Owner: JobRun; loop thread only.
+// Owner: StepLog; loop thread only.
 class MetricsLog {
  public:
   // Goes on with what a predecessor kept, up to `last_step_kept`. `report`: a line for the job's

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/build_identity.h"
 #include "common/ipc/segment.h"
-#include "coordinator/service/run/job_run.h"
+#include "coordinator/service/run/run_setup.h"
 #include "coordinator/store/job_record.h"
 
 namespace harmony::service {

@@ -103,25 +103,26 @@ void Watcher::Send(const store::JobRecord& record, const JobRun* run,
 void Watcher::FillRun(const JobRun& run, Members* members, Nanos now, v1::Progress* progress) {
   if (&run != last_run_) last_usage_.assign(run.monitor().num_lanes(), {});
   progress->set_generation(run.runner().generation());
-  if (const auto& step = run.last_step()) {
+  if (const auto& step = run.steps().last_step()) {
     progress->set_grad_norm(step->grad_norm.value_or(0));
     progress->set_learning_rate(step->learning_rate);
     progress->set_tokens_per_second(step->tokens_per_second);
     progress->set_tokens_per_sample(run.setup().plan.sequence_length);
     FillSwap(step->swap, progress->mutable_swap_last_step());
   }
-  progress->set_seconds_per_step(run.recent_seconds_per_step());
-  if (run.forecast()) {
-    progress->set_predicted_seconds_per_step(run.forecast()->step_seconds);
-    progress->set_drift(run.drift());
+  progress->set_seconds_per_step(run.steps().recent_seconds_per_step());
+  if (run.steps().forecast()) {
+    progress->set_predicted_seconds_per_step(run.steps().forecast()->step_seconds);
+    progress->set_drift(run.steps().drift());
   }
-  if (run.suggestion()) progress->set_suggested_seconds_per_step(run.suggestion()->seconds);
+  if (run.steps().suggestion())
+    progress->set_suggested_seconds_per_step(run.steps().suggestion()->seconds);
   progress->set_faults(run.faults());
   FillSwap(run.monitor().total(), progress->mutable_swap_total());
   FillMinimum(run.minimal_swap(), progress->mutable_swap_minimum_per_step());
   progress->set_host_bytes(plan::ArenaLayout(run.setup().model, run.setup().plan).end().count());
   progress->set_seconds_left(
-      run.recent_seconds_per_step() *
+      run.steps().recent_seconds_per_step() *
       static_cast<double>(run.setup().spec.max_steps - run.completed_steps()));
   for (size_t d = 0; d < run.setup().plan.devices.size(); ++d) {
     const int device = static_cast<int>(d);
