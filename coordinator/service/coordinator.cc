@@ -157,6 +157,7 @@ void Coordinator::DropRun() {
   if (run_ == nullptr) return;
   past_timelines_.push_back(RecordTimeline(*run_, machine_.devices, 0));
   if (past_timelines_.size() > kTimelinesKept) past_timelines_.pop_front();
+  files_.reset();
   run_.reset();
 }
 
@@ -209,14 +210,13 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   }
   awaited_since_ = Now();
   const bool stops = record.stop != store::StopIntent::kNone || terminated_;
-  run_started_ = Now();
-  plan_tries_.Succeeded();
+  const Nanos begun = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   &deadline_clock_, EventsOfRun());
   ++runs_;
-  hardware_noted_ = false;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
-  run_first_step_ = record.completed_steps;
+  files_ = std::make_unique<OutputFiles>(run_.get(), &registry_, &members_, &MonotonicClock(),
+                                         record.completed_steps, begun);
   if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->steps().forecast()) {
     registry_.Report(
         record,
@@ -225,7 +225,7 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   }
   if (stops && !run_->setup().continues) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
-  KeepPlan(record).IgnoreError();  // OnTick tries again
+  files_->WritePlan(record).IgnoreError();  // OnTick tries again
   // Steps that only the segment holds go into a checkpoint first.
   if (terminated_) return StopRun(record);
   if (record.stop != store::StopIntent::kNone) run_->Stop();
@@ -247,7 +247,7 @@ RunEvents Coordinator::EventsOfRun() {
 
 void Coordinator::OnStep(const StepMetrics& metrics) {
   store::JobRecord& record = *current();
-  if (!hardware_noted_) NoteHardware(record);
+  files_->OnStep(record);
   record.completed_steps = metrics.step;
   record.last_loss = metrics.loss;
   const Nanos now = Now();
@@ -358,7 +358,7 @@ void Coordinator::OnTick() {
   members_.OnTick();
   if (phase_ == Phase::kRunning) {
     run_->OnTick();
-    if (plan_tries_.failing() && plan_tries_.Due(now)) KeepPlan(*current()).IgnoreError();
+    files_->OnTick(*current(), now);
     ReportAwaited(*current(), run_->Awaited());
   } else if (phase_ == Phase::kLettingGo) {
     if (lived - phase_since_ > kLetGoDeadline) {

@@ -17,7 +17,6 @@
 #include "common/base/attended_clock.h"
 #include "common/ipc/segment.h"
 #include "common/plan/machine.h"
-#include "coordinator/runner/failure.h"
 #include "coordinator/service/jobs/admission.h"
 #include "coordinator/service/jobs/job_registry.h"
 #include "coordinator/service/mailbox.h"
@@ -25,6 +24,7 @@
 #include "coordinator/service/processes/members.h"
 #include "coordinator/service/replan/replanner.h"
 #include "coordinator/service/run/job_run.h"
+#include "coordinator/service/run/output_files.h"
 #include "coordinator/service/run/progress.h"
 #include "coordinator/service/run/timeline.h"
 
@@ -121,14 +121,6 @@ class Coordinator {
   bool FinishRecord(store::JobRecord& record);
   bool FinishWell(store::JobRecord& record);
   void SettleStopped(store::JobRecord& record);
-  // run.json, summary.json and a missing plan.json of a run that has done all its steps.
-  absl::Status WriteEnd(store::JobRecord& record);
-  // In run.json: what the run's steps are computed on, once; other hardware than before is
-  // reported.
-  void NoteHardware(store::JobRecord& record);
-  // output_dir/plan.json and summary.json.
-  absl::Status KeepPlan(const store::JobRecord& record);
-  absl::Status KeepSummary(store::JobRecord& record);
   void Fail(store::JobRecord& record, const absl::Status& status);
   // Between the end of a run and the next: everyone must have let go of the arena.
   // The run ends after the step in flight and a checkpoint, for this process is to end.
@@ -161,19 +153,16 @@ class Coordinator {
     kReleasing,  // a thread gives the arena back
   };
   Phase phase_ = Phase::kIdle;
-  int64_t current_ = 0;          // number of that job
-  std::unique_ptr<JobRun> run_;  // kept after its end, for its timeline, until the next one
+  int64_t current_ = 0;                 // number of that job
+  std::unique_ptr<JobRun> run_;         // kept after its end, for its timeline, until the next one
+  std::unique_ptr<OutputFiles> files_;  // of run_, as long as that is there
   static constexpr size_t kTimelinesKept = 4;    // up to some 20 MB each
   std::deque<RecordedTimeline> past_timelines_;  // of runs before, the newest last
   uint32_t release_generation_ = 0;
   bool finish_when_quiet_ = false;  // the run ended well; its record is to say so
-  runner::BackOff finish_tries_;    // of that
-  runner::BackOff plan_tries_;      // of plan.json, of the run that is alive
-  int64_t run_first_step_ = 0;      // of the run that is alive; so many were done before
-  bool hardware_noted_ = false;     // in run.json, of that run
   Nanos phase_since_;               // by deadline_clock_
   std::thread background_;
-  Nanos run_started_, last_saved_;
+  Nanos last_saved_;
   Nanos awaited_since_;  // since when, or since the last report, processes are missing
   int64_t runs_ = 0;     // made so far
   Replanner replanner_;

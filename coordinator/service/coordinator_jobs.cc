@@ -125,7 +125,7 @@ absl::StatusOr<const store::JobRecord*> Coordinator::Resume(const std::string& i
   if (record->state == store::JobState::kWaiting) {
     // One that was to be paused goes on when it has stopped.
     if (record->stop == store::StopIntent::kPause) record->stop = store::StopIntent::kNone;
-    finish_tries_.Hurry();
+    if (files_ != nullptr) files_->HurryEnd();
     if (phase_ == Phase::kRunning) run_->TryNow();
     registry_.Save(*record);
     return record;

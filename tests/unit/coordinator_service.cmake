@@ -12,7 +12,7 @@ harmony_test(coordinator_service_test
           coordinator/service/run/lane_monitor_test.cc coordinator/service/mailbox_test.cc
           coordinator/service/processes/members_test.cc
           coordinator/service/run/metrics_file_test.cc coordinator/service/run/metrics_log_test.cc
-          coordinator/service/jobs/output_dir_test.cc
+          coordinator/service/jobs/output_dir_test.cc coordinator/service/run/output_files_test.cc
           coordinator/service/processes/process_handle_test.cc coordinator/service/replan/replan_test.cc
           coordinator/service/server_lock_test.cc
           coordinator/service/run/step_log_test.cc coordinator/service/run/timeline_test.cc
