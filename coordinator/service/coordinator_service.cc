@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kDefaultWatchInterval = 500;
 constexpr int64_t kShortestWatchInterval = 20;
-constexpr std::chrono::milliseconds kPatience{200};
+constexpr std::chrono::milliseconds kWatchPatience{200};
 
 template <typename Request>
 JobRequest RequestOf(const Request& wire, bool remote) {
@@ -91,7 +91,7 @@ class CoordinatorService : public v1::Coordinator::Service {
     grpc::Status status =
         OnLoop([&] { return coordinator_->Watch(request->job_id(), Millis(interval), stream); });
     while (status.ok() && !stream->ended() && !context->IsCancelled()) {
-      const std::unique_ptr<v1::Progress> progress = stream->Take(kPatience);
+      const std::unique_ptr<v1::Progress> progress = stream->Take(kWatchPatience);
       if (progress != nullptr && !writer->Write(*progress)) break;
     }
     stream->Abandon();
