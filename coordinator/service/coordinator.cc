@@ -11,6 +11,7 @@
 #include "common/ipc/host_memory.h"
 #include "common/job/job_file.h"
 #include "common/rpc/command_codec.h"
+#include "coordinator/service/jobs/plan_anew.h"
 #include "coordinator/service/run/prepare_run.h"
 #include "harmony/v1/attach.pb.h"
 #include "harmony/v1/coordinator.pb.h"
@@ -37,7 +38,9 @@ Coordinator::Coordinator(plan::MachineSpec machine, ipc::Segment* segment, JobRe
                {[this](const Member& member) { OnAttached(member); },
                 [this](const Member& member) { OnLost(member); }}),
       fence_(&members_, /*predecessor=*/segment->generation() > 0),
-      replanner_(mailbox) {}
+      changes_(
+          &machine_, &registry_, mailbox, [this] { return Limits(); },
+          [this] { return current()->stop == store::StopIntent::kNone && !terminated_; }) {}
 
 Nanos Coordinator::Now() { return MonotonicClock().Now(); }
 
@@ -157,6 +160,7 @@ void Coordinator::DropRun() {
   if (run_ == nullptr) return;
   past_timelines_.push_back(RecordTimeline(*run_, machine_.devices, 0));
   if (past_timelines_.size() > kTimelinesKept) past_timelines_.pop_front();
+  changes_.Forget();
   files_.reset();
   run_.reset();
 }
@@ -174,6 +178,29 @@ void Coordinator::Prepare(const store::JobRecord& record) {
     prepared->status = SetUp(limits, prepared.get());
     mailbox_->Post([this, prepared] { OnPrepared(prepared); });
   });
+}
+
+absl::Status Coordinator::SetUp(const HostLimits& limits, Prepared* prepared) {
+  store::JobRecord& record = prepared->record;
+  HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record, machine_));
+  if (!PlannedFor(prepared->setup.plan, machine_)) {
+    const absl::Status planned = PlanAnew(machine_, limits, &record);
+    prepared->fits = planned.ok();
+    HARMONY_RETURN_IF_ERROR(planned);
+    HARMONY_ASSIGN_OR_RETURN(prepared->setup, SetupOf(record, machine_));
+  }
+  return PrepareRun(record, machine_, segment_, &prepared->setup);
+}
+
+void Coordinator::TakePlan(store::JobRecord& record, const store::JobRecord& planned) {
+  if (record.plan == planned.plan) return;
+  record.plan = planned.plan;
+  record.plan_text = planned.plan_text;
+  record.profile = planned.profile;
+  record.replan = planned.replan;
+  registry_.Report(record,
+                   "the devices are others than before: planned anew, the result stays the same");
+  registry_.Save(record);
 }
 
 // Of a job from before this process started.
@@ -213,16 +240,10 @@ void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
   const Nanos begun = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   &deadline_clock_, EventsOfRun());
-  ++runs_;
   if (!run_->setup().continues) record.completed_steps = start.first_step;
   files_ = std::make_unique<OutputFiles>(run_.get(), &registry_, &members_, &MonotonicClock(),
                                          record.completed_steps, begun);
-  if (run_->setup().spec.replan != job::ReplanMode::kOff && !run_->steps().forecast()) {
-    registry_.Report(
-        record,
-        "replan: has nothing to go by: steps are predicted with a profile (--profile) or "
-        "on devices with speeds");
-  }
+  changes_.Begin(run_.get(), &record);
   if (stops && !run_->setup().continues) return OnRunEnded(absl::OkStatus());
   if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
   files_->WritePlan(record).IgnoreError();  // OnTick tries again
@@ -236,8 +257,8 @@ RunEvents Coordinator::EventsOfRun() {
   events.step_completed = [this](const StepMetrics& metrics) { OnStep(metrics); };
   events.report = [this](const std::string& text) { registry_.Report(*current(), text); };
   events.state_changed = [this] { OnRunStateChanged(); };
-  events.drifts = [this] { OnDrift(); };
-  events.change_judged = [this] { KeepReplanState(); };
+  events.drifts = [this] { changes_.OnDrift(); };
+  events.change_judged = [this] { changes_.KeepState(); };
   // Posted: a run must not be taken down while one of its methods runs.
   events.ended = [this](const absl::Status& status) {
     mailbox_->Post([this, status] { OnRunEnded(status); });

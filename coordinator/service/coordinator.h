@@ -8,7 +8,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,7 +21,7 @@
 #include "coordinator/service/mailbox.h"
 #include "coordinator/service/processes/arena_fence.h"
 #include "coordinator/service/processes/members.h"
-#include "coordinator/service/replan/replanner.h"
+#include "coordinator/service/replan/plan_changes.h"
 #include "coordinator/service/run/job_run.h"
 #include "coordinator/service/run/output_files.h"
 #include "coordinator/service/run/progress.h"
@@ -111,20 +110,15 @@ class Coordinator {
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();
-  // Searches a plan by what the run has measured; `answer` comes on the loop.
-  void OnDrift();
-  void OnReplanned(const dispatch::Calibration& calibration, const ReplanAnswer& answer);
-  void KeepReplanState();
-  void ChangePlan(store::JobRecord& record);
   void OnRunEnded(const absl::Status& status);
   // Of a run that ended well. False: not yet, something cannot be written.
   bool FinishRecord(store::JobRecord& record);
   bool FinishWell(store::JobRecord& record);
   void SettleStopped(store::JobRecord& record);
   void Fail(store::JobRecord& record, const absl::Status& status);
-  // Between the end of a run and the next: everyone must have let go of the arena.
   // The run ends after the step in flight and a checkpoint, for this process is to end.
   void StopRun(store::JobRecord& record);
+  // Between the end of a run and the next: everyone must have let go of the arena.
   void BeginRelease();
   void TryRelease();
   void Release();
@@ -164,10 +158,8 @@ class Coordinator {
   std::thread background_;
   Nanos last_saved_;
   Nanos awaited_since_;  // since when, or since the last report, processes are missing
-  int64_t runs_ = 0;     // made so far
-  Replanner replanner_;
-  std::optional<ReplanAnswer> next_plan_;  // what the run that is stopping goes on with
-  int64_t goes_on_ = 0;                    // number of the job that does, before all others
+  PlanChanges changes_;  // of run_
+  int64_t goes_on_ = 0;  // number of a job that goes on by another plan, before all others
   bool devices_touched_ = false;
   std::function<void()> terminated_;  // set: terminating
 };

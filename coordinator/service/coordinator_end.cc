@@ -53,7 +53,11 @@ bool Coordinator::FinishRecord(store::JobRecord& record) {
 }
 
 void Coordinator::SettleStopped(store::JobRecord& record) {
-  if (record.stop == store::StopIntent::kReplan) return ChangePlan(record);
+  if (record.stop == store::StopIntent::kReplan) {
+    changes_.TakeFound();
+    goes_on_ = record.number;
+    return SetState(record, store::JobState::kQueued);
+  }
   registry_.Report(record, absl::StrCat("stopped after step ", record.completed_steps));
   switch (record.stop) {
     case store::StopIntent::kCancel:

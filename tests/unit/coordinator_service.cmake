@@ -7,7 +7,7 @@ harmony_test(coordinator_service_test
           coordinator/service/background_work_test.cc coordinator/service/coordinator_test.cc coordinator/service/jobs/disk_space_test.cc
           coordinator/service/jobs/job_registry_test.cc
           coordinator/service/replan/drift_test.cc
-          coordinator/service/replan/forecast_test.cc
+          coordinator/service/replan/forecast_test.cc coordinator/service/replan/plan_changes_test.cc
           coordinator/service/run/job_run_test.cc
           coordinator/service/run/lane_monitor_test.cc coordinator/service/mailbox_test.cc
           coordinator/service/processes/members_test.cc

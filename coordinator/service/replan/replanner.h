@@ -10,7 +10,7 @@
 
 namespace harmony::service {
 
-// Owner: Coordinator; loop thread only. One search at a time.
+// Owner: PlanChanges; loop thread only. One search at a time.
 class Replanner {
  public:
   explicit Replanner(Mailbox* mailbox) : mailbox_(mailbox) {}
