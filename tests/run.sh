@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs all tests: formatting and rules of the source tree, the release build's tests (real
-# processes included), the pure logic without optimisation and every program's types linked under
+# processes included), clang-tidy with clang's analysis of what mutexes guard, the pure logic without optimisation and every program's types linked under
 # -Wodr, the project's own code under AddressSanitizer+UBSan and ThreadSanitizer, and each fuzz target
 # for a short time. Does its own set-up; quick when run again.
 #
@@ -34,6 +34,8 @@ say "release tests"
 ctest --test-dir build -j "$(nproc)" --output-on-failure --no-tests=error
 grep -ho "skipped '[^']*'" build/Testing/Temporary/LastTest.log | sort | uniq -c | sed 's/^/[tests] not run here:/' || true
 if [ "$quick" = 0 ]; then
+  say "clang-tidy"
+  python3 tests/tidy/clang_tidy.py --without-torch
   build debug build/debug pure_tests odr_check
   say "debug tests"
   # Whole searches and many schedules take minutes without optimisation; what they are made of is in the other tests.

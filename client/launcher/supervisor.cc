@@ -76,7 +76,7 @@ absl::Status Supervisor::Run() {
   for (Running& process : processes_) {
     absl::Status started = Start(process);
     if (IsMistake(started)) {
-      Fail(std::move(started));
+      Fail(started);
       break;
     }
     if (!started.ok()) OnFailedStart(process, started);
@@ -269,7 +269,7 @@ void Supervisor::TellCoordinatorToStop() {
   kill(pid, SIGTERM);
 }
 
-void Supervisor::Fail(absl::Status status, Phase phase) {
+void Supervisor::Fail(const absl::Status& status, Phase phase) {
   spdlog::error("{}", std::string(status.message()));
   result_.Update(status);
   Enter(phase);

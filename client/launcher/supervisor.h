@@ -105,7 +105,7 @@ class Supervisor {
   // Has the coordinator stop as soon as it listens: before, it would just die of the signal.
   void TellCoordinatorToStop();
   // `phase`: where stopping begins.
-  void Fail(absl::Status status, Phase phase = Phase::kStoppingOthers);
+  void Fail(const absl::Status& status, Phase phase = Phase::kStoppingOthers);
   void SignalAll(int signal);
   void Publish();
   int PollTimeout() const;

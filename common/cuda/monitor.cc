@@ -99,7 +99,7 @@ class NvmlMonitor : public Monitor {
   std::optional<BytesPerSecond> AskRate(unsigned direction) const {
     const std::optional<int> thousands = Ask(library_->throughput, direction);
     if (!thousands) return std::nullopt;
-    return BytesPerSecond(1e3 * *thousands);
+    return BytesPerSecond{1e3 * *thousands};
   }
 
   const NvmlLibrary* const library_;

@@ -18,8 +18,8 @@ struct CoreSharing {
   int at_once = 1;           // of them compute at full speed
 };
 
-// A resource serves its lanes' commands in the order in which all they wait for is there, each for
-// its whole time, `capacity` of them at a time. It has the number of the first of its lanes.
+// A resource serves its lanes' commands in the order in which all they wait for is there (of one
+// moment, of issue), each for its whole time, `capacity` at a time. Its number is its first lane's.
 struct LaneResources {
   std::vector<int> of_lane;   // by LaneTable index
   std::vector<int> capacity;  // by resource; 1 where no lane has the number

@@ -95,7 +95,7 @@ class AttachedProcess::Impl {
         first_lane_(lanes.front().lane),
         client_(options_.socket_path, Callbacks(std::move(on_refused))),
         executor_(std::move(lanes), semaphores,
-                  [this](std::vector<LaneReport> reports) { SendReports(reports); }) {}
+                  [this](const std::vector<LaneReport>& reports) { SendReports(reports); }) {}
   ~Impl() { Stop(); }
 
   void Start() {
@@ -268,7 +268,10 @@ class AttachedProcess::Impl {
 
   void SendStats() {
     const std::chrono::nanoseconds interval(options_.stats_interval.count());
-    while (SleepUnlessStopped(interval)) SendStatsOnce();
+    while (SleepUnlessStopped(interval)) {
+      handler_->Observe();
+      SendStatsOnce();
+    }
   }
 
   // False: Stop has been called.

@@ -26,7 +26,8 @@ void FillProcessStats(v1::DeviceStats* stats);
 enum class AttachedRole { kSwapper, kHostWorker, kWorker };
 
 // What a kind of process does between the messages. Calls come from one thread at a time, and, but
-// for Cancel, only while the lanes are idle; FillStats comes from a timer's thread at any time.
+// for Cancel, only while the lanes are idle; Observe comes from a timer's thread, FillStats from
+// any, at any time.
 class AttachedHandler {
  public:
   virtual ~AttachedHandler() = default;
@@ -38,6 +39,8 @@ class AttachedHandler {
   virtual void Cancel() {}
   // Before a generation's first command.
   virtual absl::Status PrepareGeneration() { return absl::OkStatus(); }
+  // Before the timer's FillStats: time for what takes a while to find out.
+  virtual void Observe() {}
   virtual void FillStats(v1::DeviceStats* stats) = 0;
 };
 

@@ -58,13 +58,13 @@ Pacer::Pacer(PacedWork work, const Clock* clock, SleepUntil sleep_until)
 
 Pacer::Reservation Pacer::Reserve(Nanos duration, uint64_t issued) {
   SetPriority(work_ == PacedWork::kCopy || duration < kShort ? kWorks : kOrdinary);
-  const Nanos now = clock_->Now();
   MutexLock lock(mutex_);
+  const Nanos now = clock_->Now();
   if (issued < last_.issued && now - last_.made <= kSameMoment && now < free_at_) {
-    const Nanos start = free_at_ - last_.duration;
-    free_at_ += duration;
-    pushed_back_[last_.number] += duration;
-    return {start + duration, duration, 0};
+    const Nanos end = std::max(free_at_ - last_.duration, now - kTimerJitter) + duration;
+    pushed_back_[last_.number] += end + last_.duration - free_at_;
+    free_at_ = end + last_.duration;
+    return {end, duration, 0};
   }
   const Nanos start = now - free_at_ <= kTimerJitter ? free_at_ : now;
   free_at_ = start + duration;

@@ -109,7 +109,7 @@ const char* ModeName(DeviceSets sets) {
 }
 
 // The search in one division.
-struct Candidate {
+struct Contender {
   Division division;
   int64_t microbatch = 0;
   SearchResult found;
@@ -130,14 +130,14 @@ class Planning {
     const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_);
     // The size fixes the result as well: it must not depend on the mode that wins.
     const std::vector<int64_t> sizes = SizesOf(divisions.front());
-    std::vector<Candidate> all = SearchAll(divisions, sizes);
+    std::vector<Contender> all = SearchAll(divisions, sizes);
     const bool automatic = divisions.front().replicas == 0;
-    if (automatic && absl::c_none_of(all, [](const Candidate& one) { return one.fits_host; })) {
+    if (automatic && absl::c_none_of(all, [](const Contender& one) { return one.fits_host; })) {
       // The host holds the parts that gradients leave in. One replica's are fewer.
       all.push_back(Search({divisions.front().sets, 1}, sizes, Nanos(), {}));
     }
-    const Candidate* best = &all.front();
-    for (const Candidate& other : all) {
+    const Contender* best = &all.front();
+    for (const Contender& other : all) {
       if (Better(other, *best)) best = &other;
     }
     if (!best->found.found) {
@@ -153,7 +153,7 @@ class Planning {
     }
     const PlanBuilder builder = BuilderOf(*best);
     HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(job_, builder), costs_, options_, &result));
-    for (const Candidate& other : all) {
+    for (const Contender& other : all) {
       const bool same = absl::string_view(ModeName(other.division.sets)) == ModeOf(result.plan) ||
                         other.division.sets == DeviceSets::kAny;
       if (options_.explain && !same) Add(other, *best, &result.alternatives);
@@ -164,7 +164,7 @@ class Planning {
   }
 
  private:
-  PlanBuilder BuilderOf(const Candidate& candidate) const {
+  PlanBuilder BuilderOf(const Contender& candidate) const {
     return PlanBuilder(model_, job_, machine_, candidate.microbatch, candidate.division);
   }
 
@@ -180,7 +180,7 @@ class Planning {
 
   // What is found where no devices share a link: there few devices stand for all, so that far more
   // plans can be looked at (PlanBuilder::Complete).
-  std::vector<plan::Plan> FoundOnOwnLinks(const Candidate& candidate) const {
+  std::vector<plan::Plan> FoundOnOwnLinks(const Contender& candidate) const {
     plan::MachineSpec machine = machine_;
     bool shared = false;
     for (plan::DeviceSpec& device : machine.devices) {
@@ -197,19 +197,19 @@ class Planning {
     return BestPlans(found);
   }
 
-  std::vector<Candidate> SearchAll(const std::vector<Division>& divisions,
+  std::vector<Contender> SearchAll(const std::vector<Division>& divisions,
                                    const std::vector<int64_t>& sizes) const {
-    std::vector<Candidate> all;
+    std::vector<Contender> all;
     std::vector<plan::Plan> starts;
     Nanos beat;
     bool by_two_is_faster = false;  // where all devices share all groups
     for (Division division : divisions) {
       if (division.sets == DeviceSets::kAny && by_two_is_faster) division.add_up = 2;
-      Candidate next = Search(division, sizes, beat, starts);
+      Contender next = Search(division, sizes, beat, starts);
       if (division.sets == DeviceSets::kAll && next.found.found &&
           UpdatesTakeLong(next.found.best)) {
         division.add_up = 2;
-        Candidate by_two = Search(division, sizes, beat, starts);
+        Contender by_two = Search(division, sizes, beat, starts);
         by_two_is_faster = Better(by_two, next);
         if (by_two_is_faster) next = std::move(by_two);
       }
@@ -245,14 +245,14 @@ class Planning {
   // By the first size for which there is a plan; where none fits the host, the one that needs the
   // least of it. Smaller microbatches allow larger groups, which stash less. Above 0, `beat` is a
   // score that only a better plan is of use beside. `starts`: what other divisions have found.
-  Candidate Search(Division division, const std::vector<int64_t>& sizes, Nanos beat,
+  Contender Search(Division division, const std::vector<int64_t>& sizes, Nanos beat,
                    const std::vector<plan::Plan>& starts) const {
-    Candidate best{division, 0, {}, false, {}};
+    Contender best{division, 0, {}, false, {}};
     Bytes least;
     int64_t most = std::numeric_limits<int64_t>::max();
     for (int64_t size : sizes) {
       if (size > most) continue;
-      Candidate candidate{division, size, {}, false, {}};
+      Contender candidate{division, size, {}, false, {}};
       if (beat > Nanos() && size == sizes.front()) {
         candidate.at_least = BoundOf(candidate);
         if (candidate.at_least >= beat) return candidate;
@@ -277,7 +277,7 @@ class Planning {
     return best;
   }
 
-  Nanos BoundOf(const Candidate& candidate) const {
+  Nanos BoundOf(const Contender& candidate) const {
     const PlanBuilder builder = BuilderOf(candidate);
     const plan::Plan shape = builder.Blank();
     TaskCosts tasks(model_, shape, costs_(shape));
@@ -289,7 +289,7 @@ class Planning {
   // devices that share a link pass weights on. Then with more parts, which frees memory; with
   // fewer, which devices add up among themselves; with all weights from the host, for a device that
   // passes them on holds them until the other one has room.
-  void FindPlan(const std::vector<plan::Plan>& starts, Candidate* candidate) const {
+  void FindPlan(const std::vector<plan::Plan>& starts, Contender* candidate) const {
     const PlanBuilder builder = BuilderOf(*candidate);
     std::vector<plan::Plan> alike = FoundOnOwnLinks(*candidate);
     for (const plan::Plan& start : starts) {
@@ -319,7 +319,7 @@ class Planning {
   }
 
   // The groups that were found, divided in another way; keeps what is better.
-  void TryDivision(const Division& division, Candidate* candidate) const {
+  void TryDivision(const Division& division, Contender* candidate) const {
     ScoredPlan& best = candidate->found.best;
     const PlanBuilder builder(model_, job_, machine_, candidate->microbatch, division);
     plan::Plan plan = best.plan;
@@ -336,7 +336,7 @@ class Planning {
 
   // The search goes by time.
   void SaveHostMemory(const PlanBuilder& builder, const MoveRules& rules,
-                      Candidate* candidate) const {
+                      Contender* candidate) const {
     ScoredPlan& best = candidate->found.best;
     plan::Plan plan = WithLeastOfHost(builder, rules, best.plan);
     if (builder.FitsHost(plan)) {
@@ -349,7 +349,7 @@ class Planning {
     best.plan = std::move(plan);
   }
 
-  static bool Better(const Candidate& a, const Candidate& b) {
+  static bool Better(const Contender& a, const Contender& b) {
     if (a.found.found != b.found.found) return a.found.found;
     if (a.fits_host != b.fits_host) return a.fits_host;
     if (a.found.found && !a.fits_host) {
@@ -359,7 +359,7 @@ class Planning {
   }
 
   // The mode that was not taken.
-  static void Add(const Candidate& other, const Candidate& best, std::vector<Alternative>* all) {
+  static void Add(const Contender& other, const Contender& best, std::vector<Alternative>* all) {
     Alternative mode;
     mode.what = absl::StrCat("mode: ", ModeName(other.division.sets),
                              ", virtual_replicas: ", best.found.best.plan.replicas);
@@ -376,11 +376,11 @@ class Planning {
   }
 
   // One device has no use for replicas that nobody asked for, but needs buffers for them.
-  void AddOneReplica(const Candidate& best, const std::vector<int64_t>& sizes,
+  void AddOneReplica(const Contender& best, const std::vector<int64_t>& sizes,
                      std::vector<Alternative>* all) const {
     const bool automatic = job_.virtual_replicas == 0 && options_.replicas == 0;
     if (!automatic || machine_.devices.size() > 1 || best.found.best.plan.replicas == 1) return;
-    const Candidate one = Search({best.division.sets, 1}, sizes, Nanos(), {});
+    const Contender one = Search({best.division.sets, 1}, sizes, Nanos(), {});
     if (!Better(one, best)) return;
     Alternative other;
     other.what = "virtual_replicas: 1";

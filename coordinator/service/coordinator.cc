@@ -89,9 +89,9 @@ void Coordinator::Background(std::function<void()> work) {
 
 // ---- Processes ----
 
-void Coordinator::OnHello(uint64_t session, std::shared_ptr<ProcessLink> link,
+void Coordinator::OnHello(uint64_t session, const std::shared_ptr<ProcessLink>& link,
                           const v1::FromProcess& message) {
-  members_.OnHello(session, std::move(link), message.hello());
+  members_.OnHello(session, link, message.hello());
 }
 
 void Coordinator::OnMessage(uint64_t session, const v1::FromProcess& message) {
@@ -100,6 +100,7 @@ void Coordinator::OnMessage(uint64_t session, const v1::FromProcess& message) {
   if (message.has_stats()) {
     if (run_ != nullptr) return run_->OnStats(*member, message);
     member->pacing = {message.stats().paced(), message.stats().overruns()};
+    member->gpus.clear();  // they are read while a job runs
   } else if (phase_ == Phase::kRunning) {
     run_->OnMessage(*member, message);
   } else if (phase_ == Phase::kLettingGo && message.has_quiesced() &&
@@ -212,7 +213,7 @@ absl::Status Coordinator::LockOutput(const store::JobRecord& record) {
   return absl::OkStatus();
 }
 
-void Coordinator::OnPrepared(std::shared_ptr<Prepared> prepared) {
+void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
   store::JobRecord& record = *current();
   phase_ = Phase::kRunning;
   if (!prepared->fits) {

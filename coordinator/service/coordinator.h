@@ -68,7 +68,8 @@ class Coordinator {
   const plan::MachineSpec& machine() const { return machine_; }
 
   // ---- Of the attach service ----
-  void OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::FromProcess& message);
+  void OnHello(uint64_t session, const std::shared_ptr<ProcessLink>& link,
+               const v1::FromProcess& message);
   void OnMessage(uint64_t session, const v1::FromProcess& message);
   void OnSessionClosed(uint64_t session);
 
@@ -106,7 +107,7 @@ class Coordinator {
   absl::Status SetUp(const HostLimits& limits, Prepared* prepared);
   void TakePlan(store::JobRecord& record, const store::JobRecord& planned);
   absl::Status LockOutput(const store::JobRecord& record);
-  void OnPrepared(std::shared_ptr<Prepared> prepared);
+  void OnPrepared(const std::shared_ptr<Prepared>& prepared);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();

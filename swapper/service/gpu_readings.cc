@@ -48,11 +48,13 @@ absl::Status OpenAll(const runtime::ProgramContext& context, Monitors& monitors)
   return absl::OkStatus();
 }
 
-void Read(const Monitors& monitors, v1::DeviceStats* stats) {
+std::vector<v1::GpuReadings> Read(const Monitors& monitors) {
   std::map<int, v1::GpuReadings> read;
   for (const auto& [ordinal, monitor] : monitors.by_ordinal)
     read[ordinal] = ToWire(monitor->Read());
-  for (const int ordinal : monitors.ordinals) *stats->add_gpus() = read.at(ordinal);
+  std::vector<v1::GpuReadings> by_device;
+  for (const int ordinal : monitors.ordinals) by_device.push_back(read.at(ordinal));
+  return by_device;
 }
 
 }  // namespace
@@ -62,14 +64,14 @@ GpuReader OpenGpuReader(const runtime::ProgramContext& context) {
   if (context.devices.front().kind == plan::DeviceKind::kCuda) {
     if (const absl::Status opened = OpenAll(context, *monitors); !opened.ok()) {
       spdlog::warn("temperatures, clocks and traffic of GPUs are not shown: {}", opened.ToString());
-      return [](v1::DeviceStats*) {};
+      return [] { return std::vector<v1::GpuReadings>(); };
     }
   }
-  return [monitors](v1::DeviceStats* stats) { Read(*monitors, stats); };
+  return [monitors] { return Read(*monitors); };
 }
 #else
 GpuReader OpenGpuReader(const runtime::ProgramContext&) {
-  return [](v1::DeviceStats*) {};
+  return [] { return std::vector<v1::GpuReadings>(); };
 }
 #endif
 

@@ -2,8 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <utility>
+#include <vector>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/command/lane_kinds.h"
 #include "common/rpc/wire_fields.h"
@@ -26,9 +29,11 @@ class SwapperHandler : public runtime::AttachedHandler {
 
   // Transfers carry all they need; the arena's extent is read anew for each generation.
   absl::Status SetUpJob(const runtime::AttachedJob& job) override {
+    has_job_ = true;
     return runtime::EndIfDeviceIsLost(engine_->BeginJob(job.plan));
   }
   void EndJob() override {
+    has_job_ = false;
     LogTraffic();
     if (absl::Status ended = runtime::EndIfDeviceIsLost(engine_->EndJob()); !ended.ok()) {
       spdlog::error("{}", ended.ToString());
@@ -39,6 +44,12 @@ class SwapperHandler : public runtime::AttachedHandler {
     return arena_->Refresh();
   }
 
+  void Observe() override {
+    std::vector<v1::GpuReadings> read;
+    if (has_job_) read = read_gpus_();
+    MutexLock lock(mutex_);
+    gpus_ = std::move(read);
+  }
   void FillStats(v1::DeviceStats* stats) override {
     runtime::FillProcessStats(stats);
     stats->set_paced(static_cast<int64_t>(engine_->paced_transfers()));
@@ -51,7 +62,8 @@ class SwapperHandler : public runtime::AttachedHandler {
       traffic->set_bytes(row.bytes.count());
       traffic->set_transfers(row.transfers);
     }
-    read_gpus_(stats);
+    MutexLock lock(mutex_);
+    for (const v1::GpuReadings& gpu : gpus_) *stats->add_gpus() = gpu;
   }
 
  private:
@@ -66,6 +78,9 @@ class SwapperHandler : public runtime::AttachedHandler {
   HostArena* const arena_;
   CopyEngine* const engine_;
   const GpuReader read_gpus_;
+  std::atomic<bool> has_job_ = false;
+  Mutex mutex_;
+  std::vector<v1::GpuReadings> gpus_ ABSL_GUARDED_BY(mutex_);  // as last read
 };
 
 absl::Status Serve(runtime::ProgramContext& context, runtime::TerminationSignals& signals) {

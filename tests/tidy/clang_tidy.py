@@ -3,6 +3,7 @@
 
   tests/tidy/clang_tidy.py              files that changed since they were found clean
   tests/tidy/clang_tidy.py --all        every file
+  tests/tidy/clang_tidy.py --without-torch   files that changed, but for those with LibTorch's headers, which take minutes
   tests/tidy/clang_tidy.py FILE...      what these are compiled in, headers too
 
 What is checked is what is compiled: sources, and the files in which CMake puts several of a library together. A file is clean for as long as its text, that of the headers of this project that it includes (directly or not), its
@@ -74,8 +75,13 @@ def main(arguments):
     commands = json.loads((ROOT / "build/compile_commands.json").read_text())
     by_path = {os.path.relpath(c["file"], ROOT): c["command"] for c in commands}
     paths = sorted(p for p in by_path if PRODUCT.match(p))
-    named = {a for a in arguments if not a.startswith("-")}
-    paths = [p for p in paths if not named or named & set(all_of(p))]
+    named = {os.path.relpath(a, ROOT) for a in arguments if not a.startswith("-")}
+    compiled = {p: set(all_of(p)) for p in paths}
+    if unknown := sorted(n for n in named if not any(n in files for files in compiled.values())):
+        sys.exit(f"clang-tidy: nothing that build/compile_commands.json names includes {', '.join(unknown)}")
+    paths = [p for p in paths if not named or named & compiled[p]]
+    if "--without-torch" in arguments:
+        paths = [p for p in paths if "libtorch/torch/include" not in by_path[p]]
     common = (ROOT / ".clang-tidy").read_bytes() + " ".join([TOOL, *EXTRA]).encode()
     keys = {p: key_of(p, by_path[p], common) for p in paths}
     CACHE.mkdir(parents=True, exist_ok=True)

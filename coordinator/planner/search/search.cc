@@ -51,7 +51,7 @@ class Search {
       most_kept_ = kFewPlans;
       nearly_best_ = kNearlyBestOfAll;
       EnumeratePlans(model_.num_layers(), shape_, rules_,
-                     [this](plan::Plan plan) { Consider(plan); });
+                     [this](plan::Plan plan) { Consider(std::move(plan)); });
       most_work_ += Work();  // which leaves all of it for dry runs
     } else {
       TryStarts();

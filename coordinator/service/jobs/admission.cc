@@ -156,11 +156,11 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
                                                    "with init: pretrained"));
   };
   job::JobSpec named = job;  // as if it named what the checkpoint fixes, one key after the other
+  named.virtual_replicas = 0;
   const auto refused = [&] { return !job::CheckJob(named).ok(); };
   const int64_t micro = named.micro_batch_size = made.micro_batch_size;
-  if (micro < 1 || wanted.micro_batch_size != micro || refused()) {
-    return cannot("micro_batch_size", micro);
-  }
+  const bool other_size = micro < 1 || wanted.micro_batch_size != micro;
+  if (other_size || refused()) return cannot("micro_batch_size", micro);
   const int replicas = named.virtual_replicas = made.virtual_replicas;
   if (wanted.virtual_replicas != replicas || refused()) return cannot("virtual_replicas", replicas);
   named.gradient_dtype = made.gradient_dtype;

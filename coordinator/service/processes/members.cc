@@ -57,7 +57,8 @@ absl::StatusOr<Members::Waiting> Members::Check(uint64_t session, std::shared_pt
   return waiting;
 }
 
-void Members::OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::Hello& hello) {
+void Members::OnHello(uint64_t session, const std::shared_ptr<ProcessLink>& link,
+                      const v1::Hello& hello) {
   absl::StatusOr<Waiting> waiting = Check(session, link, hello);
   if (!waiting.ok()) {
     spdlog::warn("event=refused session={} pid={} reason=\"{}\"", session, hello.pid(),

@@ -57,7 +57,7 @@ class Members {
 
   // A stream has said Hello. It is refused (and closed), let in, or made to wait for the death of
   // its predecessor.
-  void OnHello(uint64_t session, std::shared_ptr<ProcessLink> link, const v1::Hello& hello);
+  void OnHello(uint64_t session, const std::shared_ptr<ProcessLink>& link, const v1::Hello& hello);
   void OnSessionClosed(uint64_t session);
   // Lets in those whose predecessors have died meanwhile.
   void OnTick();

@@ -38,7 +38,7 @@ TEST_F(PacerTest, ASharedResourceServesOneAfterTheOther) {
 
 TEST_F(PacerTest, OfOneMomentWhatWasIssuedFirstGoesFirst) {
   const auto large = pacer_.Reserve(Millis(50), /*issued=*/2);
-  FakeClock::now += Nanos(700'000);
+  FakeClock::now += Nanos(100'000);
   const auto small = pacer_.Reserve(Millis(2), /*issued=*/1);
   EXPECT_EQ(small.deadline, Seconds(10) + Millis(2));
   const auto behind = pacer_.Reserve(Millis(10), /*issued=*/3);
@@ -51,6 +51,18 @@ TEST_F(PacerTest, OfOneMomentWhatWasIssuedFirstGoesFirst) {
   pacer_.Reserve(Millis(50), /*issued=*/5);
   FakeClock::now += Millis(10);
   EXPECT_EQ(pacer_.Reserve(Millis(2), /*issued=*/4).deadline, Seconds(10) + Millis(62 + 50 + 2));
+}
+
+// It takes its time all the same, and is not late.
+TEST_F(PacerTest, WhatGoesFirstLateBeginsLate) {
+  const auto large = pacer_.Reserve(Millis(50), /*issued=*/2);
+  FakeClock::now += Nanos(900'000);
+  const auto small = pacer_.Reserve(Nanos(300'000), /*issued=*/1);
+  EXPECT_EQ(small.deadline, Seconds(10) + Millis(1));
+  pacer_.FinishAt(small);
+  pacer_.FinishAt(large);
+  EXPECT_EQ(FakeClock::now, Seconds(10) + Millis(51));
+  EXPECT_EQ(pacer_.overruns(), 0);
 }
 
 TEST_F(PacerTest, LateWakeUpsDoNotAddUp) {

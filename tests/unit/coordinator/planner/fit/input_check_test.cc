@@ -21,6 +21,7 @@ TEST(InputCheckTest, RefusesAJobThatContradictsItselfAndAMachineWithoutDevices) 
   job::JobSpec job = Gpt2Job();
   job.update = job::UpdateMode::kEager;
   job.max_grad_norm = 1;
+  ASSERT_FALSE(job::CheckJob(job).ok());
   EXPECT_EQ(PlanQuickly(Gpt2(), job, Machine("sim:mem=1GiB")).status(), job::CheckJob(job));
   const absl::Status none = PlanQuickly(Gpt2(), Gpt2Job(), {}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(none)) << none;
