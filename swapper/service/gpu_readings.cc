@@ -37,15 +37,16 @@ struct Monitors {
   std::map<int, std::unique_ptr<cuda::Monitor>> by_ordinal;
 };
 
-absl::Status OpenAll(const runtime::ProgramContext& context, Monitors& monitors) {
+absl::StatusOr<Monitors> OpenAll(const runtime::ProgramContext& context) {
   HARMONY_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::LoadDriver());
+  Monitors monitors;
   for (const plan::DeviceSpec& device : context.devices) {
     monitors.ordinals.push_back(device.cuda_ordinal);
     std::unique_ptr<cuda::Monitor>& monitor = monitors.by_ordinal[device.cuda_ordinal];
     if (monitor != nullptr) continue;
     HARMONY_ASSIGN_OR_RETURN(monitor, cuda::Monitor::Open(*driver, device.cuda_ordinal));
   }
-  return absl::OkStatus();
+  return monitors;
 }
 
 std::vector<v1::GpuReadings> Read(const Monitors& monitors) {
@@ -58,21 +59,22 @@ std::vector<v1::GpuReadings> Read(const Monitors& monitors) {
 }
 
 }  // namespace
+#endif
 
-GpuReader OpenGpuReader(const runtime::ProgramContext& context) {
-  const auto monitors = std::make_shared<Monitors>();
+GpuReader OpenGpuReader([[maybe_unused]] const runtime::ProgramContext& context) {
+#ifdef HARMONY_CUDA
   if (context.devices.front().kind == plan::DeviceKind::kCuda) {
-    if (const absl::Status opened = OpenAll(context, *monitors); !opened.ok()) {
-      spdlog::warn("temperatures, clocks and traffic of GPUs are not shown: {}", opened.ToString());
-      return [] { return std::vector<v1::GpuReadings>(); };
+    absl::StatusOr<Monitors> opened = OpenAll(context);
+    if (opened.ok()) {
+      return [monitors = std::make_shared<const Monitors>(*std::move(opened))] {
+        return Read(*monitors);
+      };
     }
+    spdlog::warn("temperatures, clocks and traffic of GPUs are not shown: {}",
+                 opened.status().ToString());
   }
-  return [monitors] { return Read(*monitors); };
-}
-#else
-GpuReader OpenGpuReader(const runtime::ProgramContext&) {
+#endif
   return [] { return std::vector<v1::GpuReadings>(); };
 }
-#endif
 
 }  // namespace harmony::swapper
