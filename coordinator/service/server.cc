@@ -23,6 +23,7 @@
 #include "common/rpc/channel.h"
 #include "coordinator/service/access/door.h"
 #include "coordinator/service/access/listeners.h"
+#include "coordinator/service/access/peer_server.h"
 #include "coordinator/service/attach_service.h"
 #include "coordinator/service/background_work.h"
 #include "coordinator/service/coordinator_service.h"
@@ -30,7 +31,6 @@
 namespace harmony::service {
 namespace {
 
-constexpr std::chrono::milliseconds kGrace{300};
 constexpr rpc::TlsOptionNames kTlsNames = {"--tls-cert", "--tls-key", "--tls-client-ca"};
 
 // gRPC has an error to say of every handshake that fails, which strangers can make as many of as
@@ -91,7 +91,7 @@ class ServerImpl : public CoordinatorServer {
         attach_service_(MakeAttachService(coordinator, mailbox)) {}
   ~ServerImpl() override {
     door_ = nullptr;
-    if (attach_) attach_->Shutdown(std::chrono::system_clock::now() + kGrace);
+    if (attach_) attach_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
     unlink(attach_path_.c_str());
   }
 

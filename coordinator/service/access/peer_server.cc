@@ -5,7 +5,6 @@
 #include <grpcpp/security/tls_credentials_options.h>
 #include <spdlog/spdlog.h>
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -18,7 +17,6 @@
 namespace harmony::service {
 namespace {
 
-constexpr std::chrono::milliseconds kGrace{300};
 // Of a connection that says nothing, or does not finish its handshake.
 constexpr int kHandshakeMillis = 5000;
 constexpr int kMostStreams = 32;  // of a connection
@@ -165,7 +163,7 @@ absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(const PeerServerOp
 }
 
 PeerServer::~PeerServer() {
-  if (server_) server_->Shutdown(std::chrono::system_clock::now() + kGrace);
+  if (server_) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
 }
 
 bool PeerServer::Admit(int open) {

@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +22,10 @@
 #include "coordinator/service/access/rules.h"
 
 namespace harmony::service {
+
+// Calls that are under way when a server of this process ends have so long to end by themselves;
+// then gRPC cancels them.
+inline constexpr std::chrono::milliseconds kShutdownGrace{300};
 
 // Who is at the other end of a connection, as far as the connection itself says.
 struct Peer {
