@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "common/model/sum_tree.h"
+
 namespace harmony::io {
 namespace {
 
@@ -18,6 +21,11 @@ job::ResolvedKeys ReadResolvedKeys(const document::JsonField& object) {
     object.Get("sum_order").Wrong("must be \"pairwise\" or \"in turn\"");
   }
   if (keys.virtual_replicas > 1 && sums == kInTurn) keys.sum_order = job::SumOrder::kInTurn;
+  // Versions that added up in turn took any number: such a run can still be read and exported.
+  if (object.ok() && sums == kPairwise && !model::IsPowerOfTwo(keys.virtual_replicas)) {
+    object.Get("virtual_replicas")
+        .Wrong(absl::StrCat("is ", keys.virtual_replicas, "; it must be a power of two"));
+  }
   if (object.Has("gradient_dtype")) {
     keys.gradient_dtype = object.Get("gradient_dtype").Precision();
   }

@@ -65,6 +65,22 @@ TEST_F(CheckpointManifestTest, NamesWhatIsDamaged) {
   EXPECT_THAT(std::string(VerifyCheckpoint(path).status().message()), HasSubstr("manifest.json"));
 }
 
+TEST_F(CheckpointManifestTest, ReplicasThatNoTreeAddsUpAreNamed) {
+  const std::string path = Make(3);
+  CheckpointManifest manifest;
+  manifest.details_json = "{}";
+  manifest.resolved.virtual_replicas = 6;
+  ASSERT_TRUE(WriteManifest(path, manifest).ok());
+  const absl::Status read = ReadManifest(path).status();
+  EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(read.message()),
+              HasSubstr("manifest.json: virtual_replicas: is 6; it must be a power of two"));
+  // Of a version that added them up in turn: such a checkpoint can still be exported.
+  manifest.resolved.sum_order = job::SumOrder::kInTurn;
+  ASSERT_TRUE(WriteManifest(path, manifest).ok());
+  EXPECT_TRUE(ReadManifest(path).ok());
+}
+
 TEST_F(CheckpointManifestTest, ListsAndPrunes) {
   for (int64_t step : {9, 10, 2}) Make(step);
   std::filesystem::create_directory(folder_ + "/checkpoint-x");
