@@ -6,8 +6,11 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
+#include "common/model/architecture.h"
 #include "common/model/model_spec.h"
+#include "common/plan/machine.h"
 #include "common/plan/plan.h"
 
 namespace harmony::plan {
@@ -18,5 +21,11 @@ struct PlannedJob {
   model::ModelSpec model;   // of that configuration and the job's sequence length
   Plan plan;                // in force
 };
+
+// job::ModelOf as plans for the machine take it: who plans, or says what a plan needs, has the
+// model from here. Processes, which compute what the commands say, need no machine.
+absl::StatusOr<model::ModelSpec> ModelOn(const MachineSpec& machine,
+                                         const model::Architecture& architecture,
+                                         const job::JobSpec& job, DType gradient_dtype);
 
 }  // namespace harmony::plan

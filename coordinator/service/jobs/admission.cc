@@ -328,16 +328,13 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
                       const io::ModelSource& source, const plan::MachineSpec& machine,
                       const HostLimits& limits, planner::PlannerOptions options,
                       AdmittedJob* admitted) {
-  model::StoreGradientsAs(gradient_dtype, admitted->model);
-  admitted->model.on_gpus = machine.on_gpus();
+  HARMONY_ASSIGN_OR_RETURN(
+      admitted->model, plan::ModelOn(machine, source.architecture, admitted->spec, gradient_dtype));
   options.model_of_length = [&, admitted](int64_t length) -> absl::StatusOr<model::ModelSpec> {
     HARMONY_RETURN_IF_ERROR(model::SequenceLengthFor(source.architecture, length).status());
     job::JobSpec other = admitted->spec;
     other.sequence_length = length;
-    HARMONY_ASSIGN_OR_RETURN(model::ModelSpec model,
-                             job::ModelOf(source.architecture, other, gradient_dtype));
-    model.on_gpus = machine.on_gpus();
-    return model;
+    return plan::ModelOn(machine, source.architecture, other, gradient_dtype);
   };
   HARMONY_RETURN_IF_ERROR(SetCosts(request, *admitted, machine, &options));
   const Nanos begin = MonotonicClock().Now();

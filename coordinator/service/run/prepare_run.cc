@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
-#include "common/job/parameter_rules.h"
 #include "common/model/architecture.h"
 #include "common/plan/arena_layout.h"
 #include "common/profile/plausible.h"
@@ -91,9 +90,8 @@ absl::StatusOr<RunSetup> SetupOf(const store::JobRecord& record, const plan::Mac
                            model::ParseArchitecture(record.config_json, "model"));
   setup.plan_bytes = record.plan;
   HARMONY_ASSIGN_OR_RETURN(setup.plan, rpc::ParsePlan(record.plan));
-  HARMONY_ASSIGN_OR_RETURN(setup.model,
-                           job::ModelOf(architecture, setup.spec, setup.plan.gradient_dtype));
-  setup.model.on_gpus = machine.on_gpus();
+  HARMONY_ASSIGN_OR_RETURN(
+      setup.model, plan::ModelOn(machine, architecture, setup.spec, setup.plan.gradient_dtype));
   HARMONY_ASSIGN_OR_RETURN(setup.replan,
                            ReplanStateFromText(record.replan, record.id() + ": replan"));
   if (!record.profile.empty()) {
