@@ -179,8 +179,10 @@ absl::Status TakeBatchKeys(Values& values) {
   return absl::OkStatus();
 }
 
-// Those of the overrides go before those of the file, whichever of the two keys they are.
-absl::Status TakeEpochs(Values& values, const Values& set) {
+// JobFile::epochs. Those of the overrides go before those of the file, whichever of the two keys
+// they are.
+absl::StatusOr<double> TakeEpochs(Values& values, const Values& set) {
+  double taken = 0;
   for (const Values* given : {static_cast<const Values*>(&values), &set}) {
     const auto epochs = given->find(std::string(kEpochs));
     if (epochs == given->end()) continue;
@@ -198,10 +200,10 @@ absl::Status TakeEpochs(Values& values, const Values& set) {
       return absl::InvalidArgumentError(absl::StrCat(
           value.origin, ": epochs and max_steps both say how long to train: give one"));
     }
+    taken = passes;
   }
   if (set.contains(std::string(kEpochs))) values.erase("max_steps");
-  if (set.contains("max_steps")) values.erase(std::string(kEpochs));
-  return absl::OkStatus();
+  return set.contains("max_steps") ? 0 : taken;
 }
 
 absl::StatusOr<bool> ReadAppended(const Values& values, const Values& set) {
@@ -285,8 +287,9 @@ absl::Status CheckData(absl::string_view path, const Given& given) {
 
 }  // namespace
 
-absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
-                                     const JobOverrides& overrides) {
+absl::StatusOr<JobFile> ReadJobFile(absl::string_view text, const std::string& path,
+                                    const JobOverrides& overrides) {
+  JobFile file;
   Values values;
   HARMONY_RETURN_IF_ERROR(ReadFile(text, path, values));
   Values set;
@@ -295,13 +298,15 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
   }
   HARMONY_RETURN_IF_ERROR(TakeBatchKeys(values));
   HARMONY_RETURN_IF_ERROR(TakeBatchKeys(set));
-  HARMONY_RETURN_IF_ERROR(TakeEpochs(values, set));
-  HARMONY_RETURN_IF_ERROR(ReadAppended(values, set).status());
+  HARMONY_ASSIGN_OR_RETURN(file.epochs, TakeEpochs(values, set));
+  HARMONY_ASSIGN_OR_RETURN(file.appended, ReadAppended(values, set));
+  for (const Values* map : {&values, &set}) {
+    for (const auto& [key, value] : *map) file.given.insert(key);
+  }
   const std::string file_folder = FolderOf(path);
   const std::string set_folder =
       overrides.folder.empty() ? file_folder : absl::StrCat(overrides.folder, "/");
-  const auto given = [&](const char* name) { return set.contains(name) || values.contains(name); };
-  JobSpec job;
+  const auto given = [&](const char* name) { return file.given.contains(name); };
   HARMONY_RETURN_IF_ERROR(CheckData(path, given));
   for (const JobKey& key : JobKeys()) {
     const std::string name(key.name);
@@ -313,46 +318,16 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
     JobValue& value = is_set ? set[name] : values[name];
     const bool relative = Resolve(key, is_set ? set_folder : file_folder, value);
     if (relative && overrides.absolute_paths_only) return IsRelative(name, value);
-    HARMONY_RETURN_IF_ERROR(key.read(key, value, job));
+    HARMONY_RETURN_IF_ERROR(key.read(key, value, file.job));
   }
-  HARMONY_RETURN_IF_ERROR_CTX(CheckJob(job), path);
-  return job;
+  HARMONY_RETURN_IF_ERROR_CTX(CheckJob(file.job), path);
+  return file;
 }
 
-namespace {
-
-// Of a file and overrides that ParseJobFile takes; else false.
-bool ReadBoth(absl::string_view text, const std::string& path, const JobOverrides& overrides,
-              Values& values, Values& set) {
-  bool read = ReadFile(text, path, values).ok();
-  for (const std::string& setting : overrides.settings) {
-    read = ReadOverride(setting, set).ok() && read;
-  }
-  return read;
-}
-
-}  // namespace
-
-bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
-              const std::string& key) {
-  Values values, set;
-  if (!ReadBoth(text, path, overrides, values, set)) return false;
-  return values.contains(key) || set.contains(key);
-}
-
-double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides) {
-  Values values, set;
-  if (!ReadBoth(text, path, overrides, values, set) || !TakeEpochs(values, set).ok()) return 0;
-  set.merge(values);
-  const auto epochs = set.find(std::string(kEpochs));
-  double passes = 0;
-  if (epochs == set.end() || !absl::SimpleAtod(epochs->second.text, &passes)) return 0;
-  return passes;
-}
-
-bool SaysAppended(absl::string_view text, const std::string& path, const JobOverrides& overrides) {
-  Values values, set;
-  return ReadBoth(text, path, overrides, values, set) && ReadAppended(values, set).value_or(false);
+absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
+                                     const JobOverrides& overrides) {
+  HARMONY_ASSIGN_OR_RETURN(JobFile file, ReadJobFile(text, path, overrides));
+  return std::move(file.job);
 }
 
 }  // namespace harmony::job

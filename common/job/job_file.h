@@ -2,6 +2,7 @@
 
 // The job file (YAML) and the other texts of a JobSpec. No file is read here.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,24 +22,27 @@ struct JobOverrides {
   bool absolute_paths_only = false;
 };
 
+// A job file, and what it says that is no part of the job.
+struct JobFile {
+  JobSpec job;
+  // The passes over the data that it gives as `epochs` in the place of max_steps, which only who
+  // has the data can fix by it; 0: it gives none.
+  double epochs = 0;
+  // Its file of tokens may have grown since the run began (`data.appended`).
+  bool appended = false;
+  // The keys that it or an override gives: for those whose default is not what every model has.
+  std::set<std::string> given;
+};
+
 // Parses and checks a job file. `path` is the file's: it is put into messages, and relative paths
 // in the file are resolved against its folder. InvalidArgument names key and line: unknown key
 // (with the nearest known one), key given twice, wrong type, value out of range, missing key.
 // Unimplemented names what is known but not built.
+absl::StatusOr<JobFile> ReadJobFile(absl::string_view text, const std::string& path,
+                                    const JobOverrides& overrides = {});
+// The job alone.
 absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
                                      const JobOverrides& overrides = {});
-
-// Whether a job file that ParseJobFile takes, or an override, gives a key: for those whose default
-// is not what every model has.
-bool GivesKey(absl::string_view text, const std::string& path, const JobOverrides& overrides,
-              const std::string& key);
-
-// The passes over the data that a job file (likewise) gives as `epochs` in the place of max_steps,
-// which only who has the data can fix by it; 0: it gives none.
-double EpochsOf(absl::string_view text, const std::string& path, const JobOverrides& overrides);
-
-// Whether it says (`data.appended`) that its file of tokens may have grown since the run began.
-bool SaysAppended(absl::string_view text, const std::string& path, const JobOverrides& overrides);
 
 // ---- Canonical texts ----
 

@@ -17,10 +17,10 @@ absl::string_view AdviceFor(absl::string_view name);
 inline constexpr absl::string_view kSamplesPerTask = "per_device_train_batch_size";
 inline constexpr absl::string_view kAccumulation = "gradient_accumulation_steps";
 
-// Allows a run to go on with data that were appended to (SaysAppended); of one submission.
+// Allows a run to go on with data that were appended to (JobFile::appended); of one submission.
 inline constexpr absl::string_view kAppended = "data.appended";
 
-// Says by the data what max_steps says (EpochsOf).
+// Says by the data what max_steps says (JobFile::epochs).
 inline constexpr absl::string_view kEpochs = "epochs";
 
 }  // namespace harmony::job

@@ -35,10 +35,6 @@
 namespace harmony::service {
 namespace {
 
-job::JobOverrides OverridesOf(const JobRequest& request) {
-  return {request.overrides, request.working_directory, request.absolute_paths_only};
-}
-
 // The data of a run that goes on with a file that was appended to, as its job says it may be.
 absl::Status TakeAppended(AdmittedJob* admitted) {
   const job::JobSpec& job = admitted->spec;
@@ -55,7 +51,7 @@ absl::Status TakeAppended(AdmittedJob* admitted) {
 
 // The data are fixed when a run begins: one that goes on must find them as they were, but for what
 // was appended by intent.
-absl::Status CheckData(const JobRequest& request, AdmittedJob* admitted) {
+absl::Status CheckData(bool may_be_appended, AdmittedJob* admitted) {
   const job::JobSpec& job = admitted->spec;
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(job, admitted->model));
@@ -63,8 +59,7 @@ absl::Status CheckData(const JobRequest& request, AdmittedJob* admitted) {
   if (admitted->output.same_run && !admitted->output.must_move) {
     const absl::Status unchanged =
         io::CheckDataUnchanged(admitted->output.data, data->where(), admitted->data);
-    const bool appended =
-        !unchanged.ok() && job::SaysAppended(request.yaml, request.path, OverridesOf(request));
+    const bool appended = !unchanged.ok() && may_be_appended;
     HARMONY_RETURN_IF_ERROR(appended ? TakeAppended(admitted) : unchanged);
   }
   return data->Validate(job.global_batch_size);
@@ -178,15 +173,14 @@ absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::str
 }
 
 // An exported model drops what it was exported to drop; `dropout: 0` would be said in vain.
-absl::Status CheckDropout(const JobRequest& request, const model::ModelSpec& model) {
+absl::Status CheckDropout(const job::JobFile& file, const std::string& path,
+                          const model::ModelSpec& model) {
   const bool drops = absl::c_any_of(model.inputs, [](const model::BatchInput& input) {
     return input.source == model::InputSource::kSampleKeys;
   });
-  if (!drops || !job::GivesKey(request.yaml, request.path, OverridesOf(request), "dropout")) {
-    return absl::OkStatus();
-  }
+  if (!drops || !file.given.contains("dropout")) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(request.path,
+      absl::StrCat(path,
                    ": dropout: the model was exported with its dropout, which a job cannot switch "
                    "off; export it again with --no-dropout (dropout=False), or remove the key"));
 }
@@ -282,10 +276,19 @@ absl::Status ResolveEpochs(double epochs, AdmittedJob* admitted) {
   return absl::OkStatus();
 }
 
+// What a request names beside the job itself.
+struct JobSource {
+  io::ModelSource model;
+  bool data_appended = false;  // since the run began, or so the job says
+};
+
 // The job as the request says it, with the model that it names.
-absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJob* admitted) {
-  HARMONY_ASSIGN_OR_RETURN(admitted->spec,
-                           job::ParseJobFile(request.yaml, request.path, OverridesOf(request)));
+absl::StatusOr<JobSource> ReadRequest(const JobRequest& request, AdmittedJob* admitted) {
+  const job::JobOverrides overrides{request.overrides, request.working_directory,
+                                    request.absolute_paths_only};
+  HARMONY_ASSIGN_OR_RETURN(const job::JobFile file,
+                           job::ReadJobFile(request.yaml, request.path, overrides));
+  admitted->spec = file.job;
   HARMONY_ASSIGN_OR_RETURN(io::ModelSource source,
                            io::OpenModelSource(admitted->spec.model_name_or_path));
   HARMONY_ASSIGN_OR_RETURN(
@@ -296,14 +299,11 @@ absl::StatusOr<io::ModelSource> ReadRequest(const JobRequest& request, AdmittedJ
   }
   admitted->config_json = source.config_json;
   HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));
-  HARMONY_RETURN_IF_ERROR(CheckDropout(request, admitted->model));
+  HARMONY_RETURN_IF_ERROR(CheckDropout(file, request.path, admitted->model));
   HARMONY_RETURN_IF_ERROR(ResolveReplicas(admitted->model, &admitted->spec));
-  if (const double epochs = job::EpochsOf(request.yaml, request.path, OverridesOf(request));
-      epochs > 0) {
-    HARMONY_RETURN_IF_ERROR(ResolveEpochs(epochs, admitted));
-  }
+  if (file.epochs > 0) HARMONY_RETURN_IF_ERROR(ResolveEpochs(file.epochs, admitted));
   admitted->result_keys = job::ResultKeysText(admitted->spec);
-  return source;
+  return JobSource{std::move(source), file.appended};
 }
 
 // Whether a model was exported to plan with, and not to train: its weights were left out.
@@ -449,24 +449,25 @@ absl::StatusOr<dispatch::CostFactory> CostsOf(const JobRequest& request, const A
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,
                                     const HostLimits& limits) {
   AdmittedJob admitted;
-  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
-  HARMONY_RETURN_IF_ERROR(CheckData(request, &admitted));
-  if (LacksWeights(source)) {
+  HARMONY_ASSIGN_OR_RETURN(const JobSource source, ReadRequest(request, &admitted));
+  HARMONY_RETURN_IF_ERROR(CheckData(source.data_appended, &admitted));
+  if (LacksWeights(source.model)) {
     admitted.notes.push_back(
-        absl::StrCat(source.directory,
+        absl::StrCat(source.model.directory,
                      " has no weights: it can be planned, but not trained; for that, export it "
                      "again without --no-weights"));
   } else {
-    HARMONY_ASSIGN_OR_RETURN(admitted.weights, CheckWeights(admitted.spec, source, admitted.model));
+    HARMONY_ASSIGN_OR_RETURN(admitted.weights,
+                             CheckWeights(admitted.spec, source.model, admitted.model));
   }
-  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source.model, machine, limits, &admitted));
   return admitted;
 }
 
 absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::MachineSpec& machine,
                                      const HostLimits& limits) {
   AdmittedJob admitted;
-  HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source, ReadRequest(request, &admitted));
+  HARMONY_ASSIGN_OR_RETURN(const JobSource source, ReadRequest(request, &admitted));
   HARMONY_ASSIGN_OR_RETURN(
       admitted.output, InspectOutputDir(admitted.spec, admitted.result_keys, request.overwrite));
   if (admitted.output.finished) return admitted;
@@ -477,14 +478,15 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
     admitted.output.extended = false;
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
-  HARMONY_RETURN_IF_ERROR(CheckData(request, &admitted));
+  HARMONY_RETURN_IF_ERROR(CheckData(source.data_appended, &admitted));
   if (admitted.output.extended) {
     const io::RunExtension& extension = admitted.output.extensions.back();
     admitted.notes.push_back(absl::StrCat("goes on after step ", extension.after_step, " with ",
                                           absl::StrJoin(extension.changes, ", ")));
   }
-  HARMONY_ASSIGN_OR_RETURN(admitted.weights, CheckWeights(admitted.spec, source, admitted.model));
-  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source, machine, limits, &admitted));
+  HARMONY_ASSIGN_OR_RETURN(admitted.weights,
+                           CheckWeights(admitted.spec, source.model, admitted.model));
+  HARMONY_RETURN_IF_ERROR(MakePlanOf(request, source.model, machine, limits, &admitted));
   std::vector<int64_t> there;
   if (!admitted.output.must_move) there = io::ListCheckpoints(admitted.spec.output_dir);
   HARMONY_RETURN_IF_ERROR(

@@ -101,11 +101,14 @@ logging_steps: 5
 }
 
 TEST(JobFileTest, SaysWhetherAKeyIsGiven) {
-  const std::string text = absl::StrCat(kMinimal, "dropout: 0\n");
-  EXPECT_TRUE(GivesKey(text, "job.yaml", {}, "dropout"));
-  EXPECT_FALSE(GivesKey(kMinimal, "job.yaml", {}, "dropout"));
-  EXPECT_TRUE(GivesKey(kMinimal, "job.yaml", {{"dropout=0"}, ""}, "dropout"));
-  EXPECT_TRUE(GivesKey(kMinimal, "job.yaml", {}, "data.path"));
+  const auto gives = [](absl::string_view text, const std::vector<std::string>& set,
+                        const std::string& key) {
+    return ReadJobFile(text, "job.yaml", {set, ""})->given.contains(key);
+  };
+  EXPECT_TRUE(gives(absl::StrCat(kMinimal, "dropout: 0\n"), {}, "dropout"));
+  EXPECT_FALSE(gives(kMinimal, {}, "dropout"));
+  EXPECT_TRUE(gives(kMinimal, {"dropout=0"}, "dropout"));
+  EXPECT_TRUE(gives(kMinimal, {}, "data.path"));
 }
 
 TEST(JobFileTest, UnknownKeysGetTheNearestKnownOne) {
@@ -315,8 +318,9 @@ TEST(JobFileTest, RatesAfterStepsAreAMap) {
 
 TEST(JobFileTest, EpochsStandInThePlaceOfMaxSteps) {
   const auto epochs = [](const std::string& text, const JobOverrides& overrides) {
-    EXPECT_TRUE(Parse(text, overrides).ok()) << Parse(text, overrides).status();
-    return EpochsOf(text, "/jobs/job.yaml", overrides);
+    const auto file = ReadJobFile(absl::StrCat(kMinimal, text), "/jobs/job.yaml", overrides);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file->epochs;
   };
   EXPECT_EQ(epochs("", {}), 0);
   EXPECT_EQ(epochs("epochs: 3", {}), 3);
@@ -339,9 +343,9 @@ TEST(JobFileTest, ThatDataWereAppendedIsSaidOfOneSubmission) {
   const auto says = [&](const std::string& data, const JobOverrides& overrides) {
     const std::string text =
         absl::StrCat(kRest, "data: {path: t.txt, format: text-bytes", data, "}");
-    const auto job = ParseJobFile(text, "/jobs/job.yaml", overrides);
-    EXPECT_TRUE(job.ok()) << job.status();
-    return SaysAppended(text, "/jobs/job.yaml", overrides);
+    const auto file = ReadJobFile(text, "/jobs/job.yaml", overrides);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file->appended;
   };
   EXPECT_FALSE(says("", {}));
   EXPECT_TRUE(says(", appended: true", {}));
