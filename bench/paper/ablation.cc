@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/fit/device_need.h"
+#include "bench/published_planner/ours/least_memory.h"
 #include "coordinator/planner/fit/plan_builder.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/moves.h"
@@ -171,7 +171,7 @@ class Ablation {
   void Prefetch() {
     Variant variant = Same();
     variant.plan.stream_slots = 1;
-    const std::vector<Bytes> least = planner::LeastMemory(imported_.model, variant.plan);
+    const std::vector<Bytes> least = published::LeastMemory(imported_.model, variant.plan);
     variant.machine = imported_.machine;
     for (size_t d = 0; d < least.size(); ++d) {
       Bytes& memory = variant.machine->devices[d].memory;

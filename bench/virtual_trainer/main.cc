@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "bench/plan_costs.h"
 #include "bench/virtual_trainer/device_pages.h"
 #include "bench/virtual_trainer/virtual_trainer.h"
 #include "common/base/status.h"
@@ -142,7 +143,7 @@ absl::StatusOr<json> Run(const Options& options) {
   const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
   if (config == nullptr) return absl::UnimplementedError("models of the built-in families alone");
   HARMONY_ASSIGN_OR_RETURN(const dispatch::CostFactory factory,
-                           service::CostsOf(request.job, job, request.machine));
+                           CostsOf(request.job, job, request.machine));
   const LayerCosts costs(job.model, job.spec, request.machine, factory, job.spec.micro_batch_size);
   const int steps = static_cast<int>(job.spec.max_steps);
   HARMONY_ASSIGN_OR_RETURN(const Setting setting, BestSetting(*baseline, costs, steps));

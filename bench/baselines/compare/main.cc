@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/baselines/compare/comparison.h"
 #include "bench/for_each.h"
+#include "bench/plan_costs.h"
 #include "common/base/status.h"
 #include "common/document/json_line.h"
 #include "coordinator/planner/host_memory_error.h"
@@ -42,7 +43,7 @@ absl::Status AddHarmony(const service::PlanRequest& request, Comparison* compari
     return absl::OkStatus();
   }
   HARMONY_ASSIGN_OR_RETURN(const dispatch::CostFactory costs,
-                           service::CostsOf(request.job, *admitted, request.machine));
+                           bench::CostsOf(request.job, *admitted, request.machine));
   HARMONY_ASSIGN_OR_RETURN(
       const planner::Estimate estimate,
       planner::EvaluatePlan(admitted->model, admitted->plan, *costs(admitted->plan),
@@ -56,7 +57,7 @@ absl::Status AddHarmony(const service::PlanRequest& request, Comparison* compari
 absl::StatusOr<Comparison> Compare(const service::PlanRequest& request) {
   HARMONY_ASSIGN_OR_RETURN(service::AdmittedJob job, service::ReadJob(request.job));
   HARMONY_ASSIGN_OR_RETURN(const dispatch::CostFactory costs,
-                           service::CostsOf(request.job, job, request.machine));
+                           bench::CostsOf(request.job, job, request.machine));
   // Others move gradients in the type that layers compute in, whatever that costs in precision.
   if (job.spec.bf16) {
     model::StoreGradientsAs(job.spec.gradient_dtype.value_or(DType::kBF16), job.model);

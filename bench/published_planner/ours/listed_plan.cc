@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/published_planner/ours/least_memory.h"
 #include "common/base/status.h"
-#include "coordinator/planner/fit/device_need.h"
 #include "coordinator/planner/fit/plan_builder.h"
 
 namespace harmony::published {
@@ -25,7 +25,7 @@ struct Reading {
 
 absl::Status Read(const ImportedModel& imported, plan::Plan plan, std::vector<Reading>* readings) {
   plan::MachineSpec machine = imported.machine;
-  const std::vector<Bytes> least = planner::LeastMemory(imported.model, plan);
+  const std::vector<Bytes> least = LeastMemory(imported.model, plan);
   Reading reading;
   planner::StepExecutions step;
   for (;;) {

@@ -58,15 +58,6 @@ std::vector<DeviceNeed> NeedOfDevices(const plan::Plan& plan, const std::vector<
   return devices;
 }
 
-std::vector<Bytes> LeastMemory(const model::ModelSpec& model, const plan::Plan& plan) {
-  constexpr int64_t kPage = 4096;  // the dispatcher's regions are whole ones
-  std::vector<Bytes> memory;
-  for (const DeviceNeed& need : NeedOfDevices(plan, NeedOfGroups(model, plan))) {
-    memory.push_back(need.total().AlignUp(kPage) + Bytes(kPage));
-  }
-  return memory;
-}
-
 const char* KindName(dispatch::ExecutionKind kind) {
   static constexpr const char* kNames[] = {"forward", "backward", "forward+backward"};
   return kNames[static_cast<int>(kind)];

@@ -33,9 +33,6 @@ struct DeviceNeed {
 };
 // By device. `needs`: of all groups of the plan.
 std::vector<DeviceNeed> NeedOfDevices(const plan::Plan& plan, const std::vector<GroupNeed>& needs);
-// By device: memory that is just enough for the plan, in whole pages and with one to spare; without
-// what the device's context takes.
-std::vector<Bytes> LeastMemory(const model::ModelSpec& model, const plan::Plan& plan);
 
 const char* KindName(dispatch::ExecutionKind kind);
 

@@ -185,31 +185,6 @@ absl::Status CheckDropout(const job::JobFile& file, const std::string& path,
                    "off; export it again with --no-dropout (dropout=False), or remove the key"));
 }
 
-// What plans are compared by: the profile, or the planner's own estimate.
-absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
-                      const plan::MachineSpec& machine, planner::PlannerOptions* options) {
-  if (request.profile.empty()) return absl::OkStatus();
-  HARMONY_ASSIGN_OR_RETURN(profile::Profile profile,
-                           profile::ParseProfile(request.profile, request.profile_path));
-  HARMONY_RETURN_IF_ERROR(profile::CheckProfile(profile, request.profile_path, admitted.model,
-                                                admitted.spec, machine.devices));
-  options->rough = profile.calibrated || profile.in_passing;
-  if (profile.calibrated) {
-    options->basis = profile::DescribeEstimate(profile, admitted.model, machine.devices);
-  } else if (profile.in_passing) {
-    options->basis = "calibrated: each distinct layer measured, at one microbatch size";
-  }
-  const profile::Spread spread = profile::SpreadOf(profile);
-  if (profile::MeasuredUnderLoad(spread)) {
-    absl::StrAppend(&options->basis, "; measured while something else ran (",
-                    profile::DebugString(spread), "): --recalibrate measures again");
-  }
-  options->costs = dispatch::ProfiledCostFactory(
-      std::make_shared<const profile::Profile>(profile::Plausible(std::move(profile))),
-      admitted.model);
-  return absl::OkStatus();
-}
-
 // What is not wrong, but perhaps not meant. What an exported model lacks, its export said.
 std::vector<std::string> NotesOn(const io::ModelSource& source, const job::JobSpec& job) {
   std::vector<std::string> notes;
@@ -438,12 +413,28 @@ absl::StatusOr<AdmittedJob> ReadJob(const JobRequest& request) {
   return admitted;
 }
 
-absl::StatusOr<dispatch::CostFactory> CostsOf(const JobRequest& request, const AdmittedJob& job,
-                                              const plan::MachineSpec& machine) {
-  planner::PlannerOptions options;
-  HARMONY_RETURN_IF_ERROR(SetCosts(request, job, machine, &options));
-  if (options.costs) return options.costs;
-  return dispatch::AnalyticCostFactory(job.model, machine.devices);
+absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
+                      const plan::MachineSpec& machine, planner::PlannerOptions* options) {
+  if (request.profile.empty()) return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(profile::Profile profile,
+                           profile::ParseProfile(request.profile, request.profile_path));
+  HARMONY_RETURN_IF_ERROR(profile::CheckProfile(profile, request.profile_path, admitted.model,
+                                                admitted.spec, machine.devices));
+  options->rough = profile.calibrated || profile.in_passing;
+  if (profile.calibrated) {
+    options->basis = profile::DescribeEstimate(profile, admitted.model, machine.devices);
+  } else if (profile.in_passing) {
+    options->basis = "calibrated: each distinct layer measured, at one microbatch size";
+  }
+  const profile::Spread spread = profile::SpreadOf(profile);
+  if (profile::MeasuredUnderLoad(spread)) {
+    absl::StrAppend(&options->basis, "; measured while something else ran (",
+                    profile::DebugString(spread), "): --recalibrate measures again");
+  }
+  options->costs = dispatch::ProfiledCostFactory(
+      std::make_shared<const profile::Profile>(profile::Plausible(std::move(profile))),
+      admitted.model);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,

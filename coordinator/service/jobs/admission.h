@@ -10,7 +10,7 @@
 #include "common/io/weight_map.h"
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
-#include "coordinator/dispatch/costs/analytic_costs.h"
+#include "coordinator/planner/planner.h"
 #include "coordinator/service/jobs/output_dir.h"
 
 namespace harmony::service {
@@ -55,11 +55,11 @@ absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
 // Keys and model alone; nothing else of the job is filled in. Errors carry the whole message.
 absl::StatusOr<AdmittedJob> ReadJob(const JobRequest& request);
 
-// What plans of the job are compared by: the request's profile, or an estimate by the devices'
-// speeds. The job's model and the machine must outlive it. InvalidArgument names what is wrong
-// with the profile.
-absl::StatusOr<dispatch::CostFactory> CostsOf(const JobRequest& request, const AdmittedJob& job,
-                                              const plan::MachineSpec& machine);
+// What plans of the job are compared by, and what is to be said of it: the request's profile.
+// Without one nothing is set, and the planner estimates by the devices' speeds. The job's model
+// must outlive the costs. InvalidArgument names what is wrong with the profile.
+absl::Status SetCosts(const JobRequest& request, const AdmittedJob& job,
+                      const plan::MachineSpec& machine, planner::PlannerOptions* options);
 
 // Model, data and plan; the output directory is not looked at. Errors carry the whole message.
 absl::StatusOr<AdmittedJob> PlanJob(const JobRequest& request, const plan::MachineSpec& machine,
