@@ -1,6 +1,8 @@
 // What there is to say about a plan, as text and as JSON.
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -17,6 +19,8 @@
 
 namespace harmony::planner {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // Of a device's memory, what plans leave to others.
 std::string BesideUsable(const plan::DeviceSpec& device) {
@@ -144,6 +148,44 @@ std::string Traffic(absl::string_view name, const PlanResult& result, command::T
   return absl::StrFormat("  %-25s %12s %12s\n", name, FormatBytes(predicted), FormatBytes(least));
 }
 
+Json DevicesToJson(const plan::Plan& plan, const std::vector<GroupNeed>& needs) {
+  Json devices = Json::array();
+  for (const DeviceNeed& use : NeedOfDevices(plan, needs)) {
+    const size_t d = devices.size();
+    devices.push_back({{"device", d},
+                       {"memory", plan.devices[d].memory.count()},
+                       {"resident", plan.devices[d].resident.count()},
+                       {"need_resident", use.resident.resident().count()},
+                       {"kept", use.resident.kept.count()},
+                       {"need_workspace", use.workspace.workspace.count()},
+                       {"fits", true}});
+  }
+  return devices;
+}
+
+Json GroupsToJson(const plan::Plan& plan, const std::vector<GroupNeed>& needs) {
+  Json groups = Json::array();
+  for (const GroupNeed& need : needs) {
+    groups.push_back({{"kind", KindName(need.kind)},
+                      {"group", need.group},
+                      {"first_layer", need.layers.first},
+                      {"last_layer", need.layers.last},
+                      {"device", need.device},
+                      {"weights", need.weights.count()},
+                      {"gradients", need.gradients.count()},
+                      {"gradient_parts", PartsOf(plan, need)},
+                      {"buffers", need.streaming.count()},
+                      {"workspace", need.workspace.count()},
+                      {"keep_weights", KeepsWeights(plan, need)},
+                      {"keep_stash", KeepsStash(plan, need)},
+                      {"keep_activations", KeepsActivations(plan, need)}});
+  }
+  return groups;
+}
+
+// To three digits.
+double Rounded(double number) { return std::round(1000 * number) / 1000; }
+
 }  // namespace
 
 std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
@@ -255,54 +297,41 @@ std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
   const plan::ArenaLayout layout(model, plan);
   const model::Footprint footprint =
       model::ComputeFootprint(model, plan.global_batch(), plan.optimizer_moments);
-  std::string groups, devices;
-  for (const GroupNeed& need : needs) {
-    absl::StrAppend(
-        &groups, groups.empty() ? "" : ", ", "{\"kind\": \"", KindName(need.kind),
-        "\", \"group\": ", need.group, ", \"first_layer\": ", need.layers.first,
-        ", \"last_layer\": ", need.layers.last, ", \"device\": ", need.device,
-        ", \"weights\": ", need.weights.count(), ", \"gradients\": ", need.gradients.count(),
-        ", \"gradient_parts\": ", PartsOf(plan, need), ", \"buffers\": ", need.streaming.count(),
-        ", \"workspace\": ", need.workspace.count(),
-        ", \"keep_weights\": ", KeepsWeights(plan, need) ? "true" : "false",
-        ", \"keep_stash\": ", KeepsStash(plan, need) ? "true" : "false",
-        ", \"keep_activations\": ", KeepsActivations(plan, need) ? "true" : "false", "}");
-  }
-  const std::vector<DeviceNeed> uses = NeedOfDevices(plan, needs);
-  for (size_t d = 0; d < uses.size(); ++d) {
-    absl::StrAppend(&devices, d == 0 ? "" : ", ", "{\"device\": ", d,
-                    ", \"memory\": ", plan.devices[d].memory.count(),
-                    ", \"resident\": ", plan.devices[d].resident.count(),
-                    ", \"need_resident\": ", uses[d].resident.resident().count(),
-                    ", \"kept\": ", uses[d].resident.kept.count(),
-                    ", \"need_workspace\": ", uses[d].workspace.workspace.count(),
-                    ", \"fits\": true}");
-  }
   const plan::MinimalSwap swap = plan::ComputeMinimalSwap(model, plan);
-  return absl::StrCat(
-      "{\"mode\": \"", plan::ModeOf(plan), "\", \"virtual_replicas\": ", plan.replicas,
-      ", \"precision\": \"", model::PrecisionName(model),
-      "\", \"fits\": true, \"plan\": ", plan::PlanFileText(plan),
-      ", \"num_microbatches\": ", plan.num_microbatches,
-      ", \"micro_batch_size\": ", plan.microbatch_size,
-      ", \"forward_micro_batch_size\": ", plan.forward_size(), ", \"update\": \"",
-      ToString(plan.update), "\", \"clip\": ", plan.clip ? "true" : "false", ", \"stash\": \"",
-      StashName(plan), "\", \"footprint\": {\"weights\": ", footprint.weights.count(),
-      ", \"masters\": ", footprint.masters.count(),
-      ", \"gradients\": ", footprint.gradients.count(),
-      ", \"optimizer_state\": ", footprint.optimizer_state.count(),
-      ", \"activations\": ", footprint.activations.count(),
-      ", \"total\": ", footprint.total().count(), "}, \"devices\": [", devices, "], \"groups\": [",
-      groups, "], \"host\": {\"memory\": ", machine.host_memory.count(),
-      ", \"arena\": ", layout.end().count(),
-      ", \"persistent\": ", layout.persistent_bytes().count(),
-      ", \"dynamic\": ", layout.dynamic_bytes().count(),
-      ", \"stash_and_boundary\": ", layout.stash_and_boundary_bytes().count(),
-      ", \"bytes_per_parameter\": ", absl::StrFormat("%.3f", BytesPerParameter(model, layout)),
-      ", \"fits\": true}, \"minimal_swap\": {\"weights\": ", swap.weights.count(),
-      ", \"gradients\": ", swap.gradients.count(), ", \"stash\": ", swap.stash.count(),
-      ", \"boundary_commit\": ", swap.boundary_commit.count(),
-      ", \"tokens\": ", swap.tokens.count(), "}, \"time_estimate\": ", TimeJson(result), "}");
+  Json json;
+  json["mode"] = plan::ModeOf(plan);
+  json["virtual_replicas"] = plan.replicas;
+  json["precision"] = model::PrecisionName(model);
+  json["fits"] = true;
+  json["plan"] = Json::parse(plan::PlanFileText(plan));
+  json["num_microbatches"] = plan.num_microbatches;
+  json["micro_batch_size"] = plan.microbatch_size;
+  json["forward_micro_batch_size"] = plan.forward_size();
+  json["update"] = ToString(plan.update);
+  json["clip"] = plan.clip;
+  json["stash"] = StashName(plan);
+  json["footprint"] = {{"weights", footprint.weights.count()},
+                       {"masters", footprint.masters.count()},
+                       {"gradients", footprint.gradients.count()},
+                       {"optimizer_state", footprint.optimizer_state.count()},
+                       {"activations", footprint.activations.count()},
+                       {"total", footprint.total().count()}};
+  json["devices"] = DevicesToJson(plan, needs);
+  json["groups"] = GroupsToJson(plan, needs);
+  json["host"] = {{"memory", machine.host_memory.count()},
+                  {"arena", layout.end().count()},
+                  {"persistent", layout.persistent_bytes().count()},
+                  {"dynamic", layout.dynamic_bytes().count()},
+                  {"stash_and_boundary", layout.stash_and_boundary_bytes().count()},
+                  {"bytes_per_parameter", Rounded(BytesPerParameter(model, layout))},
+                  {"fits", true}};
+  json["minimal_swap"] = {{"weights", swap.weights.count()},
+                          {"gradients", swap.gradients.count()},
+                          {"stash", swap.stash.count()},
+                          {"boundary_commit", swap.boundary_commit.count()},
+                          {"tokens", swap.tokens.count()}};
+  json["time_estimate"] = TimeJson(result);
+  return json.dump();
 }
 
 }  // namespace harmony::planner

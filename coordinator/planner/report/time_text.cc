@@ -95,7 +95,7 @@ std::string TimeText(const PlanResult& result) {
   return text;
 }
 
-std::string TimeJson(const PlanResult& result) {
+nlohmann::ordered_json TimeJson(const PlanResult& result) {
   const Estimate& estimate = result.estimate;
   const int devices = static_cast<int>(result.plan.devices.size());
   Json json;
@@ -114,7 +114,7 @@ std::string TimeJson(const PlanResult& result) {
     json["swap_bytes"][ClassName(i)] = estimate.bytes[i];
   }
   json["peer_bytes"] = estimate.peer_bytes;
-  if (estimate.events.empty()) return json.dump();
+  if (estimate.events.empty()) return json;
   const Bottleneck bottleneck = BottleneckOf(estimate, devices);
   json["verdict"] = bottleneck.verdict;
   for (const LaneLoad& lane : bottleneck.lanes) {
@@ -139,7 +139,7 @@ std::string TimeJson(const PlanResult& result) {
          {"step_seconds", other.fits ? Json(other.step.seconds()) : Json()},
          {"why", other.why}});
   }
-  return json.dump();
+  return json;
 }
 
 }  // namespace harmony::planner

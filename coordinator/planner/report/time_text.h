@@ -2,6 +2,7 @@
 
 // What a plan's time is made of, as text and as JSON. PURE.
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "coordinator/planner/planner.h"
@@ -14,6 +15,6 @@ double GapOf(const PlanResult& result);
 
 std::string TimeText(const PlanResult& result);
 // An object.
-std::string TimeJson(const PlanResult& result);
+nlohmann::ordered_json TimeJson(const PlanResult& result);
 
 }  // namespace harmony::planner

@@ -100,7 +100,7 @@ TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
   EXPECT_THAT(text, HasSubstr("harmony-dp in fp32 on 4 devices"));
   EXPECT_THAT(text, HasSubstr("4 devices run each all layer groups with 4 of the 16"));
   EXPECT_THAT(text, HasSubstr("16 replicas of 1 microbatches"));
-  EXPECT_THAT(PlanToJson(model, *planned, machine), HasSubstr("\"virtual_replicas\": 16"));
+  EXPECT_THAT(PlanToJson(model, *planned, machine), HasSubstr("\"virtual_replicas\":16"));
 
   job.virtual_replicas = 2;
   const absl::StatusOr<PlanResult> two = PlanQuickly(model, job, machine);
@@ -364,7 +364,7 @@ TEST(PlannerTest, KeepsActivationsWhereThereIsRoom) {
     kept += group.keep_activations;
   EXPECT_GE(kept, 1) << DebugString(keeping->plan);
   EXPECT_THAT(ExplainPlan(model, *keeping, roomy), HasSubstr("activations kept"));
-  EXPECT_THAT(PlanToJson(model, *keeping, roomy), HasSubstr("\"keep_activations\": true"));
+  EXPECT_THAT(PlanToJson(model, *keeping, roomy), HasSubstr("\"keep_activations\":true"));
   job.stash = job::StashPlacement::kHost;
   const absl::StatusOr<PlanResult> recomputing = PlanQuickly(model, job, roomy);
   ASSERT_TRUE(recomputing.ok()) << recomputing.status();

@@ -112,14 +112,14 @@ TEST_F(GivenPlanTest, SaysInWhichPrecisionLayersCompute) {
   EXPECT_THAT(ExplainPlan(model_, result_, machine_),
               AllOf(HasSubstr(" in fp32 on 2 devices: "), Not(HasSubstr("masters"))));
   EXPECT_THAT(PlanToJson(model_, result_, machine_),
-              AllOf(HasSubstr("\"precision\": \"fp32\""), HasSubstr("\"masters\": 0")));
+              AllOf(HasSubstr("\"precision\":\"fp32\""), HasSubstr("\"masters\":0")));
   const model::ModelSpec narrow = dispatch::SmallModel(4, false, DType::kBF16);
   const absl::StatusOr<PlanResult> result = MakePlan(narrow, job_, machine_, quick_);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(ExplainPlan(narrow, *result, machine_),
               AllOf(HasSubstr(" in bf16, fp32 gradients, on 2 devices: "),
                     HasSubstr("\n  fp32 masters "), HasSubstr("\n  weights, masters, moments ")));
-  EXPECT_THAT(PlanToJson(narrow, *result, machine_), HasSubstr("\"precision\": \"bf16\""));
+  EXPECT_THAT(PlanToJson(narrow, *result, machine_), HasSubstr("\"precision\":\"bf16\""));
 }
 
 // The microbatch size is part of what fixes the result: it does not depend on how many devices
